@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * When did a call begin and end, for programs that do not say so themselves?
+ *
+ * The hottest programs here: they run at every system call of the machine
+ * while anything is watched by boundary capture. One load per CPU tells the
+ * threads that are not watched apart, with no helper called.
+ */
+#ifndef DEBOX_BOUNDARY_H
+#define DEBOX_BOUNDARY_H
+
+#include "record.h"
+#include "sleep.h"
+#include "details.h"
+
+static __always_inline void call_open(struct open_call *call, struct task_struct *task, s64 nr)
+{
+	call->in_call = 1;
+	call->nr = nr;
+	call->compat = task_in_compat_call(task);
+	call->key = nr_key(nr, call->compat);
+	call->seq++;
+	call->blocked_ns = 0;
+	call->runq_ns = 0;
+	call->min_flt = task->min_flt;
+	call->maj_flt = task->maj_flt;
+	call->nvcsw = 0;
+	call->nivcsw = 0;
+	call->enter_ns = bpf_ktime_get_ns();
+}
+
+static __noinline int record_open(struct thread_state *st, struct task_struct *task)
+{
+	struct debox_record *record;
+
+	if (!st)
+		return 0;
+	record = record_of(st);
+	if (record)
+		info_open(&record->bank[0].info, st->call.seq, st->call.nr, 0,
+			  DEBOX_FLAG_BOUNDARY | (st->call.compat ? DEBOX_FLAG_COMPAT32 : 0), task);
+	return 0;
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
+{
+	u32 cpu = bpf_get_smp_processor_id(), flags;
+	struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
+	struct thread_state *st = NULL;
+	struct task_struct *task;
+
+	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
+		if (hot->watched)
+			call_open(&hot->call, bpf_get_current_task_btf(), nr);
+		return 0;
+	}
+	task = bpf_get_current_task_btf();
+	if (task->bpf_storage)
+		st = bpf_task_storage_get(&threads, task, 0, 0);
+	if (st) {
+		if (st->out_kind & OUT_VALID)
+			switch_hidden(task, st);
+		hot_flush(st);
+	}
+	flags = st ? st->flags : 0;
+	if (st && (flags & WATCH_SLOT_BOUNDARY || (flags & WATCH_BOUNDARY && cpu >= HOT_CPUS))) {
+		call_open(&st->call, task, nr);
+		if (flags & WATCH_SLOT_BOUNDARY)
+			record_open(st, task);
+		return 0;
+	}
+	if (cpu >= HOT_CPUS)
+		return 0;
+	/* Whatever stood here was another thread's, which has left the CPU. */
+	hot->regs = (u64)regs;
+	hot->generation = watch_generation;
+	hot->watched = 0;
+	if (st && flags & WATCH_BOUNDARY) {
+		st->hot_regs = hot->regs;
+		hot->watched = 1;
+		hot->account = st->account;
+		hot->details = details_wanted(st);
+		hot->call.seq = st->call.seq;
+		call_open(&hot->call, task, nr);
+	}
+	return 0;
+}
+
+/* The open call ends now with `result`: into the account. */
+static __always_inline void account_call_add(u32 account, const struct open_call *call,
+					     const struct task_struct *task, s64 result, u64 wall)
+{
+	struct debox_row *row = account_row(account, call->key);
+	u64 minor = task->min_flt - call->min_flt, major = task->maj_flt - call->maj_flt;
+	u32 bucket;
+
+	if (!row)
+		return;
+	row->count++;
+	if (call_failed(result, call->key))
+		row->errors++;
+	else if (call_restarts(result) && !call_is_sigreturn(call->key))
+		row->restarted++;
+	row->wall_ns += wall;
+	if (wall > row->max_ns)
+		row->max_ns = wall;
+	bucket = debox_histogram_bucket(wall);
+	if (bucket < DEBOX_HIST_BUCKETS)
+		row->hist[bucket]++;
+	if (minor | major) {
+		row->minor_faults += minor;
+		row->major_faults += major;
+	}
+	if (call->nvcsw | call->nivcsw) {
+		row->nvcsw += call->nvcsw;
+		row->nivcsw += call->nivcsw;
+		row->blocked_ns += call->blocked_ns;
+		row->runq_ns += call->runq_ns;
+	}
+}
+
+/* ... and into the record of a thread that asked for boundary capture. */
+static __noinline int record_close(struct thread_state *st, struct task_struct *task, s64 result, u64 wall)
+{
+	struct debox_record *record;
+	struct debox_info *info;
+
+	if (!st)
+		return 0;
+	record = record_of(st);
+	if (!record)
+		return 0;
+	info = &record->bank[0].info;
+	info->retval = result;
+	info->start_ns = st->call.enter_ns;
+	info->wall_ns = wall;
+	info->cpu_ns = wall - info->blocked_ns - info->runq_ns;
+	info->minor_faults = task->min_flt - st->call.min_flt;
+	info->major_faults = task->maj_flt - st->call.maj_flt;
+	if (call_restarts(result))
+		info->flags |= DEBOX_FLAG_RESTARTED;
+	info->valid |= DEBOX_VALID_WALL | DEBOX_VALID_CPU | DEBOX_VALID_RETVAL;
+	return 0;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
+	struct task_struct *task;
+	struct thread_state *st;
+	u64 now;
+
+	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
+		if (!hot->watched)
+			return 0;
+		now = bpf_ktime_get_ns();
+		/* A call that was entered before the thread was watched has no
+		 * entry time; it is left out rather than guessed. */
+		if (!hot->call.in_call)
+			return 0;
+		hot->call.in_call = 0;
+		task = bpf_get_current_task_btf();
+		account_call_add(hot->account, &hot->call, task, result, now - hot->call.enter_ns);
+		if (hot->details) {
+			st = bpf_task_storage_get(&threads, task, 0, 0);
+			if (st) {
+				st->call = hot->call;
+				details_call_add(st, result, now);
+			}
+		}
+		return 0;
+	}
+	task = bpf_get_current_task_btf();
+	if (!task->bpf_storage)
+		return 0;
+	now = bpf_ktime_get_ns();
+	st = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!st)
+		return 0;
+	if (st->out_kind & OUT_VALID)
+		switch_hidden(task, st);
+	hot_flush(st);
+	if (!st->call.in_call)
+		return 0;
+	st->call.in_call = 0;
+	if (st->flags & WATCH_BOUNDARY)
+		account_call_add(st->account, &st->call, task, result, now - st->call.enter_ns);
+	if (st->flags & WATCH_SLOT_BOUNDARY)
+		record_close(st, task, result, now - st->call.enter_ns);
+	if (details_wanted(st))
+		details_call_add(st, result, now);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Where do kernels differ, and since which version?
+ *
+ * Every difference between the kernels we claim (6.1 and later) stands here
+ * and nowhere else.
+ */
+#ifndef DEBOX_CORE_FIXES_H
+#define DEBOX_CORE_FIXES_H
+
+#include "kernel_types.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+
+/*
+ * The run queue's clock at this moment of `task`'s CPU: the very value that
+ * sched_info_arrive() is about to subtract last_queued from; __schedule() has
+ * updated it before the tracepoint. The `runqueues` symbol can only be found
+ * on kernels with CONFIG_KALLSYMS_ALL, hence the way through the task's
+ * scheduling entity, which every class keeps up to date
+ * (CONFIG_FAIR_GROUP_SCHED). 0 where there is none.
+ */
+static __always_inline bool runqueue_clock_exists(void)
+{
+	return bpf_core_field_exists(struct sched_entity, cfs_rq) &&
+	       bpf_core_field_exists(struct cfs_rq, rq);
+}
+
+static __always_inline u64 runqueue_clock(const struct task_struct *task)
+{
+	if (!runqueue_clock_exists())
+		return 0;
+	return task->se.cfs_rq->rq->clock;
+}
+
+/* 6.3: kernel_cap_t went from two u32 to one u64; 8 bytes both ways. */
+static __always_inline bool cred_has_capabilities(const struct cred *cred)
+{
+	u64 permitted = 0;
+
+	bpf_core_read(&permitted, sizeof(permitted), &cred->cap_permitted);
+	return permitted != 0;
+}
+
+#endif

@@ -1,0 +1,641 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What does an account tell beyond its sums, and what happens at once when a
+ * single call is remarkable?
+ *
+ * Culprits are noted at the end of each sleep. The rest happens at the end of
+ * a call, and only for accounts whose client asked for it: thread rows, call
+ * sites, events of slow calls, conditions with their signals. A signal that is
+ * sent here is delivered before the call returns to the program, so that a
+ * core shows the very path that made the call.
+ *
+ * The control page is the client's: every value read from it is bounded, and
+ * all it can cause concerns threads of its own account.
+ */
+#ifndef DEBOX_DETAILS_H
+#define DEBOX_DETAILS_H
+
+#include "record.h"
+#include "user_stack.h"
+
+#define DETAIL_PROBES 16
+
+static __always_inline struct debox_account_control *details_control(u32 account)
+{
+	u32 zero = 0;
+	void *inner = bpf_map_lookup_elem(&account_detail_controls, &account);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
+static __always_inline u64 site_bits(u32 site)
+{
+	return (u64)(site < DEBOX_SITES_MAX ? site : DEBOX_KEY_SITE_NONE) << DEBOX_KEY_SITE_SHIFT;
+}
+
+/* ---- sleeps */
+
+static __noinline int culprit_add(struct debox_details *details, u64 key, const char *comm, u32 tid, u64 ns)
+{
+	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+	u64 found;
+
+	if (!details || !comm)
+		return 0;
+	for (u32 i = 0; i < DETAIL_PROBES; i++, at++) {
+		struct debox_culprit_row *row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
+
+		found = row->key;
+		if (!found) {
+			found = __sync_val_compare_and_swap(&row->key, 0, key);
+			if (!found)
+				found = key;
+		}
+		if (found != key)
+			continue;
+		__sync_fetch_and_add(&row->count, 1);
+		__sync_fetch_and_add(&row->total_ns, ns);
+		if (ns > row->max_ns)
+			row->max_ns = ns;
+		row->tid = tid;
+		__builtin_memcpy(row->comm, comm, DEBOX_COMM_LEN);
+		return 0;
+	}
+	__sync_fetch_and_add(&details->culprits_dropped, 1);
+	__sync_fetch_and_add(&details->culprits_dropped_ns, ns);
+	return 0;
+}
+
+static __always_inline u64 culprit_key(u32 nr_key, u32 site, u32 kind, s32 nr, u32 pid)
+{
+	u64 call = nr >= 0 && nr < 2046 ? nr + 1 : 0;
+
+	return DEBOX_KEY_USED | (u64)nr_key << DEBOX_KEY_NR_SHIFT | site_bits(site) |
+	       (u64)kind << DEBOX_CULPRIT_KIND_SHIFT | call << DEBOX_CULPRIT_NR_SHIFT |
+	       (pid & DEBOX_CULPRIT_PID_MASK);
+}
+
+static __always_inline u64 path_key(u32 nr_key, u32 site, u32 stack)
+{
+	return DEBOX_KEY_USED | (u64)nr_key << DEBOX_KEY_NR_SHIFT | site_bits(site) | stack;
+}
+
+static __noinline int path_add(struct debox_details *details, u64 key, u64 count, u64 ns)
+{
+	u64 found;
+	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+
+	if (!details)
+		return 0;
+	for (u32 i = 0; i < DETAIL_PROBES; i++, at++) {
+		struct debox_path_row *row = &details->paths[at & (DEBOX_PATH_ROWS_MAX - 1)];
+
+		found = row->key;
+		if (!found) {
+			found = __sync_val_compare_and_swap(&row->key, 0, key);
+			if (!found)
+				found = key;
+		}
+		if (found != key)
+			continue;
+		__sync_fetch_and_add(&row->count, count);
+		__sync_fetch_and_add(&row->total_ns, ns);
+		if (ns > row->max_ns)
+			row->max_ns = ns;
+		return 0;
+	}
+	__sync_fetch_and_add(&details->paths_dropped, 1);
+	__sync_fetch_and_add(&details->paths_dropped_ns, ns);
+	return 0;
+}
+
+/* A sleep of a thread with details has ended. In a call it is kept until the
+ * call ends. */
+static __noinline int details_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
+{
+	struct debox_details *details;
+	struct debox_account_control *control;
+	struct debox_event_sleep *sleep;
+	u32 site, most, count;
+
+	if (!st || !off)
+		return 0;
+	details = details_of(st->account);
+	control = details_control(st->account);
+	if (!details || !control)
+		return 0;
+	if (st->holder_kind != DEBOX_HOLDER_NONE && st->holder_pid)
+		culprit_add(details,
+			    culprit_key(key, off->site,
+					st->holder_kind == DEBOX_HOLDER_READER ? DEBOX_CULPRIT_HOLDER_READER :
+										 DEBOX_CULPRIT_HOLDER_WRITER,
+					st->holder_nr, st->holder_tgid),
+			    st->holder_comm, st->holder_pid, off->blocked_ns);
+	if (st->waker_comm[0])
+		culprit_add(details,
+			    culprit_key(key, off->site, DEBOX_CULPRIT_WAKER, st->waker_nr, st->waker_tgid),
+			    st->waker_comm, st->waker_pid, off->blocked_ns);
+	if (!control->flags)
+		return 0;
+	if (!st->call.in_call) {
+		if (control->flags & DEBOX_DETAIL_STACKS)
+			path_add(details, path_key(key, off->site, 0), 1, off->blocked_ns);
+		return 0;
+	}
+	if (st->detail_seq != st->call.seq) {
+		st->detail_seq = st->call.seq;
+		st->conditions_hit = 0;
+		st->conditions_unknown = 0;
+		st->waiters_most = 0;
+		st->sleep_count = 0;
+		st->sleeps_dropped_ns = 0;
+	}
+	if (off->waiters_entry > st->waiters_most)
+		st->waiters_most = off->waiters_entry;
+	site = off->site;
+	most = control->conditions;
+	for (u32 i = 0; i < DEBOX_CONDITIONS_MAX; i++) {
+		const struct debox_condition *condition = &control->condition[i];
+		u32 word = (site >> 6) & (DEBOX_SITES_MAX / 64 - 1);
+
+		if (i >= most)
+			break;
+		if (!(condition->flags & (DEBOX_CONDITION_SITES | DEBOX_CONDITION_SITES_NOT)))
+			continue;
+		if (site >= DEBOX_SITES_MAX || !(condition->known[word] >> (site & 63) & 1))
+			st->conditions_unknown |= 1u << i;
+		else if (condition->sites[word] >> (site & 63) & 1)
+			st->conditions_hit |= 1u << i;
+	}
+	count = st->sleep_count;
+	st->sleep_count = count + 1;
+	if (count >= DEBOX_EVENT_SLEEPS_MAX) {
+		st->sleeps_dropped_ns += off->blocked_ns;
+		return 0;
+	}
+	sleep = &st->sleeps[count & (DEBOX_EVENT_SLEEPS_MAX - 1)];
+	sleep->start_ns = st->out_ns;
+	sleep->blocked_ns = off->blocked_ns;
+	sleep->runq_ns = off->runq_ns;
+	sleep->site = off->site;
+	sleep->waiters_entry = off->waiters_entry;
+	sleep->waiters_exit = off->waiters_exit;
+	sleep->holder_kind = st->holder_kind;
+	sleep->holder_pid = st->holder_pid;
+	sleep->holder_nr = st->holder_nr;
+	sleep->waker_pid = st->waker_pid;
+	sleep->waker_nr = st->waker_nr;
+	comm_copy(sleep->holder_comm, st->holder_comm);
+	comm_copy(sleep->waker_comm, st->waker_comm);
+	return 0;
+}
+
+/* ---- the end of a call */
+
+/* One call as its conditions see it. System call tracepoints run with
+ * preemption off: one for each CPU is enough. */
+struct finished {
+	s64 field[DEBOX_FIELDS];
+	u32 account;
+	u32 key;
+	u32 hit;
+	u32 unknown;
+	u32 met;       /* out: bit n */
+	u32 uncertain; /* out */
+	u32 wanted;    /* out: of these, events to be sent */
+	u32 signal;    /* out: the last one sent */
+	u64 now;
+	u64 may_signal;
+	char comm[DEBOX_COMM_LEN];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct finished);
+} finished_calls SEC(".maps");
+
+static __always_inline struct finished *finished_here(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&finished_calls, &zero);
+}
+
+static __always_inline bool comm_equal(const char *a, const char *b)
+{
+	const u64 *x = (const u64 *)a, *y = (const u64 *)b;
+
+	return x[0] == y[0] && x[1] == y[1];
+}
+
+static long condition_check(u32 i, void *unused)
+{
+	struct finished *call = finished_here();
+	struct debox_account_control *control;
+	struct debox_condition_state *state;
+	struct debox_condition *condition;
+	struct debox_details *details;
+	u32 flags, fields, bit, signal;
+	bool uncertain = false;
+	u64 limit, interval;
+
+	if (!call || i >= DEBOX_CONDITIONS_MAX)
+		return 1;
+	control = details_control(call->account);
+	details = details_of(call->account);
+	if (!control || !details || i >= control->conditions)
+		return 1;
+	i &= DEBOX_CONDITIONS_MAX - 1;
+	condition = &control->condition[i];
+	state = &details->condition[i];
+	bit = 1u << i;
+	flags = condition->flags;
+	if (!(flags & DEBOX_CONDITION_ON))
+		return 0;
+	if (!(condition->calls[(call->key >> 6) & (DEBOX_NR_SLOTS / 64 - 1)] >> (call->key & 63) & 1))
+		return 0;
+	fields = condition->fields;
+	for (u32 f = 0; f < DEBOX_FIELDS; f++) {
+		if (!(fields >> f & 1))
+			continue;
+		if (call->field[f] < condition->min[f] || call->field[f] > condition->max[f])
+			return 0;
+	}
+	if ((flags & DEBOX_CONDITION_COMM) && !comm_equal(condition->comm, call->comm))
+		return 0;
+	if ((flags & DEBOX_CONDITION_COMM_NOT) && comm_equal(condition->comm, call->comm))
+		return 0;
+	if (flags & DEBOX_CONDITION_SITES && !(call->hit & bit)) {
+		if (!(call->unknown & bit))
+			return 0;
+		uncertain = true;
+	}
+	if (flags & DEBOX_CONDITION_SITES_NOT) {
+		if (call->hit & bit)
+			return 0;
+		if (call->unknown & bit)
+			uncertain = true;
+	}
+	if (uncertain) {
+		/* The client will know the label by the time it reads this. */
+		__sync_fetch_and_add(&state->uncertain, 1);
+		call->uncertain |= bit;
+		call->wanted |= bit;
+		return 0;
+	}
+	__sync_fetch_and_add(&state->matched, 1);
+	call->met |= bit;
+	limit = condition->limit;
+	interval = condition->interval_ns;
+	if ((limit && state->acted >= limit) ||
+	    (interval && state->last_ns && call->now - state->last_ns < interval)) {
+		__sync_fetch_and_add(&state->limited, 1);
+		return 0;
+	}
+	state->last_ns = call->now;
+	__sync_fetch_and_add(&state->acted, 1);
+	if (flags & DEBOX_CONDITION_EVENT)
+		call->wanted |= bit;
+	signal = condition->signal;
+	if (signal && signal <= 64 && call->may_signal) {
+		long failed = flags & DEBOX_CONDITION_SIGNAL_THREAD ? bpf_send_signal_thread(signal) :
+								      bpf_send_signal(signal);
+
+		if (!failed)
+			call->signal = signal;
+	}
+	return 0;
+}
+
+/* Which argument is a path, 1-based, by 64-bit call number; 0 none. After
+ * execve the old image's memory is gone. */
+static __always_inline u32 path_argument(u32 key)
+{
+	switch (key) {
+	case 2: case 4: case 6: case 21: case 76: case 80: case 82: case 83: case 84: case 85:
+	case 86: case 87: case 88: case 89: case 90: case 92: case 94: case 133: case 137:
+	case 161: case 165: case 166:
+		return 1; /* open stat lstat access truncate chdir rename mkdir rmdir creat link
+			   * unlink symlink readlink chmod chown lchown mknod statfs chroot
+			   * mount umount2 */
+	case 257: case 258: case 259: case 260: case 261: case 262: case 263: case 264: case 265:
+	case 267: case 268: case 269: case 280: case 316: case 332: case 437: case 439:
+		return 2; /* the ...at() family, statx, openat2 */
+	case 266:
+		return 3; /* symlinkat */
+	}
+	return 0;
+}
+
+static __noinline int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
+				 u32 user_stack)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct finished *call = finished_here();
+	struct debox_event_call *event;
+	u32 account, kept, path;
+	void *ring;
+
+	if (!st || !details || !call)
+		return 0;
+	account = st->account;
+	ring = bpf_map_lookup_elem(&account_rings, &account);
+	if (!ring)
+		return 0;
+	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
+	if (!event) {
+		__sync_fetch_and_add(&details->events_dropped, 1);
+		return 0;
+	}
+	event->size = sizeof(*event);
+	event->type = DEBOX_EVENT_CALL;
+	event->flags = (slow ? DEBOX_EVENT_SLOW : 0) | (call->uncertain ? DEBOX_EVENT_UNCERTAIN : 0) |
+		       (st->call.compat ? DEBOX_EVENT_COMPAT32 : 0);
+	event->key = call->key;
+	event->pid = task->tgid;
+	event->tid = task->pid;
+	comm_copy(event->comm, call->comm);
+	event->retval = call->field[DEBOX_FIELD_RETVAL];
+	if (st->call.compat) {
+		/* ebx ecx edx esi edi ebp; ecx has the user's ip after sysenter
+		 * and ebx is not in the part of the registers we know */
+		event->args[0] = event->args[1] = event->args[5] = 0;
+		event->args[2] = (u32)regs->dx;
+		event->args[3] = (u32)regs->si;
+		event->args[4] = (u32)regs->di;
+	} else {
+		event->args[0] = regs->di;
+		event->args[1] = regs->si;
+		event->args[2] = regs->dx;
+		event->args[3] = regs->r10;
+		event->args[4] = regs->r8;
+		event->args[5] = regs->r9;
+	}
+	event->start_ns = st->call.enter_ns;
+	event->wall_ns = call->field[DEBOX_FIELD_WALL_NS];
+	event->cpu_ns = call->field[DEBOX_FIELD_CPU_NS];
+	event->blocked_ns = call->field[DEBOX_FIELD_BLOCKED_NS];
+	event->runq_ns = call->field[DEBOX_FIELD_RUNQ_NS];
+	event->minor_faults = call->field[DEBOX_FIELD_MINOR_FAULTS];
+	event->major_faults = call->field[DEBOX_FIELD_MAJOR_FAULTS];
+	event->nvcsw = st->call.nvcsw;
+	event->nivcsw = st->call.nivcsw;
+	event->user_stack = user_stack;
+	event->conditions = call->met & call->wanted;
+	event->uncertain = call->uncertain;
+	event->signal = call->signal;
+	kept = st->detail_seq == st->call.seq ? st->sleep_count : 0;
+	event->sleeps_dropped = kept > DEBOX_EVENT_SLEEPS_MAX ? kept - DEBOX_EVENT_SLEEPS_MAX : 0;
+	event->sleeps_dropped_ns = event->sleeps_dropped ? st->sleeps_dropped_ns : 0;
+	if (kept > DEBOX_EVENT_SLEEPS_MAX)
+		kept = DEBOX_EVENT_SLEEPS_MAX;
+	event->sleep_count = kept;
+	for (u32 i = 0; i < DEBOX_EVENT_SLEEPS_MAX; i++) {
+		if (i < kept)
+			event->sleeps[i] = st->sleeps[i];
+		else
+			__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
+	}
+	__builtin_memset(event->path, 0, sizeof(event->path));
+	path = st->call.compat ? 0 : path_argument(call->key);
+	if (path) {
+		u64 address = path == 1 ? regs->di : path == 2 ? regs->si : regs->dx;
+
+		if (bpf_probe_read_user_str(event->path, sizeof(event->path), (void *)address) > 0)
+			event->flags |= DEBOX_EVENT_PATH;
+	}
+	__sync_fetch_and_add(&details->events_sent, 1);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+static __always_inline bool call_is_exec(s32 nr, u32 compat)
+{
+	return compat ? nr == 11 || nr == 358 : nr == 59 || nr == 322;
+}
+
+static __always_inline u32 coarse_bucket(u64 ns)
+{
+	u32 bucket = debox_log2(ns);
+
+	return bucket < DEBOX_COARSE_BUCKETS ? bucket : DEBOX_COARSE_BUCKETS - 1;
+}
+
+static __noinline int call_site_add(struct thread_state *st, struct debox_details *details,
+				    const struct finished *call, u32 stack)
+{
+	u64 key, found, wall;
+	u32 at;
+
+	if (!st || !details || !call)
+		return 0;
+	key = DEBOX_KEY_USED | (u64)call->key << DEBOX_KEY_NR_SHIFT | stack;
+	at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+	wall = call->field[DEBOX_FIELD_WALL_NS];
+	for (u32 i = 0; i < DETAIL_PROBES; i++, at++) {
+		struct debox_call_site_row *row = &details->call_sites[at & (DEBOX_CALL_SITE_ROWS_MAX - 1)];
+		s64 result = call->field[DEBOX_FIELD_RETVAL];
+
+		found = row->key;
+		if (!found) {
+			found = __sync_val_compare_and_swap(&row->key, 0, key);
+			if (!found)
+				found = key;
+		}
+		if (found != key)
+			continue;
+		__sync_fetch_and_add(&row->count, 1);
+		__sync_fetch_and_add(&row->wall_ns, wall);
+		__sync_fetch_and_add(&row->hist[coarse_bucket(wall)], 1);
+		if (wall > row->max_ns)
+			row->max_ns = wall;
+		if (call_failed(result, call->key))
+			__sync_fetch_and_add(&row->errors, 1);
+		if (call->field[DEBOX_FIELD_MINOR_FAULTS] | call->field[DEBOX_FIELD_MAJOR_FAULTS]) {
+			__sync_fetch_and_add(&row->minor_faults, call->field[DEBOX_FIELD_MINOR_FAULTS]);
+			__sync_fetch_and_add(&row->major_faults, call->field[DEBOX_FIELD_MAJOR_FAULTS]);
+		}
+		if (call->field[DEBOX_FIELD_SLEEPS] | call->field[DEBOX_FIELD_PREEMPTIONS]) {
+			__sync_fetch_and_add(&row->blocked_ns, call->field[DEBOX_FIELD_BLOCKED_NS]);
+			__sync_fetch_and_add(&row->runq_ns, call->field[DEBOX_FIELD_RUNQ_NS]);
+		}
+		return 0;
+	}
+	__sync_fetch_and_add(&details->call_sites_dropped, 1);
+	__sync_fetch_and_add(&details->call_sites_dropped_ns, wall);
+	return 0;
+}
+
+/* The sleeps of the call, by user stack. */
+static __noinline int call_paths_add(struct thread_state *st, struct debox_details *details, u32 key, u32 stack)
+{
+	u32 count;
+
+	if (!st || !details || st->detail_seq != st->call.seq)
+		return 0;
+	count = st->sleep_count;
+	for (u32 i = 0; i < DEBOX_EVENT_SLEEPS_MAX; i++) {
+		if (i >= count)
+			break;
+		path_add(details, path_key(key, st->sleeps[i].site, stack), 1,
+			 st->sleeps[i].blocked_ns);
+	}
+	if (count > DEBOX_EVENT_SLEEPS_MAX)
+		path_add(details, path_key(key, DEBOX_SITE_NONE, stack),
+			 count - DEBOX_EVENT_SLEEPS_MAX, st->sleeps_dropped_ns);
+	return 0;
+}
+
+static __noinline int thread_row_add(struct thread_state *st, struct debox_details *details,
+				     const struct finished *call)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct debox_thread_row *row;
+	u32 index;
+
+	if (!st || !details || !call)
+		return 0;
+	if (!st->thread_row_asked) {
+		st->thread_row_asked = 1;
+		st->thread_row = 0;
+		if (details->threads_used < DEBOX_THREAD_ROWS_MAX - 1) {
+			index = __sync_fetch_and_add(&details->threads_used, 1) + 1;
+			if (index < DEBOX_THREAD_ROWS_MAX) {
+				row = &details->threads[index];
+				row->tgid = task->tgid;
+				row->first_ns = st->call.enter_ns;
+				row->tid = task->pid;
+				st->thread_row = index;
+			}
+		}
+		if (!st->thread_row)
+			__sync_fetch_and_add(&details->threads_dropped, 1);
+	}
+	index = st->thread_row & (DEBOX_THREAD_ROWS_MAX - 1);
+	row = &details->threads[index];
+	if (index)
+		comm_copy(row->comm, call->comm);
+	/* Row 0 has many writers; in the others the adds never meet. */
+	__sync_fetch_and_add(&row->count, 1);
+	__sync_fetch_and_add(&row->wall_ns, call->field[DEBOX_FIELD_WALL_NS]);
+	if (call_failed(call->field[DEBOX_FIELD_RETVAL], call->key))
+		__sync_fetch_and_add(&row->errors, 1);
+	if (call->field[DEBOX_FIELD_SLEEPS] | call->field[DEBOX_FIELD_PREEMPTIONS]) {
+		__sync_fetch_and_add(&row->blocked_ns, call->field[DEBOX_FIELD_BLOCKED_NS]);
+		__sync_fetch_and_add(&row->runq_ns, call->field[DEBOX_FIELD_RUNQ_NS]);
+	}
+	if (call->field[DEBOX_FIELD_MINOR_FAULTS] | call->field[DEBOX_FIELD_MAJOR_FAULTS]) {
+		__sync_fetch_and_add(&row->minor_faults, call->field[DEBOX_FIELD_MINOR_FAULTS]);
+		__sync_fetch_and_add(&row->major_faults, call->field[DEBOX_FIELD_MAJOR_FAULTS]);
+	}
+	return 0;
+}
+
+/* The running thread's call, which stands in st->call, has ended. */
+__noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct debox_account_control *control;
+	struct debox_details *details;
+	const struct cred *cred;
+	struct finished *call;
+	u32 flags, key, stack = 0, event_stack, slow = 0;
+	u64 wall, threshold;
+
+	if (!st)
+		return 0;
+	details = details_of(st->account);
+	control = details_control(st->account);
+	call = finished_here();
+	if (!details || !control || !call)
+		return 0;
+	flags = control->flags;
+	if (!flags)
+		return 0;
+	key = st->call.key & (DEBOX_NR_SLOTS - 1);
+	wall = now - st->call.enter_ns;
+	call->account = st->account;
+	call->key = key;
+	call->now = now;
+	call->field[DEBOX_FIELD_WALL_NS] = wall;
+	call->field[DEBOX_FIELD_BLOCKED_NS] = st->call.blocked_ns;
+	call->field[DEBOX_FIELD_RUNQ_NS] = st->call.runq_ns;
+	call->field[DEBOX_FIELD_CPU_NS] = wall - st->call.blocked_ns - st->call.runq_ns;
+	call->field[DEBOX_FIELD_RETVAL] = result;
+	call->field[DEBOX_FIELD_MINOR_FAULTS] = task->min_flt - st->call.min_flt;
+	call->field[DEBOX_FIELD_MAJOR_FAULTS] = task->maj_flt - st->call.maj_flt;
+	call->field[DEBOX_FIELD_SLEEPS] = st->call.nvcsw;
+	call->field[DEBOX_FIELD_PREEMPTIONS] = st->call.nivcsw;
+	call->field[DEBOX_FIELD_PID] = task->tgid;
+	call->field[DEBOX_FIELD_TID] = task->pid;
+	call->field[DEBOX_FIELD_WAITERS] = 0;
+	call->hit = 0;
+	call->unknown = 0;
+	if (st->detail_seq == st->call.seq) {
+		call->field[DEBOX_FIELD_WAITERS] = st->waiters_most;
+		call->hit = st->conditions_hit;
+		call->unknown = st->conditions_unknown;
+	}
+	call->met = 0;
+	call->uncertain = 0;
+	call->wanted = 0;
+	call->signal = 0;
+	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
+	/* Whoever may watch need not be one who may kill. */
+	cred = task->cred;
+	call->may_signal = !st->owner_uid ||
+			   (cred->uid.val == st->owner_uid && cred->suid.val == st->owner_uid);
+
+	if (flags & DEBOX_DETAIL_THREADS)
+		thread_row_add(st, details, call);
+	if (flags & (DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS)) {
+		/* After a successful exec the caller's image is gone. */
+		if (result < 0 || !call_is_exec(st->call.nr, st->call.compat))
+			stack = user_stack_take(st->account, !!(flags & DEBOX_DETAIL_STACKS));
+		call_site_add(st, details, call, stack);
+		if (st->call.nvcsw)
+			call_paths_add(st, details, key, stack);
+	}
+	if (!(flags & DEBOX_DETAIL_EVENTS))
+		return 0;
+	threshold = control->slow_ns[key];
+	if (threshold && wall >= threshold)
+		slow = 1;
+	if (control->conditions)
+		bpf_loop(DEBOX_CONDITIONS_MAX, condition_check, NULL, 0);
+	if (!slow && !call->wanted)
+		return 0;
+	event_stack = stack;
+	if ((flags & DEBOX_DETAIL_EVENT_STACKS) && !(flags & DEBOX_DETAIL_STACKS))
+		event_stack = user_stack_take(st->account, 1);
+	event_send(st, details, slow, event_stack);
+	return 0;
+}
+
+/* Whether each call goes into details. What the client changes is noticed when
+ * the thread gets the CPU anew. */
+static __always_inline u32 details_wanted(const struct thread_state *st)
+{
+	struct debox_account_control *control;
+
+	if (!(st->flags & WATCH_DETAILS))
+		return 0;
+	control = details_control(st->account);
+	return control ? control->flags : 0;
+}
+
+static __always_inline void details_thread_ended(struct thread_state *st)
+{
+	struct debox_details *details;
+	u32 index = st->thread_row & (DEBOX_THREAD_ROWS_MAX - 1);
+
+	if (!(st->flags & WATCH_DETAILS) || !index)
+		return;
+	details = details_of(st->account);
+	if (details)
+		details->threads[index].ended_ns = bpf_ktime_get_ns();
+}
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Which fields of the kernel's own structures do we read?
+ *
+ * Only these, by name: CO-RE relocates every access to the running kernel's
+ * layout, so no generated vmlinux.h is needed and this list is the whole of
+ * what a kernel must have. A struct may stand here with fewer members than
+ * in the kernel, in any order.
+ */
+#ifndef DEBOX_KERNEL_TYPES_H
+#define DEBOX_KERNEL_TYPES_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <stdbool.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s8 s8;
+typedef __s32 s32;
+typedef __s64 s64;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sched_info {
+	unsigned long long run_delay;   /* ns spent waiting for a CPU, all finished waits */
+	unsigned long long last_arrival; /* rq clock when it last got a CPU */
+	unsigned long long last_queued; /* rq clock when it was queued, 0 while running */
+};
+
+struct thread_info {
+	u32 status;
+};
+
+typedef struct {
+	u32 val;
+} kuid_t;
+
+typedef struct {
+	u64 val;
+} kernel_cap_t;
+
+struct rq {
+	u64 clock;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
+struct cred {
+	kuid_t uid;
+	kuid_t euid;
+	kuid_t suid;
+	kernel_cap_t cap_permitted;
+};
+
+struct task_struct;
+
+struct bpf_local_storage;
+
+struct mm_struct {
+	unsigned long mmap_base;
+	unsigned long start_code;
+	unsigned long start_stack;
+	unsigned long exec_vm;
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	void *stack;
+	unsigned int flags;
+	int pid;
+	int tgid;
+	char comm[16];
+	int pagefault_disabled;
+	unsigned long min_flt;
+	unsigned long maj_flt;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	const struct cred *cred;
+	struct bpf_local_storage *bpf_storage;
+	struct task_struct *group_leader;
+	struct mm_struct *mm;
+};
+
+/* x86-64 */
+struct pt_regs {
+	unsigned long bp;
+	unsigned long r10;
+	unsigned long r9;
+	unsigned long r8;
+	unsigned long ax;
+	unsigned long dx;
+	unsigned long si;
+	unsigned long di;
+	unsigned long orig_ax;
+	unsigned long ip;
+	unsigned long sp;
+};
+
+typedef struct {
+	s64 counter;
+} atomic64_t;
+typedef atomic64_t atomic_long_t;
+
+struct mutex {
+	atomic_long_t owner;
+};
+
+struct rw_semaphore {
+	atomic_long_t owner;
+};
+
+struct linux_binprm;
+
+struct super_block {
+	u32 s_dev;
+};
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+struct qstr {
+	u32 len;
+	const unsigned char *name;
+};
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
+};
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+struct file {
+	struct path f_path;
+	struct inode *f_inode;
+};
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_pgoff;
+	unsigned long vm_flags;
+	struct file *vm_file;
+};
+
+struct seq_file;
+struct bpf_iter_meta {
+	struct seq_file *seq;
+	u64 session_id;
+	u64 seq_num;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop
+
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * How does an event inside a call get into the record, and into the account?
+ *
+ * The same functions serve wrap and boundary capture: they differ only in who
+ * opens the call (control.open_seq, or sys_enter).
+ */
+#ifndef DEBOX_RECORD_H
+#define DEBOX_RECORD_H
+
+#include "state.h"
+
+/* Results by which the kernel asks itself to run the call again: ERESTARTSYS,
+ * ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK. */
+static __always_inline bool call_restarts(s64 result)
+{
+	return result <= -512 && result >= -516 && result != -515;
+}
+
+/* Its "result" is what the interrupted code had in the register. */
+static __always_inline bool call_is_sigreturn(u32 key)
+{
+	return key == 15 || key == DEBOX_NR_COMPAT + 119 || key == DEBOX_NR_COMPAT + 173;
+}
+
+static __always_inline bool call_failed(s64 result, u32 key)
+{
+	return result < 0 && result >= -4095 && !call_restarts(result) && !call_is_sigreturn(key);
+}
+
+#define VALID_BY_EVENTS                                                                      \
+	(DEBOX_VALID_BLOCKED | DEBOX_VALID_FAULTS | DEBOX_VALID_SWITCHES | DEBOX_VALID_SLEEPS)
+
+/* One finished stretch off the CPU. */
+struct off_cpu {
+	u64 blocked_ns;
+	u64 runq_ns;
+	u32 site;
+	u32 kind; /* OUT_* */
+	u32 waiters_entry;
+	u32 waiters_exit;
+};
+
+static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, u64 call_site,
+				      u32 flags, const struct task_struct *task)
+{
+	info->size = sizeof(*info);
+	info->flags = flags;
+	info->valid = VALID_BY_EVENTS | DEBOX_VALID_NR | (runqueue_clock_exists() ? DEBOX_VALID_RUNQ : 0);
+	info->call_seq = seq;
+	info->nr = nr;
+	info->sleep_count = 0;
+	info->retval = 0;
+	info->start_ns = 0;
+	info->wall_ns = 0;
+	info->cpu_ns = 0;
+	info->blocked_ns = 0;
+	info->runq_ns = 0;
+	info->irq_ns = 0;
+	info->outside_ns = 0;
+	info->call_site = call_site;
+	info->minor_faults = 0;
+	info->major_faults = 0;
+	info->nvcsw = 0;
+	info->nivcsw = 0;
+	info->sleeps_dropped = 0;
+	info->trace_count = 0;
+	info->sleeps_dropped_ns = 0;
+	info->trace_dropped = 0;
+	info->pid = task->tgid;
+	info->tid = task->pid;
+	info->calls = 1;
+}
+
+/*
+ * The bank of the call that `task` has open, reset if it is a new one; NULL
+ * when none is open. The control page is the program's: level and max_sleeps
+ * are bounded here, the rest is only passed back to the same program.
+ *
+ * Ordering: the program wrote control on this CPU, or before the context
+ * switch that brought its thread here; either way its plain stores are
+ * visible in program order, and open_seq is written last.
+ */
+static __always_inline struct debox_info *bank_open(struct thread_state *st, struct debox_record *record,
+						    const struct debox_control *control, s32 nr,
+						    const struct task_struct *task)
+{
+	struct debox_info *info;
+	u64 seq;
+
+	if (st->flags & WATCH_SLOT_BOUNDARY) {
+		if (!st->call.in_call)
+			return NULL;
+		return &record->bank[0].info;
+	}
+	seq = *(volatile const u64 *)&control->open_seq;
+	if (!seq)
+		return NULL;
+	if (control->level & 1)
+		info = &record->bank[1].info;
+	else
+		info = &record->bank[0].info;
+	if (info->call_seq != seq)
+		info_open(info, seq, control->nr >= 0 ? control->nr : nr, control->call_site,
+			  DEBOX_FLAG_WRAP | (task_in_compat_call(task) ? DEBOX_FLAG_COMPAT32 : 0), task);
+	else if (info->nr < 0)
+		info->nr = nr;
+	return info;
+}
+
+static __always_inline void comm_copy(char *to, const char *from)
+{
+	__builtin_memcpy(to, from, DEBOX_COMM_LEN);
+}
+
+static __noinline int info_sleep_add(struct debox_info *info, const struct thread_state *st,
+				     const struct off_cpu *off, u32 max_sleeps)
+{
+	struct debox_sleep *sleep = NULL;
+	u32 used;
+
+	if (!info || !st || !off)
+		return 0;
+	used = info->sleep_count;
+	for (u32 i = 0; i < DEBOX_SLEEPS_MAX; i++) {
+		if (i >= used)
+			break;
+		if (info->sleeps[i].site == off->site) {
+			sleep = &info->sleeps[i];
+			break;
+		}
+	}
+	if (!sleep) {
+		if (used >= max_sleeps || used >= DEBOX_SLEEPS_MAX) {
+			info->sleeps_dropped++;
+			info->sleeps_dropped_ns += off->blocked_ns;
+			return 1;
+		}
+		sleep = &info->sleeps[used];
+		info->sleep_count = used + 1;
+		sleep->total_ns = 0;
+		sleep->max_ns = 0;
+		sleep->site = off->site;
+		sleep->count = 0;
+	}
+	sleep->count++;
+	sleep->total_ns += off->blocked_ns;
+	if (off->blocked_ns > sleep->max_ns)
+		sleep->max_ns = off->blocked_ns;
+	sleep->waiters_entry = off->waiters_entry;
+	sleep->waiters_exit = off->waiters_exit;
+	sleep->waker_pid = st->waker_pid;
+	comm_copy(sleep->waker_comm, st->waker_comm);
+	sleep->holder_pid = st->holder_pid;
+	sleep->holder_kind = st->holder_kind;
+	comm_copy(sleep->holder_comm, st->holder_comm);
+	return 0;
+}
+
+static __always_inline void info_off_cpu_add(struct debox_info *info, const struct thread_state *st,
+					     const struct off_cpu *off, u32 max_sleeps)
+{
+	if (!(off->kind & OUT_IN_CALL)) {
+		info->outside_ns += off->blocked_ns + off->runq_ns;
+		return;
+	}
+	info->runq_ns += off->runq_ns;
+	if (off->kind & OUT_BLOCKED) {
+		info->nvcsw++;
+		info->blocked_ns += off->blocked_ns;
+		info_sleep_add(info, st, off, max_sleeps);
+	} else {
+		info->nivcsw++;
+	}
+}
+
+/* Where a system call blocked, summed over the account. Open addressing, at
+ * most SITE_PROBES places; rows are shared between CPUs, hence the atomics. */
+#define SITE_PROBES 16
+
+static __noinline int account_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
+{
+	struct debox_account *account;
+	u64 tag, found = 0;
+	u32 at;
+
+	if (!st || !off)
+		return 0;
+	account = account_of(st);
+	if (!account)
+		return 0;
+	if (off->site == DEBOX_SITE_NONE) {
+		__sync_fetch_and_add(&account->sites_unknown, 1);
+		__sync_fetch_and_add(&account->sites_unknown_ns, off->blocked_ns);
+	}
+	tag = (1ull << 63) | (u64)key << 32 | off->site;
+	at = (off->site * 2654435761u ^ key * 40503u) >> 8;
+	for (u32 i = 0; i < SITE_PROBES; i++, at++) {
+		struct debox_site_row *row = &account->sites[at & (DEBOX_SITE_ROWS_MAX - 1)];
+
+		found = row->key;
+		if (!found) {
+			found = __sync_val_compare_and_swap(&row->key, 0, tag);
+			if (!found)
+				found = tag;
+		}
+		if (found != tag)
+			continue;
+		__sync_fetch_and_add(&row->count, 1);
+		__sync_fetch_and_add(&row->total_ns, off->blocked_ns);
+		__sync_fetch_and_add(&row->waiters_entry, off->waiters_entry);
+		/* A race here can only lose a smaller maximum of the same instant. */
+		if (off->blocked_ns > row->max_ns)
+			row->max_ns = off->blocked_ns;
+		if (off->waiters_entry > row->waiters_max)
+			row->waiters_max = off->waiters_entry;
+		return 0;
+	}
+	__sync_fetch_and_add(&account->sites_dropped, 1);
+	__sync_fetch_and_add(&account->sites_dropped_ns, off->blocked_ns);
+	return 0;
+}
+
+/* The row of a call on this CPU, NULL when the account has none left. */
+static __always_inline struct debox_row *account_row(u32 account, u32 key)
+{
+	u32 cpu = bpf_get_smp_processor_id(), zero = 0, index;
+	struct debox_account_cpu *rows;
+	struct debox_account *head;
+	void *inner;
+
+	inner = bpf_map_lookup_elem(&accounts, &account);
+	if (!inner)
+		return NULL;
+	head = bpf_map_lookup_elem(inner, &zero);
+	if (!head)
+		return NULL;
+	key &= DEBOX_NR_SLOTS - 1;
+	index = head->row_of[key];
+	if (!index) {
+		u32 fresh = __sync_fetch_and_add(&head->rows_used, 1) + 1;
+
+		if (fresh >= DEBOX_ROWS_MAX) {
+			__sync_fetch_and_add(&head->rows_dropped, 1);
+			return NULL;
+		}
+		/* Losing the race wastes one row, no more. */
+		index = __sync_val_compare_and_swap(&head->row_of[key], 0, fresh);
+		if (!index)
+			index = fresh;
+	}
+	inner = bpf_map_lookup_elem(&account_cpus, &account);
+	if (!inner)
+		return NULL;
+	rows = bpf_map_lookup_elem(inner, &cpu);
+	if (!rows || index >= DEBOX_ROWS_MAX)
+		return NULL;
+	return &rows->rows[index];
+}
+
+#endif

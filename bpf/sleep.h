@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * How long was a thread off the CPU, and was it blocked or only waiting for a
+ * CPU?
+ *
+ * One program on sched_switch for both sides of the switch: a second one
+ * would cost every switch of the machine. Threads that are not watched are
+ * recognised by bpf_storage == NULL, one load each.
+ */
+#ifndef DEBOX_SLEEP_H
+#define DEBOX_SLEEP_H
+
+#include "record.h"
+#include "site.h"
+#include "details.h"
+
+/* Regs say whether the thread was inside a system call: orig_ax holds its
+ * number, or -1 when an exception or interrupt brought it into the kernel. ax
+ * is preset to -ENOSYS at entry and holds the result once the call is done:
+ * what happens on the way back to user mode is no longer the call. */
+#define CALL_OUTSIDE 0
+#define CALL_RUNNING 1
+#define CALL_LEAVING 2
+
+static __always_inline int call_phase(const struct task_struct *task, s32 *nr)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs((struct task_struct *)task);
+	s64 number = (s64)regs->orig_ax;
+
+	*nr = (s32)number;
+	if (number < 0)
+		return CALL_OUTSIDE;
+	return (s64)regs->ax == -38 ? CALL_RUNNING : CALL_LEAVING;
+}
+
+static __always_inline u32 lock_waiters_now(u64 lock);
+
+/* The thread is back: one stretch off the CPU goes into record and account. */
+static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)
+{
+	struct off_cpu off = {};
+	u32 kind;
+
+	if (!st)
+		return 0;
+	kind = st->out_kind;
+	st->out_kind = OUT_NONE;
+	off.kind = kind;
+	off.site = st->out_site;
+	off.runq_ns = away;
+	if (kind & OUT_BLOCKED) {
+		if (wait > away)
+			wait = away;
+		off.runq_ns = wait;
+		off.blocked_ns = away - wait;
+		off.waiters_entry = st->out_waiters;
+		if (kind & OUT_LOCK)
+			off.waiters_exit = lock_waiters_now(st->lock);
+		else if (off.site < SITES_MAX)
+			off.waiters_exit =
+				__sync_fetch_and_add(&site_waiters[off.site & (SITES_MAX - 1)], -1) - 1;
+	}
+
+	if (st->flags & WATCH_SLOT) {
+		struct debox_record *record = record_of(st);
+		struct debox_control *control = control_of(st);
+
+		if (record && control) {
+			struct debox_totals *totals = &record->totals;
+			struct debox_info *info = bank_open(st, record, control, st->out_nr, task);
+
+			totals->blocked_ns += off.blocked_ns;
+			totals->runq_ns += off.runq_ns;
+			if (!(kind & OUT_IN_CALL)) {
+				totals->outside_blocked_ns += off.blocked_ns;
+				totals->outside_runq_ns += off.runq_ns;
+			}
+			if (kind & OUT_BLOCKED) {
+				totals->sleeps++;
+				totals->nvcsw++;
+			} else {
+				totals->nivcsw++;
+			}
+			record->away = 0;
+			if (info) {
+				u64 dropped = info->sleeps_dropped_ns;
+
+				/* boundary capture: nobody writes the control page */
+				info_off_cpu_add(info, st, &off,
+						 st->flags & WATCH_SLOT_BOUNDARY ?
+							 DEBOX_SLEEPS_MAX :
+							 control->max_sleeps);
+				totals->dropped_ns += info->sleeps_dropped_ns - dropped;
+			}
+		}
+	}
+
+	if (st->flags & WATCH_ACCOUNT) {
+		u32 key = DEBOX_NR_OUTSIDE;
+
+		if (st->flags & WATCH_BOUNDARY) {
+			if (st->call.in_call) {
+				st->call.blocked_ns += off.blocked_ns;
+				st->call.runq_ns += off.runq_ns;
+				if (kind & OUT_BLOCKED)
+					st->call.nvcsw++;
+				else
+					st->call.nivcsw++;
+				key = st->call.key;
+			}
+		} else if (kind & OUT_IN_CALL) {
+			key = nr_key(st->out_nr, task_in_compat_call(task));
+		}
+		if (kind & OUT_BLOCKED) {
+			account_sleep_add(st, &off, key);
+			if (st->flags & WATCH_DETAILS)
+				details_sleep_add(st, &off, key);
+		}
+	}
+	return 0;
+}
+
+/*
+ * A switch back to this thread that the tracepoint did not show: the kernel
+ * hides those away from processes it protects. The scheduler's own books tell
+ * what is missing: when the thread got the CPU, and how long it had waited.
+ */
+static __noinline int switch_hidden(struct task_struct *task, struct thread_state *st)
+{
+	u64 arrival = task->sched_info.last_arrival, away = 0;
+
+	if (!st)
+		return 0;
+	__sync_fetch_and_add(&counters_here()->switches_hidden, 1);
+	if (runqueue_clock_exists() && arrival > st->out_clock)
+		away = arrival - st->out_clock;
+	return away_add(task, st, away, task->sched_info.run_delay - st->out_run_delay);
+}
+
+/* The record says that its thread is off the CPU: a reader that still finds
+ * it so at the end of a call knows that the way back was hidden. */
+static __noinline int record_away(struct task_struct *task, struct thread_state *st, u32 kind, s32 nr)
+{
+	struct debox_record *record;
+	struct debox_control *control;
+
+	if (!st)
+		return 0;
+	record = record_of(st);
+	control = control_of(st);
+	if (!record || !control)
+		return 0;
+	record->away = 1;
+	bank_open(st, record, control, nr, task);
+	return 0;
+}
+
+static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thread_state *st, u64 blocks)
+{
+	u32 kind = OUT_VALID;
+	s32 nr;
+	int phase;
+
+	if (!st)
+		return 0;
+	if (st->out_kind & OUT_VALID)
+		switch_hidden(prev, st);
+	hot_flush(st);
+	phase = call_phase(prev, &nr);
+	st->out_nr = nr;
+	if (blocks) {
+		kind |= OUT_BLOCKED;
+		/* Work done on the way out (a delayed close, a job-control
+		 * stop) belongs to the call that caused it. */
+		if (phase != CALL_OUTSIDE)
+			kind |= OUT_IN_CALL;
+		st->waker_pid = 0;
+		st->waker_tgid = 0;
+		st->waker_nr = -1;
+		st->waker_comm[0] = 0;
+		st->stack_base = (u64)prev->stack;
+		st->out_site = site_identify(ctx, st, phase == CALL_OUTSIDE ? -1 : nr);
+		if (st->lock) {
+			kind |= OUT_LOCK;
+			st->out_waiters = st->lock_waiters;
+		} else if (st->out_site < SITES_MAX)
+			st->out_waiters = __sync_fetch_and_add(&site_waiters[st->out_site], 1);
+		else
+			st->out_waiters = 0;
+	} else if (phase == CALL_RUNNING) {
+		kind |= OUT_IN_CALL;
+	}
+	st->out_kind = kind;
+	if (st->flags & WATCH_SLOT)
+		record_away(prev, st, kind, nr);
+	st->out_run_delay = prev->sched_info.run_delay;
+	st->out_clock = runqueue_clock(prev);
+	st->out_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __noinline int switch_in(struct task_struct *next, struct thread_state *st)
+{
+	u64 away, wait, queued;
+
+	if (!st || !(st->out_kind & OUT_VALID))
+		return 0;
+	away = bpf_ktime_get_ns() - st->out_ns;
+	/* sched_info_arrive() runs after this tracepoint, so the wait that
+	 * ends now is added here the way it will do it. */
+	wait = next->sched_info.run_delay - st->out_run_delay;
+	queued = next->sched_info.last_queued;
+	if (queued && runqueue_clock_exists()) {
+		s64 last = (s64)(runqueue_clock(next) - queued);
+
+		if (last > 0)
+			wait += last;
+	}
+	return away_add(next, st, away, wait);
+}
+
+/* From 5.18 on: (preempt, prev, next, prev_state). */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next,
+	     unsigned int prev_state)
+{
+	struct thread_state *st;
+	u64 anchor;
+
+	if (prev->bpf_storage) {
+		st = bpf_task_storage_get(&threads, prev, 0, 0);
+		if (st) {
+			/* Through the map a pointer becomes a number. */
+			st->anchor = (u64)&anchor;
+			switch_out(ctx, prev, st, !preempt && prev_state != 0);
+		}
+	}
+	if (next->bpf_storage) {
+		st = bpf_task_storage_get(&threads, next, 0, 0);
+		if (st)
+			switch_in(next, st);
+	}
+	return 0;
+}
+
+/*
+ * Who wakes a watched thread. In an interrupt `current` is a bystander: the
+ * waker is then a device or a timer, pid 0. Interrupts run on a stack of
+ * their own, or, when they hit user mode, on the task's with orig_ax = -1; so
+ * a waker is believed when it stands on its own stack and is a kernel thread
+ * or inside a system call.
+ */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(sched_waking, struct task_struct *p)
+{
+	struct thread_state *st;
+	struct task_struct *self;
+	u64 here;
+	s32 nr = -1;
+
+	if (!p->bpf_storage)
+		return 0;
+	st = bpf_task_storage_get(&threads, p, 0, 0);
+	if (!st)
+		return 0;
+	self = bpf_get_current_task_btf();
+	st->waker_anchor = (u64)&here;
+	st->waker_base = (u64)self->stack;
+	/* Read back from the map, the pointer has become a number. */
+	barrier();
+	if (st->waker_anchor - st->waker_base >= THREAD_SIZE ||
+	    (!(self->flags & PF_KTHREAD) && call_phase(self, &nr) == CALL_OUTSIDE)) {
+		st->waker_pid = 0;
+		st->waker_tgid = 0;
+		st->waker_nr = -1;
+		__builtin_memcpy(st->waker_comm, "(interrupt)\0\0\0\0\0", DEBOX_COMM_LEN);
+		return 0;
+	}
+	if (name_withheld(st, self->cred->uid.val)) {
+		st->waker_pid = 0;
+		st->waker_tgid = 0;
+		st->waker_nr = -1;
+		__builtin_memcpy(st->waker_comm, "(other user)\0\0\0\0", DEBOX_COMM_LEN);
+		return 0;
+	}
+	st->waker_pid = self->pid;
+	st->waker_tgid = self->tgid;
+	st->waker_nr = nr;
+	__builtin_memcpy(st->waker_comm, self->comm, DEBOX_COMM_LEN);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What does the kernel side remember about a thread, and where does shared
+ * memory hang?
+ */
+#ifndef DEBOX_STATE_H
+#define DEBOX_STATE_H
+
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include <debox/abi.h>
+#include "core_fixes.h"
+#include "histogram.h"
+
+#define SEGMENTS_MAX 4096
+#define ACCOUNTS_MAX 64
+#define NONE 0xffffffffu
+
+#define PF_KTHREAD 0x00200000u
+
+/* Depth of a recorded stack, and how much of the raw stack is compared. */
+#define STACK_DEPTH 40
+#define STACKS_MAX 8192 /* each of two tables */
+#define SITES_MAX (2 * STACKS_MAX)
+#define SIGNATURES_MAX 4096
+#define SIGNATURE_WORDS 64
+#define STACK_WORDS 256 /* 2 KiB */
+#define HINT_SIGNATURES 8
+
+/* thread_state.flags */
+#define WATCH_ACCOUNT (1u << 0)       /* sums go to an account */
+#define WATCH_BOUNDARY (1u << 1)      /* ... with call boundaries from the tracepoints */
+#define WATCH_SLOT (1u << 2)          /* has a slot */
+#define WATCH_SLOT_BOUNDARY (1u << 3) /* ... and its records come from the tracepoints */
+#define WATCH_DETAILS (1u << 5)       /* the account has details: culprits are noted */
+#define WATCH_FOLLOW (1u << 4)        /* children of the account are watched too */
+
+/* thread_state.out_kind: how the thread left the CPU */
+#define OUT_NONE 0u
+#define OUT_BLOCKED (1u << 0)   /* asleep until woken; else preempted or yielding */
+#define OUT_IN_CALL (1u << 1)   /* inside a system call, as wrap capture sees it */
+#define OUT_VALID (1u << 2)
+#define OUT_LOCK (1u << 3)    /* counted among the lock's waiters, not the site's */
+
+/* A call that boundary capture has seen begin. */
+struct open_call {
+	u32 in_call;
+	s32 nr;
+	u32 key;
+	u32 compat;
+	u64 seq;
+	u64 enter_ns;
+	u64 blocked_ns;
+	u64 runq_ns;
+	u64 min_flt;
+	u64 maj_flt;
+	u32 nvcsw;
+	u32 nivcsw;
+};
+
+struct thread_state {
+	u32 flags;
+	u32 account;
+	u32 segment;
+	u32 slot;
+	u32 owner_uid; /* of the account */
+	u32 slot_uid;  /* of the slot: whose processes its records may name */
+	u32 tid;       /* as the slot knows it */
+	u64 hot_regs;  /* see struct cpu_hot; 0: call below holds */
+
+	/* off the CPU now */
+	u32 out_kind;
+	u32 out_site;
+	s32 out_nr;
+	u32 out_waiters;
+	u32 last_signature;
+	u64 out_ns;
+	u64 out_run_delay;
+	u64 out_clock;
+	u64 anchor; /* see site.h */
+	u64 stack_base;
+	u64 waker_anchor;
+	u64 waker_base;
+	u32 waker_pid;
+	u32 waker_tgid;
+	s32 waker_nr; /* the call that it was in, -1 none */
+	s32 holder_nr;
+	char waker_comm[DEBOX_COMM_LEN];
+
+	/* contended lock, between contention_begin and contention_end */
+	u64 lock;
+	u32 lock_waiters;
+	u32 holder_pid;
+	u32 holder_kind;
+	u32 holder_tgid;
+	u64 own_regs;
+	u64 own_stack;
+	char holder_comm[DEBOX_COMM_LEN];
+
+	/* boundary capture; see struct cpu_hot for who holds the truth */
+	struct open_call call;
+
+	/* details; see details.h. What follows is of call detail_seq. */
+	u32 thread_row;
+	u32 thread_row_asked;
+	u64 detail_seq;
+	u32 conditions_hit;     /* bit n: slept at a site of condition n */
+	u32 conditions_unknown; /* ... at one that the client has not judged */
+	u32 waiters_most;
+	u32 sleep_count; /* all of them; the first are kept */
+	u64 sleeps_dropped_ns;
+	struct debox_event_sleep sleeps[DEBOX_EVENT_SLEEPS_MAX];
+};
+
+/*
+ * What boundary capture needs of the thread that runs on a CPU, without a
+ * look-up in task storage (16-20 ns, twice a call) and, for threads that are
+ * not watched, without even asking which thread it is.
+ *
+ * `regs` says whose entry this is: the address of a thread's saved registers
+ * is the same at every system call, and no other living thread has it. (A
+ * scheduler hook would be the obvious way to know, but hardened kernels hide
+ * switches away from protected processes.) The entry is filled by the first
+ * sys_enter that does not find its own; `generation` throws all entries away
+ * when what is watched changes, or when a watched process clones: the new
+ * thread may have got the stack of one that died.
+ *
+ * While a watched thread's entry stands, `call` here holds, and the one in
+ * thread_state is old: hot_flush() takes it back when the thread leaves the
+ * CPU or ends.
+ */
+#define HOT_CPUS 1024
+struct cpu_hot {
+	u64 regs;
+	u32 generation;
+	u32 watched;
+	u32 account;
+	u32 details; /* each call goes into the account's details */
+	struct open_call call;
+	u64 pad[4];
+} __attribute__((aligned(64)));
+struct cpu_hot cpu_hot[HOT_CPUS];
+
+/* Raised with every change of what is watched. */
+u32 watch_generation = 1;
+
+/* The thread leaves this CPU, or its state is asked for: what is hot goes
+ * back. */
+static __always_inline void hot_flush(struct thread_state *st)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
+
+	if (cpu >= HOT_CPUS || !st->hot_regs || hot->regs != st->hot_regs)
+		return;
+	st->call = hot->call;
+	st->hot_regs = 0;
+	hot->regs = 0;
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread_state);
+} threads SEC(".maps");
+
+/* Inner maps give sizes, not types: clang keeps only a forward declaration
+ * of a struct that is reached through __array(values, ...) alone.
+ *
+ * One segment of slots: record pages (frozen for user space) and control
+ * pages. The user side puts the inner maps in. */
+struct record_pages {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEBOX_SEGMENT_SLOTS);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_record));
+};
+struct control_pages {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEBOX_SEGMENT_SLOTS);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_control));
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SEGMENTS_MAX);
+	__type(key, u32);
+	__array(values, struct record_pages);
+} segment_records SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SEGMENTS_MAX);
+	__type(key, u32);
+	__array(values, struct control_pages);
+} segment_controls SEC(".maps");
+
+struct account_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_account));
+};
+/* One element for each possible CPU: the user side sets a template of that
+ * size before loading. (BPF_F_INNER_MAP would allow any size, at the price of
+ * a look-up that is not inlined.) */
+struct account_cpu_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_account_cpu));
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct account_map);
+} accounts SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct account_cpu_map);
+} account_cpus SEC(".maps");
+
+/* Details of an account, where they were asked for (abi.h). */
+struct details_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_details));
+};
+struct account_control_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_account_control));
+};
+struct account_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, DEBOX_EVENTS_BYTES);
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct details_map);
+} account_details SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct account_control_map);
+} account_detail_controls SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct account_ring);
+} account_rings SEC(".maps");
+
+/* Counters for the broker; index = CPU & 63, so nearly uncontended. */
+struct counters {
+	u64 site_walks;
+	u64 site_hits;
+	u64 site_mismatches;
+	u64 site_failures;
+	u64 storage_failures;
+	u64 slots_exhausted;
+	u64 switches_hidden;
+	u64 reserved[1];
+};
+struct counters counters[64];
+
+/* Set by the user side before loading. */
+const volatile bool verify_sites = false;
+
+static __always_inline struct counters *counters_here(void)
+{
+	return &counters[bpf_get_smp_processor_id() & 63];
+}
+
+static __always_inline struct debox_account *account_of(const struct thread_state *st)
+{
+	u32 zero = 0, index = st->account;
+	void *inner = bpf_map_lookup_elem(&accounts, &index);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
+/* NULL when the slot is no longer this thread's: a released segment's number
+ * is used again, and a thread that was being cloned meanwhile may remember it. */
+static __always_inline struct debox_record *record_of(const struct thread_state *st)
+{
+	u32 segment = st->segment, slot = st->slot;
+	void *inner = bpf_map_lookup_elem(&segment_records, &segment);
+	struct debox_record *record;
+
+	if (!inner)
+		return NULL;
+	record = bpf_map_lookup_elem(inner, &slot);
+	return record && record->tid == st->tid ? record : NULL;
+}
+
+static __always_inline struct debox_control *control_of(const struct thread_state *st)
+{
+	u32 segment = st->segment, slot = st->slot;
+	void *inner = bpf_map_lookup_elem(&segment_controls, &segment);
+
+	return inner ? bpf_map_lookup_elem(inner, &slot) : NULL;
+}
+
+/* Names and ids of other users' processes are not for clients without
+ * privileges. */
+static __always_inline bool name_withheld(const struct thread_state *st, u32 uid)
+{
+	if ((st->flags & WATCH_SLOT) && st->slot_uid && st->slot_uid != uid)
+		return true;
+	return (st->flags & WATCH_DETAILS) && st->owner_uid && st->owner_uid != uid;
+}
+
+/* TS_COMPAT: entered through int 0x80 or the 32-bit vsyscall page. */
+static __always_inline bool task_in_compat_call(const struct task_struct *task)
+{
+	return task->thread_info.status & 2;
+}
+
+static __always_inline u32 nr_key(s64 nr, bool compat)
+{
+	u32 limit = compat ? DEBOX_NR_OUTSIDE - DEBOX_NR_COMPAT : DEBOX_NR_COMPAT;
+
+	if ((u64)nr >= limit)
+		return DEBOX_NR_UNKNOWN;
+	return (u32)nr + (compat ? DEBOX_NR_COMPAT : 0);
+}
+
+#endif

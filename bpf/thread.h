@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Who is watched, and how do threads, children, exec and exit hand it on?
+ *
+ * All of it in the kernel, with no round trip: a new thread gets a free slot
+ * of its parent's segment while it is being cloned, before it runs.
+ */
+#ifndef DEBOX_THREAD_H
+#define DEBOX_THREAD_H
+
+#include "state.h"
+#include "boundary.h"
+#include "details.h"
+
+/* Takes a free slot of the segment for a thread. */
+static __noinline u32 slot_claim(u32 segment, u32 tid, u32 tgid)
+{
+	void *records = bpf_map_lookup_elem(&segment_records, &segment);
+
+	if (!records)
+		return NONE;
+	for (u32 i = 0; i < DEBOX_SEGMENT_SLOTS; i++) {
+		u32 slot = i;
+		struct debox_record *record = bpf_map_lookup_elem(records, &slot);
+
+		if (!record)
+			break;
+		if (record->tid)
+			continue;
+		/* tid is taken first, so that nobody else takes it; the new
+		 * owner looks for its tid only after its clone has returned. */
+		if (__sync_val_compare_and_swap(&record->tid, 0, tid) != 0)
+			continue;
+		record->tgid = tgid;
+		record->generation++;
+		record->bank[0].info.call_seq = 0;
+		record->bank[1].info.call_seq = 0;
+		__builtin_memset(&record->totals, 0, sizeof(record->totals));
+		return i;
+	}
+	return NONE;
+}
+
+static __always_inline void slot_free(struct thread_state *st)
+{
+	struct debox_record *record;
+
+	if (!(st->flags & WATCH_SLOT))
+		return;
+	record = record_of(st);
+	if (record)
+		*(volatile u32 *)&record->tid = 0;
+	st->flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+}
+
+static __always_inline struct thread_state *thread_state_create(struct task_struct *task)
+{
+	struct thread_state *st =
+		bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!st)
+		__sync_fetch_and_add(&counters_here()->storage_failures, 1);
+	return st;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct thread_state *from, *to;
+	struct debox_account *account;
+	bool thread = parent->tgid == child->tgid;
+	u32 flags;
+
+	if (!parent->bpf_storage)
+		return 0;
+	from = bpf_task_storage_get(&threads, parent, 0, 0);
+	if (!from)
+		return 0;
+	flags = from->flags;
+	if (!thread) {
+		flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+		if (!(flags & WATCH_FOLLOW))
+			flags = 0;
+	}
+	if (!(flags & ~WATCH_FOLLOW))
+		return 0;
+	account = flags & WATCH_ACCOUNT ? account_of(from) : NULL;
+	if ((flags & WATCH_ACCOUNT) && !account)
+		flags &= ~(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
+	to = thread_state_create(child);
+	if (!to) {
+		if (account)
+			__sync_fetch_and_add(&account->threads_unwatched, 1);
+		return 0;
+	}
+	/* The child may run on the stack of a thread that died. */
+	__sync_fetch_and_add(&watch_generation, 1);
+	to->account = from->account;
+	to->owner_uid = from->owner_uid;
+	to->slot_uid = from->slot_uid;
+	if (flags & WATCH_SLOT) {
+		u32 slot = slot_claim(from->segment, child->pid, child->tgid);
+
+		if (slot == NONE) {
+			/* libdebox asks for another segment when the thread
+			 * makes its first call. */
+			__sync_fetch_and_add(&counters_here()->slots_exhausted, 1);
+			flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+		} else {
+			to->tid = child->pid;
+			to->segment = from->segment;
+			to->slot = slot;
+		}
+	}
+	to->flags = flags;
+	if (account) {
+		__sync_fetch_and_add(&account->threads_started, 1);
+		if (!thread)
+			__sync_fetch_and_add(&account->processes_started, 1);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	struct thread_state *st;
+	const struct cred *cred;
+	u32 owner;
+
+	if (!task->bpf_storage)
+		return 0;
+	st = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!st)
+		return 0;
+	/* The mappings of the old image are gone, and its control page with them. */
+	slot_free(st);
+	owner = st->owner_uid;
+	if (!owner || !(st->flags & WATCH_ACCOUNT))
+		return 0;
+	/* An unprivileged watcher must not time a program that gained
+	 * privileges: the rule of ptrace. */
+	cred = task->cred;
+	if (cred->uid.val != owner || cred->euid.val != owner || cred->suid.val != owner ||
+	    cred_has_capabilities(cred)) {
+		struct debox_account *account = account_of(st);
+
+		if (account)
+			__sync_fetch_and_add(&account->privileged_execs, 1);
+		hot_flush(st);
+		bpf_task_storage_delete(&threads, task);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sched_process_exit, struct task_struct *task)
+{
+	struct thread_state *st;
+
+	if (!task->bpf_storage)
+		return 0;
+	st = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!st)
+		return 0;
+	if (st->out_kind & OUT_VALID)
+		switch_hidden(task, st);
+	hot_flush(st);
+	slot_free(st);
+	details_thread_ended(st);
+	if (st->flags & WATCH_ACCOUNT) {
+		struct debox_account *account = account_of(st);
+
+		if (account)
+			__sync_fetch_and_add(&account->threads_ended, 1);
+		if (account && st->call.in_call) {
+			/* exit, exit_group, or killed inside a call */
+			struct debox_row *row = account_row(st->account, st->call.key);
+
+			if (row) {
+				row->unfinished++;
+				row->blocked_ns += st->call.blocked_ns;
+				row->runq_ns += st->call.runq_ns;
+				row->wall_ns += bpf_ktime_get_ns() - st->call.enter_ns;
+			}
+		}
+	}
+	bpf_task_storage_delete(&threads, task);
+	return 0;
+}
+
+/*
+ * Puts every thread of one process under watch; the user side sets `bind`
+ * and reads the iterator to its end, twice, since a thread may be cloned by
+ * one that was not watched yet.
+ */
+struct bind_request {
+	u32 tgid;
+	u32 flags;    /* to add */
+	u32 segment;  /* with WATCH_SLOT */
+	u32 account;  /* with WATCH_ACCOUNT */
+	u32 owner_uid;
+	u32 bound;    /* out: threads newly bound */
+	u32 exhausted; /* out: threads that found no slot */
+	u32 failed;   /* out: threads with no memory for their state */
+	u32 seen;     /* out: threads of the process */
+} bind;
+
+SEC("iter/task")
+int bind_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_state *st;
+	u32 slot;
+
+	if (!task || task->tgid != bind.tgid)
+		return 0;
+	bind.seen++;
+	st = thread_state_create(task);
+	if (!st) {
+		bind.failed++;
+		return 0;
+	}
+	if ((bind.flags & WATCH_SLOT) && !(st->flags & WATCH_SLOT)) {
+		slot = slot_claim(bind.segment, task->pid, task->tgid);
+		if (slot == NONE) {
+			bind.exhausted++;
+		} else {
+			st->segment = bind.segment;
+			st->slot = slot;
+			st->slot_uid = bind.owner_uid;
+			st->tid = task->pid;
+			st->flags |= bind.flags & (WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+			bind.bound++;
+		}
+	}
+	if ((bind.flags & WATCH_ACCOUNT) &&
+	    (!(st->flags & WATCH_ACCOUNT) || st->account != bind.account)) {
+		/* a call that is open now began unseen, or for another account */
+		st->call.in_call = 0;
+		st->account = bind.account;
+		st->owner_uid = bind.owner_uid;
+		st->thread_row_asked = 0;
+		st->flags &= ~(WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
+		st->flags |= bind.flags &
+			     (WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
+		bind.bound++;
+	}
+	return 0;
+}
+
+/* Takes the watch of a released account or segment off all its threads. */
+struct unbind_request {
+	u32 account; /* NONE: not by account */
+	u32 segment; /* NONE: not by segment */
+	u32 freed;
+} unbind;
+
+SEC("iter/task")
+int unbind_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_state *st;
+
+	if (!task)
+		return 0;
+	st = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!st)
+		return 0;
+	if ((st->flags & WATCH_ACCOUNT) && st->account == unbind.account)
+		st->flags &= ~(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
+	if ((st->flags & WATCH_SLOT) && st->segment == unbind.segment)
+		st->flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+	if (!(st->flags & ~WATCH_FOLLOW)) {
+		bpf_task_storage_delete(&threads, task);
+		unbind.freed++;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * From which place in the program did this call come?
+ *
+ * The return address of the function with the system call instruction, and of
+ * its callers, is where the program's own call-frame information says. The
+ * user side turns that (.eh_frame and the like) into one table for each file,
+ * rows of 8 bytes by file offset; here a frame is one look-up of the rule for
+ * its address and one read of user memory.
+ *
+ * Rules that were found stay in a cache keyed by address and address space.
+ * The space's key is made of what differs between programs (the random places
+ * of stack, mappings and code) and changes when executable memory is mapped
+ * or unmapped (exec_vm); a fork shares its parent's. So nothing has to be
+ * thrown away at exec, exit or dlclose.
+ *
+ * Only for the running thread at the end of its call: user memory above the
+ * saved stack pointer is then as it was at the call's begin.
+ */
+#ifndef DEBOX_USER_STACK_H
+#define DEBOX_USER_STACK_H
+
+#include "state.h"
+
+/* debox_unwind::Row::kind */
+#define RULE_END 0u
+#define RULE_RSP 1u
+#define RULE_RBP 2u
+#define RULE_FRAME_POINTER 3u
+#define RULE_PLT 4u
+#define RULE_SIGNAL 5u
+#define RULE_REALIGNED 6u
+#define RULE_RDI 7u
+#define RULE_KINDS 0x07u
+#define RULE_RBP_LOST (-128)
+#define RULE_NOWHERE 0x20u /* ours: no code is mapped there */
+#define RULE_PENDING 0x40u /* ours: no table yet */
+#define RULE_WRAPPER 0x80u /* C library or language runtime */
+
+#define UNWIND_TABLES_MAX 1024u
+#define UNWIND_FILES_MAX 4096u
+#define UNWIND_ROWS_BITS 24u /* of one file: 16 million rows */
+#define WALK_STEPS 64u
+#define PATH_PARTS 24u
+
+struct unwind_row {
+	u32 pc;
+	u16 cfa_words;
+	s8 rbp_words;
+	u8 kind;
+};
+
+/* One file's rows. The user side puts tables of any length in. */
+struct unwind_table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct unwind_row));
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, UNWIND_TABLES_MAX);
+	__type(key, u32);
+	__array(values, struct unwind_table);
+} unwind_tables SEC(".maps");
+
+struct file_id {
+	u64 ino;
+	u32 dev;
+	u32 reserved;
+};
+#define UNWIND_REQUESTED 0u
+#define UNWIND_READY 1u
+#define UNWIND_NONE 2u /* there is nothing to be had: frame pointers */
+struct unwind_file {
+	u32 state; /* UNWIND_* */
+	u32 table;
+	u32 rows;
+	u32 reserved;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UNWIND_FILES_MAX);
+	__type(key, struct file_id);
+	__type(value, struct unwind_file);
+} unwind_files SEC(".maps");
+
+/* "Make a table of this file." */
+struct unwind_request {
+	struct file_id id;
+	u64 address; /* in process pid: in a mapping of the file */
+	u32 pid;
+	u32 reserved;
+	char path[DEBOX_PATH_LEN];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 << 10);
+} unwind_requests SEC(".maps");
+
+struct rule_key {
+	u64 space;
+	u64 address;
+};
+struct rule {
+	u64 frame; /* file << 48 | offset, as in abi.h */
+	u16 cfa_words;
+	s8 rbp_words;
+	u8 kind;
+	u32 reserved;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct rule_key);
+	__type(value, struct rule);
+} rules SEC(".maps");
+
+struct file_key {
+	u64 serial; /* of the account */
+	struct file_id id;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct file_key);
+	__type(value, u32);
+} file_indices SEC(".maps");
+
+/* One walk. System call tracepoints run with preemption off, so one for each
+ * CPU is enough. */
+struct walk {
+	u64 ip;
+	u64 sp;
+	u64 bp;
+	u64 di;
+	u64 space;
+	u64 hash;
+	u64 last; /* frame seen last */
+	u64 serial;
+	u32 account;
+	u32 whole; /* all frames, not the call site alone */
+	u32 steps;
+	u32 depth;
+	u32 flags; /* DEBOX_STACK_* */
+	u32 site_frame;
+	u32 site_found;
+	u32 pid;
+	struct rule rule;
+	u64 frames[DEBOX_USER_FRAMES_MAX];
+	/* a path on its way from the leaf to the root */
+	u64 dentry;
+	u64 mnt;
+	u32 path_at;
+	u32 path_done;
+	char path[2 * 256];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct walk);
+} walks SEC(".maps");
+
+static __always_inline struct walk *walk_here(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&walks, &zero);
+}
+
+static __always_inline struct debox_details *details_of(u32 account)
+{
+	u32 zero = 0;
+	void *inner = bpf_map_lookup_elem(&account_details, &account);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
+/* ---- the path of a file, written from its end */
+
+static long path_part(u32 i, void *unused)
+{
+	struct walk *w = walk_here();
+	struct dentry *dentry, *parent;
+	struct vfsmount *mnt;
+	const unsigned char *name;
+	u32 length, at;
+
+	if (!w)
+		return 1;
+	dentry = (struct dentry *)w->dentry;
+	mnt = (struct vfsmount *)w->mnt;
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (dentry == BPF_CORE_READ(mnt, mnt_root) || dentry == parent) {
+		struct mount *mount =
+			(struct mount *)((char *)mnt - bpf_core_field_offset(struct mount, mnt));
+		struct mount *above = BPF_CORE_READ(mount, mnt_parent);
+
+		if (!above || above == mount) {
+			w->path_done = 1;
+			return 1;
+		}
+		w->dentry = (u64)BPF_CORE_READ(mount, mnt_mountpoint);
+		w->mnt = (u64)above + bpf_core_field_offset(struct mount, mnt);
+		return 0;
+	}
+	name = BPF_CORE_READ(dentry, d_name.name);
+	length = BPF_CORE_READ(dentry, d_name.len);
+	at = w->path_at;
+	if (length >= DEBOX_PATH_LEN || at < length + 1 || at >= DEBOX_PATH_LEN)
+		return 1;
+	at -= length;
+	if (bpf_probe_read_kernel(&w->path[at & 255], length & 255, name))
+		return 1;
+	at--;
+	w->path[at & 255] = '/';
+	w->path_at = at;
+	w->dentry = (u64)parent;
+	return 0;
+}
+
+/* Leaves the path in w->path, from w->path_at to DEBOX_PATH_LEN - 1. */
+static __always_inline void path_write(struct walk *w, u64 file)
+{
+	w->dentry = (u64)BPF_CORE_READ((struct file *)file, f_path.dentry);
+	w->mnt = (u64)BPF_CORE_READ((struct file *)file, f_path.mnt);
+	w->path_at = DEBOX_PATH_LEN - 1;
+	w->path_done = 0;
+	w->path[DEBOX_PATH_LEN - 1] = 0;
+	bpf_loop(PATH_PARTS, path_part, NULL, 0);
+	/* Without its first part it must not look like a path from the root. */
+	if (!w->path_done && w->path_at < DEBOX_PATH_LEN - 1)
+		w->path_at++;
+}
+
+static __always_inline void path_copy(char *to, struct walk *w)
+{
+	u32 at = w->path_at & 255, length;
+
+	if (at >= DEBOX_PATH_LEN)
+		return;
+	length = DEBOX_PATH_LEN - at;
+	barrier_var(length);
+	if (length > DEBOX_PATH_LEN)
+		return;
+	bpf_probe_read_kernel(to, length, &w->path[at]);
+}
+
+/* ---- which file is this address in? */
+
+#define VM_EXEC 4ul
+
+struct vma_answer {
+	u64 start;
+	u64 pgoff;
+	u64 file;
+	u64 ino;
+	u32 dev;
+	u32 found;
+};
+
+static long vma_read(struct task_struct *task, struct vm_area_struct *vma, struct vma_answer *answer)
+{
+	struct file *file = vma->vm_file;
+
+	answer->start = vma->vm_start;
+	answer->pgoff = vma->vm_pgoff;
+	answer->found = (vma->vm_flags & VM_EXEC) != 0;
+	if (file) {
+		answer->file = (u64)file;
+		answer->ino = BPF_CORE_READ(file, f_inode, i_ino);
+		answer->dev = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
+	}
+	return 0;
+}
+
+/* The file's number in the account, 0 when there is no place for one more. */
+static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer)
+{
+	struct file_key key = {};
+	struct debox_details *details;
+	struct debox_user_file *file;
+	u32 *known, index;
+
+	if (!w || !answer)
+		return 0;
+	key.serial = w->serial;
+	key.id.ino = answer->ino;
+	key.id.dev = answer->dev;
+	known = bpf_map_lookup_elem(&file_indices, &key);
+	if (known)
+		return *known;
+	details = details_of(w->account);
+	if (!details)
+		return 0;
+	if (details->files_used >= DEBOX_USER_FILES_MAX - 1) {
+		__sync_fetch_and_add(&details->files_dropped, 1);
+		return 0;
+	}
+	index = __sync_fetch_and_add(&details->files_used, 1) + 1;
+	if (index >= DEBOX_USER_FILES_MAX)
+		return 0;
+	file = &details->files[index];
+	path_write(w, answer->file);
+	file->ino = answer->ino;
+	file->dev = answer->dev;
+	file->pid = w->pid;
+	path_copy(file->path, w);
+	/* A store of another CPU that reads state as 1 sees the path: x86-64
+	 * keeps the order of stores, the barrier that of the compiler. */
+	barrier();
+	file->state = 1;
+	bpf_map_update_elem(&file_indices, &key, &index, BPF_ANY);
+	return index;
+}
+
+static __noinline int table_request(struct walk *w, const struct vma_answer *answer, u64 address)
+{
+	struct unwind_file asked = { .state = UNWIND_REQUESTED };
+	struct unwind_request *request;
+	struct file_id id = {};
+
+	if (!w || !answer)
+		return 0;
+	id.ino = answer->ino;
+	id.dev = answer->dev;
+	if (bpf_map_update_elem(&unwind_files, &id, &asked, BPF_NOEXIST))
+		return 0;
+	request = bpf_ringbuf_reserve(&unwind_requests, sizeof(*request), 0);
+	if (!request) {
+		bpf_map_delete_elem(&unwind_files, &id);
+		return 0;
+	}
+	request->id = id;
+	request->address = address;
+	request->pid = w->pid;
+	request->reserved = 0;
+	path_write(w, answer->file);
+	__builtin_memset(request->path, 0, sizeof(request->path));
+	path_copy(request->path, w);
+	bpf_ringbuf_submit(request, 0);
+	return 0;
+}
+
+/* The last row at or before `pc`, as one number; END when there is none. */
+__noinline u64 table_search(u32 table, u32 rows, u32 pc)
+{
+	void *inner = bpf_map_lookup_elem(&unwind_tables, &table);
+	u32 low = 0, high = rows; /* row[low].pc <= pc < row[high].pc */
+	u64 *row;
+
+	if (!inner || !rows)
+		return 0;
+	for (u32 i = 0; i < UNWIND_ROWS_BITS; i++) {
+		u32 middle = low + (high - low) / 2;
+
+		if (middle == low)
+			break;
+		row = bpf_map_lookup_elem(inner, &middle);
+		if (!row)
+			break;
+		if ((u32)*row <= pc)
+			low = middle;
+		else
+			high = middle;
+	}
+	row = bpf_map_lookup_elem(inner, &low);
+	if (!row || (u32)*row > pc)
+		return 0;
+	return *row;
+}
+
+/* The rule of the frame at w->ip goes to w->rule. */
+static __noinline int rule_get(struct walk *w)
+{
+	struct vma_answer answer = {};
+	struct rule_key key;
+	struct rule *known;
+	struct unwind_file *table;
+	struct file_id id = {};
+	u64 offset, row, index;
+
+	if (!w)
+		return 0;
+	key.space = w->space;
+	key.address = w->ip;
+	known = bpf_map_lookup_elem(&rules, &key);
+	if (known) {
+		w->rule = *known;
+		return 0;
+	}
+	w->rule.frame = w->ip & ((1ull << DEBOX_FRAME_FILE_SHIFT) - 1);
+	w->rule.cfa_words = 0;
+	w->rule.rbp_words = 0;
+	w->rule.reserved = 0;
+	w->rule.kind = RULE_FRAME_POINTER;
+	/* -EBUSY when somebody holds the map's lock: unknown this time */
+	if (bpf_find_vma(bpf_get_current_task_btf(), w->ip, vma_read, &answer, 0) || !answer.found) {
+		w->rule.kind = RULE_NOWHERE;
+		return 0; /* not into the cache */
+	}
+	if (answer.file) {
+		offset = w->ip - answer.start + (answer.pgoff << 12);
+		index = file_index(w, &answer);
+		if (index)
+			w->rule.frame = index << DEBOX_FRAME_FILE_SHIFT |
+					(offset & ((1ull << DEBOX_FRAME_FILE_SHIFT) - 1));
+		id.ino = answer.ino;
+		id.dev = answer.dev;
+		table = bpf_map_lookup_elem(&unwind_files, &id);
+		if (!table)
+			table_request(w, &answer, w->ip);
+		if (!table || table->state == UNWIND_REQUESTED) {
+			w->rule.kind |= RULE_PENDING;
+			return 0; /* not into the cache */
+		}
+		if (table->state == UNWIND_READY) {
+			/* A return address belongs to the instruction before it, and
+			 * so does the one after `syscall`. */
+			row = table_search(table->table, table->rows, (u32)offset - 1);
+			w->rule.cfa_words = (u16)(row >> 32);
+			w->rule.rbp_words = (s8)(row >> 48);
+			w->rule.kind = (u8)(row >> 56);
+		}
+	}
+	bpf_map_update_elem(&rules, &key, &w->rule, BPF_ANY);
+	return 0;
+}
+
+static __always_inline bool user_word(u64 address, u64 *to)
+{
+	return bpf_probe_read_user(to, sizeof(*to), (void *)address) == 0;
+}
+
+/* struct ucontext on the stack of a signal handler's return: uc_mcontext is 40
+ * bytes in, rbp, rsp and rip are its words 10, 15 and 16. */
+#define UCONTEXT_REGS 40u
+
+static __always_inline bool frame_up(struct walk *w)
+{
+	u64 cfa, ip, bp = w->bp;
+
+	switch (w->rule.kind & RULE_KINDS) {
+	case RULE_RSP:
+		cfa = w->sp + 8ull * w->rule.cfa_words;
+		break;
+	case RULE_RBP:
+		cfa = w->bp + 8ull * w->rule.cfa_words;
+		break;
+	case RULE_PLT:
+		cfa = w->sp + 8 + ((w->ip & 15) >= w->rule.cfa_words ? 8 : 0);
+		break;
+	case RULE_FRAME_POINTER:
+		cfa = w->bp + 16;
+		if (cfa <= w->sp || !user_word(cfa - 16, &bp) || !user_word(cfa - 8, &ip))
+			return false;
+		w->ip = ip;
+		w->sp = cfa;
+		w->bp = bp;
+		return true;
+	case RULE_REALIGNED:
+		if (!user_word(w->bp - 8ull * w->rule.cfa_words, &cfa) || !user_word(w->bp, &bp) ||
+		    cfa <= w->sp || !user_word(cfa - 8, &ip))
+			return false;
+		w->ip = ip;
+		w->sp = cfa;
+		w->bp = bp;
+		return true;
+	case RULE_RDI:
+		/* innermost only: the register is the call's own */
+		w->ip = w->di;
+		w->sp += 8ull * w->rule.cfa_words;
+		return true;
+	case RULE_SIGNAL:
+		cfa = w->sp + UCONTEXT_REGS;
+		if (!user_word(cfa + 80, &w->bp) || !user_word(cfa + 128, &ip) ||
+		    !user_word(cfa + 120, &w->sp))
+			return false;
+		w->ip = ip;
+		return true;
+	default:
+		return false;
+	}
+	if (w->rule.rbp_words == RULE_RBP_LOST)
+		bp = 0;
+	else if (w->rule.rbp_words && !user_word(cfa + 8 * (s64)w->rule.rbp_words, &bp))
+		return false;
+	if (!user_word(cfa - 8, &ip))
+		return false;
+	w->ip = ip;
+	w->sp = cfa;
+	w->bp = bp;
+	return true;
+}
+
+static long walk_step(u32 i, void *unused)
+{
+	struct walk *w = walk_here();
+	u32 depth;
+	bool wrapper;
+
+	if (!w)
+		return 1;
+	w->steps = i;
+	rule_get(w);
+	if (w->rule.kind & RULE_NOWHERE) {
+		w->flags |= DEBOX_STACK_LOST;
+		return 1;
+	}
+	w->last = w->rule.frame;
+	/* What holds the system call instruction is a wrapper, whatever else. */
+	wrapper = i == 0 || (w->rule.kind & RULE_WRAPPER);
+	if (w->rule.kind & RULE_PENDING)
+		w->flags |= DEBOX_STACK_PENDING;
+	depth = w->depth;
+	if ((w->whole || !wrapper) && depth < DEBOX_USER_FRAMES_MAX) {
+		w->frames[depth & (DEBOX_USER_FRAMES_MAX - 1)] = w->rule.frame;
+		w->hash = (w->hash ^ w->rule.frame) * 0x9e3779b97f4a7c15ull;
+		w->hash ^= w->hash >> 29;
+		if (!wrapper && !w->site_found) {
+			w->site_found = 1;
+			w->site_frame = depth;
+		}
+		w->depth = depth + 1;
+	}
+	if (!wrapper && !w->whole)
+		return 1;
+	if (w->depth >= DEBOX_USER_FRAMES_MAX) {
+		w->flags |= DEBOX_STACK_CUT;
+		return 1;
+	}
+	if ((w->rule.kind & RULE_KINDS) == RULE_END)
+		return 1;
+	if (!frame_up(w)) {
+		w->flags |= DEBOX_STACK_LOST;
+		return 1;
+	}
+	/* The outermost frame of a thread has no caller. */
+	return w->ip == 0;
+}
+
+/*
+ * The number of the running thread's user stack in its account's details; 0
+ * when none could be taken (counted there).
+ */
+__noinline u32 user_stack_take(u32 account, u32 whole)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct debox_details *details = details_of(account);
+	struct walk *w = walk_here();
+	struct mm_struct *mm = task->mm;
+	u32 at;
+
+	if (!details || !w || !mm)
+		return 0;
+	w->ip = regs->ip;
+	w->sp = regs->sp;
+	w->bp = regs->bp;
+	w->di = regs->di;
+	w->account = account;
+	w->serial = details->serial;
+	w->space = (mm->start_stack * 0x9e3779b97f4a7c15ull) ^ (mm->mmap_base << 7) ^
+		   (mm->start_code * 0xc2b2ae3d27d4eb4full) ^ (mm->exec_vm << 50) ^
+		   (w->serial * 0xff51afd7ed558ccdull);
+	w->hash = 0x27d4eb2f165667c5ull + whole;
+	w->whole = whole;
+	w->last = 0;
+	w->depth = 0;
+	w->flags = 0;
+	w->site_frame = 0;
+	w->site_found = 0;
+	w->pid = task->tgid;
+	bpf_loop(WALK_STEPS, walk_step, NULL, 0);
+	if (w->flags & DEBOX_STACK_PENDING)
+		__sync_fetch_and_add(&details->stacks_pending, 1);
+	if (!w->depth) {
+		if (!w->last) {
+			__sync_fetch_and_add(&details->stacks_failed, 1);
+			return 0;
+		}
+		/* Runtime code all the way out, as when a program is loaded: the
+		 * outermost place stands for it. */
+		w->frames[0] = w->last;
+		w->hash = (w->hash ^ w->last) * 0x9e3779b97f4a7c15ull;
+		w->depth = 1;
+	}
+	if (!w->site_found)
+		w->site_frame = w->depth - 1;
+	w->hash |= 1;
+	at = w->hash >> 40;
+	for (u32 i = 0; i < 16; i++, at++) {
+		u32 index = at & (DEBOX_USER_STACKS_MAX - 1);
+		struct debox_user_stack *stack = &details->stacks[index];
+		u64 found = stack->hash;
+
+		if (!index)
+			continue;
+		if (found == w->hash)
+			return index;
+		if (found)
+			continue;
+		found = __sync_val_compare_and_swap(&stack->hash, 0, w->hash);
+		if (found == w->hash)
+			return index;
+		if (found)
+			continue;
+		__sync_fetch_and_add(&details->stacks_used, 1);
+		/* Not more than these: what follows is of another walk. */
+		for (u32 j = 0; j < DEBOX_USER_FRAMES_MAX; j++)
+			stack->frames[j] = j < w->depth ? w->frames[j] : 0;
+		stack->flags = w->flags;
+		stack->pid = w->pid;
+		stack->site_frame = w->site_frame;
+		/* Readers take an entry with a depth; x86-64 keeps stores in order. */
+		barrier();
+		stack->depth = w->depth;
+		return index;
+	}
+	__sync_fetch_and_add(&details->stacks_dropped, 1);
+	return 0;
+}
+
+#endif

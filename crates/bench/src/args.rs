@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can be said to `debox bench`?
+
+use crate::os::Suite;
+use crate::selfcost::Part;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Measure what the operating system charges here, and what DeBox adds
+#[derive(Parser, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    Os(OsArgs),
+    #[command(name = "self")]
+    SelfCost(SelfArgs),
+    /// One invocation of a suite: started by `bench os` itself
+    #[command(hide = true)]
+    Worker { order: String },
+    /// The measured program of `bench self`
+    #[command(hide = true)]
+    Calls { order: String },
+}
+
+/// Where results come from and go to.
+#[derive(clap::Args, Debug, Default)]
+pub struct OutputArgs {
+    /// In under 20 seconds, with wider intervals
+    #[arg(long)]
+    pub quick: bool,
+    /// So many rounds, however long they take (default: until the time is over)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub rounds: Option<u32>,
+    /// Write the result as JSON to FILE (- is standard output, instead of the tables)
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Write a page with charts to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Measure nothing: show this earlier result (JSON)
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    pub load: Option<PathBuf>,
+    /// Compare with this earlier result (JSON), of this or another machine
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+    /// A name for this run, for comparisons
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// When to use colours: auto, always, never
+    #[arg(long, value_name = "WHEN", default_value = "auto",
+          value_parser = ["auto", "always", "never"])]
+    pub color: String,
+    /// Say nothing about the progress
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Measure what the operating system charges: clocks, calls, switches, faults,
+/// file reads, descriptors
+///
+/// Needs no privilege; as root (or with a running deboxd) each result has
+/// DeBox's own account beside it. What could not be measured is listed with
+/// the reason. Nothing is left behind, also after Ctrl-C.
+#[derive(clap::Args, Debug, Default)]
+#[command(after_help = "\
+Examples:
+  debox bench os --quick
+  debox bench os --json here.json --html here.html
+  debox bench os --load here.json --compare there.json
+  debox bench os --only trivial,switches")]
+pub struct OsArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Only these suites
+    #[arg(long, value_name = "SUITES", value_enum, value_delimiter = ',')]
+    pub only: Vec<Suite>,
+    /// Make the file for the reads in this directory (it never has a name)
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Use the broker at this socket for the accounts
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Leave DeBox's accounts out
+    #[arg(long)]
+    pub no_account: bool,
+    /// Measure on this CPU (default: the last one that may be used)
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+}
+
+/// Measure what DeBox costs here, and what other tools cost for the same job
+///
+/// All ways take turns in one run: nothing, nothing again (what these two
+/// differ by is noise), DeBox's captures, and strace, perf, bcc, bpftrace,
+/// ltrace where they are installed. Needs root, as those tools do.
+#[derive(clap::Args, Debug, Default)]
+#[command(after_help = "\
+Examples:
+  debox bench self --quick
+  debox bench self --markdown README.md    (between its markers)
+  debox bench self --only calls,peers --json self.json")]
+pub struct SelfArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Only these parts
+    #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
+    pub only: Vec<Part>,
+    /// Write the tables into this Markdown file between its markers, or to
+    /// standard output (-)
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Put temporary files in this directory
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}

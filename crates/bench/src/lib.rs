@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does the operating system charge on this machine, and what does DeBox
+//! add to it? (`debox bench os`, `debox bench self`)
+//!
+//! The command starts each suite several times, in a process of its own
+//! ([`worker`]), and puts the results together; nothing that it needs itself
+//! is in the measured process.
+
+pub mod account;
+pub mod args;
+mod chart;
+pub mod clock;
+mod drive;
+pub mod machine;
+pub mod model;
+pub mod noise;
+pub mod os;
+mod output;
+mod page;
+mod raw;
+pub mod sampling;
+pub mod selfcost;
+pub mod stat;
+mod text;
+mod tidy;
+pub mod titles;
+pub mod worker;
+
+pub use args::Args;
+
+use std::path::PathBuf;
+
+/// Why could something not be measured, or shown?
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not to be had here; the text says why.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("{what}: {source}")]
+    System { what: String, source: std::io::Error },
+    #[error("{0}")]
+    Usage(String),
+    #[error("{}: {what}", .path.display())]
+    File { path: PathBuf, what: String },
+    #[error("interrupted; nothing is left behind")]
+    Interrupted,
+}
+
+impl Error {
+    /// As the rest of debox: 125 when it cannot work, 130 after Ctrl-C.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            Self::Interrupted => 130,
+            Self::Usage(_) => 2,
+            _ => 125,
+        }
+    }
+}
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// When nothing at all could be measured or the result cannot be written;
+/// single measurements that fail are part of the result.
+pub fn run(args: Args) -> Result<i32, Error> {
+    match args.command {
+        args::Command::Os(os) => drive::os(os),
+        args::Command::SelfCost(own) => selfcost::run(own),
+        args::Command::Worker { order } => {
+            tidy::signals_admit();
+            drive::worker(&order)
+        }
+        args::Command::Calls { order } => {
+            tidy::signals_admit();
+            selfcost::calls::main(&order)
+        }
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does the measured program of `bench self` do?
+//!
+//! It is started by itself or under a tool, is told what to do by one JSON
+//! argument, and writes ns to a file: the standard streams are the tool's.
+
+use crate::Error;
+use crate::clock::gettime_ns;
+use crate::raw::{check, os_error};
+use crate::sampling::pin;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+#[repr(C)]
+struct RawCall {
+    what: i32,
+    fd: i32,
+    fd_out: i32,
+    size: usize,
+}
+
+unsafe extern "C" {
+    fn debox_bench_calls(call: *const RawCall, bracket: i32, n: i64) -> i64;
+}
+
+/// The rows of the paper's Table 2, and one call that sleeps.
+pub const CALLS: [(&str, &str); 9] = [
+    ("getpid", "getpid"),
+    ("gettimeofday", "gettimeofday (call)"),
+    ("pread-128", "pread 128 B"),
+    ("pread-256", "pread 256 B"),
+    ("pread-512", "pread 512 B"),
+    ("pread-1024", "pread 1024 B"),
+    ("pread-2048", "pread 2048 B"),
+    ("pread-4096", "pread 4096 B"),
+    ("sleep", "pipe round trip, sleeps"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bracket {
+    Plain,
+    Debox,
+    Clock,
+    Getrusage,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// Every call of [`CALLS`]: repetitions, and how long each takes.
+    Calls { repetitions: usize, batch_us: u64 },
+    /// Runs and times a command; the tool's own start is not in the time.
+    Command(Vec<String>),
+    /// Starts and waits for so many processes.
+    Storm(u64),
+    /// accept and sendfile under load, by user-space stamps and by DeBox in turn.
+    Server { connections: u64 },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    pub task: Task,
+    pub bracket: Bracket,
+    pub cpu: usize,
+    /// Result: JSON of a map from row to values in ns.
+    pub out: PathBuf,
+    /// Begin only after SIGUSR1: a tool attaches meanwhile.
+    pub wait: bool,
+    /// With [`Bracket::Debox`] and for the server: the broker.
+    pub socket: Option<PathBuf>,
+}
+
+pub type Answer = BTreeMap<String, Vec<f64>>;
+
+/// The hidden subcommand.
+pub fn main(order: &str) -> Result<i32, Error> {
+    let order: Order = serde_json::from_str(order)
+        .map_err(|e| Error::Usage(format!("this subcommand is for debox itself: {e}")))?;
+    if order.wait {
+        wait_for_signal();
+    }
+    pin(order.cpu)?;
+    let session = match (&order.socket, order.bracket) {
+        (Some(socket), _) => {
+            let session = debox::Options::new()
+                .socket_path(socket)
+                .open()
+                .map_err(|e| Error::Unavailable(e.to_string()))?;
+            if session.status() != debox::Status::Measured {
+                return Err(Error::Unavailable(session.why()));
+            }
+            Some(session)
+        }
+        (None, Bracket::Debox) => {
+            return Err(Error::Usage("brackets of DeBox need a broker's socket".into()));
+        }
+        (None, _) => None,
+    };
+    let answer = match &order.task {
+        Task::Calls { repetitions, batch_us } => {
+            calls(order.bracket, *repetitions, Duration::from_micros(*batch_us))?
+        }
+        Task::Command(words) => command(words)?,
+        Task::Storm(n) => storm(*n)?,
+        Task::Server { connections } => super::server::serve(*connections)?,
+    };
+    if let Some(session) = session {
+        session.close();
+    }
+    let text = serde_json::to_string(&answer).expect("plain data");
+    std::fs::write(&order.out, text)
+        .map_err(|e| Error::File { path: order.out.clone(), what: e.to_string() })?;
+    Ok(0)
+}
+
+fn wait_for_signal() {
+    // SAFETY: a set that is emptied first; no handler involved. The parent has
+    // blocked nothing: the signal can arrive before, so it blocks SIGUSR1 in
+    // the child before exec, and it stays pending.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        let mut signal = 0;
+        libc::sigwait(&set, &mut signal);
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    let mut fds = [0; 2];
+    // SAFETY: room for two; owned at once.
+    unsafe {
+        check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), "pipe")?;
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// The other end of the round trip: a child on the same CPU.
+struct Echo {
+    pid: i32,
+    to: OwnedFd,
+    from: OwnedFd,
+}
+
+impl Echo {
+    fn start() -> Result<Self, Error> {
+        let (their_from, to) = pipe()?;
+        let (from, their_to) = pipe()?;
+        // SAFETY: the child only reads, writes and exits.
+        let pid = unsafe {
+            let pid = check(libc::fork(), "fork")?;
+            if pid == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::close(to.as_raw_fd());
+                let mut byte = 0u8;
+                let at = (&raw mut byte).cast();
+                while libc::read(their_from.as_raw_fd(), at, 1) == 1
+                    && libc::write(their_to.as_raw_fd(), at, 1) == 1
+                {}
+                libc::_exit(0);
+            }
+            pid
+        };
+        Ok(Self { pid, to, from })
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // SAFETY: our own child.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// A file of 4096 bytes in memory, for the preads.
+fn block() -> Result<OwnedFd, Error> {
+    // SAFETY: owned at once; written from a local buffer.
+    unsafe {
+        let fd = check(libc::memfd_create(c"debox-bench".as_ptr(), libc::MFD_CLOEXEC), "memfd")?;
+        let fd = OwnedFd::from_raw_fd(fd);
+        let bytes = [7u8; 4096];
+        if libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), 4096) != 4096 {
+            return Err(os_error("writing 4096 bytes"));
+        }
+        Ok(fd)
+    }
+}
+
+fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer, Error> {
+    let file = block()?;
+    let echo = Echo::start()?;
+    let mut answer = Answer::new();
+    let how = match bracket {
+        Bracket::Plain => 0,
+        Bracket::Debox => 1,
+        Bracket::Clock => 2,
+        Bracket::Getrusage => 3,
+    };
+    let call = |name: &str| match name {
+        "getpid" => RawCall { what: 0, fd: 0, fd_out: 0, size: 0 },
+        "gettimeofday" => RawCall { what: 1, fd: 0, fd_out: 0, size: 0 },
+        "sleep" => {
+            RawCall { what: 3, fd: echo.from.as_raw_fd(), fd_out: echo.to.as_raw_fd(), size: 1 }
+        }
+        name => RawCall {
+            what: 2,
+            fd: file.as_raw_fd(),
+            fd_out: 0,
+            size: name.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(4096),
+        },
+    };
+    let timed = |raw: &RawCall, n: i64| -> Result<f64, Error> {
+        let from = gettime_ns(libc::CLOCK_MONOTONIC);
+        // SAFETY: descriptors that are open, a size within the C side's buffer.
+        let failed = unsafe { debox_bench_calls(raw, how, n) };
+        let took = gettime_ns(libc::CLOCK_MONOTONIC) - from;
+        if failed > 0 { Err(os_error("a measured call failed")) } else { Ok(took as f64) }
+    };
+    let mut sizes = Vec::new();
+    for (name, _) in CALLS {
+        let raw = call(name);
+        // Under some tools a call takes a thousand times longer.
+        let mut n = 8;
+        loop {
+            let took = timed(&raw, n)?;
+            if took >= batch.as_nanos() as f64 || n >= 1 << 20 {
+                break;
+            }
+            let factor = (batch.as_nanos() as f64 / took.max(1.0)).clamp(1.3, 8.0);
+            n = (n as f64 * factor).ceil() as i64;
+        }
+        sizes.push(n);
+    }
+    for _ in 0..repetitions {
+        for ((name, _), n) in CALLS.iter().zip(&sizes) {
+            let took = timed(&call(name), *n)? / *n as f64;
+            answer.entry((*name).to_owned()).or_default().push(took);
+        }
+    }
+    Ok(answer)
+}
+
+fn command(words: &[String]) -> Result<Answer, Error> {
+    let (program, rest) =
+        words.split_first().ok_or_else(|| Error::Usage("no command to time".into()))?;
+    let begin = Instant::now();
+    let status = std::process::Command::new(program)
+        .args(rest)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .map_err(|source| Error::System { what: format!("running {program}"), source })?;
+    let took = begin.elapsed().as_nanos() as f64;
+    if !status.success() {
+        return Err(Error::Unavailable(format!("{program} ended with {status}")));
+    }
+    Ok(Answer::from([("elapsed".to_owned(), vec![took])]))
+}
+
+fn storm(n: u64) -> Result<Answer, Error> {
+    let begin = Instant::now();
+    for _ in 0..n {
+        let status = std::process::Command::new("/bin/true")
+            .status()
+            .map_err(|source| Error::System { what: "running /bin/true".into(), source })?;
+        if !status.success() {
+            return Err(Error::Unavailable(format!("/bin/true ended with {status}")));
+        }
+    }
+    Ok(Answer::from([("elapsed".to_owned(), vec![begin.elapsed().as_nanos() as f64])]))
+}

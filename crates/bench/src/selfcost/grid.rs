@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which difference between two ways is real?
+
+use super::ways::Way;
+use crate::stat::{Confidence, half_width, mean, median, quantile, sorted};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RowHead {
+    pub id: String,
+    pub title: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WayKind {
+    Nothing,
+    Debox,
+    Other,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WayHead {
+    pub id: String,
+    pub title: String,
+    pub kind: WayKind,
+    /// Why it was not measured: its own message.
+    pub missing: Option<String>,
+}
+
+/// Ways against rows; ns.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Grid {
+    pub id: String,
+    pub title: String,
+    pub rows: Vec<RowHead>,
+    pub ways: Vec<WayHead>,
+    pub cells: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Cell {
+    pub row: usize,
+    pub way: usize,
+    /// One for each round.
+    pub values: Vec<f64>,
+    pub min: f64,
+    pub median: f64,
+    /// Quartiles.
+    pub low: f64,
+    pub high: f64,
+    /// Added to the bare run: median of the differences within rounds, and an
+    /// interval that holds the true median with 95 % (or all of them, if they
+    /// are too few for that).
+    pub added: f64,
+    pub added_low: f64,
+    pub added_high: f64,
+    /// The same, as a ratio.
+    pub ratio: f64,
+    /// Is it more than two bare runs differ by? `None` for the bare run.
+    pub distinguishable: Option<bool>,
+}
+
+/// Distribution-free 95 % interval of the median: the k-th from either end,
+/// with P(fewer than k of n below the median) < 2.5 %. Fewer than 6 values
+/// cannot have one; then it is Student's interval of the mean.
+fn median_interval(values: &[f64]) -> (f64, f64) {
+    let v = sorted(values.iter().copied());
+    let n = v.len();
+    if n < 2 {
+        return (f64::NAN, f64::NAN);
+    }
+    if n < 6 {
+        let (m, half) = (mean(&v), half_width(&v, Confidence::P95));
+        return (m - half, m + half);
+    }
+    // Binomial(n, 1/2), summed from below.
+    let mut probability = 0.5f64.powi(n as i32);
+    let mut below = probability;
+    let mut k = 0;
+    while k + 1 < n && below <= 0.025 {
+        k += 1;
+        probability *= (n - k + 1) as f64 / k as f64;
+        below += probability;
+    }
+    // k values may lie outside at either end; with few values: none.
+    let k = k.saturating_sub(1).min((n - 1) / 2);
+    (v[k], v[n - 1 - k])
+}
+
+impl Grid {
+    pub fn new(id: &str, title: &str, rows: Vec<RowHead>, ways: &[Way]) -> Self {
+        Self {
+            id: id.into(),
+            title: title.into(),
+            rows,
+            ways: ways
+                .iter()
+                .map(|w| WayHead {
+                    id: w.id.into(),
+                    title: w.title.into(),
+                    kind: w.kind,
+                    missing: w.missing.clone(),
+                })
+                .collect(),
+            cells: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, way: usize, values: &[(String, f64)]) {
+        for (id, value) in values {
+            let Some(row) = self.rows.iter().position(|r| r.id == *id) else { continue };
+            match self.cells.iter_mut().find(|c| c.row == row && c.way == way) {
+                Some(cell) => cell.values.push(*value),
+                None => {
+                    self.cells.push(Cell { row, way, values: vec![*value], ..Cell::default() });
+                }
+            }
+        }
+    }
+
+    /// A way that failed: out, with the reason and without half its values.
+    pub fn drop_way(&mut self, way: usize, why: String) {
+        self.ways[way].missing = Some(why);
+        self.cells.retain(|c| c.way != way);
+    }
+
+    pub fn cell(&self, row: usize, way: usize) -> Option<&Cell> {
+        self.cells.iter().find(|c| c.row == row && c.way == way)
+    }
+
+    pub fn way(&self, id: &str) -> Option<usize> {
+        self.ways.iter().position(|w| w.id == id)
+    }
+
+    pub fn row(&self, id: &str) -> Option<usize> {
+        self.rows.iter().position(|r| r.id == id)
+    }
+
+    /// Works out every cell from its values.
+    pub fn judge(&mut self) {
+        let base: Vec<Option<Vec<f64>>> =
+            (0..self.rows.len()).map(|r| self.cell(r, 0).map(|c| c.values.clone())).collect();
+        let differences = |cell: &Cell| -> Vec<f64> {
+            base[cell.row]
+                .iter()
+                .flat_map(|b| cell.values.iter().zip(b).map(|(v, b)| v - b))
+                .collect()
+        };
+        let null: Vec<(f64, f64)> = (0..self.rows.len())
+            .map(|r| {
+                self.cell(r, 1).map_or((f64::NAN, f64::NAN), |c| median_interval(&differences(c)))
+            })
+            .collect();
+        let mut cells = std::mem::take(&mut self.cells);
+        for cell in &mut cells {
+            let v = sorted(cell.values.iter().copied());
+            cell.min = v[0];
+            cell.median = quantile(&v, 0.5);
+            cell.low = quantile(&v, 0.25);
+            cell.high = quantile(&v, 0.75);
+            let d = differences(cell);
+            if d.is_empty() {
+                continue;
+            }
+            cell.added = median(&d);
+            (cell.added_low, cell.added_high) = median_interval(&d);
+            let ratios: Vec<f64> = base[cell.row]
+                .iter()
+                .flat_map(|b| cell.values.iter().zip(b).map(|(v, b)| v / b))
+                .collect();
+            cell.ratio = median(&ratios);
+            if cell.way > 0 {
+                // Comparisons with NaN are false: without a null run nothing
+                // is called distinguishable.
+                let (low, high) = null[cell.row];
+                let apart = cell.added_low > high.max(0.0) || cell.added_high < low.min(0.0);
+                cell.distinguishable = Some(apart && cell.way != 1);
+            }
+        }
+        self.cells = cells;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(id: &'static str) -> Way {
+        Way { id, title: id, ..Way::default() }
+    }
+
+    fn grid(base: &[f64], again: &[f64], other: &[f64]) -> Grid {
+        let rows = vec![RowHead { id: "r".into(), title: "r".into() }];
+        let mut g = Grid::new("g", "G", rows, &[way("bare"), way("again"), way("other")]);
+        for (w, values) in [base, again, other].iter().enumerate() {
+            for v in *values {
+                g.add(w, &[("r".into(), *v)]);
+            }
+        }
+        g.judge();
+        g
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_the_tables() {
+        // n = 12: the 3rd from either end (P = 0.0193 each).
+        let v: Vec<f64> = (1..=12).map(f64::from).collect();
+        assert_eq!(median_interval(&v), (3.0, 10.0));
+        assert_eq!(median_interval(&v[..6]), (1.0, 6.0));
+        // n = 5, 1 to 5: 3 ± 2.776 * 1.5811 / sqrt 5.
+        let (low, high) = median_interval(&v[..5]);
+        assert!((low - 1.037).abs() < 0.001 && (high - 4.963).abs() < 0.001);
+    }
+
+    #[test]
+    fn what_the_null_run_does_as_well_is_not_distinguishable() {
+        let base = [100.0, 104.0, 99.0, 101.0, 103.0, 100.0, 102.0, 98.0];
+        let again = [102.0, 100.0, 101.0, 99.0, 101.0, 103.0, 100.0, 101.0];
+        let near = [101.0, 103.0, 102.0, 101.0, 102.0, 102.0, 103.0, 100.0];
+        let far: Vec<f64> = base.iter().map(|b| b + 30.0).collect();
+        assert_eq!(grid(&base, &again, &near).cells[2].distinguishable, Some(false));
+        let g = grid(&base, &again, &far);
+        assert_eq!(g.cells[2].distinguishable, Some(true));
+        assert_eq!(g.cells[2].added, 30.0);
+        // The null run itself never is.
+        assert_eq!(g.cells[1].distinguishable, Some(false));
+        assert_eq!(g.cells[0].distinguishable, None);
+    }
+
+    #[test]
+    fn a_way_that_fails_leaves_no_half_results() {
+        let mut g = grid(&[1.0, 1.0], &[1.0, 1.0], &[2.0, 2.0]);
+        g.drop_way(2, "refused".into());
+        assert!(g.cell(0, 2).is_none());
+        assert_eq!(g.ways[2].missing.as_deref(), Some("refused"));
+    }
+}

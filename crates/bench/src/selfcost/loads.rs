@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do whole programs take, watched and not? (The paper's Table 3, and
+//! today's servers.)
+//!
+//! The time is taken inside of the tool: what a tool needs to start and to
+//! print is not in it. Every load works on files and ports of its own and is
+//! ended with its tool.
+
+use super::calls::Task;
+use super::ways::{Bench, Way};
+use crate::Error;
+use crate::tidy::{self, Guarded};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+type Run = Box<dyn FnMut(&mut Bench, &Way) -> Result<f64, Error>>;
+
+pub struct Load {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub run: Run,
+}
+
+/// libdebox's own sources: a real build that needs nothing but a C compiler.
+const SOURCES: [(&str, &str); 10] = [
+    ("runtime.c", include_str!("../../../../libdebox/runtime.c")),
+    ("call.c", include_str!("../../../../libdebox/call.c")),
+    ("clock.c", include_str!("../../../../libdebox/clock.c")),
+    ("record.c", include_str!("../../../../libdebox/record.c")),
+    ("compat.c", include_str!("../../../../libdebox/compat.c")),
+    ("internal.h", include_str!("../../../../libdebox/internal.h")),
+    ("sys.h", include_str!("../../../../libdebox/sys.h")),
+    ("debox.h", include_str!("../../../../include/debox.h")),
+    ("debox_compat.h", include_str!("../../../../include/debox_compat.h")),
+    ("debox/abi.h", include_str!("../../../../include/debox/abi.h")),
+];
+const PROTOCOL: &str = include_str!("../../../../include/debox/protocol.h");
+
+fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    move |source| Error::System { what: what.into(), source }
+}
+
+fn installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|d| d.join(program).is_file())
+    })
+}
+
+/// A directory of `bytes` in files of 20 KB: text that compresses as text does.
+fn tree(at: &Path, bytes: usize) -> Result<(), Error> {
+    const WORDS: [&str; 16] = [
+        "call", "record", "sleep", "site", "label", "span", "trace", "slot", "broker", "kernel",
+        "the", "of", "a", "is", "and", "1999",
+    ];
+    let mut rng = fastrand::Rng::with_seed(bytes as u64);
+    std::fs::create_dir_all(at).map_err(failed("making a directory"))?;
+    for n in 0..bytes.div_ceil(20_000) {
+        let mut text = String::with_capacity(20_100);
+        while text.len() < 20_000 {
+            text += WORDS[rng.usize(..WORDS.len())];
+            text.push(if rng.u8(..) < 20 { '\n' } else { ' ' });
+            if rng.u8(..) < 40 {
+                text += &rng.u32(..).to_string();
+            }
+        }
+        std::fs::write(at.join(format!("file-{n}")), text).map_err(failed("writing a file"))?;
+    }
+    Ok(())
+}
+
+/// A command that is timed inside of the tool.
+fn timed(words: Vec<String>) -> Run {
+    Box::new(move |bench, way| {
+        let answer = bench.run(way, &Task::Command(words.clone()))?;
+        elapsed(&answer)
+    })
+}
+
+fn elapsed(answer: &super::calls::Answer) -> Result<f64, Error> {
+    answer
+        .get("elapsed")
+        .and_then(|v| v.first().copied())
+        .ok_or_else(|| Error::Unavailable("the program gave no time".into()))
+}
+
+fn shell(text: String) -> Vec<String> {
+    vec!["sh".into(), "-c".into(), text]
+}
+
+/// Everything that can be run here; what cannot is in the notes.
+pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Error> {
+    let at = |name: &str| bench.directory.join(name);
+    let mut found = Vec::new();
+    let mut lacking = |what: &str, program: &str, package: &str| {
+        let there = installed(program);
+        if !there {
+            notes.push(format!("{what} is left out: {program} is not installed (Debian: {package})"));
+        }
+        there
+    };
+    if lacking("tar-gz", "tar", "tar") && lacking("tar-gz", "gzip", "gzip") {
+        for (id, title, bytes) in
+            [("tar-1", "tar-gz of 1 MB", 1_000_000), ("tar-10", "tar-gz of 10 MB", 10_000_000)]
+        {
+            let dir = at(id);
+            tree(&dir, bytes)?;
+            let to = at("archive.tar.gz");
+            found.push(Load {
+                id,
+                title,
+                run: timed(vec![
+                    "tar".into(),
+                    "czf".into(),
+                    to.display().to_string(),
+                    "-C".into(),
+                    dir.display().to_string(),
+                    ".".into(),
+                ]),
+            });
+        }
+    }
+    if lacking("the build", "cc", "gcc") {
+        let dir = at("build");
+        std::fs::create_dir_all(dir.join("debox")).map_err(failed("making a directory"))?;
+        for (name, text) in SOURCES.iter().chain([&("debox/protocol.h", PROTOCOL)]) {
+            std::fs::write(dir.join(name), text).map_err(failed("writing sources"))?;
+        }
+        found.push(Load {
+            id: "build",
+            title: "build of libdebox",
+            run: timed(shell(format!(
+                "cd '{}' && for f in *.c; do cc -D_GNU_SOURCE -std=gnu11 -O1 -I. -c $f || exit 1; done",
+                dir.display()
+            ))),
+        });
+    }
+    found.push(Load {
+        id: "storm",
+        title: "200 × fork and exec",
+        run: Box::new(|bench, way| elapsed(&bench.run(way, &Task::Storm(200))?)),
+    });
+    if lacking("nginx", "nginx", "nginx-light") && lacking("nginx", "wrk", "wrk") {
+        found.push(Load { id: "nginx", title: "nginx, one request of wrk", run: Box::new(nginx) });
+    }
+    if lacking("redis", "redis-server", "redis-server")
+        && lacking("redis", "redis-benchmark", "redis-tools")
+    {
+        found.push(Load { id: "redis", title: "redis, one GET", run: Box::new(redis) });
+    }
+    if lacking("fio", "fio", "fio") {
+        let file = at("fio-file");
+        let mut f = std::fs::File::create(&file).map_err(failed("making a file"))?;
+        let mut block = vec![0u8; 1 << 20];
+        let mut rng = fastrand::Rng::with_seed(2);
+        for _ in 0..32 {
+            rng.fill(&mut block);
+            f.write_all(&block).map_err(failed("writing a file"))?;
+        }
+        f.sync_all().map_err(failed("writing a file"))?;
+        let words = [
+            "fio",
+            "--name=random",
+            "--rw=randread",
+            "--bs=4k",
+            "--size=32m",
+            "--ioengine=psync",
+            "--number_ios=20000",
+            "--randseed=7",
+            "--invalidate=1",
+            "--thread",
+            "--output-format=terse",
+        ];
+        found.push(Load {
+            id: "fio",
+            title: "fio, 20,000 random reads",
+            run: timed(
+                words
+                    .iter()
+                    .map(|w| (*w).to_owned())
+                    .chain([format!("--filename={}", file.display())])
+                    .collect(),
+            ),
+        });
+    }
+    Ok(found)
+}
+
+fn port_free() -> Result<u16, Error> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(failed("looking for a free port"))?;
+    Ok(listener.local_addr().map_err(failed("looking for a free port"))?.port())
+}
+
+/// A server, by itself or under a tool; ends with this.
+struct Server {
+    guarded: Guarded,
+    errors: PathBuf,
+}
+
+impl Server {
+    fn start(bench: &mut Bench, prefix: &[String], words: &[String], port: u16) -> Result<Self, Error> {
+        let errors = bench.out_file();
+        let file = std::fs::File::create(&errors).map_err(failed("making a file"))?;
+        let all: Vec<&String> = prefix.iter().chain(words).collect();
+        let mut command = Command::new(all[0]);
+        command
+            .args(&all[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(file));
+        tidy::bind(&mut command, Some(bench.cpu), None);
+        let mut server = Self { guarded: Guarded::spawn(&mut command)?, errors };
+        let begin = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            tidy::go_on()?;
+            let ended = server.guarded.child.try_wait().ok().flatten();
+            if ended.is_some() || begin.elapsed() > Duration::from_secs(30) {
+                let said = std::fs::read_to_string(&server.errors).unwrap_or_default();
+                let last = said.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("nothing").to_owned();
+                return Err(Error::Unavailable(format!("{} does not start: {last}", all[0])));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// Ends the server as its users do, so that the tool ends in its own way.
+    fn stop(mut self, pid: Option<i32>) {
+        match pid {
+            // SAFETY: the server that we started and that said this number itself.
+            Some(pid) => unsafe {
+                libc::kill(pid, libc::SIGTERM);
+            },
+            None => self.guarded.signal(libc::SIGTERM),
+        }
+        let _ = self.guarded.wait(Duration::from_secs(10));
+        let _ = std::fs::remove_file(&self.errors);
+    }
+}
+
+fn client(bench: &Bench, words: &[String]) -> Result<String, Error> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    let (status, out, err) =
+        tidy::run(&mut command, Some(bench.other_cpu), None, Duration::from_secs(60))?;
+    if status.success() {
+        Ok(out)
+    } else {
+        Err(Error::Unavailable(format!("{} ended with {status}: {}", words[0], err.trim())))
+    }
+}
+
+/// ns for one request, from `wrk`'s count.
+fn nginx(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
+    bench.under(way, &mut |bench, prefix| {
+        let port = port_free()?;
+        let dir = bench.directory.join("nginx");
+        std::fs::create_dir_all(dir.join("www")).map_err(failed("making a directory"))?;
+        std::fs::write(dir.join("www/index.html"), vec![b'x'; 1024])
+            .map_err(failed("writing a file"))?;
+        let d = dir.display();
+        let configuration = format!(
+            "user nobody nogroup; worker_processes 1; daemon off; pid {d}/nginx.pid; error_log {d}/error.log;\n\
+             events {{ worker_connections 512; }}\n\
+             http {{ access_log off; keepalive_requests 100000000;\n\
+             client_body_temp_path {d}/body; proxy_temp_path {d}/proxy; fastcgi_temp_path {d}/fastcgi;\n\
+             uwsgi_temp_path {d}/uwsgi; scgi_temp_path {d}/scgi;\n\
+             server {{ listen 127.0.0.1:{port}; root {d}/www; }} }}\n"
+        );
+        let file = dir.join("nginx.conf");
+        std::fs::write(&file, configuration).map_err(failed("writing a file"))?;
+        let _ = std::fs::remove_file(dir.join("nginx.pid"));
+        // The worker runs as nobody and must reach its files.
+        open_directory(&bench.directory)?;
+        let words: Vec<String> =
+            ["nginx", "-c", &file.display().to_string(), "-p", &d.to_string()].map(String::from).into();
+        let server = Server::start(bench, &prefix, &words, port)?;
+        let pid = std::fs::read_to_string(dir.join("nginx.pid"))
+            .ok()
+            .and_then(|t| t.trim().parse().ok());
+        let said = client(
+            bench,
+            &[
+                "wrk".into(),
+                "-t1".into(),
+                "-c16".into(),
+                "-d1s".into(),
+                format!("http://127.0.0.1:{port}/index.html"),
+            ],
+        );
+        server.stop(pid);
+        let said = said?;
+        let rate: Option<f64> = said
+            .lines()
+            .find_map(|l| l.trim().strip_prefix("Requests/sec:"))
+            .and_then(|v| v.trim().parse().ok());
+        match rate {
+            Some(rate) if rate > 0.0 && !said.contains("Non-2xx") => Ok(1e9 / rate),
+            _ => Err(Error::Unavailable(format!("wrk: {}", said.replace('\n', " ")))),
+        }
+    })
+}
+
+fn open_directory(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+        .map_err(failed("opening the temporary directory to nginx's worker"))
+}
+
+fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
+    bench.under(way, &mut |bench, prefix| {
+        let port = port_free()?;
+        let dir = bench.directory.display().to_string();
+        let words: Vec<String> = [
+            "redis-server", "--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "",
+            "--appendonly", "no", "--dir", &dir, "--daemonize", "no", "--loglevel", "warning",
+            "--pidfile", &format!("{dir}/redis.pid"),
+        ]
+        .map(String::from)
+        .into();
+        let server = Server::start(bench, &prefix, &words, port)?;
+        let pid = std::fs::read_to_string(format!("{dir}/redis.pid"))
+            .ok()
+            .and_then(|t| t.trim().parse().ok());
+        let said = client(
+            bench,
+            &["redis-benchmark", "-p", &port.to_string(), "-t", "get", "-n", "10000", "-c", "16", "--csv"]
+                .map(String::from),
+        );
+        server.stop(pid);
+        let said = said?;
+        // "test","rps",... and then "GET","12345.67",...
+        said.lines()
+            .find(|l| l.starts_with("\"GET\""))
+            .and_then(|l| l.split(',').nth(1)?.trim_matches('"').parse::<f64>().ok())
+            .filter(|rate| *rate > 0.0)
+            .map(|rate| 1e9 / rate)
+            .ok_or_else(|| Error::Unavailable(format!("redis-benchmark: {}", said.trim())))
+    })
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_has_its_size_and_compresses_like_text() {
+        let dir = tempfile::tempdir().unwrap();
+        tree(&dir.path().join("t"), 100_000).unwrap();
+        let sum: u64 = std::fs::read_dir(dir.path().join("t"))
+            .unwrap()
+            .map(|e| e.unwrap().metadata().unwrap().len())
+            .sum();
+        assert!((100_000..102_000).contains(&sum), "{sum}");
+        // gzip is an independent judge: between a half and a tenth.
+        let out = Command::new("sh")
+            .args(["-c", &format!("cat '{}'/* | gzip | wc -c", dir.path().join("t").display())])
+            .output()
+            .unwrap();
+        let packed: u64 = String::from_utf8(out.stdout).unwrap().trim().parse().unwrap();
+        assert!(packed * 10 > sum && packed * 2 < sum, "{packed} of {sum}");
+    }
+}

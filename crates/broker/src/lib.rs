@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who gives programs their slots and accounts, and keeps them apart?
+//!
+//! The broker is the one privileged part of DeBox that talks to unprivileged
+//! ones. `deboxd` runs it for a whole machine, [`Private`] inside one program.
+//! It is written against two seams, [`Kernel`] and [`SiteResolver`]; the
+//! adapters in [`real`] put the BPF probe and the kernel's symbols behind them.
+
+mod broker;
+mod error;
+mod identity;
+mod kernel;
+mod limits;
+mod listen;
+mod message;
+mod private;
+pub mod real;
+mod shared;
+mod site;
+mod socket;
+
+pub use broker::{Broker, Config, Control};
+pub use error::BrokerError;
+pub use identity::{SenderProof, nofile_raise};
+pub use kernel::{
+    Account, AccountOptions, Counters, Kernel, KernelError, NewStack, Segment, Trace, TraceTarget,
+    TraceWish,
+};
+pub use limits::{Limits, Shares};
+pub use listen::{Listener, activated};
+pub use message::{
+    Credentials, Packet, REQUEST_SIZE, Refusal, Request, TRACE_REQUEST_SIZE, TraceAsk,
+    parse_request,
+};
+pub use private::{Private, PrivateOptions};
+pub use shared::{Shared, SharedError};
+pub use site::{SiteResolver, SiteText};

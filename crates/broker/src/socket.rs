@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do packets come in and go out, with what the kernel adds to them?
+//!
+//! recvmsg and sendmsg through libc: rustix drops control messages that it does
+//! not know, and SCM_PIDFD carries a descriptor, which would leak.
+
+use crate::message::Credentials;
+use debox_abi::{Pod, debox_reply};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+// Linux 6.5, include/uapi/asm-generic/socket.h and linux/socket.h.
+const SO_PASSPIDFD: libc::c_int = 76;
+const SCM_PIDFD: libc::c_int = 0x04;
+
+/// The most descriptors one reply carries.
+pub(crate) const REPLY_FDS_MAX: usize = 6;
+
+/// What the kernel added to one packet.
+#[derive(Debug, Default)]
+pub(crate) struct Ancillary {
+    pub credentials: Option<Credentials>,
+    /// The sender's pidfd, or the errno that kept the kernel from making one.
+    pub pidfd: Option<Result<OwnedFd, i32>>,
+    /// How long ago it was sent; 0 when the kernel did not stamp it.
+    pub age: Duration,
+    /// Descriptors or anything else that the sender added.
+    pub foreign: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// The peer closed, or shut down its sending side.
+    End,
+    /// Nothing there now.
+    Nothing,
+    Packet {
+        /// Its real length; the buffer may have held less.
+        length: usize,
+        ancillary: Ancillary,
+    },
+}
+
+fn set_int(fd: BorrowedFd, option: libc::c_int) -> Result<(), Errno> {
+    let on: libc::c_int = 1;
+    // SAFETY: fd is open; the value is a valid c_int of the length given.
+    let status = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_raw_os_error(
+        std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO),
+    )
+}
+
+pub(crate) fn pass_credentials(fd: BorrowedFd) -> Result<(), Errno> {
+    set_int(fd, libc::SO_PASSCRED)
+}
+
+/// ENOPROTOOPT before Linux 6.5.
+pub(crate) fn pass_pidfd(fd: BorrowedFd) -> Result<(), Errno> {
+    set_int(fd, SO_PASSPIDFD)
+}
+
+pub(crate) fn pass_timestamp(fd: BorrowedFd) -> Result<(), Errno> {
+    set_int(fd, libc::SO_TIMESTAMPNS)
+}
+
+/// Takes one packet. `buffer` should be a little larger than a request, so
+/// that an oversized packet is seen to be one.
+pub(crate) fn receive(fd: BorrowedFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    // Room for what the kernel adds and hardly anything else: descriptors that
+    // find no room are never installed in our table, the kernel drops them and
+    // sets MSG_CTRUNC. u64 for the alignment of cmsghdr.
+    const ROOM: usize = 16;
+    let mut control = [0u64; ROOM];
+    const {
+        // SAFETY: CMSG_SPACE only computes.
+        let wanted = unsafe {
+            libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
+                + libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
+                + libc::CMSG_SPACE(size_of::<libc::timespec>() as u32)
+        };
+        assert!(wanted as usize <= ROOM * 8);
+        assert!(align_of::<u64>() >= align_of::<libc::cmsghdr>());
+    }
+    let mut iov = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = &raw mut iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // MSG_TRUNC: give the packet's real length.
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
+    // SAFETY: header points to live buffers of the lengths given.
+    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    if length < 0 {
+        return match last_errno() {
+            Errno::AGAIN | Errno::INTR => Ok(Received::Nothing),
+            errno => Err(errno),
+        };
+    }
+    // SAFETY: the kernel filled header and control; nothing moved since.
+    let ancillary = unsafe { take_ancillary(&header) };
+    if length == 0 && ancillary.credentials.is_none() {
+        // An empty packet brings credentials with it; the end brings nothing.
+        return Ok(Received::End);
+    }
+    Ok(Received::Packet {
+        length: length as usize,
+        ancillary,
+    })
+}
+
+/// Takes every control message, closing what nobody asked for.
+///
+/// # Safety
+/// `header` was filled by recvmsg and its control buffer is still there.
+unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
+    let mut out = Ancillary {
+        foreign: header.msg_flags & libc::MSG_CTRUNC != 0,
+        ..Ancillary::default()
+    };
+    // SAFETY (all of the loop): CMSG_FIRSTHDR and CMSG_NXTHDR stay inside the
+    // control buffer; the kernel wrote whole messages of the types it names,
+    // their data is read unaligned and only within cmsg_len.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !next.is_null() {
+        let message = unsafe { next.read_unaligned() };
+        let data = unsafe { libc::CMSG_DATA(next) };
+        let bytes =
+            (message.cmsg_len as usize).saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
+                let ucred = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+                out.credentials = Some(Credentials {
+                    pid: ucred.pid.max(0) as u32,
+                    uid: ucred.uid,
+                });
+            }
+            (libc::SOL_SOCKET, SCM_PIDFD) if bytes >= size_of::<libc::c_int>() => {
+                let fd = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                out.pidfd = Some(if fd < 0 {
+                    Err(-fd)
+                } else {
+                    // SAFETY: the kernel has just installed it for us.
+                    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+                });
+            }
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if bytes >= size_of::<libc::timespec>() => {
+                let sent = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+                let ns = |sec: i64, nsec: i64| sec as i128 * 1_000_000_000 + nsec as i128;
+                let age = ns(now.tv_sec, now.tv_nsec as i64) - ns(sent.tv_sec, sent.tv_nsec);
+                out.age = Duration::from_nanos(age.clamp(0, u64::MAX as i128) as u64);
+            }
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                out.foreign = true;
+                for index in 0..bytes / size_of::<RawFd>() {
+                    let fd = unsafe { data.cast::<RawFd>().add(index).read_unaligned() };
+                    // SAFETY: installed for us by the kernel; closed at once.
+                    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+                }
+            }
+            _ => out.foreign = true,
+        }
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
+    }
+    out
+}
+
+/// Sends one reply, or says why it did not go; it never waits.
+pub(crate) fn send(fd: BorrowedFd, reply: &debox_reply, fds: &[BorrowedFd]) -> Result<(), Errno> {
+    assert!(fds.len() <= REPLY_FDS_MAX);
+    let mut control = [0u64; 8];
+    let mut iov = libc::iovec {
+        iov_base: reply.as_bytes().as_ptr().cast_mut().cast(),
+        iov_len: size_of::<debox_reply>(),
+    };
+    // SAFETY: all-zero is a valid msghdr; the control buffer is larger than
+    // CMSG_SPACE of three descriptors (32 bytes) and aligned for cmsghdr, and
+    // CMSG_FIRSTHDR of it is therefore not null.
+    let sent = unsafe {
+        let mut header: libc::msghdr = MaybeUninit::zeroed().assume_init();
+        header.msg_iov = &raw mut iov;
+        header.msg_iovlen = 1;
+        if !fds.is_empty() {
+            let bytes = size_of_val(fds) as u32;
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = libc::CMSG_SPACE(bytes) as _;
+            let message = libc::CMSG_FIRSTHDR(&raw const header);
+            (*message).cmsg_level = libc::SOL_SOCKET;
+            (*message).cmsg_type = libc::SCM_RIGHTS;
+            (*message).cmsg_len = libc::CMSG_LEN(bytes) as _;
+            for (index, fd) in fds.iter().enumerate() {
+                libc::CMSG_DATA(message)
+                    .cast::<RawFd>()
+                    .add(index)
+                    .write_unaligned(fd.as_raw_fd());
+            }
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        libc::sendmsg(fd.as_raw_fd(), &raw const header, flags)
+    };
+    if sent < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// Who connected. The messages that follow may come from others, who inherited
+/// the socket; this one only pays for the connection.
+pub(crate) fn peer(fd: BorrowedFd) -> Result<Credentials, Errno> {
+    let mut ucred = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: ucred is writable for the length given. (rustix would make a
+    // nonzero Pid of it, but the pid is 0 for a foreign PID namespace.)
+    let status = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut ucred).cast(),
+            &raw mut length,
+        )
+    };
+    if status != 0 {
+        return Err(last_errno());
+    }
+    Ok(Credentials {
+        pid: ucred.pid.max(0) as u32,
+        uid: ucred.uid,
+    })
+}
+
+/// Ends a connection so that a reply on its way still arrives: closing with
+/// unread packets would make the peer's next recv fail with ECONNRESET instead.
+/// After the shutdown no new packet can come, so the queue is finite.
+pub(crate) fn finish(fd: OwnedFd) {
+    let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Read);
+    let mut byte = [0u8; 1];
+    // Without a control buffer the kernel drops descriptors by itself.
+    while matches!(
+        rustix::net::recv(fd.as_fd(), &mut byte[..], rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC),
+        Ok((_, length)) if length > 0
+    ) {}
+}

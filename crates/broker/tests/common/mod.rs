@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do the tests put on both sides of the broker?
+//!
+//! A kernel side made of memfds that remembers everything it was asked, a
+//! resolver that names stacks after their first frame, a broker in a thread,
+//! and a client that can also misbehave.
+#![allow(dead_code)]
+
+use debox_abi::{Pod, debox_reply, debox_request};
+use debox_broker::{
+    Account, AccountOptions, Broker, Config, Control, Counters, Kernel, KernelError, Listener,
+    NewStack, Segment, SiteResolver, SiteText,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub const FEATURES: u64 = 0b1010;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeSegment {
+    pub tgid: u32,
+    pub uid: u32,
+    pub boundary: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeAccount {
+    pub uid: u32,
+    pub boundary: bool,
+    pub joins: Vec<(u32, bool)>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub segments: HashMap<u32, FakeSegment>,
+    pub accounts: HashMap<u32, FakeAccount>,
+    pub created: u64,
+    pub released_twice: u64,
+    pub merged: Vec<(u32, u32)>,
+    pub waiting: Vec<NewStack>,
+    pub fail_next: Option<KernelError>,
+    next: u32,
+}
+
+#[derive(Clone)]
+pub struct FakeKernel {
+    pub state: Arc<Mutex<State>>,
+    event: Option<Arc<OwnedFd>>,
+}
+
+impl FakeKernel {
+    pub fn new() -> Self {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Self {
+            state: Arc::default(),
+            event: Some(Arc::new(event)),
+        }
+    }
+
+    /// One that cannot announce new stacks.
+    pub fn mute() -> Self {
+        Self {
+            event: None,
+            ..Self::new()
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn announce(&self, stacks: Vec<NewStack>) {
+        self.state().waiting.extend(stacks);
+        if let Some(event) = &self.event {
+            rustix::io::write(&**event, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// (segments, accounts) that are held now.
+    pub fn held(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.segments.len(), state.accounts.len())
+    }
+
+    pub fn wait_held(&self, wanted: (usize, usize)) {
+        wait_for(&format!("kernel side to hold {wanted:?}"), || {
+            self.held() == wanted
+        });
+    }
+}
+
+pub fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !check() {
+        assert!(Instant::now() < until, "waited 10 s for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A map: its first bytes say whose it is.
+fn map(mark: u64, size: usize, frozen: bool) -> OwnedFd {
+    let fd =
+        rustix::fs::memfd_create("map", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, size as u64).unwrap();
+    rustix::io::pwrite(&fd, &mark.to_ne_bytes(), 0).unwrap();
+    if frozen {
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).unwrap();
+    }
+    fd
+}
+
+pub fn mark_of(fd: impl AsFd) -> u64 {
+    let mut bytes = [0u8; 8];
+    assert_eq!(rustix::io::pread(fd, &mut bytes, 0).unwrap(), 8);
+    u64::from_ne_bytes(bytes)
+}
+
+impl Kernel for FakeKernel {
+    fn segment_create(
+        &mut self,
+        tgid: u32,
+        owner_uid: u32,
+        boundary: bool,
+    ) -> Result<Segment, KernelError> {
+        let mut state = self.state();
+        if let Some(error) = state.fail_next.take() {
+            return Err(error);
+        }
+        let id = state.next;
+        state.next += 1;
+        state.created += 1;
+        state.segments.insert(
+            id,
+            FakeSegment {
+                tgid,
+                uid: owner_uid,
+                boundary,
+            },
+        );
+        let mark = u64::from(tgid) << 32 | u64::from(id);
+        Ok(Segment {
+            id,
+            record: map(mark, 32 * 4096, true),
+            control: map(mark, 32 * 4096, false),
+            threads: 3,
+        })
+    }
+
+    fn segment_release(&mut self, id: u32) {
+        let mut state = self.state();
+        if state.segments.remove(&id).is_none() {
+            state.released_twice += 1;
+        }
+    }
+
+    fn account_create(
+        &mut self,
+        owner_uid: u32,
+        options: AccountOptions,
+    ) -> Result<Account, KernelError> {
+        let mut state = self.state();
+        if let Some(error) = state.fail_next.take() {
+            return Err(error);
+        }
+        let id = state.next;
+        state.next += 1;
+        state.created += 1;
+        state.accounts.insert(
+            id,
+            FakeAccount {
+                uid: owner_uid,
+                boundary: options.boundary,
+                joins: Vec::new(),
+            },
+        );
+        Ok(Account {
+            id,
+            account: map(u64::from(id), 4096, true),
+            cpus_map: map(u64::from(id), 4096, true),
+            cpus: 2,
+            cpu_stride: 463_872,
+            details: options.details.then(|| {
+                [
+                    map(u64::from(id), 4096, true),
+                    map(u64::from(id), 4096, true),
+                    map(u64::from(id), 4096, false),
+                ]
+            }),
+        })
+    }
+
+    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, KernelError> {
+        let mut state = self.state();
+        if let Some(error) = state.fail_next.take() {
+            return Err(error);
+        }
+        let account = state
+            .accounts
+            .get_mut(&id)
+            .expect("the broker joins only what it holds");
+        account.joins.push((tgid, follow));
+        Ok(5)
+    }
+
+    fn account_release(&mut self, id: u32) {
+        let mut state = self.state();
+        if state.accounts.remove(&id).is_none() {
+            state.released_twice += 1;
+        }
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(|fd| fd.as_fd())
+    }
+
+    fn new_stacks(&mut self) -> Vec<NewStack> {
+        if let Some(event) = &self.event {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&**event, &mut count);
+        }
+        std::mem::take(&mut self.state().waiting)
+    }
+
+    fn site_merged(&mut self, id: u32, merged: u32) {
+        self.state().merged.push((id, merged));
+    }
+
+    fn features(&self) -> u64 {
+        let (segments, accounts) = self.held();
+        if segments + accounts > 0 { FEATURES } else { 0 }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            site_walks: 11,
+            site_hits: 22,
+            site_mismatches: 33,
+        }
+    }
+}
+
+/// Frame 1 is `pipe_read`, frame 2 something without a rule, others unknown.
+pub struct FakeResolver;
+
+impl SiteResolver for FakeResolver {
+    fn resolve(&mut self, frames: &[u64]) -> SiteText {
+        let text = |label: &str, function: &str, line, labelled| SiteText {
+            label: label.to_owned(),
+            function: function.to_owned(),
+            offset: 7,
+            file: if line > 0 {
+                "fs/pipe.c".to_owned()
+            } else {
+                String::new()
+            },
+            line,
+            labelled,
+            frames: vec![function.to_owned(), "entry".to_owned()],
+        };
+        match frames.first() {
+            Some(1) => text("pipe-read", "pipe_read", 345, true),
+            Some(2) => text("do_something", "do_something", 0, false),
+            Some(&address) => {
+                let name = format!("{address:#018x}");
+                text(&name, &name, 0, false)
+            }
+            None => text("no-stack", "", 0, false),
+        }
+    }
+
+    fn reload(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A broker in a thread of the test.
+pub struct Running {
+    pub kernel: FakeKernel,
+    pub path: PathBuf,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    pub fn new() -> Self {
+        Self::with(Config::default(), FakeKernel::new())
+    }
+
+    pub fn with(config: Config, kernel: FakeKernel) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        // For helpers of other user ids.
+        std::fs::set_permissions(
+            dir.path(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o711),
+        )
+        .unwrap();
+        let mut listener = Listener::bind(&path).unwrap();
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let stopped = stop.clone();
+        let served = kernel.clone();
+        let (ready_tx, ready_rx) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let fd = listener.take_fd().unwrap();
+            let mut broker = Broker::new(config, served, FakeResolver, fd).unwrap();
+            ready_tx.send(()).unwrap();
+            broker.run(stopped.as_fd(), || Control::Stop).unwrap();
+        });
+        ready_rx.recv().expect("the broker starts");
+        Self {
+            kernel,
+            path,
+            stop,
+            thread: Some(thread),
+            _dir: dir,
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.path)
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).unwrap();
+            thread.join().expect("the broker did not panic");
+        }
+    }
+
+    /// A good client still gets everything: slots, account, join, status.
+    pub fn serves_well(&self) {
+        let client = self.client();
+        let (reply, fds) = client.ask(&debox_request::new(debox_abi::DEBOX_MSG_SLOTS, 0));
+        assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+        let (reply, fds) = client.ask(&debox_request::new(debox_abi::DEBOX_MSG_ACCOUNT, 0));
+        assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+        let (reply, _) = client.ask(&debox_request::new(debox_abi::DEBOX_MSG_STATUS, 0));
+        assert_eq!(reply.status, 0, "{}", reply.text());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+            assert_eq!(self.kernel.held(), (0, 0), "all is given back at the end");
+            assert_eq!(
+                self.kernel.state().released_twice,
+                0,
+                "nothing is given back twice"
+            );
+        }
+    }
+}
+
+pub enum Answer {
+    Reply(Box<debox_reply>, Vec<OwnedFd>),
+    Closed,
+}
+
+pub struct Client(pub OwnedFd);
+
+impl Client {
+    pub fn connect(path: &Path) -> Self {
+        Self::try_connect(path).unwrap()
+    }
+
+    pub fn try_connect(path: &Path) -> rustix::io::Result<Self> {
+        use rustix::net::*;
+        let fd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        connect(&fd, &SocketAddrUnix::new(path)?)?;
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(Duration::from_secs(10)))?;
+        Ok(Self(fd))
+    }
+
+    pub fn send(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        rustix::net::send(&self.0, bytes, rustix::net::SendFlags::NOSIGNAL)
+    }
+
+    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd]) -> rustix::io::Result<usize> {
+        use rustix::net::*;
+        let mut space = vec![MaybeUninit::uninit(); 4096];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        sendmsg(
+            &self.0,
+            &[std::io::IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )
+    }
+
+    pub fn receive(&self) -> Answer {
+        use rustix::net::*;
+        let mut reply = debox_reply::zeroed();
+        let mut space = [MaybeUninit::uninit(); 256];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let length = {
+            let mut iov = [std::io::IoSliceMut::new(reply.as_bytes_mut())];
+            match recvmsg(&self.0, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) => message.bytes,
+                Err(rustix::io::Errno::CONNRESET) => panic!("a reply was lost to a reset"),
+                Err(error) => panic!("no answer: {error}"),
+            }
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if length == 0 {
+            return Answer::Closed;
+        }
+        assert_eq!(length, size_of::<debox_reply>());
+        assert_eq!(reply.size as usize, size_of::<debox_reply>());
+        assert_eq!(reply.version, 1);
+        assert_eq!(reply.fds as usize, fds.len());
+        Answer::Reply(Box::new(reply), fds)
+    }
+
+    pub fn reply(&self) -> (debox_reply, Vec<OwnedFd>) {
+        match self.receive() {
+            Answer::Reply(reply, fds) => (*reply, fds),
+            Answer::Closed => panic!("closed instead of a reply"),
+        }
+    }
+
+    pub fn ask(&self, request: &debox_request) -> (debox_reply, Vec<OwnedFd>) {
+        self.send(request.as_bytes()).unwrap();
+        let (reply, fds) = self.reply();
+        assert_eq!(reply.kind, request.kind);
+        (reply, fds)
+    }
+
+    pub fn closed(&self) -> bool {
+        matches!(self.receive(), Answer::Closed)
+    }
+}
+
+/// Open descriptors of this process.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}

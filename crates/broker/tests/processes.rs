@@ -1,0 +1,1062 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens between processes: who is believed, who is kept apart, and what
+//! remains when one of them is killed?
+//!
+//! This binary is its own helper: started with `--helper WHAT` it plays a
+//! client or a broker. It has no test harness, because a harness would run
+//! tests in threads, and because helpers must not be tests.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use common::*;
+use debox_abi::*;
+use debox_broker::{BrokerError, Config, Limits, SenderProof, Shares};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const NOBODY: u32 = 65534;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if args.get(1).map(String::as_str) == Some("--helper") {
+        return helper(&args[2], &args[3..]);
+    }
+    // Not in a thread: one test changes its user id, and /proc shows the first
+    // thread's.
+    let failed = std::panic::catch_unwind(|| tests(&args)).is_err();
+    drop(HELPER.lock().map(|mut helper| helper.take()));
+    if failed {
+        std::process::exit(1);
+    }
+}
+
+fn tests(args: &[String]) {
+    let tests: &[(&str, bool, fn())] = &[
+        (
+            "each_process_gets_its_own",
+            false,
+            each_process_gets_its_own,
+        ),
+        (
+            "the_heir_of_a_socket_is_itself",
+            false,
+            the_heir_of_a_socket_is_itself,
+        ),
+        (
+            "slots_of_a_dead_process_go_back",
+            false,
+            slots_of_a_dead_process_go_back,
+        ),
+        (
+            "a_killed_client_gives_everything_back",
+            false,
+            a_killed_client_gives_everything_back,
+        ),
+        (
+            "a_sender_that_is_gone_gets_nothing",
+            false,
+            a_sender_that_is_gone_gets_nothing,
+        ),
+        (
+            "a_killed_broker_is_seen_to_be_dead",
+            false,
+            a_killed_broker_is_seen_to_be_dead,
+        ),
+        (
+            "a_broker_without_descriptors_lives_on",
+            false,
+            a_broker_without_descriptors_lives_on,
+        ),
+        ("others_may_not_watch", true, others_may_not_watch),
+        (
+            "root_of_a_user_namespace_may_not_watch",
+            true,
+            root_of_a_user_namespace_may_not_watch,
+        ),
+        (
+            "credentials_cannot_be_forged",
+            true,
+            credentials_cannot_be_forged,
+        ),
+        (
+            "privileged_heirs_stay_out_of_a_users_account",
+            true,
+            privileged_heirs_stay_out_of_a_users_account,
+        ),
+        (
+            "one_user_cannot_take_it_all",
+            true,
+            one_user_cannot_take_it_all,
+        ),
+        (
+            "deboxd_starts_serves_and_stops",
+            true,
+            deboxd_starts_serves_and_stops,
+        ),
+        (
+            "deboxd_takes_systemds_socket",
+            true,
+            deboxd_takes_systemds_socket,
+        ),
+        (
+            "deboxd_without_privileges_says_what_to_do",
+            true,
+            deboxd_without_privileges_says_what_to_do,
+        ),
+    ];
+    let filter = args.iter().skip(1).find(|arg| !arg.starts_with('-'));
+    let root = rustix::process::geteuid().is_root();
+    let mut skipped = 0;
+    for (name, needs_root, test) in tests {
+        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
+            continue;
+        }
+        if *needs_root && !root {
+            println!("test {name} ... NOT RUN: needs root");
+            skipped += 1;
+            continue;
+        }
+        print!("test {name} ... ");
+        std::io::stdout().flush().unwrap();
+        test();
+        println!("ok");
+    }
+    println!("{} tests, {skipped} not run", tests.len());
+}
+
+// ------------------------------------------------------------------ helpers
+
+/// A helper in a process of its own, spoken to in lines.
+struct Helper {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+static HELPER: std::sync::Mutex<Option<tempfile::TempDir>> = std::sync::Mutex::new(None);
+
+/// The helper binary where every user can run it: the target directory may be
+/// below somebody's home.
+fn binary() -> std::path::PathBuf {
+    let mut helper = HELPER.lock().unwrap();
+    let dir = helper.get_or_insert_with(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), dir.path().join("helper")).unwrap();
+        dir
+    });
+    dir.path().join("helper")
+}
+
+fn command(what: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .arg("--helper")
+        .arg(what)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command
+}
+
+impl Helper {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    fn client(broker: &Running, args: &[&str]) -> Self {
+        let path = broker.path.to_str().unwrap();
+        Self::start(command("client", &[&[path], args].concat()))
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end_matches('\n').to_owned()
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// One request, "kind flags pid"; the answer is "status threads marks text".
+    fn ask(&mut self, kind: u32, flags: u32, pid: i32) -> (i32, Vec<u64>, String) {
+        self.tell(&format!("{kind} {flags} {pid}"));
+        let line = self.line();
+        let mut words = line.splitn(3, ' ');
+        let status = words
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap_or_else(|_| panic!("answer {line:?}"));
+        let marks = words
+            .next()
+            .unwrap()
+            .split(',')
+            .filter(|mark| !mark.is_empty())
+            .map(|mark| mark.parse().unwrap())
+            .collect();
+        (status, marks, words.next().unwrap_or("").to_owned())
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn helper(what: &str, args: &[String]) {
+    match what {
+        // Asks what its standard input says, over a new connection or, given
+        // "-" for a path, over an inherited one at descriptor 3.
+        "client" => {
+            let client = if args[0] == "-" {
+                // SAFETY: descriptor 3 was left open for us, nothing owns it.
+                Client(unsafe { OwnedFd::from_raw_fd(3) })
+            } else {
+                Client::connect(Path::new(&args[0]))
+            };
+            for line in std::io::stdin().lines() {
+                let line = line.unwrap();
+                let numbers: Vec<i64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+                let mut request = debox_request::new(numbers[0] as u32, numbers[1] as u32);
+                request.pid = numbers[2] as i32;
+                let (reply, fds) = client.ask(&request);
+                // The last descriptor is the shared memory.
+                let marks: Vec<String> = fds
+                    .iter()
+                    .take(fds.len().saturating_sub(1))
+                    .map(|fd| mark_of(fd).to_string())
+                    .collect();
+                println!("{} {} {}", reply.status, marks.join(","), reply.text());
+            }
+        }
+        // Sends SLOTS on descriptor 3 and is gone before anybody can answer.
+        "hit-and-run" => {
+            // SAFETY: as above.
+            let client = Client(unsafe { OwnedFd::from_raw_fd(3) });
+            client
+                .send(debox_request::new(DEBOX_MSG_SLOTS, 0).as_bytes())
+                .unwrap();
+        }
+        // Claims to be another process or user.
+        "forger" => {
+            let client = Client::connect(Path::new(&args[0]));
+            let (pid, uid) = (args[1].parse().unwrap(), args[2].parse().unwrap());
+            match send_forged(&client, pid, uid) {
+                Ok(()) => println!("sent"),
+                Err(error) => println!("{}", error.raw_os_error().unwrap()),
+            }
+        }
+        // Opens connections and segments until it is refused, then stays.
+        "glutton" => {
+            let mut held = Vec::new();
+            let refused = loop {
+                let client = Client::connect(Path::new(&args[0]));
+                if client
+                    .send(debox_request::new(DEBOX_MSG_SLOTS, 0).as_bytes())
+                    .is_err()
+                {
+                    break client.reply().0;
+                }
+                let (reply, _) = client.reply();
+                if reply.status != 0 {
+                    break reply;
+                }
+                held.push(client);
+            };
+            println!("{} {} {}", held.len(), refused.status, refused.text());
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        // A broker over the fake kernel side, until killed.
+        "broker" => {
+            let broker = Running::with(
+                Config {
+                    limits: Limits {
+                        total: Shares {
+                            connections: 100_000,
+                            segments: 100_000,
+                            accounts: 100_000,
+                        },
+                        segments_per_process: 100_000,
+                        ..Limits::default()
+                    },
+                    ..Config::default()
+                },
+                FakeKernel::new(),
+            );
+            // After the start: the broker fits its own limit to what it finds.
+            if let Some(limit) = args.first() {
+                let limit = limit.parse().unwrap();
+                let limit = rustix::process::Rlimit {
+                    current: Some(limit),
+                    maximum: Some(limit),
+                };
+                rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+            }
+            println!("{}", broker.path.display());
+            let _ = std::io::stdin().read(&mut [0]);
+            drop(broker);
+        }
+        other => panic!("no helper {other:?}"),
+    }
+}
+
+/// Lets the child have `fd` as its descriptor 3.
+fn inherit(command: &mut Command, fd: &OwnedFd) {
+    let fd = fd.as_raw_fd();
+    // SAFETY: dup2 is async-signal-safe; fd is open in the child, a copy of ours.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::dup2(fd, 3) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            if fd == 3 {
+                libc::fcntl(3, libc::F_SETFD, 0);
+            }
+            Ok(())
+        });
+    }
+}
+
+fn send_forged(client: &Client, pid: i32, uid: u32) -> std::io::Result<()> {
+    let request = debox_request::new(DEBOX_MSG_SLOTS, 0);
+    let mut iov = libc::iovec {
+        iov_base: request.as_bytes().as_ptr().cast_mut().cast(),
+        iov_len: 64,
+    };
+    let mut control = [0u64; 8];
+    // SAFETY: header points to live buffers; the control buffer has room for
+    // one ucred and is aligned for cmsghdr.
+    let sent = unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        header.msg_iov = &raw mut iov;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        let size = size_of::<libc::ucred>() as u32;
+        header.msg_controllen = libc::CMSG_SPACE(size) as _;
+        let message = libc::CMSG_FIRSTHDR(&raw const header);
+        (*message).cmsg_level = libc::SOL_SOCKET;
+        (*message).cmsg_type = libc::SCM_CREDENTIALS;
+        (*message).cmsg_len = libc::CMSG_LEN(size) as _;
+        let ucred = libc::ucred { pid, uid, gid: uid };
+        libc::CMSG_DATA(message)
+            .cast::<libc::ucred>()
+            .write_unaligned(ucred);
+        libc::sendmsg(client.0.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL)
+    };
+    if sent < 0 {
+        Err(std::io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn owner(mark: u64) -> u32 {
+    (mark >> 32) as u32
+}
+
+// -------------------------------------------------------------------- tests
+
+fn proofs() -> [Config; 2] {
+    [SenderProof::MessagePidfd, SenderProof::StartTime].map(|proof| Config {
+        sender_proof: Some(proof),
+        ..Config::default()
+    })
+}
+
+fn each_process_gets_its_own() {
+    for config in proofs() {
+        let broker = Running::with(config, FakeKernel::new());
+        let mut helpers: Vec<Helper> = (0..4).map(|_| Helper::client(&broker, &[])).collect();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..3 {
+            for helper in &mut helpers {
+                let pid = helper.pid();
+                let (status, marks, text) = helper.ask(DEBOX_MSG_SLOTS, 0, 0);
+                assert_eq!(status, 0, "{text}");
+                assert_eq!(marks.len(), 2);
+                assert_eq!(marks[0], marks[1], "both maps of one segment");
+                assert_eq!(owner(marks[0]), pid, "a process gets only its own");
+                assert!(seen.insert(marks[0]), "nobody gets a segment twice");
+            }
+        }
+        assert_eq!(broker.kernel.held(), (12, 0));
+        drop(helpers);
+        broker.kernel.wait_held((0, 0));
+    }
+}
+
+fn the_heir_of_a_socket_is_itself() {
+    for config in proofs() {
+        let broker = Running::with(config, FakeKernel::new());
+        let client = broker.client();
+        assert_eq!(
+            client
+                .ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0))
+                .0
+                .status,
+            0
+        );
+        let mut command = command("client", &["-"]);
+        inherit(&mut command, &client.0);
+        let mut heir = Helper::start(command);
+        let (status, _, text) = heir.ask(DEBOX_MSG_JOIN, 0, 0);
+        assert_eq!(status, 0, "{text}");
+        let pid = heir.pid();
+        {
+            let state = broker.kernel.state();
+            let account = state.accounts.values().next().unwrap();
+            assert_eq!(
+                account.joins,
+                [(pid, true)],
+                "the child joined, not its parent"
+            );
+        }
+        let (status, marks, _) = heir.ask(DEBOX_MSG_SLOTS, 0, 0);
+        assert_eq!((status, owner(marks[0])), (0, pid));
+        // The parent still is itself on the same socket.
+        assert_eq!(
+            client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0)).0.status,
+            0
+        );
+        let state = broker.kernel.state();
+        let account = state.accounts.values().next().unwrap();
+        assert_eq!(account.joins.last(), Some(&(std::process::id(), true)));
+    }
+}
+
+fn slots_of_a_dead_process_go_back() {
+    let broker = Running::new();
+    let client = broker.client();
+    assert_eq!(
+        client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0)).0.status,
+        0
+    );
+    let mut command = command("client", &["-"]);
+    inherit(&mut command, &client.0);
+    let mut heir = Helper::start(command);
+    assert_eq!(heir.ask(DEBOX_MSG_SLOTS, 0, 0).0, 0);
+    assert_eq!(heir.ask(DEBOX_MSG_SLOTS, 0, 0).0, 0);
+    assert_eq!(broker.kernel.held(), (3, 0));
+    heir.kill();
+    // The socket lives on in us, and so does our own segment.
+    broker.kernel.wait_held((1, 0));
+    assert_eq!(
+        client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0)).0.status,
+        0
+    );
+    assert!(
+        broker
+            .kernel
+            .state()
+            .segments
+            .values()
+            .all(|s| s.tgid == std::process::id())
+    );
+}
+
+fn a_killed_client_gives_everything_back() {
+    let broker = Running::new();
+    let mut client = Helper::client(&broker, &[]);
+    assert_eq!(client.ask(DEBOX_MSG_SLOTS, 0, 0).0, 0);
+    assert_eq!(client.ask(DEBOX_MSG_ACCOUNT, 0, 0).0, 0);
+    assert_eq!(client.ask(DEBOX_MSG_JOIN, 0, 0).0, 0);
+    assert_eq!(broker.kernel.held(), (1, 1));
+    client.kill();
+    broker.kernel.wait_held((0, 0));
+}
+
+fn a_sender_that_is_gone_gets_nothing() {
+    for config in proofs() {
+        let broker = Running::with(config, FakeKernel::new());
+        for _ in 0..20 {
+            let client = broker.client();
+            let mut command = command("hit-and-run", &[]);
+            inherit(&mut command, &client.0);
+            let mut child = command.spawn().unwrap();
+            child.wait().unwrap();
+            let (reply, fds) = client.reply();
+            // Either the broker was quick enough, and then the segment went
+            // back at its death, or it was not and says so.
+            match reply.status {
+                0 => assert_eq!(fds.len(), 3),
+                status => {
+                    assert_eq!(status, -libc::ESRCH, "{}", reply.text());
+                    assert!(fds.is_empty());
+                }
+            }
+            broker.kernel.wait_held((0, 0));
+        }
+    }
+}
+
+fn a_killed_broker_is_seen_to_be_dead() {
+    let mut broker = Helper::start(command("broker", &[]));
+    let path = broker.line();
+    let client = Client::connect(Path::new(&path));
+    let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    assert_eq!(reply.status, 0, "{}", reply.text());
+    // SAFETY: a new mapping of the first page; only ever read.
+    let page = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            4096,
+            rustix::mm::ProtFlags::READ,
+            rustix::mm::MapFlags::SHARED,
+            &fds[2],
+            0,
+        )
+    }
+    .unwrap();
+    // SAFETY: inside the page, aligned; volatile since others write it.
+    let (shared, word) = unsafe {
+        let shared = page.cast::<debox_shared>().read_volatile();
+        let word = page.byte_add(shared.alive_offset as usize).cast::<u32>();
+        (shared, move || word.read_volatile())
+    };
+    assert_eq!(shared.broker_pid, broker.pid());
+    let tid = word() & 0x3fff_ffff;
+    assert!(Path::new(&format!("/proc/{}/task/{tid}", broker.pid())).exists());
+    assert_eq!(word() & 0x4000_0000, 0, "alive");
+    broker.kill();
+    assert_eq!(word() & 0x4000_0000, 0x4000_0000, "FUTEX_OWNER_DIED");
+    assert!(client.closed());
+    let leftover = Path::new(&path).parent().unwrap().to_owned();
+    std::fs::remove_dir_all(leftover).unwrap();
+}
+
+fn a_broker_without_descriptors_lives_on() {
+    // Room for some hundred connections only, by EMFILE and not by a limit.
+    let mut broker = Helper::start(command("broker", &["96"]));
+    let path = broker.line();
+    let path = Path::new(&path);
+    let mut clients = Vec::new();
+    for _ in 0..400 {
+        clients.push(Client::connect(path));
+    }
+    // Those at the front are served, as far as descriptors reach.
+    let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+    assert_eq!(clients[0].ask(&status).0.status, 0);
+    // With their end, those in the queue come in.
+    let last = clients.pop().unwrap();
+    drop(clients);
+    assert_eq!(last.ask(&status).0.status, 0);
+    let (reply, fds) = last.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+    let directory = path.parent().unwrap().to_owned();
+    broker.kill();
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+fn as_nobody(broker: &Running) -> Helper {
+    let mut command = command("client", &[broker.path.to_str().unwrap()]);
+    command.uid(NOBODY).gid(NOBODY);
+    Helper::start(command)
+}
+
+fn others_may_not_watch() {
+    for config in proofs() {
+        let broker = Running::with(config, FakeKernel::new());
+        let mut target = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = target.id() as i32;
+        let mut nobody = as_nobody(&broker);
+        let (status, marks, text) = nobody.ask(DEBOX_MSG_SLOTS, 0, 0);
+        assert_eq!(status, 0, "its own slots it gets: {text}");
+        assert_eq!(owner(marks[0]), nobody.pid());
+        assert!(
+            broker
+                .kernel
+                .state()
+                .segments
+                .values()
+                .all(|s| s.uid == NOBODY)
+        );
+        assert_eq!(nobody.ask(DEBOX_MSG_ACCOUNT, 0, 0).0, 0);
+        let (status, _, text) = nobody.ask(DEBOX_MSG_WATCH, 0, pid);
+        assert_eq!(status, -libc::EPERM);
+        assert!(
+            text.contains("CAP_PERFMON") && text.contains("uid 65534"),
+            "{text}"
+        );
+        let own = nobody.pid() as i32;
+        assert_eq!(
+            nobody.ask(DEBOX_MSG_WATCH, 0, own).0,
+            -libc::EPERM,
+            "JOIN is for that"
+        );
+        assert_eq!(nobody.ask(DEBOX_MSG_JOIN, 0, 0).0, 0);
+        let state = broker.kernel.state();
+        assert!(
+            state
+                .accounts
+                .values()
+                .all(|a| a.joins == [(nobody.pid(), true)])
+        );
+        drop(state);
+        target.kill().unwrap();
+        target.wait().unwrap();
+    }
+}
+
+fn root_of_a_user_namespace_may_not_watch() {
+    let broker = Running::new();
+    let mut target = Command::new("sleep").arg("100").spawn().unwrap();
+    let mut command = command("client", &[broker.path.to_str().unwrap()]);
+    command.uid(NOBODY).gid(NOBODY);
+    // SAFETY: unshare is async-signal-safe. After it the child has all
+    // capabilities, in a namespace of its own.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::unshare(libc::CLONE_NEWUSER) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // The exec would take the capabilities away again, since nobody is
+            // mapped to root: keep them as ambient ones.
+            let mut sets = rustix::thread::capabilities(None)?;
+            sets.inheritable = sets.permitted;
+            rustix::thread::set_capabilities(None, sets)?;
+            for capability in [
+                rustix::thread::CapabilitySet::PERFMON,
+                rustix::thread::CapabilitySet::SYS_ADMIN,
+            ] {
+                rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+            }
+            Ok(())
+        });
+    }
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            print!("(user namespaces are refused here: {error}; NOT RUN) ");
+            target.kill().unwrap();
+            target.wait().unwrap();
+            return;
+        }
+    };
+    let mut child = child;
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    let mut inside = Helper { child, lines };
+    let status = std::fs::read_to_string(format!("/proc/{}/status", inside.pid())).unwrap();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:\t"))
+        .unwrap();
+    let effective = u64::from_str_radix(effective, 16).unwrap();
+    assert_ne!(
+        effective & (1 << 38),
+        0,
+        "it does look privileged: {effective:x}"
+    );
+    assert_eq!(inside.ask(DEBOX_MSG_ACCOUNT, 0, 0).0, 0);
+    let (status, _, text) = inside.ask(DEBOX_MSG_WATCH, 0, target.id() as i32);
+    assert_eq!(status, -libc::EPERM);
+    assert!(text.contains("user namespace"), "{text}");
+    target.kill().unwrap();
+    target.wait().unwrap();
+}
+
+fn credentials_cannot_be_forged() {
+    let broker = Running::new();
+    let path = broker.path.to_str().unwrap();
+    let me = std::process::id().to_string();
+    for (pid, uid) in [(me.as_str(), "65534"), (me.as_str(), "0")] {
+        let mut command = command("forger", &[path, pid, uid]);
+        command.uid(NOBODY).gid(NOBODY);
+        let mut forger = Helper::start(command);
+        assert_eq!(
+            forger.line(),
+            libc::EPERM.to_string(),
+            "the kernel refuses it"
+        );
+    }
+    assert_eq!(broker.kernel.state().created, 0);
+}
+
+fn privileged_heirs_stay_out_of_a_users_account() {
+    for config in proofs() {
+        let broker = Running::with(config, FakeKernel::new());
+        // A connection and account of nobody's, then in root's hands: as a
+        // set-user-id program would inherit them.
+        let client = broker.client();
+        // SAFETY: a raw setresuid changes this thread only, and is undone below.
+        let become_user = |uid: u32| unsafe {
+            assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, 0), 0);
+        };
+        become_user(NOBODY);
+        let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+        become_user(0);
+        assert_eq!(reply.status, 0, "{}", reply.text());
+        // The account was opened by a process whose saved uid is root's, so
+        // what counts is that the message said nobody.
+        assert_eq!(
+            broker.kernel.state().accounts.values().next().unwrap().uid,
+            NOBODY
+        );
+        let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0));
+        assert_eq!(reply.status, -libc::EPERM, "{}", reply.text());
+        assert!(
+            reply.text().contains("who opened the account"),
+            "{}",
+            reply.text()
+        );
+        let mut target = Command::new("sleep").arg("100").spawn().unwrap();
+        let (reply, _) = client.ask(&debox_request::watch(target.id() as i32, 0));
+        assert_eq!(reply.status, -libc::EPERM, "{}", reply.text());
+        assert!(reply.text().contains("of your own"), "{}", reply.text());
+        target.kill().unwrap();
+        target.wait().unwrap();
+        assert!(
+            broker
+                .kernel
+                .state()
+                .accounts
+                .values()
+                .all(|a| a.joins.is_empty())
+        );
+        // Another process of root's, which inherits the socket: the same.
+        let mut command = command("client", &["-"]);
+        inherit(&mut command, &client.0);
+        assert_eq!(
+            Helper::start(command).ask(DEBOX_MSG_JOIN, 0, 0).0,
+            -libc::EPERM
+        );
+        let mut command = self::command("client", &["-"]);
+        inherit(&mut command, &client.0);
+        command.uid(NOBODY).gid(NOBODY);
+        assert_eq!(
+            Helper::start(command).ask(DEBOX_MSG_JOIN, 0, 0).0,
+            0,
+            "nobody's own may join"
+        );
+    }
+}
+
+fn one_user_cannot_take_it_all() {
+    let shares = |connections, segments, accounts| Shares {
+        connections,
+        segments,
+        accounts,
+    };
+    let limits = Limits {
+        total: shares(40, 30, 4),
+        per_uid: shares(20, 10, 1),
+        reserved_for_root: shares(5, 5, 1),
+        segments_per_process: 100,
+        ..Limits::default()
+    };
+    let broker = Running::with(
+        Config {
+            limits,
+            ..Config::default()
+        },
+        FakeKernel::new(),
+    );
+    let path = broker.path.to_str().unwrap();
+    let mut gluttons = Vec::new();
+    for (uid, share) in [(NOBODY, 10), (1234, 10), (1235, 5)] {
+        let mut command = command("glutton", &[path]);
+        command.uid(uid).gid(uid);
+        let mut glutton = Helper::start(command);
+        let line = glutton.line();
+        assert!(
+            line.starts_with(&format!("{share} -{} ", libc::ENOSPC)),
+            "{line}"
+        );
+        gluttons.push(glutton);
+    }
+    // 25 of 30 are taken, the last 5 are root's.
+    let mut root = Helper::start(command("glutton", &[path]));
+    let line = root.line();
+    assert!(line.starts_with(&format!("5 -{} ", libc::ENOSPC)), "{line}");
+    drop(root);
+    drop(gluttons);
+    broker.kernel.wait_held((0, 0));
+    broker.serves_well();
+}
+
+// ------------------------------------------------------- the real deboxd
+
+fn deboxd() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_deboxd"))
+}
+
+/// A datagram socket that plays the service manager.
+struct Manager {
+    socket: std::os::unix::net::UnixDatagram,
+    name: String,
+}
+
+impl Manager {
+    fn new(dir: &Path, name: &str) -> Self {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixDatagram};
+        let (address, name) = match name.strip_prefix('@') {
+            Some(rest) => (
+                SocketAddr::from_abstract_name(rest).unwrap(),
+                name.to_owned(),
+            ),
+            None => {
+                let path = dir.join(name);
+                (
+                    SocketAddr::from_pathname(&path).unwrap(),
+                    path.to_str().unwrap().to_owned(),
+                )
+            }
+        };
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        socket
+            .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+            .unwrap();
+        Self { socket, name }
+    }
+
+    fn state(&self) -> String {
+        let mut buffer = [0; 256];
+        let length = self
+            .socket
+            .recv(&mut buffer)
+            .expect("a message of deboxd's");
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+}
+
+/// A deboxd that does not outlive a test that fails.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn terminate(
+    Daemon(child): &mut Daemon,
+    signal: rustix::process::Signal,
+) -> std::process::ExitStatus {
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+    child.wait().unwrap()
+}
+
+fn serves_for_real(path: &Path) {
+    let client = Client::connect(path);
+    let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+    assert!(reply.threads >= 1);
+    assert_ne!(reply.features & DEBOX_FEATURE_SLEEPS, 0);
+    // The real record map can be read and not be written, the control map both.
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let size = DEBOX_PAGE_SIZE * DEBOX_SEGMENT_SLOTS;
+    for (fd, protection, allowed) in [
+        (&fds[0], ProtFlags::READ, true),
+        (&fds[0], ProtFlags::READ | ProtFlags::WRITE, false),
+        (&fds[1], ProtFlags::READ | ProtFlags::WRITE, true),
+        (&fds[2], ProtFlags::READ | ProtFlags::WRITE, false),
+    ] {
+        // SAFETY: a new mapping, unmapped at once, never looked into.
+        unsafe {
+            let map = mmap(
+                std::ptr::null_mut(),
+                size,
+                protection,
+                MapFlags::SHARED,
+                fd,
+                0,
+            );
+            assert_eq!(map.is_ok(), allowed, "{protection:?}: {map:?}");
+            if let Ok(map) = map {
+                munmap(map, size).unwrap();
+            }
+        }
+    }
+    let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, DEBOX_REQ_BOUNDARY));
+    assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0));
+    assert_eq!(reply.status, 0, "{}", reply.text());
+    assert!(reply.threads >= 1);
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_STATUS, 0));
+    assert_eq!((reply.slots_used, reply.accounts_used), (32, 1));
+    drop(client);
+    wait_for("deboxd to detach", || {
+        let (reply, _) = Client::connect(path).ask(&debox_request::new(DEBOX_MSG_STATUS, 0));
+        (reply.slots_used, reply.accounts_used, reply.features) == (0, 0, 0)
+    });
+}
+
+fn deboxd_starts_serves_and_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run/debox.sock");
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let manager = Manager::new(dir.path(), &format!("notify-{}", signal.as_raw()));
+        let mut child = Daemon::start(
+            deboxd()
+                .arg("--socket")
+                .arg(&path)
+                .env("NOTIFY_SOCKET", &manager.name),
+        );
+        assert_eq!(manager.state(), "READY=1");
+        serves_for_real(&path);
+        let second = deboxd().arg("--socket").arg(&path).output().unwrap();
+        assert!(!second.status.success());
+        let text = String::from_utf8(second.stderr).unwrap();
+        assert!(
+            text.contains(&format!("another broker (process {})", child.id())),
+            "{text}"
+        );
+        // It keeps five capabilities at most.
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        for set in ["CapPrm", "CapEff", "CapBnd"] {
+            let value = status
+                .lines()
+                .find_map(|line| line.strip_prefix(set)?.strip_prefix(":\t"))
+                .unwrap();
+            let value = u64::from_str_radix(value, 16).unwrap();
+            assert!(value.count_ones() <= 5, "{set} {value:x}");
+        }
+        // Reading rules anew is no reason to stop.
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+        serves_for_real(&path);
+        assert!(terminate(&mut child, signal).success());
+        assert_eq!(manager.state(), "STOPPING=1");
+        assert!(!path.exists(), "the socket file is gone");
+    }
+    // Killed, it leaves a socket file; the next one replaces it.
+    let manager = Manager::new(dir.path(), "@debox-broker-test-notify");
+    let mut child = Daemon::start(
+        deboxd()
+            .arg("--socket")
+            .arg(&path)
+            .env("NOTIFY_SOCKET", &manager.name),
+    );
+    assert_eq!(manager.state(), "READY=1");
+    terminate(&mut child, rustix::process::Signal::KILL);
+    assert!(path.exists());
+    let mut child = Daemon::start(
+        deboxd()
+            .arg("--socket")
+            .arg(&path)
+            .env("NOTIFY_SOCKET", &manager.name),
+    );
+    assert_eq!(manager.state(), "READY=1");
+    serves_for_real(&path);
+    assert!(terminate(&mut child, rustix::process::Signal::TERM).success());
+}
+
+fn deboxd_takes_systemds_socket() {
+    use rustix::net::*;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let socket = |kind| {
+        let fd = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let _ = std::fs::remove_file(&path);
+        bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        // As in the unit file: PassCredentials=yes.
+        sockopt::set_socket_passcred(&fd, true).unwrap();
+        listen(&fd, 16).unwrap();
+        fd
+    };
+    // LISTEN_PID has to name the process itself, so a shell sets it and execs.
+    let start = |fd: &OwnedFd, notify: &str| {
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\"")
+            .arg(env!("CARGO_BIN_EXE_deboxd"))
+            .env("NOTIFY_SOCKET", notify);
+        inherit(&mut command, fd);
+        command
+    };
+    let manager = Manager::new(dir.path(), "notify");
+    let fd = socket(SocketType::SEQPACKET);
+    // Asked before the broker is there, as socket activation allows.
+    let early = Client::connect(&path);
+    early
+        .send(debox_request::new(DEBOX_MSG_STATUS, 0).as_bytes())
+        .unwrap();
+    let mut child = Daemon::start(&mut start(&fd, &manager.name));
+    assert_eq!(manager.state(), "READY=1");
+    assert_eq!(early.reply().0.status, 0);
+    serves_for_real(&path);
+    assert!(terminate(&mut child, rustix::process::Signal::TERM).success());
+    assert!(path.exists(), "the socket file is systemd's to remove");
+
+    let wrong = socket(SocketType::STREAM);
+    let output = start(&wrong, &manager.name).output().unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("ListenSequentialPacket="), "{text}");
+}
+
+fn deboxd_without_privileges_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o777),
+    )
+    .unwrap();
+    let copy = dir.path().join("deboxd");
+    std::fs::copy(env!("CARGO_BIN_EXE_deboxd"), &copy).unwrap();
+    let output = Command::new(&copy)
+        .arg("--socket")
+        .arg(dir.path().join("sock"))
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("lacks CAP_BPF and CAP_PERFMON") && text.contains("setcap"),
+        "{text}"
+    );
+    assert!(!dir.path().join("sock").exists());
+    // The library says the same, as a type.
+    let error = std::thread::spawn(|| {
+        rustix::thread::set_capabilities(
+            None,
+            rustix::thread::CapabilitySets {
+                effective: rustix::thread::CapabilitySet::empty(),
+                permitted: rustix::thread::CapabilitySet::empty(),
+                inheritable: rustix::thread::CapabilitySet::empty(),
+            },
+        )
+        .unwrap();
+        debox_broker::Private::start(debox_broker::PrivateOptions::default()).err()
+    })
+    .join()
+    .unwrap();
+    assert!(
+        matches!(error, Some(BrokerError::NotPermitted { .. })),
+        "{error:?}"
+    );
+}

@@ -1,0 +1,812 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does every message get what the protocol promises, and every malformed one a
+//! refusal that says what to do?
+
+mod common;
+
+use common::*;
+use debox_abi::*;
+use debox_broker::{Config, KernelError, Limits, NewStack, SenderProof, Shares};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+fn me() -> u32 {
+    std::process::id()
+}
+
+/// Either way of telling who sent a message must do.
+fn both_proofs(test: impl Fn(Config)) {
+    for proof in [SenderProof::StartTime, SenderProof::MessagePidfd] {
+        test(Config {
+            sender_proof: Some(proof),
+            ..Config::default()
+        });
+    }
+}
+
+struct View {
+    base: *mut std::ffi::c_void,
+    size: usize,
+}
+
+impl View {
+    fn new(fd: &OwnedFd, size: usize) -> Self {
+        // SAFETY: a new mapping.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                size,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .unwrap();
+        Self { base, size }
+    }
+    fn shared(&self) -> debox_shared {
+        // SAFETY: mapped for at least a page.
+        unsafe { self.base.cast::<debox_shared>().read_volatile() }
+    }
+    fn site(&self, id: usize) -> Option<debox_site> {
+        // SAFETY: the whole table is mapped.
+        unsafe {
+            debox_site::load(
+                self.base
+                    .byte_add(DEBOX_PAGE_SIZE)
+                    .cast::<debox_site>()
+                    .add(id),
+            )
+        }
+    }
+    fn alive_word(&self) -> u32 {
+        let offset = self.shared().alive_offset as usize;
+        assert!(offset + 4 <= DEBOX_PAGE_SIZE);
+        // SAFETY: in the first page.
+        unsafe { self.base.byte_add(offset).cast::<u32>().read_volatile() }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: ours, and no reference into it lives.
+        unsafe { munmap(self.base, self.size) }.unwrap();
+    }
+}
+
+/// No way leads to writable memory behind this descriptor.
+fn assert_unwritable(fd: &OwnedFd) {
+    assert!(rustix::io::pwrite(fd, b"x", 0).is_err());
+    assert!(rustix::fs::ftruncate(fd, 0).is_err());
+    let reopened = rustix::fs::open(
+        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd)),
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
+    let descriptors = [Some(fd.as_fd()), reopened.as_ref().ok().map(|f| f.as_fd())];
+    for fd in descriptors.into_iter().flatten() {
+        // SAFETY: a new mapping; expected to be refused.
+        let writable = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                4096,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        };
+        assert!(writable.is_err());
+        assert!(rustix::io::pwrite(fd, b"x", 0).is_err());
+    }
+    let view = View::new(fd, 4096);
+    // SAFETY: the range is mapped; expected to be refused.
+    let upgraded = unsafe {
+        rustix::mm::mprotect(
+            view.base,
+            4096,
+            rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE,
+        )
+    };
+    assert!(upgraded.is_err());
+}
+
+#[test]
+fn slots_are_the_senders_own() {
+    both_proofs(|config| {
+        let broker = Running::with(config, FakeKernel::new());
+        let client = broker.client();
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_SLOTS, DEBOX_REQ_BOUNDARY));
+        assert_eq!(reply.status, 0, "{}", reply.text());
+        assert_eq!(reply.slots as usize, DEBOX_SEGMENT_SLOTS);
+        assert_eq!(reply.threads, 3);
+        assert_eq!(reply.features, FEATURES);
+        assert_eq!(fds.len(), 3);
+        for map in &fds[..2] {
+            assert_eq!((mark_of(map) >> 32) as u32, me());
+        }
+        assert_eq!(
+            View::new(&fds[2], DEBOX_SHARED_SIZE).shared().magic,
+            DEBOX_SHARED_MAGIC
+        );
+        let held: Vec<_> = broker.kernel.state().segments.values().cloned().collect();
+        assert_eq!(
+            held,
+            [FakeSegment {
+                tgid: me(),
+                uid: rustix::process::getuid().as_raw(),
+                boundary: true
+            }]
+        );
+        drop(client);
+        broker.kernel.wait_held((0, 0));
+    });
+}
+
+#[test]
+fn shared_memory_says_who_lives_and_nobody_else_can_write_it() {
+    let mut broker = Running::new();
+    let client = broker.client();
+    let (_, fds) = client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    assert_unwritable(&fds[2]);
+    let view = View::new(&fds[2], DEBOX_SHARED_SIZE);
+    let shared = view.shared();
+    assert_eq!(shared.magic, DEBOX_SHARED_MAGIC);
+    assert_eq!(shared.abi_version, DEBOX_ABI_VERSION);
+    assert_eq!(shared.broker_pid, me());
+    assert_eq!(shared.site_entry_size as usize, size_of::<debox_site>());
+    assert_eq!(shared.features, FEATURES);
+    let word = view.alive_word();
+    assert_ne!(word & 0x3fff_ffff, 0);
+    assert_eq!(word & 0x4000_0000, 0);
+    let thread = format!("/proc/self/task/{}", word & 0x3fff_ffff);
+    assert!(
+        std::path::Path::new(&thread).exists(),
+        "the word holds the broker's thread id"
+    );
+    broker.stop();
+    assert_eq!(view.alive_word(), 0, "an orderly end leaves the word empty");
+}
+
+#[test]
+fn accounts_take_the_joiners() {
+    both_proofs(|config| {
+        let broker = Running::with(config, FakeKernel::new());
+        let client = broker.client();
+        let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0));
+        assert_eq!(reply.status, -libc::ENOENT);
+        assert!(
+            reply.text().contains("DEBOX_MSG_ACCOUNT first"),
+            "{}",
+            reply.text()
+        );
+
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, DEBOX_REQ_BOUNDARY));
+        assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+        assert_eq!((reply.cpus, reply.cpu_stride), (2, 463_872));
+
+        let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+        assert_eq!(reply.status, -libc::EEXIST);
+
+        for (flags, follow) in [(0, true), (DEBOX_REQ_NOFOLLOW, false)] {
+            let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_JOIN, flags));
+            assert_eq!(
+                (reply.status, reply.threads, fds.len()),
+                (0, 5, 0),
+                "{}",
+                reply.text()
+            );
+            let state = broker.kernel.state();
+            let account = state.accounts.values().next().unwrap();
+            assert_eq!(account.joins.last(), Some(&(me(), follow)));
+            assert!(account.boundary);
+        }
+        drop(client);
+        broker.kernel.wait_held((0, 0));
+    });
+}
+
+#[test]
+fn status_counts() {
+    let broker = Running::new();
+    let client = broker.client();
+    client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let (reply, fds) = broker
+        .client()
+        .ask(&debox_request::new(DEBOX_MSG_STATUS, 0));
+    assert!(fds.is_empty());
+    assert_eq!(reply.status, 0);
+    assert_eq!((reply.slots_used, reply.accounts_used), (64, 1));
+    assert_eq!(
+        (reply.site_walks, reply.site_hits, reply.site_mismatches),
+        (11, 22, 33)
+    );
+}
+
+#[test]
+fn watch_wants_a_process() {
+    let broker = Running::new();
+    let client = broker.client();
+    if !rustix::process::getuid().is_root() {
+        let (reply, _) = client.ask(&debox_request::watch(1, 0));
+        assert_eq!(reply.status, -libc::EPERM);
+        return;
+    }
+    let mut child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let (reply, _) = client.ask(&debox_request::watch(pid as i32, 0));
+    assert_eq!(
+        reply.status,
+        -libc::ENOENT,
+        "no account yet: {}",
+        reply.text()
+    );
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let (reply, _) = client.ask(&debox_request::watch(pid as i32, DEBOX_REQ_NOFOLLOW));
+    assert_eq!((reply.status, reply.threads), (0, 5), "{}", reply.text());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (reply, _) = client.ask(&debox_request::watch(pid as i32, 0));
+    assert_eq!(reply.status, -libc::ESRCH);
+    assert!(
+        reply.text().contains(&format!("no process {pid}")),
+        "{}",
+        reply.text()
+    );
+    // A kernel thread (its parent is 2) makes no system calls.
+    let kernel_thread = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok())
+        .find(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+                stat.rsplit(") ").next().unwrap_or("").split(' ').nth(1) == Some("2")
+            })
+        });
+    match kernel_thread {
+        Some(pid) => {
+            let (reply, _) = client.ask(&debox_request::watch(pid, 0));
+            assert_eq!(reply.status, -libc::EINVAL, "{}", reply.text());
+        }
+        None => eprintln!("kernel threads are not visible here (PID namespace): not tried"),
+    }
+    let state = broker.kernel.state();
+    assert_eq!(
+        state.accounts.values().next().unwrap().joins,
+        [(pid, false)]
+    );
+}
+
+#[test]
+fn malformed_requests_are_refused_with_a_remedy() {
+    let good = debox_request::new(DEBOX_MSG_SLOTS, 0);
+    let with = |change: &dyn Fn(&mut debox_request)| {
+        let mut request = good;
+        change(&mut request);
+        request.as_bytes().to_vec()
+    };
+    // (what, bytes, errno, a word of the text, the connection goes on)
+    let cases: Vec<(&str, Vec<u8>, i32, &str, bool)> = vec![
+        ("empty", vec![], libc::EBADMSG, "too short", false),
+        ("3 bytes", vec![64, 0, 0], libc::EBADMSG, "too short", false),
+        (
+            "7 bytes",
+            vec![64, 0, 0, 0, 1, 0, 0],
+            libc::EBADMSG,
+            "too short",
+            false,
+        ),
+        (
+            "header only",
+            good.as_bytes()[..16].to_vec(),
+            libc::EMSGSIZE,
+            "64 bytes",
+            false,
+        ),
+        (
+            "one byte short",
+            good.as_bytes()[..63].to_vec(),
+            libc::EMSGSIZE,
+            "64 bytes",
+            false,
+        ),
+        (
+            "one byte long",
+            [good.as_bytes(), &[0]].concat(),
+            libc::EMSGSIZE,
+            "has 65",
+            false,
+        ),
+        (
+            "100 KB",
+            [good.as_bytes(), &vec![0; 100_000]].concat(),
+            libc::EMSGSIZE,
+            "has 100064",
+            false,
+        ),
+        (
+            "size 0",
+            with(&|r| r.size = 0),
+            libc::EMSGSIZE,
+            "says 0",
+            false,
+        ),
+        (
+            "size 65",
+            with(&|r| r.size = 65),
+            libc::EMSGSIZE,
+            "says 65",
+            false,
+        ),
+        (
+            "version 0",
+            with(&|r| r.version = 0),
+            libc::EPROTONOSUPPORT,
+            "version 0",
+            false,
+        ),
+        (
+            "version 2",
+            with(&|r| r.version = 2),
+            libc::EPROTONOSUPPORT,
+            "same release",
+            false,
+        ),
+        (
+            "type 0",
+            with(&|r| r.kind = 0),
+            libc::EOPNOTSUPP,
+            "not known",
+            true,
+        ),
+        (
+            "type 66",
+            with(&|r| r.kind = 66),
+            libc::EOPNOTSUPP,
+            "not known",
+            true,
+        ),
+        (
+            "type 2^32-1",
+            with(&|r| r.kind = u32::MAX),
+            libc::EOPNOTSUPP,
+            "not known",
+            true,
+        ),
+        (
+            "unknown flag",
+            with(&|r| r.flags = 4),
+            libc::EINVAL,
+            "flags 0x4",
+            true,
+        ),
+        (
+            "another type's flag",
+            with(&|r| r.flags = DEBOX_REQ_NOFOLLOW),
+            libc::EINVAL,
+            "flags 0x2",
+            true,
+        ),
+        (
+            "flag for STATUS",
+            with(&|r| {
+                r.kind = DEBOX_MSG_STATUS;
+                r.flags = 1
+            }),
+            libc::EINVAL,
+            "flags 0x1",
+            true,
+        ),
+        (
+            "reserved",
+            with(&|r| r.reserved[10] = 1),
+            libc::EINVAL,
+            "reserved",
+            true,
+        ),
+        (
+            "pid for SLOTS",
+            with(&|r| r.pid = 1),
+            libc::EINVAL,
+            "pid is 1",
+            true,
+        ),
+        (
+            "WATCH 0",
+            with(&|r| r.kind = DEBOX_MSG_WATCH),
+            libc::EINVAL,
+            "pid 0",
+            true,
+        ),
+        (
+            "WATCH -1",
+            with(&|r| {
+                r.kind = DEBOX_MSG_WATCH;
+                r.pid = -1
+            }),
+            libc::EINVAL,
+            "pid -1",
+            true,
+        ),
+        (
+            "WATCH of no process",
+            with(&|r| {
+                r.kind = DEBOX_MSG_WATCH;
+                r.pid = i32::MAX
+            }),
+            if rustix::process::getuid().is_root() {
+                libc::ENOENT
+            } else {
+                libc::EPERM
+            },
+            "",
+            true,
+        ),
+    ];
+    let broker = Running::new();
+    for (what, bytes, errno, word, goes_on) in cases {
+        let client = broker.client();
+        client.send(&bytes).unwrap();
+        let (reply, fds) = client.reply();
+        assert_eq!(reply.status, -errno, "{what}: {}", reply.text());
+        assert!(reply.text().contains(word), "{what}: {}", reply.text());
+        assert!(reply.text().len() < 255, "{what}: the text fits");
+        assert!(fds.is_empty());
+        if bytes.len() >= 12 {
+            assert_eq!(reply.kind.to_ne_bytes(), bytes[8..12], "{what}");
+        }
+        if goes_on {
+            let (reply, fds) = client.ask(&good);
+            assert_eq!(
+                (reply.status, fds.len()),
+                (0, 3),
+                "after {what}: {}",
+                reply.text()
+            );
+        } else {
+            assert!(client.closed(), "{what} ends the connection");
+        }
+    }
+    broker.kernel.wait_held((0, 0));
+    broker.serves_well();
+}
+
+#[test]
+fn smuggled_descriptors_are_closed() {
+    both_proofs(|config| {
+        let broker = Running::with(config, FakeKernel::new());
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let good = debox_request::new(DEBOX_MSG_SLOTS, 0);
+        for count in [1, 2, 5, 100, 253] {
+            let client = broker.client();
+            client
+                .send_with(good.as_bytes(), &vec![writer.as_fd(); count])
+                .unwrap();
+            let (reply, fds) = client.reply();
+            assert_eq!(reply.status, -libc::EPROTO, "{}", reply.text());
+            assert!(reply.text().contains("descriptors"), "{}", reply.text());
+            assert!(fds.is_empty());
+            assert!(client.closed());
+        }
+        // In a packet that nobody reads, too: the broker may be quicker and
+        // close first, so it is tried often.
+        for _ in 0..50 {
+            let client = broker.client();
+            client.send(&[1]).unwrap();
+            match client.send_with(good.as_bytes(), &[writer.as_fd()]) {
+                Ok(_) | Err(rustix::io::Errno::PIPE) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        broker.serves_well();
+        // With our own copy gone, every copy must be: the pipe reads as ended.
+        drop(writer);
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        wait_for("the last copy of the pipe to be closed", || {
+            matches!(rustix::io::read(&reader, &mut [0u8; 1]), Ok(0))
+        });
+    });
+}
+
+#[test]
+fn what_the_kernel_side_refuses_is_told() {
+    let broker = Running::new();
+    let client = broker.client();
+    for kind in [DEBOX_MSG_SLOTS, DEBOX_MSG_ACCOUNT] {
+        broker.kernel.state().fail_next = Some(KernelError::new(libc::EPERM, "needs CAP_BPF"));
+        let (reply, fds) = client.ask(&debox_request::new(kind, 0));
+        assert_eq!(
+            (reply.status, reply.text(), fds.len()),
+            (-libc::EPERM, "needs CAP_BPF", 0)
+        );
+    }
+    broker.kernel.wait_held((0, 0));
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    assert_eq!(reply.status, 0, "the connection goes on");
+}
+
+#[test]
+fn limits_are_kept_and_told() {
+    let shares = |connections, segments, accounts| Shares {
+        connections,
+        segments,
+        accounts,
+    };
+    let limits = Limits {
+        total: shares(4, 5, 2),
+        per_uid: shares(4, 5, 2),
+        reserved_for_root: shares(0, 0, 0),
+        segments_per_process: 3,
+        ..Limits::default()
+    };
+    let broker = Running::with(
+        Config {
+            limits,
+            ..Config::default()
+        },
+        FakeKernel::new(),
+    );
+    let slots = debox_request::new(DEBOX_MSG_SLOTS, 0);
+    let (a, b, c) = (broker.client(), broker.client(), broker.client());
+    // Per process, over all connections.
+    for client in [&a, &b, &c] {
+        assert_eq!(client.ask(&slots).0.status, 0);
+    }
+    let (reply, fds) = a.ask(&slots);
+    assert_eq!((reply.status, fds.len()), (-libc::ENOSPC, 0));
+    assert!(
+        reply.text().contains("the limit of one process is 3"),
+        "{}",
+        reply.text()
+    );
+    drop(c);
+    broker.kernel.wait_held((2, 0));
+    assert_eq!(a.ask(&slots).0.status, 0);
+    // Accounts.
+    let account = debox_request::new(DEBOX_MSG_ACCOUNT, 0);
+    let c = broker.client();
+    assert_eq!(a.ask(&account).0.status, 0);
+    assert_eq!(b.ask(&account).0.status, 0);
+    let (reply, _) = c.ask(&account);
+    assert_eq!(reply.status, -libc::ENOSPC);
+    assert!(reply.text().contains("accounts open"), "{}", reply.text());
+    // Connections.
+    let d = broker.client();
+    assert_eq!(d.ask(&debox_request::new(DEBOX_MSG_STATUS, 0)).0.status, 0);
+    for _ in 0..50 {
+        let one_too_many = broker.client();
+        let (reply, _) = one_too_many.reply();
+        assert_eq!(reply.status, -libc::EUSERS, "{}", reply.text());
+        assert!(
+            reply.text().contains("connections open"),
+            "{}",
+            reply.text()
+        );
+        assert!(one_too_many.closed());
+    }
+    drop(d);
+    wait_for("room for a connection", || {
+        let client = broker.client();
+        client
+            .send(debox_request::new(DEBOX_MSG_STATUS, 0).as_bytes())
+            .is_ok()
+            && matches!(client.receive(), Answer::Reply(reply, _) if reply.status == 0)
+    });
+}
+
+#[test]
+fn silent_clients_are_closed_and_holders_are_not() {
+    let limits = Limits {
+        first_request: Duration::from_millis(200),
+        idle: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let broker = Running::with(
+        Config {
+            limits,
+            ..Config::default()
+        },
+        FakeKernel::new(),
+    );
+    let holder = broker.client();
+    assert_eq!(
+        holder.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0)).0.status,
+        0
+    );
+    let talker = broker.client();
+    assert_eq!(
+        talker
+            .ask(&debox_request::new(DEBOX_MSG_STATUS, 0))
+            .0
+            .status,
+        0
+    );
+    let silent = broker.client();
+    let babbler = broker.client();
+    let mut junk = debox_request::new(99, 0);
+    junk.pid = 1;
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_millis(150) {
+        assert_eq!(babbler.ask(&junk).0.status, -libc::EOPNOTSUPP);
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    // Invalid requests do not buy time.
+    for client in [&silent, &babbler] {
+        let (reply, _) = client.reply();
+        assert_eq!(reply.status, -libc::ETIMEDOUT);
+        assert!(client.closed());
+    }
+    let took = began.elapsed();
+    assert!(
+        took >= Duration::from_millis(150) && took < Duration::from_secs(5),
+        "{took:?}"
+    );
+    let (reply, _) = talker.reply();
+    assert_eq!(reply.status, -libc::ETIMEDOUT);
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(
+        holder
+            .ask(&debox_request::new(DEBOX_MSG_STATUS, 0))
+            .0
+            .status,
+        0
+    );
+    assert_eq!(broker.kernel.held(), (1, 0));
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped() {
+    let broker = Running::new();
+    let client = broker.client();
+    assert_eq!(
+        client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0)).0.status,
+        0
+    );
+    let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+    let mut sent = 0u32;
+    // Our send blocks only if the broker stops reading, which it must not.
+    while client.send(status.as_bytes()).is_ok() {
+        sent += 1;
+        assert!(sent < 1_000_000, "never dropped");
+    }
+    broker.kernel.wait_held((0, 0));
+    broker.serves_well();
+}
+
+#[test]
+fn half_closed_clients_still_get_their_reply() {
+    let broker = Running::new();
+    let client = broker.client();
+    client
+        .send(debox_request::new(DEBOX_MSG_STATUS, 0).as_bytes())
+        .unwrap();
+    rustix::net::shutdown(&client.0, rustix::net::Shutdown::Write).unwrap();
+    assert_eq!(client.reply().0.status, 0);
+    assert!(client.closed());
+}
+
+#[test]
+fn every_copy_of_the_socket_has_to_go() {
+    let broker = Running::new();
+    let client = broker.client();
+    client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let copy = rustix::io::fcntl_dupfd_cloexec(&client.0, 0).unwrap();
+    drop(client);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(broker.kernel.held(), (1, 1));
+    drop(copy);
+    broker.kernel.wait_held((0, 0));
+}
+
+fn sites_of(broker: &Running) {
+    let client = broker.client();
+    let (_, fds) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let view = View::new(&fds[2], DEBOX_SHARED_SIZE);
+    let stack = |id, frame| NewStack {
+        id,
+        frames: vec![frame, 0xffff_ffff_8100_0000],
+    };
+    broker
+        .kernel
+        .announce(vec![stack(9, 1), stack(4, 1), stack(5, 2)]);
+    wait_for("three sites", || {
+        [4, 5, 9].iter().all(|&id| view.site(id).is_some())
+    });
+    let site = view.site(9).unwrap();
+    assert_eq!(
+        (
+            site.label(),
+            site.function(),
+            site.file(),
+            site.line,
+            site.offset,
+            site.merged,
+            site.flags
+        ),
+        ("pipe-read", "pipe_read", "fs/pipe.c", 345, 7, 4, 0)
+    );
+    assert_eq!(view.site(4).unwrap().merged, 4);
+    let plain = view.site(5).unwrap();
+    assert_eq!((plain.merged, plain.flags), (5, DEBOX_SITE_FLAG_UNLABELLED));
+    assert_eq!((plain.file(), plain.line), ("", 0));
+    assert!(view.site(0).is_none());
+    assert_eq!(view.shared().site_count, 10);
+    wait_for("the kernel side to be told", || {
+        broker.kernel.state().merged.len() == 3
+    });
+    assert_eq!(broker.kernel.state().merged, [(4, 4), (5, 5), (9, 4)]);
+
+    // A name that is an address, a number that is taken, one out of range.
+    broker.kernel.announce(vec![
+        stack(12, 0xffff_ffff_8123_4567),
+        stack(4, 2),
+        stack(DEBOX_SITES_MAX as u32, 1),
+        stack(u32::MAX, 1),
+        stack(DEBOX_SITES_MAX as u32 - 1, 1),
+    ]);
+    wait_for("the last site", || view.site(DEBOX_SITES_MAX - 1).is_some());
+    let hidden = view.site(12).unwrap();
+    assert_eq!(
+        (hidden.label(), hidden.function()),
+        ("[unknown]", "[unknown]")
+    );
+    assert_eq!(
+        view.site(4).unwrap().label(),
+        "pipe-read",
+        "a published site never changes"
+    );
+    // SAFETY: the whole mapping is readable.
+    let bytes = unsafe { std::slice::from_raw_parts(view.base.cast::<u8>(), DEBOX_SHARED_SIZE) };
+    for window in bytes.windows(4) {
+        assert_ne!(
+            window,
+            0xffff_ffff_u32.to_ne_bytes(),
+            "half of a kernel address"
+        );
+    }
+}
+
+#[test]
+fn new_stacks_become_sites() {
+    sites_of(&Running::new());
+}
+
+#[test]
+fn new_stacks_are_fetched_where_they_are_not_announced() {
+    sites_of(&Running::with(Config::default(), FakeKernel::mute()));
+}
+
+#[test]
+fn private_broker_serves_and_goes() {
+    let kernel = FakeKernel::new();
+    let made = kernel.clone();
+    let private = debox_broker::Private::start_with(move || Ok((made, FakeResolver))).unwrap();
+    let path = private.socket_path().to_owned();
+    let client = Client::connect(&path);
+    assert_eq!(
+        client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0)).0.status,
+        0
+    );
+    private.stop().unwrap();
+    kernel.wait_held((0, 0));
+    assert!(client.closed());
+    assert!(!path.parent().unwrap().exists());
+}
+
+#[test]
+fn private_broker_that_cannot_start_says_why() {
+    let error = debox_broker::Private::start_with(|| -> Result<(FakeKernel, FakeResolver), _> {
+        Err(KernelError::new(libc::EPERM, "needs CAP_BPF").into())
+    })
+    .err()
+    .expect("refused");
+    assert_eq!(error.to_string(), "needs CAP_BPF");
+    assert_eq!(error.errno(), libc::EPERM);
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which conditions does the kernel side get, and what belongs to each?
+
+use super::action::Action;
+use super::args::ActArgs;
+use crate::connection::AccountView;
+use crate::error::Error;
+use ::debox_condition::{Expression, Number, Part, Predicate, TextField, compile, underline};
+use debox_abi::debox_condition as Condition;
+use debox_abi::*;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Everything that --on and --do ask for, checked.
+pub struct Plan {
+    pub watches: Vec<Watch>,
+    pub slots: Vec<Slot>,
+    /// Instead of standard error.
+    pub log: Option<(File, PathBuf)>,
+}
+
+/// One --on.
+pub struct Watch {
+    pub expression: Expression,
+    pub parts: Vec<Part>,
+    pub actions: Vec<Planned>,
+}
+
+impl Watch {
+    pub fn asks_caller(&self) -> bool {
+        self.expression.tests().iter().any(|test| {
+            matches!(
+                test.predicate,
+                Predicate::Text {
+                    field: TextField::Caller,
+                    ..
+                }
+            )
+        })
+    }
+}
+
+/// One --do.
+pub struct Planned {
+    pub action: Action,
+    /// 0: without limit.
+    pub limit: u64,
+    pub every_ns: u64,
+}
+
+/// One of the kernel side's conditions. Signals have their own, as they are
+/// limited on their own.
+pub struct Slot {
+    pub watch: usize,
+    pub part: usize,
+    pub signal: bool,
+    pub condition: Box<Condition>,
+}
+
+/// The labels that rules give, for hints.
+fn labels(extra: Option<&Path>) -> Vec<String> {
+    let extra: Vec<PathBuf> = extra.map(Path::to_path_buf).into_iter().collect();
+    // Bad rules are the broker's to complain about.
+    let rules =
+        debox_symbol::Rules::load(&extra).unwrap_or_else(|_| debox_symbol::Rules::builtin());
+    rules.iter().map(|rule| rule.label.clone()).collect()
+}
+
+fn indented(text: &str) -> String {
+    text.replace('\n', "\n    ")
+}
+
+impl Plan {
+    /// Refuses what makes no sense before anything starts; None: nothing is
+    /// asked for.
+    pub fn new(args: &ActArgs, label_rules: Option<&Path>) -> Result<Option<Self>, Error> {
+        if args.rules.is_empty() {
+            return Ok(None);
+        }
+        let mut watches = Vec::new();
+        let mut slots = Vec::new();
+        for rule in &args.rules {
+            let expression = Expression::parse(&rule.on)
+                .map_err(|error| Error::Usage(format!("--on: {}", error.render(&rule.on))))?;
+            let known = labels(label_rules);
+            for (at, length, name, near) in
+                expression.labels_unknown(known.iter().map(String::as_str))
+            {
+                let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
+                crate::say(&format!(
+                    "note: no rule gives the label {name}; it fits places without a rule only, whose label is \
+                     their function.{near}\n{}",
+                    underline(&rule.on, at, length)
+                ));
+            }
+            let actions = rule
+                .actions
+                .iter()
+                .map(|args| {
+                    let action = Action::parse(&args.text)?;
+                    Ok(Planned {
+                        limit: args.limit.unwrap_or_else(|| action.limit()),
+                        every_ns: args.every.as_deref().map_or(Ok(0), every)?,
+                        action,
+                    })
+                })
+                .collect::<Result<Vec<_>, Error>>()?;
+            if actions
+                .iter()
+                .filter(|a| a.action.signal().is_some())
+                .count()
+                > 1
+            {
+                return Err(Error::Usage(format!(
+                    "--on '{}': a call can be followed by one signal, and {} send one each: keep one of them",
+                    rule.on,
+                    actions
+                        .iter()
+                        .filter(|a| a.action.signal().is_some())
+                        .map(|a| a.action.text())
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )));
+            }
+            let room = DEBOX_CONDITIONS_MAX - slots.len();
+            let signals = actions.iter().any(|a| a.action.signal().is_some());
+            let others = actions.iter().any(|a| a.action.signal().is_none());
+            let each = usize::from(signals) + usize::from(others);
+            let refused = |text: String| {
+                Error::Usage(format!(
+                    "--on: {}\n{}",
+                    indented(&text),
+                    underline(&rule.on, 0, rule.on.len())
+                ))
+            };
+            let compiled = compile(&expression, DEBOX_CONDITIONS_MAX)
+                .map_err(|error| refused(error.to_string()))?;
+            if compiled.parts.len() * each > room {
+                return Err(refused(format!(
+                    "it takes {} of the kernel side's {DEBOX_CONDITIONS_MAX} conditions{}, and {room} are left. \
+                     Use fewer '||', '!=' and --on",
+                    compiled.parts.len() * each,
+                    if each > 1 {
+                        " (signals need their own)"
+                    } else {
+                        ""
+                    },
+                )));
+            }
+            let late = compiled.late();
+            if signals && !late.is_empty() {
+                crate::say(&format!(
+                    "note: the kernel cannot judge {}: where that decides, the signal comes some milliseconds \
+                     after the call has returned",
+                    late.join(", ")
+                ));
+            }
+            for (part, compiled) in compiled.parts.iter().enumerate() {
+                for signal in [false, true] {
+                    let class: Vec<&Planned> = actions
+                        .iter()
+                        .filter(|a| a.action.signal().is_some() == signal)
+                        .collect();
+                    if !class.is_empty() {
+                        slots.push(Slot {
+                            watch: watches.len(),
+                            part,
+                            signal,
+                            condition: condition(compiled, &class),
+                        });
+                    }
+                }
+            }
+            watches.push(Watch {
+                expression,
+                parts: compiled.parts,
+                actions,
+            });
+        }
+        let log = args
+            .log
+            .as_ref()
+            .map(|path| {
+                File::create(path)
+                    .map(|file| (file, path.clone()))
+                    .map_err(|source| Error::Output {
+                        path: path.clone(),
+                        source,
+                    })
+            })
+            .transpose()?;
+        Ok(Some(Self {
+            watches,
+            slots,
+            log,
+        }))
+    }
+
+    pub fn has(&self, wanted: impl Fn(&Action) -> bool) -> bool {
+        self.watches
+            .iter()
+            .flat_map(|watch| &watch.actions)
+            .any(|planned| wanted(&planned.action))
+    }
+
+    pub fn dumps_core(&self) -> bool {
+        self.has(|action| *action == Action::Core)
+    }
+
+    /// Whether events need the program's stack.
+    pub fn wants_stacks(&self) -> bool {
+        let asks_caller = self.watches.iter().any(Watch::asks_caller);
+        asks_caller || self.has(|action| matches!(action, Action::Stack | Action::Exec(_)))
+    }
+
+    /// For the account's request.
+    pub fn request_flags(&self) -> u32 {
+        if self.wants_stacks() {
+            DEBOX_REQ_USER_STACKS
+        } else {
+            0
+        }
+    }
+
+    /// Before the first process joins.
+    pub fn install(&self, view: &mut AccountView) -> Result<(), Error> {
+        let Some(details) = &mut view.details else {
+            return Err(Error::Usage(
+                "--on needs calls to be counted in the kernel: leave out --wrap".into(),
+            ));
+        };
+        for (index, slot) in self.slots.iter().enumerate() {
+            details.control.condition_set(index, &slot.condition);
+        }
+        let stacks = if self.wants_stacks() {
+            DEBOX_DETAIL_EVENT_STACKS
+        } else {
+            0
+        };
+        let flags = details.control.flags() | DEBOX_DETAIL_EVENTS | stacks;
+        details.control.flags_set(flags);
+        Ok(())
+    }
+}
+
+fn every(text: &str) -> Result<u64, Error> {
+    // The language of conditions knows times.
+    let expression = Expression::parse(&format!("wall == {text}"));
+    let value = expression.ok().and_then(|e| match &e.tests()[..] {
+        [test] => match &test.predicate {
+            Predicate::Number(Number::Wall, ranges) => ranges.first().map(|(value, _)| *value),
+            _ => None,
+        },
+        _ => None,
+    });
+    value
+        .and_then(|value| u64::try_from(value).ok())
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "--every {text}: a time with its unit, such as 500ms or 1s"
+            ))
+        })
+}
+
+fn condition(part: &Part, class: &[&Planned]) -> Box<Condition> {
+    let mut condition = Condition::zeroed_box();
+    part.fill(&mut condition);
+    condition.flags |= DEBOX_CONDITION_ON | DEBOX_CONDITION_EVENT;
+    if !part.exact() {
+        // Not all that it picks is meant: limits are for user space.
+        return condition;
+    }
+    // Some other action may go on when one has reached its limit.
+    let unlimited = class.iter().any(|planned| planned.limit == 0);
+    condition.limit = match class.iter().map(|planned| planned.limit).max() {
+        Some(limit) if !unlimited => limit,
+        _ => 0,
+    };
+    condition.interval_ns = class
+        .iter()
+        .map(|planned| planned.every_ns)
+        .min()
+        .unwrap_or(0);
+    if let Some(signal) = class.iter().find_map(|planned| planned.action.signal()) {
+        condition.signal = signal as u32;
+        condition.flags |= DEBOX_CONDITION_SIGNAL_THREAD;
+    }
+    condition
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can be said on debox's command line?
+
+use crate::acting::ActArgs;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use debox_report::SortKey;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where did the time of a program's system calls go?
+///
+/// debox accounts for every system call of a program: time on CPU, time
+/// blocked and where, time spent waiting for a CPU, page faults, errors. The
+/// program is neither changed nor stopped.
+#[derive(Parser, Debug)]
+#[command(
+    name = "debox",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  debox run -- tar czf /tmp/x.tar.gz /usr/include
+  debox run --json -o report.json -- make
+  debox run -o make.debox -- make && debox report make.debox
+  debox attach -p $(pidof -s nginx) -d 10
+  debox doctor
+
+Environment:
+  DEBOX_SOCKET         the broker to use (default: a private one as root, else
+                       /run/debox/debox.sock)
+  DEBOX_WRAP_LIBRARY   libdebox-wrap.so for `run --wrap`, if it is elsewhere
+  NO_COLOR             no colours on a terminal"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    Run(RunArgs),
+    Attach(AttachArgs),
+    Report(ShowArgs),
+    Top(TopArgs),
+    Diff(crate::diff::DiffArgs),
+    Kern(Box<debox_kern::Args>),
+    Select(Box<debox_select::Args>),
+    Doctor(DoctorArgs),
+    Status(StatusArgs),
+    Bench(debox_bench::Args),
+    Completions(CompletionsArgs),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+fn sort_key() -> impl TypedValueParser<Value = SortKey> {
+    // Every listed name parses, so the default is never taken.
+    PossibleValuesParser::new(SortKey::NAMES).map(|name| SortKey::parse(&name).unwrap_or_default())
+}
+
+pub fn rows(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err("a number of rows, 1 or more".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "a number of seconds, such as 10 or 0.5".to_owned();
+    let seconds: f64 = text
+        .strip_suffix('s')
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| wrong())?;
+    if seconds > 0.0 && seconds < 1e9 {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(wrong())
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    if interval < Duration::from_millis(50) {
+        return Err("0.05 seconds is the shortest".into());
+    }
+    Ok(interval)
+}
+
+fn view() -> impl TypedValueParser<Value = debox_top::View> {
+    // Every listed name parses, so the default is never taken.
+    PossibleValuesParser::new(debox_top::View::NAMES)
+        .map(|name| debox_top::View::parse(&name).unwrap_or(debox_top::View::Calls))
+}
+
+/// How the report looks and where it goes.
+#[derive(Args, Debug, Default)]
+pub struct ReportArgs {
+    /// Write the report to FILE (- is standard output)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write the report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Sort the calls by this column, largest first
+    #[arg(long, value_name = "COLUMN", default_value = "total", value_parser = sort_key())]
+    pub sort: SortKey,
+    /// Print only the first N rows of each table (JSON always has all)
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub top: Option<usize>,
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+    /// Leave the notes below the tables out (JSON always has them)
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Whether the run is recorded.
+#[derive(Args, Debug, Default)]
+pub struct RecordArgs {
+    /// Write a recording to the FILE of -o, for `debox report`; without this
+    /// option when FILE ends in .debox
+    #[arg(long)]
+    pub record: bool,
+}
+
+/// What is told beside the sums.
+#[derive(Args, Debug, Default)]
+pub struct DetailArgs {
+    /// Account by the place in the program that called, too
+    #[arg(long)]
+    pub call_sites: bool,
+    /// The same with all callers of that place; blocked time by call path
+    #[arg(long)]
+    pub stacks: bool,
+}
+
+/// Which broker to use.
+#[derive(Args, Debug, Default)]
+pub struct BrokerArgs {
+    /// Use the broker at this socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Name blocking places by the rules in FILE first (private broker only)
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Take files and lines from this vmlinux with debug information (private broker only)
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+}
+
+/// Run a command and account for its system calls
+///
+/// CMD keeps debox's standard streams, signals, limits and open files, and
+/// debox ends as CMD ends: with the same status, or by the same signal. The
+/// report goes to standard error. 127: CMD not found; 126: CMD cannot be
+/// executed; 125: debox itself cannot work.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox run -- tar czf /tmp/x.tar.gz /usr/include
+  debox run --sort blocked --top 10 -- git status
+  debox run --json -o report.json -- make -j2
+  debox run --wrap --call-sites -- ./server
+  debox run --trace 'vfs_*,ext4_*' --trace-call openat,unlink -- ./server
+
+The columns: COUNT calls that returned, ERRORS of those, TOTAL/MEAN/P50/P99/MAX
+wall time, ON-CPU + BLOCKED + RUNQ = TOTAL (RUNQ: runnable, but no CPU was
+free), MINFLT/MAJFLT page faults inside of calls, VCSW/ICSW voluntary and
+involuntary context switches, RESTART interrupted by a signal, UNFIN never
+returned. - is zero, ? is not measured.")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub report: ReportArgs,
+    #[command(flatten)]
+    pub record: RecordArgs,
+    #[command(flatten)]
+    pub details: DetailArgs,
+    #[command(flatten)]
+    pub act: ActArgs,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+    /// Do not follow CMD's children (its threads are always watched)
+    #[arg(long)]
+    pub no_follow: bool,
+    /// Count in user space, by preloading libdebox-wrap.so: cheaper, but calls
+    /// that libc makes internally and static programs are not counted
+    #[arg(long, conflicts_with = "stacks")]
+    pub wrap: bool,
+    #[command(flatten)]
+    pub trace: crate::trace::TraceArgs,
+    /// The command and its arguments
+    #[arg(
+        value_name = "CMD",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Account for the system calls of running processes
+///
+/// Until the time is over, the processes have ended, or Ctrl-C. Threads that
+/// are inside a call at the end are listed. For root, or with CAP_PERFMON.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox attach -p 1234
+  debox attach -p 1234,1240 -d 10 --json -o report.json")]
+pub struct AttachArgs {
+    /// Process ids
+    #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+    /// For so long at most
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Do not follow children that the processes start from now on
+    #[arg(long)]
+    pub no_follow: bool,
+    #[command(flatten)]
+    pub trace: crate::trace::TraceArgs,
+    #[command(flatten)]
+    pub report: ReportArgs,
+    #[command(flatten)]
+    pub record: RecordArgs,
+    #[command(flatten)]
+    pub details: DetailArgs,
+    #[command(flatten)]
+    pub act: ActArgs,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+}
+
+/// Show a recording
+///
+/// FILE is what `debox run -o FILE.debox` or `debox attach -o FILE.debox` wrote,
+/// complete or cut off, or what their --json wrote. The report goes to standard
+/// output.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox report run.debox
+  debox report --sort blocked --top 10 run.debox
+  debox report --json run.debox | jq '.trends[].text'
+  debox report --html run.html run.debox")]
+pub struct ShowArgs {
+    /// A recording, or a JSON report
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub report: ReportArgs,
+    #[command(flatten)]
+    pub export: crate::export::ExportArgs,
+}
+
+/// Watch live where a program's time goes
+///
+/// A table of its system calls, renewed every second, beside views of where
+/// they block, of call sites, threads, and of those who keep them waiting.
+/// ? shows the keys. For root, or with CAP_PERFMON.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox top -p $(pidof -s nginx)
+  debox top -- make -j4
+  debox top -p 1234 --batch 3 --view blocking,threads > frames.txt")]
+pub struct TopArgs {
+    /// Process ids
+    #[arg(short, long = "pid", value_name = "PID", required_unless_present = "command",
+          conflicts_with = "command", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+    /// Renew so often
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// Begin with this view: calls, blocking, sites, threads or culprits (with
+    /// --batch: these views)
+    #[arg(long, value_name = "VIEW", value_delimiter = ',', value_parser = view())]
+    pub view: Vec<debox_top::View>,
+    /// Begin with sums since the start instead of figures per second
+    #[arg(long)]
+    pub totals: bool,
+    /// Print N frames of plain text instead, and end
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: Option<u64>,
+    /// Where CMD's output goes (default: nowhere)
+    #[arg(long, value_name = "FILE", requires = "command")]
+    pub command_output: Option<PathBuf>,
+    /// Do not follow children
+    #[arg(long)]
+    pub no_follow: bool,
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+    /// The command and its arguments; its input is empty
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Say what works on this machine, what does not, why, and what to do about it
+///
+/// Features are really tried, not guessed from versions. The exit status is 0
+/// when `run` and `attach` work, else 1.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Look for the permanent broker at this socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: Color,
+}
+
+/// Ask a permanent broker how it is doing
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The broker's socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Print completions for a shell
+#[derive(Args, Debug)]
+#[command(after_help = "Example: debox completions bash > /etc/bash_completion.d/debox")]
+pub struct CompletionsArgs {
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_command_is_the_commands() {
+        let cli = Cli::try_parse_from(["debox", "run", "--json", "ls", "--json", "-o"]).unwrap();
+        let Verb::Run(run) = cli.command else {
+            panic!()
+        };
+        assert_eq!(run.command, ["ls", "--json", "-o"]);
+        assert!(run.report.output.is_none());
+        let cli = Cli::try_parse_from(["debox", "run", "--", "-weird", "--"]).unwrap();
+        let Verb::Run(run) = cli.command else {
+            panic!()
+        };
+        assert_eq!(run.command, ["-weird", "--"]);
+    }
+
+    #[test]
+    fn numbers_are_checked() {
+        for bad in [
+            &["debox", "attach", "-p", "0"][..],
+            &["debox", "attach", "-p", "-4"],
+            &["debox", "attach"],
+            &["debox", "attach", "-p", "1", "-d", "0"],
+            &["debox", "attach", "-p", "1", "-d", "nan"],
+            &["debox", "run", "--top", "0", "ls"],
+            &["debox", "run", "--sort", "size", "ls"],
+            &["debox", "run", "--wrap", "--stacks", "ls"],
+            &["debox", "run"],
+        ] {
+            assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+        let cli =
+            Cli::try_parse_from(["debox", "attach", "-p", "3,4", "-p", "5", "-d", "0.5s"]).unwrap();
+        let Verb::Attach(attach) = cli.command else {
+            panic!()
+        };
+        assert_eq!(attach.pids, [3, 4, 5]);
+        assert_eq!(attach.duration, Some(Duration::from_millis(500)));
+    }
+}

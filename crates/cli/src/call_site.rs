@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which place in the program does a return address stand for?
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+struct Module {
+    start: u64,
+    end: u64,
+    offset: u64,
+    path: String,
+}
+
+/// The executable mappings of one process at the time it connected.
+pub struct Modules(Vec<Module>);
+
+impl Modules {
+    pub fn of_process(pid: u32) -> Option<Self> {
+        let text = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        Some(Self::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    fn parse(text: &str) -> Self {
+        Self(text.lines().filter_map(Module::parse).collect())
+    }
+
+    fn find(&self, address: u64) -> Option<(&str, u64)> {
+        let module = self
+            .0
+            .iter()
+            .find(|m| (m.start..m.end).contains(&address))?;
+        Some((&module.path, address - module.start + module.offset))
+    }
+}
+
+impl Module {
+    fn parse(line: &str) -> Option<Self> {
+        // 55d0c0000000-55d0c0021000 r-xp 00002000 fe:01 1234   /usr/bin/cat
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        if !words.next()?.contains('x') {
+            return None;
+        }
+        let offset = words.next()?;
+        let path = words.nth(2)?.trim_start();
+        Some(Self {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Names places, each file offset once.
+pub struct CallSites {
+    symbolizer: Symbolizer,
+    known: RefCell<HashMap<(String, u64), String>>,
+}
+
+impl CallSites {
+    pub fn new() -> Self {
+        Self {
+            symbolizer: Symbolizer::new(),
+            known: RefCell::default(),
+        }
+    }
+
+    /// `function+0x1c [file.c:12]`, `module+0x1234`, or the bare address of
+    /// code that was mapped after the process connected.
+    pub fn name(&self, modules: Option<&Modules>, address: u64) -> String {
+        if address == 0 {
+            return "(unknown)".into();
+        }
+        let Some((path, offset)) = modules.and_then(|m| m.find(address)) else {
+            return format!("{address:#x}");
+        };
+        let key = (path.to_owned(), offset);
+        if let Some(name) = self.known.borrow().get(&key) {
+            return name.clone();
+        }
+        let name = self.resolve(path, offset);
+        self.known.borrow_mut().insert(key, name.clone());
+        name
+    }
+
+    fn resolve(&self, path: &str, offset: u64) -> String {
+        let module = path.rsplit('/').next().unwrap_or(path);
+        let plain = format!("{module}+{offset:#x}");
+        if !path.starts_with('/') {
+            return plain;
+        }
+        // The byte before the return address is inside the calling line.
+        let source = Source::Elf(Elf::new(path));
+        let Ok(Symbolized::Sym(symbol)) = self
+            .symbolizer
+            .symbolize_single(&source, Input::FileOffset(offset.saturating_sub(1)))
+        else {
+            return plain;
+        };
+        let into = symbol.offset as u64 + 1;
+        let line = symbol.code_info.as_ref().and_then(|code| {
+            let file = code.file.to_str()?;
+            Some(match code.line {
+                Some(line) => format!(" [{file}:{line}]"),
+                None => format!(" [{file}]"),
+            })
+        });
+        match line {
+            Some(line) => format!("{}{line}", symbol.name),
+            None => format!("{}+{into:#x} ({module})", symbol.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_found_by_address() {
+        let modules = Modules::parse(
+            "1000-2000 r--p 00000000 fe:01 12    /bin/a b\n\
+             2000-3000 r-xp 00001000 fe:01 12    /bin/a b\n\
+             7000-8000 r-xp 00000000 00:00 0    [vdso]\n\
+             9000-a000 r-xp 00000000 00:00 0 \n\
+             garbage\n",
+        );
+        assert_eq!(modules.find(0x2010), Some(("/bin/a b", 0x1010)));
+        assert_eq!(modules.find(0x1010), None);
+        assert_eq!(modules.find(0x3000), None);
+        let names = CallSites::new();
+        assert_eq!(names.name(Some(&modules), 0x7004), "[vdso]+0x4");
+        assert_eq!(names.name(Some(&modules), 0x5004), "0x5004");
+        assert_eq!(names.name(None, 0), "(unknown)");
+    }
+
+    #[inline(never)]
+    fn some_function_with_a_name() -> u64 {
+        some_function_with_a_name as fn() -> u64 as usize as u64
+    }
+
+    #[test]
+    fn own_functions_have_names() {
+        let modules = Modules::of_process(std::process::id()).unwrap();
+        let name = CallSites::new().name(Some(&modules), some_function_with_a_name() + 4);
+        assert!(name.contains("some_function_with_a_name"), "{name}");
+    }
+}

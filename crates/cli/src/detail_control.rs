@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does a client tell the kernel side which details it wants?
+//!
+//! Through `struct debox_account_control`, which both share: the client writes,
+//! the kernel side reads at the end of each call, without any lock. A
+//! condition is therefore switched off while it is changed.
+
+use debox_abi::*;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+pub struct DetailControl {
+    memory: NonNull<debox_account_control>,
+}
+
+const LENGTH: usize = size_of::<debox_account_control>().next_multiple_of(DEBOX_PAGE_SIZE);
+
+// SAFETY: the mapping belongs to this value alone; writes take &mut self.
+unsafe impl Send for DetailControl {}
+
+impl DetailControl {
+    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                LENGTH,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(memory.cast())
+            .map(|memory| Self { memory })
+            .ok_or_else(|| io::Error::other("mapped at address 0"))
+    }
+
+    /// DEBOX_DETAIL_*. Set it before the first process joins; later changes
+    /// are noticed when a thread gets the CPU anew.
+    pub fn flags_set(&mut self, flags: u32) {
+        // SAFETY: mapped and aligned; the kernel side reads it whole.
+        unsafe { (&raw mut (*self.memory.as_ptr()).flags).write_volatile(flags) };
+    }
+
+    pub fn flags(&self) -> u32 {
+        // SAFETY: mapped and aligned, and only we write it.
+        unsafe { (&raw const (*self.memory.as_ptr()).flags).read_volatile() }
+    }
+
+    /// From when on a call is slow; 0: never.
+    pub fn slow_ns_set(&mut self, key: u32, ns: u64) {
+        let key = key as usize % DEBOX_NR_SLOTS;
+        // SAFETY: as in flags_set; the index is in bounds.
+        unsafe { (&raw mut (*self.memory.as_ptr()).slow_ns[key]).write_volatile(ns) };
+    }
+
+    /// Puts a condition in place.
+    ///
+    /// # Panics
+    /// When `index` is not below DEBOX_CONDITIONS_MAX.
+    pub fn condition_set(&mut self, index: usize, condition: &debox_condition) {
+        assert!(index < DEBOX_CONDITIONS_MAX);
+        // SAFETY: in bounds (assert), mapped and aligned. Everybody else only
+        // reads, and does not look at a condition without flags. x86-64 keeps
+        // the order of stores; the fences keep the compiler's.
+        unsafe {
+            let place = &raw mut (*self.memory.as_ptr()).condition[index];
+            (&raw mut (*place).flags).write_volatile(0);
+            compiler_fence(Ordering::SeqCst);
+            let mut quiet = *condition;
+            quiet.flags = 0;
+            place.write_volatile(quiet);
+            compiler_fence(Ordering::SeqCst);
+            (&raw mut (*place).flags).write_volatile(condition.flags);
+            let used = &raw mut (*self.memory.as_ptr()).conditions;
+            used.write_volatile(used.read_volatile().max(index as u32 + 1));
+        }
+    }
+
+    /// The client has judged a site: from now on its sleeps count for or
+    /// against a condition.
+    ///
+    /// # Panics
+    /// When `index` is not below DEBOX_CONDITIONS_MAX.
+    pub fn site_judge(&mut self, index: usize, site: u32, member: bool) {
+        assert!(index < DEBOX_CONDITIONS_MAX);
+        let (word, bit) = (site as usize / 64, 1u64 << (site % 64));
+        if word >= DEBOX_SITES_MAX / 64 {
+            return;
+        }
+        // SAFETY: in bounds, mapped and aligned; only we write. `sites` before
+        // `known`: a site that is known must already be sorted.
+        unsafe {
+            let place = &raw mut (*self.memory.as_ptr()).condition[index];
+            if member {
+                let sites = &raw mut (*place).sites[word];
+                sites.write_volatile(sites.read_volatile() | bit);
+            }
+            compiler_fence(Ordering::SeqCst);
+            let known = &raw mut (*place).known[word];
+            known.write_volatile(known.read_volatile() | bit);
+        }
+    }
+}
+
+impl Drop for DetailControl {
+    fn drop(&mut self) {
+        // SAFETY: ours alone.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), LENGTH) };
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! With which signals, descriptors and limits was debox started, so that the
+//! command it runs can be started with exactly the same?
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Signals 1 to 64.
+pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+static NOTED: AtomicBool = AtomicBool::new(false);
+/// Bit n - 1: signal n was ignored.
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+/// Bit n: descriptor n was closed.
+static CLOSED_STDIO: AtomicU32 = AtomicU32::new(0);
+
+/// Runs before Rust's runtime: only system calls and atomics in here.
+pub fn note_before_runtime() {
+    let mut ignored = 0;
+    for signal in SIGNALS {
+        // SAFETY: reads one disposition into a local; an invalid number (the
+        // two that libc keeps for itself) fails and changes nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+                && action.sa_sigaction == libc::SIG_IGN
+            {
+                ignored |= 1u64 << (signal - 1);
+            }
+        }
+    }
+    let mut closed = 0;
+    for fd in 0..3 {
+        // SAFETY: F_GETFD touches no memory.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            closed |= 1 << fd;
+        }
+    }
+    IGNORED.store(ignored, Ordering::Relaxed);
+    CLOSED_STDIO.store(closed, Ordering::Relaxed);
+    NOTED.store(true, Ordering::Relaxed);
+}
+
+/// What the command must find as debox found it.
+pub struct Inherited {
+    ignored: u64,
+    pub mask: libc::sigset_t,
+    limits: Vec<(u32, libc::rlimit64)>,
+    /// Descriptors beyond stdio that were open at the start.
+    descriptors: Vec<i32>,
+}
+
+impl Inherited {
+    /// To be called first in `main`: blocks every signal, so that all threads
+    /// started later leave them to the main thread's signalfd.
+    pub fn take() -> Self {
+        if !NOTED.load(Ordering::Relaxed) {
+            note_before_runtime();
+        }
+        let closed = CLOSED_STDIO.load(Ordering::Relaxed);
+        for fd in 0..3 {
+            if closed & (1 << fd) != 0 {
+                // The runtime's /dev/null must not reach the command.
+                // SAFETY: sets a flag on a descriptor number.
+                unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+            }
+        }
+        let descriptors = open_descriptors();
+        let mut limits = Vec::new();
+        // The kernel side may raise the first, the collector raises the other.
+        for resource in [libc::RLIMIT_MEMLOCK, libc::RLIMIT_NOFILE] {
+            let mut limit = libc::rlimit64 {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: fills a local.
+            if unsafe { libc::getrlimit64(resource, &mut limit) } == 0 {
+                limits.push((resource, limit));
+            }
+        }
+        let mut mask = empty_set();
+        // SAFETY: both sets are valid locals; faults of debox itself stay
+        // deliverable.
+        unsafe {
+            let mut all: libc::sigset_t = empty_set();
+            libc::sigfillset(&mut all);
+            for fault in [
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGFPE,
+                libc::SIGILL,
+                libc::SIGABRT,
+                libc::SIGTRAP,
+                libc::SIGSYS,
+            ] {
+                libc::sigdelset(&mut all, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+            // Inherited as ignored it would make the command's status vanish.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        }
+        Self {
+            ignored: IGNORED.load(Ordering::Relaxed),
+            mask,
+            limits,
+            descriptors,
+        }
+    }
+
+    /// Puts signals and limits back. Between fork and exec: system calls only.
+    pub fn restore_in_child(&self) {
+        for signal in SIGNALS {
+            let wanted = if self.ignored & (1u64 << (signal - 1)) != 0 {
+                libc::SIG_IGN
+            } else {
+                libc::SIG_DFL
+            };
+            // SAFETY: sets a disposition of this process; invalid numbers fail.
+            unsafe {
+                let mut now: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(signal, std::ptr::null(), &mut now) == 0
+                    && now.sa_sigaction != wanted
+                {
+                    let mut action: libc::sigaction = std::mem::zeroed();
+                    action.sa_sigaction = wanted;
+                    libc::sigaction(signal, &action, std::ptr::null_mut());
+                }
+            }
+        }
+        for (resource, limit) in &self.limits {
+            // SAFETY: reads a value of ours.
+            unsafe { libc::setrlimit64(*resource, limit) };
+        }
+        // SAFETY: the set was filled by the kernel.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
+    }
+
+    /// Lets go of what belongs to the command alone, once it has its copies: a
+    /// pipe must end when the command closes it, not when debox ends.
+    pub fn release_descriptors(&mut self, keep_stdout: bool) {
+        for fd in self.descriptors.drain(..) {
+            // SAFETY: these were open before any of ours existed, and no code
+            // of debox was told of them.
+            unsafe { libc::close(fd) };
+        }
+        // SAFETY: replaces our own copies of the standard streams.
+        unsafe {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            if null >= 0 {
+                libc::dup2(null, 0);
+                if !keep_stdout {
+                    libc::dup2(null, 1);
+                }
+                if null > 2 {
+                    libc::close(null);
+                }
+            }
+        }
+    }
+}
+
+pub fn empty_set() -> libc::sigset_t {
+    // SAFETY: sigemptyset initialises the local.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        set
+    }
+}
+
+fn open_descriptors() -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
+    let listed: Vec<i32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2)
+        .collect();
+    // The directory's own descriptor is among them and closed by now.
+    // SAFETY: F_GETFD touches no memory.
+    listed
+        .into_iter()
+        .filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } != -1)
+        .collect()
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does the broker know the command's program before it runs?
+//!
+//! It makes unwind tables of what its client has mapped executable
+//! (DEBOX_REQ_USER_STACKS). So the client maps the program, and for a script
+//! its interpreter, while it asks; otherwise the first calls of a short run
+//! would come from a file that the kernel side knows nothing of.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+pub struct MappedCommand {
+    memory: Vec<(*mut libc::c_void, usize)>,
+}
+
+/// `#!` may name a script in its turn; the kernel allows four.
+const INTERPRETERS_MAX: usize = 5;
+
+impl MappedCommand {
+    /// What cannot be mapped is left out: its first calls may then have no
+    /// call site.
+    pub fn map(program: &Path) -> Self {
+        let mut mapped = Self { memory: Vec::new() };
+        let mut next = Some(program.to_owned());
+        for _ in 0..INTERPRETERS_MAX {
+            let Some(path) = next.take() else { break };
+            let Ok(mut file) = File::open(&path) else {
+                break;
+            };
+            let mut head = [0u8; 256];
+            let length = file.read(&mut head).unwrap_or(0);
+            next = interpreter(&head[..length]);
+            if next.is_none() {
+                mapped.add(&file);
+            }
+        }
+        mapped
+    }
+
+    fn add(&mut self, file: &File) {
+        let Ok(length) = file.metadata().map(|m| m.len() as usize) else {
+            return;
+        };
+        if length == 0 {
+            return;
+        }
+        // SAFETY: a fresh private mapping, which is never touched.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if memory != libc::MAP_FAILED {
+            self.memory.push((memory, length));
+        }
+    }
+}
+
+impl Drop for MappedCommand {
+    fn drop(&mut self) {
+        for (memory, length) in &self.memory {
+            // SAFETY: mapped above with this length, and never handed out.
+            unsafe { libc::munmap(*memory, *length) };
+        }
+    }
+}
+
+fn interpreter(head: &[u8]) -> Option<PathBuf> {
+    let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    let word = line
+        .split(|b| b.is_ascii_whitespace())
+        .find(|word| !word.is_empty())?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreters() {
+        assert_eq!(interpreter(b"#! /bin/sh -e\nx"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#!/bin/sh\n"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"\x7fELF"), None);
+    }
+
+    #[test]
+    fn a_program_is_mapped_while_the_value_lives() {
+        let mapped = || {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .lines()
+                .any(|l| l.contains("r-xp") && l.ends_with("/true"))
+        };
+        let held = MappedCommand::map(&std::fs::canonicalize("/bin/true").unwrap());
+        assert!(mapped());
+        drop(held);
+        assert!(!mapped());
+    }
+}

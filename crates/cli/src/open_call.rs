@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which threads are still inside a call, and since when at least?
+//!
+//! An account holds calls that have returned. For the others /proc tells the
+//! call's number; a thread that has not run between two looks (its count of
+//! time slices is the same) has been in that call all the while.
+
+use crate::session::call_name;
+use debox_report::OpenCall;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// A look at one thread is three small reads of /proc.
+const THREADS_MAX: usize = 4096;
+
+struct Seen {
+    nr: u32,
+    slices: u64,
+    since: Instant,
+}
+
+#[derive(Default)]
+pub struct OpenCalls {
+    seen: HashMap<(u32, u32), Seen>,
+}
+
+/// "0 0x3 0x7ffd... " inside of a call, "running" on a CPU, "-1 ..." asleep
+/// elsewhere.
+fn call_number(text: &str) -> Option<u32> {
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The third number of schedstat: how often the thread got a CPU.
+fn time_slices(text: &str) -> Option<u64> {
+    text.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+impl OpenCalls {
+    pub fn sample(&mut self, pids: impl Iterator<Item = u32>) {
+        let now = Instant::now();
+        let mut seen = HashMap::new();
+        for pid in pids {
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+                continue;
+            };
+            for task in tasks.flatten().take(THREADS_MAX) {
+                let Some(tid) = task
+                    .file_name()
+                    .to_str()
+                    .and_then(|s| s.parse::<u32>().ok())
+                else {
+                    continue;
+                };
+                let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+                let (Some(call), Some(sched)) = (read("syscall"), read("schedstat")) else {
+                    continue;
+                };
+                let (Some(nr), Some(slices)) = (call_number(&call), time_slices(&sched)) else {
+                    continue;
+                };
+                let before = self
+                    .seen
+                    .get(&(pid, tid))
+                    .filter(|s| s.nr == nr && s.slices == slices);
+                let since = before.map_or(now, |s| s.since);
+                seen.insert((pid, tid), Seen { nr, slices, since });
+            }
+        }
+        self.seen = seen;
+    }
+
+    /// Longest first.
+    pub fn list(&self) -> Vec<OpenCall> {
+        let now = Instant::now();
+        let mut list: Vec<OpenCall> = self
+            .seen
+            .iter()
+            .map(|((pid, tid), seen)| {
+                let comm =
+                    std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+                OpenCall {
+                    pid: *pid,
+                    tid: *tid,
+                    comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
+                    call: call_name(seen.nr, is_32_bit(*pid))
+                        .unwrap_or_else(|| format!("call {}", seen.nr)),
+                    at_least_ns: u64::try_from((now - seen.since).as_nanos()).unwrap_or(u64::MAX),
+                }
+            })
+            .collect();
+        list.sort_by(|a, b| b.at_least_ns.cmp(&a.at_least_ns).then(a.tid.cmp(&b.tid)));
+        list
+    }
+}
+
+/// By the class of its executable: /proc/PID/syscall does not tell the table.
+fn is_32_bit(pid: u32) -> bool {
+    use std::io::Read;
+    let mut head = [0u8; 5];
+    std::fs::File::open(format!("/proc/{pid}/exe"))
+        .and_then(|mut f| f.read_exact(&mut head))
+        .is_ok()
+        && head == *b"\x7fELF\x01"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn proc_files_are_read() {
+        assert_eq!(call_number("230 0x0 0x0 0x7ffe\n"), Some(230));
+        assert_eq!(call_number("running\n"), None);
+        assert_eq!(call_number("-1 0x7ffe 0x7f\n"), None);
+        assert_eq!(time_slices("123 456 7\n"), Some(7));
+    }
+
+    #[test]
+    fn a_sleeping_process_is_in_its_call_since_it_was_first_seen() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let mut calls = OpenCalls::default();
+        let mut slept = false;
+        for _ in 0..100 {
+            calls.sample([pid].into_iter());
+            slept = calls.list().iter().any(|c| c.call == "clock_nanosleep");
+            if slept {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(150));
+        calls.sample([pid].into_iter());
+        let list = calls.list();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(slept, "sleep was never seen asleep");
+        assert_eq!(
+            (list.len(), list[0].tid, list[0].comm.as_str()),
+            (1, pid, "sleep")
+        );
+        assert!(list[0].at_least_ns >= 150_000_000, "{list:?}");
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `run` and `attach` have in common: from an account to a report.
+
+use crate::connection::{AccountView, Connection, Snapshot};
+use debox_record::{SlowEvent, monotonic_ns};
+use debox_report::{
+    CodePlace, Details, EventFacts, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
+    assemble, printable,
+};
+use debox_symbol::{CodeFile, UserCode, UserSymbols};
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+/// New places are named within milliseconds; a broker that is busy reading
+/// debug information gets this long.
+const SITES_WAIT: Duration = Duration::from_millis(200);
+
+/// Waits until every place has its name (or the time is over), then copies.
+pub fn snapshot(account: &AccountView) -> Snapshot {
+    let until = Instant::now() + SITES_WAIT;
+    while !account.sites_resolved() && Instant::now() < until && !account.stale() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    account.snapshot()
+}
+
+/// The snapshot at the end of a run, with the kernel's call paths if `stacks`.
+pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: bool) -> Snapshot {
+    let mut snapshot = snapshot(account);
+    if stacks && account.details.is_some() && !snapshot.stale {
+        match connection.site_stacks() {
+            Ok(stacks) => snapshot.site_stacks = stacks,
+            // The report is worth having without them.
+            Err(error) => crate::complain(&format!("without the kernel's call paths: {error}")),
+        }
+    }
+    snapshot
+}
+
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub fn call_name(nr: u32, compat: bool) -> Option<String> {
+    let nr = i32::try_from(nr).ok()?;
+    Some(debox_symbol::syscall_name(nr, compat).into_owned())
+}
+
+/// Threads of a command that have not ended. The account counts those that
+/// began under watch, so the command's first one is added; a process that
+/// gained privileges went out of sight without an end.
+pub fn threads_running(snapshot: &Snapshot) -> u64 {
+    let account = &snapshot.account;
+    (1 + account.threads_started)
+        .saturating_sub(account.threads_ended)
+        .saturating_sub(account.privileged_execs)
+}
+
+/// What goes into a report beside the snapshot.
+pub struct Extra<'a> {
+    /// Single calls, longest first.
+    pub slow: &'a [&'a SlowEvent],
+    /// CLOCK_MONOTONIC at the start of the run.
+    pub start_ns: u64,
+    /// Texts of the conditions, by number.
+    pub conditions: &'a [String],
+    /// Whether places in the program are looked up in its files; else they
+    /// stay `module+0x1234`, which costs nothing.
+    pub symbols: bool,
+}
+
+thread_local! {
+    /// Places in programs, each looked up once.
+    static SYMBOLS: RefCell<UserSymbols> = RefCell::default();
+}
+
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// Names a place in a program.
+fn frames(place: CodePlace<'_>, symbols: bool) -> Vec<Frame> {
+    let (code, at) = match place {
+        CodePlace::File { path, pid, offset } => {
+            let file = CodeFile {
+                path: path.into(),
+                pid: (pid != 0).then_some(pid),
+                build_id: None,
+            };
+            (UserCode::File(file), offset)
+        }
+        CodePlace::Memory { pid, address } => (UserCode::Memory { pid }, address),
+    };
+    let found = match (symbols, &code) {
+        (true, UserCode::File(file)) if file.path.as_os_str().is_empty() => Vec::new(),
+        (true, _) => SYMBOLS.with_borrow_mut(|symbols| symbols.resolve_one(&code, at)),
+        (false, _) => Vec::new(),
+    };
+    if found.is_empty() {
+        let module = match &code {
+            UserCode::File(file) => file
+                .path
+                .file_name()
+                .map(|n| n.to_string_lossy().into_owned()),
+            UserCode::Memory { .. } => Some("[jit]".into()),
+        };
+        return vec![Frame {
+            module,
+            offset: at,
+            ..Frame::default()
+        }];
+    }
+    found
+        .into_iter()
+        .map(|frame| Frame {
+            function: some(frame.function),
+            module: some(frame.module),
+            offset: frame.offset,
+            file: some(frame.file),
+            line: (frame.line != 0).then_some(frame.line),
+            inlined: frame.inlined,
+        })
+        .collect()
+}
+
+/// A report of a run that nobody observed meanwhile.
+pub fn report(
+    snapshot: &Snapshot,
+    wrap: Option<&WrapCounts>,
+    facts: RunFacts,
+    call_site_names: Option<&dyn Fn(usize, u64) -> String>,
+) -> Report {
+    let extra = Extra {
+        slow: &[],
+        start_ns: monotonic_ns().saturating_sub(facts.wall_ns),
+        conditions: &[],
+        symbols: true,
+    };
+    report_with(snapshot, wrap, facts, call_site_names, &extra)
+}
+
+pub fn report_with(
+    snapshot: &Snapshot,
+    wrap: Option<&WrapCounts>,
+    mut facts: RunFacts,
+    call_site_names: Option<&dyn Fn(usize, u64) -> String>,
+    extra: &Extra<'_>,
+) -> Report {
+    facts.features = snapshot.features;
+    facts.stale = snapshot.stale;
+    let events: Vec<EventFacts<'_>> = extra
+        .slow
+        .iter()
+        .map(|event| EventFacts {
+            call: &event.call,
+            path: event.path.as_deref(),
+        })
+        .collect();
+    let name = |place: CodePlace<'_>| frames(place, extra.symbols);
+    let details = snapshot.details.as_ref().map(|details| Details {
+        details,
+        site_stacks: &snapshot.site_stacks,
+        events: &events,
+        frames: &name,
+        start_ns: extra.start_ns,
+        conditions: extra.conditions,
+    });
+    let mut report = assemble(Input {
+        account: &snapshot.account,
+        cpus: &snapshot.cpus,
+        sites: &snapshot.sites,
+        wrap,
+        facts,
+        call_names: &call_name,
+        call_site_names,
+        details: details.as_ref(),
+    });
+    let told = SYMBOLS.with_borrow(|symbols| symbols.notes().map(printable).collect::<Vec<_>>());
+    report.notes.extend(told.into_iter().map(|text| Note {
+        kind: NoteKind::NotMeasured,
+        count: 0,
+        time_ns: None,
+        text,
+    }));
+    report
+}
+
+/// What a broker calls a place whose name it may not read.
+const UNNAMED: &str = "unnamed";
+
+/// Without names the blocking table is of little use, so the reason is told;
+/// that only files and lines are missing, is not told with every report.
+pub fn names_explain(report: &mut Report, notes: Vec<String>) {
+    if report.blocking.iter().any(|row| row.label == UNNAMED) {
+        report.notes.extend(notes.into_iter().map(|text| Note {
+            kind: NoteKind::NotMeasured,
+            count: 0,
+            time_ns: None,
+            text,
+        }));
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which broker does this run use?
+//!
+//! The one that was named (--socket, $DEBOX_SOCKET); else, with the privileges
+//! for it, a private one inside this process, which ends with it; else the
+//! permanent one at its usual place.
+
+use crate::error::Error;
+use debox_abi::{DEBOX_ENV_SOCKET, DEBOX_SOCKET_PATH};
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, Default)]
+pub struct SourceOptions {
+    pub socket: Option<PathBuf>,
+    pub labels: Option<PathBuf>,
+    pub vmlinux: Option<PathBuf>,
+}
+
+pub enum Source {
+    Private(debox_broker::Private),
+    Permanent(PathBuf),
+}
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// The effective capabilities of this process.
+pub fn capabilities() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Whether BPF programs can be loaded by this process, as far as capabilities say.
+pub fn may_load() -> bool {
+    let has = |cap: u32| capabilities() & (1 << cap) != 0;
+    has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
+}
+
+impl Source {
+    pub fn choose(options: &SourceOptions) -> Result<Self, Error> {
+        let named = options.socket.clone().or_else(|| {
+            std::env::var_os(DEBOX_ENV_SOCKET)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        });
+        let rules = options.labels.is_some() || options.vmlinux.is_some();
+        if named.is_some() || !may_load() {
+            if rules {
+                return Err(Error::Usage(
+                    "--labels and --vmlinux are for a private broker: run debox as root and name no socket, \
+                     or give them to deboxd"
+                        .into(),
+                ));
+            }
+            return Ok(Source::Permanent(
+                named.unwrap_or_else(|| DEBOX_SOCKET_PATH.into()),
+            ));
+        }
+        let private = debox_broker::Private::start(debox_broker::PrivateOptions {
+            labels: options.labels.clone(),
+            vmlinux: options.vmlinux.clone(),
+            ..Default::default()
+        })
+        .map_err(|e| Error::CannotWatch { why: e.to_string() })?;
+        Ok(Source::Private(private))
+    }
+
+    /// What the private broker cannot name, and how that can be had.
+    pub fn notes(&self) -> Vec<String> {
+        match self {
+            Source::Private(private) => private.notes().to_vec(),
+            Source::Permanent(_) => Vec::new(),
+        }
+    }
+
+    pub fn socket(&self) -> &Path {
+        match self {
+            Source::Private(private) => private.socket_path(),
+            Source::Permanent(path) => path,
+        }
+    }
+
+    /// A permanent broker that is not there means that nothing can be watched.
+    pub fn connect(&self) -> Result<crate::connection::Connection, Error> {
+        crate::connection::Connection::open(self.socket()).map_err(|error| match (&error, self) {
+            (Error::Connect { .. }, Source::Permanent(_)) => Error::CannotWatch {
+                why: error.to_string(),
+            },
+            _ => error,
+        })
+    }
+}

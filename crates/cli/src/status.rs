@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `debox status`: how is a permanent broker doing?
+
+use crate::args::StatusArgs;
+use crate::connection::Connection;
+use crate::error::Error;
+use debox_abi::*;
+use debox_report::count_text;
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Serialize)]
+struct Status {
+    schema: &'static str,
+    schema_version: u32,
+    socket: String,
+    features: Vec<&'static str>,
+    slots_used: u64,
+    accounts_used: u64,
+    site_walks: u64,
+    site_hits: u64,
+    site_mismatches: u64,
+}
+
+pub fn feature_names(features: u64) -> Vec<&'static str> {
+    [
+        (DEBOX_FEATURE_SLEEPS, "sleeps"),
+        (DEBOX_FEATURE_RUNQ, "runq"),
+        (DEBOX_FEATURE_FAULTS, "faults"),
+        (DEBOX_FEATURE_MAJOR_FAULTS, "major_faults"),
+        (DEBOX_FEATURE_LOCKS, "locks"),
+        (DEBOX_FEATURE_WAKERS, "wakers"),
+        (DEBOX_FEATURE_SITES, "sites"),
+    ]
+    .iter()
+    .filter(|(bit, _)| features & bit != 0)
+    .map(|(_, name)| *name)
+    .collect()
+}
+
+/// The broker that is asked when nothing names another one.
+pub fn socket_of(given: Option<PathBuf>) -> PathBuf {
+    given
+        .or_else(|| {
+            std::env::var_os(DEBOX_ENV_SOCKET)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        })
+        .unwrap_or_else(|| DEBOX_SOCKET_PATH.into())
+}
+
+pub fn status(args: StatusArgs) -> Result<i32, Error> {
+    let socket = socket_of(args.socket);
+    let connection = Connection::open(&socket)?;
+    let (reply, _) = connection.ask(&debox_request::new(DEBOX_MSG_STATUS, 0))?;
+    let status = Status {
+        schema: "debox.status",
+        schema_version: 1,
+        socket: socket.display().to_string(),
+        features: feature_names(reply.features),
+        slots_used: reply.slots_used,
+        accounts_used: reply.accounts_used,
+        site_walks: reply.site_walks,
+        site_hits: reply.site_hits,
+        site_mismatches: reply.site_mismatches,
+    };
+    let text = if args.json {
+        serde_json::to_string_pretty(&status).expect("text and numbers serialise") + "\n"
+    } else {
+        let attached = if status.features.is_empty() {
+            "nothing (nobody is watching)".into()
+        } else {
+            status.features.join(", ")
+        };
+        format!(
+            "broker       {}\nattached     {attached}\nslots        {}\naccounts     {}\n\
+             places       {} recognised, {} walked, {} mismatched\n",
+            status.socket,
+            count_text(status.slots_used),
+            count_text(status.accounts_used),
+            count_text(status.site_hits),
+            count_text(status.site_walks),
+            count_text(status.site_mismatches),
+        )
+    };
+    std::io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .map_err(Error::system("writing to standard output"))?;
+    Ok(0)
+}

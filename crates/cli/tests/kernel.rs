@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Are the numbers of `debox run` and `debox attach` true, on this kernel?
+//!
+//! These need root and BPF, and fail without; DEBOX_TEST_NO_BPF=1 leaves them
+//! out and says so.
+
+mod common;
+
+use common::{DEBOX, text};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whether to go on; panics when it cannot and nobody allowed to skip.
+fn kernel_or_skip() -> bool {
+    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
+        eprintln!("SKIPPED: this test needs BPF, and DEBOX_TEST_NO_BPF=1 is set");
+        return false;
+    }
+    let out = debox(&["doctor"]).output().unwrap();
+    assert!(
+        out.status.success(),
+        "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
+        text(&out.stdout)
+    );
+    true
+}
+
+fn debox(arguments: &[&str]) -> Command {
+    let mut command = Command::new(DEBOX);
+    command
+        .args(arguments)
+        .env_remove("DEBOX_SOCKET")
+        .env("LC_ALL", "C.UTF-8");
+    command
+}
+
+/// Runs under debox and returns (output of the command, report).
+fn report(options: &[&str], command: &[&str]) -> (String, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let mut arguments = vec!["run", "--json", "-o", file.to_str().unwrap()];
+    arguments.extend(options);
+    arguments.push("--");
+    arguments.extend(command);
+    let out = debox(&arguments).output().unwrap();
+    assert!(out.status.success(), "{command:?}: {}", text(&out.stderr));
+    let json = std::fs::read(&file).unwrap();
+    let report: Value = serde_json::from_slice(&json).unwrap();
+    check_sums(&report);
+    (text(&out.stdout), report)
+}
+
+fn call<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
+    report["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == name)
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// What must hold in every report.
+fn check_sums(report: &Value) {
+    for row in report["calls"].as_array().unwrap() {
+        let count = number(&row["count"]);
+        let parts = number(&row["cpu_ns"]) + number(&row["blocked_ns"]) + number(&row["runq_ns"]);
+        assert!(
+            parts.abs_diff(number(&row["wall_ns"])) <= count * 1000,
+            "{row}"
+        );
+        let in_histogram: u64 = row["histogram"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|b| number(&b["count"]))
+            .sum();
+        assert_eq!(in_histogram, count, "{row}");
+        assert!(number(&row["p50_ns"]) <= number(&row["p99_ns"]), "{row}");
+        assert!(number(&row["p99_ns"]) <= number(&row["max_ns"]), "{row}");
+        assert!(number(&row["errors"]) <= count, "{row}");
+    }
+    let lost: Vec<&Value> = report["notes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|n| {
+            let kind = n["kind"].as_str().unwrap();
+            [
+                "stale",
+                "threads_unwatched",
+                "rows_dropped",
+                "sites_dropped",
+                "inconsistent",
+            ]
+            .contains(&kind)
+        })
+        .collect();
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[test]
+fn a_sleep_of_known_length_is_found() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let (_, report) = report(&[], &["sleep", "0.3"]);
+    let sleep = call(&report, "clock_nanosleep").expect("sleep sleeps in clock_nanosleep");
+    assert_eq!(number(&sleep["count"]), 1);
+    let blocked = number(&sleep["blocked_ns"]);
+    assert!((299_000_000..330_000_000).contains(&blocked), "{sleep}");
+    let place = report["blocking"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["call"] == "clock_nanosleep")
+        .expect("the place where it slept");
+    assert_eq!(number(&place["count"]), 1);
+    assert!(
+        number(&place["total_ns"]).abs_diff(blocked) < 1_000_000,
+        "{place}"
+    );
+    assert!(place["function"].is_string(), "{place}");
+}
+
+#[test]
+fn counts_are_those_of_strace_and_nothing_of_debox_is_among_them() {
+    if !kernel_or_skip() {
+        return;
+    }
+    if Command::new("strace").arg("-V").output().is_err() {
+        panic!("strace is needed for this test: apt-get install strace");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let counts = directory.path().join("counts");
+    let command = [
+        "dd",
+        "if=/dev/zero",
+        "of=/dev/null",
+        "bs=512",
+        "count=777",
+        "status=none",
+    ];
+    let status = Command::new("strace")
+        .args([
+            "-f",
+            "-c",
+            "-U",
+            "calls,name",
+            "-o",
+            counts.to_str().unwrap(),
+        ])
+        .args(command)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut wanted = std::collections::BTreeMap::new();
+    for line in std::fs::read_to_string(&counts).unwrap().lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [calls, name] = words[..] else { continue };
+        match calls.parse::<u64>() {
+            Ok(calls) if name != "total" => wanted.insert(name.to_owned(), calls),
+            _ => continue,
+        };
+    }
+    assert!(wanted["read"] >= 777, "{wanted:?}");
+    let (_, report) = report(&[], &command);
+    let mut got = std::collections::BTreeMap::new();
+    for row in report["calls"].as_array().unwrap() {
+        let all = number(&row["count"]) + number(&row["unfinished"]);
+        got.insert(row["name"].as_str().unwrap().to_owned(), all);
+    }
+    // strace leaves out the call that never returns.
+    got.remove("exit_group");
+    wanted.remove("exit_group");
+    assert_eq!(got, wanted);
+}
+
+#[test]
+fn children_are_followed_or_not() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let script = "sleep 0.1; sleep 0.1 & wait; (sleep 0.1)";
+    let (_, all) = report(&[], &["sh", "-c", script]);
+    assert_eq!(number(&call(&all, "clock_nanosleep").unwrap()["count"]), 3);
+    assert!(number(&call(&all, "execve").unwrap()["count"]) >= 4);
+    let (_, own) = report(&["--no-follow"], &["sh", "-c", script]);
+    assert!(call(&own, "clock_nanosleep").is_none());
+    assert_eq!(number(&call(&own, "execve").unwrap()["count"]), 1);
+}
+
+#[test]
+fn output_and_status_are_the_commands() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let out = debox(&["run", "--", "sh", "-c", "echo out; echo err >&2; exit 42"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        (text(&out.stdout).as_str(), out.status.code()),
+        ("out\n", Some(42))
+    );
+    let said = text(&out.stderr);
+    assert!(said.starts_with("err\nsh -c "), "{said}");
+    assert!(
+        said.contains("exit status 42") && said.contains("execve"),
+        "{said}"
+    );
+    let out = debox(&[
+        "run",
+        "-q",
+        "-o",
+        "/dev/null",
+        "--",
+        "sh",
+        "-c",
+        "kill -9 $$",
+    ])
+    .output()
+    .unwrap();
+    assert_eq!(out.status.signal(), Some(9));
+    // The limits that the kernel side raises are the command's own again.
+    let bare = Command::new("cat")
+        .arg("/proc/self/limits")
+        .output()
+        .unwrap();
+    let under = debox(&["run", "-o", "/dev/null", "--", "cat", "/proc/self/limits"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&under.stdout), text(&bare.stdout));
+    let under = debox(&["run", "-o", "/dev/null", "--", "ls", "/proc/self/fd"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let bare = Command::new("ls")
+        .arg("/proc/self/fd")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(text(&under.stdout), text(&bare.stdout));
+}
+
+#[test]
+fn threads_that_outlive_the_command_are_told() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let (_, report) = report(&[], &["sh", "-c", "sleep 0.7 & sleep 0.7 & exit 0"]);
+    let running = |report: &Value| {
+        let notes = report["notes"].as_array().unwrap();
+        let note = notes.iter().find(|n| n["kind"] == "threads_running");
+        note.map_or(0, |n| number(&n["count"]))
+    };
+    assert_eq!(running(&report), 2);
+    let (_, report) = self::report(&[], &["sh", "-c", "sleep 0.1 & sleep 0.1 & wait"]);
+    assert_eq!(running(&report), 0);
+}
+
+#[test]
+fn attach_sees_a_process_at_work_and_one_asleep() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let mut busy = Command::new("sh")
+        .args(["-c", "while :; do sleep 0.02; done"])
+        .spawn()
+        .unwrap();
+    let mut idle = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pids = format!("{},{}", busy.id(), idle.id());
+    std::thread::sleep(Duration::from_millis(100));
+    let out = debox(&["attach", "-p", &pids, "-d", "1", "--json", "-o", "-"])
+        .output()
+        .unwrap();
+    for child in [&mut busy, &mut idle] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    check_sums(&report);
+    let sleeps = call(&report, "clock_nanosleep").expect("the children of the shell are followed");
+    assert!((1..=50).contains(&number(&sleeps["count"])), "{sleeps}");
+    let open = report["open_calls"].as_array().unwrap();
+    let asleep = open
+        .iter()
+        .find(|o| number(&o["pid"]) == u64::from(idle.id()))
+        .expect("the idle one");
+    assert_eq!(asleep["call"], "clock_nanosleep");
+    assert!(number(&asleep["at_least_ns"]) > 900_000_000, "{asleep}");
+}
+
+#[test]
+fn attach_ends_with_its_process() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let mut target = Command::new("sh")
+        .args(["-c", "echo ready; read x; sleep 0.2; exit 3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(target.stdout.take().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    let pid = target.id().to_string();
+    let mut watcher = debox(&["attach", "-p", &pid, "-o", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(watcher.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("debox: watching 1 thread"), "{line}");
+    drop(target.stdin.take());
+    assert_eq!(target.wait().unwrap().code(), Some(3));
+    let until = Instant::now() + Duration::from_secs(5);
+    while watcher.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "attach goes on after its process");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let out = watcher.wait_with_output().unwrap();
+    assert!(out.status.success());
+    assert!(
+        text(&out.stdout).contains("clock_nanosleep"),
+        "{}",
+        text(&out.stdout)
+    );
+}
+
+/// The interposer that `make` builds, in target/release.
+fn interposer() -> PathBuf {
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libdebox-wrap.so");
+    assert!(
+        path.is_file(),
+        "{} is missing: run `make preload` first",
+        path.display()
+    );
+    path
+}
+
+#[test]
+fn wrap_counts_what_the_program_calls() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let mut child = debox(&[
+        "run",
+        "--wrap",
+        "--call-sites",
+        "--json",
+        "-o",
+        file.to_str().unwrap(),
+        "--",
+    ])
+    .args(["dd", "of=/dev/null", "bs=512", "count=500", "status=none"])
+    .env("DEBOX_WRAP_LIBRARY", interposer())
+    .stdin(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    // Where the program's code lies is read while the program lives: let it
+    // wait for its input until then.
+    let until = Instant::now() + Duration::from_secs(20);
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let reads = |pid: &str| {
+        let read =
+            |name| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        read("comm").trim() == "dd" && read("syscall").starts_with("0 0x0 ")
+    };
+    while !std::fs::read_to_string(&children)
+        .unwrap_or_default()
+        .split_whitespace()
+        .any(reads)
+    {
+        assert!(Instant::now() < until, "dd does not come to read its input");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&vec![0; 500 * 512])
+        .unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    check_sums(&report);
+    assert_eq!(report["run"]["capture"], "wrap");
+    assert_eq!(number(&call(&report, "write").unwrap()["count"]), 500);
+    assert_eq!(number(&call(&report, "read").unwrap()["count"]), 500);
+    let sites = report["call_sites"].as_array().unwrap();
+    assert!(
+        sites
+            .iter()
+            .any(|s| s["call"] == "read" && s["place"].as_str().unwrap().contains("dd")),
+        "{sites:?}"
+    );
+    assert!(
+        report["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|n| n["kind"] == "wrap_coverage")
+    );
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What of a call can be asked?
+
+use debox_abi::*;
+
+/// Numbers of a call. The first ones are the kernel side's fields, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Number {
+    Wall,
+    Cpu,
+    Blocked,
+    Runq,
+    Retval,
+    Minflt,
+    Majflt,
+    Sleeps,
+    Preemptions,
+    Pid,
+    Tid,
+    Waiters,
+    /// Minor and major page faults together.
+    Faults,
+    /// 0 for calls that did not fail.
+    Errno,
+}
+
+pub const NUMBERS: usize = 14;
+
+impl Number {
+    pub const ALL: [Number; NUMBERS] = [
+        Number::Wall,
+        Number::Cpu,
+        Number::Blocked,
+        Number::Runq,
+        Number::Retval,
+        Number::Minflt,
+        Number::Majflt,
+        Number::Sleeps,
+        Number::Preemptions,
+        Number::Pid,
+        Number::Tid,
+        Number::Waiters,
+        Number::Faults,
+        Number::Errno,
+    ];
+
+    /// All values that it can have.
+    pub fn domain(self) -> (i64, i64) {
+        match self {
+            Number::Retval => (i64::MIN, i64::MAX),
+            Number::Errno => (0, ERRNO_MAX),
+            _ => (0, i64::MAX),
+        }
+    }
+
+    pub fn is_time(self) -> bool {
+        matches!(
+            self,
+            Number::Wall | Number::Cpu | Number::Blocked | Number::Runq
+        )
+    }
+}
+
+/// The kernel's MAX_ERRNO: return values from -4095 to -1 are errors.
+pub const ERRNO_MAX: i64 = 4095;
+
+// The order above is the kernel side's.
+const _: () = {
+    assert!(Number::Wall as u32 == DEBOX_FIELD_WALL_NS);
+    assert!(Number::Cpu as u32 == DEBOX_FIELD_CPU_NS);
+    assert!(Number::Blocked as u32 == DEBOX_FIELD_BLOCKED_NS);
+    assert!(Number::Runq as u32 == DEBOX_FIELD_RUNQ_NS);
+    assert!(Number::Retval as u32 == DEBOX_FIELD_RETVAL);
+    assert!(Number::Minflt as u32 == DEBOX_FIELD_MINOR_FAULTS);
+    assert!(Number::Majflt as u32 == DEBOX_FIELD_MAJOR_FAULTS);
+    assert!(Number::Sleeps as u32 == DEBOX_FIELD_SLEEPS);
+    assert!(Number::Preemptions as u32 == DEBOX_FIELD_PREEMPTIONS);
+    assert!(Number::Pid as u32 == DEBOX_FIELD_PID);
+    assert!(Number::Tid as u32 == DEBOX_FIELD_TID);
+    assert!(Number::Waiters as u32 == DEBOX_FIELD_WAITERS);
+    assert!(Number::Faults as usize == DEBOX_FIELDS);
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TextField {
+    /// Of the places where the call slept.
+    Label,
+    /// The kernel functions of these places.
+    Function,
+    /// The thread's command name.
+    Comm,
+    /// The program's function that made the call.
+    Caller,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Number(Number),
+    Call,
+    Text(TextField),
+}
+
+/// Every field's name and an example of its use, in alphabetical order.
+pub const FIELDS: [(&str, Field, &str); 20] = [
+    ("blocked", Field::Number(Number::Blocked), "blocked > 1ms"),
+    ("call", Field::Call, "call == fsync"),
+    ("caller", Field::Text(TextField::Caller), "caller == main"),
+    ("comm", Field::Text(TextField::Comm), "comm == nginx"),
+    ("cpu", Field::Number(Number::Cpu), "cpu > 1ms"),
+    ("errno", Field::Number(Number::Errno), "errno == EAGAIN"),
+    ("error", Field::Number(Number::Errno), "error == EAGAIN"),
+    ("faults", Field::Number(Number::Faults), "faults > 0"),
+    (
+        "function",
+        Field::Text(TextField::Function),
+        "function == do_wait",
+    ),
+    (
+        "label",
+        Field::Text(TextField::Label),
+        "label == inode-lock",
+    ),
+    ("majflt", Field::Number(Number::Majflt), "majflt > 0"),
+    ("minflt", Field::Number(Number::Minflt), "minflt > 0"),
+    ("pid", Field::Number(Number::Pid), "pid == 1234"),
+    (
+        "preemptions",
+        Field::Number(Number::Preemptions),
+        "preemptions > 0",
+    ),
+    ("retval", Field::Number(Number::Retval), "retval == 0"),
+    ("runq", Field::Number(Number::Runq), "runq > 1ms"),
+    ("sleeps", Field::Number(Number::Sleeps), "sleeps > 1"),
+    ("tid", Field::Number(Number::Tid), "tid == 1234"),
+    ("waiters", Field::Number(Number::Waiters), "waiters > 0"),
+    ("wall", Field::Number(Number::Wall), "wall > 1ms"),
+];
+
+impl Field {
+    /// By its name: the field and its example.
+    pub fn find(name: &str) -> Option<(Field, &'static str)> {
+        FIELDS
+            .iter()
+            .find(|(known, ..)| *known == name)
+            .map(|(_, field, example)| (*field, *example))
+    }
+}

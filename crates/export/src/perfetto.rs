@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do the slow calls lie in time, for programs that draw traces?
+//!
+//! The JSON trace format of Chrome, which Perfetto reads: a slice for each slow
+//! call on its thread, its sleeps as slices inside, waiting for a CPU after a
+//! sleep as another; counters for the gauges and for the mean time of each
+//! call with a history. Time stamps are microseconds since the start of the
+//! run, with the nanoseconds behind the point.
+
+use std::collections::BTreeSet;
+
+use debox_report::{Party, Report, Site, SlowCall};
+use serde_json::{Map, Value, json};
+
+use crate::path::{call_name, frame_name};
+
+fn micro(ns: u64) -> Value {
+    json!(ns as f64 / 1e3)
+}
+
+fn party(p: &Party) -> String {
+    let mut who = match (p.tid, p.comm.as_str()) {
+        (0, _) => "an interrupt".to_owned(),
+        (tid, "") => tid.to_string(),
+        (tid, comm) => format!("{comm} {tid}"),
+    };
+    if let Some(call) = &p.call {
+        who.push_str(&format!(" in {call}"));
+    }
+    who
+}
+
+fn slice(
+    name: &str,
+    category: &str,
+    call: &SlowCall,
+    start_ns: u64,
+    ns: u64,
+    args: Value,
+) -> Value {
+    json!({
+        "name": name, "cat": category, "ph": "X", "pid": call.pid, "tid": call.tid,
+        "ts": micro(start_ns), "dur": micro(ns), "args": args,
+    })
+}
+
+fn place(site: &Site) -> Option<String> {
+    let function = site.function.as_ref()?;
+    Some(match (&site.file, site.line) {
+        (Some(file), Some(line)) => format!("{function} [{file}:{line}]"),
+        _ => function.clone(),
+    })
+}
+
+fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
+    let stack = call.stack.and_then(|s| report.stacks.get(s));
+    let frames: Vec<String> = stack
+        .map(|s| s.frames.iter().map(frame_name).collect())
+        .unwrap_or_default();
+    let arguments: Vec<String> = call.args.iter().map(|a| format!("{a:#x}")).collect();
+    let mut args = json!({
+        "return value": call.retval,
+        "arguments": arguments.join(", "),
+        "on CPU ns": call.cpu_ns,
+        "blocked ns": call.blocked_ns,
+        "run queue ns": call.runq_ns,
+        "minor faults": call.minor_faults,
+        "major faults": call.major_faults,
+    });
+    if let Some(path) = &call.path {
+        args["path"] = json!(path);
+    }
+    if !frames.is_empty() {
+        args["called from"] = json!(frames.join(" < "));
+    }
+    if !call.conditions.is_empty() {
+        args["conditions"] = json!(call.conditions.join("; "));
+    }
+    let name = call_name(Some(&call.call), call.abi);
+    events.push(slice(
+        &name,
+        "call",
+        call,
+        call.start_ns,
+        call.wall_ns,
+        args,
+    ));
+    for sleep in &call.sleeps {
+        let site = sleep.site.and_then(|s| report.sites.get(s));
+        let mut args = Map::new();
+        if let Some(place) = site.and_then(place) {
+            args.insert("place".into(), json!(place));
+        }
+        args.insert("waiters at entry".into(), json!(sleep.waiters_entry));
+        args.insert("waiters at wake-up".into(), json!(sleep.waiters_exit));
+        if let Some(holder) = &sleep.holder {
+            args.insert("held by".into(), json!(party(holder)));
+        }
+        if let Some(waker) = &sleep.waker {
+            args.insert("ended by".into(), json!(party(waker)));
+        }
+        let label = site.map_or("(unknown)", |s| s.label.as_str());
+        let args = Value::Object(args);
+        events.push(slice(
+            label,
+            "sleep",
+            call,
+            sleep.start_ns,
+            sleep.blocked_ns,
+            args,
+        ));
+        if sleep.runq_ns > 0 {
+            let woken = sleep.start_ns.saturating_add(sleep.blocked_ns);
+            events.push(slice(
+                "run queue",
+                "runq",
+                call,
+                woken,
+                sleep.runq_ns,
+                json!({}),
+            ));
+        }
+    }
+}
+
+fn counter(name: &str, pid: u32, time_ns: u64, value: Value) -> Value {
+    json!({"name": name, "ph": "C", "pid": pid, "ts": micro(time_ns), "args": {"value": value}})
+}
+
+/// One JSON document.
+pub fn perfetto(report: &Report) -> String {
+    let mut events = Vec::new();
+    let mut threads = BTreeSet::new();
+    for call in &report.slow_calls {
+        threads.insert((call.pid, call.tid, call.comm.as_str()));
+    }
+    for thread in report.threads.iter().filter(|t| t.tid != 0) {
+        threads.insert((thread.pid, thread.tid, thread.comm.as_str()));
+    }
+    let mut named = BTreeSet::new();
+    for (pid, tid, comm) in &threads {
+        let main = pid == tid || !threads.iter().any(|t| t.0 == *pid && t.1 == *pid);
+        if main && named.insert(*pid) {
+            events.push(json!({"name": "process_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": comm}}));
+        }
+        events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": comm}}));
+    }
+    let mut calls: Vec<&SlowCall> = report.slow_calls.iter().collect();
+    calls.sort_by_key(|c| c.start_ns);
+    for call in calls {
+        call_events(report, call, &mut events);
+    }
+    let first = report
+        .run
+        .pids
+        .first()
+        .copied()
+        .or(threads.first().map(|t| t.0))
+        .unwrap_or(0);
+    for gauge in &report.gauges {
+        let mut add = |name: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                events.push(counter(name, first, gauge.time_ns, json!(value)));
+            }
+        };
+        add("processes", Some(gauge.processes));
+        add("threads", Some(gauge.threads));
+        add("open descriptors", gauge.descriptors);
+        add("mappings", gauge.mappings);
+        add("resident bytes", gauge.resident_bytes);
+    }
+    for history in &report.history {
+        let name = format!("{}: mean ns", call_name(Some(&history.call), history.abi));
+        for point in history.points.iter().filter(|p| p.count > 0) {
+            let mean = point.wall_ns / point.count;
+            events.push(counter(&name, first, point.time_ns, json!(mean)));
+        }
+    }
+    let document = json!({
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "tool": format!("DeBox {}", report.debox_version),
+            "command": report.run.command.join(" "),
+        },
+    });
+    let mut out = document.to_string();
+    out.push('\n');
+    out
+}

@@ -1,0 +1,620 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How are metrics inserted, watched and removed by hand, in a terminal?
+
+use std::io::{self, stdout};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::crossterm::{cursor, execute};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::prelude::{CrosstermBackend, Line, Span, Terminal};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::symbols::Marker;
+use ratatui::widgets::{
+    Axis, Block, Borders, Cell, Chart, Clear, Dataset, GraphType, Paragraph, Row, Table,
+    TableState, Wrap,
+};
+use ratatui::{Frame, layout::Rect};
+
+use crate::args::{Args, Metric};
+use crate::auto::{Descent, Options, Path};
+use crate::child::Child;
+use crate::code::Code;
+use crate::engine::{Insertion, Resource, Restriction};
+use crate::error::Error;
+use crate::html::{round_up, value, value_text};
+use crate::session::{Session, Watch};
+use crate::stop;
+use crate::text::{path_text, rate_text, threads_text};
+
+const COLOURS: [Color; 7] = [
+    Color::Cyan,
+    Color::Yellow,
+    Color::Green,
+    Color::Magenta,
+    Color::LightRed,
+    Color::LightBlue,
+    Color::White,
+];
+/// Curves that can be told apart.
+const CURVES_MAX: usize = 7;
+
+/// The terminal as it was, in whatever way we leave.
+struct Raw;
+
+impl Raw {
+    fn enter() -> io::Result<Raw> {
+        enable_raw_mode()?;
+        execute!(stdout(), EnterAlternateScreen, cursor::Hide)?;
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            restore();
+            hook(info);
+        }));
+        Ok(Raw)
+    }
+}
+
+fn restore() {
+    let _ = disable_raw_mode();
+    let _ = execute!(stdout(), LeaveAlternateScreen, cursor::Show);
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+enum Mode {
+    Watching,
+    /// What is being typed, and why it was refused.
+    Adding {
+        text: String,
+        refused: Option<String>,
+    },
+    /// Words to read; any key leaves.
+    Reading {
+        title: String,
+        text: String,
+        from: u16,
+    },
+}
+
+struct Screen<'a> {
+    args: &'a Args,
+    metric: Metric,
+    selected: TableState,
+    mode: Mode,
+    paused: bool,
+    message: String,
+    path: Option<Path>,
+}
+
+/// Until q, the end of the time, or of the command.
+pub fn show(
+    args: &Args,
+    session: &mut Session,
+    child: &mut Option<Child>,
+) -> Result<Option<Path>, Error> {
+    let raw = Raw::enter().map_err(Error::system("the terminal"))?;
+    let mut terminal =
+        Terminal::new(CrosstermBackend::new(stdout())).map_err(Error::system("the terminal"))?;
+    terminal.clear().map_err(Error::system("the terminal"))?;
+    let mut screen = Screen {
+        args,
+        metric: args.metric,
+        selected: TableState::default().with_selected(Some(0)),
+        mode: Mode::Watching,
+        paused: false,
+        message: String::new(),
+        path: None,
+    };
+    let end = args.duration.map(|d| Instant::now() + d);
+    let mut next = Instant::now() + args.interval;
+    loop {
+        terminal
+            .draw(|frame| screen.draw(frame, session))
+            .map_err(Error::system("drawing"))?;
+        if stop::stopped() || end.is_some_and(|end| Instant::now() >= end) {
+            break;
+        }
+        if let Some(child) = child
+            && child.wait(false).is_some()
+        {
+            session.tick()?;
+            break;
+        }
+        let wait = next
+            .saturating_duration_since(Instant::now())
+            .min(Duration::from_millis(200));
+        match event::poll(wait) {
+            Ok(true) => match event::read() {
+                Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                    if key.modifiers.contains(KeyModifiers::CONTROL)
+                        && key.code == KeyCode::Char('c')
+                    {
+                        break;
+                    }
+                    if screen.key(key.code, session, child)? {
+                        break;
+                    }
+                }
+                // The terminal is gone.
+                Err(_) => break,
+                _ => {}
+            },
+            Ok(false) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+        if Instant::now() >= next {
+            if !screen.paused {
+                session.tick()?;
+            }
+            next = Instant::now() + args.interval;
+        }
+    }
+    drop(raw);
+    Ok(screen.path)
+}
+
+impl Screen<'_> {
+    fn live(session: &Session) -> Vec<usize> {
+        (0..session.watches.len())
+            .filter(|i| session.watches[*i].removed.is_none())
+            .collect()
+    }
+
+    fn chosen(&self, session: &Session) -> Option<usize> {
+        Self::live(session)
+            .get(self.selected.selected().unwrap_or(0))
+            .copied()
+    }
+
+    /// Whether to leave.
+    fn key(
+        &mut self,
+        key: KeyCode,
+        session: &mut Session,
+        child: &mut Option<Child>,
+    ) -> Result<bool, Error> {
+        match &mut self.mode {
+            Mode::Adding { text, refused } => {
+                match key {
+                    KeyCode::Esc => self.mode = Mode::Watching,
+                    KeyCode::Backspace => {
+                        text.pop();
+                        *refused = None;
+                    }
+                    KeyCode::Char(c) => {
+                        text.push(c);
+                        *refused = None;
+                    }
+                    KeyCode::Enter => {
+                        let text = text.clone();
+                        self.add(&text, session);
+                    }
+                    _ => {}
+                }
+                return Ok(false);
+            }
+            Mode::Reading { from, .. } => {
+                match key {
+                    KeyCode::Down | KeyCode::Char('j') => *from = from.saturating_add(1),
+                    KeyCode::Up | KeyCode::Char('k') => *from = from.saturating_sub(1),
+                    _ => self.mode = Mode::Watching,
+                }
+                return Ok(false);
+            }
+            Mode::Watching => {}
+        }
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(true),
+            KeyCode::Down | KeyCode::Char('j') => self.selected.select_next(),
+            KeyCode::Up | KeyCode::Char('k') => self.selected.select_previous(),
+            KeyCode::Char('m') => self.metric = self.metric.next(),
+            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('a') => {
+                self.mode = Mode::Adding {
+                    text: String::new(),
+                    refused: None,
+                }
+            }
+            KeyCode::Char('d') | KeyCode::Delete => {
+                if let Some(place) = self.chosen(session) {
+                    let name = session.watches[place].name.clone();
+                    let took = session.remove(place, "removed by hand");
+                    self.message = format!("{name} removed, {:.1} s", took.as_secs_f64());
+                }
+            }
+            KeyCode::Enter => self.refine_once(session),
+            KeyCode::Char('A') => self.refine_all(session, child)?,
+            KeyCode::Char('n') => {
+                let mut text = session.notes.join("\n\n");
+                for loss in session.losses() {
+                    text.push_str(&format!("\n\n{loss}"));
+                }
+                self.mode = Mode::Reading {
+                    title: "Notes".into(),
+                    text: if text.is_empty() { "none".into() } else { text },
+                    from: 0,
+                };
+            }
+            KeyCode::Char('w') => {
+                let path = self
+                    .args
+                    .html
+                    .clone()
+                    .unwrap_or_else(|| "debox-kern.html".into());
+                let page = crate::html::page(session, self.metric, self.path.as_ref());
+                self.message = match std::fs::write(&path, page) {
+                    Ok(()) => format!("written: {}", path.display()),
+                    Err(e) => format!("{}: {e}", path.display()),
+                };
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    fn add(&mut self, text: &str, session: &mut Session) {
+        let cost = std::cell::RefCell::new(String::new());
+        match session.add(text, self.args.metric != Metric::Calls, |line| {
+            *cost.borrow_mut() = line.to_owned();
+        }) {
+            Ok(_) => {
+                self.message = cost.into_inner();
+                self.mode = Mode::Watching;
+            }
+            Err(error) => {
+                self.mode = Mode::Adding {
+                    text: text.to_owned(),
+                    refused: Some(error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// The callees of the chosen function, when it calls them.
+    fn refine_once(&mut self, session: &mut Session) {
+        let Some(place) = self.chosen(session) else {
+            return;
+        };
+        let watch = &session.watches[place];
+        let above = watch.id;
+        let name = watch.name.clone();
+        let callees = match &watch.resource {
+            Resource::Function(function) => match Code::open() {
+                Ok(code) => match code.callees(&session.functions, function) {
+                    Ok(callees) => callees
+                        .direct
+                        .into_iter()
+                        .filter(|f| !code.is_trivial(f))
+                        .collect(),
+                    Err(e) => {
+                        self.message = format!("the code of {name}: {e}");
+                        return;
+                    }
+                },
+                Err(e) => {
+                    self.message = format!("/proc/kcore, to see what {name} calls: {e}");
+                    return;
+                }
+            },
+            Resource::Call { name, .. } => crate::resource::call_entry(&session.functions, name)
+                .into_iter()
+                .collect::<Vec<_>>(),
+            Resource::Instruction { .. } => {
+                self.message = "an instruction calls nobody: choose its function".into();
+                return;
+            }
+        };
+        let insertions: Vec<Insertion> = callees
+            .into_iter()
+            .map(|f| Insertion {
+                resource: Resource::Function(f),
+                timed: true,
+                restriction: Restriction {
+                    under: Some(above),
+                    ..Restriction::default()
+                },
+            })
+            .collect();
+        let room = (session.max_functions as usize).saturating_sub(Self::live(session).len());
+        if insertions.len() > room {
+            self.message = format!(
+                "{name} calls {} functions, and there is room for {room} (--max-functions)",
+                insertions.len()
+            );
+            return;
+        }
+        match session.engine.insert(&insertions) {
+            Ok((done, skipped)) => {
+                self.message = format!("{} callees of {name} inserted", done.len());
+                for skip in skipped {
+                    session.notes.push(format!("not measured: {}", skip.why));
+                }
+                for (id, place) in done {
+                    session.watch(id, &insertions[place], &format!("below {name}"));
+                }
+            }
+            Err(error) => self.message = error.to_string(),
+        }
+    }
+
+    /// All the way down from the chosen function.
+    fn refine_all(
+        &mut self,
+        session: &mut Session,
+        child: &mut Option<Child>,
+    ) -> Result<(), Error> {
+        let Some(place) = self.chosen(session) else {
+            return Ok(());
+        };
+        let root = session.watches[place].resource.clone();
+        let code = match Code::open() {
+            Ok(code) => code,
+            Err(e) => {
+                self.message =
+                    format!("/proc/kcore: {e}; `debox kern --auto --sampled` needs it not");
+                return Ok(());
+            }
+        };
+        let options = Options {
+            interval: self.args.interval,
+            end: None,
+            share: self.args.share / 100.0,
+            depth: self.args.depth,
+            branches: self.args.branches.max(1),
+        };
+        let line = |text: &str| {
+            let _ = execute!(
+                stdout(),
+                cursor::MoveTo(0, 0),
+                ratatui::crossterm::terminal::Clear(
+                    ratatui::crossterm::terminal::ClearType::CurrentLine
+                ),
+                ratatui::crossterm::style::Print(format!("refining: {text}"))
+            );
+        };
+        // The watched metrics would lie on the way, and be found above.
+        let others: Vec<usize> = Self::live(session);
+        for other in others {
+            session.remove(other, "removed to refine");
+        }
+        match Descent::new(session, &code, &options, child.as_mut(), &line).run(&root) {
+            Ok(path) => {
+                self.mode = Mode::Reading {
+                    title: format!("Where the time of {} goes", root.name()),
+                    text: path_text(&path, session),
+                    from: 0,
+                };
+                self.path = Some(path);
+            }
+            Err(error) => self.message = error.to_string(),
+        }
+        let timed = self.args.metric != Metric::Calls;
+        if let Err(error) = session.add(&root.name(), timed, |_| {}) {
+            self.message = error.to_string();
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self, frame: &mut Frame, session: &Session) {
+        let live = Self::live(session);
+        let rows = (live.len() as u16 + 2).min(frame.area().height.saturating_sub(8) / 2 + 2);
+        let [plot, table, message, keys] = Layout::vertical([
+            Constraint::Min(6),
+            Constraint::Length(rows.max(3)),
+            Constraint::Length(1),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        self.draw_plot(frame, plot, session, &live);
+        self.draw_table(frame, table, session, &live);
+        let notes = session.notes.len();
+        let mut words = self.message.clone();
+        if notes > 0 {
+            words.push_str(&format!("  ({notes} notes: n)"));
+        }
+        frame.render_widget(
+            Paragraph::new(words).style(Style::new().fg(Color::Yellow)),
+            message,
+        );
+        frame.render_widget(
+            Paragraph::new(
+                " a add  d remove  m metric  Enter callees  A refine to the end  p pause  n notes  w HTML  q quit",
+            )
+            .style(Style::new().add_modifier(Modifier::DIM)),
+            keys,
+        );
+        match &self.mode {
+            Mode::Watching => {}
+            Mode::Adding { text, refused } => {
+                let area = middle(frame.area(), 76, if refused.is_some() { 9 } else { 4 });
+                let mut lines = vec![Line::from(vec![
+                    Span::raw("> "),
+                    Span::raw(text.clone()),
+                    Span::styled("_", Style::new().add_modifier(Modifier::SLOW_BLINK)),
+                ])];
+                match refused {
+                    Some(why) => lines.extend(
+                        why.lines()
+                            .map(|l| Line::styled(l.to_owned(), Style::new().fg(Color::LightRed))),
+                    ),
+                    None => lines.push(Line::styled(
+                        "function, 'pattern*', function+0x1f, call(); @pid=1,call=read",
+                        Style::new().add_modifier(Modifier::DIM),
+                    )),
+                }
+                frame.render_widget(Clear, area);
+                frame.render_widget(
+                    Paragraph::new(lines).wrap(Wrap { trim: false }).block(
+                        Block::new()
+                            .borders(Borders::ALL)
+                            .title(" Measure (Enter, Esc) "),
+                    ),
+                    area,
+                );
+            }
+            Mode::Reading { title, text, from } => {
+                let area = frame.area();
+                frame.render_widget(Clear, area);
+                frame.render_widget(
+                    Paragraph::new(text.as_str()).scroll((*from, 0)).block(
+                        Block::new()
+                            .borders(Borders::ALL)
+                            .title(format!(" {title} (any key) ")),
+                    ),
+                    area,
+                );
+            }
+        }
+    }
+
+    fn draw_plot(&self, frame: &mut Frame, area: Rect, session: &Session, live: &[usize]) {
+        let mut shown: Vec<usize> = live.to_vec();
+        shown.sort_by_key(|i| std::cmp::Reverse(session.watches[*i].totals.inside_ns));
+        shown.truncate(CURVES_MAX);
+        shown.sort_unstable();
+        // As many points as the area has columns of dots.
+        let keep = usize::from(area.width) * 2;
+        let data: Vec<(usize, Vec<(f64, f64)>)> = shown
+            .iter()
+            .map(|i| {
+                let series = &session.watches[*i].series;
+                let from = series.len().saturating_sub(keep);
+                (
+                    *i,
+                    series[from..]
+                        .iter()
+                        .filter_map(|p| Some((p.seconds, value(p, self.metric)?)))
+                        .collect(),
+                )
+            })
+            .collect();
+        let largest = data
+            .iter()
+            .flat_map(|(_, d)| d.iter().map(|p| p.1))
+            .fold(0.0, f64::max);
+        let first = data
+            .iter()
+            .filter_map(|(_, d)| d.first().map(|p| p.0))
+            .fold(f64::INFINITY, f64::min);
+        let last = data
+            .iter()
+            .filter_map(|(_, d)| d.last().map(|p| p.0))
+            .fold(0.0, f64::max);
+        let first = if first.is_finite() {
+            first.min(last)
+        } else {
+            0.0
+        };
+        let last = last.max(first + 1.0);
+        let top = round_up(largest);
+        let sets: Vec<Dataset> = data
+            .iter()
+            .map(|(i, points)| {
+                Dataset::default()
+                    .name(session.watches[*i].name.clone())
+                    .marker(Marker::Braille)
+                    .graph_type(GraphType::Line)
+                    .style(Style::new().fg(colour(live, *i)))
+                    .data(points)
+            })
+            .collect();
+        let title = format!(
+            " {}{} ",
+            self.metric.title(),
+            if self.paused { " (paused)" } else { "" }
+        );
+        frame.render_widget(
+            Chart::new(sets)
+                .block(Block::new().borders(Borders::TOP).title(title))
+                .legend_position(None)
+                .x_axis(
+                    Axis::default()
+                        .bounds([first, last])
+                        .labels([format!("{first:.0} s"), format!("{last:.0} s")]),
+                )
+                .y_axis(Axis::default().bounds([0.0, top]).labels([
+                    "0".to_owned(),
+                    value_text(top / 2.0, self.metric),
+                    value_text(top, self.metric),
+                ])),
+            area,
+        );
+    }
+
+    fn draw_table(&mut self, frame: &mut Frame, area: Rect, session: &Session, live: &[usize]) {
+        let time =
+            |ns: Option<u64>| ns.map_or("-".into(), |n| debox_report::duration_text(n, false));
+        let rows: Vec<Row> = live
+            .iter()
+            .map(|i| {
+                let w: &Watch = &session.watches[*i];
+                let p = w.series.last().cloned().unwrap_or_default();
+                let mut name = w.name.clone();
+                if !w.restricted.is_empty() {
+                    name.push_str(&format!(" [{}]", w.restricted));
+                }
+                Row::new(vec![
+                    Cell::from(Line::from(vec![
+                        Span::styled("■ ", Style::new().fg(colour(live, *i))),
+                        Span::raw(name),
+                    ])),
+                    Cell::from(rate_text(p.calls_per_second)),
+                    Cell::from(threads_text(p.concurrency)),
+                    Cell::from(threads_text(p.self_concurrency)),
+                    Cell::from(threads_text(p.off_cpu_concurrency)),
+                    Cell::from(time(p.p50_ns)),
+                    Cell::from(time(p.p99_ns)),
+                    Cell::from(time(Some(w.totals.max_ns).filter(|n| *n > 0))),
+                ])
+            })
+            .collect();
+        let widths = [
+            Constraint::Min(24),
+            Constraint::Length(9),
+            Constraint::Length(7),
+            Constraint::Length(7),
+            Constraint::Length(7),
+            Constraint::Length(8),
+            Constraint::Length(8),
+            Constraint::Length(8),
+        ];
+        let table = Table::new(rows, widths)
+            .header(
+                Row::new([
+                    "FUNCTION", "CALLS/S", "INSIDE", "SELF", "OFF-CPU", "P50", "P99", "MAX",
+                ])
+                .style(Style::new().add_modifier(Modifier::BOLD)),
+            )
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        if !live.is_empty() {
+            let at = self.selected.selected().unwrap_or(0).min(live.len() - 1);
+            self.selected.select(Some(at));
+        }
+        frame.render_stateful_widget(table, area, &mut self.selected);
+    }
+}
+
+fn colour(live: &[usize], place: usize) -> Color {
+    let at = live.iter().position(|l| *l == place).unwrap_or(0);
+    COLOURS[at % COLOURS.len()]
+}
+
+fn middle(area: Rect, width: u16, height: u16) -> Rect {
+    let width = width.min(area.width);
+    let height = height.min(area.height);
+    Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    }
+}

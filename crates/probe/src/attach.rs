@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which programs hang on the kernel now?
+//!
+//! The event hooks while anybody is watched, the system call tracepoints only
+//! while somebody is watched by boundary capture, nothing when nobody is.
+
+use libbpf_rs::{Link, ProgramImpl};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::DeboxProgs;
+use crate::error::Error;
+
+/// What was asked for and is in place; dropping a set detaches it.
+#[derive(Default)]
+pub struct Attached {
+    events: Vec<Link>,
+    boundary: Vec<Link>,
+    waker: Option<Link>,
+    features: u64,
+}
+
+fn hook(program: &ProgramImpl<'_, libbpf_rs::Mut>, action: &'static str) -> Result<Link, Error> {
+    program.attach_trace().map_err(Error::bpf(action))
+}
+
+impl Attached {
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    pub fn anything(&self) -> bool {
+        !self.events.is_empty() || !self.boundary.is_empty()
+    }
+
+    pub fn events_attach(&mut self, programs: &DeboxProgs<'_>) -> Result<(), Error> {
+        if !self.events.is_empty() {
+            return Ok(());
+        }
+        let mut links = vec![
+            hook(&programs.sched_process_fork, "attach to sched_process_fork")?,
+            hook(&programs.sched_process_exec, "attach to sched_process_exec")?,
+            hook(&programs.sched_process_exit, "attach to sched_process_exit")?,
+            hook(&programs.sched_switch, "attach to sched_switch")?,
+            hook(&programs.page_fault_kernel, "attach to page_fault_kernel")?,
+        ];
+        self.features = debox_abi::DEBOX_FEATURE_SLEEPS
+            | debox_abi::DEBOX_FEATURE_FAULTS
+            | debox_abi::DEBOX_FEATURE_SITES;
+        match (
+            programs.contention_begin.attach_trace(),
+            programs.contention_end.attach_trace(),
+        ) {
+            (Ok(begin), Ok(end)) => {
+                links.extend([begin, end]);
+                self.features |= debox_abi::DEBOX_FEATURE_LOCKS;
+            }
+            (begin, end) => {
+                tracing::warn!(error = ?begin.err().or(end.err()), "no lock holders: contention tracepoints refused");
+            }
+        }
+        match major_fault_events(&programs.page_faults_maj) {
+            Ok(events) => {
+                links.extend(events);
+                self.features |= debox_abi::DEBOX_FEATURE_MAJOR_FAULTS;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "major faults count as minor ones: no perf software events");
+            }
+        }
+        self.events = links;
+        Ok(())
+    }
+
+    /// Only records say who woke a thread, accounts do not; and the hook is
+    /// a cost to every wake-up of the machine.
+    pub fn waker_attach(&mut self, programs: &DeboxProgs<'_>) {
+        if self.waker.is_some() {
+            return;
+        }
+        match programs.sched_waking.attach_trace() {
+            Ok(link) => {
+                self.waker = Some(link);
+                self.features |= debox_abi::DEBOX_FEATURE_WAKERS;
+            }
+            Err(error) => tracing::warn!(%error, "no wakers: sched_waking refused"),
+        }
+    }
+
+    pub fn waker_detach(&mut self) {
+        self.waker = None;
+        self.features &= !debox_abi::DEBOX_FEATURE_WAKERS;
+    }
+
+    pub fn boundary_attach(&mut self, programs: &DeboxProgs<'_>) -> Result<(), Error> {
+        if self.boundary.is_empty() {
+            self.boundary = vec![
+                hook(&programs.sys_exit, "attach to sys_exit")?,
+                hook(&programs.sys_enter, "attach to sys_enter")?,
+            ];
+        }
+        Ok(())
+    }
+
+    pub fn boundary_detach(&mut self) {
+        self.boundary.clear();
+    }
+
+    pub fn events_detach(&mut self) {
+        self.events.clear();
+        self.waker = None;
+        self.features = 0;
+    }
+}
+
+/// One software event of major faults on each online CPU.
+pub(crate) fn major_fault_events(
+    program: &ProgramImpl<'_, libbpf_rs::Mut>,
+) -> Result<Vec<Link>, Error> {
+    let mut links = vec![];
+    for cpu in cpus_online().map_err(|source| Error::Kernel {
+        action: "list its CPUs",
+        source,
+    })? {
+        let event = perf_event_open_major_faults(cpu).map_err(|source| Error::Kernel {
+            action: "open a perf event for major faults",
+            source,
+        })?;
+        let link = program
+            .attach_perf_event(event.as_raw_fd())
+            .map_err(Error::bpf("attach to the event of major faults"))?;
+        // libbpf's link now owns the descriptor and closes it on drop.
+        std::mem::forget(event);
+        links.push(link);
+    }
+    Ok(links)
+}
+
+fn perf_event_open_major_faults(cpu: u32) -> io::Result<OwnedFd> {
+    const PERF_TYPE_SOFTWARE: u32 = 1;
+    const PERF_COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
+    const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+    // struct perf_event_attr, PERF_ATTR_SIZE_VER0: 64 bytes
+    let mut attr = [0u8; 64];
+    attr[0..4].copy_from_slice(&PERF_TYPE_SOFTWARE.to_ne_bytes());
+    attr[4..8].copy_from_slice(&64u32.to_ne_bytes());
+    attr[8..16].copy_from_slice(&PERF_COUNT_SW_PAGE_FAULTS_MAJ.to_ne_bytes());
+    attr[16..24].copy_from_slice(&1u64.to_ne_bytes()); // sample_period: every one
+    // SAFETY: attr is a valid perf_event_attr of the size it states, and
+    // outlives the call; pid -1 with a CPU is a system-wide event.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            attr.as_ptr(),
+            -1 as libc::pid_t,
+            cpu as libc::c_int,
+            -1 as libc::c_int,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub(crate) fn cpus_online() -> io::Result<Vec<u32>> {
+    Ok(cpu_list_parse(&std::fs::read_to_string(
+        "/sys/devices/system/cpu/online",
+    )?))
+}
+
+fn cpu_list_parse(text: &str) -> Vec<u32> {
+    let mut out = vec![];
+    for part in text.trim().split(',') {
+        let mut ends = part.splitn(2, '-').filter_map(|n| n.parse::<u32>().ok());
+        if let Some(first) = ends.next() {
+            out.extend(first..=ends.next().unwrap_or(first));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(super::cpu_list_parse("0-1\n"), [0, 1]);
+        assert_eq!(super::cpu_list_parse("0,2-4,7"), [0, 2, 3, 4, 7]);
+        assert_eq!(super::cpu_list_parse(""), Vec::<u32>::new());
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong between us and the kernel, and what to do about it?
+
+use std::io;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the kernel refused to {action}: {source}{}", remedy(.source))]
+    Kernel {
+        action: &'static str,
+        source: io::Error,
+    },
+    #[error("{action} failed: {message}")]
+    Bpf {
+        action: &'static str,
+        message: String,
+        errno: i32,
+    },
+    #[error("no process {pid}: it has ended or never existed")]
+    NoProcess { pid: u32 },
+    #[error("all {limit} {what} are in use; close a program that uses them")]
+    Full { what: &'static str, limit: u32 },
+    #[error(
+        "{failed} threads of process {pid} could not be watched: the kernel had no memory for their state"
+    )]
+    NoMemory { pid: u32, failed: u32 },
+}
+
+impl Error {
+    /// The errno a client is told.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Kernel { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::Bpf { errno, .. } => *errno,
+            Error::NoProcess { .. } => libc::ESRCH,
+            Error::Full { .. } => libc::ENOSPC,
+            Error::NoMemory { .. } => libc::ENOMEM,
+        }
+    }
+
+    pub(crate) fn bpf(action: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+        move |source| {
+            let errno = errno_of(&source);
+            let message = format!("{source:#}{}", remedy(&io::Error::from_raw_os_error(errno)));
+            Error::Bpf {
+                action,
+                message,
+                errno,
+            }
+        }
+    }
+}
+
+fn errno_of(error: &libbpf_rs::Error) -> i32 {
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => libc::EPERM,
+        libbpf_rs::ErrorKind::NotFound => libc::ENOENT,
+        libbpf_rs::ErrorKind::OutOfMemory => libc::ENOMEM,
+        libbpf_rs::ErrorKind::InvalidInput => libc::EINVAL,
+        _ => libc::EIO,
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "; loading and attaching needs CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN): run as root, or \
+             use a running deboxd. `debox doctor` shows what this machine allows"
+        }
+        Some(libc::ENOENT) => {
+            "; this kernel lacks a tracepoint or type that is needed: Linux 6.1 or later with CONFIG_DEBUG_INFO_BTF"
+        }
+        _ => "",
+    }
+}

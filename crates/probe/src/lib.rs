@@ -1,0 +1,1072 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does a process come under watch?
+//!
+//! [`Probe`] loads the BPF programs of `bpf/`, creates the shared maps that
+//! processes map, binds threads to them, learns stack signatures, and keeps
+//! programs attached exactly as long as somebody is watched. It decides
+//! nothing about who may watch whom: that is the broker's.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{
+    Iter, MapCore, MapFlags, MapHandle, MapType, OpenObject, RingBuffer, RingBufferBuilder,
+};
+
+mod attach;
+mod check;
+mod error;
+mod floor;
+mod pool;
+mod signature;
+mod text;
+mod trace;
+mod unwind;
+
+#[allow(clippy::all, dead_code, unreachable_pub, missing_docs)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/debox.skel.rs"));
+}
+
+pub use check::{Check, State, check};
+pub use error::Error;
+pub use floor::{Floor, FloorGuard, floor_attach};
+pub(crate) use skel::DeboxProgs;
+use skel::{DeboxSkel, DeboxSkelBuilder};
+pub use trace::{Trace, TraceOptions, TraceTarget, Way};
+
+/// Limits shared with `bpf/state.h` and `bpf/site.h`.
+const SEGMENTS_MAX: u32 = 4096;
+const ACCOUNTS_MAX: u32 = 64;
+const SIGNATURES_MAX: u32 = 4096;
+const HINT_SIGNATURES: usize = 8;
+const STACKS_MAX: u32 = 8192;
+/// Different stale words make different signatures of one chain; beyond this
+/// many the chain is walked when none fits.
+const VARIANTS_MAX: usize = 4;
+const NONE: u32 = u32::MAX;
+
+const WATCH_ACCOUNT: u32 = 1 << 0;
+const WATCH_BOUNDARY: u32 = 1 << 1;
+const WATCH_SLOT: u32 = 1 << 2;
+const WATCH_SLOT_BOUNDARY: u32 = 1 << 3;
+const WATCH_FOLLOW: u32 = 1 << 4;
+const WATCH_DETAILS: u32 = 1 << 5;
+
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Walk every recognised stack as well and count differences.
+    pub verify_sites: bool,
+    /// Leave sched_waking alone: no wakers in records, a little less for each
+    /// wake-up of the machine.
+    pub no_wakers: bool,
+}
+
+/// A process's slots: [`debox_abi::DEBOX_SEGMENT_SLOTS`] record pages and as
+/// many control pages.
+pub struct Segment {
+    pub id: u32,
+    /// Frozen: can be mapped for reading only.
+    pub record: OwnedFd,
+    pub control: OwnedFd,
+    /// Threads that got a slot now.
+    pub threads: u32,
+}
+
+/// What an account is to hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccountOptions {
+    /// Call boundaries from the tracepoints.
+    pub boundary: bool,
+    /// Call sites, culprits, threads and single calls too (with `boundary`).
+    pub details: bool,
+    /// The client, if it will ask for user stacks: wait for the unwind tables of
+    /// the libraries and programs that it has mapped. 0: none.
+    pub user_stacks_of: u32,
+}
+
+/// An account: one `debox_account`, and one `debox_account_cpu` per CPU.
+pub struct Account {
+    pub id: u32,
+    /// Frozen, both.
+    pub account: OwnedFd,
+    pub cpus_map: OwnedFd,
+    pub cpus: u32,
+    pub cpu_stride: u64,
+    /// Where they were asked for.
+    pub details: Option<Details>,
+}
+
+/// What an account tells beyond its sums.
+pub struct Details {
+    /// One `debox_details`, frozen.
+    pub details: OwnedFd,
+    /// A BPF ring buffer of `DEBOX_EVENTS_BYTES`.
+    pub events: OwnedFd,
+    /// One `debox_account_control`, for the client to write.
+    pub control: OwnedFd,
+}
+
+/// A stack seen for the first time.
+#[derive(Debug, Clone)]
+pub struct NewStack {
+    /// Its site number.
+    pub id: u32,
+    /// Return addresses, innermost first.
+    pub frames: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub site_walks: u64,
+    pub site_hits: u64,
+    pub site_mismatches: u64,
+    pub site_failures: u64,
+    pub storage_failures: u64,
+    pub slots_exhausted: u64,
+    /// Switches back to a watched thread that the tracepoint did not show,
+    /// made up for from the scheduler's books.
+    pub switches_hidden: u64,
+}
+
+struct SegmentEntry {
+    boundary: bool,
+}
+
+struct AccountEntry {
+    boundary: bool,
+    details: bool,
+    owner_uid: u32,
+}
+
+/// A sample as the kernel side sends it.
+struct Sample {
+    stack: u32,
+    hint: u64,
+    words: Vec<u64>,
+}
+
+pub struct Probe {
+    // Field order is drop order: links before the skeleton, the skeleton
+    // before the object's storage, which it borrows.
+    traces: HashMap<u32, trace::Running>,
+    traces_ending: Vec<std::thread::JoinHandle<()>>,
+    attached: attach::Attached,
+    pool: Option<pool::Pool>,
+    ring: RingBuffer<'static>,
+    skel: DeboxSkel<'static>,
+    _storage: Box<MaybeUninit<OpenObject>>,
+    options: Options,
+    segments: HashMap<u32, SegmentEntry>,
+    accounts: HashMap<u32, AccountEntry>,
+    text: text::KernelText,
+    samples: Arc<Mutex<VecDeque<Sample>>>,
+    /// Signatures of a stack: index in the map, and what they come from.
+    signed: HashMap<u32, Vec<(u32, signature::Variant)>>,
+    announced: HashMap<u32, ()>,
+    merged: HashMap<u32, u32>,
+    signatures_used: u32,
+    cpus_possible: u32,
+    runqueue_clock: bool,
+    unwind: Option<unwind::Unwind>,
+    requests: Arc<Mutex<VecDeque<unwind::Request>>>,
+    /// Of the account with details made last.
+    serial: u64,
+}
+
+impl Probe {
+    /// Loads the programs; nothing is attached yet.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] with the remedy in its text: without CAP_BPF and
+    /// CAP_PERFMON, or on a kernel that lacks a needed type.
+    pub fn load(options: Options) -> Result<Probe, Error> {
+        // Raising the limit is only needed before 5.11 (maps are charged to
+        // the memory cgroup since); where it is refused, that is no error.
+        let unlimited = libc::rlimit {
+            rlim_cur: libc::RLIM_INFINITY,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: a valid rlimit that outlives the call.
+        unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
+
+        let mut storage: Box<MaybeUninit<OpenObject>> = Box::new(MaybeUninit::uninit());
+        // SAFETY: the box's content does not move, lives as long as `skel`
+        // (dropped after it, see the field order), and is never touched
+        // otherwise.
+        let place: &'static mut MaybeUninit<OpenObject> = unsafe { &mut *(&raw mut *storage) };
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
+        let mut open = DeboxSkelBuilder::default()
+            .open(place)
+            .map_err(Error::bpf("opening the BPF object"))?;
+        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+            rodata.verify_sites = options.verify_sites;
+        }
+        let cpus_possible =
+            libbpf_rs::num_possible_cpus().map_err(Error::bpf("counting CPUs"))? as u32;
+        let template = array_create(
+            "debox_cpus",
+            size_of::<debox_abi::debox_account_cpu>(),
+            cpus_possible,
+            BPF_F_MMAPABLE,
+        )?;
+        open.maps
+            .account_cpus
+            .set_inner_map_fd(template.as_fd())
+            .map_err(Error::bpf("sizing the account map for its CPUs"))?;
+        let table = MapHandle::create(
+            MapType::Array,
+            Some("debox_unwind"),
+            4,
+            size_of::<unwind::Row>() as u32,
+            1,
+            &map_options(BPF_F_MMAPABLE | unwind::BPF_F_INNER_MAP),
+        )
+        .map_err(Error::bpf("creating a template of unwind tables"))?;
+        open.maps
+            .unwind_tables
+            .set_inner_map_fd(table.as_fd())
+            .map_err(Error::bpf("choosing the kind of unwind tables"))?;
+        let skel = open
+            .load()
+            .map_err(Error::bpf("loading the BPF programs"))?;
+
+        let samples = Arc::new(Mutex::new(VecDeque::new()));
+        let sink = samples.clone();
+        let mut ring = RingBufferBuilder::new();
+        ring.add(&skel.maps.stack_samples, move |bytes| {
+            if let Some(sample) = sample_parse(bytes) {
+                sink.lock()
+                    .unwrap_or_else(|e| e.into_inner())
+                    .push_back(sample);
+            }
+            0
+        })
+        .map_err(Error::bpf("opening the ring buffer"))?;
+        let requests = Arc::new(Mutex::new(VecDeque::new()));
+        let sink = requests.clone();
+        ring.add(&skel.maps.unwind_requests, move |bytes| {
+            if let Some(request) = unwind::Request::parse(bytes) {
+                sink.lock()
+                    .unwrap_or_else(|e| e.into_inner())
+                    .push_back(request);
+            }
+            0
+        })
+        .map_err(Error::bpf("opening the ring buffer"))?;
+        let ring = ring
+            .build()
+            .map_err(Error::bpf("opening the ring buffer"))?;
+        let text = text::KernelText::read().unwrap_or_default();
+        if !text.known() {
+            tracing::warn!(
+                "kallsyms hides kernel addresses: every blocking stack is walked, 2-3 us each"
+            );
+        }
+        Ok(Probe {
+            traces: HashMap::new(),
+            traces_ending: vec![],
+            attached: attach::Attached::default(),
+            pool: None,
+            ring,
+            skel,
+            _storage: storage,
+            options,
+            segments: HashMap::new(),
+            accounts: HashMap::new(),
+            text,
+            samples,
+            signed: HashMap::new(),
+            announced: HashMap::new(),
+            merged: HashMap::new(),
+            // 0 means "none" on the kernel side
+            signatures_used: 1,
+            cpus_possible,
+            runqueue_clock: runqueue_clock_exists(),
+            unwind: None,
+            requests,
+            serial: 0,
+        })
+    }
+
+    /// New slots for a process: binds each of its threads that has none.
+    pub fn segment_create(
+        &mut self,
+        tgid: u32,
+        owner_uid: u32,
+        boundary: bool,
+    ) -> Result<Segment, Error> {
+        self.pool_start()?;
+        let ready = self.pool.as_ref().expect("started above").take()?;
+        let id = ready.id;
+        self.segments.insert(id, SegmentEntry { boundary });
+        let flags = WATCH_SLOT | if boundary { WATCH_SLOT_BOUNDARY } else { 0 };
+        let bound = self.attach_as_needed().and_then(|()| {
+            self.bind(skel::types::bind_request {
+                tgid,
+                flags,
+                segment: id,
+                account: NONE,
+                owner_uid,
+                ..Default::default()
+            })
+        });
+        match bound {
+            Ok(threads) => {
+                for running in self.traces.values() {
+                    if running.target == (TraceTarget::Slots { tgid }) {
+                        running.bind();
+                    }
+                }
+                Ok(Segment {
+                    id,
+                    record: ready.record,
+                    control: ready.control,
+                    threads,
+                })
+            }
+            Err(error) => {
+                self.segment_release(id);
+                Err(error)
+            }
+        }
+    }
+
+    pub fn segment_release(&mut self, id: u32) {
+        if self.segments.remove(&id).is_none() {
+            return;
+        }
+        self.unbind(NONE, id);
+        if let Some(pool) = &self.pool {
+            pool.give_back(id);
+        }
+        self.detach_as_possible();
+    }
+
+    /// A new account, owned by a user.
+    pub fn account_create(
+        &mut self,
+        owner_uid: u32,
+        options: AccountOptions,
+    ) -> Result<Account, Error> {
+        let AccountOptions { boundary, .. } = options;
+        let details = options.details && boundary;
+        let id = account_id_free(&self.accounts)?;
+        if !boundary {
+            // Wrap capture: its processes will ask for slots.
+            self.pool_start()?;
+        }
+        let account = array_create(
+            "debox_account",
+            size_of::<debox_abi::debox_account>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let size = size_of::<debox_abi::debox_account_cpu>();
+        let cpus = array_create("debox_cpus", size, self.cpus_possible, BPF_F_MMAPABLE)?;
+        account
+            .freeze()
+            .map_err(Error::bpf("freezing an account map"))?;
+        cpus.freeze()
+            .map_err(Error::bpf("freezing an account map"))?;
+        outers_set(
+            id,
+            &[
+                (self.skel.maps.accounts.as_fd(), account.as_fd()),
+                (self.skel.maps.account_cpus.as_fd(), cpus.as_fd()),
+            ],
+        )?;
+        let details_maps = if details {
+            Some(self.details_create(id, options.user_stacks_of)?)
+        } else {
+            None
+        };
+        self.accounts.insert(
+            id,
+            AccountEntry {
+                boundary,
+                details,
+                owner_uid,
+            },
+        );
+        Ok(Account {
+            id,
+            account: owned(&account)?,
+            cpus_map: owned(&cpus)?,
+            cpus: self.cpus_possible,
+            cpu_stride: size.next_multiple_of(8) as u64,
+            details: details_maps,
+        })
+    }
+
+    fn details_create(&mut self, id: u32, user_stacks_of: u32) -> Result<Details, Error> {
+        self.unwind_start()?;
+        if let (1.., Some(unwind)) = (user_stacks_of, &self.unwind) {
+            unwind.warm_wait(user_stacks_of);
+        }
+        let details = array_create(
+            "debox_details",
+            size_of::<debox_abi::debox_details>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let mut first = <debox_abi::debox_details as debox_abi::Pod>::zeroed_box();
+        self.serial += 1;
+        first.serial = self.serial;
+        details
+            .update(
+                &0u32.to_ne_bytes(),
+                debox_abi::Pod::as_bytes(&*first),
+                MapFlags::ANY,
+            )
+            .map_err(Error::bpf("numbering an account's details"))?;
+        details
+            .freeze()
+            .map_err(Error::bpf("freezing an account's details"))?;
+        let control = array_create(
+            "debox_details_c",
+            size_of::<debox_abi::debox_account_control>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let events = MapHandle::create(
+            MapType::RingBuf,
+            Some("debox_events"),
+            0,
+            0,
+            debox_abi::DEBOX_EVENTS_BYTES as u32,
+            &map_options(0),
+        )
+        .map_err(Error::bpf("creating a ring buffer of events"))?;
+        let maps = &self.skel.maps;
+        outers_set(
+            id,
+            &[
+                (maps.account_details.as_fd(), details.as_fd()),
+                (maps.account_detail_controls.as_fd(), control.as_fd()),
+                (maps.account_rings.as_fd(), events.as_fd()),
+            ],
+        )?;
+        Ok(Details {
+            details: owned(&details)?,
+            events: owned(&events)?,
+            control: owned(&control)?,
+        })
+    }
+
+    /// Ready before the first call is watched: the libraries that most system
+    /// calls are made from have their unwind tables by then.
+    fn unwind_start(&mut self) -> Result<(), Error> {
+        if self.unwind.is_none() {
+            self.unwind = Some(unwind::Unwind::start(
+                outer_owned(&self.skel.maps.unwind_tables)?,
+                outer_owned(&self.skel.maps.unwind_files)?,
+            )?);
+        }
+        Ok(())
+    }
+
+    /// Puts a process, all its threads and (with `follow`) all its future
+    /// children into an account; returns the number of threads bound.
+    pub fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error> {
+        let Some(entry) = self.accounts.get(&id) else {
+            return Err(Error::NoProcess { pid: tgid });
+        };
+        let flags = WATCH_ACCOUNT
+            | if entry.boundary { WATCH_BOUNDARY } else { 0 }
+            | if follow { WATCH_FOLLOW } else { 0 }
+            | if entry.details { WATCH_DETAILS } else { 0 };
+        let owner_uid = entry.owner_uid;
+        self.attach_as_needed()?;
+        self.bind(skel::types::bind_request {
+            tgid,
+            flags,
+            segment: NONE,
+            account: id,
+            owner_uid,
+            ..Default::default()
+        })
+    }
+
+    pub fn account_release(&mut self, id: u32) {
+        let Some(entry) = self.accounts.remove(&id) else {
+            return;
+        };
+        let key = id.to_ne_bytes();
+        if entry.details {
+            let _ = self.skel.maps.account_details.delete(&key);
+            let _ = self.skel.maps.account_detail_controls.delete(&key);
+            let _ = self.skel.maps.account_rings.delete(&key);
+        }
+        let _ = self.skel.maps.accounts.delete(&key);
+        let _ = self.skel.maps.account_cpus.delete(&key);
+        self.unbind(id, NONE);
+        if !self.accounts.values().any(|a| a.details) {
+            self.unwind = None;
+        }
+        self.detach_as_possible();
+    }
+
+    /// Starts a call trace under the caller's number. Attaching goes on after
+    /// this has returned.
+    pub fn trace_start(&mut self, id: u32, options: TraceOptions) -> Result<Trace, Error> {
+        self.traces_ending.retain(|thread| !thread.is_finished());
+        let maps = trace::MainMaps {
+            threads: outer_owned(&self.skel.maps.threads)?,
+            segment_controls: outer_owned(&self.skel.maps.segment_controls)?,
+        };
+        let (running, trace) = trace::Running::start(options, maps)?;
+        self.traces.insert(id, running);
+        Ok(trace)
+    }
+
+    /// Records no more; when this returns, sums and counters are final.
+    pub fn trace_stop(&mut self, id: u32) {
+        if let Some(running) = self.traces.get(&id) {
+            running.stop();
+        }
+    }
+
+    pub fn trace_release(&mut self, id: u32) {
+        if let Some(running) = self.traces.remove(&id) {
+            self.traces_ending.extend(running.end());
+        }
+    }
+
+    /// Readable when stacks are waiting for [`Probe::new_stacks`].
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring buffer owns this epoll descriptor and lives as
+        // long as self, which the borrow is tied to.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+    }
+
+    /// Takes the stacks seen since the last call, and learns signatures from
+    /// their samples.
+    pub fn new_stacks(&mut self) -> Vec<NewStack> {
+        if let Err(error) = self.ring.consume() {
+            tracing::warn!(%error, "reading stack samples");
+        }
+        let requests =
+            std::mem::take(&mut *self.requests.lock().unwrap_or_else(|e| e.into_inner()));
+        if let Some(unwind) = &self.unwind {
+            unwind.serve(requests);
+        }
+        let samples = std::mem::take(&mut *self.samples.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut out = vec![];
+        for sample in samples {
+            let Some(frames) = self.stack_read(sample.stack) else {
+                continue;
+            };
+            self.signature_add(&sample, &frames);
+            if self.announced.insert(sample.stack, ()).is_none() {
+                let depth = frames.iter().position(|&f| f == 0).unwrap_or(frames.len());
+                out.push(NewStack {
+                    id: sample.stack,
+                    frames: frames[..depth].to_vec(),
+                });
+            }
+        }
+        out
+    }
+
+    /// From now on the kernel side records `merged` instead of `id`.
+    pub fn site_merged(&mut self, id: u32, merged: u32) {
+        self.merged.insert(id, merged);
+        for (index, _) in self.signed.get(&id).into_iter().flatten() {
+            let key = index.to_ne_bytes();
+            if let Ok(Some(mut value)) = self.skel.maps.signatures.lookup(&key, MapFlags::ANY) {
+                value[4..8].copy_from_slice(&merged.to_ne_bytes());
+                if let Err(error) = self
+                    .skel
+                    .maps
+                    .signatures
+                    .update(&key, &value, MapFlags::ANY)
+                {
+                    tracing::warn!(%error, id, "naming a site");
+                }
+            }
+        }
+    }
+
+    /// `DEBOX_FEATURE_*` attached now; 0 when nobody is watched.
+    pub fn features(&self) -> u64 {
+        match self.attached.features() {
+            0 => 0,
+            features if self.runqueue_clock => features | debox_abi::DEBOX_FEATURE_RUNQ,
+            features => features,
+        }
+    }
+
+    pub fn attached(&self) -> bool {
+        self.attached.anything()
+    }
+
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        if let Some(bss) = self.skel.maps.bss_data.as_deref() {
+            for c in &bss.counters {
+                sum.site_walks += c.site_walks;
+                sum.site_hits += c.site_hits;
+                sum.site_mismatches += c.site_mismatches;
+                sum.site_failures += c.site_failures;
+                sum.storage_failures += c.storage_failures;
+                sum.slots_exhausted += c.slots_exhausted;
+                sum.switches_hidden += c.switches_hidden;
+            }
+        }
+        sum
+    }
+
+    /// Waits until stacks are waiting, at most `timeout`.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.event_fd().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        unsafe {
+            libc::poll(
+                &mut poll,
+                1,
+                timeout.as_millis().min(i32::MAX as u128) as i32,
+            ) > 0
+        }
+    }
+
+    fn pool_start(&mut self) -> Result<(), Error> {
+        if self.pool.is_none() {
+            self.pool = Some(pool::Pool::start(
+                outer_owned(&self.skel.maps.segment_records)?,
+                outer_owned(&self.skel.maps.segment_controls)?,
+            )?);
+        }
+        Ok(())
+    }
+
+    fn attach_as_needed(&mut self) -> Result<(), Error> {
+        self.attached.events_attach(&self.skel.progs)?;
+        if self.wakers_wanted() {
+            self.attached.waker_attach(&self.skel.progs);
+        }
+        if self.boundary_wanted() {
+            self.attached.boundary_attach(&self.skel.progs)?;
+        }
+        Ok(())
+    }
+
+    fn detach_as_possible(&mut self) {
+        if !self.boundary_wanted() {
+            self.attached.boundary_detach();
+        }
+        if !self.wakers_wanted() {
+            self.attached.waker_detach();
+        }
+        if self.segments.is_empty() && self.accounts.is_empty() {
+            self.attached.events_detach();
+            if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+                // Nobody is asleep under watch any more.
+                bss.site_waiters.fill(0);
+            }
+        }
+    }
+
+    fn wakers_wanted(&self) -> bool {
+        !self.options.no_wakers
+            && (!self.segments.is_empty() || self.accounts.values().any(|a| a.details))
+    }
+
+    fn boundary_wanted(&self) -> bool {
+        self.segments.values().any(|s| s.boundary) || self.accounts.values().any(|a| a.boundary)
+    }
+
+    /// Threads that are running look at their state again.
+    fn generation_raise(&mut self) {
+        if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
+            data.watch_generation = data.watch_generation.wrapping_add(1);
+        }
+    }
+
+    /// Runs the iterator over all tasks until no new thread turns up.
+    fn bind(&mut self, request: skel::types::bind_request) -> Result<u32, Error> {
+        let link = self
+            .skel
+            .progs
+            .bind_threads
+            .attach()
+            .map_err(Error::bpf("attaching the task iterator"))?;
+        let mut threads = 0;
+        loop {
+            if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+                bss.bind = request;
+            }
+            iterate(&link)?;
+            self.generation_raise();
+            let done = match self.skel.maps.bss_data.as_deref() {
+                Some(bss) => bss.bind,
+                None => request,
+            };
+            if done.failed > 0 {
+                return Err(Error::NoMemory {
+                    pid: request.tgid,
+                    failed: done.failed,
+                });
+            }
+            if done.seen == 0 {
+                return Err(Error::NoProcess { pid: request.tgid });
+            }
+            threads += done.bound;
+            // A thread cloned by one that was not bound yet is found by the
+            // second pass; one that is cloned by a bound one is bound in the
+            // kernel.
+            if done.bound == 0 {
+                return Ok(threads);
+            }
+        }
+    }
+
+    fn unbind(&mut self, account: u32, segment: u32) {
+        let Ok(link) = self.skel.progs.unbind_threads.attach() else {
+            return;
+        };
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.unbind = skel::types::unbind_request {
+                account,
+                segment,
+                freed: 0,
+            };
+        }
+        // Twice, like bind(): a thread that is being cloned by one not yet
+        // taken off may turn up behind the iterator.
+        for _ in 0..2 {
+            if let Err(error) = iterate(&link) {
+                tracing::warn!(%error, "taking threads off the watch");
+            }
+        }
+        self.generation_raise();
+    }
+
+    fn stack_read(&self, id: u32) -> Option<Vec<u64>> {
+        let table: &dyn MapCore = if id < STACKS_MAX {
+            &self.skel.maps.stacks
+        } else {
+            &self.skel.maps.stacks_second
+        };
+        let key = (id % STACKS_MAX).to_ne_bytes();
+        let bytes = table.lookup(&key, MapFlags::ANY).ok()??;
+        Some(
+            bytes
+                .chunks_exact(8)
+                .map(|c| u64::from_ne_bytes(c.try_into().expect("8 bytes")))
+                .collect(),
+        )
+    }
+
+    fn signature_add(&mut self, sample: &Sample, frames: &[u64]) {
+        if !self.text.known() {
+            return;
+        }
+        let learned = signature::Variant::learn(
+            frames,
+            &sample.words,
+            |a| self.text.contains(a),
+            |a| self.text.is_scheduler(a),
+        );
+        let variant = match learned {
+            Ok(variant) => variant,
+            Err(reason) => {
+                tracing::debug!(stack = sample.stack, ?reason, "no signature");
+                return;
+            }
+        };
+        let known = self.signed.entry(sample.stack).or_default();
+        let at = match known.iter_mut().position(|(_, have)| have.merge(&variant)) {
+            Some(at) => at,
+            None if known.len() < VARIANTS_MAX && self.signatures_used < SIGNATURES_MAX => {
+                known.push((self.signatures_used, variant));
+                self.signatures_used += 1;
+                known.len() - 1
+            }
+            None => return,
+        };
+        let (index, variant) = &known[at];
+        let index = *index;
+        let Ok(signature) = variant.signature() else {
+            return;
+        };
+        let site = self
+            .merged
+            .get(&sample.stack)
+            .copied()
+            .unwrap_or(sample.stack);
+        if let Err(error) =
+            self.signature_publish(index, signature_bytes(sample.stack, site, &signature))
+        {
+            tracing::warn!(%error, "storing a signature");
+            return;
+        }
+        // The kernel side looks candidates up by the word that stands where
+        // schedule() returns to. Until that place is known it uses 0.
+        let mut hint = sample.hint;
+        if let (Some(word), Some(bss)) = (
+            signature.schedule_word,
+            self.skel.maps.bss_data.as_deref_mut(),
+        ) {
+            if bss.schedule_word == 0 {
+                bss.schedule_word = word as u64;
+                hint ^= sample.words[word as usize];
+            }
+        }
+        self.hint_add(hint, index);
+    }
+
+    /// The kernel side may read the entry while it is written, in any order:
+    /// it must never see a word count with another signature's words.
+    fn signature_publish(&self, index: u32, mut value: Vec<u8>) -> Result<(), libbpf_rs::Error> {
+        let key = index.to_ne_bytes();
+        let map = &self.skel.maps.signatures;
+        if let Some(mut old) = map.lookup(&key, MapFlags::ANY)? {
+            old[8..12].fill(0);
+            map.update(&key, &old, MapFlags::ANY)?;
+        }
+        let words: [u8; 4] = value[8..12].try_into().expect("4 bytes");
+        value[8..12].fill(0);
+        map.update(&key, &value, MapFlags::ANY)?;
+        value[8..12].copy_from_slice(&words);
+        map.update(&key, &value, MapFlags::ANY)
+    }
+
+    fn hint_add(&mut self, hint: u64, index: u32) {
+        let key = hint.to_ne_bytes();
+        let map = &self.skel.maps.site_hints;
+        let mut value = map
+            .lookup(&key, MapFlags::ANY)
+            .ok()
+            .flatten()
+            .unwrap_or_else(|| vec![0; 4 + 4 * HINT_SIGNATURES]);
+        let used = (u32::from_ne_bytes(value[0..4].try_into().expect("4 bytes")) as usize)
+            .min(HINT_SIGNATURES);
+        if value[4..4 + 4 * used]
+            .chunks_exact(4)
+            .any(|have| have == index.to_ne_bytes())
+        {
+            return;
+        }
+        // A full list drops its oldest: a signature of another CPU's or
+        // another layout's past is likelier stale than the one just seen.
+        let at = if used < HINT_SIGNATURES {
+            used
+        } else {
+            index as usize % HINT_SIGNATURES
+        };
+        value[4 + 4 * at..8 + 4 * at].copy_from_slice(&index.to_ne_bytes());
+        value[0..4].copy_from_slice(&((used + 1).min(HINT_SIGNATURES) as u32).to_ne_bytes());
+        if let Err(error) = map.update(&key, &value, MapFlags::ANY) {
+            tracing::warn!(%error, "storing a signature's hint");
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // When the broker ends, nothing of it is left on the kernel.
+        for (_, running) in self.traces.drain() {
+            self.traces_ending.extend(running.end());
+        }
+        for thread in self.traces_ending.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The same question as `runqueue_clock_exists()` in `bpf/core_fixes.h`:
+/// CONFIG_FAIR_GROUP_SCHED. Without it the last wait of a sleep counts as
+/// blocked, and run-queue wait is marked not measured.
+fn runqueue_clock_exists() -> bool {
+    use libbpf_rs::btf::{Btf, types};
+    let Ok(btf) = Btf::from_vmlinux() else {
+        return false;
+    };
+    let has = |name: &str, field: &str| {
+        btf.type_by_name::<types::Struct<'_>>(name)
+            .is_some_and(|s| s.iter().any(|m| m.name.is_some_and(|n| n == field)))
+    };
+    has("sched_entity", "cfs_rq") && has("cfs_rq", "rq")
+}
+
+fn log_libbpf(level: libbpf_rs::PrintLevel, message: String) {
+    let message = message.trim_end();
+    match level {
+        libbpf_rs::PrintLevel::Warn => tracing::warn!(target: "libbpf", "{message}"),
+        libbpf_rs::PrintLevel::Info => tracing::info!(target: "libbpf", "{message}"),
+        libbpf_rs::PrintLevel::Debug => tracing::debug!(target: "libbpf", "{message}"),
+    }
+}
+
+fn sample_parse(bytes: &[u8]) -> Option<Sample> {
+    // struct stack_sample in bpf/site.h
+    let stack = u32::from_ne_bytes(bytes.get(0..4)?.try_into().ok()?);
+    let used = u32::from_ne_bytes(bytes.get(4..8)?.try_into().ok()?) as usize;
+    let hint = u64::from_ne_bytes(bytes.get(8..16)?.try_into().ok()?);
+    let words = bytes
+        .get(16..16 + used)?
+        .chunks_exact(8)
+        .map(|c| u64::from_ne_bytes(c.try_into().expect("8 bytes")))
+        .collect();
+    Some(Sample { stack, hint, words })
+}
+
+fn signature_bytes(stack: u32, site: u32, signature: &signature::Signature) -> Vec<u8> {
+    // struct signature in bpf/site.h
+    const OFFSETS: usize = 16;
+    const VALUES: usize = OFFSETS + 2 * signature::SIGNATURE_WORDS;
+    let mut out = vec![0u8; VALUES + 8 * signature::SIGNATURE_WORDS];
+    out[0..4].copy_from_slice(&stack.to_ne_bytes());
+    out[4..8].copy_from_slice(&site.to_ne_bytes());
+    out[8..12].copy_from_slice(&(signature.words.len() as u32).to_ne_bytes());
+    out[12..16].copy_from_slice(&signature.span.to_ne_bytes());
+    for (i, (offset, value)) in signature.words.iter().enumerate() {
+        out[OFFSETS + 2 * i..OFFSETS + 2 * i + 2].copy_from_slice(&offset.to_ne_bytes());
+        out[VALUES + 8 * i..VALUES + 8 * i + 8].copy_from_slice(&value.to_ne_bytes());
+    }
+    out
+}
+
+fn iterate(link: &libbpf_rs::Link) -> Result<(), Error> {
+    let mut iter = Iter::new(link).map_err(Error::bpf("creating the task iterator"))?;
+    let mut sink = [0u8; 64];
+    loop {
+        match iter.read(&mut sink) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) => {}
+            Err(source) => {
+                return Err(Error::Kernel {
+                    action: "iterate over its tasks",
+                    source,
+                });
+            }
+        }
+    }
+}
+
+fn account_id_free(used: &HashMap<u32, AccountEntry>) -> Result<u32, Error> {
+    (0..ACCOUNTS_MAX)
+        .find(|id| !used.contains_key(id))
+        .ok_or(Error::Full {
+            what: "accounts",
+            limit: ACCOUNTS_MAX,
+        })
+}
+
+fn pages_create(name: &'static str) -> Result<MapHandle, Error> {
+    array_create(
+        name,
+        debox_abi::DEBOX_PAGE_SIZE,
+        debox_abi::DEBOX_SEGMENT_SLOTS as u32,
+        BPF_F_MMAPABLE,
+    )
+}
+
+fn array_create(
+    name: &'static str,
+    value: usize,
+    entries: u32,
+    flags: u32,
+) -> Result<MapHandle, Error> {
+    MapHandle::create(
+        MapType::Array,
+        Some(name),
+        4,
+        value as u32,
+        entries,
+        &map_options(flags),
+    )
+    .map_err(Error::bpf("creating a shared map"))
+}
+
+fn map_options(flags: u32) -> libbpf_rs::libbpf_sys::bpf_map_create_opts {
+    libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
+            as libbpf_rs::libbpf_sys::size_t,
+        map_flags: flags,
+        ..Default::default()
+    }
+}
+
+/// Puts inner maps under the same number into several outer ones. Each waits
+/// for a grace period of the kernel (10 to 40 ms), so they wait together.
+fn outers_set(id: u32, maps: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = maps
+            .iter()
+            .map(|(outer, inner)| scope.spawn(move || outer_set(*outer, id, *inner)))
+            .collect();
+        waiting
+            .into_iter()
+            .map(|one| {
+                one.join().unwrap_or_else(|_| {
+                    Err(Error::Kernel {
+                        action: "put a shared map in place",
+                        source: io::Error::other("a thread panicked"),
+                    })
+                })
+            })
+            .collect()
+    })
+}
+
+fn outer_set(outer: BorrowedFd<'_>, id: u32, inner: BorrowedFd<'_>) -> Result<(), Error> {
+    let fd = inner.as_raw_fd();
+    // SAFETY: one key and one value of 4 bytes each, the outer map's sizes.
+    let ret = unsafe {
+        libbpf_rs::libbpf_sys::bpf_map_update_elem(
+            outer.as_raw_fd(),
+            (&raw const id).cast(),
+            (&raw const fd).cast(),
+            0,
+        )
+    };
+    if ret == 0 {
+        return Ok(());
+    }
+    Err(Error::Kernel {
+        action: "put a shared map in place",
+        source: io::Error::from_raw_os_error(-ret),
+    })
+}
+
+fn outer_owned(map: &impl AsFd) -> Result<OwnedFd, Error> {
+    map.as_fd()
+        .try_clone_to_owned()
+        .map_err(|source| Error::Kernel {
+            action: "duplicate a map descriptor",
+            source,
+        })
+}
+
+fn owned(map: &MapHandle) -> Result<OwnedFd, Error> {
+    map.as_fd()
+        .try_clone_to_owned()
+        .map_err(|source| Error::Kernel {
+            action: "duplicate a map descriptor",
+            source,
+        })
+}
+
+// The skeleton and ring buffer hold raw pointers into libbpf; nothing in them
+// is tied to the thread that made them.
+// SAFETY: libbpf objects may be used from any one thread at a time; Probe is
+// not Sync and all its methods that change anything take &mut self.
+unsafe impl Send for Probe {}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which addresses are the kernel's own code, and which of them the
+//! scheduler's?
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
+
+/// Address ranges read once from /proc/kallsyms: kernel text does not move
+/// while it runs.
+#[derive(Debug, Default)]
+pub struct KernelText {
+    text: Range<u64>,
+    scheduler: Vec<Range<u64>>,
+}
+
+/// Functions that stand between the tracepoint and the code that decided to
+/// sleep.
+const SCHEDULER: &[&str] = &[
+    "__schedule",
+    "schedule",
+    "__schedule_loop",
+    "__traceiter_sched_switch",
+    "bpf_trace_run4",
+    "__bpf_trace_sched_switch",
+];
+
+impl KernelText {
+    pub fn read() -> io::Result<KernelText> {
+        Self::parse(BufReader::with_capacity(
+            1 << 18,
+            File::open("/proc/kallsyms")?,
+        ))
+    }
+
+    pub(crate) fn parse(lines: impl BufRead) -> io::Result<KernelText> {
+        let mut out = KernelText::default();
+        let mut starts: Vec<u64> = vec![];
+        let mut symbols: Vec<u64> = vec![];
+        for line in lines.lines() {
+            let line = line?;
+            let mut words = line.split_ascii_whitespace();
+            let (Some(address), Some(kind), Some(name)) =
+                (words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            if words.next().is_some() || !matches!(kind, "t" | "T" | "w" | "W") {
+                continue;
+            }
+            let Ok(address) = u64::from_str_radix(address, 16) else {
+                continue;
+            };
+            match name {
+                "_stext" => out.text.start = address,
+                "_etext" => out.text.end = address,
+                _ => {}
+            }
+            symbols.push(address);
+            if SCHEDULER.contains(&name) {
+                starts.push(address);
+            }
+        }
+        symbols.sort_unstable();
+        out.scheduler = starts
+            .into_iter()
+            .map(|start| {
+                let next = symbols.partition_point(|&s| s <= start);
+                start..symbols.get(next).copied().unwrap_or(start + 4096)
+            })
+            .collect();
+        Ok(out)
+    }
+
+    /// False where kallsyms hides its addresses: then nothing is ever signed
+    /// and every stack is walked.
+    pub fn known(&self) -> bool {
+        self.text.start != 0 && self.text.end > self.text.start
+    }
+
+    pub fn contains(&self, address: u64) -> bool {
+        self.text.contains(&address)
+    }
+
+    /// `address` is a return address: it belongs to the function before it.
+    pub fn is_scheduler(&self, address: u64) -> bool {
+        self.scheduler.iter().any(|r| r.contains(&(address - 1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_at_the_next_symbol_whatever_the_order() {
+        let text = KernelText::parse(
+            &b"1000 T _stext\n3000 t schedule\n2000 t __schedule\n2800 t other\n3100 T pipe_read\n9000 T _etext\n\
+               a000 t schedule\t[module]\n"[..],
+        )
+        .unwrap();
+        assert!(text.known());
+        assert!(text.contains(0x2800) && !text.contains(0x9000));
+        assert!(text.is_scheduler(0x2001) && text.is_scheduler(0x2800));
+        assert!(!text.is_scheduler(0x2801));
+        assert!(text.is_scheduler(0x3100) && !text.is_scheduler(0x3101));
+        assert!(
+            !text.is_scheduler(0xa001),
+            "a module's function of that name is not the scheduler"
+        );
+    }
+}

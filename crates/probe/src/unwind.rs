@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do the unwind tables of programs get into the kernel?
+//!
+//! `bpf/user_stack.h` asks for the table of a file when it first walks through
+//! it. A thread of its own makes it (it may take long for a large program) and
+//! puts it in place. The C library's is made first: nearly every system call
+//! comes through it.
+//!
+//! The files belong to other people. They are opened as the kernel names them
+//! (device and inode must agree), read with the limits of `debox_unwind`, and
+//! all tables together are bounded.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub(crate) use debox_unwind::Row;
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+
+use crate::error::Error;
+
+pub(crate) const BPF_F_INNER_MAP: u32 = 1 << 12;
+/// Limits shared with `bpf/user_stack.h`.
+const TABLES_MAX: u32 = 1024;
+const REQUEST_BYTES: usize = 32 + debox_abi::DEBOX_PATH_LEN;
+const STATE_READY: u32 = 1;
+const STATE_NONE: u32 = 2;
+/// All tables together: 64 MiB.
+const ROWS_ALL: usize = 8 << 20;
+/// A large program is parsed for at most this long.
+const CPU_PER_FILE: Duration = Duration::from_secs(2);
+/// A client is kept waiting for tables for at most this long.
+const WARM_WAIT: Duration = Duration::from_secs(3);
+
+/// `struct file_id` of `bpf/user_stack.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    ino: u64,
+    dev: u32,
+}
+
+impl FileId {
+    fn of(file: &File) -> Option<FileId> {
+        let meta = file.metadata().ok()?;
+        // The kernel's own dev_t: 12 bits of major number, 20 of minor.
+        let dev = (libc::major(meta.dev()) << 20) | (libc::minor(meta.dev()) & 0xfffff);
+        meta.is_file().then_some(FileId {
+            ino: meta.ino(),
+            dev,
+        })
+    }
+
+    fn key(&self) -> [u8; 16] {
+        let mut key = [0; 16];
+        key[0..8].copy_from_slice(&self.ino.to_ne_bytes());
+        key[8..12].copy_from_slice(&self.dev.to_ne_bytes());
+        key
+    }
+}
+
+/// `struct unwind_request`.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    id: FileId,
+    address: u64,
+    pid: u32,
+    path: String,
+}
+
+impl Request {
+    pub fn parse(bytes: &[u8]) -> Option<Request> {
+        let bytes = bytes.get(..REQUEST_BYTES)?;
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        Some(Request {
+            id: FileId {
+                ino: word(0),
+                dev: half(8),
+            },
+            address: word(16),
+            pid: half(24),
+            path: debox_abi::text_get(&bytes[32..]).to_owned(),
+        })
+    }
+
+    /// Opens the very file that was asked for.
+    fn open(&self) -> Option<(File, PathBuf)> {
+        let mapped = mapping_of(self.pid, self.address, self.id.ino)
+            .map(|range| PathBuf::from(format!("/proc/{}/map_files/{range}", self.pid)));
+        if let Some(file) = mapped.and_then(|path| file_open(&path)) {
+            return Some((file, PathBuf::from(&self.path)));
+        }
+        [
+            format!("/proc/{}/root{}", self.pid, self.path),
+            self.path.clone(),
+        ]
+        .iter()
+        .filter_map(|path| file_open(Path::new(path)))
+        .find(|file| FileId::of(file) == Some(self.id))
+        .map(|file| (file, PathBuf::from(&self.path)))
+    }
+}
+
+/// Opening neither blocks on a FIFO nor takes a terminal.
+fn file_open(path: &Path) -> Option<File> {
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .ok()
+}
+
+/// The range "start-end" of the mapping around an address, if it is of this
+/// inode.
+fn mapping_of(pid: u32, address: u64, ino: u64) -> Option<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let range = words.next()?;
+        let (start, end) = range.split_once('-')?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let end = u64::from_str_radix(end, 16).ok()?;
+        let inode: u64 = words.nth(3)?.parse().ok()?;
+        ((start..end).contains(&address) && inode == ino).then(|| range.to_owned())
+    })
+}
+
+/// What this process itself has mapped of the C library and the loader: most
+/// programs run the same.
+fn libraries() -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut out: Vec<PathBuf> = vec![];
+    for path in maps.lines().filter_map(|line| line.split_once('/')) {
+        let path = PathBuf::from(format!("/{}", path.1));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if (name.starts_with("libc.so") || name.starts_with("ld-")) && !out.contains(&path) {
+            out.push(path);
+        }
+    }
+    out
+}
+
+/// Files that a process has mapped executable, its own program left out.
+fn mapped_by(pid: u32) -> VecDeque<Request> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let own = std::fs::metadata(format!("/proc/{pid}/exe")).map(|m| m.ino());
+    let mut out: VecDeque<Request> = VecDeque::new();
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(access), Some(_), Some(device), Some(inode)) = (
+            words.next(),
+            words.next(),
+            words.next(),
+            words.next(),
+            words.next(),
+        ) else {
+            continue;
+        };
+        let Some((_, path)) = line.split_once('/') else {
+            continue;
+        };
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (Some(address), Some((major, minor)), Ok(ino)) = (
+            range.split_once('-').and_then(|(start, _)| number(start)),
+            device.split_once(':'),
+            inode.parse::<u64>(),
+        ) else {
+            continue;
+        };
+        if !access.contains('x') || own.as_ref().is_ok_and(|own| *own == ino) {
+            continue;
+        }
+        let (Some(major), Some(minor)) = (number(major), number(minor)) else {
+            continue;
+        };
+        let id = FileId {
+            ino,
+            dev: ((major as u32) << 20) | (minor as u32 & 0xfffff),
+        };
+        if !out.iter().any(|request| request.id == id) {
+            out.push_back(Request {
+                id,
+                address,
+                pid,
+                path: format!("/{path}"),
+            });
+        }
+    }
+    out
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    /// Requests ever made and served.
+    asked: u64,
+    served: u64,
+    /// The libraries have been read.
+    warm: bool,
+    stop: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// The thread and what it has put in place. Dropping it takes all tables away.
+pub(crate) struct Unwind {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Unwind {
+    /// `tables` and `files` are the maps of `bpf/user_stack.h`.
+    pub fn start(tables: OwnedFd, files: OwnedFd) -> Result<Unwind, Error> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let worker = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("debox-unwind".into())
+            .spawn(move || work(&worker, Tables::new(tables, files)))
+            .map_err(|source| Error::Kernel {
+                action: "start a thread",
+                source,
+            })?;
+        Ok(Unwind {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    pub fn serve(&self, requests: VecDeque<Request>) {
+        if requests.is_empty() {
+            return;
+        }
+        let mut queue = self.shared.lock();
+        queue.asked += requests.len() as u64;
+        queue.requests.extend(requests);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits (not for ever) until the tables of the C library and of what a
+    /// process has mapped executable are in place.
+    pub fn warm_wait(&self, pid: u32) {
+        self.serve(mapped_by(pid));
+        let until = Instant::now() + WARM_WAIT;
+        let mut queue = self.shared.lock();
+        let target = queue.asked;
+        while !queue.warm || queue.served < target {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self
+                .shared
+                .changed
+                .wait_timeout(queue, left)
+                .map_or_else(|e| e.into_inner().0, |(queue, _)| queue);
+        }
+    }
+}
+
+impl Drop for Unwind {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, mut tables: Tables) {
+    for path in libraries() {
+        if let Some(file) = file_open(&path) {
+            if let Some(id) = FileId::of(&file) {
+                tables.add(id, &file, &path);
+            }
+        }
+    }
+    let mut queue = shared.lock();
+    queue.warm = true;
+    shared.changed.notify_all();
+    loop {
+        if queue.stop {
+            return;
+        }
+        let Some(request) = queue.requests.pop_front() else {
+            queue = shared
+                .changed
+                .wait(queue)
+                .unwrap_or_else(|e| e.into_inner());
+            continue;
+        };
+        drop(queue);
+        match request.open() {
+            Some((file, path)) => tables.add(request.id, &file, &path),
+            None => {
+                tracing::debug!(?request, "a program's file cannot be opened");
+                tables.answer(request.id, STATE_NONE, 0, 0);
+            }
+        }
+        queue = shared.lock();
+        queue.served += 1;
+        shared.changed.notify_all();
+    }
+}
+
+struct Tables {
+    outer: OwnedFd,
+    files: OwnedFd,
+    known: Vec<FileId>,
+    used: u32,
+    rows: usize,
+}
+
+impl Tables {
+    fn new(outer: OwnedFd, files: OwnedFd) -> Tables {
+        Tables {
+            outer,
+            files,
+            known: vec![],
+            used: 0,
+            rows: 0,
+        }
+    }
+
+    fn add(&mut self, id: FileId, file: &File, path: &Path) {
+        if self.known.contains(&id) {
+            return;
+        }
+        let left = ROWS_ALL.saturating_sub(self.rows);
+        let options = debox_unwind::Options {
+            max_rows: left.min(debox_unwind::Options::default().max_rows),
+            max_cpu: CPU_PER_FILE,
+            file_name: path.file_name().map(|n| n.to_string_lossy().into_owned()),
+            ..debox_unwind::Options::default()
+        };
+        let made = debox_unwind::table(file, &options)
+            .map_err(|error| error.to_string())
+            .and_then(|table| self.put(&table.rows).map_err(|error| error.to_string()));
+        match made {
+            Ok((table, rows)) => self.answer(id, STATE_READY, table, rows),
+            Err(error) => {
+                tracing::info!(path = %path.display(), error, "unwinding by frame pointers");
+                self.answer(id, STATE_NONE, 0, 0);
+            }
+        }
+    }
+
+    fn put(&mut self, rows: &[Row]) -> Result<(u32, u32), Error> {
+        if self.used >= TABLES_MAX || rows.is_empty() || self.rows + rows.len() > ROWS_ALL {
+            return Err(Error::Full {
+                what: "unwind tables",
+                limit: TABLES_MAX,
+            });
+        }
+        let map = MapHandle::create(
+            MapType::Array,
+            Some("debox_unwind"),
+            4,
+            size_of::<Row>() as u32,
+            rows.len() as u32,
+            &crate::map_options(crate::BPF_F_MMAPABLE | BPF_F_INNER_MAP),
+        )
+        .map_err(Error::bpf("creating an unwind table"))?;
+        fill(&map, rows)?;
+        let index = self.used;
+        let fd = map.as_fd().as_raw_fd();
+        // SAFETY: one key and one value of 4 bytes each, the outer map's sizes.
+        let ret = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.outer.as_raw_fd(),
+                (&raw const index).cast(),
+                (&raw const fd).cast(),
+                0,
+            )
+        };
+        if ret != 0 {
+            return Err(Error::Kernel {
+                action: "put an unwind table in place",
+                source: std::io::Error::from_raw_os_error(-ret),
+            });
+        }
+        self.used += 1;
+        self.rows += rows.len();
+        Ok((index, rows.len() as u32))
+    }
+
+    /// The kernel side may look from now on.
+    fn answer(&mut self, id: FileId, state: u32, table: u32, rows: u32) {
+        let key = id.key();
+        let value = [state, table, rows, 0u32];
+        // SAFETY: 16 bytes of key, 16 of value: `struct file_id` and
+        // `struct unwind_file`.
+        let ret = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.files.as_raw_fd(),
+                key.as_ptr().cast(),
+                value.as_ptr().cast(),
+                0,
+            )
+        };
+        if ret != 0 {
+            tracing::warn!(error = -ret, "announcing an unwind table");
+        }
+        self.known.push(id);
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        for id in &self.known {
+            let key = id.key();
+            // SAFETY: a key of the map's size; one that is gone is as well.
+            unsafe { libbpf_sys::bpf_map_delete_elem(self.files.as_raw_fd(), key.as_ptr().cast()) };
+        }
+        for index in 0..self.used {
+            // SAFETY: as above, 4 bytes.
+            unsafe {
+                libbpf_sys::bpf_map_delete_elem(self.outer.as_raw_fd(), (&raw const index).cast())
+            };
+        }
+    }
+}
+
+fn fill(map: &MapHandle, rows: &[Row]) -> Result<(), Error> {
+    let length = size_of_val(rows);
+    // SAFETY: a fresh shared mapping of a map that is as large (its element
+    // size is 8 bytes, so elements follow each other without gaps).
+    let memory = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length.next_multiple_of(4096),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            map.as_fd().as_raw_fd(),
+            0,
+        )
+    };
+    if memory == libc::MAP_FAILED {
+        // Slower, but the same.
+        for (index, row) in rows.iter().enumerate() {
+            // SAFETY: Row is 8 bytes of plain data without padding.
+            let value: [u8; 8] = unsafe { std::mem::transmute(*row) };
+            map.update(&(index as u32).to_ne_bytes(), &value, MapFlags::ANY)
+                .map_err(Error::bpf("filling an unwind table"))?;
+        }
+        return Ok(());
+    }
+    // SAFETY: the mapping is at least `length` bytes, and nobody reads it yet.
+    unsafe {
+        std::ptr::copy_nonoverlapping(rows.as_ptr().cast::<u8>(), memory.cast::<u8>(), length);
+        libc::munmap(memory, length.next_multiple_of(4096));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_library_is_among_what_we_have_mapped() {
+        let libraries = libraries();
+        assert!(
+            libraries
+                .iter()
+                .any(|p| p.to_string_lossy().contains("libc.so")),
+            "{libraries:?}"
+        );
+    }
+
+    #[test]
+    fn a_request_names_the_file_it_came_from() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|l| l.contains("libc.so")).unwrap();
+        let address = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        let path = format!("/{}", line.split_once('/').unwrap().1);
+        let id = FileId::of(&file_open(Path::new(&path)).unwrap()).unwrap();
+        let request = Request {
+            id,
+            address,
+            pid: std::process::id(),
+            path: path.clone(),
+        };
+        let (file, _) = request.open().unwrap();
+        assert_eq!(FileId::of(&file), Some(id));
+        // Another inode at that address is refused.
+        assert!(mapping_of(request.pid, address, id.ino + 1).is_none());
+        let wrong = Request {
+            id: FileId {
+                ino: id.ino + 1,
+                ..id
+            },
+            ..request
+        };
+        assert!(wrong.open().is_none());
+    }
+
+    #[test]
+    fn requests_are_parsed() {
+        let mut bytes = vec![0u8; REQUEST_BYTES];
+        bytes[0..8].copy_from_slice(&77u64.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&5u32.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&0x1000u64.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&42u32.to_ne_bytes());
+        bytes[32..36].copy_from_slice(b"/bin");
+        let request = Request::parse(&bytes).unwrap();
+        assert_eq!(request.id, FileId { ino: 77, dev: 5 });
+        assert_eq!((request.address, request.pid), (0x1000, 42));
+        assert_eq!(request.path, "/bin");
+        assert!(Request::parse(&bytes[1..]).is_none());
+    }
+}

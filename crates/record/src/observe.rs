@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens to a run's account while the run lasts?
+//!
+//! A thread looks at it: often at first, less often the longer the run lasts,
+//! and never so often that looking costs more than a small share of one CPU.
+//! Events are taken out of their ring more often than that, since the ring is
+//! small. What was seen is flushed to the recording from time to time.
+
+use crate::format::Start;
+use crate::gauge::{Gauges, gauge};
+use crate::history::{History, RowSums};
+use crate::slow::{Reservoir, SLOW_CALLS_MAX, SlowEvent, THRESHOLD_FIRST_NS, thresholds};
+use crate::writer::{Contents, WriteError, Writer};
+use debox_abi::{DEBOX_NR_SLOTS, debox_event_call};
+use debox_report::{CallNames, Report};
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The first look comes soon: a run may end within milliseconds.
+const LOOK_FIRST: Duration = Duration::from_millis(2);
+const LOOK_MIN: Duration = Duration::from_millis(10);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The ring of events is emptied at least so often.
+const DRAIN_MAX: Duration = Duration::from_millis(100);
+const FLUSH_MIN: Duration = Duration::from_millis(500);
+const FLUSH_MAX: Duration = Duration::from_secs(10);
+/// A look, a gauge or a flush that took t is not repeated before t x this: each
+/// of them costs at most half a percent of a CPU.
+const COST_TIMES: u32 = 200;
+
+/// CLOCK_MONOTONIC, the clock of events.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// What is looked at. Times of events are CLOCK_MONOTONIC.
+pub trait Account: Send + 'static {
+    /// Tells the sums of each call (by nr key) that returned since the last look.
+    fn look(&mut self, each: &mut dyn FnMut(u32, &RowSums));
+    /// Empties the ring of events.
+    fn events(&mut self, each: &mut dyn FnMut(&debox_event_call));
+    /// From what wall time on calls of `key` are worth an event.
+    fn threshold_set(&mut self, key: u32, wall_ns: u64);
+    /// A report of now, for a flush. `slow` is what was kept so far.
+    fn report(&mut self, wall_ns: u64, slow: &[&SlowEvent]) -> Report;
+}
+
+pub struct Options {
+    /// CLOCK_MONOTONIC at the start of the run.
+    pub start_ns: u64,
+    /// Processes whose sizes are read; empty: none.
+    pub roots: Vec<u32>,
+    /// Their children, too.
+    pub follow: bool,
+    pub call_names: Box<dyn Fn(u32, bool) -> Option<String> + Send>,
+    /// Sees each event as it is taken out of the ring.
+    pub on_event: Option<Box<dyn FnMut(&debox_event_call) + Send>>,
+}
+
+/// Everything that was seen.
+pub struct Observed {
+    pub history: History,
+    pub gauges: Gauges,
+    pub slow: Reservoir,
+    pub looks: u64,
+}
+
+impl Observed {
+    /// Puts what only an observer sees into a report.
+    pub fn complete(&self, report: &mut Report, names: &CallNames<'_>) {
+        report.history = self.history.all(names);
+        report.gauges = self.gauges.all().to_vec();
+    }
+}
+
+/// The thread that looks.
+pub struct Observer<A: Account> {
+    stop: Sender<()>,
+    thread: JoinHandle<Watcher<A>>,
+}
+
+struct Watcher<A: Account> {
+    account: A,
+    options: Options,
+    writer: Option<Writer>,
+    seen: Observed,
+    since: Instant,
+}
+
+/// When something is due again.
+struct Pace {
+    due: Instant,
+    min: Duration,
+    max: Duration,
+    /// Part of the run's length that passes between two times.
+    part: u32,
+}
+
+impl Pace {
+    fn next(&mut self, since: Instant, began: Instant) {
+        let now = Instant::now();
+        let by_age = (now - since) / self.part;
+        let by_cost = (now - began) * COST_TIMES;
+        self.due = now + by_age.clamp(self.min, self.max).max(by_cost);
+    }
+}
+
+/// System calls whose first argument is a descriptor that their time depends
+/// on, on x86-64.
+fn takes_descriptor(nr: u32) -> bool {
+    matches!(
+        i64::from(nr),
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_fstat
+            | libc::SYS_lseek
+            | libc::SYS_ioctl
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+            | libc::SYS_sendfile
+            | libc::SYS_connect
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_sendto
+            | libc::SYS_recvfrom
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_shutdown
+            | libc::SYS_fcntl
+            | libc::SYS_flock
+            | libc::SYS_fsync
+            | libc::SYS_fdatasync
+            | libc::SYS_ftruncate
+            | libc::SYS_getdents
+            | libc::SYS_getdents64
+            | libc::SYS_fchdir
+            | libc::SYS_fchmod
+            | libc::SYS_fchown
+            | libc::SYS_fadvise64
+            | libc::SYS_fallocate
+            | libc::SYS_sync_file_range
+            | libc::SYS_syncfs
+            | libc::SYS_readahead
+            | libc::SYS_splice
+            | libc::SYS_tee
+            | libc::SYS_vmsplice
+            | libc::SYS_copy_file_range
+            | libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_fsetxattr
+            | libc::SYS_fgetxattr
+            | libc::SYS_io_uring_enter
+    )
+}
+
+/// What the descriptor argument of a call refers to by now; the program may
+/// have closed it since, or given its number to another file.
+fn descriptor_path(event: &debox_event_call) -> Option<String> {
+    if event.key >= debox_abi::DEBOX_NR_COMPAT || !takes_descriptor(event.key) {
+        return None;
+    }
+    let fd = i32::try_from(event.args[0] as i64)
+        .ok()
+        .filter(|fd| *fd >= 0)?;
+    let target = std::fs::read_link(format!("/proc/{}/fd/{fd}", event.pid)).ok()?;
+    Some(target.to_string_lossy().into_owned())
+}
+
+impl<A: Account> Observer<A> {
+    pub fn start(
+        mut account: A,
+        writer: Option<Writer>,
+        options: Options,
+    ) -> std::io::Result<Self> {
+        for key in 0..DEBOX_NR_SLOTS as u32 {
+            account.threshold_set(key, THRESHOLD_FIRST_NS);
+        }
+        let (stop, stopped) = channel();
+        let thread = std::thread::Builder::new()
+            .name("debox-observer".into())
+            .spawn(move || {
+                let mut watcher = Watcher {
+                    account,
+                    options,
+                    writer,
+                    seen: Observed {
+                        history: History::default(),
+                        gauges: Gauges::default(),
+                        slow: Reservoir::default(),
+                        looks: 0,
+                    },
+                    since: Instant::now(),
+                };
+                watcher.run(|wait| {
+                    matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout))
+                });
+                watcher
+            })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Looks for the last time and gives everything back. The writer has not
+    /// been finished: the final report is made first.
+    pub fn finish(self) -> (A, Observed, Option<Recording>) {
+        drop(self.stop);
+        let mut watcher = match self.thread.join() {
+            Ok(watcher) => watcher,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        watcher.drain();
+        watcher.look();
+        let recording = watcher.writer.map(|writer| Recording { writer });
+        (watcher.account, watcher.seen, recording)
+    }
+}
+
+/// A recording whose command has ended.
+pub struct Recording {
+    writer: Writer,
+}
+
+impl Recording {
+    /// Writes the final report, which has history and gauges in it, and closes
+    /// the file.
+    pub fn finish(self, report: &Report) -> Result<PathBuf, WriteError> {
+        let mut sums = report.clone();
+        let history = std::mem::take(&mut sums.history);
+        let gauges = std::mem::take(&mut sums.gauges);
+        strip(&mut sums);
+        self.writer.finish(&Contents {
+            until_ns: sums.run.wall_ns,
+            report: &sums,
+            history,
+            gauges,
+            whole: true,
+        })
+    }
+}
+
+/// What is made from the rest whenever a recording is read.
+fn strip(report: &mut Report) {
+    report.history.clear();
+    report.gauges.clear();
+    report.trends.clear();
+    report.findings.clear();
+    report.recording = None;
+}
+
+impl<A: Account> Watcher<A> {
+    /// `wait` returns false when it is time to end.
+    fn run(&mut self, wait: impl Fn(Duration) -> bool) {
+        let now = Instant::now();
+        let pace = |first, min, max, part| Pace {
+            due: now + first,
+            min,
+            max,
+            part,
+        };
+        let mut look = pace(LOOK_FIRST, LOOK_MIN, LOOK_MAX, 200);
+        let mut sizes = pace(LOOK_FIRST, LOOK_MIN, LOOK_MAX, 200);
+        let mut flush = pace(FLUSH_MIN, FLUSH_MIN, FLUSH_MAX, 20);
+        if self.options.roots.is_empty() {
+            sizes.due = now + Duration::from_secs(u32::MAX.into());
+        }
+        if self.writer.is_none() {
+            flush.due = now + Duration::from_secs(u32::MAX.into());
+        }
+        loop {
+            let due = look.due.min(sizes.due).min(flush.due);
+            let left = due.saturating_duration_since(Instant::now());
+            if !wait(left.min(DRAIN_MAX)) {
+                return;
+            }
+            self.drain();
+            let began = Instant::now();
+            if began >= look.due {
+                self.look();
+                look.next(self.since, began);
+            }
+            let began = Instant::now();
+            if began >= sizes.due {
+                let (roots, follow) = (&self.options.roots, self.options.follow);
+                if let Some(gauge) = gauge(roots, follow, self.run_ns()) {
+                    self.seen.gauges.add(gauge);
+                }
+                sizes.next(self.since, began);
+            }
+            let began = Instant::now();
+            if began >= flush.due {
+                self.flush();
+                flush.next(self.since, began);
+            }
+        }
+    }
+
+    fn run_ns(&self) -> u64 {
+        monotonic_ns().saturating_sub(self.options.start_ns)
+    }
+
+    fn drain(&mut self) {
+        let (slow, on_event) = (&mut self.seen.slow, &mut self.options.on_event);
+        self.account.events(&mut |event| {
+            if let Some(on_event) = on_event {
+                on_event(event);
+            }
+            slow.add(event, &mut descriptor_path);
+        });
+    }
+
+    fn look(&mut self) {
+        let time_ns = self.run_ns();
+        let history = &mut self.seen.history;
+        let mut changed = false;
+        self.account.look(&mut |key, row| {
+            changed = true;
+            history.add(key, row, time_ns);
+        });
+        self.seen.looks += 1;
+        if changed {
+            let sums: Vec<(u32, &RowSums)> = self.seen.history.sums().collect();
+            for (key, wall_ns) in thresholds(&sums, SLOW_CALLS_MAX) {
+                self.account.threshold_set(key, wall_ns);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(mut writer) = self.writer.take() else {
+            return;
+        };
+        self.look();
+        let until_ns = self.run_ns();
+        let mut report = self.account.report(until_ns, &self.seen.slow.events());
+        strip(&mut report);
+        let names = &self.options.call_names;
+        let whole = writer.wants_whole();
+        let pending = self.seen.history.pending_take(names);
+        let pending_gauges = self.seen.gauges.pending_take();
+        let (history, gauges) = if whole {
+            (
+                self.seen.history.all(names),
+                self.seen.gauges.all().to_vec(),
+            )
+        } else {
+            (pending, pending_gauges)
+        };
+        writer.flush(&Contents {
+            report: &report,
+            history,
+            gauges,
+            whole,
+            until_ns,
+        });
+        self.writer = Some(writer);
+    }
+}
+
+/// What `uname` and the clock say, for the first block.
+pub fn start_here(start: Start) -> Start {
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.trim_end().to_owned()
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Start {
+        started_unix_ns: now.map_or(0, |d| d.as_nanos() as u64),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        hostname: read("/proc/sys/kernel/hostname"),
+        ..start
+    }
+}

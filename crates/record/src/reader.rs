@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does a recording say, also one that was cut off?
+
+use crate::format::*;
+use crate::{gauge, history};
+use debox_report::*;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Larger files are not recordings: a writer keeps its file far below.
+const FILE_MAX: u64 = 1 << 30;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("cannot read {}: {source}", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: {what}", .path.display())]
+    Not { path: PathBuf, what: String },
+}
+
+/// Whether a file begins as a recording does.
+pub fn is_recording(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+/// The report of a recording, or of a file that `--json` wrote. `recording`
+/// says how whole it is. Trends and findings are for the caller to make.
+pub fn read(path: &Path) -> Result<Report, ReadError> {
+    let failed = |source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    let not = |what: String| ReadError::Not {
+        path: path.to_owned(),
+        what,
+    };
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(not("is larger than any recording".into()));
+    }
+    read_bytes(&bytes).map_err(not)
+}
+
+/// The same from memory; the error is a sentence.
+pub fn read_bytes(bytes: &[u8]) -> Result<Report, String> {
+    if !is_recording(bytes) {
+        return read_json(bytes);
+    }
+    if bytes.len() < HEADER_LEN {
+        return Err("the recording was cut off in its first bytes: nothing to report".into());
+    }
+    let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+    if version != VERSION {
+        return Err(format!(
+            "a recording of format version {version}; this debox reads version {VERSION}: use the \
+             debox that wrote it, or a later one"
+        ));
+    }
+    let header_len = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
+    let mut rest = bytes
+        .get(header_len.max(HEADER_LEN)..)
+        .ok_or("the recording was cut off in its first bytes: nothing to report")?;
+    let mut parts = Parts::default();
+    let mut at = bytes.len() - rest.len();
+    let why = loop {
+        match block_read(rest) {
+            Ok(None) => break None,
+            Ok(Some((block, length))) => {
+                if !parts.take(block) {
+                    break Some(format!("it is damaged at byte {at}"));
+                }
+                rest = &rest[length..];
+                at += length;
+            }
+            Err(Broken::Short) => break Some("it ends in the middle of a flush".into()),
+            Err(Broken::Damaged) => break Some(format!("it is damaged at byte {at}")),
+        }
+    };
+    parts.report(why)
+}
+
+fn read_json(bytes: &[u8]) -> Result<Report, String> {
+    let text = bytes.trim_ascii_start();
+    if !text.starts_with(b"{") {
+        return Err(if bytes.is_empty() {
+            "is empty: neither a recording nor a JSON report".into()
+        } else {
+            "neither a recording (debox run -o FILE.debox) nor a JSON report (debox run --json)"
+                .into()
+        });
+    }
+    if text.iter().filter(|byte| **byte == b'{').count() > OBJECTS_MAX {
+        return Err("larger than any report of debox".into());
+    }
+    let report: Report =
+        serde_json::from_slice(text).map_err(|e| format!("not a JSON report of debox: {e}"))?;
+    checked(report)
+}
+
+fn checked(report: Report) -> Result<Report, String> {
+    if report.schema != SCHEMA || report.schema_version != SCHEMA_VERSION {
+        return Err(format!(
+            "holds {} version {}, this debox reads {SCHEMA} version {SCHEMA_VERSION}",
+            printable(&report.schema),
+            report.schema_version
+        ));
+    }
+    Ok(report)
+}
+
+#[derive(Default)]
+struct Parts {
+    start: Option<Start>,
+    report: Option<Report>,
+    history: Vec<CallHistory>,
+    gauges: Vec<Gauge>,
+    until_ns: u64,
+    end: Option<End>,
+    skipped: u64,
+}
+
+fn parsed<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
+    serde_json::from_slice(text).ok()
+}
+
+impl Parts {
+    /// False if the block makes no sense.
+    fn take(&mut self, block: Block) -> bool {
+        let Some(text) = block.text else {
+            self.skipped += 1;
+            return true;
+        };
+        match block.kind {
+            BLOCK_START => self.start = parsed(&text).or(self.start.take()),
+            BLOCK_REPORT => match parsed::<Report>(&text) {
+                Some(report) => {
+                    self.until_ns = self.until_ns.max(report.run.wall_ns);
+                    self.report = Some(report);
+                }
+                None => return false,
+            },
+            BLOCK_HISTORY => match parsed::<HistoryBlock>(&text) {
+                Some(more) => {
+                    if block.flags & FLAG_REPLACES != 0 {
+                        self.history.clear();
+                        self.gauges.clear();
+                    }
+                    self.until_ns = self.until_ns.max(more.until_ns);
+                    history::append(&mut self.history, more.history);
+                    gauge::append(&mut self.gauges, more.gauges);
+                }
+                None => return false,
+            },
+            _ => match parsed::<End>(&text) {
+                Some(end) => self.end = Some(end),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    fn report(self, why: Option<String>) -> Result<Report, String> {
+        let mut report = match (self.report, &self.start) {
+            (Some(report), _) => checked(report)?,
+            (None, Some(start)) => empty(start),
+            (None, None) => {
+                return Err("the recording was cut off before anything was flushed".into());
+            }
+        };
+        let complete = self.end.is_some() && why.is_none();
+        let why = match (&self.end, why) {
+            (_, Some(why)) => Some(why),
+            (Some(end), None) => end.why.clone(),
+            (None, None) => Some("it was not finished".into()),
+        };
+        report.history = self.history;
+        report.gauges = self.gauges;
+        if let Some(start) = self.start {
+            report.run.started_unix_ns = Some(start.started_unix_ns);
+            report.run.kernel = Some(start.kernel);
+            report.run.hostname = Some(start.hostname);
+        }
+        report.recording = Some(RecordingState {
+            complete,
+            until_ns: self.until_ns,
+            why,
+        });
+        if self.skipped > 0 {
+            report.notes.push(Note {
+                kind: NoteKind::Other,
+                count: self.skipped,
+                time_ns: None,
+                text: "a later version of debox wrote this recording; it holds parts that this \
+                       version does not know"
+                    .into(),
+            });
+        }
+        Ok(report)
+    }
+}
+
+/// The report of a recording that was cut before its first flush.
+fn empty(start: &Start) -> Report {
+    Report {
+        schema: SCHEMA.to_owned(),
+        schema_version: SCHEMA_VERSION,
+        debox_version: start.debox_version.clone(),
+        run: Run {
+            kind: start.kind,
+            command: start.command.clone(),
+            pids: start.pids.clone(),
+            capture: start.capture,
+            wall_ns: 0,
+            exit: None,
+            cpus: start.cpus,
+            started_unix_ns: None,
+            kernel: None,
+            hostname: None,
+        },
+        measured: Measured::default(),
+        totals: Totals::default(),
+        calls: Vec::new(),
+        blocking: Vec::new(),
+        call_sites: Vec::new(),
+        open_calls: Vec::new(),
+        notes: Vec::new(),
+        culprits: Vec::new(),
+        threads: Vec::new(),
+        sites: Vec::new(),
+        stacks: Vec::new(),
+        paths: Vec::new(),
+        history: Vec::new(),
+        gauges: Vec::new(),
+        trends: Vec::new(),
+        slow_calls: Vec::new(),
+        findings: Vec::new(),
+        recording: None,
+        trace: None,
+    }
+}

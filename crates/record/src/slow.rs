@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which single calls are kept, and how long must a call take to be worth an
+//! event?
+//!
+//! The slowest of all calls, but of each call at least the slowest few, so that
+//! a thousand long waits do not hide the one slow unlink. The kernel side sends
+//! an event for a call that takes at least the threshold of its number; the
+//! thresholds rise with what is kept and with what the histograms say, so that
+//! events stay few however many calls a run makes.
+
+use crate::history::RowSums;
+use debox_abi::{DEBOX_EVENT_PATH, DEBOX_HIST_BUCKETS, debox_event_call, hist_range, text_get};
+use std::collections::HashMap;
+
+/// Slow calls kept of a run.
+pub const SLOW_CALLS_MAX: usize = 1000;
+/// Kept of each call, whatever the others do.
+const EACH: usize = 24;
+/// Kept for meeting a condition; the first ones.
+const MATCHED_MAX: usize = 500;
+/// Before a call is known: a machine cannot make so many slower calls that the
+/// ring of events overflows between two looks.
+pub const THRESHOLD_FIRST_NS: u64 = 10_000;
+/// Never worth an event.
+const THRESHOLD_MIN_NS: u64 = 5_000;
+
+/// One event, with what had to be asked at once.
+#[derive(Clone)]
+pub struct SlowEvent {
+    pub call: Box<debox_event_call>,
+    /// The first path argument, or what the descriptor argument referred to
+    /// when the event was read.
+    pub path: Option<String>,
+}
+
+/// The slow calls kept so far.
+pub struct Reservoir {
+    /// By nr key, each sorted by wall time, shortest first.
+    calls: HashMap<u32, Vec<SlowEvent>>,
+    kept: usize,
+    max: usize,
+    /// Calls that met a condition.
+    matched: Vec<SlowEvent>,
+    matched_dropped: u64,
+}
+
+impl Default for Reservoir {
+    fn default() -> Self {
+        Self::with_bound(SLOW_CALLS_MAX)
+    }
+}
+
+impl Reservoir {
+    pub fn with_bound(max: usize) -> Self {
+        Self {
+            calls: HashMap::new(),
+            kept: 0,
+            max,
+            matched: Vec::new(),
+            matched_dropped: 0,
+        }
+    }
+
+    /// The call whose shortest entry goes when one must: the shortest of all
+    /// among calls with more than their share, else of the fullest call.
+    fn victim(&self) -> Option<u32> {
+        let shortest =
+            |events: &Vec<SlowEvent>| events.first().map_or(u64::MAX, |e| e.call.wall_ns);
+        let above = self
+            .calls
+            .iter()
+            .filter(|(_, events)| events.len() > EACH)
+            .min_by_key(|(key, events)| (shortest(events), **key));
+        above
+            .or_else(|| self.calls.iter().max_by_key(|(key, e)| (e.len(), **key)))
+            .map(|(key, _)| *key)
+    }
+
+    /// Whether a call of this length would be kept.
+    fn wanted(&self, key: u32, wall_ns: u64) -> bool {
+        if self.kept < self.max {
+            return true;
+        }
+        let Some(own) = self.calls.get(&key).filter(|own| own.len() >= EACH) else {
+            return true;
+        };
+        let shortest = |events: &[SlowEvent]| events.first().map_or(0, |e| e.call.wall_ns);
+        let victim = self.victim().and_then(|v| self.calls.get(&v));
+        let limit = victim.map_or(0, |events| shortest(events));
+        wall_ns > limit.min(shortest(own))
+    }
+
+    /// Takes in one event. `path_of` is asked only for what is kept.
+    pub fn add(
+        &mut self,
+        event: &debox_event_call,
+        path_of: &mut dyn FnMut(&debox_event_call) -> Option<String>,
+    ) {
+        let matched = event.conditions | event.uncertain != 0;
+        let matched_fits = matched && self.matched.len() < MATCHED_MAX;
+        if matched && !matched_fits {
+            self.matched_dropped += 1;
+        }
+        if !matched_fits && !self.wanted(event.key, event.wall_ns) {
+            return;
+        }
+        let path = if event.flags & DEBOX_EVENT_PATH != 0 {
+            Some(text_get(&event.path).to_owned())
+        } else {
+            path_of(event)
+        };
+        let kept = SlowEvent {
+            call: Box::new(*event),
+            path,
+        };
+        if matched_fits {
+            self.matched.push(kept);
+            return;
+        }
+        let events = self.calls.entry(event.key).or_default();
+        let at = events.partition_point(|e| e.call.wall_ns <= event.wall_ns);
+        events.insert(at, kept);
+        self.kept += 1;
+        while self.kept > self.max {
+            let Some(events) = self.victim().and_then(|v| self.calls.get_mut(&v)) else {
+                break;
+            };
+            events.remove(0);
+            self.kept -= 1;
+        }
+    }
+
+    /// Everything kept, longest first; what met a condition is among it.
+    pub fn events(&self) -> Vec<&SlowEvent> {
+        let mut all: Vec<&SlowEvent> = self.calls.values().flatten().chain(&self.matched).collect();
+        all.sort_by_key(|e| {
+            let c = &e.call;
+            (std::cmp::Reverse(c.wall_ns), c.start_ns, c.tid)
+        });
+        all
+    }
+
+    /// Calls that met a condition, beyond those that are kept.
+    pub fn matched_dropped(&self) -> u64 {
+        self.matched_dropped
+    }
+}
+
+/// The shortest time that at least `n` calls of a histogram have reached.
+fn reached_by(hist: &[u64; DEBOX_HIST_BUCKETS], n: u64) -> u64 {
+    let mut above = 0u64;
+    for bucket in (0..DEBOX_HIST_BUCKETS).rev() {
+        above = above.saturating_add(hist[bucket]);
+        if above >= n {
+            return hist_range(bucket).0;
+        }
+    }
+    0
+}
+
+/// How long calls must take to be worth an event, by nr key, after a look at
+/// the sums of all of them.
+///
+/// A call sends an event if it is among the slowest few of its own number, or
+/// among the slowest of all. In a run that goes on as it began, the n-th call
+/// is among the k slowest so far with probability k / n, so events number
+/// k x ln(calls): a few thousand in ten million calls. Histograms only grow, so
+/// thresholds only rise, and what is kept has no gap above the last threshold.
+pub fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> {
+    let mut all = [0u64; DEBOX_HIST_BUCKETS];
+    for (_, row) in sums {
+        for (sum, n) in all.iter_mut().zip(&row.hist) {
+            *sum = sum.saturating_add(*n);
+        }
+    }
+    let of_all = reached_by(&all, kept_max as u64 / 2);
+    sums.iter()
+        .map(|(key, row)| {
+            let own = reached_by(&row.hist, EACH as u64);
+            // Few calls yet: a call made once deserves its first threshold.
+            let floor = if own == 0 {
+                THRESHOLD_FIRST_NS
+            } else {
+                THRESHOLD_MIN_NS
+            };
+            (*key, own.min(of_all).max(floor))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use debox_abi::{Pod, hist_bucket};
+
+    fn event(key: u32, wall_ns: u64) -> debox_event_call {
+        let mut event = debox_event_call::zeroed();
+        (event.key, event.wall_ns) = (key, wall_ns);
+        event
+    }
+
+    fn kept(reservoir: &Reservoir, key: u32) -> Vec<u64> {
+        let events = reservoir.events();
+        let own = events.iter().filter(|e| e.call.key == key);
+        own.map(|e| e.call.wall_ns).collect()
+    }
+
+    #[test]
+    fn the_slowest_of_all_and_a_few_of_each_are_kept() {
+        let mut reservoir = Reservoir::with_bound(100);
+        for i in 0..10_000u64 {
+            // A stir of lengths without a pattern.
+            let stirred = (i * 7_919) % 10_007;
+            reservoir.add(&event(0, 1_000_000 + stirred), &mut |_| None);
+            reservoir.add(&event(1, 20_000 + stirred), &mut |_| None);
+            reservoir.add(&event(2, 2_000_000 + stirred), &mut |_| None);
+        }
+        let of = |base: u64| {
+            let mut all: Vec<u64> = (0..10_000).map(|i| base + (i * 7_919) % 10_007).collect();
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            all
+        };
+        assert_eq!(reservoir.events().len(), 100);
+        assert_eq!(kept(&reservoir, 1), of(20_000)[..EACH]);
+        assert_eq!(kept(&reservoir, 0), of(1_000_000)[..EACH]);
+        assert_eq!(kept(&reservoir, 2), of(2_000_000)[..100 - 2 * EACH]);
+        let events = reservoir.events();
+        assert!(events.is_sorted_by_key(|e| std::cmp::Reverse(e.call.wall_ns)));
+    }
+
+    #[test]
+    fn the_bound_holds_with_more_calls_than_shares() {
+        let mut reservoir = Reservoir::with_bound(50);
+        for i in 0..5_000u64 {
+            reservoir.add(&event((i % 40) as u32, i), &mut |_| None);
+        }
+        assert_eq!(reservoir.events().len(), 50);
+    }
+
+    #[test]
+    fn what_met_a_condition_stays_however_short() {
+        let mut reservoir = Reservoir::with_bound(10);
+        let mut met = event(3, 1);
+        met.conditions = 1;
+        for _ in 0..MATCHED_MAX + 5 {
+            reservoir.add(&met, &mut |_| None);
+        }
+        for i in 0..100 {
+            reservoir.add(&event(3, 1_000 + i), &mut |_| None);
+        }
+        assert_eq!(
+            kept(&reservoir, 3).iter().filter(|ns| **ns == 1).count(),
+            MATCHED_MAX
+        );
+        assert_eq!(reservoir.matched_dropped(), 5);
+    }
+
+    #[test]
+    fn events_are_few_and_complete() {
+        // Ten calls of different usual lengths, a look after each 1,000 calls.
+        let mut rows: Vec<(u32, RowSums)> = (0..10).map(|key| (key, RowSums::zeroed())).collect();
+        let mut now = vec![THRESHOLD_FIRST_NS; 10];
+        let mut reservoir = Reservoir::default();
+        let (mut sent, mut slowest, mut state) = (0u64, Vec::new(), 1u64);
+        for i in 0..1_000_000u64 {
+            let key = (i % 10) as u32;
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            // Heavy tail: 1 in 2^k is 2^k times as long.
+            let tail = ((state >> 33) | 1 << 20).trailing_zeros();
+            let wall_ns = (200 << key) * (1u64 << tail) + ((state >> 20) & 127);
+            let row = &mut rows[key as usize].1;
+            row.count += 1;
+            row.hist[hist_bucket(wall_ns)] += 1;
+            slowest.push((wall_ns, key));
+            if wall_ns >= now[key as usize] {
+                sent += 1;
+                reservoir.add(&event(key, wall_ns), &mut |_| None);
+            }
+            if i % 1_000 == 999 {
+                let sums: Vec<(u32, &RowSums)> = rows.iter().map(|(k, r)| (*k, r)).collect();
+                for (key, ns) in thresholds(&sums, SLOW_CALLS_MAX) {
+                    assert!(ns >= now[key as usize] || now[key as usize] == THRESHOLD_FIRST_NS);
+                    now[key as usize] = ns;
+                }
+            }
+        }
+        assert!(sent < 30_000, "{sent} events of a million calls");
+        // The slowest 200 of all and the slowest 10 of each are there.
+        slowest.sort_unstable_by(|a, b| b.cmp(a));
+        let have: Vec<u64> = reservoir.events().iter().map(|e| e.call.wall_ns).collect();
+        for (wall_ns, _) in &slowest[..200] {
+            assert!(have.contains(wall_ns));
+        }
+        for key in 0..10 {
+            let own = slowest
+                .iter()
+                .filter(|(ns, k)| *k == key && *ns >= THRESHOLD_FIRST_NS);
+            let have = kept(&reservoir, key);
+            for (wall_ns, _) in own.take(10) {
+                assert!(have.contains(wall_ns), "{key} {wall_ns}");
+            }
+        }
+    }
+}

@@ -1,0 +1,904 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do the counters of a run add up to, and what do they leave out?
+
+mod details;
+
+pub use details::{CodePlace, Details, EventFacts, FrameNames, frame_text};
+
+use crate::hist::Hist;
+use crate::model::*;
+use crate::units::{count_text, duration_text};
+use crate::wrap::WrapCounts;
+use debox_abi::*;
+use std::collections::BTreeMap;
+
+/// Names of system calls: (number, 32-bit table?) to name.
+pub type CallNames<'a> = dyn Fn(u32, bool) -> Option<String> + 'a;
+/// The place in the program of (process of the wrap counts, address).
+pub type CallSiteNames<'a> = dyn Fn(usize, u64) -> String + 'a;
+
+/// What the caller knows about the run beside the counters.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    pub kind: RunKind,
+    pub command: Vec<String>,
+    pub pids: Vec<u32>,
+    pub capture: Capture,
+    pub wall_ns: u64,
+    pub exit: Option<Exit>,
+    /// DEBOX_FEATURE_* of the broker.
+    pub features: u64,
+    /// The broker died during the run.
+    pub stale: bool,
+    /// Threads of the run that live on (or None if nobody looked).
+    pub threads_running: Option<u64>,
+    pub open_calls: Vec<OpenCall>,
+    /// Further notes of the caller's own.
+    pub notes: Vec<Note>,
+}
+
+/// One snapshot of everything.
+pub struct Input<'a> {
+    pub account: &'a debox_account,
+    pub cpus: &'a [debox_account_cpu],
+    /// The site table; entries that are not resolved have `state` 0.
+    pub sites: &'a [debox_site],
+    /// Given in wrap capture.
+    pub wrap: Option<&'a WrapCounts>,
+    pub facts: RunFacts,
+    pub call_names: &'a CallNames<'a>,
+    pub call_site_names: Option<&'a CallSiteNames<'a>>,
+    /// Given in boundary capture, where the broker hands details out.
+    pub details: Option<&'a Details<'a>>,
+}
+
+/// The counters of one call, summed.
+#[derive(Clone, Default)]
+pub(crate) struct Sum {
+    count: u64,
+    errors: u64,
+    restarted: u64,
+    unfinished: u64,
+    wall_ns: u64,
+    /// Wall time of calls whose parts were measured, too.
+    measured_wall_ns: u64,
+    measured: bool,
+    max_ns: u64,
+    blocked_ns: u64,
+    runq_ns: u64,
+    minor_faults: u64,
+    major_faults: u64,
+    nvcsw: u64,
+    nivcsw: u64,
+    hist: Hist,
+}
+
+fn grow(sum: &mut u64, by: u64) {
+    *sum = sum.saturating_add(by);
+}
+
+impl Sum {
+    fn add_row(&mut self, row: &debox_row) {
+        grow(&mut self.count, row.count);
+        grow(&mut self.errors, row.errors);
+        grow(&mut self.restarted, row.restarted);
+        grow(&mut self.unfinished, row.unfinished);
+        grow(&mut self.wall_ns, row.wall_ns);
+        grow(&mut self.measured_wall_ns, row.wall_ns);
+        self.measured = true;
+        self.max_ns = self.max_ns.max(row.max_ns);
+        grow(&mut self.blocked_ns, row.blocked_ns);
+        grow(&mut self.runq_ns, row.runq_ns);
+        grow(&mut self.minor_faults, row.minor_faults);
+        grow(&mut self.major_faults, row.major_faults);
+        grow(&mut self.nvcsw, row.nvcsw);
+        grow(&mut self.nivcsw, row.nivcsw);
+        self.hist.add(&row.hist);
+    }
+
+    pub(crate) fn add_wrap(&mut self, row: &debox_wrap_row, measured: bool) {
+        grow(&mut self.count, row.count);
+        grow(&mut self.errors, row.errors);
+        grow(&mut self.wall_ns, row.wall_ns);
+        self.max_ns = self.max_ns.max(row.max_ns);
+        self.hist.add(&row.hist);
+        if measured {
+            self.measured = true;
+            grow(&mut self.measured_wall_ns, row.wall_ns);
+            grow(&mut self.blocked_ns, row.blocked_ns);
+            grow(&mut self.runq_ns, row.runq_ns);
+            grow(&mut self.minor_faults, row.minor_faults);
+            grow(&mut self.major_faults, row.major_faults);
+            grow(&mut self.nvcsw, row.nvcsw);
+            grow(&mut self.nivcsw, row.nivcsw);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count == 0 && self.unfinished == 0
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        self.measured_wall_ns
+            .saturating_sub(self.blocked_ns)
+            .saturating_sub(self.runq_ns)
+    }
+
+    /// By how much the parts exceed the whole.
+    fn excess_ns(&self) -> u64 {
+        self.blocked_ns
+            .saturating_add(self.runq_ns)
+            .saturating_sub(self.measured_wall_ns)
+    }
+}
+
+fn mean(total: u64, count: u64) -> u64 {
+    total.checked_div(count).unwrap_or(0)
+}
+
+/// "1 call", "2 calls".
+fn n(count: u64, one: &str, many: &str) -> String {
+    format!(
+        "{} {}",
+        count_text(count),
+        if count == 1 { one } else { many }
+    )
+}
+
+/// Which call a key of the account stands for.
+enum Key {
+    Call { nr: u32, compat: bool },
+    Outside,
+    Unknown,
+}
+
+fn key_parse(key: u32) -> Key {
+    match key {
+        DEBOX_NR_OUTSIDE => Key::Outside,
+        k if k < DEBOX_NR_COMPAT => Key::Call {
+            nr: k,
+            compat: false,
+        },
+        k if k < DEBOX_NR_OUTSIDE => Key::Call {
+            nr: k - DEBOX_NR_COMPAT,
+            compat: true,
+        },
+        _ => Key::Unknown,
+    }
+}
+
+/// Name, number and table width of a key; name None outside of calls.
+fn key_name(key: u32, names: &CallNames<'_>) -> (Option<String>, Option<u32>, u32) {
+    match key_parse(key) {
+        Key::Outside => (None, None, 64),
+        Key::Unknown => (Some("(unknown)".into()), None, 64),
+        Key::Call { nr, compat } => {
+            let abi = if compat { 32 } else { 64 };
+            let name = names(nr, compat).unwrap_or_else(|| format!("call {nr}"));
+            (Some(name), Some(nr), abi)
+        }
+    }
+}
+
+/// Name and table width of the call that an account's key stands for; None
+/// outside of calls.
+pub fn call_of_key(key: u32, names: &CallNames<'_>) -> Option<(String, u32)> {
+    let (name, _, abi) = key_name(key, names);
+    Some((name?, abi))
+}
+
+fn measured_by(features: u64, capture: Capture, wrap: Option<&WrapCounts>) -> Measured {
+    let has = |bit| features & bit != 0;
+    let kernel_side = match capture {
+        Capture::Boundary => true,
+        Capture::Wrap => wrap.is_some_and(|w| w.processes.iter().any(|p| p.measured)),
+    };
+    Measured {
+        blocked: kernel_side && has(DEBOX_FEATURE_SLEEPS),
+        runq: kernel_side && has(DEBOX_FEATURE_RUNQ),
+        minor_faults: kernel_side && has(DEBOX_FEATURE_FAULTS),
+        major_faults: kernel_side && has(DEBOX_FEATURE_MAJOR_FAULTS),
+        switches: kernel_side && has(DEBOX_FEATURE_SLEEPS),
+        sites: has(DEBOX_FEATURE_SITES),
+    }
+}
+
+fn call_row(key: u32, sum: &Sum, measured: Measured, names: &CallNames<'_>) -> CallRow {
+    let (name, nr, abi) = key_name(key, names);
+    let kept = |on: bool, value: u64| (on && sum.measured).then_some(value);
+    let percentile = |p| sum.hist.percentile(p, sum.max_ns).unwrap_or(0);
+    CallRow {
+        name: name.unwrap_or_else(|| "(outside)".into()),
+        nr,
+        abi,
+        count: sum.count,
+        errors: sum.errors,
+        restarted: sum.restarted,
+        unfinished: sum.unfinished,
+        wall_ns: sum.wall_ns,
+        mean_ns: mean(sum.wall_ns, sum.count.saturating_add(sum.unfinished)),
+        p50_ns: percentile(50),
+        p99_ns: percentile(99),
+        max_ns: sum.max_ns,
+        cpu_ns: kept(measured.blocked && measured.runq, sum.cpu_ns()),
+        blocked_ns: kept(measured.blocked, sum.blocked_ns),
+        runq_ns: kept(measured.runq, sum.runq_ns),
+        minor_faults: kept(measured.minor_faults, sum.minor_faults),
+        major_faults: kept(measured.major_faults, sum.major_faults),
+        nvcsw: kept(measured.switches, sum.nvcsw),
+        nivcsw: kept(measured.switches, sum.nivcsw),
+        histogram: sum
+            .hist
+            .used()
+            .map(|(from_ns, to_ns, count)| Bucket {
+                from_ns,
+                to_ns: (to_ns != u64::MAX).then_some(to_ns),
+                count,
+            })
+            .collect(),
+    }
+}
+
+fn totals_of(calls: &[CallRow], blocking: &[BlockingRow], account: &debox_account) -> Totals {
+    let mut totals = Totals {
+        processes_started: account.processes_started,
+        threads_started: account.threads_started,
+        threads_ended: account.threads_ended,
+        ..Totals::default()
+    };
+    let grow_some = |sum: &mut Option<u64>, by: Option<u64>| {
+        if let Some(by) = by {
+            *sum = Some(sum.unwrap_or(0).saturating_add(by));
+        }
+    };
+    for row in calls {
+        grow(&mut totals.calls, row.count);
+        grow(&mut totals.errors, row.errors);
+        grow(&mut totals.restarted, row.restarted);
+        grow(&mut totals.unfinished, row.unfinished);
+        grow(&mut totals.wall_ns, row.wall_ns);
+        grow_some(&mut totals.cpu_ns, row.cpu_ns);
+        grow_some(&mut totals.blocked_ns, row.blocked_ns);
+        grow_some(&mut totals.runq_ns, row.runq_ns);
+        grow_some(&mut totals.minor_faults, row.minor_faults);
+        grow_some(&mut totals.major_faults, row.major_faults);
+        grow_some(&mut totals.nvcsw, row.nvcsw);
+        grow_some(&mut totals.nivcsw, row.nivcsw);
+    }
+    for row in blocking {
+        grow(&mut totals.sleeps, row.count);
+        grow(&mut totals.sleeps_ns, row.total_ns);
+    }
+    totals
+}
+
+/// The text of a site; None when its number has no resolved entry (yet).
+fn site_text(sites: &[debox_site], site: u32) -> Option<&debox_site> {
+    sites
+        .get(site as usize)
+        .filter(|entry| entry.state == DEBOX_SITE_RESOLVED)
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct PlaceKey {
+    nr_key: u32,
+    label: String,
+    function: String,
+    file: String,
+    line: u32,
+}
+
+#[derive(Default)]
+struct PlaceSum {
+    offset: u32,
+    unlabelled: bool,
+    count: u64,
+    total_ns: u64,
+    max_ns: u64,
+    waiters: u64,
+    waiters_max: u64,
+}
+
+struct Blocking {
+    rows: Vec<BlockingRow>,
+    unresolved: u64,
+    unresolved_ns: u64,
+}
+
+fn blocking_of(input: &Input<'_>) -> Blocking {
+    let mut places: BTreeMap<PlaceKey, PlaceSum> = BTreeMap::new();
+    let (mut unresolved, mut unresolved_ns) = (0, 0);
+    for row in &input.account.sites {
+        let Some((nr_key, site)) = row.key_parts() else {
+            continue;
+        };
+        if row.count == 0 {
+            // The row was just taken and its first sleep is not over.
+            continue;
+        }
+        let mut entry = site_text(input.sites, site);
+        if let Some(first) = entry.and_then(|e| site_text(input.sites, e.merged)) {
+            entry = Some(first);
+        }
+        let key = match entry {
+            Some(e) => PlaceKey {
+                nr_key,
+                label: e.label().to_owned(),
+                function: e.function().to_owned(),
+                file: e.file().to_owned(),
+                line: e.line,
+            },
+            None => {
+                if site != DEBOX_SITE_NONE {
+                    grow(&mut unresolved, row.count);
+                    grow(&mut unresolved_ns, row.total_ns);
+                }
+                PlaceKey {
+                    nr_key,
+                    label: "(unknown)".into(),
+                    function: String::new(),
+                    file: String::new(),
+                    line: 0,
+                }
+            }
+        };
+        let sum = places.entry(key).or_default();
+        if let Some(e) = entry {
+            sum.offset = e.offset;
+            sum.unlabelled |= e.flags & DEBOX_SITE_FLAG_UNLABELLED != 0;
+        }
+        grow(&mut sum.count, row.count);
+        grow(&mut sum.total_ns, row.total_ns);
+        sum.max_ns = sum.max_ns.max(row.max_ns);
+        grow(&mut sum.waiters, row.waiters_entry);
+        sum.waiters_max = sum.waiters_max.max(row.waiters_max);
+    }
+    let all_ns = places
+        .values()
+        .fold(0u64, |all, sum| all.saturating_add(sum.total_ns));
+    let text = |s: String| (!s.is_empty()).then_some(s);
+    let mut rows: Vec<BlockingRow> = places
+        .into_iter()
+        .map(|(key, sum)| {
+            let (call, _, abi) = key_name(key.nr_key, input.call_names);
+            let function = text(key.function);
+            BlockingRow {
+                label: key.label,
+                unlabelled: sum.unlabelled,
+                call,
+                abi,
+                offset: function.is_some().then_some(sum.offset),
+                function,
+                file: text(key.file),
+                line: (key.line != 0).then_some(key.line),
+                count: sum.count,
+                total_ns: sum.total_ns,
+                mean_ns: mean(sum.total_ns, sum.count),
+                max_ns: sum.max_ns,
+                share: if all_ns == 0 {
+                    0.0
+                } else {
+                    sum.total_ns as f64 / all_ns as f64
+                },
+                waiters_mean: sum.waiters as f64 / sum.count as f64,
+                waiters_max: sum.waiters_max,
+            }
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        b.total_ns
+            .cmp(&a.total_ns)
+            .then(b.count.cmp(&a.count))
+            .then_with(|| (&a.label, &a.call).cmp(&(&b.label, &b.call)))
+    });
+    Blocking {
+        rows,
+        unresolved,
+        unresolved_ns,
+    }
+}
+
+/// Sums of the account's own rows, by nr key.
+fn account_sums(account: &debox_account, cpus: &[debox_account_cpu]) -> BTreeMap<u32, Sum> {
+    let mut sums = BTreeMap::new();
+    for (key, &index) in account.row_of.iter().enumerate() {
+        if index == 0 || index as usize >= DEBOX_ROWS_MAX {
+            continue;
+        }
+        let mut sum = Sum::default();
+        for cpu in cpus {
+            sum.add_row(&cpu.rows[index as usize]);
+        }
+        if !sum.is_empty() {
+            sums.insert(key as u32, sum);
+        }
+    }
+    sums
+}
+
+fn call_sites_of(input: &Input<'_>, measured: Measured) -> Vec<CallSiteRow> {
+    let (Some(wrap), Some(names)) = (input.wrap, input.call_site_names) else {
+        return Vec::new();
+    };
+    // Processes of one program share their places, so the text is the key.
+    let mut by_place: BTreeMap<(String, String), Sum> = BTreeMap::new();
+    for ((process, nr, address), sum) in &wrap.by_site {
+        let call = key_name(*nr, input.call_names).0.unwrap_or_default();
+        let merged = by_place
+            .entry((call, names(*process, *address)))
+            .or_default();
+        grow(&mut merged.count, sum.count);
+        grow(&mut merged.errors, sum.errors);
+        grow(&mut merged.wall_ns, sum.wall_ns);
+        grow(&mut merged.measured_wall_ns, sum.measured_wall_ns);
+        merged.measured |= sum.measured;
+        merged.max_ns = merged.max_ns.max(sum.max_ns);
+        grow(&mut merged.blocked_ns, sum.blocked_ns);
+        grow(&mut merged.runq_ns, sum.runq_ns);
+    }
+    let mut rows: Vec<CallSiteRow> = by_place
+        .into_iter()
+        .filter(|(_, sum)| sum.count > 0)
+        .map(|((call, place), sum)| {
+            let kept = |on: bool, value: u64| (on && sum.measured).then_some(value);
+            CallSiteRow {
+                stack: None,
+                call,
+                place,
+                count: sum.count,
+                errors: sum.errors,
+                wall_ns: sum.wall_ns,
+                mean_ns: mean(sum.wall_ns, sum.count),
+                max_ns: sum.max_ns,
+                cpu_ns: kept(measured.blocked && measured.runq, sum.cpu_ns()),
+                blocked_ns: kept(measured.blocked, sum.blocked_ns),
+                runq_ns: kept(measured.runq, sum.runq_ns),
+            }
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        b.wall_ns
+            .cmp(&a.wall_ns)
+            .then_with(|| a.place.cmp(&b.place))
+    });
+    rows
+}
+
+struct Notes(Vec<Note>);
+
+impl Notes {
+    fn put(&mut self, kind: NoteKind, count: u64, time_ns: Option<u64>, text: String) {
+        self.0.push(Note {
+            kind,
+            count,
+            time_ns,
+            text,
+        });
+    }
+}
+
+fn time(ns: u64) -> String {
+    duration_text(ns, false)
+}
+
+fn account_notes(
+    input: &Input<'_>,
+    blocking: &Blocking,
+    sums: &BTreeMap<u32, Sum>,
+    notes: &mut Notes,
+) {
+    let account = input.account;
+    if input.facts.stale {
+        notes.put(
+            NoteKind::Stale,
+            0,
+            None,
+            "the broker ended during the run: what happened afterwards is missing. \
+             Start it again (systemctl restart deboxd, or run as root) and repeat"
+                .into(),
+        );
+    }
+    if account.threads_unwatched > 0 {
+        notes.put(
+            NoteKind::ThreadsUnwatched,
+            account.threads_unwatched,
+            None,
+            format!(
+                "{} could not be watched, since the kernel had no memory for the thread's state: \
+                 those calls are missing",
+                n(account.threads_unwatched, "thread", "threads")
+            ),
+        );
+    }
+    if account.rows_dropped > 0 {
+        notes.put(
+            NoteKind::RowsDropped,
+            account.rows_dropped,
+            None,
+            format!(
+                "{} missing: an account has room for {} different system calls",
+                n(account.rows_dropped, "call is", "calls are"),
+                DEBOX_ROWS_MAX - 1
+            ),
+        );
+    }
+    if account.sites_dropped > 0 {
+        notes.put(
+            NoteKind::SitesDropped,
+            account.sites_dropped,
+            Some(account.sites_dropped_ns),
+            format!(
+                "{} ({}) missing in the blocking table: an account has room for {} pairs of \
+                 system call and place",
+                n(account.sites_dropped, "sleep", "sleeps"),
+                time(account.sites_dropped_ns),
+                DEBOX_SITE_ROWS_MAX
+            ),
+        );
+    }
+    if account.sites_unknown > 0 {
+        notes.put(
+            NoteKind::SitesUnknown,
+            account.sites_unknown,
+            Some(account.sites_unknown_ns),
+            format!(
+                "{} ({}) without a place: the kernel's stack could not be taken",
+                n(account.sites_unknown, "sleep", "sleeps"),
+                time(account.sites_unknown_ns)
+            ),
+        );
+    }
+    if blocking.unresolved > 0 {
+        notes.put(
+            NoteKind::SitesUnresolved,
+            blocking.unresolved,
+            Some(blocking.unresolved_ns),
+            format!(
+                "{} ({}) shown as (unknown): the broker had not named the place in time",
+                n(blocking.unresolved, "sleep", "sleeps"),
+                time(blocking.unresolved_ns)
+            ),
+        );
+    }
+    if account.privileged_execs > 0 {
+        notes.put(
+            NoteKind::PrivilegedExecs,
+            account.privileged_execs,
+            None,
+            format!(
+                "{} left alone after gaining privileges by exec (a set-user-id program): \
+                 run debox as root to watch such programs",
+                n(account.privileged_execs, "process was", "processes were")
+            ),
+        );
+    }
+    // Sums of counters that are read while they are written may be off by the
+    // calls in flight; beyond 1 µs a call something is wrong, and is said.
+    let (mut rows, mut excess) = (0u64, 0u64);
+    for sum in sums.values() {
+        if sum.excess_ns() > sum.count.saturating_mul(1000) {
+            rows += 1;
+            grow(&mut excess, sum.excess_ns());
+        }
+    }
+    if rows > 0 {
+        notes.put(
+            NoteKind::Inconsistent,
+            rows,
+            Some(excess),
+            format!(
+                "blocked and run-queue time exceed the wall time of {} by {}: \
+                 please report this as a defect",
+                n(rows, "system call", "system calls"),
+                time(excess)
+            ),
+        );
+    }
+    if let Some(running @ 1..) = input.facts.threads_running {
+        notes.put(
+            NoteKind::ThreadsRunning,
+            running,
+            None,
+            format!(
+                "{} still running: what happens from now on, and open calls, are not included",
+                n(running, "thread is", "threads are")
+            ),
+        );
+    }
+}
+
+fn measured_notes(measured: Measured, capture: Capture, notes: &mut Notes) {
+    let missing: Vec<&str> = [
+        (measured.blocked, "blocked time"),
+        (measured.runq, "run-queue wait"),
+        (measured.minor_faults, "minor faults"),
+        (measured.major_faults, "major faults"),
+        (measured.sites, "places"),
+    ]
+    .iter()
+    .filter(|(on, _)| !on)
+    .map(|(_, name)| *name)
+    .collect();
+    if missing.is_empty() || (capture == Capture::Wrap && !measured.blocked) {
+        // In wrap capture the process's own reason is printed instead.
+        return;
+    }
+    notes.put(
+        NoteKind::NotMeasured,
+        0,
+        None,
+        format!(
+            "not measured here: {}; `debox doctor` says why and what to do",
+            missing.join(", ")
+        ),
+    );
+}
+
+fn wrap_notes(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes: &mut Notes) {
+    notes.put(
+        NoteKind::WrapCoverage,
+        0,
+        None,
+        "wrap capture: calls that libc makes internally (stdio, malloc, threads, the dynamic \
+         loader) and those of static programs are not counted; leave out --wrap to count all"
+            .into(),
+    );
+    if wrap.processes.is_empty() && wrap.refused.is_empty() {
+        notes.put(
+            NoteKind::WrapNobody,
+            0,
+            None,
+            "no process loaded the interposer: the program is static or set-user-id, or it ended \
+             without making a call that is interposed. Leave out --wrap to watch it"
+                .into(),
+        );
+    }
+    uncovered_note(input, wrap, names, notes);
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for process in wrap.processes.iter().filter(|p| !p.measured) {
+        *reasons.entry(process.why.as_str()).or_default() += 1;
+    }
+    for (why, processes) in reasons {
+        let why = if why.is_empty() {
+            "it gave no reason"
+        } else {
+            why
+        };
+        notes.put(
+            NoteKind::WrapNotMeasured,
+            processes,
+            None,
+            format!(
+                "{}: wall times only, blocked time and the rest not measured ({})",
+                n(processes, "process", "processes"),
+                crate::printable(why)
+            ),
+        );
+    }
+    let lost = wrap
+        .processes
+        .iter()
+        .fold(0u64, |all, p| all.saturating_add(p.threads_lost));
+    if lost > 0 {
+        notes.put(
+            NoteKind::WrapThreadsLost,
+            lost,
+            None,
+            format!(
+                "{} found no free counters in the interposer: their calls are missing",
+                n(lost, "thread", "threads")
+            ),
+        );
+    }
+    let restricted = wrap.processes.iter().filter(|p| p.restricted).count() as u64;
+    if restricted > 0 {
+        notes.put(
+            NoteKind::Other,
+            restricted,
+            None,
+            format!(
+                "{} forbade itself system calls or the time stamp counter (seccomp, PR_SET_TSC): \
+                 calls of threads and children that came later are missing; leave out --wrap",
+                n(restricted, "process", "processes")
+            ),
+        );
+    }
+    if wrap.dropped > 0 {
+        notes.put(
+            NoteKind::WrapDropped,
+            wrap.dropped,
+            Some(wrap.dropped_ns),
+            format!(
+                "{} ({}) missing: a thread's counters hold {} pairs of call and call site",
+                n(wrap.dropped, "call", "calls"),
+                time(wrap.dropped_ns),
+                DEBOX_WRAP_ROWS
+            ),
+        );
+    }
+    if wrap.stale > 0 {
+        notes.put(
+            NoteKind::Stale,
+            wrap.stale,
+            None,
+            format!(
+                "{} ended after the broker was gone: their blocked time is not known",
+                n(wrap.stale, "call", "calls")
+            ),
+        );
+    }
+    if wrap.sites_merged > 0 && input.call_site_names.is_some() {
+        notes.put(
+            NoteKind::Other,
+            wrap.sites_merged,
+            None,
+            format!(
+                "{} calls found no room in the call-site table",
+                count_text(wrap.sites_merged)
+            ),
+        );
+    }
+    for why in &wrap.refused {
+        notes.put(
+            NoteKind::WrapRefused,
+            1,
+            None,
+            format!(
+                "counters of one process were refused: {}",
+                crate::printable(why)
+            ),
+        );
+    }
+}
+
+/// What the kernel side saw blocking beyond what the interposers were told of.
+fn uncovered_note(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes: &mut Notes) {
+    let mut seen: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    let mut labels: BTreeMap<String, u64> = BTreeMap::new();
+    for row in &input.account.sites {
+        let Some((key, site)) = row.key_parts() else {
+            continue;
+        };
+        let entry = seen.entry(key).or_default();
+        grow(&mut entry.0, row.count);
+        grow(&mut entry.1, row.total_ns);
+        if !wrap.by_nr.contains_key(&key) && row.count > 0 {
+            let label = site_text(input.sites, site).map_or("(unknown)", |e| e.label());
+            let call = key_name(key, names)
+                .0
+                .unwrap_or_else(|| "page faults".into());
+            grow(
+                labels.entry(format!("{label} in {call}")).or_default(),
+                row.total_ns,
+            );
+        }
+    }
+    let (mut count, mut total, mut partly) = (0u64, 0u64, 0u64);
+    for (key, (sleeps, ns)) in seen {
+        match wrap.by_nr.get(&key) {
+            None => {
+                grow(&mut count, sleeps);
+                grow(&mut total, ns);
+            }
+            // The same call is made by the program (interposed) and by libc
+            // itself (not): what the kernel side has more is libc's. Where
+            // nothing was measured in the call, nothing can be said.
+            Some(sum) if sum.measured && sum.measured_wall_ns == sum.wall_ns => {
+                let more = ns.saturating_sub(sum.blocked_ns);
+                // Both sides stamp each sleep; their clocks agree to 1 µs.
+                if more > sleeps.saturating_mul(1000) {
+                    grow(&mut partly, more);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    if count > 0 {
+        let mut labels: Vec<(String, u64)> = labels.into_iter().collect();
+        labels.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let more = labels.len().saturating_sub(4);
+        let mut list: Vec<String> = labels
+            .iter()
+            .take(4)
+            .map(|(label, ns)| format!("{label} {}", time(*ns)))
+            .collect();
+        if more > 0 {
+            list.push(format!("{more} more"));
+        }
+        notes.put(
+            NoteKind::WrapUncoveredSleeps,
+            count,
+            Some(total),
+            format!(
+                "{} ({}) outside of interposed calls, recorded by the kernel side: {}",
+                n(count, "sleep", "sleeps"),
+                time(total),
+                list.join(", ")
+            ),
+        );
+    }
+    if partly > 0 {
+        notes.put(
+            NoteKind::WrapUncoveredSleeps,
+            0,
+            Some(partly),
+            format!(
+                "{} of the blocked time above belongs to calls that are not in the call table: \
+                 made inside libc, by DeBox itself to reach its broker (recvmsg), by threads \
+                 that were not counted, or never ended (exit, exec, longjmp, cancellation)",
+                time(partly)
+            ),
+        );
+    }
+}
+
+/// Adds everything up. The call table is sorted by total wall time.
+pub fn assemble(input: Input<'_>) -> Report {
+    let capture = input.facts.capture;
+    let measured = measured_by(input.facts.features, capture, input.wrap);
+    let from_account = account_sums(input.account, input.cpus);
+    let sums = match input.wrap {
+        Some(wrap) => &wrap.by_nr,
+        None => &from_account,
+    };
+    let calls: Vec<CallRow> = sums
+        .iter()
+        .filter(|(key, sum)| **key != DEBOX_NR_OUTSIDE && !sum.is_empty())
+        .map(|(key, sum)| call_row(*key, sum, measured, input.call_names))
+        .collect();
+    let blocking = blocking_of(&input);
+
+    let mut notes = Notes(Vec::new());
+    account_notes(&input, &blocking, sums, &mut notes);
+    measured_notes(measured, capture, &mut notes);
+    if let Some(wrap) = input.wrap {
+        wrap_notes(&input, wrap, input.call_names, &mut notes);
+    }
+    let told = input
+        .details
+        .map(|facts| details::tell(facts, input.sites, input.call_names, measured, &mut notes));
+    let mut told = told.unwrap_or_default();
+    notes.0.extend(input.facts.notes.iter().cloned());
+
+    let totals = totals_of(&calls, &blocking.rows, input.account);
+    let mut call_sites = call_sites_of(&input, measured);
+    call_sites.append(&mut told.call_sites);
+    let mut report = Report {
+        schema: SCHEMA.to_owned(),
+        schema_version: SCHEMA_VERSION,
+        debox_version: env!("CARGO_PKG_VERSION").to_owned(),
+        run: Run {
+            kind: input.facts.kind,
+            command: input.facts.command,
+            pids: input.facts.pids,
+            capture,
+            wall_ns: input.facts.wall_ns,
+            exit: input.facts.exit,
+            cpus: input.cpus.len() as u32,
+            started_unix_ns: None,
+            kernel: None,
+            hostname: None,
+        },
+        measured,
+        totals,
+        calls,
+        blocking: blocking.rows,
+        call_sites,
+        open_calls: input.facts.open_calls,
+        notes: notes.0,
+        culprits: told.culprits,
+        threads: told.threads,
+        sites: told.sites,
+        stacks: told.stacks,
+        paths: told.paths,
+        history: Vec::new(),
+        gauges: Vec::new(),
+        trends: Vec::new(),
+        slow_calls: told.slow_calls,
+        findings: Vec::new(),
+        recording: None,
+        trace: None,
+    };
+    report.sort_calls(SortKey::Total);
+    report
+}

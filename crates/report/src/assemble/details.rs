@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who, from where, and which single calls: what an account tells beyond sums?
+
+use super::{CallNames, Notes, key_name, mean, n, site_text, time};
+use crate::model::*;
+use debox_abi::*;
+use std::collections::{BTreeMap, HashMap};
+
+/// Where a frame of a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CodePlace<'a> {
+    /// Byte offset of the return address in a file, as the process saw it.
+    File {
+        path: &'a str,
+        pid: u32,
+        offset: u64,
+    },
+    /// An address of a process in no file.
+    Memory { pid: u32, address: u64 },
+}
+
+/// Names a place: innermost function first, never empty.
+pub type FrameNames<'a> = dyn Fn(CodePlace<'_>) -> Vec<Frame> + 'a;
+
+/// One event, and what its descriptor or path argument meant.
+#[derive(Clone, Copy)]
+pub struct EventFacts<'a> {
+    pub call: &'a debox_event_call,
+    pub path: Option<&'a str>,
+}
+
+/// The details of a snapshot.
+pub struct Details<'a> {
+    pub details: &'a debox_details,
+    /// Kernel functions of sites, outermost first; may lack any.
+    pub site_stacks: &'a [(u32, Vec<String>)],
+    /// Single calls, longest first.
+    pub events: &'a [EventFacts<'a>],
+    pub frames: &'a FrameNames<'a>,
+    /// CLOCK_MONOTONIC at the start of the run.
+    pub start_ns: u64,
+    /// Texts of the conditions, by number.
+    pub conditions: &'a [String],
+}
+
+/// What goes into the report.
+#[derive(Default)]
+pub(super) struct Told {
+    pub culprits: Vec<CulpritRow>,
+    pub threads: Vec<ThreadRow>,
+    pub sites: Vec<Site>,
+    pub stacks: Vec<UserStack>,
+    pub paths: Vec<PathRow>,
+    pub call_sites: Vec<CallSiteRow>,
+    pub slow_calls: Vec<SlowCall>,
+}
+
+/// The parts of a key; None for a free row.
+struct Key {
+    nr_key: u32,
+    site: Option<u32>,
+    low: u64,
+}
+
+fn key_parse(key: u64) -> Option<Key> {
+    if key & DEBOX_KEY_USED == 0 {
+        return None;
+    }
+    let site = (key >> DEBOX_KEY_SITE_SHIFT) as u32 & DEBOX_KEY_SITE_NONE;
+    Some(Key {
+        nr_key: (key >> DEBOX_KEY_NR_SHIFT) as u32 & (DEBOX_NR_SLOTS as u32 - 1),
+        site: (site != DEBOX_KEY_SITE_NONE).then_some(site),
+        low: key & ((1 << DEBOX_KEY_SITE_SHIFT) - 1),
+    })
+}
+
+/// Tables that are filled as they are referred to.
+struct Tables<'a> {
+    facts: &'a Details<'a>,
+    sites_text: &'a [debox_site],
+    names: &'a CallNames<'a>,
+    measured: Measured,
+    site_frames: HashMap<u32, &'a [String]>,
+    site_index: HashMap<u32, usize>,
+    sites: Vec<Site>,
+    site_known: HashMap<Site, usize>,
+    stack_index: HashMap<u32, Option<usize>>,
+    stacks: Vec<UserStack>,
+    stack_known: HashMap<UserStack, usize>,
+}
+
+/// The index of an entry, which is added unless it is there.
+fn placed<T: Clone + Eq + std::hash::Hash>(
+    list: &mut Vec<T>,
+    known: &mut HashMap<T, usize>,
+    entry: T,
+) -> usize {
+    *known.entry(entry).or_insert_with_key(|entry| {
+        list.push(entry.clone());
+        list.len() - 1
+    })
+}
+
+fn some_text(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// A place as tables show it: `function (file:line)`.
+pub fn frame_text(frame: &Frame) -> String {
+    let module = frame.module.as_deref().unwrap_or("?");
+    let Some(function) = &frame.function else {
+        return format!("{module}+{:#x}", frame.offset);
+    };
+    let file = frame
+        .file
+        .as_deref()
+        .map(|file| file.rsplit('/').next().unwrap_or(file));
+    match (file, frame.line) {
+        (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
+        (Some(file), None) => format!("{function} ({file})"),
+        _ => format!("{function}+{:#x} ({module})", frame.offset),
+    }
+}
+
+impl<'a> Tables<'a> {
+    fn entry(&self, site: u32) -> Option<&'a debox_site> {
+        let entry = site_text(self.sites_text, site)?;
+        Some(site_text(self.sites_text, entry.merged).unwrap_or(entry))
+    }
+
+    fn site(&mut self, site: u32) -> usize {
+        if let Some(index) = self.site_index.get(&site) {
+            return *index;
+        }
+        let frames = self.site_frames.get(&site).map_or(&[][..], |f| f);
+        let text = match self.entry(site) {
+            Some(e) => Site {
+                label: e.label().to_owned(),
+                unlabelled: e.flags & DEBOX_SITE_FLAG_UNLABELLED != 0,
+                function: some_text(e.function()),
+                offset: (!e.function().is_empty()).then_some(e.offset),
+                file: some_text(e.file()),
+                line: (e.line != 0).then_some(e.line),
+                frames: frames.to_vec(),
+            },
+            None => Site {
+                label: "(unknown)".into(),
+                unlabelled: false,
+                function: None,
+                offset: None,
+                file: None,
+                line: None,
+                frames: frames.to_vec(),
+            },
+        };
+        // Stacks that differ where nobody can see it are one place.
+        let index = placed(&mut self.sites, &mut self.site_known, text);
+        self.site_index.insert(site, index);
+        index
+    }
+
+    fn stack(&mut self, stack: u32) -> Option<usize> {
+        if stack == 0 {
+            return None;
+        }
+        if let Some(index) = self.stack_index.get(&stack) {
+            return *index;
+        }
+        let text = self.stack_text(stack);
+        let index = text.map(|text| placed(&mut self.stacks, &mut self.stack_known, text));
+        self.stack_index.insert(stack, index);
+        index
+    }
+
+    fn stack_text(&self, stack: u32) -> Option<UserStack> {
+        let details = self.facts.details;
+        let raw = details.stacks.get(stack as usize)?;
+        let depth = (raw.depth as usize).min(DEBOX_USER_FRAMES_MAX);
+        if raw.hash == 0 || depth == 0 {
+            return None;
+        }
+        let mut frames: Vec<Frame> = Vec::new();
+        let mut site_frame = 0;
+        for (i, frame) in raw.frames[..depth].iter().enumerate() {
+            if i == raw.site_frame as usize {
+                site_frame = frames.len();
+            }
+            let offset = frame & ((1 << DEBOX_FRAME_FILE_SHIFT) - 1);
+            let index = (frame >> DEBOX_FRAME_FILE_SHIFT) as usize;
+            let file = details
+                .files
+                .get(index)
+                .filter(|file| index > 0 && file.state == 1);
+            let place = match file {
+                Some(file) => CodePlace::File {
+                    path: text_get(&file.path),
+                    pid: file.pid,
+                    offset,
+                },
+                None if index == 0 => CodePlace::Memory {
+                    pid: raw.pid,
+                    address: offset,
+                },
+                // Its path was not written in time.
+                None => CodePlace::File {
+                    path: "",
+                    pid: raw.pid,
+                    offset,
+                },
+            };
+            frames.extend((self.facts.frames)(place));
+        }
+        Some(UserStack {
+            site_frame: site_frame.min(frames.len().saturating_sub(1)),
+            frames,
+            cut: raw.flags & (DEBOX_STACK_CUT | DEBOX_STACK_LOST) != 0,
+        })
+    }
+
+    fn since_start(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.facts.start_ns)
+    }
+
+    fn culprits(&self) -> Vec<CulpritRow> {
+        type Of = (u32, Option<u32>, u32, u64);
+        let mut rows: BTreeMap<Of, CulpritRow> = BTreeMap::new();
+        for row in &self.facts.details.culprits {
+            let Some(key) = key_parse(row.key).filter(|_| row.count > 0) else {
+                continue;
+            };
+            let kind = (key.low >> DEBOX_CULPRIT_KIND_SHIFT) as u32 & 3;
+            let role = match kind {
+                DEBOX_CULPRIT_HOLDER_WRITER => CulpritRole::Holder,
+                DEBOX_CULPRIT_HOLDER_READER => CulpritRole::Reader,
+                _ => CulpritRole::Waker,
+            };
+            let pid = key.low as u32 & DEBOX_CULPRIT_PID_MASK;
+            let nr = (key.low >> DEBOX_CULPRIT_NR_SHIFT) as u32 & 0x7ff;
+            let entry = key.site.and_then(|site| self.entry(site));
+            // Stacks of one place count as one.
+            let place = entry.map(|e| e.merged);
+            let (call, _, abi) = key_name(key.nr_key, self.names);
+            let sum = rows
+                .entry((key.nr_key, place, kind, key.low))
+                .or_insert_with(|| CulpritRow {
+                    call,
+                    abi,
+                    label: entry.map_or("(unknown)", |e| e.label()).to_owned(),
+                    function: entry.and_then(|e| some_text(e.function())),
+                    role,
+                    pid,
+                    tid: row.tid,
+                    comm: text_get(&row.comm).to_owned(),
+                    culprit_call: (nr > 0).then(|| (self.names)(nr - 1, false)).flatten(),
+                    count: 0,
+                    total_ns: 0,
+                    max_ns: 0,
+                });
+            sum.count = sum.count.saturating_add(row.count);
+            sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+            sum.max_ns = sum.max_ns.max(row.max_ns);
+        }
+        let mut rows: Vec<CulpritRow> = rows.into_values().collect();
+        rows.sort_by(|a, b| {
+            b.total_ns
+                .cmp(&a.total_ns)
+                .then_with(|| (&a.label, a.pid, &a.comm).cmp(&(&b.label, b.pid, &b.comm)))
+        });
+        rows
+    }
+
+    fn threads(&self) -> Vec<ThreadRow> {
+        let mut rows: Vec<ThreadRow> = self
+            .facts
+            .details
+            .threads
+            .iter()
+            .enumerate()
+            .filter(|(i, row)| row.count > 0 && (*i == 0 || row.tid != 0))
+            .map(|(i, row)| ThreadRow {
+                pid: if i == 0 { 0 } else { row.tgid },
+                tid: if i == 0 { 0 } else { row.tid },
+                comm: text_get(&row.comm).to_owned(),
+                count: row.count,
+                errors: row.errors,
+                wall_ns: row.wall_ns,
+                cpu_ns: row
+                    .wall_ns
+                    .saturating_sub(row.blocked_ns)
+                    .saturating_sub(row.runq_ns),
+                blocked_ns: row.blocked_ns,
+                runq_ns: row.runq_ns,
+                minor_faults: row.minor_faults,
+                major_faults: row.major_faults,
+                first_ns: self.since_start(row.first_ns),
+                ended_ns: (row.ended_ns != 0).then(|| self.since_start(row.ended_ns)),
+            })
+            .collect();
+        rows.sort_by(|a, b| b.wall_ns.cmp(&a.wall_ns).then(a.tid.cmp(&b.tid)));
+        rows
+    }
+
+    fn paths(&mut self) -> Vec<PathRow> {
+        let facts = self.facts;
+        let mut rows: BTreeMap<(u32, Option<usize>, Option<usize>), PathRow> = BTreeMap::new();
+        for row in &facts.details.paths {
+            let Some(key) = key_parse(row.key).filter(|_| row.count > 0) else {
+                continue;
+            };
+            let stack = self.stack(key.low as u32);
+            let site = key.site.map(|site| self.site(site));
+            let (call, _, abi) = key_name(key.nr_key, self.names);
+            let sum = rows.entry((key.nr_key, stack, site)).or_insert(PathRow {
+                call,
+                abi,
+                stack,
+                site,
+                count: 0,
+                total_ns: 0,
+                max_ns: 0,
+            });
+            sum.count = sum.count.saturating_add(row.count);
+            sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+            sum.max_ns = sum.max_ns.max(row.max_ns);
+        }
+        let mut rows: Vec<PathRow> = rows.into_values().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
+        rows
+    }
+
+    /// One row per call and place; of several stacks through one place the one
+    /// that took most stands for them.
+    fn call_sites(&mut self) -> Vec<CallSiteRow> {
+        let facts = self.facts;
+        let mut rows: BTreeMap<(u32, String), (CallSiteRow, u64)> = BTreeMap::new();
+        for row in &facts.details.call_sites {
+            let Some(key) = key_parse(row.key).filter(|_| row.count > 0) else {
+                continue;
+            };
+            let stack = self.stack(key.low as u32);
+            let place = stack
+                .and_then(|stack| {
+                    let stack = &self.stacks[stack];
+                    stack.frames.get(stack.site_frame).map(frame_text)
+                })
+                .unwrap_or_else(|| "(unknown)".into());
+            let (call, _, abi) = key_name(key.nr_key, self.names);
+            let call = call.unwrap_or_else(|| "(outside)".into());
+            let call = if abi == 32 {
+                format!("{call} (32-bit)")
+            } else {
+                call
+            };
+            let m = self.measured;
+            let (sum, most) = rows.entry((key.nr_key, place.clone())).or_insert_with(|| {
+                let none = |on: bool| on.then_some(0u64);
+                let sum = CallSiteRow {
+                    call,
+                    place,
+                    stack: None,
+                    count: 0,
+                    errors: 0,
+                    wall_ns: 0,
+                    mean_ns: 0,
+                    max_ns: 0,
+                    cpu_ns: none(m.blocked && m.runq),
+                    blocked_ns: none(m.blocked),
+                    runq_ns: none(m.runq),
+                };
+                (sum, 0)
+            });
+            if sum.stack.is_none() || row.wall_ns > *most {
+                *most = row.wall_ns;
+                sum.stack = stack;
+            }
+            sum.count = sum.count.saturating_add(row.count);
+            sum.errors = sum.errors.saturating_add(row.errors);
+            sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
+            sum.max_ns = sum.max_ns.max(row.max_ns);
+            let off_ns = row.blocked_ns.saturating_add(row.runq_ns);
+            for (to, from) in [
+                (&mut sum.blocked_ns, row.blocked_ns),
+                (&mut sum.runq_ns, row.runq_ns),
+                (&mut sum.cpu_ns, row.wall_ns.saturating_sub(off_ns)),
+            ] {
+                if let Some(to) = to {
+                    *to = to.saturating_add(from);
+                }
+            }
+        }
+        let mut rows: Vec<CallSiteRow> = rows.into_values().map(|(row, _)| row).collect();
+        for row in &mut rows {
+            row.mean_ns = mean(row.wall_ns, row.count);
+        }
+        rows.sort_by(|a, b| {
+            b.wall_ns
+                .cmp(&a.wall_ns)
+                .then_with(|| (&a.call, &a.place).cmp(&(&b.call, &b.place)))
+        });
+        rows
+    }
+
+    fn party(&self, tid: u32, comm: &[u8], nr: i32, reader: bool) -> Party {
+        let nr = u32::try_from(nr).ok();
+        Party {
+            tid,
+            comm: text_get(comm).to_owned(),
+            call: nr.and_then(|nr| (self.names)(nr, false)),
+            reader,
+        }
+    }
+
+    fn sleep(&mut self, sleep: &debox_event_sleep) -> Sleep {
+        let reader = sleep.holder_kind == DEBOX_HOLDER_READER;
+        let held = sleep.holder_kind != DEBOX_HOLDER_NONE && sleep.holder_pid != 0;
+        Sleep {
+            start_ns: self.since_start(sleep.start_ns),
+            blocked_ns: sleep.blocked_ns,
+            runq_ns: sleep.runq_ns,
+            site: (sleep.site != DEBOX_SITE_NONE).then(|| self.site(sleep.site)),
+            waiters_entry: sleep.waiters_entry,
+            waiters_exit: sleep.waiters_exit,
+            holder: held.then(|| {
+                self.party(
+                    sleep.holder_pid,
+                    &sleep.holder_comm,
+                    sleep.holder_nr,
+                    reader,
+                )
+            }),
+            waker: (sleep.waker_comm[0] != 0)
+                .then(|| self.party(sleep.waker_pid, &sleep.waker_comm, sleep.waker_nr, false)),
+        }
+    }
+
+    fn slow_call(&mut self, event: &EventFacts<'_>) -> SlowCall {
+        let call = event.call;
+        let (name, _, abi) = key_name(call.key, self.names);
+        let sleeps = (call.sleep_count as usize).min(DEBOX_EVENT_SLEEPS_MAX);
+        SlowCall {
+            start_ns: self.since_start(call.start_ns),
+            pid: call.pid,
+            tid: call.tid,
+            comm: text_get(&call.comm).to_owned(),
+            call: name.unwrap_or_else(|| "(unknown)".into()),
+            abi,
+            retval: call.retval,
+            args: call.args,
+            path: event.path.map(str::to_owned),
+            wall_ns: call.wall_ns,
+            cpu_ns: call.cpu_ns,
+            blocked_ns: call.blocked_ns,
+            runq_ns: call.runq_ns,
+            minor_faults: call.minor_faults,
+            major_faults: call.major_faults,
+            stack: self.stack(call.user_stack),
+            conditions: self
+                .facts
+                .conditions
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| *i < 32 && call.conditions >> i & 1 != 0)
+                .map(|(_, text)| text.clone())
+                .collect(),
+            sleeps: call.sleeps[..sleeps]
+                .iter()
+                .map(|s| self.sleep(s))
+                .collect(),
+            sleeps_dropped: call.sleeps_dropped,
+            sleeps_dropped_ns: call.sleeps_dropped_ns,
+        }
+    }
+}
+
+fn notes_of(details: &debox_details, notes: &mut Notes) {
+    let mut put = |count: u64, time_ns: Option<u64>, text: String| {
+        if count > 0 {
+            notes.put(NoteKind::DetailsDropped, count, time_ns, text);
+        }
+    };
+    let d = details;
+    put(
+        d.call_sites_dropped,
+        Some(d.call_sites_dropped_ns),
+        format!(
+            "{} ({}) missing among the call sites: room for {} pairs of call and stack",
+            n(d.call_sites_dropped, "call is", "calls are"),
+            time(d.call_sites_dropped_ns),
+            DEBOX_CALL_SITE_ROWS_MAX
+        ),
+    );
+    put(
+        d.stacks_dropped,
+        None,
+        format!(
+            "{} without a call site: room for {} user stacks",
+            n(d.stacks_dropped, "call", "calls"),
+            DEBOX_USER_STACKS_MAX - 1
+        ),
+    );
+    put(
+        d.stacks_failed,
+        None,
+        format!(
+            "{} without a call site: the program's stack could not be walked",
+            n(d.stacks_failed, "call", "calls")
+        ),
+    );
+    put(
+        d.stacks_pending,
+        None,
+        format!(
+            "{} taken by frame pointers, before the file's unwind table was read: callers may be \
+             missing",
+            n(d.stacks_pending, "user stack was", "user stacks were")
+        ),
+    );
+    put(
+        d.paths_dropped,
+        Some(d.paths_dropped_ns),
+        format!(
+            "{} ({}) missing among the blocked paths: room for {} of call, stack and place",
+            n(d.paths_dropped, "sleep is", "sleeps are"),
+            time(d.paths_dropped_ns),
+            DEBOX_PATH_ROWS_MAX
+        ),
+    );
+    put(
+        d.culprits_dropped,
+        Some(d.culprits_dropped_ns),
+        format!(
+            "{} ({}) without a culprit: room for {} of them",
+            n(d.culprits_dropped, "wait", "waits"),
+            time(d.culprits_dropped_ns),
+            DEBOX_CULPRIT_ROWS_MAX
+        ),
+    );
+    put(
+        d.files_dropped,
+        None,
+        format!(
+            "{} without a name: programs and libraries beyond {}",
+            n(d.files_dropped, "frame", "frames"),
+            DEBOX_USER_FILES_MAX - 1
+        ),
+    );
+    put(
+        d.threads_dropped,
+        None,
+        format!(
+            "{} summed up in one row of the thread table",
+            n(d.threads_dropped, "thread is", "threads are")
+        ),
+    );
+    put(
+        d.events_dropped,
+        None,
+        format!(
+            "{} missing among the slowest: the ring of events was full",
+            n(d.events_dropped, "call is", "calls are")
+        ),
+    );
+}
+
+pub(super) fn tell(
+    facts: &Details<'_>,
+    sites: &[debox_site],
+    names: &CallNames<'_>,
+    measured: Measured,
+    notes: &mut Notes,
+) -> Told {
+    let mut tables = Tables {
+        facts,
+        sites_text: sites,
+        names,
+        measured,
+        site_frames: facts
+            .site_stacks
+            .iter()
+            .map(|(site, frames)| (*site, frames.as_slice()))
+            .collect(),
+        site_index: HashMap::new(),
+        sites: Vec::new(),
+        site_known: HashMap::new(),
+        stack_index: HashMap::new(),
+        stacks: Vec::new(),
+        stack_known: HashMap::new(),
+    };
+    notes_of(facts.details, notes);
+    let slow_calls = facts.events.iter().map(|e| tables.slow_call(e)).collect();
+    let paths = tables.paths();
+    let call_sites = tables.call_sites();
+    Told {
+        culprits: tables.culprits(),
+        threads: tables.threads(),
+        paths,
+        call_sites,
+        slow_calls,
+        sites: tables.sites,
+        stacks: tables.stacks,
+    }
+}

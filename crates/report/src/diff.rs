@@ -1,0 +1,753 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What changed between two runs, and how sure is that?
+//!
+//! Each quantity is compared with an interval. Where both reports have a
+//! history of the call, its points are drawn anew in blocks (a bootstrap that
+//! keeps slow and fast stretches together). Otherwise histograms are: their
+//! calls count as independent. Of labels and call sites only number, sum and
+//! longest are known; the sum of their squares cannot exceed sum × longest,
+//! which bounds the spread from above. Verdicts hold for all comparisons
+//! together (Holm): if nothing changed, one report in twenty says otherwise.
+//!
+//! What the intervals cannot know is how much a run differs from its own
+//! repetition; the text says so.
+
+mod estimate;
+mod text;
+
+use std::collections::BTreeMap;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use serde::Serialize;
+
+use crate::model::*;
+use crate::units::{count_text, duration_text};
+use estimate::Estimate;
+
+pub use text::render_diff;
+
+pub const DIFF_SCHEMA: &str = "debox.diff";
+pub const DIFF_SCHEMA_VERSION: u32 = 1;
+
+#[derive(Clone, Debug)]
+pub struct DiffOptions {
+    /// Of intervals and of the verdicts together, 0 to 1.
+    pub confidence: f64,
+    /// Smaller relative changes are none, however sure.
+    pub change_min: f64,
+    /// Nor are those with a smaller part of the time of all calls.
+    pub effect_min: f64,
+    /// Compare what should not be compared.
+    pub force: bool,
+    /// Of the random numbers: the same seed gives the same intervals.
+    pub seed: u64,
+}
+
+impl Default for DiffOptions {
+    fn default() -> Self {
+        Self {
+            confidence: 0.95,
+            change_min: 0.02,
+            effect_min: 0.001,
+            force: false,
+            seed: 1,
+        }
+    }
+}
+
+/// Two reports that cannot be compared.
+#[derive(Debug)]
+pub struct NotComparable {
+    pub why: String,
+}
+
+impl std::fmt::Display for NotComparable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for NotComparable {}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    pub schema: &'static str,
+    pub schema_version: u32,
+    pub a: Side,
+    pub b: Side,
+    /// What to know before believing it.
+    pub warnings: Vec<String>,
+    pub confidence: f64,
+    /// Comparisons that were made.
+    pub compared: usize,
+    /// Counts and label times are per run (both commands ended by themselves,
+    /// or made the same number of calls), not per second.
+    pub per_run: bool,
+    /// What changed for sure, largest effect on the total time first.
+    pub changes: Vec<Change>,
+    /// What may or may not have changed, largest share of time first.
+    pub unclear: Vec<Change>,
+    /// In b only.
+    pub appeared: Vec<Only>,
+    /// In a only.
+    pub vanished: Vec<Only>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    pub command: Vec<String>,
+    pub wall_ns: u64,
+    pub calls: u64,
+    pub calls_wall_ns: u64,
+    pub blocked_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Call,
+    Label,
+    CallSite,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Wall time of a call, nanoseconds.
+    Mean,
+    P99,
+    /// Blocked time of a call, nanoseconds.
+    Blocked,
+    /// Calls by second, or by run.
+    Count,
+    /// Blocked nanoseconds of a label by second, or by run.
+    LabelTime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    History,
+    Histogram,
+    /// From number, sum and longest: an upper bound of the spread.
+    Bound,
+    /// Counts, as of events that come by chance.
+    Chance,
+}
+
+/// One quantity in both runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    pub kind: Kind,
+    pub name: String,
+    pub metric: Metric,
+    pub basis: Basis,
+    pub a: f64,
+    pub b: f64,
+    /// (b - a) / a and its interval; null when a is 0.
+    pub change: Option<f64>,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    /// Of the test against "no change", before the correction for many tests.
+    pub p_value: f64,
+    /// On the wall (or blocked) time of b, by this alone.
+    pub effect_ns: i64,
+    pub significant: bool,
+    /// In words: "fsync: mean 2.1 ms -> 0.9 ms (-57 %, …)".
+    pub text: String,
+}
+
+/// Something that only one run has.
+#[derive(Clone, Debug, Serialize)]
+pub struct Only {
+    pub kind: Kind,
+    pub name: String,
+    pub count: u64,
+    pub total_ns: u64,
+}
+
+/// Fewer of something may be in one run and not in the other by chance.
+const ONLY_COUNT_MIN: u64 = 5;
+/// Call sites below this share of the wall time are not compared: each
+/// comparison makes the others less sure.
+const SITE_SHARE_MIN: f64 = 0.01;
+/// Runs did the same work when their numbers of calls differ by less.
+const SAME_WORK: f64 = 0.02;
+/// The 99th percentile of fewer calls is the longest one or two.
+const P99_CALLS_MIN: u64 = 500;
+const MEAN_CALLS_MIN: u64 = 10;
+
+fn call_name(call: &str, abi: u32) -> String {
+    if abi == 32 {
+        format!("{call} (32-bit)")
+    } else {
+        call.to_owned()
+    }
+}
+
+fn side(report: &Report) -> Side {
+    Side {
+        command: report.run.command.clone(),
+        wall_ns: report.run.wall_ns,
+        calls: report.totals.calls,
+        calls_wall_ns: report.totals.wall_ns,
+        blocked_ns: report.totals.blocked_ns,
+    }
+}
+
+fn comparable(a: &Report, b: &Report, force: bool) -> Result<Vec<String>, NotComparable> {
+    let mut warnings = Vec::new();
+    let mut refuse = |why: String| {
+        if force {
+            warnings.push(why);
+            Ok(())
+        } else {
+            Err(NotComparable { why })
+        }
+    };
+    if a.run.capture != b.run.capture {
+        let name = |r: &Report| match r.run.capture {
+            Capture::Boundary => "boundary capture (every call)",
+            Capture::Wrap => "wrap capture (interposed calls only)",
+        };
+        refuse(format!(
+            "the first run was taken with {}, the second with {}: they count different calls",
+            name(a),
+            name(b)
+        ))?;
+    }
+    for (which, report) in [("first", a), ("second", b)] {
+        if report.totals.calls == 0 {
+            refuse(format!("the {which} run has no calls"))?;
+        }
+    }
+    let mut warn = |yes: bool, text: String| {
+        if yes {
+            warnings.push(text);
+        }
+    };
+    let (short, long) = (
+        a.run.wall_ns.min(b.run.wall_ns),
+        a.run.wall_ns.max(b.run.wall_ns),
+    );
+    warn(
+        short.saturating_mul(3) < long,
+        format!(
+            "the runs' lengths are very different ({} and {}): start-up weighs more in the shorter one",
+            duration_text(a.run.wall_ns, false),
+            duration_text(b.run.wall_ns, false)
+        ),
+    );
+    warn(
+        a.run.command != b.run.command,
+        "the commands are not the same".into(),
+    );
+    warn(
+        a.run.cpus != b.run.cpus,
+        format!(
+            "the machines are not the same ({} and {} CPUs)",
+            a.run.cpus, b.run.cpus
+        ),
+    );
+    let m = (&a.measured, &b.measured);
+    warn(
+        m.0.blocked != m.1.blocked || m.0.sites != m.1.sites,
+        "blocking was measured in one run only, so it is not compared".into(),
+    );
+    for (which, report) in [("first", a), ("second", b)] {
+        if let Some(state) = report.recording.as_ref().filter(|s| !s.complete) {
+            warn(
+                true,
+                format!(
+                    "the {which} recording ends after {}",
+                    duration_text(state.until_ns, false)
+                ),
+            );
+        }
+        for note in &report.notes {
+            let lossy = matches!(
+                note.kind,
+                NoteKind::Stale
+                    | NoteKind::RowsDropped
+                    | NoteKind::SitesDropped
+                    | NoteKind::ThreadsUnwatched
+                    | NoteKind::WrapDropped
+                    | NoteKind::WrapThreadsLost
+            );
+            warn(
+                lossy,
+                format!("the {which} run is not whole: {}", note.text),
+            );
+        }
+    }
+    Ok(warnings)
+}
+
+struct Work<'r> {
+    a: &'r Report,
+    b: &'r Report,
+    options: &'r DiffOptions,
+    rng: StdRng,
+    /// Seconds, or 1 when both runs did the same work.
+    unit: (f64, f64),
+    per_run: bool,
+    changes: Vec<Change>,
+}
+
+impl Work<'_> {
+    /// `scale`: from the change of the quantity to the time of the second run.
+    #[allow(clippy::too_many_arguments)]
+    fn compare(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        metric: Metric,
+        basis: Basis,
+        a: &Estimate,
+        b: &Estimate,
+        scale: f64,
+    ) {
+        let c = estimate::compare(a, b, self.options.confidence);
+        let percent = |v: f64| {
+            let v = v * 100.0;
+            if v > 99_999.0 {
+                ">+99999".into()
+            } else if v.abs() < 9.95 {
+                format!("{v:+.1}")
+            } else {
+                format!("{v:+.0}")
+            }
+        };
+        let interval = match (c.change, c.low, c.high) {
+            (Some(change), Some(low), Some(high)) => format!(
+                " ({} %, {:.0} % interval {}..{} %)",
+                percent(change),
+                self.options.confidence * 100.0,
+                percent(low),
+                percent(high)
+            ),
+            _ => String::new(),
+        };
+        let time = |ns: f64| duration_text(ns.round().max(0.0) as u64, false);
+        let number = |n: f64| {
+            if n >= 100.0 {
+                count_text(n.round() as u64)
+            } else {
+                format!("{n:.1}")
+            }
+        };
+        let per = if self.per_run { "" } else { " a second" };
+        let subject = match kind {
+            Kind::Call => name.to_owned(),
+            Kind::Label => format!("label {name}"),
+            Kind::CallSite => format!("call site {name}"),
+        };
+        let what = match metric {
+            Metric::Mean => format!("mean {} -> {}", time(a.value), time(b.value)),
+            Metric::P99 => format!("p99 {} -> {}", time(a.value), time(b.value)),
+            Metric::Blocked => format!("blocked {} -> {} a call", time(a.value), time(b.value)),
+            Metric::Count if self.per_run => {
+                format!("{} -> {} calls", number(a.value), number(b.value))
+            }
+            Metric::Count => format!("{} -> {} calls a second", number(a.value), number(b.value)),
+            Metric::LabelTime => format!("blocked {} -> {}{per}", time(a.value), time(b.value)),
+        };
+        self.changes.push(Change {
+            kind,
+            name: name.to_owned(),
+            metric,
+            basis,
+            a: a.value,
+            b: b.value,
+            change: c.change,
+            low: c.low,
+            high: c.high,
+            p_value: c.p_value,
+            effect_ns: ((b.value - a.value) * scale) as i64,
+            significant: false,
+            text: format!("{subject}: {what}{interval}"),
+        });
+    }
+
+    fn calls(&mut self) {
+        let (ra, rb) = (self.a, self.b);
+        for a in &ra.calls {
+            let Some(b) = rb.calls.iter().find(|b| b.name == a.name && b.abi == a.abi) else {
+                continue;
+            };
+            if a.count < MEAN_CALLS_MIN || b.count < MEAN_CALLS_MIN {
+                continue;
+            }
+            let name = call_name(&a.name, a.abi);
+            let history = |r: &'_ Report| -> Vec<HistoryPoint> {
+                let found = r
+                    .history
+                    .iter()
+                    .find(|h| h.call == a.name && h.abi == a.abi);
+                found.map_or(Vec::new(), |h| h.points.clone())
+            };
+            let (ha, hb) = (history(ra), history(rb));
+            let rng = &mut self.rng;
+            let pair = |value: &dyn Fn(&HistoryPoint) -> u64, rng: &mut StdRng| {
+                let side = |points: &[HistoryPoint], rng: &mut StdRng| {
+                    let parts: Vec<(f64, f64)> = points
+                        .iter()
+                        .filter(|p| p.count > 0)
+                        .map(|p| (value(p) as f64, p.count as f64))
+                        .collect();
+                    estimate::ratio_of_sums(&parts, rng)
+                };
+                Some((side(&ha, rng)?, side(&hb, rng)?))
+            };
+            let walls = pair(&|p| p.wall_ns, rng);
+            let blocks = pair(&|p| p.blocked_ns, rng);
+            let rates = {
+                let side = |points: &[HistoryPoint], rng: &mut StdRng| {
+                    let mut before = 0;
+                    let mut parts = Vec::new();
+                    for p in points {
+                        let length = p.time_ns.saturating_sub(before);
+                        before = p.time_ns;
+                        if length > 0 {
+                            parts.push((p.count as f64, length as f64 / 1e9));
+                        }
+                    }
+                    estimate::ratio_of_sums(&parts, rng)
+                };
+                match (side(&ha, rng), side(&hb, rng)) {
+                    (Some(x), Some(y)) => Some((x, y)),
+                    _ => None,
+                }
+            };
+            // A call that never returned has its time in the sum, not in the
+            // histogram.
+            let whole = |r: &CallRow| r.unfinished * 10 <= r.count;
+            let (independent_a, independent_b) =
+                (estimate::histogram_mean(a), estimate::histogram_mean(b));
+            if let Some((x, y)) = &walls {
+                self.compare(
+                    Kind::Call,
+                    &name,
+                    Metric::Mean,
+                    Basis::History,
+                    x,
+                    y,
+                    b.count as f64,
+                );
+            } else if let (Some(x), Some(y), true) =
+                (&independent_a, &independent_b, whole(a) && whole(b))
+            {
+                self.compare(
+                    Kind::Call,
+                    &name,
+                    Metric::Mean,
+                    Basis::Histogram,
+                    x,
+                    y,
+                    b.count as f64,
+                );
+            }
+            // Neighbouring calls resemble each other: by how much more the
+            // mean varies than it would otherwise, the percentile does too.
+            let inflate =
+                |blocks: Option<&Estimate>, single: Option<&Estimate>| match (blocks, single) {
+                    (Some(h), Some(i)) if i.spread > 0.0 && i.value > 0.0 && h.value > 0.0 => {
+                        ((h.spread / h.value) / (i.spread / i.value)).max(1.0)
+                    }
+                    _ => 1.0,
+                };
+            if a.count >= P99_CALLS_MIN && b.count >= P99_CALLS_MIN {
+                let by = (
+                    inflate(walls.as_ref().map(|w| &w.0), independent_a.as_ref()),
+                    inflate(walls.as_ref().map(|w| &w.1), independent_b.as_ref()),
+                );
+                let x = estimate::histogram_percentile(a, by.0, &mut self.rng);
+                let y = estimate::histogram_percentile(b, by.1, &mut self.rng);
+                if let (Some(x), Some(y)) = (x, y) {
+                    // One call in a hundred is that slow or slower.
+                    let scale = b.count as f64 / 100.0;
+                    self.compare(
+                        Kind::Call,
+                        &name,
+                        Metric::P99,
+                        Basis::Histogram,
+                        &x,
+                        &y,
+                        scale,
+                    );
+                }
+            }
+            if ra.measured.blocked && rb.measured.blocked {
+                let known = |r: &CallRow| r.blocked_ns.filter(|_| whole(r));
+                if let Some((x, y)) = &blocks {
+                    if x.value > 0.0 || y.value > 0.0 {
+                        self.compare(
+                            Kind::Call,
+                            &name,
+                            Metric::Blocked,
+                            Basis::History,
+                            x,
+                            y,
+                            b.count as f64,
+                        );
+                    }
+                } else if let (Some(x), Some(y)) = (known(a), known(b))
+                    && x + y > 0
+                {
+                    let x = estimate::bounded_mean(a.count, x, a.max_ns);
+                    let y = estimate::bounded_mean(b.count, y, b.max_ns);
+                    self.compare(
+                        Kind::Call,
+                        &name,
+                        Metric::Blocked,
+                        Basis::Bound,
+                        &x,
+                        &y,
+                        b.count as f64,
+                    );
+                }
+            }
+            if self.per_run {
+                let x = estimate::number(a.count);
+                let y = estimate::number(b.count);
+                let scale = b.mean_ns as f64;
+                self.compare(
+                    Kind::Call,
+                    &name,
+                    Metric::Count,
+                    Basis::Chance,
+                    &x,
+                    &y,
+                    scale,
+                );
+            } else if let Some((x, y)) = &rates {
+                let scale = b.mean_ns as f64 * self.b.run.wall_ns as f64 / 1e9;
+                self.compare(
+                    Kind::Call,
+                    &name,
+                    Metric::Count,
+                    Basis::History,
+                    x,
+                    y,
+                    scale,
+                );
+            }
+        }
+    }
+
+    fn labels(&mut self) {
+        if !(self.a.measured.sites && self.b.measured.sites) {
+            return;
+        }
+        let sums = |r: &Report| {
+            let mut map: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
+            for row in &r.blocking {
+                let sum = map.entry(row.label.clone()).or_default();
+                sum.0 += row.count;
+                sum.1 = sum.1.saturating_add(row.total_ns);
+                sum.2 = sum.2.max(row.max_ns);
+            }
+            map
+        };
+        let (a, b) = (sums(self.a), sums(self.b));
+        for (label, x) in &a {
+            let Some(y) = b.get(label) else { continue };
+            if x.0 + y.0 < 2 * MEAN_CALLS_MIN {
+                continue;
+            }
+            let scale = self.unit.1;
+            let x = estimate::bounded_sum(x.0, x.1, x.2, self.unit.0);
+            let y = estimate::bounded_sum(y.0, y.1, y.2, self.unit.1);
+            self.compare(
+                Kind::Label,
+                label,
+                Metric::LabelTime,
+                Basis::Bound,
+                &x,
+                &y,
+                scale,
+            );
+        }
+    }
+
+    fn call_sites(&mut self) {
+        let (ra, rb) = (self.a, self.b);
+        let large = |r: &Report, s: &CallSiteRow| {
+            s.wall_ns as f64 >= SITE_SHARE_MIN * r.totals.wall_ns as f64
+        };
+        for a in &ra.call_sites {
+            let twin = rb
+                .call_sites
+                .iter()
+                .find(|b| b.call == a.call && b.place == a.place);
+            let Some(b) = twin else { continue };
+            if a.count < MEAN_CALLS_MIN
+                || b.count < MEAN_CALLS_MIN
+                || !(large(ra, a) || large(rb, b))
+            {
+                continue;
+            }
+            let x = estimate::bounded_mean(a.count, a.wall_ns, a.max_ns);
+            let y = estimate::bounded_mean(b.count, b.wall_ns, b.max_ns);
+            let name = format!("{} in {}", a.call, a.place);
+            self.compare(
+                Kind::CallSite,
+                &name,
+                Metric::Mean,
+                Basis::Bound,
+                &x,
+                &y,
+                b.count as f64,
+            );
+        }
+    }
+}
+
+/// What `with` has and `without` has not.
+fn only(with: &Report, without: &Report) -> Vec<Only> {
+    let mut list = Vec::new();
+    for row in &with.calls {
+        let there = without
+            .calls
+            .iter()
+            .any(|c| c.name == row.name && c.abi == row.abi);
+        if !there && row.count + row.unfinished >= ONLY_COUNT_MIN {
+            list.push(Only {
+                kind: Kind::Call,
+                name: call_name(&row.name, row.abi),
+                count: row.count + row.unfinished,
+                total_ns: row.wall_ns,
+            });
+        }
+    }
+    if with.measured.sites && without.measured.sites {
+        let mut labels: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for row in &with.blocking {
+            let sum = labels.entry(&row.label).or_default();
+            sum.0 += row.count;
+            sum.1 = sum.1.saturating_add(row.total_ns);
+        }
+        for (label, (count, total_ns)) in labels {
+            let there = without.blocking.iter().any(|r| r.label == label);
+            if !there && count >= ONLY_COUNT_MIN {
+                list.push(Only {
+                    kind: Kind::Label,
+                    name: label.to_owned(),
+                    count,
+                    total_ns,
+                });
+            }
+        }
+    }
+    // Without call sites in the other report, all of them would be new.
+    if !without.call_sites.is_empty() {
+        for row in &with.call_sites {
+            let there = without
+                .call_sites
+                .iter()
+                .any(|s| s.call == row.call && s.place == row.place);
+            let large = row.wall_ns as f64 >= SITE_SHARE_MIN * with.totals.wall_ns as f64;
+            if !there && large && row.count >= ONLY_COUNT_MIN {
+                list.push(Only {
+                    kind: Kind::CallSite,
+                    name: format!("{} in {}", row.call, row.place),
+                    count: row.count,
+                    total_ns: row.wall_ns,
+                });
+            }
+        }
+    }
+    list.sort_by_key(|o| std::cmp::Reverse(o.total_ns));
+    list
+}
+
+/// Compares two reports; `a` is the one before.
+pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotComparable> {
+    let warnings = comparable(a, b, options.force)?;
+    let (calls_a, calls_b) = (a.totals.calls as f64, b.totals.calls as f64);
+    let same_work = (calls_a - calls_b).abs() <= SAME_WORK * calls_a.max(calls_b);
+    // A command that ended by itself has done its job, however long it took.
+    let done = |r: &Report| {
+        r.run.kind == RunKind::Run && matches!(r.run.exit, Some(Exit::Code(code)) if code == 0)
+    };
+    let per_run = same_work || (done(a) && done(b));
+    let seconds = |r: &Report| (r.run.wall_ns as f64 / 1e9).max(1e-9);
+    let mut work = Work {
+        a,
+        b,
+        options,
+        rng: StdRng::seed_from_u64(options.seed),
+        unit: if per_run {
+            (1.0, 1.0)
+        } else {
+            (seconds(a), seconds(b))
+        },
+        per_run,
+        changes: Vec::new(),
+    };
+    work.calls();
+    work.labels();
+    work.call_sites();
+    let mut changes = work.changes;
+
+    // Holm: the smallest p has to pass the strictest bound, and so on; the
+    // first that fails ends it.
+    let mut order: Vec<usize> = (0..changes.len()).collect();
+    order.sort_by(|x, y| changes[*x].p_value.total_cmp(&changes[*y].p_value));
+    let alpha = 1.0 - options.confidence;
+    let all_ns = a.totals.wall_ns.max(b.totals.wall_ns) as f64;
+    for (rank, index) in order.iter().enumerate() {
+        if changes[*index].p_value > alpha / (order.len() - rank) as f64 {
+            break;
+        }
+        let c = &mut changes[*index];
+        let large = c.change.is_none_or(|v| v.abs() >= options.change_min)
+            && c.effect_ns.unsigned_abs() as f64 >= options.effect_min * all_ns;
+        // Where the draws are more skewed than the test assumes, they decide.
+        let clear = match (c.low, c.high) {
+            (Some(low), Some(high)) => low > 0.0 || high < 0.0,
+            _ => true,
+        };
+        c.significant = large && clear;
+    }
+    let compared = changes.len();
+    let (mut sure, mut unclear): (Vec<Change>, Vec<Change>) =
+        changes.into_iter().partition(|c| c.significant);
+    // What belongs together stands together, under its largest effect.
+    let mut largest: BTreeMap<(u8, String), i64> = BTreeMap::new();
+    let key = |c: &Change| (c.kind as u8, c.name.clone());
+    for c in &sure {
+        let effect = largest.entry(key(c)).or_default();
+        *effect = (*effect).max(c.effect_ns.abs());
+    }
+    sure.sort_by(|x, y| {
+        let by_subject = largest[&key(y)].cmp(&largest[&key(x)]);
+        by_subject
+            .then_with(|| key(x).cmp(&key(y)))
+            .then_with(|| (x.metric as u8).cmp(&(y.metric as u8)))
+    });
+    let weight = |c: &Change| match c.kind {
+        Kind::Call => b
+            .calls
+            .iter()
+            .find(|r| call_name(&r.name, r.abi) == c.name)
+            .map_or(0, |r| r.wall_ns),
+        _ => (c.b * work.unit.1) as u64,
+    };
+    unclear.sort_by_key(|c| std::cmp::Reverse(weight(c)));
+    Ok(Diff {
+        schema: DIFF_SCHEMA,
+        schema_version: DIFF_SCHEMA_VERSION,
+        a: side(a),
+        b: side(b),
+        warnings,
+        confidence: options.confidence,
+        compared,
+        per_run,
+        changes: sure,
+        unclear,
+        appeared: only(b, a),
+        vanished: only(a, b),
+    })
+}

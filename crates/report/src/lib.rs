@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does an account become something that people and machines can read?
+//!
+//! [`assemble`] is a pure function from a snapshot (the account, the site
+//! table, what the interposer counted, the run's own facts) to a [`Report`];
+//! [`render_text`] and [`render_json`] print one. Nothing here opens a file,
+//! asks a clock or knows a terminal, so all of it can be tested with invented
+//! snapshots.
+
+mod assemble;
+mod diff;
+mod findings;
+mod hist;
+mod html;
+mod model;
+mod text;
+mod trace;
+mod trend;
+mod units;
+mod wrap;
+
+pub use assemble::{
+    CallNames, CodePlace, Details, EventFacts, FrameNames, Input, RunFacts, assemble, call_of_key,
+    frame_text,
+};
+pub use diff::{
+    Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
+    NotComparable, Only, Side, diff, render_diff,
+};
+pub use findings::{find as find_findings, nothing_found};
+pub use hist::Hist;
+pub use html::render_html;
+pub use model::*;
+pub use text::{TextOptions, render_text};
+pub use trace::{TraceEntry, TraceFunction, TraceReport, TracedCall};
+pub use trend::find as find_trends;
+pub use units::{count_text, duration_text, printable};
+pub use wrap::{WrapCounts, WrapProcess};
+
+/// The report as one JSON document with a final newline; `docs/json.md`
+/// describes it.
+pub fn render_json(report: &Report) -> String {
+    let mut out = serde_json::to_string_pretty(report)
+        .expect("a report holds only text, numbers and lists, which always serialise");
+    out.push('\n');
+    out
+}
+
+/// Reads what [`render_json`] wrote, also of another version with more fields;
+/// refuses documents that are not reports.
+pub fn parse_json(text: &str) -> Result<Report, serde_json::Error> {
+    use serde::de::Error;
+    #[derive(serde::Deserialize)]
+    struct Head {
+        schema: String,
+        schema_version: u32,
+    }
+    let head: Head = serde_json::from_str(text)?;
+    if head.schema != SCHEMA {
+        let found = head.schema.escape_default();
+        return Err(serde_json::Error::custom(format!(
+            "the document's schema is \"{found}\", not \"{SCHEMA}\""
+        )));
+    }
+    if head.schema_version != SCHEMA_VERSION {
+        return Err(serde_json::Error::custom(format!(
+            "the report is of schema version {}, this program reads {SCHEMA_VERSION}",
+            head.schema_version
+        )));
+    }
+    serde_json::from_str(text)
+}

@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does a report say? These structs are the JSON document (docs/json.md):
+//! fields may be added within a schema version, never renamed or removed. A
+//! recording holds the same document, so every field that was added later has a
+//! default.
+
+use serde::{Deserialize, Serialize};
+
+pub const SCHEMA: &str = "debox.report";
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The account of a whole run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: String,
+    pub schema_version: u32,
+    pub debox_version: String,
+    pub run: Run,
+    pub measured: Measured,
+    pub totals: Totals,
+    /// One row per system call, sorted.
+    pub calls: Vec<CallRow>,
+    /// Where the threads blocked, largest total first.
+    pub blocking: Vec<BlockingRow>,
+    /// Calls by the place in the program that made them (wrap capture only).
+    pub call_sites: Vec<CallSiteRow>,
+    /// Calls that had not returned when the report was made.
+    pub open_calls: Vec<OpenCall>,
+    /// What is missing from this report, or must be known to read it.
+    pub notes: Vec<Note>,
+    /// Who held what was waited for, or ended the wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<CulpritRow>,
+    /// One row per thread, largest wall time first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadRow>,
+    /// Places in the kernel and in the program, for `paths` and `slow_calls`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<Site>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<UserStack>,
+    /// Blocked time by call, user stack and site.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathRow>,
+    /// Time of each call against invocation number (recordings only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<CallHistory>,
+    /// The process over time (recordings only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gauges: Vec<Gauge>,
+    /// Calls that became slower or faster as the run went on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trends: Vec<Trend>,
+    /// Single calls that took long, or met a condition; longest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow_calls: Vec<SlowCall>,
+    /// What matters most, in plain words, most important first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// How whole the recording is, when the report was made from one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording: Option<RecordingState>,
+    /// The kernel functions that calls ran through (`--trace`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<crate::trace::TraceReport>,
+}
+
+/// Somebody who kept a call waiting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CulpritRow {
+    /// The call that waited; null: outside of calls.
+    pub call: Option<String>,
+    pub abi: u32,
+    /// Of the place where it waited.
+    pub label: String,
+    pub function: Option<String>,
+    pub role: CulpritRole,
+    /// The process; 0: an interrupt (a device or a timer).
+    pub pid: u32,
+    /// The thread last seen.
+    pub tid: u32,
+    pub comm: String,
+    /// The system call that the culprit was in, when known.
+    pub culprit_call: Option<String>,
+    /// Waits, and how long they were.
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CulpritRole {
+    /// Owned the lock when the wait began.
+    Holder,
+    /// Held it for reading, perhaps with others.
+    Reader,
+    /// Ended the wait.
+    Waker,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadRow {
+    pub pid: u32,
+    /// 0: the sum of the threads that found no row of their own.
+    pub tid: u32,
+    pub comm: String,
+    pub count: u64,
+    pub errors: u64,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+    pub blocked_ns: u64,
+    pub runq_ns: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    /// Since the start of the run.
+    pub first_ns: u64,
+    /// null: it lives.
+    pub ended_ns: Option<u64>,
+}
+
+/// A place in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Site {
+    pub label: String,
+    pub unlabelled: bool,
+    pub function: Option<String>,
+    pub offset: Option<u32>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// Kernel functions, outermost first; empty when not known.
+    pub frames: Vec<String>,
+}
+
+/// One frame of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Frame {
+    pub function: Option<String>,
+    /// File name of the executable or library.
+    pub module: Option<String>,
+    /// Bytes from the function's start to the return address; from the file's
+    /// start (in no file: the address) when the function is not known.
+    pub offset: u64,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// Inlined into the next frame.
+    pub inlined: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct UserStack {
+    /// Innermost first; in recordings without --stacks the call site alone.
+    pub frames: Vec<Frame>,
+    /// Index of the program's own call site in `frames`.
+    pub site_frame: usize,
+    /// Not to its outermost frame.
+    pub cut: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathRow {
+    pub call: Option<String>,
+    pub abi: u32,
+    /// Index into `stacks`.
+    pub stack: Option<usize>,
+    /// Index into `sites`; null: the stack could not be taken.
+    pub site: Option<usize>,
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+}
+
+/// Time of one system call against invocation number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallHistory {
+    pub call: String,
+    pub abi: u32,
+    /// In order; each stands for the calls between two looks.
+    pub points: Vec<HistoryPoint>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryPoint {
+    /// Since the start of the run, of the point's end.
+    pub time_ns: u64,
+    /// Number of the point's first call, from 0.
+    pub first: u64,
+    pub count: u64,
+    pub wall_ns: u64,
+    pub blocked_ns: u64,
+    pub runq_ns: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    /// Upper edge of the highest histogram bucket with a call in it.
+    pub max_ns: u64,
+}
+
+/// The watched processes at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauge {
+    pub time_ns: u64,
+    pub processes: u64,
+    pub threads: u64,
+    /// The largest that one of the processes has.
+    pub descriptors: Option<u64>,
+    pub mappings: Option<u64>,
+    pub resident_bytes: Option<u64>,
+}
+
+/// A call whose time changed with its invocation number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trend {
+    pub call: String,
+    pub abi: u32,
+    pub calls: u64,
+    /// What of the calls' time changed.
+    #[serde(default)]
+    pub part: TrendPart,
+    /// Of one call, at the start and at the end (medians of a sixth of the run).
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// Change from one call to the next, by a robust line.
+    #[serde(default)]
+    pub per_call_ns: f64,
+    /// Of the test against "no trend".
+    pub p_value: f64,
+    /// What grew with it: "open descriptors", "mappings", "resident memory".
+    pub grows_with: Vec<String>,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrendPart {
+    /// Time on CPU and blocked together; waiting for a CPU is not the call's doing.
+    #[default]
+    Whole,
+    Cpu,
+    Blocked,
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowCall {
+    /// Since the start of the run.
+    pub start_ns: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub comm: String,
+    pub call: String,
+    pub abi: u32,
+    pub retval: i64,
+    pub args: [u64; 6],
+    /// The first path argument, or what the descriptor argument refers to.
+    pub path: Option<String>,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+    pub blocked_ns: u64,
+    pub runq_ns: u64,
+    pub minor_faults: u32,
+    pub major_faults: u32,
+    /// Index into `stacks`.
+    pub stack: Option<usize>,
+    /// Conditions that it met.
+    pub conditions: Vec<String>,
+    pub sleeps: Vec<Sleep>,
+    pub sleeps_dropped: u32,
+    pub sleeps_dropped_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sleep {
+    /// Since the start of the run.
+    pub start_ns: u64,
+    pub blocked_ns: u64,
+    pub runq_ns: u64,
+    /// Index into `sites`.
+    pub site: Option<usize>,
+    pub waiters_entry: u32,
+    pub waiters_exit: u32,
+    pub holder: Option<Party>,
+    pub waker: Option<Party>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Party {
+    /// Thread id; 0: an interrupt.
+    pub tid: u32,
+    pub comm: String,
+    pub call: Option<String>,
+    /// Held for reading, perhaps with others.
+    pub reader: bool,
+}
+
+/// Something worth knowing, with what it rests on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// One sentence.
+    pub title: String,
+    /// What it means and what can be done.
+    pub text: String,
+    /// The numbers behind it, a line each.
+    pub evidence: Vec<String>,
+    /// Of the run's blocked (or wall) time, 0 to 1.
+    pub share: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordingState {
+    /// Written to its end.
+    pub complete: bool,
+    /// Since the start of the run, of the last flush that could be read.
+    pub until_ns: u64,
+    /// Why it is not complete, in words.
+    pub why: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    pub kind: RunKind,
+    pub command: Vec<String>,
+    pub pids: Vec<u32>,
+    pub capture: Capture,
+    /// From the start of the command (or the attach) to its end.
+    pub wall_ns: u64,
+    pub exit: Option<Exit>,
+    /// CPUs that the account has counters for.
+    pub cpus: u32,
+    /// Nanoseconds since 1970 (recordings only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunKind {
+    Run,
+    Attach,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capture {
+    Boundary,
+    Wrap,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    Code(i32),
+    Signal { number: i32, name: String },
+}
+
+/// Which kinds of numbers were measured; the fields of the others are null.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    pub blocked: bool,
+    pub runq: bool,
+    pub minor_faults: bool,
+    pub major_faults: bool,
+    pub switches: bool,
+    pub sites: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Totals {
+    pub calls: u64,
+    pub errors: u64,
+    pub restarted: u64,
+    pub unfinished: u64,
+    pub wall_ns: u64,
+    pub cpu_ns: Option<u64>,
+    pub blocked_ns: Option<u64>,
+    pub runq_ns: Option<u64>,
+    pub minor_faults: Option<u64>,
+    pub major_faults: Option<u64>,
+    pub nvcsw: Option<u64>,
+    pub nivcsw: Option<u64>,
+    /// Sleeps in the blocking table, those outside of calls included.
+    pub sleeps: u64,
+    pub sleeps_ns: u64,
+    pub processes_started: u64,
+    pub threads_started: u64,
+    pub threads_ended: u64,
+}
+
+/// The calls of one system call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CallRow {
+    pub name: String,
+    /// null for calls whose number lies beyond the tables.
+    pub nr: Option<u32>,
+    /// 64 or 32: which system call table `nr` is of.
+    pub abi: u32,
+    pub count: u64,
+    pub errors: u64,
+    pub restarted: u64,
+    pub unfinished: u64,
+    pub wall_ns: u64,
+    pub mean_ns: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    pub cpu_ns: Option<u64>,
+    pub blocked_ns: Option<u64>,
+    pub runq_ns: Option<u64>,
+    pub minor_faults: Option<u64>,
+    pub major_faults: Option<u64>,
+    pub nvcsw: Option<u64>,
+    pub nivcsw: Option<u64>,
+    /// Wall times: the buckets in use, shortest first.
+    pub histogram: Vec<Bucket>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    pub from_ns: u64,
+    /// Exclusive; null in the bucket that holds everything longer.
+    pub to_ns: Option<u64>,
+    pub count: u64,
+}
+
+/// One place where one system call blocked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockingRow {
+    pub label: String,
+    /// No rule names this place: the label is its function.
+    pub unlabelled: bool,
+    /// null: outside of calls, as by page faults of the program's own code.
+    pub call: Option<String>,
+    pub abi: u32,
+    pub function: Option<String>,
+    /// Bytes from the function's start.
+    pub offset: Option<u32>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub count: u64,
+    pub total_ns: u64,
+    pub mean_ns: u64,
+    pub max_ns: u64,
+    /// Of all blocked time in this table, 0 to 1.
+    pub share: f64,
+    /// Other watched threads waiting here when a sleep began: mean and most.
+    pub waiters_mean: f64,
+    pub waiters_max: u64,
+}
+
+/// The calls of one system call from one place in the program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallSiteRow {
+    pub call: String,
+    pub place: String,
+    /// Index into `stacks` (boundary capture).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<usize>,
+    pub count: u64,
+    pub errors: u64,
+    pub wall_ns: u64,
+    pub mean_ns: u64,
+    pub max_ns: u64,
+    pub cpu_ns: Option<u64>,
+    pub blocked_ns: Option<u64>,
+    pub runq_ns: Option<u64>,
+}
+
+/// A call that one thread was in when the report was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCall {
+    pub pid: u32,
+    pub tid: u32,
+    pub comm: String,
+    pub call: String,
+    /// The thread has been asleep in it for at least this long.
+    pub at_least_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub kind: NoteKind,
+    /// How many calls, sleeps, threads or processes it is about; 0 if that
+    /// does not apply.
+    pub count: u64,
+    /// The time it is about, when known.
+    pub time_ns: Option<u64>,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteKind {
+    Stale,
+    ThreadsUnwatched,
+    RowsDropped,
+    SitesDropped,
+    SitesUnknown,
+    SitesUnresolved,
+    PrivilegedExecs,
+    NotMeasured,
+    Inconsistent,
+    ThreadsRunning,
+    WrapCoverage,
+    WrapUncoveredSleeps,
+    WrapNobody,
+    WrapNotMeasured,
+    WrapThreadsLost,
+    WrapDropped,
+    WrapRefused,
+    /// Single rows or events that found no room.
+    DetailsDropped,
+    /// Also kinds that a later version wrote.
+    #[serde(other)]
+    Other,
+}
+
+/// What the call table is sorted by, largest first (names from A to Z).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortKey {
+    #[default]
+    Total,
+    Count,
+    Errors,
+    Mean,
+    P50,
+    P99,
+    Max,
+    Cpu,
+    Blocked,
+    Runq,
+    Faults,
+    Name,
+}
+
+impl SortKey {
+    pub const NAMES: [&'static str; 12] = [
+        "total", "count", "errors", "mean", "p50", "p99", "max", "cpu", "blocked", "runq",
+        "faults", "name",
+    ];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        const KEYS: [SortKey; 12] = [
+            SortKey::Total,
+            SortKey::Count,
+            SortKey::Errors,
+            SortKey::Mean,
+            SortKey::P50,
+            SortKey::P99,
+            SortKey::Max,
+            SortKey::Cpu,
+            SortKey::Blocked,
+            SortKey::Runq,
+            SortKey::Faults,
+            SortKey::Name,
+        ];
+        let index = Self::NAMES.iter().position(|n| *n == name)?;
+        Some(KEYS[index])
+    }
+}
+
+impl Report {
+    /// Sorts the call table; equal rows stand by total, then by name.
+    pub fn sort_calls(&mut self, key: SortKey) {
+        let value = |row: &CallRow| -> u64 {
+            match key {
+                SortKey::Total => row.wall_ns,
+                SortKey::Count => row.count,
+                SortKey::Errors => row.errors,
+                SortKey::Mean => row.mean_ns,
+                SortKey::P50 => row.p50_ns,
+                SortKey::P99 => row.p99_ns,
+                SortKey::Max => row.max_ns,
+                SortKey::Cpu => row.cpu_ns.unwrap_or(0),
+                SortKey::Blocked => row.blocked_ns.unwrap_or(0),
+                SortKey::Runq => row.runq_ns.unwrap_or(0),
+                SortKey::Faults => {
+                    let minor = row.minor_faults.unwrap_or(0);
+                    minor.saturating_add(row.major_faults.unwrap_or(0))
+                }
+                SortKey::Name => 0,
+            }
+        };
+        self.calls.sort_by(|a, b| {
+            let by_key = value(b).cmp(&value(a));
+            let by_total = match key {
+                SortKey::Name => std::cmp::Ordering::Equal,
+                _ => b.wall_ns.cmp(&a.wall_ns),
+            };
+            by_key
+                .then(by_total)
+                .then_with(|| a.name.cmp(&b.name))
+                .then(b.abi.cmp(&a.abi))
+        });
+    }
+}

@@ -1,0 +1,974 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does a report look on a terminal or in a file?
+//!
+//! A headline, the call table, where it blocked, what to know about it. A
+//! column that would not fit is left out, least important first, rather than
+//! wrapped; a column without a single value is left out as well.
+
+use crate::model::*;
+use crate::units::{count_text, duration_text, printable, share_text};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TextOptions {
+    /// Columns of the terminal; None: as wide as it gets.
+    pub width: Option<usize>,
+    pub color: bool,
+    /// No characters beyond ASCII.
+    pub ascii: bool,
+    /// Rows of each table; the others are summed in one row.
+    pub top: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+enum Style {
+    Bold,
+    Dim,
+    Label,
+    Bad,
+}
+
+struct Pen {
+    color: bool,
+    ascii: bool,
+}
+
+impl Pen {
+    fn paint(&self, style: Style, text: &str) -> String {
+        if !self.color || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match style {
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Label => "36",
+            Style::Bad => "31",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    fn time(&self, ns: u64) -> String {
+        duration_text(ns, self.ascii)
+    }
+
+    /// A duration in a table: nothing happened is a dash.
+    fn cell(&self, ns: u64) -> String {
+        if ns == 0 { "-".into() } else { self.time(ns) }
+    }
+
+    fn cell_opt(&self, ns: Option<u64>) -> String {
+        ns.map_or_else(|| "?".into(), |ns| self.cell(ns))
+    }
+
+    /// Shortens at the end.
+    fn cut(&self, text: &str, width: usize) -> String {
+        if text.chars().count() <= width {
+            return text.to_owned();
+        }
+        let dots = if self.ascii { "..." } else { "…" };
+        let keep = width.saturating_sub(dots.chars().count());
+        let mut out: String = text.chars().take(keep).collect();
+        out.push_str(dots);
+        out
+    }
+
+    /// Texts composed elsewhere (notes) are written with the micro sign.
+    fn plain(&self, text: &str) -> String {
+        if self.ascii {
+            text.replace('µ', "u")
+                .replace('…', "...")
+                .replace('→', "->")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+fn count_cell(n: u64) -> String {
+    if n == 0 { "-".into() } else { count_text(n) }
+}
+
+fn count_cell_opt(n: Option<u64>) -> String {
+    n.map_or_else(|| "?".into(), count_cell)
+}
+
+struct Column {
+    title: &'static str,
+    left: bool,
+    /// Which columns go first when the line is too long; 0 stays.
+    drop_rank: u8,
+    /// Left out when no row has a value.
+    optional: bool,
+    style: Option<Style>,
+    cells: Vec<String>,
+}
+
+impl Column {
+    fn new(title: &'static str, drop_rank: u8, cells: Vec<String>) -> Self {
+        Self {
+            title,
+            left: false,
+            drop_rank,
+            optional: false,
+            style: None,
+            cells,
+        }
+    }
+    fn left(mut self) -> Self {
+        self.left = true;
+        self
+    }
+    fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+    fn style(mut self, style: Style) -> Self {
+        self.style = Some(style);
+        self
+    }
+    fn width(&self) -> usize {
+        let widest = self.cells.iter().map(|c| c.chars().count()).max();
+        widest.unwrap_or(0).max(self.title.chars().count())
+    }
+    fn is_empty(&self) -> bool {
+        self.cells.iter().all(|c| c == "-" || c.is_empty())
+    }
+}
+
+/// A program has hundreds of places that make calls; without --top, these are
+/// enough to see where the time goes.
+const CALL_SITES_SHOWN: usize = 30;
+
+const GAP: usize = 2;
+const INDENT: usize = 2;
+
+/// The narrowest a last, left-aligned column may be cut to.
+const TAIL_MIN: usize = 16;
+/// Columns up to this rank stay when cutting the last column makes room.
+const KEEP_RANK: u8 = 4;
+
+fn line_width(columns: &[Column]) -> usize {
+    let cells: usize = columns.iter().map(Column::width).sum();
+    INDENT + cells + GAP * columns.len().saturating_sub(1)
+}
+
+/// `bold_rows`: rows printed bold (sums of a group).
+fn table(
+    out: &mut String,
+    mut columns: Vec<Column>,
+    bold_rows: &[bool],
+    pen: &Pen,
+    width: Option<usize>,
+) {
+    columns.retain(|c| !(c.optional && c.is_empty()));
+    if let Some(width) = width {
+        while line_width(&columns) > width {
+            let over = line_width(&columns) - width;
+            let least = (0..columns.len())
+                .filter(|&i| columns[i].drop_rank > 0)
+                .max_by_key(|&i| columns[i].drop_rank);
+            // A long text in the last column is cut, unless something less
+            // important than the text can go instead.
+            let last = columns.len() - 1;
+            let tail = &columns[last];
+            let own = tail.width();
+            let spare = least.is_none_or(|i| columns[i].drop_rank <= tail.drop_rank.max(KEEP_RANK));
+            if tail.left && spare && own >= over + TAIL_MIN {
+                for cell in &mut columns[last].cells {
+                    *cell = pen.cut(cell, own - over);
+                }
+                break;
+            }
+            let Some(least) = least else { break };
+            columns.remove(least);
+        }
+    }
+    let widths: Vec<usize> = columns.iter().map(Column::width).collect();
+    let mut line = |cells: Vec<(&str, Option<Style>)>| {
+        let mut text = " ".repeat(INDENT);
+        for (i, (cell, style)) in cells.iter().enumerate() {
+            let pad = " ".repeat(widths[i] - cell.chars().count());
+            let last = i + 1 == cells.len();
+            let cell = style.map_or_else(|| (*cell).to_owned(), |s| pen.paint(s, cell));
+            if columns[i].left {
+                text.push_str(&cell);
+                if !last {
+                    text.push_str(&pad);
+                }
+            } else {
+                text.push_str(&pad);
+                text.push_str(&cell);
+            }
+            if !last {
+                text.push_str(&" ".repeat(GAP));
+            }
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    };
+    line(
+        columns
+            .iter()
+            .map(|c| (c.title, Some(Style::Dim)))
+            .collect(),
+    );
+    let rows = columns.first().map_or(0, |c| c.cells.len());
+    for row in 0..rows {
+        let bold = bold_rows.get(row).copied().unwrap_or(false);
+        line(
+            columns
+                .iter()
+                .map(|c| {
+                    let style = if bold { Some(Style::Bold) } else { c.style };
+                    (c.cells[row].as_str(), style)
+                })
+                .collect(),
+        );
+    }
+}
+
+/// Quotes only what a shell would take apart.
+fn quoted(argument: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-./=+:,@%^".contains(c);
+    if !argument.is_empty() && argument.chars().all(plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", printable(argument).replace('\'', "'\\''"))
+    }
+}
+
+fn subject(run: &Run) -> String {
+    if run.kind == RunKind::Run {
+        let words: Vec<String> = run.command.iter().map(|a| quoted(a)).collect();
+        return words.join(" ");
+    }
+    let pids: Vec<String> = run.pids.iter().map(u32::to_string).collect();
+    let what = if pids.len() == 1 {
+        "process"
+    } else {
+        "processes"
+    };
+    let mut text = format!("{what} {}", pids.join(", "));
+    if !run.command.is_empty() {
+        let words: Vec<String> = run.command.iter().map(|a| quoted(a)).collect();
+        text.push_str(&format!(" ({})", words.join(" ")));
+    }
+    text
+}
+
+fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) {
+    let totals = &report.totals;
+    let mut facts = format!("{}; ", pen.time(report.run.wall_ns));
+    let calls = format!(
+        "{} {}",
+        count_text(totals.calls),
+        if totals.calls == 1 { "call" } else { "calls" }
+    );
+    if totals.calls == 0 {
+        facts.push_str("no calls returned");
+    } else {
+        facts.push_str(&format!("{calls} took {}", pen.time(totals.wall_ns)));
+    }
+    let parts: Vec<String> = [
+        ("on CPU", totals.cpu_ns),
+        ("blocked", totals.blocked_ns),
+        ("run queue", totals.runq_ns),
+    ]
+    .iter()
+    .filter_map(|(name, ns)| ns.map(|ns| format!("{name} {}", pen.time(ns))))
+    .collect();
+    if !parts.is_empty() && totals.calls > 0 {
+        facts.push_str(&format!(": {}", parts.join(", ")));
+    }
+    let mut head = format!("{}: {facts}", subject(&report.run));
+    let room = width.unwrap_or(200);
+    if head.chars().count() > room {
+        // Two lines, and the command is cut to the first one.
+        let wall = format!(": {};", pen.time(report.run.wall_ns));
+        let name_room = room.saturating_sub(wall.chars().count()).max(8);
+        let rest = facts.split_once("; ").map_or("", |(_, rest)| rest);
+        head = format!(
+            "{}{wall}\n  {rest}",
+            pen.cut(&subject(&report.run), name_room)
+        );
+    }
+    let (first, second) = head.split_once('\n').unwrap_or((&head, ""));
+    out.push_str(&pen.paint(Style::Bold, first));
+    out.push('\n');
+    if !second.is_empty() {
+        out.push_str(&pen.paint(Style::Bold, second));
+        out.push('\n');
+    }
+    match &report.run.exit {
+        Some(Exit::Signal { number, name }) => {
+            let text = format!("ended by signal {number} ({name})");
+            out.push_str(&format!("  {}\n", pen.paint(Style::Bad, &text)));
+        }
+        Some(Exit::Code(code)) if *code != 0 => {
+            let text = format!("exit status {code}");
+            out.push_str(&format!("  {}\n", pen.paint(Style::Bad, &text)));
+        }
+        _ => {}
+    }
+    if let Some(recording) = report.recording.as_ref().filter(|r| !r.complete) {
+        let text = format!(
+            "the recording is not complete ({}): this is the run up to {}",
+            recording.why.as_deref().unwrap_or("no reason is known"),
+            pen.time(recording.until_ns)
+        );
+        let text = wrapped(&text, width.map(|w| w.saturating_sub(2)), "  ");
+        out.push_str(&format!("  {}\n", pen.paint(Style::Bad, &text)));
+    }
+}
+
+fn call_name(name: &str, abi: u32) -> String {
+    if abi == 32 {
+        format!("{name} (32-bit)")
+    } else {
+        name.to_owned()
+    }
+}
+
+fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.calls.is_empty() {
+        return;
+    }
+    let shown = options.top.unwrap_or(usize::MAX).min(report.calls.len());
+    let (rows, others) = report.calls.split_at(shown);
+    let all_ns = report.totals.wall_ns;
+    let column = |f: &dyn Fn(&CallRow) -> String, other: &dyn Fn(&[CallRow]) -> String| {
+        let mut cells: Vec<String> = rows.iter().map(f).collect();
+        if !others.is_empty() {
+            cells.push(other(others));
+        }
+        cells
+    };
+    let sum = |rows: &[CallRow], f: &dyn Fn(&CallRow) -> u64| {
+        rows.iter()
+            .fold(0u64, |all, row| all.saturating_add(f(row)))
+    };
+    let sum_opt = |rows: &[CallRow], f: &dyn Fn(&CallRow) -> Option<u64>| {
+        rows.iter().filter_map(f).fold(None, |all: Option<u64>, n| {
+            Some(all.unwrap_or(0).saturating_add(n))
+        })
+    };
+    // Percentiles of several calls together have no meaning worth a column.
+    let none = |_: &[CallRow]| String::new();
+    let counted = |f: &'static dyn Fn(&CallRow) -> u64| {
+        column(&|r| count_cell(f(r)), &|o| count_cell(sum(o, f)))
+    };
+    let counted_opt = |f: &'static dyn Fn(&CallRow) -> Option<u64>| {
+        column(&|r| count_cell_opt(f(r)), &|o| {
+            count_cell_opt(sum_opt(o, f))
+        })
+    };
+    let timed_opt = |f: &'static dyn Fn(&CallRow) -> Option<u64>| {
+        column(&|r| pen.cell_opt(f(r)), &|o| pen.cell_opt(sum_opt(o, f)))
+    };
+    let measured = |value: bool, column: Column| if value { Some(column) } else { None };
+    let m = &report.measured;
+    let columns: Vec<Column> = [
+        Some(
+            Column::new(
+                "CALL",
+                0,
+                column(&|r| call_name(&r.name, r.abi), &|o| {
+                    format!(
+                        "({} {})",
+                        o.len(),
+                        if o.len() == 1 { "other" } else { "others" }
+                    )
+                }),
+            )
+            .left()
+            .style(Style::Label),
+        ),
+        Some(Column::new("COUNT", 0, counted(&|r| r.count))),
+        Some(Column::new("ERRORS", 4, counted(&|r| r.errors)).optional()),
+        Some(Column::new("RESTART", 8, counted(&|r| r.restarted)).optional()),
+        Some(Column::new("UNFIN", 3, counted(&|r| r.unfinished)).optional()),
+        Some(Column::new(
+            "TOTAL",
+            0,
+            column(&|r| pen.cell(r.wall_ns), &|o| {
+                pen.cell(sum(o, &|r| r.wall_ns))
+            }),
+        )),
+        Some(Column::new(
+            "%",
+            9,
+            column(&|r| share_text(r.wall_ns, all_ns), &|o| {
+                share_text(sum(o, &|r| r.wall_ns), all_ns)
+            }),
+        )),
+        Some(Column::new(
+            "MEAN",
+            6,
+            column(&|r| pen.cell(r.mean_ns), &none),
+        )),
+        Some(Column::new(
+            "P50",
+            5,
+            column(&|r| pen.cell(r.p50_ns), &none),
+        )),
+        Some(Column::new(
+            "P99",
+            2,
+            column(&|r| pen.cell(r.p99_ns), &none),
+        )),
+        Some(Column::new(
+            "MAX",
+            1,
+            column(&|r| pen.cell(r.max_ns), &|o| {
+                pen.cell(o.iter().map(|r| r.max_ns).max().unwrap_or(0))
+            }),
+        )),
+        measured(
+            m.blocked && m.runq,
+            Column::new("ON-CPU", 1, timed_opt(&|r| r.cpu_ns)),
+        ),
+        measured(
+            m.blocked,
+            Column::new("BLOCKED", 0, timed_opt(&|r| r.blocked_ns)),
+        ),
+        measured(m.runq, Column::new("RUNQ", 1, timed_opt(&|r| r.runq_ns))),
+        measured(
+            m.minor_faults,
+            Column::new("MINFLT", 11, counted_opt(&|r| r.minor_faults)).optional(),
+        ),
+        measured(
+            m.major_faults,
+            Column::new("MAJFLT", 7, counted_opt(&|r| r.major_faults)).optional(),
+        ),
+        measured(
+            m.switches,
+            Column::new("VCSW", 12, counted_opt(&|r| r.nvcsw)).optional(),
+        ),
+        measured(
+            m.switches,
+            Column::new("ICSW", 13, counted_opt(&|r| r.nivcsw)).optional(),
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    out.push('\n');
+    table(out, columns, &[], pen, options.width);
+}
+
+fn place(row: &BlockingRow) -> String {
+    let Some(function) = &row.function else {
+        return String::new();
+    };
+    match (&row.file, row.line) {
+        (Some(file), Some(line)) => format!("{function} [{file}:{line}]"),
+        (Some(file), None) => format!("{function} [{file}]"),
+        _ => match row.offset {
+            Some(offset) if offset > 0 => format!("{function}+{offset:#x}"),
+            _ => function.clone(),
+        },
+    }
+}
+
+struct BlockLine {
+    label: String,
+    call: String,
+    count: u64,
+    total_ns: u64,
+    max_ns: u64,
+    waiters: f64,
+    waiters_max: u64,
+    place: String,
+    bold: bool,
+}
+
+fn block_lines(report: &Report) -> Vec<BlockLine> {
+    // Labels in the order of their sums; under each its calls.
+    let mut labels: Vec<(&str, u64, Vec<&BlockingRow>)> = Vec::new();
+    for row in &report.blocking {
+        match labels.iter_mut().find(|(label, ..)| *label == row.label) {
+            Some((_, total, rows)) => {
+                *total = total.saturating_add(row.total_ns);
+                rows.push(row);
+            }
+            None => labels.push((&row.label, row.total_ns, vec![row])),
+        }
+    }
+    labels.sort_by_key(|(_, total, _)| std::cmp::Reverse(*total));
+    let mut lines = Vec::new();
+    for (label, total_ns, rows) in labels {
+        let one = rows.len() == 1;
+        if !one {
+            let count = rows.iter().fold(0u64, |n, r| n.saturating_add(r.count));
+            let waiters: f64 = rows.iter().map(|r| r.waiters_mean * r.count as f64).sum();
+            lines.push(BlockLine {
+                label: label.to_owned(),
+                call: format!("({} places)", rows.len()),
+                count,
+                total_ns,
+                max_ns: rows.iter().map(|r| r.max_ns).max().unwrap_or(0),
+                waiters: waiters / count.max(1) as f64,
+                waiters_max: rows.iter().map(|r| r.waiters_max).max().unwrap_or(0),
+                place: String::new(),
+                bold: true,
+            });
+        }
+        for row in rows {
+            lines.push(BlockLine {
+                label: if one { label.to_owned() } else { String::new() },
+                call: match &row.call {
+                    Some(call) => call_name(call, row.abi),
+                    None => "(no call)".into(),
+                },
+                count: row.count,
+                total_ns: row.total_ns,
+                max_ns: row.max_ns,
+                waiters: row.waiters_mean,
+                waiters_max: row.waiters_max,
+                place: place(row),
+                bold: false,
+            });
+        }
+    }
+    lines
+}
+
+fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.blocking.is_empty() {
+        if report.measured.sites && report.measured.blocked && report.totals.calls > 0 {
+            out.push_str("\nIt never blocked.\n");
+        }
+        return;
+    }
+    let totals = &report.totals;
+    let title = format!(
+        "Where it blocked: {} in {} {}",
+        pen.time(totals.sleeps_ns),
+        count_text(totals.sleeps),
+        if totals.sleeps == 1 {
+            "sleep"
+        } else {
+            "sleeps"
+        }
+    );
+    out.push_str(&format!("\n{}\n", pen.paint(Style::Bold, &title)));
+    let mut lines = block_lines(report);
+    let mut rest = String::new();
+    if let Some(top) = options.top.filter(|top| *top < lines.len()) {
+        let cut = lines.split_off(top);
+        let places = cut.iter().filter(|l| !l.bold).count();
+        rest = format!(
+            "  ({places} more {})\n",
+            if places == 1 { "place" } else { "places" }
+        );
+    }
+    let bold: Vec<bool> = lines.iter().map(|l| l.bold).collect();
+    let column = |f: &dyn Fn(&BlockLine) -> String| lines.iter().map(f).collect::<Vec<_>>();
+    let columns = vec![
+        Column::new("LABEL", 0, column(&|l| l.label.clone()))
+            .left()
+            .style(Style::Label),
+        Column::new("CALL", 0, column(&|l| l.call.clone())).left(),
+        Column::new("COUNT", 0, column(&|l| count_cell(l.count))),
+        Column::new("TOTAL", 0, column(&|l| pen.cell(l.total_ns))),
+        Column::new(
+            "%",
+            4,
+            column(&|l| share_text(l.total_ns, totals.sleeps_ns)),
+        ),
+        Column::new(
+            "MEAN",
+            5,
+            column(&|l| pen.cell(l.total_ns / l.count.max(1))),
+        ),
+        Column::new("MAX", 1, column(&|l| pen.cell(l.max_ns))),
+        Column::new(
+            "WAITERS",
+            6,
+            column(&|l| {
+                if l.waiters_max == 0 {
+                    "-".into()
+                } else {
+                    format!("{:.1}", l.waiters)
+                }
+            }),
+        )
+        .optional(),
+        Column::new("PLACE", 2, column(&|l| l.place.clone()))
+            .left()
+            .optional(),
+    ];
+    table(out, columns, &bold, pen, options.width);
+    out.push_str(&rest);
+}
+
+/// Without --top, as many culprits and slow calls as are read.
+const CULPRITS_SHOWN: usize = 12;
+const SLOW_CALLS_SHOWN: usize = 8;
+
+struct Culprit<'a> {
+    row: &'a CulpritRow,
+    who: String,
+}
+
+/// Who kept calls waiting. Wake-ups by interrupts (a device, a timer) name
+/// nobody, so they stand here only beside others of the same place.
+fn culprit_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    let lines: Vec<Culprit<'_>> = report
+        .culprits
+        .iter()
+        .filter(|row| row.role != CulpritRole::Waker || row.pid != 0)
+        .map(|row| Culprit {
+            row,
+            who: match row.pid {
+                0 => printable(&row.comm),
+                pid => format!("{} ({pid})", printable(&row.comm)),
+            },
+        })
+        .collect();
+    if lines.is_empty() {
+        return;
+    }
+    out.push_str(&format!(
+        "\n{}\n",
+        pen.paint(Style::Bold, "Who it waited for")
+    ));
+    let shown = options.top.unwrap_or(CULPRITS_SHOWN).min(lines.len());
+    let rows = &lines[..shown];
+    let column = |f: &dyn Fn(&Culprit<'_>) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let columns = vec![
+        Column::new("LABEL", 0, column(&|l| l.row.label.clone()))
+            .left()
+            .style(Style::Label),
+        Column::new(
+            "CALL",
+            0,
+            column(&|l| match &l.row.call {
+                Some(call) => call_name(call, l.row.abi),
+                None => "(no call)".into(),
+            }),
+        )
+        .left(),
+        Column::new("COUNT", 0, column(&|l| count_cell(l.row.count))),
+        Column::new("TOTAL", 0, column(&|l| pen.cell(l.row.total_ns))),
+        Column::new("MAX", 1, column(&|l| pen.cell(l.row.max_ns))),
+        Column::new(
+            "",
+            0,
+            column(&|l| {
+                match l.row.role {
+                    CulpritRole::Holder => "held by",
+                    CulpritRole::Reader => "read-held by",
+                    CulpritRole::Waker => "woken by",
+                }
+                .into()
+            }),
+        )
+        .left(),
+        Column::new("WHO", 0, column(&|l| l.who.clone())).left(),
+        Column::new(
+            "IN",
+            2,
+            column(&|l| l.row.culprit_call.clone().unwrap_or_default()),
+        )
+        .left()
+        .optional(),
+    ];
+    table(out, columns, &[], pen, options.width);
+    let more = lines.len() - shown;
+    if more > 0 {
+        out.push_str(&format!("  ({more} more; --top N shows more)\n"));
+    }
+}
+
+/// What a call was about, as far as it is known.
+fn object(call: &SlowCall) -> String {
+    match &call.path {
+        Some(path) => printable(path),
+        None => String::new(),
+    }
+}
+
+fn party(who: &Party) -> String {
+    let name = match who.tid {
+        0 => printable(&who.comm),
+        tid => format!("{} ({tid})", printable(&who.comm)),
+    };
+    match &who.call {
+        Some(call) => format!("{name} in {call}"),
+        None => name,
+    }
+}
+
+/// One line for each sleep of a slow call; what is short beside the call is
+/// summed up.
+fn sleep_lines(call: &SlowCall, report: &Report, pen: &Pen) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (mut few, mut few_ns) = (0u64, 0u64);
+    for sleep in &call.sleeps {
+        if lines.len() == 3 || sleep.blocked_ns.saturating_mul(20) < call.blocked_ns {
+            few += 1;
+            few_ns = few_ns.saturating_add(sleep.blocked_ns);
+            continue;
+        }
+        let site = sleep.site.and_then(|site| report.sites.get(site));
+        let mut line = format!(
+            "{} {}",
+            pen.time(sleep.blocked_ns),
+            site.map_or("(unknown)", |s| s.label.as_str())
+        );
+        if let Some(function) = site.and_then(|s| s.function.as_deref()) {
+            line.push_str(&format!(" in {function}"));
+        }
+        if sleep.waiters_entry > 0 {
+            let others = if sleep.waiters_entry == 1 {
+                "other"
+            } else {
+                "others"
+            };
+            line.push_str(&format!(", behind {} {others}", sleep.waiters_entry));
+        }
+        if let Some(holder) = &sleep.holder {
+            let how = if holder.reader { "read-held" } else { "held" };
+            line.push_str(&format!(", {how} by {}", party(holder)));
+        }
+        if let Some(waker) = sleep.waker.as_ref().filter(|w| w.tid != 0) {
+            line.push_str(&format!(", woken by {}", party(waker)));
+        }
+        lines.push(line);
+    }
+    few += u64::from(call.sleeps_dropped);
+    few_ns = few_ns.saturating_add(call.sleeps_dropped_ns);
+    if few > 0 {
+        let sleeps = if few == 1 { "sleep" } else { "sleeps" };
+        lines.push(format!(
+            "{} in {} further {sleeps}",
+            pen.time(few_ns),
+            count_text(few)
+        ));
+    }
+    lines
+}
+
+/// The slowest calls, one of each kind of wait first: ten equal waits of an
+/// idle thread say no more than one.
+fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.slow_calls.is_empty() {
+        return;
+    }
+    let mut seen: std::collections::HashMap<(&str, Option<usize>), usize> = Default::default();
+    let mut ranked: Vec<(usize, &SlowCall)> = report
+        .slow_calls
+        .iter()
+        .map(|call| {
+            let longest = call.sleeps.iter().max_by_key(|s| s.blocked_ns);
+            let times = seen
+                .entry((call.call.as_str(), longest.and_then(|s| s.site)))
+                .or_insert(0);
+            *times += 1;
+            (*times, call)
+        })
+        .collect();
+    ranked.sort_by_key(|(times, _)| *times);
+    let shown = options.top.unwrap_or(SLOW_CALLS_SHOWN).min(ranked.len());
+    let mut rows: Vec<&SlowCall> = ranked[..shown].iter().map(|(_, call)| *call).collect();
+    rows.sort_by_key(|call| std::cmp::Reverse(call.wall_ns));
+    out.push_str(&format!(
+        "\n{}\n",
+        pen.paint(Style::Bold, "Slow calls, the slowest of each kind")
+    ));
+    for call in rows {
+        let mut head = format!(
+            "{} {}",
+            pen.time(call.wall_ns),
+            pen.paint(Style::Label, &call_name(&call.call, call.abi))
+        );
+        let what = object(call);
+        if !what.is_empty() {
+            head.push_str(&format!(" {what}"));
+        }
+        if call.retval < 0 && call.retval >= -4095 {
+            head.push_str(&format!(", failed ({})", call.retval));
+        }
+        head.push_str(&format!(
+            " by {} ({}), at {}",
+            printable(&call.comm),
+            call.tid,
+            pen.time(call.start_ns)
+        ));
+        let mut parts = vec![format!("on CPU {}", pen.time(call.cpu_ns))];
+        if call.runq_ns > 0 {
+            parts.push(format!("run queue {}", pen.time(call.runq_ns)));
+        }
+        if call.major_faults > 0 {
+            parts.push(format!("major faults {}", call.major_faults));
+        }
+        if call.blocked_ns.saturating_mul(20) < call.wall_ns || call.runq_ns > call.blocked_ns {
+            head.push_str(&format!(": {}", parts.join(", ")));
+        }
+        let width = options.width.map(|w| w.saturating_sub(INDENT));
+        out.push_str(&format!("  {}\n", wrapped(&head, width, "      ")));
+        let stack = call.stack.and_then(|stack| report.stacks.get(stack));
+        if let Some(frame) = stack.and_then(|s| s.frames.get(s.site_frame)) {
+            let from = format!("from {}", printable(&crate::frame_text(frame)));
+            out.push_str(&format!("    {}\n", wrapped(&from, width, "        ")));
+        }
+        for line in sleep_lines(call, report, pen) {
+            out.push_str(&format!("    {}\n", wrapped(&line, width, "        ")));
+        }
+    }
+    let more = report.slow_calls.len() - shown;
+    if more > 0 {
+        let calls = if more == 1 { "call" } else { "calls" };
+        out.push_str(&format!(
+            "  ({} more {calls}; --top N shows more)\n",
+            count_text(more as u64)
+        ));
+    }
+}
+
+fn call_site_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.call_sites.is_empty() {
+        return;
+    }
+    out.push_str(&format!("\n{}\n", pen.paint(Style::Bold, "Who called")));
+    let shown = options
+        .top
+        .unwrap_or(CALL_SITES_SHOWN)
+        .min(report.call_sites.len());
+    let rows = &report.call_sites[..shown];
+    let column = |f: &dyn Fn(&CallSiteRow) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let mut columns = vec![
+        Column::new("CALL", 0, column(&|r| r.call.clone()))
+            .left()
+            .style(Style::Label),
+        Column::new("COUNT", 0, column(&|r| count_cell(r.count))),
+        Column::new("ERRORS", 3, column(&|r| count_cell(r.errors))).optional(),
+        Column::new("TOTAL", 0, column(&|r| pen.cell(r.wall_ns))),
+        Column::new("MEAN", 2, column(&|r| pen.cell(r.mean_ns))),
+        Column::new("MAX", 1, column(&|r| pen.cell(r.max_ns))),
+    ];
+    if report.measured.blocked {
+        columns.push(Column::new(
+            "BLOCKED",
+            0,
+            column(&|r| pen.cell_opt(r.blocked_ns)),
+        ));
+    }
+    columns.push(Column::new("CALL SITE", 0, column(&|r| printable(&r.place))).left());
+    table(out, columns, &[], pen, options.width);
+    let more = report.call_sites.len() - shown;
+    if more > 0 {
+        out.push_str(&format!(
+            "  ({more} more call {}; --top N shows more)\n",
+            if more == 1 { "site" } else { "sites" }
+        ));
+    }
+}
+
+fn trend_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.trends.is_empty() {
+        return;
+    }
+    let title = "What changed as the run went on";
+    out.push_str(&format!("\n{}\n", pen.paint(Style::Bold, title)));
+    let shown = options.top.unwrap_or(usize::MAX).min(report.trends.len());
+    for trend in &report.trends[..shown] {
+        let text = pen.plain(&printable(&trend.text));
+        let width = options.width.map(|w| w.saturating_sub(INDENT));
+        out.push_str(&format!("  {}\n", wrapped(&text, width, "    ")));
+    }
+    let more = report.trends.len() - shown;
+    if more > 0 {
+        let calls = if more == 1 { "call" } else { "calls" };
+        out.push_str(&format!("  ({more} more {calls})\n"));
+    }
+}
+
+fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.open_calls.is_empty() {
+        return;
+    }
+    out.push_str(&format!(
+        "\n{}\n",
+        pen.paint(Style::Bold, "Still in a call (not counted above)")
+    ));
+    let shown = options
+        .top
+        .unwrap_or(usize::MAX)
+        .min(report.open_calls.len());
+    let rows = &report.open_calls[..shown];
+    let column = |f: &dyn Fn(&OpenCall) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let at_least = |ns: u64| if ns == 0 { "-".into() } else { pen.time(ns) };
+    let columns = vec![
+        Column::new("CALL", 0, column(&|r| r.call.clone()))
+            .left()
+            .style(Style::Label),
+        Column::new("FOR AT LEAST", 0, column(&|r| at_least(r.at_least_ns))),
+        Column::new("THREAD", 1, column(&|r| r.tid.to_string())),
+        Column::new("PROCESS", 2, column(&|r| r.pid.to_string())),
+        Column::new("NAME", 0, column(&|r| printable(&r.comm))).left(),
+    ];
+    table(out, columns, &[], pen, options.width);
+    let more = report.open_calls.len() - shown;
+    if more > 0 {
+        out.push_str(&format!(
+            "  ({more} more {})\n",
+            if more == 1 { "thread" } else { "threads" }
+        ));
+    }
+}
+
+/// Breaks at spaces; lines after the first are indented.
+fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String {
+    let width = width.unwrap_or(100).max(40);
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if column > 0 && column + 1 + len > width {
+            out.push('\n');
+            out.push_str(indent);
+            column = indent.chars().count();
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += len;
+    }
+    out
+}
+
+fn notes(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if report.notes.is_empty() {
+        return;
+    }
+    out.push('\n');
+    for note in &report.notes {
+        let text = format!("note: {}", pen.plain(&note.text));
+        out.push_str(&wrapped(&text, options.width, "      "));
+        out.push('\n');
+    }
+}
+
+/// The whole report for people.
+pub fn render_text(report: &Report, options: &TextOptions) -> String {
+    let pen = Pen {
+        color: options.color,
+        ascii: options.ascii,
+    };
+    let mut out = String::new();
+    headline(&mut out, report, &pen, options.width);
+    call_table(&mut out, report, &pen, options);
+    blocking_table(&mut out, report, &pen, options);
+    culprit_table(&mut out, report, &pen, options);
+    call_site_table(&mut out, report, &pen, options);
+    slow_call_lines(&mut out, report, &pen, options);
+    trend_lines(&mut out, report, &pen, options);
+    open_call_table(&mut out, report, &pen, options);
+    if let Some(trace) = &report.trace {
+        crate::trace::section(&mut out, trace, options);
+    }
+    notes(&mut out, report, &pen, options);
+    out
+}

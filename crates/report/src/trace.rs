@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which kernel functions did the calls run through? The part of a report that
+//! a call trace makes, and how it is printed.
+
+use crate::text::TextOptions;
+use crate::units::{count_text, duration_text};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// What a call trace found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceReport {
+    /// How it was taken: "kprobe.session", "kprobe.multi", "fentry/fexit", "tracepoints".
+    pub way: String,
+    /// Made of static tracepoints, not of functions.
+    pub coarse: bool,
+    /// Functions (tracepoints) that were traced, and ones that could not be.
+    pub functions_traced: u32,
+    pub functions_refused: u32,
+    /// Why some could not be, and what else must be known; may be empty.
+    pub text: String,
+    /// Calls that were traced.
+    pub calls: u64,
+    /// Entries that found no room in the trace of their call; in the sums they are.
+    pub entries_dropped: u64,
+    /// Threads that found no buffer: their calls are missing.
+    pub threads_untraced: u64,
+    /// Entries and returns that the kernel did not deliver (of all processes).
+    pub missed: u64,
+    /// Returns without an entry, and entries whose return never came.
+    pub unmatched: u64,
+    /// The slowest call of each system call, slowest first.
+    pub slowest: Vec<TracedCall>,
+    /// Sums over all calls, largest self time first.
+    pub functions: Vec<TraceFunction>,
+}
+
+/// One call with its functions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedCall {
+    pub call: String,
+    pub abi: u32,
+    pub pid: u32,
+    pub tid: u32,
+    pub wall_ns: u64,
+    pub retval: i64,
+    /// It never returned.
+    pub unfinished: bool,
+    pub dropped: u32,
+    /// In the order in which the functions were entered.
+    pub entries: Vec<TraceEntry>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceEntry {
+    pub function: String,
+    /// Traced functions above it.
+    pub depth: u32,
+    /// Since the call began.
+    pub start_ns: u64,
+    /// null: a tracepoint, or the function had not returned.
+    pub total_ns: Option<u64>,
+    /// Of it outside of traced functions that it called.
+    pub self_ns: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceFunction {
+    pub function: String,
+    pub calls: u64,
+    /// Recursion counts once.
+    pub total_ns: u64,
+    pub self_ns: u64,
+    pub max_ns: u64,
+}
+
+/// Trees that are printed, and lines of each; JSON has them all.
+const TREES: usize = 4;
+const LINES: usize = 40;
+const FUNCTIONS: usize = 20;
+
+/// Indices of the entries worth a line: the longest, and whoever called them.
+fn worth(call: &TracedCall) -> Vec<usize> {
+    if call.entries.len() <= LINES {
+        return (0..call.entries.len()).collect();
+    }
+    let mut order: Vec<usize> = (0..call.entries.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(call.entries[i].total_ns.unwrap_or(0)));
+    // Who called is at least as long, so it comes first, but for equals.
+    let mut keep: Vec<usize> = order.into_iter().take(LINES).collect();
+    keep.sort_unstable();
+    keep
+}
+
+fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) -> String) {
+    let time = |ns| duration_text(ns, ascii);
+    let mut head = format!("{} {}", call.call, time(call.wall_ns));
+    if call.abi == 32 {
+        head.push_str(" (32-bit)");
+    }
+    let _ = write!(out, "\nslowest {}, pid {}", bold(&head), call.pid);
+    if call.tid != call.pid {
+        let _ = write!(out, " tid {}", call.tid);
+    }
+    if call.unfinished {
+        out.push_str(", never returned");
+    } else {
+        let _ = write!(out, ", result {}", call.retval);
+    }
+    out.push('\n');
+    let lines = worth(call);
+    let _ = writeln!(
+        out,
+        "  {:>9}  {:>9}  {:>9}  FUNCTION",
+        "START", "TIME", "SELF"
+    );
+    for &i in &lines {
+        let e = &call.entries[i];
+        let cell = |ns: Option<u64>| ns.map_or_else(|| "-".into(), time);
+        let _ = writeln!(
+            out,
+            "  {:>9}  {:>9}  {:>9}  {:indent$}{}",
+            time(e.start_ns),
+            cell(e.total_ns),
+            cell(e.self_ns),
+            "",
+            e.function,
+            indent = 2 * e.depth as usize
+        );
+    }
+    let shorter = call.entries.len() - lines.len();
+    if shorter > 0 {
+        let _ = writeln!(
+            out,
+            "  and {} shorter ones between them (JSON has all)",
+            count_text(shorter as u64)
+        );
+    }
+    if call.dropped > 0 {
+        let _ = writeln!(
+            out,
+            "  and {} more that found no room: a larger --trace-max keeps them",
+            count_text(u64::from(call.dropped))
+        );
+    }
+}
+
+/// The section of the text report.
+pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptions) {
+    let bold = |text: &str| {
+        if options.color {
+            format!("\x1b[1m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    };
+    let time = |ns| duration_text(ns, options.ascii);
+    let what = if trace.coarse {
+        "tracepoints"
+    } else {
+        "functions"
+    };
+    let _ = writeln!(
+        out,
+        "\n{}: {} calls through {} kernel {what}, by {}{}",
+        bold("call trace"),
+        count_text(trace.calls),
+        count_text(u64::from(trace.functions_traced)),
+        trace.way,
+        if trace.coarse {
+            " (coarse: functions cannot be traced here)"
+        } else {
+            ""
+        }
+    );
+    for call in trace.slowest.iter().take(options.top.unwrap_or(TREES)) {
+        tree(out, call, options.ascii, &bold);
+    }
+    let more: Vec<&str> = trace
+        .slowest
+        .iter()
+        .skip(options.top.unwrap_or(TREES))
+        .map(|c| c.call.as_str())
+        .collect();
+    if !more.is_empty() {
+        let shown = more.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+        let rest = more.len().saturating_sub(8);
+        let rest = if rest > 0 {
+            format!(" and {rest} more")
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "\ntraces of {shown}{rest} are in the JSON report; --trace-call CALL prints the ones that matter"
+        );
+    }
+    if !trace.functions.is_empty() {
+        let rows: Vec<&TraceFunction> = trace
+            .functions
+            .iter()
+            .take(options.top.unwrap_or(FUNCTIONS))
+            .collect();
+        let _ = writeln!(out, "\n{} over all traced calls, by self time", bold(what));
+        if trace.coarse && rows.iter().all(|f| f.total_ns == 0) {
+            let _ = writeln!(out, "  {:>9}  TRACEPOINT", "PASSED");
+            for f in rows {
+                let _ = writeln!(out, "  {:>9}  {}", count_text(f.calls), f.function);
+            }
+        } else {
+            let _ = writeln!(
+                out,
+                "  {:>9}  {:>9}  {:>9}  {:>9}  FUNCTION",
+                "CALLS", "TOTAL", "SELF", "MAX"
+            );
+            for f in rows {
+                let cell = |ns: u64| if ns == 0 { "-".into() } else { time(ns) };
+                let _ = writeln!(
+                    out,
+                    "  {:>9}  {:>9}  {:>9}  {:>9}  {}",
+                    count_text(f.calls),
+                    cell(f.total_ns),
+                    cell(f.self_ns),
+                    cell(f.max_ns),
+                    f.function
+                );
+            }
+        }
+        let rest = trace
+            .functions
+            .len()
+            .saturating_sub(options.top.unwrap_or(FUNCTIONS));
+        if rest > 0 {
+            let _ = writeln!(out, "  and {} more (JSON has all)", count_text(rest as u64));
+        }
+    }
+    let mut remarks = vec![];
+    if trace.missed > 0 {
+        remarks.push(format!(
+            "the kernel did not deliver {} entries or returns, of all processes together",
+            count_text(trace.missed)
+        ));
+    }
+    if trace.unmatched > 0 {
+        remarks.push(format!(
+            "{} returns and entries found no partner: those times are incomplete",
+            count_text(trace.unmatched)
+        ));
+    }
+    if trace.threads_untraced > 0 {
+        remarks.push(format!(
+            "{} threads were not traced: too many at one time",
+            count_text(trace.threads_untraced)
+        ));
+    }
+    if !trace.text.is_empty() {
+        remarks.push(trace.text.clone());
+    }
+    if !remarks.is_empty() {
+        out.push('\n');
+    }
+    for remark in remarks {
+        let _ = writeln!(out, "trace note: {remark}");
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What did the interposers of a run count, all together?
+//!
+//! Every number here was written by a watched program's own memory, so sums
+//! saturate, call numbers are bounded, and nothing is used as an index.
+
+use crate::assemble::Sum;
+use debox_abi::{DEBOX_NR_COMPAT, DEBOX_NR_UNKNOWN, debox_wrap_row};
+use std::collections::BTreeMap;
+
+/// Most (process, call, call site) rows kept apart: the interposer holds 256
+/// per thread, but a fork storm has no end.
+const CALL_SITES_MAX: usize = 16384;
+
+/// One process that sent its counters.
+#[derive(Clone, Debug)]
+pub struct WrapProcess {
+    pub pid: u32,
+    /// The broker gave it slots, so blocked time and the rest were measured.
+    pub measured: bool,
+    /// Why not.
+    pub why: String,
+    pub threads_lost: u64,
+    /// It forbade itself what counting needs, at some time.
+    pub restricted: bool,
+}
+
+/// The counters of all processes, folded by call and by call site.
+#[derive(Default)]
+pub struct WrapCounts {
+    pub(crate) by_nr: BTreeMap<u32, Sum>,
+    pub(crate) by_site: BTreeMap<(usize, u32, u64), Sum>,
+    pub(crate) processes: Vec<WrapProcess>,
+    pub(crate) dropped: u64,
+    pub(crate) dropped_ns: u64,
+    pub(crate) stale: u64,
+    pub(crate) sites_merged: u64,
+    pub(crate) refused: Vec<String>,
+}
+
+impl WrapCounts {
+    /// Registers a process; its rows are added under the returned number.
+    pub fn process_add(&mut self, process: WrapProcess) -> usize {
+        self.processes.push(process);
+        self.processes.len() - 1
+    }
+
+    /// The head of one stripe: what that stripe had to leave out.
+    pub fn stripe_add(&mut self, dropped: u64, dropped_ns: u64, stale: u64) {
+        self.dropped = self.dropped.saturating_add(dropped);
+        self.dropped_ns = self.dropped_ns.saturating_add(dropped_ns);
+        self.stale = self.stale.saturating_add(stale);
+    }
+
+    /// A collection that could not be believed, with the reason for people.
+    pub fn refused_add(&mut self, why: String) {
+        self.refused.push(why);
+    }
+
+    pub fn row_add(&mut self, process: usize, row: &debox_wrap_row) {
+        let Some(nr) = row.nr() else { return };
+        let nr = if nr < DEBOX_NR_COMPAT {
+            nr
+        } else {
+            DEBOX_NR_UNKNOWN
+        };
+        let measured = self.processes.get(process).is_some_and(|p| p.measured);
+        self.by_nr.entry(nr).or_default().add_wrap(row, measured);
+        let key = (process, nr, row.call_site);
+        if self.by_site.contains_key(&key) || self.by_site.len() < CALL_SITES_MAX {
+            self.by_site.entry(key).or_default().add_wrap(row, measured);
+        } else {
+            self.sites_merged = self.sites_merged.saturating_add(row.count);
+        }
+    }
+
+    pub fn processes(&self) -> &[WrapProcess] {
+        &self.processes
+    }
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does the library gain on this machine: the goals, and the paper's
+//! Figures 1, 3 and 9?
+
+use crate::measure::{Measured, Plan, Variant, median, ratio, run as measure};
+use crate::serve::Backend;
+use crate::servers::{self, Program};
+use crate::svg::{Curve, Figure};
+use crate::{Error, library_find};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+const LIGHTTPD_POLL: Program = Program::Lighttpd("poll");
+const LIGHTTPD_EPOLL: Program = Program::Lighttpd("linux-sysepoll");
+
+struct Bench<'a> {
+    library: &'a Path,
+    turns: usize,
+    turn: Duration,
+    realtime: bool,
+    /// Connections that one process may have.
+    most: usize,
+    text: String,
+}
+
+fn variant(name: &str, program: Program, library: bool, idle: usize) -> Variant {
+    Variant {
+        name: name.into(),
+        program,
+        library,
+        idle,
+    }
+}
+
+impl Bench<'_> {
+    fn say(&mut self, line: &str) {
+        let _ = writeln!(io::stderr(), "{line}");
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn plan(&self, hot: usize) -> Plan {
+        Plan {
+            hot,
+            keep_alive: true,
+            bytes: 1259,
+            rate: None,
+            realtime: self.realtime,
+            turns: self.turns,
+            turn: self.turn,
+        }
+    }
+
+    fn measure(&self, variants: &[Variant], plan: &Plan) -> Result<Vec<Measured>, Error> {
+        let measured =
+            measure(variants, plan, self.library).map_err(Error::system("measuring servers"))?;
+        for (variant, m) in variants.iter().zip(&measured) {
+            if m.wrong + m.stalled > 0 {
+                eprintln!(
+                    "debox select: {}: {} wrong and {} late answers",
+                    variant.name, m.wrong, m.stalled
+                );
+            }
+        }
+        Ok(measured)
+    }
+
+    /// One row: `a` as a part of `b`, by requests per second and by CPU time
+    /// per request.
+    fn row(
+        &mut self,
+        name: &str,
+        goal: &str,
+        a: &Measured,
+        b: &Measured,
+        native: Option<&Measured>,
+    ) {
+        let line = format!(
+            "  {name:<58} {goal:>9} {:>9} {:>11} {:>9} {:>15}",
+            format!("{:.0} %", 100.0 * ratio(&a.per_second, &b.per_second)),
+            format!("x {:.3}", ratio(&a.cpu_us, &b.cpu_us)),
+            format!("{:.2} us", median(&a.cpu_us)),
+            native.map_or("-".into(), |n| format!(
+                "{:.0} %, x {:.2}",
+                100.0 * ratio(&n.per_second, &b.per_second),
+                ratio(&n.cpu_us, &b.cpu_us)
+            )),
+        );
+        self.say(&line);
+    }
+
+    fn goals(&mut self) -> Result<(), Error> {
+        self.say("\nServers, CPU 0; clients, CPU 1; medians of turns. RATE and CPU/REQUEST are");
+        self.say("ratios within one turn, so the machine's speed cancels out.\n");
+        self.say(&format!(
+            "  {:<58} {:>9} {:>9} {:>11} {:>9} {:>15}",
+            "", "GOAL", "RATE", "CPU/REQ", "CPU", "NATIVE"
+        ));
+        let lighttpd = servers::installed(LIGHTTPD_POLL);
+        let (poll, epoll, name) = if lighttpd {
+            (LIGHTTPD_POLL, LIGHTTPD_EPOLL, "lighttpd")
+        } else {
+            (
+                Program::Plain(Backend::Poll),
+                Program::Plain(Backend::Epoll),
+                "plain poll server",
+            )
+        };
+        let select = Program::Plain(Backend::Select);
+
+        for (what, program, hot) in [(name, poll, 10), ("plain select server", select, 50)] {
+            let m = self.measure(
+                &[
+                    variant("with", program, true, 0),
+                    variant("without", program, false, 0),
+                ],
+                &self.plan(hot),
+            )?;
+            self.row(
+                &format!("{what}, no idle, {hot} hot, of the same without"),
+                "CPU 1.03",
+                &m[0],
+                &m[1],
+                None,
+            );
+        }
+        let m = self.measure(
+            &[
+                variant("950 idle, with", select, true, 950),
+                variant("0 idle", select, false, 0),
+                variant("950 idle", select, false, 950),
+            ],
+            &self.plan(10),
+        )?;
+        self.row(
+            "plain select server, 950 idle, of its own at 0 idle",
+            "92 %",
+            &m[0],
+            &m[1],
+            Some(&m[2]),
+        );
+        if servers::installed(Program::Webfs) {
+            let plan = Plan {
+                keep_alive: true,
+                ..self.plan(10)
+            };
+            let m = self.measure(
+                &[
+                    variant("webfs 950 idle, with", Program::Webfs, true, 950),
+                    variant("webfs 0 idle", Program::Webfs, false, 0),
+                    variant("webfs 950 idle", Program::Webfs, false, 950),
+                ],
+                &plan,
+            )?;
+            self.row(
+                "webfs (select), 950 idle, of its own at 0 idle",
+                "-",
+                &m[0],
+                &m[1],
+                Some(&m[2]),
+            );
+        }
+        for (idle, hot, goal) in [
+            (2000, 10, "97 %"),
+            (5000, 10, "90 %"),
+            (9900, 10, "80 %"),
+            (9900, 50, "98 %"),
+        ] {
+            if idle + 100 > self.most {
+                self.say(&format!(
+                    "  {name}, {idle} idle: not measured, a process may have {} descriptors here",
+                    self.most
+                ));
+                continue;
+            }
+            let m = self.measure(
+                &[
+                    variant("poll, with", poll, true, idle),
+                    variant("epoll", epoll, false, idle),
+                    variant("poll", poll, false, idle),
+                ],
+                &self.plan(hot),
+            )?;
+            self.row(
+                &format!("{name}, {idle} idle, {hot} hot, of native epoll"),
+                goal,
+                &m[0],
+                &m[1],
+                Some(&m[2]),
+            );
+        }
+        if servers::installed(Program::Haproxy(&[])) {
+            let m = self.measure(
+                &[
+                    variant("haproxy poll, with", Program::Haproxy(&["-de"]), true, 2000),
+                    variant("haproxy epoll", Program::Haproxy(&[]), false, 2000),
+                    variant("haproxy poll", Program::Haproxy(&["-de"]), false, 2000),
+                ],
+                &self.plan(10),
+            )?;
+            self.row(
+                "haproxy (noepoll), 2000 idle, 10 hot, of native epoll",
+                "-",
+                &m[0],
+                &m[1],
+                Some(&m[2]),
+            );
+        }
+        let mut plan = self.plan(10);
+        plan.keep_alive = false;
+        let m = self.measure(
+            &[
+                variant("poll, with", poll, true, 2000),
+                variant("epoll", epoll, false, 2000),
+                variant("poll", poll, false, 2000),
+            ],
+            &plan,
+        )?;
+        self.row(
+            &format!("{name}, 2000 idle, a connection per request, of epoll"),
+            "CPU 1.15",
+            &m[0],
+            &m[1],
+            Some(&m[2]),
+        );
+        Ok(())
+    }
+
+    fn write(&self, to: &Path, name: &str, figure: &Figure) -> Result<(), Error> {
+        std::fs::write(to.join(name), figure.svg()).map_err(Error::system("writing a figure"))
+    }
+
+    /// Figures 9 and 1: throughput, and the part of the CPU that waiting takes,
+    /// against the number of idle connections.
+    fn figures_idle(&mut self, to: &Path) -> Result<(), Error> {
+        let (poll, epoll) = if servers::installed(LIGHTTPD_POLL) {
+            (LIGHTTPD_POLL, LIGHTTPD_EPOLL)
+        } else {
+            (
+                Program::Plain(Backend::Poll),
+                Program::Plain(Backend::Epoll),
+            )
+        };
+        let idles: Vec<usize> = [0, 250, 500, 1000, 2000, 5000, 9900]
+            .into_iter()
+            .filter(|idle| idle + 100 < self.most)
+            .collect();
+        let names = ["poll, the kernel's", "poll, with DeBox", "epoll"];
+        let mut rates: [Vec<(f64, f64)>; 3] = Default::default();
+        let mut parts: [Vec<(f64, f64)>; 6] = Default::default();
+        self.say("\nThroughput and CPU per request against idle connections (Figures 9 and 1)\n");
+        self.say(&format!(
+            "  {:>6} {:>4}   {:>26} {:>26} {:>26}",
+            "IDLE", "HOT", names[0], names[1], names[2]
+        ));
+        for (h, hot) in [10, 50].into_iter().enumerate() {
+            let mut base = [f64::NAN; 3];
+            for &idle in &idles {
+                let m = self.measure(
+                    &[
+                        variant(names[0], poll, false, idle),
+                        variant(names[1], poll, true, idle),
+                        variant(names[2], epoll, false, idle),
+                    ],
+                    &self.plan(hot),
+                )?;
+                let mut line = format!("  {idle:>6} {hot:>4}   ");
+                for v in 0..3 {
+                    let (rate, cpu) = (median(&m[v].per_second), median(&m[v].cpu_us));
+                    line.push_str(&format!(
+                        "{:>27}",
+                        format!("{:.0} /s {:>8.2} us", rate, cpu)
+                    ));
+                    if h == 0 {
+                        rates[v].push((idle as f64, rate));
+                    }
+                    if idle == 0 {
+                        base[v] = cpu;
+                    }
+                    let part = (100.0 * (1.0 - base[2] / cpu)).max(0.0);
+                    if idle == 0 && v < 2 {
+                        continue;
+                    }
+                    parts[v * 2 + h].push((idle as f64, part));
+                }
+                // epoll's base is known only after its own turn.
+                if idle == 0 {
+                    for v in 0..2 {
+                        let part = (100.0 * (1.0 - base[2] / base[v])).max(0.0);
+                        parts[v * 2 + h].push((0.0, part));
+                    }
+                }
+                self.say(&line);
+            }
+        }
+        let curves = rates
+            .into_iter()
+            .enumerate()
+            .map(|(v, points)| Curve {
+                name: names[v].into(),
+                points,
+                style: v,
+            })
+            .collect();
+        self.write(
+            to,
+            "figure9.svg",
+            &Figure {
+                title: "Throughput against idle connections, 10 hot (Figure 9)".into(),
+                x: "idle connections".into(),
+                y: "requests per second".into(),
+                curves,
+            },
+        )?;
+        let curves = parts
+            .into_iter()
+            .enumerate()
+            .map(|(i, points)| Curve {
+                name: format!("{}, {} hot", names[i / 2], [10, 50][i % 2]),
+                points,
+                style: i / 2 + 3 * (i % 2),
+            })
+            .collect();
+        self.write(
+            to,
+            "figure1.svg",
+            &Figure {
+                title: "CPU time that idle connections cost (Figure 1)".into(),
+                x: "idle connections".into(),
+                y: "% of the server's CPU time".into(),
+                curves,
+            },
+        )
+    }
+
+    /// Figure 3: answering time against the rate of requests, with and without
+    /// idle connections.
+    fn figure_rate(&mut self, to: &Path) -> Result<(), Error> {
+        let (poll, epoll) = if servers::installed(LIGHTTPD_POLL) {
+            (LIGHTTPD_POLL, LIGHTTPD_EPOLL)
+        } else {
+            (
+                Program::Plain(Backend::Poll),
+                Program::Plain(Backend::Epoll),
+            )
+        };
+        let idle = 2000.min(self.most.saturating_sub(200));
+        let variants = [
+            variant(&format!("poll, {idle} idle"), poll, false, idle),
+            variant(&format!("poll with DeBox, {idle} idle"), poll, true, idle),
+            variant(&format!("epoll, {idle} idle"), epoll, false, idle),
+            variant("poll, no idle", poll, false, 0),
+        ];
+        let styles = [0, 1, 2, 3];
+        let mut curves: Vec<Curve> = variants
+            .iter()
+            .zip(styles)
+            .map(|(v, style)| Curve {
+                name: v.name.clone(),
+                points: Vec::new(),
+                style,
+            })
+            .collect();
+        self.say("\nMean answering time in us against the rate asked for (Figure 3); - beyond what it does\n");
+        self.say(&format!(
+            "  {:>8} {}",
+            "RATE",
+            variants
+                .iter()
+                .map(|v| format!("{:>28}", v.name))
+                .collect::<String>()
+        ));
+        for rate in [
+            1000.0, 2000.0, 4000.0, 6000.0, 8000.0, 12000.0, 16000.0, 24000.0, 32000.0, 40000.0,
+        ] {
+            let mut plan = self.plan(50);
+            plan.rate = Some(rate);
+            let m = self.measure(&variants, &plan)?;
+            let mut line = format!("  {rate:>8.0} ");
+            for (curve, m) in curves.iter_mut().zip(&m) {
+                let done = median(&m.per_second);
+                let latency = median(&m.median_latency_us);
+                if done >= 0.95 * rate {
+                    curve.points.push((rate, latency));
+                    line.push_str(&format!("{latency:>28.0}"));
+                } else {
+                    line.push_str(&format!("{:>28}", "-"));
+                }
+            }
+            self.say(&line);
+        }
+        self.write(
+            to,
+            "figure3.svg",
+            &Figure {
+                title: "Answering time against the rate of requests (Figure 3)".into(),
+                x: "requests per second".into(),
+                y: "median answering time, us".into(),
+                curves,
+            },
+        )
+    }
+}
+
+/// Measures, prints the tables on standard error, and writes figures and tables
+/// (`select.txt`, `figure1.svg`, `figure3.svg`, `figure9.svg`) into `output`.
+pub fn run(quick: bool, realtime: bool, output: Option<&Path>) -> Result<i32, Error> {
+    let library = library_find()?;
+    let most = servers::descriptors_allow(20_000);
+    let output = output.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(output).map_err(Error::system("making the directory"))?;
+    let mut bench = Bench {
+        library: &library,
+        realtime,
+        turns: if quick { 3 } else { 9 },
+        turn: Duration::from_millis(if quick { 150 } else { 400 }),
+        // lighttpd wants two descriptors for each connection.
+        most: most / 2,
+        text: String::new(),
+    };
+    bench.goals()?;
+    bench.figures_idle(output)?;
+    bench.figure_rate(output)?;
+    std::fs::write(output.join("select.txt"), &bench.text)
+        .map_err(Error::system("writing the table"))?;
+    eprintln!("\nFigures 1, 3 and 9 and this table: {}", output.display());
+    Ok(0)
+}

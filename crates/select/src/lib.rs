@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does a program get a scalable select and poll without being changed?
+//!
+//! `debox select -- CMD` runs CMD with libdebox-select.so preloaded (the
+//! library itself is C, in select/), says so when that cannot work, shows what
+//! the library did, and compares runs with and without it. `debox bench select`
+//! measures it with web servers.
+
+mod agent;
+pub mod bench;
+mod compare;
+pub mod load;
+pub mod measure;
+mod program;
+pub mod serve;
+pub mod servers;
+pub mod statistics;
+mod svg;
+
+use program::Obstacle;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const LIBRARY: &str = "libdebox-select.so";
+const LIBRARY_ENV: &str = "DEBOX_SELECT_LIBRARY";
+const OPTIONS_ENV: &str = "DEBOX_SELECT";
+
+/// Run a command with a scalable select() and poll()
+///
+/// The command's select, pselect, poll and ppoll answer as before, but what
+/// they cost follows the number of descriptors that changed, not the number
+/// that are open. The program is not changed; it must be dynamically linked
+/// with the GNU C library.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox select -- lighttpd -D -f lighttpd.conf
+  debox select --stats -- ./server
+  debox select --compare -- ./load-test.sh
+  debox select --compare --for 10 -- ./server
+
+Environment of the command:
+  DEBOX_SELECT   options, separated by commas: stats (print what the library did
+                 when a process ends), off, threshold=N, recheck=MILLISECONDS
+Environment of debox:
+  DEBOX_SELECT_LIBRARY   libdebox-select.so, if it is elsewhere")]
+pub struct Args {
+    /// When the command has ended, print what the library did in each process
+    #[arg(long, conflicts_with = "compare")]
+    pub stats: bool,
+    /// Run the command twice, without and with the library, and show both side by side
+    #[arg(long)]
+    pub compare: bool,
+    /// With --compare: end each run after so many seconds (SIGTERM), for commands that do not end
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds, requires = "compare")]
+    pub duration: Option<Duration>,
+    /// Leave sets with fewer descriptors to the kernel [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub threshold: Option<u32>,
+    /// Look at a whole set at least so often [default: 100, or longer where that is dear]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600_000))]
+    pub recheck: Option<u32>,
+    /// Measure web servers with idle connections, and draw the figures (see `debox bench select`)
+    #[arg(long, conflicts_with_all = ["compare", "stats"])]
+    pub bench: bool,
+    /// With --bench: fewer and shorter turns
+    #[arg(long, requires = "bench")]
+    pub quick: bool,
+    /// With --bench, as root: servers and clients run before everything else, a quarter of the time;
+    /// for machines that are busy with other things
+    #[arg(long, requires = "bench")]
+    pub realtime: bool,
+    /// With --bench: write the figures as SVG into this directory
+    #[arg(short, long, value_name = "DIRECTORY", requires = "bench")]
+    pub output: Option<PathBuf>,
+    /// Serve pages with this back end: the plain server of the measurements
+    #[arg(long, hide = true, value_enum, requires = "port")]
+    pub serve: Option<serve::Backend>,
+    /// A port of 127.0.0.1, for --serve and --load
+    #[arg(long, hide = true)]
+    pub port: Option<u16>,
+    /// Ask a server: IDLE,HOT,SECONDS
+    #[arg(long, hide = true, value_delimiter = ',', requires = "port")]
+    pub load: Vec<u32>,
+    /// Serve the process that measures
+    #[arg(long, hide = true, requires = "load")]
+    pub agent: bool,
+    /// With --load: the page
+    #[arg(long, hide = true, default_value = "/1259")]
+    pub path: String,
+    /// With --load: requests per second
+    #[arg(long, hide = true)]
+    pub rate: Option<f64>,
+    /// With --load: a new connection for each request
+    #[arg(long, hide = true)]
+    pub close: bool,
+    /// With --load: connections misbehave
+    #[arg(long, hide = true)]
+    pub churn: bool,
+    /// The command and its arguments
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present_any = ["bench", "serve", "load"]
+    )]
+    pub command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
+        Ok(s) if s > 0.0 && s < 1e9 => Ok(Duration::from_secs_f64(s)),
+        _ => Err("a number of seconds, such as 10 or 0.5".into()),
+    }
+}
+
+/// Undoes in a child what debox changed in itself.
+pub type Restore = std::sync::Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{LIBRARY} is in none of: {0}. Install it, or name it in ${LIBRARY_ENV}")]
+    NoLibrary(String),
+    #[error(
+        "{} cannot be preloaded: its path holds a colon or a space. Copy it elsewhere and name it in ${LIBRARY_ENV}", .0.display()
+    )]
+    Unpreloadable(PathBuf),
+    #[error("{command}: command not found")]
+    NotFound { command: String },
+    #[error("{command}: {source}")]
+    NotExecutable { command: String, source: io::Error },
+    #[error("{action}: {source}")]
+    System {
+        action: &'static str,
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { action, source }
+    }
+
+    fn exit_status(&self) -> i32 {
+        match self {
+            Error::NotFound { .. } => 127,
+            Error::NotExecutable { .. } => 126,
+            _ => 125,
+        }
+    }
+
+    fn starting(command: &OsStr, source: io::Error) -> Self {
+        let command = command.to_string_lossy().into_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => Error::NotFound { command },
+            _ => Error::NotExecutable { command, source },
+        }
+    }
+}
+
+/// Where the library can be: named, beside debox, or installed with it.
+pub fn library_find() -> Result<PathBuf, Error> {
+    let mut places = Vec::new();
+    if let Some(named) = std::env::var_os(LIBRARY_ENV) {
+        places.push(PathBuf::from(named));
+    } else if let Ok(exe) = std::env::current_exe()
+        && let Some(directory) = exe.parent()
+    {
+        places.push(directory.join(LIBRARY));
+        if let Some(prefix) = directory.parent() {
+            for lib in [
+                "lib/debox",
+                "lib64/debox",
+                "lib/x86_64-linux-gnu/debox",
+                "lib",
+                "lib64",
+                "lib/x86_64-linux-gnu",
+            ] {
+                places.push(prefix.join(lib).join(LIBRARY));
+            }
+        }
+    }
+    let Some(found) = places.iter().find(|p| p.is_file()) else {
+        let list: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+        return Err(Error::NoLibrary(list.join(", ")));
+    };
+    let path = std::fs::canonicalize(found).map_err(Error::system("finding the library"))?;
+    // The loader splits LD_PRELOAD at both, and there is no quoting.
+    if path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|b| matches!(b, b':' | b' '))
+    {
+        return Err(Error::Unpreloadable(path));
+    }
+    Ok(path)
+}
+
+/// What is put into the command's environment.
+fn environment(args: &Args, library: &Path, more: &str) -> [(&'static str, OsString); 2] {
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    let mut options: Vec<String> = Vec::new();
+    if let Some(given) = std::env::var(OPTIONS_ENV).ok().filter(|v| !v.is_empty()) {
+        options.push(given);
+    }
+    if let Some(n) = args.threshold {
+        options.push(format!("threshold={n}"));
+    }
+    if let Some(ms) = args.recheck {
+        options.push(format!("recheck={ms}"));
+    }
+    if !more.is_empty() {
+        options.push(more.to_owned());
+    }
+    [
+        ("LD_PRELOAD", preload),
+        (OPTIONS_ENV, options.join(",").into()),
+    ]
+}
+
+fn say(text: &str) {
+    eprintln!("debox select: {text}");
+}
+
+/// Says it if the library will not get into the command. The command runs
+/// anyway, as it would without.
+fn warn(command: &OsStr) -> Option<Obstacle> {
+    let path = program::find(command)?;
+    let (program, obstacle) = program::obstacle(&path)?;
+    say(&format!(
+        "{} {}. Its select and poll stay the kernel's; it runs as it would without",
+        program.display(),
+        obstacle.text()
+    ));
+    Some(obstacle)
+}
+
+/// The command, ready to start. `restore` undoes in the child what debox
+/// changed in itself: signals, limits, descriptors.
+fn command(words: &[OsString], restore: &Restore) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    let restore = restore.clone();
+    // SAFETY: restore makes system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            restore();
+            Ok(())
+        })
+    };
+    command
+}
+
+/// Does what the command line says; the exit status. `restore` runs in the
+/// child before the command starts and may make system calls only.
+pub fn run(args: &Args, restore: impl Fn() + Send + Sync + 'static) -> i32 {
+    let restore: &Restore = &(std::sync::Arc::new(restore) as Restore);
+    let result = if let Some(backend) = args.serve {
+        // It ends by a signal, and debox blocks them.
+        restore();
+        serve(args, backend)
+    } else if !args.load.is_empty() {
+        load_print(args)
+    } else if args.bench {
+        bench::run(args.quick, args.realtime, args.output.as_deref())
+    } else if args.compare {
+        compare::run(args, restore)
+    } else if args.stats {
+        run_with_stats(args, restore)
+    } else {
+        run_as(args, restore)
+    };
+    result.unwrap_or_else(|error| {
+        say(&error.to_string());
+        error.exit_status()
+    })
+}
+
+/// Becomes the command.
+fn run_as(args: &Args, restore: &Restore) -> Result<i32, Error> {
+    let library = library_find()?;
+    warn(&args.command[0]);
+    let error = command(&args.command, restore)
+        .envs(environment(args, &library, ""))
+        .exec();
+    Err(Error::starting(&args.command[0], error))
+}
+
+/// As a shell reports how a command ended.
+fn status_of(status: std::process::ExitStatus) -> i32 {
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+fn run_with_stats(args: &Args, restore: &Restore) -> Result<i32, Error> {
+    let library = library_find()?;
+    warn(&args.command[0]);
+    let file =
+        tempfile::NamedTempFile::new().map_err(Error::system("making a file to count in"))?;
+    statistics::create(file.path()).map_err(Error::system("making a file to count in"))?;
+    share(file.path());
+    let mut child = command(&args.command, restore)
+        .envs(environment(
+            args,
+            &library,
+            &format!("file={}", file.path().display()),
+        ))
+        .spawn()
+        .map_err(|e| Error::starting(&args.command[0], e))?;
+    let status = compare::wait(&mut child, None)?;
+    let (list, lost) =
+        statistics::read(file.path()).map_err(Error::system("reading the counts"))?;
+    eprintln!("\ndebox select: what the library did");
+    if list.is_empty() {
+        eprintln!("  nothing: it is in none of the command's processes");
+    }
+    let _ = statistics::print(&list, lost, io::stderr().lock());
+    Ok(status_of(status))
+}
+
+/// Processes that give up their rights count, too.
+fn share(path: &Path) {
+    let _ = std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666));
+}
+
+fn serve(args: &Args, backend: serve::Backend) -> Result<i32, Error> {
+    servers::descriptors_allow(20_000);
+    let port = args.port.unwrap_or(0);
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(Error::system("listening"))?;
+    serve::serve(&listener, backend).map_err(Error::system("serving"))?;
+    Ok(0)
+}
+
+fn load_print(args: &Args) -> Result<i32, Error> {
+    let [idle, hot, seconds] = args.load[..] else {
+        say("--load IDLE,HOT,SECONDS");
+        return Ok(125);
+    };
+    servers::descriptors_allow(20_000);
+    let load = load::Load {
+        server: std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, args.port.unwrap_or(0)),
+        path: args.path.clone(),
+        idle: idle as usize,
+        hot: hot as usize,
+        keep_alive: !args.close,
+        rate: args.rate,
+        churn: args.churn,
+        deadline: Duration::from_secs(5),
+        seed: std::process::id().into(),
+    };
+    if args.agent {
+        return agent::serve(load)
+            .map(|()| 0)
+            .map_err(Error::system("asking the server"));
+    }
+    let o = load::Client::new(load)
+        .and_then(|mut client| client.run(Duration::from_secs(seconds.into())))
+        .map_err(Error::system("asking the server"))?;
+    println!(
+        "{} requests, {:.0} per second, p50 {} us, p99 {} us, longest {} us; {} wrong, {} stalled, {} dropped",
+        o.requests,
+        o.rate(),
+        o.latency_us(0.5),
+        o.latency_us(0.99),
+        o.latency_us(1.0),
+        o.wrong,
+        o.stalled,
+        o.dropped
+    );
+    Ok(i32::from(o.wrong + o.stalled > 0 || o.requests == 0))
+}

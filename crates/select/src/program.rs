@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Can a preloaded library answer the calls of this program, and if not, why?
+
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What keeps the library out, in words for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    Static,
+    Go,
+    SetId,
+    Capabilities,
+    Bits,
+    Machine,
+    Loader(String),
+    Script,
+}
+
+impl Obstacle {
+    /// The rest of a sentence that begins with the program's name.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Static => {
+                "is statically linked: its calls do not go through a shared libc".into()
+            }
+            Self::Go => {
+                "is a Go program: it makes its system calls itself (and waits with epoll)".into()
+            }
+            Self::SetId => {
+                "is set-user-id or set-group-id: the loader preloads nothing into it".into()
+            }
+            Self::Capabilities => {
+                "has file capabilities: the loader preloads nothing into it".into()
+            }
+            Self::Bits => "is a 32-bit program, and libdebox-select.so has 64".into(),
+            Self::Machine => "is a program for another machine".into(),
+            Self::Loader(name) => {
+                format!("is loaded by {name}, not by the GNU C library's loader")
+            }
+            Self::Script => {
+                "is neither an ELF program nor a script that names its interpreter".into()
+            }
+        }
+    }
+}
+
+/// The program file behind a command name, as a shell finds it.
+pub fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
+    std::env::split_paths(&path)
+        .map(|d| d.join(name))
+        .find(|p| p.is_file())
+}
+
+/// The program that really runs (a script's interpreter), and what keeps the
+/// library out of it. None: nothing does, or the file cannot be read.
+pub fn obstacle(path: &Path) -> Option<(PathBuf, Obstacle)> {
+    let mut path = path.to_owned();
+    // The kernel follows interpreters of interpreters up to five deep.
+    for _ in 0..5 {
+        let bytes = read_start(&path)?;
+        if let Some(rest) = bytes.strip_prefix(b"#!") {
+            let line = rest.split(|b| *b == b'\n').next().unwrap_or_default();
+            let mut words = line
+                .split(|b| *b == b' ' || *b == b'\t')
+                .filter(|w| !w.is_empty());
+            let interpreter = PathBuf::from(OsStr::from_bytes(words.next()?));
+            // `#!/usr/bin/env python3`
+            path = match (interpreter.file_name(), words.next()) {
+                (Some(name), Some(argument)) if name == "env" && !argument.starts_with(b"-") => {
+                    find(OsStr::from_bytes(argument))?
+                }
+                _ => interpreter,
+            };
+            continue;
+        }
+        return look(&path).map(|o| (path, o));
+    }
+    None
+}
+
+fn read_start(path: &Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .ok()?
+        .take(4096)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(bytes)
+}
+
+fn look(path: &Path) -> Option<Obstacle> {
+    let meta = std::fs::metadata(path).ok()?;
+    // SAFETY: these only return numbers.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    if (meta.mode() & libc::S_ISUID != 0 && meta.uid() != uid)
+        || (meta.mode() & libc::S_ISGID != 0 && meta.gid() != gid)
+    {
+        return Some(Obstacle::SetId);
+    }
+    if uid != 0 && has_capabilities(path) {
+        return Some(Obstacle::Capabilities);
+    }
+    let data = std::fs::read(path).ok()?;
+    if !data.starts_with(b"\x7fELF") {
+        return Some(Obstacle::Script);
+    }
+    if data.get(4) == Some(&elf::ELFCLASS32) {
+        return Some(Obstacle::Bits);
+    }
+    let data = &*data;
+    let header = elf::FileHeader64::<object::Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    if header.e_machine(endian) != native_machine() {
+        return Some(Obstacle::Machine);
+    }
+    if is_go(header, endian, data) {
+        return Some(Obstacle::Go);
+    }
+    let loader = header
+        .program_headers(endian, data)
+        .ok()?
+        .iter()
+        .find_map(|p| p.interpreter(endian, data).ok().flatten());
+    match loader {
+        None => Some(Obstacle::Static),
+        Some(name) => {
+            let name = String::from_utf8_lossy(name).into_owned();
+            let gnu = Path::new(&name)
+                .file_name()
+                .is_some_and(|n| n.as_bytes().starts_with(b"ld-linux"));
+            (!gnu).then_some(Obstacle::Loader(name))
+        }
+    }
+}
+
+fn native_machine() -> u16 {
+    if cfg!(target_arch = "aarch64") {
+        elf::EM_AARCH64
+    } else {
+        elf::EM_X86_64
+    }
+}
+
+fn is_go(
+    header: &elf::FileHeader64<object::Endianness>,
+    endian: object::Endianness,
+    data: &[u8],
+) -> bool {
+    header.sections(endian, data).is_ok_and(|sections| {
+        sections.section_by_name(endian, b".go.buildinfo").is_some()
+            || sections
+                .section_by_name(endian, b".note.go.buildid")
+                .is_some()
+    })
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: NUL-terminated names; a size of 0 asks for the size only.
+    unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            c"security.capability".as_ptr(),
+            std::ptr::null_mut(),
+            0,
+        ) > 0
+    }
+}

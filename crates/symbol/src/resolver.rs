@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does a kernel stack look like to a person?
+
+use std::collections::HashMap;
+
+use crate::kernel::{Frame, KernelSymbols, SymbolError};
+use crate::rules::{LABEL_LEN_MAX, Rules, plain, sleeper};
+
+/// What a frame is called that lies in no known function, for instance in a
+/// BPF program that is gone. Never its address: that is the kernel's secret.
+pub const UNKNOWN_FUNCTION: &str = "[unknown]";
+
+/// The caches are emptied when they get this large: a broker that runs for
+/// months sees modules and BPF programs come and go.
+const CACHE_MAX: usize = 1 << 15;
+
+/// A stack, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The resource's name; at most [`LABEL_LEN_MAX`] bytes.
+    pub label: String,
+    /// The function that decided to sleep.
+    pub function: String,
+    /// How far into it, in bytes, the call returns to.
+    pub offset: u32,
+    /// Source file, relative to the kernel's source directory; empty without
+    /// debug information.
+    pub file: String,
+    /// 0 without debug information.
+    pub line: u32,
+    /// Whether a rule gave the label; otherwise it is the function's name.
+    pub labelled: bool,
+    /// The whole stack's functions, innermost first, from `__schedule` on.
+    pub frames: Vec<String>,
+}
+
+/// Turns stacks into sites.
+#[derive(Debug)]
+pub struct Resolver {
+    symbols: KernelSymbols,
+    rules: Rules,
+    frames: HashMap<u64, Frame>,
+    sites: HashMap<Box<[u64]>, Site>,
+}
+
+impl Resolver {
+    pub fn new(symbols: KernelSymbols, rules: Rules) -> Resolver {
+        Resolver {
+            symbols,
+            rules,
+            frames: HashMap::new(),
+            sites: HashMap::new(),
+        }
+    }
+
+    pub fn symbols(&self) -> &KernelSymbols {
+        &self.symbols
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Reads the kernel's symbols again; to be called after BPF programs were
+    /// attached or detached.
+    pub fn reload(&mut self) -> Result<(), SymbolError> {
+        self.symbols.reload()?;
+        self.frames.clear();
+        self.sites.clear();
+        Ok(())
+    }
+
+    /// `stack` is what bpf_get_stackid() gives: return addresses, innermost
+    /// first. Zeros at its end, the padding of a stack map's value, are
+    /// passed over.
+    pub fn resolve(&mut self, stack: &[u64]) -> Site {
+        let len = stack
+            .iter()
+            .rposition(|&address| address != 0)
+            .map_or(0, |last| last + 1);
+        let stack = &stack[..len];
+        if let Some(site) = self.sites.get(stack) {
+            return site.clone();
+        }
+        let site = self.walk(stack);
+        if self.sites.len() >= CACHE_MAX {
+            self.sites.clear();
+        }
+        self.sites.insert(stack.into(), site.clone());
+        site
+    }
+
+    fn walk(&mut self, stack: &[u64]) -> Site {
+        if self.frames.len() >= CACHE_MAX {
+            self.frames.clear();
+        }
+        for &address in stack {
+            self.frames.entry(address).or_insert_with(|| {
+                self.symbols.frame(address).unwrap_or_else(|| Frame {
+                    function: UNKNOWN_FUNCTION.into(),
+                    offset: 0,
+                })
+            });
+        }
+        let frames: Vec<&Frame> = stack.iter().map(|address| &self.frames[address]).collect();
+        let names: Vec<&str> = frames.iter().map(|frame| frame.function.as_str()).collect();
+        let own = sleeper(&names);
+        // A stack that is plumbing to its end still ended somewhere.
+        let site = self.rules.site_frame(&names).or(names.len().checked_sub(1));
+        let Some(site) = site else {
+            return Site {
+                label: "no-stack".into(),
+                function: UNKNOWN_FUNCTION.into(),
+                offset: 0,
+                file: String::new(),
+                line: 0,
+                labelled: false,
+                frames: Vec::new(),
+            };
+        };
+        let (file, line) = self.symbols.location(stack[site]).unwrap_or_default();
+        let (label, labelled) = match self.rules.label(&names) {
+            Some(rule) => (rule.label.clone(), true),
+            None => (fallback(names[site]), false),
+        };
+        Site {
+            label,
+            function: names[site].to_owned(),
+            offset: frames[site].offset,
+            file,
+            line,
+            labelled,
+            frames: names[own].iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+}
+
+/// A label made of a function's name.
+fn fallback(function: &str) -> String {
+    if function == UNKNOWN_FUNCTION {
+        return "unknown".into();
+    }
+    let mut label = plain(function).to_owned();
+    while label.len() > LABEL_LEN_MAX {
+        label.pop();
+    }
+    label
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fallback_labels_fit() {
+        assert_eq!(fallback("pipe_read"), "pipe_read");
+        assert_eq!(
+            fallback("ext4_wait_block_bitmap.isra.0"),
+            "ext4_wait_block_bitmap"
+        );
+        assert_eq!(
+            fallback("a_function_with_a_very_long_name"),
+            "a_function_with_a_very_"
+        );
+        assert_eq!(fallback("ääääääääääääää"), "äääääääääää");
+        assert_eq!(fallback(UNKNOWN_FUNCTION), "unknown");
+    }
+}

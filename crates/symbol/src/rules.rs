@@ -1,0 +1,701 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which resource does a stack wait for, and which of its functions decided
+//! to sleep?
+//!
+//! The answers are data: labels/linux.toml, whose head describes the form. A
+//! user's own rules go before it.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// A label's longest length; with its NUL it fills `struct debox_site`'s label.
+pub const LABEL_LEN_MAX: usize = 23;
+
+const BUILTIN_NAME: &str = "labels/linux.toml";
+const BUILTIN: &str = include_str!("../../../labels/linux.toml");
+const SYSTEM_FILE: &str = "/etc/debox/labels.toml";
+
+/// The scheduler's own function: what lies inside of it is whoever watches,
+/// what lies outside is the sleeper.
+const SWITCH_FUNCTION: &str = "__schedule";
+
+/// Why rules cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RulesError {
+    #[error("label rules {path}: {source}. Make the file readable, or name another one")]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("label rules {file}, line {line}{}: {message}", in_rule(*.rule))]
+    Syntax {
+        file: String,
+        line: usize,
+        rule: usize,
+        message: String,
+    },
+    #[error("label rules {file}, rule {rule} (label \"{label}\"): {problem}")]
+    Rule {
+        file: String,
+        rule: usize,
+        label: String,
+        problem: String,
+    },
+    #[error("label rules {file}, [plumbing]: {problem}")]
+    Plumbing { file: String, problem: String },
+}
+
+fn in_rule(rule: usize) -> String {
+    if rule == 0 {
+        String::new()
+    } else {
+        format!(" (rule {rule})")
+    }
+}
+
+/// One rule; see the head of labels/linux.toml.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    pub label: String,
+    pub why: String,
+    #[serde(default)]
+    pub wait: Vec<String>,
+    #[serde(default)]
+    pub site: Vec<String>,
+    #[serde(default)]
+    pub any: Vec<String>,
+    #[serde(default)]
+    pub not: Vec<String>,
+    /// The file that the rule is from.
+    #[serde(skip)]
+    pub file: String,
+    /// Its place in that file, from 1.
+    #[serde(skip)]
+    pub number: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RulesFile {
+    plumbing: Option<PlumbingTable>,
+    #[serde(default, rename = "rule")]
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlumbingTable {
+    functions: Vec<String>,
+}
+
+/// The rules in the order in which they are tried.
+#[derive(Debug)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    conditions: Vec<Conditions>,
+    patterns: Patterns,
+    plumbing: Vec<usize>,
+}
+
+/// A rule's lists as pattern numbers.
+#[derive(Debug)]
+struct Conditions {
+    wait: Vec<usize>,
+    site: Vec<usize>,
+    any: Vec<usize>,
+    not: Vec<usize>,
+}
+
+impl Rules {
+    /// The rules that come with DeBox, alone.
+    pub fn builtin() -> Rules {
+        Self::from_texts(&[(BUILTIN_NAME.to_owned(), BUILTIN.to_owned())])
+            .expect("the embedded rules are tested")
+    }
+
+    /// All rules, in this order: the files in `extra`, the user's
+    /// ($XDG_CONFIG_HOME/debox/labels.toml, else ~/.config), the system's
+    /// (/etc/debox/labels.toml), and those that come with DeBox. The files in
+    /// `extra` must exist, the others may be missing.
+    pub fn load(extra: &[PathBuf]) -> Result<Rules, RulesError> {
+        let user = user_file(env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"));
+        Self::load_from(
+            extra,
+            user.iter()
+                .map(PathBuf::as_path)
+                .chain([Path::new(SYSTEM_FILE)]),
+        )
+    }
+
+    fn load_from<'a>(
+        extra: &[PathBuf],
+        optional: impl Iterator<Item = &'a Path>,
+    ) -> Result<Rules, RulesError> {
+        let mut texts = Vec::new();
+        for path in extra {
+            texts.push((path.display().to_string(), read(path)?));
+        }
+        for path in optional {
+            match read(path) {
+                Ok(text) => texts.push((path.display().to_string(), text)),
+                Err(RulesError::Unreadable { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        texts.push((BUILTIN_NAME.to_owned(), BUILTIN.to_owned()));
+        Self::from_texts(&texts)
+    }
+
+    /// Rules from one text alone; `name` is for messages.
+    pub fn parse(name: &str, text: &str) -> Result<Rules, RulesError> {
+        Self::from_texts(&[(name.to_owned(), text.to_owned())])
+    }
+
+    fn from_texts(texts: &[(String, String)]) -> Result<Rules, RulesError> {
+        let mut all = Rules {
+            rules: Vec::new(),
+            conditions: Vec::new(),
+            patterns: Patterns::default(),
+            plumbing: Vec::new(),
+        };
+        for (file, text) in texts {
+            all.add(file, text)?;
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, file: &str, text: &str) -> Result<(), RulesError> {
+        let parsed: RulesFile =
+            toml::from_str(text).map_err(|error| syntax_error(file, text, &error))?;
+        if let Some(plumbing) = parsed.plumbing {
+            for pattern in &plumbing.functions {
+                let number =
+                    self.patterns
+                        .number(pattern)
+                        .map_err(|problem| RulesError::Plumbing {
+                            file: file.to_owned(),
+                            problem,
+                        })?;
+                self.plumbing.push(number);
+            }
+        }
+        for (index, mut rule) in parsed.rules.into_iter().enumerate() {
+            rule.file = file.to_owned();
+            rule.number = index + 1;
+            let problem = |problem| RulesError::Rule {
+                file: file.to_owned(),
+                rule: index + 1,
+                label: rule.label.clone(),
+                problem,
+            };
+            check(&rule).map_err(problem)?;
+            let mut numbers = |patterns: &[String]| -> Result<Vec<usize>, RulesError> {
+                patterns
+                    .iter()
+                    .map(|p| self.patterns.number(p).map_err(problem))
+                    .collect()
+            };
+            self.conditions.push(Conditions {
+                wait: numbers(&rule.wait)?,
+                site: numbers(&rule.site)?,
+                any: numbers(&rule.any)?,
+                not: numbers(&rule.not)?,
+            });
+            self.rules.push(rule);
+        }
+        Ok(())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
+    }
+
+    /// The first rule that fits a stack of function names, innermost first.
+    pub fn label(&self, functions: &[&str]) -> Option<&Rule> {
+        let span = sleeper(functions);
+        let matched: Vec<PatternSet> = functions[span.clone()]
+            .iter()
+            .map(|name| self.patterns.matching(name))
+            .collect();
+        let site = matched.iter().position(|set| !set.has_any(&self.plumbing));
+        let none = self.patterns.empty_set();
+        let union = |sets: &[PatternSet]| {
+            sets.iter().fold(none.clone(), |mut all, set| {
+                all.add(set);
+                all
+            })
+        };
+        let everywhere = union(&matched);
+        // Up to the site; the whole stack if it is plumbing to its end.
+        let inner = union(&matched[..site.map_or(matched.len(), |site| site + 1)]);
+        let at_site = site.map_or(&none, |site| &matched[site]);
+        let fits = |list: &Vec<usize>, set: &PatternSet| list.is_empty() || set.has_any(list);
+        let first = self.conditions.iter().position(|rule| {
+            fits(&rule.wait, &inner)
+                && fits(&rule.site, at_site)
+                && fits(&rule.any, &everywhere)
+                && !everywhere.has_any(&rule.not)
+        })?;
+        Some(&self.rules[first])
+    }
+
+    /// Which frame decided to sleep: the first one outwards that is neither
+    /// the scheduler nor a general way to wait. `None` if there is no such.
+    pub fn site_frame(&self, functions: &[&str]) -> Option<usize> {
+        let span = sleeper(functions);
+        let offset = span.start;
+        functions[span]
+            .iter()
+            .position(|name| !self.patterns.matching(name).has_any(&self.plumbing))
+            .map(|frame| frame + offset)
+    }
+}
+
+/// The frames of the sleeping thread itself: from `__schedule` on. What runs
+/// inside of it are the tracepoint and the BPF programs attached there, which
+/// may be anybody's and have any name.
+pub(crate) fn sleeper(functions: &[&str]) -> Range<usize> {
+    let start = functions
+        .iter()
+        .position(|name| plain(name) == SWITCH_FUNCTION)
+        .unwrap_or(0);
+    start..functions.len()
+}
+
+/// A function's name in the source: without the suffixes that the compiler
+/// gives to clones and parts (`.isra.0`, `.constprop.0`, `.part.0`, `.cold`).
+pub(crate) fn plain(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+fn user_file(config_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    // The XDG base directory specification: relative paths are to be ignored.
+    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let config = config_home
+        .and_then(absolute)
+        .or_else(|| home.and_then(absolute).map(|home| home.join(".config")))?;
+    Some(config.join("debox/labels.toml"))
+}
+
+fn read(path: &Path) -> Result<String, RulesError> {
+    fs::read_to_string(path).map_err(|source| RulesError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn syntax_error(file: &str, text: &str, error: &toml::de::Error) -> RulesError {
+    let before = &text[..error.span().map_or(0, |span| span.start.min(text.len()))];
+    // Counts the headers up to and including the line where the error is.
+    let line_end = text[before.len()..]
+        .find('\n')
+        .map_or(text.len(), |at| before.len() + at);
+    let rule = text[..line_end]
+        .lines()
+        .filter(|line| line.trim_start().starts_with("[[rule]]"));
+    RulesError::Syntax {
+        file: file.to_owned(),
+        line: before.matches('\n').count() + 1,
+        rule: rule.count(),
+        message: format!(
+            "{}. The head of {BUILTIN_NAME} describes the fields of a rule",
+            error.message()
+        ),
+    }
+}
+
+fn check(rule: &Rule) -> Result<(), String> {
+    let label = &rule.label;
+    let shape = label
+        .bytes()
+        .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if label.is_empty() || !shape || label.starts_with('-') || label.ends_with('-') {
+        return Err("a label is lower-case letters, digits and inner hyphens: write it so".into());
+    }
+    if label.len() > LABEL_LEN_MAX {
+        return Err(format!(
+            "the label is {} bytes long, {LABEL_LEN_MAX} is the most: shorten it",
+            label.len()
+        ));
+    }
+    if rule.why.trim().is_empty() {
+        return Err("`why` is empty: say in a sentence what the thread waits for".into());
+    }
+    if rule.wait.is_empty() && rule.site.is_empty() && rule.any.is_empty() {
+        return Err(
+            "it has none of `wait`, `site` and `any`, so it would fit every stack: give \
+                    at least one"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// All distinct patterns, numbered.
+#[derive(Debug, Default)]
+struct Patterns {
+    numbers: HashMap<String, usize>,
+    /// Those with a wildcard; the others are found in `numbers`.
+    globs: Vec<(String, usize)>,
+}
+
+impl Patterns {
+    fn number(&mut self, pattern: &str) -> Result<usize, String> {
+        if let Some(&number) = self.numbers.get(pattern) {
+            return Ok(number);
+        }
+        let bad = pattern
+            .chars()
+            .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?')));
+        if let Some(bad) = bad {
+            return Err(format!(
+                "pattern \"{pattern}\" has the character '{bad}': a pattern is a function's \
+                 name (letters, digits, _), with * for any characters and ? for one"
+            ));
+        }
+        if pattern.is_empty() || pattern.bytes().all(|b| b == b'*') {
+            return Err(format!(
+                "pattern \"{pattern}\" fits nothing or everything: name a function"
+            ));
+        }
+        let number = self.numbers.len();
+        self.numbers.insert(pattern.to_owned(), number);
+        if pattern.contains(['*', '?']) {
+            self.globs.push((pattern.to_owned(), number));
+        }
+        Ok(number)
+    }
+
+    fn empty_set(&self) -> PatternSet {
+        PatternSet(vec![0; self.numbers.len().div_ceil(64)])
+    }
+
+    /// The patterns that fit one function's name.
+    fn matching(&self, function: &str) -> PatternSet {
+        let name = plain(function);
+        let mut set = self.empty_set();
+        if let Some(&number) = self.numbers.get(name) {
+            set.insert(number);
+        }
+        for (glob, number) in &self.globs {
+            if glob_fits(glob.as_bytes(), name.as_bytes()) {
+                set.insert(*number);
+            }
+        }
+        set
+    }
+}
+
+#[derive(Clone, Debug)]
+struct PatternSet(Vec<u64>);
+
+impl PatternSet {
+    fn insert(&mut self, number: usize) {
+        self.0[number / 64] |= 1 << (number % 64);
+    }
+
+    fn add(&mut self, other: &PatternSet) {
+        for (mine, others) in self.0.iter_mut().zip(&other.0) {
+            *mine |= others;
+        }
+    }
+
+    fn has_any(&self, numbers: &[usize]) -> bool {
+        numbers
+            .iter()
+            .any(|number| self.0[number / 64] >> (number % 64) & 1 == 1)
+    }
+}
+
+/// `*` fits any characters, `?` exactly one. Goes back only to the last star,
+/// so no pattern costs more than its length times the name's.
+fn glob_fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => {
+                let Some((star_p, star_n)) = star else {
+                    return false;
+                };
+                p = star_p + 1;
+                n = star_n + 1;
+                star = Some((star_p, n));
+            }
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        [plumbing]
+        functions = ["__schedule", "schedule*", "mutex_lock*", "__mutex_lock*"]
+        [[rule]]
+        label = "pipe-lock"
+        why = "the pipe's own lock"
+        wait = ["mutex_lock*"]
+        site = ["pipe_*"]
+        [[rule]]
+        label = "pipe-read"
+        why = "an empty pipe"
+        site = ["pipe_read"]
+        not = ["splice_*"]
+        [[rule]]
+        label = "in-vfs"
+        why = "anything below it"
+        any = ["vfs_read"]
+    "#;
+
+    fn label<'a>(rules: &'a Rules, stack: &[&str]) -> Option<&'a str> {
+        rules.label(stack).map(|rule| rule.label.as_str())
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, name, fits) in [
+            ("pipe_read", "pipe_read", true),
+            ("pipe_read", "pipe_reads", false),
+            ("pipe_*", "pipe_", true),
+            ("*_read", "anon_pipe_read", true),
+            ("*_read", "anon_pipe_read_iter", false),
+            ("a*b*c", "aXbXbXc", true),
+            ("a*b*c", "aXbXbX", false),
+            ("pipe_?", "pipe_a", true),
+            ("pipe_?", "pipe_", false),
+            ("**x", "x", true),
+        ] {
+            assert_eq!(
+                glob_fits(pattern.as_bytes(), name.as_bytes()),
+                fits,
+                "{pattern} {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_hostile_glob_is_not_slow() {
+        let pattern = "a*".repeat(200) + "b";
+        let name = "a".repeat(2000);
+        let start = std::time::Instant::now();
+        assert!(!glob_fits(pattern.as_bytes(), name.as_bytes()));
+        assert!(start.elapsed().as_secs() < 2);
+    }
+
+    #[test]
+    fn conditions_look_at_their_own_part_of_the_stack() {
+        let rules = Rules::parse("small", SMALL).unwrap();
+        let stack = ["__schedule", "schedule", "pipe_read", "vfs_read"];
+        assert_eq!(label(&rules, &stack), Some("pipe-read"));
+        assert_eq!(rules.site_frame(&stack), Some(2));
+        // `wait` looks only up to the site, so a lock outside does not count.
+        let outside = [
+            "__schedule",
+            "schedule",
+            "pipe_read",
+            "mutex_lock_nested",
+            "vfs_read",
+        ];
+        assert_eq!(label(&rules, &outside), Some("pipe-read"));
+        let locked = [
+            "__schedule",
+            "schedule",
+            "__mutex_lock.constprop.0",
+            "mutex_lock",
+            "pipe_read",
+        ];
+        assert_eq!(label(&rules, &locked), Some("pipe-lock"));
+        assert_eq!(rules.site_frame(&locked), Some(4));
+        // `site` is one frame, `any` the whole stack, `not` too.
+        assert_eq!(label(&rules, &["__schedule", "other", "pipe_read"]), None);
+        assert_eq!(
+            label(&rules, &["__schedule", "other", "vfs_read"]),
+            Some("in-vfs")
+        );
+        assert_eq!(
+            label(&rules, &["__schedule", "pipe_read", "splice_x"]),
+            None
+        );
+    }
+
+    #[test]
+    fn who_watches_is_not_part_of_the_sleep() {
+        let rules = Rules::parse("small", SMALL).unwrap();
+        // A BPF program may have any name, a pattern's too, or none.
+        let stack = [
+            "pipe_read",
+            "vfs_read",
+            "bpf_trace_run4",
+            "__schedule.isra.0",
+            "f",
+            "g",
+        ];
+        assert_eq!(label(&rules, &stack), None);
+        assert_eq!(rules.site_frame(&stack), Some(4));
+        // Without __schedule in it, the whole stack is the sleeper's.
+        assert_eq!(label(&rules, &["pipe_read"]), Some("pipe-read"));
+    }
+
+    #[test]
+    fn stacks_without_a_site() {
+        let rules = Rules::parse("small", SMALL).unwrap();
+        assert_eq!(rules.site_frame(&[]), None);
+        assert_eq!(label(&rules, &[]), None);
+        assert_eq!(rules.site_frame(&["__schedule", "schedule"]), None);
+        assert_eq!(label(&rules, &["__schedule", "schedule"]), None);
+    }
+
+    #[test]
+    fn errors_say_where_and_what_to_do() {
+        let why = "why = \"w\"\n";
+        for (text, words) in [
+            (
+                format!("[[rule]]\nlabel = \"a\"\n{why}wit = [\"f\"]\n"),
+                &["line 4 (rule 1)", "`wit`", "`wait`"][..],
+            ),
+            (
+                format!(
+                    "[[rule]]\nlabel = \"a\"\n{why}any = [\"f\"]\n[[rule]]\n{why}any = [\"f\"]\n"
+                ),
+                &["rule 2", "missing field `label`"],
+            ),
+            ("[[rule]\n".into(), &["line 1"]),
+            (
+                "[plumbing]\nfunction = []\n".into(),
+                &["line 2", "`functions`"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"Big\"\n{why}any = [\"f\"]\n"),
+                &["rule 1 (label \"Big\")", "lower-case"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"-a\"\n{why}any = [\"f\"]\n"),
+                &["inner hyphens"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"abcdefghijklmnopqrstuvwx\"\n{why}any = [\"f\"]\n"),
+                &["24 bytes", "shorten"],
+            ),
+            (
+                "[[rule]]\nlabel = \"a\"\nwhy = \" \"\nany = [\"f\"]\n".into(),
+                &["`why` is empty"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"a\"\n{why}not = [\"f\"]\n"),
+                &["every stack"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"a\"\n{why}any = [\"f.isra.0\"]\n"),
+                &["'.'", "function"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"a\"\n{why}any = [\"*\"]\n"),
+                &["everything"],
+            ),
+            (
+                format!("[[rule]]\nlabel = \"a\"\n{why}any = [\"\"]\n"),
+                &["nothing or everything"],
+            ),
+            (
+                "[plumbing]\nfunctions = [\"a b\"]\n".into(),
+                &["[plumbing]", "' '"],
+            ),
+        ] {
+            let error = Rules::parse("my.toml", &text).expect_err(&text).to_string();
+            assert!(error.starts_with("label rules my.toml, "), "{error}");
+            for word in words {
+                assert!(error.contains(word), "{error:?} lacks {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn own_rules_come_first_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, label: &str| {
+            let path = dir.path().join(name);
+            let text = format!("[[rule]]\nlabel = \"{label}\"\nwhy = \"w\"\nany = [\"do_wait\"]\n");
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let stack = ["__schedule", "schedule", "do_wait"];
+        let builtin = Rules::builtin().label(&stack).unwrap().label.clone();
+        let (option, user, system) = (
+            file("option", "option"),
+            file("user", "user"),
+            file("system", "system"),
+        );
+        let missing = dir.path().join("missing");
+
+        let with = |extra: &[PathBuf], optional: &[&Path]| {
+            let rules = Rules::load_from(extra, optional.iter().copied()).unwrap();
+            rules.label(&stack).unwrap().label.clone()
+        };
+        assert_eq!(
+            with(std::slice::from_ref(&option), &[&user, &system]),
+            "option"
+        );
+        assert_eq!(with(&[], &[&user, &system]), "user");
+        assert_eq!(with(&[], &[&missing, &system]), "system");
+        assert_eq!(with(&[], &[&missing]), builtin);
+
+        let error = Rules::load_from(std::slice::from_ref(&missing), [].into_iter())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("missing") && error.contains("readable"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn own_plumbing_is_added() {
+        let text = format!("{}\n[plumbing]\nfunctions = [\"pipe_read\"]\n", "");
+        let rules =
+            Rules::from_texts(&[("own".into(), text), ("small".into(), SMALL.into())]).unwrap();
+        assert_eq!(
+            rules.site_frame(&["__schedule", "pipe_read", "vfs_read"]),
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn the_users_file() {
+        let os = |text: &str| Some(OsString::from(text));
+        assert_eq!(
+            user_file(os("/c"), os("/h")),
+            Some("/c/debox/labels.toml".into())
+        );
+        assert_eq!(
+            user_file(None, os("/h")),
+            Some("/h/.config/debox/labels.toml".into())
+        );
+        assert_eq!(
+            user_file(os("rel"), os("/h")),
+            Some("/h/.config/debox/labels.toml".into())
+        );
+        assert_eq!(user_file(os(""), None), None);
+    }
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which tables are there, and what stands in their rows?
+
+use crate::frame::{Between, buckets_between, percentile};
+use crate::table::{Cell, Column, Row, Table};
+use debox_report::{CulpritRole, Report, count_text, duration_text, printable};
+use std::collections::{BTreeMap, HashMap};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    Calls,
+    Blocking,
+    CallSites,
+    Threads,
+    Culprits,
+}
+
+impl View {
+    pub const ALL: [View; 5] = [
+        View::Calls,
+        View::Blocking,
+        View::CallSites,
+        View::Threads,
+        View::Culprits,
+    ];
+
+    /// As on the command line.
+    pub const NAMES: [&'static str; 5] = ["calls", "blocking", "sites", "threads", "culprits"];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(Self::ALL[Self::NAMES.iter().position(|n| *n == name)?])
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            View::Calls => "calls",
+            View::Blocking => "blocking",
+            View::CallSites => "call sites",
+            View::Threads => "threads",
+            View::Culprits => "culprits",
+        }
+    }
+
+    /// The column that it is sorted by at first: the time.
+    pub fn sorted_by(self) -> usize {
+        match self {
+            View::Calls => 2,
+            View::Blocking => 3,
+            View::CallSites => 3,
+            View::Threads => 4,
+            View::Culprits => 6,
+        }
+    }
+}
+
+/// How numbers are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    pub totals: bool,
+    pub ascii: bool,
+}
+
+impl Style {
+    fn count(self, value: f64) -> Cell {
+        let text = if value == 0.0 {
+            "-".into()
+        } else if self.totals || value >= 9.95 {
+            count_text(value.round() as u64)
+        } else {
+            // Slower than once in twenty seconds is still not never.
+            format!("{:.1}", value.max(0.1))
+        };
+        Cell::Number(text, value)
+    }
+
+    fn time(self, value: f64) -> Cell {
+        let text = if value == 0.0 {
+            "-".into()
+        } else {
+            duration_text(value.round().max(1.0) as u64, self.ascii)
+        };
+        Cell::Number(text, value)
+    }
+
+    fn some_time(self, value: Option<f64>) -> Cell {
+        value.map_or(Cell::Number("?".into(), -1.0), |value| self.time(value))
+    }
+}
+
+fn text(value: &str) -> Cell {
+    Cell::Text(printable(value))
+}
+
+fn mean(total: f64, count: f64) -> f64 {
+    if count > 0.0 { total / count } else { 0.0 }
+}
+
+/// `(no call)`: outside of calls.
+fn call_text(call: Option<&str>, abi: u32) -> String {
+    match call {
+        None => "(no call)".into(),
+        Some(name) if abi == 32 => format!("{name} (32-bit)"),
+        Some(name) => name.into(),
+    }
+}
+
+const NUMBER: usize = 8;
+
+fn words(title: &'static str, least: usize, rank: u8) -> Column {
+    Column {
+        title,
+        text: true,
+        least,
+        rank,
+    }
+}
+
+fn number(title: &'static str, rank: u8) -> Column {
+    Column {
+        title,
+        text: false,
+        least: NUMBER,
+        rank,
+    }
+}
+
+/// The rows of one view. `now` lies in `between`.
+pub fn table(view: View, between: &Between<'_>, style: Style) -> Table {
+    match view {
+        View::Calls => calls(between, style),
+        View::Blocking => blocking(between, style),
+        View::CallSites => call_sites(between, style),
+        View::Threads => threads(between, style),
+        View::Culprits => culprits(between, style),
+    }
+}
+
+/// Rate and time have different titles in totals.
+fn titled(style: Style, rate: &'static str, total: &'static str) -> &'static str {
+    if style.totals { total } else { rate }
+}
+
+fn calls(between: &Between<'_>, style: Style) -> Table {
+    let before: HashMap<(&str, u32), _> = between
+        .before
+        .iter()
+        .flat_map(|report| &report.calls)
+        .map(|row| ((row.name.as_str(), row.abi), row))
+        .collect();
+    let rows = between.now.calls.iter().map(|row| {
+        let old = before.get(&(row.name.as_str(), row.abi)).copied();
+        let was = |get: fn(&debox_report::CallRow) -> u64| old.map_or(0, get);
+        let count = between.per_second(row.count, was(|r| r.count));
+        let wall = between.per_second(row.wall_ns, was(|r| r.wall_ns));
+        let part = |now: Option<u64>, then: Option<u64>| {
+            style.some_time(between.some_per_second(now, then))
+        };
+        let buckets = buckets_between(
+            &row.histogram,
+            old.map_or(&[][..], |o| o.histogram.as_slice()),
+        );
+        let percent = |p| style.time(percentile(&buckets, p, row.max_ns).unwrap_or(0) as f64);
+        Row {
+            cells: vec![
+                text(&call_text(Some(&row.name), row.abi)),
+                style.count(count),
+                style.time(wall),
+                part(row.blocked_ns, old.and_then(|o| o.blocked_ns)),
+                part(row.cpu_ns, old.and_then(|o| o.cpu_ns)),
+                part(row.runq_ns, old.and_then(|o| o.runq_ns)),
+                percent(50),
+                percent(99),
+                percent(100),
+                style.count(between.per_second(row.errors, was(|r| r.errors))),
+            ],
+            idle: count == 0.0 && wall == 0.0,
+        }
+    });
+    Table {
+        rows: rows.collect(),
+        columns: vec![
+            words("CALL", 10, 0),
+            number(titled(style, "CALLS/S", "CALLS"), 0),
+            number(titled(style, "TIME/S", "TIME"), 0),
+            number("BLOCKED", 0),
+            number("ON-CPU", 1),
+            number("RUNQ", 2),
+            number("P50", 4),
+            number("P99", 3),
+            number("MAX", 5),
+            number(titled(style, "ERRORS/S", "ERRORS"), 6),
+        ],
+        nothing: "no call has returned yet".into(),
+    }
+}
+
+#[derive(Default)]
+struct Blocked {
+    count: u64,
+    total_ns: u64,
+    max_ns: u64,
+    waiters_max: u64,
+    place: String,
+    places: usize,
+}
+
+/// By label and call: places of one label are summed up.
+fn blocked(report: &Report) -> BTreeMap<(String, String), Blocked> {
+    let mut sums: BTreeMap<(String, String), Blocked> = BTreeMap::new();
+    for row in &report.blocking {
+        let sum = sums
+            .entry((row.label.clone(), call_text(row.call.as_deref(), row.abi)))
+            .or_default();
+        sum.count += row.count;
+        sum.total_ns += row.total_ns;
+        sum.max_ns = sum.max_ns.max(row.max_ns);
+        sum.waiters_max = sum.waiters_max.max(row.waiters_max);
+        sum.places += 1;
+        // Rows are in order of their time: the first is the heaviest.
+        if sum.places == 1 {
+            sum.place = match (&row.function, &row.file, row.line) {
+                (Some(function), Some(file), Some(line)) => format!("{function} ({file}:{line})"),
+                (Some(function), ..) => {
+                    let offset = row.offset.map_or(String::new(), |o| format!("+{o:#x}"));
+                    format!("{function}{offset}")
+                }
+                _ => String::new(),
+            };
+        }
+    }
+    sums
+}
+
+fn blocking(between: &Between<'_>, style: Style) -> Table {
+    let before = between.before.map(blocked).unwrap_or_default();
+    let rows = blocked(between.now).into_iter().map(|(key, sum)| {
+        let old = before.get(&key);
+        let count = between.per_second(sum.count, old.map_or(0, |o| o.count));
+        let total = between.per_second(sum.total_ns, old.map_or(0, |o| o.total_ns));
+        let place = match sum.places {
+            1 => sum.place,
+            n => format!("{} and {} more", sum.place, n - 1),
+        };
+        Row {
+            cells: vec![
+                text(&key.0),
+                text(&key.1),
+                style.count(count),
+                style.time(total),
+                style.time(mean(total, count)),
+                style.time(sum.max_ns as f64),
+                style.count(sum.waiters_max as f64),
+                text(&place),
+            ],
+            idle: count == 0.0 && total == 0.0,
+        }
+    });
+    Table {
+        rows: rows.collect(),
+        columns: vec![
+            words("LABEL", 16, 0),
+            words("CALL", 12, 0),
+            number(titled(style, "SLEEPS/S", "SLEEPS"), 0),
+            number("BLOCKED", 0),
+            number("MEAN", 2),
+            number("LONGEST", 3),
+            number("WAITERS", 4),
+            words("PLACE", 16, 1),
+        ],
+        nothing: if between.now.measured.blocked {
+            "no call has blocked yet".into()
+        } else {
+            "blocked time is not measured by this broker".into()
+        },
+    }
+}
+
+fn call_sites(between: &Between<'_>, style: Style) -> Table {
+    let key = |row: &debox_report::CallSiteRow| (row.place.clone(), row.call.clone());
+    let before: HashMap<_, _> = between
+        .before
+        .iter()
+        .flat_map(|report| &report.call_sites)
+        .map(|row| (key(row), row))
+        .collect();
+    let rows = between.now.call_sites.iter().map(|row| {
+        let old = before.get(&key(row)).copied();
+        let count = between.per_second(row.count, old.map_or(0, |o| o.count));
+        let wall = between.per_second(row.wall_ns, old.map_or(0, |o| o.wall_ns));
+        let part = |now: Option<u64>, then: Option<u64>| {
+            style.some_time(between.some_per_second(now, then))
+        };
+        Row {
+            cells: vec![
+                text(&row.place),
+                text(&row.call),
+                style.count(count),
+                style.time(wall),
+                part(row.blocked_ns, old.and_then(|o| o.blocked_ns)),
+                part(row.cpu_ns, old.and_then(|o| o.cpu_ns)),
+                style.time(mean(wall, count)),
+                style.time(row.max_ns as f64),
+                style.count(between.per_second(row.errors, old.map_or(0, |o| o.errors))),
+            ],
+            idle: count == 0.0 && wall == 0.0,
+        }
+    });
+    Table {
+        rows: rows.collect(),
+        columns: vec![
+            words("CALL SITE", 24, 0),
+            words("CALL", 10, 0),
+            number(titled(style, "CALLS/S", "CALLS"), 0),
+            number(titled(style, "TIME/S", "TIME"), 0),
+            number("BLOCKED", 1),
+            number("ON-CPU", 2),
+            number("MEAN", 3),
+            number("LONGEST", 4),
+            number(titled(style, "ERRORS/S", "ERRORS"), 5),
+        ],
+        nothing: "no call sites are known of these calls".into(),
+    }
+}
+
+fn threads(between: &Between<'_>, style: Style) -> Table {
+    let before: HashMap<_, _> = between
+        .before
+        .iter()
+        .flat_map(|report| &report.threads)
+        .map(|row| ((row.pid, row.tid, row.first_ns), row))
+        .collect();
+    let open: HashMap<u32, _> = between
+        .now
+        .open_calls
+        .iter()
+        .map(|call| (call.tid, call))
+        .collect();
+    let now_text = |tid: u32, ended: bool| match open.get(&tid) {
+        _ if ended => "ended".to_owned(),
+        None => String::new(),
+        Some(call) if call.at_least_ns < 1_000_000 => call.call.clone(),
+        Some(call) => format!(
+            "{} {}",
+            call.call,
+            duration_text(call.at_least_ns, style.ascii)
+        ),
+    };
+    let mut rows: Vec<Row> = between
+        .now
+        .threads
+        .iter()
+        .map(|row| {
+            let old = before.get(&(row.pid, row.tid, row.first_ns)).copied();
+            let per = |now: u64, then: fn(&debox_report::ThreadRow) -> u64| {
+                between.per_second(now, old.map_or(0, then))
+            };
+            let count = per(row.count, |r| r.count);
+            let wall = per(row.wall_ns, |r| r.wall_ns);
+            let id = |id: u32| match row.tid {
+                0 => Cell::Number("others".into(), f64::from(u32::MAX)),
+                _ => Cell::Number(id.to_string(), f64::from(id)),
+            };
+            Row {
+                cells: vec![
+                    text(&row.comm),
+                    id(row.tid),
+                    id(row.pid),
+                    style.count(count),
+                    style.time(wall),
+                    style.time(per(row.blocked_ns, |r| r.blocked_ns)),
+                    style.time(per(row.cpu_ns, |r| r.cpu_ns)),
+                    style.time(per(row.runq_ns, |r| r.runq_ns)),
+                    style.count(per(row.errors, |r| r.errors)),
+                    text(&now_text(row.tid, row.ended_ns.is_some())),
+                ],
+                idle: count == 0.0 && wall == 0.0,
+            }
+        })
+        .collect();
+    // Threads that have not returned from any call are known from /proc alone.
+    for call in &between.now.open_calls {
+        if !between.now.threads.iter().any(|row| row.tid == call.tid) {
+            let none = || Cell::Number("-".into(), 0.0);
+            rows.push(Row {
+                cells: vec![
+                    text(&call.comm),
+                    Cell::Number(call.tid.to_string(), f64::from(call.tid)),
+                    Cell::Number(call.pid.to_string(), f64::from(call.pid)),
+                    none(),
+                    none(),
+                    none(),
+                    none(),
+                    none(),
+                    none(),
+                    text(&now_text(call.tid, false)),
+                ],
+                idle: true,
+            });
+        }
+    }
+    Table {
+        rows,
+        columns: vec![
+            words("COMMAND", 8, 0),
+            number("TID", 0),
+            number("PID", 4),
+            number(titled(style, "CALLS/S", "CALLS"), 0),
+            number(titled(style, "TIME/S", "TIME"), 0),
+            number("BLOCKED", 0),
+            number("ON-CPU", 2),
+            number("RUNQ", 3),
+            number(titled(style, "ERRORS/S", "ERRORS"), 5),
+            words("NOW IN", 12, 1),
+        ],
+        nothing: "no thread is known yet".into(),
+    }
+}
+
+fn culprits(between: &Between<'_>, style: Style) -> Table {
+    let key = |row: &debox_report::CulpritRow| {
+        (
+            row.role as u8,
+            row.pid,
+            row.comm.clone(),
+            row.culprit_call.clone(),
+            row.label.clone(),
+            row.function.clone(),
+            row.call.clone(),
+        )
+    };
+    let before: HashMap<_, _> = between
+        .before
+        .iter()
+        .flat_map(|report| &report.culprits)
+        .map(|row| (key(row), row))
+        .collect();
+    let rows = between.now.culprits.iter().map(|row| {
+        let old = before.get(&key(row)).copied();
+        let count = between.per_second(row.count, old.map_or(0, |o| o.count));
+        let total = between.per_second(row.total_ns, old.map_or(0, |o| o.total_ns));
+        let who = match row.pid {
+            0 => "an interrupt".into(),
+            pid => format!("{} {pid}", row.comm),
+        };
+        let role = match row.role {
+            CulpritRole::Holder => "held it",
+            CulpritRole::Reader => "read it",
+            CulpritRole::Waker => "woke",
+        };
+        Row {
+            cells: vec![
+                text(&who),
+                text(role),
+                text(row.culprit_call.as_deref().unwrap_or("")),
+                text(&row.label),
+                text(&call_text(row.call.as_deref(), row.abi)),
+                style.count(count),
+                style.time(total),
+                style.time(row.max_ns as f64),
+            ],
+            idle: count == 0.0 && total == 0.0,
+        }
+    });
+    Table {
+        rows: rows.collect(),
+        columns: vec![
+            words("WHO", 12, 0),
+            words("HOW", 7, 0),
+            words("IN CALL", 8, 2),
+            words("AT", 10, 0),
+            words("WAITING", 8, 1),
+            number(titled(style, "WAITS/S", "WAITS"), 0),
+            number(titled(style, "TIME/S", "TIME"), 0),
+            number("LONGEST", 3),
+        ],
+        nothing: "nobody has been seen to keep a call waiting".into(),
+    }
+}

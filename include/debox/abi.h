@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 OR BSD-2-Clause */
+/*
+ * What do the kernel side, libdebox, the broker and every language binding
+ * agree on?
+ *
+ * This is the one description of DeBox's shared memory and records. The BPF
+ * programs, C, C++ and the Rust crates all use this file (Rust mirrors it in
+ * crates/debox-abi and tests/abi compares every offset). Units stand in the
+ * names; all times are nanoseconds. Numbers are never reused: a value that
+ * goes away leaves a hole.
+ */
+#ifndef DEBOX_ABI_H
+#define DEBOX_ABI_H
+
+#include <linux/types.h>
+
+#define DEBOX_ABI_VERSION 1u
+
+/* ------------------------------------------------------------------ record */
+
+/* Most sleeps one record can hold; further sites are counted as dropped. */
+#define DEBOX_SLEEPS_MAX 16u
+#define DEBOX_COMM_LEN 16u
+
+/*
+ * Which fields of a record were really measured. A field whose bit is clear
+ * holds 0 and means "not measured", never "nothing happened".
+ */
+#define DEBOX_VALID_WALL (1ull << 0)      /* wall_ns, start_ns */
+#define DEBOX_VALID_CPU (1ull << 1)       /* cpu_ns */
+#define DEBOX_VALID_BLOCKED (1ull << 2)   /* blocked_ns */
+#define DEBOX_VALID_RUNQ (1ull << 3)      /* runq_ns */
+#define DEBOX_VALID_FAULTS (1ull << 4)    /* minor_faults, major_faults */
+#define DEBOX_VALID_SWITCHES (1ull << 5)  /* nvcsw, nivcsw */
+#define DEBOX_VALID_SLEEPS (1ull << 6)    /* sleeps[], sleep_count, sleeps_dropped */
+#define DEBOX_VALID_IRQ (1ull << 7)       /* irq_ns */
+#define DEBOX_VALID_TRACE (1ull << 8)     /* trace_count, trace_dropped */
+#define DEBOX_VALID_CALL_SITE (1ull << 9) /* call_site */
+#define DEBOX_VALID_RETVAL (1ull << 10)   /* retval */
+#define DEBOX_VALID_NR (1ull << 11)       /* nr */
+
+/* What kind of record this is, and what befell it. */
+#define DEBOX_FLAG_WRAP (1u << 0)       /* boundaries stamped in user space */
+#define DEBOX_FLAG_BOUNDARY (1u << 1)   /* boundaries taken in the kernel */
+#define DEBOX_FLAG_STALE (1u << 2)      /* the broker was gone when the call ended */
+#define DEBOX_FLAG_UNFINISHED (1u << 3) /* the call never returned, or has not yet */
+#define DEBOX_FLAG_CLOBBERED (1u << 4)  /* nested calls overwrote the kernel's part */
+#define DEBOX_FLAG_COMPAT32 (1u << 5)   /* a 32-bit call: nr is of the i386 table */
+#define DEBOX_FLAG_RESTARTED (1u << 6)  /* a signal broke in; the kernel restarts it */
+#define DEBOX_FLAG_SPAN (1u << 7)       /* a span: the sum over a stretch of execution */
+
+/* A sleep's holder_kind. */
+#define DEBOX_HOLDER_NONE 0u   /* the kernel records no owner for this resource */
+#define DEBOX_HOLDER_WRITER 1u /* holder_pid owned the lock when we went to sleep */
+#define DEBOX_HOLDER_READER 2u /* held for reading; holder_pid is one reader, a hint */
+
+/* One blocking place inside one call (the paper's PerSleepInfo). */
+struct debox_sleep {
+	__u64 total_ns;           /* blocked here in all */
+	__u64 max_ns;             /* longest single sleep */
+	__u32 site;               /* index into the site table */
+	__u32 count;              /* how often */
+	__u32 waiters_entry;      /* other watched threads waiting when the last sleep began */
+	__u32 waiters_exit;       /* ... and when it ended */
+	__u32 holder_pid;         /* thread id of the lock's owner, 0 unknown or withheld */
+	__u32 waker_pid;          /* thread id of who woke us last, 0 unknown or withheld */
+	__u32 holder_kind;        /* DEBOX_HOLDER_* */
+	__u32 reserved0;
+	char holder_comm[DEBOX_COMM_LEN];
+	char waker_comm[DEBOX_COMM_LEN];
+	__u64 reserved[2];
+};
+
+/* The account of one call, of any capture, in any language. */
+struct debox_info {
+	__u32 size;            /* sizeof(struct debox_info) of the writer */
+	__u32 flags;           /* DEBOX_FLAG_* */
+	__u64 valid;           /* DEBOX_VALID_* */
+	__u64 call_seq;        /* the thread's own running number of the call */
+	__s32 nr;              /* system call number; -1 unknown */
+	__u32 sleep_count;     /* entries used in sleeps[] */
+	__s64 retval;          /* the kernel's return value: -errno on failure */
+	__u64 start_ns;        /* CLOCK_MONOTONIC at entry */
+	__u64 wall_ns;         /* = cpu_ns + blocked_ns + runq_ns (+ irq_ns) */
+	__u64 cpu_ns;          /* on a CPU */
+	__u64 blocked_ns;      /* asleep until woken */
+	__u64 runq_ns;         /* runnable, waiting for a CPU */
+	__u64 irq_ns;          /* interrupts that landed in the call (off by default) */
+	__u64 outside_ns;      /* off CPU in user mode beside the call: not part of wall_ns */
+	__u64 call_site;       /* return address in the program */
+	__u32 minor_faults;
+	__u32 major_faults;
+	__u32 nvcsw;           /* voluntary context switches */
+	__u32 nivcsw;          /* involuntary ones */
+	__u32 sleeps_dropped;  /* sleeps that found no room in sleeps[] */
+	__u32 trace_count;
+	__u64 sleeps_dropped_ns;
+	__u32 trace_dropped;
+	__u32 pid;             /* thread group */
+	__u32 tid;             /* thread */
+	__u32 calls;           /* calls summed up here: 1, or a span's number of wrapped calls */
+	__u64 reserved[10];
+	struct debox_sleep sleeps[DEBOX_SLEEPS_MAX];
+};
+
+/* -------------------------------------------------------------------- slot */
+
+/*
+ * A slot is two pages of one thread: the control page, which the program
+ * writes and the kernel side only reads (and bounds), and the record page,
+ * which only the kernel side writes; the program maps it read-only from a
+ * frozen map. A segment is DEBOX_SEGMENT_SLOTS slots: one map of record
+ * pages, one of control pages.
+ */
+#define DEBOX_PAGE_SIZE 4096u
+#define DEBOX_SEGMENT_SLOTS 32u
+/* Records per record page: nesting level n (a signal handler's call inside a
+ * call) uses bank n % DEBOX_BANKS. */
+#define DEBOX_BANKS 2u
+#define DEBOX_BANK_SIZE 1920u
+
+struct debox_control {
+	__u64 open_seq;    /* the open call's number, 0 outside calls. Written last at
+	                    * begin, first at end. The reader runs on the same CPU or
+	                    * after a context switch, so a compiler barrier is enough. */
+	__s32 nr;          /* -1: take it from the thread's registers */
+	__u32 level;       /* nesting level of the open call */
+	__u64 call_site;
+	__u32 max_sleeps;  /* 0..DEBOX_SLEEPS_MAX, larger counts as the maximum */
+	__u32 flags;       /* DEBOX_CONTROL_* */
+	__u32 max_trace;   /* trace entries wanted of each call (trace.h); 0: none */
+	__u32 reserved0;
+	__u64 reserved[3];
+	__u8 user[DEBOX_PAGE_SIZE - 64]; /* libdebox's own; the kernel side never looks */
+};
+
+/* control.flags. SETTLE: the page fault that the program takes now, in kernel
+ * mode and with open_seq as it was, is not to be counted: it only brings the
+ * record up to date (see debox_record.away). */
+#define DEBOX_CONTROL_SETTLE (1u << 0)
+
+/* Sums over the thread's whole watched life: two reads make a span. */
+struct debox_totals {
+	__u64 blocked_ns;         /* all sleeps, inside and outside of calls */
+	__u64 runq_ns;            /* all waits for a CPU */
+	__u64 outside_blocked_ns; /* of blocked_ns: in user mode (page faults) */
+	__u64 outside_runq_ns;    /* of runq_ns: preempted in user mode */
+	__u64 sleeps;             /* number of sleeps */
+	__u64 kernel_faults;      /* page faults taken in kernel mode */
+	__u64 major_faults;       /* major ones among all faults, of user mode too */
+	__u64 nvcsw;
+	__u64 nivcsw;
+	__u64 dropped_ns;         /* blocked time that found no room in a record */
+	__u64 reserved[14];
+};
+
+union debox_bank {
+	struct debox_info info;
+	__u8 pad[DEBOX_BANK_SIZE];
+};
+
+struct debox_record {
+	__u32 tid;        /* the slot's thread, 0 when free; claimed and freed by the kernel side */
+	__u32 tgid;
+	__u64 generation; /* counts the threads that had this slot */
+	struct debox_totals totals;
+	/* 1 while the thread is off the CPU. A thread that finds it set about
+	 * itself was switched back in unseen: some kernels hide switches away
+	 * from processes they protect. The open bank then lacks its last sleep,
+	 * until the next event; DEBOX_CONTROL_SETTLE says how to make one. */
+	__u32 away;
+	__u32 reserved0;
+	__u64 reserved[5];
+	union debox_bank bank[DEBOX_BANKS];
+};
+
+/* ------------------------------------------------------------------- sites */
+
+#define DEBOX_SITES_MAX 16384u
+#define DEBOX_SITE_NONE 0xffffffffu
+#define DEBOX_LABEL_LEN 24u
+#define DEBOX_FUNCTION_LEN 64u
+#define DEBOX_FILE_LEN 112u
+
+#define DEBOX_SITE_EMPTY 0u
+#define DEBOX_SITE_RESOLVED 1u
+
+/*
+ * The text of one site. `state` is stored last with release order by the
+ * broker and must be loaded with acquire order.
+ */
+struct debox_site {
+	__u32 state;    /* DEBOX_SITE_* */
+	__u32 merged;   /* the first site with the same label and place: print them as one */
+	__u32 line;     /* 0: no debug information */
+	__u32 offset;   /* byte offset inside the function */
+	char label[DEBOX_LABEL_LEN];
+	char function[DEBOX_FUNCTION_LEN];
+	char file[DEBOX_FILE_LEN]; /* empty without debug information */
+	__u32 flags;    /* DEBOX_SITE_FLAG_* */
+	__u32 reserved[9];
+};
+#define DEBOX_SITE_FLAG_UNLABELLED (1u << 0) /* no rule matched: the label is the function */
+
+/*
+ * The first page of the broker's shared memory, read-only for clients;
+ * struct debox_site[DEBOX_SITES_MAX] follows at DEBOX_PAGE_SIZE.
+ */
+#define DEBOX_SHARED_MAGIC 0x58304265u
+struct debox_shared {
+	__u32 magic;
+	__u32 abi_version;
+	__u32 broker_pid;
+	/* Byte offset, in this page, of a robust mutex's lock word that the
+	 * broker's main thread holds. The kernel sets FUTEX_OWNER_DIED in it when
+	 * the broker dies, also by SIGKILL, before its BPF programs go away: so
+	 * word & 0x40000000 (or word == 0) means that records are stale. */
+	__u32 alive_offset;
+	__u32 site_count;
+	__u32 site_entry_size;   /* sizeof(struct debox_site) */
+	__u64 features;          /* DEBOX_FEATURE_* that are attached */
+	__u64 reserved[5];
+	__u8 mutex[128];
+};
+#define DEBOX_FEATURE_SLEEPS (1ull << 0)
+#define DEBOX_FEATURE_FAULTS (1ull << 1)
+#define DEBOX_FEATURE_MAJOR_FAULTS (1ull << 2)
+#define DEBOX_FEATURE_LOCKS (1ull << 3)
+#define DEBOX_FEATURE_WAKERS (1ull << 4)
+#define DEBOX_FEATURE_RUNQ (1ull << 5)
+#define DEBOX_FEATURE_SITES (1ull << 6)
+
+/* --------------------------------------------------------------- histogram */
+
+/*
+ * Wall times in buckets of at most 12.5 % width: 8 per power of two from
+ * 16 ns to 2^40 ns (18 minutes); bucket 0 holds what is below, the last one
+ * what is above.
+ */
+#define DEBOX_HIST_MIN_EXP 4u
+#define DEBOX_HIST_MAX_EXP 40u
+#define DEBOX_HIST_SUB 8u
+#define DEBOX_HIST_BUCKETS ((DEBOX_HIST_MAX_EXP - DEBOX_HIST_MIN_EXP) * DEBOX_HIST_SUB + 2u)
+
+/* ----------------------------------------------------------------- account */
+
+/*
+ * An account sums up the calls of a whole run. It lives in two frozen,
+ * mappable maps: one struct debox_account, and one struct debox_account_cpu
+ * for each possible CPU (so that no counter is ever contended).
+ */
+#define DEBOX_ROWS_MAX 192u
+#define DEBOX_NR_SLOTS 1024u
+#define DEBOX_NR_COMPAT 512u    /* key of 32-bit call n is DEBOX_NR_COMPAT + n */
+#define DEBOX_NR_OUTSIDE 1022u  /* key of waits outside of calls (user page faults) */
+#define DEBOX_NR_UNKNOWN 1023u  /* key of numbers beyond the tables */
+#define DEBOX_SITE_ROWS_MAX 2048u
+
+/* One system call of an account, on one CPU. Index 0 is never used. */
+struct debox_row {
+	__u64 count;         /* calls that returned */
+	__u64 errors;        /* of those: returned -errno */
+	__u64 restarted;     /* of those: interrupted, to be restarted by the kernel */
+	__u64 unfinished;    /* calls that never returned (exit); not in count, their time is in wall_ns */
+	__u64 wall_ns;
+	__u64 max_ns;
+	__u64 blocked_ns;
+	__u64 runq_ns;
+	__u64 minor_faults;
+	__u64 major_faults;
+	__u64 nvcsw;
+	__u64 nivcsw;
+	__u64 hist[DEBOX_HIST_BUCKETS];
+};
+
+struct debox_account_cpu {
+	struct debox_row rows[DEBOX_ROWS_MAX];
+};
+
+/* Where one system call blocked. */
+struct debox_site_row {
+	__u64 key;       /* 0 empty, else 1<<63 | nr key << 32 | site */
+	__u64 count;
+	__u64 total_ns;
+	__u64 max_ns;
+	__u64 waiters_entry; /* sum over the sleeps */
+	__u64 waiters_max;
+	__u64 reserved[2];
+};
+
+struct debox_account {
+	__u32 rows_used;       /* row indices handed out, 1.. */
+	__u32 cpus;
+	__u64 threads_started; /* threads (first ones of processes included) cloned under watch; not
+	                        * those that were there when the watch began */
+	__u64 threads_ended;
+	__u64 threads_unwatched; /* threads that could not be watched: no memory */
+	__u64 rows_dropped;    /* calls whose number found no free row */
+	__u64 sites_dropped;   /* sleeps that found no free site row */
+	__u64 sites_dropped_ns;
+	__u64 sites_unknown;   /* sleeps whose stack could not be taken */
+	__u64 sites_unknown_ns;
+	__u64 privileged_execs; /* processes left alone since they gained privileges by exec */
+	__u64 processes_started;
+	__u64 reserved[6];
+	__u32 row_of[DEBOX_NR_SLOTS]; /* nr key -> row index, 0 none */
+	struct debox_site_row sites[DEBOX_SITE_ROWS_MAX];
+};
+
+/* ----------------------------------------------------------------- details */
+
+/*
+ * What an account can tell beyond its sums: call sites, culprits, threads and
+ * single calls. It lives in three more maps that the broker hands out with
+ * DEBOX_REQ_DETAILS: struct debox_details (frozen, read-only), a ring buffer
+ * of events (the kernel's BPF_MAP_TYPE_RINGBUF, DEBOX_EVENTS_BYTES), and one
+ * struct debox_account_control that the client writes.
+ *
+ * Rows of one table are found by open addressing; key 0 is free, a used key
+ * has bit 63 set and never changes. Tables that are full count what they drop.
+ */
+#define DEBOX_EVENTS_BYTES (1u << 20)
+
+/* Parts of the keys. */
+#define DEBOX_KEY_USED (1ull << 63)
+#define DEBOX_KEY_NR_SHIFT 53u   /* 10 bits: nr key of the call */
+#define DEBOX_KEY_SITE_SHIFT 38u /* 15 bits: site, DEBOX_KEY_SITE_NONE: unknown */
+#define DEBOX_KEY_SITE_NONE 0x7fffu
+
+/* ------ user stacks: the place in the program that made a call */
+
+#define DEBOX_USER_FRAMES_MAX 32u
+#define DEBOX_USER_STACKS_MAX 8192u
+#define DEBOX_USER_FILES_MAX 512u
+#define DEBOX_PATH_LEN 240u
+
+/* A frame is file << 48 | offset: `file` is an index into files[], `offset`
+ * the byte offset in that file of the return address (the instruction after
+ * the call; of frame 0 the one after the system call instruction). File 0: the
+ * offset is an address in no file (generated code). */
+#define DEBOX_FRAME_FILE_SHIFT 48u
+
+#define DEBOX_STACK_CUT (1u << 0)     /* more frames than were asked for, or fit */
+#define DEBOX_STACK_PENDING (1u << 1) /* a file's unwind table was not there yet: guessed by frame pointer */
+#define DEBOX_STACK_LOST (1u << 2)    /* the walk ended before the outermost frame */
+
+struct debox_user_stack {
+	__u64 hash;       /* of frames, never 0; 0: free. Written first */
+	__u32 depth;      /* frames used; written last: 0 while being filled */
+	__u32 flags;      /* DEBOX_STACK_* */
+	__u32 pid;        /* a process it was seen in */
+	__u32 site_frame; /* index of the program's own call site: the first frame outside of
+	                   * the C library or the language's runtime */
+	__u64 frames[DEBOX_USER_FRAMES_MAX]; /* innermost first */
+};
+
+struct debox_user_file {
+	__u64 ino;        /* 0: free */
+	__u32 dev;        /* kernel's encoding: major << 20 | minor */
+	__u32 state;      /* 1 once path is complete */
+	__u32 pid;        /* a process that had it mapped */
+	__u32 reserved0;
+	char path[DEBOX_PATH_LEN]; /* as the process's mount namespace shows it; may be cut at the
+	                            * front, then it does not begin with '/' */
+};
+
+/* The calls of one system call from one user stack. Written from several CPUs,
+ * with atomic adds. */
+#define DEBOX_COARSE_BUCKETS 40u /* bucket i: wall times below 2^(i+1) ns, the last one holds the rest */
+#define DEBOX_CALL_SITE_ROWS_MAX 4096u
+struct debox_call_site_row {
+	__u64 key; /* USED | nr key << NR_SHIFT | user stack index */
+	__u64 count;
+	__u64 errors;
+	__u64 wall_ns;
+	__u64 max_ns;
+	__u64 blocked_ns;
+	__u64 runq_ns;
+	__u64 minor_faults;
+	__u64 major_faults;
+	__u64 reserved[3];
+	__u32 hist[DEBOX_COARSE_BUCKETS];
+};
+
+/* Sleeps of one system call at one site from one user stack. */
+#define DEBOX_PATH_ROWS_MAX 8192u
+struct debox_path_row {
+	__u64 key; /* USED | nr key << NR_SHIFT | site << SITE_SHIFT | user stack index (0: unknown) */
+	__u64 count;
+	__u64 total_ns;
+	__u64 max_ns;
+};
+
+/* ------ culprits: who held what was waited for, who ended the wait */
+
+#define DEBOX_CULPRIT_HOLDER_WRITER 1u
+#define DEBOX_CULPRIT_HOLDER_READER 2u /* one of perhaps several: a hint */
+#define DEBOX_CULPRIT_WAKER 3u         /* pid 0: an interrupt */
+#define DEBOX_CULPRIT_KIND_SHIFT 36u /* 2 bits */
+#define DEBOX_CULPRIT_NR_SHIFT 24u   /* 11 bits: nr + 1 of the call the culprit was in; 0: none or unknown */
+#define DEBOX_CULPRIT_PID_MASK 0x3fffffu
+#define DEBOX_CULPRIT_ROWS_MAX 4096u
+struct debox_culprit_row {
+	__u64 key;   /* USED | nr key << NR_SHIFT | site << SITE_SHIFT | kind | nr + 1 | pid */
+	__u64 count;
+	__u64 total_ns;
+	__u64 max_ns;
+	__u32 tid;   /* of the last one seen; pid in the key is the process */
+	__u32 reserved0;
+	char comm[DEBOX_COMM_LEN];
+};
+
+/* ------ threads */
+
+#define DEBOX_THREAD_ROWS_MAX 1024u
+struct debox_thread_row {
+	__u32 tid; /* 0: free. Row 0 sums up the threads that found no row */
+	__u32 tgid;
+	char comm[DEBOX_COMM_LEN]; /* as of its last call */
+	__u64 first_ns; /* CLOCK_MONOTONIC */
+	__u64 ended_ns; /* 0: lives */
+	__u64 count;
+	__u64 errors;
+	__u64 wall_ns;
+	__u64 blocked_ns;
+	__u64 runq_ns;
+	__u64 minor_faults;
+	__u64 major_faults;
+	__u64 reserved[3];
+};
+
+/* ------ conditions: which single calls are worth an event or an action */
+
+#define DEBOX_CONDITIONS_MAX 8u
+
+/* What a condition can ask of a finished call; values are compared as signed
+ * 64-bit numbers. */
+#define DEBOX_FIELD_WALL_NS 0u
+#define DEBOX_FIELD_CPU_NS 1u
+#define DEBOX_FIELD_BLOCKED_NS 2u
+#define DEBOX_FIELD_RUNQ_NS 3u
+#define DEBOX_FIELD_RETVAL 4u
+#define DEBOX_FIELD_MINOR_FAULTS 5u
+#define DEBOX_FIELD_MAJOR_FAULTS 6u
+#define DEBOX_FIELD_SLEEPS 7u
+#define DEBOX_FIELD_PREEMPTIONS 8u
+#define DEBOX_FIELD_PID 9u
+#define DEBOX_FIELD_TID 10u
+#define DEBOX_FIELD_WAITERS 11u /* most other waiters at any of its sleeps */
+#define DEBOX_FIELDS 12u
+
+#define DEBOX_CONDITION_ON (1u << 0)
+#define DEBOX_CONDITION_COMM (1u << 1)     /* the thread's command name must equal comm */
+#define DEBOX_CONDITION_COMM_NOT (1u << 2) /* ... must differ from it */
+#define DEBOX_CONDITION_SITES (1u << 3)    /* at least one sleep at a site of sites[] */
+#define DEBOX_CONDITION_SITES_NOT (1u << 4)/* no sleep at a site of sites[] */
+#define DEBOX_CONDITION_EVENT (1u << 5)    /* send an event */
+#define DEBOX_CONDITION_SIGNAL_THREAD (1u << 6) /* signal to the thread, else to its process */
+
+/* All of its parts must hold (a conjunction). `serial` rises with each change;
+ * a condition whose flags lack ON is not looked at. */
+struct debox_condition {
+	__u32 flags;   /* DEBOX_CONDITION_* */
+	__u32 signal;  /* sent to the caller as the call returns; 0: none */
+	__u32 fields;  /* bit n: min[n] <= field n <= max[n] is asked */
+	__u32 reserved0;
+	__u64 limit;   /* acts at most so often; 0: without limit */
+	__u64 interval_ns; /* ... and not again before this time has passed */
+	char comm[DEBOX_COMM_LEN];
+	__s64 min[DEBOX_FIELDS];
+	__s64 max[DEBOX_FIELDS];
+	__u64 calls[DEBOX_NR_SLOTS / 64];   /* bit = nr key */
+	__u64 sites[DEBOX_SITES_MAX / 64];  /* bit = site; the client sets them as sites get their text */
+	__u64 known[DEBOX_SITES_MAX / 64];  /* sites that the client has judged; a sleep at another one makes
+	                                     * the answer uncertain: DEBOX_EVENT_UNCERTAIN */
+};
+
+#define DEBOX_DETAIL_CALL_SITES (1u << 0) /* fill call_sites[] with the call site alone */
+#define DEBOX_DETAIL_STACKS (1u << 1)     /* ... with whole user stacks; paths[] too */
+#define DEBOX_DETAIL_THREADS (1u << 2)
+#define DEBOX_DETAIL_EVENTS (1u << 3)     /* slow_ns[] and conditions[] are looked at */
+#define DEBOX_DETAIL_EVENT_STACKS (1u << 4) /* events carry a user stack */
+
+struct debox_account_control {
+	__u32 flags;      /* DEBOX_DETAIL_* */
+	__u32 conditions; /* entries in use */
+	__u64 reserved[7];
+	__u64 slow_ns[DEBOX_NR_SLOTS]; /* by nr key: a call that took so long is worth an event; 0: none is */
+	struct debox_condition condition[DEBOX_CONDITIONS_MAX];
+};
+
+/* What the kernel side knows of a condition. */
+struct debox_condition_state {
+	__u64 matched;  /* calls that met it */
+	__u64 acted;    /* signals sent */
+	__u64 limited;  /* matched, but held back by limit or interval */
+	__u64 uncertain;
+	__u64 last_ns;
+	__u64 reserved[3];
+};
+
+/* Below 4 MiB: older kernels (6.1, 6.12) have no larger elements of an array map. */
+struct debox_details {
+	__u64 events_sent;
+	__u64 events_dropped;      /* found no room in the ring */
+	__u64 call_sites_dropped;  /* calls that found no row, or no stack */
+	__u64 call_sites_dropped_ns;
+	__u64 stacks_dropped;      /* user stacks that found no place */
+	__u64 stacks_pending;      /* walks that met a file without an unwind table */
+	__u64 stacks_failed;       /* walks that found no call site at all */
+	__u64 paths_dropped;
+	__u64 paths_dropped_ns;
+	__u64 culprits_dropped;
+	__u64 culprits_dropped_ns;
+	__u64 files_dropped;
+	__u64 threads_dropped;     /* threads that are summed up in row 0 */
+	__u32 stacks_used;         /* indices handed out: 1.. */
+	__u32 files_used;
+	__u32 threads_used;
+	__u32 reserved0;
+	__u64 serial;              /* of this account among all of the broker's; never 0 */
+	__u64 reserved[15];
+	struct debox_condition_state condition[DEBOX_CONDITIONS_MAX];
+	struct debox_culprit_row culprits[DEBOX_CULPRIT_ROWS_MAX];
+	struct debox_path_row paths[DEBOX_PATH_ROWS_MAX];
+	struct debox_thread_row threads[DEBOX_THREAD_ROWS_MAX];
+	struct debox_user_file files[DEBOX_USER_FILES_MAX];
+	struct debox_call_site_row call_sites[DEBOX_CALL_SITE_ROWS_MAX];
+	struct debox_user_stack stacks[DEBOX_USER_STACKS_MAX];
+};
+
+/* ------ events */
+
+#define DEBOX_EVENT_CALL 1u /* one finished call: slow, or meeting a condition */
+
+#define DEBOX_EVENT_SLOW (1u << 0)      /* at least slow_ns */
+#define DEBOX_EVENT_UNCERTAIN (1u << 1) /* a condition's label was not known yet: the client judges */
+#define DEBOX_EVENT_PATH (1u << 2)      /* path[] is the call's first path argument */
+#define DEBOX_EVENT_COMPAT32 (1u << 3)
+
+#define DEBOX_EVENT_SLEEPS_MAX 8u
+#define DEBOX_EVENT_PATH_LEN 128u
+
+/* One sleep of a single call, in order; not merged. */
+struct debox_event_sleep {
+	__u64 start_ns;   /* CLOCK_MONOTONIC */
+	__u64 blocked_ns;
+	__u64 runq_ns;    /* after the wake-up */
+	__u32 site;
+	__u32 waiters_entry;
+	__u32 waiters_exit;
+	__u32 holder_kind; /* DEBOX_HOLDER_* */
+	__u32 holder_pid;  /* thread id */
+	__s32 holder_nr;   /* the call the holder was in; -1 none or unknown */
+	__u32 waker_pid;
+	__s32 waker_nr;
+	char holder_comm[DEBOX_COMM_LEN];
+	char waker_comm[DEBOX_COMM_LEN];
+};
+
+struct debox_event_call {
+	__u32 size;  /* of this event */
+	__u32 type;  /* DEBOX_EVENT_CALL */
+	__u32 flags; /* DEBOX_EVENT_* */
+	__u32 key;   /* nr key */
+	__u32 pid;
+	__u32 tid;
+	char comm[DEBOX_COMM_LEN];
+	__s64 retval;
+	__u64 args[6];
+	__u64 start_ns; /* CLOCK_MONOTONIC */
+	__u64 wall_ns;
+	__u64 cpu_ns;
+	__u64 blocked_ns;
+	__u64 runq_ns;
+	__u32 minor_faults;
+	__u32 major_faults;
+	__u32 nvcsw;
+	__u32 nivcsw;
+	__u32 user_stack;  /* index into stacks[], 0 none */
+	__u32 conditions;  /* bit n: met condition n */
+	__u32 uncertain;   /* bit n: met condition n but for a label not known yet */
+	__u32 signal;      /* sent to the caller, 0 none */
+	__u32 sleep_count;
+	__u32 sleeps_dropped;
+	__u64 sleeps_dropped_ns;
+	char path[DEBOX_EVENT_PATH_LEN];
+	struct debox_event_sleep sleeps[DEBOX_EVENT_SLEEPS_MAX];
+};
+
+#endif /* DEBOX_ABI_H */

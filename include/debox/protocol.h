@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What do a client and the broker say to each other?
+ *
+ * One AF_UNIX SOCK_SEQPACKET connection; one packet is one message, fixed
+ * structs in the machine's own byte order, every reserved byte zero. The
+ * client speaks first, each request gets exactly one reply, file descriptors
+ * travel with the reply (SCM_RIGHTS). The broker turns SO_PASSCRED on and
+ * believes only what the kernel says about the sender (SCM_CREDENTIALS):
+ * nothing in a message can name another process except in DEBOX_MSG_WATCH,
+ * which is for root and CAP_PERFMON.
+ *
+ * What a connection was given lives as long as any copy of its socket: the
+ * last close takes slots and account back. Slots of a process that has ended
+ * are taken back even when its socket lives on in a child.
+ */
+#ifndef DEBOX_PROTOCOL_H
+#define DEBOX_PROTOCOL_H
+
+#include <debox/abi.h>
+
+#define DEBOX_PROTOCOL_VERSION 1u
+
+/* Where a permanent broker listens; $DEBOX_SOCKET names another one. */
+#define DEBOX_SOCKET_PATH "/run/debox/debox.sock"
+/* Where `debox run --wrap` collects what the interposer counted. */
+#define DEBOX_ENV_SOCKET "DEBOX_SOCKET"
+#define DEBOX_ENV_COLLECT "DEBOX_COLLECT"
+
+/* Gives the sender's process one more segment of slots and binds every thread
+ * of it that has none. Reply carries 3 descriptors: record map (mmap
+ * PROT_READ, MAP_SHARED), control map (PROT_READ|PROT_WRITE, MAP_SHARED),
+ * shared memory (PROT_READ). Both maps are DEBOX_SEGMENT_SLOTS pages. */
+#define DEBOX_MSG_SLOTS 1u
+/* Opens an account for this connection (one per connection). Reply carries 3
+ * descriptors: account map (struct debox_account), per-CPU map
+ * (reply.cpus x struct debox_account_cpu, each rounded up to 8 bytes), shared
+ * memory; all PROT_READ. */
+#define DEBOX_MSG_ACCOUNT 2u
+/* Puts the sender's own process (by its credentials: it may have inherited
+ * the socket) and all its future children into the connection's account. */
+#define DEBOX_MSG_JOIN 3u
+/* Puts process `pid`, with all its threads and future children, into the
+ * connection's account. Root or CAP_PERFMON. */
+#define DEBOX_MSG_WATCH 4u
+/* Names the kernel functions of every site of this connection's account. Reply
+ * carries 1 descriptor, a sealed memfd of text: a line per site, `SITE TAB
+ * FUNCTION;FUNCTION;...`, outermost first. */
+#define DEBOX_MSG_SITE_STACKS 6u
+/* Opens or stops a call trace: struct debox_trace_request in trace.h. */
+#define DEBOX_MSG_TRACE 7u
+/* How the broker is doing: fills the counters of the reply. */
+#define DEBOX_MSG_STATUS 5u
+
+/* request.flags */
+#define DEBOX_REQ_BOUNDARY (1u << 0) /* SLOTS, ACCOUNT: take call boundaries in the kernel */
+#define DEBOX_REQ_NOFOLLOW (1u << 1) /* JOIN, WATCH: leave children alone */
+/* ACCOUNT, with BOUNDARY: three more descriptors come, between the per-CPU map
+ * and the shared memory: details map (struct
+ * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
+ * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),
+ * control (struct debox_account_control, PROT_READ|PROT_WRITE). */
+#define DEBOX_REQ_DETAILS (1u << 2)
+/* ACCOUNT, with DETAILS: user stacks will be asked for; the reply comes when the
+ * unwind tables of the C library, and of whatever else the sender has mapped
+ * executable (its own program left out), are in place: a client maps the
+ * program that it is about to run. */
+#define DEBOX_REQ_USER_STACKS (1u << 3)
+
+struct debox_request {
+	__u32 size;    /* sizeof(struct debox_request) of the sender */
+	__u32 version; /* DEBOX_PROTOCOL_VERSION */
+	__u32 type;    /* DEBOX_MSG_* */
+	__u32 flags;   /* DEBOX_REQ_* */
+	__s32 pid;     /* WATCH */
+	__u32 reserved[11];
+};
+
+struct debox_reply {
+	__u32 size;     /* sizeof(struct debox_reply) of the broker */
+	__u32 version;
+	__u32 type;     /* of the request */
+	__s32 status;   /* 0 or -errno */
+	__u32 fds;      /* descriptors that came along */
+	__u32 slots;    /* SLOTS: slots in the segment (DEBOX_SEGMENT_SLOTS) */
+	__u32 cpus;     /* ACCOUNT: elements of the per-CPU map */
+	__u32 threads;  /* SLOTS, JOIN, WATCH: threads bound now */
+	__u64 cpu_stride;    /* ACCOUNT: bytes from one CPU's element to the next */
+	__u64 features;      /* DEBOX_FEATURE_* attached now */
+	__u64 slots_used;    /* STATUS */
+	__u64 accounts_used; /* STATUS */
+	__u64 site_walks;    /* STATUS: stacks taken the slow way */
+	__u64 site_hits;     /* STATUS: stacks recognised */
+	__u64 site_mismatches; /* STATUS: with site verification on; must be 0 */
+	__u64 reserved[5];
+	char text[256];      /* what went wrong and the remedy, for people */
+};
+
+/*
+ * The collector of `debox run --wrap`: the interposer connects to the socket
+ * in $DEBOX_COLLECT and sends one debox_collect with one descriptor, a memfd
+ * sealed against shrinking and growing: struct debox_wrap_header in the first
+ * page, then `stripes` x struct debox_wrap_stripe. No reply. The collector
+ * reads the rows when the connection closes (exit, exec, kill).
+ */
+#define DEBOX_COLLECT_MAGIC 0x77304265u
+struct debox_collect {
+	__u32 size;
+	__u32 version;
+	__u32 stripes;
+	__u32 stripe_size; /* sizeof(struct debox_wrap_stripe) */
+	__u32 reserved[12];
+};
+
+#define DEBOX_WRAP_ROWS 256u
+struct debox_wrap_row {
+	__u64 used;      /* 0 free; else 1<<63 | nr */
+	__u64 call_site; /* return address of the wrapped call in the program */
+	__u64 count;
+	__u64 errors;
+	__u64 wall_ns;
+	__u64 max_ns;
+	__u64 blocked_ns;
+	__u64 runq_ns;
+	__u64 minor_faults;
+	__u64 major_faults;
+	__u64 nvcsw;
+	__u64 nivcsw;
+	__u64 hist[DEBOX_HIST_BUCKETS];
+};
+
+/* One thread at a time writes a stripe, so its counters are plain. */
+struct debox_wrap_stripe {
+	__u32 owner_tid; /* 0: free */
+	__u32 rows_used;
+	__u64 dropped;   /* calls that found no row */
+	__u64 dropped_ns;
+	__u64 stale;     /* calls that ended after the broker was gone */
+	__u64 reserved[4];
+	struct debox_wrap_row rows[DEBOX_WRAP_ROWS];
+};
+
+struct debox_wrap_header {
+	__u32 magic;
+	__u32 version;
+	__u32 pid;
+	__u32 measured;     /* 1: the broker gave slots; 0: wall times only */
+	__u32 threads_lost; /* threads that found no stripe */
+	__u32 restricted;   /* not 0: it forbade itself system calls or time stamps (seccomp,
+			     * PR_SET_TSC); what came later is not all counted */
+	__u32 reserved[10];
+	char why[192];      /* why not measured */
+};
+
+#endif /* DEBOX_PROTOCOL_H */

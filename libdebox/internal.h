@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What do libdebox's own parts, and the interposer, know of each other?
+ */
+#ifndef DEBOX_INTERNAL_H
+#define DEBOX_INTERNAL_H
+
+#include <debox.h>
+#include <debox/protocol.h>
+#include <debox/trace.h>
+#include <debox_compat.h>
+#include <signal.h>
+
+/* Calls open at once in one thread (handlers in handlers): deeper ones are not
+ * recorded. */
+#define LEVELS_MAX 16u
+#define SEGMENTS_MAX 1024u
+#define HISTORY_DEFAULT 64u
+#define HISTORY_MIN 16u
+#define HISTORY_MAX 65536u
+
+/* top_flags beyond the public ones: any of these takes the slow way at the end. */
+#define FRAME_NESTED (1u << 8)     /* level > 0 */
+#define FRAME_HAD_INNER (1u << 9)  /* another call nested inside it */
+#define FRAME_CLOBBERED (1u << 10) /* its bank was taken over two levels deeper */
+#define FRAME_OVERFLOW (1u << 11)  /* its ring entry was reused: see thread.overflow */
+#define FRAME_ON_ALT (1u << 12)    /* on the alternate signal stack */
+
+/* debox_entry_.flags beyond DEBOX_FLAG_*. */
+#define ENTRY_EVENT (1u << 16)      /* the kernel saw something: a copy is in the event ring */
+#define ENTRY_UNMEASURED (1u << 17) /* nobody measured inside this call */
+#define ENTRY_INNER DEBOX_ENTRY_INNER_ /* inner is valid */
+#define ENTRY_LEVEL_SHIFT 8         /* 4 bits: how deeply nested the call was */
+#define ENTRY_LEVEL_MASK 0xf00u
+#define ENTRY_CALLS_SHIFT 20        /* interposed calls adopted by a bracket, at most 4095 */
+
+/* What a nested call must put back when it ends. */
+struct level {
+	struct debox_frame *top;
+	uintptr_t stack;
+	uint32_t flags;
+	int32_t nr;
+	uint64_t open_seq;
+	uint64_t call_site;
+	uint32_t level;
+	uint32_t reserved;
+	struct debox_entry_ entry;
+};
+
+/* A copy of what the kernel side wrote about one call, cut to its sleeps. */
+struct event {
+	uint64_t seq;
+	uint64_t bytes; /* of info */
+	struct debox_info info;
+};
+
+/*
+ * One thread's state: mapped as a whole, wiped in a forked child. The ring of
+ * entries follows at DEBOX_RING_OFFSET_, then the event ring, then a control
+ * and a record page used while there is no slot.
+ */
+struct debox_thread {
+	struct debox_hot_ hot;
+	struct debox_thread *next, *prev;
+	uint32_t vfork_live; /* not 0: in vfork(); what hot.live was */
+	uint32_t measured;   /* a slot of the broker's is in use */
+	uint32_t depth;
+	uint32_t destructor_rounds;
+	uint32_t pid;
+	uint32_t reserved;
+	uint64_t generation;
+	uint64_t features;
+	const volatile uint32_t *broker_alive; /* hot.alive may be the word that is always dead */
+	char *events;
+	uint64_t events_size;
+	uint64_t events_head;
+	uint64_t history_seen; /* calls up to this number were handed out */
+	DeBoxInfo *compat;
+	uint64_t compat_valid;
+	uint32_t compat_sleeps;
+	uint32_t compat_trace;
+	/* trace.c: entries wanted of each call; the thread's buffers; a copy of
+	 * the last traced call's. */
+	uint32_t trace_limit;
+	uint32_t trace_room;
+	uint32_t trace_count;
+	uint32_t trace_dropped;
+	uint32_t trace_flags;
+	int32_t trace_nr;
+	uint64_t trace_seq;
+	uint64_t trace_start_ns;
+	uint64_t trace_stride;
+	const char *trace_buffer;
+	struct debox_trace_entry *trace_copy;
+	/* The interposer's counting (preload/collect.c). */
+	void *collect_stripe;
+	void *collect_last_row;
+	uint64_t collect_state;
+	uint32_t watch_inside; /* a watch's function runs in this thread */
+	uint32_t reserved2;
+	struct level levels[LEVELS_MAX];
+	struct debox_entry_ overflow[LEVELS_MAX];
+};
+_Static_assert(sizeof(struct debox_hot_) == 128, "part of the binary interface");
+_Static_assert(sizeof(struct debox_thread) <= DEBOX_RING_OFFSET_, "the ring begins there");
+_Static_assert(sizeof(struct debox_entry_) == 64, "one cache line");
+
+#define HIDDEN __attribute__((visibility("hidden")))
+
+/* The process's call trace, as the broker shares it. */
+struct debox_trace_map {
+	const char *base;
+	const struct debox_trace_table *table;
+	uint64_t stride;
+	uint32_t buffers;
+	uint32_t capacity;
+};
+
+/* runtime.c */
+struct debox_thread *debox_thread_get_(void) HIDDEN; /* NULL: do not record */
+void debox_thread_watch_(struct debox_thread *t) HIDDEN;
+const struct debox_site *debox_site_table_(uint32_t *count) HIDDEN;
+int debox_is_open_(void) HIDDEN;
+/* Asks the broker for a trace, if there is none yet or `wish` says otherwise. */
+int debox_trace_want_(const struct debox_trace_request *wish) HIDDEN;
+void debox_trace_map_(struct debox_trace_map *out) HIDDEN;
+
+/* trace.c */
+void debox_trace_free_(struct debox_thread *t) HIDDEN;
+void debox_trace_keep_(struct debox_thread *t, const struct debox_entry_ *e, uint32_t level) HIDDEN;
+
+/*
+ * A program may contain libdebox (the static library, the Rust crate) and be
+ * run with the interposer, which brings the shared one: two copies, but a
+ * thread has only one slot. The copy inside the program then leaves all state
+ * to the shared one, which exports this.
+ */
+struct debox_runtime {
+	uint32_t size;
+	uint32_t thread_size;
+	int (*open)(const struct debox_options *);
+	int (*close)(void);
+	int (*status)(void);
+	int (*why)(char *, size_t);
+	uint64_t (*features)(void);
+	int (*is_open)(void);
+	struct debox_thread *(*thread)(void);
+	const struct debox_site *(*site_table)(uint32_t *);
+	int (*trace_want)(const struct debox_trace_request *);
+	void (*trace_map)(struct debox_trace_map *);
+	int (*watch_add)(const char *, debox_watch_fn *, void *, struct debox_watch_error *);
+	int (*watch_remove)(int);
+	int (*watch_read)(int, struct debox_watch_counts *);
+	void (*watch_run)(struct debox_thread *, struct debox_entry_ *);
+	uint32_t (*watching)(void);
+};
+const struct debox_runtime *debox_elsewhere_(void) HIDDEN; /* NULL: this copy owns the state */
+void debox_threads_watch_(void) HIDDEN; /* debox_thread_watch_() for each */
+
+/* watch.c */
+#define WATCHING 1u	  /* there is a watch */
+#define WATCHING_EVERY 2u /* and one for calls in which nothing happened */
+uint32_t debox_watching_(void) HIDDEN;
+void debox_watch_run_(struct debox_thread *t, struct debox_entry_ *e) HIDDEN;
+
+/* clock.c: stamps are CPU cycles, or nanoseconds where the counter is not usable. */
+struct debox_time {
+	uint64_t start_ns;
+	uint64_t span_ns;
+};
+void debox_clock_init_(int force_gettime) HIDDEN;
+int debox_clock_is_tsc_(void) HIDDEN;
+int debox_clock_ready_(void) HIDDEN;
+uint64_t debox_clock_gettime_ns_(void) HIDDEN;
+uint64_t debox_clock_stamp_(void) HIDDEN;
+struct debox_time debox_clock_convert_(uint64_t stamp, uint64_t span) HIDDEN;
+uint64_t debox_clock_span_ns_(uint64_t span) HIDDEN;
+
+/* record.c */
+void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
+			struct debox_info *out) HIDDEN;
+
+/* compat.c */
+void debox_compat_fill_(struct debox_thread *t, const struct debox_entry_ *e) HIDDEN;
+int debox_site_wait_(uint32_t site, struct debox_site *out, int *budget_ms) HIDDEN;
+
+/* ----------------- for the interposer: exported, but not for programs ----- */
+
+/* Around vfork(): the child shares this thread's memory and must leave it alone. */
+DEBOX_API void *debox_private_vfork_enter(void);
+DEBOX_API void debox_private_vfork_leave(void *cookie);
+/* The thread's state, made on first use; NULL: nothing is recorded here. */
+DEBOX_API struct debox_thread *debox_private_thread(void);
+/* Fills the kernel's part of the last finished call; for counting. */
+struct debox_private_counts {
+	uint64_t wall_ns, blocked_ns, runq_ns;
+	uint64_t minor_faults, major_faults, nvcsw, nivcsw;
+	uint32_t stale, measured;
+};
+DEBOX_API void debox_private_count(struct debox_thread *t, const struct debox_entry_ *e,
+				   struct debox_private_counts *out);
+/* Cycles (32.32 fixed point) to nanoseconds, right to 0.1 % at once and better
+ * later; *again is the stamp at which asking again pays. */
+DEBOX_API uint64_t debox_private_rate(uint64_t *again);
+DEBOX_API uint64_t debox_private_stamp(void);
+/* A descriptor moved out of the program's way, close-on-exec; -errno. */
+DEBOX_API int debox_private_fd_raise(int fd);
+/* The broker connection's descriptor (-1: none), and the way to move it. */
+DEBOX_API int debox_private_fd(void);
+DEBOX_API void debox_private_fd_moved(int fd);
+DEBOX_API int debox_private_connect(const char *path);
+
+/* call.c */
+void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level);
+
+#endif

@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# What does a fresh Debian or Ubuntu machine lack? Installs it: run through
+# `make setup`, which `make demo` and `make test` begin with.
+#
+#   setup/packages.sh build   what building needs
+#   setup/packages.sh test    and what the tests compare DeBox with
+#   setup/packages.sh bench   and what `debox bench self` compares it with
+set -eu
+
+build="clang libelf-dev zlib1g-dev pkg-config gcc g++ libc6-dev linux-libc-dev make git ca-certificates curl"
+test="$build python3 stress-ng fio iproute2 strace linux-perf gdb nginx-light wrk redis-server redis-tools sqlite3 golang-go gcc-multilib procps util-linux man-db"
+# guests with other kernels
+test="$test qemu-system-x86 busybox-static kmod cpio e2fsprogs xz-utils binutils"
+
+# the browser that the HTML report is tested in
+test="$test chromium fonts-dejavu-core"
+# servers that wait with select and poll, and Python's own tests of both
+test="$test lighttpd haproxy webfs libpython3.11-testsuite"
+# a place for DuckDB, which reads the exported tables
+test="$test python3-venv"
+# tools that `debox bench self` compares DeBox with
+bench="$test bpftrace bpfcc-tools ltrace fio"
+
+case "${1:-build}" in
+build) wanted=$build ;;
+test) wanted=$test ;;
+bench) wanted=$bench ;;
+*)
+	echo "usage: setup/packages.sh build|test|bench" >&2
+	exit 2
+	;;
+esac
+
+missing=""
+for package in $wanted; do
+	# Ubuntu's perf is in linux-tools-generic
+	if [ "$package" = linux-perf ] && command -v perf >/dev/null 2>&1; then continue; fi
+	# any Go and any git will do
+	if [ "$package" = golang-go ] && command -v go >/dev/null 2>&1; then continue; fi
+	status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+	[ "$status" = installed ] || missing="$missing $package"
+done
+
+if [ -n "$missing" ]; then
+	if ! command -v apt-get >/dev/null 2>&1; then
+		echo "setup: no apt-get here. Install these (Debian's names) by hand:$missing" >&2
+		exit 1
+	fi
+	sudo=""
+	if [ "$(id -u)" != 0 ]; then
+		sudo=sudo
+		command -v sudo >/dev/null 2>&1 || {
+			echo "setup: packages are missing and neither root nor sudo is at hand:$missing" >&2
+			exit 1
+		}
+	fi
+	echo "setup: installing$missing"
+	# Servers are installed for the tests to start themselves, on loopback; the
+	# packages must not start them.
+	policy=/usr/sbin/policy-rc.d
+	made_policy=no
+	if [ ! -e $policy ]; then
+		printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
+		$sudo chmod +x $policy
+		made_policy=yes
+	fi
+	cleanup() { [ $made_policy = no ] || $sudo rm -f $policy; }
+	trap cleanup EXIT INT TERM
+	$sudo apt-get update -qq
+	for package in $missing; do
+		if [ "$package" = linux-perf ] && ! apt-cache show linux-perf >/dev/null 2>&1; then
+			missing=$(echo "$missing" | sed 's/linux-perf/linux-tools-generic/')
+		fi
+	done
+	# shellcheck disable=SC2086
+	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+
+# Rust 1.85 or later (edition 2024); Debian 12's own is older.
+version=$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p')
+if [ "${version:-0}" -lt 85 ]; then
+	echo "setup: installing Rust (have: $(cargo --version 2>/dev/null || echo none), need 1.85)"
+	curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
+	echo "setup: Rust is in ~/.cargo/bin"
+fi

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does a program do the same under DeBox as without it?
+
+use debox_tests::*;
+use std::process::{Command, Output, Stdio};
+
+/// A file that the user nobody can write.
+struct Report {
+    _directory: tempfile::TempDir,
+    path: std::path::PathBuf,
+}
+
+impl Report {
+    fn of_nobody() -> Report {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(directory.path(), Some(65534), Some(65534)).unwrap();
+        let path = directory.path().join("report.json");
+        Report {
+            _directory: directory,
+            path,
+        }
+    }
+
+    fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+}
+
+fn plain(command: &[&str]) -> Output {
+    Command::new(command[0])
+        .args(&command[1..])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn same(options: &[&str], command: &[&str]) -> Run {
+    let without = plain(command);
+    let with = run(options, command);
+    assert_eq!(
+        with.output.status, without.status,
+        "{options:?} {command:?}"
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&with.output.stdout),
+        String::from_utf8_lossy(&without.stdout),
+        "{options:?} {command:?}"
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&with.output.stderr),
+        String::from_utf8_lossy(&without.stderr),
+        "{options:?} {command:?}"
+    );
+    with
+}
+
+/// Real programs, each way.
+#[test]
+fn real_programs_give_the_same_output() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let d = directory.path().display().to_string();
+    let git = format!(
+        "cd {d} && rm -rf r && git init -q r && cd r && echo a > a && git add a && git -c user.name=t -c user.email=t@t -c commit.gpgsign=false commit -qm one --date=2000-01-01T00:00:00 && git status --short && git log --format=%s"
+    );
+    let sqlite = format!(
+        "rm -f {d}/x.db; sqlite3 {d}/x.db 'create table t(a); insert into t values(1),(2); select sum(a) from t;'"
+    );
+    let tar = "tar c /usr/include/linux | sha256sum";
+    let python = "import subprocess,threading,os,sys\nr=[]\nt=[threading.Thread(target=lambda i=i: r.append(i)) for i in range(50)]\n[x.start() for x in t]\n[x.join() for x in t]\nprint(sorted(r))\nprint(subprocess.run(['sh','-c','exit 3']).returncode)\nos.environ['X']='1'\nprint(subprocess.check_output(['sh','-c','echo $X'],text=True))\nprint(os.popen('echo popen').read())\nsys.exit(5)";
+    for options in [&[][..], &["--wrap"][..]] {
+        for command in [
+            vec!["sh", "-c", tar],
+            vec!["sh", "-c", &git],
+            vec!["sh", "-c", &sqlite],
+            vec!["python3", "-c", python],
+            vec![
+                "bash",
+                "-c",
+                "echo a; echo b >&2; seq 1000 | sort -rn | head -3; (exit 9) || echo $?",
+            ],
+            vec![
+                "perl",
+                "-e",
+                "$SIG{ALRM}=sub{print qq(alarm\\n); exit 4}; alarm 1; sleep 10",
+            ],
+            vec!["env", "-i", "/bin/echo", "no environment"],
+            vec!["sh", "-c", "umask; ulimit -n; echo $0"],
+        ] {
+            same(options, &command);
+        }
+    }
+}
+
+/// Awkward ends, each way.
+#[test]
+fn awkward_programs_end_the_same() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let calls = program("calls").display().to_string();
+    for options in [&[][..], &["--wrap"][..]] {
+        for arguments in [
+            &["exit", "0"][..],
+            &["exit", "42"],
+            &["exit", "255"],
+            &["signal", "15"],
+            &["signal", "9"],
+            &["signal", "11"],
+            &["signal", "6"],
+            &["signal", "13"],
+            &["thread-exec"],
+            &["killed"],
+            &["vfork", "5"],
+            &["handler", "10"],
+            &["exec", "3"],
+            &["threads", "100", "3"],
+            &["fork", "20"],
+            &["errors", "5"],
+            &["unknown"],
+            &["sandbox", "20"],
+            &["strict", "20"],
+            &["no-stamps", "20"],
+            &["file-limit", "20"],
+        ] {
+            let mut command = vec![calls.as_str()];
+            command.extend(arguments);
+            same(options, &command);
+        }
+    }
+}
+
+/// The interposer counts what goes through libc's wrappers, and says what it
+/// cannot see.
+#[test]
+fn wrap_counts_and_says_what_it_does_not_cover() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let calls = program("calls").display().to_string();
+    let run = run(&["--wrap"], &[calls.as_str(), "threads", "40", "50"]);
+    assert_eq!(run.count("getppid"), 2000, "{}", run.report["calls"]);
+    assert!(
+        run.notes().contains(&"wrap_coverage".to_owned()),
+        "{:?}",
+        run.notes()
+    );
+    assert_eq!(run.report["run"]["capture"], "wrap");
+
+    // A sleep in a call that is not interposed: pthread_join waits by futex.
+    let truth = program("truth").display().to_string();
+    let run = debox_tests::run(
+        &["--wrap"],
+        &[truth.as_str(), "-d", "/var/tmp", "pipe", "30"],
+    );
+    let read = run.call("read");
+    assert!(number(&read, "blocked_ns") > 25_000_000, "{read}");
+    assert!(
+        run.blocking("read")
+            .iter()
+            .any(|b| b["label"] == "pipe-read"),
+        "{}",
+        run.report["blocking"]
+    );
+
+    let go = debox_tests::run(&["--wrap"], &[program("gocalls").to_str().unwrap(), "10"]);
+    assert_eq!(go.output.status.code(), Some(0));
+    assert_eq!(
+        go.count("getppid"),
+        0,
+        "a program without libc has nothing to interpose"
+    );
+    assert!(
+        go.blocking("read")
+            .iter()
+            .any(|b| b["label"] == "pipe-read"),
+        "the kernel side sees the sleep all the same: {}",
+        go.report["blocking"]
+    );
+    let notes = go.notes();
+    assert!(notes.contains(&"wrap_nobody".to_owned()), "{notes:?}");
+}
+
+/// A user without privileges, through a broker that somebody with them runs.
+#[test]
+fn a_user_without_privileges() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let report = Report::of_nobody();
+    // The build tree may be closed to other users: copy what they need.
+    let bin = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        bin.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    for (from, name) in [
+        (debox(), "debox"),
+        (program("calls"), "calls"),
+        (program("truth"), "truth"),
+    ] {
+        std::fs::copy(from, bin.path().join(name)).unwrap();
+    }
+    std::fs::copy(
+        root().join("target/release/libdebox-wrap.so"),
+        bin.path().join("libdebox-wrap.so"),
+    )
+    .unwrap();
+    for options in [&[][..], &["--wrap"][..]] {
+        let mut command = Command::new(bin.path().join("debox"));
+        command
+            .current_dir("/")
+            .args(["run", "--json", "-o"])
+            .arg(report.path())
+            .args(options)
+            .arg("--socket")
+            .arg(broker.socket());
+        command
+            .arg("--")
+            .arg(bin.path().join("calls"))
+            .args(["getppid", "123"]);
+        let output = as_nobody(&mut command).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let r = Run {
+            report: serde_json::from_slice(&std::fs::read(report.path()).unwrap()).unwrap(),
+            output,
+        };
+        assert_eq!(r.count("getppid"), 123, "{options:?} {}", r.report);
+    }
+    // In band, too.
+    let mut command = Command::new(bin.path().join("truth"));
+    command
+        .current_dir("/")
+        .env("DEBOX_SOCKET", broker.socket())
+        .args(["-b", "nanosleep", "20"]);
+    let line = lines(&as_nobody(&mut command).output().unwrap()).remove(0);
+    assert!(number(&line["record"], "blocked_ns") > 19_000_000, "{line}");
+    assert_eq!(line["record"]["sleeps"][0]["label"], "nanosleep", "{line}");
+
+    // It may not watch others: root's broker, an unprivileged client.
+    let mut command = Command::new(bin.path().join("debox"));
+    command
+        .current_dir("/")
+        .args(["attach", "-d", "1", "-p", "1", "--socket"])
+        .arg(broker.socket());
+    let output = as_nobody(&mut command).output().unwrap();
+    assert_ne!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("CAP_PERFMON") || said.contains("root"),
+        "the remedy is named: {said}"
+    );
+}
+
+/// A watched program that gains privileges is left alone, and that is said.
+#[test]
+fn a_set_uid_program_is_not_timed_for_others() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let bin = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::fs::set_permissions(
+        bin.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    std::fs::copy(debox(), bin.path().join("debox")).unwrap();
+    std::fs::copy(program("calls"), bin.path().join("calls")).unwrap();
+    std::fs::set_permissions(
+        bin.path().join("calls"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o4755),
+    )
+    .unwrap();
+    let report = Report::of_nobody();
+    let mut command = Command::new(bin.path().join("debox"));
+    command
+        .current_dir("/")
+        .args(["run", "--json", "-o"])
+        .arg(report.path())
+        .arg("--socket")
+        .arg(broker.socket());
+    command.args(["--", "sh", "-c"]).arg(format!(
+        "{0} errors 50; true",
+        bin.path().join("calls").display()
+    ));
+    let output = as_nobody(&mut command).output().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let r = Run {
+        report: serde_json::from_slice(&std::fs::read(report.path()).unwrap()).unwrap(),
+        output,
+    };
+    let close = r.call("close")["errors"].as_u64().unwrap_or(0);
+    assert!(close < 50, "{}", r.report["calls"]);
+    assert!(
+        r.notes().contains(&"privileged_execs".to_owned()),
+        "{:?}",
+        r.notes()
+    );
+}
+
+/// When the last watcher leaves, no BPF program stays attached.
+#[test]
+fn nothing_stays_attached() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let before = programs_attached();
+    let broker = Broker::start();
+    assert_eq!(programs_attached(), before, "nobody watches yet");
+    {
+        let _run = run(&["--socket", broker.socket().to_str().unwrap()], &["true"]);
+    }
+    let _ = bracketed(&broker, &["getpid", "1"]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(programs_attached(), before, "the last watcher has left");
+    let mut child = Command::new(debox())
+        .args(["run", "-o", "/dev/null", "--socket"])
+        .arg(broker.socket())
+        .args(["--", "sleep", "1"])
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(
+        programs_attached().len() > before.len(),
+        "somebody is watched now"
+    );
+    child.wait().unwrap();
+}

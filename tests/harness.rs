@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do the tests run DeBox as its user would?
+//!
+//! They use what `make build test-programs` leaves in target/: the command
+//! itself, the broker, the libraries, and the C and Go programs of
+//! tests/truth. All of them need root (or CAP_BPF and CAP_PERFMON); where that
+//! is missing they fail and say so, unless DEBOX_TEST_NO_BPF=1 asks for them
+//! to be left out.
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ has a parent")
+        .to_owned()
+}
+
+fn built(path: PathBuf) -> PathBuf {
+    assert!(
+        path.exists(),
+        "{} is missing: run `make build test-programs` first",
+        path.display()
+    );
+    path
+}
+
+pub fn debox() -> PathBuf {
+    built(root().join("target/release/debox"))
+}
+
+pub fn deboxd() -> PathBuf {
+    built(root().join("target/release/deboxd"))
+}
+
+pub fn program(name: &str) -> PathBuf {
+    built(root().join("target/truth").join(name))
+}
+
+/// False, loudly, when the tester asked for no BPF.
+pub fn bpf_wanted() -> bool {
+    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
+        eprintln!("NOT RUN: DEBOX_TEST_NO_BPF=1");
+        return false;
+    }
+    // SAFETY: no arguments.
+    assert_eq!(
+        unsafe { libc::geteuid() },
+        0,
+        "this test needs root to load BPF programs (DEBOX_TEST_NO_BPF=1 leaves it out)"
+    );
+    true
+}
+
+/// Timing tests must not disturb each other on a small machine.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// A permanent broker of our own, on a socket of our own.
+pub struct Broker {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Broker {
+    pub fn start() -> Broker {
+        Self::start_with(&[])
+    }
+
+    pub fn start_with(options: &[&str]) -> Broker {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        // Clients of other users connect, too.
+        std::fs::set_permissions(
+            directory.path(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .expect("chmod");
+        let socket = directory.path().join("debox.sock");
+        let child = Command::new(deboxd())
+            .arg("--socket")
+            .arg(&socket)
+            .args(options)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("deboxd starts");
+        let broker = Broker { child, directory };
+        let begin = Instant::now();
+        while !broker.status().is_some_and(|o| o.status.success()) {
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "deboxd does not answer on {}",
+                socket.display()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        broker
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("debox.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn status(&self) -> Option<Output> {
+        Command::new(debox())
+            .args(["status", "--json", "--socket"])
+            .arg(self.socket())
+            .output()
+            .ok()
+    }
+
+    /// `debox status --json`.
+    pub fn counters(&self) -> Value {
+        let output = self.status().expect("debox status runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // SIGTERM: the socket file goes with it.
+        // SAFETY: a child of ours that has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        let _ = self.child.wait();
+    }
+}
+
+/// What `debox run --json` said, and how the command ended.
+pub struct Run {
+    pub report: Value,
+    pub output: Output,
+}
+
+pub fn run<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Run {
+    run_in(Path::new("/"), options, command)
+}
+
+pub fn run_in<S: AsRef<OsStr>>(cwd: &Path, options: &[&str], command: &[S]) -> Run {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let output = Command::new(debox())
+        .current_dir(cwd)
+        .args(["run", "--json", "-o"])
+        .arg(file.path())
+        .args(options)
+        .arg("--")
+        .args(command)
+        .stdin(Stdio::null())
+        .output()
+        .expect("debox runs");
+    let text = std::fs::read(file.path()).expect("the report");
+    let report = serde_json::from_slice(&text).unwrap_or_else(|e| {
+        panic!(
+            "no JSON report ({e}); stderr: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
+    Run { report, output }
+}
+
+impl Run {
+    /// The row of a call; an empty object when there was none.
+    pub fn call(&self, name: &str) -> Value {
+        self.call_abi(name, 64)
+    }
+
+    pub fn call_abi(&self, name: &str, abi: u64) -> Value {
+        self.report["calls"]
+            .as_array()
+            .expect("calls")
+            .iter()
+            .find(|r| r["name"] == name && r["abi"] == abi)
+            .cloned()
+            .unwrap_or(Value::Object(Default::default()))
+    }
+
+    pub fn count(&self, name: &str) -> u64 {
+        self.call(name)["count"].as_u64().unwrap_or(0)
+    }
+
+    /// Blocking rows of a call.
+    pub fn blocking(&self, call: &str) -> Vec<Value> {
+        self.report["blocking"]
+            .as_array()
+            .expect("blocking")
+            .iter()
+            .filter(|r| r["call"] == call)
+            .cloned()
+            .collect()
+    }
+
+    pub fn notes(&self) -> Vec<String> {
+        self.report["notes"]
+            .as_array()
+            .expect("notes")
+            .iter()
+            .filter_map(|n| n["kind"].as_str().map(str::to_owned))
+            .collect()
+    }
+
+    /// wall = cpu + blocked + run queue in every row, and nothing lost.
+    pub fn check_sound(&self) {
+        for row in self.report["calls"].as_array().expect("calls") {
+            let n = |f: &str| row[f].as_u64().unwrap_or_else(|| panic!("{f} in {row}"));
+            assert_eq!(
+                n("wall_ns"),
+                n("cpu_ns") + n("blocked_ns") + n("runq_ns"),
+                "{row}"
+            );
+            assert!(n("max_ns") <= n("wall_ns"), "{row}");
+            assert!(
+                n("p50_ns") <= n("p99_ns") && n("p99_ns") <= n("max_ns"),
+                "{row}"
+            );
+            let buckets: u64 = row["histogram"]
+                .as_array()
+                .expect("histogram")
+                .iter()
+                .filter_map(|b| b["count"].as_u64())
+                .sum();
+            assert_eq!(buckets, n("count"), "{row}");
+        }
+        for lost in [
+            "rows_dropped",
+            "sites_dropped",
+            "threads_unwatched",
+            "inconsistent",
+            "stale",
+        ] {
+            assert!(
+                !self.notes().iter().any(|n| n == lost),
+                "{lost}: {}",
+                self.report["notes"]
+            );
+        }
+    }
+}
+
+/// A truth program's lines.
+pub fn lines(output: &Output) -> Vec<Value> {
+    assert!(
+        output.status.success(),
+        "{:?}: {}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}")))
+        .collect()
+}
+
+/// Runs the truth program with its calls bracketed by libdebox.
+pub fn bracketed(broker: &Broker, arguments: &[&str]) -> Vec<Value> {
+    let output = Command::new(program("truth"))
+        .arg("-b")
+        .args(["-d", "/var/tmp"])
+        .args(arguments)
+        .env("DEBOX_SOCKET", broker.socket())
+        .output()
+        .expect("truth runs");
+    lines(&output)
+}
+
+pub fn number(value: &Value, field: &str) -> u64 {
+    value[field]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{field} in {value}"))
+}
+
+/// Runs as the user nobody.
+pub fn as_nobody(command: &mut Command) -> &mut Command {
+    command.uid(65534).gid(65534)
+}
+
+/// BPF programs that processes started by this test keep attached now. (Others
+/// on the machine may have theirs.)
+pub fn programs_attached() -> Vec<String> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        if !descends_from_us(pid) {
+            continue;
+        }
+        let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
+            continue;
+        };
+        for fd in fds.flatten() {
+            let Ok(text) = std::fs::read_to_string(fd.path()) else {
+                continue;
+            };
+            if text.contains("link_type:\ttracing") || text.contains("link_type:\tperf") {
+                found.push(format!("pid {pid}: {}", text.replace('\n', " ")));
+            }
+        }
+    }
+    found
+}
+
+fn descends_from_us(mut pid: u32) -> bool {
+    for _ in 0..64 {
+        if pid == std::process::id() {
+            return true;
+        }
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            return false;
+        };
+        let parent = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        match parent {
+            Some(parent) if parent > 1 => pid = parent,
+            _ => return false,
+        }
+    }
+    false
+}

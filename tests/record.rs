@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Do recordings of real programs hold what the programs did, and do they
+//! survive the end of their writer?
+
+use debox_tests::*;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn run_debox(arguments: &[&str]) -> Output {
+    let output = Command::new(debox())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("debox runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    output
+}
+
+fn json(recording: &Path) -> Value {
+    let path = recording.to_str().expect("a plain path");
+    let output = run_debox(&["report", "--json", path]);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Records a command; gives (its standard output, the report).
+fn record(options: &[&str], command: &[&str]) -> (String, Value) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("run.debox");
+    let mut arguments = vec!["run", "-o", file.to_str().expect("a plain path")];
+    arguments.extend(options);
+    arguments.push("--");
+    arguments.extend(command);
+    let output = run_debox(&arguments);
+    let report = json(&file);
+    assert_eq!(report["recording"]["complete"], true);
+    (String::from_utf8_lossy(&output.stdout).into(), report)
+}
+
+fn rows<'a>(report: &'a Value, table: &str) -> &'a [Value] {
+    report[table].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn grow() -> String {
+    program("grow").to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    // Time on CPU does not depend on who else uses the machine, to the extent
+    // that matters here: fork's grows tenfold.
+    let (_, report) = record(&[], &[&grow(), "fork", "400", "10"]);
+    let trends = rows(&report, "trends");
+    let trend = trends
+        .iter()
+        .find(|t| t["call"] == "clone" || t["call"] == "clone3")
+        .unwrap_or_else(|| panic!("fork's growth was not found: {trends:?}"));
+    assert!(number(&trend["to_ns"]) > 2 * number(&trend["from_ns"]), "{trend}");
+    let with = trend["grows_with"].to_string();
+    assert!(with.contains("mappings"), "{trend}");
+
+    let (_, report) = record(&[], &[&grow(), "fork", "1500", "0"]);
+    let grown: Vec<&Value> = rows(&report, "trends")
+        .iter()
+        .filter(|t| t["call"].as_str().is_some_and(|c| c.starts_with("clone")))
+        .collect();
+    assert!(grown.is_empty(), "{grown:?}");
+}
+
+#[test]
+fn history_and_sums_tell_the_same() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let (_, report) = record(&[], &[&grow(), "sites", "30000"]);
+    for call in rows(&report, "calls") {
+        let history = rows(&report, "history")
+            .iter()
+            .find(|h| h["call"] == call["name"] && h["abi"] == call["abi"]);
+        let points = history.map_or(&[][..], |h| rows(h, "points"));
+        let sum = |field: &str| points.iter().map(|p| number(&p[field])).sum::<u64>();
+        assert_eq!(sum("count"), number(&call["count"]), "{call}");
+        assert!(points.len() <= 512);
+        let (mut first, mut time) = (0, 0);
+        for point in points {
+            assert_eq!(number(&point["first"]), first, "{call}");
+            assert!(number(&point["time_ns"]) >= time);
+            first += number(&point["count"]);
+            time = number(&point["time_ns"]);
+        }
+        // Calls that never return have time, but no number.
+        if number(&call["unfinished"]) == 0 && number(&call["count"]) > 0 {
+            assert_eq!(sum("wall_ns"), number(&call["wall_ns"]), "{call}");
+        }
+    }
+}
+
+#[test]
+fn calls_are_told_apart_by_where_they_were_made() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    for option in ["--call-sites", "--stacks"] {
+        let (_, report) = record(&[option], &[&grow(), "sites", "2000"]);
+        let count = |function: &str| {
+            let rows = rows(&report, "call_sites").iter();
+            rows.filter(|r| r["call"] == "read")
+                .filter(|r| r["place"].as_str().is_some_and(|p| p.starts_with(function)))
+                .map(|r| number(&r["count"]))
+                .sum::<u64>()
+        };
+        // The first calls may come before the program's unwind table.
+        assert!((1_900..=2_000).contains(&count("read_for_one")), "{report}");
+        assert!((19_000..=20_000).contains(&count("read_for_other")), "{report}");
+    }
+}
+
+#[test]
+fn who_ended_the_wait_is_named() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let (child, report) = record(&[], &[&grow(), "wait", "200"]);
+    let child: u64 = child.trim().parse().expect("a pid");
+    let row = rows(&report, "culprits")
+        .iter()
+        .find(|r| r["label"] == "wait-child")
+        .unwrap_or_else(|| panic!("{}", report["culprits"]));
+    assert_eq!((&row["role"], number(&row["pid"])), (&"waker".into(), child));
+    assert_eq!(row["culprit_call"], "exit_group");
+    assert!(number(&row["total_ns"]) > 190_000_000, "{row}");
+    // The same call among the slow ones, with its one sleep.
+    let slow = rows(&report, "slow_calls")
+        .iter()
+        .find(|c| c["call"] == "wait4")
+        .expect("wait4 took 200 ms");
+    let sleeps = rows(slow, "sleeps");
+    assert_eq!(sleeps.len(), 1, "{slow}");
+    assert_eq!(number(&sleeps[0]["waker"]["tid"]), child);
+    let site = &report["sites"][number(&sleeps[0]["site"]) as usize];
+    assert_eq!(site["label"], "wait-child");
+    assert!(site["frames"].to_string().contains("do_wait"), "{site}");
+    let (start, end) = (number(&slow["start_ns"]), number(&report["run"]["wall_ns"]));
+    assert!(start < end && start + number(&slow["wall_ns"]) <= end, "{slow}");
+}
+
+#[test]
+fn two_processes_at_one_directory_name_each_other() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().to_str().expect("a plain path");
+    // Meeting at the lock is a matter of chance; it is tried until both met.
+    let mut seen = String::new();
+    for _ in 0..5 {
+        let (_, report) = record(&[], &[&grow(), "locks", "20000", path]);
+        let held: Vec<&Value> = rows(&report, "culprits")
+            .iter()
+            .filter(|r| r["role"] == "holder" && r["label"] == "inode-lock")
+            .collect();
+        let mut pids: Vec<u64> = held.iter().map(|r| number(&r["pid"])).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        if pids.len() == 2 {
+            assert!(held.iter().all(|r| r["comm"] == "grow"), "{held:?}");
+            return;
+        }
+        seen = report["culprits"].to_string();
+    }
+    panic!("no two holders of the inode lock: {seen}");
+}
+
+#[test]
+fn a_killed_recording_is_read_up_to_its_last_flush() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("run.debox");
+    let path = file.to_str().expect("a plain path");
+    let mut child = Command::new(debox())
+        .args(["run", "-o", path, "--", &grow(), "wait", "60000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("debox starts");
+    let begin = Instant::now();
+    // Two flushes: something besides the first block is there.
+    let flushed = loop {
+        let report = file.exists().then(|| {
+            Command::new(debox()).args(["report", "--json", path]).output().ok()
+        });
+        let report = report.flatten().filter(|o| o.status.success());
+        let report: Option<Value> = report.and_then(|o| serde_json::from_slice(&o.stdout).ok());
+        let until = report.map_or(0, |r| number(&r["recording"]["until_ns"]));
+        if until > 900_000_000 {
+            break until;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "no flush");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let commands = children(child.id());
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    for pid in commands {
+        for pid in children(pid).into_iter().chain([pid]) {
+            // SAFETY: a process that this test started; no memory involved.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        }
+    }
+    let report = json(&file);
+    assert_eq!(report["recording"]["complete"], false);
+    assert!(number(&report["recording"]["until_ns"]) >= flushed);
+    assert!(rows(&report, "calls").iter().any(|c| c["name"] == "execve"));
+    let text = String::from_utf8(run_debox(&["report", path]).stdout).expect("text");
+    assert!(text.contains("the recording is not complete"), "{text}");
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect()
+}

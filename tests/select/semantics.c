@@ -1,0 +1,979 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Does each rule of select and poll hold through libdebox-select.so?
+ *
+ * One test per rule, each with enough descriptors that the library serves it
+ * (or with what it must leave to the kernel). Runs without the library as well:
+ * the rules are the kernel's. `semantics NAME` runs one, in its own process.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../libdebox/sys.h"
+
+#define N 200
+static int near_end[N], far_end[N];
+static struct pollfd set[2 * N];
+
+#define CHECK(what)                                                                     \
+	do {                                                                            \
+		if (!(what)) {                                                          \
+			fprintf(stderr, "semantics: %s:%d: not so: %s (errno %d)\n",    \
+				__func__, __LINE__, #what, errno);                      \
+			_exit(1);                                                       \
+		}                                                                       \
+	} while (0)
+
+static double seconds(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+/* N quiet connections that the library knows: several calls have been made. */
+static void prepare(void)
+{
+	for (int i = 0; i < N; i++) {
+		int pair[2];
+
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+		near_end[i] = pair[0];
+		far_end[i] = pair[1];
+		set[i] = (struct pollfd){ pair[0], POLLIN, 0 };
+	}
+	for (int i = 0; i < 4; i++)
+		CHECK(poll(set, N, 0) == 0);
+}
+
+static int fill(fd_set *s)
+{
+	int most = 0;
+
+	FD_ZERO(s);
+	for (int i = 0; i < N; i++) {
+		FD_SET(near_end[i], s);
+		if (near_end[i] > most)
+			most = near_end[i];
+	}
+	return most + 1;
+}
+
+static void say(int i)
+{
+	CHECK(write(far_end[i], "12345678", 8) == 8);
+}
+
+static char sink[1 << 16];
+
+/* --------------------------------------------------------------------- */
+
+static void level_triggered(void)
+{
+	fd_set s;
+	int n;
+
+	say(17);
+	for (int i = 0; i < 5; i++) {
+		CHECK(poll(set, N, -1) == 1 && set[17].revents == POLLIN);
+		n = fill(&s);
+		CHECK(select(n, &s, NULL, NULL, NULL) == 1 && FD_ISSET(near_end[17], &s));
+	}
+	/* A part of it read: still ready. */
+	CHECK(read(near_end[17], sink, 3) == 3);
+	CHECK(poll(set, N, 0) == 1);
+	CHECK(read(near_end[17], sink, 100) == 5);
+	CHECK(poll(set, N, 0) == 0 && set[17].revents == 0);
+}
+
+static void interest_toggled(void)
+{
+	say(3);
+	CHECK(poll(set, N, 0) == 1);
+	set[3].events = POLLOUT;
+	CHECK(poll(set, N, 0) == 1 && set[3].revents == POLLOUT);
+	set[3].events = 0;
+	CHECK(poll(set, N, 0) == 0 && set[3].revents == 0);
+	set[3].events = POLLIN | POLLOUT;
+	CHECK(poll(set, N, 0) == 1 && set[3].revents == (POLLIN | POLLOUT));
+	set[3].fd = -1;
+	CHECK(poll(set, N, 0) == 0 && set[3].revents == 0);
+	set[3].fd = near_end[3];
+	set[3].events = POLLIN;
+	CHECK(poll(set, N, 0) == 1);
+}
+
+static void closed_is_invalid(void)
+{
+	fd_set s, before;
+	int n = fill(&s);
+
+	before = s;
+	CHECK(select(n, &s, NULL, NULL, &(struct timeval){ 0, 0 }) == 0);
+	close(near_end[5]);
+	CHECK(poll(set, N, -1) == 1 && set[5].revents == POLLNVAL);
+	s = before;
+	CHECK(select(n, &s, NULL, NULL, NULL) == -1 && errno == EBADF);
+	CHECK(memcmp(&s, &before, sizeof s) == 0);
+}
+
+static void duplicates_in_array(void)
+{
+	set[N] = set[9];
+	set[N + 1] = set[9];
+	set[N + 1].events = POLLIN | POLLOUT;
+	for (int i = 0; i < 3; i++)
+		CHECK(poll(set, N + 2, 0) == 1 && set[N + 1].revents == POLLOUT);
+	say(9);
+	CHECK(poll(set, N + 2, 0) == 3 && set[9].revents == POLLIN && set[N].revents == POLLIN &&
+	      set[N + 1].revents == (POLLIN | POLLOUT));
+	/* The first of them goes. */
+	set[9].fd = -1;
+	CHECK(poll(set, N + 2, 0) == 2 && set[9].revents == 0 && set[N].revents == POLLIN);
+}
+
+static void dup_survives_close(void)
+{
+	int copy = dup(near_end[11]);
+
+	CHECK(copy >= 0);
+	close(near_end[11]);
+	set[11].fd = -1;
+	CHECK(poll(set, N, 0) == 0);
+	/* Something arrives for a file that is open under another number. */
+	say(11);
+	CHECK(poll(set, N, 20) == 0);
+	set[11].fd = copy;
+	CHECK(poll(set, N, 0) == 1 && set[11].revents == POLLIN);
+}
+
+static void replaced_by_dup2(void)
+{
+	int pair[2];
+
+	CHECK(pipe(pair) == 0);
+	CHECK(dup2(pair[0], near_end[21]) == near_end[21]);
+	CHECK(poll(set, N, 0) == 0);
+	CHECK(write(pair[1], "x", 1) == 1);
+	CHECK(poll(set, N, -1) == 1 && set[21].revents == POLLIN);
+	/* The old file has no descriptor left: its peer knows. */
+	CHECK(write(far_end[21], "x", 1) == -1 && errno == EPIPE);
+}
+
+/* Closed and opened anew by system calls that no library sees. */
+static void replaced_unseen(void)
+{
+	int pair[2];
+	double begin;
+
+	CHECK(pipe(pair) == 0);
+	CHECK(sys_call(SYS_close, near_end[33]) == 0);
+	CHECK(sys_call(SYS_fcntl, pair[0], F_DUPFD, near_end[33]) == near_end[33]);
+	begin = seconds();
+	CHECK(write(pair[1], "x", 1) == 1);
+	/* Never lost: found when the wait gets long. */
+	CHECK(poll(set, N, 10000) == 1 && set[33].revents == POLLIN);
+	CHECK(seconds() - begin < 5);
+	CHECK(read(near_end[33], sink, 1) == 1);
+	for (int i = 0; i < 50; i++) {
+		CHECK(write(pair[1], "x", 1) == 1);
+		CHECK(poll(set, N, 10000) == 1 && set[33].revents == POLLIN);
+		CHECK(read(near_end[33], sink, 1) == 1);
+	}
+}
+
+/* The same while the thread is busy all the time and never waits long. */
+static void replaced_unseen_busy(void)
+{
+	int pair[2], found = 0;
+	double begin = seconds();
+
+	CHECK(pipe(pair) == 0);
+	CHECK(sys_call(SYS_close, near_end[34]) == 0);
+	CHECK(sys_call(SYS_fcntl, pair[0], F_DUPFD, near_end[34]) == near_end[34]);
+	CHECK(write(pair[1], "x", 1) == 1);
+	while (!found && seconds() - begin < 10) {
+		say(1);
+		CHECK(poll(set, N, 1000) >= 1);
+		CHECK(read(near_end[1], sink, 8) == 8);
+		found = set[34].revents == POLLIN;
+	}
+	CHECK(found);
+}
+
+static void closed_unseen(void)
+{
+	CHECK(sys_call(SYS_close, near_end[35]) == 0);
+	CHECK(poll(set, N, 10000) == 1 && set[35].revents == POLLNVAL);
+}
+
+static void closed_by_stdio(void)
+{
+	FILE *f = fdopen(near_end[40], "r");
+	int pair[2];
+
+	fclose(f);
+	CHECK(pipe(pair) == 0 && pair[0] == near_end[40]);
+	CHECK(poll(set, N, 0) == 0);
+	CHECK(write(pair[1], "x", 1) == 1);
+	CHECK(poll(set, N, -1) == 1 && set[40].revents == POLLIN);
+}
+
+static void arrived_over_a_socket(void)
+{
+	char space[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec v = { "x", 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = space,
+			    .msg_controllen = sizeof space };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int channel[2], pair[2], got;
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, channel) == 0 && pipe(pair) == 0);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &pair[0], sizeof(int));
+	CHECK(sendmsg(channel[0], &m, 0) == 1);
+	/* Its number is that of one that was closed unseen. */
+	CHECK(sys_call(SYS_close, near_end[0]) == 0);
+	v.iov_base = sink;
+	CHECK(recvmsg(channel[1], &m, 0) == 1 && (c = CMSG_FIRSTHDR(&m)));
+	memcpy(&got, CMSG_DATA(c), sizeof got);
+	CHECK(got == near_end[0]);
+	CHECK(poll(set, N, 0) == 0);
+	CHECK(write(pair[1], "x", 1) == 1);
+	CHECK(poll(set, N, 0) == 1 && set[0].revents == POLLIN);
+}
+
+/* Everything is closed, the private descriptor survives or is made anew. */
+static void everything_closed(int how)
+{
+	int first = near_end[0];
+
+	switch (how) {
+	case 0: CHECK(close_range((unsigned)first, ~0u, 0) == 0); break;
+	case 1: closefrom(first); break;
+	case 2:
+		for (int fd = first; fd < 20000; fd++)
+			close(fd);
+		break;
+	case 3:
+		for (int fd = first; fd < 20000; fd++)
+			sys_call(SYS_close, fd);
+		break;
+	}
+	CHECK(poll(set, N, -1) == N && set[0].revents == POLLNVAL && set[N - 1].revents == POLLNVAL);
+	prepare();
+	for (int i = 0; i < 20; i++) {
+		say(i);
+		CHECK(poll(set, N, 10000) == 1 && set[i].revents == POLLIN);
+		CHECK(read(near_end[i], sink, 8) == 8);
+	}
+}
+static void survives_close_range(void) { everything_closed(0); }
+static void survives_closefrom(void) { everything_closed(1); }
+static void survives_close_loop(void) { everything_closed(2); }
+static void survives_raw_closes(void) { everything_closed(3); }
+
+static void numbers_are_the_lowest(void)
+{
+	/* The program gets the numbers that it would get without the library. */
+	int copy = dup(0);
+
+	CHECK(copy == far_end[N - 1] + 1);
+	close(near_end[7]);
+	CHECK(dup(0) == near_end[7]);
+}
+
+static void regular_files_are_ready(void)
+{
+	set[N] = (struct pollfd){ open("/proc/self/exe", O_RDONLY), POLLIN | POLLOUT, 0 };
+	CHECK(set[N].fd >= 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(poll(set, N + 1, -1) == 1 && set[N].revents == (POLLIN | POLLOUT));
+	set[N].events = 0;
+	CHECK(poll(set, N + 1, 10) == 0);
+}
+
+static void out_of_band(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t size = sizeof a;
+	int l = socket(AF_INET, SOCK_STREAM, 0), c, s, n;
+	fd_set r, e;
+
+	CHECK(bind(l, (struct sockaddr *)&a, size) == 0 && listen(l, 1) == 0 &&
+	      getsockname(l, (struct sockaddr *)&a, &size) == 0);
+	c = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(connect(c, (struct sockaddr *)&a, size) == 0 && (s = accept(l, NULL, NULL)) >= 0);
+	for (int i = 0; i < 4; i++) {
+		n = fill(&r);
+		FD_ZERO(&e);
+		FD_SET(s, &e);
+		CHECK(select(s >= n ? s + 1 : n, &r, NULL, &e, &(struct timeval){ 0, 0 }) == 0);
+	}
+	CHECK(send(c, "!", 1, MSG_OOB) == 1);
+	n = fill(&r);
+	FD_ZERO(&e);
+	FD_SET(s, &e);
+	CHECK(select(s >= n ? s + 1 : n, &r, NULL, &e, NULL) == 1 && FD_ISSET(s, &e));
+	set[N] = (struct pollfd){ s, POLLPRI, 0 };
+	CHECK(poll(set, N + 1, -1) == 1 && set[N].revents == POLLPRI);
+}
+
+/* A hang-up is nothing for select's write and except sets. */
+static void hang_up_for_select(void)
+{
+	fd_set r, e;
+	int n;
+	double begin;
+
+	for (int i = 0; i < 6; i++) {
+		n = fill(&r);
+		FD_CLR(near_end[2], &r);
+		FD_ZERO(&e);
+		FD_SET(near_end[2], &e);
+		if (i == 3)
+			close(far_end[2]);
+		begin = seconds();
+		CHECK(select(n, &r, NULL, &e, &(struct timeval){ 0, 30000 }) == 0);
+		CHECK(seconds() - begin >= 0.03);
+	}
+	n = fill(&r);
+	CHECK(select(n, &r, NULL, NULL, NULL) == 1 && FD_ISSET(near_end[2], &r));
+}
+
+static void timeouts(void)
+{
+	struct timeval tv = { 0, 150000 };
+	struct timespec ts = { 0, 150000000 };
+	double begin = seconds(), took;
+	fd_set s;
+	int n = fill(&s);
+
+	CHECK(poll(set, N, 150) == 0);
+	took = seconds() - begin;
+	CHECK(took >= 0.15 && took < 5);
+	begin = seconds();
+	CHECK(ppoll(set, N, &ts, NULL) == 0 && seconds() - begin >= 0.15);
+	CHECK(ts.tv_nsec == 150000000);
+	CHECK(select(n, &s, NULL, NULL, &tv) == 0 && tv.tv_sec == 0 && tv.tv_usec == 0);
+	/* What is left of it. */
+	say(4);
+	tv = (struct timeval){ 5, 0 };
+	n = fill(&s);
+	CHECK(select(n, &s, NULL, NULL, &tv) == 1);
+	CHECK(tv.tv_sec == 4 && tv.tv_usec > 0);
+	n = fill(&s);
+	ts = (struct timespec){ 5, 0 };
+	CHECK(pselect(n, &s, NULL, NULL, &ts, NULL) == 1 && ts.tv_sec == 5);
+	/* More than is allowed of microseconds is allowed in select. */
+	CHECK(read(near_end[4], sink, 8) == 8);
+	n = fill(&s);
+	tv = (struct timeval){ 0, 1100000 };
+	begin = seconds();
+	CHECK(select(n, &s, NULL, NULL, &tv) == 0 && seconds() - begin >= 1.1);
+	n = fill(&s);
+	tv = (struct timeval){ -1, 0 };
+	CHECK(select(n, &s, NULL, NULL, &tv) == -1 && errno == EINVAL);
+	ts = (struct timespec){ 0, 1000000000 };
+	CHECK(ppoll(set, N, &ts, NULL) == -1 && errno == EINVAL);
+}
+
+static volatile sig_atomic_t signals;
+static void count_signal(int s)
+{
+	signals++;
+}
+
+static void on_signal(int s, void (*handler)(int), int flags)
+{
+	struct sigaction a = { .sa_handler = handler, .sa_flags = flags };
+
+	CHECK(sigaction(s, &a, NULL) == 0);
+}
+
+static void alarm_in(long us)
+{
+	struct itimerval t = { { 0, 0 }, { us / 1000000, us % 1000000 } };
+
+	CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+}
+
+static void interrupted_despite_restart(void)
+{
+	fd_set s, before;
+	int n;
+
+	on_signal(SIGALRM, count_signal, SA_RESTART);
+	/* Early, and long after the library's first bound on its wait. */
+	for (long us = 5000; us <= 605000; us += 200000) {
+		set[8].revents = 0x11;
+		alarm_in(us);
+		CHECK(poll(set, N, -1) == -1 && errno == EINTR);
+		CHECK(set[8].revents == 0);
+		n = fill(&s);
+		before = s;
+		alarm_in(us);
+		CHECK(select(n, &s, NULL, NULL, NULL) == -1 && errno == EINTR);
+		CHECK(memcmp(&s, &before, sizeof s) == 0);
+	}
+	CHECK(signals == 8);
+}
+
+static void mask_is_atomic(void)
+{
+	sigset_t block, none;
+	struct timespec zero = { 0, 0 }, long_time = { 20, 0 };
+	fd_set s;
+	int n;
+
+	on_signal(SIGUSR1, count_signal, 0);
+	sigemptyset(&none);
+	sigemptyset(&block);
+	sigaddset(&block, SIGUSR1);
+	CHECK(sigprocmask(SIG_BLOCK, &block, NULL) == 0);
+	/* Pending before: comes in the wait, also in one of no length. */
+	raise(SIGUSR1);
+	CHECK(signals == 0 && ppoll(set, N, &long_time, &none) == -1 && errno == EINTR && signals == 1);
+	raise(SIGUSR1);
+	CHECK(ppoll(set, N, &zero, &none) == -1 && errno == EINTR && signals == 2);
+	raise(SIGUSR1);
+	n = fill(&s);
+	CHECK(pselect(n, &s, NULL, NULL, &long_time, &none) == -1 && errno == EINTR && signals == 3);
+	/* Something ready comes first, the signal stays pending. */
+	say(6);
+	raise(SIGUSR1);
+	CHECK(ppoll(set, N, &long_time, &none) == 1 && signals == 3);
+	CHECK(sigprocmask(SIG_SETMASK, NULL, &none) == 0 && sigismember(&none, SIGUSR1));
+}
+
+static void stopped_and_continued(void)
+{
+	/* No handler: neither call ends, as neither does without the library. */
+	for (int late = 0; late < 2; late++) {
+		pid_t child = fork(), status;
+
+		CHECK(child >= 0);
+		if (child == 0) {
+			CHECK(poll(set, N, 0) == 0);
+			CHECK(poll(set, N, 0) == 0);
+			_exit(poll(set, N, 900) == 0 ? 7 : 8);
+		}
+		usleep(late ? 450000 : 60000);
+		kill(child, SIGSTOP);
+		usleep(50000);
+		kill(child, SIGCONT);
+		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	}
+}
+
+static void poll_in_handler(int signal)
+{
+	struct pollfd many[100];
+	int saved = errno;
+
+	memcpy(many, set, sizeof many);
+	signals += poll(many, 100, 0) >= 0;
+	/* And closes one that the interrupted call waits for. */
+	if (signals == 1)
+		close(near_end[50]);
+	errno = saved;
+}
+
+static void called_from_handler(void)
+{
+	on_signal(SIGALRM, poll_in_handler, 0);
+	alarm_in(20000);
+	CHECK(poll(set, N, -1) == -1 && errno == EINTR && signals == 1);
+	CHECK(poll(set, N, -1) == 1 && set[50].revents == POLLNVAL);
+}
+
+static sigjmp_buf jump;
+static void jump_out(int signal)
+{
+	siglongjmp(jump, 1);
+}
+
+static void left_by_longjmp(void)
+{
+	on_signal(SIGALRM, jump_out, 0);
+	for (volatile int i = 0; i < 20; i++) {
+		if (sigsetjmp(jump, 1) == 0) {
+			alarm_in(3000);
+			poll(set, N, -1);
+			CHECK(!"reached");
+		}
+		say(i);
+		CHECK(poll(set, N, -1) == 1 && set[i].revents == POLLIN);
+		CHECK(poll(set, N, -1) == 1 && set[i].revents == POLLIN);
+		CHECK(read(near_end[i], sink, 8) == 8);
+	}
+}
+
+static void *waits(void *result)
+{
+	struct pollfd mine[N];
+
+	memcpy(mine, set, sizeof mine);
+	for (int i = 0; i < 3; i++)
+		poll(mine, N, 0);
+	*(int *)result = poll(mine, N, 20000);
+	*(int *)result += mine[60].revents << 8;
+	return NULL;
+}
+
+static void closed_while_another_waits(void)
+{
+	int results[4] = { 0 };
+	pthread_t thread[4];
+
+	for (int i = 0; i < 4; i++)
+		pthread_create(&thread[i], NULL, waits, &results[i]);
+	usleep(50000);
+	close(near_end[60]);
+	/* The waiting system call keeps the file open and is woken; then it
+	 * looks the number up again. */
+	CHECK(write(far_end[60], "x", 1) == 1);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(thread[i], NULL);
+		CHECK(results[i] == 1 + (POLLNVAL << 8));
+	}
+	/* Nobody waits any more: now it is closed. */
+	CHECK(write(far_end[60], "x", 1) == -1 && errno == EPIPE);
+}
+
+static void *overlapping(void *seed)
+{
+	unsigned random = (unsigned)(uintptr_t)seed;
+	struct pollfd mine[N];
+
+	for (int turn = 0; turn < 3000; turn++) {
+		int at = rand_r(&random) % 100 + (int)(uintptr_t)seed % 2 * 100;
+
+		memcpy(mine, set, sizeof mine);
+		say(at);
+		CHECK(poll(mine, N, 10000) >= 1 && mine[at].revents & POLLIN);
+		while (read(near_end[at], sink, sizeof sink) > 0)
+			;
+	}
+	return NULL;
+}
+
+static void overlapping_sets(void)
+{
+	pthread_t thread[2];
+
+	signal(SIGPIPE, SIG_IGN);
+	for (uintptr_t i = 0; i < 2; i++)
+		pthread_create(&thread[i], NULL, overlapping, (void *)(i + 2));
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+}
+
+static void *cancelled(void *unused)
+{
+	poll(set, N, -1);
+	return NULL;
+}
+
+static void cancellation(void)
+{
+	pthread_t thread;
+	void *result;
+
+	for (long us = 10000; us < 300000; us *= 5) {
+		pthread_create(&thread, NULL, cancelled, NULL);
+		usleep((useconds_t)us);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 &&
+		      result == PTHREAD_CANCELED);
+	}
+	say(1);
+	CHECK(poll(set, N, 0) == 1);
+}
+
+static void child_check(int status)
+{
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void forked(int how)
+{
+	int status, pair[2];
+	long child = -1;
+
+	switch (how) {
+	case 0: child = fork(); break;
+	case 1: child = _Fork(); break;
+	case 2: child = sys_call(SYS_clone, SIGCHLD, 0, 0, 0, 0); break;
+	}
+	CHECK(child >= 0);
+	if (child == 0) {
+		/* What the child closes and waits for is its own business. */
+		for (int i = 0; i < N; i += 2)
+			close(near_end[i]);
+		CHECK(pipe(pair) == 0);
+		set[0].fd = pair[0];
+		for (int i = 2; i < N; i += 2)
+			set[i].fd = -1;
+		for (int i = 0; i < 4; i++)
+			CHECK(poll(set, N, 0) == 0);
+		CHECK(write(pair[1], "x", 1) == 1);
+		CHECK(poll(set, N, 10000) == 1 && set[0].revents == POLLIN);
+		_exit(0);
+	}
+	CHECK(waitpid((pid_t)child, &status, 0) == child);
+	child_check(status);
+	CHECK(poll(set, N, 0) == 0);
+	for (int i = 0; i < 10; i++) {
+		say(i);
+		CHECK(poll(set, N, -1) == 1 && set[i].revents == POLLIN);
+		CHECK(read(near_end[i], sink, 8) == 8);
+	}
+}
+static void fork_by_libc(void) { forked(0); }
+static void fork_without_handlers(void) { forked(1); }
+static void fork_by_system_call(void) { forked(2); }
+
+static void child_of_vfork(void)
+{
+	int status;
+	pid_t child = vfork();
+
+	if (child == 0) {
+		/* On our memory, with descriptors of its own. */
+		for (int i = 0; i < N; i++)
+			close(near_end[i]);
+		closefrom(3);
+		_exit(poll(set, N, 0) == N ? 0 : 1);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	child_check(status);
+	CHECK(poll(set, N, 0) == 0);
+	for (int i = 0; i < 10; i++) {
+		say(i);
+		CHECK(poll(set, N, -1) == 1 && set[i].revents == POLLIN);
+		CHECK(read(near_end[i], sink, 8) == 8);
+	}
+}
+
+static void exec_starts_over(void)
+{
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		for (int i = 0; i < N; i++)
+			fcntl(near_end[i], F_SETFD, 0);
+		/* No descriptor that the program did not open itself. */
+		execl("/bin/sh", "sh", "-c",
+		      "for f in /proc/self/fd/*; do case $(readlink $f) in *eventpoll*) exit 1;; esac; done", NULL);
+		_exit(2);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	child_check(status);
+}
+
+static void nested_epoll(void)
+{
+	int e[8], depth;
+	struct epoll_event event = { .events = EPOLLIN };
+
+	/* As deep as the kernel allows: the library's own is one too many. */
+	for (depth = 0; depth < 8; depth++) {
+		e[depth] = epoll_create1(0);
+		if (epoll_ctl(e[depth], EPOLL_CTL_ADD, depth ? e[depth - 1] : near_end[70], &event))
+			break;
+	}
+	CHECK(depth >= 4 && depth < 8);
+	for (int i = 0; i < depth; i++)
+		set[N + i] = (struct pollfd){ e[i], POLLIN, 0 };
+	for (int i = 0; i < 3; i++)
+		CHECK(poll(set, (nfds_t)(N + depth), 0) == 0);
+	say(70);
+	CHECK(poll(set, (nfds_t)(N + depth), -1) == 1 + depth);
+	for (int i = 0; i < depth; i++)
+		CHECK(set[N + i].revents == POLLIN);
+	/* The program's own view of its instance is untouched. */
+	CHECK(epoll_wait(e[0], &event, 1, 0) == 1);
+}
+
+static void more_than_fd_setsize(void)
+{
+	static unsigned long bits[3000 / 64 + 1];
+	int high = fcntl(near_end[80], F_DUPFD, 2500);
+
+	CHECK(high >= 2500);
+	for (int turn = 0; turn < 4; turn++) {
+		memset(bits, 0, sizeof bits);
+		for (int i = 0; i < N; i++)
+			bits[near_end[i] / 64] |= 1ul << near_end[i] % 64;
+		bits[high / 64] |= 1ul << high % 64;
+		bits[near_end[80] / 64] &= ~(1ul << near_end[80] % 64);
+		CHECK(select(high + 1, (fd_set *)bits, NULL, NULL, &(struct timeval){ 0, 0 }) ==
+		      (turn == 3));
+		if (turn == 2)
+			say(80);
+	}
+	CHECK(bits[high / 64] == 1ul << high % 64);
+}
+
+static void fortified(void)
+{
+	extern int __poll_chk(struct pollfd *, nfds_t, int, size_t);
+	extern int __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
+	int status;
+	pid_t child;
+
+	say(90);
+	CHECK(__poll_chk(set, N, -1, sizeof set) == 1 && set[90].revents == POLLIN);
+	CHECK(__ppoll_chk(set, N, NULL, NULL, sizeof set) == 1);
+	child = fork();
+	if (child == 0) {
+		close(2);
+		__poll_chk(set, N, -1, sizeof set[0] * (N - 1));
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+static void bad_memory(void)
+{
+	volatile nfds_t many = 1u << 30;
+	char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(page != MAP_FAILED && munmap(page, 8192) == 0);
+	CHECK(poll((struct pollfd *)page, N, 0) == -1 && errno == EFAULT);
+	CHECK(select(1000, (fd_set *)page, NULL, NULL, NULL) == -1 && errno == EFAULT);
+	CHECK(select(-1, NULL, NULL, NULL, NULL) == -1 && errno == EINVAL);
+	CHECK(poll(set, many, 0) == -1 && errno == EINVAL);
+}
+
+static void limit_lowered(void)
+{
+	struct rlimit limit = { 100, 100 };
+
+	/* poll asks the limit, not what is open. */
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	CHECK(poll(set, N, 0) == -1 && errno == EINVAL);
+}
+
+static void two_sets_in_turns(void)
+{
+	static struct pollfd other[N];
+	int pair[2];
+
+	for (int i = 0; i < 100; i++) {
+		CHECK(pipe(pair) == 0);
+		other[i] = (struct pollfd){ pair[0], POLLIN, 0 };
+	}
+	for (int turn = 0; turn < 200; turn++) {
+		if (turn == 100)
+			CHECK(write(pair[1], "x", 1) == 1);
+		if (turn == 150)
+			say(1);
+		CHECK(poll(other, 100, 0) == (turn >= 100));
+		CHECK(poll(set, N, 0) == (turn >= 150));
+	}
+}
+
+/* A set that is another at each call. */
+static void unstable_set(void)
+{
+	struct pollfd mine[100];
+	unsigned random = 1;
+
+	for (int turn = 0; turn < 2000; turn++) {
+		int at = rand_r(&random) % 100;
+
+		for (int i = 0; i < 100; i++)
+			mine[i] = set[rand_r(&random) % N];
+		say(mine[at].fd == near_end[0] ? 0 : 1);
+		mine[at] = set[1];
+		say(1);
+		CHECK(poll(mine, 100, 10000) >= 1 && mine[at].revents == POLLIN);
+		while (read(near_end[1], sink, sizeof sink) > 0)
+			;
+		while (read(near_end[0], sink, sizeof sink) > 0)
+			;
+	}
+}
+
+static void installs_filter(void)
+{
+	/* epoll from now on is death. */
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_wait, 5, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait, 4, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 3, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_create1, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+	close(near_end[100]);
+	CHECK(poll(set, N, -1) == 1 && set[100].revents == POLLNVAL);
+	say(3);
+	CHECK(poll(set, N, -1) == 2);
+}
+
+static void starts_under_filter(void)
+{
+	/* Found by a child that tries; then a fresh process under the same. */
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		struct sock_filter code[] = {
+			BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_create1, 0, 1),
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		};
+		struct sock_fprog program = { sizeof code / sizeof *code, code };
+
+		CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+		execl("/proc/self/exe", "semantics", "level_triggered", NULL);
+		_exit(1);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	child_check(status);
+}
+
+/* No room to register: the kernel's answer, as if nothing had been tried. */
+static void no_watches_left(void)
+{
+	FILE *f = fopen("/proc/sys/fs/epoll/max_user_watches", "r+");
+	char before[32];
+	int good;
+
+	if (!f || !fgets(before, sizeof before, f)) {
+		printf("  no_watches_left: /proc/sys/fs/epoll/max_user_watches cannot be read here\n");
+		return;
+	}
+	rewind(f);
+	if (geteuid() || fprintf(f, "%d", 10) < 0 || fflush(f)) {
+		printf("  no_watches_left: max_user_watches cannot be changed here (root?)\n");
+		return;
+	}
+	prepare();
+	for (int i = 0; i < 3; i++)
+		poll(set, N, 0);
+	say(120);
+	good = poll(set, N, 5000) == 1 && set[120].revents == POLLIN;
+	rewind(f);
+	fprintf(f, "%s", before);
+	fclose(f);
+	CHECK(good);
+}
+
+static void shares_the_table(void)
+{
+	/* A process with our descriptors and memory of its own. */
+	int status, pair[2];
+	long child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		sys_call(SYS_close, near_end[130]);
+		sys_call(SYS_exit_group, 0);
+	}
+	CHECK(waitpid((pid_t)child, &status, 0) == child);
+	CHECK(poll(set, N, -1) == 1 && set[130].revents == POLLNVAL);
+	CHECK(pipe(pair) == 0 && pair[0] == near_end[130]);
+	CHECK(poll(set, N, 0) == 0);
+	CHECK(write(pair[1], "x", 1) == 1 && poll(set, N, -1) == 1);
+}
+
+/* --------------------------------------------------------------------- */
+
+#define TEST(f) { #f, f }
+static const struct test {
+	const char *name;
+	void (*run)(void);
+} tests[] = {
+	TEST(level_triggered), TEST(interest_toggled), TEST(closed_is_invalid), TEST(duplicates_in_array),
+	TEST(dup_survives_close), TEST(replaced_by_dup2), TEST(replaced_unseen), TEST(replaced_unseen_busy),
+	TEST(closed_unseen), TEST(closed_by_stdio), TEST(arrived_over_a_socket), TEST(survives_close_range),
+	TEST(survives_closefrom), TEST(survives_close_loop), TEST(survives_raw_closes),
+	TEST(numbers_are_the_lowest), TEST(regular_files_are_ready), TEST(out_of_band),
+	TEST(hang_up_for_select), TEST(timeouts), TEST(interrupted_despite_restart), TEST(mask_is_atomic),
+	TEST(stopped_and_continued), TEST(called_from_handler), TEST(left_by_longjmp),
+	TEST(closed_while_another_waits), TEST(overlapping_sets), TEST(cancellation), TEST(fork_by_libc),
+	TEST(fork_without_handlers), TEST(fork_by_system_call), TEST(child_of_vfork), TEST(exec_starts_over),
+	TEST(nested_epoll), TEST(more_than_fd_setsize), TEST(fortified), TEST(bad_memory), TEST(limit_lowered),
+	TEST(two_sets_in_turns), TEST(unstable_set), TEST(installs_filter), TEST(starts_under_filter),
+	TEST(no_watches_left), TEST(shares_the_table),
+};
+
+int main(int argc, char **argv)
+{
+	int failed = 0, run = 0;
+
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		int status;
+		pid_t child;
+
+		if (argc > 1 && strcmp(argv[1], tests[i].name))
+			continue;
+		run++;
+		fflush(stdout);
+		child = fork();
+		if (child == 0) {
+			signal(SIGPIPE, SIG_IGN);
+			/* A wait that never ends is a failure too. */
+			alarm(0);
+			prepare();
+			tests[i].run();
+			exit(0);
+		}
+		for (int ticks = 0; waitpid(child, &status, WNOHANG) == 0; ticks++) {
+			if (ticks == 6000) {
+				fprintf(stderr, "semantics: %s: hangs\n", tests[i].name);
+				kill(child, SIGKILL);
+			}
+			usleep(5000);
+		}
+		if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+			failed++;
+			fprintf(stderr, "semantics: %s FAILED (status %x)\n", tests[i].name, status);
+		}
+	}
+	if (!run) {
+		fprintf(stderr, "semantics: no test of that name\n");
+		return 2;
+	}
+	printf("semantics: %d rules, %d failed\n", run, failed);
+	return failed != 0;
+}

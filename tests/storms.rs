@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens in storms: threads and processes by the thousand, and kill -9
+//! of everybody at random moments?
+
+use debox_tests::*;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// xorshift: the same moments in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+fn made(output: &std::process::Output) -> (u64, u64) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut n = text.split_whitespace().map(|w| w.parse().unwrap());
+    (n.next().unwrap(), n.next().unwrap())
+}
+
+#[test]
+fn threads_and_processes_by_the_thousand() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let run = run(&[], &[program("storm").to_str().unwrap(), "256", "64", "4"]);
+    run.check_sound();
+    let (threads, processes) = made(&run.output);
+    assert!(threads >= 1000 && processes >= 200, "{threads} {processes}");
+    let totals = &run.report["totals"];
+    assert_eq!(
+        number(totals, "threads_started"),
+        threads + processes,
+        "{totals}"
+    );
+    assert_eq!(number(totals, "processes_started"), processes, "{totals}");
+    // Children that were killed in pause() made their call before.
+    assert!(run.count("getppid") <= threads + processes);
+    assert!(
+        run.count("getppid") >= threads,
+        "{} of {threads}",
+        run.count("getppid")
+    );
+    eprintln!("{threads} threads, {processes} processes");
+}
+
+/// Slots are handed out and taken back in the kernel, and more are asked for
+/// when they run out.
+#[test]
+fn slots_are_reused() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let calls = program("calls").display().to_string();
+    let run = run(&["--wrap"], &[calls.as_str(), "threads", "1500", "4"]);
+    assert_eq!(run.count("getppid"), 6000, "{}", run.report["notes"]);
+    assert!(
+        !run.notes().contains(&"wrap_threads_lost".to_owned()),
+        "{:?}",
+        run.report["notes"]
+    );
+    let storm = debox_tests::run(
+        &["--wrap"],
+        &[program("storm").to_str().unwrap(), "256", "32", "3"],
+    );
+    assert_eq!(
+        storm.output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&storm.output.stderr)
+    );
+    let (threads, _) = made(&storm.output);
+    assert!(
+        storm.count("getppid") >= threads,
+        "{} of {threads}: {}",
+        storm.count("getppid"),
+        storm.report["notes"]
+    );
+}
+
+/// kill -9 of the watched program, of debox, of the broker.
+#[test]
+fn killed_at_random_moments() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let before = programs_attached();
+    for round in 0..12 {
+        let mut broker = Broker::start();
+        let mut program_child = Command::new(debox())
+            .args(["run", "-o", "/dev/null", "--socket"])
+            .arg(broker.socket())
+            .arg("--")
+            .arg(program("storm"))
+            .args(["64", "16", "2"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut client = Command::new(program("truth"))
+            .args(["-b", "getpid", "200000"])
+            .env("DEBOX_SOCKET", broker.socket())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(50 + random.below(700)));
+        match round % 3 {
+            0 => {
+                broker.kill();
+                // The clients go on; the storm ends by itself.
+                assert!(
+                    program_child.wait().unwrap().success(),
+                    "round {round}: the watched program is not disturbed"
+                );
+                assert!(client.try_wait().unwrap().is_none_or(|s| s.success()));
+            }
+            1 => {
+                program_child.kill().unwrap();
+                program_child.wait().unwrap();
+            }
+            _ => {
+                client.kill().unwrap();
+                assert!(program_child.wait().unwrap().success());
+            }
+        }
+        let _ = client.kill();
+        let _ = client.wait();
+        let _ = program_child.kill();
+        let _ = program_child.wait();
+        if round % 3 != 0 {
+            // The broker is well and watches nobody for the dead.
+            std::thread::sleep(Duration::from_millis(400));
+            let status = broker.counters();
+            assert_eq!(number(&status, "slots_used"), 0, "round {round}: {status}");
+            assert_eq!(
+                number(&status, "accounts_used"),
+                0,
+                "round {round}: {status}"
+            );
+        }
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(programs_attached(), before, "everything is detached");
+}
+
+/// Records say when the broker is gone.
+#[test]
+fn records_are_stale_without_a_broker() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let mut broker = Broker::start();
+    let child = Command::new(program("truth"))
+        .args(["-b", "getpid", "3000000"])
+        .env("DEBOX_SOCKET", broker.socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = child.id();
+    let mut reader = std::io::BufReader::new(child.stdout.unwrap());
+    let mut line = String::new();
+    let flags = |line: &str| {
+        let v: serde_json::Value = serde_json::from_str(line).unwrap();
+        (number(&v["record"], "flags"), number(&v["record"], "valid"))
+    };
+    use std::io::BufRead;
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(flags(&line).0 & 4, 0, "fresh at first: {line}");
+    broker.kill();
+    let mut stale = None;
+    for n in 0..2_000_000 {
+        line.clear();
+        if reader.read_line(&mut line).unwrap() == 0 {
+            break;
+        }
+        let (f, valid) = flags(&line);
+        if f & 4 != 0 {
+            assert_eq!(
+                valid & 0x7e,
+                0,
+                "a stale record measures wall time only: {line}"
+            );
+            assert_eq!(valid & 1, 1, "{line}");
+            stale = Some(n);
+            break;
+        }
+    }
+    assert!(
+        stale.is_some(),
+        "no record ever said that the broker was gone"
+    );
+    drop(reader);
+    // SAFETY: our own child.
+    unsafe { libc::kill(id as i32, libc::SIGKILL) };
+}
+
+/// 1,000 threads: at most 8 KiB of shared memory each, the broker below 40 MiB.
+#[test]
+fn memory_of_a_thousand_threads() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let mut child = Command::new(debox())
+        .args(["run", "--wrap", "-o", "/dev/null", "--socket"])
+        .arg(broker.socket())
+        .args(["--", "python3", "-c"])
+        .arg(
+            "import threading,os,time\nthreading.stack_size(65536)\nb=threading.Barrier(1001)\n\
+             def f():\n os.getppid(); b.wait(); time.sleep(3); os.getppid()\n\
+             t=[threading.Thread(target=f) for _ in range(1000)]\n[x.start() for x in t]\nb.wait(); time.sleep(3)\n[x.join() for x in t]",
+        )
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    let mut rss = 0;
+    for _ in 0..80 {
+        std::thread::sleep(Duration::from_millis(100));
+        let status = broker.counters();
+        let used = number(&status, "slots_used");
+        if used > most {
+            most = used;
+            rss = rss_kib(broker.pid());
+        }
+        if used >= 1000 {
+            break;
+        }
+    }
+    child.wait().unwrap();
+    assert!(most >= 1000, "{most} slots used");
+    assert!(rss < 40 * 1024, "the broker uses {rss} KiB");
+    eprintln!("1,000 threads: {most} slots, broker {rss} KiB resident");
+}
+
+fn rss_kib(pid: u32) -> u64 {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap()
+        .lines()
+        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .and_then(|l| l.trim().trim_end_matches(" kB").parse().ok())
+        .unwrap()
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does the account agree with programs whose answer is known?
+//!
+//! Every scenario of tests/truth/truth.c runs twice: bracketed by libdebox
+//! (wrap capture: the record), and under `debox run` (boundary capture: the
+//! report). Tolerances are one-sided where the machine may only add.
+
+use debox_tests::*;
+use serde_json::Value;
+
+const MS: u64 = 1_000_000;
+
+/// How far a time may lie above its due on a busy machine: the other side of a
+/// pipe may wait for a CPU. What the program measured itself bounds it anyway.
+const LATE_NS: u64 = 500 * MS;
+
+#[track_caller]
+fn near(what: &str, have: u64, due: u64, slack_below: u64) {
+    assert!(
+        have + slack_below >= due && have <= due + LATE_NS,
+        "{what}: {have} ns, expected {due} ns (-{slack_below}, +{LATE_NS})"
+    );
+}
+
+/// What holds for every record of one call.
+#[track_caller]
+fn check_record(line: &Value) -> &Value {
+    let record = &line["record"];
+    let n = |f| number(record, f);
+    // WALL CPU BLOCKED RUNQ FAULTS SWITCHES SLEEPS, RETVAL, NR
+    let all = 0b1100_0111_1111;
+    assert_eq!(n("valid") & all, all, "not everything was measured: {line}");
+    assert_eq!(
+        n("wall_ns"),
+        n("cpu_ns") + n("blocked_ns") + n("runq_ns"),
+        "conservation: {line}"
+    );
+    // Two clock readings and books around the call cost the program itself.
+    let books = number(line, "user_ns");
+    assert!(
+        n("wall_ns") + n("outside_ns") <= books + 1000,
+        "longer than seen from outside: {line}"
+    );
+    let sleeps = record["sleeps"].as_array().unwrap();
+    let total: u64 = sleeps.iter().map(|s| number(s, "total_ns")).sum();
+    assert_eq!(total, n("blocked_ns"), "sleeps do not sum up: {line}");
+    for s in sleeps {
+        assert_eq!(s["err"], 0, "a site without text: {line}");
+        assert!(number(s, "max_ns") <= number(s, "total_ns"));
+        assert!(number(s, "count") >= 1);
+    }
+    record
+}
+
+#[track_caller]
+fn only_sleep<'a>(record: &'a Value, label: &str) -> &'a Value {
+    let sleeps = record["sleeps"].as_array().unwrap();
+    let named: Vec<&Value> = sleeps.iter().filter(|s| s["label"] == label).collect();
+    assert_eq!(named.len(), 1, "one sleep labelled {label}: {record}");
+    named[0]
+}
+
+/// The same scenario under `debox run`: the row's blocked time and label.
+#[track_caller]
+fn boundary(arguments: &[&str], call: &str, label: &str, due: u64, below: u64) -> Run {
+    let mut command = vec![
+        program("truth").display().to_string(),
+        "-d".into(),
+        "/var/tmp".into(),
+    ];
+    command.extend(arguments.iter().map(|a| a.to_string()));
+    let run = run(&[], &command);
+    run.check_sound();
+    let own = lines(&run.output);
+    let places = run.blocking(call);
+    let at: u64 = places
+        .iter()
+        .filter(|r| r["label"] == label)
+        .map(|r| number(r, "total_ns"))
+        .sum();
+    assert!(
+        places.iter().any(|r| r["label"] == label),
+        "{call} should have blocked at {label}: {places:?}\n{own:?}"
+    );
+    near(&format!("{call} blocked at {label}"), at, due, below);
+    run
+}
+
+fn blocks(arguments: &[&str], call: &str, label: &str, due: u64) {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, arguments).remove(0);
+    let record = check_record(&line);
+    let sleep = only_sleep(record, label);
+    near("blocked", number(sleep, "total_ns"), due, 2 * MS);
+    assert!(number(record, "nvcsw") >= 1, "{line}");
+    // The child starts its clock before we start to wait.
+    boundary(arguments, call, label, due, 5 * MS);
+}
+
+#[test]
+fn a_sleep_of_known_length() {
+    blocks(
+        &["nanosleep", "50"],
+        "clock_nanosleep",
+        "nanosleep",
+        50 * MS,
+    );
+}
+
+#[test]
+fn a_pipe_that_fills_late() {
+    blocks(&["pipe", "40"], "read", "pipe-read", 40 * MS);
+}
+
+#[test]
+fn a_futex_that_times_out() {
+    blocks(&["futex", "30"], "futex", "futex", 30 * MS);
+}
+
+#[test]
+fn a_file_lock_held_by_another() {
+    blocks(&["flock", "40"], "flock", "flock", 40 * MS);
+}
+
+#[test]
+fn an_accept_before_the_connection() {
+    blocks(&["accept", "30"], "accept4", "sock-accept", 30 * MS);
+}
+
+#[test]
+fn a_call_broken_by_a_signal() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["eintr", "30"]).remove(0);
+    assert_eq!(line["value"], -1);
+    assert_eq!(line["errno"], libc::EINTR, "the call's own errno");
+    let record = check_record(&line);
+    assert_eq!(record["retval"], -i64::from(libc::EINTR));
+    near(
+        "blocked",
+        number(only_sleep(record, "pipe-read"), "total_ns"),
+        30 * MS,
+        5 * MS,
+    );
+}
+
+#[test]
+fn a_call_that_the_kernel_restarts() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["restart", "30"]).remove(0);
+    assert_eq!(line["value"], 1);
+    let record = check_record(&line);
+    let sleep = only_sleep(record, "pipe-read");
+    near("both halves", number(sleep, "total_ns"), 60 * MS, 5 * MS);
+    assert!(number(sleep, "count") >= 2, "{line}");
+
+    let run = boundary(&["restart", "30"], "read", "pipe-read", 60 * MS, 5 * MS);
+    assert!(
+        number(&run.call("read"), "restarted") >= 1,
+        "{}",
+        run.call("read")
+    );
+}
+
+#[test]
+fn faults_inside_a_read() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["faults", "300"]).remove(0);
+    let record = check_record(&line);
+    assert_eq!(number(record, "minor_faults"), 300, "{line}");
+    assert_eq!(number(record, "major_faults"), 0, "{line}");
+    // the bracket's own first touches come on top
+    assert!(
+        (300..310).contains(&number(&line, "minflt")),
+        "getrusage: {line}"
+    );
+
+    let run = run(&[], &[program("truth").to_str().unwrap(), "faults", "300"]);
+    run.check_sound();
+    let read = run.call("read");
+    // The dynamic loader's reads fault a few more.
+    let faults = number(&read, "minor_faults");
+    assert!((300..330).contains(&faults), "{read}");
+}
+
+/// The paper's Figure 4.
+#[test]
+fn a_mapped_file_written_to_another() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["page-in", "10"]).remove(0);
+    let record = check_record(&line);
+    let page_in: Vec<&Value> = record["sleeps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|s| s["label"] == "page-in")
+        .collect();
+    assert!(!page_in.is_empty(), "{line}");
+    assert!(number(record, "major_faults") >= 1, "{line}");
+    // getrusage counts the whole bracket, which holds nothing else.
+    assert_eq!(
+        number(record, "major_faults"),
+        number(&line, "majflt"),
+        "{line}"
+    );
+    let faults = number(record, "minor_faults") + number(record, "major_faults");
+    let books = number(&line, "minflt") + number(&line, "majflt");
+    assert!(
+        faults.abs_diff(books) <= 2,
+        "{faults} faults, getrusage says {books}: {line}"
+    );
+    assert_eq!(number(record, "nvcsw"), number(&line, "nvcsw"), "{line}");
+
+    let run = run(
+        &[],
+        &[
+            program("truth").to_str().unwrap(),
+            "-d",
+            "/var/tmp",
+            "page-in",
+            "10",
+        ],
+    );
+    run.check_sound();
+    assert!(
+        run.blocking("write")
+            .iter()
+            .any(|r| r["label"] == "page-in"),
+        "{:?}",
+        run.report["blocking"]
+    );
+}
+
+#[test]
+fn a_flush_to_disk_is_labelled() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["fsync", "8"]).remove(0);
+    let record = check_record(&line);
+    assert!(number(record, "blocked_ns") > 0, "{line}");
+    for s in record["sleeps"].as_array().unwrap() {
+        let label = s["label"].as_str().unwrap();
+        assert!(
+            [
+                "page-writeback",
+                "journal-commit",
+                "device-flush",
+                "block-io",
+                "buffer-io",
+                "buffer-write",
+                "block-request",
+                "page-lock"
+            ]
+            .contains(&label),
+            "{label}: {line}"
+        );
+    }
+}
+
+/// The wait after the wake-up is the kernel's own: schedstat's second number.
+#[test]
+fn waiting_for_a_cpu_is_not_blocking() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let lines = bracketed(&broker, &["runq", "40"]);
+    assert_eq!(lines.len(), 40);
+    let (mut runq, mut books, mut close) = (0, 0, 0);
+    for line in &lines {
+        let record = check_record(line);
+        runq += number(record, "runq_ns");
+        books += number(line, "wait_ns");
+        near("blocked", number(record, "blocked_ns"), 3 * MS, MS);
+        // Between the two readings of schedstat the thread may wait outside
+        // of the call as well, hence "most".
+        if number(record, "runq_ns").abs_diff(number(line, "wait_ns")) <= 1000 {
+            close += 1;
+        }
+    }
+    assert!(
+        runq > 5 * MS,
+        "a hog on the same CPU, and no wait? {runq} ns"
+    );
+    assert!(
+        close >= 30,
+        "{close} of 40 waits agree with schedstat to 1 us"
+    );
+    assert!(
+        runq <= books + 40_000,
+        "more than the kernel's own book: {runq} > {books}"
+    );
+}
+
+/// The paper's Table 1, by its own yardstick: the largest time seen from user
+/// level holds a preemption, the record's does not.
+#[test]
+fn preemption_beside_a_call_is_not_in_the_call() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["hog", "4"]).remove(0);
+    assert_eq!(line["conserved"], 1, "{line}");
+    let user: Vec<u64> = line["user_max_ns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_u64().unwrap())
+        .collect();
+    let record: Vec<u64> = line["record_max_ns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_u64().unwrap())
+        .collect();
+    // A time slice is 2.8 ms or more; one of the two calls met it at least.
+    assert!(
+        user.iter().any(|&u| u > 2 * MS),
+        "the hog never got in: {line}"
+    );
+    assert!(number(&line, "outside_ns") > 2 * MS, "{line}");
+    // A preemption inside the kernel is the call's, but not its work: it
+    // stands in runq_ns. What is left must be short, and the record must be
+    // free of nearly all preemptions that user-level timing shows.
+    let (seen, kept) = (
+        number(&line, "user_beyond_1ms"),
+        number(&line, "record_beyond_1ms"),
+    );
+    assert!(seen >= 50 && kept * 5 <= seen, "{line}");
+    assert!(record.iter().zip(&user).all(|(r, u)| r <= u), "{line}");
+    // Stolen time of a virtual machine is in no account of its kernel.
+    assert!(
+        number(&line, "own_max_ns") < 2 * MS.max(user.iter().max().unwrap() / 4),
+        "{line}"
+    );
+}
+
+#[test]
+fn two_writers_of_one_file() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["inode-lock", "400"]).remove(0);
+    let record = check_record(&line);
+    let sleep = only_sleep(record, "inode-lock");
+    assert!(number(sleep, "total_ns") > 5 * MS, "{line}");
+    assert_eq!(
+        number(sleep, "holder_pid"),
+        number(&line, "other"),
+        "the holder is the other thread: {line}"
+    );
+    assert_eq!(
+        number(sleep, "waker_pid"),
+        number(&line, "other"),
+        "it wakes us: {line}"
+    );
+}
+
+#[test]
+fn a_span_holds_everything_in_it() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let line = bracketed(&broker, &["span", "40"]).remove(0);
+    let record = &line["record"];
+    let n = |f| number(record, f);
+    assert_eq!(
+        n("wall_ns"),
+        n("cpu_ns") + n("blocked_ns") + n("runq_ns"),
+        "{line}"
+    );
+    near("blocked", n("blocked_ns"), 40 * MS, MS);
+    near("wall", n("wall_ns"), 50 * MS, 0);
+    // its busy loops run by the clock, preempted or not
+    assert!(n("cpu_ns") + n("runq_ns") >= 9 * MS, "{line}");
+    assert!(n("runq_ns") <= number(&line, "wait_ns") + 1000, "{line}");
+}
+
+/// Every site that was recognised is walked as well, over programs that block
+/// in many ways; not one may differ.
+#[test]
+fn no_site_is_ever_mislabelled() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start_with(&["--verify-sites"]);
+    let socket = broker.socket();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let script = format!(
+        "for i in 1 2 3; do {truth} pipe 5; {truth} futex 5; {truth} flock 5; {truth} accept 5; {truth} fsync 2; \
+         {truth} page-in 4; {truth} inode-lock 50; done >/dev/null; \
+         tar cf {dir}/a.tar /usr/include 2>/dev/null; (cd {dir}; git init -q .; git add a.tar; \
+         git -c user.name=t -c user.email=t@t commit -qm x); sync {dir}/a.tar; \
+         (for i in $(seq 3000); do echo $i; done) | (while read a; do :; done); \
+         {storm} 64 32 2 >/dev/null; \
+         python3 -c 'import subprocess,threading,queue\nq=queue.Queue(1)\nt=threading.Thread(target=lambda:[q.put(i) for i in range(3000)])\nt.start()\n[q.get() for i in range(3000)]\nt.join()\n[subprocess.run([\"true\"]) for i in range(20)]'",
+        truth = format!("{} -d /var/tmp", program("truth").display()),
+        storm = program("storm").display(),
+        dir = directory.path().display(),
+    );
+    let run = run(
+        &["--socket", socket.to_str().unwrap()],
+        &["bash", "-c", &script],
+    );
+    run.check_sound();
+    assert_eq!(
+        run.output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&run.output.stderr)
+    );
+    let counters = broker.counters();
+    assert_eq!(number(&counters, "site_mismatches"), 0, "{counters}");
+    let (hits, walks) = (
+        number(&counters, "site_hits"),
+        number(&counters, "site_walks"),
+    );
+    assert!(
+        hits > 3000 && hits > walks,
+        "{hits} recognised, {walks} walked"
+    );
+    eprintln!("{hits} sites recognised and verified, {walks} walked, 0 differ");
+}

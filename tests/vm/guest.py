@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What do the checks of a guest have in common, and who runs them?
+
+Runs inside the guests that run.py boots, on their second serial line, which
+nothing else writes to. One line each:
+
+    ok NAME (1.2 s)           a check passed
+    FAIL NAME why             ... or not; the traceback goes to the console
+    note TEXT                 something worth reading
+    cell ROW<tab>TEXT         what docs/KERNELS.md says of this kernel
+    file NAME BASE64          kept by the host in target/vm/guest/*/saved/
+
+    guest.py                  run the suite named on the kernel's command line
+    guest.py --list SUITE ONLY    names of its checks
+    guest.py --modules SUITE  files of Python that it needs
+"""
+
+import base64
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+HERE = "/debox"
+MS = 1_000_000
+CHECKS = []
+CELLS = {}
+
+
+def check(name, *arguments, feature=None):
+    """Declares a check: `@check("name")` over a function.
+
+    The function passes unless it raises. `arguments` are handed to it.
+    `feature` is a row of docs/KERNELS.md: it says yes on a kernel where all
+    checks of that row pass, unless cell() put something else there.
+    """
+
+    def add(function):
+        CHECKS.append((name, lambda: function(*arguments), feature))
+        return function
+
+    return add
+
+
+def emit(*words):
+    print(*words, flush=True)
+
+
+def note(*words):
+    """Tells the reader of the run something."""
+    emit("note", " ".join(str(w) for w in words))
+
+
+def cell(row, text):
+    """What docs/KERNELS.md says in `row` for this kernel."""
+    CELLS[row] = text
+
+
+def save(name, text):
+    """Keeps a text on the host: target/vm/guest/KERNEL-SUITE/saved/NAME."""
+    emit("file", name, base64.b64encode(text.encode()).decode())
+
+
+class Wrong(Exception):
+    def __str__(self):
+        return " ".join(str(a) for a in self.args)
+
+
+def expect(true, *what):
+    if not true:
+        raise Wrong(" ".join(str(w) for w in what))
+
+
+def equal(have, want, *what):
+    expect(have == want, *what, "is", have, "instead of", want)
+
+
+def execute(command, expected=0, **more):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, **more)
+    expect(done.returncode == expected, command, "ended with", done.returncode, done.stderr[-1500:], done.stdout[-300:])
+    return done
+
+
+# -- under `debox run` --------------------------------------------------------
+
+
+class Report:
+    def __init__(self, command, options=(), expected=0):
+        path = "/tmp/report.json"
+        if os.path.exists(path):
+            os.unlink(path)
+        execute([f"{HERE}/debox", "run", "--json", "-o", path, *options, "--", *command], expected)
+        with open(path) as file:
+            self.all = json.load(file)
+        self.sound()
+
+    def sound(self):
+        expect(self.all["calls"], "no calls at all")
+        for row in self.all["calls"]:
+            equal(row["cpu_ns"] + row["blocked_ns"] + row["runq_ns"], row["wall_ns"], "the sum of", row)
+            expect(row["max_ns"] <= row["wall_ns"], row)
+            equal(sum(b["count"] for b in row["histogram"]), row["count"], "the histogram of", row)
+        for note in self.all["notes"]:
+            expect(
+                note["kind"] not in ("rows_dropped", "sites_dropped", "threads_unwatched", "inconsistent", "stale"),
+                note,
+            )
+
+    def call(self, name, abi=64):
+        for row in self.all["calls"]:
+            if row["name"] == name and row["abi"] == abi:
+                return row
+        return {"count": 0, "errors": 0, "unfinished": 0, "restarted": 0}
+
+    def blocked(self, call):
+        return [r for r in self.all["blocking"] if r["call"] == call]
+
+
+def shared():
+    """Options of `debox run` that spare it a broker of its own."""
+    return ["--socket", shared_broker().socket]
+
+
+def calls(*arguments, program="calls", expected=0):
+    return Report([f"{HERE}/{program}", *arguments], shared(), expected=expected)
+
+
+# -- bracketed by libdebox ----------------------------------------------------
+
+
+class Broker:
+    def __init__(self, *options, socket="/run/debox-test.sock"):
+        self.socket = socket
+        self.log = open(f"{socket}.log", "w+")
+        self.process = subprocess.Popen(
+            [f"{HERE}/deboxd", "--socket", self.socket, *options], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+        )
+        for _ in range(300):
+            if self.process.poll() is not None:
+                break
+            if self.status(None):
+                return
+            time.sleep(0.1)
+        self.log.seek(0)
+        raise Wrong("deboxd does not answer:", self.log.read()[-6000:])
+
+    def status(self, expected=0):
+        done = subprocess.run(
+            [f"{HERE}/debox", "status", "--json", "--socket", self.socket], capture_output=True, text=True, timeout=60
+        )
+        if done.returncode != 0:
+            expect(expected is None, "debox status:", done.stderr)
+            return None
+        return json.loads(done.stdout)
+
+    def bracketed(self, *arguments):
+        environment = dict(os.environ, DEBOX_SOCKET=self.socket)
+        done = execute([f"{HERE}/truth", "-b", "-d", "/var/tmp", *arguments], env=environment)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        equal(self.process.wait(30), 0, "deboxd's exit status")
+
+
+def record(line):
+    """What holds for the record of every call."""
+    r = line["record"]
+    equal(r["valid"] & 0b110001111111, 0b110001111111, "what was measured of", line)
+    equal(r["cpu_ns"] + r["blocked_ns"] + r["runq_ns"], r["wall_ns"], "the sum of", line)
+    expect(r["wall_ns"] + r["outside_ns"] <= line["user_ns"] + 1000, "longer than seen from outside:", line)
+    equal(sum(s["total_ns"] for s in r["sleeps"]), r["blocked_ns"], "the sleeps of", line)
+    for s in r["sleeps"]:
+        equal(s["err"], 0, "the error of a site's text in", line)
+        expect(s["count"] >= 1 and s["max_ns"] <= s["total_ns"], line)
+    return r
+
+
+def sleep_at(r, label):
+    found = [s for s in r["sleeps"] if s["label"] == label]
+    equal(len(found), 1, "the number of sleeps labelled", label, "in", r)
+    return found[0]
+
+
+SHARED = []
+
+
+def shared_broker():
+    """One broker for all checks that do not care: loading takes seconds here."""
+    if not SHARED:
+        SHARED.append(Broker(socket="/run/debox-shared.sock"))
+    return SHARED[0]
+
+
+def shared_broker_stop():
+    """Ends it; checks that look for what stays behind want that first."""
+    while SHARED:
+        SHARED.pop().__exit__()
+
+
+def one(*arguments):
+    lines = shared_broker().bracketed(*arguments)
+    equal(len(lines), 1, "lines")
+    return lines[0]
+
+
+def command_line(name):
+    """A word of the kernel's command line, as run.py set it."""
+    with open("/proc/cmdline") as file:
+        for word in file.read().split():
+            if word.startswith(name + "="):
+                return word[len(name) + 1 :]
+    return ""
+
+
+# -- what is left behind ------------------------------------------------------
+
+
+def bpf_ids(command):
+    """All ids that BPF_PROG_GET_NEXT_ID (11), BPF_MAP_ (12) or BPF_LINK_ (31) shows."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found, last = [], 0
+    while True:
+        attributes = (ctypes.c_uint32 * 32)(last)
+        if libc.syscall(321, command, attributes, 12):
+            return found
+        last = attributes[1]
+        found.append(last)
+
+
+def lines_of(path):
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def footprint():
+    """What tracing has put into the kernel, to be compared before and after."""
+    tracing = "/sys/kernel/tracing"
+    return {
+        "BPF programs": len(bpf_ids(11)),
+        "BPF maps": len(bpf_ids(12)),
+        "BPF links": len(bpf_ids(31)),
+        "trampolines": sum("bpf_trampoline_" in line for line in lines_of("/proc/kallsyms")),
+        "functions traced": len(lines_of(f"{tracing}/enabled_functions")),
+        "kprobes": len(lines_of("/sys/kernel/debug/kprobes/list")),
+        "probe events": len(lines_of(f"{tracing}/dynamic_events")),
+        "tracefs instances": sorted(os.listdir(f"{tracing}/instances")),
+        "tracer": lines_of(f"{tracing}/current_tracer"),
+    }
+
+
+def footprint_expect(before, patience_s=20):
+    """The kernel frees programs a while after their last user: waits for that."""
+    for _ in range(patience_s * 10):
+        now = footprint()
+        if now == before:
+            return
+        time.sleep(0.1)
+    raise Wrong("left behind:", {what: f"{before[what]} -> {now[what]}" for what in now if now[what] != before[what]})
+
+
+# -- the runner ----------------------------------------------------------------
+
+
+def chosen(names):
+    """All checks, or those in a list with commas."""
+    return [c for c in CHECKS if not names or c[0] in names.split(",")]
+
+
+def load(suite):
+    if suite:
+        importlib.import_module(f"suites.{suite}")
+
+
+def run():
+    passed = failed = 0
+    load(command_line("debox.suite"))
+    rows = {}
+    checks = chosen(command_line("debox.only"))
+    for name, function, feature in checks:
+        begin = time.monotonic()
+        good = False
+        try:
+            function()
+        except Exception as error:
+            failed += 1
+            why = str(error) if isinstance(error, Wrong) else repr(error)
+            emit("FAIL", name, " ".join(why.split())[:1500])
+            traceback.print_exc()
+            if name == "programs-load":
+                emit("note nothing else can work")
+                break
+        else:
+            good = True
+            passed += 1
+            emit("ok", name, f"({time.monotonic() - begin:.1f} s)")
+        if feature:
+            rows[feature] = rows.get(feature, True) and good
+    shared_broker_stop()
+    for row, good in rows.items():
+        emit(f"cell {row}\t{(CELLS.pop(row, None) or 'yes') if good else 'FAILED'}")
+    for row, text in CELLS.items():
+        emit(f"cell {row}\t{text}")
+    emit(f"note {passed} passed, {failed} failed")
+    return passed != len(checks)
+
+
+def modules(suite):
+    """Files of Python that a suite has loaded, for an initramfs."""
+    import encodings.ascii
+    import encodings.latin_1
+    import select
+    import selectors
+
+    assert encodings.ascii and encodings.latin_1 and select and selectors
+    load(suite)
+    mine = os.path.dirname(os.path.abspath(__file__))
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and not file.startswith(mine):
+            print(file)
+
+
+def main():
+    if sys.argv[1:2] == ["--list"]:
+        load(sys.argv[2])
+        print("\n".join(c[0] for c in chosen(sys.argv[3])))
+    elif sys.argv[1:2] == ["--modules"]:
+        modules(sys.argv[2])
+    elif command_line("debox.command"):
+        sys.exit(subprocess.run(["/bin/sh", f"{HERE}/command"], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT).returncode != 0)
+    else:
+        sys.exit(run())
+
+
+if __name__ == "__main__":
+    # The suites import this file as a module; there must be one copy of it.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import guest
+
+    guest.main()

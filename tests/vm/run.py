@@ -1,0 +1,541 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Does DeBox work on other kernels than the one that runs here?
+
+Boots Debian's kernels in QEMU, emulated (no KVM needed), with what
+`make build test-programs` left in target/, and runs suites of checks inside
+(suites/*.py, see README.md). Ends with 0 only when every guest ran all of its
+checks and all passed.
+"""
+
+import argparse
+import base64
+import concurrent.futures
+import fcntl
+import importlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+HERE = TOP / "tests/vm"
+WORK = TOP / "target/vm"
+TARGET = TOP / "target"
+DOCUMENT = TOP / "docs/KERNELS.md"
+KERNELS = ("6.1", "6.12")
+# What init.c writes to isa-debug-exit, as QEMU's exit status.
+ALL_PASSED, SOME_FAILED = 2 * 0x10 + 1, 2 * 0x11 + 1
+TOOLS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "busybox": "busybox-static",
+    "cpio": "cpio",
+    "modprobe": "kmod",
+    "depmod": "kmod",
+    "mkfs.ext4": "e2fsprogs",
+    "xz": "xz-utils",
+    "gcc": "gcc",
+    "strip": "binutils",
+    "dpkg-deb": "dpkg",
+}
+APPLETS = (
+    "sh cat ls sleep true dmesg tar dd sync seq ps mkdir rm cp mv ln head tail grep wc find touch echo kill id mount umount chmod sort uniq cut tr"
+).split()
+
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+print_lock = threading.Lock()
+
+
+class Stop(Exception):
+    """Nothing can be run; the text says why and what to do."""
+
+
+def say(*words):
+    with print_lock:
+        print(*words, flush=True)
+
+
+def call(*command, **more):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **more)
+    if done.returncode:
+        raise Stop(f"{shlex.join(map(str, command))} failed: {done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
+# -- kernels ----------------------------------------------------------------------
+
+
+def numbers(text):
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def package_pattern(version):
+    """Debian 12's names: 6.1 is the release's own kernel, others are backports."""
+    if version == "6.1":
+        return re.compile(r"linux-image-6\.1\.0-\d+-cloud-amd64")
+    return re.compile(rf"linux-image-{re.escape(version)}\.\d+\+deb\d+-cloud-amd64")
+
+
+def packages_known(version):
+    """Names of all packages of a version that apt has heard of, newest first."""
+    if not shutil.which("apt-cache"):
+        return []
+    names = subprocess.run(["apt-cache", "pkgnames", f"linux-image-{version}"], capture_output=True, text=True).stdout.split()
+    return sorted((n for n in set(names) if package_pattern(version).fullmatch(n)), key=numbers, reverse=True)
+
+
+def packages_kept(version):
+    """Files that lie in target/vm/, newest first."""
+    found = [f for f in WORK.glob("linux-image-*_amd64.deb") if package_pattern(version).fullmatch(f.name.split("_")[0])]
+    return sorted(found, key=lambda f: numbers(f.name), reverse=True)
+
+
+def package_fetch(version):
+    """The newest package of a version as a file: from target/vm/, else by apt."""
+    errors = []
+
+    def from_apt():
+        # An index that is out of date names packages that are gone: of two
+        # the older may still be there.
+        for name in packages_known(version)[:3]:
+            for file in packages_kept(version):
+                if file.name.startswith(name + "_"):
+                    return file
+            say(f"-- fetching {name}")
+            done = subprocess.run(
+                ["apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", name],
+                cwd=WORK, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            )
+            if done.returncode == 0:
+                return next(f for f in packages_kept(version) if f.name.startswith(name + "_"))
+            errors.append(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"apt-get download {name} failed")
+        return None
+
+    file = from_apt()
+    if not file and os.geteuid() == 0 and shutil.which("apt-get"):
+        done = subprocess.run(["apt-get", "update", "-q"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            errors.append("apt-get update: " + done.stderr.strip()[-300:])
+        file = from_apt()
+    if not file and packages_kept(version):
+        file = packages_kept(version)[0]
+        say(f"-- apt has no newer kernel, taking {file.name} from target/vm/")
+    if not file:
+        raise Stop(
+            f"Debian's package of Linux {version} cannot be had: {'; '.join(errors) or 'apt knows none'}.\n"
+            f"  Connect this machine to a Debian 12 mirror (with bookworm-security) and run `apt-get update`, or put\n"
+            f"  a file linux-image-{version}*-cloud-amd64_*_amd64.deb into {WORK.relative_to(TOP)}/."
+        )
+    return file
+
+
+class Kernel:
+    """An unpacked kernel package."""
+
+    def __init__(self, version):
+        self.version = version
+        package = package_fetch(version)
+        self.release = package.name.split("_")[0].removeprefix("linux-image-")
+        self.package = package.name.split("_")[1]
+        self.tree = WORK / "kernel" / self.release
+        if not (self.tree / "complete").exists():
+            shutil.rmtree(self.tree, ignore_errors=True)
+            self.tree.mkdir(parents=True)
+            call("dpkg-deb", "-x", package, self.tree)
+            call("depmod", "-b", self.tree, self.release)
+            (self.tree / "complete").touch()
+        self.image = self.tree / f"boot/vmlinuz-{self.release}"
+
+    def modules(self, names, root):
+        """Copies modules and what they need into `root`, and their order."""
+        (root / "modules").mkdir(parents=True)
+        order = []
+        for name in names:
+            shown = subprocess.run(
+                ["modprobe", "-d", self.tree, "-S", self.release, "--show-depends", name],
+                capture_output=True, text=True,
+            )
+            # crc32c is built into some kernels: then nothing is to be loaded
+            for line in shown.stdout.splitlines():
+                words = line.split()
+                if words[:1] != ["insmod"]:
+                    continue
+                path = pathlib.Path(words[1])
+                plain = path.name.removesuffix(".xz")
+                if plain in order:
+                    continue
+                order.append(plain)
+                if path.suffix == ".xz":
+                    with open(root / "modules" / plain, "wb") as out:
+                        subprocess.run(["xz", "-dc", path], stdout=out, check=True)
+                else:
+                    shutil.copy(path, root / "modules" / plain)
+        (root / "modules/order").write_text("".join(f"{name}\n" for name in order))
+
+
+# -- what a guest's memory disk holds -------------------------------------------------
+
+
+class Tree:
+    """The root of an initramfs under construction."""
+
+    def __init__(self, root):
+        self.root = root
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+
+    def put(self, source, inside=None):
+        """A file, and when it is a program the libraries that it needs."""
+        target = self.root / str(inside or source).lstrip("/")
+        if target.exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+        shown = subprocess.run(["ldd", source], capture_output=True, text=True)
+        for library in re.findall(r"(/[^ ]+) \(0x", shown.stdout):
+            self.put(library)
+
+    def pack(self, file):
+        names = call("find", ".", cwd=self.root)
+        with open(file, "wb") as out:
+            subprocess.run(
+                ["cpio", "-o", "-H", "newc", "-R", "0:0", "--quiet"], input=names.encode(), stdout=out, cwd=self.root, check=True
+            )
+
+
+def interpreter():
+    """Where python3 really lies: it finds its library from there."""
+    return call("python3", "-I", "-S", "-c", "import os, sys; print(os.path.realpath(sys.executable))").strip()
+
+
+def tree_of(suite, where, extra):
+    tree = Tree(where)
+    for directory in ("bin", "debox/suites"):
+        (tree.root / directory).mkdir(parents=True)
+    call("gcc", "-O1", "-Wall", "-static", "-o", tree.root / "init", HERE / "init.c")
+    shutil.copy(HERE / "setup", tree.root / "setup")
+    tree.put(shutil.which("busybox"), "/bin/busybox")
+    for applet in APPLETS:
+        (tree.root / "bin" / applet).symlink_to("busybox")
+    for name in suite.programs:
+        file = TARGET / name
+        if not file.exists():
+            raise Stop(f"target/{name} is missing: make build test-programs")
+        tree.put(file, f"/debox/{file.name}")
+    for file in suite.files + extra:
+        tree.put(TOP / file, f"/debox/{pathlib.Path(file).name}")
+    # Debug information is most of their size, and all of it would be memory.
+    for name in ("debox", "deboxd"):
+        if (tree.root / "debox" / name).exists():
+            call("strip", "--strip-debug", tree.root / "debox" / name)
+    python = interpreter()
+    tree.put(python)
+    (tree.root / "bin/python3").symlink_to(python)
+    shutil.copy(HERE / "guest.py", tree.root / "debox/")
+    for file in (HERE / "suites").glob("*.py"):
+        shutil.copy(file, tree.root / "debox/suites")
+    for file in call(python, "-I", "-S", HERE / "guest.py", "--modules", suite.name or "").split():
+        tree.put(file)
+    return tree
+
+
+class Suite:
+    """What suites/NAME.py asks for; defaults for what it leaves out."""
+
+    def __init__(self, name):
+        self.name = name
+        sys.path.insert(0, str(HERE))
+        module = importlib.import_module(f"suites.{name}") if name else None
+
+        def wish(what, otherwise):
+            return getattr(module, what, otherwise)
+
+        self.programs = list(wish("PROGRAMS", ["release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0"]))
+        self.files = list(wish("FILES", []))
+        self.modules = ["virtio_pci", "virtio_blk", "ext4", "crc32c", *wish("MODULES", [])]
+        self.cpus = wish("CPUS", 2)
+        self.memory_mb = wish("MEMORY_MB", 1536)
+        self.limit_s = wish("LIMIT_S", 600)
+        self.icount = wish("ICOUNT", False)
+        self.disk_mb = wish("DISK_MB", 1024)
+        self.disk_options = wish("DISK_OPTIONS", "")
+        self.kernels = wish("KERNELS", None)
+        self.title = (module.__doc__ or "").strip().splitlines()[0] if module else ""
+
+    def expected(self, only):
+        """Names of the checks that a guest has to make."""
+        shown = call(interpreter(), "-I", "-S", HERE / "guest.py", "--list", self.name, only)
+        return shown.split()
+
+
+def suites_all():
+    return sorted(f.stem for f in (HERE / "suites").glob("*.py") if not f.stem.startswith("_"))
+
+
+# -- one guest ----------------------------------------------------------------------------
+
+
+class Guest:
+    def __init__(self, kernel, suite, arguments, extra):
+        self.kernel, self.suite, self.arguments = kernel, suite, arguments
+        self.label = f"{kernel.version} {suite.name or 'command'}"
+        self.directory = WORK / "guest" / self.label.replace(" ", "-")
+        self.extra = extra
+        self.passed, self.failed, self.notes, self.cells = [], [], [], {}
+        self.why = ""
+        self.seconds = 0.0
+
+    def prepare(self, common):
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        root = Tree(self.directory / "root")
+        self.kernel.modules(self.suite.modules, root.root)
+        if self.arguments.run:
+            (root.root / "debox").mkdir()
+            (root.root / "debox/command").write_text(self.arguments.run + "\n")
+        root.pack(self.directory / "modules.cpio")
+        with open(self.directory / "initramfs", "wb") as out:
+            for part in (common, self.directory / "modules.cpio"):
+                with open(part, "rb") as file:
+                    shutil.copyfileobj(file, out)
+        shutil.rmtree(root.root)
+        disk = self.directory / "disk"
+        with open(disk, "wb") as file:
+            file.truncate(self.suite.disk_mb << 20)
+        call("mkfs.ext4", "-q", "-F", disk)
+
+    def command(self):
+        suite, words = self.suite, ["console=ttyS0", "quiet", "panic=-1"]
+        words += [f"debox.release={self.kernel.release}", f"debox.suite={suite.name or ''}", f"debox.only={self.arguments.only}"]
+        if self.arguments.run:
+            words.append("debox.command=1")
+        drive = f"file={self.directory}/disk,if=virtio,format=raw,cache=unsafe"
+        if suite.disk_options:
+            drive += "," + suite.disk_options
+        # One thread for all of a guest's CPUs: with more, QEMU now and then runs
+        # an instruction that another CPU has just patched back (attaching and
+        # detaching patches kernel code), and the guest dies of a stray int3.
+        speed = ["-accel", "tcg,thread=single", "-smp", str(suite.cpus)]
+        if suite.icount:
+            # The guest's time-stamp counter then ticks once an instruction.
+            speed = ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off"]
+        return [
+            "qemu-system-x86_64", *speed, "-cpu", "max", "-m", str(suite.memory_mb),
+            "-nodefaults", "-nographic", "-no-reboot",
+            "-serial", f"file:{self.directory}/console", "-serial", f"file:{self.directory}/results",
+            "-device", "isa-debug-exit,iobase=0x501,iosize=1", "-drive", drive,
+            "-kernel", str(self.kernel.image), "-initrd", str(self.directory / "initramfs"),
+            "-append", " ".join(words),
+        ]  # fmt: skip
+
+    def line(self, text):
+        """One line that the guest printed: protocol of guest.py."""
+        kind, _, rest = text.partition(" ")
+        if self.arguments.run:
+            say(text)
+        elif kind == "ok":
+            self.passed.append(rest.split()[0])
+            say(f"   {self.label:<11} {text}")
+        elif kind == "FAIL":
+            self.failed.append(rest.split()[0])
+            say(f"   {self.label:<11} {text}")
+        elif kind == "cell":
+            row, _, value = rest.partition("\t")
+            self.cells[row] = value
+        elif kind == "file":
+            name, _, data = rest.partition(" ")
+            (self.directory / "saved").mkdir(exist_ok=True)
+            (self.directory / "saved" / os.path.basename(name)).write_bytes(base64.b64decode(data))
+        elif text:
+            say(f"   {self.label:<11} {text}")
+
+    def boot(self):
+        begin = time.monotonic()
+        limit = self.arguments.limit or self.suite.limit_s
+        results = self.directory / "results"
+        results.touch()
+        (self.directory / "console").touch()
+        guest = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        rest = b""
+        with open(results, "rb") as file:
+            while True:
+                ended = guest.poll() is not None
+                rest += file.read()
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    self.line(line.decode(errors="replace").rstrip("\r"))
+                if ended:
+                    break
+                if time.monotonic() - begin > limit:
+                    guest.kill()
+                    self.why = f"not done after {limit} s"
+                time.sleep(0.2)
+        self.seconds = time.monotonic() - begin
+        # A disk of a gigabyte and a memory disk are of no use afterwards.
+        for name in ("disk", "initramfs", "modules.cpio"):
+            (self.directory / name).unlink(missing_ok=True)
+        if guest.returncode not in (ALL_PASSED, SOME_FAILED) and not self.why:
+            error = guest.stderr.read().decode(errors="replace").strip()[-500:]
+            self.why = f"QEMU ended with {guest.returncode} {error}".rstrip()
+        self.status = guest.returncode
+
+    def judge(self, expected):
+        """How many failures there were; what did not run has failed."""
+        missing = [name for name in expected if name not in self.passed and name not in self.failed]
+        if missing:
+            self.why += ("; " if self.why else "") + "did not run: " + " ".join(missing)
+        failures = len(self.failed) + len(missing)
+        if not failures and (self.status != ALL_PASSED or len(self.passed) != len(expected)):
+            failures = 1
+            self.why = self.why or f"passed {len(self.passed)} of {len(expected)} checks, status {self.status}"
+        say(
+            f"-- Linux {self.kernel.release}, {self.suite.name}: {len(self.passed)} passed, {failures} failed "
+            f"(of {len(expected)}), {self.seconds:.0f} s" + (f": {self.why}" if self.why else "")
+        )
+        if failures:
+            console = (self.directory / "console").read_text(errors="replace").splitlines()
+            for line in console[-25:]:
+                say(f"   {self.label} console: {line}")
+        return failures
+
+
+# -- the table -------------------------------------------------------------------------
+
+
+def table(guests, kernels):
+    """docs/KERNELS.md as these runs make it."""
+    rows = {}
+    for guest in guests:
+        for row, value in guest.cells.items():
+            rows.setdefault((guest.suite.name, row), {})[guest.kernel.version] = value
+    out = (HERE / "KERNELS.head.md").read_text().rstrip() + "\n"
+    names = " | ".join(f"Linux {k.version}" for k in kernels)
+    out += f"\n| | {names} |\n|---|{'---|' * len(kernels)}\n"
+    out += "| Debian's package | " + " | ".join(k.package for k in kernels) + " |\n"
+    last = None
+    for (suite, row), cells in rows.items():
+        if suite != last:
+            title = next(g.suite.title for g in guests if g.suite.name == suite)
+            out += f"| **{title}** |" + " |" * len(kernels) + "\n"
+            last = suite
+        out += f"| {row} | " + " | ".join(cells.get(k.version, "not tried") for k in kernels) + " |\n"
+    return out
+
+
+def rows_of(text):
+    """Feature -> cells, of a table."""
+    found = {}
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if line.startswith("| ") and len(cells) > 1 and cells[0] and any(cells[1:]):
+            found[cells[0]] = cells[1:]
+    return found
+
+
+def table_check(new):
+    """The committed table must not say anything that the runs do not."""
+    if not DOCUMENT.exists():
+        say(f"-- {DOCUMENT.relative_to(TOP)} is missing: write it with tests/vm/run.py --write-table")
+        return 1
+    have, want = rows_of(DOCUMENT.read_text()), rows_of(new)
+    wrong = [f for f in have if f in want and have[f] != want[f] and f != "Debian's package"]
+    gone = [f for f in have if f not in want]
+    fresh = [f for f in want if f not in have]
+    for f in wrong:
+        say(f"-- {DOCUMENT.relative_to(TOP)} says of “{f}”: {have[f]}, but these runs say: {want[f]}")
+    for f in gone:
+        say(f"-- {DOCUMENT.relative_to(TOP)} has “{f}”, which no check told of")
+    for f in fresh:
+        say(f"-- {DOCUMENT.relative_to(TOP)} lacks “{f}”")
+    if wrong or gone or fresh:
+        say("-- bring it up to date with tests/vm/run.py --write-table")
+    return 1 if wrong or gone else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tests/vm/run.py", description=__doc__.split("\n\n")[0])
+    parser.add_argument("-k", "--kernel", action="append", metavar="VERSION", help=f"kernel to boot (again for more; default {' '.join(KERNELS)})")
+    parser.add_argument("-s", "--suite", action="append", metavar="NAME", help=f"suite to run (again for more; default all: {' '.join(suites_all())})")
+    parser.add_argument("-o", "--only", default="", metavar="CHECK,CHECK", help="only these checks")
+    parser.add_argument("-j", "--jobs", type=int, default=2, metavar="N", help="guests side by side (default 2)")
+    parser.add_argument("-l", "--limit", type=int, metavar="SECONDS", help="time limit of a guest (default: what its suite says)")
+    parser.add_argument("--run", metavar="COMMAND", help="no checks: run a shell command in a guest and show its output")
+    parser.add_argument("--put", action="append", default=[], metavar="FILE", help="with --run: also put FILE into the guest's /debox/")
+    parser.add_argument("--icount", action="store_true", help="with --run: one CPU whose time-stamp counter counts instructions")
+    parser.add_argument("--write-table", action="store_true", help="write docs/KERNELS.md from these runs (needs all kernels and suites)")
+    arguments = parser.parse_args()
+    for tool, package in TOOLS.items():
+        if not shutil.which(tool):
+            raise Stop(f"{tool} is missing: make setup-test, or apt-get install {package}")
+    WORK.mkdir(parents=True, exist_ok=True)
+    lock = open(WORK / "lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("-- waiting for another run in this tree to end")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    begin = time.monotonic()
+    kernels = [Kernel(version) for version in arguments.kernel or KERNELS]
+    suites = [Suite(None)] if arguments.run else [Suite(name) for name in arguments.suite or suites_all()]
+    if arguments.run and arguments.icount:
+        suites[0].icount = True
+    only_names = [n for n in arguments.only.split(",") if n]
+    expected = {s.name: [] if arguments.run else s.expected(arguments.only) for s in suites}
+    suites = [s for s in suites if arguments.run or expected[s.name]]
+    unknown = [n for n in only_names if not any(n in names for names in expected.values())]
+    if unknown:
+        raise Stop(f"no such check: {' '.join(unknown)}")
+    guests = []
+    for suite in suites:
+        extra = [str(pathlib.Path(f).resolve()) for f in arguments.put]
+        tree = tree_of(suite, WORK / "root", extra)
+        common = WORK / f"{suite.name or 'command'}.cpio"
+        tree.pack(common)
+        for kernel in kernels:
+            if suite.kernels and kernel.version not in suite.kernels:
+                continue
+            guest = Guest(kernel, suite, arguments, extra)
+            guest.prepare(common)
+            guests.append(guest)
+        common.unlink()
+    say(f"-- {len(guests)} guests, {min(arguments.jobs, len(guests))} at a time; set up in {time.monotonic() - begin:.0f} s")
+
+    def job(guest):
+        say(f"-- Linux {guest.kernel.release}, {guest.suite.name or 'command'}: booting")
+        guest.boot()
+        if arguments.run:
+            if guest.status != ALL_PASSED:
+                say(f"-- the command failed, or the guest did not end well {guest.why}; console: {guest.directory}/console")
+            return guest.status != ALL_PASSED
+        return guest.judge(expected[guest.suite.name])
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
+        failures = sum(pool.map(job, guests))
+    if not arguments.run:
+        total = sum(len(g.passed) for g in guests)
+        whole = not arguments.only and not arguments.suite and not arguments.kernel
+        if whole and not failures:
+            text = table(guests, kernels)
+            (WORK / "KERNELS.md").write_text(text)
+            if arguments.write_table:
+                DOCUMENT.write_text(text)
+                say(f"-- wrote {DOCUMENT.relative_to(TOP)}")
+            else:
+                failures += table_check(text)
+        elif arguments.write_table:
+            say("-- the table is written only when all guests passed all of their checks")
+        say(f"-- kernels: {total} passed, {failures} failed, {time.monotonic() - begin:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Stop as error:
+        print(f"tests/vm: {error}", file=sys.stderr)
+        sys.exit(2)

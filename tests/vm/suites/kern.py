@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Metrics in kernel functions (`debox kern`)"""
+
+from guest import *
+
+PROGRAMS = ["release/debox", "truth/calls", "truth/truth", "truth/storm", "proxy/proxy"]
+LIMIT_S = 1200
+NEW = os.uname().release.startswith("6.12")
+ALL_WAYS = {"session": "kprobe.session", "multi": "kprobe.multi", "trampoline": "fentry/fexit", "kprobe": "kprobe"}
+# 6.1 has neither of the first two.
+WAYS = list(ALL_WAYS)[0 if NEW else 2:]
+
+
+def kern(*arguments, expected=0):
+    done = execute([f"{HERE}/debox", "kern", "--quiet", "--json", "-o", "/tmp/kern.json", *arguments], expected)
+    if expected:
+        return done.stderr
+    with open("/tmp/kern.json") as file:
+        return json.load(file)
+
+
+def totals(document):
+    return {r["name"]: r["totals"] for r in document["resources"]}
+
+
+def clean(function):
+    """The check, and that nothing of it stays in the kernel."""
+
+    def checked(*arguments):
+        before = footprint()
+        function(*arguments)
+        footprint_expect(before)
+
+    return checked
+
+
+@check("kern-counts-calls", feature="`debox kern`: system calls")
+@clean
+def _():
+    document = kern("getppid()", "--", f"{HERE}/calls", "getppid", "1000")
+    equal(totals(document)["getppid()"]["calls"], 1000, "getppid")
+
+
+def counts_functions(way):
+    if way not in WAYS:
+        cell(f"`debox kern`: functions by {ALL_WAYS[way]}", "no")
+        why = kern("__x64_sys_close", "--attach", way, "--for", "1s", expected=125)
+        expect(f"cannot be measured by {ALL_WAYS[way]}" in why, why)
+        return
+    # Two witnesses that know nothing of each other: tracepoint and function.
+    document = kern("close()", "__x64_sys_close", "--attach", way, "--", f"{HERE}/calls", "errors", "500")
+    seen = totals(document)
+    equal(seen["__x64_sys_close"]["calls"], seen["close()"]["calls"], "close by", way, "beside its tracepoint")
+    expect(seen["close()"]["calls"] >= 500, seen)
+    equal(seen["__x64_sys_close"]["returned"], seen["__x64_sys_close"]["calls"], "returns")
+    # The function lies inside of the call, also in time.
+    expect(seen["__x64_sys_close"]["total_ns"] <= seen["close()"]["total_ns"], seen)
+    equal(seen["close()"]["total_ns"] - seen["close()"]["self_ns"], seen["__x64_sys_close"]["total_ns"], "the rest")
+
+
+for way, name in ALL_WAYS.items():
+    check(f"kern-counts-{way}", way, feature=f"`debox kern`: functions by {name}")(clean(counts_functions))
+
+
+@check("kern-latency-of-a-sleep", feature="`debox kern`: latency, time off the CPU")
+@clean
+def _():
+    document = kern("hrtimer_nanosleep", "clock_nanosleep()", "--", f"{HERE}/truth", "nanosleep", "60")
+    for name, t in totals(document).items():
+        expect(t["max_ns"] >= 60 * MS and t["off_cpu_ns"] >= 55 * MS, name, t)
+
+
+@check("kern-concurrency-of-sleepers", feature="`debox kern`: threads inside that do not return")
+@clean
+def _():
+    sleepers = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 600 >/dev/null 2>&1 & done; wait"
+    document = kern("hrtimer_nanosleep", "--attach", "trampoline", "--for", "8s", "--", "sh", "-c", sleepers)
+    t = totals(document)["hrtimer_nanosleep"]
+    equal((t["calls"], t["inside_now"], t["returned"]), (10, 10, 0), "calls, inside, returned")
+    last = document["resources"][0]["series"][-1]["concurrency"]
+    expect(9.9 < last <= 10.001, "threads inside at the end:", last)
+
+
+@check("kern-killed-inside", feature="`debox kern`: threads killed inside")
+@clean
+def _():
+    victims = "for i in 1 2 3 4 5 6; do sleep 600 >/dev/null 2>&1 & p=\"$p $!\"; done; sleep 4; kill -9 $p; wait; sleep 2"
+    document = kern("hrtimer_nanosleep", "clock_nanosleep()", "--for", "40s", "--", "sh", "-c", victims)
+    for name, t in totals(document).items():
+        expect(t["calls"] >= 8 and t["inside_now"] == 0, name, t)
+
+
+@check("kern-never-returns", feature="`debox kern`: functions that never return")
+@clean
+def _():
+    document = kern("do_exit", "exit_group()", "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do /bin/true; done")
+    for name, t in totals(document).items():
+        expect(t["calls"] >= 8 and t["returned"] == 0, name, t)
+        equal(t["never_returned"] + t["inside_now"], t["calls"], "threads that ended inside", name, t)
+
+
+@check("kern-life-of-processes", feature="`debox kern`: fork, exec and exit paths")
+@clean
+def _():
+    functions = ["kernel_clone", "copy_process", "bprm_execve", "begin_new_exec", "do_exit", "exit_mmap", "wait_consider_task"]
+    load = f"for i in 1 2 3; do {HERE}/storm 8 8 1; done; for i in 1 2 3 4 5 6 7 8 9; do /bin/true; done"
+    document = kern(*functions, "--", "sh", "-c", load)
+    seen = totals(document)
+    expect(seen["kernel_clone"]["calls"] >= 9 and seen["do_exit"]["calls"] >= 9, seen)
+    equal(seen["kernel_clone"]["returned"], seen["kernel_clone"]["calls"], "clones that returned")
+
+
+@check("kern-what-bpf-uses", feature="`debox kern`: functions that BPF itself uses")
+@clean
+def _():
+    wanted = ["_raw_spin_lock", "_raw_spin_lock_irqsave", "kmem_cache_alloc", "ktime_get_mono_fast_ns", "schedule",
+              "finish_task_switch.isra.0", "bpf_get_current_task", "array_map_lookup_elem", "update_curr", "__rcu_read_lock",
+              "kfree", "try_to_wake_up", "perf_trace_buf_alloc", "irq_enter_rcu", "hrtimer_interrupt"]
+    there = set(line.split()[2] for line in lines_of("/proc/kallsyms"))
+    wanted = [name for name in wanted if name in there]
+    expect(len(wanted) >= 8, wanted)
+    for way in WAYS:
+        document = kern(*wanted, "--attach", way, "--max-overhead", "100", "--for", "2s", "--", f"{HERE}/storm", "8", "8", "1")
+        seen = totals(document)
+        expect(seen["schedule"]["calls"] > 0, way, seen)
+
+
+@check("kern-storm-of-attaching", feature="`debox kern`: attach and detach storms")
+@clean
+def _():
+    load = subprocess.Popen(["sh", "-c", f"while true; do {HERE}/storm 4 4 1; done"],
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                            start_new_session=True)
+    try:
+        for i in range(6):
+            kern("vfs_read", "vfs_write", "do_exit", "schedule", "--attach", WAYS[i % len(WAYS)], "--for", "0.2s")
+    finally:
+        os.killpg(load.pid, signal.SIGKILL)
+        load.wait()
+
+
+@check("kern-sigkill", feature="`debox kern`: detached after SIGKILL of the tool")
+@clean
+def _():
+    before = footprint()
+    for way in WAYS:
+        tool = subprocess.Popen([f"{HERE}/debox", "kern", "--text", "--attach", way, "-i", "0.3", "vfs_read", "vfs_write", "read()"],
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        line = tool.stdout.readline()
+        expect("s" in line, way, "printed nothing")
+        expect(footprint()["BPF programs"] > before["BPF programs"], way, "attached nothing")
+        tool.send_signal(signal.SIGKILL)
+        tool.wait()
+        footprint_expect(before, 60)
+
+
+@check("kern-limit", feature="`debox kern`: limit of functions")
+@clean
+def _():
+    why = kern("ext4_*", "--for", "1s", expected=125)
+    expect("--max-functions" in why and "at most 200" in why, why)
+    if NEW:
+        document = kern("ext4_*", "--max-functions", "3000", "--for", "3s", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
+        called = {n: t for n, t in totals(document).items() if t["calls"]}
+        expect("ext4_create" in called and called["ext4_create"]["calls"] >= 30, sorted(called))
+        expect(len(document["resources"]) > 300, len(document["resources"]))
+
+
+@check("kern-answers", feature="`debox kern`: says why a function cannot be measured")
+@clean
+def _():
+    for name, words in {
+        "vfs_raed": "vfs_read",
+        "xfs:xfs_lookup": "modprobe xfs",
+        "nosuch()": "no system call",
+        "vfs_read+0xfffff": "bytes long",
+        "asm_exc_page_fault": "asm_exc_page_fault",
+    }.items():
+        why = kern(name, "--for", "1s", expected=125)
+        expect(words in why, name, "->", why)
+    # A name that several functions have.
+    names = {}
+    for line in lines_of("/proc/kallsyms"):
+        words = line.split()
+        if words[1] in "tT" and not words[2].startswith("__pfx"):
+            names.setdefault(words[2], set()).add(words[0])
+    several = sorted(n for n, places in names.items() if len(places) in (2, 3) and n.isidentifier())
+    expect(several, "no ambiguous name")
+    why = kern(several[0], "--for", "1s", expected=125)
+    expect(f"functions are called {several[0]}" in why and f"{several[0]}@2" in why, why)
+
+
+@check("kern-instruction", feature="`debox kern`: single instructions")
+@clean
+def _():
+    listing = execute([f"{HERE}/debox", "kern", "--list", "vfs_read"]).stdout
+    places = [line.split()[0] for line in listing.splitlines() if "rw_verify_area" in line and "+0x" in line]
+    expect(places, listing)
+    document = kern(places[0], "vfs_read", "--", f"{HERE}/calls", "getppid", "1")
+    seen = totals(document)
+    equal(seen[places[0]]["calls"], seen["vfs_read"]["calls"], "the instruction, beside its function")
+
+
+@check("kern-restrictions", feature="`debox kern`: restricted to process, cgroup, call, call site")
+@clean
+def _():
+    load = [f"{HERE}/proxy", "-d", "/var/tmp/p", "-n", "20", "-r", "100"]
+    os.makedirs("/var/tmp/p", exist_ok=True)
+    execute([f"{HERE}/proxy", "-p", "-d", "/var/tmp/p", "-n", "20"])
+    os.makedirs("/tmp/cg", exist_ok=True)
+    execute(["busybox", "mount", "-t", "cgroup2", "cgroup2", "/tmp/cg"])
+    try:
+        os.makedirs("/tmp/cg/inside", exist_ok=True)
+        os.makedirs("/tmp/cg/other", exist_ok=True)
+        script = ["sh", "-c", "echo $$ >/tmp/cg/inside/cgroup.procs; exec \"$@\"", "sh", *load]
+        # One function, six metrics.
+        document = kern("vfs_read", "vfs_read@call=read", "vfs_read@call=write", "vfs_read@pid=1",
+                        "vfs_read@cgroup=/tmp/cg/inside", "vfs_read@cgroup=/tmp/cg/other", "--", *script)
+        n = [r["totals"]["calls"] for r in document["resources"]]
+        expect(n[0] > 50 and n[0] - 20 <= n[1] <= n[0], "in read:", n)
+        equal((n[2], n[3], n[5]), (0, 0, 0), "in write, pid 1, the other cgroup", n)
+        expect(0 < n[4] <= n[0], "the cgroup:", n)
+    finally:
+        execute(["busybox", "umount", "/tmp/cg"])
+    # Where does object_write() open? The answer to a wrong place tells.
+    import re
+    for function in ("object_write", "main"):
+        why = kern("openat()", "--call-site", f"{HERE}/proxy:{function}", "--for", "1s", expected=125)
+        found = re.search(function + r"\+0x[0-9a-f]+(?= \((?:__)?(?:libc_)?open(?:64)?\))", why)
+        if found:
+            break
+    expect(found, "no call of open:", why)
+    everywhere = totals(kern("openat()", "--", *load))["openat()"]["calls"]
+    here = totals(kern("openat()", "--call-site", f"{HERE}/proxy:{found[0]}", "--", *load))["openat()"]["calls"]
+    expect(0 < here < everywhere, "opens from", found[0], here, "of", everywhere)
+
+
+@check("kern-auto", feature="`debox kern --auto`: down into the callee that dominates")
+@clean
+def _():
+    document = kern("--auto", "read", "-i", "0.5", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000")
+    path = document["path"]
+    equal(path["method"], "measured", "the method")
+    steps = path["branches"][0]["steps"]
+    names = [s["function"] for s in steps]
+    expect("vfs_read" in names, names)
+    # vfs_read calls the file's own function through a pointer.
+    indirect = [c["function"] for s in steps for c in s["callees"] if c["indirect"]]
+    expect("read_iter_zero" in indirect or "read_zero" in indirect, indirect, names)
+    for s in steps:
+        expect(s["share"] > 0.05 and s["calls"] > 0, s)
+
+
+@check("kern-auto-sampled", feature="`debox kern --auto --sampled`: from stacks")
+@clean
+def _():
+    document = kern("--auto", "--sampled", "read", "--for", "4s", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000")
+    path = document["path"]
+    equal(path["method"], "sampled", "the method")
+    names = [s["function"] for s in path["branches"][0]["steps"]]
+    expect("vfs_read" in names, names)
+
+
+@check("kern-html", feature="`debox kern --html`")
+@clean
+def _():
+    kern("vfs_read", "vfs_write", "--html", "/tmp/kern.html", "-i", "0.2", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
+    with open("/tmp/kern.html") as file:
+        page = file.read()
+    expect("<svg" in page and "vfs_write" in page and page.rstrip().endswith("</html>"), page[:300])
+    expect("http://" not in page and "https://" not in page and "<script" not in page, "not complete in itself")
+    save("kern.html", page)
