@@ -41,7 +41,10 @@ impl Hooks {
         self.off();
         let index = usize::from(how == "nowakers");
         if self.probes[index].is_none() {
-            self.probes[index] = Some(Probe::load(Options { no_wakers: index == 1, ..Options::default() })?);
+            self.probes[index] = Some(Probe::load(Options {
+                no_wakers: index == 1,
+                ..Options::default()
+            })?);
         }
         let probe = self.probes[index].as_mut().ok_or("no probe")?;
         let account = probe.account_create(
@@ -69,9 +72,13 @@ impl Hooks {
                     _ => return Err("no such floor".into()),
                 })?);
             }
-            ["watch", how @ ("wrap" | "boundary" | "nowakers"), pid] => self.watch(how, pid.parse()?)?,
+            ["watch", how @ ("wrap" | "boundary" | "nowakers"), pid] => {
+                self.watch(how, pid.parse()?)?
+            }
             ["learn"] => {
-                let Some((index, _)) = self.watching else { return Ok("nobody is watched".into()) };
+                let Some((index, _)) = self.watching else {
+                    return Ok("nobody is watched".into());
+                };
                 let probe = self.probes[index].as_mut().ok_or("no probe")?;
                 while probe.wait(Duration::ZERO) && !probe.new_stacks().is_empty() {}
                 probe.new_stacks();

@@ -310,7 +310,12 @@ fn awkward_programs_are_counted_exactly() {
     );
     let r = go(&["handler", "20"]);
     assert_eq!(r.count("getppid"), 21);
-    assert_eq!(number(&r.call("rt_sigreturn"), "errors"), 0, "{}", r.call("rt_sigreturn"));
+    assert_eq!(
+        number(&r.call("rt_sigreturn"), "errors"),
+        0,
+        "{}",
+        r.call("rt_sigreturn")
+    );
     assert!(
         number(&r.call("pause"), "restarted") + number(&r.call("pause"), "errors") >= 18,
         "{}",

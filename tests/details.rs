@@ -64,17 +64,33 @@ fn reads_are_told_apart_by_who_made_them() {
         let run = run(&["--call-sites"], &[program(binary)]);
         assert_eq!(run.output.status.code(), Some(0), "{binary}");
         let map = by_function(&run);
-        assert_eq!(of(&map, "pread64", "reads_from_cgi"), 700, "{binary}: {map:?}");
-        assert_eq!(of(&map, "pread64", "reads_from_file"), 500, "{binary}: {map:?}");
+        assert_eq!(
+            of(&map, "pread64", "reads_from_cgi"),
+            700,
+            "{binary}: {map:?}"
+        );
+        assert_eq!(
+            of(&map, "pread64", "reads_from_file"),
+            500,
+            "{binary}: {map:?}"
+        );
         // nanosleep() is clock_nanosleep() in glibc; nap() called it, from
         // main's side and from a signal handler.
         assert_eq!(of(&map, "clock_nanosleep", "nap"), 50, "{binary}: {map:?}");
         // Through stdio: the program's own function, not one of libc.
-        assert!(of(&map, "write", "writes_buffered") >= 8, "{binary}: {map:?}");
+        assert!(
+            of(&map, "write", "writes_buffered") >= 8,
+            "{binary}: {map:?}"
+        );
         check_call_site_sums(&run);
         let row = rows(&run, "call_sites")
             .into_iter()
-            .find(|r| r["place"].as_str().unwrap_or_default().starts_with("reads_from_cgi"))
+            .find(|r| {
+                r["place"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .starts_with("reads_from_cgi")
+            })
             .unwrap();
         let place = row["place"].as_str().unwrap();
         assert!(place.contains("callsites.c:"), "no file and line: {place}");
@@ -117,9 +133,18 @@ fn whole_stacks_reach_main_also_through_a_signal_handler() {
         }
         assert_eq!((deep, handler), (30, 20), "{binary}");
         // All blocked time inside of calls has a path.
-        let of_paths: u64 = rows(&run, "paths").iter().map(|r| number(r, "total_ns")).sum();
-        let of_table: u64 = rows(&run, "blocking").iter().map(|r| number(r, "total_ns")).sum();
-        let unfinished = rows(&run, "calls").iter().map(|r| number(r, "unfinished")).sum::<u64>();
+        let of_paths: u64 = rows(&run, "paths")
+            .iter()
+            .map(|r| number(r, "total_ns"))
+            .sum();
+        let of_table: u64 = rows(&run, "blocking")
+            .iter()
+            .map(|r| number(r, "total_ns"))
+            .sum();
+        let unfinished = rows(&run, "calls")
+            .iter()
+            .map(|r| number(r, "unfinished"))
+            .sum::<u64>();
         assert!(
             of_paths <= of_table && (of_paths * 100 >= of_table * 95 || unfinished > 1),
             "{of_paths} of {of_table} ns have a path"
@@ -167,7 +192,13 @@ fn two_processes_fighting_over_a_directory_see_each_other() {
     let pid = |name: &str| -> u64 {
         output
             .lines()
-            .find_map(|l| l.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+            .find_map(|l| {
+                l.strip_prefix(name)?
+                    .split_whitespace()
+                    .next()?
+                    .parse()
+                    .ok()
+            })
             .unwrap_or_else(|| panic!("{name} did not say its pid: {output}"))
     };
     let held: Vec<&Value> = rows(&run, "culprits")
@@ -180,7 +211,10 @@ fn two_processes_fighting_over_a_directory_see_each_other() {
             .find(|r| r["comm"] == fighter)
             .unwrap_or_else(|| panic!("{fighter} held nothing: {:#}", run.report["culprits"]));
         assert_eq!(number(row, "pid"), pid(fighter), "{row}");
-        assert!(number(row, "count") > 0 && number(row, "total_ns") > 0, "{row}");
+        assert!(
+            number(row, "count") > 0 && number(row, "total_ns") > 0,
+            "{row}"
+        );
         // What it was doing meanwhile is one of its calls.
         let call = row["culprit_call"].as_str().unwrap_or_default();
         assert!(["openat", "unlink", "open"].contains(&call), "{row}");
@@ -200,11 +234,17 @@ fn a_waker_is_named_with_its_call() {
     let _alone = alone();
     let run = run(
         &[],
-        &["bash", "-c", "(for i in 1 2 3 4 5; do sleep 0.02; echo $i; done) | while read x; do :; done"],
+        &[
+            "bash",
+            "-c",
+            "(for i in 1 2 3 4 5; do sleep 0.02; echo $i; done) | while read x; do :; done",
+        ],
     );
     let woken: Vec<&Value> = rows(&run, "culprits")
         .into_iter()
-        .filter(|r| r["label"] == "pipe-read" && r["role"] == "waker" && r["culprit_call"] == "write")
+        .filter(|r| {
+            r["label"] == "pipe-read" && r["role"] == "waker" && r["culprit_call"] == "write"
+        })
         .collect();
     let waits: u64 = woken.iter().map(|r| number(r, "count")).sum();
     assert!((3..=6).contains(&waits), "{:#}", run.report["culprits"]);
@@ -242,7 +282,10 @@ fn details_of_threads_add_up_to_the_whole() {
             .sum()
     };
     assert_eq!(sum("threads", "count"), number(&report["totals"], "calls"));
-    assert_eq!(sum("threads", "errors"), number(&report["totals"], "errors"));
+    assert_eq!(
+        sum("threads", "errors"),
+        number(&report["totals"], "errors")
+    );
     // Calls that never returned are in the totals' time alone.
     assert!(sum("threads", "wall_ns") <= number(&report["totals"], "wall_ns"));
     assert!(report["threads"].as_array().unwrap().len() > 8);

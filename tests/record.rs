@@ -44,7 +44,9 @@ fn rows<'a>(report: &'a Value, table: &str) -> &'a [Value] {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 fn grow() -> String {
@@ -65,7 +67,10 @@ fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
         .iter()
         .find(|t| t["call"] == "clone" || t["call"] == "clone3")
         .unwrap_or_else(|| panic!("fork's growth was not found: {trends:?}"));
-    assert!(number(&trend["to_ns"]) > 2 * number(&trend["from_ns"]), "{trend}");
+    assert!(
+        number(&trend["to_ns"]) > 2 * number(&trend["from_ns"]),
+        "{trend}"
+    );
     let with = trend["grows_with"].to_string();
     assert!(with.contains("mappings"), "{trend}");
 
@@ -123,7 +128,10 @@ fn calls_are_told_apart_by_where_they_were_made() {
         };
         // The first calls may come before the program's unwind table.
         assert!((1_900..=2_000).contains(&count("read_for_one")), "{report}");
-        assert!((19_000..=20_000).contains(&count("read_for_other")), "{report}");
+        assert!(
+            (19_000..=20_000).contains(&count("read_for_other")),
+            "{report}"
+        );
     }
 }
 
@@ -139,7 +147,10 @@ fn who_ended_the_wait_is_named() {
         .iter()
         .find(|r| r["label"] == "wait-child")
         .unwrap_or_else(|| panic!("{}", report["culprits"]));
-    assert_eq!((&row["role"], number(&row["pid"])), (&"waker".into(), child));
+    assert_eq!(
+        (&row["role"], number(&row["pid"])),
+        (&"waker".into(), child)
+    );
     assert_eq!(row["culprit_call"], "exit_group");
     assert!(number(&row["total_ns"]) > 190_000_000, "{row}");
     // The same call among the slow ones, with its one sleep.
@@ -154,7 +165,10 @@ fn who_ended_the_wait_is_named() {
     assert_eq!(site["label"], "wait-child");
     assert!(site["frames"].to_string().contains("do_wait"), "{site}");
     let (start, end) = (number(&slow["start_ns"]), number(&report["run"]["wall_ns"]));
-    assert!(start < end && start + number(&slow["wall_ns"]) <= end, "{slow}");
+    assert!(
+        start < end && start + number(&slow["wall_ns"]) <= end,
+        "{slow}"
+    );
 }
 
 #[test]
@@ -204,7 +218,10 @@ fn a_killed_recording_is_read_up_to_its_last_flush() {
     // Two flushes: something besides the first block is there.
     let flushed = loop {
         let report = file.exists().then(|| {
-            Command::new(debox()).args(["report", "--json", path]).output().ok()
+            Command::new(debox())
+                .args(["report", "--json", path])
+                .output()
+                .ok()
         });
         let report = report.flatten().filter(|o| o.status.success());
         let report: Option<Value> = report.and_then(|o| serde_json::from_slice(&o.stdout).ok());
@@ -235,5 +252,7 @@ fn a_killed_recording_is_read_up_to_its_last_flush() {
 fn children(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect()
+    text.split_ascii_whitespace()
+        .filter_map(|p| p.parse().ok())
+        .collect()
 }

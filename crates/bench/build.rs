@@ -2,9 +2,8 @@
 //! How do the kernels that must be C (DEBOX_CALL brackets, stdio) get built?
 
 fn main() {
-    let root = std::path::PathBuf::from(
-        std::env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"),
-    );
+    let root =
+        std::path::PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     cc::Build::new()
         .file(root.join("kernels/calls.c"))
         .include(root.join("../../include"))

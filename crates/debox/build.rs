@@ -31,10 +31,7 @@ fn main() {
         build.file(source);
     }
     build.compile("debox");
-    let data = [
-        root.join(CALL_SETS),
-        root.join(ERRNOS),
-    ];
+    let data = [root.join(CALL_SETS), root.join(ERRNOS)];
     for folder in [library, include].iter().chain(&data) {
         println!("cargo:rerun-if-changed={}", folder.display());
     }

@@ -101,7 +101,9 @@ fn section_open() {
 pub fn section_end() {
     SECTIONS.with(|s| {
         let mut s = s.borrow_mut();
-        let Some((span, before)) = s.open.take() else { return };
+        let Some((span, before)) = s.open.take() else {
+            return;
+        };
         let record = span.end();
         let after = usage();
         let parts = record.ok().and_then(|r| {
@@ -164,7 +166,10 @@ impl Accountant {
             })
             .collect();
         empty.sort_by(f64::total_cmp);
-        Ok(Self { session, empty_ns: empty[empty.len() / 2] })
+        Ok(Self {
+            session,
+            empty_ns: empty[empty.len() / 2],
+        })
     }
 
     pub fn close(self) {

@@ -20,10 +20,14 @@ pub enum Command {
     SelfCost(SelfArgs),
     /// One invocation of a suite: started by `bench os` itself
     #[command(hide = true)]
-    Worker { order: String },
+    Worker {
+        order: String,
+    },
     /// The measured program of `bench self`
     #[command(hide = true)]
-    Calls { order: String },
+    Calls {
+        order: String,
+    },
 }
 
 /// Where results come from and go to.

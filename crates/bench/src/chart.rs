@@ -46,7 +46,11 @@ fn ticks(scale: Scale, low: f64, high: f64) -> Vec<f64> {
             let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
             let few = to - from <= 2;
             for decade in from..=to {
-                for factor in if few { &[1.0, 2.0, 5.0][..] } else { &[1.0][..] } {
+                for factor in if few {
+                    &[1.0, 2.0, 5.0][..]
+                } else {
+                    &[1.0][..]
+                } {
                     let v = factor * 10f64.powi(decade);
                     if v >= low * 0.999 && v <= high * 1.001 {
                         found.push(v);
@@ -91,13 +95,21 @@ fn legend(names: &[String], colours: &[String]) -> String {
     let items: String = names
         .iter()
         .zip(colours)
-        .map(|(n, c)| format!("<li><i style=\"background:var({c})\"></i>{}</li>", escape(n)))
+        .map(|(n, c)| {
+            format!(
+                "<li><i style=\"background:var({c})\"></i>{}</li>",
+                escape(n)
+            )
+        })
         .collect();
     format!("<ul class=\"legend\">{items}</ul>")
 }
 
 fn figure(caption: &str, svg: &str, legend: &str) -> String {
-    format!("<figure><figcaption>{}</figcaption>{svg}{legend}</figure>\n", escape(caption))
+    format!(
+        "<figure><figcaption>{}</figcaption>{svg}{legend}</figure>\n",
+        escape(caption)
+    )
 }
 
 /// Horizontal bars with their values; `names` is the legend of the parts.
@@ -113,13 +125,30 @@ pub fn bars(
     }
     const ROW: f64 = 24.0;
     const WIDTH: f64 = 640.0;
-    let label = bars.iter().map(|b| b.name.chars().count()).max().unwrap_or(0) as f64 * 6.6 + 14.0;
-    let value = bars.iter().map(|b| b.text.chars().count()).max().unwrap_or(0) as f64 * 6.6 + 12.0;
+    let label = bars
+        .iter()
+        .map(|b| b.name.chars().count())
+        .max()
+        .unwrap_or(0) as f64
+        * 6.6
+        + 14.0;
+    let value = bars
+        .iter()
+        .map(|b| b.text.chars().count())
+        .max()
+        .unwrap_or(0) as f64
+        * 6.6
+        + 12.0;
     let (x0, x1) = (label, WIDTH - value);
     let total = |b: &Bar| b.parts.iter().map(|p| p.0).sum::<f64>();
     let high = bars
         .iter()
-        .map(|b| b.interval.map_or(0.0, |i| i.1).min(total(b) * 2.0).max(total(b)))
+        .map(|b| {
+            b.interval
+                .map_or(0.0, |i| i.1)
+                .min(total(b) * 2.0)
+                .max(total(b))
+        })
         .fold(0.0, f64::max);
     if high <= 0.0 {
         return String::new();
@@ -127,7 +156,11 @@ pub fn bars(
     let low = match scale {
         Scale::Linear => 0.0,
         Scale::Log => {
-            let least = bars.iter().map(total).filter(|v| *v > 0.0).fold(f64::MAX, f64::min);
+            let least = bars
+                .iter()
+                .map(total)
+                .filter(|v| *v > 0.0)
+                .fold(f64::MAX, f64::min);
             10f64.powf((least / 1.5).log10().floor())
         }
     };
@@ -228,7 +261,10 @@ pub fn lines(
         return String::new();
     }
     let most = all().map(|p| p.1).fold(0.0, f64::max);
-    let least = all().map(|p| p.1).filter(|v| *v > 0.0).fold(f64::MAX, f64::min);
+    let least = all()
+        .map(|p| p.1)
+        .filter(|v| *v > 0.0)
+        .fold(f64::MAX, f64::min);
     let (low, high) = match scale {
         Scale::Linear => (0.0, most * 1.05),
         Scale::Log => (least / 1.3, most * 1.3),
@@ -276,8 +312,11 @@ pub fn lines(
     let mut colours = Vec::new();
     for (i, s) in series.iter().enumerate() {
         let colour = format!("--c{}", i % 8);
-        let path: Vec<String> =
-            s.points.iter().map(|(a, b)| format!("{:.1} {:.1}", x(*a), y(*b))).collect();
+        let path: Vec<String> = s
+            .points
+            .iter()
+            .map(|(a, b)| format!("{:.1} {:.1}", x(*a), y(*b)))
+            .collect();
         if !path.is_empty() {
             let _ = write!(
                 svg,
@@ -370,7 +409,10 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_inside() {
-        assert_eq!(ticks(Scale::Linear, 0.0, 10.0), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(
+            ticks(Scale::Linear, 0.0, 10.0),
+            [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+        );
         assert_eq!(ticks(Scale::Log, 1.0, 1000.0), [1.0, 10.0, 100.0, 1000.0]);
         for (low, high) in [(0.3, 7.0), (20.0, 4e6), (0.9, 1.1)] {
             for t in ticks(Scale::Log, low, high) {
@@ -381,10 +423,18 @@ mod tests {
 
     #[test]
     fn text_cannot_leave_its_place() {
-        assert_eq!(escape("<a href='x'>&\u{7}"), "&lt;a href=&#39;x&#39;&gt;&amp;");
+        assert_eq!(
+            escape("<a href='x'>&\u{7}"),
+            "&lt;a href=&#39;x&#39;&gt;&amp;"
+        );
         let svg = bars(
             "<b>",
-            &[Bar { name: "<i>".into(), parts: vec![(1.0, 0)], interval: None, text: "1".into() }],
+            &[Bar {
+                name: "<i>".into(),
+                parts: vec![(1.0, 0)],
+                interval: None,
+                text: "1".into(),
+            }],
             Scale::Linear,
             &["x"],
             &|v| v.to_string(),

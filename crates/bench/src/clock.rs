@@ -53,7 +53,10 @@ pub fn counter_ordered() -> u64 {
 
 #[inline(always)]
 pub fn gettime_ns(clock: libc::clockid_t) -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `ts` is a timespec to write to; the clock ids in use always exist.
     unsafe { libc::clock_gettime(clock, &mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
@@ -143,8 +146,16 @@ pub fn counter_calibrate(over: std::time::Duration) -> f64 {
 
 /// The choice for one kind, with its own overhead measured.
 pub fn choice(kind: Kind, ns_per_tick: f64) -> Choice {
-    let clock = Clock { kind, ns_per_tick, empty_ns: 0.0 };
-    Choice { kind, ns_per_tick, empty_ns: clock.empty_measure() }
+    let clock = Clock {
+        kind,
+        ns_per_tick,
+        empty_ns: 0.0,
+    };
+    Choice {
+        kind,
+        ns_per_tick,
+        empty_ns: clock.empty_measure(),
+    }
 }
 
 /// Whether the processor promises a counter of constant rate that never stops.

@@ -67,8 +67,13 @@ fn budget_ms(suite: Suite, quick: bool) -> u64 {
     if quick { short } else { long }
 }
 
-const ALL: [Suite; 5] =
-    [Suite::Trivial, Suite::Switches, Suite::Faults, Suite::Reads, Suite::Descriptors];
+const ALL: [Suite; 5] = [
+    Suite::Trivial,
+    Suite::Switches,
+    Suite::Faults,
+    Suite::Reads,
+    Suite::Descriptors,
+];
 
 struct Plan {
     invocations: usize,
@@ -80,7 +85,12 @@ struct Plan {
 
 fn plan(quick: bool) -> Plan {
     if quick {
-        Plan { invocations: 5, limit: Duration::from_secs(13), target: 0.03, file_bytes: 16 << 20 }
+        Plan {
+            invocations: 5,
+            limit: Duration::from_secs(13),
+            target: 0.03,
+            file_bytes: 16 << 20,
+        }
     } else {
         Plan {
             invocations: 10,
@@ -127,7 +137,10 @@ fn test_file(wanted: Option<&Path>, bytes: u64, notes: &mut Vec<String>) -> Opti
         ));
         return Some(found);
     }
-    notes.push(format!("no file could be made for the reads ({})", refused.join("; ")));
+    notes.push(format!(
+        "no file could be made for the reads ({})",
+        refused.join("; ")
+    ));
     None
 }
 
@@ -147,7 +160,12 @@ fn test_file_in(dir: &Path, bytes: u64) -> std::io::Result<TestFile> {
     }
     file.sync_all()?;
     let device = file.metadata()?.dev();
-    Ok(TestFile { file, bytes, device, directory: dir.to_owned() })
+    Ok(TestFile {
+        file,
+        bytes,
+        device,
+        directory: dir.to_owned(),
+    })
 }
 
 pub fn progress(quiet: bool, text: &str) {
@@ -233,7 +251,10 @@ impl Runner<'_> {
             )));
         }
         serde_json::from_str(&out).map_err(|e| {
-            Error::Unavailable(format!("the {:?} suite's answer cannot be read: {e}", order.suite))
+            Error::Unavailable(format!(
+                "the {:?} suite's answer cannot be read: {e}",
+                order.suite
+            ))
         })
     }
 }
@@ -247,7 +268,9 @@ enum Broker {
 impl Broker {
     fn open(named: Option<PathBuf>) -> Result<Self, Error> {
         let named = named.or_else(|| {
-            std::env::var_os("DEBOX_SOCKET").filter(|v| !v.is_empty()).map(PathBuf::from)
+            std::env::var_os("DEBOX_SOCKET")
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
         });
         if let Some(path) = named {
             return Ok(Self::Named(path));
@@ -298,14 +321,18 @@ pub fn os(args: OsArgs) -> Result<i32, Error> {
                 .into(),
         );
     }
-    let mut suites: Vec<Suite> =
-        ALL.into_iter().filter(|s| args.only.is_empty() || args.only.contains(s)).collect();
+    let mut suites: Vec<Suite> = ALL
+        .into_iter()
+        .filter(|s| args.only.is_empty() || args.only.contains(s))
+        .collect();
     let mut plan = plan(quick);
     if let Some(rounds) = args.output.rounds {
         plan.invocations = rounds as usize;
         plan.limit = Duration::MAX;
     }
-    let needs_file = suites.iter().any(|s| matches!(s, Suite::Faults | Suite::Reads));
+    let needs_file = suites
+        .iter()
+        .any(|s| matches!(s, Suite::Faults | Suite::Reads));
     let file = if needs_file {
         progress(quiet, "making a file to read");
         test_file(args.dir.as_deref(), plan.file_bytes, &mut notes)
@@ -326,8 +353,10 @@ pub fn os(args: OsArgs) -> Result<i32, Error> {
             file_bytes: file.as_ref().map_or(0, |f| f.bytes),
             account: None,
         },
-        executable: std::env::current_exe()
-            .map_err(|source| Error::System { what: "finding this program".into(), source })?,
+        executable: std::env::current_exe().map_err(|source| Error::System {
+            what: "finding this program".into(),
+            source,
+        })?,
         file: file.as_ref(),
     };
 
@@ -347,7 +376,11 @@ pub fn os(args: OsArgs) -> Result<i32, Error> {
     let mut watch = Watch::begin(&cpus, Clock::new(&survey.choice));
 
     let mut gathered: BTreeMap<usize, Gathered> = BTreeMap::new();
-    let at = |s: Suite| ALL.iter().position(|x| *x == s).expect("ALL has every suite but clocks");
+    let at = |s: Suite| {
+        ALL.iter()
+            .position(|x| *x == s)
+            .expect("ALL has every suite but clocks")
+    };
     let mut rounds = 0;
     let mut active = suites.clone();
     let begin_rounds = Instant::now();
@@ -390,7 +423,9 @@ pub fn os(args: OsArgs) -> Result<i32, Error> {
             active.retain(|s| !gathered.get(&at(*s)).is_none_or(|g| g.settled(plan.target)));
         }
         let per_round = begin_rounds.elapsed() / rounds as u32;
-        if rounds >= plan.invocations || begin_rounds.elapsed().saturating_add(per_round) > plan.limit {
+        if rounds >= plan.invocations
+            || begin_rounds.elapsed().saturating_add(per_round) > plan.limit
+        {
             if rounds < plan.invocations && !active.is_empty() {
                 notes.push(format!(
                     "the time was over after {rounds} of {} rounds: intervals are wider than they could be",
@@ -405,7 +440,9 @@ pub fn os(args: OsArgs) -> Result<i32, Error> {
     let (batches, preempted) = gathered
         .values()
         .flat_map(|g| g.invocations.values().flatten())
-        .fold((0, 0), |(b, p), i| (b + i.samples.len(), p + i.preempted.len()));
+        .fold((0, 0), |(b, p), i| {
+            (b + i.samples.len(), p + i.preempted.len())
+        });
     let noise = watch.end(preempted as f64 / batches.max(1) as f64);
 
     if !args.no_account {
@@ -420,9 +457,19 @@ pub fn os(args: OsArgs) -> Result<i32, Error> {
             let summary = g.invocations.get(id).and_then(|i| Summary::of(i));
             let missing = match &summary {
                 Some(_) => None,
-                None => Some(g.missing.get(id).cloned().unwrap_or_else(|| "no sample".into())),
+                None => Some(
+                    g.missing
+                        .get(id)
+                        .cloned()
+                        .unwrap_or_else(|| "no sample".into()),
+                ),
             };
-            results.push(Row { id: id.clone(), summary, account: g.accounts.remove(id), missing });
+            results.push(Row {
+                id: id.clone(),
+                summary,
+                account: g.accounts.remove(id),
+                missing,
+            });
         }
         if g.cold.passes > 0 {
             cold = g.cold;
@@ -503,17 +550,27 @@ fn accounts(
 /// Half a round trip without the calls that it makes: one switch.
 pub fn derive(results: &[Row]) -> Vec<Derived> {
     let medians = |id: &str| {
-        results.iter().find(|r| r.id == id)?.summary.as_ref().map(|s| s.medians.clone())
+        results
+            .iter()
+            .find(|r| r.id == id)?
+            .summary
+            .as_ref()
+            .map(|s| s.medians.clone())
     };
     let mut found = Vec::new();
     for place in ["same", "other"] {
         for means in switches::MEANS {
             let id = format!("switch/{means}/{place}");
             let calls_id = format!("switch-calls/{}", switches::calls_of(means));
-            let (Some(trips), Some(calls)) = (medians(&id), medians(&calls_id)) else { continue };
+            let (Some(trips), Some(calls)) = (medians(&id), medians(&calls_id)) else {
+                continue;
+            };
             // Both ends make the calls once each. Round by round.
-            let values: Vec<f64> =
-                trips.iter().zip(&calls).map(|(t, c)| (t - 2.0 * c) / 2.0).collect();
+            let values: Vec<f64> = trips
+                .iter()
+                .zip(&calls)
+                .map(|(t, c)| (t - 2.0 * c) / 2.0)
+                .collect();
             if values.len() < 2 {
                 continue;
             }
@@ -526,7 +583,11 @@ pub fn derive(results: &[Row]) -> Vec<Derived> {
                 ns,
                 low: ns - half,
                 high: ns + half,
-                verdict: if stable { Verdict::Stable } else { Verdict::Unstable },
+                verdict: if stable {
+                    Verdict::Stable
+                } else {
+                    Verdict::Unstable
+                },
             });
         }
     }
@@ -540,15 +601,26 @@ mod tests {
     fn row(id: &str, values: &[f64]) -> Row {
         let invocations: Vec<Invocation> = values
             .iter()
-            .map(|v| Invocation { samples: vec![*v; 20], batch: 1, ..Invocation::default() })
+            .map(|v| Invocation {
+                samples: vec![*v; 20],
+                batch: 1,
+                ..Invocation::default()
+            })
             .collect();
-        Row { id: id.into(), summary: Summary::of(&invocations), account: None, missing: None }
+        Row {
+            id: id.into(),
+            summary: Summary::of(&invocations),
+            account: None,
+            missing: None,
+        }
     }
 
     #[test]
     fn a_switch_is_half_a_round_trip_less_its_calls() {
-        let rows =
-            [row("switch/pipe/same", &[3000.0, 3020.0, 2980.0]), row("switch-calls/pipe", &[500.0; 3])];
+        let rows = [
+            row("switch/pipe/same", &[3000.0, 3020.0, 2980.0]),
+            row("switch-calls/pipe", &[500.0; 3]),
+        ];
         let found = derive(&rows);
         assert_eq!(found.len(), 1);
         assert!((found[0].ns - 1000.0).abs() < 1e-9);

@@ -37,7 +37,10 @@ pub enum Error {
     #[error("{0}")]
     Unavailable(String),
     #[error("{what}: {source}")]
-    System { what: String, source: std::io::Error },
+    System {
+        what: String,
+        source: std::io::Error,
+    },
     #[error("{0}")]
     Usage(String),
     #[error("{}: {what}", .path.display())]

@@ -34,7 +34,12 @@ fn chosen(text: &str) -> String {
 fn cpuinfo(key: &str) -> Option<String> {
     let text = read("/proc/cpuinfo")?;
     text.lines()
-        .find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix(':').map(str::trim))
+        .find_map(|l| {
+            l.strip_prefix(key)?
+                .trim_start()
+                .strip_prefix(':')
+                .map(str::trim)
+        })
         .map(str::to_owned)
 }
 
@@ -66,7 +71,9 @@ fn container() -> Option<&'static str> {
     if fs::exists("/.dockerenv").unwrap_or(false) {
         return Some("docker");
     }
-    fs::exists("/run/.containerenv").unwrap_or(false).then_some("podman")
+    fs::exists("/run/.containerenv")
+        .unwrap_or(false)
+        .then_some("podman")
 }
 
 /// CPUs that this process may run on.
@@ -77,7 +84,9 @@ pub fn cpus_allowed() -> Vec<usize> {
         if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
             return vec![0];
         }
-        (0..libc::CPU_SETSIZE as usize).filter(|c| libc::CPU_ISSET(*c, &set)).collect()
+        (0..libc::CPU_SETSIZE as usize)
+            .filter(|c| libc::CPU_ISSET(*c, &set))
+            .collect()
     }
 }
 
@@ -132,8 +141,13 @@ impl Machine {
             Some(format!(
                 "{} usable{}",
                 cpus.len(),
-                read("/sys/devices/system/cpu/smt/active")
-                    .map_or_else(String::new, |s| if s == "1" { ", SMT on".into() } else { ", SMT off".into() })
+                read("/sys/devices/system/cpu/smt/active").map_or_else(String::new, |s| {
+                    if s == "1" {
+                        ", SMT on".into()
+                    } else {
+                        ", SMT off".into()
+                    }
+                })
             )),
         );
         add(
@@ -150,9 +164,11 @@ impl Machine {
         add("clock source", Some(crate::os::clocks::clock_source()));
         add(
             "frequency governor",
-            Some(read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").unwrap_or_else(
-                || "not shown (no cpufreq: a virtual machine, or the firmware decides)".into(),
-            )),
+            Some(
+                read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").unwrap_or_else(
+                    || "not shown (no cpufreq: a virtual machine, or the firmware decides)".into(),
+                ),
+            ),
         );
         add(
             "turbo",
@@ -176,7 +192,10 @@ impl Machine {
             "huge pages",
             read("/sys/kernel/mm/transparent_hugepage/enabled").map(|t| chosen(&t)),
         );
-        add("io_uring_disabled", read("/proc/sys/kernel/io_uring_disabled"));
+        add(
+            "io_uring_disabled",
+            read("/proc/sys/kernel/io_uring_disabled"),
+        );
         add("security modules", read("/sys/kernel/security/lsm"));
         add(
             "seccomp filters on us",
@@ -200,7 +219,11 @@ impl Machine {
                 Some((e.file_name().to_string_lossy().into_owned(), text))
             })
             .collect();
-        Self { facts, mitigations, cpus: cpus.to_vec() }
+        Self {
+            facts,
+            mitigations,
+            cpus: cpus.to_vec(),
+        }
     }
 
     /// One line: processor, CPUs, hypervisor, kernel.
@@ -219,7 +242,10 @@ impl Machine {
     /// What is not the same there: (what, here, there).
     pub fn differences(&self, there: &Self) -> Vec<(String, String, String)> {
         let mut found = Vec::new();
-        for (a, b) in [(&self.facts, &there.facts), (&self.mitigations, &there.mitigations)] {
+        for (a, b) in [
+            (&self.facts, &there.facts),
+            (&self.mitigations, &there.mitigations),
+        ] {
             let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             for key in keys {
                 let get = |m: &BTreeMap<String, String>| {
@@ -250,7 +276,8 @@ mod tests {
         let mut b = Machine::default();
         a.facts.insert("kernel".into(), "6.1".into());
         b.facts.insert("kernel".into(), "6.12".into());
-        b.mitigations.insert("meltdown".into(), "Mitigation: PTI".into());
+        b.mitigations
+            .insert("meltdown".into(), "Mitigation: PTI".into());
         let found = a.differences(&b);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0], ("kernel".into(), "6.1".into(), "6.12".into()));
@@ -261,7 +288,10 @@ mod tests {
     fn this_machine_is_described() {
         let m = Machine::look(&cpus_allowed(), None);
         // Independent of our reading of /proc: what uname says.
-        let name = std::process::Command::new("uname").arg("-r").output().unwrap();
+        let name = std::process::Command::new("uname")
+            .arg("-r")
+            .output()
+            .unwrap();
         let release = String::from_utf8(name.stdout).unwrap();
         assert_eq!(m.facts["kernel"], release.trim());
         assert!(!m.line().contains("? CPU"));

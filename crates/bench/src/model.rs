@@ -106,7 +106,9 @@ impl Document {
 
     /// Cases whose ids begin so.
     pub fn rows_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Row> {
-        self.results.iter().filter(move |r| r.id.starts_with(prefix))
+        self.results
+            .iter()
+            .filter(move |r| r.id.starts_with(prefix))
     }
 }
 
@@ -125,15 +127,19 @@ pub fn compare(here: &Document, there: &Document, name: &str) -> Compared {
     let mut only_here = Vec::new();
     for (id, mine) in &a {
         match b.iter().find(|(other, _)| other == id) {
-            Some((_, theirs)) => rows.extend(
-                crate::stat::compare(mine, theirs)
-                    .map(|comparison| ComparedRow { id: id.clone(), comparison }),
-            ),
+            Some((_, theirs)) => rows.extend(crate::stat::compare(mine, theirs).map(
+                |comparison| ComparedRow {
+                    id: id.clone(),
+                    comparison,
+                },
+            )),
             None => only_here.push(id.clone()),
         }
     }
-    let only_there =
-        b.iter().filter(|(id, _)| !a.iter().any(|(other, _)| other == id)).map(|(id, _)| id.clone());
+    let only_there = b
+        .iter()
+        .filter(|(id, _)| !a.iter().any(|(other, _)| other == id))
+        .map(|(id, _)| id.clone());
     Compared {
         with: there.label.clone().unwrap_or_else(|| name.to_owned()),
         machine_there: there.machine.line(),

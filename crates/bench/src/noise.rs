@@ -40,7 +40,9 @@ fn cpu_times(cpus: &[usize]) -> CpuTimes {
     let mut sum = CpuTimes::default();
     for line in text.lines() {
         let mut words = line.split_whitespace();
-        let Some(cpu) = words.next().and_then(|w| w.strip_prefix("cpu")?.parse::<usize>().ok())
+        let Some(cpu) = words
+            .next()
+            .and_then(|w| w.strip_prefix("cpu")?.parse::<usize>().ok())
         else {
             continue;
         };
@@ -269,7 +271,11 @@ mod tests {
 
     #[test]
     fn reasons_are_given_beyond_the_thresholds_only() {
-        let mut quiet = Noise { frequency_low: 3.0, frequency_high: 3.1, ..Noise::default() };
+        let mut quiet = Noise {
+            frequency_low: 3.0,
+            frequency_high: 3.1,
+            ..Noise::default()
+        };
         quiet.judge();
         assert!(quiet.quiet());
         let mut loud = Noise {

@@ -9,7 +9,10 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
-    move |e| Error::File { path: path.to_owned(), what: e.to_string() }
+    move |e| Error::File {
+        path: path.to_owned(),
+        what: e.to_string(),
+    }
 }
 
 /// Reads an earlier result.
@@ -18,7 +21,10 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
 /// [`Error::File`] when it cannot be read, or is not one of ours.
 pub fn load(path: &Path) -> Result<Document, Error> {
     let text = std::fs::read_to_string(path).map_err(failed(path))?;
-    let wrong = |what: String| Error::File { path: path.to_owned(), what };
+    let wrong = |what: String| Error::File {
+        path: path.to_owned(),
+        what,
+    };
     let head: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| wrong(format!("not JSON: {e}")))?;
     if head["schema"] != SCHEMA {
@@ -53,7 +59,9 @@ pub fn deliver(
                 path.display()
             )));
         }
-        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         document.comparison = Some(model::compare(&document, &there, &name));
     }
     // Those who wanted only some suites need not be shown the clocks.
@@ -70,7 +78,10 @@ pub fn deliver(
     match args.json.as_deref() {
         Some(path) if stdout_taken => {
             let _ = path;
-            std::io::stdout().lock().write_all(json().as_bytes()).map_err(failed(Path::new("standard output")))?;
+            std::io::stdout()
+                .lock()
+                .write_all(json().as_bytes())
+                .map_err(failed(Path::new("standard output")))?;
         }
         Some(path) => std::fs::write(path, json()).map_err(failed(path))?,
         None => {}

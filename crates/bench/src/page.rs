@@ -19,7 +19,13 @@ pub fn table(head: &[&str], rows: &[Vec<String>], words: &[usize]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let class = |c: usize| if words.contains(&c) { "" } else { " class=\"n\"" };
+    let class = |c: usize| {
+        if words.contains(&c) {
+            ""
+        } else {
+            " class=\"n\""
+        }
+    };
     let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
     for (c, h) in head.iter().enumerate() {
         let _ = write!(out, "<th{}>{}</th>", class(c), escape(h));
@@ -63,7 +69,10 @@ fn bar(row: &Row, s: &Summary) -> Bar {
     }
 }
 
-fn account_rows<'a>(rows: impl Iterator<Item = &'a Row>, name: &dyn Fn(&Row) -> String) -> Vec<Bar> {
+fn account_rows<'a>(
+    rows: impl Iterator<Item = &'a Row>,
+    name: &dyn Fn(&Row) -> String,
+) -> Vec<Bar> {
     rows.filter_map(|row| {
         let a = row.account.as_ref()?;
         let (cpu, blocked, runq) = (a.cpu_ns?, a.blocked_ns?, a.runq_ns?);
@@ -118,17 +127,33 @@ const NUMBERS: [&str; 11] = [
     "of these preempted",
     "mean without",
 ];
-const ACCOUNT: [&str; 6] =
-    ["on CPU", "blocked", "run queue", "faults", "switches", "blocked in"];
+const ACCOUNT: [&str; 6] = [
+    "on CPU",
+    "blocked",
+    "run queue",
+    "faults",
+    "switches",
+    "blocked in",
+];
 
 fn account_cells(row: &Row) -> Vec<String> {
-    let Some(a) = &row.account else { return vec![String::from("not measured")] };
+    let Some(a) = &row.account else {
+        return vec![String::from("not measured")];
+    };
     let part = |v: Option<f64>| v.map_or_else(|| "not measured".into(), time);
     let sleeps: Vec<String> = a
         .sleeps
         .iter()
         .filter(|s| s.count >= 0.005)
-        .map(|s| format!("{} {}× {} ({})", s.label, digits(s.count), time(s.blocked_ns), s.place))
+        .map(|s| {
+            format!(
+                "{} {}× {} ({})",
+                s.label,
+                digits(s.count),
+                time(s.blocked_ns),
+                s.place
+            )
+        })
         .collect();
     vec![
         part(a.cpu_ns),
@@ -164,7 +189,11 @@ fn everything(d: &Document, prefix: &str) -> String {
         .rows_of(prefix)
         .filter_map(|r| Some(vec![r.id.clone(), r.missing.clone()?]))
         .collect();
-    let words = if accounts { vec![0, head.len() - 1] } else { vec![0] };
+    let words = if accounts {
+        vec![0, head.len() - 1]
+    } else {
+        vec![0]
+    };
     let mut out = format!(
         "<details><summary>All numbers</summary>{}</details>\n",
         table(&head, &rows, &words)
@@ -181,7 +210,9 @@ fn everything(d: &Document, prefix: &str) -> String {
 }
 
 fn clocks(d: &Document) -> String {
-    let Some(survey) = &d.clocks else { return String::new() };
+    let Some(survey) = &d.clocks else {
+        return String::new();
+    };
     let bars: Vec<Bar> = survey
         .sources
         .iter()
@@ -189,7 +220,14 @@ fn clocks(d: &Document) -> String {
             let cost = s.cost_ns?;
             Some(Bar {
                 name: s.name.clone(),
-                parts: vec![(cost, if s.reached == "vDSO" || s.reached == "instruction" { 0 } else { 1 })],
+                parts: vec![(
+                    cost,
+                    if s.reached == "vDSO" || s.reached == "instruction" {
+                        0
+                    } else {
+                        1
+                    },
+                )],
                 interval: None,
                 text: time(cost),
             })
@@ -231,7 +269,15 @@ fn clocks(d: &Document) -> String {
         })
         .collect();
     out += &table(
-        &["source", "reached by", "cost", "smallest step", "resolution", "went back", "between CPUs"],
+        &[
+            "source",
+            "reached by",
+            "cost",
+            "smallest step",
+            "resolution",
+            "went back",
+            "between CPUs",
+        ],
         &rows,
         &[0, 1, 6],
     );
@@ -252,8 +298,13 @@ fn trivial(d: &Document) -> String {
     if d.rows_of("trivial/").next().is_none() {
         return String::new();
     }
-    chart::bars("One call, with the 95 % interval", &bars, Scale::Linear, &["time"], &mark)
-        + &everything(d, "trivial/")
+    chart::bars(
+        "One call, with the 95 % interval",
+        &bars,
+        Scale::Linear,
+        &["time"],
+        &mark,
+    ) + &everything(d, "trivial/")
 }
 
 fn switches_section(d: &Document) -> String {
@@ -292,9 +343,14 @@ fn switches_section(d: &Document) -> String {
     }
     for (place, caption) in [
         ("same", "DeBox's account of one end, both on one CPU"),
-        ("other", "DeBox's account of one end, the other on another CPU"),
+        (
+            "other",
+            "DeBox's account of one end, the other on another CPU",
+        ),
     ] {
-        let rows = switches::MEANS.iter().filter_map(|m| d.row(&format!("switch/{m}/{place}")));
+        let rows = switches::MEANS
+            .iter()
+            .filter_map(|m| d.row(&format!("switch/{m}/{place}")));
         out += &accounts(caption, &account_rows(rows, &|r| title(&r.id)));
     }
     out += "</div>";
@@ -304,11 +360,19 @@ fn switches_section(d: &Document) -> String {
         .map(|x| {
             let mut words = x.id.split('/').skip(1);
             let means = words.next().unwrap_or("");
-            let place = if words.next() == Some("same") { "one CPU" } else { "two CPUs" };
+            let place = if words.next() == Some("same") {
+                "one CPU"
+            } else {
+                "two CPUs"
+            };
             vec![
                 title(&format!("switch/{means}")),
                 place.into(),
-                if x.verdict == Verdict::Stable { time(x.ns) } else { "hidden by its spread".into() },
+                if x.verdict == Verdict::Stable {
+                    time(x.ns)
+                } else {
+                    "hidden by its spread".into()
+                },
                 format!("{} to {}", time(x.low), time(x.high)),
             ]
         })
@@ -318,7 +382,11 @@ fn switches_section(d: &Document) -> String {
         "Half of what is left of a round trip without the calls of both ends, which are measured by one thread \
          that never has to wait.",
     );
-    out += &table(&["means", "place", "one switch", "95 % interval"], &rows, &[0, 1]);
+    out += &table(
+        &["means", "place", "one switch", "95 % interval"],
+        &rows,
+        &[0, 1],
+    );
     out += &paragraphs(&text::conclusions_switches(d));
     out + &everything(d, "switch")
 }
@@ -327,7 +395,10 @@ fn faults(d: &Document) -> String {
     if d.rows_of("fault/").next().is_none() {
         return String::new();
     }
-    let rows: Vec<&Row> = d.rows_of("fault/").filter(|r| r.summary.is_some()).collect();
+    let rows: Vec<&Row> = d
+        .rows_of("fault/")
+        .filter(|r| r.summary.is_some())
+        .collect();
     let latency: Vec<Bar> = rows
         .iter()
         .filter_map(|r| r.summary.as_ref().map(|s| bar(r, s)))
@@ -346,7 +417,13 @@ fn faults(d: &Document) -> String {
         })
         .collect();
     let mut out = String::from("<div class=\"figures\">");
-    out += &chart::bars("First touch of one page", &latency, Scale::Log, &["time"], &mark);
+    out += &chart::bars(
+        "First touch of one page",
+        &latency,
+        Scale::Log,
+        &["time"],
+        &mark,
+    );
     out += &chart::bars(
         "Memory made usable, MiB a second",
         &bandwidth,
@@ -383,7 +460,10 @@ fn read_series(d: &Document, state: &str, from: usize, to: usize) -> Vec<Series>
                     Some((*size as f64, s.typical() * (1 << 20) as f64 / *size as f64))
                 })
                 .collect();
-            (points.len() > 1).then(|| Series { name: (*way).to_owned(), points })
+            (points.len() > 1).then(|| Series {
+                name: (*way).to_owned(),
+                points,
+            })
         })
         .collect()
 }
@@ -393,7 +473,10 @@ fn reads(d: &Document) -> String {
         return String::new();
     }
     let mut out = String::from("<div class=\"figures\">");
-    for (state, name) in [("warm", "in the page cache"), ("cold", "page cache dropped")] {
+    for (state, name) in [
+        ("warm", "in the page cache"),
+        ("cold", "page cache dropped"),
+    ] {
         for (from, to, scale, which) in [
             (512, 1 << 20, Scale::Linear, "larger requests"),
             (8, 4096, Scale::Log, "small requests"),
@@ -408,8 +491,13 @@ fn reads(d: &Document) -> String {
             );
         }
     }
-    for (state, name) in [("warm", "in the page cache"), ("cold", "page cache dropped")] {
-        let rows = WAYS.iter().filter_map(|w| d.row(&format!("read/{state}/{w}/65536")));
+    for (state, name) in [
+        ("warm", "in the page cache"),
+        ("cold", "page cache dropped"),
+    ] {
+        let rows = WAYS
+            .iter()
+            .filter_map(|w| d.row(&format!("read/{state}/{w}/65536")));
         out += &accounts(
             &format!("DeBox's account of a 64 KiB request, {name}"),
             &account_rows(rows, &|r| r.id.split('/').nth(2).unwrap_or("").to_owned()),
@@ -424,7 +512,11 @@ fn reads(d: &Document) -> String {
 }
 
 fn descriptors(d: &Document) -> String {
-    if d.rows_of("descriptor/").chain(d.rows_of("wait/")).next().is_none() {
+    if d.rows_of("descriptor/")
+        .chain(d.rows_of("wait/"))
+        .next()
+        .is_none()
+    {
         return String::new();
     }
     let series = |prefix: &str, kinds: &[&str]| -> Vec<Series> {
@@ -435,7 +527,10 @@ fn descriptors(d: &Document) -> String {
                 points: levels_of(d, prefix)
                     .into_iter()
                     .filter_map(|l| {
-                        Some((l as f64, d.summary(&format!("{prefix}{kind}/{l}"))?.typical()))
+                        Some((
+                            l as f64,
+                            d.summary(&format!("{prefix}{kind}/{l}"))?.typical(),
+                        ))
                     })
                     .collect(),
             })
@@ -446,7 +541,10 @@ fn descriptors(d: &Document) -> String {
     let mut out = String::from("<div class=\"figures\">");
     out += &chart::lines(
         "A new descriptor, by the number that are open",
-        &series("descriptor/", &["open", "dup", "dup-search", "socket", "accept"]),
+        &series(
+            "descriptor/",
+            &["open", "dup", "dup-search", "socket", "accept"],
+        ),
         Scale::Log,
         &count,
         &mark,
@@ -466,7 +564,9 @@ fn descriptors(d: &Document) -> String {
 }
 
 fn comparison(d: &Document) -> String {
-    let Some(c) = &d.comparison else { return String::new() };
+    let Some(c) = &d.comparison else {
+        return String::new();
+    };
     let mut out = paragraph(&format!("With {}: {}", c.with, c.machine_there));
     let rows: Vec<Vec<String>> = c
         .machine_differences
@@ -480,7 +580,12 @@ fn comparison(d: &Document) -> String {
         .filter(|r| r.comparison.difference != Difference::NotDistinguishable)
         .map(|r| {
             let x = &r.comparison;
-            (text::compared_title(&r.id), x.ratio, x.ratio_low, x.ratio_high)
+            (
+                text::compared_title(&r.id),
+                x.ratio,
+                x.ratio_low,
+                x.ratio_high,
+            )
         })
         .collect();
     different.sort_by(|a, b| b.1.ln().abs().total_cmp(&a.1.ln().abs()));
@@ -489,7 +594,10 @@ fn comparison(d: &Document) -> String {
     out += &paragraph(&format!(
         "{} of {} cases are not distinguishable. A difference is shown when the ranks of the processes' medians \
          (Mann-Whitney, p < 0.01) and the 99 % interval of the ratio both say so.",
-        c.rows.iter().filter(|r| r.comparison.difference == Difference::NotDistinguishable).count(),
+        c.rows
+            .iter()
+            .filter(|r| r.comparison.difference == Difference::NotDistinguishable)
+            .count(),
         c.rows.len()
     ));
     let rows: Vec<Vec<String>> = c
@@ -515,7 +623,19 @@ fn comparison(d: &Document) -> String {
         .collect();
     out += &format!(
         "<details><summary>All cases</summary>{}</details>",
-        table(&["case", "here", "there", "ratio", "99 % interval", "p", "here is"], &rows, &[0, 6])
+        table(
+            &[
+                "case",
+                "here",
+                "there",
+                "ratio",
+                "99 % interval",
+                "p",
+                "here is"
+            ],
+            &rows,
+            &[0, 6]
+        )
     );
     out
 }
@@ -546,10 +666,17 @@ fn date(seconds: u64) -> String {
     let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
     let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
     let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let (day, month) = (
+        doy - (153 * mp + 2) / 5 + 1,
+        if mp < 10 { mp + 3 } else { mp - 9 },
+    );
     let year = yoe + era * 400 + i64::from(month <= 2);
     let rest = seconds % 86_400;
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest % 3600 / 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
+        rest / 3600,
+        rest % 3600 / 60
+    )
 }
 
 /// The whole page.
@@ -572,14 +699,19 @@ pub fn render(d: &Document) -> String {
             sections.extend(d.self_cost.iter().flat_map(crate::selfcost::sections));
         }
     }
-    let notes: String = d.notes.iter().map(|n| format!("<li>{}</li>", escape(n))).collect();
+    let notes: String = d
+        .notes
+        .iter()
+        .map(|n| format!("<li>{}</li>", escape(n)))
+        .collect();
     if !notes.is_empty() {
         sections.push(("notes", "Notes", format!("<ul>{notes}</ul>")));
     }
     sections.push(("machine", "Machine", machine(d)));
     sections.retain(|s| !s.2.is_empty());
 
-    let mut out = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    let mut out =
+        String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     out += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
     out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
     out += "<meta name=\"color-scheme\" content=\"light dark\">\n";
@@ -587,7 +719,11 @@ pub fn render(d: &Document) -> String {
         Some(label) => format!("debox bench {name}: {label}"),
         None => format!("debox bench {name}"),
     };
-    let _ = write!(out, "<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n", escape(&heading));
+    let _ = write!(
+        out,
+        "<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+        escape(&heading)
+    );
     let _ = write!(
         out,
         "<header><div class=\"top\"><p class=\"brand\">DeBox <span>{}</span></p></div>\n<h1>{}</h1>\n\

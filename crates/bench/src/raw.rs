@@ -56,5 +56,9 @@ pub fn os_error(what: &str) -> crate::Error {
 
 /// `Err` with errno when `result` is negative.
 pub fn check(result: i32, what: &str) -> Result<i32, crate::Error> {
-    if result < 0 { Err(os_error(what)) } else { Ok(result) }
+    if result < 0 {
+        Err(os_error(what))
+    } else {
+        Ok(result)
+    }
 }

@@ -133,7 +133,11 @@ pub fn batch_size(case: &mut Case, plan: &Plan) -> Result<u64, Error> {
         if n >= case.most || took >= want {
             return Ok(n);
         }
-        let factor = if took > 0.0 { (want / took).clamp(1.2, 8.0) } else { 8.0 };
+        let factor = if took > 0.0 {
+            (want / took).clamp(1.2, 8.0)
+        } else {
+            8.0
+        };
         n = ((n as f64 * factor).ceil() as u64).min(case.most);
     }
 }
@@ -149,7 +153,10 @@ pub fn measure(cases: &mut [Case], plan: &Plan) -> Vec<Result<Invocation, Error>
                 before()?;
             }
             let batch = batch_size(case, plan)?;
-            Ok(Invocation { batch, ..Invocation::default() })
+            Ok(Invocation {
+                batch,
+                ..Invocation::default()
+            })
         })
         .collect();
     let mut round = plan.first;
@@ -157,7 +164,9 @@ pub fn measure(cases: &mut [Case], plan: &Plan) -> Vec<Result<Invocation, Error>
         let mut awake = false;
         for k in 0..cases.len() {
             let at = (k + round) % cases.len();
-            let (case, Ok(invocation)) = (&mut cases[at], &mut found[at]) else { continue };
+            let (case, Ok(invocation)) = (&mut cases[at], &mut found[at]) else {
+                continue;
+            };
             if resting(invocation, plan) {
                 continue;
             }
@@ -242,15 +251,21 @@ mod tests {
                 Ok(100.0 * n as f64)
             })
             .whole_batches(),
-            Case::new("wild", move |n| Ok(100.0 * n as f64 * (0.2 + wild.f64() * 20.0)))
-                .whole_batches(),
+            Case::new("wild", move |n| {
+                Ok(100.0 * n as f64 * (0.2 + wild.f64() * 20.0))
+            })
+            .whole_batches(),
         ];
         let found = measure(&mut cases, &plan(300));
         let steady = found[0].as_ref().unwrap();
         let wild = found[1].as_ref().unwrap();
         assert_eq!(steady.samples.len(), SAMPLES_MIN);
         assert!(wild.samples.len() > steady.samples.len());
-        assert!(steady.batch >= 1000, "a batch takes 100 us of 100 ns each: {}", steady.batch);
+        assert!(
+            steady.batch >= 1000,
+            "a batch takes 100 us of 100 ns each: {}",
+            steady.batch
+        );
         assert!(count.get() < 50);
     }
 

@@ -155,8 +155,10 @@ pub const STABLE_WITHIN: f64 = 0.10;
 impl Summary {
     /// `None` without a single sample.
     pub fn of(invocations: &[Invocation]) -> Option<Self> {
-        let used: Vec<&Invocation> =
-            invocations.iter().filter(|i| !i.samples.is_empty()).collect();
+        let used: Vec<&Invocation> = invocations
+            .iter()
+            .filter(|i| !i.samples.is_empty())
+            .collect();
         if used.is_empty() {
             return None;
         }
@@ -200,7 +202,11 @@ impl Summary {
             outliers_preempted,
             mean_without: mean(&inside),
             preempted,
-            verdict: if stable { Verdict::Stable } else { Verdict::Unstable },
+            verdict: if stable {
+                Verdict::Stable
+            } else {
+                Verdict::Unstable
+            },
         })
     }
 
@@ -263,10 +269,18 @@ pub fn compare(here: &[f64], there: &[f64]) -> Option<Comparison> {
     } else {
         1.0
     };
-    let half = if error > 0.0 { student_t(df, Confidence::P99) * error } else { 0.0 };
+    let half = if error > 0.0 {
+        student_t(df, Confidence::P99) * error
+    } else {
+        0.0
+    };
     let p = mann_whitney(here, there);
     let difference = if p < 0.01 && (diff - half > 0.0 || diff + half < 0.0) {
-        if diff < 0.0 { Difference::Faster } else { Difference::Slower }
+        if diff < 0.0 {
+            Difference::Faster
+        } else {
+            Difference::Slower
+        }
     } else {
         Difference::NotDistinguishable
     };
@@ -343,11 +357,20 @@ mod tests {
 
     #[test]
     fn student_t_is_the_tables() {
-        for (df, t95, t99) in
-            [(1.0, 12.706, 63.657), (4.0, 2.776, 4.604), (9.0, 2.262, 3.250), (30.0, 2.042, 2.750)]
-        {
-            assert!((student_t(df, Confidence::P95) / t95 - 1.0).abs() < 0.002, "{df}");
-            assert!((student_t(df, Confidence::P99) / t99 - 1.0).abs() < 0.005, "{df}");
+        for (df, t95, t99) in [
+            (1.0, 12.706, 63.657),
+            (4.0, 2.776, 4.604),
+            (9.0, 2.262, 3.250),
+            (30.0, 2.042, 2.750),
+        ] {
+            assert!(
+                (student_t(df, Confidence::P95) / t95 - 1.0).abs() < 0.002,
+                "{df}"
+            );
+            assert!(
+                (student_t(df, Confidence::P99) / t99 - 1.0).abs() < 0.005,
+                "{df}"
+            );
         }
     }
 
@@ -383,7 +406,10 @@ mod tests {
                     c.unwrap().difference != Difference::NotDistinguishable
                 })
                 .count();
-            assert!(wrong <= 30, "{wrong} of 2000 with {runs} runs: more than 1.5 %");
+            assert!(
+                wrong <= 30,
+                "{wrong} of 2000 with {runs} runs: more than 1.5 %"
+            );
         }
     }
 
@@ -412,7 +438,11 @@ mod tests {
     }
 
     fn invocation(samples: Vec<f64>) -> Invocation {
-        Invocation { samples, batch: 10, ..Invocation::default() }
+        Invocation {
+            samples,
+            batch: 10,
+            ..Invocation::default()
+        }
     }
 
     #[test]

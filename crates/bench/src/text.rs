@@ -18,7 +18,11 @@ pub struct Table {
 
 impl Table {
     pub fn new(head: &[&str]) -> Self {
-        Self { head: head.iter().map(|h| (*h).to_owned()).collect(), rows: Vec::new(), left: vec![0] }
+        Self {
+            head: head.iter().map(|h| (*h).to_owned()).collect(),
+            rows: Vec::new(),
+            left: vec![0],
+        }
     }
 
     pub fn left(mut self, column: usize) -> Self {
@@ -168,7 +172,11 @@ struct Text<'a> {
 
 impl Text<'_> {
     fn bold(&self, text: &str) -> String {
-        if self.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+        if self.color {
+            format!("\x1b[1m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     fn heading(&mut self, text: &str) {
@@ -186,7 +194,13 @@ impl Text<'_> {
         }
         let color = self.color;
         self.out.push('\n');
-        self.out += &table.render(&|t| if color { format!("\x1b[1m{t}\x1b[0m") } else { t.to_owned() });
+        self.out += &table.render(&|t| {
+            if color {
+                format!("\x1b[1m{t}\x1b[0m")
+            } else {
+                t.to_owned()
+            }
+        });
     }
 
     fn has_accounts(&self, prefix: &str) -> bool {
@@ -203,7 +217,9 @@ impl Text<'_> {
         }
         let mut table = Table::new(&head);
         for row in self.d.rows_of(prefix) {
-            let (Some(name), Some(s)) = (of(row), &row.summary) else { continue };
+            let (Some(name), Some(s)) = (of(row), &row.summary) else {
+                continue;
+            };
             let mut cells = vec![name];
             cells.extend(number_cells(s));
             if accounts {
@@ -240,7 +256,13 @@ impl Text<'_> {
         let Some(survey) = &self.d.clocks else { return };
         self.heading("1. Clocks");
         let mut table = Table::new(&[
-            "SOURCE", "REACHED BY", "COST", "STEP", "RESOLUTION", "BACK", "BETWEEN CPUS",
+            "SOURCE",
+            "REACHED BY",
+            "COST",
+            "STEP",
+            "RESOLUTION",
+            "BACK",
+            "BETWEEN CPUS",
         ])
         .left(1)
         .left(6);
@@ -284,9 +306,10 @@ impl Text<'_> {
         self.heading("2. Trivial kernel calls");
         self.full_table("CALL", "trivial/", |r| Some(title(&r.id)));
         self.missing("trivial/");
-        let (Some(call), Some(function)) =
-            (self.d.summary("trivial/getpid"), self.d.summary("trivial/function"))
-        else {
+        let (Some(call), Some(function)) = (
+            self.d.summary("trivial/getpid"),
+            self.d.summary("trivial/function"),
+        ) else {
             return;
         };
         let mut text = format!(
@@ -294,9 +317,10 @@ impl Text<'_> {
             time(call.typical()),
             digits(call.typical() / function.typical().max(0.1))
         );
-        if let (Some(one), Some(many)) =
-            (self.d.summary("trivial/io_uring-nop"), self.d.summary("trivial/io_uring-nops"))
-        {
+        if let (Some(one), Some(many)) = (
+            self.d.summary("trivial/io_uring-nop"),
+            self.d.summary("trivial/io_uring-nops"),
+        ) {
             let each = many.typical() / f64::from(crate::os::trivial::NOPS_AT_ONCE);
             text += &format!(
                 " An io_uring operation costs {} alone and {} as one of {}.",
@@ -313,7 +337,10 @@ impl Text<'_> {
             return;
         }
         for (place, heading) in [
-            ("same", "3. Context switches: round trip, both ends on one CPU"),
+            (
+                "same",
+                "3. Context switches: round trip, both ends on one CPU",
+            ),
             ("other", "   Round trip, the other end on another CPU"),
         ] {
             let accounts = self.has_accounts("switch/");
@@ -328,11 +355,18 @@ impl Text<'_> {
                 table = table.left(head.len() - 1);
             }
             for means in switches::MEANS {
-                let Some(row) = self.d.row(&format!("switch/{means}/{place}")) else { continue };
+                let Some(row) = self.d.row(&format!("switch/{means}/{place}")) else {
+                    continue;
+                };
                 let Some(s) = &row.summary else { continue };
-                let calls =
-                    self.d.summary(&format!("switch-calls/{}", switches::calls_of(means)));
-                let one = self.d.derived.iter().find(|x| x.id == format!("one-switch/{means}/{place}"));
+                let calls = self
+                    .d
+                    .summary(&format!("switch-calls/{}", switches::calls_of(means)));
+                let one = self
+                    .d
+                    .derived
+                    .iter()
+                    .find(|x| x.id == format!("one-switch/{means}/{place}"));
                 let mut cells = vec![title(&row.id)];
                 cells.extend(number_cells(s));
                 cells.push(calls.map_or_else(|| "?".into(), |c| time(2.0 * c.typical())));
@@ -344,7 +378,13 @@ impl Text<'_> {
                 if accounts {
                     let a = row.account.as_ref();
                     let [cpu, blocked, _, sleeps] = account_cells(a);
-                    cells.extend([cpu, blocked, part(a.and_then(|a| a.runq_ns)), sleeps, sleeps_text(a)]);
+                    cells.extend([
+                        cpu,
+                        blocked,
+                        part(a.and_then(|a| a.runq_ns)),
+                        sleeps,
+                        sleeps_text(a),
+                    ]);
                 }
                 table.row(cells);
             }
@@ -400,13 +440,21 @@ impl Text<'_> {
             return;
         }
         for (state, heading) in [
-            ("warm", "5. File reads, file in the page cache: MiB/s by request size"),
-            ("cold", "   File reads, page cache dropped before each pass: MiB/s by request size"),
+            (
+                "warm",
+                "5. File reads, file in the page cache: MiB/s by request size",
+            ),
+            (
+                "cold",
+                "   File reads, page cache dropped before each pass: MiB/s by request size",
+            ),
         ] {
             let ways: Vec<&str> = WAYS
                 .into_iter()
                 .filter(|w| {
-                    self.d.rows_of(&format!("read/{state}/{w}/")).any(|r| r.summary.is_some())
+                    self.d
+                        .rows_of(&format!("read/{state}/{w}/"))
+                        .any(|r| r.summary.is_some())
                 })
                 .collect();
             if ways.is_empty() {
@@ -419,8 +467,8 @@ impl Text<'_> {
             for size in SIZES {
                 let cells: Vec<String> = ways
                     .iter()
-                    .map(|way| {
-                        match self.d.summary(&format!("read/{state}/{way}/{size}")) {
+                    .map(
+                        |way| match self.d.summary(&format!("read/{state}/{way}/{size}")) {
                             None => "-".into(),
                             Some(s) if s.verdict == Verdict::Stable => {
                                 digits(mib_per_second(size as f64, s.typical()))
@@ -433,8 +481,8 @@ impl Text<'_> {
                                     digits(mib_per_second(size as f64, low))
                                 )
                             }
-                        }
-                    })
+                        },
+                    )
                     .collect();
                 if cells.iter().any(|c| c != "-") {
                     let mut row = vec![bytes(size as u64)];
@@ -458,12 +506,24 @@ impl Text<'_> {
     fn read_accounts(&mut self, state: &str, ways: &[&str]) {
         let size = 65536;
         let mut table = Table::new(&[
-            "64 KiB BY", "MEAN", "95%", "ON-CPU", "BLOCKED", "RUNQ", "FAULTS", "SLEEPS", "IN",
+            "64 KiB BY",
+            "MEAN",
+            "95%",
+            "ON-CPU",
+            "BLOCKED",
+            "RUNQ",
+            "FAULTS",
+            "SLEEPS",
+            "IN",
         ])
         .left(8);
         for way in ways {
-            let Some(row) = self.d.row(&format!("read/{state}/{way}/{size}")) else { continue };
-            let (Some(s), Some(a)) = (&row.summary, &row.account) else { continue };
+            let Some(row) = self.d.row(&format!("read/{state}/{way}/{size}")) else {
+                continue;
+            };
+            let (Some(s), Some(a)) = (&row.summary, &row.account) else {
+                continue;
+            };
             let [cpu, blocked, faults, sleeps] = account_cells(Some(a));
             table.row(vec![
                 (*way).to_owned(),
@@ -533,7 +593,11 @@ impl Text<'_> {
         if n.quiet() {
             self.line(&text);
         } else {
-            let marked = if self.color { format!("\x1b[33m{text}\x1b[0m") } else { text };
+            let marked = if self.color {
+                format!("\x1b[33m{text}\x1b[0m")
+            } else {
+                text
+            };
             self.line(&marked);
             self.line(&format!("({all})"));
         }
@@ -547,7 +611,11 @@ impl Text<'_> {
 }
 
 pub fn fault_bytes(id: &str) -> u64 {
-    if id == "fault/huge" { crate::os::faults::HUGE as u64 } else { crate::os::faults::PAGE as u64 }
+    if id == "fault/huge" {
+        crate::os::faults::HUGE as u64
+    } else {
+        crate::os::faults::PAGE as u64
+    }
 }
 
 pub fn mib_per_second(bytes: f64, ns: f64) -> f64 {
@@ -556,7 +624,11 @@ pub fn mib_per_second(bytes: f64, ns: f64) -> f64 {
 
 fn rate(bytes: f64, ns: f64) -> String {
     let mib = mib_per_second(bytes, ns);
-    if mib >= 1024.0 { format!("{} GiB", digits(mib / 1024.0)) } else { format!("{} MiB", digits(mib)) }
+    if mib >= 1024.0 {
+        format!("{} GiB", digits(mib / 1024.0))
+    } else {
+        format!("{} MiB", digits(mib))
+    }
 }
 
 pub fn levels_of(d: &Document, prefix: &str) -> Vec<usize> {
@@ -620,9 +692,10 @@ pub fn conclusions_switches(d: &Document) -> Vec<String> {
                     time(a),
                     time(b)
                 );
-                if let (Some(cs), Some(cp)) =
-                    (d.summary("switch-calls/signal"), d.summary("switch-calls/pipe"))
-                {
+                if let (Some(cs), Some(cp)) = (
+                    d.summary("switch-calls/signal"),
+                    d.summary("switch-calls/pipe"),
+                ) {
                     text += &format!(
                         ": sending, the handler's frame and the return from it cost {} where write and read \
                          cost {}",
@@ -634,7 +707,10 @@ pub fn conclusions_switches(d: &Document) -> Vec<String> {
             }
             found.push(text);
         } else {
-            found.push("Signals and pipes cannot be told apart here: the processes' medians overlap.".into());
+            found.push(
+                "Signals and pipes cannot be told apart here: the processes' medians overlap."
+                    .into(),
+            );
         }
     }
     found
@@ -653,7 +729,11 @@ pub fn conclusions_faults(d: &Document) -> Vec<String> {
     for (id, name, per) in [
         ("fault/huge", "as huge pages", 512.0),
         ("fault/map-populate", "with MAP_POPULATE", 1.0),
-        ("fault/prefaulted-before", "when another thread touched it before", 1.0),
+        (
+            "fault/prefaulted-before",
+            "when another thread touched it before",
+            1.0,
+        ),
     ] {
         if let Some(s) = d.summary(id) {
             less.push(format!("{} {name}", time(2048.0 * s.typical() / per)));
@@ -678,21 +758,31 @@ pub fn conclusions_faults(d: &Document) -> Vec<String> {
 pub fn conclusions_reads(d: &Document) -> Vec<String> {
     let mut found = Vec::new();
     let at = |state: &str, way: &str, size: usize| d.summary(&format!("read/{state}/{way}/{size}"));
-    for (size, ways) in [(8, ["read", "fread", "mmap"]), (65536, ["read", "fread", "mmap"])] {
-        let mut times: Vec<(&str, f64)> =
-            ways.iter().filter_map(|w| Some((*w, at("warm", w, size)?.typical()))).collect();
+    for (size, ways) in [
+        (8, ["read", "fread", "mmap"]),
+        (65536, ["read", "fread", "mmap"]),
+    ] {
+        let mut times: Vec<(&str, f64)> = ways
+            .iter()
+            .filter_map(|w| Some((*w, at("warm", w, size)?.typical())))
+            .collect();
         if times.len() < 2 {
             continue;
         }
         times.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let list: Vec<String> = times.iter().map(|(w, t)| format!("{w} {}", time(*t))).collect();
+        let list: Vec<String> = times
+            .iter()
+            .map(|(w, t)| format!("{w} {}", time(*t)))
+            .collect();
         found.push(format!(
             "Warm, {} at a time: {}.",
             bytes(size as u64),
             list.join(", ")
         ));
     }
-    if let Some(a) = d.row("read/cold/read/65536").and_then(|r| r.account.as_ref())
+    if let Some(a) = d
+        .row("read/cold/read/65536")
+        .and_then(|r| r.account.as_ref())
         && let (Some(blocked), Some(wall)) = (a.blocked_ns, a.wall_ns)
         && wall > 0.0
     {
@@ -767,7 +857,11 @@ pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
 
 /// The whole run for a terminal.
 pub fn render(d: &Document, color: bool) -> String {
-    let mut t = Text { d, color, out: String::new() };
+    let mut t = Text {
+        d,
+        color,
+        out: String::new(),
+    };
     let head = format!(
         "debox bench {}{}: {}",
         match d.kind {
@@ -822,16 +916,33 @@ pub fn render(d: &Document, color: bool) -> String {
 }
 
 fn compared(c: &Compared, color: bool) -> String {
-    let bold = |t: &str| if color { format!("\x1b[1m{t}\x1b[0m") } else { t.to_owned() };
-    let mut out = format!("\n{}\n", bold(&format!("Compared with {}: {}", c.with, c.machine_there)));
+    let bold = |t: &str| {
+        if color {
+            format!("\x1b[1m{t}\x1b[0m")
+        } else {
+            t.to_owned()
+        }
+    };
+    let mut out = format!(
+        "\n{}\n",
+        bold(&format!("Compared with {}: {}", c.with, c.machine_there))
+    );
     if c.machine_differences.is_empty() {
         out += "  The machines are described alike.\n";
     }
     for (what, here, there) in &c.machine_differences {
         out += &wrapped(&format!("{what}: here {here}; there {there}"), 100, "  ");
     }
-    let mut table =
-        Table::new(&["CASE", "HERE", "THERE", "RATIO", "99% INTERVAL", "P", "HERE IS"]).left(6);
+    let mut table = Table::new(&[
+        "CASE",
+        "HERE",
+        "THERE",
+        "RATIO",
+        "99% INTERVAL",
+        "P",
+        "HERE IS",
+    ])
+    .left(6);
     let mut same = 0;
     for row in &c.rows {
         let x = &row.comparison;
@@ -849,7 +960,11 @@ fn compared(c: &Compared, color: bool) -> String {
             time(x.there_ns),
             format!("{:.3}", x.ratio),
             format!("{:.3} to {:.3}", x.ratio_low, x.ratio_high),
-            if x.p < 0.001 { "<0.001".into() } else { format!("{:.3}", x.p) },
+            if x.p < 0.001 {
+                "<0.001".into()
+            } else {
+                format!("{:.3}", x.p)
+            },
             verdict.into(),
         ]);
     }
@@ -869,7 +984,11 @@ fn compared(c: &Compared, color: bool) -> String {
     );
     for (what, ids) in [("Only here", &c.only_here), ("Only there", &c.only_there)] {
         if !ids.is_empty() {
-            out += &wrapped(&format!("{what}: {} cases ({} …).", ids.len(), ids[0]), 100, "  ");
+            out += &wrapped(
+                &format!("{what}: {} cases ({} …).", ids.len(), ids[0]),
+                100,
+                "  ",
+            );
         }
     }
     out

@@ -23,8 +23,10 @@ static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub fn watch_signals() -> Result<(), Error> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register(signal, flag.clone())
-            .map_err(|source| Error::System { what: "watching for signals".into(), source })?;
+        signal_hook::flag::register(signal, flag.clone()).map_err(|source| Error::System {
+            what: "watching for signals".into(),
+            source,
+        })?;
     }
     signals_admit();
     Ok(())
@@ -51,7 +53,11 @@ pub fn interrupted() -> bool {
 /// # Errors
 /// [`Error::Interrupted`] after a signal.
 pub fn go_on() -> Result<(), Error> {
-    if interrupted() { Err(Error::Interrupted) } else { Ok(()) }
+    if interrupted() {
+        Err(Error::Interrupted)
+    } else {
+        Ok(())
+    }
 }
 
 /// Makes the command's process end with the thread that starts it (which is
@@ -90,9 +96,10 @@ impl Guarded {
     /// When the program cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self, Error> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let child = command
-            .spawn()
-            .map_err(|source| Error::System { what: format!("starting {name}"), source })?;
+        let child = command.spawn().map_err(|source| Error::System {
+            what: format!("starting {name}"),
+            source,
+        })?;
         Ok(Self { child })
     }
 
@@ -111,13 +118,25 @@ impl Guarded {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Ok(status),
                 Ok(None) => {}
-                Err(source) => return Err(Error::System { what: "wait".into(), source }),
+                Err(source) => {
+                    return Err(Error::System {
+                        what: "wait".into(),
+                        source,
+                    });
+                }
             }
             go_on()?;
             if begin.elapsed() > limit {
-                return Err(Error::Unavailable(format!("no end after {} s", limit.as_secs())));
+                return Err(Error::Unavailable(format!(
+                    "no end after {} s",
+                    limit.as_secs()
+                )));
             }
-            let pause = if begin.elapsed() < Duration::from_millis(50) { 1 } else { 10 };
+            let pause = if begin.elapsed() < Duration::from_millis(50) {
+                1
+            } else {
+                10
+            };
             std::thread::sleep(Duration::from_millis(pause));
         }
     }
@@ -147,7 +166,10 @@ pub fn run(
     inherit: Option<i32>,
     limit: Duration,
 ) -> Result<(std::process::ExitStatus, String, String), Error> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     bind(command, cpu, inherit);
     let mut guarded = Guarded::spawn(command)?;
     let collect = |mut from: Box<dyn Read + Send>| {

@@ -57,7 +57,10 @@ pub struct AnswerRow {
 pub fn work(order: &Order) -> Result<Answer, Error> {
     if order.suite == Suite::Clocks {
         let survey = clocks::survey(order.cpu, order.other_cpu, order.quick)?;
-        return Ok(Answer { survey: Some(survey), ..Answer::default() });
+        return Ok(Answer {
+            survey: Some(survey),
+            ..Answer::default()
+        });
     }
     let choice = order
         .clock

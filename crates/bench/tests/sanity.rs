@@ -20,7 +20,8 @@ use std::time::Duration;
 /// One test at a time: all use the same CPU.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    ONE.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn context(file: Option<&std::fs::File>) -> Ctx {
@@ -77,7 +78,11 @@ fn minima(suite: Suite, ctx: &Ctx, ms: u64) -> (BTreeMap<String, f64>, BTreeMap<
 /// 16 MiB on a disk, with a name for the C program.
 fn file() -> tempfile::NamedTempFile {
     let mut file = tempfile::Builder::new()
-        .tempfile_in(if std::path::Path::new("/var/tmp").is_dir() { "/var/tmp" } else { "." })
+        .tempfile_in(if std::path::Path::new("/var/tmp").is_dir() {
+            "/var/tmp"
+        } else {
+            "."
+        })
         .unwrap();
     let mut rng = fastrand::Rng::with_seed(4);
     let mut block = vec![0u8; 1 << 20];
@@ -107,7 +112,11 @@ fn independent(ctx: &Ctx, path: &std::path::Path) -> BTreeMap<String, f64> {
         .arg(path)
         .output()
         .unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     String::from_utf8(out.stdout)
         .unwrap()
         .lines()
@@ -164,7 +173,9 @@ fn every_suite_agrees_with_loops_written_apart() {
         let ratio = our / their;
         compared += 1;
         if !(1.0 / most..most).contains(&ratio) {
-            wrong.push(format!("{name}: ours {our:.1} ns, theirs {their:.1} ns, ratio {ratio:.2}"));
+            wrong.push(format!(
+                "{name}: ours {our:.1} ns, theirs {their:.1} ns, ratio {ratio:.2}"
+            ));
         }
     }
     assert!(compared >= 20, "only {compared} compared");
@@ -180,7 +191,13 @@ fn perf_bench(arguments: &[&str]) -> Result<f64, String> {
         .map_err(|e| format!("perf: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     text.lines()
-        .find_map(|l| l.trim().strip_suffix("usecs/op")?.trim().parse::<f64>().ok())
+        .find_map(|l| {
+            l.trim()
+                .strip_suffix("usecs/op")?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        })
         .map(|us| us * 1e3)
         .ok_or_else(|| format!("{text}{}", String::from_utf8_lossy(&out.stderr)))
 }
@@ -199,7 +216,10 @@ fn calls_agree_with_perf_bench() {
     let theirs = best(&["syscall", "basic", "--loop", "4000"]);
     let ours = minima(Suite::Trivial, &ctx, 200).0["trivial/getppid"];
     let ratio = ours / theirs;
-    assert!((0.3..3.0).contains(&ratio), "ours {ours} ns, perf bench {theirs} ns");
+    assert!(
+        (0.3..3.0).contains(&ratio),
+        "ours {ours} ns, perf bench {theirs} ns"
+    );
 }
 
 /// fincore(1) of util-linux asks the kernel in its own way.
@@ -208,7 +228,11 @@ fn fincore(path: &str) -> u64 {
         .args(["--noheadings", "--output", "PAGES", path])
         .output()
         .expect("fincore of util-linux");
-    String::from_utf8(out.stdout).unwrap().trim().parse().unwrap()
+    String::from_utf8(out.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -226,7 +250,9 @@ fn cold_reads_are_cold_and_warm_reads_are_warm() {
     for make in groups(Suite::Reads, &ctx) {
         let mut group = make(&ctx).unwrap();
         group.cases.retain(|c| c.id == "read/cold/pread/65536");
-        let Some(case) = group.cases.first_mut() else { continue };
+        let Some(case) = group.cases.first_mut() else {
+            continue;
+        };
         let n = case.most;
         for _ in 0..3 {
             (case.batch)(n).unwrap();
@@ -240,7 +266,10 @@ fn cold_reads_are_cold_and_warm_reads_are_warm() {
     assert_eq!(proof.passes, 3);
     // At most the 1 % that chilling allows.
     assert!(proof.resident * 100 <= proof.pages, "{proof:?}");
-    assert!(proof.nowait_again * 10 >= proof.nowait_tried * 9, "{proof:?}");
+    assert!(
+        proof.nowait_again * 10 >= proof.nowait_tried * 9,
+        "{proof:?}"
+    );
     // Every byte that was read came from storage, by the kernel's books.
     assert!(proof.storage_bytes >= proof.bytes, "{proof:?}");
 }
@@ -249,12 +278,18 @@ fn cold_reads_are_cold_and_warm_reads_are_warm() {
 fn what_cannot_be_had_says_why() {
     let _alone = alone();
     let (_, missing) = minima(Suite::Faults, &context(None), 20);
-    assert!(missing["fault/file-mapped"].contains("no file"), "{missing:?}");
+    assert!(
+        missing["fault/file-mapped"].contains("no file"),
+        "{missing:?}"
+    );
     let mut alone = context(None);
     alone.other_cpu = None;
     let (found, missing) = minima(Suite::Switches, &alone, 20);
     assert!(found.contains_key("switch/pipe/same"));
-    assert!(missing["switch/pipe/other"].contains("one CPU only"), "{missing:?}");
+    assert!(
+        missing["switch/pipe/other"].contains("one CPU only"),
+        "{missing:?}"
+    );
 }
 
 /// The account of operations with a known answer. Needs what `debox run` needs.
@@ -299,12 +334,18 @@ fn accounts_say_where_the_time_went() {
     assert!((0.9..2.0).contains(&sleep.voluntary_switches), "{sleep:?}");
     assert!(!sleep.sleeps.is_empty(), "{sleep:?}");
     let whole = sleep.cpu_ns.unwrap() + blocked + sleep.runq_ns.unwrap();
-    assert!((whole / sleep.wall_ns.unwrap() - 1.0).abs() < 0.02, "{sleep:?}");
+    assert!(
+        (whole / sleep.wall_ns.unwrap() - 1.0).abs() < 0.02,
+        "{sleep:?}"
+    );
     let compute = accountant.account(&mut computing, 100, 500.0).unwrap();
     assert_eq!(compute.blocked_ns, Some(0.0), "{compute:?}");
     assert!(compute.cpu_ns.unwrap() > 10.0, "{compute:?}");
     let touch = accountant.account(&mut touching, 1024, 1000.0).unwrap();
     // Huge pages, where they are on for all memory, take fewer.
-    assert!(touch.minor_faults > 0.0015 && touch.minor_faults < 1.2, "{touch:?}");
+    assert!(
+        touch.minor_faults > 0.0015 && touch.minor_faults < 1.2,
+        "{touch:?}"
+    );
     accountant.close();
 }

@@ -129,11 +129,7 @@ impl Kernel for Probe {
             debox_probe::AccountOptions {
                 boundary: options.boundary,
                 details: options.details,
-                user_stacks_of: if options.user_stacks {
-                    options.pid
-                } else {
-                    0
-                },
+                user_stacks_of: if options.user_stacks { options.pid } else { 0 },
             },
         )?;
         Ok(Account {

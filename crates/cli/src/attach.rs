@@ -132,15 +132,7 @@ pub fn attach(args: AttachArgs, _inherited: Inherited) -> Result<i32, Error> {
     };
     let writer = recording
         .as_ref()
-        .map(|path| {
-            record::create(
-                path,
-                facts.kind,
-                facts.capture,
-                &facts.command,
-                &facts.pids,
-            )
-        })
+        .map(|path| record::create(path, facts.kind, facts.capture, &facts.command, &facts.pids))
         .transpose()?;
     let (request, details) = record::details(&args.details, recording.is_some());
     let request = request | plan.as_ref().map_or(0, Plan::request_flags);

@@ -70,10 +70,9 @@ pub fn main(inherited: Inherited) -> i32 {
         Verb::Report(args) => report::report(args),
         Verb::Top(args) => top::top(args, inherited),
         Verb::Diff(args) => diff::run(args),
-        Verb::Select(args) => Ok(debox_select::run(
-            &args,
-            move || inherited.restore_in_child(),
-        )),
+        Verb::Select(args) => Ok(debox_select::run(&args, move || {
+            inherited.restore_in_child()
+        })),
         Verb::Kern(args) => {
             // It and its command take signals as any other program.
             inherited.restore_in_child();

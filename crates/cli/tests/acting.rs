@@ -89,16 +89,29 @@ fn bad_conditions_are_refused_before_anything_starts() {
     for (options, expected) in [
         (&["--on", "call == fsnyc"][..], "did you mean fsync?"),
         (&["--on", "wall > 1"], "did you mean 1ms?"),
-        (&["--on", "wall > 2ms && wall < 1ms"], "no call can ever meet"),
+        (
+            &["--on", "wall > 2ms && wall < 1ms"],
+            "no call can ever meet",
+        ),
         (
             &["--on", "comm in {a,b,c,d,e,f,g,h,i}"],
             "the kernel side takes 8",
         ),
         (
-            &["--on", "comm in {a,b,c,d,e}", "--do", "print", "--do", "stop"],
+            &[
+                "--on",
+                "comm in {a,b,c,d,e}",
+                "--do",
+                "print",
+                "--do",
+                "stop",
+            ],
             "it takes 10 of the kernel side's 8 conditions",
         ),
-        (&["--on", "wall > 1s", "--do", "jump"], "there is no action 'jump'"),
+        (
+            &["--on", "wall > 1s", "--do", "jump"],
+            "there is no action 'jump'",
+        ),
         (&["--on", "wall > 1s", "--do", "exec"], "say which command"),
         (
             &["--on", "wall > 1s", "--do", "exec /no/such/thing"],
@@ -136,7 +149,10 @@ fn every_call_that_is_meant_is_printed_and_no_other() {
         return;
     }
     let condition = "call == close && errno == EBADF && comm == python3";
-    let (_, stderr) = python(&["--on", condition, "--do", "print", "--limit", "0"], CLOSES);
+    let (_, stderr) = python(
+        &["--on", condition, "--do", "print", "--limit", "0"],
+        CLOSES,
+    );
     assert_eq!(lines(&stderr, "close() = EBADF").len(), 7, "{stderr}");
     assert!(
         stderr.contains("met by 7 calls; printed 7 times"),
@@ -146,15 +162,30 @@ fn every_call_that_is_meant_is_printed_and_no_other() {
 
     // A limit, and what it leaves out; other conditions are not met.
     let options = [
-        "--on", condition, "--do", "print", "--limit", "3", "--on", "call == close && errno == EPERM",
-        "--on", "call == close && comm =~ pyth* && error", "--do", "print", "--limit", "0",
+        "--on",
+        condition,
+        "--do",
+        "print",
+        "--limit",
+        "3",
+        "--on",
+        "call == close && errno == EPERM",
+        "--on",
+        "call == close && comm =~ pyth* && error",
+        "--do",
+        "print",
+        "--limit",
+        "0",
     ];
     let (_, stderr) = python(&options, CLOSES);
     assert!(
         stderr.contains("met by 7 calls; printed 3 times, held back 4 times"),
         "{stderr}"
     );
-    assert!(stderr.contains("EPERM': met by 0 calls; printed 0 times"), "{stderr}");
+    assert!(
+        stderr.contains("EPERM': met by 0 calls; printed 0 times"),
+        "{stderr}"
+    );
     // A pattern for comm is for user space to judge: late, but not wrong.
     assert!(
         stderr.contains("met by 7 calls; printed 7 times (7 late)"),
@@ -162,7 +193,10 @@ fn every_call_that_is_meant_is_printed_and_no_other() {
     );
 
     // --every: one of seven calls that come at once.
-    let (_, stderr) = python(&["--on", condition, "--do", "print", "--every", "100s"], CLOSES);
+    let (_, stderr) = python(
+        &["--on", condition, "--do", "print", "--every", "100s"],
+        CLOSES,
+    );
     assert_eq!(lines(&stderr, "close() = EBADF").len(), 1, "{stderr}");
 }
 
@@ -182,7 +216,13 @@ fn lines_and_stacks_go_to_a_log() {
     );
     let out = debox(&["run", "--top", "1", "--log"])
         .arg(&log)
-        .args(["--on", "errno == EBADF && caller == inner", "--do", "stack", "--"])
+        .args([
+            "--on",
+            "errno == EBADF && caller == inner",
+            "--do",
+            "stack",
+            "--",
+        ])
         .arg(&program)
         .output()
         .unwrap();
@@ -197,9 +237,16 @@ fn lines_and_stacks_go_to_a_log() {
         "{stderr}"
     );
     let log = std::fs::read_to_string(&log).unwrap();
-    assert!((2..=4).contains(&lines(&log, "close() = EBADF").len()), "{log}");
+    assert!(
+        (2..=4).contains(&lines(&log, "close() = EBADF").len()),
+        "{log}"
+    );
     assert!(!stderr.contains("close() ="), "{stderr}");
-    for function in ["inner (program.c:2)", "outer (program.c:3)", "main (program.c:5)"] {
+    for function in [
+        "inner (program.c:2)",
+        "outer (program.c:3)",
+        "main (program.c:5)",
+    ] {
         assert!(lines(&log, function).len() >= 2, "{function}: {log}");
     }
     assert_eq!(lines(&log, "other").len(), 0, "{log}");
@@ -222,7 +269,14 @@ for i in range(5):
     os.getppid()
     print(len(got), flush=True)
 ";
-    let options = ["--on", "call == close && errno == EBADF", "--do", "signal USR1", "--limit", "3"];
+    let options = [
+        "--on",
+        "call == close && errno == EBADF",
+        "--do",
+        "signal USR1",
+        "--limit",
+        "3",
+    ];
     let (stdout, stderr) = python(&options, program);
     assert_eq!(stdout, "1\n2\n3\n3\n3\n", "{stderr}");
     assert!(
@@ -252,17 +306,32 @@ for i in range(4):
 t.join()
 ";
     let options = [
-        "--on", "label == pipe-read && call == read && comm == python3", "--do", "print",
-        "--on", "call == read && wall > 20ms && label != pipe-read", "--do", "print",
-        "--on", "call == read && label == futex && label == pipe-read", "--do", "print",
+        "--on",
+        "label == pipe-read && call == read && comm == python3",
+        "--do",
+        "print",
+        "--on",
+        "call == read && wall > 20ms && label != pipe-read",
+        "--do",
+        "print",
+        "--on",
+        "call == read && label == futex && label == pipe-read",
+        "--do",
+        "print",
     ];
     let (_, stderr) = python(&options, program);
     assert!(
         stderr.contains("met by 4 calls; printed 4 times"),
         "{stderr}"
     );
-    assert!(stderr.contains("label != pipe-read': met by 0 calls"), "{stderr}");
-    assert!(stderr.contains("label == futex && label == pipe-read': met by 0 calls"), "{stderr}");
+    assert!(
+        stderr.contains("label != pipe-read': met by 0 calls"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("label == futex && label == pipe-read': met by 0 calls"),
+        "{stderr}"
+    );
     assert_eq!(lines(&stderr, "(pipe-read)").len(), 4, "{stderr}");
 }
 
@@ -275,7 +344,10 @@ fn a_command_gets_the_call_in_its_environment_and_nothing_else() {
     let mark = directory.path().join("injected");
     let name = format!("/nowhere/$(touch {0});`touch {0}`\"'", mark.display());
     let result = directory.path().join("result");
-    let script = format!("exec sh -c 'env | grep ^DEBOX_ | sort > {}'", result.display());
+    let script = format!(
+        "exec sh -c 'env | grep ^DEBOX_ | sort > {}'",
+        result.display()
+    );
     let program = format!("import os\ntry: os.stat({name:?})\nexcept OSError: pass\n");
     let condition = "call == stat && errno == ENOENT && wall < 100s";
     // Python itself looks for files that are not there.
@@ -291,7 +363,8 @@ fn a_command_gets_the_call_in_its_environment_and_nothing_else() {
     let value = |name: &str| {
         let start = format!("DEBOX_{name}=");
         let line = result.lines().find_map(|line| line.strip_prefix(&start));
-        line.unwrap_or_else(|| panic!("no {name}: {result}")).to_owned()
+        line.unwrap_or_else(|| panic!("no {name}: {result}"))
+            .to_owned()
     };
     assert_eq!(value("PID"), stdout.trim());
     assert_eq!(value("TID"), stdout.trim());
@@ -330,12 +403,21 @@ fn a_stopped_process_stands_at_the_return_of_its_call_until_it_is_continued() {
          os.rename({file:?}, {file:?} + '.done')\n\
          try: os.close(9999)\nexcept OSError: pass\nprint('went on')\n"
     );
-    let child = debox(&["run", "--top", "1", "--on", "call == close && errno == EBADF", "--do", "stop", "--"])
-        .args(["python3", "-c", &program])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = debox(&[
+        "run",
+        "--top",
+        "1",
+        "--on",
+        "call == close && errno == EBADF",
+        "--do",
+        "stop",
+        "--",
+    ])
+    .args(["python3", "-c", &program])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
     let done = directory.path().join("pid.done");
     wait_for("the program", || done.exists());
     let pid: i32 = std::fs::read_to_string(&done).unwrap().parse().unwrap();
@@ -345,7 +427,10 @@ fn a_stopped_process_stands_at_the_return_of_its_call_until_it_is_continued() {
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
     // Stopped on the way back of this very call, close(9999), or, as some
     // kernels show it, of none.
-    assert!(call.starts_with("3 0x270f ") || call.starts_with("-1 "), "{call}");
+    assert!(
+        call.starts_with("3 0x270f ") || call.starts_with("-1 "),
+        "{call}"
+    );
     // SAFETY: a process of this test that lives: debox has not reaped it.
     unsafe { libc::kill(pid, libc::SIGCONT) };
     let out: Output = child.wait_with_output().unwrap();
@@ -366,11 +451,20 @@ fn the_cores_stack_is_the_path_that_made_the_call() {
          __attribute__((noinline)) static int request(int n) { return journal(n == 5 ? 9999 : dup(0)) + 1; }\n\
          int main(void) { int n = 0; for (int i = 0; i < 9; i++) n += request(i); return n & 0; }\n",
     );
-    let out = debox(&["run", "--top", "1", "--on", "errno == EBADF", "--do", "core", "--"])
-        .arg(&program)
-        .current_dir(directory.path())
-        .output()
-        .unwrap();
+    let out = debox(&[
+        "run",
+        "--top",
+        "1",
+        "--on",
+        "errno == EBADF",
+        "--do",
+        "core",
+        "--",
+    ])
+    .arg(&program)
+    .current_dir(directory.path())
+    .output()
+    .unwrap();
     let stderr = text(&out.stderr);
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(out.status.signal(), Some(libc::SIGABRT), "{stderr}");
@@ -386,7 +480,15 @@ fn the_cores_stack_is_the_path_that_made_the_call() {
         .find_map(|line| line.split_once("core of process ")?.1.rsplit(' ').next())
         .unwrap_or_else(|| panic!("no core is named (core_pattern {pattern}): {stderr}"));
     let gdb = Command::new("gdb")
-        .args(["-batch", "-ex", "bt", "-ex", "frame function request", "-ex", "print n"])
+        .args([
+            "-batch",
+            "-ex",
+            "bt",
+            "-ex",
+            "frame function request",
+            "-ex",
+            "print n",
+        ])
         .arg(&program)
         .arg(Path::new(core))
         .output()
@@ -418,7 +520,14 @@ fn running_processes_are_acted_on_too() {
         .unwrap();
     let pid = child.id().to_string();
     let out = debox(&["attach", "-p", &pid, "-d", "2", "--top", "1"])
-        .args(["--on", "call == close && errno == EBADF", "--do", "print", "--limit", "4"])
+        .args([
+            "--on",
+            "call == close && errno == EBADF",
+            "--do",
+            "print",
+            "--limit",
+            "4",
+        ])
         .output()
         .unwrap();
     child.kill().unwrap();

@@ -17,7 +17,8 @@ const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
 /// One at a time: they would measure each other.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    ONE.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn run(command: &mut Command) -> (i32, String, String) {
@@ -69,7 +70,16 @@ fn os_measures_shows_and_compares() {
     let dir = tempfile::tempdir().unwrap();
     let (json, html) = (dir.path().join("a.json"), dir.path().join("a.html"));
     let (status, text, errors) = run(Command::new(DEBOX)
-        .args(["bench", "os", "--quick", "--rounds", "2", "--only", "trivial,switches", "--json"])
+        .args([
+            "bench",
+            "os",
+            "--quick",
+            "--rounds",
+            "2",
+            "--only",
+            "trivial,switches",
+            "--json",
+        ])
         .arg(&json)
         .arg("--html")
         .arg(&html));
@@ -83,7 +93,13 @@ fn os_measures_shows_and_compares() {
     for r in document["results"].as_array().unwrap() {
         assert!(r["summary"].is_null() != r["missing"].is_null(), "{r}");
     }
-    assert_eq!(row(&document, "trivial/getpid")["summary"]["medians"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        row(&document, "trivial/getpid")["summary"]["medians"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
     // As root there are accounts, and a round trip sleeps.
     let account = &row(&document, "switch/pipe/same")["account"];
     assert!(account["cpu_ns"].as_f64().unwrap() > 0.0, "{account}");
@@ -95,8 +111,13 @@ fn os_measures_shows_and_compares() {
         assert!(!page.contains(forbidden), "the page has {forbidden}");
     }
     for tag in ["section", "table", "svg", "figure", "ul", "tr", "details"] {
-        let open = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
-        assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag} is not closed");
+        let open =
+            page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(
+            open,
+            page.matches(&format!("</{tag}>")).count(),
+            "{tag} is not closed"
+        );
     }
 
     // With itself: no difference. With one twice as fast in one case: that one.
@@ -143,9 +164,14 @@ fn os_measures_shows_and_compares() {
 
     let wrong = dir.path().join("wrong.json");
     std::fs::write(&wrong, "{\"schema\": \"debox.report\"}").unwrap();
-    let (status, _, errors) = run(Command::new(DEBOX).args(["bench", "os", "--load"]).arg(&wrong));
+    let (status, _, errors) = run(Command::new(DEBOX)
+        .args(["bench", "os", "--load"])
+        .arg(&wrong));
     assert_eq!(status, 125);
-    assert!(errors.contains("debox.report") && errors.contains("debox.bench"), "{errors}");
+    assert!(
+        errors.contains("debox.report") && errors.contains("debox.bench"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -156,7 +182,16 @@ fn os_needs_no_privilege() {
     let copy = dir.path().join("debox");
     std::fs::copy(DEBOX, &copy).unwrap();
     let (status, out, errors) = run(Command::new(&copy)
-        .args(["bench", "os", "--quick", "--rounds", "2", "--only", "trivial,faults", "--json"])
+        .args([
+            "bench",
+            "os",
+            "--quick",
+            "--rounds",
+            "2",
+            "--only",
+            "trivial,faults",
+            "--json",
+        ])
         .env("TMPDIR", dir.path())
         .env_remove("DEBOX_SOCKET")
         .current_dir(dir.path())
@@ -165,15 +200,18 @@ fn os_needs_no_privilege() {
     assert_eq!(status, 0, "{errors}");
     let document: Value = serde_json::from_str(&out).unwrap();
     for id in ["trivial/getpid", "fault/zero-fill", "fault/file-mapped"] {
-        assert!(row(&document, id)["summary"].is_object(), "{id}: {}", row(&document, id));
+        assert!(
+            row(&document, id)["summary"].is_object(),
+            "{id}: {}",
+            row(&document, id)
+        );
     }
     let notes = document["notes"].to_string();
     assert!(notes.contains("no accounts by DeBox"), "{notes}");
     std::fs::remove_file(&copy).unwrap();
     assert!(empty(dir.path()), "something was left behind");
 
-    let (status, _, errors) = run(Command::new(DEBOX)
-        .args(["bench", "os", "--cpu", "9999"]));
+    let (status, _, errors) = run(Command::new(DEBOX).args(["bench", "os", "--cpu", "9999"]));
     assert_eq!(status, 2);
     assert!(errors.contains("9999"), "{errors}");
 }
@@ -182,7 +220,10 @@ fn os_needs_no_privilege() {
 fn an_interruption_leaves_nothing_behind() {
     let _alone = alone();
     for (signal, arguments) in [
-        (libc::SIGINT, &["bench", "os", "--only", "switches,reads"][..]),
+        (
+            libc::SIGINT,
+            &["bench", "os", "--only", "switches,reads"][..],
+        ),
         (libc::SIGKILL, &["bench", "os", "--only", "switches"]),
         (libc::SIGTERM, &["bench", "self", "--quick"]),
     ] {
@@ -212,7 +253,10 @@ fn an_interruption_leaves_nothing_behind() {
             assert_eq!(ended.code(), Some(130), "{signal}: {ended}");
         }
         wait_until_gone(&mark);
-        assert!(empty(dir.path()), "files were left behind after signal {signal}");
+        assert!(
+            empty(dir.path()),
+            "files were left behind after signal {signal}"
+        );
     }
 }
 
@@ -229,7 +273,16 @@ fn self_compares_debox_with_others() {
     let temporary = dir.path().join("tmp");
     std::fs::create_dir(&temporary).unwrap();
     let (status, out, errors) = run(Command::new(DEBOX)
-        .args(["bench", "self", "--quick", "--rounds", "2", "--only", "calls,peers", "--json"])
+        .args([
+            "bench",
+            "self",
+            "--quick",
+            "--rounds",
+            "2",
+            "--only",
+            "calls,peers",
+            "--json",
+        ])
         .arg("--markdown")
         .arg(&readme)
         .env("TMPDIR", &temporary));
@@ -238,7 +291,12 @@ fn self_compares_debox_with_others() {
     let document: Value = serde_json::from_str(&out).unwrap();
     let grid = &document["self_cost"]["calls"];
     let way = |id: &str| {
-        grid["ways"].as_array().unwrap().iter().position(|w| w["id"] == id).unwrap() as u64
+        grid["ways"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .position(|w| w["id"] == id)
+            .unwrap() as u64
     };
     let median = |id: &str, row: u64| {
         grid["cells"]
@@ -254,10 +312,21 @@ fn self_compares_debox_with_others() {
     // anything that does not: true of any machine.
     assert!(median("strace-c", 0) > 3.0 * median("bare", 0));
     assert!(median("strace-c", 0) > median("run", 0));
-    for id in ["again", "broker", "bracket", "other-wrap", "other-boundary", "run-wrap", "getrusage"] {
+    for id in [
+        "again",
+        "broker",
+        "bracket",
+        "other-wrap",
+        "other-boundary",
+        "run-wrap",
+        "getrusage",
+    ] {
         assert!(median(id, 0) > 0.0);
     }
     let text = std::fs::read_to_string(&readme).unwrap();
     assert!(text.starts_with("before\n") && text.ends_with("after\n"));
-    assert!(text.contains("| getpid |") && text.contains("strace -c"), "{text}");
+    assert!(
+        text.contains("| getpid |") && text.contains("strace -c"),
+        "{text}"
+    );
 }

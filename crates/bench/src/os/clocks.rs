@@ -86,9 +86,19 @@ fn by_clock<const CLOCK: libc::clockid_t>() -> u64 {
 }
 
 fn by_call<const CLOCK: libc::clockid_t>() -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a timespec to write to.
-    unsafe { call3(libc::SYS_clock_gettime, CLOCK as usize, &raw mut ts as usize, 0) };
+    unsafe {
+        call3(
+            libc::SYS_clock_gettime,
+            CLOCK as usize,
+            &raw mut ts as usize,
+            0,
+        )
+    };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
@@ -97,14 +107,20 @@ fn of_day(tv: libc::timeval) -> u64 {
 }
 
 fn get_time_of_day() -> u64 {
-    let mut tv = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut tv = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
     // SAFETY: a timeval to write to.
     unsafe { libc::gettimeofday(&mut tv, std::ptr::null_mut()) };
     of_day(tv)
 }
 
 fn get_time_of_day_call() -> u64 {
-    let mut tv = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut tv = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
     // SAFETY: as above.
     unsafe { call3(libc::SYS_gettimeofday, &raw mut tv as usize, 0, 0) };
     of_day(tv)
@@ -182,7 +198,10 @@ fn perf_open(kind: u32, config: u64) -> Result<OwnedFd, std::io::Error> {
 }
 
 fn resolution(clock: libc::clockid_t) -> Option<f64> {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a timespec to write to.
     (unsafe { libc::clock_getres(clock, &mut ts) } == 0)
         .then(|| ts.tv_sec as f64 * 1e9 + ts.tv_nsec as f64)
@@ -224,11 +243,17 @@ fn without_kernel(what: Vdso) -> Option<bool> {
             }
             let failed = match what {
                 Vdso::Clock(id) => {
-                    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                    let mut ts = libc::timespec {
+                        tv_sec: 0,
+                        tv_nsec: 0,
+                    };
                     libc::clock_gettime(id, &mut ts) != 0
                 }
                 Vdso::GetTimeOfDay => {
-                    let mut tv = libc::timeval { tv_sec: 0, tv_usec: 0 };
+                    let mut tv = libc::timeval {
+                        tv_sec: 0,
+                        tv_usec: 0,
+                    };
                     libc::gettimeofday(&mut tv, std::ptr::null_mut()) != 0
                 }
                 Vdso::Time => libc::time(std::ptr::null_mut()) < 1_000_000,
@@ -272,18 +297,51 @@ fn entries(ns_per_tick: f64) -> Vec<Entry> {
     }
     vec![
         entry("rdtsc", counter as Read, ns_per_tick, tick, true, None),
-        entry("lfence; rdtsc; lfence", counter_fenced, ns_per_tick, tick, true, None),
-        entry("rdtscp; lfence", clock::counter_ordered, ns_per_tick, tick, true, None),
+        entry(
+            "lfence; rdtsc; lfence",
+            counter_fenced,
+            ns_per_tick,
+            tick,
+            true,
+            None,
+        ),
+        entry(
+            "rdtscp; lfence",
+            clock::counter_ordered,
+            ns_per_tick,
+            tick,
+            true,
+            None,
+        ),
         vdso!("clock_gettime MONOTONIC", CLOCK_MONOTONIC, true),
         vdso!("clock_gettime MONOTONIC_RAW", CLOCK_MONOTONIC_RAW, true),
         vdso!("clock_gettime REALTIME", CLOCK_REALTIME, true),
         vdso!("clock_gettime BOOTTIME", CLOCK_BOOTTIME, true),
         vdso!("clock_gettime TAI", CLOCK_TAI, true),
-        vdso!("clock_gettime MONOTONIC_COARSE", CLOCK_MONOTONIC_COARSE, true),
+        vdso!(
+            "clock_gettime MONOTONIC_COARSE",
+            CLOCK_MONOTONIC_COARSE,
+            true
+        ),
         vdso!("clock_gettime REALTIME_COARSE", CLOCK_REALTIME_COARSE, true),
-        vdso!("clock_gettime PROCESS_CPUTIME_ID", CLOCK_PROCESS_CPUTIME_ID, false),
-        vdso!("clock_gettime THREAD_CPUTIME_ID", CLOCK_THREAD_CPUTIME_ID, false),
-        entry("gettimeofday", get_time_of_day, 1e3, Some(1e3), true, Some(Vdso::GetTimeOfDay)),
+        vdso!(
+            "clock_gettime PROCESS_CPUTIME_ID",
+            CLOCK_PROCESS_CPUTIME_ID,
+            false
+        ),
+        vdso!(
+            "clock_gettime THREAD_CPUTIME_ID",
+            CLOCK_THREAD_CPUTIME_ID,
+            false
+        ),
+        entry(
+            "gettimeofday",
+            get_time_of_day,
+            1e3,
+            Some(1e3),
+            true,
+            Some(Vdso::GetTimeOfDay),
+        ),
         entry("time", time_seconds, 1e9, Some(1e9), true, Some(Vdso::Time)),
         entry(
             "clock_gettime MONOTONIC, system call",
@@ -301,7 +359,14 @@ fn entries(ns_per_tick: f64) -> Vec<Entry> {
             true,
             None,
         ),
-        entry("gettimeofday, system call", get_time_of_day_call, 1e3, Some(1e3), true, None),
+        entry(
+            "gettimeofday, system call",
+            get_time_of_day_call,
+            1e3,
+            Some(1e3),
+            true,
+            None,
+        ),
         entry("times", times_ticks, 1e9 / hz, Some(1e9 / hz), true, None),
         entry("getrusage", rusage_micros, 1e3, Some(1e3), false, None),
         entry("clock", clock_micros, 1e3, Some(1e3), false, None),
@@ -376,8 +441,10 @@ fn across(read: Read, unit_ns: f64, cpus: (usize, usize), time: Duration, to: &m
         (seen, back, worst)
     };
     let sides = std::thread::scope(|scope| {
-        let threads =
-            [scope.spawn(|| side(0, cpus.0)), scope.spawn(|| side(1, cpus.1))];
+        let threads = [
+            scope.spawn(|| side(0, cpus.0)),
+            scope.spawn(|| side(1, cpus.1)),
+        ];
         std::thread::sleep(time);
         OVER.store(true, Ordering::Relaxed);
         threads.map(|t| t.join().expect("does not panic"))
@@ -426,9 +493,10 @@ pub fn survey(cpu: usize, other_cpu: Option<usize>, quick: bool) -> Result<Surve
         };
         sources.push(measure(&e, reached.into()));
     }
-    for (name, kind, config) in
-        [("perf event, task clock", 1, 1), ("perf event, cycles", 0, 0)]
-    {
+    for (name, kind, config) in [
+        ("perf event, task clock", 1, 1),
+        ("perf event, cycles", 0, 0),
+    ] {
         match perf_open(kind, config) {
             Ok(fd) => {
                 PERF_FD.store(fd.as_raw_fd() as u64, Ordering::Relaxed);
@@ -451,7 +519,12 @@ pub fn survey(cpu: usize, other_cpu: Option<usize>, quick: bool) -> Result<Surve
         }
     }
     let (choice, why) = pick(&sources, ns_per_tick);
-    Ok(Survey { sources, choice, why, counter_hz: Some(1e9 / ns_per_tick) })
+    Ok(Survey {
+        sources,
+        choice,
+        why,
+        counter_hz: Some(1e9 / ns_per_tick),
+    })
 }
 
 /// The cheapest source that is in order, fine enough, and never goes back.
@@ -474,9 +547,13 @@ fn pick(sources: &[Source], ns_per_tick: f64) -> (Choice, String) {
         } else if s.step_ns.is_none_or(|step| step > 200.0) {
             Some("steps of more than 200 ns".into())
         } else if kind == Kind::CounterOrdered && !clock::counter_invariant() {
-            Some("the processor does not promise a constant rate (constant_tsc, nonstop_tsc)".into())
+            Some(
+                "the processor does not promise a constant rate (constant_tsc, nonstop_tsc)".into(),
+            )
         } else if kind == Kind::CounterOrdered && kernel != "tsc" {
-            Some(format!("the kernel itself does not trust it: its clock source is {kernel}"))
+            Some(format!(
+                "the kernel itself does not trust it: its clock source is {kernel}"
+            ))
         } else {
             None
         };
@@ -485,9 +562,17 @@ fn pick(sources: &[Source], ns_per_tick: f64) -> (Choice, String) {
             None => good.push((kind, s)),
         }
     }
-    good.sort_by(|a, b| a.1.cost_ns.unwrap_or(f64::MAX).total_cmp(&b.1.cost_ns.unwrap_or(f64::MAX)));
+    good.sort_by(|a, b| {
+        a.1.cost_ns
+            .unwrap_or(f64::MAX)
+            .total_cmp(&b.1.cost_ns.unwrap_or(f64::MAX))
+    });
     let kind = good.first().map_or(Kind::Monotonic, |g| g.0);
-    let rate = if kind == Kind::CounterOrdered { ns_per_tick } else { 1.0 };
+    let rate = if kind == Kind::CounterOrdered {
+        ns_per_tick
+    } else {
+        1.0
+    };
     let choice = clock::choice(kind, rate);
     let mut why = match good.first() {
         Some((_, s)) => format!(
@@ -498,7 +583,9 @@ fn pick(sources: &[Source], ns_per_tick: f64) -> (Choice, String) {
             crate::titles::with_commas(s.readings as i64),
             crate::titles::with_commas(s.exchanges as i64)
         ),
-        None => "no source fulfils all conditions; CLOCK_MONOTONIC is at least never set back".into(),
+        None => {
+            "no source fulfils all conditions; CLOCK_MONOTONIC is at least never set back".into()
+        }
     };
     if let Some(plain) = find("rdtsc")
         && kind == Kind::CounterOrdered
@@ -559,7 +646,14 @@ mod tests {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap();
         let bogomips: f64 = info
             .lines()
-            .find_map(|l| l.strip_prefix("bogomips")?.split(':').nth(1)?.trim().parse().ok())
+            .find_map(|l| {
+                l.strip_prefix("bogomips")?
+                    .split(':')
+                    .nth(1)?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
             .unwrap();
         let ratio = s.counter_hz.unwrap() / (bogomips / 2.0 * 1e6);
         assert!((0.98..1.02).contains(&ratio), "{ratio}");
@@ -574,13 +668,20 @@ mod tests {
             let call = get("clock_gettime MONOTONIC, system call");
             assert!(call.cost_ns > vdso.cost_ns);
         }
-        assert!(s.sources.iter().all(|x| x.missing.is_some() || x.cost_ns.is_some()));
+        assert!(
+            s.sources
+                .iter()
+                .all(|x| x.missing.is_some() || x.cost_ns.is_some())
+        );
     }
 
     #[test]
     fn the_thread_clock_needs_the_kernel() {
         // Compared with what the kernel's vDSO is documented to have (vdso(7)):
         // no CPU time clocks.
-        assert_ne!(without_kernel(Vdso::Clock(libc::CLOCK_THREAD_CPUTIME_ID)), Some(true));
+        assert_ne!(
+            without_kernel(Vdso::Clock(libc::CLOCK_THREAD_CPUTIME_ID)),
+            Some(true)
+        );
     }
 }

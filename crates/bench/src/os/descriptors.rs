@@ -21,13 +21,19 @@ const SPARE: u64 = 100;
 pub fn limit_raise() -> u64 {
     // SAFETY: locals; the limit is this process's only.
     unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
             return 256;
         }
         let want = LEVELS[LEVELS.len() - 1] as u64 + SPARE;
         // With CAP_SYS_RESOURCE the hard limit, too.
-        let higher = libc::rlimit { rlim_cur: want, rlim_max: want.max(limit.rlim_max) };
+        let higher = libc::rlimit {
+            rlim_cur: want,
+            rlim_max: want.max(limit.rlim_max),
+        };
         if limit.rlim_max < want && libc::setrlimit(libc::RLIMIT_NOFILE, &higher) == 0 {
             return want;
         }
@@ -46,13 +52,19 @@ fn event(ready: bool) -> Result<OwnedFd, Error> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: owned at once.
     unsafe {
-        Ok(OwnedFd::from_raw_fd(check(libc::eventfd(u32::from(ready), flags), "eventfd")?))
+        Ok(OwnedFd::from_raw_fd(check(
+            libc::eventfd(u32::from(ready), flags),
+            "eventfd",
+        )?))
     }
 }
 
 /// Idle descriptors, each of its own object, as connections are.
 fn idle(n: usize) -> Result<Rc<Vec<OwnedFd>>, Error> {
-    (0..n).map(|_| event(false)).collect::<Result<Vec<_>, _>>().map(Rc::new)
+    (0..n)
+        .map(|_| event(false))
+        .collect::<Result<Vec<_>, _>>()
+        .map(Rc::new)
 }
 
 /// Times each of the n operations alone, since what undoes it is not to be timed.
@@ -93,51 +105,72 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
     let mut found = Vec::new();
     let keep = held.clone();
     // SAFETY (all): literal paths, plain numbers.
-    found.push(pieces(ctx, format!("descriptor/open/{level}"), move |clock| {
-        let _keep = &keep;
-        let mut fd = 0;
-        let path = c"/dev/null".as_ptr() as usize;
-        let took = clock.time(|| unsafe {
-            fd = call6(
-                libc::SYS_openat,
-                libc::AT_FDCWD as usize,
-                path,
-                libc::O_RDONLY as usize,
-                0,
-                0,
-                0,
-            );
-        });
-        close(made(fd, "open")?);
-        Ok(took)
-    }));
-    found.push(pieces(ctx, format!("descriptor/dup/{level}"), move |clock| {
-        let mut fd = 0;
-        let took = clock.time(|| unsafe { fd = call3(libc::SYS_dup, some, 0, 0) });
-        close(made(fd, "dup")?);
-        Ok(took)
-    }));
+    found.push(pieces(
+        ctx,
+        format!("descriptor/open/{level}"),
+        move |clock| {
+            let _keep = &keep;
+            let mut fd = 0;
+            let path = c"/dev/null".as_ptr() as usize;
+            let took = clock.time(|| unsafe {
+                fd = call6(
+                    libc::SYS_openat,
+                    libc::AT_FDCWD as usize,
+                    path,
+                    libc::O_RDONLY as usize,
+                    0,
+                    0,
+                    0,
+                );
+            });
+            close(made(fd, "open")?);
+            Ok(took)
+        },
+    ));
+    found.push(pieces(
+        ctx,
+        format!("descriptor/dup/{level}"),
+        move |clock| {
+            let mut fd = 0;
+            let took = clock.time(|| unsafe { fd = call3(libc::SYS_dup, some, 0, 0) });
+            close(made(fd, "dup")?);
+            Ok(took)
+        },
+    ));
     // A low number is given up and got back: the kernel remembers where that
     // was, so the next dup must look for a free number from there, past all
     // that are open.
-    found.push(pieces(ctx, format!("descriptor/dup-search/{level}"), move |clock| {
-        let mut fd = 0;
-        let low = LOW.with(|l| *l);
-        close(i64::from(low));
-        let again = made(unsafe { call3(libc::SYS_dup, some, 0, 0) }, "dup")?;
-        debug_assert_eq!(again, i64::from(low));
-        let took = clock.time(|| unsafe { fd = call3(libc::SYS_dup, some, 0, 0) });
-        close(made(fd, "dup")?);
-        Ok(took)
-    }));
-    found.push(pieces(ctx, format!("descriptor/socket/{level}"), move |clock| {
-        let mut fd = 0;
-        let took = clock.time(|| unsafe {
-            fd = call3(libc::SYS_socket, libc::AF_INET as usize, libc::SOCK_STREAM as usize, 0);
-        });
-        close(made(fd, "socket")?);
-        Ok(took)
-    }));
+    found.push(pieces(
+        ctx,
+        format!("descriptor/dup-search/{level}"),
+        move |clock| {
+            let mut fd = 0;
+            let low = LOW.with(|l| *l);
+            close(i64::from(low));
+            let again = made(unsafe { call3(libc::SYS_dup, some, 0, 0) }, "dup")?;
+            debug_assert_eq!(again, i64::from(low));
+            let took = clock.time(|| unsafe { fd = call3(libc::SYS_dup, some, 0, 0) });
+            close(made(fd, "dup")?);
+            Ok(took)
+        },
+    ));
+    found.push(pieces(
+        ctx,
+        format!("descriptor/socket/{level}"),
+        move |clock| {
+            let mut fd = 0;
+            let took = clock.time(|| unsafe {
+                fd = call3(
+                    libc::SYS_socket,
+                    libc::AF_INET as usize,
+                    libc::SOCK_STREAM as usize,
+                    0,
+                );
+            });
+            close(made(fd, "socket")?);
+            Ok(took)
+        },
+    ));
     found.push(accepting(ctx, level)?);
     Ok(found)
 }
@@ -153,15 +186,23 @@ thread_local! {
 /// accept() of a connection that is waiting, on loopback.
 fn accepting(ctx: &Ctx, level: usize) -> Result<Case, Error> {
     let id = format!("descriptor/accept/{level}");
-    let failed = |source| Error::System { what: "listening on loopback".into(), source };
+    let failed = |source| Error::System {
+        what: "listening on loopback".into(),
+        source,
+    };
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let fd = listener.as_raw_fd() as usize;
     Ok(pieces(ctx, id, move |clock| {
-        let client = std::net::TcpStream::connect(address)
-            .map_err(|source| Error::System { what: "connecting to loopback".into(), source })?;
+        let client = std::net::TcpStream::connect(address).map_err(|source| Error::System {
+            what: "connecting to loopback".into(),
+            source,
+        })?;
         // The client resets, so that no port stays in TIME_WAIT.
-        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
         // SAFETY: a struct linger of its size.
         unsafe {
             libc::setsockopt(
@@ -176,7 +217,17 @@ fn accepting(ctx: &Ctx, level: usize) -> Result<Case, Error> {
         let mut got = 0;
         let took = clock.time(|| {
             // SAFETY: no address wanted.
-            got = unsafe { call6(libc::SYS_accept4, fd, 0, 0, libc::SOCK_CLOEXEC as usize, 0, 0) };
+            got = unsafe {
+                call6(
+                    libc::SYS_accept4,
+                    fd,
+                    0,
+                    0,
+                    libc::SOCK_CLOEXEC as usize,
+                    0,
+                    0,
+                )
+            };
         });
         drop(client);
         close(made(got, "accept")?);
@@ -211,14 +262,25 @@ fn waiting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
     };
 
     // select: FD_SETSIZE bounds libc's type, not the call.
-    let highest = held.iter().map(|f| f.as_raw_fd()).chain([ready.as_raw_fd()]).max();
+    let highest = held
+        .iter()
+        .map(|f| f.as_raw_fd())
+        .chain([ready.as_raw_fd()])
+        .max();
     let count = highest.unwrap_or(0) as usize + 1;
     let mut wanted = vec![0u64; count.div_ceil(64)];
-    for fd in held.iter().map(|f| f.as_raw_fd() as usize).chain([ready.as_raw_fd() as usize]) {
+    for fd in held
+        .iter()
+        .map(|f| f.as_raw_fd() as usize)
+        .chain([ready.as_raw_fd() as usize])
+    {
         wanted[fd / 64] |= 1 << (fd % 64);
     }
     let mut set = wanted.clone();
-    let zero = Box::new(libc::timeval { tv_sec: 0, tv_usec: 0 });
+    let zero = Box::new(libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    });
     let keep = (held.clone(), ready.clone());
     found.push(repeated(
         format!("wait/select/{level}"),
@@ -245,7 +307,11 @@ fn waiting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
         .iter()
         .map(|f| f.as_raw_fd())
         .chain([ready.as_raw_fd()])
-        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+        .map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
         .collect();
     let keep = (held.clone(), ready.clone());
     found.push(repeated(
@@ -253,16 +319,33 @@ fn waiting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
         Box::new(move || {
             let _keep = &keep;
             // SAFETY: as many entries as said.
-            unsafe { call3(libc::SYS_poll, polled.as_mut_ptr() as usize, polled.len(), 0) }
+            unsafe {
+                call3(
+                    libc::SYS_poll,
+                    polled.as_mut_ptr() as usize,
+                    polled.len(),
+                    0,
+                )
+            }
         }),
     ));
 
     // SAFETY: owned at once.
     let epoll = unsafe {
-        OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC), "epoll_create")?)
+        OwnedFd::from_raw_fd(check(
+            libc::epoll_create1(libc::EPOLL_CLOEXEC),
+            "epoll_create",
+        )?)
     };
-    for fd in held.iter().map(|f| f.as_raw_fd()).chain([ready.as_raw_fd()]) {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+    for fd in held
+        .iter()
+        .map(|f| f.as_raw_fd())
+        .chain([ready.as_raw_fd()])
+    {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: fd as u64,
+        };
         // SAFETY: an event that lives through the call.
         let result =
             unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
@@ -305,14 +388,22 @@ pub fn groups(ctx: &Ctx) -> Vec<Make> {
         for (getting_too, make) in [(true, getting as fn(&Ctx, usize) -> _), (false, waiting)] {
             found.push(Box::new(move |ctx: &Ctx| {
                 if level as u64 + SPARE <= limit {
-                    return Ok(Group { cases: make(ctx, level)?, share });
+                    return Ok(Group {
+                        cases: make(ctx, level)?,
+                        share,
+                    });
                 }
                 let why = Error::Unavailable(format!(
                     "the limit of open descriptors is {limit} here (ulimit -Hn)"
                 ));
                 let ids: &[&str] = if getting_too {
-                    &["descriptor/open", "descriptor/dup", "descriptor/dup-search",
-                      "descriptor/socket", "descriptor/accept"]
+                    &[
+                        "descriptor/open",
+                        "descriptor/dup",
+                        "descriptor/dup-search",
+                        "descriptor/socket",
+                        "descriptor/accept",
+                    ]
                 } else {
                     &["wait/select", "wait/poll", "wait/epoll"]
                 };

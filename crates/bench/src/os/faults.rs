@@ -30,15 +30,26 @@ impl Region {
         } else {
             libc::PROT_READ
         };
-        let flags = if anonymous { flags | libc::MAP_ANONYMOUS } else { flags };
+        let flags = if anonymous {
+            flags | libc::MAP_ANONYMOUS
+        } else {
+            flags
+        };
         // SAFETY: a new mapping, unmapped in drop.
-        let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, fd, 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(os_error("mmap"));
         }
-        let at = if anonymous { (base as usize).next_multiple_of(HUGE) } else { base as usize };
-        let region = Self { at: at as *mut u8, base, mapped };
+        let at = if anonymous {
+            (base as usize).next_multiple_of(HUGE)
+        } else {
+            base as usize
+        };
+        let region = Self {
+            at: at as *mut u8,
+            base,
+            mapped,
+        };
         if advice != 0 {
             // SAFETY: our own mapping; advice changes no contents here.
             if unsafe { libc::madvise(at as *mut _, bytes, advice) } != 0 {
@@ -94,7 +105,12 @@ const APART: usize = 64;
 fn file_faults(ctx: &Ctx, fd: i32, most: u64) -> Case {
     let clock = ctx.clock;
     let map = move |n: u64| {
-        Region::new(n as usize * APART * PAGE, libc::MAP_SHARED, fd, libc::MADV_RANDOM)
+        Region::new(
+            n as usize * APART * PAGE,
+            libc::MAP_SHARED,
+            fd,
+            libc::MADV_RANDOM,
+        )
     };
     Case::new("fault/file-mapped", move |n| {
         let region = map(n)?;
@@ -165,7 +181,12 @@ fn huge_refused() -> Error {
 fn huge(ctx: &Ctx) -> Case {
     let clock = ctx.clock;
     let make = |n: u64| {
-        Region::new(n as usize * HUGE, libc::MAP_PRIVATE, -1, libc::MADV_HUGEPAGE)
+        Region::new(
+            n as usize * HUGE,
+            libc::MAP_PRIVATE,
+            -1,
+            libc::MADV_HUGEPAGE,
+        )
     };
     let per = HUGE / PAGE;
     Case::new("fault/huge", move |n| {
@@ -204,7 +225,9 @@ fn copy_on_write(ctx: &Ctx) -> Case {
         let region = Region::small(n)?;
         region.touch(0, n as usize, true);
         let mut took = 0.0;
-        held(&region, &mut |r| took = clock.time(|| r.touch(0, n as usize, true)))?;
+        held(&region, &mut |r| {
+            took = clock.time(|| r.touch(0, n as usize, true))
+        })?;
         Ok(took)
     })
     .most(PAGES)
@@ -241,12 +264,20 @@ fn populate(ctx: &Ctx) -> Case {
             if base == libc::MAP_FAILED {
                 failed = true;
             } else {
-                let r = Region { at: base.cast(), base, mapped: bytes };
+                let r = Region {
+                    at: base.cast(),
+                    base,
+                    mapped: bytes,
+                };
                 r.touch(0, n as usize, true);
                 region = Some(r);
             }
         });
-        if failed { Err(os_error("mmap(MAP_POPULATE)")) } else { Ok(took) }
+        if failed {
+            Err(os_error("mmap(MAP_POPULATE)"))
+        } else {
+            Ok(took)
+        }
     })
     .most(PAGES)
     .whole_batches()
@@ -261,9 +292,8 @@ fn madvise_populate(ctx: &Ctx) -> Case {
         let mut result = 0;
         let took = clock.time(|| {
             // SAFETY: our own region.
-            result = unsafe {
-                libc::madvise(region.at.cast(), n as usize * PAGE, MADV_POPULATE_WRITE)
-            };
+            result =
+                unsafe { libc::madvise(region.at.cast(), n as usize * PAGE, MADV_POPULATE_WRITE) };
             region.touch(0, n as usize, true);
         });
         if result != 0 {
@@ -288,7 +318,11 @@ unsafe impl Send for SendRegion<'_> {}
 /// at once.
 fn prefault(ctx: &Ctx, before: bool) -> Case {
     let clock = ctx.clock;
-    let id = if before { "fault/prefaulted-before" } else { "fault/prefaulted-beside" };
+    let id = if before {
+        "fault/prefaulted-before"
+    } else {
+        "fault/prefaulted-beside"
+    };
     let Some(other) = ctx.other_cpu else {
         return unavailable(
             id.into(),
@@ -320,7 +354,10 @@ fn prefault(ctx: &Ctx, before: bool) -> Case {
                 std::thread::yield_now();
             }
             took = clock.time(|| region.touch(0, n as usize, true));
-            helper.join().expect("the helper does not panic").map(|_| ())
+            helper
+                .join()
+                .expect("the helper does not panic")
+                .map(|_| ())
         })?;
         Ok(took)
     })
@@ -351,7 +388,12 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
             found.push(file_faults(ctx, fd, apart));
             for (id, advice, flags, write) in [
                 ("file-around", libc::MADV_NORMAL, libc::MAP_SHARED, false),
-                ("file-private-write", libc::MADV_RANDOM, libc::MAP_PRIVATE, true),
+                (
+                    "file-private-write",
+                    libc::MADV_RANDOM,
+                    libc::MAP_PRIVATE,
+                    true,
+                ),
             ] {
                 found.push(
                     touching(id, clock, write, most, move |n| {

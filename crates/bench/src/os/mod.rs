@@ -51,7 +51,12 @@ type Make = Box<dyn FnOnce(&Ctx) -> Result<Group, Error>>;
 /// The groups of a suite, each made when its time comes.
 pub fn groups(suite: Suite, ctx: &Ctx) -> Vec<Make> {
     let one = |make: fn(&Ctx) -> Result<Vec<Case>, Error>| -> Vec<Make> {
-        vec![Box::new(move |ctx: &Ctx| Ok(Group { cases: make(ctx)?, share: 1.0 }))]
+        vec![Box::new(move |ctx: &Ctx| {
+            Ok(Group {
+                cases: make(ctx)?,
+                share: 1.0,
+            })
+        })]
     };
     match suite {
         Suite::Clocks => Vec::new(),

@@ -19,8 +19,9 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
-pub const WAYS: [&str; 8] =
-    ["read", "pread", "readv", "fread", "mmap", "direct", "io_uring", "sendfile"];
+pub const WAYS: [&str; 8] = [
+    "read", "pread", "readv", "fread", "mmap", "direct", "io_uring", "sendfile",
+];
 
 pub const SIZES: [usize; 18] = [
     8,
@@ -57,10 +58,34 @@ unsafe extern "C" {
 /// pass of 8-byte requests ends.
 fn pass_bytes(ctx: &Ctx, size: usize, cold: bool) -> u64 {
     let bytes: u64 = match (ctx.quick, cold) {
-        (true, false) => if size < 512 { 32 << 10 } else { 1 << 20 },
-        (true, true) => if size < 512 { 64 << 10 } else { 1 << 20 },
-        (false, false) => if size < 512 { 256 << 10 } else { 8 << 20 },
-        (false, true) => if size < 512 { 2 << 20 } else { 16 << 20 },
+        (true, false) => {
+            if size < 512 {
+                32 << 10
+            } else {
+                1 << 20
+            }
+        }
+        (true, true) => {
+            if size < 512 {
+                64 << 10
+            } else {
+                1 << 20
+            }
+        }
+        (false, false) => {
+            if size < 512 {
+                256 << 10
+            } else {
+                8 << 20
+            }
+        }
+        (false, true) => {
+            if size < 512 {
+                2 << 20
+            } else {
+                16 << 20
+            }
+        }
     };
     bytes.max(size as u64).min(ctx.file_bytes) / size as u64 * size as u64
 }
@@ -150,7 +175,10 @@ fn resident_mincore(fd: i32, bytes: u64) -> Result<u64, Error> {
 /// Whether the byte at `offset` can be read without waiting for storage.
 fn at_once(fd: i32, offset: u64) -> Result<bool, i64> {
     let mut byte = 0u8;
-    let iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let iov = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
     // SAFETY: one vector of one byte.
     let got = unsafe {
         call6(
@@ -173,7 +201,11 @@ fn at_once(fd: i32, offset: u64) -> Result<bool, i64> {
 /// Bytes that storage has delivered to this process so far.
 fn storage_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
-    text.lines().find_map(|l| l.strip_prefix("read_bytes: "))?.trim().parse().ok()
+    text.lines()
+        .find_map(|l| l.strip_prefix("read_bytes: "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Drops the file's pages and makes sure of it.
@@ -221,8 +253,7 @@ pub fn warm(fd: i32, bytes: u64) -> Result<(), Error> {
     let mut at = 0;
     while at < bytes {
         // SAFETY: the buffer has that room.
-        let got =
-            unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), at as i64) };
+        let got = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), at as i64) };
         if got <= 0 {
             return Err(os_error("reading the file for the page cache"));
         }
@@ -387,9 +418,7 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
             Box::new(move |n| unsafe {
                 let _keep = (&fd, &buffer, &sink);
                 call3(libc::SYS_lseek, raw as usize, 0, libc::SEEK_SET as usize);
-                (0..n).all(|_| {
-                    call6(libc::SYS_sendfile, out, raw as usize, 0, size, 0, 0) == want
-                })
+                (0..n).all(|_| call6(libc::SYS_sendfile, out, raw as usize, 0, size, 0, 0) == want)
             })
         }
     })
@@ -407,7 +436,9 @@ fn case(
     if way == "direct" && size % DIRECT_ALIGN != 0 {
         return unavailable(
             id,
-            &Error::Unavailable(format!("O_DIRECT reads whole blocks of {DIRECT_ALIGN} bytes")),
+            &Error::Unavailable(format!(
+                "O_DIRECT reads whole blocks of {DIRECT_ALIGN} bytes"
+            )),
         );
     }
     let bytes = pass_bytes(ctx, size, cold.is_some());
@@ -478,7 +509,10 @@ pub fn groups(ctx: &Ctx) -> Vec<Make> {
                             case(ctx, file, way, size, cold)
                         }
                         None => unavailable(
-                            format!("read/{}/{way}/{size}", if is_cold { "cold" } else { "warm" }),
+                            format!(
+                                "read/{}/{way}/{size}",
+                                if is_cold { "cold" } else { "warm" }
+                            ),
                             &Error::Unavailable("no file could be made; see the notes".into()),
                         ),
                     })

@@ -129,13 +129,21 @@ impl Ring {
         let mut params = Params::default();
         // SAFETY: `params` is the struct the kernel fills.
         let fd = unsafe {
-            call3(libc::SYS_io_uring_setup, entries as usize, &raw mut params as usize, 0)
+            call3(
+                libc::SYS_io_uring_setup,
+                entries as usize,
+                &raw mut params as usize,
+                0,
+            )
         };
         if fd < 0 {
             let why = io::Error::from_raw_os_error(-fd as i32);
             let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
             let hint = match sysctl.as_deref().map(str::trim) {
-                Ok("0") => " though kernel.io_uring_disabled is 0 (a seccomp filter, as containers have?)".into(),
+                Ok("0") => {
+                    " though kernel.io_uring_disabled is 0 (a seccomp filter, as containers have?)"
+                        .into()
+                }
                 Ok(v) => format!(" (kernel.io_uring_disabled is {v})"),
                 Err(_) => String::new(),
             };
@@ -152,7 +160,11 @@ impl Ring {
         let cq = params.cq_off.cqes as usize + params.cq_entries as usize * size_of::<Cqe>();
         Ok(Self {
             rings: Mapping::new(&fd, sq.max(cq), OFFSET_SQ)?,
-            sqes: Mapping::new(&fd, params.sq_entries as usize * size_of::<Sqe>(), OFFSET_SQES)?,
+            sqes: Mapping::new(
+                &fd,
+                params.sq_entries as usize * size_of::<Sqe>(),
+                OFFSET_SQES,
+            )?,
             fd,
             params,
         })
@@ -170,9 +182,11 @@ impl Ring {
         let at = tail & (self.params.sq_entries - 1);
         // SAFETY: `at` is below sq_entries, for both arrays.
         unsafe { *self.sqes.at.cast::<Sqe>().add(at as usize) = sqe };
-        self.word(self.params.sq_off.array + 4 * at).store(at, Ordering::Relaxed);
+        self.word(self.params.sq_off.array + 4 * at)
+            .store(at, Ordering::Relaxed);
         // Pairs with the kernel's acquire of the tail in io_uring_enter.
-        self.word(self.params.sq_off.tail).store(tail.wrapping_add(1), Ordering::Release);
+        self.word(self.params.sq_off.tail)
+            .store(tail.wrapping_add(1), Ordering::Release);
     }
 
     /// Submits `n` and waits for them; the last result, or the first failure.
@@ -219,7 +233,8 @@ impl Ring {
             }
             last = cqe.res;
         }
-        self.word(self.params.cq_off.head).store(tail, Ordering::Release);
+        self.word(self.params.cq_off.head)
+            .store(tail, Ordering::Release);
         Ok(last)
     }
 
@@ -227,7 +242,10 @@ impl Ring {
     #[inline(always)]
     pub fn nops(&mut self, n: u32) -> Result<(), Error> {
         for _ in 0..n {
-            self.put(Sqe { opcode: OP_NOP, ..Sqe::default() });
+            self.put(Sqe {
+                opcode: OP_NOP,
+                ..Sqe::default()
+            });
         }
         self.enter(n).map(|_| ())
     }
@@ -237,7 +255,13 @@ impl Ring {
     /// # Safety
     /// `to` must have room for `len` bytes; the call waits until they are there.
     #[inline(always)]
-    pub unsafe fn read(&mut self, fd: i32, to: *mut u8, len: u32, offset: u64) -> Result<i32, Error> {
+    pub unsafe fn read(
+        &mut self,
+        fd: i32,
+        to: *mut u8,
+        len: u32,
+        offset: u64,
+    ) -> Result<i32, Error> {
         self.put(Sqe {
             opcode: OP_READ,
             fd,
@@ -265,7 +289,10 @@ mod tests {
     #[test]
     fn a_read_reads_what_read_reads() {
         let Ok(mut ring) = Ring::open(8) else {
-            eprintln!("io_uring is not available here: {}", Ring::open(8).err().unwrap());
+            eprintln!(
+                "io_uring is not available here: {}",
+                Ring::open(8).err().unwrap()
+            );
             return;
         };
         let path = std::env::current_exe().unwrap();

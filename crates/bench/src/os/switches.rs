@@ -65,7 +65,12 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
 
 fn event() -> Result<OwnedFd, Error> {
     // SAFETY: owned at once.
-    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::eventfd(0, libc::EFD_CLOEXEC), "eventfd")?)) }
+    unsafe {
+        Ok(OwnedFd::from_raw_fd(check(
+            libc::eventfd(0, libc::EFD_CLOEXEC),
+            "eventfd",
+        )?))
+    }
 }
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
@@ -73,7 +78,10 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
     // SAFETY: room for two; owned at once.
     unsafe {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-        check(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()), "socketpair")?;
+        check(
+            libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()),
+            "socketpair",
+        )?;
         Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
     }
 }
@@ -122,7 +130,10 @@ struct Channel {
 }
 
 fn clone_fd(fd: &OwnedFd) -> Result<OwnedFd, Error> {
-    fd.try_clone().map_err(|source| Error::System { what: "dup".into(), source })
+    fd.try_clone().map_err(|source| Error::System {
+        what: "dup".into(),
+        source,
+    })
 }
 
 #[derive(Clone, Copy)]
@@ -146,15 +157,27 @@ impl Means {
             Self::Pipe => {
                 let (r, w) = pipe()?;
                 let (r2, w2) = pipe()?;
-                Channel { to: (w, r), back: (w2, r2), size: 1 }
+                Channel {
+                    to: (w, r),
+                    back: (w2, r2),
+                    size: 1,
+                }
             }
             Self::Event => {
                 let (a, b) = (event()?, event()?);
-                Channel { to: (clone_fd(&a)?, a), back: (clone_fd(&b)?, b), size: 8 }
+                Channel {
+                    to: (clone_fd(&a)?, a),
+                    back: (clone_fd(&b)?, b),
+                    size: 8,
+                }
             }
             Self::Socket => {
                 let (a, b) = socket_pair()?;
-                Channel { to: (clone_fd(&a)?, clone_fd(&b)?), back: (b, a), size: 1 }
+                Channel {
+                    to: (clone_fd(&a)?, clone_fd(&b)?),
+                    back: (b, a),
+                    size: 1,
+                }
             }
         })
     }
@@ -167,20 +190,28 @@ fn by_descriptor(ctx: &Ctx, means: Means, cpu: usize, place: &str) -> Result<Cas
     let size = c.size;
     // SAFETY: the child reads and writes descriptors.
     let partner = unsafe { Partner::fork(cpu, || while answer(tr, bw, size) {})? };
-    Ok(trips(format!("switch/{}/{place}", means.name()), ctx.clock, move || {
-        let _keep = (&c, &partner);
-        exchange(tw, br, size)
-    }))
+    Ok(trips(
+        format!("switch/{}/{place}", means.name()),
+        ctx.clock,
+        move || {
+            let _keep = (&c, &partner);
+            exchange(tw, br, size)
+        },
+    ))
 }
 
 /// The same descriptors, one thread that never waits.
 fn by_descriptor_calls(ctx: &Ctx, means: Means) -> Result<Case, Error> {
     let c = means.channel()?;
     let (w, r, size) = (c.to.0.as_raw_fd(), c.to.1.as_raw_fd(), c.size);
-    Ok(trips(format!("switch-calls/{}", means.name()), ctx.clock, move || {
-        let _keep = &c;
-        exchange(w, r, size)
-    }))
+    Ok(trips(
+        format!("switch-calls/{}", means.name()),
+        ctx.clock,
+        move || {
+            let _keep = &c;
+            exchange(w, r, size)
+        },
+    ))
 }
 
 /// A thread that answers through a pipe: no other address space is switched to.
@@ -194,10 +225,14 @@ fn by_thread_pipe(ctx: &Ctx, cpu: usize, place: &str) -> Result<Case, Error> {
             while answer(r.as_raw_fd(), w2.as_raw_fd(), 1) {}
         }
     });
-    Ok(trips(format!("switch/pipe-threads/{place}"), ctx.clock, move || {
-        let _keep = (&w, &r2);
-        exchange(to, back, 1)
-    }))
+    Ok(trips(
+        format!("switch/pipe-threads/{place}"),
+        ctx.clock,
+        move || {
+            let _keep = (&w, &r2);
+            exchange(to, back, 1)
+        },
+    ))
 }
 
 /// One page that is shared with a forked partner.
@@ -216,7 +251,11 @@ impl Shared {
                 0,
             )
         };
-        if at == libc::MAP_FAILED { Err(os_error("mmap")) } else { Ok(Self(at)) }
+        if at == libc::MAP_FAILED {
+            Err(os_error("mmap"))
+        } else {
+            Ok(Self(at))
+        }
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -236,7 +275,17 @@ impl Drop for Shared {
 fn futex_wait(word: &AtomicU32, value: u32) {
     let at = word.as_ptr() as usize;
     // SAFETY: the word lives; no time limit.
-    unsafe { call6(libc::SYS_futex, at, libc::FUTEX_WAIT as usize, value as usize, 0, 0, 0) };
+    unsafe {
+        call6(
+            libc::SYS_futex,
+            at,
+            libc::FUTEX_WAIT as usize,
+            value as usize,
+            0,
+            0,
+            0,
+        )
+    };
 }
 
 #[inline(always)]
@@ -270,11 +319,15 @@ fn by_futex(ctx: &Ctx, cpu: usize, place: &str) -> Result<Case, Error> {
             }
         })?
     };
-    Ok(trips(format!("switch/futex/{place}"), ctx.clock, move || {
-        let _keep = &partner;
-        futex_hand_over(shared.word(), 1);
-        true
-    }))
+    Ok(trips(
+        format!("switch/futex/{place}"),
+        ctx.clock,
+        move || {
+            let _keep = &partner;
+            futex_hand_over(shared.word(), 1);
+            true
+        },
+    ))
 }
 
 fn by_futex_calls(ctx: &Ctx) -> Result<Case, Error> {
@@ -359,11 +412,15 @@ fn by_condition(ctx: &Ctx, cpu: usize, place: &str) -> Result<Case, Error> {
         }
     });
     let user = ConditionUser(condition);
-    Ok(trips(format!("switch/condvar/{place}"), ctx.clock, move || {
-        let user = &user;
-        user.0.hand_over(1);
-        true
-    }))
+    Ok(trips(
+        format!("switch/condvar/{place}"),
+        ctx.clock,
+        move || {
+            let user = &user;
+            user.0.hand_over(1);
+            true
+        },
+    ))
 }
 
 /// A lock and a signal that nobody waits for, and the two futex calls that a
@@ -421,11 +478,19 @@ enum Notice {
 
 impl Notice {
     fn signal(self) -> i32 {
-        if self == Self::Handler { libc::SIGUSR1 } else { libc::SIGUSR2 }
+        if self == Self::Handler {
+            libc::SIGUSR1
+        } else {
+            libc::SIGUSR2
+        }
     }
 
     fn name(self) -> &'static str {
-        if self == Self::Handler { "signal" } else { "signal-wait" }
+        if self == Self::Handler {
+            "signal"
+        } else {
+            "signal-wait"
+        }
     }
 
     #[inline(always)]
@@ -467,7 +532,14 @@ impl Notice {
 fn send(pid: i32, tid: i32, signal: i32) -> bool {
     // kill() to one thread, so that no other one of this process takes it.
     // SAFETY: no pointers.
-    unsafe { call3(libc::SYS_tgkill, pid as usize, tid as usize, signal as usize) == 0 }
+    unsafe {
+        call3(
+            libc::SYS_tgkill,
+            pid as usize,
+            tid as usize,
+            signal as usize,
+        ) == 0
+    }
 }
 
 /// Both signals blocked in this thread but while it waits; the handler installed.
@@ -476,7 +548,10 @@ fn signals_prepare() -> Result<(), Error> {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
-        check(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), "sigaction")?;
+        check(
+            libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()),
+            "sigaction",
+        )?;
         let set = set_of(&[libc::SIGUSR1, libc::SIGUSR2]);
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
     }
@@ -498,30 +573,50 @@ fn by_signal(ctx: &Ctx, notice: Notice, cpu: usize, place: &str) -> Result<Case,
             while notice.wait(&open, &wanted) && send(pid, tid, notice.signal()) {}
         })?
     };
-    Ok(trips(format!("switch/{}/{place}", notice.name()), ctx.clock, move || {
-        // The whole partner, not a copy of its number: it ends when dropped.
-        let partner = &partner;
-        send(partner.pid, partner.pid, notice.signal()) && notice.wait(&open, &wanted)
-    }))
+    Ok(trips(
+        format!("switch/{}/{place}", notice.name()),
+        ctx.clock,
+        move || {
+            // The whole partner, not a copy of its number: it ends when dropped.
+            let partner = &partner;
+            send(partner.pid, partner.pid, notice.signal()) && notice.wait(&open, &wanted)
+        },
+    ))
 }
 
 fn by_signal_calls(ctx: &Ctx, notice: Notice) -> Result<Case, Error> {
     signals_prepare()?;
     let (pid, tid) = (std::process::id() as i32, thread_id());
     let (open, wanted) = (set_of(&[]), set_of(&[notice.signal()]));
-    Ok(trips(format!("switch-calls/{}", notice.name()), ctx.clock, move || {
-        // Blocked, so it is pending when the wait begins, which returns at once.
-        send(pid, tid, notice.signal()) && notice.wait(&open, &wanted)
-    }))
+    Ok(trips(
+        format!("switch-calls/{}", notice.name()),
+        ctx.clock,
+        move || {
+            // Blocked, so it is pending when the wait begins, which returns at once.
+            send(pid, tid, notice.signal()) && notice.wait(&open, &wanted)
+        },
+    ))
 }
 
 /// In the order of the table.
-pub const MEANS: [&str; 8] =
-    ["signal", "signal-wait", "pipe", "pipe-threads", "socket", "eventfd", "futex", "condvar"];
+pub const MEANS: [&str; 8] = [
+    "signal",
+    "signal-wait",
+    "pipe",
+    "pipe-threads",
+    "socket",
+    "eventfd",
+    "futex",
+    "condvar",
+];
 
 /// Which calls-only case belongs to a means.
 pub fn calls_of(means: &str) -> &str {
-    if means == "pipe-threads" { "pipe" } else { means }
+    if means == "pipe-threads" {
+        "pipe"
+    } else {
+        means
+    }
 }
 
 pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {

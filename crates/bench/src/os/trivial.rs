@@ -53,14 +53,16 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
         calls(ctx, "function", || std::hint::black_box(nothing()), 0).whole_batches(),
     ];
     let clock = ctx.clock;
-    found.push(Case::new("trivial/vdso", move |n| {
-        Ok(clock.time(|| {
-            for _ in 0..n {
-                std::hint::black_box(crate::clock::gettime_ns(libc::CLOCK_MONOTONIC));
-            }
-        }))
-    })
-    .whole_batches());
+    found.push(
+        Case::new("trivial/vdso", move |n| {
+            Ok(clock.time(|| {
+                for _ in 0..n {
+                    std::hint::black_box(crate::clock::gettime_ns(libc::CLOCK_MONOTONIC));
+                }
+            }))
+        })
+        .whole_batches(),
+    );
     // SAFETY (all of these): the calls read nothing of ours or write to the
     // buffers given, which live as long as the closures.
     for (id, nr) in [
@@ -100,7 +102,14 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
         "clock_gettime",
         move || {
             let _keep = &ts;
-            unsafe { call3(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC as usize, to, 0) }
+            unsafe {
+                call3(
+                    libc::SYS_clock_gettime,
+                    libc::CLOCK_MONOTONIC as usize,
+                    to,
+                    0,
+                )
+            }
         },
         0,
     ));
@@ -134,7 +143,12 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
         ctx,
         "write-null",
         move || unsafe {
-            call3(libc::SYS_write, null.as_raw_fd() as usize, &raw const BYTE as usize, 1)
+            call3(
+                libc::SYS_write,
+                null.as_raw_fd() as usize,
+                &raw const BYTE as usize,
+                1,
+            )
         },
         0,
     ));

@@ -95,14 +95,21 @@ pub fn main(order: &str) -> Result<i32, Error> {
             Some(session)
         }
         (None, Bracket::Debox) => {
-            return Err(Error::Usage("brackets of DeBox need a broker's socket".into()));
+            return Err(Error::Usage(
+                "brackets of DeBox need a broker's socket".into(),
+            ));
         }
         (None, _) => None,
     };
     let answer = match &order.task {
-        Task::Calls { repetitions, batch_us } => {
-            calls(order.bracket, *repetitions, Duration::from_micros(*batch_us))?
-        }
+        Task::Calls {
+            repetitions,
+            batch_us,
+        } => calls(
+            order.bracket,
+            *repetitions,
+            Duration::from_micros(*batch_us),
+        )?,
         Task::Command(words) => command(words)?,
         Task::Storm(n) => storm(*n)?,
         Task::Server { connections } => super::server::serve(*connections)?,
@@ -111,8 +118,10 @@ pub fn main(order: &str) -> Result<i32, Error> {
         session.close();
     }
     let text = serde_json::to_string(&answer).expect("plain data");
-    std::fs::write(&order.out, text)
-        .map_err(|e| Error::File { path: order.out.clone(), what: e.to_string() })?;
+    std::fs::write(&order.out, text).map_err(|e| Error::File {
+        path: order.out.clone(),
+        what: e.to_string(),
+    })?;
     Ok(0)
 }
 
@@ -182,7 +191,10 @@ impl Drop for Echo {
 fn block() -> Result<OwnedFd, Error> {
     // SAFETY: owned at once; written from a local buffer.
     unsafe {
-        let fd = check(libc::memfd_create(c"debox-bench".as_ptr(), libc::MFD_CLOEXEC), "memfd")?;
+        let fd = check(
+            libc::memfd_create(c"debox-bench".as_ptr(), libc::MFD_CLOEXEC),
+            "memfd",
+        )?;
         let fd = OwnedFd::from_raw_fd(fd);
         let bytes = [7u8; 4096];
         if libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), 4096) != 4096 {
@@ -203,16 +215,33 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
         Bracket::Getrusage => 3,
     };
     let call = |name: &str| match name {
-        "getpid" => RawCall { what: 0, fd: 0, fd_out: 0, size: 0 },
-        "gettimeofday" => RawCall { what: 1, fd: 0, fd_out: 0, size: 0 },
-        "sleep" => {
-            RawCall { what: 3, fd: echo.from.as_raw_fd(), fd_out: echo.to.as_raw_fd(), size: 1 }
-        }
+        "getpid" => RawCall {
+            what: 0,
+            fd: 0,
+            fd_out: 0,
+            size: 0,
+        },
+        "gettimeofday" => RawCall {
+            what: 1,
+            fd: 0,
+            fd_out: 0,
+            size: 0,
+        },
+        "sleep" => RawCall {
+            what: 3,
+            fd: echo.from.as_raw_fd(),
+            fd_out: echo.to.as_raw_fd(),
+            size: 1,
+        },
         name => RawCall {
             what: 2,
             fd: file.as_raw_fd(),
             fd_out: 0,
-            size: name.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(4096),
+            size: name
+                .rsplit('-')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(4096),
         },
     };
     let timed = |raw: &RawCall, n: i64| -> Result<f64, Error> {
@@ -220,7 +249,11 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
         // SAFETY: descriptors that are open, a size within the C side's buffer.
         let failed = unsafe { debox_bench_calls(raw, how, n) };
         let took = gettime_ns(libc::CLOCK_MONOTONIC) - from;
-        if failed > 0 { Err(os_error("a measured call failed")) } else { Ok(took as f64) }
+        if failed > 0 {
+            Err(os_error("a measured call failed"))
+        } else {
+            Ok(took as f64)
+        }
     };
     let mut sizes = Vec::new();
     for (name, _) in CALLS {
@@ -247,15 +280,19 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
 }
 
 fn command(words: &[String]) -> Result<Answer, Error> {
-    let (program, rest) =
-        words.split_first().ok_or_else(|| Error::Usage("no command to time".into()))?;
+    let (program, rest) = words
+        .split_first()
+        .ok_or_else(|| Error::Usage("no command to time".into()))?;
     let begin = Instant::now();
     let status = std::process::Command::new(program)
         .args(rest)
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .status()
-        .map_err(|source| Error::System { what: format!("running {program}"), source })?;
+        .map_err(|source| Error::System {
+            what: format!("running {program}"),
+            source,
+        })?;
     let took = begin.elapsed().as_nanos() as f64;
     if !status.success() {
         return Err(Error::Unavailable(format!("{program} ended with {status}")));
@@ -268,10 +305,16 @@ fn storm(n: u64) -> Result<Answer, Error> {
     for _ in 0..n {
         let status = std::process::Command::new("/bin/true")
             .status()
-            .map_err(|source| Error::System { what: "running /bin/true".into(), source })?;
+            .map_err(|source| Error::System {
+                what: "running /bin/true".into(),
+                source,
+            })?;
         if !status.success() {
             return Err(Error::Unavailable(format!("/bin/true ended with {status}")));
         }
     }
-    Ok(Answer::from([("elapsed".to_owned(), vec![begin.elapsed().as_nanos() as f64])]))
+    Ok(Answer::from([(
+        "elapsed".to_owned(),
+        vec![begin.elapsed().as_nanos() as f64],
+    )]))
 }

@@ -109,11 +109,18 @@ impl Grid {
 
     pub fn add(&mut self, way: usize, values: &[(String, f64)]) {
         for (id, value) in values {
-            let Some(row) = self.rows.iter().position(|r| r.id == *id) else { continue };
+            let Some(row) = self.rows.iter().position(|r| r.id == *id) else {
+                continue;
+            };
             match self.cells.iter_mut().find(|c| c.row == row && c.way == way) {
                 Some(cell) => cell.values.push(*value),
                 None => {
-                    self.cells.push(Cell { row, way, values: vec![*value], ..Cell::default() });
+                    self.cells.push(Cell {
+                        row,
+                        way,
+                        values: vec![*value],
+                        ..Cell::default()
+                    });
                 }
             }
         }
@@ -139,8 +146,9 @@ impl Grid {
 
     /// Works out every cell from its values.
     pub fn judge(&mut self) {
-        let base: Vec<Option<Vec<f64>>> =
-            (0..self.rows.len()).map(|r| self.cell(r, 0).map(|c| c.values.clone())).collect();
+        let base: Vec<Option<Vec<f64>>> = (0..self.rows.len())
+            .map(|r| self.cell(r, 0).map(|c| c.values.clone()))
+            .collect();
         let differences = |cell: &Cell| -> Vec<f64> {
             base[cell.row]
                 .iter()
@@ -149,7 +157,8 @@ impl Grid {
         };
         let null: Vec<(f64, f64)> = (0..self.rows.len())
             .map(|r| {
-                self.cell(r, 1).map_or((f64::NAN, f64::NAN), |c| median_interval(&differences(c)))
+                self.cell(r, 1)
+                    .map_or((f64::NAN, f64::NAN), |c| median_interval(&differences(c)))
             })
             .collect();
         let mut cells = std::mem::take(&mut self.cells);
@@ -187,11 +196,18 @@ mod tests {
     use super::*;
 
     fn way(id: &'static str) -> Way {
-        Way { id, title: id, ..Way::default() }
+        Way {
+            id,
+            title: id,
+            ..Way::default()
+        }
     }
 
     fn grid(base: &[f64], again: &[f64], other: &[f64]) -> Grid {
-        let rows = vec![RowHead { id: "r".into(), title: "r".into() }];
+        let rows = vec![RowHead {
+            id: "r".into(),
+            title: "r".into(),
+        }];
         let mut g = Grid::new("g", "G", rows, &[way("bare"), way("again"), way("other")]);
         for (w, values) in [base, again, other].iter().enumerate() {
             for v in *values {
@@ -219,7 +235,10 @@ mod tests {
         let again = [102.0, 100.0, 101.0, 99.0, 101.0, 103.0, 100.0, 101.0];
         let near = [101.0, 103.0, 102.0, 101.0, 102.0, 102.0, 103.0, 100.0];
         let far: Vec<f64> = base.iter().map(|b| b + 30.0).collect();
-        assert_eq!(grid(&base, &again, &near).cells[2].distinguishable, Some(false));
+        assert_eq!(
+            grid(&base, &again, &near).cells[2].distinguishable,
+            Some(false)
+        );
         let g = grid(&base, &again, &far);
         assert_eq!(g.cells[2].distinguishable, Some(true));
         assert_eq!(g.cells[2].added, 30.0);

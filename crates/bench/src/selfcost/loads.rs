@@ -31,21 +31,35 @@ const SOURCES: [(&str, &str); 10] = [
     ("clock.c", include_str!("../../../../libdebox/clock.c")),
     ("record.c", include_str!("../../../../libdebox/record.c")),
     ("compat.c", include_str!("../../../../libdebox/compat.c")),
-    ("internal.h", include_str!("../../../../libdebox/internal.h")),
+    (
+        "internal.h",
+        include_str!("../../../../libdebox/internal.h"),
+    ),
     ("sys.h", include_str!("../../../../libdebox/sys.h")),
     ("debox.h", include_str!("../../../../include/debox.h")),
-    ("debox_compat.h", include_str!("../../../../include/debox_compat.h")),
-    ("debox/abi.h", include_str!("../../../../include/debox/abi.h")),
+    (
+        "debox_compat.h",
+        include_str!("../../../../include/debox_compat.h"),
+    ),
+    (
+        "debox/abi.h",
+        include_str!("../../../../include/debox/abi.h"),
+    ),
 ];
 const PROTOCOL: &str = include_str!("../../../../include/debox/protocol.h");
 
 fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
-    move |source| Error::System { what: what.into(), source }
+    move |source| Error::System {
+        what: what.into(),
+        source,
+    }
 }
 
 fn installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|d| d.join(program).is_file())
+        std::env::split_paths(&path)
+            .chain(["/usr/sbin".into()])
+            .any(|d| d.join(program).is_file())
     })
 }
 
@@ -97,14 +111,17 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
     let mut lacking = |what: &str, program: &str, package: &str| {
         let there = installed(program);
         if !there {
-            notes.push(format!("{what} is left out: {program} is not installed (Debian: {package})"));
+            notes.push(format!(
+                "{what} is left out: {program} is not installed (Debian: {package})"
+            ));
         }
         there
     };
     if lacking("tar-gz", "tar", "tar") && lacking("tar-gz", "gzip", "gzip") {
-        for (id, title, bytes) in
-            [("tar-1", "tar-gz of 1 MB", 1_000_000), ("tar-10", "tar-gz of 10 MB", 10_000_000)]
-        {
+        for (id, title, bytes) in [
+            ("tar-1", "tar-gz of 1 MB", 1_000_000),
+            ("tar-10", "tar-gz of 10 MB", 10_000_000),
+        ] {
             let dir = at(id);
             tree(&dir, bytes)?;
             let to = at("archive.tar.gz");
@@ -143,12 +160,20 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
         run: Box::new(|bench, way| elapsed(&bench.run(way, &Task::Storm(200))?)),
     });
     if lacking("nginx", "nginx", "nginx-light") && lacking("nginx", "wrk", "wrk") {
-        found.push(Load { id: "nginx", title: "nginx, one request of wrk", run: Box::new(nginx) });
+        found.push(Load {
+            id: "nginx",
+            title: "nginx, one request of wrk",
+            run: Box::new(nginx),
+        });
     }
     if lacking("redis", "redis-server", "redis-server")
         && lacking("redis", "redis-benchmark", "redis-tools")
     {
-        found.push(Load { id: "redis", title: "redis, one GET", run: Box::new(redis) });
+        found.push(Load {
+            id: "redis",
+            title: "redis, one GET",
+            run: Box::new(redis),
+        });
     }
     if lacking("fio", "fio", "fio") {
         let file = at("fio-file");
@@ -189,8 +214,12 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
 }
 
 fn port_free() -> Result<u16, Error> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(failed("looking for a free port"))?;
-    Ok(listener.local_addr().map_err(failed("looking for a free port"))?.port())
+    let listener =
+        TcpListener::bind(("127.0.0.1", 0)).map_err(failed("looking for a free port"))?;
+    Ok(listener
+        .local_addr()
+        .map_err(failed("looking for a free port"))?
+        .port())
 }
 
 /// A server, by itself or under a tool; ends with this.
@@ -200,7 +229,12 @@ struct Server {
 }
 
 impl Server {
-    fn start(bench: &mut Bench, prefix: &[String], words: &[String], port: u16) -> Result<Self, Error> {
+    fn start(
+        bench: &mut Bench,
+        prefix: &[String],
+        words: &[String],
+        port: u16,
+    ) -> Result<Self, Error> {
         let errors = bench.out_file();
         let file = std::fs::File::create(&errors).map_err(failed("making a file"))?;
         let all: Vec<&String> = prefix.iter().chain(words).collect();
@@ -211,15 +245,25 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::from(file));
         tidy::bind(&mut command, Some(bench.cpu), None);
-        let mut server = Self { guarded: Guarded::spawn(&mut command)?, errors };
+        let mut server = Self {
+            guarded: Guarded::spawn(&mut command)?,
+            errors,
+        };
         let begin = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             tidy::go_on()?;
             let ended = server.guarded.child.try_wait().ok().flatten();
             if ended.is_some() || begin.elapsed() > Duration::from_secs(30) {
                 let said = std::fs::read_to_string(&server.errors).unwrap_or_default();
-                let last = said.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("nothing").to_owned();
-                return Err(Error::Unavailable(format!("{} does not start: {last}", all[0])));
+                let last = said
+                    .lines()
+                    .rfind(|l| !l.trim().is_empty())
+                    .unwrap_or("nothing")
+                    .to_owned();
+                return Err(Error::Unavailable(format!(
+                    "{} does not start: {last}",
+                    all[0]
+                )));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -243,12 +287,20 @@ impl Server {
 fn client(bench: &Bench, words: &[String]) -> Result<String, Error> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
-    let (status, out, err) =
-        tidy::run(&mut command, Some(bench.other_cpu), None, Duration::from_secs(60))?;
+    let (status, out, err) = tidy::run(
+        &mut command,
+        Some(bench.other_cpu),
+        None,
+        Duration::from_secs(60),
+    )?;
     if status.success() {
         Ok(out)
     } else {
-        Err(Error::Unavailable(format!("{} ended with {status}: {}", words[0], err.trim())))
+        Err(Error::Unavailable(format!(
+            "{} ended with {status}: {}",
+            words[0],
+            err.trim()
+        )))
     }
 }
 
@@ -314,9 +366,23 @@ fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
         let port = port_free()?;
         let dir = bench.directory.display().to_string();
         let words: Vec<String> = [
-            "redis-server", "--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "",
-            "--appendonly", "no", "--dir", &dir, "--daemonize", "no", "--loglevel", "warning",
-            "--pidfile", &format!("{dir}/redis.pid"),
+            "redis-server",
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            &dir,
+            "--daemonize",
+            "no",
+            "--loglevel",
+            "warning",
+            "--pidfile",
+            &format!("{dir}/redis.pid"),
         ]
         .map(String::from)
         .into();
@@ -326,8 +392,19 @@ fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
             .and_then(|t| t.trim().parse().ok());
         let said = client(
             bench,
-            &["redis-benchmark", "-p", &port.to_string(), "-t", "get", "-n", "10000", "-c", "16", "--csv"]
-                .map(String::from),
+            &[
+                "redis-benchmark",
+                "-p",
+                &port.to_string(),
+                "-t",
+                "get",
+                "-n",
+                "10000",
+                "-c",
+                "16",
+                "--csv",
+            ]
+            .map(String::from),
         );
         server.stop(pid);
         let said = said?;
@@ -340,7 +417,6 @@ fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
             .ok_or_else(|| Error::Unavailable(format!("redis-benchmark: {}", said.trim())))
     })
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -357,10 +433,17 @@ mod tests {
         assert!((100_000..102_000).contains(&sum), "{sum}");
         // gzip is an independent judge: between a half and a tenth.
         let out = Command::new("sh")
-            .args(["-c", &format!("cat '{}'/* | gzip | wc -c", dir.path().join("t").display())])
+            .args([
+                "-c",
+                &format!("cat '{}'/* | gzip | wc -c", dir.path().join("t").display()),
+            ])
             .output()
             .unwrap();
-        let packed: u64 = String::from_utf8(out.stdout).unwrap().trim().parse().unwrap();
+        let packed: u64 = String::from_utf8(out.stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         assert!(packed * 10 > sum && packed * 2 < sum, "{packed} of {sum}");
     }
 }

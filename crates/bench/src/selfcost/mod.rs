@@ -130,8 +130,9 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
     }
     tidy::watch_signals()?;
     let begin = Instant::now();
-    let started =
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let started = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
     let (quick, quiet) = (args.output.quick, args.output.quiet);
     let mut limits = limits(quick);
     if let Some(rounds) = args.output.rounds {
@@ -149,10 +150,15 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
     }
     let wants = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let directory = match &args.dir {
-        Some(dir) => tempfile::Builder::new().prefix("debox-bench-").tempdir_in(dir),
+        Some(dir) => tempfile::Builder::new()
+            .prefix("debox-bench-")
+            .tempdir_in(dir),
         None => tempfile::Builder::new().prefix("debox-bench-").tempdir(),
     }
-    .map_err(|source| Error::System { what: "making a temporary directory".into(), source })?;
+    .map_err(|source| Error::System {
+        what: "making a temporary directory".into(),
+        source,
+    })?;
     let mut bench = Bench::new(directory.path(), cpu, other_cpu.unwrap_or(cpu))?;
     let clock = Clock::new(&choice(ClockKind::Monotonic, 1.0));
     let mut watch = Watch::begin(&cpus, clock);
@@ -165,7 +171,10 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
         }
         let rows: Vec<RowHead> = calls::CALLS
             .iter()
-            .map(|(id, title)| RowHead { id: (*id).into(), title: (*title).into() })
+            .map(|(id, title)| RowHead {
+                id: (*id).into(),
+                title: (*title).into(),
+            })
             .collect();
         let task = calls::Task::Calls {
             repetitions: limits.repetitions,
@@ -202,12 +211,19 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
         let mut ways = ways::of_debox();
         ways.retain(|w| w.for_programs);
         if wants(Part::Peers) {
-            ways.extend(ways::of_others(quick, &mut Vec::new()).into_iter().filter(|w| w.for_programs));
+            ways.extend(
+                ways::of_others(quick, &mut Vec::new())
+                    .into_iter()
+                    .filter(|w| w.for_programs),
+            );
         }
         let mut loads = loads::prepare(&bench, &mut notes)?;
         let rows = loads
             .iter()
-            .map(|l| RowHead { id: l.id.into(), title: l.title.into() })
+            .map(|l| RowHead {
+                id: l.id.into(),
+                title: l.title.into(),
+            })
             .collect();
         let grid = rounds(
             Grid::new("programs", "Whole programs", rows, &ways),
@@ -309,7 +325,9 @@ fn rounds(
 fn server_rows(answer: &calls::Answer) -> Vec<ServerRow> {
     ["accept", "sendfile"]
         .iter()
-        .flat_map(|call| [("user", "the program's own stamps"), ("debox", "DeBox")].map(|b| (call, b)))
+        .flat_map(|call| {
+            [("user", "the program's own stamps"), ("debox", "DeBox")].map(|b| (call, b))
+        })
         .filter_map(|(call, (who, by))| {
             let values = crate::stat::sorted(answer.get(&format!("{call}-{who}"))?.iter().copied());
             Some(ServerRow {
@@ -339,18 +357,31 @@ pub fn between_markers(text: &str, new: &str, path: &Path) -> Result<String, Err
         what: format!("has no lines {MARK_BEGIN} and {MARK_END} to write between: add them"),
     };
     let from = text.find(MARK_BEGIN).ok_or_else(wrong)? + MARK_BEGIN.len();
-    let to = text.find(MARK_END).filter(|to| *to >= from).ok_or_else(wrong)?;
-    Ok(format!("{}\n\n{}\n{}", &text[..from], new.trim_end(), &text[to..]))
+    let to = text
+        .find(MARK_END)
+        .filter(|to| *to >= from)
+        .ok_or_else(wrong)?;
+    Ok(format!(
+        "{}\n\n{}\n{}",
+        &text[..from],
+        new.trim_end(),
+        &text[to..]
+    ))
 }
 
 fn markdown_write(args: &SelfArgs, document: &Document) -> Result<(), Error> {
-    let (Some(path), Some(own)) = (&args.markdown, &document.self_cost) else { return Ok(()) };
+    let (Some(path), Some(own)) = (&args.markdown, &document.self_cost) else {
+        return Ok(());
+    };
     let table = markdown(document, own);
     if path == &PathBuf::from("-") {
         print!("{table}");
         return Ok(());
     }
-    let failed = |e: std::io::Error| Error::File { path: path.clone(), what: e.to_string() };
+    let failed = |e: std::io::Error| Error::File {
+        path: path.clone(),
+        what: e.to_string(),
+    };
     let old = std::fs::read_to_string(path).map_err(failed)?;
     std::fs::write(path, between_markers(&old, &table, path)?).map_err(failed)
 }
@@ -363,9 +394,15 @@ mod tests {
     fn only_what_is_between_the_markers_changes() {
         let old = format!("before\n{MARK_BEGIN}\nold\n{MARK_END}\nafter\n");
         let new = between_markers(&old, "| new |\n", Path::new("x")).unwrap();
-        assert_eq!(new, format!("before\n{MARK_BEGIN}\n\n| new |\n{MARK_END}\nafter\n"));
+        assert_eq!(
+            new,
+            format!("before\n{MARK_BEGIN}\n\n| new |\n{MARK_END}\nafter\n")
+        );
         // Again: the same.
-        assert_eq!(between_markers(&new, "| new |\n", Path::new("x")).unwrap(), new);
+        assert_eq!(
+            between_markers(&new, "| new |\n", Path::new("x")).unwrap(),
+            new
+        );
         assert!(between_markers("nothing", "x", Path::new("x")).is_err());
         let reversed = format!("{MARK_END}{MARK_BEGIN}");
         assert!(between_markers(&reversed, "x", Path::new("x")).is_err());

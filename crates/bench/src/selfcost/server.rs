@@ -17,7 +17,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const REPLY: usize = 32 << 10;
 
 fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
-    move |source| Error::System { what: what.into(), source }
+    move |source| Error::System {
+        what: what.into(),
+        source,
+    }
 }
 
 /// A child that asks again and again, on the server's own CPU, and one that
@@ -56,8 +59,12 @@ fn child(body: impl Fn()) -> Result<i32, Error> {
 
 pub fn serve(connections: u64) -> Result<Answer, Error> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(failed("listening on loopback"))?;
-    listener.set_nonblocking(true).map_err(failed("listening on loopback"))?;
-    let address = listener.local_addr().map_err(failed("listening on loopback"))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(failed("listening on loopback"))?;
+    let address = listener
+        .local_addr()
+        .map_err(failed("listening on loopback"))?;
     let file = content()?;
     let mut load = Load { pids: Vec::new() };
     load.pids.push(child(|| {
@@ -75,12 +82,19 @@ pub fn serve(connections: u64) -> Result<Answer, Error> {
     let begin = std::time::Instant::now();
     while served < connections {
         if begin.elapsed().as_secs() > 60 {
-            return Err(Error::Unavailable("the server got no connections for a minute".into()));
+            return Err(Error::Unavailable(
+                "the server got no connections for a minute".into(),
+            ));
         }
         let by_user = served % 2 == 0;
         // SAFETY: no address wanted.
         let accept = || unsafe {
-            libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), 0)
+            libc::accept4(
+                listener.as_raw_fd(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                0,
+            )
         };
         let Some(fd) = timed(by_user, libc::SYS_accept4, accept, |ns, who| {
             note(&format!("accept-{who}"), ns);
@@ -96,8 +110,12 @@ pub fn serve(connections: u64) -> Result<Answer, Error> {
             let mut offset = sent as i64;
             // SAFETY: an offset that lives through the call.
             let send = || unsafe {
-                libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &mut offset, REPLY - sent)
-                    as i32
+                libc::sendfile(
+                    socket.as_raw_fd(),
+                    file.as_raw_fd(),
+                    &mut offset,
+                    REPLY - sent,
+                ) as i32
             };
             match timed(by_user, libc::SYS_sendfile, send, |ns, who| {
                 note(&format!("sendfile-{who}"), ns);
@@ -137,7 +155,10 @@ fn timed(
 fn content() -> Result<OwnedFd, Error> {
     // SAFETY: owned at once; written from a local buffer.
     unsafe {
-        let fd = check(libc::memfd_create(c"debox-bench".as_ptr(), libc::MFD_CLOEXEC), "memfd")?;
+        let fd = check(
+            libc::memfd_create(c"debox-bench".as_ptr(), libc::MFD_CLOEXEC),
+            "memfd",
+        )?;
         let fd = OwnedFd::from_raw_fd(fd);
         let bytes = vec![7u8; REPLY];
         if libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), REPLY) != REPLY as isize {

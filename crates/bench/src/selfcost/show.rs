@@ -64,9 +64,15 @@ fn by_call(g: &Grid) -> Sheet {
     let rows = (0..g.rows.len())
         .filter_map(|r| {
             let base = g.cell(r, 0)?;
-            let mut cells =
-                vec![g.rows[r].title.clone(), time(base.median), null_text(g.cell(r, 1))];
-            cells.extend(ways.iter().map(|w| g.cell(r, *w).map_or_else(|| "?".into(), added)));
+            let mut cells = vec![
+                g.rows[r].title.clone(),
+                time(base.median),
+                null_text(g.cell(r, 1)),
+            ];
+            cells.extend(
+                ways.iter()
+                    .map(|w| g.cell(r, *w).map_or_else(|| "?".into(), added)),
+            );
             Some(cells)
         })
         .collect();
@@ -105,12 +111,18 @@ fn by_way(g: &Grid) -> Sheet {
             cells
         })
         .collect();
-    Sheet { caption: "The same calls by other tools: times as long as nothing".into(), head, rows }
+    Sheet {
+        caption: "The same calls by other tools: times as long as nothing".into(),
+        head,
+        rows,
+    }
 }
 
 /// The paper's Table 3: a row a load, a column a way.
 fn by_load(g: &Grid) -> Sheet {
-    let ways: Vec<usize> = (2..g.ways.len()).filter(|w| g.ways[*w].missing.is_none()).collect();
+    let ways: Vec<usize> = (2..g.ways.len())
+        .filter(|w| g.ways[*w].missing.is_none())
+        .collect();
     let mut head = vec!["program".to_owned(), "base".into(), "null run".into()];
     head.extend(ways.iter().map(|w| g.ways[*w].title.clone()));
     let rows = (0..g.rows.len())
@@ -124,20 +136,37 @@ fn by_load(g: &Grid) -> Sheet {
                 },
             );
             let mut cells = vec![g.rows[r].title.clone(), time(base.median), null];
-            cells.extend(ways.iter().map(|w| g.cell(r, *w).map_or_else(|| "?".into(), percent)));
+            cells.extend(
+                ways.iter()
+                    .map(|w| g.cell(r, *w).map_or_else(|| "?".into(), percent)),
+            );
             Some(cells)
         })
         .collect();
-    Sheet { caption: "Whole programs: added to the time, or times as long".into(), head, rows }
+    Sheet {
+        caption: "Whole programs: added to the time, or times as long".into(),
+        head,
+        rows,
+    }
 }
 
 /// The paper's Table 1.
 fn by_stamps(rows: &[ServerRow]) -> Sheet {
     Sheet {
-        caption: "Calls of a server on a busy CPU: what the program measures itself, and DeBox".into(),
-        head: ["call", "measured by", "min", "median", "mean", "p99", "max", "calls"]
-            .map(String::from)
+        caption: "Calls of a server on a busy CPU: what the program measures itself, and DeBox"
             .into(),
+        head: [
+            "call",
+            "measured by",
+            "min",
+            "median",
+            "mean",
+            "p99",
+            "max",
+            "calls",
+        ]
+        .map(String::from)
+        .into(),
         rows: rows
             .iter()
             .map(|r| {
@@ -216,12 +245,19 @@ fn rounds_text(own: &SelfCost) -> String {
 
 /// For a terminal.
 pub fn text(own: &SelfCost, color: bool) -> String {
-    let bold = |t: &str| if color { format!("\x1b[1m{t}\x1b[0m") } else { t.to_owned() };
+    let bold = |t: &str| {
+        if color {
+            format!("\x1b[1m{t}\x1b[0m")
+        } else {
+            t.to_owned()
+        }
+    };
     let mut out = String::new();
     for (sheet, note) in sheets(own) {
         let _ = write!(out, "\n{}\n\n", bold(&sheet.caption));
         // Many columns with long names: a legend of numbers instead.
-        let long = sheet.head.len() > 6 && sheet.head.iter().map(|h| h.chars().count()).sum::<usize>() > 90;
+        let long = sheet.head.len() > 6
+            && sheet.head.iter().map(|h| h.chars().count()).sum::<usize>() > 90;
         let mut legend = String::new();
         let head: Vec<String> = sheet
             .head
@@ -343,7 +379,11 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
     let mut server = String::new();
     for (sheet, note) in sheets(own) {
         let head: Vec<&str> = sheet.head.iter().map(String::as_str).collect();
-        let words: &[usize] = if head.get(1) == Some(&"measured by") { &[0, 1] } else { &[0] };
+        let words: &[usize] = if head.get(1) == Some(&"measured by") {
+            &[0, 1]
+        } else {
+            &[0]
+        };
         let html = format!(
             "<h3>{}</h3>{}<p class=\"soft\">{}</p>",
             chart::escape(&sheet.caption),
@@ -360,7 +400,11 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
         .iter()
         .map(|(t, why)| format!("<li>{}: {}</li>", chart::escape(t), chart::escape(why)))
         .collect();
-    let left_out = if left_out.is_empty() { left_out } else { format!("<ul>{left_out}</ul>") };
+    let left_out = if left_out.is_empty() {
+        left_out
+    } else {
+        format!("<ul>{left_out}</ul>")
+    };
     vec![
         ("calls", "Single calls", calls + &tables),
         ("programs", "Whole programs", programs),

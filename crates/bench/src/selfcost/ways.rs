@@ -76,14 +76,52 @@ pub fn of_debox() -> Vec<Way> {
         missing: None,
     };
     let mut found = vec![
-        Way { id: "bare", title: "nothing", ..Way::default() },
-        Way { id: "again", title: "nothing, again", ..Way::default() },
-        way("broker", "broker running, nobody watched", How::Broker, true),
-        way("bracket", "DEBOX_CALL brackets", How::Bracket(BracketWith::Debox), false),
-        way("other-wrap", "another process watched, wrap", How::AnotherWatched(false), true),
-        way("other-boundary", "another process watched, boundary", How::AnotherWatched(true), true),
-        way("run-wrap", "debox run --wrap", How::Debox(&["run", "--wrap", "-o", "/dev/null", "--"]), true),
-        way("run", "debox run", How::Debox(&["run", "-o", "/dev/null", "--"]), true),
+        Way {
+            id: "bare",
+            title: "nothing",
+            ..Way::default()
+        },
+        Way {
+            id: "again",
+            title: "nothing, again",
+            ..Way::default()
+        },
+        way(
+            "broker",
+            "broker running, nobody watched",
+            How::Broker,
+            true,
+        ),
+        way(
+            "bracket",
+            "DEBOX_CALL brackets",
+            How::Bracket(BracketWith::Debox),
+            false,
+        ),
+        way(
+            "other-wrap",
+            "another process watched, wrap",
+            How::AnotherWatched(false),
+            true,
+        ),
+        way(
+            "other-boundary",
+            "another process watched, boundary",
+            How::AnotherWatched(true),
+            true,
+        ),
+        way(
+            "run-wrap",
+            "debox run --wrap",
+            How::Debox(&["run", "--wrap", "-o", "/dev/null", "--"]),
+            true,
+        ),
+        way(
+            "run",
+            "debox run",
+            How::Debox(&["run", "-o", "/dev/null", "--"]),
+            true,
+        ),
     ];
     let mut trace = way(
         "run-trace",
@@ -100,11 +138,17 @@ pub fn of_debox() -> Vec<Way> {
 
 /// Whether `debox run` knows an option.
 fn run_has(option: &str) -> bool {
-    let Ok(exe) = std::env::current_exe() else { return false };
+    let Ok(exe) = std::env::current_exe() else {
+        return false;
+    };
     Command::new(exe)
         .args(["run", "--help"])
         .output()
-        .is_ok_and(|o| String::from_utf8_lossy(&o.stdout).split_whitespace().any(|w| w == option))
+        .is_ok_and(|o| {
+            String::from_utf8_lossy(&o.stdout)
+                .split_whitespace()
+                .any(|w| w == option)
+        })
 }
 
 /// Count, and total time, by call, of one process: what `debox run` does.
@@ -124,23 +168,129 @@ pub fn of_others(quick: bool, notes: &mut Vec<String>) -> Vec<Way> {
     const TRACED: &str = "trace=getpid,gettimeofday,pread64,read,write";
     const STRACE: &[&str] = &["strace", "-f", "-c", "-o", "/dev/null", "--"];
     const STRACE_T: &[&str] = &["strace", "-f", "-T", "-o", "/dev/null", "--"];
-    const SECCOMP: &[&str] =
-        &["strace", "-f", "--seccomp-bpf", "-c", "-e", TRACED, "-o", "/dev/null", "--"];
-    const SECCOMP_OTHERS: &[&str] =
-        &["strace", "-f", "--seccomp-bpf", "-c", "-e", "trace=openat", "-o", "/dev/null", "--"];
+    const SECCOMP: &[&str] = &[
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-c",
+        "-e",
+        TRACED,
+        "-o",
+        "/dev/null",
+        "--",
+    ];
+    const SECCOMP_OTHERS: &[&str] = &[
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-c",
+        "-e",
+        "trace=openat",
+        "-o",
+        "/dev/null",
+        "--",
+    ];
     let all: [(&str, &str, How, &str, &str, bool, bool); 11] = [
         // id, title, how, program, package, whole programs too, also with --quick
-        ("getrusage", "getrusage brackets", How::Bracket(BracketWith::Getrusage), "", "", false, true),
-        ("clock", "clock_gettime brackets", How::Bracket(BracketWith::Clock), "", "", false, true),
-        ("strace-c", "strace -c", How::Prefix(STRACE), "strace", "strace", true, true),
-        ("strace-T", "strace -T", How::Prefix(STRACE_T), "strace", "strace", false, true),
-        ("strace-seccomp", "strace --seccomp-bpf -c, of these calls", How::Prefix(SECCOMP), "strace", "strace", false, false),
-        ("strace-seccomp-others", "strace --seccomp-bpf -c, of openat only", How::Prefix(SECCOMP_OTHERS), "strace", "strace", false, false),
-        ("perf-trace", "perf trace -s", How::Prefix(&["perf", "trace", "-s", "-o", "/dev/null", "--"]), "perf", "linux-perf", true, false),
-        ("perf-stat", "perf stat", How::Prefix(&["perf", "stat", "-o", "/dev/null", "--"]), "perf", "linux-perf", true, false),
-        ("syscount", "bcc's syscount -L", How::Attach(&["syscount-bpfcc", "-L", "-p"]), "syscount-bpfcc", "bpfcc-tools", false, false),
-        ("bpftrace", "bpftrace, count and time by call", How::Attach(&["bpftrace", "-e", BPFTRACE]), "bpftrace", "bpftrace", false, false),
-        ("ltrace", "ltrace -S -c", How::Prefix(&["ltrace", "-f", "-S", "-c", "-L", "-o", "/dev/null"]), "ltrace", "ltrace", false, true),
+        (
+            "getrusage",
+            "getrusage brackets",
+            How::Bracket(BracketWith::Getrusage),
+            "",
+            "",
+            false,
+            true,
+        ),
+        (
+            "clock",
+            "clock_gettime brackets",
+            How::Bracket(BracketWith::Clock),
+            "",
+            "",
+            false,
+            true,
+        ),
+        (
+            "strace-c",
+            "strace -c",
+            How::Prefix(STRACE),
+            "strace",
+            "strace",
+            true,
+            true,
+        ),
+        (
+            "strace-T",
+            "strace -T",
+            How::Prefix(STRACE_T),
+            "strace",
+            "strace",
+            false,
+            true,
+        ),
+        (
+            "strace-seccomp",
+            "strace --seccomp-bpf -c, of these calls",
+            How::Prefix(SECCOMP),
+            "strace",
+            "strace",
+            false,
+            false,
+        ),
+        (
+            "strace-seccomp-others",
+            "strace --seccomp-bpf -c, of openat only",
+            How::Prefix(SECCOMP_OTHERS),
+            "strace",
+            "strace",
+            false,
+            false,
+        ),
+        (
+            "perf-trace",
+            "perf trace -s",
+            How::Prefix(&["perf", "trace", "-s", "-o", "/dev/null", "--"]),
+            "perf",
+            "linux-perf",
+            true,
+            false,
+        ),
+        (
+            "perf-stat",
+            "perf stat",
+            How::Prefix(&["perf", "stat", "-o", "/dev/null", "--"]),
+            "perf",
+            "linux-perf",
+            true,
+            false,
+        ),
+        (
+            "syscount",
+            "bcc's syscount -L",
+            How::Attach(&["syscount-bpfcc", "-L", "-p"]),
+            "syscount-bpfcc",
+            "bpfcc-tools",
+            false,
+            false,
+        ),
+        (
+            "bpftrace",
+            "bpftrace, count and time by call",
+            How::Attach(&["bpftrace", "-e", BPFTRACE]),
+            "bpftrace",
+            "bpftrace",
+            false,
+            false,
+        ),
+        (
+            "ltrace",
+            "ltrace -S -c",
+            How::Prefix(&["ltrace", "-f", "-S", "-c", "-L", "-o", "/dev/null"]),
+            "ltrace",
+            "ltrace",
+            false,
+            true,
+        ),
     ];
     let mut found = Vec::new();
     let mut absent = Vec::new();
@@ -152,11 +302,21 @@ pub fn of_others(quick: bool, notes: &mut Vec<String>) -> Vec<Way> {
             absent.push(package);
             format!("not installed (Debian: {package})")
         });
-        found.push(Way { id, title, kind: WayKind::Other, how, for_programs, missing });
+        found.push(Way {
+            id,
+            title,
+            kind: WayKind::Other,
+            how,
+            for_programs,
+            missing,
+        });
     }
     absent.dedup();
     if !absent.is_empty() {
-        notes.push(format!("not installed, so not compared with: {}", absent.join(", ")));
+        notes.push(format!(
+            "not installed, so not compared with: {}",
+            absent.join(", ")
+        ));
     }
     found
 }
@@ -189,8 +349,10 @@ impl Bench {
             directory: directory.to_owned(),
             cpu,
             other_cpu,
-            executable: std::env::current_exe()
-                .map_err(|source| Error::System { what: "finding this program".into(), source })?,
+            executable: std::env::current_exe().map_err(|source| Error::System {
+                what: "finding this program".into(),
+                source,
+            })?,
             broker: None,
             probe: None,
             foreign: bpf_links(),
@@ -225,7 +387,10 @@ impl Bench {
     }
 
     fn put(&mut self, how: How) -> Result<InPlace, Error> {
-        let mut place = InPlace { account: None, watched: None };
+        let mut place = InPlace {
+            account: None,
+            watched: None,
+        };
         match how {
             How::Broker | How::Bracket(BracketWith::Debox) => {
                 self.broker()?;
@@ -245,7 +410,13 @@ impl Bench {
             }
             let probe = self.probe.as_mut().expect("just loaded");
             let account = probe
-                .account_create(0, debox_probe::AccountOptions { boundary, ..Default::default() })
+                .account_create(
+                    0,
+                    debox_probe::AccountOptions {
+                        boundary,
+                        ..Default::default()
+                    },
+                )
                 .map_err(|e| Error::Unavailable(e.to_string()))?;
             place.account = Some(account.id);
             probe
@@ -299,7 +470,11 @@ impl Bench {
         };
         let how = way.how;
         self.under(way, &mut |bench, prefix| {
-            let socket = if bracket == Bracket::Debox { Some(bench.broker()?) } else { None };
+            let socket = if bracket == Bracket::Debox {
+                Some(bench.broker()?)
+            } else {
+                None
+            };
             let order = Order {
                 task: task.clone(),
                 bracket,
@@ -350,7 +525,8 @@ impl Bench {
     pub fn program(&self, prefix: &[String], order: &Order) -> Result<Answer, Error> {
         let mut command = self.command(prefix, order);
         let (status, _, errors) = tidy::run(&mut command, Some(self.cpu), None, LIMIT)?;
-        self.answer(order).ok_or_else(|| Error::Unavailable(refusal(prefix, status, &errors)))
+        self.answer(order)
+            .ok_or_else(|| Error::Unavailable(refusal(prefix, status, &errors)))
     }
 
     fn answer(&self, order: &Order) -> Option<Answer> {
@@ -362,7 +538,10 @@ impl Bench {
     /// The program first, then the tool on it, then go.
     fn attached(&self, tool: &[&str], order: &Order) -> Result<Answer, Error> {
         let mut command = self.command(&[], order);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         tidy::bind(&mut command, Some(self.cpu), None);
         // Blocked before exec: the signal may come before the program waits.
         // SAFETY: a set on the stack, between fork and exec.
@@ -436,18 +615,33 @@ impl Bench {
 
 /// What a tool said when it did not do its job, in one line.
 fn refusal(prefix: &[String], status: std::process::ExitStatus, errors: &str) -> String {
-    let lines: Vec<&str> = errors.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let lines: Vec<&str> = errors
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
     let said = lines
         .iter()
         .rev()
         .find(|l| {
             let low = l.to_lowercase();
-            ["error", "fail", "cannot", "can't", "denied", "not permitted"].iter().any(|w| low.contains(w))
+            [
+                "error",
+                "fail",
+                "cannot",
+                "can't",
+                "denied",
+                "not permitted",
+            ]
+            .iter()
+            .any(|w| low.contains(w))
         })
         .or(lines.last());
     match (prefix.first(), said) {
         (Some(_), Some(said)) => format!("installed but refused: {said}"),
-        (Some(tool), None) => format!("installed but refused: {tool} ended with {status} and said nothing"),
+        (Some(tool), None) => {
+            format!("installed but refused: {tool} ended with {status} and said nothing")
+        }
         (None, Some(said)) => (*said).to_owned(),
         (None, None) => format!("the program ended with {status}"),
     }
