@@ -298,7 +298,7 @@ mod tests {
         // Below a wait there is nothing to descend into: it ends the way.
         assert_eq!(
             path.branches[0].verdict,
-            "do_truncate waits: 60.0 % of the time passes in schedule, off the CPU until somebody wakes it"
+            "do_truncate waits: 59.8 % of the time passes in schedule, off the CPU until somebody wakes it"
         );
         let truncate = &path.branches[0].steps[3];
         assert!((truncate.share - 0.6).abs() < 0.01, "{truncate:?}");

@@ -16,7 +16,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer, source};
@@ -107,7 +108,10 @@ impl Default for UserOptions {
 
 /// A file that can be asked.
 struct Known {
+    /// Stays valid when the process that was asked for has ended.
     path: PathBuf,
+    /// What `path` names by its number, for a file of another mount namespace.
+    _open: Option<File>,
     program: Option<Program>,
     /// Separate debug information, found by the build id.
     debug: Option<PathBuf>,
@@ -283,7 +287,7 @@ impl UserSymbols {
         });
         let mut other_id = None;
         let mut reason = None;
-        for candidate in below_root.into_iter().chain([path]) {
+        for candidate in below_root.into_iter().chain([path.clone()]) {
             let opened = File::options()
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -326,8 +330,18 @@ impl UserSymbols {
                 continue;
             }
             let debug = id.as_deref().and_then(|id| self.debug_file(id));
+            // What lies below /proc/PID is gone with the process, and a short
+            // command may end between this line and the first name.
+            let (path, open) = match same_file(&opened, &path) {
+                true => (path, None),
+                false => (
+                    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())),
+                    Some(opened),
+                ),
+            };
             return Some(Known {
-                path: candidate,
+                path,
+                _open: open,
                 program,
                 debug,
             });
@@ -413,6 +427,14 @@ impl UserSymbols {
                 unknown
             }
         }
+    }
+}
+
+fn same_file(open: &File, path: &Path) -> bool {
+    let of = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    match (open.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(path)) => of(open) == of(path),
+        _ => false,
     }
 }
 
