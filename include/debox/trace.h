@@ -134,11 +134,8 @@ struct debox_trace_table {
 #define DEBOX_REQ_TRACE_ACCOUNT (1u << 8)
 /* Nothing is traced any more from the reply on; `missed` is up to date. */
 #define DEBOX_REQ_TRACE_STOP (1u << 9)
-/* Find the functions by running: first trace a while with the kernel's own
- * tracer, whatever the calls pass; then those functions. */
-#define DEBOX_REQ_TRACE_LEARN (1u << 10)
 
-#define DEBOX_TRACE_PATTERNS_LEN 3712u
+#define DEBOX_TRACE_PATTERNS_LEN 7808u
 #define DEBOX_TRACE_CALLS_MAX 32u
 struct debox_trace_request {
 	struct debox_request head; /* head.size = sizeof(struct debox_trace_request) */

@@ -47,10 +47,11 @@ static void show(const char *step)
 	if (debox_last(&info))
 		fail("debox_last", 0);
 	n = debox_trace_read(entries, DEBOX_TRACE_MAX, &dropped, &flags);
-	printf("{\"step\": \"%s\", \"nr\": %d, \"retval\": %lld, \"wall_ns\": %llu, \"valid\": %llu, \"read\": %d, "
+	printf("{\"step\": \"%s\", \"nr\": %d, \"retval\": %lld, \"wall_ns\": %llu, \"outside_ns\": %llu, "
+	       "\"valid\": %llu, \"read\": %d, "
 	       "\"count\": %u, \"dropped\": %u, \"trace_dropped\": %u, \"flags\": %u, \"entries\": [",
 	       step, info.nr, (long long)info.retval, (unsigned long long)info.wall_ns,
-	       (unsigned long long)info.valid, n, info.trace_count, dropped, info.trace_dropped, flags);
+	       (unsigned long long)info.outside_ns, (unsigned long long)info.valid, n, info.trace_count, dropped, info.trace_dropped, flags);
 	for (int i = 0; i < n; i++)
 		printf("%s[\"%s\", %u, %llu, %llu, %llu, %u]", i ? ", " : "",
 		       debox_trace_function(entries[i].function), entries[i].depth,

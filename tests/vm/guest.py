@@ -262,11 +262,16 @@ def footprint():
 
 def footprint_expect(before, patience_s=20):
     """The kernel frees programs a while after their last user: waits for that."""
-    for _ in range(patience_s * 10):
+    end = time.monotonic() + patience_s
+    while True:
+        # Taking it takes seconds here: the time is what counts, not how often.
+        late = time.monotonic() >= end
         now = footprint()
         if now == before:
             return
-        time.sleep(0.1)
+        if late:
+            break
+        time.sleep(0.3)
     raise Wrong("left behind:", {what: f"{before[what]} -> {now[what]}" for what in now if now[what] != before[what]})
 
 

@@ -10,6 +10,7 @@
 #![allow(non_camel_case_types)]
 
 mod details;
+mod fentry;
 mod hist;
 mod pod;
 mod protocol;
@@ -18,6 +19,7 @@ mod text;
 mod trace;
 
 pub use details::*;
+pub use fentry::bpf_entry_runs_through;
 pub use hist::*;
 pub use pod::Pod;
 pub use protocol::*;

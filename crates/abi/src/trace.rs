@@ -35,10 +35,9 @@ pub const DEBOX_TRACE_STATE_STOPPED: u32 = 3;
 
 pub const DEBOX_REQ_TRACE_ACCOUNT: u32 = 1 << 8;
 pub const DEBOX_REQ_TRACE_STOP: u32 = 1 << 9;
-pub const DEBOX_REQ_TRACE_LEARN: u32 = 1 << 10;
 
 pub const DEBOX_TRACE_MAGIC: u32 = 0x6330_4265;
-pub const DEBOX_TRACE_PATTERNS_LEN: usize = 3712;
+pub const DEBOX_TRACE_PATTERNS_LEN: usize = 7808;
 pub const DEBOX_TRACE_CALLS_MAX: usize = 32;
 pub const DEBOX_TRACE_TABLE_SIZE: usize =
     DEBOX_PAGE_SIZE + DEBOX_TRACE_FUNCTIONS_MAX * size_of::<debox_trace_function>();
@@ -150,7 +149,7 @@ impl debox_trace_table {
 }
 
 mirror! {
-    debox_trace_request = 4096 {
+    debox_trace_request = 8192 {
         head: debox_request = 0,
         capacity: u32 = 64,
         threads: u32 = 68,

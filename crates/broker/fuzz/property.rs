@@ -75,8 +75,7 @@ pub fn check(data: &[u8]) {
                 }
                 Request::Trace(ask) => {
                     let account = u32::from(ask.account) * DEBOX_REQ_TRACE_ACCOUNT;
-                    let learn = u32::from(ask.learn) * DEBOX_REQ_TRACE_LEARN;
-                    assert_eq!((flags, pid), (account | learn, 0));
+                    assert_eq!((flags, pid), (account, 0));
                     assert_eq!(word(64), Some(ask.capacity));
                     assert_eq!(word(68), Some(ask.threads));
                     assert_eq!(word(72), Some(ask.way));

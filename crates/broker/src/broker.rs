@@ -863,7 +863,7 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                         .into(),
                 ));
             }
-            if !ask.patterns.is_empty() || ask.way != 0 || ask.learn {
+            if !ask.patterns.is_empty() || ask.way != 0 {
                 return Err(refuse(
                     libc::EPERM,
                     "which functions are traced, and how, is chosen by root and CAP_PERFMON only; leave \
@@ -906,7 +906,6 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             way: ask.way,
             calls: ask.calls,
             patterns: ask.patterns,
-            learn: ask.learn,
         };
         let trace = self
             .kernel

@@ -76,8 +76,6 @@ pub struct TraceWish {
     pub calls: Vec<u32>,
     /// Patterns of functions; empty: the default.
     pub patterns: String,
-    /// Find the functions by running first.
-    pub learn: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

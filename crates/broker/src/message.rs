@@ -9,9 +9,9 @@ use crate::kernel::AccountOptions;
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_SITE_STACKS, DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS,
     DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY,
-    DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_LEARN,
-    DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod,
-    debox_reply, debox_request, debox_trace_request,
+    DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP,
+    DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply,
+    debox_request, debox_trace_request,
 };
 
 /// The one length of a request of protocol version 1.
@@ -46,7 +46,6 @@ pub struct Packet<'a> {
 pub struct TraceAsk {
     /// Of the connection's account, not of the sender's own calls.
     pub account: bool,
-    pub learn: bool,
     pub capacity: u32,
     pub threads: u32,
     /// DEBOX_TRACE_WAY_*
@@ -215,7 +214,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         DEBOX_MSG_ACCOUNT => DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS,
         DEBOX_MSG_JOIN | DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW,
         DEBOX_MSG_STATUS | DEBOX_MSG_SITE_STACKS => 0,
-        DEBOX_MSG_TRACE => DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_STOP | DEBOX_REQ_TRACE_LEARN,
+        DEBOX_MSG_TRACE => DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_STOP,
         _ => {
             return Err(Refusal::new(
                 kind,
@@ -366,7 +365,6 @@ fn trace_request(packet: &Packet) -> Result<Request, Refusal> {
     };
     Ok(Request::Trace(TraceAsk {
         account: request.head.flags & DEBOX_REQ_TRACE_ACCOUNT != 0,
-        learn: request.head.flags & DEBOX_REQ_TRACE_LEARN != 0,
         capacity: request.capacity,
         threads: request.threads,
         way: request.way,

@@ -161,7 +161,6 @@ impl Kernel for Probe {
             way: debox_probe::Way::from_number(wish.way),
             calls: wish.calls,
             patterns: wish.patterns,
-            learn: wish.learn,
         };
         let trace = Probe::trace_start(self, id, options)?;
         Ok(Trace {

@@ -41,7 +41,6 @@ fn near_trace_request() -> impl Strategy<Value = Vec<u8>> {
             2 => Just(0u32),
             1 => Just(DEBOX_REQ_TRACE_ACCOUNT),
             1 => Just(DEBOX_REQ_TRACE_STOP),
-            1 => Just(DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_LEARN),
             1 => any::<u32>(),
         ],
         prop_oneof![3 => 0u32..=DEBOX_TRACE_MAX, 1 => any::<u32>()],
@@ -52,7 +51,7 @@ fn near_trace_request() -> impl Strategy<Value = Vec<u8>> {
         2 => Just(Vec::new()),
         1 => proptest::collection::vec((0usize..400, any::<u8>()), 1..3),
     ];
-    let length = prop_oneof![8 => Just(4096usize), 1 => 4000usize..4104];
+    let length = prop_oneof![8 => Just(8192usize), 1 => 8000usize..8200];
     (good, change, length).prop_map(|((flags, capacity, calls, patterns), change, length)| {
         let mut request = debox_trace_request::new(flags);
         request.capacity = capacity;

@@ -17,10 +17,23 @@ use debox_record::monotonic_ns;
 use debox_report::{Capture, Note, NoteKind, RunFacts, RunKind};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How often threads are looked at, to tell how long they have been in a call.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// How long `--trace learn` waits for calls.
+const LEARN_LONGEST: Duration = Duration::from_secs(10);
+
+fn threads_of(pid: u32) -> Vec<u32> {
+    std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
 
 pub(crate) struct Target {
     pub(crate) pid: i32,
@@ -143,11 +156,17 @@ pub fn attach(args: AttachArgs, _inherited: Inherited) -> Result<i32, Error> {
     let actor = plan
         .map(|plan| Actor::install(plan, &mut account))
         .transpose()?;
-    let trace = args
-        .trace
-        .wanted()
-        .then(|| TraceView::open(&connection, &args.trace))
-        .transpose()?;
+    let trace = match args.trace.learner()? {
+        Some(learner) => {
+            let pids = targets.iter().map(|target| target.pid as u32);
+            learner.begin(&pids.flat_map(threads_of).collect::<Vec<_>>())?;
+            let learned = learner.run(&AtomicBool::new(false), Some(LEARN_LONGEST))?;
+            Some(TraceView::open_learned(&connection, &args.trace, &learned)?)
+        }
+        None => (args.trace.wanted())
+            .then(|| TraceView::open(&connection, &args.trace))
+            .transpose()?,
+    };
     let flags = if args.no_follow {
         DEBOX_REQ_NOFOLLOW
     } else {

@@ -167,6 +167,7 @@ pub fn start(
     inherited: &Inherited,
     connection: &Connection,
     follow: bool,
+    before: impl FnOnce(u32) -> Result<(), Error>,
 ) -> Result<Started, Error> {
     // Everything that allocates happens before the fork.
     let argv = pointers(&command.argv);
@@ -235,6 +236,11 @@ pub fn start(
         // The child failed, or was killed: the pipe tells below.
         None => Instant::now(),
         Some(Ok(_)) => {
+            if let Err(error) = before(pid as u32) {
+                gate.set(GATE_CANCELLED);
+                reap();
+                return Err(error);
+            }
             let since = Instant::now();
             gate.set(GATE_OPEN);
             since

@@ -19,6 +19,7 @@ mod error;
 mod event_ring;
 mod export;
 pub mod inherited;
+mod learn;
 mod mapped_command;
 mod open_call;
 mod output;

@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::record::{self, Recorded, Watch};
 use crate::session::{self, Extra};
 use crate::source::{Source, SourceOptions};
-use crate::trace::TraceView;
+use crate::trace::{TraceView, learned_too_late};
 use crate::wait::{Ended, Signals, command_wait, end_as, signal_name};
 use crate::wrap_library;
 use debox_abi::{DEBOX_ENV_COLLECT, DEBOX_ENV_SOCKET, DEBOX_REQ_USER_STACKS};
@@ -23,6 +23,7 @@ use debox_report::{Capture, Exit, Note, NoteKind, RunFacts, RunKind};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let command = Command::resolve(&args.command)?;
@@ -68,9 +69,8 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         .transpose()?;
     let stops = actor.as_ref().is_some_and(Actor::stops);
 
-    let trace = args
-        .trace
-        .wanted()
+    let learner = args.trace.learner()?;
+    let trace = (args.trace.wanted() && learner.is_none())
         .then(|| TraceView::open(&connection, &args.trace))
         .transpose()?;
 
@@ -130,6 +130,10 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         &inherited,
         &connection,
         !args.no_follow,
+        |pid| match &learner {
+            Some(learner) => learner.begin(&[pid]),
+            None => Ok(()),
+        },
     )?;
     inherited.release_descriptors(output.uses_stdout());
     facts.pids = vec![started.pid as u32];
@@ -142,7 +146,33 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         !args.no_follow,
         start_ns,
     )?;
-    let ended = command_wait(started.pid, &signals, !stops)?;
+    let over = AtomicBool::new(false);
+    let (ended, learned) = std::thread::scope(|scope| {
+        let learning = learner.map(|learner| {
+            scope.spawn(|| {
+                let learned = learner.run(&over, None)?;
+                if over.load(Ordering::Relaxed) {
+                    return Err(Error::CannotWatch {
+                        why: learned_too_late(&learned),
+                    });
+                }
+                TraceView::open_learned(&connection, &args.trace, &learned)
+            })
+        });
+        let ended = command_wait(started.pid, &signals, !stops);
+        over.store(true, Ordering::Relaxed);
+        (ended, learning.map(|thread| thread.join()))
+    });
+    let ended = ended?;
+    let trace = match learned {
+        None => trace,
+        Some(Ok(Ok(view))) => Some(view),
+        Some(Ok(Err(error))) => {
+            crate::complain(&error.to_string());
+            None
+        }
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+    };
     facts.wall_ns = session::nanos(started.since.elapsed());
 
     let (mut account, recorded, actor) = watch.finish();

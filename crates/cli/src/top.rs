@@ -232,6 +232,7 @@ fn command_start(
             inherited,
             connection,
             !args.no_follow,
+            |_| Ok(()),
         )
     })
 }

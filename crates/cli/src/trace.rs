@@ -6,6 +6,7 @@
 
 use crate::connection::{Connection, Mapping};
 use crate::error::Error;
+use crate::learn::{Learned, Learner};
 use crate::session;
 use clap::Args;
 use debox_abi::*;
@@ -20,7 +21,8 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Args, Debug, Default, Clone)]
 pub struct TraceArgs {
     /// Trace the kernel functions that calls run through: patterns with * and ?,
-    /// separated by commas ('vfs_*,ext4_*'), or "default"
+    /// separated by commas ('vfs_*,ext4_*'), "default", or "learn": all that the
+    /// calls are seen to pass in their first two seconds ("learn:PATTERNS": of these)
     #[arg(long, value_name = "FUNCTIONS")]
     pub trace: Option<String>,
     /// Trace only these system calls (implies --trace default)
@@ -40,7 +42,41 @@ impl TraceArgs {
         self.trace.is_some() || !self.trace_call.is_empty()
     }
 
-    fn request(&self) -> Result<debox_trace_request, Error> {
+    /// The functions are to be found first, by watching what the calls pass.
+    /// Patterns of the functions that are looked at; none: all.
+    fn learns(&self) -> Option<&str> {
+        match self.trace.as_deref()? {
+            "learn" => Some(""),
+            text => text.strip_prefix("learn:"),
+        }
+    }
+
+    pub fn learner(&self) -> Result<Option<Learner>, Error> {
+        let Some(among) = self.learns() else {
+            return Ok(None);
+        };
+        if self.trace_way.as_deref() == Some("tracepoints") {
+            return Err(Error::Usage(
+                "--trace learn finds functions, and --trace-way tracepoints traces none".into(),
+            ));
+        }
+        Learner::prepare(self.call_numbers()?, among).map(Some)
+    }
+
+    fn call_numbers(&self) -> Result<Vec<u32>, Error> {
+        self.trace_call
+            .iter()
+            .map(|name| {
+                debox_symbol::syscall_number(name)
+                    .map(|nr| nr as u32)
+                    .ok_or_else(|| {
+                        Error::Usage(format!("--trace-call: there is no system call {name:?}"))
+                    })
+            })
+            .collect()
+    }
+
+    fn request(&self, learned: Option<&str>) -> Result<debox_trace_request, Error> {
         let mut request = debox_trace_request::new(DEBOX_REQ_TRACE_ACCOUNT);
         request.capacity = self.trace_max;
         request.way = match self.trace_way.as_deref() {
@@ -50,9 +86,10 @@ impl TraceArgs {
             Some("tracepoints") => DEBOX_TRACE_WAY_TRACEPOINT,
             _ => DEBOX_TRACE_WAY_NONE,
         };
-        let patterns = match self.trace.as_deref() {
-            None | Some("default") => "",
-            Some(patterns) => patterns,
+        let patterns = match (learned, self.trace.as_deref()) {
+            (Some(learned), _) => learned,
+            (None, None | Some("default")) => "",
+            (None, Some(patterns)) => patterns,
         };
         if patterns.len() >= DEBOX_TRACE_PATTERNS_LEN {
             return Err(Error::Usage(format!(
@@ -67,15 +104,28 @@ impl TraceArgs {
                 "--trace-call takes at most {DEBOX_TRACE_CALLS_MAX} calls"
             )));
         }
-        for (key, name) in request.calls.iter_mut().zip(&self.trace_call) {
-            let nr = debox_symbol::syscall_number(name).ok_or_else(|| {
-                Error::Usage(format!("--trace-call: there is no system call {name:?}"))
-            })?;
-            *key = nr as u32;
+        for (key, number) in request.calls.iter_mut().zip(self.call_numbers()?) {
+            *key = number;
         }
         request.calls_count = self.trace_call.len() as u32;
         Ok(request)
     }
+}
+
+/// Why a command that was over while its functions were learned has no trace.
+pub fn learned_too_late(learned: &Learned) -> String {
+    let (some, taken) = learned.patterns(600);
+    format!(
+        "no call trace: the command ended while its functions were learned. In {} calls it passed {} functions; \
+         trace them in the next run: --trace '{some}{}'",
+        learned.calls,
+        learned.functions.len(),
+        if taken < learned.functions.len() {
+            ",..."
+        } else {
+            ""
+        },
+    )
 }
 
 /// A trace as the broker shares it.
@@ -86,12 +136,56 @@ pub struct TraceView {
     count: usize,
     capacity: usize,
     stride: usize,
+    /// How the functions were found.
+    learned: String,
 }
 
 impl TraceView {
     /// Opens the trace of the connection's account and waits until it is on.
     pub fn open(connection: &Connection, args: &TraceArgs) -> Result<Self, Error> {
-        let (_, fds) = connection.ask_bytes(DEBOX_MSG_TRACE, args.request()?.as_bytes())?;
+        Self::open_patterns(connection, args, None)
+    }
+
+    /// Opens it for functions that were learned.
+    pub fn open_learned(
+        connection: &Connection,
+        args: &TraceArgs,
+        learned: &Learned,
+    ) -> Result<Self, Error> {
+        let calls = learned.calls;
+        if learned.functions.is_empty() {
+            return Err(Error::CannotWatch {
+                why: format!(
+                    "no call trace: {} while the functions were to be learned",
+                    if calls == 0 {
+                        "no such call was made"
+                    } else {
+                        "no function was seen"
+                    }
+                ),
+            });
+        }
+        let (patterns, taken) = learned.patterns(DEBOX_TRACE_PATTERNS_LEN - 1);
+        let mut view = Self::open_patterns(connection, args, Some(&patterns))?;
+        view.learned = format!(
+            "{} functions were learned from {calls} call{}",
+            learned.functions.len(),
+            if calls == 1 { "" } else { "s" },
+        );
+        if taken < learned.functions.len() {
+            view.learned.push_str(&format!(
+                ", of which the {taken} that most calls pass, and the least often, are traced"
+            ));
+        }
+        Ok(view)
+    }
+
+    fn open_patterns(
+        connection: &Connection,
+        args: &TraceArgs,
+        patterns: Option<&str>,
+    ) -> Result<Self, Error> {
+        let (_, fds) = connection.ask_bytes(DEBOX_MSG_TRACE, args.request(patterns)?.as_bytes())?;
         let broken = |what: String| Error::Protocol {
             path: connection.path().to_owned(),
             what,
@@ -125,6 +219,7 @@ impl TraceView {
             count,
             capacity,
             stride,
+            learned: String::new(),
         };
         let begin = Instant::now();
         loop {
@@ -179,7 +274,11 @@ impl TraceView {
             coarse: head.way == DEBOX_TRACE_WAY_TRACEPOINT,
             functions_traced: head.functions,
             functions_refused: head.refused,
-            text: debox_report::printable(head.text()),
+            text: [self.learned.as_str(), &debox_report::printable(head.text())]
+                .into_iter()
+                .filter(|text| !text.is_empty())
+                .collect::<Vec<_>>()
+                .join("; "),
             calls: sums.calls,
             entries_dropped: sums.entries_dropped,
             threads_untraced: sums.threads_untraced,

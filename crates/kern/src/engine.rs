@@ -229,6 +229,7 @@ impl Engine {
                     && !f.ambiguous
                     && f.module.is_none()
                     && !never_returns(&f.name)
+                    && !debox_abi::bpf_entry_runs_through(&f.name)
                     && self.loaded.btf_function(&f.name).is_some();
                 let multi = f.traceable && (ways.session || ways.multi);
                 let many = if ways.session {
@@ -241,6 +242,14 @@ impl Engine {
                     Some(Way::Multi) if ways.multi && f.traceable => Ok(Way::Multi),
                     Some(Way::Trampoline) if trampoline => Ok(Way::Trampoline),
                     Some(Way::Kprobe) if ways.kprobe && !f.blacklisted => Ok(Way::Kprobe),
+                    Some(Way::Trampoline) if debox_abi::bpf_entry_runs_through(&f.name) => {
+                        Err(format!(
+                            "{} cannot be measured by {}: entering a BPF program runs through \
+                             it, so it would never end",
+                            f.name,
+                            Way::Trampoline.name(),
+                        ))
+                    }
                     Some(way) => Err(format!(
                         "{} cannot be measured by {}{}",
                         f.name,

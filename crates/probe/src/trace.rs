@@ -103,8 +103,6 @@ pub struct TraceOptions {
     pub calls: Vec<u32>,
     /// Patterns of functions; empty: the default.
     pub patterns: String,
-    /// Find the functions by tracing a while with the kernel's own tracer.
-    pub learn: bool,
 }
 
 /// The shared memory of a trace, all read-only for whoever gets it.
@@ -492,7 +490,7 @@ impl Work {
         if !self.options.patterns.is_empty() {
             let absent: Vec<&str> = functions::split(patterns)
                 .into_iter()
-                .filter(|p| !names.iter().any(|n| pattern_matches(p, n)))
+                .filter(|p| !names.contains(p) && !names.iter().any(|n| pattern_matches(p, n)))
                 .collect();
             if !absent.is_empty() {
                 attached.say(&format!(
@@ -630,6 +628,13 @@ impl Work {
             if function.ambiguous {
                 refused.push(format!(
                     "{} (several functions have this name)",
+                    function.name
+                ));
+                continue;
+            }
+            if bpf_entry_runs_through(&function.name) {
+                refused.push(format!(
+                    "{} (entering a BPF program runs through it)",
                     function.name
                 ));
                 continue;

@@ -23,11 +23,15 @@ def totals(document):
     return {r["name"]: r["totals"] for r in document["resources"]}
 
 
+LINKS = [0]
+
+
 def clean(function):
     """The check, and that nothing of it stays in the kernel."""
 
     def checked(*arguments):
         before = footprint()
+        LINKS[0] = len(bpf_ids(31))
         function(*arguments)
         footprint_expect(before)
 
@@ -73,8 +77,18 @@ def _():
 @check("kern-concurrency-of-sleepers", feature="`debox kern`: threads inside that do not return")
 @clean
 def _():
-    sleepers = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 600 >/dev/null 2>&1 & done; wait"
-    document = kern("hrtimer_nanosleep", "--attach", "trampoline", "--for", "8s", "--", "sh", "-c", sleepers)
+    # The shell is ended with the tool, its sleepers are not.
+    sleepers = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 600 >/dev/null 2>&1 & echo $! >>/tmp/sleepers; done; wait"
+    try:
+        document = kern("hrtimer_nanosleep", "--attach", "trampoline", "--for", "8s", "--", "sh", "-c", sleepers)
+        # Detached while they sleep on in there. The kernel keeps what they will
+        # return through until they do: it is gone when clean() looks.
+        equal(len(bpf_ids(31)), LINKS[0], "BPF links while the threads are still inside")
+        pids = [int(line) for line in lines_of("/tmp/sleepers")]
+        equal([os.path.exists(f"/proc/{pid}") for pid in pids], [True] * 10, "sleepers that live")
+    finally:
+        for pid in lines_of("/tmp/sleepers"):
+            os.kill(int(pid), signal.SIGKILL)
     t = totals(document)["hrtimer_nanosleep"]
     equal((t["calls"], t["inside_now"], t["returned"]), (10, 10, 0), "calls, inside, returned")
     last = document["resources"][0]["series"][-1]["concurrency"]
@@ -123,6 +137,10 @@ def _():
         document = kern(*wanted, "--attach", way, "--max-overhead", "100", "--for", "2s", "--", f"{HERE}/storm", "8", "8", "1")
         seen = totals(document)
         expect(seen["schedule"]["calls"] > 0, way, seen)
+    # What every fentry program runs through before it can tell that it is inside
+    # of itself: Linux 6.1 would attach to it, and stand still.
+    why = kern("__rcu_read_lock", "--attach", "trampoline", "--for", "1s", expected=125)
+    expect("runs through it" in why, why)
 
 
 @check("kern-storm-of-attaching", feature="`debox kern`: attach and detach storms")
@@ -132,7 +150,7 @@ def _():
                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                             start_new_session=True)
     try:
-        for i in range(6):
+        for i in range(4):
             kern("vfs_read", "vfs_write", "do_exit", "schedule", "--attach", WAYS[i % len(WAYS)], "--for", "0.2s")
     finally:
         os.killpg(load.pid, signal.SIGKILL)
@@ -259,6 +277,98 @@ def _():
     equal(path["method"], "sampled", "the method")
     names = [s["function"] for s in path["branches"][0]["steps"]]
     expect("vfs_read" in names, names)
+
+
+class Terminal:
+    """What a program shows on 120 x 40 characters."""
+
+    def __init__(self, command):
+        import fcntl
+        import struct
+
+        self.fd, there = os.openpty()
+        fcntl.ioctl(there, 0x5414, struct.pack("HHHH", 40, 120, 0, 0))  # TIOCSWINSZ
+        self.rows = [[" "] * 120 for _ in range(40)]
+        self.at = (0, 0)
+        self.rest = ""
+        self.process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, start_new_session=True,
+                                        env=dict(os.environ, TERM="xterm"))
+        os.close(there)
+
+    def text(self):
+        return "\n".join("".join(row).rstrip() for row in self.rows)
+
+    def read(self):
+        import select
+
+        if not select.select([self.fd], [], [], 0.2)[0]:
+            return
+        text = self.rest + os.read(self.fd, 65536).decode(errors="replace")
+        self.rest = ""
+        i = 0
+        while i < len(text):
+            if text[i] == "\x1b":
+                end = i + 2
+                if text[i + 1 : i + 2] == "[":
+                    while end < len(text) and not text[end].isalpha():
+                        end += 1
+                if end >= len(text):
+                    self.rest = text[i:]
+                    return
+                if text[end] == "H":
+                    row, _, column = text[i + 2 : end].partition(";")
+                    self.at = (int(row or 1) - 1, int(column or 1) - 1)
+                i = end + 1
+                continue
+            if text[i] >= " ":
+                row, column = self.at
+                if row < 40 and column < 120:
+                    self.rows[row][column] = text[i]
+                self.at = (row, column + 1)
+            i += 1
+
+    def wait(self, words, what):
+        end = time.monotonic() + 90
+        while words not in self.text():
+            expect(time.monotonic() < end, what, "- no", repr(words), "on the screen:", self.text())
+            self.read()
+
+    def keys(self, text):
+        os.write(self.fd, text.encode())
+
+
+@check("kern-screen", feature="`debox kern` in a terminal: plot, insert, refine by a key, remove")
+@clean
+def _():
+    screen = Terminal([f"{HERE}/debox", "kern", "vfs_read", "-i", "0.5", "--",
+                       "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000"])
+    try:
+        screen.wait("vfs_read", "the table")
+        # An axis, and a curve in dots.
+        end = time.monotonic() + 60
+        while not any("\u2800" < c <= "\u28ff" for c in screen.text()) and time.monotonic() < end:
+            screen.read()
+        expect(any("\u2800" < c <= "\u28ff" for c in screen.text()), "no curve:", screen.text())
+        screen.keys("avfs_write\r")
+        screen.wait("vfs_write", "inserted while it runs")
+        screen.keys("\r")
+        screen.wait("callees of vfs_read inserted", "Enter refines")
+        screen.wait("rw_verify_area", "a callee")
+        screen.keys("d")
+        screen.wait("vfs_read removed", "d removes")
+        save("screen.txt", screen.text())
+        screen.keys("q")
+        end = time.monotonic() + 60
+        while screen.process.poll() is None and time.monotonic() < end:
+            try:
+                screen.read()
+            except OSError:
+                break  # all ends of the terminal are closed
+        equal(screen.process.wait(60), 0, "exit status")
+    finally:
+        if screen.process.poll() is None:
+            os.killpg(screen.process.pid, signal.SIGKILL)
+        os.close(screen.fd)
 
 
 @check("kern-html", feature="`debox kern --html`")

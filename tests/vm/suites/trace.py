@@ -19,6 +19,8 @@ LIMIT_S = 840
 BAND = "call trace in band (libdebox, `DeBoxControl`)"
 RUN = "call trace of programs that are not linked (`debox run --trace`)"
 FTRACE = "the trace agrees with function_graph"
+COARSE = "coarse trace of tracepoints, marked as such"
+LEARN = "functions learned from the calls (`--trace learn`)"
 HARM = "tracing exec, fork, exit, killed threads, recursion, storms: nothing stays behind"
 
 TRACING = "/sys/kernel/tracing"
@@ -65,7 +67,10 @@ def sound(step):
         if open_at:
             expect(start >= open_at[-1][1], function, "began before its caller")
             expect(start + total <= open_at[-1][2] + 1, function, "ended after its caller, in", step["step"])
-        expect(start + total <= step["wall_ns"] + 2000, function, "ended after its call", step["step"])
+        # Preempted between the stamp and the kernel: no part of the call, but
+        # of the time since it began.
+        last = step["wall_ns"] + step["outside_ns"]
+        expect(start + total <= last + 2000, function, "ended", start + total - last, "ns after its call", step["step"], step)
         open_at.append((depth, start, start + total))
     return entries
 
@@ -346,6 +351,87 @@ def _():
     expect("no_such_function" in done.stderr, done.stderr)
     _, trace = run_traced(["/bin/true"], ["--trace", "vfs_read,no_such_function"])
     expect("no_such_function" in trace["text"], trace["text"])
+
+
+@check("coarse-in-band-is-marked", feature=COARSE)
+def _():
+    steps = {s["step"]: s for s in traced("files", options=["-w", "4", "-n", "2000", "-m", "2000"])}
+    equal(steps["state"]["way"], 4, "the way")
+    expect("static tracepoints" in steps["state"]["text"], steps["state"])
+    for name in ("create", "write", "fsync", "unlink"):
+        step = steps[name]
+        equal(step["flags"] & 1, 1, "the mark of", name)
+        expect(step["entries"], "no tracepoint in", name)
+        for function, depth, start, total, own, flags in step["entries"]:
+            # Passed, and no time; or a pair, and a time.
+            expect(flags == 2 and total == 0 or flags == 0 and own <= total, function, flags, total, own)
+    sync = [e for e in steps["fsync"]["entries"] if e[0].startswith("ext4_sync_file")]
+    expect(sync and sync[0][3] > 0, "ext4_sync_file's pair has no time:", steps["fsync"]["entries"])
+
+
+@check("coarse-report-says-so", feature=COARSE)
+def _():
+    command = ["/bin/sh", "-c", "echo x > /var/tmp/coarse; sync; rm /var/tmp/coarse"]
+    for wrap in ([], ["--wrap"]):
+        _, trace = run_traced(command, ["--trace", "default", "--trace-way", "tracepoints", *wrap])
+        equal((trace["coarse"], trace["way"]), (True, "tracepoints"), "how it was taken")
+        expect([f for f in trace["functions"] if f["function"].startswith("ext4_")], trace["functions"])
+    done = execute([f"{HERE}/debox", "run", *shared(), "--trace", "default", "--trace-way", "tracepoints", "--", *command])
+    expect("coarse" in done.stderr, done.stderr[-2000:])
+    save("coarse.txt", done.stderr)
+
+
+# Opens one file again and again, for so many seconds.
+OPENS = """
+import os, sys, time
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    os.close(os.open("/proc/self/stat", os.O_RDONLY))
+"""
+
+
+# Few functions: to switch the tracer on for all of them takes half a minute here.
+AMONG = "learn:do_sys_open*,path_openat,link_path_walk*,vfs_open,proc_*,pid_*,single_*,seq_*,stat_open,lookup_*,terminate_walk"
+
+
+@check("learns-what-a-call-passes", feature=LEARN)
+def _():
+    load = ["/bin/python3", "-I", "-S", "-c", OPENS, "30"]
+    _, trace = run_traced(load, ["--trace", AMONG, "--trace-call", "openat", "--wrap"])
+    expect("were learned from" in trace["text"], trace["text"])
+    note(trace["text"][:300])
+    equal([c["call"] for c in trace["slowest"]], ["openat"], "calls")
+    names = [f["function"] for f in trace["functions"]]
+    expect("do_sys_openat2" in names and "path_openat" in names, names)
+    # No default set has these: they are what this file has instead of ext4's.
+    expect([n for n in names if n.startswith(("proc_", "pid_", "stat_open", "single_open"))], "nothing of proc:", names)
+    expect(not [n for n in names if n.startswith("proc_reg_read")], "read's functions, too:", names)
+    expect(not [d for d in os.listdir(f"{TRACING}/instances") if "debox" in d], "instances stay")
+
+
+@check("learning-is-told-what-it-misses", feature=LEARN)
+def _():
+    done = execute([f"{HERE}/debox", "run", *shared(), "--trace", AMONG, "--trace-call", "openat", "--", "/bin/cat", "/proc/self/stat"])
+    expect("ended while its functions were learned" in done.stderr, done.stderr[:1000])
+    expect("do_sys_openat2" in done.stderr, done.stderr[:1000])
+    expect(not [d for d in os.listdir(f"{TRACING}/instances") if "debox" in d], "instances stay")
+
+
+@check("killed-while-learning", feature=LEARN)
+def _():
+    tool = subprocess.Popen([f"{HERE}/debox", "run", "-q", *shared(), "--trace", "learn", "--trace-call", "getppid", "--", "/bin/sleep", "60"],
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    mine = f"{TRACING}/instances/debox-learn-{tool.pid}"
+    while not os.path.exists(mine) or lines_of(f"{mine}/current_tracer") != ["function"]:
+        expect(time.monotonic() < end and tool.poll() is None, "it does not learn", tool.poll())
+        time.sleep(0.1)
+    tool.kill()
+    tool.wait()
+    end = time.monotonic() + 60
+    while os.path.exists(mine):
+        expect(time.monotonic() < end, "the instance stays after SIGKILL")
+        time.sleep(0.2)
 
 
 # -- what may not harm ------------------------------------------------------------------
