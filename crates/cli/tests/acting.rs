@@ -305,7 +305,7 @@ t.join()
         "--do",
         "print",
         "--on",
-        "call == read && wall > 20ms && label != pipe-read",
+        "call == read && blocked > 20ms && label != pipe-read",
         "--do",
         "print",
         "--on",

@@ -36,7 +36,11 @@ def check_way(way):
     if not here(way):
         note(f"{WAYS[way]}: not on this kernel")
         return
+    shared_broker()
+    before = footprint()
     rows, traces = measure(way)
+    # "bare" is bare only when the trace before is gone for good.
+    footprint_expect(before, 60)
     equal([f for f in traces["pread"] if f in ("vfs_read", "rw_verify_area")][:1], ["vfs_read"], "the functions of pread")
     base, off, idle, on = (rows[w] for w in ("bare", "bracketed, no trace", "bracketed, thread did not ask", "bracketed, traced"))
     for call in ("getppid", "pread"):
@@ -44,6 +48,7 @@ def check_way(way):
     per_function = (on["pread"] - idle["pread"]) / max(1, len(traces["pread"]))
     expect(per_function < 6000, "one traced function costs", per_function, "instructions")
     again, _ = measure(way)
+    footprint_expect(before, 60)
     for what, row in rows.items():
         for call in ("getppid", "pread"):
             expect(abs(again[what][call] - row[call]) <= max(40, row[call] // 20), "not repeatable:", what, call, row, again[what])

@@ -147,7 +147,8 @@ fn expand(pattern: &str, pid: i32, tid: i32, comm: &str, uses_pid: bool) -> Opti
 }
 
 /// After a process was told to dump core: where it is, as far as that can be
-/// known. `directory` was its working directory.
+/// known. `directory` was its working directory; that of a process that ended
+/// before it was asked is taken to be ours, where its command started.
 pub fn core_found(pid: i32, tid: i32, comm: &str, directory: Option<&Path>) -> Option<PathBuf> {
     let Cores::Files(pattern) = pattern() else {
         return None;
@@ -157,7 +158,7 @@ pub fn core_found(pid: i32, tid: i32, comm: &str, directory: Option<&Path>) -> O
     let name = expand(&pattern, pid, tid, comm, uses_pid)?;
     let path = match directory {
         Some(directory) => directory.join(name),
-        None => PathBuf::from(name),
+        None => std::path::absolute(name).ok()?,
     };
     path.is_file().then_some(path)
 }
