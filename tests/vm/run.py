@@ -277,6 +277,16 @@ def suites_all():
     return sorted(f.stem for f in (HERE / "suites").glob("*.py") if not f.stem.startswith("_"))
 
 
+def cpu_seconds(pid):
+    """What a process has used: says on a busy machine how long it would take."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # -- one guest ----------------------------------------------------------------------------
 
 
@@ -288,7 +298,7 @@ class Guest:
         self.extra = extra
         self.passed, self.failed, self.notes, self.cells = [], [], [], {}
         self.why = ""
-        self.seconds = 0.0
+        self.seconds = self.cpu_s = 0.0
 
     def prepare(self, common):
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -364,6 +374,7 @@ class Guest:
         rest = b""
         with open(results, "rb") as file:
             while True:
+                self.cpu_s = cpu_seconds(guest.pid) or self.cpu_s
                 ended = guest.poll() is not None
                 rest += file.read()
                 *lines, rest = rest.split(b"\n")
@@ -395,7 +406,7 @@ class Guest:
             self.why = self.why or f"passed {len(self.passed)} of {len(expected)} checks, status {self.status}"
         say(
             f"-- Linux {self.kernel.release}, {self.suite.name}: {len(self.passed)} passed, {failures} failed "
-            f"(of {len(expected)}), {self.seconds:.0f} s" + (f": {self.why}" if self.why else "")
+            f"(of {len(expected)}), {self.seconds:.0f} s, {self.cpu_s:.0f} s of them on a CPU" + (f": {self.why}" if self.why else "")
         )
         if failures:
             console = (self.directory / "console").read_text(errors="replace").splitlines()
@@ -529,7 +540,8 @@ def main():
                 failures += table_check(text)
         elif arguments.write_table:
             say("-- the table is written only when all guests passed all of their checks")
-        say(f"-- kernels: {total} passed, {failures} failed, {time.monotonic() - begin:.0f} s")
+        cpu_s = sum(g.cpu_s for g in guests)
+        say(f"-- kernels: {total} passed, {failures} failed, {time.monotonic() - begin:.0f} s ({cpu_s:.0f} s of CPU time)")
     return 1 if failures else 0
 
 

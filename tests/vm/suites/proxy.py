@@ -27,7 +27,10 @@ def _():
         text = file.read()
     save("finding.md", text)
     equal(done.returncode, 0, "finding.sh's exit status;", text[-800:])
-    ways = text[text.index("Where the time of"): text.index("## First fix")]
+    ways = text[text.index("Where the time of"): text.index("## One slow open")]
+    trace = text[text.index("## One slow open"): text.index("## First fix")]
+    expect(re.search(r"slowest openat.*path_openat", trace, re.S), "no call trace:", trace)
+    expect("do_truncate" in trace and "ext4_truncate" in trace, "no truncation in the trace:", trace)
     # Truncation, down into the journal; and the lookup.
     expect(re.search(r"do_truncate.*ext4_truncate.*jbd2_", ways, re.S), "no way through truncation:", ways)
     expect(re.search(r"lookup|link_path_walk", ways), "no lookup:", ways)
