@@ -89,8 +89,11 @@ int debox_context_grow_side(struct context *c)
 	/* One more place for the private descriptor. */
 	if (debox_memory_grow(&c->side, old * sizeof *c->side, capacity * sizeof *c->side) ||
 	    debox_memory_grow(&c->side_poll, old ? (old + 1) * sizeof *c->side_poll : 0,
-			      (capacity + 1) * sizeof *c->side_poll))
+			      (capacity + 1) * sizeof *c->side_poll)) {
+		/* The next to be served looks: the set is the kernel's then. */
+		c->failed = 1;
 		return -ENOMEM;
+	}
 	c->side_capacity = capacity;
 	return 0;
 }
@@ -107,8 +110,12 @@ static int private_place(int fd, uint32_t above)
 {
 	struct rlimit64 limit = { 0, 0 }, raised;
 	uint32_t lowest;
-	long moved;
+	long moved = -EMFILE;
+	sigset_t old;
 
+	/* Two threads at once would take each other's raised limit for the
+	 * program's. */
+	debox_lock(&old);
 	sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &limit);
 	if (limit.rlim_cur <= 65536 && limit.rlim_cur + 64 <= limit.rlim_max) {
 		raised = limit;
@@ -116,10 +123,11 @@ static int private_place(int fd, uint32_t above)
 		if (!sys_failed(sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, 0))) {
 			moved = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, limit.rlim_cur);
 			sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, 0);
-			if (!sys_failed(moved))
-				return (int)moved;
 		}
 	}
+	debox_unlock(&old);
+	if (!sys_failed(moved))
+		return (int)moved;
 	lowest = above < 1024 ? 4096 : above * 4;
 	if (lowest + 64 > limit.rlim_cur)
 		lowest = limit.rlim_cur > 64 ? (uint32_t)limit.rlim_cur - 64 : 3;
@@ -152,10 +160,22 @@ static int epoll_open(struct context *c)
 
 static void epoll_close(struct context *c)
 {
+	char path[40], target[40] = "";
+
 	if (c->epfd < 0)
 		return;
 	if ((uint32_t)c->epfd < FD_CAPACITY)
 		debox_process.flags[c->epfd] = 0;
+	/* The program may have closed it where nobody saw it, and may have got
+	 * the number since. */
+	if (c->rebuild) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", c->epfd);
+		if (sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) ||
+		    !strstr(target, "eventpoll")) {
+			c->epfd = -1;
+			return;
+		}
+	}
 	sys_call(SYS_close, c->epfd);
 	c->epfd = -1;
 }
@@ -191,6 +211,7 @@ void debox_context_reset(struct context *c)
 	c->side_count = 0;
 	c->ready_count = 0;
 	c->rebuild = 0;
+	c->failed = 0;
 	c->n = 0;
 	c->words = 0;
 	c->highest_fd = 0;
@@ -253,6 +274,12 @@ static int wakes(uint32_t fd)
 	return 1;
 }
 
+/* What is known of the number was about another file. */
+static void not_known(uint32_t fd)
+{
+	__atomic_fetch_and(&debox_process.flags[fd], (uint8_t)~FD_KNOWN, __ATOMIC_SEQ_CST);
+}
+
 int debox_context_apply(struct context *c, uint32_t fd)
 {
 	struct slot *slot = &c->slots[fd];
@@ -282,16 +309,20 @@ int debox_context_apply(struct context *c, uint32_t fd)
 			return 0;
 		}
 		/* Another file has the number now. */
+		not_known(fd);
 		COUNT(recheck_found);
 	}
-	debox_flag((int)fd, FD_TRACKED);
 	if (unlikely(!wakes(fd))) {
 		__atomic_store_n(&slot->reg, 0, __ATOMIC_SEQ_CST);
+		debox_flag((int)fd, FD_TRACKED);
 		COUNT(refused_type);
 		return 1;
 	}
 	slot->generation++;
+	/* In this order: who closes it clears the flag before it looks at reg,
+	 * and looks at the flag again when it is closed. */
 	__atomic_store_n(&slot->reg, want, __ATOMIC_SEQ_CST);
+	debox_flag((int)fd, FD_TRACKED);
 	r = control(c, EPOLL_CTL_ADD, fd, want);
 	if (r == -EEXIST)
 		/* An older registration of the same file and number, which
@@ -314,6 +345,7 @@ int debox_context_verify(struct context *c, uint32_t fd)
 	if (!reg || control(c, EPOLL_CTL_MOD, fd, reg) == 0)
 		return 1;
 	COUNT(recheck_found);
+	not_known(fd);
 	__atomic_store_n(&slot->reg, 0, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&c->stale.any, 1, __ATOMIC_SEQ_CST);
 	debox_tree_insert_atomic(&c->stale.tree, fd);
@@ -426,8 +458,14 @@ void debox_context_release_pins(struct context *c)
 	__atomic_store_n(&c->pins_taken, 0, __ATOMIC_SEQ_CST);
 }
 
+enum state {
+	CLOSED, /* or replaced: nothing to take back */
+	OPEN,	/* and will be closed: kept open for those who wait for it */
+	STAYS,	/* open */
+};
+
 /* How many contexts had it registered. */
-static int forget(uint32_t fd, int open)
+static int forget(uint32_t fd, enum state state)
 {
 	struct process *p = &debox_process;
 	uint32_t made = __atomic_load_n(&p->contexts_made, __ATOMIC_ACQUIRE);
@@ -450,9 +488,9 @@ static int forget(uint32_t fd, int open)
 		if (!reg)
 			continue;
 		registered++;
-		if (open && __atomic_load_n(&c->waiting, __ATOMIC_SEQ_CST) && pin(c, fd))
+		if (state == OPEN && __atomic_load_n(&c->waiting, __ATOMIC_SEQ_CST) && pin(c, fd))
 			continue;
-		if (open)
+		if (state != CLOSED)
 			sys_call(SYS_epoll_ctl, c->epfd, EPOLL_CTL_DEL, fd, 0);
 	}
 	return registered;
@@ -490,14 +528,37 @@ void debox_make_way(uint32_t fd)
 
 void debox_forget(uint32_t fd)
 {
-	if (forget(fd, 1))
+	if (forget(fd, OPEN))
 		COUNT(closes);
+}
+
+void debox_forget_closed(uint32_t fd)
+{
+	forget(fd, CLOSED);
+}
+
+int debox_forget_nested(void)
+{
+	struct process *p = &debox_process;
+	int found = 0;
+
+	for (uint32_t fd = 0; fd <= p->highest_flag; fd++) {
+		char path[40], target[40] = "";
+
+		if (!(p->flags[fd] & FD_TRACKED))
+			continue;
+		snprintf(path, sizeof path, "/proc/self/fd/%u", fd);
+		if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
+		    strstr(target, "eventpoll"))
+			found += forget(fd, STAYS);
+	}
+	return found;
 }
 
 void debox_created_known(uint32_t fd)
 {
 	if (!debox_process.alive || !*debox_process.alive || debox_thread.vfork_child)
 		return;
-	if (forget(fd, 0))
+	if (forget(fd, CLOSED))
 		COUNT(created_found);
 }

@@ -150,7 +150,7 @@ struct process {
 	uint8_t *flags; /* FD_CAPACITY bytes; NULL: not set up */
 	uint32_t contexts_made; /* contexts[0 .. contexts_made - 1] exist */
 	uint32_t generation;	/* of thread state: a child's threads start over */
-	uint32_t highest_flag;	/* no descriptor above has flags */
+	uint32_t highest_flag;	/* atomic; no descriptor above has flags */
 	uint32_t limits;	/* counts changes of RLIMIT_NOFILE */
 	uint32_t counting;	/* somebody wants the statistics */
 	uint32_t sticky;	/* the personality leaves timeouts alone */
@@ -161,6 +161,10 @@ extern struct process debox_process;
 /* 1 if contexts may be used in this process; sets them up when need be. */
 int debox_process_ready(void);
 void debox_process_turn_off(enum off why);
+/* For what threads do one at a time: handles, and the limit of descriptors while
+ * it is raised. Signals are blocked meanwhile. */
+void debox_lock(sigset_t *old);
+void debox_unlock(const sigset_t *old);
 /* 1 if a signal that has a handler might interrupt a call (SigCgt). */
 int debox_process_catches_signals(void);
 /* 1 unless the process surely has one thread only. */
@@ -226,6 +230,7 @@ struct context {
 	uint32_t highest_fd;
 	uint32_t moved_for; /* highest_fd when the private descriptor was last moved */
 	uint32_t rebuild; /* the epoll instance reports what nobody can remove */
+	uint32_t failed;  /* no memory to keep something on the side */
 
 	struct epoll_event *events;
 	uint32_t events_capacity;
@@ -255,6 +260,7 @@ struct context {
 	uint32_t side_words;
 
 	int64_t check_at_ns; /* when the program's own call is due */
+	int64_t check_cost_ns; /* of the last ones; 0: none yet */
 
 	/* Descriptors that others closed while this context waited for them. */
 	uint32_t pins_taken; /* atomic */
@@ -298,15 +304,24 @@ void debox_make_way(uint32_t fd);
 static inline void debox_flag(int fd, uint8_t flag)
 {
 	struct process *p = &debox_process;
+	uint32_t highest = __atomic_load_n(&p->highest_flag, __ATOMIC_RELAXED);
 
-	if ((uint32_t)fd > p->highest_flag)
-		p->highest_flag = (uint32_t)fd;
+	/* Never down: another thread may have stored a higher one meanwhile. */
+	while (unlikely((uint32_t)fd > highest))
+		if (__atomic_compare_exchange_n(&p->highest_flag, &highest, (uint32_t)fd, 0,
+						__ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+			break;
 	if (!(p->flags[fd] & flag))
 		__atomic_fetch_or(&p->flags[fd], flag, __ATOMIC_SEQ_CST);
 }
 
 /* A descriptor is about to be closed: forget it everywhere. */
 void debox_forget(uint32_t fd);
+/* It is closed. Another thread may have registered it between the two. */
+void debox_forget_closed(uint32_t fd);
+/* No epoll instance of the program is registered any more: until the next call
+ * they nest no deeper than the program made them. How many there were. */
+int debox_forget_nested(void);
 /* A descriptor was created: if somebody still has its number registered, the
  * old one was closed where nobody saw it. */
 void debox_created_known(uint32_t fd);
@@ -421,6 +436,7 @@ struct real {
 	int (*unshare)(int);
 	int (*setrlimit)(int, const void *);
 	int (*prlimit)(pid_t, int, const void *, void *);
+	int (*epoll_ctl)(int, int, int, struct epoll_event *);
 	int (*clone)(int (*)(void *), void *, int, void *, ...);
 	long (*syscall)(long, long, long, long, long, long, long);
 };

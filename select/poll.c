@@ -254,7 +254,8 @@ static int update(struct context *c, struct pollfd *fds, uint32_t n)
 		if (c->gone[i] != FD_CAPACITY)
 			apply(c, c->gone[i]);
 	for (uint32_t i = 0; i < changed; i++) {
-		int fd = c->list[i] < n ? fds[c->list[i]].fd : -1;
+		/* Ours: the program's may be changed by another thread. */
+		int fd = c->list[i] < n ? c->shadow[c->list[i]].fd : -1;
 
 		if (fd >= 0 && (uint32_t)fd < FD_CAPACITY)
 			apply(c, (uint32_t)fd);
@@ -442,7 +443,7 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 		debox_tree_take_atomic(&c->stale.tree, stale_one, c);
 	}
 	debox_context_keep_away(c);
-	if (unlikely(c->side_count > n / 2)) {
+	if (unlikely(c->side_count > n / 2 || c->failed)) {
 		debox_context_reset(c);
 		c->skip = 1024;
 		COUNT(native_side);

@@ -32,7 +32,7 @@ static int thread_key_made;
 /* Handles of contexts: the lowest free one, so that the table stays short. */
 static struct debox_tree handles;
 static uint64_t handle_words[80];
-static uint32_t handle_lock;
+static uint32_t lock; /* debox_lock() */
 
 void *debox_memory_map(size_t bytes)
 {
@@ -162,7 +162,8 @@ static void inherited_drop(struct context *c)
 		}
 	}
 	for (uint32_t i = 0; i < PINS; i++)
-		if (c->pins[i])
+		if (c->pins[i] && ((uint32_t)c->pins[i] > FD_CAPACITY ||
+				   debox_process.flags[c->pins[i] - 1] & FD_PRIVATE))
 			sys_call(SYS_close, c->pins[i] - 1);
 }
 
@@ -177,12 +178,15 @@ static int start(void)
 	}
 	if (p->flags) {
 		for (uint32_t i = 0; i < made; i++)
-			inherited_drop(p->contexts[i]);
+			if (p->contexts[i])
+				inherited_drop(p->contexts[i]);
 		debox_statistics_child();
 		sys_call(SYS_madvise, p->flags, FD_CAPACITY, MADV_DONTNEED);
 		for (uint32_t i = 0; i < made; i++) {
 			struct context *c = p->contexts[i];
 
+			if (!c)
+				continue;
 			c->epfd = -1;
 			c->live = 0;
 			memset(c->pins, 0, sizeof c->pins);
@@ -201,7 +205,7 @@ static int start(void)
 	memset(handle_words, 0, sizeof handle_words);
 	debox_tree_init(&handles, CONTEXT_CAPACITY, handle_words);
 	debox_tree_fill(&handles);
-	handle_lock = 0;
+	lock = 0;
 	p->generation++;
 	return 1;
 }
@@ -229,19 +233,19 @@ int debox_process_ready(void)
 
 /* --------------------------------------------------------------- threads */
 
-static void handles_lock(sigset_t *old)
+void debox_lock(sigset_t *old)
 {
 	uint64_t all = ~(3ull << 31);
 
 	/* A signal handler of this thread must not wait for this thread. */
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, &all, old, 8);
-	while (__atomic_exchange_n(&handle_lock, 1, __ATOMIC_ACQUIRE))
+	while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
 		sys_call(SYS_sched_yield);
 }
 
-static void handles_unlock(const sigset_t *old)
+void debox_unlock(const sigset_t *old)
 {
-	__atomic_store_n(&handle_lock, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, old, 0, 8);
 }
 
@@ -257,7 +261,7 @@ struct context *debox_context_new(struct thread *t, enum kind kind)
 	sigset_t old;
 	uint32_t handle;
 
-	handles_lock(&old);
+	debox_lock(&old);
 	handle = debox_tree_allocate(&handles);
 	if (handle != DEBOX_TREE_NONE) {
 		c = p->contexts[handle];
@@ -285,7 +289,7 @@ struct context *debox_context_new(struct thread *t, enum kind kind)
 		if (!c)
 			debox_tree_free(&handles, handle);
 	}
-	handles_unlock(&old);
+	debox_unlock(&old);
 	if (!c)
 		return NULL;
 	c->kind = kind;
@@ -293,6 +297,7 @@ struct context *debox_context_new(struct thread *t, enum kind kind)
 	c->strikes = c->skip = 0;
 	c->user = NULL;
 	c->check_at_ns = 0;
+	c->check_cost_ns = 0;
 	c->n_allowed = 0;
 	__atomic_store_n(&c->live, 1, __ATOMIC_SEQ_CST);
 	debox_context_reset(c);
@@ -314,9 +319,9 @@ static void context_free(struct context *c)
 		c->epfd = -1;
 	}
 	sys_call(SYS_madvise, c->slots, FD_CAPACITY * sizeof(struct slot), MADV_DONTNEED);
-	handles_lock(&old);
+	debox_lock(&old);
 	debox_tree_free(&handles, c->handle);
-	handles_unlock(&old);
+	debox_unlock(&old);
 }
 
 static void thread_ends(void *thread)

@@ -75,6 +75,7 @@ void debox_real_find(void)
 	FIND(unshare);
 	FIND(setrlimit);
 	FIND(prlimit);
+	FIND(epoll_ctl);
 	FIND(clone);
 	FIND(syscall);
 	/* real() asks for this one: last. */

@@ -432,10 +432,16 @@ int debox_select_serve(int count, fd_set *readfds, fd_set *writefds, fd_set *exc
 		debox_tree_take_atomic(&c->stale.tree, stale_one, c);
 	}
 	debox_context_keep_away(c);
-	if (unlikely(c->side_count > bits / 2)) {
+	if (unlikely(c->side_count > bits / 2 || c->failed)) {
 		debox_context_reset(c);
 		c->skip = 1024;
 		COUNT(native_side);
+		return leave_to_kernel(count, set, timeout, mask);
+	}
+	/* The kernel ignores bits that its table of descriptors has no place for,
+	 * and only it knows how large that is. */
+	if (unlikely(c->side_count && c->highest_fd > (uint32_t)c->epfd)) {
+		COUNT(native_argument);
 		return leave_to_kernel(count, set, timeout, mask);
 	}
 	for (int k = 0; k < SETS; k++)

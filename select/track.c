@@ -93,6 +93,13 @@ static inline void replaced(int fd)
 		goes_known(fd, 1);
 }
 
+/* The number is closed, or was not the program's to close. */
+static inline void gone(int fd)
+{
+	if (unlikely(flags_of(fd) & (FD_TRACKED | FD_KNOWN)) && where() == HERE && !debox_process.off)
+		debox_forget_closed((uint32_t)fd);
+}
+
 #define ENTRY(type, name, params)                                       \
 	DEBOX_API type debox_entry_##name params __asm__(#name); \
 	type debox_entry_##name params
@@ -101,14 +108,17 @@ static inline void replaced(int fd)
 
 ENTRY(int, close, (int fd))
 {
-	return real()->close(goes(fd) ? -1 : fd);
+	int r = real()->close(goes(fd) ? -1 : fd);
+
+	gone(fd);
+	return r;
 }
 
 /* All numbers from first to last but our own. */
 static int range_close(unsigned first, unsigned last, int flags)
 {
 	struct process *p = &debox_process;
-	unsigned highest = p->highest_flag;
+	unsigned highest = p->highest_flag, begin = first;
 	int r;
 
 	if (!p->flags || debox_thread.vfork_child || flags & (int)CLOSE_RANGE_CLOEXEC || first > last)
@@ -127,7 +137,10 @@ static int range_close(unsigned first, unsigned last, int flags)
 		if (fd == last)
 			return 0;
 	}
-	return real()->close_range(first, last, flags);
+	r = real()->close_range(first, last, flags);
+	for (unsigned fd = begin; fd <= last && fd <= highest; fd++)
+		gone((int)fd);
+	return r;
 }
 
 ENTRY(int, close_range, (unsigned first, unsigned last, int flags))
@@ -144,21 +157,33 @@ ENTRY(void, closefrom, (int first))
 
 ENTRY(int, fclose, (FILE *stream))
 {
-	goes(fileno(stream));
-	return real()->fclose(stream);
+	int fd = fileno(stream), r;
+
+	goes(fd);
+	r = real()->fclose(stream);
+	gone(fd);
+	return r;
 }
 
 ENTRY(int, pclose, (FILE *stream))
 {
-	goes(fileno(stream));
-	return real()->pclose(stream);
+	int fd = fileno(stream), r;
+
+	goes(fd);
+	r = real()->pclose(stream);
+	gone(fd);
+	return r;
 }
 
 extern int dirfd(void *);
 ENTRY(int, closedir, (void *directory))
 {
-	goes(dirfd(directory));
-	return real()->closedir(directory);
+	int fd = dirfd(directory), r;
+
+	goes(fd);
+	r = real()->closedir(directory);
+	gone(fd);
+	return r;
 }
 
 #define FREOPEN(name)                                                          \
@@ -387,6 +412,20 @@ SETS_LIMIT(setrlimit64)
 PROCESS_LIMIT(prlimit)
 PROCESS_LIMIT(prlimit64)
 
+/* ------------------------------------------------------------ nested epoll */
+
+/* The kernel allows a few levels of epoll instances in each other. Ours above
+ * the program's must not be the one too many. */
+ENTRY(int, epoll_ctl, (int of, int how, int fd, struct epoll_event *event))
+{
+	int r = real()->epoll_ctl(of, how, fd, event);
+
+	if (unlikely(r && how == EPOLL_CTL_ADD && (errno == ELOOP || errno == EINVAL)) &&
+	    debox_process.flags && where() == HERE && !debox_process.off && debox_forget_nested())
+		r = real()->epoll_ctl(of, how, fd, event);
+	return r;
+}
+
 /* -------------------------------------------- children that share something */
 
 static void shares(unsigned long flags)
@@ -434,18 +473,20 @@ void *debox_real_syscall __attribute__((visibility("hidden")));
 int debox_before_syscall(const long *arg, long *result) __attribute__((visibility("hidden")));
 int debox_before_syscall(const long *arg, long *result)
 {
+	long done;
+
 	debox_real_syscall = (void *)(uintptr_t)real()->syscall;
 	switch (arg[0]) {
 	case SYS_close:
-		if (!goes((int)arg[1]))
-			return 0;
-		errno = EBADF;
-		*result = -1;
-		return 1;
+		done = goes((int)arg[1]) ? -EBADF : sys_call(SYS_close, arg[1]);
+		gone((int)arg[1]);
+		break;
 	case SYS_dup2:
 	case SYS_dup3:
 		replaced((int)arg[2]);
-		return 0;
+		done = sys_call(arg[0], arg[1], arg[2], arg[3]);
+		debox_created((int)done);
+		break;
 	case SYS_close_range:
 		*result = range_close((unsigned)arg[1], (unsigned)arg[2], (int)arg[3]);
 		return 1;
@@ -462,6 +503,12 @@ int debox_before_syscall(const long *arg, long *result)
 		restricts(arg[0], arg[1], arg[2]);
 		return 0;
 	}
+	*result = done;
+	if (sys_failed(done)) {
+		errno = (int)-done;
+		*result = -1;
+	}
+	return 1;
 }
 
 /*

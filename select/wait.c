@@ -44,6 +44,9 @@ static int gather(struct wait *w)
 
 	if (unlikely(got < 0))
 		c->rebuild = 1;
+	/* More may have no room. */
+	if (unlikely(got >= (long)c->events_capacity))
+		return -EOVERFLOW;
 	return got > 0 ? w->collect(w, (int)got) : (int)got;
 }
 
@@ -91,7 +94,13 @@ int debox_wait(struct wait *w)
 		if (got >= 0 && ready) {
 			int more = gather(w);
 
-			found = more < 0 ? more : got + more;
+			/* The private descriptor is gone, which is nothing that
+			 * the program asked about. */
+			if (unlikely(more < 0)) {
+				debox_context_release_pins(c);
+				return hand_over(w);
+			}
+			found = got + more;
 		}
 		errno = got < 0 ? -got : 0;
 		got = got < 0 ? -1 : found || ready;
@@ -111,6 +120,11 @@ int debox_wait(struct wait *w)
 						    c->events_capacity, 0, 0, 8);
 		}
 		__atomic_store_n(&c->waiting, 0, __ATOMIC_RELEASE);
+		if (unlikely(got >= (int)c->events_capacity)) {
+			/* More may have no room. */
+			debox_context_release_pins(c);
+			return hand_over(w);
+		}
 		if (likely(got > 0))
 			found = w->collect(w, got);
 		/* Signals that only the mask lets through come before "nothing". */
@@ -162,6 +176,12 @@ void debox_native_end(struct wait *w)
 	int64_t cost = thread_cpu_ns() - w->cpu_ns;
 
 	COUNT_BY(recheck_ns, cost);
+	/* A call may seem to cost a hundred times as much as it does, when the
+	 * machine does other things in the thread's time (interrupts, another
+	 * virtual machine): no more than twice what it was is believed. */
+	if (c->check_cost_ns && cost > 2 * c->check_cost_ns)
+		cost = 2 * c->check_cost_ns;
+	c->check_cost_ns = cost;
 	/* 0: every time. */
 	cost *= debox_process.recheck_ns ? RECHECK_COST_FACTOR : 0;
 	if (cost > RECHECK_LONGEST_NS)
