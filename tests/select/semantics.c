@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -23,12 +24,16 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -746,6 +751,7 @@ static void more_than_fd_setsize(void)
 static void fortified(void)
 {
 	extern int __poll_chk(struct pollfd *, nfds_t, int, size_t);
+	extern long __fdelt_chk(long);
 	extern int __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
 	int status;
 	pid_t child;
@@ -757,6 +763,15 @@ static void fortified(void)
 	if (child == 0) {
 		close(2);
 		__poll_chk(set, N, -1, sizeof set[0] * (N - 1));
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	/* FD_SET of a fortified program: which word, or the end. */
+	CHECK(__fdelt_chk(FD_SETSIZE - 1) == FD_SETSIZE / 64 - 1);
+	child = fork();
+	if (child == 0) {
+		close(2);
+		__fdelt_chk(FD_SETSIZE);
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
@@ -916,6 +931,515 @@ static void shares_the_table(void)
 	CHECK(write(pair[1], "x", 1) == 1 && poll(set, N, -1) == 1);
 }
 
+/* ------------------------- closed, and its number taken, by each function */
+
+/* A quiet descriptor in set[N], known to the library. */
+static int known(void)
+{
+	int fd = eventfd(0, 0);
+
+	CHECK(fd >= 0);
+	set[N] = (struct pollfd){ fd, POLLIN, 0 };
+	for (int i = 0; i < 3; i++)
+		CHECK(poll(set, N + 1, 0) == 0);
+	return fd;
+}
+
+static void closed_by_each_function(void)
+{
+	uint64_t one = 1;
+	FILE *f;
+	int fd, other, pair[2];
+
+	for (int way = 0; way < 5; way++) {
+		fd = known();
+		switch (way) {
+		case 0: CHECK(close(fd) == 0); break;
+		case 1: CHECK(close_range((unsigned)fd, (unsigned)fd, 0) == 0); break;
+		case 2: closefrom(fd); break;
+		case 3: CHECK((f = fdopen(fd, "r")) && fclose(f) == 0); break;
+		case 4: CHECK(syscall(SYS_close, fd) == 0); break;
+		}
+		CHECK(poll(set, N + 1, 0) == 1 && set[N].revents == POLLNVAL);
+		CHECK(poll(set, N + 1, -1) == 1 && set[N].revents == POLLNVAL);
+	}
+	/* Replaced by one that is ready. */
+	other = eventfd(1, 0);
+	for (int way = 0; way < 4; way++) {
+		fd = known();
+		switch (way) {
+		case 0: CHECK(dup2(other, fd) == fd); break;
+		case 1: CHECK(dup3(other, fd, O_CLOEXEC) == fd); break;
+		case 2: CHECK(syscall(SYS_dup3, other, fd, 0) == fd); break;
+		case 3:
+			CHECK((f = fdopen(fd, "r")) && freopen("/proc/self/exe", "r", f) == f &&
+			      fileno(f) == fd);
+			break;
+		}
+		CHECK(poll(set, N + 1, 0) == 1 && set[N].revents == POLLIN);
+		CHECK(poll(set, N + 1, -1) == 1 && set[N].revents == POLLIN);
+		close(fd);
+	}
+	f = popen("read x", "w");
+	CHECK(f);
+	set[N] = (struct pollfd){ fileno(f), POLLIN, 0 };
+	for (int i = 0; i < 3; i++)
+		CHECK(poll(set, N + 1, 0) == 0);
+	pclose(f);
+	CHECK(poll(set, N + 1, 0) == 1 && set[N].revents == POLLNVAL);
+	/* Nothing that fails forgets anything. */
+	fd = known();
+	CHECK(dup2(-1, fd) == -1 && errno == EBADF && close_range(5, 4, 0) == -1 && errno == EINVAL);
+	CHECK(write(fd, &one, sizeof one) == sizeof one);
+	CHECK(poll(set, N + 1, -1) == 1 && set[N].revents == POLLIN);
+	CHECK(pipe(pair) == 0 && close(pair[0]) == 0 && close(pair[0]) == -1 && errno == EBADF);
+}
+
+/* Closed where no library sees it, and the number taken by what each function
+ * creates: told at once. Each is ready in the end. */
+static void taken_by_each_function(void)
+{
+	enum { PIPE, PIPE2, SOCKETPAIR, SOCKET, ACCEPT, ACCEPT4, EVENTFD, TIMERFD, SIGNALFD, INOTIFY,
+	       EPOLL, EPOLL1, MEMFD, OPEN, OPENAT, CREAT, DUP, DUPFD, PIDFD, WAYS };
+	extern int pidfd_open(pid_t, unsigned);
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t size = sizeof a;
+	struct epoll_event event = { .events = EPOLLIN };
+	struct itimerspec at_once = { .it_value = { 0, 1 } };
+	int l = socket(AF_INET, SOCK_STREAM, 0), ready = eventfd(1, 0);
+	char path[] = "/tmp/semantics-XXXXXX";
+	sigset_t usr2;
+	pid_t dead = fork();
+
+	if (dead == 0)
+		_exit(0);
+	CHECK(bind(l, (struct sockaddr *)&a, size) == 0 && listen(l, 4) == 0 &&
+	      getsockname(l, (struct sockaddr *)&a, &size) == 0);
+	sigemptyset(&usr2);
+	sigaddset(&usr2, SIGUSR2);
+	sigprocmask(SIG_BLOCK, &usr2, NULL);
+	raise(SIGUSR2);
+	close(mkstemp(path));
+	for (int way = 0; way < WAYS; way++) {
+		int fd = near_end[0], quiet = eventfd(0, 0), client = -1, pair[2] = { -1, -1 };
+		struct timespec moment = { 5, 0 };
+		struct pollfd truth;
+
+		if (way == ACCEPT || way == ACCEPT4) {
+			client = socket(AF_INET, SOCK_STREAM, 0);
+			CHECK(connect(client, (struct sockaddr *)&a, size) == 0);
+			CHECK(write(client, "x", 1) == 1);
+		}
+		CHECK(dup2(quiet, fd) == fd);
+		close(quiet);
+		for (int i = 0; i < 3; i++)
+			CHECK(poll(set, N, 0) == 0);
+		CHECK(sys_call(SYS_close, fd) == 0);
+		switch (way) {
+		case PIPE: CHECK(pipe(pair) == 0); break;
+		case PIPE2: CHECK(pipe2(pair, O_CLOEXEC) == 0); break;
+		case SOCKETPAIR: CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0); break;
+		/* not connected: hung up */
+		case SOCKET: pair[0] = socket(AF_INET, SOCK_STREAM, 0); break;
+		case ACCEPT: pair[0] = accept(l, NULL, NULL); break;
+		case ACCEPT4: pair[0] = accept4(l, NULL, NULL, SOCK_CLOEXEC); break;
+		case EVENTFD: pair[0] = eventfd(1, 0); break;
+		case TIMERFD: CHECK(timerfd_settime(pair[0] = timerfd_create(CLOCK_MONOTONIC, 0), 0, &at_once, NULL) == 0); break;
+		case SIGNALFD: pair[0] = signalfd(-1, &usr2, 0); break;
+		case INOTIFY: CHECK(inotify_add_watch(pair[0] = inotify_init1(0), path, IN_ATTRIB) >= 0); CHECK(chmod(path, 0600) == 0); break;
+		case EPOLL: CHECK(epoll_ctl(pair[0] = epoll_create(1), EPOLL_CTL_ADD, ready, &event) == 0); break;
+		case EPOLL1: CHECK(epoll_ctl(pair[0] = epoll_create1(0), EPOLL_CTL_ADD, ready, &event) == 0); break;
+		case MEMFD: pair[0] = memfd_create("x", 0); break;
+		case OPEN: pair[0] = open(path, O_RDONLY); break;
+		case OPENAT: pair[0] = openat(AT_FDCWD, path, O_RDONLY); break;
+		case CREAT: pair[0] = creat(path, 0600); break;
+		case DUP: pair[0] = dup(ready); break;
+		case DUPFD: pair[0] = fcntl(ready, F_DUPFD, 0); break;
+		case PIDFD: pair[0] = pidfd_open(dead, 0); break;
+		}
+		CHECK(pair[0] == fd);
+		if (pair[1] >= 0)
+			CHECK(write(pair[1], "x", 1) == 1);
+		truth = (struct pollfd){ fd, POLLIN, 0 };
+		/* A timer or the network may need a moment. */
+		CHECK(sys_call(SYS_ppoll, &truth, 1, &moment, 0, 8) == 1);
+		if (poll(set, N, 0) != 1 || set[0].revents != truth.revents) {
+			fprintf(stderr, "semantics: creation %d is not told: %x, not %x\n", way,
+				set[0].revents, truth.revents);
+			_exit(1);
+		}
+		if (pair[1] >= 0)
+			close(pair[1]);
+		if (client >= 0)
+			close(client);
+	}
+	unlink(path);
+	waitpid(dead, NULL, 0);
+}
+
+/* A descriptor that io_uring closes is found like one of a raw system call. */
+static void closed_by_io_uring(void)
+{
+	struct io_uring_params p = { 0 };
+	long ring = sys_call(SYS_io_uring_setup, 4, &p);
+	char *sq, *cq;
+	struct io_uring_sqe *sqes;
+	unsigned tail;
+
+	if (sys_failed(ring)) {
+		printf("  closed_by_io_uring: not run: io_uring is refused here (errno %ld)\n", -ring);
+		return;
+	}
+	sq = mmap(NULL, p.sq_off.array + p.sq_entries * 4, PROT_READ | PROT_WRITE, MAP_SHARED, (int)ring, IORING_OFF_SQ_RING);
+	cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe), PROT_READ | PROT_WRITE,
+		  MAP_SHARED, (int)ring, IORING_OFF_CQ_RING);
+	sqes = mmap(NULL, p.sq_entries * sizeof *sqes, PROT_READ | PROT_WRITE, MAP_SHARED, (int)ring, IORING_OFF_SQES);
+	CHECK(sq != MAP_FAILED && cq != MAP_FAILED && sqes != MAP_FAILED);
+	memset(sqes, 0, sizeof *sqes);
+	sqes->opcode = IORING_OP_CLOSE;
+	sqes->fd = near_end[36];
+	tail = *(unsigned *)(sq + p.sq_off.tail);
+	((unsigned *)(sq + p.sq_off.array))[tail & *(unsigned *)(sq + p.sq_off.ring_mask)] = 0;
+	__atomic_store_n((unsigned *)(sq + p.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
+	CHECK(sys_call(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, 0, 0) == 1);
+	CHECK(((struct io_uring_cqe *)(cq + p.cq_off.cqes))[0].res == 0);
+	CHECK(sys_call(SYS_fcntl, near_end[36], F_GETFD) == -EBADF);
+	CHECK(poll(set, N, 10000) == 1 && set[36].revents == POLLNVAL);
+}
+
+/* A terminal gets room without a wake-up; and takes the number of a socket. */
+static void terminal_gets_room(void)
+{
+	char name[64];
+	int master = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK), slave;
+
+	CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0 &&
+	      ptsname_r(master, name, sizeof name) == 0);
+	slave = open(name, O_RDWR | O_NOCTTY | O_NONBLOCK);
+	CHECK(slave >= 0);
+	CHECK(sys_call(SYS_dup3, slave, near_end[37], 0) == near_end[37]);
+	set[37].events = POLLOUT;
+	set[N] = (struct pollfd){ slave, POLLOUT, 0 };
+	for (int turn = 0; turn < 5; turn++) {
+		double begin = seconds();
+
+		while (write(slave, sink, sizeof sink) > 0)
+			;
+		for (int quiet = 0; quiet < 20;) {
+			ssize_t got = read(master, sink, sizeof sink);
+
+			quiet = got > 0 ? 0 : quiet + 1;
+			usleep(500);
+		}
+		CHECK(poll(set, N + 1, 10000) == 2 && set[37].revents == POLLOUT && set[N].revents == POLLOUT);
+		CHECK(seconds() - begin < 8);
+	}
+}
+
+/* One thread closes what another is about to register: known when it is closed. */
+static int racing_fd, racing_state;
+static void *racing(void *unused)
+{
+	struct pollfd mine[N];
+
+	memcpy(mine, set, sizeof mine);
+	for (int round = 0; round < 4000; round++) {
+		while (__atomic_load_n(&racing_state, __ATOMIC_ACQUIRE) != 1)
+			sched_yield();
+		mine[50].fd = racing_fd;
+		__atomic_store_n(&racing_state, 2, __ATOMIC_RELEASE);
+		for (int turn = 0; __atomic_load_n(&racing_state, __ATOMIC_ACQUIRE) != 3; turn++) {
+			/* Registered, changed, removed, again and again. */
+			mine[50].events = turn % 3 ? POLLIN : POLLPRI;
+			mine[50].fd = turn % 4 ? racing_fd : -1;
+			poll(mine, N, 0);
+		}
+		mine[50].fd = racing_fd;
+		if (poll(mine, N, 0) != 1 || mine[50].revents != POLLNVAL)
+			return (void *)1;
+		__atomic_store_n(&racing_state, 4, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void closed_while_another_registers(void)
+{
+	pthread_t thread;
+	void *wrong = NULL;
+	unsigned random = 7;
+
+	pthread_create(&thread, NULL, racing, NULL);
+	for (int round = 0; round < 4000; round++) {
+		racing_fd = eventfd(0, 0);
+		__atomic_store_n(&racing_state, 1, __ATOMIC_RELEASE);
+		while (__atomic_load_n(&racing_state, __ATOMIC_ACQUIRE) != 2)
+			sched_yield();
+		for (volatile int spin = rand_r(&random) % 3000; spin; spin--)
+			;
+		close(racing_fd);
+		__atomic_store_n(&racing_state, 3, __ATOMIC_RELEASE);
+		while (__atomic_load_n(&racing_state, __ATOMIC_ACQUIRE) != 4) {
+			if (pthread_tryjoin_np(thread, &wrong) == 0) {
+				CHECK(!wrong);
+				return;
+			}
+			sched_yield();
+		}
+	}
+	pthread_join(thread, &wrong);
+	CHECK(!wrong);
+}
+
+static void *makes_a_context(void *unused)
+{
+	struct pollfd mine[N];
+
+	memcpy(mine, set, sizeof mine);
+	for (int i = 0; i < 3; i++)
+		poll(mine, N, 0);
+	return NULL;
+}
+
+/* The program's limit is the program's, whatever the library needs. */
+static void limit_stays(void)
+{
+	struct rlimit limit, now;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	if (limit.rlim_max >= 8192) {
+		limit.rlim_cur = 4096;
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	}
+	for (int round = 0; round < 100; round++) {
+		pthread_t thread[8];
+
+		for (int i = 0; i < 8; i++)
+			pthread_create(&thread[i], NULL, makes_a_context, NULL);
+		for (int i = 0; i < 8; i++)
+			pthread_join(thread[i], NULL);
+		CHECK(getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == limit.rlim_cur &&
+		      now.rlim_max == limit.rlim_max);
+	}
+}
+
+static int eventpoll_find(int from)
+{
+	char path[40], target[40];
+
+	for (int fd = from; fd < 200000; fd++) {
+		ssize_t got;
+
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		got = readlink(path, target, sizeof target - 1);
+		target[got < 0 ? 0 : got] = 0;
+		if (strstr(target, "eventpoll"))
+			return fd;
+	}
+	return -1;
+}
+
+/* The private descriptor is closed by a system call of the program's own, while
+ * the library also looks at something with the real call. */
+static void private_gone_with_a_side(void)
+{
+	int private;
+
+	set[N] = (struct pollfd){ open("/proc/self/exe", O_RDONLY), 0, 0 };
+	for (int turn = 0; turn < 3; turn++) {
+		for (int i = 0; i < 3; i++)
+			CHECK(poll(set, N + 1, 0) == 0);
+		private = eventpoll_find(set[N].fd + 1);
+		if (private >= 0)
+			CHECK(sys_call(SYS_close, private) == 0);
+		CHECK(poll(set, N + 1, 0) == 0);
+		say(5);
+		CHECK(poll(set, N + 1, 0) == 1 && set[5].revents == POLLIN);
+		CHECK(read(near_end[5], sink, 8) == 8);
+	}
+}
+
+/* And the program gets the number: it is the program's. */
+static void private_number_taken(void)
+{
+	struct rlimit limit;
+	int private = eventpoll_find(far_end[N - 1] + 1), pair[2];
+
+	if (private < 0)
+		private = 5000;
+	CHECK(pipe(pair) == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	if (limit.rlim_max <= (rlim_t)private + 1) {
+		printf("  private_number_taken: not run: the limit cannot be raised above %d\n", private);
+		return;
+	}
+	if (limit.rlim_cur <= (rlim_t)private + 1) {
+		limit.rlim_cur = (rlim_t)private + 2;
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	}
+	CHECK(sys_call(SYS_dup3, pair[0], private, 0) == private);
+	for (int i = 0; i < 10; i++) {
+		say(i);
+		CHECK(poll(set, N, 10000) == 1 && set[i].revents == POLLIN);
+		CHECK(read(near_end[i], sink, 8) == 8);
+	}
+	CHECK(fcntl(private, F_GETFD) >= 0);
+	CHECK(close(private) == 0);
+}
+
+/* Bits beyond the kernel's table of descriptors are nothing to it. */
+static void bits_beyond_the_table(void)
+{
+	enum { FAR = 900000 };
+	static unsigned long bits[FAR / 64 + 1];
+	struct rlimit limit;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	if (limit.rlim_cur > 4096) {
+		limit.rlim_cur = 4096;
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	}
+	for (int turn = 0; turn < 6; turn++) {
+		memset(bits, 0, sizeof bits);
+		for (int i = 0; i < N; i++)
+			bits[near_end[i] / 64] |= 1ul << near_end[i] % 64;
+		if (turn >= 3)
+			bits[FAR / 64] |= 1ul << FAR % 64;
+		if (turn == 4)
+			say(44);
+		CHECK(select(FAR + 1, (fd_set *)bits, NULL, NULL, &(struct timeval){ 0, 0 }) == (turn >= 4));
+		CHECK(!(bits[near_end[44] / 64] >> near_end[44] % 64 & 1) == (turn < 4));
+		CHECK(!(bits[FAR / 64] >> FAR % 64 & 1) == (turn < 3));
+	}
+}
+
+/* The library's epoll instance above the program's is none too many. */
+static void nested_epoll_grows(void)
+{
+	int e[8], most, below = epoll_create1(0);
+	struct epoll_event event = { .events = EPOLLIN };
+
+	for (most = 0; most < 8; most++) {
+		e[most] = epoll_create1(0);
+		if (epoll_ctl(e[most], EPOLL_CTL_ADD, most ? e[most - 1] : near_end[70], &event))
+			break;
+	}
+	CHECK(most >= 4 && most < 8);
+	for (int i = 0; i <= most; i++)
+		close(e[i]);
+	/* One level less, all in the library's; then the last one below. */
+	for (int i = 0; i < most - 1; i++) {
+		e[i] = epoll_create1(0);
+		CHECK(!i || epoll_ctl(e[i], EPOLL_CTL_ADD, e[i - 1], &event) == 0);
+		set[N + i] = (struct pollfd){ e[i], POLLIN, 0 };
+	}
+	for (int i = 0; i < 4; i++)
+		CHECK(poll(set, (nfds_t)(N + most - 1), 0) == 0);
+	CHECK(epoll_ctl(below, EPOLL_CTL_ADD, near_end[70], &event) == 0);
+	CHECK(epoll_ctl(e[0], EPOLL_CTL_ADD, below, &event) == 0);
+	CHECK(poll(set, (nfds_t)(N + most - 1), 0) == 0);
+	say(70);
+	CHECK(poll(set, (nfds_t)(N + most - 1), -1) == most);
+	CHECK(poll(set, (nfds_t)(N + most - 1), 10000) == most);
+}
+
+/* The kernel refuses what the library needs, from one moment to the next. */
+static void refuse(long call, int error)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+
+	CHECK(sys_call(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	/* Not through libc: the library is to go on. */
+	CHECK(sys_call(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+}
+
+static void epoll_refuses(void)
+{
+	static const struct {
+		long call;
+		int error;
+	} cases[] = {
+		{ SYS_epoll_ctl, ENOMEM }, { SYS_epoll_ctl, ENOSPC }, { SYS_epoll_ctl, ELOOP },
+		{ SYS_epoll_ctl, EPERM }, { SYS_epoll_pwait, ENOSYS }, { SYS_epoll_pwait2, ENOSYS },
+		{ SYS_epoll_pwait2, EPERM }, { SYS_epoll_create1, EMFILE }, { SYS_epoll_create1, ENOMEM },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (int fresh = 0; fresh < 2; fresh++) {
+			pid_t child = fork();
+			int status;
+
+			if (child == 0) {
+				/* A context of this process, or only after the refusal. */
+				for (int k = 0; !fresh && k < 4; k++)
+					CHECK(poll(set, N, 0) == 0);
+				refuse(cases[i].call, cases[i].error);
+				for (int k = 0; k < 20; k++) {
+					set[N + k] = (struct pollfd){ dup(far_end[k]), POLLIN, 0 };
+					CHECK(poll(set, (nfds_t)(N + k + 1), 0) == 0);
+				}
+				for (int k = 0; k < 20; k++) {
+					CHECK(write(near_end[k], "x", 1) == 1);
+					say(k);
+					CHECK(poll(set, N + 20, 10000) == 2 && set[k].revents == POLLIN &&
+					      set[N + k].revents == POLLIN);
+					CHECK(poll(set, N + 20, 0) == 2);
+					CHECK(read(near_end[k], sink, 8) == 8 && read(far_end[k], sink, 1) == 1);
+				}
+				close(near_end[30]);
+				CHECK(poll(set, N + 20, -1) == 1 && set[30].revents == POLLNVAL);
+				_exit(0);
+			}
+			CHECK(waitpid(child, &status, 0) == child);
+			if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+				fprintf(stderr, "semantics: epoll_refuses: call %ld, error %d, fresh %d: %x\n",
+					cases[i].call, cases[i].error, fresh, status);
+				_exit(1);
+			}
+		}
+}
+
+/* No more memory while the set grows: the answers stay right. */
+static void memory_runs_out(void)
+{
+	enum { MANY = 1500, FILES = 500, MORE = 100 };
+	static struct pollfd many[MANY];
+	struct rlimit limit, none = { 1 << 20, 0 };
+	int file = open("/proc/self/exe", O_RDONLY), at;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	if (limit.rlim_max < 4096) {
+		printf("  memory_runs_out: not run: 4,096 descriptors are not allowed here\n");
+		return;
+	}
+	limit.rlim_cur = limit.rlim_cur < 4096 ? 4096 : limit.rlim_cur;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	for (int i = 0; i < MANY; i++)
+		many[i] = i < FILES ? (struct pollfd){ dup(file), 0, 0 } :
+			  i < FILES + MORE ? (struct pollfd){ -1, 0, 0 } :
+					     (struct pollfd){ dup(near_end[i % N]), POLLIN, 0 };
+	for (int i = 0; i < 4; i++)
+		CHECK(poll(many, MANY, 0) == 0);
+	CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+	none.rlim_max = limit.rlim_max;
+	CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+	for (at = FILES; at < FILES + MORE; at++) {
+		many[at] = (struct pollfd){ dup(file), POLLIN, 0 };
+		CHECK(poll(many, MANY, 0) == 1 && many[at].revents == POLLIN);
+		many[at].events = 0;
+		CHECK(poll(many, MANY, 0) == 0);
+	}
+	say(3);
+	at = 0;
+	for (int i = FILES + MORE; i < MANY; i++)
+		at += i % N == 3;
+	CHECK(poll(many, MANY, 0) == at && poll(many, MANY, -1) == at);
+}
+
 /* --------------------------------------------------------------------- */
 
 #define TEST(f) { #f, f }
@@ -934,7 +1458,11 @@ static const struct test {
 	TEST(fork_without_handlers), TEST(fork_by_system_call), TEST(child_of_vfork), TEST(exec_starts_over),
 	TEST(nested_epoll), TEST(more_than_fd_setsize), TEST(fortified), TEST(bad_memory), TEST(limit_lowered),
 	TEST(two_sets_in_turns), TEST(unstable_set), TEST(installs_filter), TEST(starts_under_filter),
-	TEST(no_watches_left), TEST(shares_the_table),
+	TEST(no_watches_left), TEST(shares_the_table), TEST(closed_by_each_function),
+	TEST(taken_by_each_function), TEST(closed_by_io_uring), TEST(terminal_gets_room),
+	TEST(closed_while_another_registers), TEST(limit_stays), TEST(private_gone_with_a_side),
+	TEST(private_number_taken), TEST(bits_beyond_the_table), TEST(nested_epoll_grows),
+	TEST(epoll_refuses), TEST(memory_runs_out),
 };
 
 int main(int argc, char **argv)
