@@ -61,7 +61,7 @@ fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
     let _alone = alone();
     // Time on CPU does not depend on who else uses the machine, to the extent
     // that matters here: fork's grows tenfold.
-    let (_, report) = record(&[], &[&grow(), "fork", "400", "10"]);
+    let (_, report) = record(&[], &[&grow(), "fork", "800", "6"]);
     let trends = rows(&report, "trends");
     let trend = trends
         .iter()
