@@ -200,12 +200,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub trace: crate::trace::TraceArgs,
     /// The command and its arguments
-    #[arg(
-        value_name = "CMD",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 
@@ -305,11 +300,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub broker: BrokerArgs,
     /// The command and its arguments; its input is empty
-    #[arg(
-        value_name = "CMD",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 

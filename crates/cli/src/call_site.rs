@@ -68,7 +68,7 @@ impl CallSites {
         }
     }
 
-    /// `function+0x1c [file.c:12]`, `module+0x1234`, or the bare address of
+    /// `function (file.c:12)`, `module+0x1234`, or the bare address of
     /// code that was mapped after the process connected.
     pub fn name(&self, modules: Option<&Modules>, address: u64) -> String {
         if address == 0 {
@@ -104,8 +104,8 @@ impl CallSites {
         let line = symbol.code_info.as_ref().and_then(|code| {
             let file = code.file.to_str()?;
             Some(match code.line {
-                Some(line) => format!(" [{file}:{line}]"),
-                None => format!(" [{file}]"),
+                Some(line) => format!(" ({file}:{line})"),
+                None => format!(" ({file})"),
             })
         });
         match line {

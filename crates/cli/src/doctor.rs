@@ -505,6 +505,15 @@ pub fn doctor(args: DoctorArgs) -> Result<i32, Error> {
 /// What is wrong, when `run` or `attach` cannot work.
 pub fn explain() {
     let diagnosis = diagnose(None);
+    // A mistake in --labels or --vmlinux, say: "it works" below it would only
+    // puzzle.
+    if diagnosis
+        .checks
+        .iter()
+        .all(|c| !c.basic || c.state != State::No)
+    {
+        return;
+    }
     let color = output::color(Color::Auto, std::io::stderr().is_terminal());
     let _ = std::io::stderr()
         .lock()

@@ -605,7 +605,7 @@ function onWidth(node, redraw) {
 		if (c.minor_faults || c.major_faults) fact("page faults", `${count(c.major_faults)} with the disk, ${count(c.minor_faults)} without`);
 		if (c.conditions.length) fact("conditions met", c.conditions.join("; "));
 		const stack = c.stack === null || c.stack === undefined ? null : stacks[c.stack];
-		if (stack) fact("called from", stack.frames.map((f) => (f.function || (f.module || "") + "+0x" + f.offset.toString(16)) + (f.file ? ` [${f.file}${f.line ? ":" + f.line : ""}]` : "")).join(" ← "));
+		if (stack) fact("called from", stack.frames.map((f) => (f.function || (f.module || "") + "+0x" + f.offset.toString(16)) + (f.file ? ` [${f.file.startsWith("/") ? f.file.slice(f.file.lastIndexOf("/") + 1) : f.file}${f.line ? ":" + f.line : ""}]` : "")).join(" ← "));
 		const head = el("h3", {}, `${callName(c.call, c.abi)}: ${time(c.wall_ns)}`);
 		detail.replaceChildren(head, facts);
 		if (c.sleeps.length) {

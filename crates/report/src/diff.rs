@@ -331,7 +331,7 @@ impl Work<'_> {
         };
         let time = |ns: f64| duration_text(ns.round().max(0.0) as u64, false);
         let number = |n: f64| {
-            if n >= 100.0 {
+            if self.per_run || n >= 100.0 {
                 count_text(n.round() as u64)
             } else {
                 format!("{n:.1}")

@@ -302,7 +302,15 @@ pub(crate) fn frame_text(frame: &Frame) -> String {
     };
     let function = printable(function);
     match (&frame.file, frame.line, module) {
-        (Some(file), Some(line), _) => format!("{function} [{}:{line}]", printable(file)),
+        (Some(file), Some(line), _) => {
+            // The directory that the program was built in says nothing.
+            let file: &str = if file.starts_with('/') {
+                file.rsplit('/').next().unwrap_or(file)
+            } else {
+                file
+            };
+            format!("{function} [{}:{line}]", printable(file))
+        }
         (_, _, Some(module)) => format!("{function} ({module})"),
         _ => function,
     }

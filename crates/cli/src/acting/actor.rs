@@ -562,8 +562,13 @@ impl Actor {
             }
             if self.judged[watch].unknown > 0 {
                 text.push_str(&format!(
-                    "; {} calls could not be judged",
-                    count_text(self.judged[watch].unknown)
+                    "; {} {} could not be judged",
+                    count_text(self.judged[watch].unknown),
+                    if self.judged[watch].unknown == 1 {
+                        "call"
+                    } else {
+                        "calls"
+                    }
                 ));
             }
             notes.push(note(met, text));

@@ -95,7 +95,7 @@ pub fn render_diff(diff: &Diff, top: Option<usize>) -> String {
     let unclear: Vec<&Change> = diff.unclear.iter().collect();
     if !unclear.is_empty() {
         let shown = unclear.len().min(top.unwrap_or(UNCLEAR_SHOWN));
-        out.push_str("\nNo significant difference\n");
+        out.push_str("\nNot sure, or too small to matter\n");
         for c in &unclear[..shown] {
             out.push_str(&format!("  {}\n", printable(&c.text)));
         }

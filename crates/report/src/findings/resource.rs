@@ -438,7 +438,7 @@ const RESOURCES: &[(&str, &str, Kind, &str, &str)] = &[
         "futex",
         "futex",
         Input,
-        "locks and conditions of the program itself (futex)",
+        "locks and conditions of the program itself",
         USER_LOCK,
     ),
     (

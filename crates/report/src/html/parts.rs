@@ -249,7 +249,7 @@ fn bars(report: &Report) -> Vec<Bar> {
     if outside > 0 {
         let idle = idle_of(None, 0);
         bars.push(Bar {
-            name: "(outside of calls)".into(),
+            name: "(no call)".into(),
             cpu: 0,
             blocked: outside - idle.min(outside),
             runq: 0,
