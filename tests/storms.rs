@@ -30,7 +30,10 @@ fn threads_and_processes_by_the_thousand() {
         return;
     }
     let _alone = alone();
-    let run = run(&[], &[program("storm").to_str().unwrap(), "256", "64", "4"]);
+    let run = run(
+        &[],
+        &[program("storm").to_str().unwrap(), "256", "64", "4", "4"],
+    );
     run.check_sound();
     let (threads, processes) = made(&run.output);
     assert!(threads >= 1000 && processes >= 200, "{threads} {processes}");

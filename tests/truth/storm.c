@@ -2,10 +2,11 @@
 /*
  * What happens when threads and processes come and go by the thousand?
  *
- *     storm THREADS PROCESSES SECONDS
+ *     storm THREADS PROCESSES SECONDS [ROUNDS]
  *
  * Threads that live for one call, children that live for one call, some of
- * them killed in the middle, until the time is up; prints how many there were.
+ * them killed in the middle, until the time is up and there were as many
+ * rounds; prints how many threads and children there were.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -28,6 +29,7 @@ int main(int argc, char **argv)
 {
 	long threads = argc > 1 ? atol(argv[1]) : 0, processes = argc > 2 ? atol(argv[2]) : 0;
 	long seconds = argc > 3 ? atol(argv[3]) : 0, made_threads = 0, made_processes = 0;
+	long rounds = argc > 4 ? atol(argv[4]) : 0;
 	time_t end = time(NULL) + seconds;
 
 	do {
@@ -61,7 +63,7 @@ int main(int argc, char **argv)
 		}
 		made_threads += n;
 		made_processes += m;
-	} while (time(NULL) < end);
+	} while (--rounds > 0 || time(NULL) < end);
 	printf("%ld %ld\n", made_threads, made_processes);
 	return 0;
 }
