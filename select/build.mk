@@ -6,7 +6,7 @@ ifndef LIBDEBOX_SRC
 include $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)/libdebox/build.mk
 endif
 
-SELECT_SRC := real process context wait poll select entry track statistics tree
+SELECT_SRC := real process context wait poll select entry track statistics tree measure
 SELECT_OBJ := $(SELECT_SRC:%=$(C_OBJ)/select/%.o)
 SELECT_HDR := $(wildcard $(TOP)/select/*.h) $(TOP)/libdebox/sys.h
 
@@ -31,13 +31,38 @@ SELECT_SEED ?= $$(date +%s)
 SELECT_RUN = LD_PRELOAD=$(OUT)/libdebox-select.so nice timeout 3000
 
 .PHONY: select-tests select-test-programs
-select-test-programs: $(SELECT_TESTS)/differential $(SELECT_TESTS)/semantics
+select-test-programs: $(SELECT_TESTS)/differential $(SELECT_TESTS)/semantics $(SELECT_TESTS)/tree
 
 $(SELECT_TESTS)/%: $(TOP)/tests/select/%.c $(TOP)/libdebox/sys.h
 	@mkdir -p $(@D)
 	$(CC) $(DEBOX_CPPFLAGS) -O2 -g $(DEBOX_WARN) -Wno-clobbered -o $@ $< -lpthread
 
-select-tests: select-test-programs $(OUT)/libdebox-select.so
+$(SELECT_TESTS)/tree: $(TOP)/tests/select/tree.c $(C_OBJ)/select/tree.o $(C_OBJ)/select/measure.o $(SELECT_HDR)
+	@mkdir -p $(@D)
+	$(CC) $(DEBOX_CPPFLAGS) -O2 -g $(DEBOX_WARN) -o $@ $< $(C_OBJ)/select/tree.o $(C_OBJ)/select/measure.o -lpthread
+
+# The library with the sanitizers of addresses and of undefined behaviour; without
+# the first where the sanitizer itself comes by before it is set up.
+$(SELECT_TESTS)/sanitized/%.o: $(TOP)/select/%.c $(SELECT_HDR)
+	@mkdir -p $(@D)
+	$(CC) $(DEBOX_CPPFLAGS) -O1 -g $(if $(filter real track,$*),$(filter-out -fsanitize=%,$(SELECT_SAN)) -fsanitize=undefined,$(SELECT_SAN)) \
+		$(DEBOX_LIBFLAGS) -fno-builtin-fclose $(DEBOX_WARN) -c -o $@ $<
+
+$(SELECT_TESTS)/sanitized/libdebox-select.so: $(SELECT_SRC:%=$(SELECT_TESTS)/sanitized/%.o)
+	$(CC) $(SELECT_SAN) -shared -Wl,--version-script=$(TOP)/select/libdebox-select.map -o $@ $^ -ldl -lpthread
+
+SELECT_SAN_STEPS ?= 1000
+SELECT_SAN_RUN = nice timeout 3000 env ASAN_OPTIONS=detect_leaks=0 DEBOX_SELECT=threshold=4,recheck=1 \
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $(SELECT_TESTS)/sanitized/libdebox-select.so"
+.PHONY: select-sanitize
+select-sanitize: select-test-programs $(SELECT_TESTS)/sanitized/libdebox-select.so
+	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS)
+	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3 -i
+	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -f
+	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -u
+
+select-tests: select-test-programs $(OUT)/libdebox-select.so select-sanitize
+	$(SELECT_TESTS)/tree
 	$(SELECT_TESTS)/semantics
 	DEBOX_SELECT= $(SELECT_RUN) $(SELECT_TESTS)/semantics
 	DEBOX_SELECT=threshold=1 $(SELECT_RUN) $(SELECT_TESTS)/semantics
