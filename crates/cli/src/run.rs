@@ -103,10 +103,6 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
             text: "children of the command are not included (--no-follow)".into(),
         });
     }
-    let writer = recording
-        .as_ref()
-        .map(|path| record::create(path, facts.kind, facts.capture, &facts.command, &[]))
-        .transpose()?;
 
     let mut environment = Environment::inherited();
     let mut collector = None;
@@ -123,6 +119,11 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         // Ctrl-C while the programs were loaded: nothing has started yet.
         return Ok(end_as(Ended::Signal(signal)));
     }
+    // As late as can be: it takes the place of an earlier recording.
+    let writer = recording
+        .as_ref()
+        .map(|path| record::create(path, facts.kind, facts.capture, &facts.command, &[]))
+        .transpose()?;
 
     let started = start(
         &command,

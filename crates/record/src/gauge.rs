@@ -112,7 +112,9 @@ fn descriptors(pid: u32) -> Option<u64> {
     if size > 0 {
         return Some(size);
     }
-    Some(std::fs::read_dir(path).ok()?.count() as u64)
+    let count = std::fs::read_dir(path).ok()?.count() as u64;
+    // A process that ended just now has none, and no mappings either.
+    (count > 0 || mappings(pid).is_some()).then_some(count)
 }
 
 fn mappings(pid: u32) -> Option<u64> {
