@@ -116,6 +116,15 @@ fn killed_at_random_moments() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
+        // A broker that dies before anybody has come to it disturbs nobody.
+        let began = std::time::Instant::now();
+        while number(&broker.counters(), "accounts_used") == 0 {
+            assert!(
+                began.elapsed().as_secs() < 60,
+                "round {round}: nobody came to the broker"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(Duration::from_millis(50 + random.below(700)));
         match round % 3 {
             0 => {
