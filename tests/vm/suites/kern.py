@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Metrics in kernel functions (`debox kern`)"""
 
+import fcntl
+import re
+import select
+import struct
+
 from guest import *
 
 PROGRAMS = ["release/debox", "truth/calls", "truth/truth", "truth/storm", "proxy/proxy"]
@@ -252,7 +257,6 @@ def _():
     finally:
         execute(["busybox", "umount", "/tmp/cg"])
     # Where does object_write() open? The answer to a wrong place tells.
-    import re
     for function in ("object_write", "main"):
         why = kern("openat()", "--call-site", f"{HERE}/proxy:{function}", "--for", "1s", expected=125)
         found = re.search(function + r"\+0x[0-9a-f]+(?= \((?:__)?(?:libc_)?open(?:64)?\))", why)
@@ -294,9 +298,6 @@ class Terminal:
     """What a program shows on 120 x 40 characters."""
 
     def __init__(self, command):
-        import fcntl
-        import struct
-
         self.fd, there = os.openpty()
         fcntl.ioctl(there, 0x5414, struct.pack("HHHH", 40, 120, 0, 0))  # TIOCSWINSZ
         self.rows = [[" "] * 120 for _ in range(40)]
@@ -310,8 +311,6 @@ class Terminal:
         return "\n".join("".join(row).rstrip() for row in self.rows)
 
     def read(self):
-        import select
-
         if not select.select([self.fd], [], [], 0.2)[0]:
             return
         text = self.rest + os.read(self.fd, 65536).decode(errors="replace")
