@@ -422,6 +422,10 @@ impl Session {
     /// Begins to watch an inserted metric.
     pub fn watch(&mut self, id: MetricId, insertion: &Insertion, restricted: &str) -> usize {
         let now = monotonic_ns();
+        // Inserting others of the same group may have taken a second: what was
+        // counted meanwhile is no part of the first interval, or the watchdog
+        // would take a function out for a rate that it never had.
+        let last = self.engine.read(id).unwrap_or_default();
         self.watches.push(Watch {
             id,
             name: insertion.resource.name(),
@@ -435,7 +439,7 @@ impl Session {
             removed: None,
             began: now,
             last_ns: now,
-            last: KernSums::default(),
+            last,
         });
         self.watches.len() - 1
     }

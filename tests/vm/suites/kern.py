@@ -350,7 +350,7 @@ class Terminal:
 @check("kern-screen", feature="`debox kern` in a terminal: plot, insert, refine by a key, remove")
 @clean
 def _():
-    screen = Terminal([f"{HERE}/debox", "kern", "vfs_read", "-i", "0.5", "--",
+    screen = Terminal([f"{HERE}/debox", "kern", "vfs_read", "-i", "0.5", "--max-overhead", "100", "--",
                        "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000"])
     try:
         screen.wait("vfs_read", "the table")
