@@ -18,6 +18,7 @@ pub enum Command {
     Os(OsArgs),
     #[command(name = "self")]
     SelfCost(SelfArgs),
+    Select(debox_select::BenchArgs),
     /// One invocation of a suite: started by `bench os` itself
     #[command(hide = true)]
     Worker {

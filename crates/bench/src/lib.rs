@@ -69,6 +69,7 @@ pub fn run(args: Args) -> Result<i32, Error> {
     match args.command {
         args::Command::Os(os) => drive::os(os),
         args::Command::SelfCost(own) => selfcost::run(own),
+        args::Command::Select(select) => Ok(debox_select::bench_run(&select)),
         args::Command::Worker { order } => {
             tidy::signals_admit();
             drive::worker(&order)

@@ -55,6 +55,11 @@ impl ExportArgs {
             write_file(path, &debox_export::pprof(report))?;
         }
         if let Some(directory) = &self.parquet {
+            if directory.as_os_str() == "-" {
+                return Err(Error::Usage(
+                    "--parquet writes several tables, which standard output cannot take: name a directory".into(),
+                ));
+            }
             debox_export::parquet(report, directory)?;
         }
         Ok(())

@@ -113,6 +113,29 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
+/// Measure web servers with idle connections, without and with libdebox-select, and draw the figures
+#[derive(clap::Args, Debug)]
+pub struct BenchArgs {
+    /// Fewer and shorter turns
+    #[arg(long)]
+    pub quick: bool,
+    /// As root: servers and clients run before everything else, a quarter of the time; for machines
+    /// that are busy with other things
+    #[arg(long)]
+    pub realtime: bool,
+    /// Write the figures as SVG into this directory
+    #[arg(short, long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
+}
+
+/// `debox bench select`; the exit status.
+pub fn bench_run(args: &BenchArgs) -> i32 {
+    bench::run(args.quick, args.realtime, args.output.as_deref()).unwrap_or_else(|error| {
+        say(&error.to_string());
+        error.exit_status()
+    })
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
         Ok(s) if s > 0.0 && s < 1e9 => Ok(Duration::from_secs_f64(s)),
