@@ -189,14 +189,17 @@ pub fn report_with(
 const UNNAMED: &str = "unnamed";
 
 /// Without names the blocking table is of little use, so the reason is told;
-/// that only files and lines are missing, is not told with every report.
+/// that only files and lines are missing, is not told with every report, unless
+/// a debuginfod server was to give them and did not.
 pub fn names_explain(report: &mut Report, notes: Vec<String>) {
-    if report.blocking.iter().any(|row| row.label == UNNAMED) {
-        report.notes.extend(notes.into_iter().map(|text| Note {
-            kind: NoteKind::NotMeasured,
-            count: 0,
-            time_ns: None,
-            text,
-        }));
-    }
+    let unnamed = report.blocking.iter().any(|row| row.label == UNNAMED);
+    let told = notes
+        .into_iter()
+        .filter(|text| unnamed || text.contains("debuginfod"));
+    report.notes.extend(told.map(|text| Note {
+        kind: NoteKind::NotMeasured,
+        count: 0,
+        time_ns: None,
+        text,
+    }));
 }

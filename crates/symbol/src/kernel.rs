@@ -209,9 +209,15 @@ impl KernelSymbols {
         symbols.notes.push(format!(
             "places are shown as function+offset, without file and line: no vmlinux with debug \
              information for this kernel in {}. Install the kernel's debug package (on Debian \
-             linux-image-{}-dbg), name a vmlinux (--vmlinux), or set DEBUGINFOD_URLS",
+             linux-image-{}-dbg), {}",
             searched.join(", "),
             release(),
+            if Debuginfod::from_env().is_some() {
+                "or name a vmlinux (--vmlinux); the servers in DEBUGINFOD_URLS are asked when a \
+                 run starts"
+            } else {
+                "name a vmlinux (--vmlinux), or set DEBUGINFOD_URLS"
+            },
         ));
         Ok(symbols)
     }
