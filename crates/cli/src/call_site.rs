@@ -22,6 +22,22 @@ impl Modules {
         Some(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
+    /// Those of process n; for one that had ended before they could be read,
+    /// those of another that has code at the address. That is as good as always
+    /// one it was forked from or with: a child has its parent's addresses, and
+    /// programs started apart lie at random ones.
+    pub fn holding(all: &[Option<Self>], process: usize, address: u64) -> Option<&Self> {
+        let own = all.get(process).and_then(Option::as_ref);
+        if let Some(own) = own
+            && !own.0.is_empty()
+        {
+            return Some(own);
+        }
+        all.iter()
+            .flatten()
+            .find(|modules| modules.find(address).is_some())
+    }
+
     fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(Module::parse).collect())
     }
@@ -135,6 +151,28 @@ mod tests {
         assert_eq!(names.name(Some(&modules), 0x7004), "[vdso]+0x4");
         assert_eq!(names.name(Some(&modules), 0x5004), "0x5004");
         assert_eq!(names.name(None, 0), "(unknown)");
+    }
+
+    #[test]
+    fn an_ended_child_is_read_with_its_parents_mappings() {
+        let parsed = |path: &str, start: &str, end: &str| {
+            Modules::parse(&format!("{start}-{end} r-xp 00000000 fe:01 12    {path}\n"))
+        };
+        let all = [
+            Some(parsed("/bin/other", "1000", "2000")),
+            Some(parsed("/bin/parent", "5000", "6000")),
+            Some(Modules::parse("")),
+            None,
+        ];
+        let path = |process, address| {
+            let modules = Modules::holding(&all, process, address)?;
+            Some(modules.find(address)?.0)
+        };
+        assert_eq!(path(0, 0x5004), None, "its own are known");
+        assert_eq!(path(1, 0x5004), Some("/bin/parent"));
+        assert_eq!(path(2, 0x5004), Some("/bin/parent"));
+        assert_eq!(path(3, 0x5004), Some("/bin/parent"));
+        assert_eq!(path(3, 0x9004), None);
     }
 
     #[inline(never)]

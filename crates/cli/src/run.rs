@@ -3,7 +3,7 @@
 
 use crate::acting::{self, Actor, Plan};
 use crate::args::RunArgs;
-use crate::call_site::CallSites;
+use crate::call_site::{CallSites, Modules};
 use crate::child::{Environment, start};
 use crate::collect::{Collected, Collector};
 use crate::command::Command;
@@ -213,7 +213,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
             let call_sites = CallSites::new();
             let name = |process: usize, address: u64| {
                 call_sites.name(
-                    collected.modules.get(process).and_then(Option::as_ref),
+                    Modules::holding(&collected.modules, process, address),
                     address,
                 )
             };
