@@ -544,7 +544,11 @@ impl Client {
             let at = self.random(self.connections.len() as u64) as usize;
             let quiet = self.connections[at]
                 .as_ref()
-                .is_some_and(|c| c.idle && c.asked.is_none() && c.rest_at.is_none());
+                // One that pauses will ask by itself, and then perhaps while the
+                // answer to this request is still on its way.
+                .is_some_and(|c| {
+                    c.idle && c.asked.is_none() && c.rest_at.is_none() && c.pause_until.is_none()
+                });
             if quiet {
                 match self.random(4) {
                     0 => self.reopen(at)?,
