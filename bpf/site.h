@@ -264,7 +264,10 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 		if (sig) {
 			st->last_signature = found;
 			__sync_fetch_and_add(&counters_here()->site_hits, 1);
-			if (verify_sites && id != sig->stack)
+			/* A walk that failed says nothing of the place. */
+			if (verify_sites && id < 0)
+				__sync_fetch_and_add(&counters_here()->site_failures, 1);
+			else if (verify_sites && id != sig->stack)
 				__sync_fetch_and_add(&counters_here()->site_mismatches, 1);
 			return sig->site;
 		}
