@@ -126,7 +126,7 @@ pub fn of_debox() -> Vec<Way> {
     let mut trace = way(
         "run-trace",
         "debox run --trace",
-        How::Debox(&["run", "--trace", "-o", "/dev/null", "--"]),
+        How::Debox(&["run", "--trace", "default", "-o", "/dev/null", "--"]),
         false,
     );
     if !run_has("--trace") {
