@@ -42,8 +42,8 @@ impl TraceArgs {
         self.trace.is_some() || !self.trace_call.is_empty()
     }
 
-    /// The functions are to be found first, by watching what the calls pass.
-    /// Patterns of the functions that are looked at; none: all.
+    /// When the functions are to be found first, by watching what the calls
+    /// pass: the patterns of those that are looked at, none for all.
     fn learns(&self) -> Option<&str> {
         match self.trace.as_deref()? {
             "learn" => Some(""),
