@@ -5,19 +5,35 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
+logs=target/tests
+rm -rf $logs
+mkdir -p $logs
 failed=""
+parts=0
 part() {
 	name=$1
 	shift
+	parts=$((parts + 1))
+	log=$logs/$parts.log
 	echo
 	echo "== $name"
 	begin=$(date +%s)
-	if "$@"; then
+	{ "$@" 2>&1; echo $? >$log.status; } | tee $log
+	if [ "$(cat $log.status)" = 0 ]; then
 		echo "== $name: ok, $(($(date +%s) - begin)) s"
 	else
 		echo "== $name: FAILED, $(($(date +%s) - begin)) s"
 		failed="$failed $name;"
+		echo "$name" >$log.failed
 	fi
+}
+
+# What went wrong in a part: the lines that say so, for whoever sees only the
+# end of a long output.
+wrong() {
+	echo "-- $(cat "$1.log.failed")"
+	grep -nE 'FAIL|panicked|assertion|left:|right:|differs|error(:|\[)|did not run|-- Linux|Sanitizer' "$1.log" |
+		grep -v 'test result: ok' | cut -c1-600 | tail -n 40
 }
 
 # Servers that tests start listen on loopback only, on free ports.
@@ -41,6 +57,9 @@ part "labels: share of blocked time without one" \
 
 echo
 if [ -n "$failed" ]; then
+	for log in "$logs"/*.log.failed; do
+		wrong "${log%.log.failed}"
+	done
 	echo "FAILED:$failed"
 	exit 1
 fi

@@ -263,22 +263,28 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// Replaces what differs from run to run: every duration, by `# ms` and the like.
+/// The first line's is how long the command really took: its unit differs, too.
 pub fn masked(text: &str) -> String {
     let mut out = String::new();
-    for line in text.lines() {
+    for (number, line) in text.lines().enumerate() {
         let words: Vec<&str> = line.split(' ').collect();
         let mut masked: Vec<String> = Vec::new();
         for (i, word) in words.iter().enumerate() {
             let unit = words
                 .get(i + 1)
                 .map(|w| w.trim_end_matches([';', ',', ':', ')']));
-            let number = word.trim_start_matches('(').replace([',', '.'], "");
-            let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+            let figure = word.trim_start_matches('(').replace([',', '.'], "");
+            let is_number = !figure.is_empty() && figure.bytes().all(|b| b.is_ascii_digit());
             if is_number && matches!(unit, Some("ns" | "µs" | "ms" | "s")) {
                 masked.push("#".into());
             } else {
                 masked.push((*word).to_owned());
             }
+        }
+        if number == 0
+            && let Some(unit) = masked.iter().position(|w| w == "#").map(|at| at + 1)
+        {
+            masked[unit] = masked[unit].replace("µs", "ms");
         }
         out.push_str(masked.join(" ").trim_end());
         out.push('\n');
