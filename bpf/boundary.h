@@ -13,7 +13,7 @@
 #include "sleep.h"
 #include "details.h"
 
-static __always_inline void call_open(struct open_call *call, struct task_struct *task, s64 nr)
+static __always_inline void call_open(struct open_call *call, const struct task_struct *task, s64 nr)
 {
 	call->in_call = 1;
 	call->nr = nr;
@@ -52,7 +52,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 
 	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
 		if (hot->watched)
-			call_open(&hot->call, bpf_get_current_task_btf(), nr);
+			call_open(&hot->call, task_kept(hot->task), nr);
 		return 0;
 	}
 	task = bpf_get_current_task_btf();
@@ -79,6 +79,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 	if (st && flags & WATCH_BOUNDARY) {
 		st->hot_regs = hot->regs;
 		hot->watched = 1;
+		hot->task = (u64)task;
 		hot->account = st->account;
 		hot->details = details_wanted(st);
 		hot->call.seq = st->call.seq;
@@ -162,9 +163,10 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		if (!hot->call.in_call)
 			return 0;
 		hot->call.in_call = 0;
-		task = bpf_get_current_task_btf();
-		account_call_add(hot->account, &hot->call, task, result, now - hot->call.enter_ns);
+		account_call_add(hot->account, &hot->call, task_kept(hot->task), result,
+				 now - hot->call.enter_ns);
 		if (hot->details) {
+			task = bpf_get_current_task_btf();
 			st = bpf_task_storage_get(&threads, task, 0, 0);
 			if (st) {
 				st->call = hot->call;

@@ -34,6 +34,21 @@ static __always_inline u64 runqueue_clock(const struct task_struct *task)
 	return task->se.cfs_rq->rq->clock;
 }
 
+/*
+ * The running task, of whom a sys_enter on this CPU kept the address: for
+ * reading only, and a load through it that would fault gives 0. 6.2 has
+ * bpf_rdonly_cast(), which the verifier turns into a move; before that the
+ * helper is called (a call, a return thunk, and what both cost again).
+ */
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym __weak;
+
+static __always_inline const struct task_struct *task_kept(u64 address)
+{
+	if (bpf_ksym_exists(bpf_rdonly_cast))
+		return bpf_rdonly_cast((const void *)address, bpf_core_type_id_kernel(struct task_struct));
+	return bpf_get_current_task_btf();
+}
+
 /* 6.3: kernel_cap_t went from two u32 to one u64; 8 bytes both ways. */
 static __always_inline bool cred_has_capabilities(const struct cred *cred)
 {

@@ -267,8 +267,12 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 			/* A walk that failed says nothing of the place. */
 			if (verify_sites && id < 0)
 				__sync_fetch_and_add(&counters_here()->site_failures, 1);
-			else if (verify_sites && id != sig->stack)
-				__sync_fetch_and_add(&counters_here()->site_mismatches, 1);
+			else if (verify_sites && id != sig->stack) {
+				struct counters *here = counters_here();
+
+				__sync_fetch_and_add(&here->site_mismatches, 1);
+				here->site_mismatch_last = (u64)sig->stack << 32 | (u32)id;
+			}
 			return sig->site;
 		}
 	}

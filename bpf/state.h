@@ -138,8 +138,9 @@ struct cpu_hot {
 	u32 watched;
 	u32 account;
 	u32 details; /* each call goes into the account's details */
+	u64 task;    /* to whom `regs` belong, see task_kept() */
 	struct open_call call;
-	u64 pad[4];
+	u64 pad[3];
 } __attribute__((aligned(64)));
 struct cpu_hot cpu_hot[HOT_CPUS];
 
@@ -276,7 +277,7 @@ struct counters {
 	u64 storage_failures;
 	u64 slots_exhausted;
 	u64 switches_hidden;
-	u64 reserved[1];
+	u64 site_mismatch_last; /* recognised stack << 32 | walked stack */
 };
 struct counters counters[64];
 

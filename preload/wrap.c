@@ -21,6 +21,7 @@
 #include <linux/prctl.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
@@ -124,6 +125,66 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 		return value;                                                     \
 	}
 
+/*
+ * Every function that is returned from after a system call is mispredicted (the
+ * kernel empties the return stack buffer on its way): 8 ns, and more in a real
+ * server. So where libc's function is nothing but the call, the call is made
+ * here. That is so while the process has one thread (with more, the function
+ * is a cancellation point), has cancelled nothing, and no other interposer
+ * stands between us and libc; `pure` then points at libc's own word on it.
+ */
+static const char impure;
+static const char *pure = &impure;
+extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
+
+static inline __attribute__((always_inline)) long libc_result(long raw)
+{
+	if (__builtin_expect(sys_failed(raw), 0)) {
+		errno = (int)-raw;
+		return -1;
+	}
+	return raw;
+}
+
+#define WRAP_PURE(type, name, nr, params, args, call)                             \
+	static type(*real_##name) params;                                         \
+	DEBOX_API type wrap_##name params __asm__(#name);                         \
+	type wrap_##name params                                                   \
+	{                                                                         \
+		struct debox_frame f;                                             \
+		uint64_t site = CALLER();                                         \
+		type value;                                                       \
+                                                                                  \
+		if (__builtin_expect(*pure, 1)) {                                 \
+			long result;                                              \
+                                                                                  \
+			wrap_begin(&f, nr, site);                                 \
+			result = call;                                            \
+			wrap_end(&f, nr, site, result);                           \
+			return (type)libc_result(result);                         \
+		}                                                                 \
+		if (__builtin_expect(!real_##name, 0))                            \
+			real_##name = (type(*) params)(uintptr_t)resolve(#name);  \
+		wrap_begin(&f, nr, site);                                         \
+		value = real_##name args;                                         \
+		wrap_end(&f, nr, site, RAW_CALL(value));                          \
+		return value;                                                     \
+	}
+
+#define P0(t, n, nr) WRAP_PURE(t, n, nr, (void), (), sys_call(nr))
+#define P1(t, n, nr, ta, a) WRAP_PURE(t, n, nr, (ta a), (a), sys_call(nr, a))
+#define P2(t, n, nr, ta, a, tb, b) WRAP_PURE(t, n, nr, (ta a, tb b), (a, b), sys_call(nr, a, b))
+#define P3(t, n, nr, ta, a, tb, b, tc, c) \
+	WRAP_PURE(t, n, nr, (ta a, tb b, tc c), (a, b, c), sys_call(nr, a, b, c))
+#define P4(t, n, nr, ta, a, tb, b, tc, c, td, d) \
+	WRAP_PURE(t, n, nr, (ta a, tb b, tc c, td d), (a, b, c, d), sys_call(nr, a, b, c, d))
+#define P5(t, n, nr, ta, a, tb, b, tc, c, td, d, te, e)                            \
+	WRAP_PURE(t, n, nr, (ta a, tb b, tc c, td d, te e), (a, b, c, d, e), \
+		  sys_call(nr, a, b, c, d, e))
+#define P6(t, n, nr, ta, a, tb, b, tc, c, td, d, te, e, tg, g)                           \
+	WRAP_PURE(t, n, nr, (ta a, tb b, tc c, td d, te e, tg g), (a, b, c, d, e, g), \
+		  sys_call(nr, a, b, c, d, e, g))
+
 #define W0(raw, t, n, nr) WRAP(t, n, nr, raw, (void), ())
 #define W1(raw, t, n, nr, ta, a) WRAP(t, n, nr, raw, (ta a), (a))
 #define W2(raw, t, n, nr, ta, a, tb, b) WRAP(t, n, nr, raw, (ta a, tb b), (a, b))
@@ -151,6 +212,13 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 #define ERRN3(...) W3(RAW_ERRN, __VA_ARGS__)
 #define ERRN4(...) W4(RAW_ERRN, __VA_ARGS__)
 #define PLAIN1(...) W1(RAW_PLAIN, __VA_ARGS__)
+#define PURE0 P0
+#define PURE1 P1
+#define PURE2 P2
+#define PURE3 P3
+#define PURE4 P4
+#define PURE5 P5
+#define PURE6 P6
 #include "calls.def"
 #undef CALL0
 #undef CALL1
@@ -165,6 +233,13 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 #undef ERRN3
 #undef ERRN4
 #undef PLAIN1
+#undef PURE0
+#undef PURE1
+#undef PURE2
+#undef PURE3
+#undef PURE4
+#undef PURE5
+#undef PURE6
 
 /* ------------------------------------------------------ variable arguments */
 
@@ -612,7 +687,8 @@ __asm__(".text\n"
 
 /* ---------------------------------------------------------------- loading */
 
-#define NAMED(type, name, ...) { #name, (void **)(void *)&real_##name },
+#define NAMED(type, name, ...) { #name, (void **)(void *)&real_##name, 0 },
+#define PURE(type, name, ...) { #name, (void **)(void *)&real_##name, 1 },
 #define CALL0 NAMED
 #define CALL1 NAMED
 #define CALL2 NAMED
@@ -626,9 +702,17 @@ __asm__(".text\n"
 #define ERRN3 NAMED
 #define ERRN4 NAMED
 #define PLAIN1 NAMED
+#define PURE0 PURE
+#define PURE1 PURE
+#define PURE2 PURE
+#define PURE3 PURE
+#define PURE4 PURE
+#define PURE5 PURE
+#define PURE6 PURE
 static const struct {
 	const char *name;
 	void **real;
+	int pure;
 } table[] = {
 #include "calls.def"
 	NAMED(int, open) NAMED(int, open64) NAMED(int, openat) NAMED(int, openat64)
@@ -637,6 +721,31 @@ static const struct {
 	NAMED(int, dup2) NAMED(int, dup3) NAMED(int, prctl)
 };
 
+/* Are all of these libc's own, and does libc say how many threads there are? */
+static void pure_decide(void)
+{
+	Dl_info libc, here;
+
+	if (!&__libc_single_threaded || !dladdr(&__libc_single_threaded, &libc))
+		return;
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+		if (table[i].pure && (!dladdr(*table[i].real, &here) || here.dli_fbase != libc.dli_fbase))
+			return;
+	pure = &__libc_single_threaded;
+}
+
+/* A thread may cancel itself, also when it is the only one; from then on libc's
+ * functions have more to do. */
+static int (*real_pthread_cancel)(pthread_t);
+DEBOX_API int wrap_pthread_cancel(pthread_t) __asm__("pthread_cancel");
+int wrap_pthread_cancel(pthread_t thread)
+{
+	pure = &impure;
+	if (!real_pthread_cancel)
+		real_pthread_cancel = (int (*)(pthread_t))resolve("pthread_cancel");
+	return real_pthread_cancel(thread);
+}
+
 /* All at once, early: dlsym may not be used in a signal handler, nor in the
  * child of vfork. */
 __attribute__((constructor)) static void loaded(void)
@@ -644,6 +753,8 @@ __attribute__((constructor)) static void loaded(void)
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
 		if (!*table[i].real)
 			*table[i].real = resolve(table[i].name);
+	real_pthread_cancel = (int (*)(pthread_t))resolve("pthread_cancel");
+	pure_decide();
 	if (!debox_real_syscall_)
 		debox_resolve_syscall_();
 	debox_collect_start_();

@@ -92,7 +92,11 @@ struct debox_reply {
 	__u64 site_walks;    /* STATUS: stacks taken the slow way */
 	__u64 site_hits;     /* STATUS: stacks recognised */
 	__u64 site_mismatches; /* STATUS: with site verification on; must be 0 */
-	__u64 reserved[5];
+	__u64 site_failures;   /* STATUS: walks that the kernel failed to make */
+	__u64 storage_failures; /* STATUS: threads without memory for their state */
+	__u64 slots_exhausted; /* STATUS: new threads that found no slot at once */
+	__u64 switches_hidden; /* STATUS: switches back that the kernel did not show */
+	__u64 reserved[1];
 	char text[256];      /* what went wrong and the remedy, for people */
 };
 

@@ -390,6 +390,10 @@ int main(void)
 	F(struct, debox_reply, site_walks);
 	F(struct, debox_reply, site_hits);
 	F(struct, debox_reply, site_mismatches);
+	F(struct, debox_reply, site_failures);
+	F(struct, debox_reply, storage_failures);
+	F(struct, debox_reply, slots_exhausted);
+	F(struct, debox_reply, switches_hidden);
 	F(struct, debox_reply, reserved);
 	F(struct, debox_reply, text);
 	S(struct, debox_collect);

@@ -16,10 +16,12 @@ nothing else writes to. One line each:
 """
 
 import base64
+import bisect
 import ctypes
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -236,6 +238,27 @@ def bpf_ids(command):
         found.append(last)
 
 
+def bpf_maps():
+    """What the kernel says of every map: name, value_size, max_entries."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    maps = []
+    for number in bpf_ids(12):
+        # BPF_MAP_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD with a bpf_map_info:
+        # type, id, key_size, value_size, max_entries, map_flags, name[16]
+        fd = libc.syscall(321, 14, (ctypes.c_uint32 * 3)(number), 12)
+        if fd < 0:
+            continue
+        info = (ctypes.c_uint32 * 64)()
+        address = ctypes.addressof(info)
+        ask = (ctypes.c_uint32 * 4)(fd, ctypes.sizeof(info), address & 0xFFFFFFFF, address >> 32)
+        failed = libc.syscall(321, 15, ask, 16)
+        os.close(fd)
+        if not failed:
+            name = bytes(info)[24:40].split(b"\0")[0].decode()
+            maps.append({"name": name, "value_size": info[3], "max_entries": info[4]})
+    return maps
+
+
 def lines_of(path):
     try:
         with open(path) as file:
@@ -273,6 +296,24 @@ def footprint_expect(before, patience_s=20):
             break
         time.sleep(0.3)
     raise Wrong("left behind:", {what: f"{before[what]} -> {now[what]}" for what in now if now[what] != before[what]})
+
+
+def symbols_in(text):
+    """Kernel addresses in a text, with the functions that they lie in."""
+    symbols = sorted((int(line.split()[0], 16), line.split()[2]) for line in lines_of("/proc/kallsyms"))
+    addresses = [a for a, _ in symbols]
+
+    def named(match):
+        at = bisect.bisect_right(addresses, int(match.group(), 16)) - 1
+        return f"{symbols[at][1]}+{int(match.group(), 16) - addresses[at]:#x}"
+
+    return re.sub(r"\b[0-9a-f]{16}\b", named, text)
+
+
+def kernel_log_expect_clean():
+    words = ("BUG:", "WARNING:", "Oops", "general protection", "self-detected", "lockdep", "Call Trace", "hung_task")
+    bad = [line for line in execute(["/bin/dmesg"]).stdout.splitlines() if any(w in line for w in words)]
+    expect(not bad, bad)
 
 
 # -- the runner ----------------------------------------------------------------

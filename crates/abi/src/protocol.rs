@@ -72,7 +72,11 @@ mirror! {
         site_walks: u64 = 64,
         site_hits: u64 = 72,
         site_mismatches: u64 = 80,
-        reserved: [u64; 5] = 88,
+        site_failures: u64 = 88,
+        storage_failures: u64 = 96,
+        slots_exhausted: u64 = 104,
+        switches_hidden: u64 = 112,
+        reserved: [u64; 1] = 120,
         text: [u8; 256] = 128,
     }
 }

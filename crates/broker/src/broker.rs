@@ -628,6 +628,10 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         reply.site_walks = counters.site_walks;
         reply.site_hits = counters.site_hits;
         reply.site_mismatches = counters.site_mismatches;
+        reply.site_failures = counters.site_failures;
+        reply.storage_failures = counters.storage_failures;
+        reply.slots_exhausted = counters.slots_exhausted;
+        reply.switches_hidden = counters.switches_hidden;
         Grant {
             reply,
             fds: Vec::new(),

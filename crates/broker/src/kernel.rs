@@ -110,6 +110,10 @@ pub struct Counters {
     pub site_walks: u64,
     pub site_hits: u64,
     pub site_mismatches: u64,
+    pub site_failures: u64,
+    pub storage_failures: u64,
+    pub slots_exhausted: u64,
+    pub switches_hidden: u64,
 }
 
 /// The kernel side, as the broker sees it.

@@ -206,6 +206,10 @@ impl Kernel for Probe {
             site_walks: counters.site_walks,
             site_hits: counters.site_hits,
             site_mismatches: counters.site_mismatches,
+            site_failures: counters.site_failures,
+            storage_failures: counters.storage_failures,
+            slots_exhausted: counters.slots_exhausted,
+            switches_hidden: counters.switches_hidden,
         }
     }
 }

@@ -225,6 +225,15 @@ fn status_counts() {
         (reply.site_walks, reply.site_hits, reply.site_mismatches),
         (11, 22, 33)
     );
+    assert_eq!(
+        (
+            reply.site_failures,
+            reply.storage_failures,
+            reply.slots_exhausted,
+            reply.switches_hidden
+        ),
+        (44, 55, 66, 77)
+    );
 }
 
 #[test]

@@ -21,6 +21,10 @@ struct Status {
     site_walks: u64,
     site_hits: u64,
     site_mismatches: u64,
+    site_failures: u64,
+    storage_failures: u64,
+    slots_exhausted: u64,
+    switches_hidden: u64,
 }
 
 pub fn feature_names(features: u64) -> Vec<&'static str> {
@@ -64,6 +68,10 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
         site_walks: reply.site_walks,
         site_hits: reply.site_hits,
         site_mismatches: reply.site_mismatches,
+        site_failures: reply.site_failures,
+        storage_failures: reply.storage_failures,
+        slots_exhausted: reply.slots_exhausted,
+        switches_hidden: reply.switches_hidden,
     };
     let text = if args.json {
         serde_json::to_string_pretty(&status).expect("text and numbers serialise") + "\n"
@@ -75,13 +83,19 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
         };
         format!(
             "broker       {}\nattached     {attached}\nslots        {}\naccounts     {}\n\
-             places       {} recognised, {} walked, {} mismatched\n",
+             places       {} recognised, {} walked, {} mismatched, {} walks failed\n\
+             threads      {} without memory for their state, {} without a slot at first\n\
+             switches     {} hidden by the kernel\n",
             status.socket,
             count_text(status.slots_used),
             count_text(status.accounts_used),
             count_text(status.site_hits),
             count_text(status.site_walks),
             count_text(status.site_mismatches),
+            count_text(status.site_failures),
+            count_text(status.storage_failures),
+            count_text(status.slots_exhausted),
+            count_text(status.switches_hidden),
         )
     };
     std::io::stdout()

@@ -620,8 +620,28 @@ impl Probe {
                 sum.slots_exhausted += c.slots_exhausted;
                 sum.switches_hidden += c.switches_hidden;
             }
+            for c in &bss.counters {
+                if c.site_mismatches > 0 {
+                    self.mismatch_tell(c.site_mismatch_last);
+                }
+            }
         }
         sum
+    }
+
+    /// What a verifying walk found in place of what was recognised: return
+    /// addresses, innermost first.
+    fn mismatch_tell(&self, stacks: u64) {
+        let frames = |id: u64| -> Vec<String> {
+            let frames = self.stack_read(id as u32).unwrap_or_default();
+            let frames = frames.iter().take_while(|&&f| f != 0);
+            frames.map(|f| format!("{f:x}")).collect()
+        };
+        tracing::warn!(
+            recognised = frames(stacks >> 32).join(" "),
+            walked = frames(stacks & 0xffff_ffff).join(" "),
+            "a blocking place was recognised wrongly"
+        );
     }
 
     /// Waits until stacks are waiting, at most `timeout`.

@@ -514,6 +514,4 @@ def _():
 
 @check("kernel-log-is-clean", feature=HARM)
 def _():
-    log = execute(["/bin/dmesg"]).stdout.splitlines()
-    bad = [l for l in log if any(w in l for w in ("BUG:", "WARNING:", "Oops", "general protection", "self-detected", "lockdep", "Call Trace", "hung_task"))]
-    expect(not bad, bad)
+    kernel_log_expect_clean()

@@ -150,23 +150,24 @@ def _():
     expect([b for b in r.blocked("read") if b["label"] == "pipe-read" and b["max_ns"] > 20 * MS], r.all["blocking"])
 
 
-def due_ns(scenario, ms):
-    """What the call must have slept at least. A child starts its clock before
-    the parent begins to wait: half of it may have gone by then."""
-    return ms * MS if scenario in ("nanosleep", "futex") else ms * MS // 2
+def due_ns(ms):
+    """What the call must have slept at least. Its end is set before it begins to
+    wait (by a timer, or by a child with a clock of its own), and where the
+    machine stalls in between, part of the time has gone by then."""
+    return ms * MS // 2
 
 
 def blocks_bracketed(scenario, ms, label):
     r = record(one(scenario, str(ms)))
     s = sleep_at(r, label)
-    expect(s["total_ns"] >= due_ns(scenario, ms) - MS, "blocked for only", s)
+    expect(s["total_ns"] >= due_ns(ms), "blocked for only", s)
     expect(r["nvcsw"] >= 1, r)
 
 
 def blocks_run(scenario, ms, call, label):
     r = Report([f"{HERE}/truth", "-d", "/var/tmp", scenario, str(ms)])
     at = sum(b["total_ns"] for b in r.blocked(call) if b["label"] == label)
-    expect(at >= due_ns(scenario, ms) - MS, call, "blocked at", label, "for", at, "ns only:", r.blocked(call))
+    expect(at >= due_ns(ms), call, "blocked at", label, "for", at, "ns only:", r.blocked(call))
 
 
 for name, ms, call, label in (
@@ -194,7 +195,7 @@ def _():
     line = one("restart", "200")
     equal(line["value"], 1, "bytes")
     s = sleep_at(record(line), "pipe-read")
-    expect(s["total_ns"] >= 300 * MS and s["count"] >= 2, line)
+    expect(s["total_ns"] >= due_ns(400) and s["count"] >= 2, line)
 
 
 @check("restart-run", feature=RUNSLEEP)
@@ -303,7 +304,7 @@ def _():
     line = one("span", "40")
     r = line["record"]
     equal(r["cpu_ns"] + r["blocked_ns"] + r["runq_ns"], r["wall_ns"], "the sum of", line)
-    expect(r["blocked_ns"] >= 39 * MS and r["wall_ns"] >= 50 * MS and r["cpu_ns"] > 0, line)
+    expect(r["blocked_ns"] >= due_ns(40) and r["wall_ns"] >= 50 * MS and r["cpu_ns"] > 0, line)
     expect(r["runq_ns"] <= line["wait_ns"] + 1000, line)
 
 
@@ -320,9 +321,13 @@ def _():
         for _ in range(2):
             Report(["/bin/sh", "-c", script], ["--socket", broker.socket])
         status = broker.status()
+        if status["site_mismatches"]:
+            for line in lines_of(broker.log.name):
+                if "recognised wrongly" in line:
+                    note(symbols_in(line))
     equal(status["site_mismatches"], 0, "mismatches in", status)
     expect(status["site_hits"] > 200 and status["site_hits"] > status["site_walks"], status)
-    note(f"{status['site_hits']} sites recognised and verified, {status['site_walks']} walked, 0 differ")
+    note(f"{status['site_hits']} sites recognised and verified, {status['site_walks']} walked, {status['site_failures']} walks failed, 0 differ")
 
 
 @check("nothing-stays-attached", feature=NOTHING_STAYS_ATTACHED)
@@ -333,6 +338,4 @@ def _():
 
 @check("kernel-log-is-clean")
 def _():
-    log = execute(["/bin/dmesg"]).stdout.splitlines()
-    bad = [l for l in log if any(w in l for w in ("BUG:", "WARNING:", "Oops", "general protection", "rcu_sched self-detected", "lockdep", "Call Trace"))]
-    expect(not bad, bad)
+    kernel_log_expect_clean()

@@ -242,6 +242,10 @@ impl Kernel for FakeKernel {
             site_walks: 11,
             site_hits: 22,
             site_mismatches: 33,
+            site_failures: 44,
+            storage_failures: 55,
+            slots_exhausted: 66,
+            switches_hidden: 77,
         }
     }
 }
