@@ -8,7 +8,7 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test build demo test bench install clean
+.PHONY: help setup setup-test setup-bench build demo test bench install clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
@@ -20,6 +20,9 @@ help:
 
 setup:
 	@setup/packages.sh build
+
+setup-bench:
+	@setup/packages.sh bench
 
 setup-test:
 	@setup/packages.sh test
@@ -39,7 +42,7 @@ demo: build
 test: setup-test build
 	tests/run.sh
 
-bench: build
+bench: setup-bench build
 	bench/run.sh
 
 install: build

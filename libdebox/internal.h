@@ -15,6 +15,9 @@
  * recorded. */
 #define LEVELS_MAX 16u
 #define SEGMENTS_MAX 1024u
+/* Rows that a thread finds without looking: a server's loop makes a handful of
+ * calls in turn. */
+#define COLLECT_ROWS 16u
 #define HISTORY_DEFAULT 64u
 #define HISTORY_MIN 16u
 #define HISTORY_MAX 65536u
@@ -94,7 +97,7 @@ struct debox_thread {
 	struct debox_trace_entry *trace_copy;
 	/* The interposer's counting (preload/collect.c). */
 	void *collect_stripe;
-	void *collect_last_row;
+	void *collect_rows[COLLECT_ROWS];
 	uint64_t collect_state;
 	uint32_t watch_inside; /* a watch's function runs in this thread */
 	uint32_t reserved2;

@@ -204,7 +204,7 @@ static struct debox_wrap_stripe *stripe_claim(struct debox_thread *t)
 	}
 	__atomic_store_n(&collect.lock, 0, __ATOMIC_RELEASE);
 	t->collect_stripe = found;
-	t->collect_last_row = NULL;
+	memset(t->collect_rows, 0, sizeof t->collect_rows);
 	t->collect_state = 1;
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, sizeof mask);
 	return found;
@@ -370,5 +370,5 @@ void debox_collect_slow_(struct debox_frame *f, int nr, uint64_t call_site, int6
 		return;
 	}
 	row_add(row, &c, ret);
-	t->collect_last_row = row;
+	*debox_collect_place_(t, nr, call_site) = row;
 }

@@ -51,8 +51,15 @@ static inline __attribute__((always_inline)) uint32_t debox_bucket_(uint64_t ns)
 	       (uint32_t)(ns >> (exp - 3) & (DEBOX_HIST_SUB - 1));
 }
 
-/* The plain case: nothing happened in the call, and it is the same call as the
- * thread's last one. */
+static inline __attribute__((always_inline)) struct debox_wrap_row **
+debox_collect_place_(struct debox_thread *t, int nr, uint64_t call_site)
+{
+	uint64_t at = (uint64_t)(uint32_t)nr ^ call_site ^ call_site >> 4;
+
+	return (struct debox_wrap_row **)&t->collect_rows[at & (COLLECT_ROWS - 1)];
+}
+
+/* The plain case: nothing happened in the call, and its row is at hand. */
 static inline __attribute__((always_inline)) void
 debox_collect_count_(struct debox_frame *f, int nr, uint64_t call_site, int64_t ret)
 {
@@ -65,7 +72,7 @@ debox_collect_count_(struct debox_frame *f, int nr, uint64_t call_site, int64_t 
 	if (__builtin_expect(!h || !h->live, 0))
 		goto slow;
 	e = h->last;
-	row = t->collect_last_row;
+	row = *debox_collect_place_(t, nr, call_site);
 	if (__builtin_expect(!row || row->used != (1ull << 63 | (uint32_t)nr) ||
 				     row->call_site != call_site || e->seq != f->seq_ ||
 				     (e->flags & ~ENTRY_UNMEASURED) ||

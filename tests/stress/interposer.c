@@ -335,6 +335,37 @@ static void test_compat(void)
 		printf("%-28s %s\n", #t, failures == before ? "ok" : "FAILED"); \
 	} while (0)
 
+/* With one thread, the interposer makes the simplest calls itself: results,
+ * errno and records stay what libc's functions would have left, and so does the
+ * one thing that such a process can still ask of them, its own cancellation. */
+static void test_alone(void)
+{
+	char c;
+	int status;
+	pid_t pid;
+
+	errno = 0;
+	RECORDED(read(-1, &c, 1), SYS_read, -EBADF);
+	CHECK(errno == EBADF);
+	CHECK(read(-1, &c, 1) == -1);
+	CHECK(pread(-1, &c, 1, 0) == -1 && errno == EBADF);
+	errno = 0;
+	RECORDED(getppid(), SYS_getppid, getppid());
+	CHECK(errno == 0);
+	pid = fork();
+	if (!pid) {
+		int fd = open("/dev/zero", O_RDONLY);
+
+		if (pread(fd, &c, 1, 0) != 1)
+			_exit(6);
+		pthread_cancel(pthread_self());
+		pread(fd, &c, 1, 0);
+		_exit(7);
+	}
+	/* The last thread of a process, cancelled, ends it with 0. */
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -342,6 +373,7 @@ int main(void)
 	CHECK(debox_open(NULL) == 0);
 	CHECK(debox_status() == DEBOX_STATUS_MEASURED);
 	RUN(test_calls);
+	RUN(test_alone);
 	RUN(test_adoption);
 	RUN(test_vfork);
 	RUN(test_fork);
@@ -349,6 +381,8 @@ int main(void)
 	RUN(test_signal);
 	RUN(test_descriptors);
 	RUN(test_compat);
+	/* And again in a process that has had threads. */
+	RUN(test_calls);
 	fake_stop(&broker);
 	printf("%d checks, %d failures\n", checks, failures);
 	return failures != 0;

@@ -34,16 +34,17 @@ CHECKS = []
 CELLS = {}
 
 
-def check(name, *arguments, feature=None):
+def check(name, *arguments, feature=None, always=False):
     """Declares a check: `@check("name")` over a function.
 
     The function passes unless it raises. `arguments` are handed to it.
     `feature` is a row of docs/KERNELS.md: it says yes on a kernel where all
     checks of that row pass, unless cell() put something else there.
+    `always`: others need it, so it runs with any of them.
     """
 
     def add(function):
-        CHECKS.append((name, lambda: function(*arguments), feature))
+        CHECKS.append((name, lambda: function(*arguments), feature, always))
         return function
 
     return add
@@ -321,7 +322,10 @@ def kernel_log_expect_clean():
 
 def chosen(names):
     """All checks, or those in a list with commas."""
-    return [c for c in CHECKS if not names or c[0] in names.split(",")]
+    names = names.split(",") if names else [c[0] for c in CHECKS]
+    if not any(c[0] in names for c in CHECKS):
+        return []
+    return [c for c in CHECKS if c[3] or c[0] in names]
 
 
 def load(suite):
@@ -334,7 +338,7 @@ def run():
     load(command_line("debox.suite"))
     rows = {}
     checks = chosen(command_line("debox.only"))
-    for name, function, feature in checks:
+    for name, function, feature, _ in checks:
         begin = time.monotonic()
         good = False
         try:

@@ -25,9 +25,43 @@ pub fn bpf_entry_runs_through(function: &str) -> bool {
     NAMES.contains(&function) || BEGINNINGS.iter().any(|b| function.starts_with(b))
 }
 
+/// Whether no thread ever comes back from this function. An fexit program on it
+/// would never run, and the kernel (before 6.15, which refuses it) would never
+/// free the trampoline that a thread has ended in.
+pub fn never_returns(function: &str) -> bool {
+    matches!(
+        function,
+        "do_exit"
+            | "do_group_exit"
+            | "do_task_dead"
+            | "__x64_sys_exit"
+            | "__x64_sys_exit_group"
+            | "__do_sys_exit_group"
+            | "__do_sys_exit"
+            | "kthread_exit"
+            | "kthread_complete_and_exit"
+            | "make_task_dead"
+            | "panic"
+            | "rewind_stack_and_make_dead"
+    )
+}
+
+/// Whether threads end inside this function, which returns otherwise: the same
+/// holds for its trampoline.
+pub fn threads_end_inside(function: &str) -> bool {
+    never_returns(function) || matches!(function, "x64_sys_call" | "do_syscall_64")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_calls_only_exits_do_not_return() {
+        assert!(never_returns("do_exit") && threads_end_inside("do_exit"));
+        assert!(!never_returns("x64_sys_call") && threads_end_inside("x64_sys_call"));
+        assert!(!threads_end_inside("do_exit_mm"));
+    }
 
     #[test]
     fn the_entry_of_programs_and_nothing_else() {

@@ -228,7 +228,7 @@ impl Engine {
                     && f.traceable
                     && !f.ambiguous
                     && f.module.is_none()
-                    && !never_returns(&f.name)
+                    && !debox_abi::threads_end_inside(&f.name)
                     && !debox_abi::bpf_entry_runs_through(&f.name)
                     && self.loaded.btf_function(&f.name).is_some();
                 let multi = f.traceable && (ways.session || ways.multi);
@@ -1035,28 +1035,6 @@ fn own(fd: i32) -> Result<OwnedFd, io::Error> {
     }
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// An fexit trampoline of a function that never comes back would never be
-/// freed; a kprobe has no such thing.
-fn never_returns(name: &str) -> bool {
-    matches!(
-        name,
-        "do_exit"
-            | "do_group_exit"
-            | "do_task_dead"
-            | "__x64_sys_exit"
-            | "__x64_sys_exit_group"
-            | "__do_sys_exit_group"
-            | "__do_sys_exit"
-            | "x64_sys_call"
-            | "do_syscall_64"
-            | "kthread_exit"
-            | "kthread_complete_and_exit"
-            | "make_task_dead"
-            | "panic"
-            | "rewind_stack_and_make_dead"
-    )
 }
 
 fn kern_metric(id: MetricId, insertion: &Insertion) -> KernMetric {

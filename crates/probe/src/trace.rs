@@ -639,17 +639,31 @@ impl Work {
                 ));
                 continue;
             }
+            // Nobody returns, or the kernel keeps what he would return through.
+            let one_way = never_returns(&function.name);
+            if threads_end_inside(&function.name) && !one_way {
+                refused.push(format!(
+                    "{} (threads end inside of it, and the kernel would never free the probe)",
+                    function.name
+                ));
+                continue;
+            }
             let number = attached.names.len() as u32;
             let pair = types
                 .function(&function.name, function.module.as_deref())
                 .ok_or_else(|| io::Error::other("the kernel's types do not describe it"))
                 .and_then(|target| {
-                    Ok((leave.attach(target, number)?, enter.attach(target, number)?))
+                    let leave = if one_way {
+                        None
+                    } else {
+                        Some(leave.attach(target, number)?)
+                    };
+                    Ok((leave, enter.attach(target, number)?))
                 });
             match pair {
                 Ok((leave, enter)) => {
                     attached.probes.extend(enter);
-                    attached.probes.extend(leave);
+                    attached.probes.extend(leave.into_iter().flatten());
                     attached.names.push(function.name.clone());
                 }
                 Err(error) => {

@@ -367,7 +367,10 @@ def _():
         screen.keys("d")
         screen.wait("vfs_read removed", "d removes")
         save("screen.txt", screen.text())
-        screen.keys("q")
+        screen.keys("A")
+        screen.wait("Where the time of", "A refines to the end")
+        save("refined.txt", screen.text())
+        screen.keys(" q")
         end = time.monotonic() + 60
         while screen.process.poll() is None and time.monotonic() < end:
             try:

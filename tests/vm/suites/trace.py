@@ -75,7 +75,7 @@ def sound(step):
     return entries
 
 
-@check("before")
+@check("before", always=True)
 def _():
     BEFORE.update(footprint())
 
@@ -406,6 +406,24 @@ def _():
         expect(name in names, "no", name, "in", names)
     # The program reads, too, and pattern and kernel have vfs_read.
     expect("vfs_read" not in names and trace["functions_traced"] < 60, names, trace["functions_traced"])
+    expect(not [d for d in os.listdir(f"{TRACING}/instances") if "debox" in d], "instances stay")
+
+
+@check("attach-learns", feature=LEARN)
+def _():
+    load = subprocess.Popen(["/bin/python3", "-I", "-S", "-c", TRUNCATES, "90"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        path = "/tmp/trace.json"
+        execute([f"{HERE}/debox", "attach", "-p", str(load.pid), "-d", "3", "--json", "-o", path, *shared(),
+                 "--trace", AMONG, "--trace-call", "truncate"])
+        with open(path) as file:
+            trace = json.load(file)["trace"]
+    finally:
+        load.kill()
+        load.wait()
+    expect("were learned from" in trace["text"], trace["text"])
+    equal([c["call"] for c in trace["slowest"]], ["truncate"], "calls")
+    expect("ext4_truncate" in [f["function"] for f in trace["functions"]], trace["functions"])
     expect(not [d for d in os.listdir(f"{TRACING}/instances") if "debox" in d], "instances stay")
 
 

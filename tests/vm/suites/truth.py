@@ -33,7 +33,7 @@ BEFORE = {}
 
 
 
-@check("kernel-is-the-one-under-test")
+@check("kernel-is-the-one-under-test", always=True)
 def _():
     equal(os.uname().release, command_line("debox.release"), "the release")
     BEFORE.update(footprint())
@@ -165,7 +165,7 @@ def blocks_bracketed(scenario, ms, label):
 
 
 def blocks_run(scenario, ms, call, label):
-    r = Report([f"{HERE}/truth", "-d", "/var/tmp", scenario, str(ms)])
+    r = Report([f"{HERE}/truth", "-d", "/var/tmp", scenario, str(ms)], shared())
     at = sum(b["total_ns"] for b in r.blocked(call) if b["label"] == label)
     expect(at >= due_ns(ms), call, "blocked at", label, "for", at, "ns only:", r.blocked(call))
 
@@ -200,7 +200,7 @@ def _():
 
 @check("restart-run", feature=RUNSLEEP)
 def _():
-    r = Report([f"{HERE}/truth", "-d", "/var/tmp", "restart", "60"])
+    r = Report([f"{HERE}/truth", "-d", "/var/tmp", "restart", "60"], shared())
     expect(r.call("read")["restarted"] >= 1, r.call("read"))
 
 
@@ -213,6 +213,7 @@ def _():
 
 @check("faults-run", feature=FAULTS)
 def _():
+    # With a broker of its own, as `debox run` has it where none is permanent.
     r = Report([f"{HERE}/truth", "faults", "300"])
     n = r.call("read")["minor_faults"]
     # The dynamic loader's reads fault a few more.
