@@ -35,7 +35,7 @@ static __always_inline u64 site_bits(u32 site)
 
 /* ---- sleeps */
 
-static __noinline int culprit_add(struct debox_details *details, u64 key, const char *comm, u32 tid, u64 ns)
+VERIFIED_ONCE int culprit_add(struct debox_details *details, u64 key, const struct comm_text *comm, u32 tid, u64 ns)
 {
 	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
 	u64 found;
@@ -58,7 +58,7 @@ static __noinline int culprit_add(struct debox_details *details, u64 key, const 
 		if (ns > row->max_ns)
 			row->max_ns = ns;
 		row->tid = tid;
-		__builtin_memcpy(row->comm, comm, DEBOX_COMM_LEN);
+		comm_copy(row->comm, comm->text);
 		return 0;
 	}
 	__sync_fetch_and_add(&details->culprits_dropped, 1);
@@ -80,7 +80,7 @@ static __always_inline u64 path_key(u32 nr_key, u32 site, u32 stack)
 	return DEBOX_KEY_USED | (u64)nr_key << DEBOX_KEY_NR_SHIFT | site_bits(site) | stack;
 }
 
-static __noinline int path_add(struct debox_details *details, u64 key, u64 count, u64 ns)
+VERIFIED_ONCE int path_add(struct debox_details *details, u64 key, u64 count, u64 ns)
 {
 	u64 found;
 	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
@@ -111,7 +111,7 @@ static __noinline int path_add(struct debox_details *details, u64 key, u64 count
 
 /* A sleep of a thread with details has ended. In a call it is kept until the
  * call ends. */
-static __noinline int details_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
+VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
 	struct debox_details *details;
 	struct debox_account_control *control;
@@ -130,11 +130,11 @@ static __noinline int details_sleep_add(struct thread_state *st, const struct of
 					st->holder_kind == DEBOX_HOLDER_READER ? DEBOX_CULPRIT_HOLDER_READER :
 										 DEBOX_CULPRIT_HOLDER_WRITER,
 					st->holder_nr, st->holder_tgid),
-			    st->holder_comm, st->holder_pid, off->blocked_ns);
+			    (const struct comm_text *)st->holder_comm, st->holder_pid, off->blocked_ns);
 	if (st->waker_comm[0])
 		culprit_add(details,
 			    culprit_key(key, off->site, DEBOX_CULPRIT_WAKER, st->waker_nr, st->waker_tgid),
-			    st->waker_comm, st->waker_pid, off->blocked_ns);
+			    (const struct comm_text *)st->waker_comm, st->waker_pid, off->blocked_ns);
 	if (!control->flags)
 		return 0;
 	if (!st->call.in_call) {
@@ -328,7 +328,7 @@ static __always_inline u32 path_argument(u32 key)
 	return 0;
 }
 
-static __noinline int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
+VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
 				 u32 user_stack)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -423,7 +423,7 @@ static __always_inline u32 coarse_bucket(u64 ns)
 	return bucket < DEBOX_COARSE_BUCKETS ? bucket : DEBOX_COARSE_BUCKETS - 1;
 }
 
-static __noinline int call_site_add(struct thread_state *st, struct debox_details *details,
+VERIFIED_ONCE int call_site_add(struct thread_state *st, struct debox_details *details,
 				    const struct finished *call, u32 stack)
 {
 	u64 key, found, wall;
@@ -469,7 +469,7 @@ static __noinline int call_site_add(struct thread_state *st, struct debox_detail
 }
 
 /* The sleeps of the call, by user stack. */
-static __noinline int call_paths_add(struct thread_state *st, struct debox_details *details, u32 key, u32 stack)
+VERIFIED_ONCE int call_paths_add(struct thread_state *st, struct debox_details *details, u32 key, u32 stack)
 {
 	u32 count;
 
@@ -488,7 +488,7 @@ static __noinline int call_paths_add(struct thread_state *st, struct debox_detai
 	return 0;
 }
 
-static __noinline int thread_row_add(struct thread_state *st, struct debox_details *details,
+VERIFIED_ONCE int thread_row_add(struct thread_state *st, struct debox_details *details,
 				     const struct finished *call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

@@ -113,7 +113,7 @@ static __always_inline void comm_copy(char *to, const char *from)
 	__builtin_memcpy(to, from, DEBOX_COMM_LEN);
 }
 
-static __noinline int info_sleep_add(struct debox_info *info, const struct thread_state *st,
+VERIFIED_ONCE int info_sleep_add(struct debox_info *info, const struct thread_state *st,
 				     const struct off_cpu *off, u32 max_sleeps)
 {
 	struct debox_sleep *sleep = NULL;
@@ -178,7 +178,7 @@ static __always_inline void info_off_cpu_add(struct debox_info *info, const stru
  * most SITE_PROBES places; rows are shared between CPUs, hence the atomics. */
 #define SITE_PROBES 16
 
-static __noinline int account_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
+VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
 	struct debox_account *account;
 	u64 tag, found = 0;

@@ -145,7 +145,7 @@ static __always_inline bool signature_matches(const struct signature *sig, const
 
 /* Returns the signature's number, NONE if it does not match. At most `limit`
  * bytes of the stack may be read. */
-static __noinline u32 signature_try(struct thread_state *st, u32 index, u32 limit, u32 end)
+VERIFIED_ONCE u32 signature_try(struct thread_state *st, u32 index, u32 limit, u32 end)
 {
 	u32 zero = 0;
 	struct signature *sig = bpf_map_lookup_elem(&signatures, &index);
@@ -166,7 +166,7 @@ static __noinline u32 signature_try(struct thread_state *st, u32 index, u32 limi
 
 /* A stack that no signature fits: its id is its site, and a sample of the raw
  * words goes to the user side now and then. */
-static __noinline u32 site_walked(struct thread_state *st, long id, u64 hint, u32 limit, u32 end)
+VERIFIED_ONCE u32 site_walked(struct thread_state *st, long id, u64 hint, u32 limit, u32 end)
 {
 	struct stack_sample *sample;
 	u32 seen;

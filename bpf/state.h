@@ -20,6 +20,18 @@
 
 #define PF_KTHREAD 0x00200000u
 
+/*
+ * A function that is not static is verified by itself, once a program; a static
+ * one anew for each way that leads to it, which for loops behind branches made
+ * up most of the second that loading took. Its pointers are to whole structs,
+ * and may be NULL as far as the verifier knows.
+ */
+#define VERIFIED_ONCE __noinline
+
+struct comm_text {
+	char text[DEBOX_COMM_LEN];
+};
+
 /* Depth of a recorded stack, and how much of the raw stack is compared. */
 #define STACK_DEPTH 40
 #define STACKS_MAX 8192 /* each of two tables */

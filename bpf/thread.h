@@ -13,7 +13,7 @@
 #include "details.h"
 
 /* Takes a free slot of the segment for a thread. */
-static __noinline u32 slot_claim(u32 segment, u32 tid, u32 tgid)
+VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
 {
 	void *records = bpf_map_lookup_elem(&segment_records, &segment);
 
