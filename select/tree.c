@@ -26,6 +26,7 @@ void debox_tree_init(struct debox_tree *tree, uint32_t capacity, void *memory)
 	uint32_t words = capacity;
 
 	tree->capacity = capacity;
+	tree->lowest = 0;
 	tree->levels = 0;
 	do {
 		words = words_of(words);
@@ -38,6 +39,7 @@ void debox_tree_fill(struct debox_tree *tree)
 {
 	uint32_t bits = tree->capacity;
 
+	tree->lowest = 0;
 	for (uint32_t l = 0; l < tree->levels; l++) {
 		uint32_t words = words_of(bits);
 
@@ -86,6 +88,12 @@ uint32_t debox_tree_next(const struct debox_tree *tree, uint32_t from)
  */
 void debox_tree_insert_atomic(struct debox_tree *tree, uint32_t number)
 {
+	uint32_t lowest = __atomic_load_n(&tree->lowest, __ATOMIC_RELAXED);
+
+	while (number >> 6 < lowest &&
+	       !__atomic_compare_exchange_n(&tree->lowest, &lowest, number >> 6, 1, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED))
+		;
 	for (uint32_t l = 0; l < tree->levels; l++) {
 		__atomic_fetch_or(&tree->level[l][number >> 6], 1ull << (number & 63),
 				  __ATOMIC_SEQ_CST);

@@ -731,9 +731,15 @@ function onWidth(node, redraw) {
 		const total = lastPoint.first + lastPoint.count;
 		const mid = (p) => p.first + p.count / 2;
 		const mean = (p) => p.wall_ns / p.count;
-		const top = Math.max(1, ...pts.map((p) => p99 ? Math.max(mean(p), p.p99_ns) : mean(p))) * 1.06;
+		const heights = pts.map((p) => p99 ? Math.max(mean(p), p.p99_ns) : mean(p));
+		const most = Math.max(1, ...heights);
+		// A few points far above all others would press the rest flat: they are drawn at the edge, and said.
+		const usual = [...heights].sort((a, b) => a - b)[Math.floor(heights.length * 0.98)];
+		const cut = pts.length >= 20 && usual > 0 && most > 4 * usual;
+		const top = cut ? usual * 1.5 : most * 1.06;
+		const above = cut ? heights.filter((v) => v > top).length : 0;
 		const x = (n) => L + n / total * (W - L - 8);
-		const y = (v) => H - B - v / top * (H - B - T);
+		const y = (v) => H - B - Math.min(v, top) / top * (H - B - T);
 		const name = callName(h.call, h.abi);
 		const label = `Mean time of ${name} against invocation number: ${time(mean(pts[0]))} at first, ${time(mean(lastPoint))} at last, ${count(total)} calls. Arrow keys read single points.`;
 		const chart = frameOf(W, H, L, B, T, x, y, ticks(0, total, 4), ticks(0, top, 4), (v) => count(v), shortTime, label);
@@ -750,6 +756,7 @@ function onWidth(node, redraw) {
 		const kind = kinds.find(([, k]) => k === key);
 		const legend = el("p", { class: "key" }, el("i", { class: "m" }), "mean");
 		if (p99) legend.append(el("i", { class: "q" }), "p99");
+		if (above) legend.append(el("span", { class: "above" }, `${count(above)} ${above === 1 ? "point" : "points"} higher, up to ${time(most)}`));
 		if (kind) {
 			// A gauge has times; the call's points tell which invocation that was.
 			const values = [];
@@ -760,9 +767,9 @@ function onWidth(node, redraw) {
 				if (k < 0) k = pts.length - 1;
 				values.push([mid(pts[k]), v]);
 			}
-			const most = Math.max(1, ...values.map((v) => v[1]));
-			chart.append(svg("path", { class: "gauge", d: line(values.map(([n, v]) => [x(n), H - B - v / most * (H - B - T) * 0.94])) }));
-			legend.append(el("i", { class: "g" }), `${kind[0]} (up to ${kind[2](most)})`);
+			const full = Math.max(1, ...values.map((v) => v[1]));
+			chart.append(svg("path", { class: "gauge", d: line(values.map(([n, v]) => [x(n), H - B - v / full * (H - B - T) * 0.94])) }));
+			legend.append(el("i", { class: "g" }), `${kind[0]} (up to ${kind[2](full)})`);
 		}
 		const readout = el("p", { class: "readout", "aria-live": "polite" });
 		const node = el("div", { class: "card" }, el("h3", {}, name + (trend ? `: ${time(trend.from_ns)} → ${time(trend.to_ns)}` : "")), chart, legend, readout);

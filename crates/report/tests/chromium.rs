@@ -164,6 +164,11 @@ fn full_report(b: &mut Browser) {
         b.text("document.querySelector('#trend-charts h3').textContent")
             .starts_with("clone: 300 µs → 12.0 ms")
     );
+    // One slow point does not press the others flat, and is told of.
+    assert_eq!(
+        b.text("Array.from(document.querySelectorAll('#trend-charts .card')).find(c => c.querySelector('h3').textContent.startsWith('fsync')).querySelector('.above').textContent.replace(/up to .*/, '')"),
+        "1 point higher, "
+    );
     b.eval("document.querySelector('#trend-charts svg').focus()");
     b.key("ArrowRight");
     let readout = b.text("document.querySelector('#trend-charts .readout').textContent");

@@ -306,7 +306,8 @@ def _():
     r = line["record"]
     equal(r["cpu_ns"] + r["blocked_ns"] + r["runq_ns"], r["wall_ns"], "the sum of", line)
     expect(r["blocked_ns"] >= due_ns(40) and r["wall_ns"] >= 50 * MS and r["cpu_ns"] > 0, line)
-    expect(r["runq_ns"] <= line["wait_ns"] + 1000, line)
+    # A preemption's two ends are stamped microseconds apart from the scheduler's.
+    expect(r["runq_ns"] <= line["wait_ns"] + 50_000, line)
 
 
 @check("sites-verified", feature=SITES_VERIFIED)

@@ -25,7 +25,8 @@ submit_bio*,blk_mq_submit_bio,blkdev_issue_*,folio_wait_bit*,io_schedule,schedul
 __fput,task_work_run,dput,iput,evict,truncate_inode_pages*,ext4_evict_inode";
 
 /// The same idea where every function costs seconds to attach: the few that
-/// tell most, by name.
+/// tell most, by name. Not schedule(): what a thread returns through stays in the
+/// kernel until it does, and idle kernel threads are in there for hours.
 pub const CHOSEN: &str = "do_sys_openat2,do_filp_open,path_openat,link_path_walk,lookup_open,ext4_lookup,ext4_create,\
 vfs_open,do_truncate,ext4_setattr,ext4_truncate,vfs_read,vfs_write,ext4_file_read_iter,ext4_file_write_iter,\
 ext4_buffered_write_iter,generic_perform_write,generic_file_read_iter,filemap_read,vfs_fsync_range,ext4_sync_file,\
@@ -33,7 +34,7 @@ jbd2_log_wait_commit,jbd2_complete_transaction,file_write_and_wait_range,vfs_unl
 evict,ext4_evict_inode,vfs_statx,vfs_fstat,iterate_dir,pipe_read,pipe_write,do_epoll_wait,do_sys_poll,\
 __sys_sendto,__sys_recvfrom,tcp_sendmsg,tcp_recvmsg,tcp_sendmsg_locked,unix_stream_sendmsg,\
 unix_stream_read_generic,inet_csk_accept,do_futex,kernel_clone,copy_process,load_elf_binary,do_mmap,\
-handle_mm_fault,submit_bio,io_schedule,schedule,mutex_lock,down_write";
+handle_mm_fault,submit_bio,io_schedule,mutex_lock,down_write";
 
 /// Families of tracepoints that calls pass. Left out are those that fire at
 /// every turn of the scheduler, the timers and the interrupts.
