@@ -14,7 +14,7 @@ help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
 	@echo "make build    build target/release/debox, deboxd and the libraries beside them"
 	@echo "make demo     set up, build, and run the main job on real input"
-	@echo "make test     set up, build, and run every test (root; about 25 minutes)"
+	@echo "make test     set up, build, and run every test (root; about 40 minutes)"
 	@echo "make bench    measure what DeBox costs on this machine (docs/PERFORMANCE.md)"
 	@echo "make install  install under PREFIX=$(PREFIX)"
 

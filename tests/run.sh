@@ -49,9 +49,7 @@ part "cross-checks: strace, perf, schedstat, nginx, redis" cargo test --release 
 part "behaviour: the same with and without" cargo test --release -p debox-tests --test behaviour
 part "recordings: history, trends, culprits, call sites, kill -9" cargo test --release -p debox-tests --test record
 part "storms: threads, processes, kill -9" cargo test --release -p debox-tests --test storms
-# The suites of the call trace, its cost and debox kern are young and long:
-# `tests/vm/run.py` without -s runs them as well.
-part "kernels: the same in guests with Linux 6.1 and 6.12" tests/vm/run.py -s truth
+part "kernels: records, storms, call traces and debox kern in guests with Linux 6.1 and 6.12" tests/vm/run.py
 part "labels: share of blocked time without one" \
 	python3 tests/labels/stress.py --short --debox target/release/debox
 
