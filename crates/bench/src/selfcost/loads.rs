@@ -25,7 +25,7 @@ pub struct Load {
 }
 
 /// libdebox's own sources: a real build that needs nothing but a C compiler.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 12] = [
     ("runtime.c", include_str!("../../../../libdebox/runtime.c")),
     ("call.c", include_str!("../../../../libdebox/call.c")),
     ("clock.c", include_str!("../../../../libdebox/clock.c")),
@@ -45,8 +45,27 @@ const SOURCES: [(&str, &str); 10] = [
         "debox/abi.h",
         include_str!("../../../../include/debox/abi.h"),
     ),
+    (
+        "debox/protocol.h",
+        include_str!("../../../../include/debox/protocol.h"),
+    ),
+    (
+        "debox/trace.h",
+        include_str!("../../../../include/debox/trace.h"),
+    ),
 ];
-const PROTOCOL: &str = include_str!("../../../../include/debox/protocol.h");
+
+/// Writes them, and gives the command that builds them.
+fn build(dir: &Path) -> Result<String, Error> {
+    std::fs::create_dir_all(dir.join("debox")).map_err(failed("making a directory"))?;
+    for (name, text) in SOURCES {
+        std::fs::write(dir.join(name), text).map_err(failed("writing sources"))?;
+    }
+    Ok(format!(
+        "cd '{}' && for f in *.c; do cc -D_GNU_SOURCE -std=gnu11 -O1 -I. -c $f || exit 1; done",
+        dir.display()
+    ))
+}
 
 fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
     move |source| Error::System {
@@ -140,18 +159,10 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
         }
     }
     if lacking("the build", "cc", "gcc") {
-        let dir = at("build");
-        std::fs::create_dir_all(dir.join("debox")).map_err(failed("making a directory"))?;
-        for (name, text) in SOURCES.iter().chain([&("debox/protocol.h", PROTOCOL)]) {
-            std::fs::write(dir.join(name), text).map_err(failed("writing sources"))?;
-        }
         found.push(Load {
             id: "build",
             title: "build of libdebox",
-            run: timed(shell(format!(
-                "cd '{}' && for f in *.c; do cc -D_GNU_SOURCE -std=gnu11 -O1 -I. -c $f || exit 1; done",
-                dir.display()
-            ))),
+            run: timed(shell(build(&at("build"))?)),
         });
     }
     found.push(Load {
@@ -421,6 +432,18 @@ fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sources_are_all_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = Command::new("sh")
+            .args(["-c", &build(dir.path()).unwrap()])
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{errors}");
+        assert!(dir.path().join("runtime.o").exists());
+    }
 
     #[test]
     fn the_tree_has_its_size_and_compresses_like_text() {
