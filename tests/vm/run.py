@@ -29,6 +29,8 @@ WORK = TOP / "target/vm"
 TARGET = TOP / "target"
 DOCUMENT = TOP / "docs/KERNELS.md"
 KERNELS = ("6.1", "6.12")
+# Checks that no slowness of the machine can excuse: once failed is failed.
+EXACT = ("sites-verified", "nothing-stays-attached", "nothing-stays-behind", "kernel-log-is-clean", "layout")
 # What init.c writes to isa-debug-exit, as QEMU's exit status.
 ALL_PASSED, SOME_FAILED = 2 * 0x10 + 1, 2 * 0x11 + 1
 TOOLS = {
@@ -291,14 +293,16 @@ def cpu_seconds(pid):
 
 
 class Guest:
-    def __init__(self, kernel, suite, arguments, extra):
+    def __init__(self, kernel, suite, arguments, extra, only=None):
         self.kernel, self.suite, self.arguments = kernel, suite, arguments
-        self.label = f"{kernel.version} {suite.name or 'command'}"
+        self.only = arguments.only if only is None else only
+        self.label = f"{kernel.version} {suite.name or 'command'}" + (" again" if only else "")
         self.directory = WORK / "guest" / self.label.replace(" ", "-")
         self.extra = extra
         self.passed, self.failed, self.notes, self.cells = [], [], [], {}
         self.why = ""
         self.seconds = self.cpu_s = 0.0
+        self.exact = False
 
     def prepare(self, common):
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -322,7 +326,7 @@ class Guest:
     def command(self):
         # With HPET, which 6.1 prefers here, reading the time leaves the emulated CPU.
         suite, words = self.suite, ["console=ttyS0", "quiet", "panic=-1", "tsc=reliable"]
-        words += [f"debox.release={self.kernel.release}", f"debox.suite={suite.name or ''}", f"debox.only={self.arguments.only}"]
+        words += [f"debox.release={self.kernel.release}", f"debox.suite={suite.name or ''}", f"debox.only={self.only}"]
         if self.arguments.run:
             words.append("debox.command=1")
         drive = f"file={self.directory}/disk,if=virtio,format=raw,cache=unsafe"
@@ -354,6 +358,7 @@ class Guest:
             say(f"   {self.label:<11} {text}")
         elif kind == "FAIL":
             self.failed.append(rest.split()[0])
+            self.exact = self.exact or rest.split()[0] in EXACT or "left behind" in rest
             say(f"   {self.label:<11} {text}")
         elif kind == "cell":
             row, _, value = rest.partition("\t")
@@ -513,8 +518,8 @@ def main():
                 continue
             guest = Guest(kernel, suite, arguments, extra)
             guest.prepare(common)
+            guest.common = common
             guests.append(guest)
-        common.unlink()
     say(f"-- {len(guests)} guests, {min(arguments.jobs, len(guests))} at a time; set up in {time.monotonic() - begin:.0f} s")
 
     def job(guest):
@@ -524,10 +529,27 @@ def main():
             if guest.status != ALL_PASSED:
                 say(f"-- the command failed, or the guest did not end well {guest.why}; console: {guest.directory}/console")
             return guest.status != ALL_PASSED
-        return guest.judge(expected[guest.suite.name])
+        failures = guest.judge(expected[guest.suite.name])
+        # An emulated machine stalls at any moment, for seconds. What failed once
+        # for that passes in a guest of its own; what is wrong fails again.
+        if failures and failures == len(guest.failed) and failures <= 2 and not guest.exact:
+            say(f"-- Linux {guest.kernel.release}, {guest.suite.name}: once more, alone: {' '.join(guest.failed)}")
+            second = Guest(guest.kernel, guest.suite, arguments, guest.extra, only=",".join(guest.failed))
+            second.prepare(guest.common)
+            second.boot()
+            if not second.judge(guest.suite.expected(second.only)):
+                unsteady.extend(f"{guest.label}: {name}" for name in guest.failed)
+                guest.passed += guest.failed
+                guest.cells.update({row: text for row, text in second.cells.items() if guest.cells.get(row) == "FAILED"})
+                failures = 0
+            guest.cpu_s += second.cpu_s
+        return failures
 
+    unsteady = []
     with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
         failures = sum(pool.map(job, guests))
+    for common in {guest.common for guest in guests}:
+        common.unlink(missing_ok=True)
     if not arguments.run:
         total = sum(len(g.passed) for g in guests)
         whole = not arguments.only and not arguments.suite and not arguments.kernel
@@ -542,6 +564,8 @@ def main():
         elif arguments.write_table:
             say("-- the table is written only when all guests passed all of their checks")
         cpu_s = sum(g.cpu_s for g in guests)
+        if unsteady:
+            say(f"-- passed only when run again alone: {', '.join(unsteady)}")
         say(f"-- kernels: {total} passed, {failures} failed, {time.monotonic() - begin:.0f} s ({cpu_s:.0f} s of CPU time)")
     return 1 if failures else 0
 
