@@ -25,6 +25,10 @@ fn main() {
     if args.get(1).map(String::as_str) == Some("--helper") {
         return helper(&args[2], &args[3..]);
     }
+    // A shell that starts this in the background has it ignored, and deboxd keeps
+    // what it was started with.
+    // SAFETY: no handler is set.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     // Not in a thread: one test changes its user id, and /proc shows the first
     // thread's.
     let failed = std::panic::catch_unwind(|| tests(&args)).is_err();
