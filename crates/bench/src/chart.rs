@@ -295,12 +295,18 @@ pub fn lines(
         let _ = write!(
             svg,
             "<line class=\"axis\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{2:.1}\"/>\
-             <text x=\"{0:.1}\" y=\"{3:.1}\" text-anchor=\"middle\">{4}</text>",
+             <text x=\"{0:.1}\" y=\"{3:.1}\" text-anchor=\"{5}\">{4}</text>",
             x(*v),
             HEIGHT - BOTTOM,
             HEIGHT - BOTTOM + 5.0,
             HEIGHT - BOTTOM + 19.0,
-            escape(&x_mark(*v))
+            escape(&x_mark(*v)),
+            // The last one's middle would stand beyond the edge.
+            if x(*v) > WIDTH - 30.0 {
+                "end"
+            } else {
+                "middle"
+            }
         );
     }
     let _ = write!(
