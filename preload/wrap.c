@@ -108,7 +108,8 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 #define RAW_ERRN(v) (-(long)(v))
 #define RAW_PLAIN(v) ((long)(v))
 
-#define WRAP(type, name, nr, raw, params, args)                                   \
+/* `at_once`: what may end the function before libc's is looked up and called. */
+#define WRAP_UNLESS(at_once, type, name, nr, raw, params, args)                   \
 	static type(*real_##name) params;                                         \
 	DEBOX_API type wrap_##name params __asm__(#name);                         \
 	type wrap_##name params                                                   \
@@ -117,6 +118,7 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 		uint64_t site = CALLER();                                         \
 		type value;                                                       \
                                                                                   \
+		at_once                                                           \
 		if (__builtin_expect(!real_##name, 0))                            \
 			real_##name = (type(*) params)(uintptr_t)resolve(#name);  \
 		wrap_begin(&f, nr, site);                                         \
@@ -124,6 +126,7 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 		wrap_end(&f, nr, site, raw(value));                               \
 		return value;                                                     \
 	}
+#define WRAP(type, name, nr, raw, params, args) WRAP_UNLESS(, type, name, nr, raw, params, args)
 
 /*
  * Every function that is returned from after a system call is mispredicted (the
@@ -147,29 +150,15 @@ static inline __attribute__((always_inline)) long libc_result(long raw)
 }
 
 #define WRAP_PURE(type, name, nr, params, args, call)                             \
-	static type(*real_##name) params;                                         \
-	DEBOX_API type wrap_##name params __asm__(#name);                         \
-	type wrap_##name params                                                   \
-	{                                                                         \
-		struct debox_frame f;                                             \
-		uint64_t site = CALLER();                                         \
-		type value;                                                       \
+	WRAP_UNLESS(if (__builtin_expect(*pure, 1)) {                             \
+			    long result;                                          \
                                                                                   \
-		if (__builtin_expect(*pure, 1)) {                                 \
-			long result;                                              \
-                                                                                  \
-			wrap_begin(&f, nr, site);                                 \
-			result = call;                                            \
-			wrap_end(&f, nr, site, result);                           \
-			return (type)libc_result(result);                         \
-		}                                                                 \
-		if (__builtin_expect(!real_##name, 0))                            \
-			real_##name = (type(*) params)(uintptr_t)resolve(#name);  \
-		wrap_begin(&f, nr, site);                                         \
-		value = real_##name args;                                         \
-		wrap_end(&f, nr, site, RAW_CALL(value));                          \
-		return value;                                                     \
-	}
+			    wrap_begin(&f, nr, site);                             \
+			    result = call;                                        \
+			    wrap_end(&f, nr, site, result);                       \
+			    return (type)libc_result(result);                     \
+		    },                                                            \
+		    type, name, nr, RAW_CALL, params, args)
 
 #define P0(t, n, nr) WRAP_PURE(t, n, nr, (void), (), sys_call(nr))
 #define P1(t, n, nr, ta, a) WRAP_PURE(t, n, nr, (ta a), (a), sys_call(nr, a))
