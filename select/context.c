@@ -152,32 +152,27 @@ static int epoll_open(struct context *c)
 	} else if (!sys_failed(moved)) {
 		sys_call(SYS_close, moved);
 	}
-	c->epfd = (int)fd;
+	SHARED_WRITE(c->epfd, (int)fd);
 	if ((uint32_t)fd < FD_CAPACITY)
 		debox_flag(fd, FD_PRIVATE);
 	return 0;
 }
 
-static void epoll_close(struct context *c)
+void debox_context_close_private(struct context *c)
 {
 	char path[40], target[40] = "";
 
 	if (c->epfd < 0)
 		return;
 	if ((uint32_t)c->epfd < FD_CAPACITY)
-		debox_process.flags[c->epfd] = 0;
+		SHARED_WRITE(debox_process.flags[c->epfd], 0);
 	/* The program may have closed it where nobody saw it, and may have got
 	 * the number since. */
-	if (c->rebuild) {
-		snprintf(path, sizeof path, "/proc/self/fd/%d", c->epfd);
-		if (sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) ||
-		    !strstr(target, "eventpoll")) {
-			c->epfd = -1;
-			return;
-		}
-	}
-	sys_call(SYS_close, c->epfd);
-	c->epfd = -1;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", c->epfd);
+	if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
+	    strstr(target, "eventpoll"))
+		sys_call(SYS_close, c->epfd);
+	SHARED_WRITE(c->epfd, -1);
 }
 
 void debox_context_move_away(struct context *c)
@@ -189,9 +184,9 @@ void debox_context_move_away(struct context *c)
 	if (sys_failed(moved) || moved >= (long)FD_CAPACITY)
 		return;
 	debox_flag((int)moved, FD_PRIVATE);
-	debox_process.flags[c->epfd] = 0;
+	SHARED_WRITE(debox_process.flags[c->epfd], 0);
 	sys_call(SYS_close, c->epfd);
-	c->epfd = (int)moved;
+	SHARED_WRITE(c->epfd, (int)moved);
 }
 
 /* ---------------------------------------------------------- registrations */
@@ -202,8 +197,8 @@ static void ignore(uint32_t number, void *with)
 
 void debox_context_reset(struct context *c)
 {
-	epoll_close(c);
-	debox_context_release_pins(c);
+	debox_context_close_private(c);
+	debox_context_wait_end(c);
 	sys_call(SYS_madvise, c->slots, FD_CAPACITY * sizeof(struct slot), MADV_DONTNEED);
 	__atomic_store_n(&c->stale.any, 0, __ATOMIC_SEQ_CST);
 	debox_tree_take_atomic(&c->stale.tree, ignore, NULL);
@@ -257,17 +252,26 @@ static int told_late(uint32_t events)
  * Sockets, pipes and the kernel's own (eventfd, timerfd, epoll ...) wake whoever
  * waits whenever their state changes. Devices need not: a terminal becomes
  * writable without a wake-up, which the first look of every poll hides. Files
- * of /proc and /sys forget an event when it was looked at. These go on the
- * side. What a function here created is known; others are asked once.
+ * of /proc and /sys, and perf events, forget an event when it was looked at, and
+ * to register is to look. These go on the side. What a function here created is
+ * known; others are asked once.
  */
 static int wakes(uint32_t fd)
 {
+	char path[40], target[40] = "";
 	struct stat st;
 
-	if (likely(debox_process.flags[fd] & FD_KNOWN))
+	if (likely(SHARED_READ(debox_process.flags[fd]) & FD_KNOWN))
 		return 1;
 	if (sys_failed(sys_call(SYS_fstat, fd, &st)))
 		return 1; /* epoll_ctl says what is wrong */
+	/* Files of no kind: eventfd, timerfd ... */
+	if (!(st.st_mode & S_IFMT)) {
+		snprintf(path, sizeof path, "/proc/self/fd/%u", fd);
+		if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
+		    strstr(target, "perf_event"))
+			return 0;
+	}
 	if (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
 		return 0;
 	debox_flag((int)fd, FD_KNOWN);
@@ -352,11 +356,27 @@ int debox_context_verify(struct context *c, uint32_t fd)
 	return 0;
 }
 
+void debox_context_doubt(struct context *c, int (*found)(const void *with, uint32_t fd),
+			 const void *with)
+{
+	long got = sys_call(SYS_epoll_pwait, c->epfd, c->events, c->events_capacity, 0, 0, 8);
+
+	for (long i = 0; i < got; i++) {
+		uint32_t fd = (uint32_t)c->events[i].data.u64;
+		const struct slot *slot = &c->slots[fd < FD_CAPACITY ? fd : 0];
+
+		if (fd >= FD_CAPACITY || slot->generation != c->events[i].data.u64 >> 32)
+			c->rebuild = 1;
+		else if (slot->want && !slot->on_side && !found(with, fd))
+			debox_context_verify(c, fd);
+	}
+}
+
 static int register_all(struct context *c)
 {
 	int r;
 
-	epoll_close(c);
+	debox_context_close_private(c);
 	r = epoll_open(c);
 	if (r)
 		return r;
@@ -364,7 +384,7 @@ static int register_all(struct context *c)
 	for (uint32_t fd = 0; fd <= c->highest_fd; fd++) {
 		struct slot *slot = &c->slots[fd];
 
-		if (!slot->want && !slot->reg)
+		if (!slot->want && !SHARED_READ(slot->reg))
 			continue;
 		__atomic_store_n(&slot->reg, 0, __ATOMIC_SEQ_CST);
 		if (slot->want && !slot->on_side && debox_context_apply(c, fd)) {
@@ -425,37 +445,83 @@ struct context *debox_context_take(struct thread *t, enum kind kind)
  * when another thread closes it, and still wakes when something arrives. So
  * does a second descriptor of the file until that thread has finished waiting.
  */
-static int pin(struct context *c, uint32_t fd)
+static void pin_close(int fd)
 {
-	uint32_t place = __atomic_fetch_add(&c->pins_taken, 1, __ATOMIC_SEQ_CST);
-	long copy;
+	if (fd < (int)FD_CAPACITY)
+		SHARED_WRITE(debox_process.flags[fd], 0);
+	sys_call(SYS_close, fd);
+}
 
-	if (place >= PINS)
-		return 0;
-	copy = private_place((int)fd, c->highest_fd);
+static int pin(struct context *c, uint32_t fd, uint32_t waiting)
+{
+	long copy = private_place((int)fd, c->highest_fd);
+	uint32_t at;
+	int pinned;
+
 	if (sys_failed(copy))
 		return 0;
 	if (copy < (long)FD_CAPACITY)
 		debox_flag((int)copy, FD_PRIVATE);
-	__atomic_store_n(&c->pins[place], (int)copy + 1, __ATOMIC_SEQ_CST);
+	pinned = (int)copy + 1;
+	__atomic_fetch_add(&c->pins_taken, 1, __ATOMIC_SEQ_CST);
+	for (at = 0; at < PINS; at++) {
+		int none = 0;
+
+		if (__atomic_compare_exchange_n(&c->pins[at], &none, pinned, 0, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST))
+			break;
+	}
+	if (at == PINS) {
+		pin_close((int)copy);
+		return 0;
+	}
 	COUNT(pinned);
-	return 1;
+	/* Pairs with debox_context_wait_end: either it finds what is in the place,
+	 * or this sees that the wait is over. */
+	if (__atomic_load_n(&c->waiting, __ATOMIC_SEQ_CST) == waiting)
+		return 1;
+	if (__atomic_compare_exchange_n(&c->pins[at], &pinned, 0, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		pin_close((int)copy);
+	return 0;
 }
 
-void debox_context_release_pins(struct context *c)
+void debox_context_wait_begin(struct context *c)
 {
+	__atomic_store_n(&c->waiting, c->waiting + 1, __ATOMIC_SEQ_CST);
+}
+
+void debox_context_wait_end(struct context *c)
+{
+	/* Even already: a context that is reset. */
+	__atomic_store_n(&c->waiting, (c->waiting + 1) & ~1u, __ATOMIC_SEQ_CST);
 	if (likely(!__atomic_load_n(&c->pins_taken, __ATOMIC_SEQ_CST)))
 		return;
+	__atomic_store_n(&c->pins_taken, 0, __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; i < PINS; i++) {
 		int fd = __atomic_exchange_n(&c->pins[i], 0, __ATOMIC_SEQ_CST) - 1;
 
-		if (fd < 0)
-			continue;
-		if (fd < (int)FD_CAPACITY)
-			debox_process.flags[fd] = 0;
-		sys_call(SYS_close, fd);
+		if (fd >= 0)
+			pin_close(fd);
 	}
-	__atomic_store_n(&c->pins_taken, 0, __ATOMIC_SEQ_CST);
+}
+
+/*
+ * The number of the wait in which another thread is, or 0. A handler that closes
+ * what its own thread waits for ends that call with EINTR anyway, and after a
+ * jump out of the call nobody waits.
+ */
+static uint32_t waits(struct context *c)
+{
+	const struct thread *t = &debox_thread;
+	uint32_t waiting = __atomic_load_n(&c->waiting, __ATOMIC_SEQ_CST);
+
+	if (!(waiting & 1))
+		return 0;
+	if (t->generation == debox_process.generation)
+		for (uint32_t i = 0; i < t->count; i++)
+			if (t->context[i] == c)
+				return 0;
+	return waiting;
 }
 
 enum state {
@@ -475,23 +541,25 @@ static int forget(uint32_t fd, enum state state)
 	for (uint32_t i = 0; i < made; i++) {
 		struct context *c = __atomic_load_n(&p->contexts[i], __ATOMIC_ACQUIRE);
 		struct slot *slot;
+		uint32_t waiting;
 		uint16_t reg;
 
 		if (!c || !__atomic_load_n(&c->live, __ATOMIC_SEQ_CST))
 			continue;
 		slot = &c->slots[fd];
 		reg = __atomic_exchange_n(&slot->reg, 0, __ATOMIC_SEQ_CST);
-		if (!reg && !slot->want)
+		if (!reg && !SHARED_READ(slot->want))
 			continue;
 		debox_tree_insert_atomic(&c->stale.tree, fd);
 		__atomic_store_n(&c->stale.any, 1, __ATOMIC_SEQ_CST);
 		if (!reg)
 			continue;
 		registered++;
-		if (state == OPEN && __atomic_load_n(&c->waiting, __ATOMIC_SEQ_CST) && pin(c, fd))
+		waiting = state == OPEN ? waits(c) : 0;
+		if (waiting && pin(c, fd, waiting))
 			continue;
 		if (state != CLOSED)
-			sys_call(SYS_epoll_ctl, c->epfd, EPOLL_CTL_DEL, fd, 0);
+			sys_call(SYS_epoll_ctl, SHARED_READ(c->epfd), EPOLL_CTL_DEL, fd, 0);
 	}
 	return registered;
 }
@@ -523,7 +591,7 @@ void debox_make_way(uint32_t fd)
 				}
 			}
 	}
-	p->flags[fd] = 0;
+	SHARED_WRITE(p->flags[fd], 0);
 }
 
 void debox_forget(uint32_t fd)
@@ -545,7 +613,7 @@ int debox_forget_nested(void)
 	for (uint32_t fd = 0; fd <= p->highest_flag; fd++) {
 		char path[40], target[40] = "";
 
-		if (!(p->flags[fd] & FD_TRACKED))
+		if (!(SHARED_READ(p->flags[fd]) & FD_TRACKED))
 			continue;
 		snprintf(path, sizeof path, "/proc/self/fd/%u", fd);
 		if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&

@@ -38,7 +38,7 @@ static int enter(struct thread *t)
 		}
 		/* A handler jumped out of the library: begin anew. */
 		for (uint32_t i = 0; i < t->count; i++)
-			debox_context_reset(t->context[i]);
+			debox_context_reset(t->context[i]); /* and its wait is over */
 	}
 	t->busy = here;
 	return 1;
@@ -189,14 +189,17 @@ int debox_entry_select(int nfds, fd_set *readfds, fd_set *writefds, fd_set *exce
 	if (!timeout)
 		return select_large(nfds, readfds, writefds, exceptfds, NULL, NULL);
 	if (timeout->tv_sec < 0 || timeout->tv_usec < 0 ||
-	    timeout->tv_usec / 1000000 > INT64_MAX - timeout->tv_sec || debox_process.sticky)
+	    timeout->tv_usec / 1000000 > INT64_MAX - timeout->tv_sec || SHARED_READ(debox_process.sticky) ||
+	    SHARED_READ(debox_process.off))
 		return real()->select(nfds, readfds, writefds, exceptfds, timeout);
 	ts.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;
 	ts.tv_nsec = timeout->tv_usec % 1000000 * 1000;
 	begin_ns = now_ns();
 	r = select_large(nfds, readfds, writefds, exceptfds, &ts, NULL);
 	saved = errno;
-	timeout_update(timeout, &ts, begin_ns);
+	/* Known by now. */
+	if (!SHARED_READ(debox_process.sticky))
+		timeout_update(timeout, &ts, begin_ns);
 	errno = saved;
 	return r;
 }

@@ -42,6 +42,10 @@
 
 #define NS_PER_S 1000000000ll
 
+/* One thread writes, others read, and nothing else depends on the order. */
+#define SHARED_READ(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define SHARED_WRITE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
+
 /* Descriptors from here on are never registered: the side looks at them.
  * fs.nr_open is no larger unless somebody raised it. */
 #define FD_CAPACITY (1u << 20)
@@ -112,8 +116,9 @@ struct statistics {
 
 /* Counts in the process's block; several threads may lose a count to each
  * other, which costs less than it would to prevent. */
-#define COUNT(name) (debox_statistics->name++)
-#define COUNT_BY(name, n) (debox_statistics->name += (uint64_t)(n))
+#define COUNT_BY(name, n) \
+	SHARED_WRITE(debox_statistics->name, SHARED_READ(debox_statistics->name) + (uint64_t)(n))
+#define COUNT(name) COUNT_BY(name, 1)
 extern struct statistics *debox_statistics;
 
 /* file: shared with others, or NULL; on_exit: print them at the end. */
@@ -154,6 +159,8 @@ struct process {
 	uint32_t limits;	/* counts changes of RLIMIT_NOFILE */
 	uint32_t counting;	/* somebody wants the statistics */
 	uint32_t sticky;	/* the personality leaves timeouts alone */
+	uint32_t catches;	/* a signal got a handler, once at least */
+	uint32_t exact;		/* waits end with EINTR exactly when the system call's do; see wait.c */
 	struct context *contexts[CONTEXT_CAPACITY];
 };
 extern struct process debox_process;
@@ -213,7 +220,7 @@ enum { SET_READ, SET_WRITE, SET_EXCEPT, SETS };
 struct context {
 	uint32_t handle;
 	uint32_t live; /* atomic: 0 while nobody owns it */
-	uint32_t waiting; /* atomic: its thread is blocked */
+	uint32_t waiting; /* atomic: odd while its thread waits; each wait has its own number */
 	int epfd;
 	enum kind kind;
 	enum phase phase;
@@ -239,6 +246,7 @@ struct context {
 	 * changed nothing */
 	struct pollfd *shadow;
 	uint32_t n, capacity;
+	uint32_t readable; /* places of the array that are known to be memory */
 	uint32_t n_allowed; /* RLIMIT_NOFILE when last asked */
 	uint32_t limits;    /* debox_process.limits then */
 	uint32_t *ready;    /* places whose revents are not 0 */
@@ -285,7 +293,20 @@ int debox_context_rebuild(struct context *c);
 int debox_context_apply(struct context *c, uint32_t fd);
 /* Whether the registered descriptor is still the one that was registered. */
 int debox_context_verify(struct context *c, uint32_t fd);
-void debox_context_release_pins(struct context *c);
+/* Verifies what epoll reports and a real call just did not find ready. */
+void debox_context_doubt(struct context *c, int (*found)(const void *with, uint32_t fd),
+			 const void *with);
+/* Closes the private descriptor, if it still is ours. */
+void debox_context_close_private(struct context *c);
+/* From here on others keep open what they close of the set; until here. */
+void debox_context_wait_begin(struct context *c);
+void debox_context_wait_end(struct context *c);
+/* Whether another thread closed or replaced it since the call began. */
+static inline int debox_context_stale(const struct context *c, uint32_t fd)
+{
+	return fd < FD_CAPACITY &&
+	       __atomic_load_n(&c->stale.tree.level[0][fd >> 6], __ATOMIC_SEQ_CST) >> (fd & 63) & 1;
+}
 int debox_context_grow_events(struct context *c, uint32_t wanted);
 int debox_context_grow_side(struct context *c);
 /* Moves the private descriptor out of the way of a set that comes near. */
@@ -311,7 +332,7 @@ static inline void debox_flag(int fd, uint8_t flag)
 		if (__atomic_compare_exchange_n(&p->highest_flag, &highest, (uint32_t)fd, 0,
 						__ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			break;
-	if (!(p->flags[fd] & flag))
+	if (!(SHARED_READ(p->flags[fd]) & flag))
 		__atomic_fetch_or(&p->flags[fd], flag, __ATOMIC_SEQ_CST);
 }
 
@@ -328,7 +349,7 @@ void debox_created_known(uint32_t fd);
 static inline void debox_created(int fd)
 {
 	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && debox_process.flags &&
-	    unlikely(debox_process.flags[fd]))
+	    unlikely(SHARED_READ(debox_process.flags[fd])))
 		debox_created_known((uint32_t)fd);
 }
 /* The same for a socket and the like. */
@@ -358,6 +379,10 @@ struct wait {
 	 * epoll_ready, stores results; the number of descriptors, or -errno. */
 	int (*side)(struct wait *w, const struct timespec *timeout, const sigset_t *mask,
 		    int *epoll_ready);
+	/* What the system call would find now, after another thread closed some of
+	 * the set: stores results, the number of descriptors, or -errno. `others`:
+	 * 0, and nothing stored, when it is only these. */
+	int (*look)(struct wait *w, int others);
 	void *user;
 	int n;
 	fd_set *user_set[SETS];
@@ -437,6 +462,10 @@ struct real {
 	int (*setrlimit)(int, const void *);
 	int (*prlimit)(pid_t, int, const void *, void *);
 	int (*epoll_ctl)(int, int, int, struct epoll_event *);
+	int (*sigaction)(int, const struct sigaction *, struct sigaction *);
+	void (*(*signal)(int, void (*)(int)))(int);
+	void (*(*sysv_signal)(int, void (*)(int)))(int);
+	void (*(*sigset)(int, void (*)(int)))(int);
 	int (*clone)(int (*)(void *), void *, int, void *, ...);
 	long (*syscall)(long, long, long, long, long, long, long);
 };

@@ -102,6 +102,7 @@ static struct context *find(struct thread *t, const struct pollfd *fds, uint32_t
 		if (same >= SAMPLES * 3 / 4) {
 			debox_context_use(t, i);
 			c->user = fds;
+			c->readable = n;
 			return c;
 		}
 	}
@@ -109,6 +110,7 @@ static struct context *find(struct thread *t, const struct pollfd *fds, uint32_t
 	if (!c)
 		return NULL;
 	c->user = fds;
+	c->readable = n;
 	return c;
 }
 
@@ -132,9 +134,9 @@ static int place_enters(struct context *c, uint32_t place)
 		side_add(c, place);
 		return 0;
 	}
-	slot->want = (uint16_t)(SLOT_IN | ((uint16_t)p->events & SLOT_EVENTS));
+	SHARED_WRITE(slot->want, (uint16_t)(SLOT_IN | ((uint16_t)p->events & SLOT_EVENTS)));
 	slot->index = place;
-	return slot->want != slot->reg;
+	return slot->want != SHARED_READ(slot->reg);
 }
 
 static void apply(struct context *c, uint32_t fd)
@@ -159,7 +161,7 @@ static void place_leaves(struct context *c, uint32_t place)
 	if ((uint32_t)fd < FD_CAPACITY) {
 		slot = &c->slots[fd];
 		if (slot->want && slot->index == place) {
-			slot->want = 0;
+			SHARED_WRITE(slot->want, 0);
 			if (!slot->on_side)
 				return;
 			slot->on_side = 0;
@@ -330,6 +332,14 @@ static int poll_side(struct wait *w, const struct timespec *timeout, const sigse
 	return found;
 }
 
+/* Of the program's array, after a real call. */
+static int found_ready(const void *with, uint32_t fd)
+{
+	const struct wait *w = with;
+
+	return ((const struct pollfd *)w->user)[w->c->slots[fd].index].revents != 0;
+}
+
 /* After a real call on the program's array: what is ready there is remembered,
  * and whether it is what is registered. */
 static void poll_synchronize(struct wait *w, int found)
@@ -353,6 +363,30 @@ static void poll_synchronize(struct wait *w, int found)
 
 /* -------------------------------------------------------------- the call */
 
+static int poll_look(struct wait *w, int others)
+{
+	static const struct timespec none;
+	struct context *c = w->c;
+	struct pollfd *fds = w->user;
+	uint32_t n = (uint32_t)w->n;
+	int found, closed = 0;
+
+	clear_ready(c, fds, n);
+	found = real()->ppoll(fds, n, &none, NULL);
+	if (found < 0)
+		return -errno;
+	for (uint32_t i = 0; others && i < n && closed < found; i++)
+		closed += fds[i].revents == POLLNVAL && fds[i].fd >= 0 &&
+			  debox_context_stale(c, (uint32_t)fds[i].fd);
+	if (others && closed == found) {
+		for (uint32_t i = 0; i < n; i++)
+			fds[i].revents = 0;
+		return 0;
+	}
+	poll_synchronize(w, found);
+	return found;
+}
+
 static int leave_to_kernel(struct pollfd *fds, uint32_t n, const struct timespec *timeout,
 			   const sigset_t *mask)
 {
@@ -365,9 +399,9 @@ static int limit_allows(struct context *c, uint32_t n)
 {
 	uint64_t limit[2];
 
-	if (likely(n <= c->n_allowed && c->limits == debox_process.limits))
+	if (likely(n <= c->n_allowed && c->limits == SHARED_READ(debox_process.limits)))
 		return 1;
-	c->limits = debox_process.limits;
+	c->limits = SHARED_READ(debox_process.limits);
 	if (sys_failed(sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, limit)))
 		return 0;
 	c->n_allowed = limit[0] > FD_CAPACITY ? FD_CAPACITY : (uint32_t)limit[0];
@@ -379,7 +413,7 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 {
 	struct thread *t = &debox_thread;
 	struct wait w = { .timeout = timeout, .mask = mask, .user = fds, .n = (int)count,
-			  .collect = poll_collect, .side = poll_side };
+			  .collect = poll_collect, .side = poll_side, .look = poll_look };
 	uint32_t n = (uint32_t)count;
 	struct context *c;
 	int found;
@@ -391,6 +425,14 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 	if (unlikely(!c)) {
 		COUNT(native_resource);
 		return leave_to_kernel(fds, n, timeout, mask);
+	}
+	if (unlikely(n > c->readable)) {
+		if (!debox_memory_readable(fds, n * sizeof *fds)) {
+			COUNT(native_argument);
+			return leave_to_kernel(fds, n, timeout, mask);
+		}
+		/* As far as the page of the last place goes. */
+		c->readable = n + (uint32_t)(-(uintptr_t)(fds + n) % 4096 / sizeof *fds);
 	}
 	if (unlikely(!limit_allows(c, n) || (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 ||
 							timeout->tv_nsec >= NS_PER_S)))) {
@@ -458,11 +500,13 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 		found = leave_to_kernel(fds, n, w.timeout, mask);
 		debox_native_end(&w);
 		poll_synchronize(&w, found);
+		if (found >= 0)
+			debox_context_doubt(c, found_ready, &w);
 	}
 	COUNT(calls_poll);
 	COUNT_BY(descriptors_named, n);
-	if (n > debox_statistics->descriptors_most)
-		debox_statistics->descriptors_most = n;
+	if (n > SHARED_READ(debox_statistics->descriptors_most))
+		SHARED_WRITE(debox_statistics->descriptors_most, n);
 	if (found > 0)
 		COUNT_BY(events, found);
 	return found;

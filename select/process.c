@@ -84,6 +84,8 @@ int debox_process_catches_signals(void)
 {
 	char value[32];
 
+	if (SHARED_READ(debox_process.catches))
+		return 1;
 	/* Unknown counts as yes: an EINTR is then passed on. */
 	if (status_line("\nSigCgt:", value, sizeof value))
 		return 1;
@@ -135,6 +137,18 @@ static int epoll_allowed(void)
 		sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 100);
 		sys_call(SYS_rt_sigprocmask, SIG_SETMASK, 0, 0, 8);
 		sys_call(SYS_ppoll, 0, 0, &zero, 0, 8);
+		/* All that the library ever calls. */
+		sys_call(SYS_personality, 0xffffffff);
+		sys_call(SYS_process_vm_readv, sys_call(SYS_getpid), 0, 0, 0, 0, 0);
+		sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, 0);
+		r = sys_call(SYS_mmap, 0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		sys_call(SYS_madvise, r, 4096, MADV_WIPEONFORK);
+		sys_call(SYS_munmap, r, 4096);
+		sys_call(SYS_readlinkat, AT_FDCWD, "/proc/self/fd/0", &status, 1);
+		sys_call(SYS_fstat, fd, (char[256]){ 0 });
+		sys_call(SYS_sigaltstack, 0, 0);
+		sys_call(SYS_sched_yield);
+		sys_call(SYS_close, fd);
 		sys_call(SYS_exit_group, 0);
 	}
 	do
@@ -176,11 +190,15 @@ static int start(void)
 		debox_process_turn_off(OFF_EPOLL);
 		return 0;
 	}
+	/* STICKY_TIMEOUTS */
+	SHARED_WRITE(p->sticky, (sys_call(SYS_personality, 0xffffffff) & 0x4000000) != 0);
+	/* A child counts for itself. */
+	if (debox_statistics->pid != sys_call(SYS_getpid))
+		debox_statistics_child();
 	if (p->flags) {
 		for (uint32_t i = 0; i < made; i++)
 			if (p->contexts[i])
 				inherited_drop(p->contexts[i]);
-		debox_statistics_child();
 		sys_call(SYS_madvise, p->flags, FD_CAPACITY, MADV_DONTNEED);
 		for (uint32_t i = 0; i < made; i++) {
 			struct context *c = p->contexts[i];
@@ -210,12 +228,42 @@ static int start(void)
 	return 1;
 }
 
+/* The page that a forked child finds zeroed. Made when it is first needed: a
+ * program that never waits for much makes no system call that it would not make
+ * without the library, and a filter might kill for. */
+static uint32_t *alive_page(void)
+{
+	uint32_t *page, *none = NULL;
+	long size = sysconf(_SC_PAGESIZE);
+
+	if (!epoll_allowed()) {
+		debox_process_turn_off(OFF_EPOLL);
+		return NULL;
+	}
+	page = debox_memory_map((size_t)size);
+	/* Linux 4.14. Without it, a child could not be told from its parent. */
+	if (!page || sys_failed(sys_call(SYS_madvise, page, size, MADV_WIPEONFORK))) {
+		debox_process_turn_off(OFF_MEMORY);
+		return NULL;
+	}
+	if (__atomic_compare_exchange_n(&debox_process.alive, &none, page, 0, __ATOMIC_ACQ_REL,
+					__ATOMIC_ACQUIRE))
+		return page;
+	sys_call(SYS_munmap, page, size);
+	return none;
+}
+
 int debox_process_ready(void)
 {
-	uint32_t *alive = debox_process.alive, state;
+	uint32_t *alive = __atomic_load_n(&debox_process.alive, __ATOMIC_ACQUIRE), state;
 
-	if (unlikely(__atomic_load_n(&debox_process.off, __ATOMIC_RELAXED)) || !alive)
+	if (unlikely(__atomic_load_n(&debox_process.off, __ATOMIC_RELAXED)))
 		return 0;
+	if (unlikely(!alive)) {
+		alive = alive_page();
+		if (!alive)
+			return 0;
+	}
 	state = __atomic_load_n(alive, __ATOMIC_ACQUIRE);
 	if (likely(state == ALIVE))
 		return 1;
@@ -235,9 +283,10 @@ int debox_process_ready(void)
 
 void debox_lock(sigset_t *old)
 {
-	uint64_t all = ~(3ull << 31);
+	uint64_t all = ~0ull;
 
-	/* A signal handler of this thread must not wait for this thread. */
+	/* A signal handler of this thread must not wait for this thread; nor may it
+	 * be cancelled here. */
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, &all, old, 8);
 	while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
 		sys_call(SYS_sched_yield);
@@ -247,6 +296,18 @@ void debox_unlock(const sigset_t *old)
 {
 	__atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
 	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, old, 0, 8);
+}
+
+static __thread sigset_t fork_mask __attribute__((tls_model("initial-exec")));
+
+static void fork_begins(void)
+{
+	debox_lock(&fork_mask);
+}
+
+static void fork_ended(void)
+{
+	debox_unlock(&fork_mask);
 }
 
 static void *slots_map(void)
@@ -312,12 +373,8 @@ static void context_free(struct context *c)
 	sigset_t old;
 
 	__atomic_store_n(&c->live, 0, __ATOMIC_SEQ_CST);
-	debox_context_release_pins(c);
-	if (c->epfd >= 0) {
-		debox_process.flags[c->epfd] = 0;
-		sys_call(SYS_close, c->epfd);
-		c->epfd = -1;
-	}
+	debox_context_wait_end(c);
+	debox_context_close_private(c);
 	sys_call(SYS_madvise, c->slots, FD_CAPACITY * sizeof(struct slot), MADV_DONTNEED);
 	debox_lock(&old);
 	debox_tree_free(&handles, c->handle);
@@ -373,8 +430,6 @@ __attribute__((constructor)) static void library_begins(void)
 {
 	char *file = NULL;
 	int on_exit = 0;
-	long page = sysconf(_SC_PAGESIZE);
-	uint32_t *alive;
 
 	debox_real_find();
 	options_read(&file, &on_exit);
@@ -382,13 +437,7 @@ __attribute__((constructor)) static void library_begins(void)
 	if (debox_process.off)
 		debox_statistics->off = debox_process.off;
 	thread_key_made = pthread_key_create(&thread_key, thread_ends) == 0;
-	alive = debox_memory_map((size_t)page);
-	/* Linux 4.14. Without it, a child could not be told from its parent. */
-	if (!alive || sys_failed(sys_call(SYS_madvise, alive, page, MADV_WIPEONFORK))) {
-		debox_process_turn_off(OFF_MEMORY);
-		return;
-	}
-	/* STICKY_TIMEOUTS */
-	debox_process.sticky = (sys_call(SYS_personality, 0xffffffff) & 0x4000000) != 0;
-	debox_process.alive = alive;
+	/* While another thread has the limit of descriptors raised, a child would
+	 * keep it so (context.c). */
+	pthread_atfork(fork_begins, fork_ended, fork_ended);
 }

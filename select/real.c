@@ -76,6 +76,10 @@ void debox_real_find(void)
 	FIND(setrlimit);
 	FIND(prlimit);
 	FIND(epoll_ctl);
+	FIND(sigaction);
+	FIND(signal);
+	FIND(sysv_signal);
+	FIND(sigset);
 	FIND(clone);
 	FIND(syscall);
 	/* real() asks for this one: last. */

@@ -8,6 +8,7 @@
  */
 #include "internal.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 /* fs/select.c: which events put a descriptor into which set. */
@@ -144,9 +145,9 @@ static void to_side(struct context *c, uint32_t fd)
 	struct slot *slot = &c->slots[fd];
 	uint16_t want = slot->want;
 
-	slot->want = 0;
+	SHARED_WRITE(slot->want, 0);
 	debox_context_apply(c, fd);
-	slot->want = want;
+	SHARED_WRITE(slot->want, want);
 	if (debox_context_grow_side(c) == 0) {
 		c->side[c->side_count++] = fd;
 		slot->on_side = 1;
@@ -200,7 +201,7 @@ static int update(struct context *c, fd_set *const set[SETS], uint32_t nfds, uin
 			differ &= differ - 1;
 			if (fd > c->highest_fd)
 				c->highest_fd = fd;
-			c->slots[fd].want = wanted(c, fd);
+			SHARED_WRITE(c->slots[fd].want, wanted(c, fd));
 			apply(c, fd);
 		}
 	}
@@ -219,7 +220,7 @@ static int go_live(struct context *c)
 			any &= any - 1;
 			if (fd > c->highest_fd)
 				c->highest_fd = fd;
-			c->slots[fd].want = wanted(c, fd);
+			SHARED_WRITE(c->slots[fd].want, wanted(c, fd));
 		}
 	}
 	return debox_context_go_live(c);
@@ -330,6 +331,66 @@ static int select_side(struct wait *w, const struct timespec *timeout, const sig
 	return found;
 }
 
+static uint64_t named(const struct context *c, uint32_t at)
+{
+	return c->set[SET_READ][at] | c->set[SET_WRITE][at] | c->set[SET_EXCEPT][at];
+}
+
+/* Linux 5.17 on: a descriptor that was closed while select waited is ready in
+ * each set that names it. (When the call begins, it is EBADF.) */
+static int select_look(struct wait *w, int others)
+{
+	static const struct timespec none;
+	struct context *c = w->c;
+	uint32_t words = c->words;
+	int found, closed = 0;
+
+	if (side_grow(c, words))
+		return -ENOMEM;
+	for (int k = 0; k < SETS; k++) {
+		memcpy(c->side_set[k], c->set[k], words * 8);
+		memset(c->out[k], 0, words * 8);
+	}
+	for (uint32_t at = 0; at < words; at++) {
+		uint64_t any = named(c, at) & __atomic_load_n(&c->stale.tree.level[0][at], __ATOMIC_SEQ_CST);
+
+		while (any) {
+			uint32_t fd = at * 64 + (uint32_t)__builtin_ctzll(any);
+			uint64_t bit = any & -any;
+
+			any &= any - 1;
+			if (sys_call(SYS_fcntl, fd, F_GETFD) != -EBADF)
+				continue;
+			for (int k = 0; k < SETS; k++) {
+				c->side_set[k][at] &= ~bit;
+				c->out[k][at] |= c->set[k][at] & bit;
+				closed += (c->set[k][at] & bit) != 0;
+			}
+		}
+	}
+	found = real()->pselect(w->n, (fd_set *)c->side_set[0], (fd_set *)c->side_set[1],
+				(fd_set *)c->side_set[2], &none, NULL);
+	if (found < 0)
+		return -errno;
+	if (others && !found)
+		return 0;
+	for (int k = 0; k < SETS && found; k++)
+		for (uint32_t at = 0; at < words; at++)
+			c->out[k][at] |= c->side_set[k][at];
+	return found + closed;
+}
+
+/* Of the program's sets, after a real call. */
+static int found_ready(const void *with, uint32_t fd)
+{
+	const struct wait *w = with;
+
+	for (int k = 0; k < SETS; k++)
+		if (word_of(w->user_set[k], fd >> 6) >> (fd & 63) & 1)
+			return 1;
+	return 0;
+}
+
 /* What a real call found ready: is it what is registered? */
 static void verify(struct context *c, fd_set *const set[SETS])
 {
@@ -378,7 +439,8 @@ int debox_select_serve(int count, fd_set *readfds, fd_set *writefds, fd_set *exc
 	struct thread *t = &debox_thread;
 	fd_set *const set[SETS] = { readfds, writefds, exceptfds };
 	struct wait w = { .timeout = timeout, .mask = mask, .n = count, .collect = select_collect,
-			  .side = select_side };
+			  .side = select_side, .look = select_look,
+			  .user_set = { readfds, writefds, exceptfds } };
 	uint32_t nfds = (uint32_t)count, bits;
 	struct context *c;
 	int found;
@@ -455,6 +517,8 @@ int debox_select_serve(int count, fd_set *readfds, fd_set *writefds, fd_set *exc
 		debox_native_end(&w);
 		if (found > 0)
 			verify(c, set);
+		if (found >= 0)
+			debox_context_doubt(c, found_ready, &w);
 	} else if (found >= 0) {
 		for (int k = 0; k < SETS; k++)
 			if (set[k])
@@ -462,8 +526,8 @@ int debox_select_serve(int count, fd_set *readfds, fd_set *writefds, fd_set *exc
 	}
 	COUNT(calls_select);
 	COUNT_BY(descriptors_named, bits);
-	if (bits > debox_statistics->descriptors_most)
-		debox_statistics->descriptors_most = bits;
+	if (bits > SHARED_READ(debox_statistics->descriptors_most))
+		SHARED_WRITE(debox_statistics->descriptors_most, bits);
 	if (found > 0)
 		COUNT_BY(events, found);
 	return found;

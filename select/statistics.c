@@ -88,6 +88,13 @@ void debox_statistics_child(void)
 	block_begin(debox_statistics);
 }
 
+/* For tests: does the library answer at all? */
+DEBOX_API uint64_t debox_select_served(void);
+uint64_t debox_select_served(void)
+{
+	return debox_statistics->calls_poll + debox_statistics->calls_select;
+}
+
 /* ----------------------------------------------------------------- texts */
 
 static const char *off_text(uint32_t off)

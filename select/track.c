@@ -33,7 +33,7 @@ static inline uint32_t flags_of(int fd)
 {
 	const uint8_t *flags = debox_process.flags;
 
-	return flags && (uint32_t)fd < FD_CAPACITY ? flags[fd] : 0;
+	return flags && (uint32_t)fd < FD_CAPACITY ? SHARED_READ(flags[fd]) : 0;
 }
 
 enum where {
@@ -63,7 +63,7 @@ static __attribute__((noinline)) int goes_known(int fd, int replace)
 		return 0;
 	case FORKED:
 		/* A copy of the parent's: good riddance. */
-		debox_process.flags[fd] = 0;
+		SHARED_WRITE(debox_process.flags[fd], 0);
 		return 0;
 	case HERE:
 		break;
@@ -126,7 +126,7 @@ static int range_close(unsigned first, unsigned last, int flags)
 	if (flags & (int)CLOSE_RANGE_UNSHARE && debox_process_has_threads())
 		debox_process_turn_off(OFF_FILE_TABLE);
 	for (unsigned fd = first; fd <= last && fd <= highest; fd++) {
-		if (likely(!p->flags[fd]) || !goes_known((int)fd, 0))
+		if (likely(!SHARED_READ(p->flags[fd])) || !goes_known((int)fd, 0))
 			continue;
 		if (fd > first) {
 			r = real()->close_range(first, fd - 1, flags);
@@ -426,6 +426,37 @@ ENTRY(int, epoll_ctl, (int of, int how, int fd, struct epoll_event *event))
 	return r;
 }
 
+/* ---------------------------------------------------------------- signals */
+
+/* Only noted, for wait.c: a handler may be gone again when its EINTR comes. */
+static void caught(void (*handler)(int))
+{
+	if (handler != SIG_DFL && handler != SIG_IGN)
+		SHARED_WRITE(debox_process.catches, 1);
+}
+
+typedef void (*handler)(int);
+
+ENTRY(int, sigaction, (int signal, const struct sigaction *action, struct sigaction *old))
+{
+	if (action)
+		caught(action->sa_handler);
+	return real()->sigaction(signal, action, old);
+}
+
+#define SETS_HANDLER(name, function)                \
+	ENTRY(handler, name, (int signal, handler h)) \
+	{                                           \
+		caught(h);                          \
+		return real()->function(signal, h); \
+	}
+SETS_HANDLER(signal, signal)
+SETS_HANDLER(bsd_signal, signal)
+SETS_HANDLER(ssignal, signal)
+SETS_HANDLER(sysv_signal, sysv_signal)
+SETS_HANDLER(__sysv_signal, sysv_signal)
+SETS_HANDLER(sigset, sigset)
+
 /* -------------------------------------------- children that share something */
 
 static void shares(unsigned long flags)
@@ -466,6 +497,7 @@ uint8_t debox_syscalls_seen[512] __attribute__((visibility("hidden"))) = {
 	[SYS_close] = 1,      [SYS_dup2] = 1,	 [SYS_dup3] = 1,   [SYS_close_range] = 1,
 	[SYS_prctl] = 1,      [SYS_seccomp] = 1, [SYS_unshare] = 1, [SYS_setrlimit] = 1,
 	[SYS_prlimit64] = 1,  [SYS_clone] = 1,	 [SYS_clone3] = 1, [SYS_vfork] = 1,
+	[SYS_rt_sigaction] = 1,
 };
 void *debox_real_syscall __attribute__((visibility("hidden")));
 
@@ -494,7 +526,15 @@ int debox_before_syscall(const long *arg, long *result)
 		shares((unsigned long)arg[1]);
 		return 0;
 	case SYS_clone3:
-		shares(*(const uint64_t *)arg[1]);
+		/* Callers try whether there is such a call, with anything. */
+		if (arg[2] >= (long)sizeof(uint64_t) &&
+		    debox_memory_readable((const void *)arg[1], sizeof(uint64_t)))
+			shares(*(const uint64_t *)arg[1]);
+		return 0;
+	case SYS_rt_sigaction:
+		/* The kernel's struct begins with the handler, too. */
+		if (arg[2] && debox_memory_readable((const void *)arg[2], sizeof(handler)))
+			caught(*(const handler *)arg[2]);
 		return 0;
 	case SYS_vfork:
 		shares(CLONE_VM);

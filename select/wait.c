@@ -10,9 +10,13 @@
  * until then goes on as the real call for the rest of its time. That bounds how
  * late such a descriptor is noticed, and what it costs to half a per cent.
  *
- * It also makes long waits exactly those of the kernel: restarted after SIGSTOP
- * and SIGCONT. epoll ends with EINTR then, where poll and select go on; if no
- * signal has a handler, EINTR was that, and the real call goes on.
+ * Signals: epoll ends with EINTR where poll and select would go on, after SIGSTOP
+ * and SIGCONT, for a debugger, for the kernel's own work (io_uring). What of it a
+ * handler caused cannot be seen afterwards. If no signal ever had a handler it was
+ * none, and the real call goes on. Else the first EINTR counts as one, and from
+ * then on the thread blocks in the real ppoll, on the private descriptor, which
+ * knows; epoll is asked for its events before and after. That is exact, and dearer
+ * by two system calls for each wait that has to block.
  */
 #include "internal.h"
 
@@ -60,17 +64,108 @@ static int hand_over(struct wait *w)
 	return NATIVE;
 }
 
+/* One wait: the number of events, or -1 and errno. `empty`: something was there,
+ * and is not any more. */
+static int block(struct context *c, const struct timespec *limit, int zero, const sigset_t *mask,
+		 int *empty)
+{
+	const struct real *libc = real();
+	struct pollfd one = { .fd = c->epfd, .events = POLLIN };
+	long got;
+
+	if (zero)
+		return libc->epoll_pwait(c->epfd, c->events, (int)c->events_capacity, 0, NULL);
+	if (likely(libc->epoll_pwait2 && !SHARED_READ(debox_process.exact)))
+		return libc->epoll_pwait2(c->epfd, c->events, (int)c->events_capacity, limit, mask);
+	got = sys_call(SYS_epoll_pwait, c->epfd, c->events, c->events_capacity, 0, 0, 8);
+	if (got == 0) {
+		int r = libc->ppoll(&one, 1, limit, mask);
+
+		if (r <= 0)
+			return r;
+		got = sys_call(SYS_epoll_pwait, c->epfd, c->events, c->events_capacity, 0, 0, 8);
+		*empty = got == 0;
+	}
+	if (sys_failed(got)) {
+		errno = (int)-got;
+		return -1;
+	}
+	return (int)got;
+}
+
+/* The same with what epoll does not take. */
+static int block_with_side(struct wait *w, const struct timespec *limit, int *found, int *empty)
+{
+	int ready = 0, got = w->side(w, limit, w->mask, &ready);
+
+	COUNT(side_calls);
+	if (got < 0) {
+		errno = -got;
+		return -1;
+	}
+	*found = got;
+	if (ready) {
+		int more = gather(w);
+
+		/* The private descriptor is gone, which is nothing that the
+		 * program asked about. */
+		if (unlikely(more < 0)) {
+			errno = EBADF;
+			return -1;
+		}
+		*found = got + more;
+	}
+	*empty = ready && !*found;
+	return *found;
+}
+
+static int any_stale(const struct context *c)
+{
+	return __atomic_load_n(&c->stale.any, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* 1: the answer is *answer. 0: the wait goes on, for *limit. */
+static int closed_meanwhile(struct wait *w, int whole, const struct timespec **limit,
+			    struct timespec *bound, int *still_whole, int *answer)
+{
+	int64_t slice = debox_process.recheck_ns > 1000000 ? debox_process.recheck_ns : 1000000;
+	int64_t now;
+
+	*answer = w->look(w, !whole);
+	if (*answer || whole)
+		return 1;
+	now = now_ns();
+	*still_whole = 0;
+	if (w->timeout) {
+		int64_t left = w->begin_ns + ns_of(w->timeout) - now;
+
+		if (left <= 0) {
+			*answer = w->look(w, 0);
+			return 1;
+		}
+		w->left = span(left);
+		w->timeout = &w->left;
+		w->begin_ns = now;
+		*still_whole = left <= slice;
+		if (left < slice)
+			slice = left;
+	}
+	*bound = span(slice);
+	*limit = bound;
+	return 0;
+}
+
 int debox_wait(struct wait *w)
 {
 	struct context *c = w->c;
-	const struct real *libc = real();
 	const struct timespec *limit = w->timeout;
 	int zero = limit && limit->tv_sec == 0 && limit->tv_nsec == 0;
 	int64_t to_check = c->check_at_ns - w->begin_ns;
 	struct timespec bound;
-	int got, found = 0, whole = 1;
+	int got, found, empty, exactly, answer, whole = 1;
 
-	if (unlikely(c->rebuild && debox_context_rebuild(c)))
+	/* What cannot be registered anew is for the next call to put aside. */
+	if (unlikely(c->rebuild && (debox_context_rebuild(c) || any_stale(c))))
 		return NATIVE;
 	if (unlikely(to_check <= 0))
 		return NATIVE;
@@ -82,74 +177,65 @@ int debox_wait(struct wait *w)
 		limit = &bound;
 		whole = 0;
 	}
-
-	__atomic_store_n(&c->waiting, 1, __ATOMIC_RELEASE);
-	if (unlikely(c->side_count)) {
-		int ready = 0;
-
-		COUNT(side_calls);
-		got = w->side(w, limit, w->mask, &ready);
-		__atomic_store_n(&c->waiting, 0, __ATOMIC_RELEASE);
-		found = got;
-		if (got >= 0 && ready) {
-			int more = gather(w);
-
-			/* The private descriptor is gone, which is nothing that
-			 * the program asked about. */
-			if (unlikely(more < 0)) {
-				debox_context_release_pins(c);
-				return hand_over(w);
+	exactly = c->side_count || SHARED_READ(debox_process.exact);
+	debox_context_wait_begin(c);
+	/* Pairs with forget(): it sees that we wait, or we what it took away. */
+	if (unlikely(any_stale(c))) {
+		debox_context_wait_end(c);
+		return hand_over(w);
+	}
+	for (;;) {
+		found = empty = 0;
+		if (unlikely(c->side_count)) {
+			got = block_with_side(w, limit, &found, &empty);
+		} else {
+			got = block(c, limit, zero, w->mask, &empty);
+			if (likely(got > 0 && got < (int)c->events_capacity))
+				found = w->collect(w, got);
+			/* Signals that only the mask lets through come before
+			 * "nothing". */
+			if (got == 0 && zero && w->mask &&
+			    real()->ppoll(NULL, 0, limit, w->mask) < 0) {
+				got = -1;
+				exactly = 1;
 			}
-			found = got + more;
 		}
-		errno = got < 0 ? -got : 0;
-		got = got < 0 ? -1 : found || ready;
-	} else {
-		if (zero)
-			got = libc->epoll_pwait(c->epfd, c->events, (int)c->events_capacity, 0, NULL);
-		else if (likely(libc->epoll_pwait2 != NULL))
-			got = libc->epoll_pwait2(c->epfd, c->events, (int)c->events_capacity, limit,
-						 w->mask);
-		else {
-			struct pollfd one = { .fd = c->epfd, .events = POLLIN };
-
-			/* An older libc. */
-			got = libc->ppoll(&one, 1, limit, w->mask);
-			if (got > 0)
-				got = (int)sys_call(SYS_epoll_pwait, c->epfd, c->events,
-						    c->events_capacity, 0, 0, 8);
+		if (likely(got || empty || !any_stale(c)))
+			break;
+		if (closed_meanwhile(w, whole, &limit, &bound, &whole, &answer)) {
+			debox_context_wait_end(c);
+			return answer;
 		}
-		__atomic_store_n(&c->waiting, 0, __ATOMIC_RELEASE);
-		if (unlikely(got >= (int)c->events_capacity)) {
-			/* More may have no room. */
-			debox_context_release_pins(c);
-			return hand_over(w);
-		}
-		if (likely(got > 0))
-			found = w->collect(w, got);
-		/* Signals that only the mask lets through come before "nothing". */
-		if (got == 0 && zero && w->mask && libc->ppoll(NULL, 0, limit, w->mask) < 0)
-			got = -1;
 	}
 	if (unlikely(got < 0)) {
 		int error = errno;
 
-		debox_context_release_pins(c);
-		if (error == EINTR && debox_process_catches_signals())
-			return -EINTR;
+		debox_context_wait_end(c);
+		if (error == EINTR) {
+			int handled = exactly || debox_process_catches_signals();
+
+			SHARED_WRITE(debox_process.exact, 1);
+			if (handled)
+				return -EINTR;
+		}
 		/* Somebody closed the private descriptor? EBADF can also be
 		 * about one of the side. */
-		if (error != EINTR &&
-		    (!c->side_count || sys_failed(sys_call(SYS_fcntl, c->epfd, F_GETFD))))
+		else if (!c->side_count || sys_failed(sys_call(SYS_fcntl, c->epfd, F_GETFD)))
 			c->rebuild = 1;
 		return hand_over(w);
 	}
-	debox_context_release_pins(c);
 	/* Another thread closed one of them meanwhile. The kernel looks up the
 	 * numbers anew when it is woken, so the answer is its answer now. */
-	if (unlikely(got > 0 && __atomic_load_n(&c->stale.any, __ATOMIC_RELAXED)))
+	if (unlikely(got > 0 && any_stale(c))) {
+		answer = w->look(w, 0);
+		debox_context_wait_end(c);
+		return answer ? answer : hand_over(w);
+	}
+	debox_context_wait_end(c);
+	/* More may have no room. */
+	if (unlikely(got >= (int)c->events_capacity))
 		return hand_over(w);
-	if (likely(found > 0) || zero || (got == 0 && whole))
+	if (likely(found > 0) || zero || (got == 0 && whole && !empty))
 		return found;
 	/* Only what nobody asked for, or a long wait. */
 	return hand_over(w);

@@ -21,6 +21,7 @@
  *     -i  a timer interrupts with a handler that waits and closes as well
  *     -f  fork now and then; the child goes on for a while
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -346,7 +347,7 @@ static void pass(struct state *s)
 
 static void use(struct state *s)
 {
-	static char buffer[1 << 17];
+	static __thread char buffer[1 << 17];
 	int fd = any(s), how = (int)upto(s, 14);
 	struct linger hard = { 1, 0 };
 	ssize_t r = 0;
@@ -811,10 +812,10 @@ int main(int argc, char **argv)
 	struct rlimit limit = { NUMBERS, NUMBERS };
 	unsigned long steps = 0, waits = 0, blocked = 0, interrupted = 0;
 	struct state *states;
-	int c, quiet = 0;
+	int c, quiet = 0, demanded = 0;
 	pthread_t thread[16];
 
-	while ((c = getopt(argc, argv, "s:n:t:k:uifq")) != -1)
+	while ((c = getopt(argc, argv, "s:n:t:k:uifql")) != -1)
 		switch (c) {
 		case 's': seed = strtoull(optarg, NULL, 10); break;
 		case 'n': option_steps = strtoul(optarg, NULL, 10); break;
@@ -824,6 +825,7 @@ int main(int argc, char **argv)
 		case 'i': option_signals = 1; break;
 		case 'f': option_fork = 1; break;
 		case 'q': quiet = 1; break;
+		case 'l': demanded = 1; break;
 		default: return 2;
 		}
 	if (!(option_kinds & 0x1fff))
@@ -870,6 +872,14 @@ int main(int argc, char **argv)
 		if (flickers)
 			printf("; %lu differences at terminals, gone when asked again", flickers);
 		printf("\n");
+	}
+	if (demanded) {
+		uint64_t (*served)(void) = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "debox_select_served");
+
+		/* Of a forked child's waits this process knows nothing. */
+		if (!served || (!option_fork && served() < waits / 10))
+			return fprintf(stderr, "differential: -l: the library %s\n",
+				       served ? "served hardly any of the waits" : "is not loaded"), 1;
 	}
 	if (option_signals && !interrupted)
 		return fprintf(stderr, "differential: no wait was ever interrupted\n"), 1;

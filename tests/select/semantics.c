@@ -4,12 +4,16 @@
  *
  * One test per rule, each with enough descriptors that the library serves it
  * (or with what it must leave to the kernel). Runs without the library as well:
- * the rules are the kernel's. `semantics NAME` runs one, in its own process.
+ * the rules are the kernel's. `semantics NAME` runs one, in its own process;
+ * -l demands the library, -w leaves out what only its full looks can find, -x NAME
+ * leaves out a rule.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/io_uring.h>
+#include <linux/perf_event.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -25,6 +29,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -61,6 +66,9 @@ static double seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+/* How many calls the library has served; NULL without -l. */
+static uint64_t (*served)(void);
+
 /* N quiet connections that the library knows: several calls have been made. */
 static void prepare(void)
 {
@@ -74,6 +82,8 @@ static void prepare(void)
 	}
 	for (int i = 0; i < 4; i++)
 		CHECK(poll(set, N, 0) == 0);
+	/* With -l: it is the library that is tested. */
+	CHECK(!served || served() >= 2);
 }
 
 static int fill(fd_set *s)
@@ -468,6 +478,10 @@ static void mask_is_atomic(void)
 	CHECK(signals == 0 && ppoll(set, N, &long_time, &none) == -1 && errno == EINTR && signals == 1);
 	raise(SIGUSR1);
 	CHECK(ppoll(set, N, &zero, &none) == -1 && errno == EINTR && signals == 2);
+	for (int i = 0; i < 4; i++) {
+		n = fill(&s);
+		CHECK(pselect(n, &s, NULL, NULL, &zero, NULL) == 0);
+	}
 	raise(SIGUSR1);
 	n = fill(&s);
 	CHECK(pselect(n, &s, NULL, NULL, &long_time, &none) == -1 && errno == EINTR && signals == 3);
@@ -476,6 +490,53 @@ static void mask_is_atomic(void)
 	raise(SIGUSR1);
 	CHECK(ppoll(set, N, &long_time, &none) == 1 && signals == 3);
 	CHECK(sigprocmask(SIG_SETMASK, NULL, &none) == 0 && sigismember(&none, SIGUSR1));
+}
+
+static void count_once(int signal_number)
+{
+	signals++;
+	signal(signal_number, SIG_DFL);
+}
+
+/* The handler is gone when the call ends, and none else is there. */
+static void handler_gone_again(void)
+{
+	for (int how = 0; how < 3; how++) {
+		double begin;
+
+		if (how == 2)
+			CHECK(signal(SIGALRM, count_once) != SIG_ERR);
+		else
+			on_signal(SIGALRM, how ? count_once : count_signal, how ? 0 : SA_RESETHAND);
+		alarm_in(20000);
+		begin = seconds();
+		CHECK(poll(set, N, 5000) == -1 && errno == EINTR && signals == how + 1);
+		CHECK(seconds() - begin < 4);
+	}
+}
+
+/* Also in a program that handles signals, but for the first time. */
+static void stopped_with_a_handler(void)
+{
+	pid_t child = fork(), status;
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		on_signal(SIGUSR1, count_signal, 0);
+		CHECK(poll(set, N, 0) == 0);
+		CHECK(poll(set, N, 0) == 0);
+		on_signal(SIGALRM, count_signal, 0);
+		alarm_in(20000);
+		CHECK(poll(set, N, 5000) == -1 && errno == EINTR && signals == 1);
+		_exit(poll(set, N, 900) == 0 ? 7 : 8);
+	}
+	for (int i = 0; i < 5; i++) {
+		usleep(100000);
+		kill(child, SIGSTOP);
+		usleep(20000);
+		kill(child, SIGCONT);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
 static void stopped_and_continued(void)
@@ -571,6 +632,162 @@ static void closed_while_another_waits(void)
 	}
 	/* Nobody waits any more: now it is closed. */
 	CHECK(write(far_end[60], "x", 1) == -1 && errno == EPIPE);
+}
+
+static int in_select; /* what the threads below wait with */
+
+struct closed_wait {
+	int ms, result, error, closed, data;
+	double took;
+};
+
+static void *waits_for_closed(void *with)
+{
+	struct closed_wait *w = with;
+	struct timeval zero = { 0, 0 }, tv = { w->ms / 1000, w->ms % 1000 * 1000 };
+	struct pollfd mine[N];
+	fd_set s;
+	double begin;
+
+	memcpy(mine, set, sizeof mine);
+	for (int i = 0; i < 4; i++) {
+		int n = fill(&s);
+
+		if (in_select)
+			select(n, &s, NULL, NULL, &zero);
+		else
+			poll(mine, N, 0);
+	}
+	begin = seconds();
+	if (in_select) {
+		int n = fill(&s);
+
+		w->result = select(n, &s, NULL, NULL, &tv);
+		w->closed = FD_ISSET(near_end[60], &s) != 0;
+		w->data = FD_ISSET(near_end[61], &s) != 0;
+	} else {
+		w->result = poll(mine, N, w->ms);
+		w->closed = mine[60].revents == POLLNVAL;
+		w->data = mine[61].revents == POLLIN;
+	}
+	w->error = errno;
+	w->took = seconds() - begin;
+	return NULL;
+}
+
+/* Nobody is woken by a close; who wakes, or whose time is over, sees it. */
+static void closed_while_another_waits_on(void)
+{
+	static const struct {
+		int in_select, ms, data;
+	} cases[] = {
+		{ 0, 60, 0 }, { 0, 700, 0 }, { 0, 5000, 1 }, { 1, 60, 0 }, { 1, 700, 0 }, { 1, 5000, 1 },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct closed_wait w = { .ms = cases[i].ms };
+		pthread_t thread;
+		int pair[2];
+
+		in_select = cases[i].in_select;
+		CHECK(pthread_create(&thread, NULL, waits_for_closed, &w) == 0);
+		usleep(25000);
+		close(near_end[60]);
+		if (cases[i].data) {
+			/* Beyond the library's first bound on its wait. */
+			usleep(350000);
+			say(61);
+		}
+		pthread_join(thread, NULL);
+		CHECK(w.result == 1 + cases[i].data && w.closed && w.data == cases[i].data);
+		if (!cases[i].data)
+			CHECK(w.took * 1000 >= cases[i].ms - 1);
+		if (cases[i].data)
+			CHECK(read(near_end[61], sink, 8) == 8);
+		close(far_end[60]);
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+		near_end[60] = set[60].fd = pair[0];
+		far_end[60] = pair[1];
+	}
+}
+
+static struct {
+	int fd, state;
+} close_race;
+
+static void state_await(int state)
+{
+	while (__atomic_load_n(&close_race.state, __ATOMIC_SEQ_CST) != state)
+		sched_yield();
+}
+
+static void state_set(int state)
+{
+	__atomic_store_n(&close_race.state, state, __ATOMIC_SEQ_CST);
+}
+
+static void *waits_shortly(void *unused)
+{
+	struct timespec us = { 0, 1000 };
+	struct pollfd mine[N];
+
+	memcpy(mine, set, sizeof mine);
+	for (;;) {
+		do {
+			if (__atomic_load_n(&close_race.state, __ATOMIC_SEQ_CST) == 9)
+				return NULL;
+			sched_yield();
+		} while (__atomic_load_n(&close_race.state, __ATOMIC_SEQ_CST) != 1);
+		mine[50] = (struct pollfd){ close_race.fd, POLLIN, 0 };
+		poll(mine, N, 0);
+		poll(mine, N, 0);
+		state_set(2);
+		for (int i = 0; i < 300 && __atomic_load_n(&close_race.state, __ATOMIC_SEQ_CST) == 2; i++)
+			ppoll(mine, N, &us, NULL);
+		mine[50].fd = -1;
+		state_await(3);
+		state_set(4);
+	}
+}
+
+/* Closed at the very end of another's wait: closed it is. */
+static void closed_as_a_wait_ends(void)
+{
+	pthread_t thread;
+	unsigned random = 1;
+	double until = seconds() + 2;
+
+	CHECK(pthread_create(&thread, NULL, waits_shortly, NULL) == 0);
+	while (seconds() < until) {
+		int pair[2];
+
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+		close_race.fd = pair[0];
+		state_set(1);
+		state_await(2);
+		for (volatile int i = rand_r(&random) % 4000; i; i--)
+			;
+		close(pair[0]);
+		state_set(3);
+		state_await(4);
+		CHECK(recv(pair[1], sink, 1, 0) == 0);
+		close(pair[1]);
+		state_set(0);
+	}
+	state_set(9);
+	pthread_join(thread, NULL);
+}
+
+/* After a jump out of the wait nobody waits. */
+static void closed_after_a_jump(void)
+{
+	on_signal(SIGALRM, jump_out, 0);
+	if (sigsetjmp(jump, 1) == 0) {
+		alarm_in(20000);
+		poll(set, N, -1);
+	}
+	close(near_end[5]);
+	CHECK(recv(far_end[5], sink, 1, 0) == 0);
 }
 
 static void *overlapping(void *seed)
@@ -1249,6 +1466,7 @@ static void private_gone_with_a_side(void)
 		for (int i = 0; i < 3; i++)
 			CHECK(poll(set, N + 1, 0) == 0);
 		private = eventpoll_find(set[N].fd + 1);
+		CHECK(!served || private >= 0);
 		if (private >= 0)
 			CHECK(sys_call(SYS_close, private) == 0);
 		CHECK(poll(set, N + 1, 0) == 0);
@@ -1258,12 +1476,112 @@ static void private_gone_with_a_side(void)
 	}
 }
 
+/* A number that got another file where nobody saw it: quiet, while the old file
+ * is open elsewhere and readable. The answers are right after a while, for good. */
+static void replaced_unseen_by_a_quiet_one(void)
+{
+	for (int with_select = 0; with_select < 2; with_select++) {
+		int quiet = eventfd(0, 0), at = 33 + with_select, copy, wrong = 0;
+		double begin, last = 0;
+
+		say(at);
+		CHECK(poll(set, N, 0) == 1);
+		for (int i = 0; i < 4; i++) {
+			fd_set s;
+			int n = fill(&s);
+
+			CHECK(select(n, &s, NULL, NULL, &(struct timeval){ 0, 0 }) == 1);
+		}
+		copy = dup(near_end[at]);
+		CHECK(copy >= 0 && sys_call(SYS_dup3, quiet, near_end[at], 0) == near_end[at]);
+		begin = seconds();
+		while (seconds() - begin < 5) {
+			fd_set s;
+			int n = fill(&s);
+			int r = with_select ? select(n, &s, NULL, NULL, &(struct timeval){ 0, 0 }) :
+					      poll(set, N, 0);
+
+			if (r) {
+				wrong++;
+				last = seconds() - begin;
+			}
+			usleep(2000);
+		}
+		if (last > 2.5)
+			fprintf(stderr, "semantics: %d wrong answers, the last after %.2f s\n", wrong, last);
+		CHECK(last <= 2.5);
+	}
+}
+
+/* A perf event forgets that it has something when it is looked at. */
+static void perf_event_tells(void)
+{
+	struct perf_event_attr a = {
+		.type = PERF_TYPE_SOFTWARE, .size = sizeof a, .config = PERF_COUNT_SW_PAGE_FAULTS,
+		.sample_period = 1, .sample_type = PERF_SAMPLE_IP, .disabled = 1, .wakeup_events = 1,
+	};
+	int fd = (int)sys_call(SYS_perf_event_open, &a, 0, -1, -1, 0);
+	struct perf_event_mmap_page *page;
+
+	if (fd < 0) {
+		printf("  perf_event_tells: not run: no perf events here (error %d)\n", -fd);
+		return;
+	}
+	page = mmap(NULL, 9 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	for (int i = 0; i < 10; i++) {
+		char *fresh;
+
+		page->data_tail = page->data_head;
+		set[N].fd = -1;
+		poll(set, N + 1, 0);
+		CHECK(ioctl(fd, PERF_EVENT_IOC_ENABLE, 0) == 0);
+		fresh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		*(volatile char *)fresh = 1;
+		munmap(fresh, 4096);
+		CHECK(ioctl(fd, PERF_EVENT_IOC_DISABLE, 0) == 0);
+		set[N] = (struct pollfd){ fd, POLLIN, 0 };
+		CHECK(poll(set, N + 1, 10000) == 1 && set[N].revents & POLLIN);
+	}
+}
+
+static void errno_is_left_alone(void)
+{
+	set[N] = (struct pollfd){ open("/proc/self/exe", O_RDONLY), POLLIN, 0 };
+	for (int i = 0; i < 6; i++) {
+		errno = EAGAIN;
+		CHECK(poll(set, N + 1, 0) == 1 && errno == EAGAIN);
+	}
+}
+
+/* The same place, but more than there is memory for. */
+static void array_beyond_memory(void)
+{
+	struct pollfd *p = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(p != MAP_FAILED && munmap((char *)p + 4096, 4096) == 0);
+	memcpy(p, set, N * sizeof *p);
+	for (int i = 0; i < 4; i++)
+		CHECK(poll(p, N, 0) == 0);
+	CHECK(poll(p, 600, 0) == -1 && errno == EFAULT);
+	CHECK(poll(p, N, 0) == 0);
+}
+
+/* Programs try like this whether there is such a call. */
+static void call_tried_with_nothing(void)
+{
+	CHECK(syscall(SYS_clone3, NULL, 0) == -1 && errno == EINVAL);
+	CHECK(syscall(SYS_clone3, NULL, 64) == -1 && errno == EFAULT);
+	CHECK(syscall(SYS_rt_sigaction, SIGUSR1, 8, NULL, 8) == -1 && errno == EFAULT);
+}
+
 /* And the program gets the number: it is the program's. */
 static void private_number_taken(void)
 {
 	struct rlimit limit;
 	int private = eventpoll_find(far_end[N - 1] + 1), pair[2];
 
+	CHECK(!served || private >= 0);
 	if (private < 0)
 		private = 5000;
 	CHECK(pipe(pair) == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -1403,6 +1721,21 @@ static void epoll_refuses(void)
 		}
 }
 
+/* Registering again is refused while the instance is made anew. */
+static void refused_while_made_anew(void)
+{
+	int private = eventpoll_find(far_end[N - 1] + 1);
+
+	CHECK(!served || private >= 0);
+	if (private >= 0)
+		CHECK(sys_call(SYS_close, private) == 0);
+	CHECK(poll(set, N, 0) == 0);
+	refuse(SYS_epoll_ctl, ENOSPC);
+	say(3);
+	for (int i = 0; i < 3; i++)
+		CHECK(poll(set, N, 0) == 1 && set[3].revents == POLLIN);
+}
+
 /* No more memory while the set grows: the answers stay right. */
 static void memory_runs_out(void)
 {
@@ -1462,19 +1795,61 @@ static const struct test {
 	TEST(taken_by_each_function), TEST(closed_by_io_uring), TEST(terminal_gets_room),
 	TEST(closed_while_another_registers), TEST(limit_stays), TEST(private_gone_with_a_side),
 	TEST(private_number_taken), TEST(bits_beyond_the_table), TEST(nested_epoll_grows),
-	TEST(epoll_refuses), TEST(memory_runs_out),
+	TEST(epoll_refuses), TEST(memory_runs_out), TEST(handler_gone_again), TEST(stopped_with_a_handler),
+	TEST(closed_while_another_waits_on), TEST(closed_as_a_wait_ends), TEST(closed_after_a_jump),
+	TEST(replaced_unseen_by_a_quiet_one), TEST(refused_while_made_anew), TEST(perf_event_tells),
+	TEST(errno_is_left_alone), TEST(array_beyond_memory), TEST(call_tried_with_nothing),
 };
+
+/* What is found by a full look only. */
+static int needs_recheck(const char *name)
+{
+	return strstr(name, "unseen") || strstr(name, "raw_closes") || strstr(name, "io_uring");
+}
 
 int main(int argc, char **argv)
 {
-	int failed = 0, run = 0;
+	int failed = 0, run = 0, c, wake_ups_alone = 0, out = 0;
+	const char *left_out[8];
 
+	while ((c = getopt(argc, argv, "lwx:")) != -1)
+		switch (c) {
+		case 'l':
+			served = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "debox_select_served");
+			if (!served) {
+				fprintf(stderr, "semantics: -l: libdebox-select.so is not loaded\n");
+				return 2;
+			}
+			break;
+		case 'w':
+			/* With a recheck that never comes: no wake-up may be lost
+			 * that it would make good. */
+			wake_ups_alone = 1;
+			break;
+		case 'x':
+			if (out == 8)
+				return 2;
+			left_out[out++] = optarg;
+			break;
+		default:
+			return 2;
+		}
+	argv += optind - 1;
+	argc -= optind - 1;
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
 		int status;
 		pid_t child;
 
 		if (argc > 1 && strcmp(argv[1], tests[i].name))
 			continue;
+		if (wake_ups_alone && needs_recheck(tests[i].name))
+			continue;
+		for (c = 0; c < out && strcmp(left_out[c], tests[i].name); c++)
+			;
+		if (c < out) {
+			printf("  %s: left out\n", tests[i].name);
+			continue;
+		}
 		run++;
 		fflush(stdout);
 		child = fork();
