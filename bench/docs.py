@@ -21,7 +21,9 @@ def colours():
     light = re.search(r":root \{([^}]*)\}", css)[1]
     dark = re.search(r':root:not\(\[data-theme="light"\]\) \{([^}]*)\}', css)[1]
     rules = "\n".join(
-        re.sub(r"svg\.chart ", "", line) for line in css.splitlines() if line.startswith("svg.chart ")
+        re.sub(r"svg\.chart ", "", line)
+        for line in css.splitlines()
+        if line.startswith("svg.chart ") and not line.startswith("svg.chart {")
     )
     clean = lambda text: re.sub(r"color-scheme: \w+;", "", text)
     return (

@@ -206,11 +206,20 @@ static __always_inline u64 address_of(const void *pointer)
 #define CLOSED_RETURNED 0
 #define CLOSED_NEVER 1
 #define CLOSED_LOST 2
+#define CLOSED_STALE 3
+
+/* Of a metric that was taken away: nobody tells when it is left. */
+static __always_inline int frame_stale(struct kern_frame *frame)
+{
+	u32 index = frame->id & 0xffff;
+	struct kern_metric *metric = bpf_map_lookup_elem(&metrics, &index);
+
+	return !metric || metric->generation != frame->id >> 16;
+}
 
 /* Takes the top frame away and books it. */
 __noinline int frame_close(struct kern_thread *thread, u64 now, u32 how)
 {
-	struct kern_metric *metric;
 	struct kern_frame *frame;
 	struct kern_sums *sum;
 	u64 ns, off, self, self_off;
@@ -229,16 +238,22 @@ __noinline int frame_close(struct kern_thread *thread, u64 now, u32 how)
 		off = ns;
 	self = ns > frame->child_ns ? ns - frame->child_ns : 0;
 	self_off = off > frame->child_off_ns ? off - frame->child_off_ns : 0;
+	/* Taken away, it is as if it had never been there: what was measured in
+	 * it belongs to the frame underneath. */
+	if (frame_stale(frame)) {
+		ns = frame->child_ns;
+		off = frame->child_off_ns;
+		how = CLOSED_STALE;
+	}
 	if (depth >= 2) {
 		struct kern_frame *below = &thread->frames[(depth - 2) & (KERN_DEPTH - 1)];
 
 		below->child_ns += ns;
 		below->child_off_ns += off;
 	}
-	index = frame->id & 0xffff;
-	metric = bpf_map_lookup_elem(&metrics, &index);
-	if (!metric || metric->generation != frame->id >> 16)
+	if (how == CLOSED_STALE)
 		return 0;
+	index = frame->id & 0xffff;
 	sum = bpf_map_lookup_elem(&sums, &index);
 	if (!sum)
 		return 0;
@@ -267,6 +282,23 @@ __noinline int frame_close(struct kern_thread *thread, u64 now, u32 how)
 
 		if (histogram && bucket < DEBOX_HIST_BUCKETS)
 			add(histogram->count[bucket], 1);
+	}
+	return 0;
+}
+
+/* Frames of metrics that were taken away, from the top: they would hide those
+ * underneath, and fill the stack. */
+__noinline int stale_drop(struct kern_thread *thread)
+{
+	if (!thread)
+		return 0;
+	for (u32 i = 0; i < KERN_DEPTH; i++) {
+		u32 depth = thread->depth;
+
+		if (depth == 0 || depth > KERN_DEPTH ||
+		    !frame_stale(&thread->frames[(depth - 1) & (KERN_DEPTH - 1)]))
+			break;
+		frame_close(thread, 0, CLOSED_STALE);
 	}
 	return 0;
 }
@@ -312,11 +344,12 @@ __noinline int metric_wants(struct kern_metric *metric)
 __noinline int frame_open(struct kern_thread *thread, struct kern_sums *sum, u32 id, u64 place)
 {
 	struct kern_frame *frame;
-	u32 depth, recursive = 0;
+	u32 depth, recursive = 0, again = KERN_DEPTH;
 	u64 now = bpf_ktime_get_ns();
 
 	if (!thread || !sum)
 		return 0;
+	stale_drop(thread);
 	/* Frames that lie above us on the same stack are over, although nobody
 	 * told us: a kretprobe that had no instance left. */
 	for (u32 i = 0; i < KERN_DEPTH; i++) {
@@ -331,17 +364,29 @@ __noinline int frame_open(struct kern_thread *thread, struct kern_sums *sum, u32
 		frame_close(thread, now, CLOSED_LOST);
 	}
 	depth = thread->depth;
-	if (depth >= KERN_DEPTH) {
-		add(sum->too_deep, 1);
-		return 0;
-	}
 	for (u32 i = 0; i < KERN_DEPTH; i++) {
 		if (i >= depth)
 			break;
-		if (thread->frames[i & (KERN_DEPTH - 1)].id == id) {
-			recursive = 1;
+		frame = &thread->frames[i & (KERN_DEPTH - 1)];
+		if (frame->id != id)
+			continue;
+		if (frame->place == place) {
+			again = i;
 			break;
 		}
+		recursive = 1;
+	}
+	/* At the same place: the one before is over, and with it what lies on it. */
+	for (u32 i = 0; i < KERN_DEPTH; i++) {
+		depth = thread->depth;
+		if (depth == 0 || depth > KERN_DEPTH || depth <= again)
+			break;
+		frame_close(thread, now, CLOSED_LOST);
+	}
+	depth = thread->depth;
+	if (depth >= KERN_DEPTH) {
+		add(sum->too_deep, 1);
+		return 0;
 	}
 	frame = &thread->frames[depth & (KERN_DEPTH - 1)];
 	frame->place = place;
@@ -361,6 +406,26 @@ __noinline int frame_open(struct kern_thread *thread, struct kern_sums *sum, u32
 	return 1;
 }
 
+/* Whether the thread's innermost measured function is that of `id`. */
+static __always_inline int is_on_top(struct kern_thread *thread, u32 id)
+{
+	u32 depth = thread->depth;
+
+	if (depth == 0 || depth > KERN_DEPTH)
+		return 0;
+	if (thread->frames[(depth - 1) & (KERN_DEPTH - 1)].id == id)
+		return 1;
+	/* As in enter(). */
+	if (thread->busy)
+		return 0;
+	thread->busy = 1;
+	barrier_var(thread);
+	stale_drop(thread);
+	thread->busy = 0;
+	depth = thread->depth;
+	return depth && depth <= KERN_DEPTH && thread->frames[(depth - 1) & (KERN_DEPTH - 1)].id == id;
+}
+
 /* Whether the return is awaited. Functions that are not static are verified
  * once, and not again for each caller. */
 __noinline int enter(u32 id, u64 place)
@@ -375,14 +440,8 @@ __noinline int enter(u32 id, u64 place)
 	if (!metric || metric->generation != id >> 16)
 		return 0;
 	if (metric->flags & KERN_UNDER) {
-		u32 depth;
-
 		thread = thread_find(task, &key);
-		if (!thread)
-			return 0;
-		depth = thread->depth;
-		if (depth == 0 || depth > KERN_DEPTH ||
-		    thread->frames[(depth - 1) & (KERN_DEPTH - 1)].id != metric->under)
+		if (!thread || !is_on_top(thread, metric->under))
 			return 0;
 	} else if ((metric->flags & KERN_FILTER) && !metric_wants(metric)) {
 		return 0;
@@ -446,6 +505,7 @@ __noinline int frame_leave(struct kern_thread *thread, u32 id, u64 place, u32 an
 				    CLOSED_RETURNED :
 				    CLOSED_LOST);
 	}
+	stale_drop(thread);
 	return 0;
 }
 
@@ -568,17 +628,13 @@ SEC("kprobe")
 int indirect_call(struct kern_regs *regs)
 {
 	u64 cookie = bpf_get_attach_cookie(regs), task = bpf_get_current_task(), *key = NULL;
-	u32 site = (cookie >> 24) & 0xffffff, depth;
+	u32 site = (cookie >> 24) & 0xffffff;
 	struct kern_operand *operand = bpf_map_lookup_elem(&operands, &site);
 	struct kern_target target = { .site = site };
 	struct kern_thread *thread = thread_find(task, &key);
 	u64 *count, one = 1;
 
-	if (!operand || !thread)
-		return 0;
-	depth = thread->depth;
-	if (depth == 0 || depth > KERN_DEPTH ||
-	    thread->frames[(depth - 1) & (KERN_DEPTH - 1)].id != operand->under)
+	if (!operand || !thread || !is_on_top(thread, operand->under))
 		return 0;
 	target.address = register_read(regs, cookie & 0xff);
 	if (cookie & KERN_OPERAND_MEMORY) {

@@ -710,15 +710,30 @@ static const struct {
 	NAMED(int, dup2) NAMED(int, dup3) NAMED(int, prctl)
 };
 
+/* Each process that starts asks this thirty times: dladdr looks through all of
+ * libc's symbols for a name, some 20 us. */
+static int in_libc(void *function, const Dl_info *libc)
+{
+#if __GLIBC_PREREQ(2, 35)
+	struct dl_find_object found;
+
+	return _dl_find_object(function, &found) == 0 && found.dlfo_map_start == libc->dli_fbase;
+#else
+	Dl_info here;
+
+	return dladdr(function, &here) && here.dli_fbase == libc->dli_fbase;
+#endif
+}
+
 /* Are all of these libc's own, and does libc say how many threads there are? */
 static void pure_decide(void)
 {
-	Dl_info libc, here;
+	Dl_info libc;
 
 	if (!&__libc_single_threaded || !dladdr(&__libc_single_threaded, &libc))
 		return;
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-		if (table[i].pure && (!dladdr(*table[i].real, &here) || here.dli_fbase != libc.dli_fbase))
+		if (table[i].pure && !in_libc(*table[i].real, &libc))
 			return;
 	pure = &__libc_single_threaded;
 }

@@ -267,6 +267,104 @@ fn a_user_without_privileges() {
     );
 }
 
+/// What a machine does not allow is refused with the reason, or done in a
+/// coarser way that says so: never silently something else.
+#[test]
+fn function_probes_or_a_clear_word() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let words = |o: &Output| String::from_utf8_lossy(&o.stderr).into_owned();
+    let doctor = Command::new(debox())
+        .args(["doctor", "--json"])
+        .output()
+        .unwrap();
+    let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let works = |name: &str| {
+        doctor["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|c| c["name"] == name && c["state"] == "ok")
+    };
+    let traceable = works("fentry") || works("kprobe.multi") || works("kprobe.session");
+
+    let kern = Command::new(debox())
+        .args(["kern", "vfs_read", "--for", "1s", "--json", "--", "cat"])
+        .arg(root().join("Cargo.toml"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    if traceable || works("kprobe") {
+        assert_eq!(kern.status.code(), Some(0), "{}", words(&kern));
+    } else {
+        assert_eq!(kern.status.code(), Some(125), "{}", words(&kern));
+        assert!(
+            words(&kern).contains("vfs_read cannot be measured: "),
+            "{}",
+            words(&kern)
+        );
+        // System calls can be measured all the same.
+        let call = Command::new(debox())
+            .args(["kern", "read()", "--json", "--", "cat"])
+            .arg(root().join("Cargo.toml"))
+            .output()
+            .unwrap();
+        assert_eq!(call.status.code(), Some(0), "{}", words(&call));
+    }
+
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.json");
+    let run = Command::new(debox())
+        .args(["run", "--json", "--trace", "default", "-o"])
+        .arg(&report)
+        .args(["--", "cat"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(0), "{}", words(&run));
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let trace = &report["trace"];
+    assert_eq!(trace["coarse"], !traceable, "{trace}");
+    assert_eq!(trace["way"] == "tracepoints", !traceable, "{trace}");
+    if !traceable {
+        let text = trace["text"].as_str().unwrap();
+        assert!(text.contains("no probes on functions"), "{text}");
+    }
+    // Asked for by name, a way that is not there is refused.
+    if !works("kprobe.session") {
+        let run = Command::new(debox())
+            .args(["run", "--trace", "vfs_read", "--trace-way", "session"])
+            .args(["--", "true"])
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(125), "{}", words(&run));
+        assert!(words(&run).contains("kprobe.session: "), "{}", words(&run));
+    }
+
+    // Without privileges nothing is measured, and the remedy is named.
+    let bin = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        bin.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    std::fs::copy(debox(), bin.path().join("debox")).unwrap();
+    let mut command = Command::new(bin.path().join("debox"));
+    command
+        .current_dir("/")
+        .args(["kern", "read()", "--for", "1s"]);
+    let refused = as_nobody(&mut command).output().unwrap();
+    assert_eq!(refused.status.code(), Some(125), "{}", words(&refused));
+    assert!(
+        words(&refused).contains("debox doctor"),
+        "{}",
+        words(&refused)
+    );
+}
+
 /// A watched program that gains privileges is left alone, and that is said.
 #[test]
 fn a_set_uid_program_is_not_timed_for_others() {

@@ -195,6 +195,58 @@ static void forks(void)
 	show("wait");
 }
 
+/* One call that passes the same functions once for each of 512 pages. */
+static char pages[512][4096];
+
+static int pages_file(void)
+{
+	char path[256];
+	int fd;
+
+	memset(pages, 'x', sizeof pages);
+	snprintf(path, sizeof path, "%s/traced-pages", directory);
+	fd = open(path, O_CREAT | O_RDWR | O_TRUNC, 0644);
+	if (fd < 0)
+		fail(path, 0);
+	return fd;
+}
+
+static void many(void)
+{
+	int fd = pages_file();
+
+	DEBOX_CALL(pwrite(fd, pages, sizeof pages, 0));
+	show("many");
+	close(fd);
+}
+
+/* Not bracketed here: by the interposer, when it is preloaded. */
+static void plain(void)
+{
+	char buffer[512];
+	int fd = open("/proc/self/stat", O_RDONLY);
+
+	if (pread(fd, buffer, sizeof buffer, 0) <= 0)
+		fail("pread", 0);
+	show("plain");
+	close(fd);
+}
+
+/* Up to 200 entries are what the paper's struct has room for. */
+static void compat_many(void)
+{
+	static DeBoxInfo info;
+	int fd = pages_file();
+
+	if (DeBoxControl(&info, 5, (int)max_entries))
+		fail("DeBoxControl", 0);
+	DEBOX_CALL(pwrite(fd, pages, sizeof pages, 0));
+	printf("{\"step\": \"compat-many\", \"nr\": %d, \"depth\": %d, \"named\": %d}\n", info.syscallNum,
+	       info.traceDepth, info.traceDepth > 0 && *(const char *)info.ct[info.traceDepth - 1].callSite != 0);
+	DeBoxControl(NULL, 0, 0);
+	close(fd);
+}
+
 static void compat(void)
 {
 	static DeBoxInfo info;
@@ -379,12 +431,14 @@ int main(int argc, char **argv)
 	n = optind + 1 < argc ? (unsigned)atoi(argv[optind + 1]) : 0;
 	if (max_entries > options.max_entries && options.max_entries == 0)
 		options.max_entries = max_entries;
-	if (!strcmp(scenario, "cost")) {
+	if (!strcmp(scenario, "cost") || !strcmp(scenario, "bare")) {
 		unsigned long long bare[2];
 
 		cost_prepare();
 		cost_bare(bare);
 		cost_show("bare", bare);
+		if (!strcmp(scenario, "bare"))
+			return 0;
 	}
 	err = debox_open(NULL);
 	if (err || debox_status() != DEBOX_STATUS_MEASURED)
@@ -397,7 +451,7 @@ int main(int argc, char **argv)
 	err = debox_trace_open(&options);
 	if (err)
 		fail("debox_trace_open", err);
-	if (strcmp(scenario, "threads") && strcmp(scenario, "compat")) {
+	if (strcmp(scenario, "threads") && strncmp(scenario, "compat", 6)) {
 		err = debox_trace_set(max_entries);
 		if (err)
 			fail("debox_trace_set", err);
@@ -416,6 +470,12 @@ int main(int argc, char **argv)
 		forks();
 	else if (!strcmp(scenario, "compat"))
 		compat();
+	else if (!strcmp(scenario, "compat-many"))
+		compat_many();
+	else if (!strcmp(scenario, "many"))
+		many();
+	else if (!strcmp(scenario, "plain"))
+		plain();
 	else
 		return 2;
 	if (pretty) {

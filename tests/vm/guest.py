@@ -312,7 +312,7 @@ def symbols_in(text):
 
 
 def kernel_log_expect_clean():
-    words = ("BUG:", "WARNING:", "Oops", "general protection", "self-detected", "lockdep", "Call Trace", "hung_task")
+    words = ("BUG:", "WARNING:", "Oops", "general protection", "self-detected", "detected stall", "lockdep", "Call Trace", "hung_task")
     bad = [line for line in execute(["/bin/dmesg"]).stdout.splitlines() if any(w in line for w in words)]
     expect(not bad, bad)
 

@@ -52,9 +52,33 @@ pub fn threads_end_inside(function: &str) -> bool {
     never_returns(function) || matches!(function, "x64_sys_call" | "do_syscall_64")
 }
 
+/// Whether idle threads stay inside this function for hours. What they return
+/// through stays in the kernel until they do, long after whoever put it there
+/// is gone.
+pub fn threads_stay_inside(function: &str) -> bool {
+    matches!(
+        function,
+        "schedule"
+            | "__schedule"
+            | "schedule_timeout"
+            | "schedule_preempt_disabled"
+            | "schedule_hrtimeout"
+            | "schedule_hrtimeout_range"
+            | "schedule_hrtimeout_range_clock"
+            | "schedule_rtlock"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_threads_are_in_the_scheduler() {
+        assert!(threads_stay_inside("schedule"));
+        // Waits for a disk, which answers.
+        assert!(!threads_stay_inside("io_schedule") && !threads_stay_inside("vfs_read"));
+    }
 
     #[test]
     fn of_calls_only_exits_do_not_return() {

@@ -19,7 +19,7 @@ mod text;
 mod trace;
 
 pub use details::*;
-pub use fentry::{bpf_entry_runs_through, never_returns, threads_end_inside};
+pub use fentry::{bpf_entry_runs_through, never_returns, threads_end_inside, threads_stay_inside};
 pub use hist::*;
 pub use pod::Pod;
 pub use protocol::*;

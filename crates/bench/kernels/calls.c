@@ -3,7 +3,8 @@
  * Which loops must be C, since they measure what C programs do?
  *
  * Brackets of debox.h (inline functions), getrusage and clock_gettime brackets
- * as programmers write them by hand, and libc's fread().
+ * as programmers write them by hand, libc's fread(), and a bracket around what
+ * is timed.
  */
 #include <debox.h>
 
@@ -131,4 +132,17 @@ int debox_bench_stream_rewind(void *stream)
 int debox_bench_stream_close(void *stream)
 {
 	return fclose(stream);
+}
+
+/* A bracket whose ends are two calls: for code that is timed in between. */
+static _Thread_local struct debox_frame section;
+
+void debox_bench_section_begin(void)
+{
+	debox_frame_begin(&section, -1, (uint64_t)(uintptr_t)&section);
+}
+
+void debox_bench_section_end(void)
+{
+	debox_frame_end(&section, 0);
 }

@@ -2,13 +2,15 @@
 //! Where did the time of an operation go, by DeBox's own account?
 //!
 //! Made apart from the measuring, so that no number carries DeBox's cost:
-//! the same case runs again, each timed section in a span (sums), and then
-//! some operations in a bracket each (the places where they slept).
+//! the same case runs again in a few slices, each timed section in a span
+//! (sums), and then once more with each section in a bracket (the places where
+//! it slept). Only sections are watched: what a case does before and after
+//! them, such as emptying a cache, is nobody's account.
 
 use crate::Error;
 use crate::clock::Clock;
 use crate::sampling::Case;
-use debox::{Options, Session, Span, Status};
+use debox::{Options, Session, Site, Span, Status};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,6 +33,26 @@ pub struct Account {
     pub involuntary_switches: f64,
     /// Where it slept, largest first.
     pub sleeps: Vec<SleepAt>,
+    /// The parts of the run that the sums above are made of.
+    #[serde(default)]
+    pub slices: Vec<Slice>,
+}
+
+/// One part of an account's run; per operation.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct Slice {
+    pub wall_ns: f64,
+    pub cpu_ns: f64,
+    pub blocked_ns: f64,
+    pub runq_ns: f64,
+}
+
+impl Account {
+    /// Lowest and highest of the slices.
+    pub fn range(&self, of: impl Fn(&Slice) -> f64) -> Option<(f64, f64)> {
+        let values = crate::stat::sorted(self.slices.iter().map(of));
+        Some((*values.first()?, *values.last()?))
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
@@ -66,18 +88,33 @@ struct Sections {
     major: i64,
     voluntary: i64,
     involuntary: i64,
+    /// By site: how often it slept there, and for how many ns.
+    sleeps: BTreeMap<u32, (u64, u64)>,
+}
+
+/// How sections are watched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watching {
+    Not,
+    Sums,
+    Places,
 }
 
 thread_local! {
     static SECTIONS: RefCell<Sections> = RefCell::default();
     /// Apart from the rest, so that an unwatched section only looks at one byte.
-    static WATCHING: Cell<bool> = const { Cell::new(false) };
+    static WATCHING: Cell<Watching> = const { Cell::new(Watching::Not) };
+}
+
+unsafe extern "C" {
+    fn debox_bench_section_begin();
+    fn debox_bench_section_end();
 }
 
 /// A timed section begins; whether it is watched.
 #[inline(always)]
 pub fn section_begin() -> bool {
-    let watched = WATCHING.get();
+    let watched = WATCHING.get() != Watching::Not;
     if watched {
         section_open();
     }
@@ -86,6 +123,11 @@ pub fn section_begin() -> bool {
 
 #[cold]
 fn section_open() {
+    if WATCHING.get() == Watching::Places {
+        // SAFETY: ended in section_end; sections do not nest.
+        unsafe { debox_bench_section_begin() };
+        return;
+    }
     SECTIONS.with(|s| {
         let mut s = s.borrow_mut();
         let before = usage();
@@ -96,9 +138,27 @@ fn section_open() {
     });
 }
 
+/// The bracket around the section that began last is over.
+fn places_end() {
+    // SAFETY: begun in section_open.
+    unsafe { debox_bench_section_end() };
+    let Ok(record) = debox::last() else { return };
+    SECTIONS.with(|s| {
+        let mut s = s.borrow_mut();
+        for sleep in record.sleeps().into_iter().flatten() {
+            let entry = s.sleeps.entry(sleep.site()).or_default();
+            entry.0 += u64::from(sleep.count());
+            entry.1 += sleep.total().as_nanos() as u64;
+        }
+    });
+}
+
 /// The section that began last is over.
 #[cold]
 pub fn section_end() {
+    if WATCHING.get() == Watching::Places {
+        return places_end();
+    }
     SECTIONS.with(|s| {
         let mut s = s.borrow_mut();
         let Some((span, before)) = s.open.take() else {
@@ -127,11 +187,11 @@ pub fn section_end() {
 }
 
 /// Watches the sections of `f`.
-fn sections<T>(f: impl FnOnce() -> T) -> (T, Sections) {
+fn sections<T>(how: Watching, f: impl FnOnce() -> T) -> (T, Sections) {
     SECTIONS.with(|s| *s.borrow_mut() = Sections::default());
-    WATCHING.set(true);
+    WATCHING.set(how);
     let value = f();
-    WATCHING.set(false);
+    WATCHING.set(Watching::Not);
     (value, SECTIONS.with(std::cell::RefCell::take))
 }
 
@@ -143,7 +203,10 @@ pub struct Accountant {
 }
 
 const WATCHED: Duration = Duration::from_millis(6);
-const BRACKETS: usize = 24;
+/// The run is made in so many parts, whose spread says what their sums are worth.
+const SLICES: u64 = 5;
+/// Passes over a file take long: as few of them as still have a spread.
+const SLICES_MIN: u64 = 3;
 
 impl Accountant {
     /// # Errors
@@ -159,7 +222,7 @@ impl Accountant {
         }
         let mut empty: Vec<f64> = (0..200)
             .map(|_| {
-                let ((), s) = sections(|| {
+                let ((), s) = sections(Watching::Sums, || {
                     clock.time(|| ());
                 });
                 s.cpu_ns
@@ -179,71 +242,83 @@ impl Accountant {
     /// The account of one case. `batch`: operations that its measuring made at once.
     pub fn account(&self, case: &mut Case, batch: u64, mean_ns: f64) -> Result<Account, Error> {
         let want = (WATCHED.as_nanos() as f64 / mean_ns.max(1.0)) as u64;
-        // A few passes of what is only done in whole passes.
-        let (n, times) = if case.fixed {
-            (case.most, (want / case.most).clamp(1, 4))
+        // What is only done in whole passes: some of them.
+        let (n, slices) = if case.fixed {
+            (case.most, (want / case.most).clamp(SLICES_MIN, SLICES))
         } else {
-            (want.clamp(1, 100_000).max(batch.min(4)).min(case.most), 1)
+            let n = (want / SLICES).clamp(1, 100_000).max(batch.min(4));
+            (n.min(case.most), SLICES)
         };
-        if let Some(before) = &mut case.before {
-            before()?;
-        }
+        let prepare = |case: &mut Case| case.before.as_mut().map_or(Ok(()), |before| before());
+        prepare(case)?;
         // New places get their names while nobody counts.
         (case.batch)(n.min(8))?;
-        if let Some(before) = &mut case.before {
-            before()?;
+        let mut account = Account::default();
+        let mut sum = Sections::default();
+        for _ in 0..slices {
+            prepare(case)?;
+            let (done, s) = sections(Watching::Sums, || (case.batch)(n));
+            done?;
+            let own = self.empty_ns * s.count as f64;
+            let per = |v: f64| v.max(0.0) / n as f64;
+            account.slices.push(Slice {
+                wall_ns: per(s.wall_ns - own),
+                cpu_ns: per(s.cpu_ns - own),
+                blocked_ns: per(s.blocked_ns),
+                runq_ns: per(s.runq_ns),
+            });
+            sum.unknown |= s.unknown || s.count == 0;
+            sum.minor += s.minor;
+            sum.major += s.major;
+            sum.voluntary += s.voluntary;
+            sum.involuntary += s.involuntary;
         }
-        let (done, s) = sections(|| (0..times).try_for_each(|_| (case.batch)(n).map(|_| ())));
-        done?;
-        let operations = n * times;
-        let per = |v: f64| (!s.unknown && s.count > 0).then(|| v / operations as f64);
-        let own = self.empty_ns * s.count as f64;
-        let each = |v: i64| v as f64 / operations as f64;
-        let mut account = Account {
-            operations,
-            wall_ns: per((s.wall_ns - own).max(0.0)),
-            cpu_ns: per((s.cpu_ns - own).max(0.0)),
-            blocked_ns: per(s.blocked_ns),
-            runq_ns: per(s.runq_ns),
-            minor_faults: each(s.minor),
-            major_faults: each(s.major),
-            voluntary_switches: each(s.voluntary),
-            involuntary_switches: each(s.involuntary),
-            sleeps: Vec::new(),
+        if sum.unknown {
+            account.slices.clear();
+        }
+        let mean = |of: fn(&Slice) -> f64| {
+            let values: Vec<f64> = account.slices.iter().map(of).collect();
+            (!values.is_empty()).then(|| crate::stat::mean(&values))
         };
-        if s.blocked_ns > 0.0 {
-            account.sleeps = self.sleeps(case)?;
+        let each = |v: i64| v as f64 / (n * slices) as f64;
+        let mut account = Account {
+            operations: n * slices,
+            wall_ns: mean(|s| s.wall_ns),
+            cpu_ns: mean(|s| s.cpu_ns),
+            blocked_ns: mean(|s| s.blocked_ns),
+            runq_ns: mean(|s| s.runq_ns),
+            minor_faults: each(sum.minor),
+            major_faults: each(sum.major),
+            voluntary_switches: each(sum.voluntary),
+            involuntary_switches: each(sum.involuntary),
+            sleeps: Vec::new(),
+            slices: account.slices,
+        };
+        if account.blocked_ns.is_some_and(|b| b > 0.0) {
+            account.sleeps = self.sleeps(case, n, if case.fixed { 2 } else { slices })?;
         }
         Ok(account)
     }
 
-    fn sleeps(&self, case: &mut Case) -> Result<Vec<SleepAt>, Error> {
+    /// Where `rounds` batches of `n` sleep.
+    fn sleeps(&self, case: &mut Case, n: u64, rounds: u64) -> Result<Vec<SleepAt>, Error> {
         let mut found: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
-        let mut operations = 0u64;
-        let rounds = if case.one_by_one { BRACKETS } else { 2 };
-        let n = match (case.one_by_one, case.fixed) {
-            (true, _) => 1,
-            (_, true) => case.most,
-            _ => case.most.min(64),
-        };
         for _ in 0..rounds {
             if let Some(before) = &mut case.before {
                 before()?;
             }
-            let batch = &mut case.batch;
-            let (result, record) = debox::call_raw(-1, || batch(n), |_| 0);
-            result?;
-            operations += n;
-            for sleep in record.sleeps().into_iter().flatten() {
-                let mut text = sleep.text();
+            let (done, s) = sections(Watching::Places, || (case.batch)(n));
+            done?;
+            for (site, (count, ns)) in s.sleeps {
+                let mut text = Site::read(site);
                 for _ in 0..50 {
                     if text.is_ok() {
                         break;
                     }
                     std::thread::sleep(Duration::from_millis(1));
-                    text = sleep.text();
+                    text = Site::read(site);
                 }
-                let (label, place) = match text {
+                let name = match text {
                     Ok(site) => {
                         let place = match site.source {
                             Some((file, line)) => format!("{} {file}:{line}", site.function),
@@ -251,20 +326,21 @@ impl Accountant {
                         };
                         (site.label, place)
                     }
-                    Err(_) => (format!("site {}", sleep.site()), String::new()),
+                    Err(_) => (format!("site {site}"), String::new()),
                 };
-                let entry = found.entry((label, place)).or_default();
-                entry.0 += u64::from(sleep.count());
-                entry.1 += sleep.total().as_nanos() as u64;
+                let entry = found.entry(name).or_default();
+                entry.0 += count;
+                entry.1 += ns;
             }
         }
+        let operations = (n * rounds) as f64;
         let mut sleeps: Vec<SleepAt> = found
             .into_iter()
             .map(|((label, place), (count, ns))| SleepAt {
                 label,
                 place,
-                count: count as f64 / operations as f64,
-                blocked_ns: ns as f64 / operations as f64,
+                count: count as f64 / operations,
+                blocked_ns: ns as f64 / operations,
             })
             .collect();
         sleeps.sort_by(|a, b| b.blocked_ns.total_cmp(&a.blocked_ns));

@@ -101,7 +101,8 @@ pub struct OsArgs {
 ///
 /// All ways take turns in one run: nothing, nothing again (what these two
 /// differ by is noise), DeBox's captures, and strace, perf, bcc, bpftrace,
-/// ltrace where they are installed. Needs root, as those tools do.
+/// ltrace where they are installed. Without root, or where a tool refuses, the
+/// rest is measured, and what was left out is listed with the reason.
 #[derive(clap::Args, Debug, Default)]
 #[command(after_help = "\
 Examples:
@@ -114,6 +115,9 @@ pub struct SelfArgs {
     /// Only these parts
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
+    /// Of whole programs only these: tar-1, tar-10, build, storm, nginx, redis, fio
+    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
+    pub programs: Vec<String>,
     /// Write the tables into this Markdown file between its markers, or to
     /// standard output (-)
     #[arg(long, value_name = "FILE")]

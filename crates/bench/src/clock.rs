@@ -26,6 +26,10 @@ pub enum Kind {
     MonotonicRaw,
     /// clock_gettime(CLOCK_MONOTONIC) of the vDSO.
     Monotonic,
+    /// The time-stamp counter between two fences.
+    CounterFenced,
+    /// clock_gettime(CLOCK_BOOTTIME) of the vDSO.
+    Boottime,
 }
 
 impl Kind {
@@ -34,7 +38,14 @@ impl Kind {
             Self::CounterOrdered => "time-stamp counter, in order (rdtscp; lfence)",
             Self::MonotonicRaw => "clock_gettime(CLOCK_MONOTONIC_RAW)",
             Self::Monotonic => "clock_gettime(CLOCK_MONOTONIC)",
+            Self::CounterFenced => "time-stamp counter, in order (lfence; rdtsc; lfence)",
+            Self::Boottime => "clock_gettime(CLOCK_BOOTTIME)",
         }
+    }
+
+    /// Read without the kernel, in ticks of its own.
+    pub fn counter(self) -> bool {
+        matches!(self, Self::CounterOrdered | Self::CounterFenced)
     }
 }
 
@@ -46,6 +57,18 @@ pub fn counter_ordered() -> u64 {
     // rdtscp of every processor of the last 15 years.
     unsafe {
         let ticks = core::arch::x86_64::__rdtscp(&mut aux);
+        core::arch::x86_64::_mm_lfence();
+        ticks
+    }
+}
+
+/// The fences keep everything before and after where it is.
+#[inline(always)]
+pub fn counter_fenced() -> u64 {
+    // SAFETY: as above; rdtsc exists on every x86-64.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+        let ticks = core::arch::x86_64::_rdtsc();
         core::arch::x86_64::_mm_lfence();
         ticks
     }
@@ -85,6 +108,8 @@ impl Clock {
             Kind::CounterOrdered => counter_ordered(),
             Kind::MonotonicRaw => gettime_ns(libc::CLOCK_MONOTONIC_RAW),
             Kind::Monotonic => gettime_ns(libc::CLOCK_MONOTONIC),
+            Kind::CounterFenced => counter_fenced(),
+            Kind::Boottime => gettime_ns(libc::CLOCK_BOOTTIME),
         }
     }
 
@@ -190,8 +215,14 @@ mod tests {
 
     #[test]
     fn an_empty_interval_is_about_nothing() {
-        for kind in [Kind::CounterOrdered, Kind::MonotonicRaw, Kind::Monotonic] {
-            let rate = if kind == Kind::CounterOrdered {
+        for kind in [
+            Kind::CounterOrdered,
+            Kind::CounterFenced,
+            Kind::MonotonicRaw,
+            Kind::Monotonic,
+            Kind::Boottime,
+        ] {
+            let rate = if kind.counter() {
                 counter_calibrate(Duration::from_millis(5))
             } else {
                 1.0

@@ -20,6 +20,7 @@ mod page;
 mod raw;
 pub mod sampling;
 pub mod selfcost;
+mod span;
 pub mod stat;
 mod text;
 mod tidy;

@@ -125,6 +125,53 @@ fn disk(dev: u64) -> Option<String> {
     ))
 }
 
+/// What of the boot line changes how fast the kernel is. The rest may name
+/// disks, hosts and networks, which are nobody's business.
+fn options_shown(line: &str) -> String {
+    const KNOWN: [&str; 24] = [
+        "mitigations", "nosmt", "pti", "nopti", "spectre_v2", "spec_store_bypass_disable", "l1tf", "mds",
+        "retbleed", "preempt", "isolcpus", "nohz", "nohz_full", "rcu_nocbs", "idle", "intel_idle.max_cstate",
+        "processor.max_cstate", "clocksource", "tsc", "transparent_hugepage", "hugepages", "init_on_alloc",
+        "slub_debug", "lockdown",
+    ];
+    let shown: Vec<&str> = line
+        .split_whitespace()
+        .filter(|word| KNOWN.contains(&word.split('=').next().unwrap_or(word)))
+        .collect();
+    if shown.is_empty() {
+        "none that change its speed".into()
+    } else {
+        shown.join(" ")
+    }
+}
+
+fn c_library() -> Option<String> {
+    // SAFETY: a constant string of libc's own.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    Some(format!("glibc {}", version.to_str().ok()?))
+}
+
+/// Which of the CPUs are threads of one core, and in which package each is.
+fn topology(cpus: &[usize]) -> Option<String> {
+    let of = |cpu: usize, what: &str| read(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}"));
+    let mut cores: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for &cpu in cpus {
+        let key = (of(cpu, "physical_package_id")?, of(cpu, "core_id")?);
+        cores.entry(key).or_default().push(cpu.to_string());
+    }
+    let packages: std::collections::BTreeSet<&String> = cores.keys().map(|(p, _)| p).collect();
+    let mut text = format!("{} cores in {} packages", cores.len(), packages.len());
+    let shared: Vec<String> = cores
+        .values()
+        .filter(|threads| threads.len() > 1)
+        .map(|threads| threads.join("+"))
+        .collect();
+    if !shared.is_empty() {
+        text += &format!("; threads of one core: {}", shared.join(", "));
+    }
+    Some(text)
+}
+
 impl Machine {
     /// `file_device`: where the file for the reads lies.
     pub fn look(cpus: &[usize], file_device: Option<u64>) -> Self {
@@ -159,6 +206,9 @@ impl Machine {
         );
         add("kernel", read("/proc/sys/kernel/osrelease"));
         add("kernel build", read("/proc/sys/kernel/version"));
+        add("kernel options", read("/proc/cmdline").map(|t| options_shown(&t)));
+        add("C library", c_library());
+        add("topology", topology(cpus));
         add("virtualisation", Some(virtualisation()));
         add("container", container().map(str::to_owned));
         add("clock source", Some(crate::os::clocks::clock_source()));
@@ -268,6 +318,13 @@ mod tests {
     fn sysfs_choices_are_read() {
         assert_eq!(chosen("always [madvise] never"), "madvise");
         assert_eq!(chosen("none"), "none");
+    }
+
+    #[test]
+    fn the_boot_line_shows_only_what_matters_for_speed() {
+        let line = "BOOT_IMAGE=/vmlinuz root=UUID=1234 ip=10.0.0.1 mitigations=off nosmt quiet";
+        assert_eq!(options_shown(line), "mitigations=off nosmt");
+        assert_eq!(options_shown("quiet ro"), "none that change its speed");
     }
 
     #[test]

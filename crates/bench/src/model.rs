@@ -70,7 +70,9 @@ pub struct Derived {
     pub formula: String,
     pub ns: f64,
     /// 95 % confidence interval.
+    #[serde(deserialize_with = "crate::stat::open_below")]
     pub low: f64,
+    #[serde(deserialize_with = "crate::stat::open_above")]
     pub high: f64,
     pub verdict: Verdict,
 }
@@ -86,6 +88,9 @@ pub struct Compared {
     /// Cases that only one of the two has.
     pub only_here: Vec<String>,
     pub only_there: Vec<String>,
+    /// What keeps the comparison from saying more, in sentences.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -112,6 +117,10 @@ impl Document {
     }
 }
 
+/// Rounds of each run below which no difference can have p < 0.01: the two most
+/// extreme arrangements of 4 and 4 medians have 2 / C(8, 4) = 0.029, of 5 and 5 0.008.
+const ROUNDS_TO_TELL: usize = 5;
+
 /// Compares two runs, case by case.
 pub fn compare(here: &Document, there: &Document, name: &str) -> Compared {
     let values = |d: &Document| -> Vec<(String, Vec<f64>)> {
@@ -122,24 +131,69 @@ pub fn compare(here: &Document, there: &Document, name: &str) -> Compared {
         let cells = d.self_cost.iter().flat_map(SelfCost::values);
         rows.chain(cells).collect()
     };
+    // A --quick run reads a smaller file, in shorter passes: other work under
+    // the same name.
+    let other_work = |id: &str| here.quick != there.quick && id.starts_with("read/");
     let (a, b) = (values(here), values(there));
     let mut rows = Vec::new();
     let mut only_here = Vec::new();
+    let (mut not_alike, mut not_positive, mut few) = (0, Vec::new(), 0);
     for (id, mine) in &a {
-        match b.iter().find(|(other, _)| other == id) {
-            Some((_, theirs)) => rows.extend(crate::stat::compare(mine, theirs).map(
-                |comparison| ComparedRow {
-                    id: id.clone(),
-                    comparison,
-                },
-            )),
-            None => only_here.push(id.clone()),
+        let Some((_, theirs)) = b.iter().find(|(other, _)| other == id) else {
+            only_here.push(id.clone());
+            continue;
+        };
+        if other_work(id) {
+            not_alike += 1;
+            continue;
+        }
+        few += usize::from(mine.len().min(theirs.len()) < ROUNDS_TO_TELL);
+        match crate::stat::compare(mine, theirs) {
+            Some(comparison) => rows.push(ComparedRow {
+                id: id.clone(),
+                comparison,
+            }),
+            None => not_positive.push(id.clone()),
         }
     }
     let only_there = b
         .iter()
         .filter(|(id, _)| !a.iter().any(|(other, _)| other == id))
         .map(|(id, _)| id.clone());
+    let mut notes = Vec::new();
+    if not_alike > 0 {
+        notes.push(format!(
+            "{not_alike} cases of file reads are not compared: one of the runs is --quick, which reads a \
+             smaller file in shorter passes"
+        ));
+    }
+    if let Some(first) = not_positive.first() {
+        notes.push(format!(
+            "{} cases are not compared, since one run has a single round of them, or a time that is not above \
+             the clock's step: {first} …",
+            not_positive.len()
+        ));
+    }
+    if few > 0 {
+        notes.push(format!(
+            "{few} cases have fewer than {ROUNDS_TO_TELL} rounds in one of the runs: no difference of these can be \
+             told (p < 0.01 is out of reach). Let it run longer, or with --rounds 10"
+        ));
+    }
+    if !there.noise.reasons.is_empty() {
+        notes.push(format!(
+            "the other run was taken on a noisy machine: {}",
+            there.noise.reasons.join("; ")
+        ));
+    }
+    if let (Some(a), Some(b)) = (&here.clocks, &there.clocks)
+        && a.choice.kind != b.choice.kind
+    {
+        notes.push(format!(
+            "timed with different clocks: here {}; there {}",
+            a.why, b.why
+        ));
+    }
     Compared {
         with: there.label.clone().unwrap_or_else(|| name.to_owned()),
         machine_there: there.machine.line(),
@@ -147,5 +201,6 @@ pub fn compare(here: &Document, there: &Document, name: &str) -> Compared {
         rows,
         only_here,
         only_there: only_there.collect(),
+        notes,
     }
 }

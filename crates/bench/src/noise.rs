@@ -3,6 +3,7 @@
 
 use crate::clock::Clock;
 use crate::os::clocks::frequency_ghz;
+use crate::sampling::pin;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::Instant;
@@ -19,8 +20,8 @@ pub struct Noise {
     /// Lowest and highest effective frequency seen, GHz.
     pub frequency_low: f64,
     pub frequency_high: f64,
-    /// Batches that saw a preemption, of all.
-    pub preempted: f64,
+    /// Batches that saw a preemption, of all; `None`: not counted.
+    pub preempted: Option<f64>,
     /// Tracing BPF programs of others that were attached; `None`: not allowed to ask.
     pub foreign_bpf: Option<u32>,
     /// What makes this run a noisy one, in sentences; empty: quiet.
@@ -131,13 +132,30 @@ pub struct Watch {
     load: f64,
     frequency: (f64, f64),
     foreign_bpf: Option<u32>,
+    measured: usize,
+}
+
+/// On the CPU where things are measured: this thread may be kept off it.
+fn frequency_of(cpu: usize, clock: Clock) -> f64 {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                // Pinned elsewhere or not at all, it is still a frequency seen.
+                let _ = pin(cpu);
+                frequency_ghz(&clock)
+            })
+            .join()
+            .expect("registers only")
+    })
 }
 
 impl Watch {
-    pub fn begin(cpus: &[usize], clock: Clock) -> Self {
-        let f = frequency_ghz(&clock);
+    /// `cpus`: whose time is looked at; `measured`: whose frequency.
+    pub fn begin(cpus: &[usize], measured: usize, clock: Clock) -> Self {
+        let f = frequency_of(measured, clock);
         Self {
             cpus: cpus.to_vec(),
+            measured,
             clock,
             begin: Instant::now(),
             before: cpu_times(cpus),
@@ -150,7 +168,7 @@ impl Watch {
 
     /// Between two measurements: the frequency again.
     pub fn look(&mut self) {
-        let f = frequency_ghz(&self.clock);
+        let f = frequency_of(self.measured, self.clock);
         self.frequency = (self.frequency.0.min(f), self.frequency.1.max(f));
     }
 
@@ -160,8 +178,8 @@ impl Watch {
         self.foreign_bpf = self.foreign_bpf.max(bpf_links());
     }
 
-    /// `preempted`: share of batches that saw a preemption.
-    pub fn end(mut self, preempted: f64) -> Noise {
+    /// `preempted`: share of batches that saw a preemption, where that was counted.
+    pub fn end(mut self, preempted: Option<f64>) -> Noise {
         self.look();
         let now = cpu_times(&self.cpus);
         let ticks = (now.all - self.before.all).max(1) as f64;
@@ -201,10 +219,10 @@ impl Noise {
                 self.load_after
             ));
         }
-        if self.preempted > 0.02 {
+        if let Some(preempted) = self.preempted.filter(|p| *p > 0.02) {
             self.reasons.push(format!(
                 "{} of all batches were interrupted by another thread",
-                percent(self.preempted)
+                percent(preempted)
             ));
         }
         if self.frequency_high > 1.05 * self.frequency_low {
@@ -227,15 +245,17 @@ impl Noise {
     /// The measured values in one line, noisy or not.
     pub fn line(&self) -> String {
         format!(
-            "steal {:.1} %, other processes {:.1} % of the CPUs, load {:.2} to {:.2}, {:.2} to {:.2} GHz, \
-             {:.1} % of batches preempted{}",
+            "steal {:.1} %, other processes {:.1} % of the CPUs, load {:.2} to {:.2}, {:.2} to {:.2} GHz{}{}",
             self.steal * 100.0,
             self.others * 100.0,
             self.load_before,
             self.load_after,
             self.frequency_low,
             self.frequency_high,
-            self.preempted * 100.0,
+            self.preempted.map_or_else(String::new, |p| format!(
+                ", {:.1} % of batches preempted",
+                p * 100.0
+            )),
             match self.foreign_bpf {
                 Some(0) => String::new(),
                 Some(n) => format!(", {n} BPF programs of others attached"),
@@ -259,9 +279,9 @@ mod tests {
             .args(["-c", "while :; do :; done"])
             .spawn()
             .unwrap();
-        let watch = Watch::begin(&cpus, clock);
+        let watch = Watch::begin(&cpus, cpus[0], clock);
         std::thread::sleep(std::time::Duration::from_millis(600));
-        let noise = watch.end(0.0);
+        let noise = watch.end(None);
         busy.kill().unwrap();
         busy.wait().unwrap();
         // One busy loop gets a fair part of one CPU at least.
@@ -281,7 +301,7 @@ mod tests {
         let mut loud = Noise {
             steal: 0.02,
             others: 0.3,
-            preempted: 0.1,
+            preempted: Some(0.1),
             frequency_low: 2.0,
             frequency_high: 3.0,
             foreign_bpf: Some(2),
@@ -289,5 +309,9 @@ mod tests {
         };
         loud.judge();
         assert_eq!(loud.reasons.len(), 5);
+        assert!(loud.line().contains("10.0 % of batches preempted"));
+        // What nobody counted is not said.
+        quiet.preempted = None;
+        assert!(!quiet.line().contains("preempted"), "{}", quiet.line());
     }
 }

@@ -5,7 +5,10 @@ use crate::args::OutputArgs;
 use crate::model::{self, Document, Kind, SCHEMA, SCHEMA_VERSION};
 use crate::os::Suite;
 use crate::{Error, page, text};
+use std::ffi::CString;
+use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
@@ -42,54 +45,101 @@ pub fn load(path: &Path) -> Result<Document, Error> {
     serde_json::from_value(head).map_err(|e| wrong(format!("incomplete: {e}")))
 }
 
-/// Compares, prints and writes as asked. `only`: `None` for a loaded result.
+/// The other run, if it is one of the same kind.
+fn load_other(path: &Path, kind: Kind) -> Result<Document, Error> {
+    let there = load(path)?;
+    if there.kind == kind {
+        return Ok(there);
+    }
+    Err(Error::Usage(format!(
+        "{} is a result of the other kind of benchmark: compare os with os, self with self",
+        path.display()
+    )))
+}
+
+/// Could this file be written? Changes nothing.
+fn writable(path: &Path) -> Result<(), Error> {
+    if path == Path::new("-") {
+        return Ok(());
+    }
+    match OpenOptions::new().write(true).open(path) {
+        Ok(_) => return Ok(()),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(path)(e)),
+        Err(_) => {}
+    }
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let name = CString::new(parent.as_os_str().as_bytes())
+        .map_err(|e| failed(path)(std::io::Error::other(e)))?;
+    // SAFETY: a string that ends with a zero.
+    if unsafe { libc::access(name.as_ptr(), libc::W_OK) } == 0 && parent.is_dir() {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(failed(path)(std::io::Error::other(format!(
+        "cannot be made in {}: {error}",
+        parent.display()
+    ))))
+}
+
+/// Asked before minutes are spent on measuring: can the result go where it is
+/// wanted, and is there something to compare it with?
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// What [`deliver`] would say at the end.
+pub fn check(args: &OutputArgs, kind: Kind) -> Result<(), Error> {
+    if let Some(path) = &args.compare {
+        load_other(path, kind)?;
+    }
+    for path in [&args.json, &args.html].into_iter().flatten() {
+        writable(path)?;
+    }
+    Ok(())
+}
+
+/// Compares, prints and writes as asked. `only`: `None` for a loaded result.
+///
+/// The tables come first and what can be written is written, also when
+/// something else fails: a run that took minutes is not lost to a full disk.
+///
+/// # Errors
+/// The first of what could not be read or written.
 pub fn deliver(
     mut document: Document,
     args: &OutputArgs,
     only: Option<&[Suite]>,
 ) -> Result<i32, Error> {
+    let mut outcome = Ok(());
     if let Some(path) = &args.compare {
-        let there = load(path)?;
-        if there.kind != document.kind {
-            return Err(Error::Usage(format!(
-                "{} is a result of the other kind of benchmark: compare os with os, self with self",
-                path.display()
-            )));
+        match load_other(path, document.kind) {
+            Ok(there) => {
+                let name = path
+                    .file_name()
+                    .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+                document.comparison = Some(model::compare(&document, &there, &name));
+            }
+            Err(error) => outcome = Err(error),
         }
-        let name = path
-            .file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-        document.comparison = Some(model::compare(&document, &there, &name));
-    }
-    // Those who wanted only some suites need not be shown the clocks.
-    let mut shown = document.clone();
-    if only.is_some_and(|o| !o.is_empty() && !o.contains(&Suite::Clocks)) {
-        shown.clocks = None;
     }
     let json = || {
         let mut text = serde_json::to_string(&document).expect("plain data");
         text.push('\n');
         text
     };
-    let stdout_taken = args.json.as_deref() == Some(Path::new("-"));
-    match args.json.as_deref() {
-        Some(path) if stdout_taken => {
-            let _ = path;
-            std::io::stdout()
-                .lock()
-                .write_all(json().as_bytes())
-                .map_err(failed(Path::new("standard output")))?;
+    if args.json.as_deref() == Some(Path::new("-")) {
+        let written = std::io::stdout().lock().write_all(json().as_bytes());
+        outcome = outcome.and(written.map_err(failed(Path::new("standard output"))));
+    } else {
+        // Those who wanted only some suites need not be shown the clocks.
+        let mut shown = document.clone();
+        if only.is_some_and(|o| !o.is_empty() && !o.contains(&Suite::Clocks)) {
+            // The one in use stays: it says what the numbers are worth.
+            if let Some(c) = &mut shown.clocks {
+                c.sources = c.chosen().cloned().into_iter().collect();
+            }
         }
-        Some(path) => std::fs::write(path, json()).map_err(failed(path))?,
-        None => {}
-    }
-    if let Some(path) = &args.html {
-        std::fs::write(path, page::render(&document)).map_err(failed(path))?;
-    }
-    if !stdout_taken {
         let mut out = std::io::stdout().lock();
         let color = match args.color.as_str() {
             "always" => true,
@@ -98,7 +148,16 @@ pub fn deliver(
         };
         // A reader that has gone away (head) is no failure.
         let _ = out.write_all(text::render(&shown, color).as_bytes());
+        let _ = out.flush();
+        if let Some(path) = &args.json {
+            outcome = outcome.and(std::fs::write(path, json()).map_err(failed(path)));
+        }
     }
+    if let Some(path) = &args.html {
+        let written = std::fs::write(path, page::render(&document));
+        outcome = outcome.and(written.map_err(failed(path)));
+    }
+    outcome?;
     let measured = match document.kind {
         Kind::Os => {
             document.results.is_empty() || document.results.iter().any(|r| r.summary.is_some())

@@ -600,6 +600,7 @@ fn comparison(d: &Document) -> String {
             .count(),
         c.rows.len()
     ));
+    out += &paragraphs(&c.notes);
     let rows: Vec<Vec<String>> = c
         .rows
         .iter()
@@ -657,7 +658,7 @@ fn machine(d: &Document) -> String {
 }
 
 /// Seconds since 1970 as a date and time (UTC).
-fn date(seconds: u64) -> String {
+pub fn date(seconds: u64) -> String {
     let days = (seconds / 86_400) as i64;
     // Days to a civil date: eras of 400 years, years that begin in March.
     let z = days + 719_468;
@@ -724,6 +725,9 @@ pub fn render(d: &Document) -> String {
         "<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
         escape(&heading)
     );
+    if let Some((id, title, _)) = sections.first() {
+        let _ = write!(out, "<a class=\"skip\" href=\"#{id}\">Skip to: {title}</a>\n");
+    }
     let _ = write!(
         out,
         "<header><div class=\"top\"><p class=\"brand\">DeBox <span>{}</span></p></div>\n<h1>{}</h1>\n\
@@ -778,6 +782,23 @@ mod tests {
                 .unwrap();
             assert_eq!(date(seconds), String::from_utf8(out.stdout).unwrap().trim());
         }
+    }
+
+    /// Two pages that lie beside each other.
+    #[test]
+    fn colours_are_those_of_the_report() {
+        let report = include_str!("../../report/assets/report.css");
+        let colours = |css: &str| -> Vec<String> {
+            css.split([';', '{', '}'])
+                .map(str::trim)
+                .filter(|d| d.starts_with("--") && !d.starts_with("--shade"))
+                .map(str::to_owned)
+                .collect()
+        };
+        let ours = colours(STYLE);
+        assert!(ours.len() > 60, "{} colours", ours.len());
+        let print = report.find("@media print").unwrap_or(report.len());
+        assert_eq!(ours, colours(&report[..print]));
     }
 
     #[test]

@@ -9,6 +9,17 @@
 
 use serde::{Deserialize, Serialize};
 
+/// JSON has no infinity: where an interval is open (one invocation says nothing
+/// about others), it is null.
+pub fn open_below<'de, D: serde::Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or(f64::NEG_INFINITY))
+}
+
+/// As [`open_below`], for the upper end.
+pub fn open_above<'de, D: serde::Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or(f64::INFINITY))
+}
+
 /// What one invocation measured: a number for each batch, ns per operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Invocation {
@@ -115,7 +126,9 @@ pub fn half_width_within(samples: &[f64]) -> f64 {
 pub struct Summary {
     pub mean: f64,
     /// 95 % confidence interval of the mean, over invocations.
+    #[serde(deserialize_with = "open_below")]
     pub mean_low: f64,
+    #[serde(deserialize_with = "open_above")]
     pub mean_high: f64,
     pub min: f64,
     pub p50: f64,
@@ -230,7 +243,9 @@ pub struct Comparison {
     pub there_ns: f64,
     /// here / there, with its 99 % confidence interval (Welch, of logarithms).
     pub ratio: f64,
+    #[serde(deserialize_with = "open_below")]
     pub ratio_low: f64,
+    #[serde(deserialize_with = "open_above")]
     pub ratio_high: f64,
     /// Probability of medians so far apart in rank if nothing differed
     /// (Mann-Whitney, exact, two-sided).
@@ -345,6 +360,20 @@ fn partitions(n: usize, m: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_open_interval_survives_json() {
+        let one = Summary::of(&[Invocation {
+            samples: vec![1.0, 2.0, 3.0],
+            batch: 1,
+            ..Invocation::default()
+        }])
+        .unwrap();
+        assert_eq!((one.mean_low, one.mean_high), (f64::NEG_INFINITY, f64::INFINITY));
+        assert_eq!(one.verdict, Verdict::Unstable);
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), one);
+    }
 
     #[test]
     fn quantiles_lie_between_neighbours() {

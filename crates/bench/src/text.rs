@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What does a run look like on a terminal?
 
-use crate::account::Account;
+use crate::account::{Account, Slice};
+use crate::drive::alone_on_its_cpu;
 use crate::model::{Compared, Document, Kind, Row};
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
+use crate::span::{Span, range};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::titles::{bytes, digits, explanation, time, title, with_commas};
 
@@ -14,6 +16,8 @@ pub struct Table {
     rows: Vec<Vec<String>>,
     /// Columns that hold words.
     left: Vec<usize>,
+    /// A line above the head: what columns from..to have in common.
+    over: Option<(usize, usize, String)>,
 }
 
 impl Table {
@@ -22,7 +26,31 @@ impl Table {
             head: head.iter().map(|h| (*h).to_owned()).collect(),
             rows: Vec::new(),
             left: vec![0],
+            over: None,
         }
+    }
+
+    pub fn over(mut self, from: usize, to: usize, text: &str) -> Self {
+        self.over = Some((from, to, text.to_owned()));
+        self
+    }
+
+    /// Without the columns in which no row says anything.
+    pub fn without_empty(mut self, from: usize) -> Self {
+        for c in (from..self.head.len()).rev() {
+            if self.rows.iter().any(|r| !matches!(r[c].as_str(), "" | "-")) {
+                continue;
+            }
+            self.head.remove(c);
+            for row in &mut self.rows {
+                row.remove(c);
+            }
+            self.left.retain(|l| *l != c);
+            for l in &mut self.left {
+                *l -= usize::from(*l > c);
+            }
+        }
+        self
     }
 
     pub fn left(mut self, column: usize) -> Self {
@@ -63,7 +91,16 @@ impl Table {
             }
             out.trim_end().to_owned()
         };
-        let mut out = bold(&line(&self.head));
+        let mut out = String::new();
+        if let Some((from, to, text)) = &self.over {
+            let start = 1 + widths[..*from].iter().map(|w| w + 2).sum::<usize>();
+            let room = widths[*from..*to].iter().map(|w| w + 2).sum::<usize>() - 2;
+            let rule = room.saturating_sub(width(text) + 2);
+            let (before, after) = ("─".repeat(rule / 2), "─".repeat(rule - rule / 2));
+            out += &bold(&format!("{} {before} {text} {after}", " ".repeat(start)));
+            out.push('\n');
+        }
+        out += &bold(&line(&self.head));
         out.push('\n');
         for row in &self.rows {
             out += &line(row);
@@ -84,21 +121,6 @@ pub fn mean_text(s: &Summary) -> String {
     }
 }
 
-/// `144…146 ns`, `0.98…1.31 µs`: one unit.
-pub fn range(low: f64, high: f64) -> String {
-    if time(low) == time(high) {
-        return format!("~{}", time(low));
-    }
-    let text = time(high);
-    let (scale, unit) = match text.rsplit(' ').next() {
-        Some("ns") => (1.0, "ns"),
-        Some("µs") => (1e3, "µs"),
-        Some("ms") => (1e6, "ms"),
-        _ => (1e9, "s"),
-    };
-    format!("{}…{} {unit}", digits(low / scale), digits(high / scale))
-}
-
 pub fn half_text(s: &Summary) -> String {
     match s.verdict {
         Verdict::Stable => format!("±{:.1}%", (s.mean_high - s.mean) / s.mean.abs() * 100.0),
@@ -106,19 +128,20 @@ pub fn half_text(s: &Summary) -> String {
     }
 }
 
-fn outliers_text(s: &Summary) -> String {
+/// `preemptions`: whether those of batches are worth telling here.
+fn outliers_text(s: &Summary, preemptions: bool) -> String {
     match (s.outliers, s.outliers_preempted) {
         (0, _) => "-".into(),
-        (n, 0) => format!("{n}"),
-        (n, p) => format!("{n} ({p}p)"),
+        (n, p) if preemptions && p > 0 => format!("{n} ({p}p)"),
+        (n, _) => format!("{n}"),
     }
 }
 
-fn part(ns: Option<f64>) -> String {
-    match ns {
+fn part(span: Option<Span>) -> String {
+    match span {
         None => "?".into(),
-        Some(v) if v.abs() < 0.05 => "-".into(),
-        Some(v) => time(v),
+        Some(s) if s.high.abs() < 0.05 => "-".into(),
+        Some(s) => s.time(),
     }
 }
 
@@ -126,41 +149,70 @@ fn number(v: f64) -> String {
     if v < 0.005 { "-".into() } else { digits(v) }
 }
 
-fn account_cells(a: Option<&Account>) -> [String; 4] {
-    match a {
-        None => ["?".into(), "?".into(), "?".into(), "?".into()],
-        Some(a) => [
-            part(a.cpu_ns),
-            part(a.blocked_ns),
-            number(a.minor_faults + a.major_faults),
-            number(a.voluntary_switches),
-        ],
-    }
+const ACCOUNT: [&str; 8] = [
+    "WALL",
+    "ON-CPU",
+    "BLOCKED",
+    "RUNQ",
+    "FAULTS",
+    "SLEEPS",
+    "PREEMPTED",
+    "IN",
+];
+
+fn account_cells(a: &Account) -> Vec<String> {
+    let cell = |mid, of: fn(&Slice) -> f64| part(Span::of_account(a, mid, of));
+    vec![
+        cell(a.wall_ns, |s| s.wall_ns),
+        cell(a.cpu_ns, |s| s.cpu_ns),
+        cell(a.blocked_ns, |s| s.blocked_ns),
+        cell(a.runq_ns, |s| s.runq_ns),
+        number(a.minor_faults + a.major_faults),
+        number(a.voluntary_switches),
+        number(a.involuntary_switches),
+        sleeps_text(a),
+    ]
 }
 
-fn sleeps_text(a: Option<&Account>) -> String {
-    let Some(a) = a else { return String::new() };
-    a.sleeps
-        .iter()
-        .filter(|s| s.count >= 0.05)
-        .take(2)
-        .map(|s| s.label.clone())
-        .collect::<Vec<_>>()
-        .join(", ")
+/// The places that make up the waiting, each with at least a tenth of it.
+fn sleeps_text(a: &Account) -> String {
+    let all: f64 = a.sleeps.iter().map(|s| s.blocked_ns).sum();
+    let mut found: Vec<&str> = Vec::new();
+    for sleep in a.sleeps.iter().filter(|s| s.blocked_ns >= 0.1 * all) {
+        if !found.contains(&sleep.label.as_str()) {
+            found.push(&sleep.label);
+        }
+    }
+    found.truncate(2);
+    found.join(", ")
+}
+
+/// The share of an operation that is waiting, in percent.
+fn waiting(a: &Account) -> Option<Span> {
+    let mid = 100.0 * a.blocked_ns? / a.wall_ns.filter(|w| *w > 0.0)?;
+    Span::of_account(a, Some(mid), |s| {
+        100.0 * s.blocked_ns / s.wall_ns.max(0.001)
+    })
 }
 
 const NUMBERS: [&str; 7] = ["MEAN", "95%", "MIN", "P50", "P99", "MAX", "OUTL."];
-const ACCOUNT: [&str; 4] = ["ON-CPU", "BLOCKED", "FAULTS", "SLEEPS"];
 
-fn number_cells(s: &Summary) -> Vec<String> {
+/// `step`: of the clock, ns; below it single operations are not told apart.
+fn number_cells(s: &Summary, step: f64, preemptions: bool) -> Vec<String> {
+    let one = |ns: f64| match s.one_by_one {
+        true if ns < step => format!("< {}", time(step)),
+        true if ns <= 0.0 => "< step".into(),
+        true => time(ns),
+        false => format!("({})", time(ns)),
+    };
     vec![
         mean_text(s),
         half_text(s),
-        time(s.min),
-        time(s.p50),
-        time(s.p99),
-        time(s.max),
-        outliers_text(s),
+        one(s.min),
+        one(s.p50),
+        one(s.p99),
+        one(s.max),
+        outliers_text(s, preemptions),
     ]
 }
 
@@ -203,31 +255,32 @@ impl Text<'_> {
         });
     }
 
-    fn has_accounts(&self, prefix: &str) -> bool {
-        self.d.rows_of(prefix).any(|r| r.account.is_some())
+    /// The smallest difference that the chosen clock can show, ns.
+    fn step(&self) -> f64 {
+        let chosen = self.d.clocks.as_ref().and_then(|c| c.chosen());
+        chosen.and_then(|s| s.step_ns).unwrap_or(0.0)
     }
 
-    /// Rows with all their numbers, and the account if there is any.
-    fn full_table(&mut self, first: &str, prefix: &str, of: impl Fn(&Row) -> Option<String>) {
-        let accounts = self.has_accounts(prefix);
+    fn numbers_table(first: &str, more: &[&str]) -> Table {
         let mut head = vec![first];
         head.extend(NUMBERS);
-        if accounts {
-            head.extend(ACCOUNT);
-        }
-        let mut table = Table::new(&head);
-        for row in self.d.rows_of(prefix) {
-            let (Some(name), Some(s)) = (of(row), &row.summary) else {
-                continue;
-            };
-            let mut cells = vec![name];
-            cells.extend(number_cells(s));
-            if accounts {
-                cells.extend(account_cells(row.account.as_ref()));
+        head.extend(more);
+        Table::new(&head).over(3, 7, "one at a time")
+    }
+
+    /// DeBox's account of rows, where there is any.
+    fn account_table<'r>(&mut self, first: &str, rows: impl Iterator<Item = (String, &'r Row)>) {
+        let mut head = vec![first];
+        head.extend(ACCOUNT);
+        let mut table = Table::new(&head).left(ACCOUNT.len());
+        for (name, row) in rows {
+            if let Some(a) = &row.account {
+                let mut cells = vec![name];
+                cells.extend(account_cells(a));
+                table.row(cells);
             }
-            table.row(cells);
         }
-        self.table(&table);
+        self.table(&table.without_empty(1));
     }
 
     fn missing(&mut self, prefix: &str) {
@@ -253,19 +306,23 @@ impl Text<'_> {
     }
 
     fn clocks(&mut self) {
-        let Some(survey) = &self.d.clocks else { return };
+        // Those who wanted only some suites have only the clock in use.
+        let Some(survey) = self.d.clocks.as_ref().filter(|c| c.sources.len() > 1) else {
+            return;
+        };
         self.heading("1. Clocks");
         let mut table = Table::new(&[
             "SOURCE",
             "REACHED BY",
             "COST",
+            "95%",
             "STEP",
             "RESOLUTION",
             "BACK",
             "BETWEEN CPUS",
         ])
         .left(1)
-        .left(6);
+        .left(7);
         for s in &survey.sources {
             if s.missing.is_some() {
                 continue;
@@ -274,13 +331,38 @@ impl Text<'_> {
             let across = match (s.exchanges, s.exchanges_backwards) {
                 (0, _) => "-".into(),
                 (_, 0) => "in order".into(),
-                (n, b) => format!("back {b} of {n}, up to {}", time(s.worst_backwards_ns)),
+                (n, b) => format!(
+                    "back in {} %, up to {}",
+                    digits(100.0 * b as f64 / n as f64),
+                    time(s.worst_backwards_ns)
+                ),
             };
+            let cost = s.cost_ns.map(|mid| Span {
+                low: s.cost_low_ns.unwrap_or(mid),
+                mid,
+                high: s.cost_high_ns.unwrap_or(mid),
+                firm: true,
+            });
+            let half = cost.map_or_else(
+                || "-".into(),
+                |c| {
+                    if c.narrow() {
+                        format!("±{:.1}%", 50.0 * (c.high - c.low) / c.mid)
+                    } else {
+                        "wide".into()
+                    }
+                },
+            );
             table.row(vec![
-                s.name.clone(),
+                s.name
+                    .strip_suffix(", system call")
+                    .unwrap_or(&s.name)
+                    .to_owned(),
                 s.reached.clone(),
-                or(s.cost_ns),
-                or(s.step_ns),
+                cost.map_or_else(|| "-".into(), |c| c.time()),
+                half,
+                s.step_cycles
+                    .map_or_else(|| or(s.step_ns), |c| format!("{c:.0} cycles")),
                 or(s.resolution_ns),
                 s.backwards.to_string(),
                 across,
@@ -293,6 +375,13 @@ impl Text<'_> {
             }
         }
         let (name, why) = (survey.choice.kind.name(), survey.why.clone());
+        if let Some((a, b)) = survey.pair {
+            let relation = survey.relation.as_deref().unwrap_or("?");
+            self.line(&format!(
+                "BACK: readings in a row on CPU {a}. BETWEEN CPUS: readings handed to and fro between CPU {a} \
+                 and CPU {b} ({relation}); other pairs are not tried."
+            ));
+        }
         self.line(&format!(
             "Chosen: {name}: {why}. An empty interval reads {}; that is taken off everything below.",
             time(survey.choice.empty_ns)
@@ -304,32 +393,22 @@ impl Text<'_> {
             return;
         }
         self.heading("2. Trivial kernel calls");
-        self.full_table("CALL", "trivial/", |r| Some(title(&r.id)));
-        self.missing("trivial/");
-        let (Some(call), Some(function)) = (
-            self.d.summary("trivial/getpid"),
-            self.d.summary("trivial/function"),
-        ) else {
-            return;
-        };
-        let mut text = format!(
-            "Entering and leaving the kernel costs about {} here, {} function calls.",
-            time(call.typical()),
-            digits(call.typical() / function.typical().max(0.1))
-        );
-        if let (Some(one), Some(many)) = (
-            self.d.summary("trivial/io_uring-nop"),
-            self.d.summary("trivial/io_uring-nops"),
-        ) {
-            let each = many.typical() / f64::from(crate::os::trivial::NOPS_AT_ONCE);
-            text += &format!(
-                " An io_uring operation costs {} alone and {} as one of {}.",
-                time(one.typical()),
-                time(each),
-                crate::os::trivial::NOPS_AT_ONCE
-            );
+        let step = self.step();
+        let mut table = Self::numbers_table("CALL", &["ON-CPU"]);
+        for row in self.d.rows_of("trivial/") {
+            let Some(s) = &row.summary else { continue };
+            let mut cells = vec![title(&row.id)];
+            cells.extend(number_cells(s, step, true));
+            cells.push(row.account.as_ref().map_or_else(String::new, |a| {
+                part(Span::of_account(a, a.cpu_ns, |s| s.cpu_ns))
+            }));
+            table.row(cells);
         }
-        self.line(&text);
+        self.table(&table.without_empty(8));
+        self.missing("trivial/");
+        for text in conclusions_trivial(self.d) {
+            self.line(&text);
+        }
     }
 
     fn switches(&mut self) {
@@ -343,21 +422,16 @@ impl Text<'_> {
             ),
             ("other", "   Round trip, the other end on another CPU"),
         ] {
-            let accounts = self.has_accounts("switch/");
-            let mut head = vec!["MEANS"];
-            head.extend(NUMBERS);
-            head.extend(["CALLS", "ONE SWITCH"]);
-            if accounts {
-                head.extend(["ON-CPU", "BLOCKED", "RUNQ", "SLEEPS", "IN"]);
-            }
-            let mut table = Table::new(&head);
-            if accounts {
-                table = table.left(head.len() - 1);
-            }
-            for means in switches::MEANS {
-                let Some(row) = self.d.row(&format!("switch/{means}/{place}")) else {
-                    continue;
-                };
+            let step = self.step();
+            let mut table = Self::numbers_table("MEANS", &["CALLS", "ONE SWITCH"]);
+            let rows: Vec<(String, &Row)> = switches::MEANS
+                .iter()
+                .filter_map(|means| {
+                    let row = self.d.row(&format!("switch/{means}/{place}"))?;
+                    Some(((*means).to_owned(), row))
+                })
+                .collect();
+            for (means, row) in &rows {
                 let Some(s) = &row.summary else { continue };
                 let calls = self
                     .d
@@ -368,36 +442,35 @@ impl Text<'_> {
                     .iter()
                     .find(|x| x.id == format!("one-switch/{means}/{place}"));
                 let mut cells = vec![title(&row.id)];
-                cells.extend(number_cells(s));
-                cells.push(calls.map_or_else(|| "?".into(), |c| time(2.0 * c.typical())));
+                // On one CPU both ends preempt each other all the time.
+                cells.extend(number_cells(s, step, place == "other"));
+                cells.push(calls.map_or_else(|| "?".into(), |c| Span::of(c).scale(2.0).time()));
                 cells.push(match one {
                     Some(x) if x.verdict == Verdict::Stable => time(x.ns),
                     Some(x) if x.high > 0.0 => range(x.low.max(0.0), x.high),
                     _ => "hidden".into(),
                 });
-                if accounts {
-                    let a = row.account.as_ref();
-                    let [cpu, blocked, _, sleeps] = account_cells(a);
-                    cells.extend([
-                        cpu,
-                        blocked,
-                        part(a.and_then(|a| a.runq_ns)),
-                        sleeps,
-                        sleeps_text(a),
-                    ]);
-                }
                 table.row(cells);
             }
             if !table.is_empty() {
-                self.heading(heading);
+                let relation = self.d.clocks.as_ref().and_then(|c| c.relation.as_ref());
+                self.heading(&match relation.filter(|_| place == "other") {
+                    Some(relation) => format!("{heading} ({relation})"),
+                    None => heading.to_owned(),
+                });
                 self.table(&table);
+                self.account_table(
+                    "OF ONE END",
+                    rows.iter().map(|(_, row)| (title(&row.id), *row)),
+                );
             }
         }
         self.missing("switch/");
         self.line(
             "CALLS: what the calls of both ends cost when nobody has to wait. ONE SWITCH: half of what is left \
-             of a round trip without them (wake-up, scheduler, address space, caches). The account is of one \
-             end: BLOCKED is its wait for the other.",
+             of a round trip without them (wake-up, scheduler, address space, caches), with its own 95 % interval. \
+             The account is of one end: BLOCKED is its wait for the other. On one CPU it may also be PREEMPTED \
+             by the one that it has just woken, and then waits in the run queue instead of sleeping.",
         );
         for text in conclusions_switches(self.d) {
             self.line(&text);
@@ -409,26 +482,24 @@ impl Text<'_> {
             return;
         }
         self.heading("4. Page faults: first touch of a page");
-        let accounts = self.has_accounts("fault/");
-        let mut head = vec!["PAGE"];
-        head.extend(NUMBERS);
-        head.push("MEMORY/S");
-        if accounts {
-            head.extend(["ON-CPU", "FAULTS"]);
-        }
-        let mut table = Table::new(&head);
+        let step = self.step();
+        let mut table = Self::numbers_table("PAGE", &["MEMORY/S"]);
         for row in self.d.rows_of("fault/") {
             let Some(s) = &row.summary else { continue };
             let mut cells = vec![title(&row.id)];
-            cells.extend(number_cells(s));
-            cells.push(rate(fault_bytes(&row.id) as f64, s.typical()));
-            if accounts {
-                let [cpu, _, faults, _] = account_cells(row.account.as_ref());
-                cells.extend([cpu, faults]);
-            }
+            cells.extend(number_cells(s, step, alone_on_its_cpu(&row.id)));
+            cells.push(if NO_FAULT.contains(&row.id.as_str()) {
+                "-".into()
+            } else {
+                rate(fault_bytes(&row.id) as f64, s)
+            });
             table.row(cells);
         }
         self.table(&table);
+        self.account_table(
+            "OF ONE PAGE",
+            self.d.rows_of("fault/").map(|r| (title(&r.id), r)),
+        );
         self.missing("fault/");
         for text in conclusions_faults(self.d) {
             self.line(&text);
@@ -470,17 +541,7 @@ impl Text<'_> {
                     .map(
                         |way| match self.d.summary(&format!("read/{state}/{way}/{size}")) {
                             None => "-".into(),
-                            Some(s) if s.verdict == Verdict::Stable => {
-                                digits(mib_per_second(size as f64, s.typical()))
-                            }
-                            Some(s) => {
-                                let (low, high) = s.range();
-                                format!(
-                                    "{}…{}",
-                                    digits(mib_per_second(size as f64, high)),
-                                    digits(mib_per_second(size as f64, low))
-                                )
-                            }
+                            Some(s) => Span::of(s).rate(mib_per_second(size as f64, 1.0)).number(),
                         },
                     )
                     .collect();
@@ -502,42 +563,38 @@ impl Text<'_> {
         }
     }
 
-    /// Where the time of one request size went, way by way.
+    /// Where the time of one request size went, way by way; and for all sizes,
+    /// how much of it is waiting.
     fn read_accounts(&mut self, state: &str, ways: &[&str]) {
         let size = 65536;
-        let mut table = Table::new(&[
-            "64 KiB BY",
-            "MEAN",
-            "95%",
-            "ON-CPU",
-            "BLOCKED",
-            "RUNQ",
-            "FAULTS",
-            "SLEEPS",
-            "IN",
-        ])
-        .left(8);
-        for way in ways {
-            let Some(row) = self.d.row(&format!("read/{state}/{way}/{size}")) else {
-                continue;
-            };
-            let (Some(s), Some(a)) = (&row.summary, &row.account) else {
-                continue;
-            };
-            let [cpu, blocked, faults, sleeps] = account_cells(Some(a));
-            table.row(vec![
-                (*way).to_owned(),
-                mean_text(s),
-                half_text(s),
-                cpu,
-                blocked,
-                part(a.runq_ns),
-                faults,
-                sleeps,
-                sleeps_text(Some(a)),
-            ]);
+        let rows = ways.iter().filter_map(|way| {
+            let row = self.d.row(&format!("read/{state}/{way}/{size}"))?;
+            Some(((*way).to_owned(), row))
+        });
+        self.account_table("64 KiB BY", rows);
+        let mut head = vec!["% WAITING"];
+        head.extend(ways);
+        let mut table = Table::new(&head);
+        let mut most = 0.0f64;
+        for size in SIZES {
+            let cells: Vec<String> = ways
+                .iter()
+                .map(|way| {
+                    let row = self.d.row(&format!("read/{state}/{way}/{size}"));
+                    let share = row.and_then(|r| waiting(r.account.as_ref()?));
+                    most = most.max(share.map_or(0.0, |s| s.high));
+                    share.map_or_else(|| "-".into(), |s| s.number())
+                })
+                .collect();
+            if cells.iter().any(|c| c != "-") {
+                let mut row = vec![bytes(size as u64)];
+                row.extend(cells);
+                table.row(row);
+            }
         }
-        self.table(&table);
+        if most >= 1.0 {
+            self.table(&table);
+        }
     }
 
     fn descriptors(&mut self) {
@@ -575,6 +632,16 @@ impl Text<'_> {
                 }
             }
             self.table(&table);
+            if let Some(level) = levels_of(self.d, prefix).last() {
+                let rows = kinds.iter().filter_map(|kind| {
+                    let row = self.d.row(&format!("{prefix}{kind}/{level}"))?;
+                    Some((title(&row.id), row))
+                });
+                self.account_table(
+                    &format!("OF ONE, {} OPEN", with_commas(*level as i64)),
+                    rows,
+                );
+            }
             self.missing(prefix);
         }
         for text in conclusions_descriptors(self.d) {
@@ -610,6 +677,9 @@ impl Text<'_> {
     }
 }
 
+/// Where no page is made: how much memory that is a second says nothing.
+const NO_FAULT: [&str; 2] = ["fault/none", "fault/prefaulted-before"];
+
 pub fn fault_bytes(id: &str) -> u64 {
     if id == "fault/huge" {
         crate::os::faults::HUGE as u64
@@ -622,12 +692,12 @@ pub fn mib_per_second(bytes: f64, ns: f64) -> f64 {
     bytes / (1 << 20) as f64 / (ns / 1e9)
 }
 
-fn rate(bytes: f64, ns: f64) -> String {
-    let mib = mib_per_second(bytes, ns);
-    if mib >= 1024.0 {
-        format!("{} GiB", digits(mib / 1024.0))
+fn rate(bytes: f64, s: &Summary) -> String {
+    let mib = Span::of(s).rate(mib_per_second(bytes, 1.0));
+    if mib.mid >= 1024.0 {
+        format!("{} GiB", mib.scale(1.0 / 1024.0).number())
     } else {
-        format!("{} MiB", digits(mib))
+        format!("{} MiB", mib.number())
     }
 }
 
@@ -643,8 +713,8 @@ pub fn levels_of(d: &Document, prefix: &str) -> Vec<usize> {
 
 pub fn cold_text(c: &crate::os::reads::Cold) -> String {
     let mut text = format!(
-        "Cold is cold: before each of {} passes the file was dropped (fdatasync, POSIX_FADV_DONTNEED), and {} \
-         found {} of {} pages still in memory",
+        "Cold is cold: the file was written to disk, and before each of {} passes its pages were dropped \
+         (POSIX_FADV_DONTNEED); then {} found {} of {} pages still in memory",
         with_commas(c.passes as i64),
         c.method,
         with_commas(c.resident as i64),
@@ -652,7 +722,8 @@ pub fn cold_text(c: &crate::os::reads::Cold) -> String {
     );
     if c.nowait_tried > 0 {
         text += &format!(
-            "; {} of {} probes by preadv2(RWF_NOWAIT) were refused as not in memory",
+            "; {} of {} probes before that, by preadv2(RWF_NOWAIT), were refused as not in memory (others a fast \
+             device answered within the call)",
             with_commas(c.nowait_again as i64),
             with_commas(c.nowait_tried as i64)
         );
@@ -667,46 +738,83 @@ pub fn cold_text(c: &crate::os::reads::Cold) -> String {
     text + ". A cache below the kernel (of the disk, or of the host of a virtual machine) cannot be dropped from here."
 }
 
-/// By the rule of comparisons between runs.
-fn differ(a: &Summary, b: &Summary) -> bool {
-    crate::stat::compare(&a.medians, &b.medians)
-        .is_some_and(|c| c.difference != Difference::NotDistinguishable)
+/// Rounds below which the ranks of two cases cannot tell them apart, however
+/// far apart they are (p < 0.01 takes 5 against 5).
+const ROUNDS_MIN: usize = 5;
+
+/// By the rule of comparisons between runs; `None`: too few rounds to know.
+fn differ(a: &Summary, b: &Summary) -> Option<bool> {
+    if a.medians.len().min(b.medians.len()) < ROUNDS_MIN {
+        return None;
+    }
+    let compared = crate::stat::compare(&a.medians, &b.medians)?;
+    Some(compared.difference != Difference::NotDistinguishable)
 }
 
-fn cpu_of(d: &Document, id: &str) -> Option<f64> {
-    d.row(id)?.account.as_ref()?.cpu_ns
+fn cpu_of(d: &Document, id: &str) -> Option<Span> {
+    let a = d.row(id)?.account.as_ref()?;
+    Span::of_account(a, a.cpu_ns, |s| s.cpu_ns)
+}
+
+fn span_of(d: &Document, id: &str) -> Option<Span> {
+    d.summary(id).map(Span::of)
+}
+
+pub fn conclusions_trivial(d: &Document) -> Vec<String> {
+    let (Some(call), Some(function)) =
+        (span_of(d, "trivial/getpid"), span_of(d, "trivial/function"))
+    else {
+        return Vec::new();
+    };
+    let mut text = format!(
+        "Entering and leaving the kernel costs {} here, {} function calls.",
+        call.time(),
+        call.over(function).number()
+    );
+    if let (Some(one), Some(many)) = (
+        span_of(d, "trivial/io_uring-nop"),
+        span_of(d, "trivial/io_uring-nops"),
+    ) {
+        let n = crate::os::trivial::NOPS_AT_ONCE;
+        text += &format!(
+            " An io_uring operation costs {} alone and {} as one of {n}.",
+            one.time(),
+            many.scale(1.0 / f64::from(n)).time()
+        );
+    }
+    vec![text]
 }
 
 pub fn conclusions_switches(d: &Document) -> Vec<String> {
     let mut found = Vec::new();
     let (signal, pipe) = ("switch/signal/same", "switch/pipe/same");
     if let (Some(s), Some(p)) = (d.summary(signal), d.summary(pipe)) {
-        if differ(s, p) {
+        if differ(s, p) == Some(true) {
             let mut text = format!(
-                "A round trip by signals takes {:.2} times one by pipes.",
-                s.typical() / p.typical()
+                "A round trip by signals takes {} times one by pipes.",
+                Span::of(s).over(Span::of(p)).number()
             );
             if let (Some(a), Some(b)) = (cpu_of(d, signal), cpu_of(d, pipe)) {
                 text += &format!(
                     " One end is on the CPU for {} of it, with pipes for {}",
-                    time(a),
-                    time(b)
+                    a.time(),
+                    b.time()
                 );
                 if let (Some(cs), Some(cp)) = (
-                    d.summary("switch-calls/signal"),
-                    d.summary("switch-calls/pipe"),
+                    span_of(d, "switch-calls/signal"),
+                    span_of(d, "switch-calls/pipe"),
                 ) {
                     text += &format!(
                         ": sending, the handler's frame and the return from it cost {} where write and read \
                          cost {}",
-                        time(cs.typical()),
-                        time(cp.typical())
+                        cs.time(),
+                        cp.time()
                     );
                 }
                 text += ".";
             }
             found.push(text);
-        } else {
+        } else if differ(s, p) == Some(false) {
             found.push(
                 "Signals and pipes cannot be told apart here: the processes' medians overlap."
                     .into(),
@@ -718,12 +826,12 @@ pub fn conclusions_switches(d: &Document) -> Vec<String> {
 
 pub fn conclusions_faults(d: &Document) -> Vec<String> {
     let mut found = Vec::new();
-    let (Some(zero), Some(none)) = (d.summary("fault/zero-fill"), d.summary("fault/none")) else {
+    let (Some(zero), Some(none)) = (span_of(d, "fault/zero-fill"), span_of(d, "fault/none")) else {
         return found;
     };
     let mut text = format!(
         "8 MiB of new memory, touched page by page, cost {} of faults",
-        time(2048.0 * (zero.typical() - none.typical()).max(0.0))
+        zero.less(none).scale(2048.0).time()
     );
     let mut less = Vec::new();
     for (id, name, per) in [
@@ -735,16 +843,19 @@ pub fn conclusions_faults(d: &Document) -> Vec<String> {
             1.0,
         ),
     ] {
-        if let Some(s) = d.summary(id) {
-            less.push(format!("{} {name}", time(2048.0 * s.typical() / per)));
+        if let Some(s) = span_of(d, id) {
+            less.push(format!("{} {name}", s.scale(2048.0 / per).time()));
         }
     }
     if !less.is_empty() {
         text += &format!("; {}", less.join(", "));
     }
     found.push(text + ".");
-    if let Some(s) = d.summary("fault/prefaulted-beside")
-        && s.typical() > zero.typical()
+    if let (Some(beside), Some(alone)) = (
+        d.summary("fault/prefaulted-beside"),
+        d.summary("fault/zero-fill"),
+    ) && beside.typical() > alone.typical()
+        && differ(beside, alone) == Some(true)
     {
         found.push(
             "A thread that pre-faults while the memory is in use makes that slower: both take faults in one \
@@ -762,17 +873,17 @@ pub fn conclusions_reads(d: &Document) -> Vec<String> {
         (8, ["read", "fread", "mmap"]),
         (65536, ["read", "fread", "mmap"]),
     ] {
-        let mut times: Vec<(&str, f64)> = ways
+        let mut times: Vec<(&str, Span)> = ways
             .iter()
-            .filter_map(|w| Some((*w, at("warm", w, size)?.typical())))
+            .filter_map(|w| Some((*w, Span::of(at("warm", w, size)?))))
             .collect();
         if times.len() < 2 {
             continue;
         }
-        times.sort_by(|a, b| a.1.total_cmp(&b.1));
+        times.sort_by(|a, b| a.1.mid.total_cmp(&b.1.mid));
         let list: Vec<String> = times
             .iter()
-            .map(|(w, t)| format!("{w} {}", time(*t)))
+            .map(|(w, t)| format!("{w} {}", t.time()))
             .collect();
         found.push(format!(
             "Warm, {} at a time: {}.",
@@ -780,22 +891,19 @@ pub fn conclusions_reads(d: &Document) -> Vec<String> {
             list.join(", ")
         ));
     }
-    if let Some(a) = d
+    if let Some(share) = d
         .row("read/cold/read/65536")
-        .and_then(|r| r.account.as_ref())
-        && let (Some(blocked), Some(wall)) = (a.blocked_ns, a.wall_ns)
-        && wall > 0.0
+        .and_then(|r| waiting(r.account.as_ref()?))
     {
         found.push(format!(
-            "Of a cold read of 64 KiB, {:.0} % is waiting for the device.",
-            100.0 * blocked / wall
+            "Of a cold read of 64 KiB, {} % is waiting for the device.",
+            share.number()
         ));
     }
     found
 }
 
 pub fn conclusions_descriptors(d: &Document) -> Vec<String> {
-    let mut found = Vec::new();
     let ends = |kind: &str, prefix: &str| {
         let levels: Vec<usize> = levels_of(d, prefix)
             .into_iter()
@@ -805,31 +913,64 @@ pub fn conclusions_descriptors(d: &Document) -> Vec<String> {
         let get = |l: usize| d.summary(&format!("{prefix}{kind}/{l}"));
         (low != high).then(|| Some((low, high, get(low)?, get(high)?)))?
     };
-    for (kind, prefix, what) in [
-        ("open", "descriptor/", "open"),
-        ("dup-search", "descriptor/", "a dup that must search"),
-        ("poll", "wait/", "poll"),
-        ("epoll", "wait/", "epoll_wait"),
+    let mut found = Vec::new();
+    for (prefix, kinds) in [
+        (
+            "descriptor/",
+            &[
+                ("open", "open"),
+                ("dup", "dup"),
+                ("dup-search", "a dup that must search"),
+                ("socket", "socket"),
+                ("accept", "accept"),
+            ][..],
+        ),
+        (
+            "wait/",
+            &[
+                ("select", "select"),
+                ("poll", "poll"),
+                ("epoll", "epoll_wait"),
+            ],
+        ),
     ] {
-        if let Some((low, high, a, b)) = ends(kind, prefix) {
-            found.push(if differ(a, b) {
-                format!(
-                    "From {} to {} descriptors, {what} goes from {} to {} ({:.2} times).",
-                    with_commas(low as i64),
-                    with_commas(high as i64),
-                    time(a.typical()),
-                    time(b.typical()),
-                    b.typical() / a.typical()
-                )
+        let (mut grows, mut stays, mut between) = (Vec::new(), Vec::new(), None);
+        for (kind, what) in kinds {
+            let Some((low, high, a, b)) = ends(kind, prefix) else {
+                continue;
+            };
+            between = Some((low, high));
+            let (from, to) = (Span::of(a), Span::of(b));
+            let Some(differs) = differ(a, b) else {
+                continue;
+            };
+            if differs {
+                grows.push(format!(
+                    "{what} goes from {} to {} ({} times)",
+                    from.time(),
+                    to.time(),
+                    to.over(from).number()
+                ));
             } else {
-                format!(
-                    "From {} to {} descriptors, {what} does not change measurably ({}).",
-                    with_commas(low as i64),
-                    with_commas(high as i64),
-                    time(a.typical())
-                )
-            });
+                stays.push(format!("{what} ({})", from.time()));
+            }
         }
+        let Some((low, high)) = between else { continue };
+        if grows.is_empty() && stays.is_empty() {
+            continue;
+        }
+        if !stays.is_empty() {
+            grows.push(format!(
+                "what does not change measurably: {}",
+                stays.join(", ")
+            ));
+        }
+        found.push(format!(
+            "From {} to {} descriptors: {}.",
+            with_commas(low as i64),
+            with_commas(high as i64),
+            grows.join("; ")
+        ));
     }
     found
 }
@@ -882,19 +1023,29 @@ pub fn render(d: &Document, color: bool) -> String {
             t.reads();
             t.descriptors();
             if d.rows_of("").next().is_some() {
+                let rounds = d
+                    .results
+                    .iter()
+                    .filter_map(|r| Some(r.summary.as_ref()?.medians.len()))
+                    .max()
+                    .unwrap_or(0);
                 t.out.push('\n');
                 t.line(&format!(
                     "Means are of {} processes, with the half width of their 95 % confidence interval; \
                      \"a…b\": the spread hides the mean, so the range of the processes' medians stands there (~a: they agree, single batches do not). \
-                     Percentiles are of single operations where these can be timed, else of batches. OUTL.: \
-                     batches far off (p: during a preemption); they are in the means. ON-CPU, BLOCKED, FAULTS, \
-                     SLEEPS: DeBox's account of one operation, made apart; - is nothing, ? not measured.",
-                    d.results
-                        .iter()
-                        .filter_map(|r| Some(r.summary.as_ref()?.medians.len()))
-                        .max()
-                        .unwrap_or(0)
+                     One at a time: single operations, between two readings of the clock, which keep the processor from \
+                     overlapping them with anything, so that they may be some ns above the mean; in brackets: of \
+                     whole batches, where one alone cannot be timed. OUTL.: \
+                     batches far off (p: during a preemption); they are in the means. WALL, ON-CPU, BLOCKED, RUNQ, FAULTS, \
+                     SLEEPS, PREEMPTED: DeBox's account of one operation, made apart, in 3 to 5 parts; a…b is the range of the parts; \
+                     - is nothing, ? not measured.",
+                    rounds
                 ));
+                if rounds < ROUNDS_MIN {
+                    t.line(&format!(
+                        "With fewer than {ROUNDS_MIN} rounds nothing is said about which cases differ."
+                    ));
+                }
             }
         }
         Kind::SelfCost => {
@@ -982,6 +1133,9 @@ fn compared(c: &Compared, color: bool) -> String {
         100,
         "  ",
     );
+    for note in &c.notes {
+        out += &wrapped(note, 100, "  ");
+    }
     for (what, ids) in [("Only here", &c.only_here), ("Only there", &c.only_there)] {
         if !ids.is_empty() {
             out += &wrapped(
@@ -1002,5 +1156,55 @@ pub fn compared_title(id: &str) -> String {
     match explanation(id) {
         _ if suite == "trivial" => title(id),
         _ => format!("{suite} {rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::SleepAt;
+    use crate::stat::Invocation;
+
+    #[test]
+    fn a_column_without_content_is_left_out() {
+        let mut table = Table::new(&["A", "B", "C", "D"]).left(3);
+        table.row(["x", "-", "1", "w"].map(String::from).to_vec());
+        table.row(["y", "", "22", "word"].map(String::from).to_vec());
+        let text = table.without_empty(1).render(&|t| t.to_owned());
+        assert_eq!(text, "  A   C  D\n  x   1  w\n  y  22  word\n");
+    }
+
+    #[test]
+    fn what_the_clock_cannot_show_is_not_a_number() {
+        let of = |singles: Vec<f64>| {
+            let one = Invocation {
+                samples: vec![10.0; 20],
+                batch: 100,
+                singles,
+                ..Invocation::default()
+            };
+            Summary::of(&[one.clone(), one]).unwrap()
+        };
+        let cells = number_cells(&of(vec![-3.0, 6.0, 80.0]), 20.0, true);
+        assert_eq!(cells[2..4], ["< 20.0 ns", "< 20.0 ns"]);
+        assert_eq!(cells[5], "80.0 ns");
+        // Of batches the mean is finer than the step; it stands in brackets.
+        assert_eq!(number_cells(&of(vec![]), 20.0, true)[2], "(10.0 ns)");
+    }
+
+    #[test]
+    fn places_are_told_by_their_share_of_the_waiting() {
+        let at = |label: &str, count: f64, blocked_ns: f64| SleepAt {
+            label: label.into(),
+            place: String::new(),
+            count,
+            blocked_ns,
+        };
+        let a = Account {
+            // Rare and long counts, often and short does not.
+            sleeps: vec![at("page-in", 0.01, 900.0), at("mutex", 5.0, 20.0)],
+            ..Account::default()
+        };
+        assert_eq!(sleeps_text(&a), "page-in");
     }
 }

@@ -65,7 +65,11 @@ pub const TITLES: &[(&str, &str, &str)] = &[
         "futex",
         "a word in shared memory, between processes",
     ),
-    ("switch/condvar", "pthread condition", "between two threads"),
+    (
+        "switch/condvar",
+        "pthread condition",
+        "between two threads; signalled after the mutex is unlocked",
+    ),
     ("switch-calls/signal", "signal, handler", "calls only"),
     (
         "switch-calls/signal-wait",
@@ -105,7 +109,7 @@ pub const TITLES: &[(&str, &str, &str)] = &[
     (
         "fault/file-mapped",
         "file, one fault",
-        "first read of a mapped file in the page cache, far from others",
+        "first read of a mapped file in the page cache, one in each 2 MiB",
     ),
     (
         "fault/file-around",

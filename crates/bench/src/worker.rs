@@ -15,7 +15,7 @@ use crate::sampling::{Plan, batch_size, measure, pin};
 use crate::stat::Invocation;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
@@ -33,6 +33,8 @@ pub struct Order {
     pub file_bytes: u64,
     /// Instead of measuring: DeBox's account, through this broker.
     pub account: Option<PathBuf>,
+    /// No account is begun after that.
+    pub account_ms: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,6 +49,7 @@ pub struct AnswerRow {
     pub id: String,
     pub invocation: Option<Invocation>,
     pub account: Option<Account>,
+    /// Why there is no invocation, or no account where that was asked for.
     pub missing: Option<String>,
 }
 
@@ -80,6 +83,7 @@ pub fn work(order: &Order) -> Result<Answer, Error> {
         .as_deref()
         .map(|socket| Accountant::open(socket, &ctx.clock))
         .transpose()?;
+    let accounts_end = Instant::now() + Duration::from_millis(order.account_ms);
     let mut answer = Answer::default();
     for make in groups(order.suite, &ctx) {
         let mut group = make(&ctx)?;
@@ -109,15 +113,29 @@ pub fn work(order: &Order) -> Result<Answer, Error> {
             }
             Some(accountant) => {
                 for case in &mut group.cases {
-                    let account = batch_size(case, &plan).and_then(|batch| {
-                        let mean = (case.batch)(batch)? / batch as f64;
-                        accountant.account(case, batch, mean)
-                    });
+                    let account = if Instant::now() < accounts_end {
+                        let prepared = case.before.as_mut().map_or(Ok(()), |before| before());
+                        prepared
+                            .and_then(|()| batch_size(case, &plan))
+                            .and_then(|batch| {
+                                let mean = (case.batch)(batch)? / batch as f64;
+                                accountant.account(case, batch, mean)
+                            })
+                    } else {
+                        Err(Error::Unavailable(format!(
+                            "the time for accounts was over ({} ms)",
+                            order.account_ms
+                        )))
+                    };
+                    let (account, missing) = match account {
+                        Ok(account) => (Some(account), None),
+                        Err(e) => (None, Some(e.to_string())),
+                    };
                     answer.rows.push(AnswerRow {
                         id: case.id.clone(),
                         invocation: None,
-                        account: account.ok(),
-                        missing: None,
+                        account,
+                        missing,
                     });
                 }
             }

@@ -8,8 +8,9 @@
 use debox_bench::account::Accountant;
 use debox_bench::clock::{self, Clock, Kind};
 use debox_bench::machine::cpus_allowed;
-use debox_bench::os::{Ctx, Suite, groups, reads};
+use debox_bench::os::{Ctx, Suite, clocks, groups, reads};
 use debox_bench::sampling::{Case, Plan, measure, pin};
+use debox_bench::worker::{Order, work};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -94,13 +95,13 @@ fn file() -> tempfile::NamedTempFile {
     file
 }
 
-/// What independent.c measures.
-fn independent(ctx: &Ctx, path: &std::path::Path) -> BTreeMap<String, f64> {
+/// What independent.c measures; `None`: this machine does not have it.
+fn independent(ctx: &Ctx, path: &std::path::Path) -> BTreeMap<String, Option<f64>> {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("independent");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/independent.c");
     let built = Command::new("cc")
-        .args(["-O2", "-o"])
+        .args(["-O2", "-pthread", "-o"])
         .arg(&program)
         .arg(source)
         .status()
@@ -121,11 +122,37 @@ fn independent(ctx: &Ctx, path: &std::path::Path) -> BTreeMap<String, f64> {
         .unwrap()
         .lines()
         .map(|l| {
-            let (name, ns) = l.split_once(' ').unwrap();
-            (name.to_owned(), ns.parse().unwrap())
+            let (name, ns) = l.rsplit_once(' ').unwrap();
+            (name.to_owned(), (ns != "-").then(|| ns.parse().unwrap()))
         })
         .collect()
 }
+
+/// How far apart the two may be, either way. More where a virtual machine's
+/// idle CPU, a disk, or the state of the caches has a part in it, and where the
+/// plain loop does not do quite the same.
+fn most(name: &str) -> f64 {
+    match name {
+        // Their fault makes the page table, too.
+        "fault/file-mapped" => 6.0,
+        // As many pages at once as the page cache happened to get in one piece.
+        "fault/file-around" => 12.0,
+        "fault/none" | "fault/prefaulted-before" => 5.0,
+        // 2 MiB are cleared within a cache, or not.
+        "fault/huge" => 8.0,
+        n if n.ends_with("/other") || n.starts_with("read/cold/") => 10.0,
+        n if n.starts_with("clock/") => 4.0,
+        _ => 3.0,
+    }
+}
+
+/// Rows that nobody has measured in another way, and why.
+const UNCHECKED: [&str; 2] = [
+    // Who of two threads gets how far is a race, each time another one.
+    "fault/prefaulted-beside",
+    // A few of the cold reads stand for the others.
+    "read/cold/",
+];
 
 /// Twice each, the lower of both: a burst of other work outlasts neither.
 #[test]
@@ -134,52 +161,92 @@ fn every_suite_agrees_with_loops_written_apart() {
     let file = file();
     let ctx = context(Some(file.as_file()));
     let mut ours: BTreeMap<String, f64> = BTreeMap::new();
-    let mut theirs: BTreeMap<String, f64> = BTreeMap::new();
-    let lower = |to: &mut BTreeMap<String, f64>, from: BTreeMap<String, f64>| {
+    let mut missing: BTreeMap<String, String> = BTreeMap::new();
+    let mut theirs: BTreeMap<String, Option<f64>> = BTreeMap::new();
+    let mut ours_lower = |from: BTreeMap<String, f64>| {
         for (name, ns) in from {
-            let entry = to.entry(name).or_insert(f64::MAX);
+            let entry = ours.entry(name).or_insert(f64::MAX);
             *entry = entry.min(ns);
         }
     };
     for _ in 0..2 {
-        lower(&mut theirs, independent(&ctx, file.path()));
+        for (name, ns) in independent(&ctx, file.path()) {
+            let entry = theirs.entry(name).or_insert(ns);
+            *entry = match (*entry, ns) {
+                (Some(a), Some(b)) => Some(f64::min(a, b)),
+                (a, b) => a.or(b),
+            };
+        }
+        let survey = clocks::survey(ctx.cpu, None, true).unwrap();
+        ours_lower(
+            survey
+                .sources
+                .into_iter()
+                .filter_map(|s| Some((format!("clock/{}", s.name), s.cost_ns?)))
+                .filter(|(name, _)| !name.contains("perf event"))
+                .collect(),
+        );
         for (suite, ms) in [
             (Suite::Trivial, 200),
             (Suite::Switches, 500),
             (Suite::Faults, 300),
-            (Suite::Reads, 300),
-            (Suite::Descriptors, 300),
+            (Suite::Reads, 500),
+            (Suite::Descriptors, 400),
         ] {
-            lower(&mut ours, minima(suite, &ctx, ms).0);
+            let (found, not) = minima(suite, &ctx, ms);
+            ours_lower(found);
+            missing.extend(not);
         }
     }
     let mut wrong = Vec::new();
     let mut compared = 0;
     for (name, their) in &theirs {
-        let Some(our) = ours.get(name) else {
-            wrong.push(format!("{name}: not measured by us"));
-            continue;
-        };
-        // Passes against requests: the C program reads 1 MiB (32 KiB with fread).
-        let their = match name.as_str() {
-            "read/warm/read/4096" => their / 256.0,
-            "read/warm/read/65536" => their / 16.0,
-            "read/warm/fread/8" => their / 4096.0,
-            // Ours is without the close.
-            n if n.starts_with("descriptor/") => their / 1.5,
-            _ => *their,
-        };
-        let most = if name.ends_with("/other") { 10.0 } else { 3.0 };
-        let ratio = our / their;
-        compared += 1;
-        if !(1.0 / most..most).contains(&ratio) {
-            wrong.push(format!(
-                "{name}: ours {our:.1} ns, theirs {their:.1} ns, ratio {ratio:.2}"
-            ));
+        match (ours.get(name), their) {
+            (Some(our), Some(their)) => {
+                let (ratio, most) = (our / their, most(name));
+                compared += 1;
+                if !(1.0 / most..most).contains(&ratio) {
+                    wrong.push(format!(
+                        "{name}: ours {our:.1} ns, theirs {their:.1} ns, ratio {ratio:.2}"
+                    ));
+                }
+            }
+            (None, None) => assert!(
+                missing.contains_key(name),
+                "{name} is gone without a reason"
+            ),
+            (None, Some(_)) => wrong.push(format!(
+                "{name}: not measured by us: {}",
+                missing.get(name).map_or("no such case", |why| why)
+            )),
+            (Some(_), None) => {
+                wrong.push(format!("{name}: measured by us, and not to be had here"))
+            }
         }
     }
-    assert!(compared >= 20, "only {compared} compared");
+    // And nothing of ours that nobody looks at.
+    for name in ours.keys().filter(|n| !theirs.contains_key(*n)) {
+        // Of the reads, some sizes stand for all.
+        let stands_for_it = name.starts_with("read/warm/");
+        if !stands_for_it && !UNCHECKED.iter().any(|u| name.starts_with(u)) {
+            wrong.push(format!("{name}: nothing to compare it with"));
+        }
+    }
+    assert!(compared >= 100, "only {compared} compared");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The test's output is hidden when it passes; this is not.
+fn not_tested(what: &str) {
+    let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
+}
+
+fn has_perf() -> bool {
+    let there = Command::new("perf").arg("--version").output().is_ok();
+    if !there {
+        not_tested("agreement with perf bench: perf is not installed (package linux-perf)");
+    }
+    there
 }
 
 /// ns per operation as `perf bench` prints it: "0.134 usecs/op".
@@ -204,6 +271,9 @@ fn perf_bench(arguments: &[&str]) -> Result<f64, String> {
 
 #[test]
 fn calls_agree_with_perf_bench() {
+    if !has_perf() {
+        return;
+    }
     let _alone = alone();
     let ctx = context(None);
     // Short runs, so that some are not interrupted on a busy machine.
@@ -220,6 +290,35 @@ fn calls_agree_with_perf_bench() {
         (0.3..3.0).contains(&ratio),
         "ours {ours} ns, perf bench {theirs} ns"
     );
+}
+
+/// `perf bench sched pipe` hands a byte to and fro as well, between processes
+/// or (-T) threads.
+#[test]
+fn pipes_agree_with_perf_bench() {
+    if !has_perf() {
+        return;
+    }
+    let _alone = alone();
+    let ctx = context(None);
+    let ours = minima(Suite::Switches, &ctx, 300).0;
+    // This thread is pinned by now, and so is what it starts: one CPU for both ends.
+    for (name, more) in [
+        ("switch/pipe/same", &[][..]),
+        ("switch/pipe-threads/same", &["-T"]),
+    ] {
+        let mut arguments = vec!["sched", "pipe", "-l", "2000"];
+        arguments.extend(more);
+        let theirs = (0..20)
+            .map(|_| perf_bench(&arguments).expect("perf bench works (package linux-perf)"))
+            .fold(f64::MAX, f64::min);
+        let ratio = ours[name] / theirs;
+        assert!(
+            (0.3..3.0).contains(&ratio),
+            "{name}: ours {} ns, perf bench {theirs} ns",
+            ours[name]
+        );
+    }
 }
 
 /// fincore(1) of util-linux asks the kernel in its own way.
@@ -266,12 +365,57 @@ fn cold_reads_are_cold_and_warm_reads_are_warm() {
     assert_eq!(proof.passes, 3);
     // At most the 1 % that chilling allows.
     assert!(proof.resident * 100 <= proof.pages, "{proof:?}");
-    assert!(
-        proof.nowait_again * 10 >= proof.nowait_tried * 9,
-        "{proof:?}"
-    );
+    // How many probes are refused says little: a fast device answers most
+    // within the call, though the page was not there before it.
+    assert_eq!(proof.nowait_tried, 9, "{proof:?}");
     // Every byte that was read came from storage, by the kernel's books.
     assert!(proof.storage_bytes >= proof.bytes, "{proof:?}");
+}
+
+/// Probing a page brings it in: that must not make the pass a warm one.
+#[test]
+fn the_proof_of_the_cold_does_not_warm() {
+    let _alone = alone();
+    let file = file();
+    let ctx = context(Some(file.as_file()));
+    let fd = file.as_file().as_raw_fd();
+    pin(ctx.cpu).unwrap();
+    let mut seen = false;
+    for make in groups(Suite::Reads, &ctx) {
+        let mut group = make(&ctx).unwrap();
+        // 8-byte requests: a pass of few pages, of which the probes touch three.
+        group.cases.retain(|c| c.id == "read/cold/sendfile/8");
+        let Some(case) = group.cases.first_mut() else {
+            continue;
+        };
+        let before = major_bytes();
+        let passes = 3;
+        for _ in 0..passes {
+            (case.batch)(case.most).unwrap();
+        }
+        let pass = case.most * 8;
+        // By the kernel's books the disk delivered every pass whole, and the
+        // probed pages beside it: had they stayed, it would be once only.
+        let delivered = major_bytes() - before;
+        assert!(
+            delivered >= passes * (pass + 3 * 4096),
+            "{delivered} bytes for {passes} passes of {pass}"
+        );
+        assert!(reads::resident(fd, pass).unwrap().0 * 4096 >= pass);
+        seen = true;
+    }
+    assert!(seen);
+}
+
+/// What storage has delivered to this process, by /proc/self/io.
+fn major_bytes() -> u64 {
+    std::fs::read_to_string("/proc/self/io")
+        .unwrap()
+        .lines()
+        .find_map(|l| l.strip_prefix("read_bytes: "))
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -290,6 +434,51 @@ fn what_cannot_be_had_says_why() {
         missing["switch/pipe/other"].contains("one CPU only"),
         "{missing:?}"
     );
+}
+
+/// However slow a machine is, the accounts end: by their limit, said case by case.
+#[test]
+fn accounts_end_when_their_time_is_over() {
+    let _alone = alone();
+    let broker = debox_broker::Private::start(debox_broker::PrivateOptions::default())
+        .expect("the tests run as root on a kernel that DeBox works on");
+    let ctx = context(None);
+    let order = Order {
+        suite: Suite::Trivial,
+        cpu: ctx.cpu,
+        other_cpu: ctx.other_cpu,
+        quick: true,
+        budget_ms: 0,
+        target: 0.03,
+        first: 0,
+        clock: Some(clock::choice(Kind::MonotonicRaw, 1.0)),
+        file: None,
+        file_bytes: 0,
+        account: Some(broker.socket_path().to_owned()),
+        account_ms: 0,
+    };
+    let answer = work(&order).unwrap();
+    assert!(!answer.rows.is_empty());
+    for row in answer.rows {
+        assert!(row.account.is_none());
+        let why = row.missing.unwrap();
+        assert!(why.contains("time for accounts was over"), "{why}");
+    }
+    let answer = work(&Order {
+        account_ms: 60_000,
+        ..order
+    })
+    .unwrap();
+    let row = answer
+        .rows
+        .iter()
+        .find(|r| r.id == "trivial/getpid")
+        .unwrap();
+    let account = row.account.as_ref().unwrap();
+    assert_eq!(account.slices.len(), 5, "{account:?}");
+    let (low, high) = account.range(|s| s.cpu_ns).unwrap();
+    let cpu = account.cpu_ns.unwrap();
+    assert!(low > 0.0 && low <= cpu && cpu <= high, "{account:?}");
 }
 
 /// The account of operations with a known answer. Needs what `debox run` needs.
@@ -333,6 +522,19 @@ fn accounts_say_where_the_time_went() {
     assert!(sleep.cpu_ns.unwrap() < 1e6, "{sleep:?}");
     assert!((0.9..2.0).contains(&sleep.voluntary_switches), "{sleep:?}");
     assert!(!sleep.sleeps.is_empty(), "{sleep:?}");
+    assert!((0.9..2.0).contains(&sleep.sleeps[0].count), "{sleep:?}");
+    // What is done outside of the timed section is nobody's account.
+    let mut beside = Case::new("beside", move |n| {
+        std::thread::sleep(Duration::from_millis(3));
+        Ok(clock.time(|| {
+            for i in 0..n * 1000 {
+                std::hint::black_box(i);
+            }
+        }))
+    });
+    let none = accountant.account(&mut beside, 1, 500.0).unwrap();
+    assert_eq!(none.blocked_ns, Some(0.0), "{none:?}");
+    assert!(none.sleeps.is_empty(), "{none:?}");
     let whole = sleep.cpu_ns.unwrap() + blocked + sleep.runq_ns.unwrap();
     assert!(
         (whole / sleep.wall_ns.unwrap() - 1.0).abs() < 0.02,

@@ -114,7 +114,7 @@ pub fn attach(args: AttachArgs, _inherited: Inherited) -> Result<i32, Error> {
         acting::cores_check_attached(&pids)?;
     }
     let commands: Vec<Vec<String>> = pids.iter().map(|pid| command_line(*pid)).collect();
-    let recording = record::wanted(&args.report, &args.record)?;
+    let recording = record::wanted(&args.report, &args.record, &args.trace)?;
     let output = match recording {
         Some(_) => Output::stderr(),
         None => Output::open(&args.report)?,

@@ -6,6 +6,7 @@ use crate::args::{DetailArgs, RecordArgs, ReportArgs};
 use crate::connection::{AccountView, Looks};
 use crate::error::Error;
 use crate::session::{self, Extra, call_name};
+use crate::trace::TraceArgs;
 use debox_abi::{
     DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_STACKS,
     DEBOX_DETAIL_THREADS, DEBOX_EVENT_CALL, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS,
@@ -46,7 +47,11 @@ pub fn details(details: &DetailArgs, recording: bool) -> (u32, u32) {
 const EXTENSION: &str = "debox";
 
 /// The recording that the command line asks for.
-pub fn wanted(report: &ReportArgs, record: &RecordArgs) -> Result<Option<PathBuf>, Error> {
+pub fn wanted(
+    report: &ReportArgs,
+    record: &RecordArgs,
+    trace: &TraceArgs,
+) -> Result<Option<PathBuf>, Error> {
     let named = report
         .output
         .as_ref()
@@ -60,6 +65,11 @@ pub fn wanted(report: &ReportArgs, record: &RecordArgs) -> Result<Option<PathBuf
             "a recording is rewritten as the run goes on, so it cannot go to standard output: name a file"
                 .into(),
         )),
+        (Some(path), _) if trace.wanted() => Err(Error::Usage(format!(
+            "a recording holds no call trace, so {} would lose it: write the trace with --json -o FILE.json, and \
+             record in another run",
+            path.display()
+        ))),
         (Some(path), _) if report.json => Err(Error::Usage(format!(
             "--json writes JSON, and {} is to be a recording: leave out --json (debox report --json makes \
              JSON of a recording), or name the file otherwise",

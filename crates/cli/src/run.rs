@@ -33,7 +33,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
             "--on needs calls to be counted in the kernel: leave out --wrap".into(),
         ));
     }
-    let recording = record::wanted(&args.report, &args.record)?;
+    let recording = record::wanted(&args.report, &args.record, &args.trace)?;
     let output = match recording {
         Some(_) => Output::stderr(),
         None => Output::open(&args.report)?,

@@ -182,16 +182,7 @@ fn os_needs_no_privilege() {
     let copy = dir.path().join("debox");
     std::fs::copy(DEBOX, &copy).unwrap();
     let (status, out, errors) = run(Command::new(&copy)
-        .args([
-            "bench",
-            "os",
-            "--quick",
-            "--rounds",
-            "2",
-            "--only",
-            "trivial,faults",
-            "--json",
-        ])
+        .args(["bench", "os", "--quick", "--rounds", "2", "--json"])
         .env("TMPDIR", dir.path())
         .env_remove("DEBOX_SOCKET")
         .current_dir(dir.path())
@@ -199,12 +190,30 @@ fn os_needs_no_privilege() {
         .gid(65534));
     assert_eq!(status, 0, "{errors}");
     let document: Value = serde_json::from_str(&out).unwrap();
-    for id in ["trivial/getpid", "fault/zero-fill", "fault/file-mapped"] {
+    assert!(document["clocks"]["choice"].is_object());
+    // Something of every suite.
+    for id in [
+        "trivial/getpid",
+        "switch/pipe/same",
+        "switch/futex/same",
+        "fault/zero-fill",
+        "fault/file-mapped",
+        "read/warm/read/4096",
+        "read/warm/mmap/65536",
+        "read/cold/read/65536",
+        "descriptor/open/10",
+        "descriptor/accept/10",
+        "wait/epoll/100",
+    ] {
         assert!(
             row(&document, id)["summary"].is_object(),
             "{id}: {}",
             row(&document, id)
         );
+    }
+    // What there is not has a reason.
+    for r in document["results"].as_array().unwrap() {
+        assert!(r["summary"].is_null() != r["missing"].is_null(), "{r}");
     }
     let notes = document["notes"].to_string();
     assert!(notes.contains("no accounts by DeBox"), "{notes}");
@@ -226,6 +235,17 @@ fn an_interruption_leaves_nothing_behind() {
         ),
         (libc::SIGKILL, &["bench", "os", "--only", "switches"]),
         (libc::SIGTERM, &["bench", "self", "--quick"]),
+        (
+            libc::SIGTERM,
+            &[
+                "bench",
+                "self",
+                "--only",
+                "macro",
+                "--programs",
+                "redis,nginx,fio,storm",
+            ],
+        ),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("DEBOX_BENCH_TEST={}-{signal}", std::process::id());
@@ -260,6 +280,56 @@ fn an_interruption_leaves_nothing_behind() {
     }
 }
 
+/// A grid of `bench self`.
+struct Grid<'a>(&'a Value);
+
+impl Grid<'_> {
+    fn at(&self, of: &str, id: &str) -> usize {
+        self.0[of]
+            .as_array()
+            .unwrap()
+            .iter()
+            .position(|w| w["id"] == id)
+            .unwrap_or_else(|| panic!("no {id} in {of}"))
+    }
+
+    /// Why a way is not there.
+    fn missing(&self, way: &str) -> Option<String> {
+        let missing = &self.0["ways"][self.at("ways", way)]["missing"];
+        missing.as_str().map(str::to_owned)
+    }
+
+    fn cell(&self, row: &str, way: &str) -> Option<&Value> {
+        let (row, way) = (self.at("rows", row), self.at("ways", way));
+        self.0["cells"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|c| c["row"] == row && c["way"] == way)
+    }
+
+    /// Shortest of the rounds, ns.
+    fn min(&self, row: &str, way: &str) -> f64 {
+        self.cell(row, way)
+            .unwrap_or_else(|| panic!("no {row} with {way}: {:?}", self.missing(way)))["min"]
+            .as_f64()
+            .unwrap()
+    }
+}
+
+/// ns of one `f`, the shortest of some batches.
+fn shortest(mut f: impl FnMut()) -> f64 {
+    (0..20)
+        .map(|_| {
+            let begin = Instant::now();
+            for _ in 0..2000 {
+                f();
+            }
+            begin.elapsed().as_nanos() as f64 / 2000.0
+        })
+        .fold(f64::MAX, f64::min)
+}
+
 #[test]
 fn self_compares_debox_with_others() {
     let _alone = alone();
@@ -276,7 +346,6 @@ fn self_compares_debox_with_others() {
         .args([
             "bench",
             "self",
-            "--quick",
             "--rounds",
             "2",
             "--only",
@@ -289,44 +358,242 @@ fn self_compares_debox_with_others() {
     assert_eq!(status, 0, "{errors}");
     assert!(empty(&temporary), "something was left behind");
     let document: Value = serde_json::from_str(&out).unwrap();
-    let grid = &document["self_cost"]["calls"];
-    let way = |id: &str| {
-        grid["ways"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .position(|w| w["id"] == id)
-            .unwrap() as u64
-    };
-    let median = |id: &str, row: u64| {
-        grid["cells"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|c| c["way"] == way(id) && c["row"] == row)
-            .unwrap_or_else(|| panic!("{id}: {}", grid["ways"][way(id) as usize]["missing"]))["min"]
-            .as_f64()
-            .unwrap()
-    };
+    let own = &document["self_cost"];
+    let grid = Grid(&own["calls"]);
+    let bare = grid.min("getpid", "bare");
+
+    // Independent: the same calls, by hand.
+    let by_hand = shortest(|| {
+        // SAFETY: no arguments.
+        unsafe { libc::syscall(libc::SYS_getpid) };
+    });
+    assert!(
+        bare < 4.0 * by_hand && by_hand < 4.0 * bare,
+        "{bare} {by_hand}"
+    );
+    let clocks = 2.0
+        * shortest(|| {
+            // SAFETY: a timespec of our own.
+            unsafe {
+                let mut t: libc::timespec = std::mem::zeroed();
+                libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t);
+            }
+        });
+    let usages = 2.0
+        * shortest(|| {
+            // SAFETY: an rusage of our own.
+            unsafe {
+                let mut u: libc::rusage = std::mem::zeroed();
+                libc::getrusage(libc::RUSAGE_THREAD, &raw mut u);
+            }
+        });
+    for (way, brackets) in [("clock", clocks), ("getrusage", usages)] {
+        let both = bare + brackets;
+        let found = grid.min("getpid", way);
+        assert!(
+            found < 3.0 * both && both < 3.0 * found,
+            "{way}: {found}, by hand {both}"
+        );
+    }
+    assert!(grid.min("getpid", "getrusage") > bare);
+
     // strace stops the program twice at every call, and that is more than
-    // anything that does not: true of any machine.
-    assert!(median("strace-c", 0) > 3.0 * median("bare", 0));
-    assert!(median("strace-c", 0) > median("run", 0));
-    for id in [
+    // anything that does not; a BPF program at every call is more than none,
+    // and brackets cannot be less than what is between them: true of any machine.
+    let strace = grid.min("getpid", "strace-c");
+    assert!(strace > 3.0 * bare && grid.min("getpid", "strace-T") > 3.0 * bare);
+    for way in ["run", "other-boundary"] {
+        let found = grid.min("getpid", way);
+        assert!(bare < found && found < strace, "{way}: {found}");
+    }
+    for way in ["again", "broker", "bracket", "other-wrap", "run-wrap"] {
+        let found = grid.min("getpid", way);
+        assert!(
+            found > 0.5 * bare && found < strace,
+            "{way}: {found}, bare {bare}"
+        );
+    }
+    // A filter in the kernel lets what nobody asked for pass.
+    assert!(grid.min("getpid", "strace-seccomp") > 3.0 * bare);
+    assert!(grid.min("getpid", "strace-seccomp-others") < 0.5 * strace);
+    // What is installed and works costs something; else there is a reason.
+    for way in ["perf-trace", "bpftrace", "syscount", "ltrace", "perf-stat"] {
+        match grid.missing(way) {
+            Some(why) => {
+                assert!(why.len() > 20 && !why.contains("<text>"), "{way}: {why}");
+                assert!(grid.cell("getpid", way).is_none(), "{way}");
+            }
+            None if way == "perf-stat" => assert!(grid.min("getpid", way) > 0.5 * bare),
+            None => assert!(grid.min("getpid", way) > bare, "{way}"),
+        }
+    }
+
+    // The same calls by two who know nothing of each other.
+    let server = own["server"].as_array().unwrap();
+    assert_eq!(server.len(), 4, "{}", document["notes"]);
+    for pair in server.chunks(2) {
+        assert_eq!(pair[0]["call"], pair[1]["call"]);
+        for row in pair {
+            let value = |k: &str| row[k].as_f64().unwrap();
+            assert!(value("count") >= 1000.0, "{row}");
+            for (less, more) in [
+                ("min", "median"),
+                ("median", "p99"),
+                ("p99", "max"),
+                ("min", "mean"),
+            ] {
+                assert!(value(less) <= value(more), "{row}");
+            }
+        }
+        let (a, b) = (
+            pair[0]["min"].as_f64().unwrap(),
+            pair[1]["min"].as_f64().unwrap(),
+        );
+        assert!(a < 3.0 * b && b < 3.0 * a, "{} {}", pair[0], pair[1]);
+    }
+
+    let text = std::fs::read_to_string(&readme).unwrap();
+    assert!(text.starts_with("before\n") && text.ends_with("after\n"));
+    for word in [
+        "| getpid |",
+        "strace -c",
+        "Measured on 2",
+        "With strace ",
+        "--markdown README.md",
+    ] {
+        assert!(text.contains(word), "{word} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn self_measures_programs_and_loses_only_what_fails() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let temporary = dir.path().join("tmp");
+    let tools = dir.path().join("bin");
+    for made in [&temporary, &tools] {
+        std::fs::create_dir(made).unwrap();
+    }
+    for broken in ["redis-server", "redis-benchmark"] {
+        let path = tools.join(broken);
+        std::fs::write(&path, "#!/bin/sh\necho broken on purpose >&2\nexit 1\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    let (status, out, errors) = run(Command::new(DEBOX)
+        .args([
+            "bench",
+            "self",
+            "--quick",
+            "--rounds",
+            "2",
+            "--only",
+            "macro,peers",
+            "--programs",
+            "redis,storm,tar-1",
+            "--json",
+        ])
+        .env("PATH", format!("{}:{path}", tools.display()))
+        .env("TMPDIR", &temporary));
+    assert_eq!(status, 0, "{errors}");
+    assert!(empty(&temporary), "something was left behind");
+    let document: Value = serde_json::from_str(&out).unwrap();
+    let grid = Grid(&document["self_cost"]["loads"]);
+    let why = grid.0["rows"][grid.at("rows", "redis")]["missing"].to_string();
+    assert!(why.contains("broken on purpose"), "{why}");
+    assert!(grid.cell("redis", "bare").is_none());
+    for way in [
+        "bare",
         "again",
         "broker",
-        "bracket",
         "other-wrap",
         "other-boundary",
         "run-wrap",
-        "getrusage",
+        "run",
     ] {
-        assert!(median(id, 0) > 0.0);
+        for row in ["storm", "tar-1"] {
+            assert_eq!(
+                grid.cell(row, way).unwrap()["values"]
+                    .as_array()
+                    .unwrap()
+                    .len(),
+                2
+            );
+        }
     }
-    let text = std::fs::read_to_string(&readme).unwrap();
-    assert!(text.starts_with("before\n") && text.ends_with("after\n"));
+    // By hand: with a hook between them, the library forks and execs.
+    let by_hand = (0..60)
+        .map(|_| {
+            let mut command = Command::new("/bin/true");
+            // SAFETY: does nothing.
+            unsafe { command.pre_exec(|| Ok(())) };
+            let begin = Instant::now();
+            assert!(command.status().unwrap().success());
+            begin.elapsed().as_nanos() as f64
+        })
+        .collect::<Vec<f64>>();
+    let mean = by_hand.iter().sum::<f64>() / by_hand.len() as f64;
+    let bare = grid.min("storm", "bare");
     assert!(
-        text.contains("| getpid |") && text.contains("strace -c"),
-        "{text}"
+        bare < 5.0 * mean && mean < 5.0 * bare,
+        "{bare}, by hand {mean}"
     );
+    if grid.missing("strace-c").is_none() {
+        assert!(grid.min("storm", "strace-c") > 0.8 * bare);
+    }
+
+    let (status, _, errors) =
+        run(Command::new(DEBOX).args(["bench", "self", "--programs", "emacs"]));
+    assert_eq!(status, 2);
+    assert!(
+        errors.contains("emacs") && errors.contains("tar-1"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn self_measures_what_it_may_without_privilege() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = dir.path().join("debox");
+    std::fs::copy(DEBOX, &copy).unwrap();
+    let (status, out, errors) = run(Command::new(&copy)
+        .args([
+            "bench",
+            "self",
+            "--quick",
+            "--rounds",
+            "2",
+            "--only",
+            "calls,peers",
+            "--json",
+        ])
+        .env("TMPDIR", dir.path())
+        .env("DEBOX_SOCKET", dir.path().join("nobody-listens"))
+        .current_dir(dir.path())
+        .uid(65534)
+        .gid(65534));
+    assert_eq!(status, 0, "{errors}");
+    let document: Value = serde_json::from_str(&out).unwrap();
+    let grid = Grid(&document["self_cost"]["calls"]);
+    for way in ["bare", "again", "getrusage", "clock"] {
+        assert!(
+            grid.min("getpid", way) > 0.5 * grid.min("getpid", "bare"),
+            "{way}"
+        );
+    }
+    for way in ["broker", "bracket", "other-boundary", "run", "run-wrap"] {
+        let why = grid
+            .missing(way)
+            .unwrap_or_else(|| panic!("{way} was measured"));
+        assert!(why.len() > 20, "{way}: {why}");
+        assert!(grid.cell("getpid", way).is_none(), "{way}");
+    }
+    if grid.missing("strace-c").is_none() {
+        assert!(grid.min("getpid", "strace-c") > 3.0 * grid.min("getpid", "bare"));
+    }
+    assert!(document["notes"].to_string().contains("without root"));
+    std::fs::remove_file(&copy).unwrap();
+    assert!(empty(dir.path()), "something was left behind");
 }

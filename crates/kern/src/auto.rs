@@ -16,7 +16,7 @@ use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
 use crate::functions::Function;
 use crate::layout::KernSums;
-use crate::session::{Session, integral, monotonic_ns, span};
+use crate::session::{Session, integral, monotonic_ns, overhead, span, too_often};
 use crate::stop;
 
 /// How a function's time was explained, from the top down.
@@ -81,18 +81,7 @@ pub struct Options {
 
 /// The scheduler's front doors: below them nothing explains why.
 pub fn is_wait(name: &str) -> bool {
-    matches!(
-        name,
-        "schedule"
-            | "__schedule"
-            | "io_schedule"
-            | "schedule_timeout"
-            | "io_schedule_timeout"
-            | "schedule_preempt_disabled"
-            | "schedule_hrtimeout"
-            | "schedule_hrtimeout_range"
-            | "schedule_rtlock"
-    )
+    debox_abi::threads_stay_inside(name) || matches!(name, "io_schedule" | "io_schedule_timeout")
 }
 
 /// Calls of the root that an interval should have seen.
@@ -145,6 +134,13 @@ impl Measured {
     fn off_ns(&self) -> u64 {
         self.after.off_ns - self.before.off_ns
     }
+
+    /// Calls whose time is missing: not timed for want of room, or not seen to
+    /// return.
+    fn untimed(&self) -> u64 {
+        let lost = |s: &KernSums| s.no_room + s.too_deep + s.nested + s.lost;
+        lost(&self.after) - lost(&self.before)
+    }
 }
 
 /// The path down from one function, by measuring.
@@ -161,6 +157,8 @@ pub struct Descent<'a> {
 enum Halt {
     /// Somebody stopped us, or the command ended.
     Over(&'static str),
+    /// The way itself costs more than is allowed.
+    TooOften(String),
     Error(Error),
 }
 
@@ -206,6 +204,11 @@ impl<'a> Descent<'a> {
             let keep = !branch.steps.is_empty() || path.branches.is_empty();
             match result {
                 Ok(()) => path.branches.push(branch),
+                Err(Halt::TooOften(why)) => {
+                    branch.verdict = why;
+                    path.branches.push(branch);
+                    break;
+                }
                 Err(Halt::Over(why)) => {
                     branch.verdict = format!("{why}; the way down is not complete");
                     if keep {
@@ -244,6 +247,10 @@ impl<'a> Descent<'a> {
                 ..Restriction::default()
             },
         };
+        self.announce(
+            &format!("{} itself", resource.name()),
+            std::slice::from_ref(resource),
+        );
         let insertion = Insertion {
             resource: resource.clone(),
             timed: true,
@@ -262,6 +269,14 @@ impl<'a> Descent<'a> {
                     .collect::<Vec<_>>()
                     .join("\n"),
             )),
+        }
+    }
+
+    /// What is about to be attached, and what that takes.
+    fn announce(&self, what: &str, resources: &[Resource]) {
+        let cost = self.session.cost(resources, true);
+        if cost.functions > 0 {
+            (self.progress)(&format!("        {what}: {}", cost.text()));
         }
     }
 
@@ -406,7 +421,7 @@ impl<'a> Descent<'a> {
         {
             let learning = self.session.engine.learn(above, &indirect);
             if !learning.is_empty() {
-                self.wait(above)?;
+                self.wait(above, &mut inserted, &mut step)?;
                 let learned = self.session.engine.learned(&learning)?;
                 drop(learning);
                 let mut new = Vec::new();
@@ -438,16 +453,24 @@ impl<'a> Descent<'a> {
             .map(|(_, id)| Measured::new(*id))
             .collect();
         let mut below: Vec<(Function, bool, Measured)> = inserted
-            .into_iter()
-            .map(|(f, indirect, id)| (f, indirect, Measured::new(id)))
+            .iter()
+            .map(|(f, indirect, id)| (f.clone(), *indirect, Measured::new(*id)))
             .collect();
         for measured in path.iter_mut().chain(below.iter_mut().map(|b| &mut b.2)) {
             measured.begin(self.session)?;
         }
         let waited = match above {
-            Some(above) => self.wait(above),
+            Some(above) => self.wait(above, &mut inserted, &mut step),
             None => Ok(()),
         };
+        if matches!(waited, Err(Halt::TooOften(_))) {
+            let ids: Vec<MetricId> = inserted.iter().map(|i| i.2).collect();
+            self.session.engine.remove(&ids);
+            waited?;
+            return Ok((step, Vec::new()));
+        }
+        // Those that were taken out meanwhile are part of their caller.
+        below.retain(|b| inserted.iter().any(|i| i.2 == b.2.id));
         for measured in path.iter_mut().chain(below.iter_mut().map(|b| &mut b.2)) {
             measured.end(self.session)?;
         }
@@ -462,6 +485,20 @@ impl<'a> Descent<'a> {
             step.off_cpu_share = Some(part(me.off_ns()));
             let seconds = (me.after_ns - me.before_ns).max(1) as f64;
             step.concurrency = step.inside_ns as f64 / seconds;
+        }
+        for (name, m) in below
+            .iter()
+            .map(|(f, _, m)| (f.full_name(), m))
+            .chain(path.last().map(|m| (step.function.clone(), m)))
+        {
+            if m.untimed() > 0 {
+                self.session.notes.push(format!(
+                    "{name}: of {} calls {} have no time, or too much (too many threads inside, \
+                     too deep, or a return that was not seen)",
+                    m.calls(),
+                    m.untimed()
+                ));
+            }
         }
         below.retain(|(.., m)| m.calls() > 0 || m.inside_ns() > 0);
         below.sort_by_key(|(.., m)| std::cmp::Reverse(m.inside_ns()));
@@ -510,6 +547,8 @@ impl<'a> Descent<'a> {
                 restriction: restriction.clone(),
             })
             .collect();
+        let resources: Vec<Resource> = insertions.iter().map(|i| i.resource.clone()).collect();
+        self.announce(&format!("what {} calls", step.function), &resources);
         let (done, skipped) = self.session.engine.insert(&insertions)?;
         step.refused.extend(skipped.into_iter().map(|s| s.name));
         Ok(done
@@ -518,9 +557,16 @@ impl<'a> Descent<'a> {
             .collect())
     }
 
-    /// An interval, longer while too few calls have come.
-    fn wait(&mut self, id: MetricId) -> Result<(), Halt> {
+    /// An interval, longer while too few calls have come. What is called too
+    /// often is taken out of `below`.
+    fn wait(
+        &mut self,
+        id: MetricId,
+        below: &mut Vec<(Function, bool, MetricId)>,
+        step: &mut Step,
+    ) -> Result<(), Halt> {
         let before = self.session.engine.read(id)?.calls;
+        let mut rates = Rates::begin(self.session, self.chain.iter().map(|c| c.1), below)?;
         for _ in 0..PATIENCE {
             let mut until = Instant::now() + self.options.interval;
             if let Some(end) = self.options.end {
@@ -533,6 +579,7 @@ impl<'a> Descent<'a> {
                 {
                     return Err(Halt::Over("the command ended"));
                 }
+                self.limit(&mut rates, below, step)?;
             }
             if stop::stopped() {
                 return Err(Halt::Over("it was stopped"));
@@ -547,5 +594,105 @@ impl<'a> Descent<'a> {
             }
         }
         Ok(())
+    }
+
+    /// `--max-overhead`: callees are taken out until the rest costs less; the
+    /// way itself cannot be.
+    fn limit(
+        &mut self,
+        rates: &mut Rates,
+        below: &mut Vec<(Function, bool, MetricId)>,
+        step: &mut Step,
+    ) -> Result<(), Halt> {
+        let limit = self.session.max_overhead;
+        let Some(mut costs) = rates.costs(self.session)? else {
+            return Ok(());
+        };
+        while costs.iter().map(|c| c.percent).sum::<f64>() > limit {
+            costs.sort_by(|a, b| a.percent.total_cmp(&b.percent));
+            let Some(worst) = costs.pop() else { break };
+            let Some(at) = below.iter().position(|b| b.2 == worst.id) else {
+                let name = self
+                    .chain
+                    .iter()
+                    .find(|c| c.1 == worst.id)
+                    .map(|c| c.0.name())
+                    .unwrap_or_default();
+                return Err(Halt::TooOften(too_often(
+                    &name,
+                    worst.rate,
+                    worst.percent,
+                    limit,
+                )));
+            };
+            let (function, ..) = below.remove(at);
+            self.session.engine.remove(&[worst.id]);
+            rates.forget(worst.id);
+            step.refused.push(function.full_name());
+            self.session.notes.push(too_often(
+                &function.full_name(),
+                worst.rate,
+                worst.percent,
+                limit,
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How often is what is inserted called?
+struct Rates {
+    since: Instant,
+    calls: Vec<(MetricId, u64)>,
+}
+
+struct CallCost {
+    id: MetricId,
+    rate: f64,
+    percent: f64,
+}
+
+impl Rates {
+    /// Between two looks: shorter bursts are nobody's load.
+    const LOOK: Duration = Duration::from_millis(250);
+
+    fn begin(
+        session: &Session,
+        chain: impl Iterator<Item = MetricId>,
+        below: &[(Function, bool, MetricId)],
+    ) -> Result<Rates, Error> {
+        let calls = chain
+            .chain(below.iter().map(|b| b.2))
+            .map(|id| Ok((id, session.engine.read(id)?.calls)))
+            .collect::<Result<_, Error>>()?;
+        Ok(Rates {
+            since: Instant::now(),
+            calls,
+        })
+    }
+
+    /// What each costs, when enough time has passed since the last look.
+    fn costs(&mut self, session: &Session) -> Result<Option<Vec<CallCost>>, Error> {
+        let elapsed = self.since.elapsed();
+        if elapsed < Rates::LOOK {
+            return Ok(None);
+        }
+        let mut costs = Vec::with_capacity(self.calls.len());
+        for (id, last) in &mut self.calls {
+            let calls = session.engine.read(*id)?.calls;
+            let rate = calls.saturating_sub(*last) as f64 / elapsed.as_secs_f64();
+            *last = calls;
+            costs.push(CallCost {
+                id: *id,
+                rate,
+                percent: overhead(session.engine.way(*id), true, rate),
+            });
+        }
+        self.since = Instant::now();
+        Ok(Some(costs))
+    }
+
+    fn forget(&mut self, id: MetricId) {
+        self.calls.retain(|c| c.0 != id);
     }
 }

@@ -229,6 +229,7 @@ impl Engine {
                     && !f.ambiguous
                     && f.module.is_none()
                     && !debox_abi::threads_end_inside(&f.name)
+                    && !debox_abi::threads_stay_inside(&f.name)
                     && !debox_abi::bpf_entry_runs_through(&f.name)
                     && self.loaded.btf_function(&f.name).is_some();
                 let multi = f.traceable && (ways.session || ways.multi);
@@ -246,6 +247,15 @@ impl Engine {
                         Err(format!(
                             "{} cannot be measured by {}: entering a BPF program runs through \
                              it, so it would never end",
+                            f.name,
+                            Way::Trampoline.name(),
+                        ))
+                    }
+                    Some(Way::Trampoline) if debox_abi::threads_stay_inside(&f.name) => {
+                        Err(format!(
+                            "{} cannot be measured by {}: idle threads stay inside of it for \
+                             hours, and the kernel would keep what they return through as long. \
+                             --attach session, multi or kprobe leave nothing",
                             f.name,
                             Way::Trampoline.name(),
                         ))
@@ -432,10 +442,14 @@ impl Engine {
     /// the others' probes stay, and count nothing for those that went.
     pub fn remove(&mut self, ids: &[MetricId]) -> Duration {
         let begin = Instant::now();
+        let mut groups = Vec::new();
         for id in ids {
             let Some(inserted) = self.inserted.remove(id) else {
                 continue;
             };
+            // First of all: from here on its entries open nothing that a
+            // return, no longer seen, would have to close.
+            self.give_back(*id);
             if let Resource::Call { number, .. } = &inserted.resource
                 && let Some(list) = self.calls.get_mut(number)
             {
@@ -451,11 +465,12 @@ impl Engine {
                     self.way_of.remove(&f.address);
                 }
             }
-            let alone = !self.inserted.values().any(|i| i.group == inserted.group);
-            if alone {
-                self.groups.remove(&inserted.group);
+            groups.push(inserted.group);
+        }
+        for group in groups {
+            if !self.inserted.values().any(|i| i.group == group) {
+                self.groups.remove(&group);
             }
-            self.give_back(*id);
         }
         begin.elapsed()
     }
@@ -561,7 +576,8 @@ impl Engine {
         while let Some(part) = stack.pop() {
             match self.link_multi(&part, timed) {
                 Ok(links) => {
-                    descriptors.extend(links);
+                    // Closed entries first, see attach_trampoline().
+                    descriptors.extend(links.into_iter().rev());
                     done.extend(part.iter().map(|(_, _, id, place)| (*id, *place)));
                 }
                 Err(error) if part.len() == 1 => {
@@ -679,7 +695,8 @@ impl Engine {
             };
             parts.push(own(link)?);
         }
-        descriptors.extend(parts);
+        // Attached returns first, closed entries first: no entry without its return.
+        descriptors.extend(parts.into_iter().rev());
         Ok(())
     }
 
@@ -690,17 +707,14 @@ impl Engine {
         timed: bool,
         descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(), io::Error> {
-        let mut parts = Vec::new();
-        if timed {
-            parts.extend(self.attach_perf(
-                "function_leave_kprobe",
-                address,
-                true,
-                u64::from(id.0),
-            )?);
-        }
-        parts.extend(self.attach_perf("function_enter_kprobe", address, false, u64::from(id.0))?);
-        descriptors.extend(parts);
+        let cookie = u64::from(id.0);
+        let leave = match timed {
+            true => self.attach_perf("function_leave_kprobe", address, true, cookie)?,
+            false => Vec::new(),
+        };
+        let enter = self.attach_perf("function_enter_kprobe", address, false, cookie)?;
+        // As above; and of each the link before its event.
+        descriptors.extend(enter.into_iter().chain(leave));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use debox_report::{count_text, duration_text};
 use crate::args::Metric;
 use crate::auto::Path;
 use crate::document::kernel_release;
-use crate::session::{Point, Session, Watch};
+use crate::session::{Point, Session, Watch, hist_of};
 use crate::text::{percent, rate_text, threads_text};
 
 const COLOURS: [&str; 8] = [
@@ -173,6 +173,64 @@ fn plot(watches: &[&Watch], metric: Metric) -> Option<String> {
     Some(svg)
 }
 
+/// How long single calls took, on a logarithmic axis: buckets (from, to,
+/// count), of which none was longer than `max_ns`.
+fn distribution(buckets: &[(u64, u64, u64)], max_ns: u64, colour: &str) -> Option<String> {
+    const WIDTH: f64 = 960.0;
+    const HEIGHT: f64 = 130.0;
+    const LEFT: f64 = 70.0;
+    const BOTTOM: f64 = 24.0;
+    const TOP: f64 = 8.0;
+    const RIGHT: f64 = 12.0;
+    let first = buckets.first()?.0.max(1) as f64;
+    let last = (max_ns.saturating_add(1) as f64).max(first * 2.0);
+    let most = buckets.iter().map(|b| b.2).max()?.max(1);
+    let x = |ns: f64| {
+        LEFT + (ns.clamp(first, last) / first).ln() / (last / first).ln() * (WIDTH - LEFT - RIGHT)
+    };
+    let y = |n: u64| TOP + (1.0 - n as f64 / most as f64) * (HEIGHT - TOP - BOTTOM);
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"distribution of latency\">\
+         <line class=\"grid\" x1=\"{LEFT}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{1:.1}\"/>\
+         <text x=\"{2:.1}\" y=\"{3:.1}\" text-anchor=\"end\">{4}</text>",
+        WIDTH - RIGHT,
+        y(0),
+        LEFT - 8.0,
+        TOP + 10.0,
+        count_text(most),
+    );
+    for (from, to, count) in buckets {
+        let (left, right) = (x(*from as f64), x(*to as f64));
+        let _ = write!(
+            svg,
+            "<rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"><title>{} to {}: {} calls</title></rect>",
+            y(*count),
+            (right - left - 0.5).max(1.0),
+            y(0) - y(*count),
+            duration_text(*from, false),
+            duration_text((*to).min(max_ns.saturating_add(1)), false),
+            count_text(*count)
+        );
+    }
+    for part in 0..=4 {
+        let ns = first * (last / first).powf(f64::from(part) / 4.0);
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{}</text>",
+            x(ns),
+            HEIGHT - 6.0,
+            match part {
+                0 => "start",
+                4 => "end",
+                _ => "middle",
+            },
+            duration_text(ns as u64, false)
+        );
+    }
+    svg.push_str("</svg>");
+    Some(svg)
+}
+
 /// The page.
 pub fn page(session: &Session, metric: Metric, path: Option<&Path>) -> String {
     let title = match path {
@@ -221,6 +279,20 @@ pub fn page(session: &Session, metric: Metric, path: Option<&Path>) -> String {
                 let mut name = metric.title().to_owned();
                 name[..1].make_ascii_uppercase();
                 let _ = write!(html, "<h2>{name}</h2>\n{svg}\n");
+            }
+        }
+        let mut title = "<h2>How long each call took</h2>\n";
+        for (i, watch) in shown.iter().enumerate() {
+            let buckets: Vec<_> = hist_of(&watch.histogram).used().collect();
+            let colour = COLOURS[i % COLOURS.len()];
+            if let Some(svg) = distribution(&buckets, watch.totals.max_ns, colour) {
+                let _ = write!(
+                    html,
+                    "{title}<p class=\"key\"><span><i style=\"background:{colour}\"></i><code>{}</code>, {} calls</span></p>\n{svg}\n",
+                    escape(&watch.name),
+                    count_text(watch.totals.returned)
+                );
+                title = "";
             }
         }
         if watches.len() > CURVES_MAX {
@@ -338,6 +410,21 @@ mod tests {
         ] {
             assert!((round_up(largest) - top).abs() < 1e-9, "{largest}");
         }
+    }
+
+    #[test]
+    fn a_distribution_has_a_bar_for_each_bucket() {
+        let svg = distribution(&[(512, 1024, 3), (4096, 8192, 1)], 5000, "red").unwrap();
+        assert_eq!(svg.matches("<rect").count(), 2);
+        // The last bucket ends at the longest call.
+        assert!(svg.contains("to 5.00 µs: 1 calls"), "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(distribution(&[], 0, "red").is_none());
+        assert!(
+            !distribution(&[(0, 1, 9)], 0, "red")
+                .unwrap()
+                .contains("NaN")
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::args::{Args, Metric};
 use crate::auto::{Descent, Options, Path};
 use crate::child::Child;
 use crate::code::Code;
-use crate::engine::{Insertion, Resource, Restriction};
+use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
 use crate::html::{round_up, value, value_text};
 use crate::session::{Session, Watch};
@@ -75,6 +75,13 @@ enum Mode {
     Adding {
         text: String,
         refused: Option<String>,
+        /// The metric in whose place it comes.
+        replaces: Option<MetricId>,
+    },
+    /// What is about to be attached, and what that takes: Enter, or Esc.
+    Confirming {
+        what: String,
+        action: Action,
     },
     /// Words to read; any key leaves.
     Reading {
@@ -84,8 +91,25 @@ enum Mode {
     },
 }
 
+#[derive(Clone)]
+enum Action {
+    Add {
+        text: String,
+        replaces: Option<MetricId>,
+    },
+    /// Insert these callees of a metric's function.
+    Below {
+        name: String,
+        insertions: Vec<Insertion>,
+    },
+    /// Refine to the end.
+    Down { resource: Resource },
+}
+
 struct Screen<'a> {
     args: &'a Args,
+    /// Somebody else wrote on the terminal.
+    redraw: bool,
     metric: Metric,
     selected: TableState,
     mode: Mode,
@@ -106,6 +130,7 @@ pub fn show(
     terminal.clear().map_err(Error::system("the terminal"))?;
     let mut screen = Screen {
         args,
+        redraw: false,
         metric: args.metric,
         selected: TableState::default().with_selected(Some(0)),
         mode: Mode::Watching,
@@ -116,6 +141,9 @@ pub fn show(
     let end = args.duration.map(|d| Instant::now() + d);
     let mut next = Instant::now() + args.interval;
     loop {
+        if std::mem::take(&mut screen.redraw) {
+            terminal.clear().map_err(Error::system("the terminal"))?;
+        }
         terminal
             .draw(|frame| screen.draw(frame, session))
             .map_err(Error::system("drawing"))?;
@@ -183,7 +211,11 @@ impl Screen<'_> {
         child: &mut Option<Child>,
     ) -> Result<bool, Error> {
         match &mut self.mode {
-            Mode::Adding { text, refused } => {
+            Mode::Adding {
+                text,
+                refused,
+                replaces,
+            } => {
                 match key {
                     KeyCode::Esc => self.mode = Mode::Watching,
                     KeyCode::Backspace => {
@@ -195,9 +227,29 @@ impl Screen<'_> {
                         *refused = None;
                     }
                     KeyCode::Enter => {
-                        let text = text.clone();
-                        self.add(&text, session);
+                        let (text, replaces) = (text.clone(), *replaces);
+                        self.price(text, replaces, session);
                     }
+                    _ => {}
+                }
+                return Ok(false);
+            }
+            Mode::Confirming { action, .. } => {
+                match key {
+                    KeyCode::Enter | KeyCode::Char('y') => {
+                        let action = action.clone();
+                        self.mode = Mode::Watching;
+                        match action {
+                            Action::Add { text, replaces } => self.add(&text, replaces, session),
+                            Action::Below { name, insertions } => {
+                                self.insert_below(&name, &insertions, session);
+                            }
+                            Action::Down { resource } => {
+                                self.refine_all(&resource, session, child)?;
+                            }
+                        }
+                    }
+                    KeyCode::Esc | KeyCode::Char('n' | 'q') => self.mode = Mode::Watching,
                     _ => {}
                 }
                 return Ok(false);
@@ -222,6 +274,27 @@ impl Screen<'_> {
                 self.mode = Mode::Adding {
                     text: String::new(),
                     refused: None,
+                    replaces: None,
+                }
+            }
+            KeyCode::Char('c') => {
+                if let Some(place) = self.chosen(session) {
+                    let watch = &session.watches[place];
+                    match &watch.written {
+                        Some(text) => {
+                            self.mode = Mode::Adding {
+                                text: text.clone(),
+                                refused: None,
+                                replaces: Some(watch.id),
+                            }
+                        }
+                        None => {
+                            self.message = format!(
+                                "{} counts {}: add it by its name (a) to restrict it otherwise",
+                                watch.name, watch.restricted
+                            );
+                        }
+                    }
                 }
             }
             KeyCode::Char('d') | KeyCode::Delete => {
@@ -231,8 +304,8 @@ impl Screen<'_> {
                     self.message = format!("{name} removed, {:.1} s", took.as_secs_f64());
                 }
             }
-            KeyCode::Enter => self.refine_once(session),
-            KeyCode::Char('A') => self.refine_all(session, child)?,
+            KeyCode::Enter => self.price_callees(session),
+            KeyCode::Char('A') => self.price_way(session),
             KeyCode::Char('n') => {
                 let mut text = session.notes.join("\n\n");
                 for loss in session.losses() {
@@ -261,26 +334,48 @@ impl Screen<'_> {
         Ok(false)
     }
 
-    fn add(&mut self, text: &str, session: &mut Session) {
-        let cost = std::cell::RefCell::new(String::new());
-        match session.add(text, self.args.metric != Metric::Calls, |line| {
-            *cost.borrow_mut() = line.to_owned();
-        }) {
-            Ok(_) => {
-                self.message = cost.into_inner();
-                self.mode = Mode::Watching;
+    /// What is inserted is timed, except while calls are plotted.
+    fn timed(&self) -> bool {
+        self.metric != Metric::Calls
+    }
+
+    fn price(&mut self, text: String, replaces: Option<MetricId>, session: &Session) {
+        self.mode = match session.cost_of(&text, self.timed()) {
+            Ok(cost) => Mode::Confirming {
+                what: format!("{text}: {}", cost.text()),
+                action: Action::Add { text, replaces },
+            },
+            Err(error) => Mode::Adding {
+                text,
+                refused: Some(error.to_string()),
+                replaces,
+            },
+        };
+    }
+
+    fn add(&mut self, text: &str, replaces: Option<MetricId>, session: &mut Session) {
+        match session.add(text, self.timed(), |_| {}) {
+            Ok(places) => {
+                self.message = format!("{text} inserted, {}", functions_text(places.len()));
+                if let Some(old) = replaces
+                    && let Some(place) = session.watches.iter().position(|w| w.id == old)
+                {
+                    session.remove(place, "changed");
+                    self.message = format!("changed to {text}");
+                }
             }
             Err(error) => {
                 self.mode = Mode::Adding {
                     text: text.to_owned(),
                     refused: Some(error.to_string()),
+                    replaces,
                 }
             }
         }
     }
 
     /// The callees of the chosen function, when it calls them.
-    fn refine_once(&mut self, session: &mut Session) {
+    fn price_callees(&mut self, session: &Session) {
         let Some(place) = self.chosen(session) else {
             return;
         };
@@ -332,7 +427,27 @@ impl Screen<'_> {
             );
             return;
         }
-        match session.engine.insert(&insertions) {
+        let resources: Vec<Resource> = insertions.iter().map(|i| i.resource.clone()).collect();
+        let cost = session.cost(&resources, true);
+        if cost.functions == 0 {
+            self.message = match cost.refused.first() {
+                Some(why) => why.clone(),
+                None => format!("{name} calls nobody that would be worth measuring"),
+            };
+            return;
+        }
+        self.mode = Mode::Confirming {
+            what: format!(
+                "{} that {name} calls: {}",
+                functions_text(cost.functions),
+                cost.text()
+            ),
+            action: Action::Below { name, insertions },
+        };
+    }
+
+    fn insert_below(&mut self, name: &str, insertions: &[Insertion], session: &mut Session) {
+        match session.engine.insert(insertions) {
             Ok((done, skipped)) => {
                 self.message = format!("{} callees of {name} inserted", done.len());
                 for skip in skipped {
@@ -346,16 +461,52 @@ impl Screen<'_> {
         }
     }
 
+    fn price_way(&mut self, session: &Session) {
+        let Some(place) = self.chosen(session) else {
+            return;
+        };
+        let resource = session.watches[place].resource.clone();
+        let name = resource.name();
+        let callees: Vec<Resource> = match (&resource, Code::open()) {
+            (Resource::Function(function), Ok(code)) => code
+                .callees(&session.functions, function)
+                .map(|c| {
+                    c.direct
+                        .into_iter()
+                        .filter(|f| !code.is_trivial(f))
+                        .map(Resource::Function)
+                        .collect()
+                })
+                .unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let itself = session.cost(std::slice::from_ref(&resource), true);
+        let below = session.cost(&callees, true);
+        let mut what = format!(
+            "All that is measured now is removed, then step by step: {name}: {}",
+            itself.text()
+        );
+        if below.functions > 0 {
+            what.push_str(&format!(
+                "; {} that it calls: {}",
+                functions_text(below.functions),
+                below.text()
+            ));
+        }
+        what.push_str("; and so on below.");
+        self.mode = Mode::Confirming {
+            what,
+            action: Action::Down { resource },
+        };
+    }
+
     /// All the way down from the chosen function.
     fn refine_all(
         &mut self,
+        root: &Resource,
         session: &mut Session,
         child: &mut Option<Child>,
     ) -> Result<(), Error> {
-        let Some(place) = self.chosen(session) else {
-            return Ok(());
-        };
-        let root = session.watches[place].resource.clone();
         let code = match Code::open() {
             Ok(code) => code,
             Err(e) => {
@@ -378,15 +529,16 @@ impl Screen<'_> {
                 ratatui::crossterm::terminal::Clear(
                     ratatui::crossterm::terminal::ClearType::CurrentLine
                 ),
-                ratatui::crossterm::style::Print(format!("refining: {text}"))
+                ratatui::crossterm::style::Print(format!("refining: {}", text.trim_start()))
             );
         };
+        self.redraw = true;
         // The watched metrics would lie on the way, and be found above.
         let others: Vec<usize> = Self::live(session);
         for other in others {
             session.remove(other, "removed to refine");
         }
-        match Descent::new(session, &code, &options, child.as_mut(), &line).run(&root) {
+        match Descent::new(session, &code, &options, child.as_mut(), &line).run(root) {
             Ok(path) => {
                 self.mode = Mode::Reading {
                     title: format!("Where the time of {} goes", root.name()),
@@ -397,8 +549,7 @@ impl Screen<'_> {
             }
             Err(error) => self.message = error.to_string(),
         }
-        let timed = self.args.metric != Metric::Calls;
-        if let Err(error) = session.add(&root.name(), timed, |_| {}) {
+        if let Err(error) = session.add(&root.name(), self.timed(), |_| {}) {
             self.message = error.to_string();
         }
         Ok(())
@@ -427,14 +578,28 @@ impl Screen<'_> {
         );
         frame.render_widget(
             Paragraph::new(
-                " a add  d remove  m metric  Enter callees  A refine to the end  p pause  n notes  w HTML  q quit",
+                " a add  c change  d remove  m metric  Enter callees  A refine to the end  p pause  n notes  w HTML  q quit",
             )
             .style(Style::new().add_modifier(Modifier::DIM)),
             keys,
         );
         match &self.mode {
             Mode::Watching => {}
-            Mode::Adding { text, refused } => {
+            Mode::Confirming { what, .. } => {
+                let area = middle(frame.area(), 76, 8);
+                frame.render_widget(Clear, area);
+                frame.render_widget(
+                    Paragraph::new(what.as_str())
+                        .wrap(Wrap { trim: false })
+                        .block(
+                            Block::new()
+                                .borders(Borders::ALL)
+                                .title(" Attach? (Enter, Esc) "),
+                        ),
+                    area,
+                );
+            }
+            Mode::Adding { text, refused, .. } => {
                 let area = middle(frame.area(), 76, if refused.is_some() { 9 } else { 4 });
                 let mut lines = vec![Line::from(vec![
                     Span::raw("> "),
@@ -600,6 +765,13 @@ impl Screen<'_> {
             self.selected.select(Some(at));
         }
         frame.render_stateful_widget(table, area, &mut self.selected);
+    }
+}
+
+fn functions_text(n: usize) -> String {
+    match n {
+        1 => "1 function".into(),
+        n => format!("{n} functions"),
     }
 }
 

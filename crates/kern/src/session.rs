@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::call_site;
 use crate::engine::{Engine, Insertion, MetricId, Resource, Restriction, Way};
 use crate::error::Error;
-use crate::functions::{Function, Functions};
+use crate::functions::{Choice, Function, Functions};
 use crate::layout::KernSums;
 use crate::resource::Written;
 
@@ -64,8 +64,11 @@ pub struct Watch {
     pub resource: Resource,
     pub way: Option<Way>,
     pub timed: bool,
-    /// As it was written, without the name.
+    pub restriction: Restriction,
+    /// ... in words.
     pub restricted: String,
+    /// As somebody would write it; None for what was found below another one.
+    pub written: Option<String>,
     pub series: Vec<Point>,
     pub totals: Totals,
     pub histogram: Vec<u64>,
@@ -361,13 +364,8 @@ impl Session {
         cost
     }
 
-    /// Inserts one written resource: what was attached, and what it cost.
-    pub fn add(
-        &mut self,
-        text: &str,
-        timed: bool,
-        announce: impl Fn(&str),
-    ) -> Result<Vec<usize>, Error> {
+    /// What a written resource stands for, when there is room for all of it.
+    fn resolve(&self, text: &str) -> Result<(Written, Vec<Resource>), Error> {
         let written = Written::parse(text).map_err(Error::Usage)?;
         let resources = written.resolve(&self.functions).map_err(Error::Usage)?;
         let attached = self.watches.iter().filter(|w| w.removed.is_none()).count();
@@ -386,6 +384,28 @@ impl Session {
                 attached + resources.len()
             )));
         }
+        Ok((written, resources))
+    }
+
+    /// What inserting one written resource would take.
+    pub fn cost_of(&self, text: &str, timed: bool) -> Result<Cost, Error> {
+        let (_, resources) = self.resolve(text)?;
+        let cost = self.cost(&resources, timed);
+        if cost.functions == 0 {
+            return Err(Error::CannotAttach(cost.refused.join("\n")));
+        }
+        Ok(cost)
+    }
+
+    /// Inserts one written resource: what was attached. Its cost is announced
+    /// before that.
+    pub fn add(
+        &mut self,
+        text: &str,
+        timed: bool,
+        announce: impl Fn(&str),
+    ) -> Result<Vec<usize>, Error> {
+        let (written, resources) = self.resolve(text)?;
         let (restriction, restricted) = self.restriction(&written)?;
         let cost = self.cost(&resources, timed);
         if cost.functions > 0 {
@@ -414,7 +434,13 @@ impl Session {
         let first = self.watches.len();
         for (id, place) in done {
             let insertion = &insertions[place];
-            self.watch(id, insertion, &restricted);
+            let at = self.watch(id, insertion, &restricted);
+            let restrictions = text.split_once('@').map(|(_, rest)| rest);
+            self.watches[at].written = Some(match (restrictions, &written.choice) {
+                // One of all.
+                (Some(_), Choice::All) | (None, _) => insertion.resource.name(),
+                (Some(rest), _) => format!("{}@{rest}", insertion.resource.name()),
+            });
         }
         Ok((first..self.watches.len()).collect())
     }
@@ -432,7 +458,9 @@ impl Session {
             resource: insertion.resource.clone(),
             way: self.engine.way(id),
             timed: insertion.timed,
+            restriction: insertion.restriction.clone(),
             restricted: restricted.to_owned(),
+            written: None,
             series: Vec::new(),
             totals: Totals::default(),
             histogram: Vec::new(),
@@ -444,17 +472,26 @@ impl Session {
         self.watches.len() - 1
     }
 
-    /// Takes a metric out; what it has measured stays.
+    /// Takes a metric out, and those that count only directly below it; what
+    /// they have measured stays.
     pub fn remove(&mut self, place: usize, why: &str) -> Duration {
-        let Some(watch) = self.watches.get_mut(place) else {
+        let mut ids: Vec<MetricId> = Vec::new();
+        let Some(first) = self.watches.get(place).filter(|w| w.removed.is_none()) else {
             return Duration::ZERO;
         };
-        if watch.removed.is_some() {
-            return Duration::ZERO;
+        let (name, first) = (first.name.clone(), first.id);
+        // Whoever is below one of them comes behind it in the list.
+        for watch in self.watches.iter_mut().filter(|w| w.removed.is_none()) {
+            if watch.id == first {
+                watch.removed = Some(why.to_owned());
+            } else if watch.restriction.under.is_some_and(|u| ids.contains(&u)) {
+                watch.removed = Some(format!("{name}: {why}"));
+            } else {
+                continue;
+            }
+            ids.push(watch.id);
         }
-        watch.removed = Some(why.to_owned());
-        let id = watch.id;
-        self.engine.remove(&[id])
+        self.engine.remove(&ids)
     }
 
     /// Reads all metrics: one point more for each.
@@ -489,15 +526,8 @@ impl Session {
             let Some(worst) = worst else { break };
             let watch = &self.watches[worst];
             let rate = watch.series.last().map_or(0.0, |p| p.calls_per_second);
-            let text = format!(
-                "{} was called {} times a second: measuring that takes about {:.0} % of a CPU, so \
-                 it was taken out (limit: --max-overhead {:.0})",
-                watch.name,
-                debox_report::count_text(rate as u64),
-                watch_overhead(watch),
-                self.max_overhead
-            );
-            self.notes.push(text.clone());
+            let text = too_often(&watch.name, rate, watch_overhead(watch), self.max_overhead);
+            self.notes.push(text);
             self.remove(worst, "called too often");
         }
     }
@@ -550,11 +580,24 @@ impl Session {
 }
 
 fn watch_overhead(watch: &Watch) -> f64 {
-    let (_, _, call_ns) = way_cost(watch.way, watch.timed);
-    watch
-        .series
-        .last()
-        .map_or(0.0, |p| p.calls_per_second * call_ns as f64 / 1e7)
+    watch.series.last().map_or(0.0, |p| {
+        overhead(watch.way, watch.timed, p.calls_per_second)
+    })
+}
+
+/// Share of one CPU that measuring so many calls takes, by estimate, in percent.
+pub fn overhead(way: Option<Way>, timed: bool, calls_per_second: f64) -> f64 {
+    let (_, _, call_ns) = way_cost(way, timed);
+    calls_per_second * call_ns as f64 / 1e7
+}
+
+/// Why something was taken out.
+pub fn too_often(name: &str, rate: f64, overhead: f64, limit: f64) -> String {
+    format!(
+        "{name} was called {} times a second: measuring that takes about {overhead:.2} % of a CPU, \
+         so it was taken out (limit: --max-overhead {limit})",
+        debox_report::count_text(rate as u64),
+    )
 }
 
 /// The number of a system call by its name.

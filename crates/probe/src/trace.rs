@@ -648,6 +648,14 @@ impl Work {
                 ));
                 continue;
             }
+            if threads_stay_inside(&function.name) {
+                refused.push(format!(
+                    "{} (idle threads stay inside of it for hours, and the kernel would keep the \
+                     probe as long)",
+                    function.name
+                ));
+                continue;
+            }
             let number = attached.names.len() as u32;
             let pair = types
                 .function(&function.name, function.module.as_deref())

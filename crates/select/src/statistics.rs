@@ -111,21 +111,24 @@ pub fn number(value: u64) -> String {
 
 pub fn print(list: &[Process], lost: u32, mut to: impl io::Write) -> io::Result<()> {
     let counters = counters();
-    for p in list {
+    // A shell starts many that never wait for anything.
+    let idle = |p: &&Process| p.off.is_none() && p.values.iter().all(|v| *v == 0);
+    for p in list.iter().filter(|p| !idle(p)) {
         writeln!(to, "  {} (process {})", p.command, p.pid)?;
         if let Some(off) = p.off {
             writeln!(to, "    switched off: {off}")?;
         }
-        let mut any = false;
         for ((_, text), value) in counters.iter().zip(&p.values) {
             if *value > 0 {
-                any = true;
                 writeln!(to, "    {:>18}  {text}", number(*value))?;
             }
         }
-        if !any && p.off.is_none() {
-            writeln!(to, "    no select or poll")?;
-        }
+    }
+    match list.iter().filter(idle).count() {
+        0 => {}
+        n if n == list.len() => writeln!(to, "  no process called select or poll")?,
+        1 => writeln!(to, "  and 1 process that called neither select nor poll")?,
+        n => writeln!(to, "  and {n} processes that called neither select nor poll")?,
     }
     if lost > 0 {
         writeln!(to, "  {lost} more processes found no room to count in")?;

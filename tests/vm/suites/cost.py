@@ -14,13 +14,15 @@ LIMIT_S = 840
 # One function in getppid, two in pread.
 FUNCTIONS = "__do_sys_getppid,__x64_sys_getppid,vfs_read,rw_verify_area"
 WAYS = {1: "session", 2: "multi", 3: "fentry", 4: "tracepoint"}
+# A tracepoint that every call passes once.
+POINTS = "sys_enter"
 SEEN = {}
 
 
 def measure(way):
     broker = shared_broker()
     environment = dict(os.environ, DEBOX_SOCKET=broker.socket)
-    done = execute([f"{HERE}/traced", "-d", "/var/tmp", "-f", FUNCTIONS, "-w", str(way), "cost"], env=environment)
+    done = execute([f"{HERE}/traced", "-d", "/var/tmp", "-f", POINTS if way == 4 else FUNCTIONS, "-w", str(way), "cost"], env=environment)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     rows = {line["what"]: line for line in lines if line["step"] == "cost"}
     traces = {line["step"]: [e[0] for e in line["entries"]] for line in lines if "entries" in line}
@@ -43,19 +45,25 @@ def attached_expect(before):
 
 def here(way):
     new = tuple(int(n) for n in os.uname().release.split("+")[0].split("-")[0].split(".")[:2]) >= (6, 10)
-    return way == 3 or new
+    return way >= 3 or new
 
 
 def check_way(way):
+    broker = shared_broker()
+    before = attached()
     if not here(way):
+        # Nothing to measure: that it is refused is what there is to see.
+        environment = dict(os.environ, DEBOX_SOCKET=broker.socket)
+        done = execute([f"{HERE}/traced", "-d", "/var/tmp", "-f", FUNCTIONS, "-w", str(way), "plain"], 3, env=environment)
+        expect(f"kprobe.{WAYS[way]}: " in done.stderr and "debox doctor" in done.stderr, done.stderr)
+        attached_expect(before)
         note(f"{WAYS[way]}: not on this kernel")
         return
-    shared_broker()
-    before = attached()
     rows, traces = measure(way)
     # "bare" is bare only when the trace before is gone for good.
     attached_expect(before)
-    equal([f for f in traces["pread"] if f in ("vfs_read", "rw_verify_area")][:1], ["vfs_read"], "the functions of pread")
+    first = POINTS if way == 4 else "vfs_read"
+    equal([f for f in traces["pread"] if f in (POINTS, "vfs_read", "rw_verify_area")][:1], [first], "the functions of pread")
     base, off, idle, on = (rows[w] for w in ("bare", "bracketed, no trace", "bracketed, thread did not ask", "bracketed, traced"))
     for call in ("getppid", "pread"):
         expect(on[call] > idle[call] >= off[call] >= base[call], "the order of", rows)
@@ -73,5 +81,32 @@ def check_way(way):
     save("cost.json", json.dumps(SEEN))
 
 
-for way in (1, 2, 3):
+for way in WAYS:
     check(f"cost-{WAYS[way]}", way, feature="cost of a call trace is exact and bounded")(check_way)
+
+
+@check("cost-boundary", feature="cost of a call trace is exact and bounded")
+def _():
+    before = attached()
+    rows = {}
+    traces = {"boundary, no trace": [], "boundary, traced": ["--trace", FUNCTIONS]}
+    for what, options in traces.items():
+        command = [f"{HERE}/debox", "run", "--json", "-o", "/tmp/cost.json", *shared(), *options, "--", f"{HERE}/traced", "-d", "/var/tmp", "bare"]
+        rows[what] = json.loads(execute(command).stdout.splitlines()[0])
+        attached_expect(before)
+    with open("/tmp/cost.json") as file:
+        functions = {f["function"]: f["calls"] for f in json.load(file)["trace"]["functions"]}
+    expect(functions.get("vfs_read", 0) > 600, functions)
+    off, on = rows["boundary, no trace"], rows["boundary, traced"]
+    for call in ("getppid", "pread"):
+        expect(on[call] > off[call], "the order of", rows)
+    expect((on["pread"] - off["pread"]) / 3 < 6000, rows)
+    for what, row in rows.items():
+        note(f"boundary {what:52} getppid {row['getppid']:6} pread {row['pread']:6}")
+    SEEN["boundary"] = {"rows": rows}
+    save("cost.json", json.dumps(SEEN))
+
+
+@check("cost-log-is-clean")
+def _():
+    kernel_log_expect_clean()

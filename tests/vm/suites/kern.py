@@ -44,8 +44,7 @@ def clean(function):
 
 
 def functions_for(way, names):
-    """What a thread returns through lives until it does, and idle kernel threads
-    stay in schedule() for minutes: nothing that clean() could wait for."""
+    """schedule() by fentry and fexit is refused: see kern-waiting-functions."""
     return [name for name in names if (way, name) != ("trampoline", "schedule")]
 
 
@@ -85,25 +84,49 @@ def _():
         expect(t["max_ns"] >= 60 * MS and t["off_cpu_ns"] >= 30 * MS, name, t)
 
 
-@check("kern-concurrency-of-sleepers", feature="`debox kern`: threads inside that do not return")
-@clean
-def _():
+def sleepers(way):
     # The shell is ended with the tool, its sleepers are not.
-    sleepers = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 600 >/dev/null 2>&1 & echo $! >>/tmp/sleepers; done; wait"
+    command = "for i in 1 2 3 4 5 6; do sleep 600 >/dev/null 2>&1 & echo $! >>/tmp/sleepers; done; wait"
+    if os.path.exists("/tmp/sleepers"):
+        os.unlink("/tmp/sleepers")
     try:
-        document = kern("hrtimer_nanosleep", "--attach", "trampoline", "--for", "8s", "--", "sh", "-c", sleepers)
-        # Detached while they sleep on in there. The kernel keeps what they will
-        # return through until they do: it is gone when clean() looks.
+        document = kern("hrtimer_nanosleep", "--attach", way, "--for", "8s", "--", "sh", "-c", command)
+        # Detached while they sleep on in there. Of fentry and fexit the kernel
+        # keeps what they will return through until they do: it is gone when
+        # clean() looks.
         equal(len(bpf_ids(31)), LINKS[0], "BPF links while the threads are still inside")
         pids = [int(line) for line in lines_of("/tmp/sleepers")]
-        equal([os.path.exists(f"/proc/{pid}") for pid in pids], [True] * 10, "sleepers that live")
+        equal([os.path.exists(f"/proc/{pid}") for pid in pids], [True] * 6, "sleepers that live")
     finally:
         for pid in lines_of("/tmp/sleepers"):
             os.kill(int(pid), signal.SIGKILL)
     t = totals(document)["hrtimer_nanosleep"]
-    equal((t["calls"], t["inside_now"], t["returned"]), (10, 10, 0), "calls, inside, returned")
     last = document["resources"][0]["series"][-1]["concurrency"]
-    expect(9.9 < last <= 10.001, "threads inside at the end:", last)
+    if way in ("session", "multi"):
+        # Before 6.14 all functions have two instances for each CPU in common:
+        # who finds none is not seen to return, and not timed.
+        expect(t["calls"] >= 1 and 0.9 < last <= 6.001, "calls", t, "threads inside at the end", last)
+        note(f"{ALL_WAYS[way]}: of 6 sleepers", t["calls"], "were seen")
+    else:
+        equal((t["calls"], t["inside_now"], t["returned"]), (6, 6, 0), "calls, inside, returned")
+        expect(5.9 < last <= 6.001, "threads inside at the end:", last)
+
+
+@check("kern-concurrency-of-sleepers", feature="`debox kern`: threads inside that do not return")
+def _():
+    for way in WAYS:
+        clean(sleepers)(way)
+
+
+@check("kern-waiting-functions", feature="`debox kern`: functions in which idle threads stay")
+@clean
+def _():
+    # Their threads would keep what fentry and fexit put there for hours.
+    document = kern("schedule", "--for", "2s", "--", f"{HERE}/storm", "4", "4", "1")
+    expect(document["resources"][0]["way"] != ALL_WAYS["trampoline"], document["resources"][0]["way"])
+    expect(totals(document)["schedule"]["calls"] > 0, totals(document))
+    why = kern("schedule", "--attach", "trampoline", "--for", "1s", expected=125)
+    expect("stay inside of it for hours" in why, why)
 
 
 @check("kern-killed-inside", feature="`debox kern`: threads killed inside")
@@ -189,11 +212,50 @@ def _():
 def _():
     why = kern("ext4_*", "--for", "1s", expected=125)
     expect("--max-functions" in why and "at most 200" in why, why)
-    if NEW:
+    few = ["ext4_file_*"]
+    why = kern(*few, "--max-functions", "2", "--for", "1s", expected=125)
+    expect("at most 2 " in why, why)
+    document = kern(*few, "--max-functions", "60", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
+    called = {n: t for n, t in totals(document).items() if t["calls"]}
+    expect("ext4:ext4_file_write_iter" in called or "ext4_file_write_iter" in called, sorted(totals(document)))
+    expect(len(document["resources"]) > 2, sorted(totals(document)))
+    if NEW:  # elsewhere so many would take minutes
         document = kern("ext4_*", "--max-functions", "3000", "--for", "3s", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
         called = {n: t for n, t in totals(document).items() if t["calls"]}
         expect("ext4_create" in called and called["ext4_create"]["calls"] >= 30, sorted(called))
         expect(len(document["resources"]) > 300, len(document["resources"]))
+
+
+@check("kern-cost-before", feature="`debox kern`: the cost is shown before attaching")
+@clean
+def _():
+    load = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000"]
+    listing = execute([f"{HERE}/debox", "kern", "--list", "vfs_read"])
+    expect(re.search(r"vfs_read: by \S+: about [0-9.]+ s to attach", listing.stdout), listing.stdout)
+    done = execute([f"{HERE}/debox", "kern", "--text", "vfs_read", "--for", "1s", *load])
+    expect(re.search(r"vfs_read: by \S+: about [0-9.]+ s to attach, [0-9.]+ s to detach, and [0-9.]+ µs a call", done.stderr), done.stderr)
+    # Each step before it is taken.
+    done = execute([f"{HERE}/debox", "kern", "--auto", "vfs_read", "--depth", "1", "--branches", "1", "-i", "0.3", *load])
+    lines = [l for l in done.stderr.splitlines() if "vfs_read" in l]
+    expect(len(lines) >= 3, done.stderr)
+    expect("vfs_read itself: " in lines[0] and "to attach" in lines[0], lines)
+    expect("what vfs_read calls: " in lines[1] and "to attach" in lines[1], lines)
+    expect("%  vfs_read" in "\n".join(lines[2:]), lines)
+
+
+@check("kern-overhead", feature="`debox kern`: what is called too often is taken out")
+@clean
+def _():
+    load = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=4k", "count=100000000"]
+    # Some thousand calls a second here, of a quarter of a microsecond each.
+    document = kern("vfs_read", "--max-overhead", "0.02", "-i", "0.4", "--for", "60s", *load)
+    row = document["resources"][0]
+    equal(row["removed"], "called too often", "what became of it")
+    expect(row["totals"]["calls"] > 0, row["totals"])
+    expect([n for n in document["notes"] if "was taken out (limit: --max-overhead 0.02)" in n], document["notes"])
+    document = kern("--auto", "vfs_read", "--max-overhead", "0.02", "-i", "0.4", "--for", "60s", *load)
+    verdict = document["path"]["branches"][0]["verdict"]
+    expect("was taken out (limit: --max-overhead 0.02)" in verdict, verdict)
 
 
 @check("kern-answers", feature="`debox kern`: says why a function cannot be measured")
@@ -204,8 +266,12 @@ def _():
         "xfs:xfs_lookup": "modprobe xfs",
         "nosuch()": "no system call",
         "vfs_read+0xfffff": "bytes long",
-        "asm_exc_page_fault": "asm_exc_page_fault",
+        # Entry code: no probe, for whatever reason this kernel has.
+        "asm_exc_page_fault": ("no probe may enter", "notrace"),
+        # In every kernel's source, and in no kernel's symbols.
+        "rcu_read_lock": "inlined",
     }
+    expect(not [l for l in lines_of("/proc/kallsyms") if l.split()[2] == "rcu_read_lock"], "rcu_read_lock is a function here")
     # A name that several functions have.
     names = {}
     for line in lines_of("/proc/kallsyms"):
@@ -220,7 +286,11 @@ def _():
     expect("vfs_read" in why, why)
     done = execute([f"{HERE}/debox", "kern", "--text", *answers, "read()", "--for", "1s"])
     for name, words in answers.items():
-        expect(words in done.stderr, name, "->", done.stderr)
+        # The name is in each answer: of each only the line that has it.
+        lines = [l for l in done.stderr.splitlines() if name.split("+")[0].split(":")[-1].rstrip("()") in l]
+        expect(lines, "no answer for", name, ":", done.stderr)
+        words = (words,) if isinstance(words, str) else words
+        expect(any(w in l for l in lines for w in words), name, "->", done.stderr)
     expect(f"functions are called {several[0]}" in done.stderr, done.stderr)
 
 
@@ -284,6 +354,18 @@ def _():
         expect(s["share"] > 0.05 and s["calls"] > 0, s)
 
 
+@check("kern-auto-finds-the-call", feature="`debox kern --auto`: down into the callee that dominates")
+@clean
+def _():
+    # No resource is named: the system call with the most time, which is not the one that waits.
+    script = "sleep 60 & exec dd if=/dev/zero of=/dev/null bs=1024k count=100000000"
+    document = kern("--auto", "-i", "0.3", "--depth", "2", "--branches", "1", "--", "sh", "-c", script)
+    path = document["path"]
+    equal(path["root"], "read()", "the heaviest call")
+    names = [s["function"] for s in path["branches"][0]["steps"]]
+    expect(names[0] == "read()" and len(names) > 1, names)
+
+
 @check("kern-auto-sampled", feature="`debox kern --auto --sampled`: from stacks")
 @clean
 def _():
@@ -325,7 +407,11 @@ class Terminal:
                 if end >= len(text):
                     self.rest = text[i:]
                     return
-                if text[end] == "H":
+                if text[end] == "J":
+                    self.rows = [[" "] * 120 for _ in range(40)]
+                elif text[end] == "K":
+                    self.rows[self.at[0]] = [" "] * 120
+                elif text[end] == "H":
                     row, _, column = text[i + 2 : end].partition(";")
                     self.at = (int(row or 1) - 1, int(column or 1) - 1)
                 i = end + 1
@@ -337,20 +423,42 @@ class Terminal:
                 self.at = (row, column + 1)
             i += 1
 
-    def wait(self, words, what):
-        end = time.monotonic() + 90
-        while words not in self.text():
-            expect(time.monotonic() < end, what, "- no", repr(words), "on the screen:", self.text())
+    def until(self, true, *what):
+        end = time.monotonic() + 150
+        while not true():
+            expect(time.monotonic() < end, *what, "- on the screen:", self.text())
             self.read()
+
+    def wait(self, words, what):
+        self.until(lambda: words in self.text(), what, "- no", repr(words))
+
+    def look(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.read()
+
+    def inside(self, name):
+        """The column INSIDE of a function; None: it has no row."""
+        lines = self.text().splitlines()
+        header = [l for l in lines if l.startswith("FUNCTION")]
+        row = [l for l in lines if l.startswith(f"■ {name} ")]
+        if not header or not row:
+            return None
+        words = row[0][header[0].index("INSIDE"):].split()
+        return words[0] if words else ""
+
+    def is_timed(self, name):
+        return re.fullmatch(r"[0-9.]+", self.inside(name) or "") and float(self.inside(name)) > 0
 
     def keys(self, text):
         os.write(self.fd, text.encode())
 
 
-@check("kern-screen", feature="`debox kern` in a terminal: plot, insert, refine by a key, remove")
+@check("kern-screen", feature="`debox kern` in a terminal: plot, insert, change, refine by a key, remove")
 @clean
 def _():
-    screen = Terminal([f"{HERE}/debox", "kern", "vfs_read", "-i", "0.5", "--max-overhead", "100", "--",
+    screen = Terminal([f"{HERE}/debox", "kern", "vfs_read", "-i", "0.5", "--max-overhead", "100", "--depth", "2", "--branches", "1",
+                       "--html", "/tmp/screen.html", "--",
                        "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000"])
     try:
         screen.wait("vfs_read", "the table")
@@ -360,17 +468,65 @@ def _():
             screen.read()
         expect(any("\u2800" < c <= "\u28ff" for c in screen.text()), "no curve:", screen.text())
         screen.keys("avfs_write\r")
-        screen.wait("vfs_write", "inserted while it runs")
+        screen.wait("to attach", "what it costs, before")
+        expect(screen.inside("vfs_write") is None, "attached before it was asked:", screen.text())
+        screen.keys("\r")
+        screen.wait("vfs_write inserted, 1 function", "inserted while it runs")
+        screen.until(lambda: screen.is_timed("vfs_write"), "vfs_write has no time")
+        screen.keys("\r")
+        screen.wait("that vfs_read calls", "what the callees cost, before")
         screen.keys("\r")
         screen.wait("callees of vfs_read inserted", "Enter refines")
         screen.wait("rw_verify_area", "a callee")
+        save("screen.txt", screen.text())
+        screen.keys("m")
+        screen.wait("99th percentile of latency", "m plots another metric")
+        screen.keys("mmmm")
+        screen.until(lambda: "threads inside" in screen.text().splitlines()[0] and "," not in screen.text().splitlines()[0], "m comes round")
+        screen.keys("p")
+        screen.wait("(paused)", "p pauses")
+        screen.keys("p")
+        screen.until(lambda: "(paused)" not in screen.text(), "p goes on")
+        screen.keys("n")
+        screen.wait("Notes (any key)", "n shows notes")
+        screen.keys(" ")
+        screen.keys("w")
+        screen.wait("written: /tmp/screen.html", "w writes the page")
+        expect("</html>" in "".join(lines_of("/tmp/screen.html")), "no page")
+        # What is removed takes nothing of the others with it, in a program that
+        # is in all of them at every moment.
         screen.keys("d")
         screen.wait("vfs_read removed", "d removes")
-        save("screen.txt", screen.text())
+        screen.look(3)
+        expect(screen.inside("rw_verify_area") is None, "below nothing:", screen.text())
+        screen.until(lambda: screen.is_timed("vfs_write"), "vfs_write has no time after the removal of vfs_read")
+        screen.keys("c")
+        screen.wait("> vfs_write", "c takes up what is there")
+        screen.keys("@call=write\r")
+        screen.wait("to attach", "what the change costs, before")
+        screen.keys("\r")
+        screen.wait("changed to vfs_write@call=write", "c changes")
+        screen.look(3)
+        screen.wait("vfs_write [dd, in write]", "the changed metric")
+        screen.until(lambda: screen.is_timed("vfs_write"), "the changed metric has no time")
+        equal(screen.text().count("■ vfs_write"), 1, "rows of vfs_write")
         screen.keys("A")
-        screen.wait("Where the time of", "A refines to the end")
+        screen.wait("Attach?", "what the way costs, before")
+        screen.keys("\r")
+        screen.wait("Where the time of vfs_write", "A refines to the end")
         save("refined.txt", screen.text())
-        screen.keys(" q")
+        # Share, self, off the CPU, calls, time of each.
+        first = re.search(r"vfs_write +([0-9.]+)% +\S+ +\S+ +([0-9,]+) +([0-9.]+) (ns|µs|ms)", screen.text())
+        expect(first, "the root has no share and no time:", screen.text())
+        expect(float(first[1]) > 99 and float(first[3]) > 0, first[0])
+        screen.keys(" ")
+        screen.until(lambda: screen.is_timed("vfs_write"), "the root is measured again")
+        screen.keys("avfs_read\r")
+        screen.wait("to attach", "what it costs to have it again")
+        screen.keys("\r")
+        screen.until(lambda: screen.is_timed("vfs_read"), "vfs_read, removed and inserted again, has no time")
+        save("again.txt", screen.text())
+        screen.keys("q")
         end = time.monotonic() + 60
         while screen.process.poll() is None and time.monotonic() < end:
             try:
@@ -391,5 +547,11 @@ def _():
     with open("/tmp/kern.html") as file:
         page = file.read()
     expect("<svg" in page and "vfs_write" in page and page.rstrip().endswith("</html>"), page[:300])
+    expect("How long each call took" in page and page.count("calls</title></rect>") > 1, "no distribution of latency")
     expect("http://" not in page and "https://" not in page and "<script" not in page, "not complete in itself")
     save("kern.html", page)
+
+
+@check("kern-log-is-clean")
+def _():
+    kernel_log_expect_clean()

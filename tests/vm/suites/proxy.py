@@ -40,3 +40,4 @@ def _():
     expect(shares[0] > 20, "open took only", shares[0], "% before")
     expect(shares[3] < shares[0] / 3, "open took", shares[0], "% before and", shares[3], "% after")
     footprint_expect(before)
+    kernel_log_expect_clean()

@@ -39,9 +39,9 @@ def best_way():
     return 1 if session_here() else 3
 
 
-def traced(*arguments, options=(), expected=0, broker=None):
+def traced(*arguments, options=(), expected=0, broker=None, environment=None):
     broker = broker or shared_broker()
-    environment = dict(os.environ, DEBOX_SOCKET=broker.socket)
+    environment = dict(os.environ, DEBOX_SOCKET=broker.socket, **(environment or {}))
     for attempt in range(4):
         try:
             done = execute([f"{HERE}/traced", "-d", "/var/tmp", *options, *arguments], expected, env=environment)
@@ -57,7 +57,15 @@ def sound(step):
     """What holds for every trace."""
     entries = step["entries"]
     equal(step["count"], len(entries), "entries of", step["step"])
-    open_at = []  # (depth, end)
+    open_at = []  # (depth, start, end)
+    below = [0] * len(entries)  # what an entry's direct children took
+    parent = []
+    for i, (_, depth, _, total, _, _) in enumerate(entries):
+        parent = parent[:depth] + [i]
+        if depth:
+            below[parent[depth - 1]] += total
+    for (function, _, _, total, own, _), others in zip(entries, below):
+        equal(own, max(0, total - others), "own time of", function, "in", step["step"], entries)
     for function, depth, start, total, own, flags in entries:
         expect(own <= total, "own time above all time:", function, step["step"])
         expect(flags == 0, function, "has flags", flags, "in", step["step"])
@@ -96,9 +104,19 @@ def _():
     equal(states.get("kprobe.session") == "ok", session_here(), "kprobe.session in", states)
 
 
+def ways_here():
+    return (1, 2, 3) if session_here() else (3,)
+
+
 @check("right-functions-in-order", feature=BAND)
 def _():
-    steps = {s["step"]: s for s in traced("files", options=["-f", FEW])}
+    for way in ways_here():
+        steps = {s["step"]: s for s in traced("files", options=["-f", FEW, "-w", str(way)])}
+        equal(steps["state"]["way"], way, "the way")
+        right_functions(steps)
+
+
+def right_functions(steps):
     names = {s: [e[0] for e in sound(steps[s])] for s in ("create", "write", "read", "close", "open-trunc", "unlink", "open-absent")}
     equal(names["create"][:2], ["do_sys_openat2", "path_openat"], "create")
     expect("vfs_open" in names["create"], names["create"])
@@ -124,11 +142,26 @@ def _():
         equal(cut[step]["dropped"], cut[step]["trace_dropped"], "the record's own number")
 
 
+# Passed once for each page that is written.
+PER_PAGE = "ext4_file_write_iter,balance_dirty_pages_ratelimited"
+
+
 @check("more-than-the-papers-limit", feature=BAND)
 def _():
+    row = "entries of one call beyond the paper's 200"
+    steps = {s["step"]: s for s in traced("many", options=["-f", PER_PAGE, "-n", "4000", "-m", "4000"])}
+    names = [e[0] for e in sound(steps["many"])]
+    equal(names[0], "ext4_file_write_iter", "the first of", len(names))
+    equal(names.count("balance_dirty_pages_ratelimited"), 512, "the pages of one call")
+    equal(steps["many"]["dropped"], 0, "dropped")
+    cell(row, "yes")
+    # The paper's own struct has room for 200.
+    s = traced("compat-many", options=["-f", PER_PAGE, "-n", "600"])[0]
+    equal((s["nr"], s["depth"], s["named"]), (18, 200, 1), "call, entries and the last one's name in", s)
     if not session_here():
-        cell("entries of one call beyond the paper's 200", "64 functions at most")
+        cell(row, "yes; of 64 functions at most")
         return
+    # Hundreds of functions.
     steps = {s["step"]: s for s in traced("files", options=["-n", "4000", "-m", "4000"])}
     longest = max(s["count"] for s in steps.values() if "count" in s)
     expect(longest > 200, "the longest trace has", longest)
@@ -136,9 +169,17 @@ def _():
     for s in steps.values():
         if "entries" in s:
             sound(s)
-    cell("entries of one call beyond the paper's 200", "yes")
     note("longest trace:", longest, "entries;", steps["state"]["functions"], "functions attached in",
          steps["state"]["attach_ns"] // MS, "ms")
+
+
+@check("through-the-interposer", feature=BAND)
+def _():
+    # A call that the program does not bracket itself.
+    steps = traced("plain", options=["-f", "vfs_read"], environment={"LD_PRELOAD": f"{HERE}/libdebox-wrap.so"})
+    s = steps[0]
+    equal((s["step"], s["nr"]), ("plain", 17), "the last call")
+    equal([e[0] for e in sound(s)], ["vfs_read"], "its trace")
 
 
 @check("per-thread", feature=BAND)
@@ -485,9 +526,18 @@ def _():
 @check("functions-that-bpf-uses", feature=HARM)
 def _():
     # The tracer's own way: what it cannot deliver it counts.
-    _, trace = run_traced(["/bin/sh", "-c", "cat /proc/self/status >/dev/null"],
-                          ["--trace", "bpf_task_storage_get,bpf_task_storage_get_recur,ktime_get_mono_fast_ns,bpf_get_attach_cookie_kprobe_multi,vfs_read,migrate_disable,migrate_enable,__rcu_read_lock"])
-    expect([f for f in trace["functions"] if f["function"] == "vfs_read"], trace["functions"])
+    for way in ways_here():
+        _, trace = run_traced(["/bin/sh", "-c", "cat /proc/self/status >/dev/null"],
+                          ["--trace-way", {1: "session", 2: "multi", 3: "fentry"}[way], "--trace", "bpf_task_storage_get,bpf_task_storage_get_recur,ktime_get_mono_fast_ns,bpf_get_attach_cookie_kprobe_multi,vfs_read,migrate_disable,migrate_enable,__rcu_read_lock"])
+        expect([f for f in trace["functions"] if f["function"] == "vfs_read"], WAYS[way], trace["functions"])
+
+
+@check("functions-that-threads-stay-in", feature=HARM)
+def _():
+    # fentry and fexit would leave what idle threads return through, for hours.
+    _, trace = run_traced(["/bin/sh", "-c", "sleep 0.01; cat /proc/self/status >/dev/null"], ["--trace", "vfs_read,schedule", "--trace-way", "fentry"])
+    expect("idle threads stay inside" in trace["text"], trace["text"])
+    equal([f["function"] for f in trace["functions"]], ["vfs_read"], "functions")
 
 
 @check("attach-and-detach-storm", feature=HARM)

@@ -19,6 +19,17 @@ pub struct Survey {
     pub why: String,
     /// Ticks a second of the time-stamp counter.
     pub counter_hz: Option<f64>,
+    /// The CPUs that readings were handed between, and what they share.
+    pub pair: Option<(usize, usize)>,
+    pub relation: Option<String>,
+}
+
+impl Survey {
+    /// The source that was picked.
+    pub fn chosen(&self) -> Option<&Source> {
+        let (_, name) = CANDIDATES.iter().find(|c| c.0 == self.choice.kind)?;
+        self.sources.iter().find(|s| s.name == *name)
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
@@ -31,8 +42,12 @@ pub struct Source {
     pub resolution_ns: Option<f64>,
     /// Smallest difference that two readings in a row really had.
     pub step_ns: Option<f64>,
-    /// One reading.
+    /// The same where a unit is a cycle of the processor, not a length of time.
+    pub step_cycles: Option<f64>,
+    /// One reading: the median of blocks of readings, and its 95 % interval.
     pub cost_ns: Option<f64>,
+    pub cost_low_ns: Option<f64>,
+    pub cost_high_ns: Option<f64>,
     /// Readings in a row, and how many went backwards.
     pub readings: u64,
     pub backwards: u64,
@@ -69,16 +84,6 @@ fn counter() -> u64 {
     // SAFETY: rdtsc exists on every x86-64; a kernel that forbids it to user
     // space kills us, which nobody configures.
     unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-fn counter_fenced() -> u64 {
-    // SAFETY: as above.
-    unsafe {
-        core::arch::x86_64::_mm_lfence();
-        let t = core::arch::x86_64::_rdtsc();
-        core::arch::x86_64::_mm_lfence();
-        t
-    }
 }
 
 fn by_clock<const CLOCK: libc::clockid_t>() -> u64 {
@@ -166,6 +171,9 @@ fn perf_read() -> u64 {
     unsafe { call3(libc::SYS_read, fd, &raw mut value as usize, 8) };
     value
 }
+
+/// Type and number of the hardware's cycles as a perf event.
+const CYCLES: (u32, u64) = (0, 0);
 
 /// A counting event of this thread. type 1, config 1: the software task
 /// clock; type 0, config 0: hardware cycles.
@@ -295,11 +303,23 @@ fn entries(ns_per_tick: f64) -> Vec<Entry> {
             )
         };
     }
+    macro_rules! by_call {
+        ($name:literal, $id:ident) => {
+            entry(
+                $name,
+                by_call::<{ libc::$id }> as Read,
+                1.0,
+                resolution(libc::$id),
+                true,
+                None,
+            )
+        };
+    }
     vec![
         entry("rdtsc", counter as Read, ns_per_tick, tick, true, None),
         entry(
             "lfence; rdtsc; lfence",
-            counter_fenced,
+            clock::counter_fenced,
             ns_per_tick,
             tick,
             true,
@@ -343,21 +363,21 @@ fn entries(ns_per_tick: f64) -> Vec<Entry> {
             Some(Vdso::GetTimeOfDay),
         ),
         entry("time", time_seconds, 1e9, Some(1e9), true, Some(Vdso::Time)),
-        entry(
-            "clock_gettime MONOTONIC, system call",
-            by_call::<{ libc::CLOCK_MONOTONIC }>,
-            1.0,
-            resolution(libc::CLOCK_MONOTONIC),
-            true,
-            None,
+        by_call!("clock_gettime MONOTONIC, system call", CLOCK_MONOTONIC),
+        by_call!(
+            "clock_gettime MONOTONIC_RAW, system call",
+            CLOCK_MONOTONIC_RAW
         ),
-        entry(
-            "clock_gettime REALTIME, system call",
-            by_call::<{ libc::CLOCK_REALTIME }>,
-            1.0,
-            resolution(libc::CLOCK_REALTIME),
-            true,
-            None,
+        by_call!("clock_gettime REALTIME, system call", CLOCK_REALTIME),
+        by_call!("clock_gettime BOOTTIME, system call", CLOCK_BOOTTIME),
+        by_call!("clock_gettime TAI, system call", CLOCK_TAI),
+        by_call!(
+            "clock_gettime MONOTONIC_COARSE, system call",
+            CLOCK_MONOTONIC_COARSE
+        ),
+        by_call!(
+            "clock_gettime REALTIME_COARSE, system call",
+            CLOCK_REALTIME_COARSE
         ),
         entry(
             "gettimeofday, system call",
@@ -373,9 +393,19 @@ fn entries(ns_per_tick: f64) -> Vec<Entry> {
     ]
 }
 
+/// The 95 % interval of the median, from the ranks alone: whatever the
+/// distribution is.
+fn median_interval(values: &[f64]) -> (f64, f64) {
+    let v = sorted(values.iter().copied());
+    let n = v.len() as f64;
+    let at = ((n - 1.96 * n.sqrt()) / 2.0).floor().max(0.0) as usize;
+    (v[at], v[v.len() - 1 - at])
+}
+
 /// Readings in a row: smallest step, cost, steps back.
 fn in_a_row(read: Read, unit_ns: f64, patience: Duration, to: &mut Source) {
-    const BLOCK: usize = 1000;
+    const BLOCK: usize = 200;
+    const BLOCKS_MIN: usize = 20;
     let begin = Instant::now();
     let (mut smallest, mut changes) = (u64::MAX, 0);
     let mut costs = Vec::new();
@@ -398,12 +428,17 @@ fn in_a_row(read: Read, unit_ns: f64, patience: Duration, to: &mut Source) {
         }
         to.readings += BLOCK as u64;
         // Coarse clocks change after milliseconds only.
-        if begin.elapsed() >= patience && (changes >= 3 || begin.elapsed() >= 8 * patience) {
+        if costs.len() >= BLOCKS_MIN
+            && begin.elapsed() >= patience
+            && (changes >= 3 || begin.elapsed() >= 8 * patience)
+        {
             break;
         }
     }
     to.step_ns = (changes > 0).then_some(smallest as f64 * unit_ns);
     to.cost_ns = Some(median(&costs));
+    let (low, high) = median_interval(&costs);
+    (to.cost_low_ns, to.cost_high_ns) = (Some(low), Some(high));
 }
 
 /// Two threads on two CPUs hand a reading to each other; each must be at or
@@ -495,7 +530,7 @@ pub fn survey(cpu: usize, other_cpu: Option<usize>, quick: bool) -> Result<Surve
     }
     for (name, kind, config) in [
         ("perf event, task clock", 1, 1),
-        ("perf event, cycles", 0, 0),
+        ("perf event, cycles", CYCLES.0, CYCLES.1),
     ] {
         match perf_open(kind, config) {
             Ok(fd) => {
@@ -508,7 +543,11 @@ pub fn survey(cpu: usize, other_cpu: Option<usize>, quick: bool) -> Result<Surve
                     global: false,
                     vdso: None,
                 };
-                sources.push(measure(&entry, "system call (read)".into()));
+                let mut source = measure(&entry, "system call (read)".into());
+                if (kind, config) == CYCLES {
+                    source.step_cycles = source.step_ns.take();
+                }
+                sources.push(source);
             }
             Err(error) => sources.push(Source {
                 name: name.into(),
@@ -518,39 +557,76 @@ pub fn survey(cpu: usize, other_cpu: Option<usize>, quick: bool) -> Result<Surve
             }),
         }
     }
-    let (choice, why) = pick(&sources, ns_per_tick);
+    let (kind, why) = pick(&sources, clock::counter_invariant(), &clock_source());
+    let rate = if kind.counter() { ns_per_tick } else { 1.0 };
     Ok(Survey {
         sources,
-        choice,
+        choice: clock::choice(kind, rate),
         why,
         counter_hz: Some(1e9 / ns_per_tick),
+        pair: other_cpu.map(|other| (cpu, other)),
+        relation: other_cpu.map(|other| relation(cpu, other)),
     })
 }
 
-/// The cheapest source that is in order, fine enough, and never goes back.
-fn pick(sources: &[Source], ns_per_tick: f64) -> (Choice, String) {
+/// What two CPUs share, as the kernel describes it.
+pub fn relation(a: usize, b: usize) -> String {
+    let read = |cpu: usize, name: &str| {
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/{name}"))
+            .ok()
+            .map(|t| t.trim().to_owned())
+    };
+    let package = |cpu| read(cpu, "topology/physical_package_id");
+    let (Some(here), Some(there)) = (package(a), package(b)) else {
+        return "how they are related the kernel does not say".into();
+    };
+    if here != there {
+        return "in different sockets".into();
+    }
+    let same = |name: &str| read(a, name).is_some_and(|x| read(b, name) == Some(x));
+    if same("topology/thread_siblings_list") {
+        "two hardware threads of one core".into()
+    } else if same("cache/index3/shared_cpu_list") {
+        "two cores that share a third-level cache".into()
+    } else {
+        "two cores of one socket that share no third-level cache".into()
+    }
+}
+
+/// Costs so close are the same: they differ by as much from run to run.
+const SAME_COST: f64 = 1.10;
+
+/// What everything can be measured with, the preferred first among equals: the
+/// counter's rate is nobody's to bend, MONOTONIC's is a time daemon's.
+const CANDIDATES: [(Kind, &str); 5] = [
+    (Kind::CounterOrdered, "rdtscp; lfence"),
+    (Kind::CounterFenced, "lfence; rdtsc; lfence"),
+    (Kind::MonotonicRaw, "clock_gettime MONOTONIC_RAW"),
+    (Kind::Monotonic, "clock_gettime MONOTONIC"),
+    (Kind::Boottime, "clock_gettime BOOTTIME"),
+];
+
+/// The cheapest source that is in order, fine enough, and never goes back; of
+/// equally cheap ones the first candidate. `invariant`: the processor promises
+/// a constant rate of its counter; `kernel`: what the kernel reads time from.
+fn pick(sources: &[Source], invariant: bool, kernel: &str) -> (Kind, String) {
     let find = |name: &str| sources.iter().find(|s| s.name == name);
-    let kernel = clock_source();
+    let ns = |v: Option<f64>| format!("{:.1} ns", v.unwrap_or(f64::NAN));
+    let cost = |s: &Source| s.cost_ns.unwrap_or(f64::MAX);
     let mut rejected = Vec::new();
     let mut good: Vec<(Kind, &Source)> = Vec::new();
-    for (kind, name) in [
-        (Kind::CounterOrdered, "rdtscp; lfence"),
-        (Kind::Monotonic, "clock_gettime MONOTONIC"),
-        (Kind::MonotonicRaw, "clock_gettime MONOTONIC_RAW"),
-    ] {
+    for (kind, name) in CANDIDATES {
         let Some(s) = find(name) else { continue };
-        let why_not = if s.backwards > 0 || s.exchanges_backwards > 0 {
-            Some(format!(
-                "went back {} times",
-                s.backwards + s.exchanges_backwards
-            ))
+        let back = s.backwards + s.exchanges_backwards;
+        let why_not = if back > 0 {
+            Some(format!("went back {back} times"))
         } else if s.step_ns.is_none_or(|step| step > 200.0) {
             Some("steps of more than 200 ns".into())
-        } else if kind == Kind::CounterOrdered && !clock::counter_invariant() {
+        } else if kind.counter() && !invariant {
             Some(
                 "the processor does not promise a constant rate (constant_tsc, nonstop_tsc)".into(),
             )
-        } else if kind == Kind::CounterOrdered && kernel != "tsc" {
+        } else if kind.counter() && kernel != "tsc" {
             Some(format!(
                 "the kernel itself does not trust it: its clock source is {kernel}"
             ))
@@ -562,43 +638,66 @@ fn pick(sources: &[Source], ns_per_tick: f64) -> (Choice, String) {
             None => good.push((kind, s)),
         }
     }
-    good.sort_by(|a, b| {
-        a.1.cost_ns
-            .unwrap_or(f64::MAX)
-            .total_cmp(&b.1.cost_ns.unwrap_or(f64::MAX))
-    });
-    let kind = good.first().map_or(Kind::Monotonic, |g| g.0);
-    let rate = if kind == Kind::CounterOrdered {
-        ns_per_tick
-    } else {
-        1.0
+    let cheapest = good.iter().map(|g| cost(g.1)).fold(f64::MAX, f64::min);
+    let equal: Vec<&(Kind, &Source)> = good
+        .iter()
+        .filter(|g| cost(g.1) <= SAME_COST * cheapest)
+        .collect();
+    let Some((kind, chosen)) = equal.first().map(|g| (g.0, g.1)) else {
+        let why = "no source fulfils all conditions; CLOCK_MONOTONIC is at least never set back";
+        return (
+            Kind::Monotonic,
+            format!("{why}. Not taken: {}", rejected.join("; ")),
+        );
     };
-    let choice = clock::choice(kind, rate);
-    let mut why = match good.first() {
-        Some((_, s)) => format!(
-            "the cheapest ({:.1} ns) of those that stay in order with the code around them, step finely \
-             ({:.1} ns) and never went back, neither on one CPU ({} readings) nor between two ({} exchanges)",
-            s.cost_ns.unwrap_or(f64::NAN),
-            s.step_ns.unwrap_or(f64::NAN),
-            crate::titles::with_commas(s.readings as i64),
-            crate::titles::with_commas(s.exchanges as i64)
-        ),
-        None => {
-            "no source fulfils all conditions; CLOCK_MONOTONIC is at least never set back".into()
+    let mut why = format!(
+        "it stays in order with the code around it, steps finely ({}) and never went back, neither \
+         in {} readings on one CPU nor {}",
+        ns(chosen.step_ns),
+        crate::titles::with_commas(chosen.readings as i64),
+        match chosen.exchanges {
+            0 => "between CPUs, which could not be tried".into(),
+            n => format!("in {} between two", crate::titles::with_commas(n as i64)),
         }
+    );
+    why += &match equal.len() {
+        1 => format!(
+            "; of {} such sources it is the cheapest ({})",
+            good.len(),
+            ns(chosen.cost_ns)
+        ),
+        n => format!(
+            "; of {} such sources {n} cost the same within 10 % ({} to {}), and of these it is the one whose \
+             rate is least in others' hands",
+            good.len(),
+            ns(Some(cheapest)),
+            ns(equal
+                .iter()
+                .map(|g| g.1.cost_ns)
+                .fold(None, |a, b| match (a, b) {
+                    (Some(a), Some(b)) => Some(f64::max(a, b)),
+                    (a, b) => a.or(b),
+                }))
+        ),
     };
     if let Some(plain) = find("rdtsc")
-        && kind == Kind::CounterOrdered
+        && kind.counter()
     {
-        why += &format!(
-            "; rdtsc alone ({:.1} ns) may be moved by the processor past the code that is measured",
-            plain.cost_ns.unwrap_or(f64::NAN)
+        rejected.insert(
+            0,
+            format!(
+                "rdtsc alone ({}): the processor may move it past the code that is measured",
+                ns(plain.cost_ns)
+            ),
         );
+    }
+    if find("clock_gettime REALTIME").is_some_and(|s| cost(s) < SAME_COST * cost(chosen)) {
+        rejected.push("REALTIME and TAI: they can be set".into());
     }
     if !rejected.is_empty() {
         why += &format!(". Not taken: {}", rejected.join("; "));
     }
-    (choice, why)
+    (kind, why)
 }
 
 /// Effective frequency of the processor now, in GHz: a chain of additions,
@@ -657,10 +756,12 @@ mod tests {
             .unwrap();
         let ratio = s.counter_hz.unwrap() / (bogomips / 2.0 * 1e6);
         assert!((0.98..1.02).contains(&ratio), "{ratio}");
-        // A coarse clock steps by a tick: 1, 3.3, 4 or 10 ms.
+        // A coarse clock steps by whole ticks, whose length clock_getres knows;
+        // by more than one where a busy machine let us see few of them.
         let coarse = get("clock_gettime MONOTONIC_COARSE");
         if let Some(step) = coarse.step_ns {
-            assert!((0.9e6..1.2e7).contains(&step), "{step}");
+            let ticks = step / coarse.resolution_ns.unwrap();
+            assert!(ticks > 0.9 && (ticks - ticks.round()).abs() < 0.1, "{step}");
         }
         // A system call cannot be cheaper than the vDSO's own reading.
         let vdso = get("clock_gettime MONOTONIC");
@@ -673,6 +774,81 @@ mod tests {
                 .iter()
                 .all(|x| x.missing.is_some() || x.cost_ns.is_some())
         );
+    }
+
+    fn source(name: &str, cost: f64) -> Source {
+        Source {
+            name: name.into(),
+            cost_ns: Some(cost),
+            step_ns: Some(20.0),
+            readings: 1000,
+            exchanges: 500,
+            ..Source::default()
+        }
+    }
+
+    #[test]
+    fn the_cheapest_is_picked_and_the_order_decides_among_equals() {
+        let mut all = vec![
+            source("rdtsc", 10.0),
+            source("lfence; rdtsc; lfence", 39.0),
+            source("rdtscp; lfence", 40.2),
+            source("clock_gettime MONOTONIC", 41.0),
+            source("clock_gettime MONOTONIC_RAW", 60.0),
+        ];
+        let (kind, why) = pick(&all, true, "tsc");
+        assert_eq!(kind, Kind::CounterOrdered);
+        assert!(!why.contains("the cheapest"), "{why}");
+        assert!(why.contains("39.0 ns to 41.0 ns"), "{why}");
+        // Clearly cheaper: then it is, and is said to be.
+        all[3].cost_ns = Some(25.0);
+        let (kind, why) = pick(&all, true, "tsc");
+        assert_eq!(kind, Kind::Monotonic);
+        assert!(why.contains("the cheapest (25.0 ns)"), "{why}");
+    }
+
+    #[test]
+    fn what_is_not_to_be_trusted_is_not_picked() {
+        let all = || {
+            vec![
+                source("lfence; rdtsc; lfence", 10.0),
+                source("rdtscp; lfence", 10.0),
+                source("clock_gettime MONOTONIC_RAW", 30.0),
+                source("clock_gettime MONOTONIC", 50.0),
+            ]
+        };
+        for (invariant, kernel, word) in [
+            (false, "tsc", "constant rate"),
+            (true, "hpet", "clock source is hpet"),
+        ] {
+            let (kind, why) = pick(&all(), invariant, kernel);
+            assert_eq!(kind, Kind::MonotonicRaw);
+            assert!(why.contains(word), "{why}");
+        }
+        let mut back = all();
+        back[0].exchanges_backwards = 3;
+        back[1].backwards = 1;
+        back[2].step_ns = Some(1000.0);
+        assert_eq!(pick(&back, true, "tsc").0, Kind::Monotonic);
+        back[3].step_ns = None;
+        let (kind, why) = pick(&back, true, "tsc");
+        assert_eq!(kind, Kind::Monotonic);
+        assert!(why.starts_with("no source fulfils"), "{why}");
+    }
+
+    #[test]
+    fn with_one_cpu_nothing_is_claimed_about_two() {
+        let mut one = source("rdtscp; lfence", 10.0);
+        one.exchanges = 0;
+        let (_, why) = pick(&[one], true, "tsc");
+        assert!(why.contains("could not be tried"), "{why}");
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_by_ranks() {
+        // Tables of the sign test: of 25 values the 8th and the 18th.
+        let values: Vec<f64> = (1..=25).map(f64::from).collect();
+        assert_eq!(median_interval(&values), (8.0, 18.0));
     }
 
     #[test]

@@ -97,38 +97,76 @@ impl Drop for Region {
     }
 }
 
-/// The kernel maps a fault's neighbours in the same file as well: touches this
-/// far apart each take a fault of their own.
-const APART: usize = 64;
+/// The kernel maps a fault's neighbours in the same file as well, since Linux
+/// 6.18 all of a large folio, but nothing beyond the page table of the fault:
+/// touches this far apart each take one of their own.
+const APART: usize = HUGE / PAGE;
 
-/// Faults of a mapped file, each far from the others.
+/// Faults of a mapped file, one in each page table.
+struct Scattered(Region);
+
+impl Scattered {
+    /// Maps the file for `n` faults. Page tables are made beforehand, as a
+    /// program that touches more than one page in 2 MiB has them: every block's
+    /// first page is mapped and stays, whatever came with it is taken out again.
+    fn new(fd: i32, n: usize) -> Result<Self, Error> {
+        let region = Region::new(n * APART * PAGE, libc::MAP_SHARED, fd, libc::MADV_RANDOM)?;
+        // All before anything is taken out: a mapping need not begin where a
+        // page table does, and a fault reaches back into the block before.
+        for i in 0..n {
+            region.touch(i * APART, 1, false);
+        }
+        for i in 0..n {
+            // SAFETY: pages of our own mapping of a file; nothing is written.
+            let result = unsafe {
+                let from = region.at.add((i * APART + 1) * PAGE);
+                libc::madvise(from.cast(), (APART - 1) * PAGE, libc::MADV_DONTNEED)
+            };
+            if result != 0 {
+                return Err(os_error("madvise(MADV_DONTNEED)"));
+            }
+        }
+        Ok(Self(region))
+    }
+
+    #[inline(always)]
+    fn touch(&self, i: usize) {
+        self.0.touch(i * APART + APART / 2, 1, false);
+    }
+}
+
 fn file_faults(ctx: &Ctx, fd: i32, most: u64) -> Case {
     let clock = ctx.clock;
-    let map = move |n: u64| {
-        Region::new(
-            n as usize * APART * PAGE,
-            libc::MAP_SHARED,
-            fd,
-            libc::MADV_RANDOM,
-        )
-    };
     Case::new("fault/file-mapped", move |n| {
-        let region = map(n)?;
-        Ok(clock.time(|| {
+        let pages = Scattered::new(fd, n as usize)?;
+        let before = faults();
+        let took = clock.time(|| {
             for i in 0..n as usize {
-                region.touch(i * APART, 1, false);
+                pages.touch(i);
             }
-        }))
+        });
+        one_each(faults() - before, n)?;
+        Ok(took)
     })
     .most(most)
     .singles(move |to| {
-        let region = map(most)?;
+        let pages = Scattered::new(fd, most as usize)?;
         for i in 0..most as usize {
-            to.push(clock.time(|| region.touch(i * APART, 1, false)));
+            to.push(clock.time(|| pages.touch(i)));
         }
         Ok(())
     })
     .before(move || super::reads::warm(fd, most * (APART * PAGE) as u64))
+}
+
+/// Is what was timed what was meant: a fault a touch?
+fn one_each(taken: i64, touches: u64) -> Result<(), Error> {
+    if taken as u64 >= touches {
+        return Ok(());
+    }
+    Err(Error::Unavailable(format!(
+        "{touches} touches took {taken} faults: this kernel maps more than one page at a fault here"
+    )))
 }
 
 /// Touches page after page of what `make` gives.
@@ -156,12 +194,13 @@ fn touching(
     })
 }
 
-fn minor_faults() -> i64 {
+/// Page faults of this thread so far.
+fn faults() -> i64 {
     // SAFETY: zeroed is valid, getrusage fills it.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage.ru_minflt
+        usage.ru_minflt + usage.ru_majflt
     }
 }
 
@@ -191,9 +230,9 @@ fn huge(ctx: &Ctx) -> Case {
     let per = HUGE / PAGE;
     Case::new("fault/huge", move |n| {
         let region = make(n)?;
-        let before = minor_faults();
+        let before = faults();
         let took = clock.time(|| region.touch(0, n as usize * per, true));
-        if minor_faults() - before > n as i64 + 8 {
+        if faults() - before > n as i64 + 8 {
             return Err(huge_refused());
         }
         Ok(took)
@@ -242,6 +281,34 @@ fn copy_on_write(ctx: &Ctx) -> Case {
     })
 }
 
+/// While it lives, new memory of this process has small pages, also where huge
+/// ones are on for all memory: MAP_POPULATE makes the pages before any advice
+/// could be given.
+struct SmallPages {
+    before: i32,
+}
+
+impl SmallPages {
+    fn new() -> Self {
+        // SAFETY: numbers only. Where there are no huge pages both are refused,
+        // and nothing is lost.
+        unsafe {
+            let before = libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0);
+            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for SmallPages {
+    fn drop(&mut self) {
+        if self.before == 0 {
+            // SAFETY: as above.
+            unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0) };
+        }
+    }
+}
+
 /// Mapping with the pages in place at once; touched afterwards.
 fn populate(ctx: &Ctx) -> Case {
     let clock = ctx.clock;
@@ -249,6 +316,8 @@ fn populate(ctx: &Ctx) -> Case {
         let bytes = n as usize * PAGE;
         let mut failed = false;
         let mut region = None;
+        let _small = SmallPages::new();
+        let before = faults();
         let took = clock.time(|| {
             // SAFETY: a new mapping, owned by the region below.
             let base = unsafe {
@@ -274,10 +343,10 @@ fn populate(ctx: &Ctx) -> Case {
             }
         });
         if failed {
-            Err(os_error("mmap(MAP_POPULATE)"))
-        } else {
-            Ok(took)
+            return Err(os_error("mmap(MAP_POPULATE)"));
         }
+        one_each(faults() - before, n)?;
+        Ok(took)
     })
     .most(PAGES)
     .whole_batches()
@@ -384,7 +453,7 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
     match ctx.file {
         Some(fd) => {
             let most = PAGES.min(ctx.file_bytes / PAGE as u64);
-            let apart = (ctx.file_bytes / (APART * PAGE) as u64).min(256);
+            let apart = ctx.file_bytes / (APART * PAGE) as u64;
             found.push(file_faults(ctx, fd, apart));
             for (id, advice, flags, write) in [
                 ("file-around", libc::MADV_NORMAL, libc::MAP_SHARED, false),
@@ -417,4 +486,29 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
     found.push(prefault(ctx, true));
     found.push(prefault(ctx, false));
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pages_are_asked_for_while_that_is_needed() {
+        // SAFETY: numbers only.
+        let state = || unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) };
+        let before = state();
+        {
+            let _small = SmallPages::new();
+            // Where the kernel has no huge pages it refuses the question.
+            assert_ne!(state(), 0);
+        }
+        assert_eq!(state(), before);
+    }
+
+    #[test]
+    fn fewer_faults_than_touches_are_told() {
+        assert!(one_each(8, 8).is_ok());
+        let error = one_each(1, 512).unwrap_err().to_string();
+        assert!(error.contains("512 touches took 1 fault"), "{error}");
+    }
 }

@@ -208,37 +208,65 @@ fn storage_bytes() -> Option<u64> {
         .ok()
 }
 
-/// Drops the file's pages and makes sure of it.
-fn chill(fd: i32, whole: u64, bytes: u64, cold: &mut Cold) -> Result<(), Error> {
-    for attempt in 0..3 {
+/// Drops the file's pages until none of the first `bytes` is left; how many
+/// are (at most 1 %), and by which method that was counted.
+fn drop_pages(fd: i32, whole: u64, bytes: u64) -> Result<(u64, &'static str), Error> {
+    const ATTEMPTS: u32 = 20;
+    let pages = bytes.div_ceil(4096);
+    for attempt in 1..=ATTEMPTS {
         // SAFETY: no pointers.
         unsafe { libc::posix_fadvise(fd, 0, whole as i64, libc::POSIX_FADV_DONTNEED) };
         let (left, method) = resident(fd, bytes)?;
-        let pages = bytes.div_ceil(4096);
-        // A page or two may be held for a moment by somebody who looks at all pages.
-        if left * 100 <= pages {
-            cold.method = method.into();
-            cold.passes += 1;
-            cold.pages += pages;
-            cold.resident += left;
-            for offset in [0, bytes / 2, bytes - 1] {
-                if let Ok(there) = at_once(fd, offset) {
-                    cold.nowait_tried += 1;
-                    cold.nowait_again += u64::from(!there);
-                }
-            }
-            return Ok(());
+        // In the end a page or two may be held by somebody who looks at all pages.
+        if left == 0 || (attempt == ATTEMPTS && left * 100 <= pages) {
+            return Ok((left, method));
         }
-        if attempt == 2 {
+        if attempt == ATTEMPTS || (attempt >= 5 && left == pages) {
             return Err(Error::Unavailable(format!(
                 "the file stays in memory: {left} of {pages} pages after POSIX_FADV_DONTNEED \
                  (a file system in memory? choose one on a disk with --dir)"
             )));
         }
-        // SAFETY: no pointers. Dirty pages cannot be dropped.
-        unsafe { libc::fdatasync(fd) };
+        // Read-ahead that is still on its way cannot be dropped yet, and dirty
+        // pages never.
+        if attempt == 4 {
+            // SAFETY: no pointers.
+            unsafe { libc::fdatasync(fd) };
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100 * u64::from(attempt)));
     }
-    unreachable!("the third attempt returns")
+    unreachable!("the last attempt returns")
+}
+
+/// Makes the next pass a cold one, and makes sure of it. `probe`: a descriptor
+/// of the file without read-ahead, so that probing brings in nothing but the
+/// probed pages, which are dropped again before the count that matters.
+fn chill(fd: i32, probe: i32, whole: u64, bytes: u64, cold: &mut Cold) -> Result<(), Error> {
+    drop_pages(fd, whole, bytes)?;
+    for offset in [0, bytes / 2, bytes - 1] {
+        if let Ok(there) = at_once(probe, offset) {
+            cold.nowait_tried += 1;
+            cold.nowait_again += u64::from(!there);
+        }
+        // Being refused has begun the reading: a page on its way stays.
+        let mut byte = 0u8;
+        // SAFETY: one byte.
+        unsafe { libc::pread(probe, (&raw mut byte).cast(), 1, offset as i64) };
+    }
+    let (left, method) = drop_pages(fd, whole, bytes)?;
+    cold.method = method.into();
+    cold.passes += 1;
+    cold.pages += bytes.div_ceil(4096);
+    cold.resident += left;
+    Ok(())
+}
+
+/// A descriptor that reads single pages, for [`chill`].
+fn prober(fd: i32) -> Result<OwnedFd, Error> {
+    let probe = reopen(fd, 0)?;
+    // SAFETY: no pointers. It concerns this open file only.
+    unsafe { libc::posix_fadvise(probe.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    Ok(probe)
 }
 
 /// Reads the first `bytes` once, so that they are in the cache.
@@ -444,18 +472,21 @@ fn case(
     let bytes = pass_bytes(ctx, size, cold.is_some());
     let requests = bytes / size as u64;
     let (clock, whole) = (ctx.clock, ctx.file_bytes);
-    let mut made: Option<Pass> = None;
+    let mut made: Option<(Pass, OwnedFd)> = None;
     let ctx2 = ctx.clone();
     let name = id.clone();
     Case::new(id, move |_| {
         // Made at the first use, so that a hundred cases do not hold a
         // hundred descriptors and buffers from the beginning.
-        let pass = match &mut made {
-            Some(pass) => pass,
-            none => none.insert(pass(&ctx2, file, way, size)?),
+        let (pass, probe) = match &mut made {
+            Some(made) => made,
+            none => none.insert((pass(&ctx2, file, way, size)?, prober(file)?)),
         };
         match &cold {
-            Some(c) => chill(file, whole, bytes, &mut c.borrow_mut())?,
+            Some(c) => {
+                let probe = probe.as_raw_fd();
+                chill(file, probe, whole, bytes, &mut c.borrow_mut())?;
+            }
             None => warm(file, bytes)?,
         }
         let before = cold.as_ref().and_then(|_| storage_bytes());
@@ -522,4 +553,37 @@ pub fn groups(ctx: &Ctx) -> Vec<Make> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// The older way to count, for kernels before 6.5, says what the newer says.
+    #[test]
+    fn mincore_and_cachestat_agree() {
+        let mut file = tempfile::tempfile_in(".").unwrap();
+        file.write_all(&[7; 64 * 4096]).unwrap();
+        file.sync_all().unwrap();
+        let fd = file.as_raw_fd();
+        let both = |bytes| {
+            let (count, method) = resident(fd, bytes).unwrap();
+            let older = resident_mincore(fd, bytes).unwrap();
+            assert_eq!(count, older, "{method} against mincore");
+            older
+        };
+        // Just written, so all there.
+        assert_eq!(both(64 * 4096), 64);
+        assert_eq!(both(5 * 4096), 5);
+        let mut cold = Cold::default();
+        let probe = prober(fd).unwrap();
+        chill(fd, probe.as_raw_fd(), 64 * 4096, 64 * 4096, &mut cold).unwrap();
+        assert_eq!(both(64 * 4096), 0);
+        // One page is read, without read-ahead.
+        let mut byte = [0u8];
+        // SAFETY: one byte.
+        unsafe { libc::pread(probe.as_raw_fd(), byte.as_mut_ptr().cast(), 1, 10 * 4096) };
+        assert_eq!(both(64 * 4096), 1);
+    }
 }

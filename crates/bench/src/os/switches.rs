@@ -365,14 +365,18 @@ impl Condition {
         })
     }
 
-    /// Gives the turn to the other one and waits to get it back.
+    /// Gives the turn to the other one and waits to get it back. The signal
+    /// comes after the unlocking: with the mutex held, the woken thread could
+    /// run into it and sleep again, and those switches would count as well.
     fn hand_over(&self, theirs: u32) {
         let mine = 1 - theirs;
         // SAFETY: initialised statically; `turn` under the mutex.
         unsafe {
             libc::pthread_mutex_lock(self.mutex.get());
             *self.turn.get() = theirs;
+            libc::pthread_mutex_unlock(self.mutex.get());
             libc::pthread_cond_signal(self.condition.get());
+            libc::pthread_mutex_lock(self.mutex.get());
             while *self.turn.get() != mine && !self.over.load(Ordering::Relaxed) {
                 libc::pthread_cond_wait(self.condition.get(), self.mutex.get());
             }
@@ -423,7 +427,7 @@ fn by_condition(ctx: &Ctx, cpu: usize, place: &str) -> Result<Case, Error> {
     ))
 }
 
-/// A lock and a signal that nobody waits for, and the two futex calls that a
+/// The locking, a signal that nobody waits for, and the two futex calls that a
 /// wait and its wake-up make.
 fn by_condition_calls(ctx: &Ctx) -> Result<Case, Error> {
     let condition = Condition::new();
@@ -441,7 +445,9 @@ impl Condition {
         // SAFETY: as in hand_over.
         unsafe {
             libc::pthread_mutex_lock(self.mutex.get());
+            libc::pthread_mutex_unlock(self.mutex.get());
             libc::pthread_cond_signal(self.condition.get());
+            libc::pthread_mutex_lock(self.mutex.get());
             libc::pthread_mutex_unlock(self.mutex.get());
         }
     }

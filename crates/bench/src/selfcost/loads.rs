@@ -7,10 +7,11 @@
 //! ended with its tool.
 
 use super::calls::Task;
-use super::ways::{Bench, Way};
+use super::grid::WayKind;
+use super::ways::{Bench, Way, installed};
 use crate::Error;
 use crate::tidy::{self, Guarded};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -62,7 +63,7 @@ fn build(dir: &Path) -> Result<String, Error> {
         std::fs::write(dir.join(name), text).map_err(failed("writing sources"))?;
     }
     Ok(format!(
-        "cd '{}' && for f in *.c; do cc -D_GNU_SOURCE -std=gnu11 -O1 -I. -c $f || exit 1; done",
+        "cd '{}' && for f in *.c; do cc -D_GNU_SOURCE -std=gnu11 -O0 -I. -c $f || exit 1; done",
         dir.display()
     ))
 }
@@ -72,14 +73,6 @@ fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
         what: what.into(),
         source,
     }
-}
-
-fn installed(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path)
-            .chain(["/usr/sbin".into()])
-            .any(|d| d.join(program).is_file())
-    })
 }
 
 /// A directory of `bytes` in files of 20 KB: text that compresses as text does.
@@ -123,9 +116,37 @@ fn shell(text: String) -> Vec<String> {
     vec!["sh".into(), "-c".into(), text]
 }
 
-/// Everything that can be run here; what cannot is in the notes.
-pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Error> {
+const IDS: [&str; 7] = ["tar-1", "tar-10", "build", "storm", "nginx", "redis", "fio"];
+
+/// # Errors
+/// [`Error::Usage`] when one is named that there is not.
+pub fn check(only: &[String]) -> Result<(), Error> {
+    match only.iter().find(|id| !IDS.contains(&id.as_str())) {
+        Some(unknown) => Err(Error::Usage(format!(
+            "--programs {unknown}: there is no such program; there are {}",
+            IDS.join(", ")
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// What takes a tool long need not be done often: a result is for one anyway.
+fn times(way: &Way, alone: u64, by_others: u64) -> u64 {
+    if way.kind == WayKind::Other {
+        by_others
+    } else {
+        alone
+    }
+}
+
+/// Everything (or `only` these) that can be run here; what cannot is in the notes.
+pub fn prepare(
+    bench: &Bench,
+    only: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Vec<Load>, Error> {
     let at = |name: &str| bench.directory.join(name);
+    let wanted = |id: &str| only.is_empty() || only.iter().any(|o| o == id);
     let mut found = Vec::new();
     let mut lacking = |what: &str, program: &str, package: &str| {
         let there = installed(program);
@@ -136,11 +157,18 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
         }
         there
     };
-    if lacking("tar-gz", "tar", "tar") && lacking("tar-gz", "gzip", "gzip") {
-        for (id, title, bytes) in [
-            ("tar-1", "tar-gz of 1 MB", 1_000_000),
-            ("tar-10", "tar-gz of 10 MB", 10_000_000),
-        ] {
+    let trees = [
+        ("tar-1", "tar-gz 1 MB", 1_000_000),
+        ("tar-10", "tar-gz 10 MB", 10_000_000),
+    ];
+    if trees.iter().any(|(id, ..)| wanted(id))
+        && lacking("tar-gz", "tar", "tar")
+        && lacking("tar-gz", "gzip", "gzip")
+    {
+        for (id, title, bytes) in trees {
+            if !wanted(id) {
+                continue;
+            }
             let dir = at(id);
             tree(&dir, bytes)?;
             let to = at("archive.tar.gz");
@@ -149,7 +177,10 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
                 title,
                 run: timed(vec![
                     "tar".into(),
-                    "czf".into(),
+                    "-c".into(),
+                    // Half the time of the default, so that there are more rounds.
+                    "--use-compress-program=gzip -1".into(),
+                    "-f".into(),
                     to.display().to_string(),
                     "-C".into(),
                     dir.display().to_string(),
@@ -158,35 +189,41 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
             });
         }
     }
-    if lacking("the build", "cc", "gcc") {
+    if wanted("build") && lacking("the build", "cc", "gcc") {
         found.push(Load {
             id: "build",
-            title: "build of libdebox",
+            title: "build",
             run: timed(shell(build(&at("build"))?)),
         });
     }
-    found.push(Load {
-        id: "storm",
-        title: "200 × fork and exec",
-        run: Box::new(|bench, way| elapsed(&bench.run(way, &Task::Storm(200))?)),
-    });
-    if lacking("nginx", "nginx", "nginx-light") && lacking("nginx", "wrk", "wrk") {
+    if wanted("storm") {
+        found.push(Load {
+            id: "storm",
+            title: "fork+exec",
+            run: Box::new(|bench, way| {
+                elapsed(&bench.run(way, &Task::Storm(times(way, 100, 20)))?)
+            }),
+        });
+    }
+    if wanted("nginx") && lacking("nginx", "nginx", "nginx-light") && lacking("nginx", "wrk", "wrk")
+    {
         found.push(Load {
             id: "nginx",
-            title: "nginx, one request of wrk",
+            title: "nginx",
             run: Box::new(nginx),
         });
     }
-    if lacking("redis", "redis-server", "redis-server")
+    if wanted("redis")
+        && lacking("redis", "redis-server", "redis-server")
         && lacking("redis", "redis-benchmark", "redis-tools")
     {
         found.push(Load {
             id: "redis",
-            title: "redis, one GET",
+            title: "redis",
             run: Box::new(redis),
         });
     }
-    if lacking("fio", "fio", "fio") {
+    if wanted("fio") && lacking("fio", "fio", "fio") {
         let file = at("fio-file");
         let mut f = std::fs::File::create(&file).map_err(failed("making a file"))?;
         let mut block = vec![0u8; 1 << 20];
@@ -203,7 +240,7 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
             "--bs=4k",
             "--size=32m",
             "--ioengine=psync",
-            "--number_ios=20000",
+            "--number_ios=1500",
             "--randseed=7",
             "--invalidate=1",
             "--thread",
@@ -211,7 +248,7 @@ pub fn prepare(bench: &Bench, notes: &mut Vec<String>) -> Result<Vec<Load>, Erro
         ];
         found.push(Load {
             id: "fio",
-            title: "fio, 20,000 random reads",
+            title: "fio",
             run: timed(
                 words
                     .iter()
@@ -264,7 +301,7 @@ impl Server {
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             tidy::go_on()?;
             let ended = server.guarded.child.try_wait().ok().flatten();
-            if ended.is_some() || begin.elapsed() > Duration::from_secs(30) {
+            if ended.is_some() || begin.elapsed() > bench.limit {
                 let said = std::fs::read_to_string(&server.errors).unwrap_or_default();
                 let last = said
                     .lines()
@@ -295,15 +332,31 @@ impl Server {
     }
 }
 
-fn client(bench: &Bench, words: &[String]) -> Result<String, Error> {
+/// Runs the other end, on another CPU; `enough`: Ctrl-C after that.
+fn client(bench: &Bench, words: &[String], enough: Option<Duration>) -> Result<String, Error> {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
-    let (status, out, err) = tidy::run(
-        &mut command,
-        Some(bench.other_cpu),
-        None,
-        Duration::from_secs(60),
-    )?;
+    command
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    tidy::bind(&mut command, Some(bench.other_cpu), None);
+    let mut guarded = Guarded::spawn(&mut command)?;
+    if let Some(enough) = enough {
+        std::thread::sleep(enough);
+        guarded.signal(libc::SIGINT);
+    }
+    // What they say fits into a pipe.
+    let status = guarded.wait(bench.limit)?;
+    let text = |from: Option<&mut dyn Read>| {
+        let mut bytes = Vec::new();
+        if let Some(from) = from {
+            let _ = from.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let out = text(guarded.child.stdout.as_mut().map(|o| o as &mut dyn Read));
+    let err = text(guarded.child.stderr.as_mut().map(|e| e as &mut dyn Read));
     if status.success() {
         Ok(out)
     } else {
@@ -343,16 +396,25 @@ fn nginx(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
         let pid = std::fs::read_to_string(dir.join("nginx.pid"))
             .ok()
             .and_then(|t| t.trim().parse().ok());
-        let said = client(
-            bench,
-            &[
-                "wrk".into(),
-                "-t1".into(),
-                "-c16".into(),
-                "-d1s".into(),
-                format!("http://127.0.0.1:{port}/index.html"),
-            ],
-        );
+        // -d knows whole seconds only; Ctrl-C ends it with its report as well.
+        // On a busy machine the worker may not have begun by then.
+        let mut said = Ok(String::new());
+        for enough in [400, 3000] {
+            said = client(
+                bench,
+                &[
+                    "wrk".into(),
+                    "-t1".into(),
+                    "-c16".into(),
+                    "-d60s".into(),
+                    format!("http://127.0.0.1:{port}/index.html"),
+                ],
+                Some(Duration::from_millis(enough)),
+            );
+            if !matches!(&said, Ok(text) if text.contains(" 0 requests in ")) {
+                break;
+            }
+        }
         server.stop(pid);
         let said = said?;
         let rate: Option<f64> = said
@@ -410,12 +472,13 @@ fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
                 "-t",
                 "get",
                 "-n",
-                "10000",
+                &times(way, 8000, 2000).to_string(),
                 "-c",
                 "16",
                 "--csv",
             ]
             .map(String::from),
+            None,
         );
         server.stop(pid);
         let said = said?;

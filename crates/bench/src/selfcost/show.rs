@@ -13,33 +13,87 @@ use std::fmt::Write;
 /// Rows that stand for the others in tables of many ways.
 const FEW: [&str; 4] = ["getpid", "gettimeofday", "pread-4096", "sleep"];
 
+/// `±` what: how far the interval reaches from the value, two digits.
+fn half(value: f64, low: f64, high: f64) -> Option<f64> {
+    let far = (high - value).max(value - low);
+    far.is_finite().then_some(far)
+}
+
+fn two_digits(v: f64) -> String {
+    match v {
+        v if v < 0.995 => format!("{v:.2}"),
+        v if v < 9.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// A number that its own interval hides is none.
+const WIDE: &str = "wide";
+
+fn hidden(value: f64, low: f64, high: f64) -> bool {
+    half(value, low, high).is_some_and(|far| far >= value.abs())
+}
+
+/// `+354 ±12 ns`, in the value's unit.
+fn plus(value: f64, low: f64, high: f64) -> String {
+    if hidden(value, low, high) {
+        return WIDE.into();
+    }
+    let text = time(value);
+    let sign = if value >= 0.0 { "+" } else { "" };
+    let (Some((number, unit)), Some(far)) = (text.split_once(' '), half(value, low, high)) else {
+        return format!("{sign}{text}");
+    };
+    let scale = match unit {
+        "s" => 1e9,
+        "ms" => 1e6,
+        "µs" => 1e3,
+        _ => 1.0,
+    };
+    format!("{sign}{number} ±{} {unit}", two_digits(far / scale))
+}
+
 fn added(cell: &Cell) -> String {
     match cell.distinguishable {
         Some(false) => "n.d.".into(),
-        _ if cell.added >= 0.0 => format!("+{}", time(cell.added)),
-        _ => time(cell.added),
+        _ => plus(cell.added, cell.added_low, cell.added_high),
     }
 }
 
 fn factor(cell: &Cell) -> String {
-    match cell.distinguishable {
-        Some(false) => "n.d.".into(),
-        _ if cell.ratio >= 10.0 => format!("{}×", digits(cell.ratio)),
-        _ => format!("{:.2}×", cell.ratio),
+    let number = match cell.ratio {
+        r if r >= 10.0 => digits(r),
+        r => format!("{r:.2}"),
+    };
+    match (
+        cell.distinguishable,
+        half(cell.ratio, cell.ratio_low, cell.ratio_high),
+    ) {
+        (Some(false), _) => "n.d.".into(),
+        _ if hidden(cell.ratio, cell.ratio_low, cell.ratio_high) => WIDE.into(),
+        (_, Some(far)) => format!("{number} ±{}×", two_digits(far)),
+        (_, None) => format!("{number}×"),
     }
 }
 
 fn percent(cell: &Cell) -> String {
-    match cell.distinguishable {
-        Some(false) => "n.d.".into(),
+    let number = (cell.ratio - 1.0) * 100.0;
+    match (
+        cell.distinguishable,
+        half(cell.ratio, cell.ratio_low, cell.ratio_high),
+    ) {
+        (Some(false), _) => "n.d.".into(),
         _ if cell.ratio >= 2.0 => factor(cell),
-        _ => format!("{:+.1} %", (cell.ratio - 1.0) * 100.0),
+        (_, Some(far)) if far * 100.0 >= number.abs() => WIDE.into(),
+        (_, Some(far)) => format!("{number:+.1} ±{} %", two_digits(far * 100.0)),
+        (_, None) => format!("{number:+.1} %"),
     }
 }
 
-fn null_text(cell: Option<&Cell>) -> String {
+/// How far two bare runs are apart: nothing smaller can be told.
+fn null_time(cell: Option<&Cell>) -> String {
     cell.map_or_else(
-        || "?".into(),
+        || "-".into(),
         |c| {
             let far = c.added_low.abs().max(c.added_high.abs());
             format!("±{}", time(far))
@@ -47,11 +101,33 @@ fn null_text(cell: Option<&Cell>) -> String {
     )
 }
 
+fn null_percent(cell: &Cell) -> String {
+    let far = (cell.ratio_low - 1.0)
+        .abs()
+        .max((cell.ratio_high - 1.0).abs());
+    if far.is_finite() {
+        format!("±{} %", two_digits(far * 100.0))
+    } else {
+        "?".into()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Server,
+    Calls,
+    Programs,
+}
+
 /// head and rows of a table, for any medium.
 struct Sheet {
+    of: Of,
     caption: String,
     head: Vec<String>,
     rows: Vec<Vec<String>>,
+    note: String,
+    /// For those who want to know exactly: not in the README.
+    detail: bool,
 }
 
 /// The paper's Table 2: a row a call, a column a way of DeBox's.
@@ -67,92 +143,109 @@ fn by_call(g: &Grid) -> Sheet {
             let mut cells = vec![
                 g.rows[r].title.clone(),
                 time(base.median),
-                null_text(g.cell(r, 1)),
+                null_time(g.cell(r, 1)),
             ];
             cells.extend(
                 ways.iter()
-                    .map(|w| g.cell(r, *w).map_or_else(|| "?".into(), added)),
+                    .map(|w| g.cell(r, *w).map_or_else(|| "-".into(), added)),
             );
             Some(cells)
         })
         .collect();
     Sheet {
-        caption: "What DeBox adds to one call (median of the differences within rounds)".into(),
+        of: Of::Calls,
+        caption: "What DeBox adds to one call".into(),
         head,
         rows,
+        note: format!(
+            "{} rounds. Median of the differences to the base within rounds, and how far its interval reaches \
+             (95 %, from 6 rounds on free of any distribution). n.d.: not distinguishable from what two bare \
+             runs differ by (null run). wide: its own interval hides the value. The round trip makes two calls and sleeps once; its partner is watched \
+             as well where a tool follows children.",
+            g.rounds()
+        ),
+        detail: false,
     }
 }
 
-/// Every way against a few calls: how many times as long.
-fn by_way(g: &Grid) -> Sheet {
-    let rows_of: Vec<usize> = FEW.iter().filter_map(|id| g.row(id)).collect();
+/// A row a way, a column a call or program: how many times as long.
+fn by_way(g: &Grid, of: Of, columns: &[usize], caption: &str, note: String) -> Sheet {
     let mut head = vec!["way".to_owned()];
-    head.extend(rows_of.iter().map(|r| g.rows[*r].title.clone()));
-    head.push("getpid: min".into());
-    head.push("median".into());
-    head.push("quartiles".into());
-    let first = rows_of.first().copied().unwrap_or(0);
+    head.extend(columns.iter().map(|r| g.rows[*r].title.clone()));
     let rows = (0..g.ways.len())
-        .filter(|w| g.ways[*w].missing.is_none() && g.cell(first, *w).is_some())
+        .filter(|w| {
+            g.ways[*w].missing.is_none() && columns.iter().any(|r| g.cell(*r, *w).is_some())
+        })
         .map(|w| {
-            let mut cells = vec![g.ways[w].title.clone()];
-            for r in &rows_of {
-                cells.push(match (w, g.cell(*r, w)) {
-                    (_, None) => "?".into(),
-                    (0, Some(c)) => time(c.median),
-                    (_, Some(c)) => factor(c),
-                });
-            }
-            if let Some(c) = g.cell(first, w) {
-                cells.push(time(c.min));
-                cells.push(time(c.median));
-                cells.push(format!("{} to {}", time(c.low), time(c.high)));
-            }
-            cells
+            let cells = columns.iter().map(|r| match (w, g.cell(*r, w)) {
+                (_, None) => "-".into(),
+                (0, Some(c)) => time(c.median),
+                (1, Some(c)) => null_percent(c),
+                (_, Some(c)) if of == Of::Programs => percent(c),
+                (_, Some(c)) => factor(c),
+            });
+            std::iter::once(g.ways[w].title.clone())
+                .chain(cells)
+                .collect()
         })
         .collect();
     Sheet {
-        caption: "The same calls by other tools: times as long as nothing".into(),
+        of,
+        caption: caption.into(),
         head,
         rows,
+        note,
+        detail: false,
     }
 }
 
-/// The paper's Table 3: a row a load, a column a way.
-fn by_load(g: &Grid) -> Sheet {
-    let ways: Vec<usize> = (2..g.ways.len())
-        .filter(|w| g.ways[*w].missing.is_none())
-        .collect();
-    let mut head = vec!["program".to_owned(), "base".into(), "null run".into()];
-    head.extend(ways.iter().map(|w| g.ways[*w].title.clone()));
-    let rows = (0..g.rows.len())
-        .filter_map(|r| {
-            let base = g.cell(r, 0)?;
-            let null = g.cell(r, 1).map_or_else(
-                || "?".into(),
-                |c| {
-                    let far = c.added_low.abs().max(c.added_high.abs()) / base.median;
-                    format!("±{:.1} %", far * 100.0)
+/// What lies behind one column of these: the spread of each way.
+fn spread(g: &Grid, of: Of, row: usize) -> Sheet {
+    let rows = (0..g.ways.len())
+        .filter_map(|w| {
+            let c = g.cell(row, w)?;
+            let interval = if c.added_low.is_finite() && c.added_high.is_finite() {
+                format!("{} to {}", time(c.added_low), time(c.added_high))
+            } else {
+                "?".into()
+            };
+            let (added, interval) = match w {
+                0 => ("-".into(), "-".into()),
+                _ => (time(c.added), interval),
+            };
+            Some(vec![
+                g.ways[w].title.clone(),
+                time(c.min),
+                time(c.median),
+                format!("{} to {}", time(c.low), time(c.high)),
+                added,
+                interval,
+                match c.distinguishable {
+                    None => "-".into(),
+                    Some(true) => "yes".into(),
+                    Some(false) => "n.d.".into(),
                 },
-            );
-            let mut cells = vec![g.rows[r].title.clone(), time(base.median), null];
-            cells.extend(
-                ways.iter()
-                    .map(|w| g.cell(r, *w).map_or_else(|| "?".into(), percent)),
-            );
-            Some(cells)
+            ])
         })
         .collect();
     Sheet {
-        caption: "Whole programs: added to the time, or times as long".into(),
-        head,
+        of,
+        caption: format!("{}, way by way", g.rows[row].title),
+        head: ["way", "min", "median", "quartiles", "added", "95 %", "told"]
+            .map(String::from)
+            .into(),
         rows,
+        note: String::new(),
+        detail: true,
     }
 }
 
 /// The paper's Table 1.
 fn by_stamps(rows: &[ServerRow]) -> Sheet {
     Sheet {
+        of: Of::Server,
+        note: "What preempts the program beside the call is in its own stamps and not in DeBox's record.".into(),
+        detail: false,
         caption: "Calls of a server on a busy CPU: what the program measures itself, and DeBox"
             .into(),
         head: [
@@ -185,60 +278,138 @@ fn by_stamps(rows: &[ServerRow]) -> Sheet {
     }
 }
 
-fn sheets(own: &SelfCost) -> Vec<(Sheet, &'static str)> {
+fn sheets(own: &SelfCost) -> Vec<Sheet> {
     let mut found = Vec::new();
     if !own.server.is_empty() {
-        found.push((
-            by_stamps(&own.server),
-            "What preempts the program beside the call is in its own stamps and not in DeBox's record.",
-        ));
+        found.push(by_stamps(&own.server));
     }
     if let Some(g) = &own.calls {
         let of_debox = by_call(g);
         if of_debox.head.len() > 3 {
-            found.push((
-                of_debox,
-                "n.d.: not distinguishable from what two bare runs differ by (null run). The round trip makes \
-                 two calls and sleeps once; its partner is watched as well where a tool follows children.",
-            ));
+            found.push(of_debox);
         }
-        found.push((
-            by_way(g),
-            "The first line is the time itself. Tool and program share one CPU; every way gets a fresh process \
-             in each round, and the order rotates.",
+        let few: Vec<usize> = FEW
+            .iter()
+            .filter_map(|id| g.row(id))
+            .filter(|r| g.cell(*r, 0).is_some())
+            .collect();
+        let mut note = "The first line is the time itself, the second what two bare runs differ by. Tool and \
+             program share one CPU; every way gets a fresh process in each round, and the order rotates."
+            .to_owned();
+        // Its row looks like a mistake otherwise.
+        if let (Some(w), Some(r)) = (g.way("perf-stat"), g.row("sleep"))
+            && g.cell(r, w)
+                .is_some_and(|c| c.distinguishable == Some(true) && c.ratio > 3.0)
+        {
+            note += " perf stat costs nothing until the program sleeps: at every switch the kernel takes the \
+                     counters off the processor and puts them back, which is dear where a hypervisor emulates \
+                     them.";
+        }
+        found.push(by_way(
+            g,
+            Of::Calls,
+            &few,
+            "The same calls by other tools: times as long as nothing",
+            note,
         ));
+        found.extend(few.iter().map(|r| spread(g, Of::Calls, *r)));
     }
     if let Some(g) = &own.loads {
-        found.push((
-            by_load(g),
-            "Time inside of the tool, without its start and its report. nginx and redis: time for one request.",
+        let all: Vec<usize> = (0..g.rows.len())
+            .filter(|r| g.cell(*r, 0).is_some())
+            .collect();
+        found.push(by_way(
+            g,
+            Of::Programs,
+            &all,
+            "Whole programs: added to the time, or times as long",
+            format!(
+                "{} rounds. Time inside of the tool, without its start and its report. {}n.d.: not \
+                 distinguishable from what two bare runs differ by, which is in the second line.",
+                g.rounds(),
+                PROGRAMS
+                    .iter()
+                    .filter(|(id, _)| g.row(id).is_some_and(|r| all.contains(&r)))
+                    .map(|(_, what)| format!("{what}. "))
+                    .collect::<String>()
+            ),
         ));
+        found.extend(all.iter().map(|r| spread(g, Of::Programs, *r)));
     }
     found
 }
+
+/// What the short names of programs stand for.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("tar-1", "tar-gz: tar with gzip -1"),
+    (
+        "build",
+        "build: the C sources of libdebox, compiled by cc -O0",
+    ),
+    ("storm", "fork+exec: one process, /bin/true"),
+    (
+        "nginx",
+        "nginx: one request of 1 KiB by wrk, 16 connections",
+    ),
+    ("redis", "redis: one GET by redis-benchmark, 16 connections"),
+    (
+        "fio",
+        "fio: 1,500 random reads of 4 KiB, page cache dropped before",
+    ),
+];
 
 fn missing(own: &SelfCost) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     for g in own.calls.iter().chain(&own.loads) {
         for w in &g.ways {
-            if let Some(why) = &w.missing
-                && !found.iter().any(|(t, _)| *t == w.title)
-            {
-                found.push((w.title.clone(), why.clone()));
+            let Some(why) = &w.missing else { continue };
+            // Many ways, one reason: one line.
+            match found.iter_mut().find(|(_, y)| y == why) {
+                Some((titles, _)) if titles.split("; ").any(|t| t == w.title) => {}
+                Some((titles, _)) => *titles = format!("{titles}; {}", w.title),
+                None => found.push((w.title.clone(), why.clone())),
             }
         }
+        for r in &g.rows {
+            if let Some(why) = &r.missing {
+                found.push((r.title.clone(), why.clone()));
+            }
+        }
+        // Many programs, one reason: one line.
+        let mut lines: Vec<(usize, &str, Vec<&str>)> = Vec::new();
+        for a in &g.absent {
+            let row = g.rows[a.row].title.as_str();
+            match lines.iter_mut().find(|l| (l.0, l.1) == (a.way, &a.why)) {
+                Some(line) => line.2.push(row),
+                None => lines.push((a.way, &a.why, vec![row])),
+            }
+        }
+        found.extend(lines.into_iter().map(|(way, why, rows)| {
+            (
+                format!("{} with {}", rows.join(", "), g.ways[way].title),
+                why.to_owned(),
+            )
+        }));
     }
     found
 }
 
+fn versions_text(own: &SelfCost) -> String {
+    let all: Vec<String> = own
+        .versions
+        .iter()
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    all.join(", ")
+}
+
 fn rounds_text(own: &SelfCost) -> String {
-    let count = |g: &Grid| g.cell(0, 0).map_or(0, |c| c.values.len());
     let mut parts = Vec::new();
     if let Some(g) = &own.calls {
-        parts.push(format!("{} rounds of calls", count(g)));
+        parts.push(format!("{} rounds of calls", g.rounds()));
     }
     if let Some(g) = &own.loads {
-        parts.push(format!("{} rounds of programs", count(g)));
+        parts.push(format!("{} rounds of programs", g.rounds()));
     }
     parts.join(", ")
 }
@@ -253,7 +424,7 @@ pub fn text(own: &SelfCost, color: bool) -> String {
         }
     };
     let mut out = String::new();
-    for (sheet, note) in sheets(own) {
+    for sheet in sheets(own) {
         let _ = write!(out, "\n{}\n\n", bold(&sheet.caption));
         // Many columns with long names: a legend of numbers instead.
         let long = sheet.head.len() > 6
@@ -284,12 +455,21 @@ pub fn text(own: &SelfCost, color: bool) -> String {
         if !legend.is_empty() {
             out += &wrapped(&legend, 100, "  ");
         }
-        out += &wrapped(note, 100, "  ");
+        if !sheet.note.is_empty() {
+            out += &wrapped(&sheet.note, 100, "  ");
+        }
     }
-    for (title, why) in missing(own) {
-        out += &wrapped(&format!("Not measured: {title}: {why}."), 100, "  ");
+    let missing = missing(own);
+    if !missing.is_empty() {
+        let _ = write!(out, "\n{}\n\n", bold("Not measured"));
+        for (title, why) in missing {
+            out += &wrapped(&format!("{title}: {why}."), 100, "  ");
+        }
     }
-    out += &wrapped(&format!("{}.", rounds_text(own)), 100, "  ");
+    if !own.versions.is_empty() {
+        out += "\n";
+        out += &wrapped(&format!("Versions: {}.", versions_text(own)), 100, "  ");
+    }
     out
 }
 
@@ -317,18 +497,26 @@ fn markdown_table(sheet: &Sheet) -> String {
 /// For the README.
 pub fn markdown(d: &Document, own: &SelfCost) -> String {
     let mut out = format!(
-        "Measured by `debox bench self{}` ({}) on: {}. {}\n",
+        "Measured on {} by `debox bench self{}` of DeBox {} ({}) on: {}. {}{} \
+         `sudo debox bench self --markdown README.md` measures anew and writes all between the two markers here.\n",
+        page::date(d.started).split(' ').next().unwrap_or_default(),
         if d.quick { " --quick" } else { "" },
+        d.debox_version,
         rounds_text(own),
         d.machine.line(),
         if d.noise.quiet() {
             "The machine was quiet.".to_owned()
         } else {
             format!("A noisy machine: {}.", d.noise.reasons.join("; "))
+        },
+        if own.versions.is_empty() {
+            String::new()
+        } else {
+            format!(" With {}.", versions_text(own))
         }
     );
-    for (sheet, note) in sheets(own) {
-        let _ = write!(out, "\n{}\n{note}\n", markdown_table(&sheet));
+    for sheet in sheets(own).iter().filter(|s| !s.detail) {
+        let _ = write!(out, "\n{}\n{}\n", markdown_table(sheet), sheet.note);
     }
     let missing = missing(own);
     if !missing.is_empty() {
@@ -351,7 +539,7 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                 .filter_map(|w| {
                     let c = g.cell(r, w)?;
                     let colour = match g.ways[w].kind {
-                        WayKind::Nothing => 3,
+                        WayKind::Nothing => 2,
                         WayKind::Debox => 0,
                         WayKind::Other => 1,
                     };
@@ -368,34 +556,29 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                 &format!("One {}", g.rows[r].title),
                 &bars,
                 Scale::Log,
-                &["DeBox", "others", "", "nothing"],
+                &["DeBox", "others", "nothing"],
                 &mark,
             );
         }
         calls += "</div>";
     }
-    let mut tables = String::new();
-    let mut programs = String::new();
-    let mut server = String::new();
-    for (sheet, note) in sheets(own) {
-        let head: Vec<&str> = sheet.head.iter().map(String::as_str).collect();
-        let words: &[usize] = if head.get(1) == Some(&"measured by") {
-            &[0, 1]
-        } else {
-            &[0]
-        };
-        let html = format!(
-            "<h3>{}</h3>{}<p class=\"soft\">{}</p>",
-            chart::escape(&sheet.caption),
-            page::table(&head, &sheet.rows, words),
-            chart::escape(note)
-        );
-        match head[0] {
-            "program" => programs += &html,
-            "way" | "call" if head.get(1) != Some(&"measured by") => tables += &html,
-            _ => server += &html,
-        }
-    }
+    let html = |of: Of| -> String {
+        let sheets = sheets(own).into_iter().filter(|s| s.of == of);
+        sheets
+            .map(|sheet| {
+                let head: Vec<&str> = sheet.head.iter().map(String::as_str).collect();
+                let words: &[usize] = if of == Of::Server { &[0, 1] } else { &[0] };
+                let table = page::table(&head, &sheet.rows, words);
+                let caption = chart::escape(&sheet.caption);
+                if sheet.detail {
+                    format!("<details><summary>{caption}</summary>{table}</details>")
+                } else {
+                    let note = chart::escape(&sheet.note);
+                    format!("<h3>{caption}</h3>{table}<p class=\"soft\">{note}</p>")
+                }
+            })
+            .collect()
+    };
     let left_out: String = missing(own)
         .iter()
         .map(|(t, why)| format!("<li>{}: {}</li>", chart::escape(t), chart::escape(why)))
@@ -406,9 +589,102 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
         format!("<ul>{left_out}</ul>")
     };
     vec![
-        ("calls", "Single calls", calls + &tables),
-        ("programs", "Whole programs", programs),
-        ("server", "A busy server", server),
+        ("calls", "Single calls", calls + &html(Of::Calls)),
+        ("programs", "Whole programs", html(Of::Programs)),
+        ("server", "A busy server", html(Of::Server)),
         ("missing", "Not measured", left_out),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RowHead;
+    use super::super::ways::Way;
+    use super::*;
+
+    fn own() -> SelfCost {
+        let way = |id, kind| Way {
+            id,
+            title: id,
+            kind,
+            ..Way::default()
+        };
+        let rows = ["tar", "redis", "lost"].map(|id| RowHead {
+            id: id.into(),
+            title: id.into(),
+            missing: None,
+        });
+        let ways = [
+            way("bare", WayKind::Nothing),
+            way("again", WayKind::Nothing),
+            way("run", WayKind::Debox),
+            way("strace", WayKind::Other),
+            way("perf", WayKind::Other),
+        ];
+        let mut g = Grid::new("programs", "Whole programs", rows.into(), &ways);
+        for k in 0..6 {
+            let noise = f64::from(k % 3) * 1e3;
+            for (w, factor) in [1.0, 1.0, 1.5, 20.0].iter().enumerate() {
+                let ns = 1e6 * factor + if w < 2 { noise } else { -noise };
+                let both = [("tar".to_owned(), ns), ("redis".to_owned(), ns)];
+                g.add(w, &both[..if w == 3 { 1 } else { 2 }]);
+            }
+        }
+        g.drop_cell(1, 3, "crashed".into());
+        g.drop_cell(2, 0, "no such file".into());
+        g.drop_way(4, "refused".into());
+        g.judge();
+        SelfCost {
+            loads: Some(g),
+            versions: vec![("strace".into(), "6.1".into())],
+            ..SelfCost::default()
+        }
+    }
+
+    #[test]
+    fn a_number_carries_its_interval_in_its_own_unit() {
+        assert_eq!(plus(354.0, 340.0, 366.2), "+354 ±14 ns");
+        assert_eq!(plus(1150.0, 1100.0, 1180.0), "+1.15 ±0.05 µs");
+        assert_eq!(plus(-20.0, -25.0, -11.0), "-20.0 ±9.0 ns");
+        assert_eq!(plus(354.0, f64::NAN, f64::NAN), "+354 ns");
+        assert_eq!(plus(354.0, 20.0, 720.0), "wide");
+    }
+
+    #[test]
+    fn a_missing_cell_costs_neither_its_row_nor_its_way_and_is_told() {
+        let text = text(&own(), false);
+        let line = |name: &str| -> Vec<String> {
+            let line = text.lines().find(|l| l.trim_start().starts_with(name));
+            line.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
+                .split("  ")
+                .map(|w| w.trim().to_owned())
+                .filter(|w| !w.is_empty())
+                .collect()
+        };
+        assert_eq!(line("bare")[1..], ["1.00 ms", "1.00 ms"]);
+        assert!(line("run")[1].starts_with("+49."), "{text}");
+        assert!(line("strace")[1].starts_with("20.0 ±"), "{text}");
+        assert_eq!(line("strace")[2], "-");
+        for told in [
+            "redis with strace: crashed.",
+            "lost: no such file.",
+            "perf: refused.",
+            "Versions: strace 6.1.",
+            "6 rounds.",
+        ] {
+            assert!(text.contains(told), "{told} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn every_swatch_of_a_legend_has_a_name() {
+        let mut own = own();
+        own.calls = own.loads.clone().map(|mut g| {
+            g.rows[0].id = "getpid".into();
+            g
+        });
+        let page: String = sections(&own).into_iter().map(|s| s.2).collect();
+        assert!(page.contains("</i>nothing</li>"), "{page}");
+        assert!(!page.contains("</i></li>"), "{page}");
+    }
 }

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does `debox select` as a command do what it says: serve, count, compare, name
+//! what it cannot serve, and pass everything else through?
+//!
+//! What the library answers is tested in tests/select.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
+
+const WAITS: &str = "
+import select, socket
+p = select.poll()
+pairs = [socket.socketpair() for _ in range(300)]
+for a, b in pairs:
+    p.register(a, select.POLLIN)
+for i in range(2000):
+    assert p.poll(0) == []
+";
+
+fn select(args: &[&str]) -> Output {
+    Command::new(DEBOX)
+        .arg("select")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The number before these words, in a report.
+fn number(report: &str, words: &str) -> u64 {
+    let line = report
+        .lines()
+        .find(|l| l.ends_with(words))
+        .unwrap_or_else(|| panic!("no \"{words}\" in:\n{report}"));
+    line.split_whitespace()
+        .next()
+        .unwrap()
+        .replace(',', "")
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn stats_count_what_the_program_did() {
+    let out = select(&["--stats", "--", "/usr/bin/python3", "-c", WAITS]);
+    assert!(out.status.success(), "{out:?}");
+    let report = text(&out.stderr);
+    let served = number(&report, "poll and ppoll calls served");
+    let left = number(&report, "calls left to the kernel: a new set");
+    assert!(served + left <= 2000 && served > 1900, "{report}");
+    assert_eq!(number(&report, "descriptors registered"), 300);
+    assert_eq!(number(&report, "most descriptors in one set"), 300);
+}
+
+#[test]
+fn compare_shows_both_runs_side_by_side() {
+    let out = select(&["--compare", "--", "/usr/bin/python3", "-c", WAITS]);
+    assert!(out.status.success(), "{out:?}");
+    let report = text(&out.stdout) + &text(&out.stderr);
+    for words in ["WITHOUT", "WITH", "wall time", "CPU time, kernel", "context switches"] {
+        assert!(report.contains(words), "no \"{words}\" in:\n{report}");
+    }
+    // The kernel's work is counted by DeBox where it may watch; as root it may.
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        let row = |name: &str| -> Vec<u64> {
+            let line = report
+                .lines()
+                .find(|l| l.trim_start().starts_with(name))
+                .unwrap_or_else(|| panic!("no row {name} in:\n{report}"));
+            line.split_whitespace()
+                .filter_map(|w| w.replace(',', "").parse().ok())
+                .collect()
+        };
+        assert_eq!(row("poll calls")[..2], [2000, 0], "{report}");
+        let epoll = row("epoll_pwait calls");
+        assert_eq!(epoll[0], 0);
+        assert!(epoll[1] > 1900, "{report}");
+    }
+}
+
+#[test]
+fn status_and_signals_are_the_commands() {
+    assert_eq!(select(&["--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    let killed = select(&["--", "sh", "-c", "kill -TERM $$"]).status;
+    assert!(
+        killed.code() == Some(128 + 15) || killed.signal() == Some(15),
+        "{killed:?}"
+    );
+    assert_eq!(select(&["--", "/nonexistent"]).status.code(), Some(127));
+}
+
+fn build(dir: &Path, name: &str, options: &[&str]) -> String {
+    let (source, program) = (dir.join(format!("{name}.c")), dir.join(name));
+    std::fs::write(&source, "int main(void) { return 5; }\n").unwrap();
+    let out = Command::new("cc")
+        .args(options)
+        .arg("-o")
+        .args([&program, &source])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    program.to_str().unwrap().to_owned()
+}
+
+/// What cannot be served is named, and runs as it would without.
+#[test]
+fn programs_that_cannot_be_served_are_named_and_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let dynamic = build(dir.path(), "dynamic", &[]);
+    let quiet = select(&["--", &dynamic]);
+    assert_eq!(quiet.status.code(), Some(5));
+    assert_eq!(text(&quiet.stderr), "");
+
+    let named = |program: &str, words: &str| {
+        let out = select(&["--", program]);
+        assert_eq!(out.status.code(), Some(5), "{out:?}");
+        assert!(text(&out.stderr).contains(words), "no \"{words}\": {out:?}");
+    };
+    named(&build(dir.path(), "static", &["-static"]), "is statically linked");
+    named(&build(dir.path(), "narrow", &["-m32"]), "is a 32-bit program");
+
+    // Another owner, or nothing changes when it runs.
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        let owned = build(dir.path(), "owned", &[]);
+        std::os::unix::fs::chown(&owned, Some(65534), Some(65534)).unwrap();
+        std::fs::set_permissions(&owned, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        named(&owned, "is set-user-id or set-group-id");
+    } else {
+        eprintln!("set-user-id: not tested, that needs root");
+    }
+
+    // A Go program is known by its section; nothing else of it is needed.
+    let go = build(dir.path(), "go", &[]);
+    let note = dir.path().join("note");
+    std::fs::write(&note, "go1.22").unwrap();
+    let added = dir.path().join("go-with-section");
+    let out = Command::new("objcopy")
+        .arg("--add-section")
+        .arg(format!(".go.buildinfo={}", note.display()))
+        .args(["--set-section-flags", ".go.buildinfo=alloc,readonly,data"])
+        .arg(&go)
+        .arg(&added)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    named(added.to_str().unwrap(), "is a Go program");
+}
