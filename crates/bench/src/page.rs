@@ -791,7 +791,7 @@ mod tests {
         let colours = |css: &str| -> Vec<String> {
             css.split([';', '{', '}'])
                 .map(str::trim)
-                .filter(|d| d.starts_with("--") && !d.starts_with("--shade"))
+                .filter(|d| d.starts_with("--") && !d.starts_with("--shade") && !d.starts_with("--h:"))
                 .map(str::to_owned)
                 .collect()
         };

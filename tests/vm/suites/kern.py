@@ -90,7 +90,7 @@ def sleepers(way):
     if os.path.exists("/tmp/sleepers"):
         os.unlink("/tmp/sleepers")
     try:
-        document = kern("hrtimer_nanosleep", "--attach", way, "--for", "8s", "--", "sh", "-c", command)
+        document = kern("hrtimer_nanosleep", "--attach", way, "--for", "5s", "--", "sh", "-c", command)
         # Detached while they sleep on in there. Of fentry and fexit the kernel
         # keeps what they will return through until they do: it is gone when
         # clean() looks.
@@ -220,9 +220,10 @@ def _():
     expect("ext4:ext4_file_write_iter" in called or "ext4_file_write_iter" in called, sorted(totals(document)))
     expect(len(document["resources"]) > 2, sorted(totals(document)))
     if NEW:  # elsewhere so many would take minutes
-        document = kern("ext4_*", "--max-functions", "3000", "--for", "3s", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
+        document = kern("ext4_*", "--max-functions", "3000", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
         called = {n: t for n, t in totals(document).items() if t["calls"]}
-        expect("ext4_create" in called and called["ext4_create"]["calls"] >= 30, sorted(called))
+        # The files are there from before.
+        expect("ext4_file_open" in called and called["ext4_file_open"]["calls"] >= 30, sorted(called))
         expect(len(document["resources"]) > 300, len(document["resources"]))
 
 
@@ -232,12 +233,14 @@ def _():
     load = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000"]
     listing = execute([f"{HERE}/debox", "kern", "--list", "vfs_read"])
     expect(re.search(r"vfs_read: by \S+: about [0-9.]+ s to attach", listing.stdout), listing.stdout)
-    done = execute([f"{HERE}/debox", "kern", "--text", "vfs_read", "--for", "1s", *load])
-    expect(re.search(r"vfs_read: by \S+: about [0-9.]+ s to attach, [0-9.]+ s to detach, and [0-9.]+ µs a call", done.stderr), done.stderr)
-    # Each step before it is taken.
-    done = execute([f"{HERE}/debox", "kern", "--auto", "vfs_read", "--depth", "1", "--branches", "1", "-i", "0.3", *load])
+    # Each step before it is taken. (By kprobes, which attach in a moment on
+    # all kernels.)
+    done = execute([f"{HERE}/debox", "kern", "--auto", "vfs_read", "--attach", "kprobe", "--depth", "1", "--branches", "1",
+                    "-i", "0.3", *load])
     lines = [l for l in done.stderr.splitlines() if "vfs_read" in l]
     expect(len(lines) >= 3, done.stderr)
+    expect(re.search(r"vfs_read: by kprobe\S*: about [0-9.]+ s to attach, [0-9.]+ s to detach, and [0-9.]+ µs a call", done.stderr) or
+           re.search(r"about [0-9.]+ s to attach, [0-9.]+ s to detach, and [0-9.]+ µs a call", lines[0]), done.stderr)
     expect("vfs_read itself: " in lines[0] and "to attach" in lines[0], lines)
     expect("what vfs_read calls: " in lines[1] and "to attach" in lines[1], lines)
     expect("%  vfs_read" in "\n".join(lines[2:]), lines)
@@ -358,8 +361,8 @@ def _():
 @clean
 def _():
     # No resource is named: the system call with the most time, which is not the one that waits.
-    script = "sleep 60 & exec dd if=/dev/zero of=/dev/null bs=1024k count=100000000"
-    document = kern("--auto", "-i", "0.3", "--depth", "2", "--branches", "1", "--", "sh", "-c", script)
+    script = "sleep 15 & exec dd if=/dev/zero of=/dev/null bs=1024k count=100000000"
+    document = kern("--auto", "--attach", "kprobe", "-i", "0.3", "--depth", "2", "--branches", "1", "--", "sh", "-c", script)
     path = document["path"]
     equal(path["root"], "read()", "the heaviest call")
     names = [s["function"] for s in path["branches"][0]["steps"]]
