@@ -140,6 +140,9 @@ fn most(name: &str) -> f64 {
         "fault/none" | "fault/prefaulted-before" => 5.0,
         // 2 MiB are cleared within a cache, or not.
         "fault/huge" => 8.0,
+        // Mapped, touched, unmapped: the faults take in as many pages at once as
+        // the page cache got in one piece.
+        n if n.starts_with("read/warm/mmap") => 6.0,
         n if n.ends_with("/other") || n.starts_with("read/cold/") => 10.0,
         n if n.starts_with("clock/") => 4.0,
         _ => 3.0,
