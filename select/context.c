@@ -361,6 +361,9 @@ void debox_context_doubt(struct context *c, int (*found)(const void *with, uint3
 {
 	long got = sys_call(SYS_epoll_pwait, c->epfd, c->events, c->events_capacity, 0, 0, 8);
 
+	/* The private descriptor is gone, or the number is the program's now. */
+	if (unlikely(got < 0))
+		c->rebuild = 1;
 	for (long i = 0; i < got; i++) {
 		uint32_t fd = (uint32_t)c->events[i].data.u64;
 		const struct slot *slot = &c->slots[fd < FD_CAPACITY ? fd : 0];

@@ -433,11 +433,16 @@ static void on_signal(int s, void (*handler)(int), int flags)
 	CHECK(sigaction(s, &a, NULL) == 0);
 }
 
-static void alarm_in(long us)
+static void alarms(long us, long seconds_between)
 {
-	struct itimerval t = { { 0, 0 }, { us / 1000000, us % 1000000 } };
+	struct itimerval t = { { seconds_between, 0 }, { us / 1000000, us % 1000000 } };
 
 	CHECK(setitimer(ITIMER_REAL, &t, NULL) == 0);
+}
+
+static void alarm_in(long us)
+{
+	alarms(us, 0);
 }
 
 static void interrupted_despite_restart(void)
@@ -449,16 +454,16 @@ static void interrupted_despite_restart(void)
 	/* Early, and long after the library's first bound on its wait. */
 	for (long us = 5000; us <= 605000; us += 200000) {
 		set[8].revents = 0x11;
-		alarm_in(us);
+		alarms(us, 1); /* again, should the first come before the wait began */
 		CHECK(poll(set, N, -1) == -1 && errno == EINTR);
 		CHECK(set[8].revents == 0);
 		n = fill(&s);
 		before = s;
-		alarm_in(us);
+		alarms(us, 1);
 		CHECK(select(n, &s, NULL, NULL, NULL) == -1 && errno == EINTR);
 		CHECK(memcmp(&s, &before, sizeof s) == 0);
 	}
-	CHECK(signals == 8);
+	CHECK(signals >= 8);
 }
 
 static void mask_is_atomic(void)
@@ -637,7 +642,7 @@ static void closed_while_another_waits(void)
 static int in_select; /* what the threads below wait with */
 
 struct closed_wait {
-	int ms, result, error, closed, data;
+	int ms, result, error, closed, data, begun;
 	double took;
 };
 
@@ -659,6 +664,7 @@ static void *waits_for_closed(void *with)
 			poll(mine, N, 0);
 	}
 	begin = seconds();
+	__atomic_store_n(&w->begun, 1, __ATOMIC_SEQ_CST);
 	if (in_select) {
 		int n = fill(&s);
 
@@ -691,6 +697,8 @@ static void closed_while_another_waits_on(void)
 
 		in_select = cases[i].in_select;
 		CHECK(pthread_create(&thread, NULL, waits_for_closed, &w) == 0);
+		while (!__atomic_load_n(&w.begun, __ATOMIC_SEQ_CST))
+			sched_yield();
 		usleep(25000);
 		close(near_end[60]);
 		if (cases[i].data) {
@@ -699,6 +707,9 @@ static void closed_while_another_waits_on(void)
 			say(61);
 		}
 		pthread_join(thread, NULL);
+		if (w.result != 1 + cases[i].data || !w.closed || w.data != cases[i].data)
+			fprintf(stderr, "semantics: case %zu: %d after %.3f s (errno %d), closed %d, data %d\n", i,
+				w.result, w.took, w.error, w.closed, w.data);
 		CHECK(w.result == 1 + cases[i].data && w.closed && w.data == cases[i].data);
 		if (!cases[i].data)
 			CHECK(w.took * 1000 >= cases[i].ms - 1);
