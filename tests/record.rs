@@ -62,9 +62,9 @@ fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
     // Time on CPU does not depend on who else uses the machine, to the extent
     // that matters here: fork's grows tenfold.
     // A machine whose own speed changes in the middle of a run is another
-    // matter: growth that is not steady is rightly not told. So up to three.
+    // matter: growth that is not steady is rightly not told. So up to five.
     let mut seen = Vec::new();
-    let trend = (0..3)
+    let trend = (0..5)
         .find_map(|_| {
             let (_, report) = record(&[], &[&grow(), "fork", "400", "10"]);
             let trends = rows(&report, "trends");
