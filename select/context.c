@@ -158,19 +158,24 @@ static int epoll_open(struct context *c)
 	return 0;
 }
 
-void debox_context_close_private(struct context *c)
+int debox_descriptor_is(uint32_t fd, const char *word)
 {
 	char path[40], target[40] = "";
 
+	snprintf(path, sizeof path, "/proc/self/fd/%u", fd);
+	return !sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
+	       strstr(target, word);
+}
+
+void debox_context_close_private(struct context *c)
+{
 	if (c->epfd < 0)
 		return;
 	if ((uint32_t)c->epfd < FD_CAPACITY)
 		SHARED_WRITE(debox_process.flags[c->epfd], 0);
 	/* The program may have closed it where nobody saw it, and may have got
 	 * the number since. */
-	snprintf(path, sizeof path, "/proc/self/fd/%d", c->epfd);
-	if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
-	    strstr(target, "eventpoll"))
+	if (debox_descriptor_is((uint32_t)c->epfd, "eventpoll"))
 		sys_call(SYS_close, c->epfd);
 	SHARED_WRITE(c->epfd, -1);
 }
@@ -258,7 +263,6 @@ static int told_late(uint32_t events)
  */
 static int wakes(uint32_t fd)
 {
-	char path[40], target[40] = "";
 	struct stat st;
 
 	if (likely(SHARED_READ(debox_process.flags[fd]) & FD_KNOWN))
@@ -266,12 +270,8 @@ static int wakes(uint32_t fd)
 	if (sys_failed(sys_call(SYS_fstat, fd, &st)))
 		return 1; /* epoll_ctl says what is wrong */
 	/* Files of no kind: eventfd, timerfd ... */
-	if (!(st.st_mode & S_IFMT)) {
-		snprintf(path, sizeof path, "/proc/self/fd/%u", fd);
-		if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
-		    strstr(target, "perf_event"))
-			return 0;
-	}
+	if (!(st.st_mode & S_IFMT) && debox_descriptor_is(fd, "perf_event"))
+		return 0;
 	if (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
 		return 0;
 	debox_flag((int)fd, FD_KNOWN);
@@ -613,16 +613,9 @@ int debox_forget_nested(void)
 	struct process *p = &debox_process;
 	int found = 0;
 
-	for (uint32_t fd = 0; fd <= p->highest_flag; fd++) {
-		char path[40], target[40] = "";
-
-		if (!(SHARED_READ(p->flags[fd]) & FD_TRACKED))
-			continue;
-		snprintf(path, sizeof path, "/proc/self/fd/%u", fd);
-		if (!sys_failed(sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1)) &&
-		    strstr(target, "eventpoll"))
+	for (uint32_t fd = 0; fd <= p->highest_flag; fd++)
+		if (SHARED_READ(p->flags[fd]) & FD_TRACKED && debox_descriptor_is(fd, "eventpoll"))
 			found += forget(fd, STAYS);
-	}
 	return found;
 }
 

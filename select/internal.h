@@ -296,6 +296,8 @@ int debox_context_verify(struct context *c, uint32_t fd);
 /* Verifies what epoll reports and a real call just did not find ready. */
 void debox_context_doubt(struct context *c, int (*found)(const void *with, uint32_t fd),
 			 const void *with);
+/* Whether the kernel's name of what the number stands for has `word` in it. */
+int debox_descriptor_is(uint32_t fd, const char *word);
 /* Closes the private descriptor, if it still is ours. */
 void debox_context_close_private(struct context *c);
 /* From here on others keep open what they close of the set; until here. */

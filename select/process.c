@@ -163,18 +163,9 @@ static int epoll_allowed(void)
  * that, and empty its tables. */
 static void inherited_drop(struct context *c)
 {
-	char path[40], target[40];
-	long got;
-
-	if (c->epfd >= 0 && debox_process.flags[c->epfd] & FD_PRIVATE) {
-		snprintf(path, sizeof path, "/proc/self/fd/%d", c->epfd);
-		got = sys_call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1);
-		if (!sys_failed(got)) {
-			target[got] = 0;
-			if (strstr(target, "eventpoll"))
-				sys_call(SYS_close, c->epfd);
-		}
-	}
+	if (c->epfd >= 0 && debox_process.flags[c->epfd] & FD_PRIVATE &&
+	    debox_descriptor_is((uint32_t)c->epfd, "eventpoll"))
+		sys_call(SYS_close, c->epfd);
 	for (uint32_t i = 0; i < PINS; i++)
 		if (c->pins[i] && ((uint32_t)c->pins[i] > FD_CAPACITY ||
 				   debox_process.flags[c->pins[i] - 1] & FD_PRIVATE))
