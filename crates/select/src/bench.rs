@@ -91,6 +91,20 @@ impl Bench<'_> {
         self.say(&line);
     }
 
+    /// One row of three variants: the first as a part of the second, and what
+    /// the third, without the library, makes of it.
+    fn compare(
+        &mut self,
+        name: &str,
+        goal: &str,
+        variants: &[Variant; 3],
+        plan: &Plan,
+    ) -> Result<(), Error> {
+        let m = self.measure(variants, plan)?;
+        self.row(name, goal, &m[0], &m[1], Some(&m[2]));
+        Ok(())
+    }
+
     fn goals(&mut self) -> Result<(), Error> {
         self.say("\nServers, CPU 0; clients, CPU 1; medians of turns. RATE and CPU/REQUEST are");
         self.say("ratios within one turn, so the machine's speed cancels out.\n");
@@ -132,7 +146,9 @@ impl Bench<'_> {
                 None,
             );
         }
-        let m = self.measure(
+        self.compare(
+            "plain select server, 950 idle, of its own at 0 idle",
+            "92 %",
             &[
                 variant("950 idle, with", select, true, 950),
                 variant("0 idle", select, false, 0),
@@ -140,19 +156,14 @@ impl Bench<'_> {
             ],
             &self.plan(10),
         )?;
-        self.row(
-            "plain select server, 950 idle, of its own at 0 idle",
-            "92 %",
-            &m[0],
-            &m[1],
-            Some(&m[2]),
-        );
         if servers::installed(Program::Webfs) {
             let plan = Plan {
                 keep_alive: true,
                 ..self.plan(10)
             };
-            let m = self.measure(
+            self.compare(
+                "webfs (select), 950 idle, of its own at 0 idle",
+                "-",
                 &[
                     variant("webfs 950 idle, with", Program::Webfs, true, 950),
                     variant("webfs 0 idle", Program::Webfs, false, 0),
@@ -160,13 +171,6 @@ impl Bench<'_> {
                 ],
                 &plan,
             )?;
-            self.row(
-                "webfs (select), 950 idle, of its own at 0 idle",
-                "-",
-                &m[0],
-                &m[1],
-                Some(&m[2]),
-            );
         }
         for (idle, hot, goal) in [
             (2000, 10, "97 %"),
@@ -181,7 +185,9 @@ impl Bench<'_> {
                 ));
                 continue;
             }
-            let m = self.measure(
+            self.compare(
+                &format!("{name}, {idle} idle, {hot} hot, of native epoll"),
+                goal,
                 &[
                     variant("poll, with", poll, true, idle),
                     variant("epoll", epoll, false, idle),
@@ -189,16 +195,11 @@ impl Bench<'_> {
                 ],
                 &self.plan(hot),
             )?;
-            self.row(
-                &format!("{name}, {idle} idle, {hot} hot, of native epoll"),
-                goal,
-                &m[0],
-                &m[1],
-                Some(&m[2]),
-            );
         }
         if servers::installed(Program::Haproxy(&[])) {
-            let m = self.measure(
+            self.compare(
+                "haproxy (noepoll), 2000 idle, 10 hot, of native epoll",
+                "-",
                 &[
                     variant("haproxy poll, with", Program::Haproxy(&["-de"]), true, 2000),
                     variant("haproxy epoll", Program::Haproxy(&[]), false, 2000),
@@ -206,19 +207,14 @@ impl Bench<'_> {
                 ],
                 &self.plan(10),
             )?;
-            self.row(
-                "haproxy (noepoll), 2000 idle, 10 hot, of native epoll",
-                "-",
-                &m[0],
-                &m[1],
-                Some(&m[2]),
-            );
         }
         // Its select wants no more descriptors than FD_SETSIZE, of which it
         // reckons two for a connection.
         const HAPROXY_SELECT: Program = Program::Haproxy(&["-de", "-dp"]);
         if servers::installed(HAPROXY_SELECT) {
-            let m = self.measure(
+            self.compare(
+                "haproxy (nopoll: select), 400 idle, 10 hot, of its epoll",
+                "-",
                 &[
                     variant("haproxy select, with", HAPROXY_SELECT, true, 400),
                     variant("haproxy epoll", Program::Haproxy(&[]), false, 400),
@@ -226,17 +222,12 @@ impl Bench<'_> {
                 ],
                 &self.plan(10),
             )?;
-            self.row(
-                "haproxy (nopoll: select), 400 idle, 10 hot, of its epoll",
-                "-",
-                &m[0],
-                &m[1],
-                Some(&m[2]),
-            );
         }
         let mut plan = self.plan(10);
         plan.keep_alive = false;
-        let m = self.measure(
+        self.compare(
+            &format!("{name}, 2000 idle, a connection per request, of epoll"),
+            "CPU 1.15",
             &[
                 variant("poll, with", poll, true, 2000),
                 variant("epoll", epoll, false, 2000),
@@ -244,19 +235,14 @@ impl Bench<'_> {
             ],
             &plan,
         )?;
-        self.row(
-            &format!("{name}, 2000 idle, a connection per request, of epoll"),
-            "CPU 1.15",
-            &m[0],
-            &m[1],
-            Some(&m[2]),
-        );
         // The paper's other page.
         let plan = Plan {
             bytes: 8192,
             ..self.plan(10)
         };
-        let m = self.measure(
+        self.compare(
+            "plain select server, 950 idle, 8,192 bytes, of 0 idle",
+            "92 %",
             &[
                 variant("950 idle, with", select, true, 950),
                 variant("0 idle", select, false, 0),
@@ -264,14 +250,9 @@ impl Bench<'_> {
             ],
             &plan,
         )?;
-        self.row(
-            "plain select server, 950 idle, 8,192 bytes, of 0 idle",
-            "92 %",
-            &m[0],
-            &m[1],
-            Some(&m[2]),
-        );
-        let m = self.measure(
+        self.compare(
+            &format!("{name}, 2000 idle, 10 hot, 8,192 bytes, of epoll"),
+            "97 %",
             &[
                 variant("poll, with", poll, true, 2000),
                 variant("epoll", epoll, false, 2000),
@@ -279,13 +260,6 @@ impl Bench<'_> {
             ],
             &plan,
         )?;
-        self.row(
-            &format!("{name}, 2000 idle, 10 hot, 8,192 bytes, of epoll"),
-            "97 %",
-            &m[0],
-            &m[1],
-            Some(&m[2]),
-        );
         self.allocation()
     }
 
