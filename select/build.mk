@@ -58,6 +58,7 @@ SELECT_SAN_RUN = nice timeout 3000 env ASAN_OPTIONS=detect_leaks=0 DEBOX_SELECT=
 select-sanitize: select-test-programs $(SELECT_TESTS)/sanitized/libdebox-select.so
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS)
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3 -i
+	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3 -o
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -f
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -u
 # The sanitizer aborts when a thread is cancelled in instrumented code, and its own
@@ -78,6 +79,8 @@ select-tests: select-test-programs $(OUT)/libdebox-select.so select-sanitize
 	DEBOX_SELECT=threshold=4,$(SELECT_WAKE_UPS) $(SELECT_FUZZ) -i
 	DEBOX_SELECT=threshold=4,$(SELECT_WAKE_UPS) $(SELECT_FUZZ) -t 3
 	DEBOX_SELECT=threshold=4 $(SELECT_FUZZ) -t 3
+	DEBOX_SELECT=threshold=4,$(SELECT_WAKE_UPS) $(SELECT_FUZZ) -t 3 -o
+	DEBOX_SELECT=threshold=4,recheck=1 $(SELECT_FUZZ) -t 3 -o -u
 	DEBOX_SELECT=threshold=4 $(SELECT_FUZZ) -f
 	DEBOX_SELECT=threshold=4,recheck=1 $(SELECT_FUZZ) -u
 	tests/select/run.sh

@@ -139,6 +139,14 @@ static int private_place(int fd, uint32_t above)
 	}
 }
 
+enum state {
+	CLOSED, /* or replaced: nothing to take back */
+	OPEN,	/* and will be closed: kept open for those who wait for it */
+	STAYS,	/* open */
+};
+
+static int forget(uint32_t fd, enum state state);
+
 static int epoll_open(struct context *c)
 {
 	long fd = sys_call(SYS_epoll_create1, EPOLL_CLOEXEC), moved;
@@ -147,7 +155,13 @@ static int epoll_open(struct context *c)
 		return (int)fd;
 	moved = private_place((int)fd, c->highest_fd);
 	if (!sys_failed(moved) && moved < (long)FD_CAPACITY) {
+		/* It had the lowest free number for a moment. Another thread that
+		 * asks about that number, closed for the program, may have found
+		 * this instance and registered it: before the close it can still
+		 * be taken away, and after it nobody can find it. */
+		forget((uint32_t)fd, STAYS);
 		sys_call(SYS_close, fd);
+		forget((uint32_t)fd, CLOSED);
 		fd = moved;
 	} else if (!sys_failed(moved)) {
 		sys_call(SYS_close, moved);
@@ -526,12 +540,6 @@ static uint32_t waits(struct context *c)
 				return 0;
 	return waiting;
 }
-
-enum state {
-	CLOSED, /* or replaced: nothing to take back */
-	OPEN,	/* and will be closed: kept open for those who wait for it */
-	STAYS,	/* open */
-};
 
 /* How many contexts had it registered. */
 static int forget(uint32_t fd, enum state state)

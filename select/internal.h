@@ -86,6 +86,8 @@
 	X(native_argument, "calls left to the kernel: odd arguments")                           \
 	X(native_resource, "calls left to the kernel: no memory or descriptor for a context")   \
 	X(native_off, "calls left to the kernel: the library is off")                           \
+	X(native_syscall, "calls left to the kernel: poll or select by syscall()")              \
+	X(io_urings, "io_uring instances made: what they wait for is not seen")                 \
 	X(side_calls, "calls that looked at some descriptors with the real call")               \
 	X(refused_type, "registrations refused: a file that is always ready")                   \
 	X(refused_events, "registrations refused: events that are told late")                   \

@@ -12,14 +12,19 @@
  * a wrong answer does, a state that the kernel changed between the two does
  * not. A difference that goes away fails the run as well, except at terminals
  * and what watches them, whose data kernel threads hand on: run this without
- * the library to see the system call differ from itself there.
+ * the library to see the system call differ from itself there; and, with -o, at
+ * numbers that are closed: while the library makes an epoll instance in another
+ * thread, the lowest of them is open for a moment (docs/select.md).
  *
- *   differential [-s SEED] [-n STEPS] [-t THREADS] [-k KINDS] [-u] [-i] [-f] [-q]
+ *   differential [-s SEED] [-n STEPS] [-t THREADS] [-k KINDS] [-u] [-i] [-f] [-o] [-q]
  *     -k  bits of the kinds of descriptors to make, see create()
  *     -u  close and replace descriptors with system calls of our own, too: the
  *         right answer may then come late, within two seconds
  *     -i  a timer interrupts with a handler that waits and closes as well
  *     -f  fork now and then; the child goes on for a while
+ *     -o  all threads have the same descriptors: their sets overlap, and each
+ *         closes and replaces what is in the others'. While any of them waits,
+ *         none changes anything.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -54,13 +59,19 @@
 #define LATEST_S 2.5 /* the library's bound for what it cannot see, and some */
 #define ASKED_AGAIN 4
 
+/* Descriptors that are open. With -o all threads have the same, and sets of their
+ * own over them. */
+struct pool {
+	int count;
+	int fd[LARGEST];
+};
+
 struct state {
 	uint64_t random;
 	uint64_t seed;
 	int index;
 	unsigned long steps, waits, blocked, interrupted;
-	int count;
-	int fd[LARGEST]; /* ours, all open */
+	struct pool *pool; /* ours */
 	struct pollfd set[LARGEST * 2 + 16];
 	int n;
 	unsigned char interest[NUMBERS]; /* 1 read, 2 write, 4 except */
@@ -74,7 +85,7 @@ struct state {
 	unsigned trail_at;
 };
 
-static int option_unseen, option_signals, option_fork, option_threads = 1;
+static int option_unseen, option_signals, option_fork, option_overlap, option_threads = 1;
 static unsigned option_kinds = 0x1fff;
 static unsigned long option_steps = 20000;
 static volatile sig_atomic_t alarms;
@@ -118,7 +129,8 @@ static double seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* Says what the descriptor is; 1 if kernel threads work on it. */
+/* Says what the descriptor is; 1 if kernel threads work on it, or it is closed and
+ * another thread may take its number for a moment. */
 static int describe(int fd, const char *what, int number, unsigned got, unsigned expected)
 {
 	char path[40], target[100];
@@ -129,7 +141,7 @@ static int describe(int fd, const char *what, int number, unsigned got, unsigned
 	target[length < 0 ? 0 : length] = 0;
 	fprintf(stderr, "  differs: %s %d, descriptor %d (%s): %x, expected %x\n", what, number, fd, target,
 		got, expected);
-	return !strncmp(target, "/dev/pt", 7) || strstr(target, "eventpoll");
+	return !strncmp(target, "/dev/pt", 7) || strstr(target, "eventpoll") || (option_overlap && length < 0);
 }
 
 /* ------------------------------------------------------- the descriptors */
@@ -138,24 +150,24 @@ static void have(struct state *s, int fd)
 {
 	if (fd < 0)
 		return;
-	if (fd >= NUMBERS || s->count == LARGEST) {
+	if (fd >= NUMBERS || s->pool->count == LARGEST) {
 		close(fd);
 		return;
 	}
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-	s->fd[s->count++] = fd;
+	s->pool->fd[s->pool->count++] = fd;
 }
 
 static int any(struct state *s)
 {
-	return s->count ? s->fd[upto(s, (unsigned)s->count)] : -1;
+	return s->pool->count ? s->pool->fd[upto(s, (unsigned)s->pool->count)] : -1;
 }
 
 static void lose(struct state *s, int fd)
 {
-	for (int i = 0; i < s->count; i++)
-		if (s->fd[i] == fd) {
-			s->fd[i] = s->fd[--s->count];
+	for (int i = 0; i < s->pool->count; i++)
+		if (s->pool->fd[i] == fd) {
+			s->pool->fd[i] = s->pool->fd[--s->pool->count];
 			return;
 		}
 }
@@ -168,7 +180,7 @@ static void create(struct state *s)
 		kind = (int)upto(s, 13);
 	while (!(s->kinds & option_kinds & 1u << kind));
 
-	note(s, "create", kind, s->count);
+	note(s, "create", kind, s->pool->count);
 	switch (kind) {
 	case 0:
 	case 1:
@@ -246,8 +258,8 @@ static void create(struct state *s)
 	have(s, pair[1]);
 }
 
-/* Numbers that are not open belong to whoever opens them next: with threads,
- * nobody waits for another's. */
+/* Numbers that are not open belong to whoever opens them next: with threads that
+ * have descriptors of their own, nobody waits for another's. */
 static void purge(struct state *s, int fd)
 {
 	s->interest[fd] = 0;
@@ -267,7 +279,7 @@ static void release(struct state *s)
 	if (upto(s, 6) == 0 && (copy = dup(fd)) >= 0)
 		have(s, copy);
 	lose(s, fd);
-	if (option_threads > 1)
+	if (option_threads > 1 && !option_overlap)
 		purge(s, fd);
 	switch (how) {
 	case 0:
@@ -413,7 +425,7 @@ static void arrange(struct state *s)
 		else if (how == 6)
 			p->fd = fd;
 		else if (how == 7)
-			p->fd = option_threads > 1 || upto(s, 16) ? -1 : (int)upto(s, NUMBERS - PRIVATE);
+			p->fd = (option_threads > 1 && !option_overlap) || upto(s, 16) ? -1 : (int)upto(s, NUMBERS - PRIVATE);
 		else if (how == 8)
 			*p = s->set[--s->n];
 		else
@@ -432,10 +444,10 @@ static void drain(struct state *s)
 	static __thread char buffer[1 << 16];
 
 	note(s, "drain", 0, 0);
-	for (int i = 0; i < s->count; i++) {
+	for (int i = 0; i < s->pool->count; i++) {
 		int turns = 1000;
 
-		while (turns-- && read(s->fd[i], buffer, sizeof buffer) > 0)
+		while (turns-- && read(s->pool->fd[i], buffer, sizeof buffer) > 0)
 			;
 	}
 }
@@ -443,12 +455,12 @@ static void drain(struct state *s)
 /* A set that is wholly in order, as programs have it. */
 static void tidy(struct state *s)
 {
-	note(s, "tidy", s->count, 0);
+	note(s, "tidy", s->pool->count, 0);
 	s->n = 0;
 	memset(s->interest, 0, sizeof s->interest);
-	for (int i = 0; i < s->count; i++) {
-		s->set[s->n++] = (struct pollfd){ s->fd[i], POLLIN, 0 };
-		s->interest[s->fd[i]] = 1;
+	for (int i = 0; i < s->pool->count; i++) {
+		s->set[s->n++] = (struct pollfd){ s->pool->fd[i], POLLIN, 0 };
+		s->interest[s->pool->fd[i]] = 1;
 	}
 }
 
@@ -684,6 +696,8 @@ again:
 				if ((got.memory[k][fd / 8] ^ expect.memory[k][fd / 8]) >> fd % 8 & 1)
 					flicker &= describe(fd, "set", k, got.memory[k][fd / 8] >> fd % 8 & 1,
 							    expect.memory[k][fd / 8] >> fd % 8 & 1);
+		/* Of a closed number all sets are left as they are. */
+		flicker |= option_overlap && e == -EBADF;
 		if (!s->asked || option_unseen || moved)
 			snprintf(s->difference, sizeof s->difference,
 				 "select of %d: %d (errno %d), expected %ld (before) and %ld (after)%s", n, r,
@@ -729,7 +743,28 @@ static void compare_wake(struct state *s)
 
 /* ------------------------------------------------------------------- run */
 
-static void step(struct state *s)
+/* With -o: who changes descriptors is alone, and those who wait see none change. */
+static pthread_rwlock_t changes;
+
+static void changing(void)
+{
+	if (option_overlap)
+		pthread_rwlock_wrlock(&changes);
+}
+
+static void waiting(void)
+{
+	if (option_overlap)
+		pthread_rwlock_rdlock(&changes);
+}
+
+static void done(void)
+{
+	if (option_overlap)
+		pthread_rwlock_unlock(&changes);
+}
+
+static void change(struct state *s)
 {
 	unsigned what = upto(s, 100);
 
@@ -737,13 +772,13 @@ static void step(struct state *s)
 	if (s->steps % 1000 == 0) {
 		s->kinds = upto(s, 2) || !(option_kinds & 0x1e7f) ? 0x1fff : 0x1e7f;
 		s->calm = upto(s, 3) == 0;
-		while (s->count)
-			close(s->fd[--s->count]);
+		while (s->pool->count)
+			close(s->pool->fd[--s->pool->count]);
 		s->n = 0;
 		memset(s->interest, 0, sizeof s->interest);
 	}
 	s->steps++;
-	if (s->count < 80 || (what < 8 && s->count < LARGEST - 4))
+	if (s->pool->count < 80 || (what < 8 && s->pool->count < LARGEST - 4))
 		create(s);
 	else if (what < 16)
 		release(s);
@@ -757,14 +792,26 @@ static void step(struct state *s)
 		tidy(s);
 	else if (s->calm)
 		drain(s);
+}
+
+static void step(struct state *s)
+{
+	changing();
+	change(s);
+	done();
 	/* The same set several times: registered, and asked again. */
 	for (unsigned again = 1 + upto(s, 3); again; again--) {
+		waiting();
 		if (s->n)
 			compare_poll(s, upto(s, 16) == 0);
 		compare_select(s, upto(s, 16) == 0);
+		done();
 	}
-	if (upto(s, 64) == 0)
+	if (upto(s, 64) == 0) {
+		changing();
 		compare_wake(s);
+		done();
+	}
 }
 
 static void *run(void *state)
@@ -811,11 +858,13 @@ int main(int argc, char **argv)
 	uint64_t seed = (uint64_t)time(NULL) * 1000003u ^ (uint64_t)getpid();
 	struct rlimit limit = { NUMBERS, NUMBERS };
 	unsigned long steps = 0, waits = 0, blocked = 0, interrupted = 0;
+	pthread_rwlockattr_t writers_first;
 	struct state *states;
+	struct pool *pools;
 	int c, quiet = 0, demanded = 0;
 	pthread_t thread[16];
 
-	while ((c = getopt(argc, argv, "s:n:t:k:uifql")) != -1)
+	while ((c = getopt(argc, argv, "s:n:t:k:uifoql")) != -1)
 		switch (c) {
 		case 's': seed = strtoull(optarg, NULL, 10); break;
 		case 'n': option_steps = strtoul(optarg, NULL, 10); break;
@@ -824,14 +873,22 @@ int main(int argc, char **argv)
 		case 'u': option_unseen = 1; break;
 		case 'i': option_signals = 1; break;
 		case 'f': option_fork = 1; break;
+		case 'o': option_overlap = 1; break;
 		case 'q': quiet = 1; break;
 		case 'l': demanded = 1; break;
 		default: return 2;
 		}
 	if (!(option_kinds & 0x1fff))
 		return 2;
-	if (option_threads < 1 || option_threads > 8 || (option_threads > 1 && (option_fork || option_unseen)))
+	if (option_threads < 1 || option_threads > 8 ||
+	    (option_threads > 1 && (option_fork || (option_unseen && !option_overlap))))
 		return 2;
+	/* A handler's descriptor would come and go in the others' sets. */
+	if (option_overlap && (option_signals || option_fork))
+		return 2;
+	pthread_rwlockattr_init(&writers_first);
+	pthread_rwlockattr_setkind_np(&writers_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&changes, &writers_first);
 	signal(SIGPIPE, SIG_IGN);
 	/* All numbers fit the bitmaps; the table of the kernel is as large as it
 	 * gets, so that select looks at all bits from the beginning. */
@@ -841,6 +898,7 @@ int main(int argc, char **argv)
 	}
 	close(fcntl(0, F_DUPFD, NUMBERS - 1));
 	states = calloc((size_t)option_threads, sizeof *states);
+	pools = calloc((size_t)option_threads, sizeof *pools);
 	if (option_signals) {
 		struct sigaction a = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
 		struct itimerval t = { { 0, 700 }, { 0, 700 } };
@@ -850,6 +908,7 @@ int main(int argc, char **argv)
 	}
 	for (int i = 0; i < option_threads; i++) {
 		states[i].index = i;
+		states[i].pool = &pools[option_overlap ? 0 : i];
 		states[i].seed = seed;
 		states[i].random = (seed + (uint64_t)i) * 0x9e3779b97f4a7c15ull | 1;
 		if (i)
@@ -870,7 +929,8 @@ int main(int argc, char **argv)
 		if (option_unseen)
 			printf("; asked %lu times again, %.2f s late at most", late, latest);
 		if (flickers)
-			printf("; %lu differences at terminals, gone when asked again", flickers);
+			printf("; %lu differences at terminals%s, gone when asked again", flickers,
+			       option_overlap ? " or numbers that are closed" : "");
 		printf("\n");
 	}
 	if (demanded) {

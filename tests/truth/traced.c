@@ -235,14 +235,18 @@ static void plain(void)
 /* Up to 200 entries are what the paper's struct has room for. */
 static void compat_many(void)
 {
+	struct debox_info all = { .size = sizeof all };
 	static DeBoxInfo info;
 	int fd = pages_file();
 
 	if (DeBoxControl(&info, 5, (int)max_entries))
 		fail("DeBoxControl", 0);
 	DEBOX_CALL(pwrite(fd, pages, sizeof pages, 0));
-	printf("{\"step\": \"compat-many\", \"nr\": %d, \"depth\": %d, \"named\": %d}\n", info.syscallNum,
-	       info.traceDepth, info.traceDepth > 0 && *(const char *)info.ct[info.traceDepth - 1].callSite != 0);
+	if (debox_last(&all))
+		fail("debox_last", 0);
+	printf("{\"step\": \"compat-many\", \"nr\": %d, \"depth\": %d, \"trace_dropped\": %u, \"named\": %d}\n",
+	       info.syscallNum, info.traceDepth, all.trace_dropped,
+	       info.traceDepth > 0 && *(const char *)info.ct[info.traceDepth - 1].callSite != 0);
 	DeBoxControl(NULL, 0, 0);
 	close(fd);
 }

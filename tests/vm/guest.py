@@ -37,7 +37,8 @@ CELLS = {}
 def check(name, *arguments, feature=None, always=False):
     """Declares a check: `@check("name")` over a function.
 
-    The function passes unless it raises. `arguments` are handed to it.
+    The function passes unless it raises or leaves something attached to the
+    kernel. `arguments` are handed to it.
     `feature` is a row of docs/KERNELS.md: it says yes on a kernel where all
     checks of that row pass, unless cell() put something else there.
     `always`: others need it, so it runs with any of them.
@@ -194,12 +195,14 @@ def sleep_at(r, label):
 
 
 SHARED = []
+AT_REST = {}
 
 
 def shared_broker():
     """One broker for all checks that do not care: loading takes seconds here."""
     if not SHARED:
         SHARED.append(Broker(socket="/run/debox-shared.sock"))
+        AT_REST["with the shared broker"] = footprint()
     return SHARED[0]
 
 
@@ -269,13 +272,18 @@ def lines_of(path):
 
 
 def footprint():
-    """What tracing has put into the kernel, to be compared before and after."""
+    """What tracing has put into the kernel, to be compared before and after.
+
+    Asked after every check, and with -icount time is instructions: cheap.
+    """
     tracing = "/sys/kernel/tracing"
+    with open("/proc/kallsyms", "rb") as file:
+        symbols = file.read()
     return {
         "BPF programs": len(bpf_ids(11)),
         "BPF maps": len(bpf_ids(12)),
         "BPF links": len(bpf_ids(31)),
-        "trampolines": sum("bpf_trampoline_" in line for line in lines_of("/proc/kallsyms")),
+        "trampolines": symbols.count(b"bpf_trampoline_"),
         "functions traced": len(lines_of(f"{tracing}/enabled_functions")),
         "kprobes": len(lines_of("/sys/kernel/debug/kprobes/list")),
         "probe events": len(lines_of(f"{tracing}/dynamic_events")),
@@ -284,19 +292,24 @@ def footprint():
     }
 
 
-def footprint_expect(before, patience_s=20):
+def footprint_expect(before, patience_s=60):
     """The kernel frees programs a while after their last user: waits for that."""
     end = time.monotonic() + patience_s
     while True:
-        # Taking it takes seconds here: the time is what counts, not how often.
+        # The time is what counts, not how often.
         late = time.monotonic() >= end
         now = footprint()
         if now == before:
             return
         if late:
             break
-        time.sleep(0.3)
+        time.sleep(0.2)
     raise Wrong("left behind:", {what: f"{before[what]} -> {now[what]}" for what in now if now[what] != before[what]})
+
+
+def footprint_expect_rest():
+    """A check is over when the kernel is as it was: with the broker that the checks share, or without."""
+    footprint_expect(AT_REST["with the shared broker" if SHARED else "alone"])
 
 
 def symbols_in(text):
@@ -338,11 +351,13 @@ def run():
     load(command_line("debox.suite"))
     rows = {}
     checks = chosen(command_line("debox.only"))
+    AT_REST["alone"] = footprint()
     for name, function, feature, _ in checks:
         begin = time.monotonic()
         good = False
         try:
             function()
+            footprint_expect_rest()
         except Exception as error:
             failed += 1
             why = str(error) if isinstance(error, Wrong) else repr(error)

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/io_uring.h>
+#include <linux/perf_event.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -357,10 +358,20 @@ static void *touch_there(void *m)
 	return NULL;
 }
 
+static volatile int they_began;
+
+static void *touch_beside(void *m)
+{
+	on_cpu(their_memory_cpu);
+	they_began = 1;
+	touch(m, PAGES, 1, 1);
+	return NULL;
+}
+
 static void faults(int cpu, int other, const char *path)
 {
 	double fill = 1e18, none = 1e18, zero = 1e18, cow = 1e18, populated = 1e18, advised = 1e18, huge = 1e18;
-	double one = 1e18, around = 1e18, private = 1e18, before = 1e18;
+	double one = 1e18, around = 1e18, private = 1e18, before = 1e18, beside = 1e18;
 	int fd = open(path, O_RDONLY), has_populate = 1, has_huge = 1;
 	int blocks = lseek(fd, 0, SEEK_END) / HUGE;
 
@@ -434,6 +445,16 @@ static void faults(int cpu, int other, const char *path)
 		on_cpu(cpu);
 		before = lower(before, touch(m, PAGES, 1, 1));
 		munmap(m, PAGES * PAGE);
+
+		m = memory(0);
+		madvise(m, PAGES * PAGE, MADV_NOHUGEPAGE);
+		they_began = 0;
+		pthread_create(&thread, NULL, touch_beside, m);
+		while (!they_began && other != cpu)
+			;
+		beside = lower(beside, touch(m, PAGES, 1, 1));
+		pthread_join(thread, NULL);
+		munmap(m, PAGES * PAGE);
 	}
 	print("fault/zero-fill", fill);
 	print("fault/none", none);
@@ -445,8 +466,10 @@ static void faults(int cpu, int other, const char *path)
 	print("fault/file-mapped", one);
 	print("fault/file-around", around);
 	print("fault/file-private-write", private);
-	if (other != cpu)
+	if (other != cpu) {
 		print("fault/prefaulted-before", before);
+		print("fault/prefaulted-beside", beside);
+	}
 	close(fd);
 }
 
@@ -596,6 +619,13 @@ static void reads(const char *path, int has_ring)
 	one_way("warm", "fread", by_fread, 8);
 	one_way("cold", "read", by_read, 65536);
 	one_way("cold", "pread", by_pread, 65536);
+	one_way("cold", "readv", by_readv, 65536);
+	one_way("cold", "fread", by_fread, 65536);
+	one_way("cold", "mmap", by_mmap, 65536);
+	if (has_ring)
+		one_way("cold", "io_uring", by_ring, 65536);
+	else
+		not_here("read/cold/io_uring/65536");
 	one_way("cold", "read", by_read, WHOLE);
 	one_way("cold", "sendfile", by_sendfile, 65536);
 	if (direct >= 0)
@@ -694,6 +724,20 @@ static void descriptors(void)
 
 /* ---- clocks: "clock/NAME" */
 
+static void perf_clock(const char *name, unsigned type, unsigned long long config)
+{
+	struct perf_event_attr a = { .type = type, .size = sizeof a, .config = config, .exclude_kernel = 1, .exclude_hv = 1 };
+	int fd = syscall(SYS_perf_event_open, &a, 0, -1, -1, 0);
+	unsigned long long value;
+
+	if (fd < 0) {
+		not_here(name);
+		return;
+	}
+	BEST(name, 40, 1000, if (read(fd, &value, sizeof value) != sizeof value) exit(1));
+	close(fd);
+}
+
 static void clocks(void)
 {
 	static const struct {
@@ -737,6 +781,8 @@ static void clocks(void)
 	BEST("clock/times", 40, 1000, times(&tm));
 	BEST("clock/getrusage", 40, 1000, getrusage(RUSAGE_THREAD, &u));
 	BEST("clock/clock", 40, 1000, sink_ = clock());
+	perf_clock("clock/perf event, task clock", PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK);
+	perf_clock("clock/perf event, cycles", PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES);
 	(void)sink_;
 }
 

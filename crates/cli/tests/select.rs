@@ -99,8 +99,12 @@ fn status_and_signals_are_the_commands() {
 }
 
 fn build(dir: &Path, name: &str, options: &[&str]) -> String {
+    build_source(dir, name, "int main(void) { return 5; }\n", options)
+}
+
+fn build_source(dir: &Path, name: &str, text: &str, options: &[&str]) -> String {
     let (source, program) = (dir.join(format!("{name}.c")), dir.join(name));
-    std::fs::write(&source, "int main(void) { return 5; }\n").unwrap();
+    std::fs::write(&source, text).unwrap();
     let out = Command::new("cc")
         .args(options)
         .arg("-o")
@@ -154,4 +158,62 @@ fn programs_that_cannot_be_served_are_named_and_run() {
         .unwrap();
     assert!(out.status.success(), "{out:?}");
     named(added.to_str().unwrap(), "is a Go program");
+}
+
+/// System calls of the program's own, without libc: said before it starts, and
+/// what goes through syscall() is counted.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn waits_that_are_not_seen_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = build_source(
+        dir.path(),
+        "own",
+        "int main(void) {\n\
+         long r;\n\
+         __asm__ volatile (\"movl $7, %%eax\\n\\tsyscall\" : \"=a\"(r)\n\
+             : \"D\"(0L), \"S\"(0L), \"d\"(0L) : \"rcx\", \"r11\", \"memory\");\n\
+         return r == 0 ? 5 : 6;\n}\n",
+        &["-O1"],
+    );
+    let out = select(&["--", &own]);
+    assert_eq!(out.status.code(), Some(5), "{out:?}");
+    let said = text(&out.stderr);
+    assert!(
+        said.contains("has 1 place in its code that make") && said.contains("stay the kernel's"),
+        "{said}"
+    );
+
+    let uring = build_source(
+        dir.path(),
+        "uring",
+        "int main(void) {\n\
+         long r;\n\
+         __asm__ volatile (\"movl $425, %%eax\\n\\tsyscall\" : \"=a\"(r)\n\
+             : \"D\"(0L), \"S\"(0L) : \"rcx\", \"r11\", \"memory\");\n\
+         return 5;\n}\n",
+        &["-O1"],
+    );
+    let out = select(&["--", &uring]);
+    assert_eq!(out.status.code(), Some(5), "{out:?}");
+    assert!(text(&out.stderr).contains("uses io_uring"), "{out:?}");
+
+    let through = build_source(
+        dir.path(),
+        "through",
+        "#define _GNU_SOURCE\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+         int main(void) {\n\
+         for (int i = 0; i < 3; i++) syscall(SYS_poll, 0, 0, 0);\n\
+         syscall(SYS_io_uring_setup, 0, 0);\n\
+         return 5;\n}\n",
+        &[],
+    );
+    let out = select(&["--stats", "--", &through]);
+    assert_eq!(out.status.code(), Some(5), "{out:?}");
+    let report = text(&out.stderr);
+    assert_eq!(number(&report, "poll or select by syscall()"), 3);
+    assert_eq!(number(&report, "what they wait for is not seen"), 1);
+
+    // A program that only calls libc has nothing said about it.
+    assert_eq!(text(&select(&["--", "/bin/ls", "/"]).stderr), "");
 }

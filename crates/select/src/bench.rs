@@ -156,21 +156,23 @@ impl Bench<'_> {
             ],
             &self.plan(10),
         )?;
-        if servers::installed(Program::Webfs) {
-            let plan = Plan {
-                keep_alive: true,
-                ..self.plan(10)
-            };
-            self.compare(
-                "webfs (select), 950 idle, of its own at 0 idle",
-                "-",
-                &[
-                    variant("webfs 950 idle, with", Program::Webfs, true, 950),
-                    variant("webfs 0 idle", Program::Webfs, false, 0),
-                    variant("webfs 950 idle", Program::Webfs, false, 950),
-                ],
-                &plan,
-            )?;
+        // Not in every distribution.
+        for (what, program, goal) in [
+            ("darkhttpd (select)", Program::Darkhttpd, "92 %"),
+            ("webfs (select)", Program::Webfs, "-"),
+        ] {
+            if servers::installed(program) {
+                self.compare(
+                    &format!("{what}, 950 idle, of its own at 0 idle"),
+                    goal,
+                    &[
+                        variant("950 idle, with", program, true, 950),
+                        variant("0 idle", program, false, 0),
+                        variant("950 idle", program, false, 950),
+                    ],
+                    &self.plan(10),
+                )?;
+            }
         }
         for (idle, hot, goal) in [
             (2000, 10, "97 %"),

@@ -256,11 +256,17 @@ fn say(text: &str) {
     eprintln!("debox select: {text}");
 }
 
-/// Says it if the library will not get into the command. The command runs
-/// anyway, as it would without.
+/// Says it if the library will not get into the command, or not see all of its
+/// waits. The command runs anyway, as it would without.
 fn warn(command: &OsStr) -> Option<Obstacle> {
     let path = program::find(command)?;
-    let (program, obstacle) = program::obstacle(&path)?;
+    let program = program::running(&path)?;
+    let Some(obstacle) = program::obstacle(&program) else {
+        for text in program::own_calls(&program).texts() {
+            say(&format!("{} {text}", program.display()));
+        }
+        return None;
+    };
     say(&format!(
         "{} {}. Its select and poll stay the kernel's; it runs as it would without",
         program.display(),

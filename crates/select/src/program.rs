@@ -60,9 +60,8 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-/// The program that really runs (a script's interpreter), and what keeps the
-/// library out of it. None: nothing does, or the file cannot be read.
-pub fn obstacle(path: &Path) -> Option<(PathBuf, Obstacle)> {
+/// The program that really runs: a script's interpreter. None: the file cannot be read.
+pub fn running(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     // The kernel follows interpreters of interpreters up to five deep.
     for _ in 0..5 {
@@ -82,9 +81,96 @@ pub fn obstacle(path: &Path) -> Option<(PathBuf, Obstacle)> {
             };
             continue;
         }
-        return look(&path).map(|o| (path, o));
+        return Some(path);
     }
     None
+}
+
+/// Places in a program's own code where it makes system calls that a preloaded
+/// library cannot see. What is found is there; more may be, in its libraries or
+/// where the number comes from elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnCalls {
+    /// poll, ppoll, select, pselect6.
+    pub waits: usize,
+    /// io_uring_setup and io_uring_enter, or liburing.
+    pub uring: bool,
+}
+
+impl OwnCalls {
+    /// The rest of sentences that begin with the program's name.
+    pub fn texts(self) -> Vec<String> {
+        let mut texts = Vec::new();
+        if self.waits > 0 {
+            let places = if self.waits == 1 { "place" } else { "places" };
+            texts.push(format!(
+                "has {} {places} in its code that make poll or select system calls without libc: \
+                 those stay the kernel's",
+                self.waits
+            ));
+        }
+        if self.uring {
+            texts.push("uses io_uring: what it waits for there stays the kernel's".into());
+        }
+        texts
+    }
+}
+
+/// Looks for them in the file of a dynamic x86-64 program.
+pub fn own_calls(path: &Path) -> OwnCalls {
+    let Ok(data) = std::fs::read(path) else {
+        return OwnCalls::default();
+    };
+    own_calls_in(&data).unwrap_or_default()
+}
+
+fn own_calls_in(data: &[u8]) -> Option<OwnCalls> {
+    let header = elf::FileHeader64::<object::Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    if header.e_machine(endian) != elf::EM_X86_64 {
+        return None;
+    }
+    let mut found = OwnCalls::default();
+    for segment in header.program_headers(endian, data).ok()? {
+        if segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian) & elf::PF_X != 0 {
+            for number in system_calls(segment.data(endian, data).ok()?) {
+                match number {
+                    7 | 23 | 270 | 271 => found.waits += 1,
+                    425 | 426 => found.uring = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+    let sections = header.sections(endian, data).ok()?;
+    if let Some((dynamic, strings)) = sections.dynamic(endian, data).ok()? {
+        let strings = sections.strings(endian, data, strings).ok()?;
+        for entry in dynamic {
+            if entry.d_tag.get(endian) == u64::from(elf::DT_NEEDED) {
+                let name = strings.get(entry.d_val.get(endian) as u32).unwrap_or(b"");
+                found.uring |= name.starts_with(b"liburing");
+            }
+        }
+    }
+    Some(found)
+}
+
+/// The numbers of the system calls in x86-64 code, where they are loaded within
+/// the 32 bytes before: `mov eax, imm32` or `mov rax, imm32`, then `syscall`.
+fn system_calls(code: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    memchr::memmem::find_iter(code, b"\x0f\x05").filter_map(|at| {
+        let before = &code[at.saturating_sub(32)..at];
+        (0..before.len().checked_sub(4)?).rev().find_map(|i| {
+            let number = match before[i..] {
+                [0xb8, a, b, c, d, ..] => [a, b, c, d],
+                [0x48, 0xc7, 0xc0, a, b, c, d, ..] => [a, b, c, d],
+                _ => return None,
+            };
+            let number = u32::from_le_bytes(number);
+            // No instruction, but bytes that look like one.
+            (number < 1024).then_some(number)
+        })
+    })
 }
 
 fn read_start(path: &Path) -> Option<Vec<u8>> {
@@ -98,7 +184,9 @@ fn read_start(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn look(path: &Path) -> Option<Obstacle> {
+/// What keeps the library out of a program. None: nothing does, or the file
+/// cannot be read.
+pub fn obstacle(path: &Path) -> Option<Obstacle> {
     let meta = std::fs::metadata(path).ok()?;
     // SAFETY: these only return numbers.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -176,5 +264,36 @@ fn has_capabilities(path: &Path) -> bool {
             std::ptr::null_mut(),
             0,
         ) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_before_their_instruction() {
+        let numbers = |code: &[u8]| system_calls(code).collect::<Vec<_>>();
+        // mov eax, 7; xor edx, edx; syscall
+        assert_eq!(numbers(&[0xb8, 7, 0, 0, 0, 0x31, 0xd2, 0x0f, 0x05]), [7]);
+        // mov rax, 271; syscall
+        assert_eq!(numbers(&[0x48, 0xc7, 0xc0, 15, 1, 0, 0, 0x0f, 0x05]), [271]);
+        // The nearest before counts.
+        assert_eq!(numbers(&[0xb8, 7, 0, 0, 0, 0xb8, 1, 0, 0, 0, 0x0f, 0x05]), [1]);
+        // None, too far away, or no instruction at all.
+        assert_eq!(numbers(&[0x0f, 0x05]), []);
+        let mut far = vec![0xb8, 7, 0, 0, 0];
+        far.resize(40, 0x90);
+        far.extend([0x0f, 0x05]);
+        assert_eq!(numbers(&far), []);
+        assert_eq!(numbers(&[0xb8, 7, 0, 0, 9, 0x0f, 0x05]), []);
+    }
+
+    #[test]
+    fn files_that_are_no_programs_have_none() {
+        assert_eq!(own_calls_in(b""), None);
+        assert_eq!(own_calls_in(b"\x7fELF"), None);
+        assert_eq!(own_calls_in(&[0x7f; 4096]), None);
+        assert_eq!(own_calls(Path::new("/nonexistent")), OwnCalls::default());
     }
 }

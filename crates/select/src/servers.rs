@@ -17,6 +17,7 @@ pub enum Program {
     /// haproxy with these options, in front of nothing: it answers itself.
     Haproxy(&'static [&'static str]),
     Webfs,
+    Darkhttpd,
 }
 
 pub struct Server {
@@ -48,6 +49,7 @@ pub fn installed(program: Program) -> bool {
         Program::Lighttpd(_) => "lighttpd",
         Program::Haproxy(_) => "haproxy",
         Program::Webfs => "webfsd",
+        Program::Darkhttpd => "darkhttpd",
     };
     executable(name).is_some()
 }
@@ -155,6 +157,14 @@ pub fn start(
                 .args(["-i", "127.0.0.1", "-t", "3600"]);
             c.args(["-p", &port.to_string(), "-c", &connections.to_string()]);
             c.arg("-r").arg(root);
+            c
+        }
+        Program::Darkhttpd => {
+            let mut c = Command::new(executable("darkhttpd").ok_or_else(|| missing("darkhttpd"))?);
+            // Idle connections stay.
+            c.arg(root)
+                .args(["--addr", "127.0.0.1", "--timeout", "0", "--port"])
+                .arg(port.to_string());
             c
         }
     };

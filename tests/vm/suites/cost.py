@@ -29,20 +29,6 @@ def measure(way):
     return rows, traces
 
 
-def attached():
-    """Cheap to ask: time here is instructions, and passes slowly."""
-    return {"links": len(bpf_ids(31)), "functions": len(lines_of("/sys/kernel/tracing/enabled_functions"))}
-
-
-def attached_expect(before):
-    for _ in range(100):
-        now = attached()
-        if now == before:
-            return
-        time.sleep(0.2)
-    raise Wrong("still attached:", now, "instead of", before)
-
-
 def here(way):
     new = tuple(int(n) for n in os.uname().release.split("+")[0].split("-")[0].split(".")[:2]) >= (6, 10)
     return way >= 3 or new
@@ -50,18 +36,18 @@ def here(way):
 
 def check_way(way):
     broker = shared_broker()
-    before = attached()
+    before = footprint()
     if not here(way):
         # Nothing to measure: that it is refused is what there is to see.
         environment = dict(os.environ, DEBOX_SOCKET=broker.socket)
         done = execute([f"{HERE}/traced", "-d", "/var/tmp", "-f", FUNCTIONS, "-w", str(way), "plain"], 3, env=environment)
         expect(f"kprobe.{WAYS[way]}: " in done.stderr and "debox doctor" in done.stderr, done.stderr)
-        attached_expect(before)
+        footprint_expect(before)
         note(f"{WAYS[way]}: not on this kernel")
         return
     rows, traces = measure(way)
     # "bare" is bare only when the trace before is gone for good.
-    attached_expect(before)
+    footprint_expect(before)
     first = POINTS if way == 4 else "vfs_read"
     equal([f for f in traces["pread"] if f in (POINTS, "vfs_read", "rw_verify_area")][:1], [first], "the functions of pread")
     base, off, idle, on = (rows[w] for w in ("bare", "bracketed, no trace", "bracketed, thread did not ask", "bracketed, traced"))
@@ -70,7 +56,7 @@ def check_way(way):
     per_function = (on["pread"] - idle["pread"]) / max(1, len(traces["pread"]))
     expect(per_function < 6000, "one traced function costs", per_function, "instructions")
     again, _ = measure(way)
-    attached_expect(before)
+    footprint_expect(before)
     for what, row in rows.items():
         for call in ("getppid", "pread"):
             expect(abs(again[what][call] - row[call]) <= max(40, row[call] // 20), "not repeatable:", what, call, row, again[what])
@@ -87,13 +73,13 @@ for way in WAYS:
 
 @check("cost-boundary", feature="cost of a call trace is exact and bounded")
 def _():
-    before = attached()
+    before = footprint()
     rows = {}
     traces = {"boundary, no trace": [], "boundary, traced": ["--trace", FUNCTIONS]}
     for what, options in traces.items():
         command = [f"{HERE}/debox", "run", "--json", "-o", "/tmp/cost.json", *shared(), *options, "--", f"{HERE}/traced", "-d", "/var/tmp", "bare"]
         rows[what] = json.loads(execute(command).stdout.splitlines()[0])
-        attached_expect(before)
+        footprint_expect(before)
     with open("/tmp/cost.json") as file:
         functions = {f["function"]: f["calls"] for f in json.load(file)["trace"]["functions"]}
     expect(functions.get("vfs_read", 0) > 600, functions)
@@ -104,6 +90,54 @@ def _():
     for what, row in rows.items():
         note(f"boundary {what:52} getppid {row['getppid']:6} pread {row['pread']:6}")
     SEEN["boundary"] = {"rows": rows}
+    save("cost.json", json.dumps(SEEN))
+
+
+def bare():
+    return json.loads(execute([f"{HERE}/traced", "-d", "/var/tmp", "bare"]).stdout.splitlines()[0])
+
+
+def learning():
+    instances = "/sys/kernel/tracing/instances"
+    return [
+        i for i in os.listdir(instances)
+        if i.startswith("debox-learn-") and lines_of(f"{instances}/{i}/tracing_on") == ["1"]
+    ]  # fmt: skip
+
+
+@check("cost-learn", feature="cost of a call trace is exact and bounded")
+def _():
+    """While the first pass of --trace learn looks at all functions."""
+    before = footprint()
+    run = [f"{HERE}/debox", "run", "-o", "/dev/null", *shared(), "--trace", "learn", "--"]
+    rows = {"bare": bare()}
+    # Fewer calls than it learns from: all of them are made meanwhile.
+    done = execute([*run, f"{HERE}/traced", "-d", "/var/tmp", "bare"])
+    rows["boundary, learning"] = json.loads(done.stdout.splitlines()[0])
+    expect("it passed" in done.stderr, "it does not say what it learned:", done.stderr)
+    footprint_expect(before)
+    # Another process, in the two seconds that it lasts.
+    for _ in range(5):
+        program = subprocess.Popen([*run, "/bin/sleep", "5"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not learning() and program.poll() is None:
+            expect(time.monotonic() < end, "it does not begin to learn")
+            time.sleep(0.01)
+        row = bare()
+        still = learning()
+        equal(program.wait(60), 0, "the program's exit status")
+        footprint_expect(before)
+        if still:
+            rows["unwatched process, another learns"] = row
+            break
+    else:
+        raise Wrong("learning was over before anything could be measured")
+    for call in ("getppid", "pread"):
+        counts = [rows[w][call] for w in ("bare", "unwatched process, another learns", "boundary, learning")]
+        expect(counts == sorted(counts) and counts[0] < counts[2] < 200_000, call, rows)
+    for what, row in rows.items():
+        note(f"learn    {what:52} getppid {row['getppid']:6} pread {row['pread']:6}")
+    SEEN["learn"] = {"rows": rows}
     save("cost.json", json.dumps(SEEN))
 
 

@@ -28,28 +28,12 @@ def totals(document):
     return {r["name"]: r["totals"] for r in document["resources"]}
 
 
-LINKS = [0]
-
-
-def clean(function):
-    """The check, and that nothing of it stays in the kernel."""
-
-    def checked(*arguments):
-        before = footprint()
-        LINKS[0] = len(bpf_ids(31))
-        function(*arguments)
-        footprint_expect(before)
-
-    return checked
-
-
 def functions_for(way, names):
     """schedule() by fentry and fexit is refused: see kern-waiting-functions."""
     return [name for name in names if (way, name) != ("trampoline", "schedule")]
 
 
 @check("kern-counts-calls", feature="`debox kern`: system calls")
-@clean
 def _():
     document = kern("getppid()", "--", f"{HERE}/calls", "getppid", "1000")
     equal(totals(document)["getppid()"]["calls"], 1000, "getppid")
@@ -77,7 +61,6 @@ for way, name in ALL_WAYS.items():
 
 
 @check("kern-latency-of-a-sleep", feature="`debox kern`: latency, time off the CPU")
-@clean
 def _():
     document = kern("hrtimer_nanosleep", "clock_nanosleep()", "--", f"{HERE}/truth", "nanosleep", "60")
     for name, t in totals(document).items():
@@ -94,7 +77,7 @@ def sleepers(way):
         # Detached while they sleep on in there. Of fentry and fexit the kernel
         # keeps what they will return through until they do: it is gone when
         # clean() looks.
-        equal(len(bpf_ids(31)), LINKS[0], "BPF links while the threads are still inside")
+        equal(len(bpf_ids(31)), AT_REST["alone"]["BPF links"], "BPF links while the threads are still inside")
         pids = [int(line) for line in lines_of("/tmp/sleepers")]
         equal([os.path.exists(f"/proc/{pid}") for pid in pids], [True] * 6, "sleepers that live")
     finally:
@@ -119,7 +102,6 @@ def _():
 
 
 @check("kern-waiting-functions", feature="`debox kern`: functions in which idle threads stay")
-@clean
 def _():
     # Their threads would keep what fentry and fexit put there for hours.
     document = kern("schedule", "--for", "2s", "--", f"{HERE}/storm", "4", "4", "1")
@@ -130,7 +112,6 @@ def _():
 
 
 @check("kern-killed-inside", feature="`debox kern`: threads killed inside")
-@clean
 def _():
     victims = "for i in 1 2 3 4 5 6; do sleep 600 >/dev/null 2>&1 & p=\"$p $!\"; done; sleep 4; kill -9 $p; wait; sleep 2"
     document = kern("hrtimer_nanosleep", "clock_nanosleep()", "--for", "40s", "--", "sh", "-c", victims)
@@ -139,7 +120,6 @@ def _():
 
 
 @check("kern-never-returns", feature="`debox kern`: functions that never return")
-@clean
 def _():
     document = kern("do_exit", "exit_group()", "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do /bin/true; done")
     for name, t in totals(document).items():
@@ -148,7 +128,6 @@ def _():
 
 
 @check("kern-life-of-processes", feature="`debox kern`: fork, exec and exit paths")
-@clean
 def _():
     functions = ["kernel_clone", "copy_process", "bprm_execve", "begin_new_exec", "do_exit", "exit_mmap", "wait_consider_task"]
     load = f"for i in 1 2 3; do {HERE}/storm 8 8 1; done; for i in 1 2 3 4 5 6 7 8 9; do /bin/true; done"
@@ -159,7 +138,6 @@ def _():
 
 
 @check("kern-what-bpf-uses", feature="`debox kern`: functions that BPF itself uses")
-@clean
 def _():
     wanted = ["_raw_spin_lock", "_raw_spin_lock_irqsave", "kmem_cache_alloc", "ktime_get_mono_fast_ns", "schedule",
               "finish_task_switch.isra.0", "bpf_get_current_task", "array_map_lookup_elem", "update_curr", "__rcu_read_lock",
@@ -178,9 +156,8 @@ def _():
 
 
 @check("kern-storm-of-attaching", feature="`debox kern`: attach and detach storms")
-@clean
 def _():
-    load = subprocess.Popen(["sh", "-c", f"while true; do {HERE}/storm 4 4 1; done"],
+    load = subprocess.Popen(["sh", "-c", f"while true; do {HERE}/storm 4 4 1; sleep 0.1; done"],
                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                             start_new_session=True)
     try:
@@ -193,22 +170,19 @@ def _():
 
 
 @check("kern-sigkill", feature="`debox kern`: detached after SIGKILL of the tool")
-@clean
 def _():
-    before = footprint()
     for way in WAYS:
         tool = subprocess.Popen([f"{HERE}/debox", "kern", "--text", "--attach", way, "-i", "0.3", "vfs_read", "vfs_write", "read()"],
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = tool.stdout.readline()
         expect("s" in line, way, "printed nothing")
-        expect(footprint()["BPF programs"] > before["BPF programs"], way, "attached nothing")
+        expect(len(bpf_ids(11)) > AT_REST["alone"]["BPF programs"], way, "attached nothing")
         tool.send_signal(signal.SIGKILL)
         tool.wait()
-        footprint_expect(before, 60)
+        footprint_expect_rest()
 
 
 @check("kern-limit", feature="`debox kern`: limit of functions")
-@clean
 def _():
     why = kern("ext4_*", "--for", "1s", expected=125)
     expect("--max-functions" in why and "at most 200" in why, why)
@@ -228,7 +202,6 @@ def _():
 
 
 @check("kern-cost-before", feature="`debox kern`: the cost is shown before attaching")
-@clean
 def _():
     load = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000"]
     listing = execute([f"{HERE}/debox", "kern", "--list", "vfs_read"])
@@ -247,7 +220,6 @@ def _():
 
 
 @check("kern-overhead", feature="`debox kern`: what is called too often is taken out")
-@clean
 def _():
     load = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=4k", "count=100000000"]
     # Some thousand calls a second here, of a quarter of a microsecond each.
@@ -262,7 +234,6 @@ def _():
 
 
 @check("kern-answers", feature="`debox kern`: says why a function cannot be measured")
-@clean
 def _():
     answers = {
         "vfs_raed": "vfs_read",
@@ -298,7 +269,6 @@ def _():
 
 
 @check("kern-instruction", feature="`debox kern`: single instructions")
-@clean
 def _():
     listing = execute([f"{HERE}/debox", "kern", "--list", "vfs_read"]).stdout
     places = [line.split()[0] for line in listing.splitlines() if "rw_verify_area" in line and "+0x" in line]
@@ -309,7 +279,6 @@ def _():
 
 
 @check("kern-restrictions", feature="`debox kern`: restricted to process, cgroup, call, call site")
-@clean
 def _():
     load = [f"{HERE}/proxy", "-d", "/var/tmp/p", "-n", "20", "-r", "100"]
     os.makedirs("/var/tmp/p", exist_ok=True)
@@ -342,7 +311,6 @@ def _():
 
 
 @check("kern-auto", feature="`debox kern --auto`: down into the callee that dominates")
-@clean
 def _():
     document = kern("--auto", "read", "-i", "0.5", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000")
     path = document["path"]
@@ -358,7 +326,6 @@ def _():
 
 
 @check("kern-auto-finds-the-call", feature="`debox kern --auto`: down into the callee that dominates")
-@clean
 def _():
     # No resource is named: the system call with the most time, which is not the one that waits.
     script = "sleep 15 & exec dd if=/dev/zero of=/dev/null bs=1024k count=100000000"
@@ -370,7 +337,6 @@ def _():
 
 
 @check("kern-auto-sampled", feature="`debox kern --auto --sampled`: from stacks")
-@clean
 def _():
     document = kern("--auto", "--sampled", "read", "--for", "4s", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000")
     path = document["path"]
@@ -458,7 +424,6 @@ class Terminal:
 
 
 @check("kern-screen", feature="`debox kern` in a terminal: plot, insert, change, refine by a key, remove")
-@clean
 def _():
     screen = Terminal([f"{HERE}/debox", "kern", "vfs_read", "-i", "0.5", "--max-overhead", "100", "--depth", "2", "--branches", "1",
                        "--html", "/tmp/screen.html", "--",
@@ -544,7 +509,6 @@ def _():
 
 
 @check("kern-html", feature="`debox kern --html`")
-@clean
 def _():
     kern("vfs_read", "vfs_write", "--html", "/tmp/kern.html", "-i", "0.2", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
     with open("/tmp/kern.html") as file:

@@ -158,6 +158,8 @@ def _():
     # The paper's own struct has room for 200.
     s = traced("compat-many", options=["-f", PER_PAGE, "-n", "600"])[0]
     equal((s["nr"], s["depth"], s["named"]), (18, 200, 1), "call, entries and the last one's name in", s)
+    # Each page passes one, the call one more; what found no room is in the record.
+    equal(s["trace_dropped"], len(names) - 200, "entries dropped beyond the paper's limit in", s)
     if not session_here():
         cell(row, "yes; of 64 functions at most")
         return
