@@ -358,20 +358,10 @@ static void *touch_there(void *m)
 	return NULL;
 }
 
-static volatile int they_began;
-
-static void *touch_beside(void *m)
-{
-	on_cpu(their_memory_cpu);
-	they_began = 1;
-	touch(m, PAGES, 1, 1);
-	return NULL;
-}
-
 static void faults(int cpu, int other, const char *path)
 {
 	double fill = 1e18, none = 1e18, zero = 1e18, cow = 1e18, populated = 1e18, advised = 1e18, huge = 1e18;
-	double one = 1e18, around = 1e18, private = 1e18, before = 1e18, beside = 1e18;
+	double one = 1e18, around = 1e18, private = 1e18, before = 1e18;
 	int fd = open(path, O_RDONLY), has_populate = 1, has_huge = 1;
 	int blocks = lseek(fd, 0, SEEK_END) / HUGE;
 
@@ -445,16 +435,6 @@ static void faults(int cpu, int other, const char *path)
 		on_cpu(cpu);
 		before = lower(before, touch(m, PAGES, 1, 1));
 		munmap(m, PAGES * PAGE);
-
-		m = memory(0);
-		madvise(m, PAGES * PAGE, MADV_NOHUGEPAGE);
-		they_began = 0;
-		pthread_create(&thread, NULL, touch_beside, m);
-		while (!they_began && other != cpu)
-			;
-		beside = lower(beside, touch(m, PAGES, 1, 1));
-		pthread_join(thread, NULL);
-		munmap(m, PAGES * PAGE);
 	}
 	print("fault/zero-fill", fill);
 	print("fault/none", none);
@@ -466,10 +446,8 @@ static void faults(int cpu, int other, const char *path)
 	print("fault/file-mapped", one);
 	print("fault/file-around", around);
 	print("fault/file-private-write", private);
-	if (other != cpu) {
+	if (other != cpu)
 		print("fault/prefaulted-before", before);
-		print("fault/prefaulted-beside", beside);
-	}
 	close(fd);
 }
 
