@@ -36,18 +36,17 @@ def here(way):
 
 def check_way(way):
     broker = shared_broker()
-    before = footprint()
     if not here(way):
         # Nothing to measure: that it is refused is what there is to see.
         environment = dict(os.environ, DEBOX_SOCKET=broker.socket)
         done = execute([f"{HERE}/traced", "-d", "/var/tmp", "-f", FUNCTIONS, "-w", str(way), "plain"], 3, env=environment)
         expect(f"kprobe.{WAYS[way]}: " in done.stderr and "debox doctor" in done.stderr, done.stderr)
-        footprint_expect(before)
+        footprint_expect_rest()
         note(f"{WAYS[way]}: not on this kernel")
         return
     rows, traces = measure(way)
     # "bare" is bare only when the trace before is gone for good.
-    footprint_expect(before)
+    footprint_expect_rest()
     first = POINTS if way == 4 else "vfs_read"
     equal([f for f in traces["pread"] if f in (POINTS, "vfs_read", "rw_verify_area")][:1], [first], "the functions of pread")
     base, off, idle, on = (rows[w] for w in ("bare", "bracketed, no trace", "bracketed, thread did not ask", "bracketed, traced"))
@@ -56,7 +55,7 @@ def check_way(way):
     per_function = (on["pread"] - idle["pread"]) / max(1, len(traces["pread"]))
     expect(per_function < 6000, "one traced function costs", per_function, "instructions")
     again, _ = measure(way)
-    footprint_expect(before)
+    footprint_expect_rest()
     for what, row in rows.items():
         for call in ("getppid", "pread"):
             expect(abs(again[what][call] - row[call]) <= max(40, row[call] // 20), "not repeatable:", what, call, row, again[what])
@@ -73,13 +72,12 @@ for way in WAYS:
 
 @check("cost-boundary", feature="cost of a call trace is exact and bounded")
 def _():
-    before = footprint()
     rows = {}
     traces = {"boundary, no trace": [], "boundary, traced": ["--trace", FUNCTIONS]}
     for what, options in traces.items():
         command = [f"{HERE}/debox", "run", "--json", "-o", "/tmp/cost.json", *shared(), *options, "--", f"{HERE}/traced", "-d", "/var/tmp", "bare"]
         rows[what] = json.loads(execute(command).stdout.splitlines()[0])
-        footprint_expect(before)
+        footprint_expect_rest()
     with open("/tmp/cost.json") as file:
         functions = {f["function"]: f["calls"] for f in json.load(file)["trace"]["functions"]}
     expect(functions.get("vfs_read", 0) > 600, functions)
@@ -108,14 +106,13 @@ def learning():
 @check("cost-learn", feature="cost of a call trace is exact and bounded")
 def _():
     """While the first pass of --trace learn looks at all functions."""
-    before = footprint()
     run = [f"{HERE}/debox", "run", "-o", "/dev/null", *shared(), "--trace", "learn", "--"]
     rows = {"bare": bare()}
     # Fewer calls than it learns from: all of them are made meanwhile.
     done = execute([*run, f"{HERE}/traced", "-d", "/var/tmp", "bare"])
     rows["boundary, learning"] = json.loads(done.stdout.splitlines()[0])
     expect("it passed" in done.stderr, "it does not say what it learned:", done.stderr)
-    footprint_expect(before)
+    footprint_expect_rest()
     # Another process, in the two seconds that it lasts.
     for _ in range(5):
         program = subprocess.Popen([*run, "/bin/sleep", "5"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -126,7 +123,7 @@ def _():
         row = bare()
         still = learning()
         equal(program.wait(60), 0, "the program's exit status")
-        footprint_expect(before)
+        footprint_expect_rest()
         if still:
             rows["unwatched process, another learns"] = row
             break

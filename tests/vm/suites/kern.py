@@ -57,7 +57,7 @@ def counts_functions(way):
 
 
 for way, name in ALL_WAYS.items():
-    check(f"kern-counts-{way}", way, feature=f"`debox kern`: functions by {name}")(clean(counts_functions))
+    check(f"kern-counts-{way}", way, feature=f"`debox kern`: functions by {name}")(counts_functions)
 
 
 @check("kern-latency-of-a-sleep", feature="`debox kern`: latency, time off the CPU")
@@ -75,8 +75,8 @@ def sleepers(way):
     try:
         document = kern("hrtimer_nanosleep", "--attach", way, "--for", "5s", "--", "sh", "-c", command)
         # Detached while they sleep on in there. Of fentry and fexit the kernel
-        # keeps what they will return through until they do: it is gone when
-        # clean() looks.
+        # keeps what they will return through until they do: it is gone
+        # afterwards.
         equal(len(bpf_ids(31)), AT_REST["alone"]["BPF links"], "BPF links while the threads are still inside")
         pids = [int(line) for line in lines_of("/tmp/sleepers")]
         equal([os.path.exists(f"/proc/{pid}") for pid in pids], [True] * 6, "sleepers that live")
@@ -98,7 +98,8 @@ def sleepers(way):
 @check("kern-concurrency-of-sleepers", feature="`debox kern`: threads inside that do not return")
 def _():
     for way in WAYS:
-        clean(sleepers)(way)
+        sleepers(way)
+        footprint_expect_rest()
 
 
 @check("kern-waiting-functions", feature="`debox kern`: functions in which idle threads stay")
