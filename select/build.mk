@@ -51,11 +51,31 @@ $(SELECT_TESTS)/sanitized/%.o: $(TOP)/select/%.c $(SELECT_HDR)
 $(SELECT_TESTS)/sanitized/libdebox-select.so: $(SELECT_SRC:%=$(SELECT_TESTS)/sanitized/%.o)
 	$(CC) $(SELECT_SAN) -shared -Wl,--version-script=$(TOP)/select/libdebox-select.map -o $@ $^ -ldl -lpthread
 
+# The library with the sanitizer of threads: without it where that comes by itself
+# before it is set up. Loaded before the sanitizer: what runs inside of the
+# sanitizer's own poll is synchronized with nothing, to it.
+SELECT_TSAN := $(SELECT_TESTS)/threads
+$(SELECT_TSAN)/%.o: $(TOP)/select/%.c $(SELECT_HDR)
+	@mkdir -p $(@D)
+	$(CC) $(DEBOX_CPPFLAGS) -O1 -g $(if $(filter real,$*),-Ddlsym=debox_libc_symbol,$(if $(filter track,$*),,-fsanitize=thread)) \
+		$(DEBOX_LIBFLAGS) -fno-builtin-fclose $(DEBOX_WARN) -c -o $@ $<
+
+$(SELECT_TSAN)/past_sanitizer.o: $(TOP)/tests/select/past_sanitizer.c
+	@mkdir -p $(@D)
+	$(CC) $(DEBOX_CPPFLAGS) -O1 -g $(DEBOX_LIBFLAGS) $(DEBOX_WARN) -c -o $@ $<
+
+$(SELECT_TSAN)/libdebox-select.so: $(SELECT_SRC:%=$(SELECT_TSAN)/%.o) $(SELECT_TSAN)/past_sanitizer.o
+	$(CC) -fsanitize=thread -shared -Wl,--version-script=$(TOP)/select/libdebox-select.map -o $@ $^ -ldl -lpthread
+
+SELECT_TSAN_RUN = nice timeout 3000 env DEBOX_SELECT=threshold=4,recheck=1 \
+	TSAN_OPTIONS=suppressions=$(TOP)/tests/select/tsan.supp \
+	LD_PRELOAD="$(SELECT_TSAN)/libdebox-select.so $$($(CC) -print-file-name=libtsan.so)"
+
 SELECT_SAN_STEPS ?= 1000
 SELECT_SAN_RUN = nice timeout 3000 env ASAN_OPTIONS=detect_leaks=0 DEBOX_SELECT=threshold=4,recheck=1 \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $(SELECT_TESTS)/sanitized/libdebox-select.so"
 .PHONY: select-sanitize
-select-sanitize: select-test-programs $(SELECT_TESTS)/sanitized/libdebox-select.so
+select-sanitize: select-test-programs $(SELECT_TESTS)/sanitized/libdebox-select.so $(SELECT_TSAN)/libdebox-select.so
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS)
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3 -i
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3 -o
@@ -64,6 +84,12 @@ select-sanitize: select-test-programs $(SELECT_TESTS)/sanitized/libdebox-select.
 # The sanitizer aborts when a thread is cancelled in instrumented code, and its own
 # handlers of signals are why the first SIGSTOP counts as an interruption.
 	$(SELECT_SAN_RUN) $(SELECT_TESTS)/semantics -l -x cancellation -x stopped_and_continued
+	$(SELECT_TSAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3
+	$(SELECT_TSAN_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_SAN_STEPS) -t 3 -o
+# Not -i: signals come to threads that it has not set up.
+# It stands still over a bad pointer, wants memory itself where there is none, and has
+# handlers of its own, as above.
+	$(SELECT_TSAN_RUN) $(SELECT_TESTS)/semantics -l -x bad_memory -x memory_runs_out -x stopped_and_continued
 
 SELECT_FUZZ = $(SELECT_RUN) $(SELECT_TESTS)/differential -l -s $(SELECT_SEED) -n $(SELECT_STEPS)
 # A recheck that never comes: what it would make good shows.

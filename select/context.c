@@ -186,7 +186,7 @@ void debox_context_close_private(struct context *c)
 	if (c->epfd < 0)
 		return;
 	if ((uint32_t)c->epfd < FD_CAPACITY)
-		SHARED_WRITE(debox_process.flags[c->epfd], 0);
+		SHARED_WRITE(descriptor_flags()[c->epfd], 0);
 	/* The program may have closed it where nobody saw it, and may have got
 	 * the number since. */
 	if (debox_descriptor_is((uint32_t)c->epfd, "eventpoll"))
@@ -203,7 +203,7 @@ void debox_context_move_away(struct context *c)
 	if (sys_failed(moved) || moved >= (long)FD_CAPACITY)
 		return;
 	debox_flag((int)moved, FD_PRIVATE);
-	SHARED_WRITE(debox_process.flags[c->epfd], 0);
+	SHARED_WRITE(descriptor_flags()[c->epfd], 0);
 	sys_call(SYS_close, c->epfd);
 	SHARED_WRITE(c->epfd, (int)moved);
 }
@@ -279,7 +279,7 @@ static int wakes(uint32_t fd)
 {
 	struct stat st;
 
-	if (likely(SHARED_READ(debox_process.flags[fd]) & FD_KNOWN))
+	if (likely(SHARED_READ(descriptor_flags()[fd]) & FD_KNOWN))
 		return 1;
 	if (sys_failed(sys_call(SYS_fstat, fd, &st)))
 		return 1; /* epoll_ctl says what is wrong */
@@ -295,7 +295,7 @@ static int wakes(uint32_t fd)
 /* What is known of the number was about another file. */
 static void not_known(uint32_t fd)
 {
-	__atomic_fetch_and(&debox_process.flags[fd], (uint8_t)~FD_KNOWN, __ATOMIC_SEQ_CST);
+	__atomic_fetch_and(&descriptor_flags()[fd], (uint8_t)~FD_KNOWN, __ATOMIC_SEQ_CST);
 }
 
 int debox_context_apply(struct context *c, uint32_t fd)
@@ -465,7 +465,7 @@ struct context *debox_context_take(struct thread *t, enum kind kind)
 static void pin_close(int fd)
 {
 	if (fd < (int)FD_CAPACITY)
-		SHARED_WRITE(debox_process.flags[fd], 0);
+		SHARED_WRITE(descriptor_flags()[fd], 0);
 	sys_call(SYS_close, fd);
 }
 
@@ -548,7 +548,7 @@ static int forget(uint32_t fd, enum state state)
 	uint32_t made = __atomic_load_n(&p->contexts_made, __ATOMIC_ACQUIRE);
 	int registered = 0;
 
-	__atomic_fetch_and(&p->flags[fd], (uint8_t)~(FD_TRACKED | FD_KNOWN), __ATOMIC_SEQ_CST);
+	__atomic_fetch_and(&descriptor_flags()[fd], (uint8_t)~(FD_TRACKED | FD_KNOWN), __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; i < made; i++) {
 		struct context *c = __atomic_load_n(&p->contexts[i], __ATOMIC_ACQUIRE);
 		struct slot *slot;
@@ -602,7 +602,7 @@ void debox_make_way(uint32_t fd)
 				}
 			}
 	}
-	SHARED_WRITE(p->flags[fd], 0);
+	SHARED_WRITE(descriptor_flags()[fd], 0);
 }
 
 void debox_forget(uint32_t fd)
@@ -622,7 +622,7 @@ int debox_forget_nested(void)
 	int found = 0;
 
 	for (uint32_t fd = 0; fd <= p->highest_flag; fd++)
-		if (SHARED_READ(p->flags[fd]) & FD_TRACKED && debox_descriptor_is(fd, "eventpoll"))
+		if (SHARED_READ(descriptor_flags()[fd]) & FD_TRACKED && debox_descriptor_is(fd, "eventpoll"))
 			found += forget(fd, STAYS);
 	return found;
 }

@@ -167,6 +167,12 @@ struct process {
 };
 extern struct process debox_process;
 
+/* NULL until the first large wait. Pairs with the release store in start(). */
+static inline uint8_t *descriptor_flags(void)
+{
+	return __atomic_load_n(&debox_process.flags, __ATOMIC_ACQUIRE);
+}
+
 /* 1 if contexts may be used in this process; sets them up when need be. */
 int debox_process_ready(void);
 void debox_process_turn_off(enum off why);
@@ -336,8 +342,8 @@ static inline void debox_flag(int fd, uint8_t flag)
 		if (__atomic_compare_exchange_n(&p->highest_flag, &highest, (uint32_t)fd, 0,
 						__ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			break;
-	if (!(SHARED_READ(p->flags[fd]) & flag))
-		__atomic_fetch_or(&p->flags[fd], flag, __ATOMIC_SEQ_CST);
+	if (!(SHARED_READ(descriptor_flags()[fd]) & flag))
+		__atomic_fetch_or(&descriptor_flags()[fd], flag, __ATOMIC_SEQ_CST);
 }
 
 /* A descriptor is about to be closed: forget it everywhere. */
@@ -352,15 +358,15 @@ int debox_forget_nested(void);
 void debox_created_known(uint32_t fd);
 static inline void debox_created(int fd)
 {
-	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && debox_process.flags &&
-	    unlikely(SHARED_READ(debox_process.flags[fd])))
+	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && descriptor_flags() &&
+	    unlikely(SHARED_READ(descriptor_flags()[fd])))
 		debox_created_known((uint32_t)fd);
 }
 /* The same for a socket and the like. */
 static inline void debox_created_socket(int fd)
 {
 	debox_created(fd);
-	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && debox_process.flags && !debox_thread.vfork_child)
+	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && descriptor_flags() && !debox_thread.vfork_child)
 		debox_flag(fd, FD_KNOWN);
 }
 

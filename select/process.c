@@ -163,12 +163,12 @@ static int epoll_allowed(void)
  * that, and empty its tables. */
 static void inherited_drop(struct context *c)
 {
-	if (c->epfd >= 0 && debox_process.flags[c->epfd] & FD_PRIVATE &&
+	if (c->epfd >= 0 && descriptor_flags()[c->epfd] & FD_PRIVATE &&
 	    debox_descriptor_is((uint32_t)c->epfd, "eventpoll"))
 		sys_call(SYS_close, c->epfd);
 	for (uint32_t i = 0; i < PINS; i++)
 		if (c->pins[i] && ((uint32_t)c->pins[i] > FD_CAPACITY ||
-				   debox_process.flags[c->pins[i] - 1] & FD_PRIVATE))
+				   descriptor_flags()[c->pins[i] - 1] & FD_PRIVATE))
 			sys_call(SYS_close, c->pins[i] - 1);
 }
 

@@ -31,7 +31,7 @@
 
 static inline uint32_t flags_of(int fd)
 {
-	const uint8_t *flags = debox_process.flags;
+	const uint8_t *flags = descriptor_flags();
 
 	return flags && (uint32_t)fd < FD_CAPACITY ? SHARED_READ(flags[fd]) : 0;
 }
@@ -63,7 +63,7 @@ static __attribute__((noinline)) int goes_known(int fd, int replace)
 		return 0;
 	case FORKED:
 		/* A copy of the parent's: good riddance. */
-		SHARED_WRITE(debox_process.flags[fd], 0);
+		SHARED_WRITE(descriptor_flags()[fd], 0);
 		return 0;
 	case HERE:
 		break;
@@ -121,12 +121,12 @@ static int range_close(unsigned first, unsigned last, int flags)
 	unsigned highest = p->highest_flag, begin = first;
 	int r;
 
-	if (!p->flags || debox_thread.vfork_child || flags & (int)CLOSE_RANGE_CLOEXEC || first > last)
+	if (!descriptor_flags() || debox_thread.vfork_child || flags & (int)CLOSE_RANGE_CLOEXEC || first > last)
 		return real()->close_range(first, last, flags);
 	if (flags & (int)CLOSE_RANGE_UNSHARE && debox_process_has_threads())
 		debox_process_turn_off(OFF_FILE_TABLE);
 	for (unsigned fd = first; fd <= last && fd <= highest; fd++) {
-		if (likely(!SHARED_READ(p->flags[fd])) || !goes_known((int)fd, 0))
+		if (likely(!SHARED_READ(descriptor_flags()[fd])) || !goes_known((int)fd, 0))
 			continue;
 		if (fd > first) {
 			r = real()->close_range(first, fd - 1, flags);
@@ -421,7 +421,7 @@ ENTRY(int, epoll_ctl, (int of, int how, int fd, struct epoll_event *event))
 	int r = real()->epoll_ctl(of, how, fd, event);
 
 	if (unlikely(r && how == EPOLL_CTL_ADD && (errno == ELOOP || errno == EINVAL)) &&
-	    debox_process.flags && where() == HERE && !debox_process.off && debox_forget_nested())
+	    descriptor_flags() && where() == HERE && !debox_process.off && debox_forget_nested())
 		r = real()->epoll_ctl(of, how, fd, event);
 	return r;
 }

@@ -838,7 +838,7 @@ static void *run(void *state)
 
 static void on_alarm(int signal)
 {
-	static struct pollfd many[80];
+	struct pollfd many[80];
 	int saved = errno, fd;
 
 	alarms++;

@@ -104,7 +104,7 @@ static void say(int i)
 	CHECK(write(far_end[i], "12345678", 8) == 8);
 }
 
-static char sink[1 << 16];
+static __thread char sink[1 << 16];
 
 /* --------------------------------------------------------------------- */
 
