@@ -48,6 +48,7 @@ TOOLS = {
     "gcc": "gcc",
     "strip": "binutils",
     "dpkg-deb": "dpkg",
+    "setpriv": "util-linux",
 }
 APPLETS = (
     "sh cat ls sleep true dmesg tar dd sync seq ps mkdir rm cp mv ln head tail grep wc find touch echo kill id mount umount chmod sort uniq cut tr"
@@ -344,7 +345,8 @@ class Guest:
             # The guest's time-stamp counter then ticks once an instruction.
             speed = ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off"]
         return [
-            "qemu-system-x86_64", *speed, "-cpu", "max", "-m", str(suite.memory_mb),
+            # A guest does not outlive the run that is killed.
+            "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", *speed, "-cpu", "max", "-m", str(suite.memory_mb),
             "-nodefaults", "-nographic", "-no-reboot",
             "-serial", f"file:{self.directory}/console", "-serial", f"file:{self.directory}/results",
             "-device", "isa-debug-exit,iobase=0x501,iosize=1", "-drive", drive,
