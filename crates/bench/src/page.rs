@@ -251,7 +251,11 @@ fn clocks(d: &Document) -> String {
                 or(s.cost_ns),
                 or(s.step_ns),
                 or(s.resolution_ns),
-                format!("{} of {}", s.backwards, with_commas(s.readings as i64)),
+                if s.missing.is_some() {
+                    "–".into()
+                } else {
+                    format!("{} of {}", s.backwards, with_commas(s.readings as i64))
+                },
                 match (s.exchanges, s.missing.as_ref()) {
                     (_, Some(why)) => why.clone(),
                     (0, None) => "–".into(),
@@ -260,7 +264,7 @@ fn clocks(d: &Document) -> String {
                     }
                     (n, None) => format!(
                         "back {} of {}, by up to {}",
-                        s.exchanges_backwards,
+                        with_commas(s.exchanges_backwards as i64),
                         with_commas(n as i64),
                         time(s.worst_backwards_ns)
                     ),
