@@ -523,8 +523,12 @@ static void handler_gone_again(void)
 /* Also in a program that handles signals, but for the first time. */
 static void stopped_with_a_handler(void)
 {
-	pid_t child = fork(), status;
+	int ready[2];
+	char byte = 1;
+	pid_t child, status;
 
+	CHECK(pipe(ready) == 0);
+	child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
 		on_signal(SIGUSR1, count_signal, 0);
@@ -533,8 +537,11 @@ static void stopped_with_a_handler(void)
 		on_signal(SIGALRM, count_signal, 0);
 		alarm_in(20000);
 		CHECK(poll(set, N, 5000) == -1 && errno == EINTR && signals == 1);
+		CHECK(write(ready[1], &byte, 1) == 1);
 		_exit(poll(set, N, 900) == 0 ? 7 : 8);
 	}
+	/* Stopped before its own signal, that would be the first EINTR. */
+	CHECK(read(ready[0], &byte, 1) == 1);
 	for (int i = 0; i < 5; i++) {
 		usleep(100000);
 		kill(child, SIGSTOP);
