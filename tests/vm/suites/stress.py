@@ -27,7 +27,9 @@ BEFORE = {}
 
 
 def run(*command, **environment):
-    return execute([f"{HERE}/{command[0]}", *command[1:]], env=dict(os.environ, **environment))
+    # They look for the libraries where they were built, which need not be a
+    # place that the guest has.
+    return execute([f"{HERE}/{command[0]}", *command[1:]], env=dict(os.environ, LD_LIBRARY_PATH=HERE, **environment))
 
 
 def gone(process):
