@@ -214,7 +214,8 @@ impl Engine {
     pub fn plan(&self, functions: &[&Function]) -> Vec<Result<Way, String>> {
         const FEW: usize = 8;
         let few = if self.prefer_sessions { 0 } else { FEW };
-        let ways = &self.loaded.ways;
+        let ways = self.loaded.ways();
+        let has = |way| self.loaded.has(way);
         functions
             .iter()
             .map(|f| {
@@ -232,17 +233,20 @@ impl Engine {
                     && !debox_abi::threads_stay_inside(&f.name)
                     && !debox_abi::bpf_entry_runs_through(&f.name)
                     && self.loaded.btf_function(&f.name).is_some();
-                let multi = f.traceable && (ways.session || ways.multi);
-                let many = if ways.session {
-                    Way::Session
-                } else {
-                    Way::Multi
+                // What each of these needs is loaded where it is asked for.
+                let many = || {
+                    [Way::Session, Way::Multi]
+                        .into_iter()
+                        .find(|way| f.traceable && has(*way))
                 };
+                let is_few = functions.len() <= few || !(ways.session || ways.multi);
                 match self.forced_way {
-                    Some(Way::Session) if ways.session && f.traceable => Ok(Way::Session),
-                    Some(Way::Multi) if ways.multi && f.traceable => Ok(Way::Multi),
-                    Some(Way::Trampoline) if trampoline => Ok(Way::Trampoline),
-                    Some(Way::Kprobe) if ways.kprobe && !f.blacklisted => Ok(Way::Kprobe),
+                    Some(Way::Session) if f.traceable && has(Way::Session) => Ok(Way::Session),
+                    Some(Way::Multi) if f.traceable && has(Way::Multi) => Ok(Way::Multi),
+                    Some(Way::Trampoline) if trampoline && has(Way::Trampoline) => {
+                        Ok(Way::Trampoline)
+                    }
+                    Some(Way::Kprobe) if !f.blacklisted && has(Way::Kprobe) => Ok(Way::Kprobe),
                     Some(Way::Trampoline) if debox_abi::bpf_entry_runs_through(&f.name) => {
                         Err(format!(
                             "{} cannot be measured by {}: entering a BPF program runs through \
@@ -264,20 +268,27 @@ impl Engine {
                         "{} cannot be measured by {}{}",
                         f.name,
                         way.name(),
-                        ways.refused
+                        self.loaded
+                            .ways()
+                            .refused
                             .iter()
                             .find(|(name, _)| *name == way.name())
                             .map(|(_, why)| format!(": {why}"))
                             .unwrap_or_default()
                     )),
-                    None if trampoline && (functions.len() <= few || !multi) => Ok(Way::Trampoline),
-                    None if multi => Ok(many),
-                    None if ways.kprobe && !f.blacklisted => Ok(Way::Kprobe),
-                    None => Err(format!(
-                        "{} cannot be measured: {}",
-                        f.name,
-                        self.why_no_functions()
-                    )),
+                    None if trampoline && is_few && has(Way::Trampoline) => Ok(Way::Trampoline),
+                    None => many()
+                        .or_else(|| {
+                            (trampoline && has(Way::Trampoline)).then_some(Way::Trampoline)
+                        })
+                        .or_else(|| (!f.blacklisted && has(Way::Kprobe)).then_some(Way::Kprobe))
+                        .ok_or_else(|| {
+                            format!(
+                                "{} cannot be measured: {}",
+                                f.name,
+                                self.why_no_functions()
+                            )
+                        }),
                 }
             })
             .collect()
@@ -287,7 +298,7 @@ impl Engine {
     pub fn why_no_functions(&self) -> String {
         let reasons: Vec<String> = self
             .loaded
-            .ways
+            .ways()
             .refused
             .iter()
             .map(|(way, why)| format!("{way}: {why}"))
@@ -614,7 +625,7 @@ impl Engine {
         let addresses: Vec<u64> = functions.iter().map(|f| f.0).collect();
         let cookies: Vec<u64> = functions.iter().map(|f| f.1).collect();
         let programs: &[(&str, u32, u32)] =
-            if self.loaded.ways.session && self.forced_way != Some(Way::Multi) {
+            if self.forced_way != Some(Way::Multi) && self.loaded.has(Way::Session) {
                 &[("function_session", libbpf_sys::BPF_TRACE_KPROBE_SESSION, 0)]
             } else if timed {
                 &[
@@ -969,7 +980,7 @@ impl Engine {
         };
         for call in calls {
             let site = self.operands;
-            if site >= self.loaded.limits.operands || !self.loaded.ways.kprobe {
+            if site >= self.loaded.limits.operands || !self.loaded.ways().kprobe {
                 break;
             }
             self.operands += 1;

@@ -90,7 +90,6 @@ fn measure(args: &Args) -> Result<i32, Error> {
             .saturating_add(if args.auto { 600 } else { 64 })
             .min(60_000),
         stacks: if args.auto { 16384 } else { 1 },
-        only: args.attach,
         threads: args.max_threads,
         ..Limits::default()
     })?;
@@ -227,7 +226,7 @@ fn refine(args: &Args, mut session: Session, mut child: Option<Child>) -> Result
     };
     let why = if args.sampled {
         Some("asked for (--sampled)".to_owned())
-    } else if !session.engine.loaded().ways.functions() {
+    } else if !session.engine.loaded().functions() {
         Some(format!(
             "this kernel lets nobody measure its functions: {}",
             session.engine.why_no_functions()

@@ -19,7 +19,8 @@ use crate::layout::{
     KERN_WAYS, KernMetric, KernStackTime, KernState, KernSums, Plain, bytes_of, read_plain,
 };
 
-/// Which kinds of program were taken by the kernel.
+/// Which ways of attaching this kernel has, as far as is known without loading
+/// their programs: [`Loaded::has`] loads them.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
     /// kprobe.session: one link for any number of functions, 6.10 and later.
@@ -35,9 +36,13 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Whether a kernel function can be measured in any way.
-    pub fn functions(&self) -> bool {
-        self.session || self.multi || self.trampoline || self.kprobe
+    fn flag(&mut self, way: Way) -> &mut bool {
+        match way {
+            Way::Session => &mut self.session,
+            Way::Multi => &mut self.multi,
+            Way::Trampoline => &mut self.trampoline,
+            Way::Kprobe => &mut self.kprobe,
+        }
     }
 }
 
@@ -52,8 +57,6 @@ pub struct Limits {
     pub operands: u32,
     /// Different stacks, for sampling; 1: no sampling.
     pub stacks: u32,
-    /// The only way to attach that will be used: others need not be loaded.
-    pub only: Option<Way>,
 }
 
 impl Default for Limits {
@@ -63,17 +66,55 @@ impl Default for Limits {
             threads: 8192,
             operands: 1024,
             stacks: 16384,
-            only: None,
         }
     }
 }
 
 /// The loaded programs and their maps.
+///
+/// The verifier takes its time for the programs at functions, so each pair is
+/// loaded when it is first needed, with the maps of the first object.
 pub struct Loaded {
     object: Object,
-    pub ways: Ways,
+    parts: [OnceLock<Result<Object, String>>; PARTS.len()],
+    ways: Ways,
     pub limits: Limits,
     kernel_btf: OnceLock<Option<Btf>>,
+}
+
+/// Programs that are loaded together, on demand.
+struct Part {
+    /// `None`: probes on instructions.
+    way: Option<Way>,
+    programs: &'static [&'static str],
+}
+
+const PARTS: [Part; 5] = [
+    Part {
+        way: Some(Way::Session),
+        programs: &["function_session"],
+    },
+    Part {
+        way: Some(Way::Multi),
+        programs: &["function_enter_multi", "function_leave_multi"],
+    },
+    Part {
+        way: Some(Way::Trampoline),
+        programs: &["function_enter_trampoline", "function_leave_trampoline"],
+    },
+    Part {
+        way: Some(Way::Kprobe),
+        programs: &["function_enter_kprobe", "function_leave_kprobe"],
+    },
+    Part {
+        way: None,
+        programs: &["instruction_hit", "indirect_call"],
+    },
+];
+
+/// The place in PARTS of a program that is loaded on demand.
+fn part_of(program: &str) -> Option<usize> {
+    PARTS.iter().position(|p| p.programs.contains(&program))
 }
 
 /// The kernel's own type information.
@@ -146,34 +187,32 @@ fn last_warning() -> String {
         .unwrap_or_default()
 }
 
-fn load_with(ways: &Ways, limits: Limits) -> Result<Object, libbpf_rs::Error> {
+/// The object with some of its programs. `base`: whose maps it uses.
+fn load_some(
+    limits: Limits,
+    base: Option<&Object>,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Object, libbpf_rs::Error> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let used = |way| limits.only.is_none_or(|only| only == way);
-        let wanted = match name.as_str() {
-            "function_session" => ways.session && used(Way::Session),
-            // Also tried out to see whether sessions attach.
-            "function_enter_multi" => ways.multi && (used(Way::Multi) || used(Way::Session)),
-            "function_leave_multi" => ways.multi && used(Way::Multi),
-            "function_enter_kprobe" | "function_leave_kprobe" => ways.kprobe && used(Way::Kprobe),
-            "instruction_hit" | "indirect_call" => ways.kprobe,
-            "function_enter_trampoline" | "function_leave_trampoline" => {
-                let wanted = ways.trampoline && used(Way::Trampoline);
-                if wanted {
-                    // Replaced in each copy.
-                    program.set_attach_target(0, Some("vfs_read".to_owned()))?;
-                }
-                wanted
-            }
-            "sample_on_cpu" | "sample_switch" => limits.stacks > 1,
-            _ => true,
-        };
+        let wanted = wanted(&name);
+        if wanted && name.ends_with("_trampoline") {
+            // Replaced in each copy.
+            program.set_attach_target(0, Some("vfs_read".to_owned()))?;
+        }
         program.set_autoload(wanted);
     }
     let buckets = (limits.threads / KERN_WAYS).max(1).next_power_of_two();
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        if let Some(base) = base {
+            let there = base.maps().find(|m| *m.name() == *name);
+            let there =
+                there.ok_or_else(|| io::Error::other(format!("the map {name} is missing")))?;
+            map.reuse_fd(there.as_fd())?;
+            continue;
+        }
         match name.as_str() {
             "metrics" | "sums" | "histograms" => map.set_max_entries(limits.metrics)?,
             "buckets" => map.set_max_entries(buckets)?,
@@ -229,91 +268,77 @@ impl Loaded {
             ways.trampoline = false;
             ways.refused.push(("fentry/fexit", reason));
         }
-        let object = loop {
-            match load_with(&ways, limits) {
-                Ok(object) => break object,
-                Err(error) => {
-                    // The newest way first: it is the likeliest to be the cause.
-                    let (way, flag): (_, &mut bool) = if ways.session {
-                        ("kprobe.session", &mut ways.session)
-                    } else if ways.multi {
-                        ("kprobe.multi", &mut ways.multi)
-                    } else if ways.trampoline {
-                        ("fentry/fexit", &mut ways.trampoline)
-                    } else if ways.kprobe {
-                        ("kprobe", &mut ways.kprobe)
-                    } else {
-                        return Err(Error::Bpf {
-                            what: "loading the BPF programs".into(),
-                            text: format!(
-                                "{error:#} ({}). `debox doctor` says what is missing",
-                                last_warning()
-                            ),
-                        });
-                    };
-                    *flag = false;
-                    ways.refused
-                        .push((way, format!("{error:#} ({})", last_warning())));
-                }
-            }
-        };
-        let mut loaded = Loaded {
+        let object = load_some(limits, None, |name| {
+            part_of(name).is_none() && (!name.starts_with("sample_") || limits.stacks > 1)
+        })
+        .map_err(|error| Error::Bpf {
+            what: "loading the BPF programs".into(),
+            text: format!(
+                "{error:#} ({}). `debox doctor` says what is missing",
+                last_warning()
+            ),
+        })?;
+        Ok(Loaded {
             object,
+            parts: Default::default(),
             ways,
             limits,
             kernel_btf: OnceLock::from(btf),
-        };
-        loaded.multi_try();
-        Ok(loaded)
+        })
     }
 
-    /// Whether kprobe.multi attaches: 6.1 takes the program in any case, and
-    /// refuses the link if it was built without CONFIG_FPROBE.
-    fn multi_try(&mut self) {
-        let Some(program) = self.program_fd("function_enter_multi") else {
-            return;
-        };
-        let symbol = c"vfs_statfs".as_ptr();
-        let mut symbols = [symbol];
-        let mut options = libbpf_sys::bpf_link_create_opts {
-            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
-            ..Default::default()
-        };
-        options.__bindgen_anon_1.kprobe_multi =
-            libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
-                flags: 0,
-                cnt: 1,
-                syms: symbols.as_mut_ptr(),
-                addrs: std::ptr::null(),
-                cookies: std::ptr::null(),
-            };
-        // SAFETY: a live program; the options and what they point to live
-        // through the call.
-        let link = unsafe {
-            libbpf_sys::bpf_link_create(
-                program,
-                0,
-                libbpf_sys::BPF_TRACE_KPROBE_MULTI,
-                &raw const options,
-            )
-        };
-        if link >= 0 {
-            // SAFETY: a new descriptor that nobody else owns.
-            drop(unsafe { OwnedFd::from_raw_fd(link) });
-            return;
+    /// The ways that this kernel may have; those whose programs it refused when
+    /// they were needed are not among them any more.
+    pub fn ways(&self) -> Ways {
+        let mut ways = self.ways.clone();
+        for (part, loaded) in PARTS.iter().zip(&self.parts) {
+            if let (Some(way), Some(Err(why))) = (part.way, loaded.get()) {
+                *ways.flag(way) = false;
+                ways.refused.push((way.name(), why.clone()));
+            }
         }
-        self.ways.multi = false;
-        self.ways.session = false;
-        self.ways.refused.push((
-            "kprobe.multi",
-            match -link {
-                libc::EOPNOTSUPP => "this kernel was built without CONFIG_FPROBE".into(),
-                errno => format!(
-                    "attaching one is refused: {}",
-                    io::Error::from_raw_os_error(errno)
-                ),
-            },
-        ));
+        ways
+    }
+
+    /// Whether functions can be attached to in a way: loads what it needs.
+    pub fn has(&self, way: Way) -> bool {
+        let at = PARTS.iter().position(|p| p.way == Some(way));
+        *self.ways.clone().flag(way) && at.is_some_and(|at| self.part(at).is_ok())
+    }
+
+    /// Whether a kernel function can be measured in any way.
+    pub fn functions(&self) -> bool {
+        PARTS.iter().filter_map(|p| p.way).any(|way| self.has(way))
+    }
+
+    fn part(&self, at: usize) -> Result<&Object, &String> {
+        self.parts[at]
+            .get_or_init(|| {
+                let part = &PARTS[at];
+                let object = load_some(self.limits, Some(&self.object), |name| {
+                    part.programs.contains(&name)
+                })
+                .map_err(|error| format!("{error:#} ({})", last_warning()))?;
+                match part.way {
+                    Some(Way::Session) => {
+                        multi_try(&object, part.programs[0], libbpf_sys::BPF_TRACE_KPROBE_SESSION)?;
+                    }
+                    Some(Way::Multi) => {
+                        multi_try(&object, part.programs[0], libbpf_sys::BPF_TRACE_KPROBE_MULTI)?;
+                    }
+                    _ => {}
+                }
+                Ok(object)
+            })
+            .as_ref()
+    }
+
+    /// The object that has a program, loaded.
+    fn object_of(&self, program: &str) -> Option<&Object> {
+        match part_of(program) {
+            None => Some(&self.object),
+            Some(at) => self.part(at).ok(),
+        }
     }
 
     /// Whether the kernel's type information knows a function: fentry needs it.
@@ -325,7 +350,7 @@ impl Loaded {
     }
 
     pub fn program_fd(&self, name: &str) -> Option<i32> {
-        self.object
+        self.object_of(name)?
             .progs()
             .find(|p| p.name() == name)
             .map(|p| p.as_fd().as_raw_fd())
@@ -375,8 +400,10 @@ impl Loaded {
 
     /// A copy of a trampoline program, for another function.
     pub fn trampoline_copy(&self, name: &str, btf_id: u32) -> Result<OwnedFd, io::Error> {
-        let program = self
-            .object
+        let object = self
+            .object_of(name)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        let program = object
             .progs_mut()
             .find(|p| p.name() == name)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
@@ -389,7 +416,7 @@ impl Loaded {
         let information = unsafe {
             let raw = program.as_libbpf_object().as_ptr();
             FunctionInformation {
-                btf_fd: libbpf_sys::bpf_object__btf_fd(self.object.as_libbpf_object().as_ptr()),
+                btf_fd: libbpf_sys::bpf_object__btf_fd(object.as_libbpf_object().as_ptr()),
                 records: libbpf_sys::bpf_program__func_info(raw).cast(),
                 len: libbpf_sys::bpf_program__func_info_cnt(raw),
             }
@@ -571,6 +598,46 @@ impl Loaded {
             }
         }
         Ok(all)
+    }
+}
+
+/// Whether kprobe.multi attaches: 6.1 takes the program in any case, and refuses
+/// the link if it was built without CONFIG_FPROBE.
+fn multi_try(object: &Object, program: &str, kind: u32) -> Result<(), String> {
+    let program = object
+        .progs()
+        .find(|p| p.name() == program)
+        .ok_or("no such program")?;
+    let symbol = c"vfs_statfs".as_ptr();
+    let mut symbols = [symbol];
+    let mut options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.kprobe_multi =
+        libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
+            flags: 0,
+            cnt: 1,
+            syms: symbols.as_mut_ptr(),
+            addrs: std::ptr::null(),
+            cookies: std::ptr::null(),
+        };
+    // SAFETY: a live program; the options and what they point to live
+    // through the call.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &raw const options)
+    };
+    match -link {
+        libc::EOPNOTSUPP => Err("this kernel was built without CONFIG_FPROBE".into()),
+        errno if errno > 0 => Err(format!(
+            "attaching one is refused: {}",
+            io::Error::from_raw_os_error(errno)
+        )),
+        _ => {
+            // SAFETY: a new descriptor that nobody else owns.
+            drop(unsafe { OwnedFd::from_raw_fd(link) });
+            Ok(())
+        }
     }
 }
 
