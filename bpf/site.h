@@ -16,7 +16,8 @@
  *   outwards, equal words mean the same chain of calls.
  * - The one frame that does vary, do_syscall_64 with its randomised stack
  *   offset, is the outermost: what lies beyond it is not compared, only its
- *   caller, the entry code, stands there.
+ *   caller, the entry code, stands there. Outside of system calls that is
+ *   compared: a fault and an interrupt leave through the same functions.
  * - A fault that hits user mode ends its chain at its entry code; one that
  *   hits the kernel goes on from there, over the very same words. So chains
  *   outside of system calls, which have no randomised offset, must also end

@@ -798,6 +798,7 @@ impl Probe {
             &sample.words,
             |a| self.text.contains(a),
             |a| self.text.is_scheduler(a),
+            |a| self.text.is_dispatch(a),
         );
         let variant = match learned {
             Ok(variant) => variant,

@@ -55,12 +55,14 @@ impl Variant {
     /// `frames` is the walk, innermost first, zero-terminated or full; `words`
     /// the stack from the anchor upwards; `is_kernel_text` tells the kernel's
     /// own code from the BPF program's frames, which lie below the anchor;
-    /// `is_scheduler` names the code of schedule() itself.
+    /// `is_scheduler` names the code of schedule() itself, `is_dispatch` that of
+    /// the system calls' dispatch, with its frame of random size.
     pub fn learn(
         frames: &[u64],
         words: &[u64],
         is_kernel_text: impl Fn(u64) -> bool,
         is_scheduler: impl Fn(u64) -> bool,
+        is_dispatch: impl Fn(u64) -> bool,
     ) -> Result<Variant, Unsigned> {
         if words.is_empty() {
             return Err(Unsigned::NoWords);
@@ -69,8 +71,12 @@ impl Variant {
         let truncated = depth >= STACK_DEPTH;
         let mut chain = &frames[..depth];
         // The entry code's address lies beyond the random frame: it is not
-        // compared, and nothing else calls do_syscall_64.
-        if !truncated && chain.len() > 1 {
+        // compared, and nothing else calls do_syscall_64. Outside of system
+        // calls there is no such frame, and what the last function was called
+        // from is part of the chain like any other: a fault and an interrupt
+        // both leave through irqentry_exit_to_user_mode.
+        let dispatched = !truncated && chain.len() > 1 && is_dispatch(chain[chain.len() - 2]);
+        if dispatched {
             chain = &chain[..chain.len() - 1];
         }
         let own = chain.iter().take_while(|&&f| !is_kernel_text(f)).count();
@@ -106,7 +112,7 @@ impl Variant {
             .filter(|&i| inner_chain.contains(&words[i as usize]))
             .map(|i| (i, words[i as usize]))
             .collect();
-        if truncated || inner_chain.contains(&address) {
+        if !dispatched || inner_chain.contains(&address) {
             // Not the system call's dispatch: no random frame behind it, and
             // its other places count like any other's.
             let all: Vec<(u16, u64)> = (0..=end)
@@ -191,6 +197,9 @@ mod tests {
     fn scheduler(a: u64) -> bool {
         (TEXT..TEXT + 0x100).contains(&a)
     }
+    fn dispatch(a: u64) -> bool {
+        [TEXT + 0x4000, TEXT + 0x8000].contains(&a)
+    }
     /// frames: BPF program, run4, schedule, pipe_read, vfs_read, do_syscall, entry
     fn walk() -> Vec<u64> {
         let mut w = vec![
@@ -230,17 +239,35 @@ mod tests {
         words: &[u64],
         text: impl Fn(u64) -> bool,
         scheduler: impl Fn(u64) -> bool,
+        dispatch: impl Fn(u64) -> bool,
     ) -> Result<Signature, Unsigned> {
-        Variant::learn(frames, words, text, scheduler)?.signature()
+        Variant::learn(frames, words, text, scheduler, dispatch)?.signature()
     }
 
     #[test]
     fn every_true_place_is_compared_and_the_entry_is_not() {
-        let s = learn(&walk(), &stack(), text, scheduler).unwrap();
+        let s = learn(&walk(), &stack(), text, scheduler, dispatch).unwrap();
         let at: Vec<u16> = s.words.iter().map(|w| w.0).collect();
         assert_eq!(at, [1, 4, 6, 8, 10]);
         assert_eq!(s.span, 11 * 8);
         assert_eq!(s.schedule_word, Some(6));
+    }
+
+    /// The same functions, called from a fault and from an interrupt.
+    #[test]
+    fn outside_of_system_calls_the_entry_is_compared() {
+        let (mut frames, mut words) = (walk(), stack());
+        frames[5] = TEXT + 0x4500;
+        words[10] = TEXT + 0x4500;
+        let s = learn(&frames, &words, text, scheduler, dispatch).unwrap();
+        let at: Vec<u16> = s.words.iter().map(|w| w.0).collect();
+        assert_eq!(at, [1, 4, 6, 8, 10, 13]);
+        assert_eq!(s.span, 14 * 8);
+        words[13] = TEXT + 0x5500;
+        assert_eq!(
+            learn(&frames, &words, text, scheduler, dispatch),
+            Err(Unsigned::BeyondCopy)
+        );
     }
 
     #[test]
@@ -248,7 +275,7 @@ mod tests {
         let mut words = stack();
         words[2] = TEXT + 0x2000; // below its true place
         words[7] = TEXT + 0x1000;
-        let s = learn(&walk(), &words, text, scheduler).unwrap();
+        let s = learn(&walk(), &words, text, scheduler, dispatch).unwrap();
         let at: Vec<u16> = s.words.iter().map(|w| w.0).collect();
         assert_eq!(at, [1, 2, 4, 6, 7, 8, 10]);
     }
@@ -257,7 +284,7 @@ mod tests {
     fn a_stale_copy_beyond_the_chain_widens_the_span_only() {
         let mut words = stack();
         words[12] = TEXT + 0x4000;
-        let s = learn(&walk(), &words, text, scheduler).unwrap();
+        let s = learn(&walk(), &words, text, scheduler, dispatch).unwrap();
         assert_eq!(s.span, 13 * 8);
         assert!(s.words.contains(&(10, TEXT + 0x4000)));
     }
@@ -269,7 +296,7 @@ mod tests {
             for &at in stale {
                 words[at] = TEXT + 0x4000;
             }
-            Variant::learn(&walk(), &words, text, scheduler).unwrap()
+            Variant::learn(&walk(), &words, text, scheduler, dispatch).unwrap()
         };
         let mut v = sample(&[9, 12]);
         assert_eq!(v.signature().unwrap().span, 13 * 8);
@@ -284,16 +311,16 @@ mod tests {
         // a stale inner word is another variant, whatever it holds
         let mut words = stack();
         words[5] = TEXT + 0x2000;
-        assert!(!v.merge(&Variant::learn(&walk(), &words, text, scheduler).unwrap()));
+        assert!(!v.merge(&Variant::learn(&walk(), &words, text, scheduler, dispatch).unwrap()));
     }
 
     #[test]
     fn a_chain_deeper_than_the_copy_is_walked_each_time() {
         assert_eq!(
-            learn(&walk(), &stack()[..9], text, scheduler),
+            learn(&walk(), &stack()[..9], text, scheduler, dispatch),
             Err(Unsigned::BeyondCopy)
         );
-        assert_eq!(learn(&walk(), &[], text, scheduler), Err(Unsigned::NoWords));
+        assert_eq!(learn(&walk(), &[], text, scheduler, dispatch), Err(Unsigned::NoWords));
     }
 
     #[test]
@@ -301,7 +328,7 @@ mod tests {
         let frames: Vec<u64> = (0..STACK_DEPTH as u64)
             .map(|i| TEXT + 0x1000 + i * 16)
             .collect();
-        let s = learn(&frames, &frames, text, scheduler).unwrap();
+        let s = learn(&frames, &frames, text, scheduler, dispatch).unwrap();
         assert_eq!(s.words.len(), STACK_DEPTH);
     }
 
@@ -364,7 +391,7 @@ mod tests {
                         sample[at] = dispatch;
                     }
                 }
-                let Ok(v) = Variant::learn(&frames, &sample, text, scheduler) else {
+                let Ok(v) = Variant::learn(&frames, &sample, text, scheduler, self::dispatch) else {
                     continue;
                 };
                 if variants.iter_mut().any(|have| have.merge(&v)) {

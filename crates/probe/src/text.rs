@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which addresses are the kernel's own code, and which of them the
-//! scheduler's?
+//! scheduler's or the system calls' dispatch?
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -12,6 +12,7 @@ use std::ops::Range;
 pub struct KernelText {
     text: Range<u64>,
     scheduler: Vec<Range<u64>>,
+    dispatch: Vec<Range<u64>>,
 }
 
 /// Functions that stand between the tracepoint and the code that decided to
@@ -25,6 +26,17 @@ const SCHEDULER: &[&str] = &[
     "__bpf_trace_sched_switch",
 ];
 
+/// Functions that call the system call's own, from a frame of random size; each
+/// of them is called from one place only.
+const DISPATCH: &[&str] = &[
+    "do_syscall_64",
+    "do_int80_syscall_32",
+    "do_int80_emulation",
+    "int80_emulation",
+    "__do_fast_syscall_32",
+    "do_fast_syscall_32",
+];
+
 impl KernelText {
     pub fn read() -> io::Result<KernelText> {
         Self::parse(BufReader::with_capacity(
@@ -35,7 +47,7 @@ impl KernelText {
 
     pub(crate) fn parse(lines: impl BufRead) -> io::Result<KernelText> {
         let mut out = KernelText::default();
-        let mut starts: Vec<u64> = vec![];
+        let (mut scheduler, mut dispatch): (Vec<u64>, Vec<u64>) = (vec![], vec![]);
         let mut symbols: Vec<u64> = vec![];
         for line in lines.lines() {
             let line = line?;
@@ -58,17 +70,24 @@ impl KernelText {
             }
             symbols.push(address);
             if SCHEDULER.contains(&name) {
-                starts.push(address);
+                scheduler.push(address);
+            }
+            if DISPATCH.contains(&name) {
+                dispatch.push(address);
             }
         }
         symbols.sort_unstable();
-        out.scheduler = starts
-            .into_iter()
-            .map(|start| {
-                let next = symbols.partition_point(|&s| s <= start);
-                start..symbols.get(next).copied().unwrap_or(start + 4096)
-            })
-            .collect();
+        let ranges = |starts: Vec<u64>| {
+            starts
+                .into_iter()
+                .map(|start| {
+                    let next = symbols.partition_point(|&s| s <= start);
+                    start..symbols.get(next).copied().unwrap_or(start + 4096)
+                })
+                .collect()
+        };
+        out.scheduler = ranges(scheduler);
+        out.dispatch = ranges(dispatch);
         Ok(out)
     }
 
@@ -86,6 +105,11 @@ impl KernelText {
     pub fn is_scheduler(&self, address: u64) -> bool {
         self.scheduler.iter().any(|r| r.contains(&(address - 1)))
     }
+
+    /// The same.
+    pub fn is_dispatch(&self, address: u64) -> bool {
+        self.dispatch.iter().any(|r| r.contains(&(address - 1)))
+    }
 }
 
 #[cfg(test)]
@@ -95,7 +119,8 @@ mod tests {
     #[test]
     fn ranges_end_at_the_next_symbol_whatever_the_order() {
         let text = KernelText::parse(
-            &b"1000 T _stext\n3000 t schedule\n2000 t __schedule\n2800 t other\n3100 T pipe_read\n9000 T _etext\n\
+            &b"1000 T _stext\n3000 t schedule\n2000 t __schedule\n2800 t other\n3100 T pipe_read\n4000 T do_syscall_64\n\
+               5000 T after\n9000 T _etext\n\
                a000 t schedule\t[module]\n"[..],
         )
         .unwrap();
@@ -104,6 +129,8 @@ mod tests {
         assert!(text.is_scheduler(0x2001) && text.is_scheduler(0x2800));
         assert!(!text.is_scheduler(0x2801));
         assert!(text.is_scheduler(0x3100) && !text.is_scheduler(0x3101));
+        assert!(text.is_dispatch(0x4001) && text.is_dispatch(0x5000));
+        assert!(!text.is_dispatch(0x4000) && !text.is_dispatch(0x5001));
         assert!(
             !text.is_scheduler(0xa001),
             "a module's function of that name is not the scheduler"
