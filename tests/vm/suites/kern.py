@@ -228,7 +228,7 @@ def _():
     equal(row["removed"], "called too often", "what became of it")
     expect(row["totals"]["calls"] > 0, row["totals"])
     expect([n for n in document["notes"] if "was taken out (limit: --max-overhead 0.02)" in n], document["notes"])
-    document = kern("--auto", "vfs_read", "--attach", "kprobe", "--max-overhead", "0.02", "-i", "0.4", "--for", "60s", *load)
+    document = kern("--auto", "vfs_read", "--max-overhead", "0.02", "-i", "0.4", "--for", "60s", *load)
     verdict = document["path"]["branches"][0]["verdict"]
     expect("was taken out (limit: --max-overhead 0.02)" in verdict, verdict)
 
@@ -256,7 +256,7 @@ def _():
     expect(several, "no ambiguous name")
     answers[several[0]] = f"{several[0]}@2"
     # Alone it ends with its answer; beside what can be measured all answer.
-    why = kern("vfs_raed", "--attach", "kprobe", "--for", "1s", expected=125)
+    why = kern("vfs_raed", "--for", "1s", expected=125)
     expect("vfs_read" in why, why)
     done = execute([f"{HERE}/debox", "kern", "--text", *answers, "read()", "--for", "1s"])
     for name, words in answers.items():
@@ -291,7 +291,7 @@ def _():
         script = ["sh", "-c", "echo $$ >/tmp/cg/inside/cgroup.procs; exec \"$@\"", "sh", *load]
         # One function, six metrics.
         document = kern("vfs_read", "vfs_read@call=read", "vfs_read@call=write", "vfs_read@pid=1",
-                        "vfs_read@cgroup=/tmp/cg/inside", "vfs_read@cgroup=/tmp/cg/other", "--attach", "kprobe", "--", *script)
+                        "vfs_read@cgroup=/tmp/cg/inside", "vfs_read@cgroup=/tmp/cg/other", "--", *script)
         n = [r["totals"]["calls"] for r in document["resources"]]
         expect(n[0] > 50 and n[0] - 20 <= n[1] <= n[0], "in read:", n)
         equal((n[2], n[3], n[5]), (0, 0, 0), "in write, pid 1, the other cgroup", n)
@@ -300,13 +300,13 @@ def _():
         execute(["busybox", "umount", "/tmp/cg"])
     # Where does object_write() open? The answer to a wrong place tells.
     for function in ("object_write", "main"):
-        why = kern("openat()", "--attach", "kprobe", "--call-site", f"{HERE}/proxy:{function}", "--for", "1s", expected=125)
+        why = kern("openat()", "--call-site", f"{HERE}/proxy:{function}", "--for", "1s", expected=125)
         found = re.search(function + r"\+0x[0-9a-f]+(?= \((?:__)?(?:libc_)?open(?:64)?\))", why)
         if found:
             break
     expect(found, "no call of open:", why)
-    everywhere = totals(kern("openat()", "--attach", "kprobe", "--", *load))["openat()"]["calls"]
-    here = totals(kern("openat()", "--attach", "kprobe", "--call-site", f"{HERE}/proxy:{found[0]}", "--", *load))["openat()"]["calls"]
+    everywhere = totals(kern("openat()", "--", *load))["openat()"]["calls"]
+    here = totals(kern("openat()", "--call-site", f"{HERE}/proxy:{found[0]}", "--", *load))["openat()"]["calls"]
     expect(0 < here < everywhere, "opens from", found[0], here, "of", everywhere)
 
 
