@@ -345,17 +345,21 @@ fn preemption_beside_a_call_is_not_in_the_call() {
     );
     assert!(number(&line, "outside_ns") > 2 * MS, "{line}");
     // A preemption inside the kernel is the call's, but not its work: it
-    // stands in runq_ns. What is left must be short, and the record must be
-    // free of nearly all preemptions that user-level timing shows.
+    // stands in runq_ns. The record must be free of nearly all preemptions that
+    // user-level timing shows.
     let (seen, kept) = (
         number(&line, "user_beyond_1ms"),
-        number(&line, "record_beyond_1ms"),
+        number(&line, "runq_beyond_1ms"),
     );
     assert!(seen >= 50 && kept * 5 <= seen, "{line}");
     assert!(record.iter().zip(&user).all(|(r, u)| r <= u), "{line}");
-    // Stolen time of a virtual machine is in no account of its kernel.
+    // What is left must be short, but for what a hypervisor took of the CPU:
+    // that is in no account of its guest's kernel, and in the call that it hit.
+    // /proc/stat tells most of it, in hundredths of a second; machines also
+    // stall without telling, for a percent of the time or two.
     assert!(
-        number(&line, "own_max_ns") < 2 * MS.max(user.iter().max().unwrap() / 4),
+        number(&line, "own_beyond_1ms_ns")
+            <= 2 * number(&line, "stolen_ns") + number(&line, "outside_ns") / 10 + 20 * MS,
         "{line}"
     );
 }

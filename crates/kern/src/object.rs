@@ -36,6 +36,15 @@ pub struct Ways {
 }
 
 impl Ways {
+    fn allows(&self, way: Way) -> bool {
+        match way {
+            Way::Session => self.session,
+            Way::Multi => self.multi,
+            Way::Trampoline => self.trampoline,
+            Way::Kprobe => self.kprobe,
+        }
+    }
+
     fn flag(&mut self, way: Way) -> &mut bool {
         match way {
             Way::Session => &mut self.session,
@@ -303,7 +312,7 @@ impl Loaded {
     /// Whether functions can be attached to in a way: loads what it needs.
     pub fn has(&self, way: Way) -> bool {
         let at = PARTS.iter().position(|p| p.way == Some(way));
-        *self.ways.clone().flag(way) && at.is_some_and(|at| self.part(at).is_ok())
+        self.ways.allows(way) && at.is_some_and(|at| self.part(at).is_ok())
     }
 
     /// Whether a kernel function can be measured in any way.

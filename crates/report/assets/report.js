@@ -646,7 +646,9 @@ function onWidth(node, redraw) {
 	});
 	chart.addEventListener("pointerup", (event) => {
 		if (!drag) return;
-		const now = position(event), from = drag.from, index = drag.index, dragged = drag.rect;
+		const now = position(event), from = drag.from, index = drag.index;
+		// A page too busy to draw has perhaps seen no move before the release.
+		const dragged = drag.rect || event.pointerType === "mouse" && Math.abs(now - from) > 4;
 		drag = null;
 		if (dragged) { const a = at(Math.max(L, Math.min(from, now))), b = at(Math.max(from, now)); range.from = a; range.to = b; clamp(); draw(); }
 		else if (index >= 0) choose(index, false);

@@ -288,7 +288,7 @@ def _():
     equal(line["conserved"], 1, "conservation in", line)
     expect(line["outside_ns"] > 2 * MS, "the hog never got in:", line)
     expect(all(r <= u for r, u in zip(line["record_max_ns"], line["user_max_ns"])), line)
-    expect(line["record_beyond_1ms"] < line["user_beyond_1ms"], line)
+    expect(line["runq_beyond_1ms"] < line["user_beyond_1ms"], line)
 
 
 @check("inode-lock", feature=INODE_LOCK)

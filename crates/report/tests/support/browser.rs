@@ -205,9 +205,13 @@ impl Browser {
     }
 
     /// The middle of the first element that the selector finds, in view.
+    ///
+    /// Two frames are drawn before it answers: the mouse's events are aimed by
+    /// what the last frame showed, which on a busy machine is the page before
+    /// it was scrolled.
     pub fn middle(&mut self, selector: &str) -> (f64, f64) {
         let place = self.eval(&format!(
-            "(() => {{ const e = document.querySelector({selector:?}); if (!e) return null; e.scrollIntoView({{block: 'center', behavior: 'instant'}}); const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
+            "(async () => {{ const e = document.querySelector({selector:?}); if (!e) return null; e.scrollIntoView({{block: 'center', behavior: 'instant'}}); const frame = () => new Promise((then) => requestAnimationFrame(then)); await frame(); await frame(); const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
         ));
         let at = |i: usize| {
             place[i]
