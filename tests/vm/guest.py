@@ -271,42 +271,51 @@ def lines_of(path):
         return []
 
 
-def footprint():
-    """What tracing has put into the kernel, to be compared before and after.
+TRACING = "/sys/kernel/tracing"
 
-    Asked after every check, and with -icount time is instructions: cheap.
-    """
-    tracing = "/sys/kernel/tracing"
+
+def trampolines():
     with open("/proc/kallsyms", "rb") as file:
-        symbols = file.read()
-    return {
-        "BPF programs": len(bpf_ids(11)),
-        "BPF maps": len(bpf_ids(12)),
-        "BPF links": len(bpf_ids(31)),
-        "trampolines": symbols.count(b"bpf_trampoline_"),
-        "functions traced": len(lines_of(f"{tracing}/enabled_functions")),
-        "kprobes": len(lines_of("/sys/kernel/debug/kprobes/list")),
-        "probe events": len(lines_of(f"{tracing}/dynamic_events")),
-        "tracefs instances": sorted(os.listdir(f"{tracing}/instances")),
-        "tracer": lines_of(f"{tracing}/current_tracer"),
-    }
+        return file.read().count(b"bpf_trampoline_")
+
+
+# What tracing puts into the kernel. Asked after every check, and with -icount
+# time is instructions: what takes long comes last, and is asked only when all
+# before it is as it was.
+FOOTPRINT = {
+    "BPF programs": lambda: len(bpf_ids(11)),
+    "BPF maps": lambda: len(bpf_ids(12)),
+    "BPF links": lambda: len(bpf_ids(31)),
+    "functions traced": lambda: len(lines_of(f"{TRACING}/enabled_functions")),
+    "kprobes": lambda: len(lines_of("/sys/kernel/debug/kprobes/list")),
+    "probe events": lambda: len(lines_of(f"{TRACING}/dynamic_events")),
+    "tracefs instances": lambda: sorted(os.listdir(f"{TRACING}/instances")),
+    "tracer": lambda: lines_of(f"{TRACING}/current_tracer"),
+    "trampolines": trampolines,
+}
+
+
+def footprint():
+    """All of it, to be compared before and after."""
+    return {what: ask() for what, ask in FOOTPRINT.items()}
 
 
 def footprint_expect(before, patience_s=60, but=()):
     """The kernel frees programs a while after their last user: waits for that."""
-    before = {what: value for what, value in before.items() if what not in but}
     end = time.monotonic() + patience_s
     while True:
         # The time is what counts, not how often.
         late = time.monotonic() >= end
-        now = footprint()
-        now = {what: now[what] for what in before}
-        if now == before:
+        differs = {}
+        for what, ask in FOOTPRINT.items():
+            now = ask() if what not in but and (late or not differs) else before[what]
+            if now != before[what]:
+                differs[what] = f"{before[what]} -> {now}"
+        if not differs:
             return
         if late:
-            break
+            raise Wrong("left behind:", differs)
         time.sleep(0.2)
-    raise Wrong("left behind:", {what: f"{before[what]} -> {now[what]}" for what in now if now[what] != before[what]})
 
 
 def footprint_expect_rest():
