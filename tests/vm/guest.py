@@ -85,7 +85,7 @@ def equal(have, want, *what):
 
 
 def execute(command, expected=0, **more):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, **more)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, **more)
     expect(done.returncode == expected, command, "ended with", done.returncode, done.stderr[-1500:], done.stdout[-300:])
     return done
 

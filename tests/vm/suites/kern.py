@@ -9,7 +9,7 @@ import struct
 from guest import *
 
 PROGRAMS = ["release/debox", "truth/calls", "truth/truth", "truth/storm", "proxy/proxy"]
-LIMIT_S = 1200
+LIMIT_S = 1800
 NEW = os.uname().release.startswith("6.12")
 ALL_WAYS = {"session": "kprobe.session", "multi": "kprobe.multi", "trampoline": "fentry/fexit", "kprobe": "kprobe"}
 # 6.1 has neither of the first two.
