@@ -309,8 +309,9 @@ fn waiting_for_a_cpu_is_not_blocking() {
         close >= 30,
         "{close} of 40 waits agree with schedstat to 1 us"
     );
+    // The book's clock may be older than the switch (74 us were seen once).
     assert!(
-        runq <= books + 40_000,
+        runq <= books + MS,
         "more than the kernel's own book: {runq} > {books}"
     );
 }
@@ -410,7 +411,15 @@ fn a_span_holds_everything_in_it() {
     near("wall", n("wall_ns"), 50 * MS, 0);
     // its busy loops run by the clock, preempted or not
     assert!(n("cpu_ns") + n("runq_ns") >= 9 * MS, "{line}");
-    assert!(n("runq_ns") <= number(&line, "wait_ns") + 1000, "{line}");
+    // What it waited for a CPU is neither the sleep nor what it saw itself run.
+    // (schedstat is no judge here: the run queue's clock, which it goes by, may be
+    // older than the switch; 74 us were seen.)
+    let hidden = (n("nivcsw") + n("nvcsw")) * number(&line, "short_ns");
+    assert!(
+        n("runq_ns") + n("blocked_ns") + number(&line, "ran_ns")
+            <= number(&line, "user_ns") + hidden,
+        "{line}"
+    );
 }
 
 /// Every site that was recognised is walked as well, over programs that block

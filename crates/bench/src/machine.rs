@@ -129,10 +129,30 @@ fn disk(dev: u64) -> Option<String> {
 /// disks, hosts and networks, which are nobody's business.
 fn options_shown(line: &str) -> String {
     const KNOWN: [&str; 24] = [
-        "mitigations", "nosmt", "pti", "nopti", "spectre_v2", "spec_store_bypass_disable", "l1tf", "mds",
-        "retbleed", "preempt", "isolcpus", "nohz", "nohz_full", "rcu_nocbs", "idle", "intel_idle.max_cstate",
-        "processor.max_cstate", "clocksource", "tsc", "transparent_hugepage", "hugepages", "init_on_alloc",
-        "slub_debug", "lockdown",
+        "mitigations",
+        "nosmt",
+        "pti",
+        "nopti",
+        "spectre_v2",
+        "spec_store_bypass_disable",
+        "l1tf",
+        "mds",
+        "retbleed",
+        "preempt",
+        "isolcpus",
+        "nohz",
+        "nohz_full",
+        "rcu_nocbs",
+        "idle",
+        "intel_idle.max_cstate",
+        "processor.max_cstate",
+        "clocksource",
+        "tsc",
+        "transparent_hugepage",
+        "hugepages",
+        "init_on_alloc",
+        "slub_debug",
+        "lockdown",
     ];
     let shown: Vec<&str> = line
         .split_whitespace()
@@ -153,7 +173,8 @@ fn c_library() -> Option<String> {
 
 /// Which of the CPUs are threads of one core, and in which package each is.
 fn topology(cpus: &[usize]) -> Option<String> {
-    let of = |cpu: usize, what: &str| read(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}"));
+    let of =
+        |cpu: usize, what: &str| read(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}"));
     let mut cores: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for &cpu in cpus {
         let key = (of(cpu, "physical_package_id")?, of(cpu, "core_id")?);
@@ -206,7 +227,10 @@ impl Machine {
         );
         add("kernel", read("/proc/sys/kernel/osrelease"));
         add("kernel build", read("/proc/sys/kernel/version"));
-        add("kernel options", read("/proc/cmdline").map(|t| options_shown(&t)));
+        add(
+            "kernel options",
+            read("/proc/cmdline").map(|t| options_shown(&t)),
+        );
         add("C library", c_library());
         add("topology", topology(cpus));
         add("virtualisation", Some(virtualisation()));

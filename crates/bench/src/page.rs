@@ -730,7 +730,10 @@ pub fn render(d: &Document) -> String {
         escape(&heading)
     );
     if let Some((id, title, _)) = sections.first() {
-        let _ = write!(out, "<a class=\"skip\" href=\"#{id}\">Skip to: {title}</a>\n");
+        let _ = write!(
+            out,
+            "<a class=\"skip\" href=\"#{id}\">Skip to: {title}</a>\n"
+        );
     }
     let _ = write!(
         out,
@@ -795,7 +798,9 @@ mod tests {
         let colours = |css: &str| -> Vec<String> {
             css.split([';', '{', '}'])
                 .map(str::trim)
-                .filter(|d| d.starts_with("--") && !d.starts_with("--shade") && !d.starts_with("--h:"))
+                .filter(|d| {
+                    d.starts_with("--") && !d.starts_with("--shade") && !d.starts_with("--h:")
+                })
                 .map(str::to_owned)
                 .collect()
         };

@@ -369,7 +369,10 @@ mod tests {
             ..Invocation::default()
         }])
         .unwrap();
-        assert_eq!((one.mean_low, one.mean_high), (f64::NEG_INFINITY, f64::INFINITY));
+        assert_eq!(
+            (one.mean_low, one.mean_high),
+            (f64::NEG_INFINITY, f64::INFINITY)
+        );
         assert_eq!(one.verdict, Verdict::Unstable);
         let text = serde_json::to_string(&one).unwrap();
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), one);

@@ -14,6 +14,7 @@ use crate::connection::{Connection, request_send};
 use crate::error::Error;
 use crate::inherited::Inherited;
 use debox_abi::*;
+use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -79,19 +80,56 @@ struct Failure {
 const STAGE_JOIN: u32 = 1;
 const STAGE_EXEC: u32 = 2;
 
-/// Turns of the child's waiting loop (some 100 ms) before it asks whether debox
-/// still lives and lets others run. Those calls might be counted, so they come
-/// only when the answer takes long.
-const TURNS: u32 = 1 << 22;
+/// Turns of the child's waiting loop between two looks whether debox still lives.
+const TURNS: u32 = 1 << 12;
 
-/// A word that parent and child share.
-struct Gate(*mut AtomicU32);
+/// What parent and child share.
+#[repr(C)]
+struct Shared {
+    word: AtomicU32,
+    /// debox holds it as long as it lives: when it dies, the kernel says so in
+    /// the lock itself (robust_list(2)), where the child sees it without a
+    /// system call, which would be counted.
+    life: UnsafeCell<libc::pthread_mutex_t>,
+}
+
+/// Where the child waits until the command may start.
+struct Gate(*mut Shared);
 
 const GATE_SHUT: u32 = 0;
 const GATE_OPEN: u32 = 1;
 const GATE_CANCELLED: u32 = 2;
 
+/// Makes the lock and takes it: 0, or an errno.
+///
+/// # Safety
+/// `life` is memory of the caller's own.
+unsafe fn life_begin(life: *mut libc::pthread_mutex_t) -> libc::c_int {
+    let mut how = std::mem::MaybeUninit::uninit();
+    // SAFETY: `how` is initialised before it is used.
+    unsafe {
+        let code = libc::pthread_mutexattr_init(how.as_mut_ptr());
+        if code != 0 {
+            return code;
+        }
+        let mut code =
+            libc::pthread_mutexattr_setpshared(how.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED);
+        if code == 0 {
+            code = libc::pthread_mutexattr_setrobust(how.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST);
+        }
+        if code == 0 {
+            code = libc::pthread_mutex_init(life, how.as_ptr());
+        }
+        libc::pthread_mutexattr_destroy(how.as_mut_ptr());
+        if code == 0 {
+            code = libc::pthread_mutex_lock(life);
+        }
+        code
+    }
+}
+
 impl Gate {
+    /// Dropped by the thread that made it, which owns `life`.
     fn new() -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let memory = unsafe {
@@ -107,43 +145,63 @@ impl Gate {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self(memory.cast()))
+        let gate = Self(memory.cast());
+        // SAFETY: ours, zeroed, and unknown to anybody else.
+        match unsafe { life_begin(gate.shared().life.get()) } {
+            0 => Ok(gate),
+            code => {
+                // SAFETY: mapped above; nothing else knows the address.
+                unsafe { libc::munmap(memory, DEBOX_PAGE_SIZE) };
+                std::mem::forget(gate);
+                Err(io::Error::from_raw_os_error(code))
+            }
+        }
     }
 
-    fn word(&self) -> &AtomicU32 {
-        // SAFETY: mapped, aligned and zeroed; unmapped only by drop.
+    fn shared(&self) -> &Shared {
+        // SAFETY: mapped and aligned, zero is a value of both fields; unmapped
+        // only by drop.
         unsafe { &*self.0 }
     }
 
-    /// In the child: true when the command may start.
-    fn wait(&self, parent: libc::pid_t) -> bool {
+    /// In the child: true when the command may start. No system calls, unless
+    /// the child would else keep the CPU from others of its real-time priority.
+    fn wait(&self, yields: bool) -> bool {
         loop {
             for _ in 0..TURNS {
                 // Acquire and Release order nothing else here; the word is all.
-                match self.word().load(Ordering::Acquire) {
+                match self.shared().word.load(Ordering::Acquire) {
                     GATE_SHUT => std::hint::spin_loop(),
                     word => return word == GATE_OPEN,
                 }
             }
-            // SAFETY: no memory involved.
-            unsafe {
-                if libc::getppid() != parent {
-                    return false;
-                }
-                libc::sched_yield();
+            // SAFETY: initialised before the fork; a try touches nothing but the
+            // lock and this thread's own list.
+            let life = unsafe { libc::pthread_mutex_trylock(self.shared().life.get()) };
+            if life != libc::EBUSY {
+                // Dead, or opened in between and done with.
+                return self.shared().word.load(Ordering::Acquire) == GATE_OPEN;
+            }
+            if yields {
+                // SAFETY: no memory involved.
+                unsafe { libc::sched_yield() };
             }
         }
     }
 
     fn set(&self, word: u32) {
-        self.word().store(word, Ordering::Release);
+        self.shared().word.store(word, Ordering::Release);
     }
 }
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // SAFETY: ours, and no reference outlives self.
-        unsafe { libc::munmap(self.0.cast(), DEBOX_PAGE_SIZE) };
+        // SAFETY: ours, and no reference outlives self. Unlocked first, since a
+        // robust lock stands in a list of the thread that holds it.
+        unsafe {
+            libc::pthread_mutex_unlock(self.shared().life.get());
+            libc::munmap(self.0.cast(), DEBOX_PAGE_SIZE);
+        }
     }
 }
 
@@ -179,7 +237,9 @@ pub fn start(
     let request = debox_request::new(DEBOX_MSG_JOIN, if follow { 0 } else { DEBOX_REQ_NOFOLLOW });
     let socket = connection.raw();
     let gate = Gate::new().map_err(Error::system("sharing memory with the command's process"))?;
-    let parent = std::process::id() as libc::pid_t;
+    // SAFETY: no memory involved.
+    let yields =
+        unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK == libc::SCHED_FIFO;
 
     let mut ends = [-1; 2];
     // SAFETY: fills a local; both ends are owned at once.
@@ -213,7 +273,7 @@ pub fn start(
         if let Err(errno) = request_send(socket, &request) {
             fail(STAGE_JOIN, errno);
         }
-        if !gate.wait(parent) {
+        if !gate.wait(yields) {
             // SAFETY: as above; the parent knows why.
             unsafe { libc::_exit(125) };
         }
@@ -309,5 +369,88 @@ fn answered(connection: &Connection, child: &OwnedFd) -> Option<Result<(), Error
             return None;
         }
         return Some(connection.answer(DEBOX_MSG_JOIN).map(drop));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Forks a process that may only read, write and exit from now on (it is
+    /// killed for anything else), waits at the gate and writes what it got.
+    fn waiter(gate: &Gate, write_end: libc::c_int) -> libc::pid_t {
+        // SAFETY: the child makes system calls only.
+        unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                if libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) != 0 {
+                    libc::_exit(9);
+                }
+                let answer = if gate.wait(false) { b'y' } else { b'n' };
+                libc::write(write_end, (&raw const answer).cast(), 1);
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            assert!(pid > 0);
+            pid
+        }
+    }
+
+    fn pipe() -> (OwnedFd, OwnedFd) {
+        let mut ends = [-1; 2];
+        // SAFETY: fills a local; both ends are owned at once.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+        }
+    }
+
+    /// Nothing when the writer died without a word.
+    fn answer(read_end: &OwnedFd) -> Option<u8> {
+        let mut byte = 0u8;
+        // SAFETY: one byte of a local.
+        let got = unsafe { libc::read(read_end.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        (got == 1).then_some(byte)
+    }
+
+    #[test]
+    fn a_long_wait_makes_no_system_call() {
+        for (word, wanted) in [(GATE_OPEN, b'y'), (GATE_CANCELLED, b'n')] {
+            let gate = Gate::new().unwrap();
+            let (read_end, write_end) = pipe();
+            let pid = waiter(&gate, write_end.as_raw_fd());
+            drop(write_end);
+            std::thread::sleep(Duration::from_millis(700));
+            gate.set(word);
+            // At once, as start() does: the child may be between two looks.
+            drop(gate);
+            assert_eq!(answer(&read_end), Some(wanted));
+            // SAFETY: our own child.
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        }
+    }
+
+    #[test]
+    fn the_wait_ends_when_debox_is_killed() {
+        let (read_end, write_end) = pipe();
+        // SAFETY: as above; stands for debox.
+        let debox = unsafe { libc::fork() };
+        if debox == 0 {
+            if let Ok(gate) = Gate::new() {
+                waiter(&gate, write_end.as_raw_fd());
+                // SAFETY: waits to be killed.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            }
+            // SAFETY: never returns into the tests.
+            unsafe { libc::_exit(1) };
+        }
+        drop(write_end);
+        // SAFETY: our own child.
+        unsafe {
+            libc::waitpid(debox, std::ptr::null_mut(), libc::WUNTRACED);
+            libc::kill(debox, libc::SIGKILL);
+            libc::waitpid(debox, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(answer(&read_end), Some(b'n'));
     }
 }

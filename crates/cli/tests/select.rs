@@ -65,7 +65,13 @@ fn compare_shows_both_runs_side_by_side() {
     let out = select(&["--compare", "--", "/usr/bin/python3", "-c", WAITS]);
     assert!(out.status.success(), "{out:?}");
     let report = text(&out.stdout) + &text(&out.stderr);
-    for words in ["WITHOUT", "WITH", "wall time", "CPU time, kernel", "context switches"] {
+    for words in [
+        "WITHOUT",
+        "WITH",
+        "wall time",
+        "CPU time, kernel",
+        "context switches",
+    ] {
         assert!(report.contains(words), "no \"{words}\" in:\n{report}");
     }
     // The kernel's work is counted by DeBox where it may watch; as root it may.
@@ -129,8 +135,14 @@ fn programs_that_cannot_be_served_are_named_and_run() {
         assert_eq!(out.status.code(), Some(5), "{out:?}");
         assert!(text(&out.stderr).contains(words), "no \"{words}\": {out:?}");
     };
-    named(&build(dir.path(), "static", &["-static"]), "is statically linked");
-    named(&build(dir.path(), "narrow", &["-m32"]), "is a 32-bit program");
+    named(
+        &build(dir.path(), "static", &["-static"]),
+        "is statically linked",
+    );
+    named(
+        &build(dir.path(), "narrow", &["-m32"]),
+        "is a 32-bit program",
+    );
 
     // Another owner, or nothing changes when it runs.
     // SAFETY: no arguments.

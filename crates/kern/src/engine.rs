@@ -278,16 +278,10 @@ impl Engine {
                     )),
                     None if trampoline && is_few && has(Way::Trampoline) => Ok(Way::Trampoline),
                     None => many()
-                        .or_else(|| {
-                            (trampoline && has(Way::Trampoline)).then_some(Way::Trampoline)
-                        })
+                        .or_else(|| (trampoline && has(Way::Trampoline)).then_some(Way::Trampoline))
                         .or_else(|| (!f.blacklisted && has(Way::Kprobe)).then_some(Way::Kprobe))
                         .ok_or_else(|| {
-                            format!(
-                                "{} cannot be measured: {}",
-                                f.name,
-                                self.why_no_functions()
-                            )
+                            format!("{} cannot be measured: {}", f.name, self.why_no_functions())
                         }),
                 }
             })

@@ -330,10 +330,18 @@ impl Loaded {
                 .map_err(|error| format!("{error:#} ({})", last_warning()))?;
                 match part.way {
                     Some(Way::Session) => {
-                        multi_try(&object, part.programs[0], libbpf_sys::BPF_TRACE_KPROBE_SESSION)?;
+                        multi_try(
+                            &object,
+                            part.programs[0],
+                            libbpf_sys::BPF_TRACE_KPROBE_SESSION,
+                        )?;
                     }
                     Some(Way::Multi) => {
-                        multi_try(&object, part.programs[0], libbpf_sys::BPF_TRACE_KPROBE_MULTI)?;
+                        multi_try(
+                            &object,
+                            part.programs[0],
+                            libbpf_sys::BPF_TRACE_KPROBE_MULTI,
+                        )?;
                     }
                     _ => {}
                 }

@@ -320,7 +320,10 @@ mod tests {
             learn(&walk(), &stack()[..9], text, scheduler, dispatch),
             Err(Unsigned::BeyondCopy)
         );
-        assert_eq!(learn(&walk(), &[], text, scheduler, dispatch), Err(Unsigned::NoWords));
+        assert_eq!(
+            learn(&walk(), &[], text, scheduler, dispatch),
+            Err(Unsigned::NoWords)
+        );
     }
 
     #[test]
@@ -391,7 +394,8 @@ mod tests {
                         sample[at] = dispatch;
                     }
                 }
-                let Ok(v) = Variant::learn(&frames, &sample, text, scheduler, self::dispatch) else {
+                let Ok(v) = Variant::learn(&frames, &sample, text, scheduler, self::dispatch)
+                else {
                     continue;
                 };
                 if variants.iter_mut().any(|have| have.merge(&v)) {

@@ -279,7 +279,10 @@ mod tests {
         // mov rax, 271; syscall
         assert_eq!(numbers(&[0x48, 0xc7, 0xc0, 15, 1, 0, 0, 0x0f, 0x05]), [271]);
         // The nearest before counts.
-        assert_eq!(numbers(&[0xb8, 7, 0, 0, 0, 0xb8, 1, 0, 0, 0, 0x0f, 0x05]), [1]);
+        assert_eq!(
+            numbers(&[0xb8, 7, 0, 0, 0, 0xb8, 1, 0, 0, 0, 0x0f, 0x05]),
+            [1]
+        );
         // None, too far away, or no instruction at all.
         assert!(numbers(&[0x0f, 0x05]).is_empty());
         let mut far = vec![0xb8, 7, 0, 0, 0];

@@ -128,7 +128,10 @@ pub fn print(list: &[Process], lost: u32, mut to: impl io::Write) -> io::Result<
         0 => {}
         n if n == list.len() => writeln!(to, "  no process called select or poll")?,
         1 => writeln!(to, "  and 1 process that called neither select nor poll")?,
-        n => writeln!(to, "  and {n} processes that called neither select nor poll")?,
+        n => writeln!(
+            to,
+            "  and {n} processes that called neither select nor poll"
+        )?,
     }
     if lost > 0 {
         writeln!(to, "  {lost} more processes found no room to count in")?;
