@@ -123,6 +123,12 @@ pub struct BenchArgs {
     /// that are busy with other things
     #[arg(long)]
     pub realtime: bool,
+    /// Measure only the rows of the table with TEXT in their name, and no figures
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Turns of 25 ms for each server of a row; more make it more certain [default: 144]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub turns: Option<u32>,
     /// Write the figures as SVG into this directory
     #[arg(short, long, value_name = "DIRECTORY")]
     pub output: Option<PathBuf>,
@@ -130,7 +136,7 @@ pub struct BenchArgs {
 
 /// `debox bench select`; the exit status.
 pub fn bench_run(args: &BenchArgs) -> i32 {
-    bench::run(args.quick, args.realtime, args.output.as_deref()).unwrap_or_else(|error| {
+    bench::run(args).unwrap_or_else(|error| {
         say(&error.to_string());
         error.exit_status()
     })
@@ -158,6 +164,8 @@ pub enum Error {
     NotFound { command: String },
     #[error("{command}: {source}")]
     NotExecutable { command: String, source: io::Error },
+    #[error("--only {0}: no row of the table has that in its name (docs/select.md lists them)")]
+    NoSuchRow(String),
     #[error("{action}: {source}")]
     System {
         action: &'static str,
@@ -302,7 +310,13 @@ pub fn run(args: &Args, restore: impl Fn() + Send + Sync + 'static) -> i32 {
     } else if !args.load.is_empty() {
         load_print(args)
     } else if args.bench {
-        bench::run(args.quick, args.realtime, args.output.as_deref())
+        bench::run(&BenchArgs {
+            quick: args.quick,
+            realtime: args.realtime,
+            only: None,
+            turns: None,
+            output: args.output.clone(),
+        })
     } else if args.compare {
         compare::run(args, restore)
     } else if args.stats {

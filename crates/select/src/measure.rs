@@ -42,8 +42,11 @@ pub struct Measured {
     pub cpu_us: Vec<f64>,
     pub median_latency_us: Vec<f64>,
     pub p99_latency_us: Vec<f64>,
+    pub requests: u64,
     pub wrong: u64,
     pub stalled: u64,
+    /// Connections that were to be kept and that the server closed.
+    pub dropped: u64,
 }
 
 pub fn median(values: &[f64]) -> f64 {
@@ -56,10 +59,40 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of the turns' ratios.
-pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
-    let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
-    median(&ratios)
+/// Of the turns' ratios: the median, and the range in which it lies with a
+/// probability of 95 %.
+pub struct Ratio {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Ratio {
+    pub fn of(a: &[f64], b: &[f64]) -> Self {
+        let mut ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
+        ratios.sort_by(f64::total_cmp);
+        let n = ratios.len();
+        // How many of n lie below their median is binomial: the widest cut at
+        // each end with no more than 2.5 % beyond it.
+        let (mut cut, mut below, mut term) = (0, 0.0, 0.5f64.powi(n as i32));
+        while cut < n / 2 {
+            below += term;
+            if below > 0.025 {
+                break;
+            }
+            cut += 1;
+            term *= (n - cut + 1) as f64 / cut as f64;
+        }
+        // Too few for 95 %: all there are.
+        let edge = cut.saturating_sub(1);
+        Self {
+            median: median(&ratios),
+            low: ratios.get(edge).copied().unwrap_or(f64::NAN),
+            high: n
+                .checked_sub(edge + 1)
+                .map_or(f64::NAN, |last| ratios[last]),
+        }
+    }
 }
 
 fn rights(error: io::Error) -> io::Error {
@@ -117,9 +150,34 @@ pub fn run(variants: &[Variant], plan: &Plan, library: &Path) -> io::Result<Vec<
                 .push(cpu as f64 / 1000.0 / outcome.requests.max(1) as f64);
             m.median_latency_us.push(f64::from(outcome.latency_us(0.5)));
             m.p99_latency_us.push(f64::from(outcome.latency_us(0.99)));
+            m.requests += outcome.requests;
             m.wrong += outcome.wrong;
             m.stalled += outcome.stalled;
+            m.dropped += outcome.dropped;
         }
     }
     Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks from tables of the sign test: 2 and 8 of 9, 5 and 14 of 18, 22 and 39 of 60.
+    #[test]
+    fn the_range_of_a_median_is_that_of_the_sign_test() {
+        for (n, low, high) in [(3, 1, 3), (5, 1, 5), (9, 2, 8), (18, 5, 14), (60, 22, 39)] {
+            let values: Vec<f64> = (1..=n).rev().map(f64::from).collect();
+            let ones = vec![1.0; values.len()];
+            let ratio = Ratio::of(&values, &ones);
+            assert_eq!((ratio.low, ratio.high), (low as f64, high as f64), "of {n}");
+            assert_eq!(ratio.median, (f64::from(n) + 1.0) / 2.0);
+        }
+    }
+
+    #[test]
+    fn no_turns_give_no_ratio() {
+        let ratio = Ratio::of(&[], &[]);
+        assert!(ratio.median.is_nan() && ratio.low.is_nan() && ratio.high.is_nan());
+    }
 }
