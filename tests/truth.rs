@@ -97,8 +97,7 @@ fn blocks(arguments: &[&str], call: &str, label: &str, due: u64) {
     let sleep = only_sleep(record, label);
     near("blocked", number(sleep, "total_ns"), due, 2 * MS);
     assert!(number(record, "nvcsw") >= 1, "{line}");
-    // The child starts its clock before we start to wait.
-    boundary(arguments, call, label, due, 5 * MS);
+    boundary(arguments, call, label, due, 2 * MS);
 }
 
 #[test]

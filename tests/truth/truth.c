@@ -177,6 +177,30 @@ static void report(const char *call, long value, long other)
 		value__;                                                                   \
 	})
 
+/* In a child: sleeps for `ms` from when the parent sleeps, so that however late it
+ * comes to that, it sleeps as long. */
+static void sleep_beside_parent(long ms)
+{
+	char path[64], text[512];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", getppid());
+	for (;;) {
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+		const char *name_end;
+
+		if (n <= 0)
+			_exit(1);
+		close(fd);
+		text[n] = 0;
+		name_end = strrchr(text, ')');
+		if (name_end && name_end[1] == ' ' && name_end[2] == 'S')
+			break;
+		sleep_ms(1);
+	}
+	sleep_ms(ms);
+}
+
 /* A child that waits `ms` and then does something to let us go on. */
 #define CHILD(ms, ...)                                                                     \
 	({                                                                                 \
@@ -184,7 +208,7 @@ static void report(const char *call, long value, long other)
 		if (child__ < 0)                                                           \
 			fail("fork");                                                      \
 		if (child__ == 0) {                                                        \
-			sleep_ms(ms);                                                      \
+			sleep_beside_parent(ms);                                           \
 			__VA_ARGS__;                                                       \
 			_exit(0);                                                          \
 		}                                                                          \
@@ -250,7 +274,7 @@ static void scenario_flock(long ms)
 
 		if (own < 0 || flock(own, LOCK_EX) || write(ready[1], &c, 1) != 1)
 			_exit(1);
-		sleep_ms(ms);
+		sleep_beside_parent(ms);
 		_exit(0);
 	}
 	if (read(ready[0], &c, 1) != 1)
@@ -511,7 +535,7 @@ static void interrupted(long ms, int flags)
 	sigaction(SIGUSR1, &sa, NULL);
 	if (pipe(fd))
 		fail("pipe");
-	child = CHILD(ms, kill(self, SIGUSR1); sleep_ms(ms); if (write(fd[1], &c, 1) != 1) _exit(1));
+	child = CHILD(ms, kill(self, SIGUSR1); sleep_beside_parent(ms); if (write(fd[1], &c, 1) != 1) _exit(1));
 	MEASURE("read", SYS_read, child, read(fd[0], &c, 1));
 	reap(child);
 }
@@ -629,6 +653,8 @@ int main(int argc, char **argv)
 			fprintf(stderr, "truth: no broker: %s (%d)\n", why, err);
 			return 97;
 		}
+		/* A thread's first call waits for the broker. */
+		(void)DEBOX_CALL_NR(SYS_getppid, syscall(SYS_getppid));
 	}
 	if (!strcmp(name, "nanosleep"))
 		scenario_nanosleep(arg);
