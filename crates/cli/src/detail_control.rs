@@ -83,6 +83,22 @@ impl DetailControl {
         }
     }
 
+    /// From now on the condition sends neither events nor a signal, and goes on
+    /// counting: no call between sees it off.
+    ///
+    /// # Panics
+    /// When `index` is not below DEBOX_CONDITIONS_MAX.
+    pub fn condition_quieten(&mut self, index: usize) {
+        assert!(index < DEBOX_CONDITIONS_MAX);
+        // SAFETY: in bounds, mapped and aligned; only we write, one word each.
+        unsafe {
+            let place = &raw mut (*self.memory.as_ptr()).condition[index];
+            (&raw mut (*place).signal).write_volatile(0);
+            let flags = &raw mut (*place).flags;
+            flags.write_volatile(flags.read_volatile() & !DEBOX_CONDITION_EVENT);
+        }
+    }
+
     /// The client has judged a site: from now on its sleeps count for or
     /// against a condition.
     ///

@@ -279,6 +279,33 @@ for i in range(5):
     );
 }
 
+/// Six conditions that reach their limits in the middle of the calls.
+#[test]
+fn none_is_missed_when_a_limit_is_reached() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let program = "
+import os
+for i in range(60000):
+    try: os.close(9999)
+    except OSError: pass
+";
+    let limits = ["1", "10", "20", "30", "40", "50"];
+    let mut options = vec![];
+    for limit in limits {
+        options.extend(["--on", "call == close && errno == EBADF"]);
+        options.extend(["--do", "print", "--limit", limit]);
+    }
+    let (_, stderr) = python(&options, program);
+    assert_eq!(
+        lines(&stderr, "met by 60,000 calls").len(),
+        limits.len(),
+        "{:?}",
+        lines(&stderr, "met by")
+    );
+}
+
 #[test]
 fn labels_are_those_of_the_sleeps() {
     if !kernel_or_skip() {

@@ -322,11 +322,9 @@ impl Actor {
             let Some(details) = &mut view.details else {
                 return;
             };
-            for (index, slot) in self.plan.slots.iter_mut().enumerate() {
+            for (index, slot) in self.plan.slots.iter().enumerate() {
                 if slot.watch == watch && slot.signal == signal {
-                    slot.condition.flags &= !DEBOX_CONDITION_EVENT;
-                    slot.condition.signal = 0;
-                    details.control.condition_set(index, &slot.condition);
+                    details.control.condition_quieten(index);
                 }
             }
         }
