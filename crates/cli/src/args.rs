@@ -172,6 +172,7 @@ Examples:
   debox run --sort blocked --top 10 -- git status
   debox run --json -o report.json -- make -j2
   debox run --wrap --call-sites -- ./server
+  debox run --select -- ./load-test.sh
   debox run --trace 'vfs_*,ext4_*' --trace-call openat,unlink -- ./server
 
 The columns: COUNT calls that returned, ERRORS of those, TOTAL/MEAN/P50/P99/MAX
@@ -199,6 +200,13 @@ pub struct RunArgs {
     pub wrap: bool,
     #[command(flatten)]
     pub trace: crate::trace::TraceArgs,
+    /// Run CMD without and with the scalable select() and poll(), and show both side by side, as
+    /// `debox select --compare` does
+    // The groups are the structs above: what is added to them is refused as well. What else
+    // belongs to acting on calls needs --on.
+    #[arg(long, conflicts_with_all = ["ReportArgs", "RecordArgs", "DetailArgs", "on",
+                                      "BrokerArgs", "TraceArgs", "no_follow", "wrap"])]
+    pub select: bool,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -362,6 +370,54 @@ mod tests {
             panic!()
         };
         assert_eq!(run.command, ["-weird", "--"]);
+    }
+
+    #[test]
+    fn nothing_that_select_would_ignore_stands_beside_it() {
+        let cli = Cli::try_parse_from(["debox", "run", "--select", "ls", "-l"]).unwrap();
+        let Verb::Run(run) = cli.command else {
+            panic!()
+        };
+        assert!(run.select);
+        assert_eq!(run.command, ["ls", "-l"]);
+        // A value that each option takes, so that it is not refused for its value.
+        let value = |id: &str| match id {
+            "sort" => "name",
+            "color" => "never",
+            "trace_way" => "session",
+            _ => "7",
+        };
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        let mut refused = 0;
+        for arg in run.get_arguments().filter(|a| a.get_long().is_some()) {
+            let id = arg.get_id().as_str();
+            if ["select", "help"].contains(&id) {
+                continue;
+            }
+            let option = format!("--{}", arg.get_long().unwrap());
+            let takes = arg.get_action().takes_values();
+            let mut words = vec!["debox", "run"];
+            // These say nothing without a condition before them.
+            if ["do", "limit", "every", "log"].contains(&id) {
+                words.extend(["--on", "call == read"]);
+            }
+            words.push(&option);
+            words.extend(takes.then(|| value(id)));
+            assert!(
+                Cli::try_parse_from(words.iter().chain(&["ls"])).is_ok(),
+                "{option}"
+            );
+            words.extend(["--select", "ls"]);
+            let error = Cli::try_parse_from(&words).unwrap_err();
+            assert_eq!(
+                error.kind(),
+                clap::error::ErrorKind::ArgumentConflict,
+                "{option}"
+            );
+            refused += 1;
+        }
+        assert!(refused > 20, "{refused} options");
     }
 
     #[test]

@@ -66,6 +66,9 @@ pub fn main(inherited: Inherited) -> i32 {
         .with_writer(std::io::stderr)
         .init();
     let result = match cli.command {
+        Verb::Run(args) if args.select => Ok(debox_select::compare(args.command, move || {
+            inherited.restore_in_child()
+        })),
         Verb::Run(args) => run::run(args, inherited),
         Verb::Attach(args) => attach::attach(args, inherited),
         Verb::Report(args) => report::report(args),

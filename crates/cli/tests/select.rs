@@ -62,7 +62,29 @@ fn stats_count_what_the_program_did() {
 
 #[test]
 fn compare_shows_both_runs_side_by_side() {
-    let out = select(&["--compare", "--", "/usr/bin/python3", "-c", WAITS]);
+    side_by_side(select(&[
+        "--compare",
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        WAITS,
+    ]));
+}
+
+#[test]
+fn run_shows_both_side_by_side_too() {
+    let run = |command: &[&str]| {
+        Command::new(DEBOX)
+            .args(["run", "--select", "--"])
+            .args(command)
+            .output()
+            .unwrap()
+    };
+    side_by_side(run(&["/usr/bin/python3", "-c", WAITS]));
+    assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+}
+
+fn side_by_side(out: Output) {
     assert!(out.status.success(), "{out:?}");
     let report = text(&out.stdout) + &text(&out.stderr);
     for words in [

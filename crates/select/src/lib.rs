@@ -37,7 +37,7 @@ const OPTIONS_ENV: &str = "DEBOX_SELECT";
 /// they cost follows the number of descriptors that changed, not the number
 /// that are open. The program is not changed; it must be dynamically linked
 /// with the GNU C library.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Default)]
 #[command(after_help = "\
 Examples:
   debox select -- lighttpd -D -f lighttpd.conf
@@ -297,6 +297,17 @@ fn command(words: &[OsString], restore: &Restore) -> Command {
         })
     };
     command
+}
+
+/// Runs the command without and with the library and shows both; the exit
+/// status. `restore` as for [`run`].
+pub fn compare(command: Vec<OsString>, restore: impl Fn() + Send + Sync + 'static) -> i32 {
+    let args = Args {
+        compare: true,
+        command,
+        ..Args::default()
+    };
+    run(&args, restore)
 }
 
 /// Does what the command line says; the exit status. `restore` runs in the
