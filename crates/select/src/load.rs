@@ -494,13 +494,11 @@ impl Client {
             let n = self.wait(&mut events, Duration::from_millis(50));
             for event in &events[..n] {
                 let at = event.u64 as usize;
-                if self.read(at) && self.over(at) {
-                    self.connections[at] = None;
-                } else if !self.load.keep_alive
-                    && self.connections[at]
-                        .as_ref()
-                        .is_some_and(|c| c.asked.is_none())
-                {
+                let over = self.read(at) && self.over(at);
+                let answered = self.connections[at]
+                    .as_ref()
+                    .is_some_and(|c| c.asked.is_none());
+                if over || (answered && !self.load.keep_alive) {
                     self.connections[at] = None;
                 }
             }

@@ -237,10 +237,10 @@ pub fn serve(listener: &TcpListener, backend: Backend) -> io::Result<()> {
                 by_descriptor[moved.stream.as_raw_fd() as usize] = at;
             }
         }
-        while accept {
-            let Ok((stream, _)) = listener.accept() else {
-                break;
-            };
+        if !accept {
+            continue;
+        }
+        while let Ok((stream, _)) = listener.accept() {
             let fd = stream.as_raw_fd();
             if backend == Backend::Select && fd as usize >= libc::FD_SETSIZE {
                 continue;
