@@ -200,8 +200,8 @@ pub struct RunArgs {
     pub wrap: bool,
     #[command(flatten)]
     pub trace: crate::trace::TraceArgs,
-    /// Run CMD without and with the scalable select() and poll(), and show both side by side, as
-    /// `debox select --compare` does
+    /// Run CMD without and with the scalable select() and poll() (twice each, where its calls can be
+    /// watched) and show both side by side, as `debox select --compare` does
     // The groups are the structs above: what is added to them is refused as well. What else
     // belongs to acting on calls needs --on.
     #[arg(long, conflicts_with_all = ["ReportArgs", "RecordArgs", "DetailArgs", "on",

@@ -54,7 +54,8 @@ pub struct Args {
     /// When the command has ended, print what the library did in each process
     #[arg(long, conflicts_with = "compare")]
     pub stats: bool,
-    /// Run the command twice, without and with the library, and show both side by side
+    /// Run the command without and with the library (twice each, where its calls can be watched) and
+    /// show both side by side
     #[arg(long)]
     pub compare: bool,
     /// With --compare: end each run after so many seconds (SIGTERM), for commands that do not end
