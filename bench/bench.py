@@ -167,7 +167,7 @@ class Broker:
         self.directory = tempfile.TemporaryDirectory(prefix="debox-bench-")
         os.chmod(self.directory.name, 0o755)
         self.socket = self.directory.name + "/debox.sock"
-        self.process = start([OUT / "deboxd", "--socket", self.socket], cpu=SERVER_CPU)
+        self.process = start([OUT / "deboxd", "--everybody", "--socket", self.socket], cpu=SERVER_CPU)
         self.pid = self.process.pid
         for _ in range(200):
             if self.status():

@@ -48,7 +48,7 @@ impl Hooks {
         }
         let probe = self.probes[index].as_mut().ok_or("no probe")?;
         let account = probe.account_create(
-            0,
+            debox_probe::Watcher::root(),
             debox_probe::AccountOptions {
                 boundary: how == "boundary",
                 ..debox_probe::AccountOptions::default()

@@ -12,6 +12,7 @@
 #include "record.h"
 #include "sleep.h"
 #include "details.h"
+#include "trust.h"
 
 static __always_inline void call_open(struct open_call *call, const struct task_struct *task, s64 nr)
 {
@@ -63,6 +64,8 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 			switch_hidden(task, st);
 		hot_flush(st);
 	}
+	if (st && (st->flags & WATCH_SLOT))
+		slot_trusted(task, st);
 	flags = st ? st->flags : 0;
 	if (st && (flags & WATCH_SLOT_BOUNDARY || (flags & WATCH_BOUNDARY && cpu >= HOT_CPUS))) {
 		call_open(&st->call, task, nr);
@@ -78,7 +81,9 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 	hot->watched = 0;
 	if (st && flags & WATCH_BOUNDARY) {
 		st->hot_regs = hot->regs;
-		hot->watched = 1;
+		hot->watched = flags & WATCH_CHECKED ? HOT_CHECKED : HOT_WATCHED;
+		hot->checked_cred = st->checked_cred;
+		hot->checked_dumpable = st->checked_dumpable;
 		hot->task = (u64)task;
 		hot->account = st->account;
 		hot->details = details_wanted(st);
@@ -145,6 +150,20 @@ static __noinline int record_close(struct thread_state *st, struct task_struct *
 	return 0;
 }
 
+/* The credentials of the running thread have changed since the watcher was
+ * allowed to see it: false when that is over. */
+static __noinline bool hot_renew(struct cpu_hot *hot)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *st = bpf_task_storage_get(&threads, task, 0, 0);
+
+	if (!st || !hot || !trust_renew(task, st, 0))
+		return false;
+	hot->checked_cred = st->checked_cred;
+	hot->checked_dumpable = st->checked_dumpable;
+	return true;
+}
+
 SEC("tp_btf/sys_exit")
 int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 {
@@ -163,6 +182,10 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		if (!hot->call.in_call)
 			return 0;
 		hot->call.in_call = 0;
+		if (hot->watched == HOT_CHECKED &&
+		    !thread_unchanged(task_kept(hot->task), hot->checked_cred, hot->checked_dumpable) &&
+		    !hot_renew(hot))
+			return 0;
 		account_call_add(hot->account, &hot->call, task_kept(hot->task), result,
 				 now - hot->call.enter_ns);
 		if (hot->details) {
@@ -188,9 +211,11 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	if (!st->call.in_call)
 		return 0;
 	st->call.in_call = 0;
+	if (st->flags & WATCH_ACCOUNT)
+		account_trusted(task, st);
 	if (st->flags & WATCH_BOUNDARY)
 		account_call_add(st->account, &st->call, task, result, now - st->call.enter_ns);
-	if (st->flags & WATCH_SLOT_BOUNDARY)
+	if ((st->flags & WATCH_SLOT_BOUNDARY) && slot_trusted(task, st))
 		record_close(st, task, result, now - st->call.enter_ns);
 	if (details_wanted(st))
 		details_call_add(st, result, now);

@@ -50,12 +50,49 @@ static __always_inline const struct task_struct *task_kept(u64 address)
 }
 
 /* 6.3: kernel_cap_t went from two u32 to one u64; 8 bytes both ways. */
-static __always_inline bool cred_has_capabilities(const struct cred *cred)
+static __always_inline u64 cred_capabilities(u64 cred)
 {
 	u64 permitted = 0;
 
-	bpf_core_read(&permitted, sizeof(permitted), &cred->cap_permitted);
-	return permitted != 0;
+	bpf_core_read(&permitted, sizeof(permitted), &((struct cred *)cred)->cap_permitted);
+	return permitted;
+}
+
+/* 6.18: mm->flags went from a word to a bitmap in a struct. The low two bits
+ * are the dumpable attribute in both (MMF_DUMPABLE_MASK). */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+typedef struct {
+	unsigned long __mm_flags[1];
+} mm_flags_t;
+struct mm_struct___bitmap {
+	mm_flags_t flags;
+};
+struct mm_struct___word {
+	unsigned long flags;
+};
+#pragma clang attribute pop
+
+/* 0 as well for a thread without an address space. */
+static __always_inline u32 task_dumpable(const struct task_struct *task)
+{
+	const struct mm_struct *mm = task->mm;
+
+	if (bpf_core_field_exists(((struct mm_struct___bitmap *)0)->flags.__mm_flags))
+		return ((const struct mm_struct___bitmap *)mm)->flags.__mm_flags[0] & 3;
+	return ((const struct mm_struct___word *)mm)->flags & 3;
+}
+
+/* ... of one whose address is only a number. */
+static __always_inline u32 mm_dumpable(u64 mm)
+{
+	unsigned long flags = 0;
+
+	if (bpf_core_field_exists(((struct mm_struct___bitmap *)0)->flags.__mm_flags))
+		bpf_core_read(&flags, sizeof(flags),
+			      &((struct mm_struct___bitmap *)mm)->flags.__mm_flags);
+	else
+		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___word *)mm)->flags);
+	return flags & 3;
 }
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * What runs in the kernel?
  *
- * One object, one file per fact: who is watched (thread.h), where a call
+ * One object, one file per fact: who is watched (thread.h), whether its watcher may see it (trust.h, may_read.h), where a call
  * begins and ends (boundary.h), when and where a thread slept (sleep.h,
  * site.h), on which lock (lock.h), which faults it took (fault.h), how all of
  * that gets into records and accounts (record.h), and what is told beyond sums
@@ -20,6 +20,7 @@
 #include "fault.h"
 #include "boundary.h"
 #include "thread.h"
+#include "held.h"
 
 /* bpf_get_stackid, bpf_probe_read_kernel and the other tracing helpers are
  * for GPL-compatible programs. */

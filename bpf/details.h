@@ -16,6 +16,7 @@
 #define DEBOX_DETAILS_H
 
 #include "record.h"
+#include "trust.h"
 #include "user_stack.h"
 
 #define DETAIL_PROBES 16
@@ -539,6 +540,7 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct debox_account_control *control;
 	struct debox_details *details;
+	const struct watcher *watcher;
 	const struct cred *cred;
 	struct finished *call;
 	u32 flags, key, stack = 0, event_stack, slow = 0;
@@ -584,9 +586,10 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	call->signal = 0;
 	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
 	/* Whoever may watch need not be one who may kill. */
-	cred = task->cred;
-	call->may_signal = !st->owner_uid ||
-			   (cred->uid.val == st->owner_uid && cred->suid.val == st->owner_uid);
+	cred = task->real_cred;
+	watcher = account_watcher(st);
+	call->may_signal = ((watcher->flags & WATCHER_PRIVILEGED) && !watcher->uid) ||
+			   (cred->uid.val == watcher->uid && cred->suid.val == watcher->uid);
 
 	if (flags & DEBOX_DETAIL_THREADS)
 		thread_row_add(st, details, call);
@@ -624,18 +627,6 @@ static __always_inline u32 details_wanted(const struct thread_state *st)
 		return 0;
 	control = details_control(st->account);
 	return control ? control->flags : 0;
-}
-
-static __always_inline void details_thread_ended(struct thread_state *st)
-{
-	struct debox_details *details;
-	u32 index = st->thread_row & (DEBOX_THREAD_ROWS_MAX - 1);
-
-	if (!(st->flags & WATCH_DETAILS) || !index)
-		return;
-	details = details_of(st->account);
-	if (details)
-		details->threads[index].ended_ns = bpf_ktime_get_ns();
 }
 
 #endif

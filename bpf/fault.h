@@ -26,7 +26,7 @@ static __always_inline void fault_count(u32 minor, u32 major)
 	if (!task->bpf_storage)
 		return;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st || !(st->flags & WATCH_SLOT))
+	if (!st || !(st->flags & WATCH_SLOT) || !slot_trusted(task, st))
 		return;
 	record = record_of(st);
 	control = control_of(st);

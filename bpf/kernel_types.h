@@ -39,8 +39,22 @@ typedef struct {
 } kuid_t;
 
 typedef struct {
+	u32 val;
+} kgid_t;
+
+typedef struct {
 	u64 val;
 } kernel_cap_t;
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct user_namespace {
+	struct user_namespace *parent;
+	kuid_t owner;
+	struct ns_common ns;
+};
 
 struct rq {
 	u64 clock;
@@ -58,7 +72,11 @@ struct cred {
 	kuid_t uid;
 	kuid_t euid;
 	kuid_t suid;
+	kgid_t gid;
+	kgid_t egid;
+	kgid_t sgid;
 	kernel_cap_t cap_permitted;
+	struct user_namespace *user_ns;
 };
 
 struct task_struct;
@@ -70,6 +88,7 @@ struct mm_struct {
 	unsigned long start_code;
 	unsigned long start_stack;
 	unsigned long exec_vm;
+	struct user_namespace *user_ns;
 };
 
 struct task_struct {
@@ -78,6 +97,7 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	struct task_struct *real_parent;
 	char comm[16];
 	int pagefault_disabled;
 	unsigned long min_flt;
@@ -86,7 +106,9 @@ struct task_struct {
 	unsigned long nivcsw;
 	struct sched_entity se;
 	struct sched_info sched_info;
-	const struct cred *cred;
+	const struct cred *real_cred; /* its own; cred may be another's for the length of an operation */
+	u64 self_exec_id;             /* counts its execs, on from its parent's number */
+	u64 parent_exec_id;           /* its parent's when it was forked */
 	struct bpf_local_storage *bpf_storage;
 	struct task_struct *group_leader;
 	struct mm_struct *mm;
@@ -171,6 +193,15 @@ struct bpf_iter_meta {
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
+};
+
+struct bpf_map {
+	u32 id;
+	atomic64_t usercnt;
+};
+struct bpf_iter__bpf_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
 };
 
 #pragma clang attribute pop

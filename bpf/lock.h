@@ -11,6 +11,7 @@
 #define DEBOX_LOCK_H
 
 #include "state.h"
+#include "trust.h"
 
 static __noinline int switch_hidden(struct task_struct *task, struct thread_state *st);
 
@@ -82,7 +83,7 @@ static __always_inline void holder_read(struct thread_state *st, void *lock, u32
 	owner = (struct task_struct *)(word & ~7ull);
 	if (!owner)
 		return;
-	if (name_withheld(st, BPF_CORE_READ(owner, cred, uid.val))) {
+	if (name_withheld(st, BPF_CORE_READ(owner, real_cred, uid.val))) {
 		__builtin_memcpy(st->holder_comm, "(other user)\0\0\0\0", DEBOX_COMM_LEN);
 		return;
 	}

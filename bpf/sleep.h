@@ -13,6 +13,7 @@
 #include "record.h"
 #include "site.h"
 #include "details.h"
+#include "trust.h"
 
 /* Regs say whether the thread was inside a system call: orig_ax holds its
  * number, or -1 when an exception or interrupt brought it into the kernel. ax
@@ -61,7 +62,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 				__sync_fetch_and_add(&site_waiters[off.site & (SITES_MAX - 1)], -1) - 1;
 	}
 
-	if (st->flags & WATCH_SLOT) {
+	if ((st->flags & WATCH_SLOT) && slot_trusted(task, st)) {
 		struct debox_record *record = record_of(st);
 		struct debox_control *control = control_of(st);
 
@@ -95,7 +96,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		}
 	}
 
-	if (st->flags & WATCH_ACCOUNT) {
+	if ((st->flags & WATCH_ACCOUNT) && account_trusted(task, st)) {
 		u32 key = DEBOX_NR_OUTSIDE;
 
 		if (st->flags & WATCH_BOUNDARY) {
@@ -144,7 +145,7 @@ static __noinline int record_away(struct task_struct *task, struct thread_state 
 	struct debox_record *record;
 	struct debox_control *control;
 
-	if (!st)
+	if (!st || !slot_trusted(task, st))
 		return 0;
 	record = record_of(st);
 	control = control_of(st);
@@ -276,7 +277,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		__builtin_memcpy(st->waker_comm, "(interrupt)\0\0\0\0\0", DEBOX_COMM_LEN);
 		return 0;
 	}
-	if (name_withheld(st, self->cred->uid.val)) {
+	if (name_withheld(st, self->real_cred->uid.val)) {
 		st->waker_pid = 0;
 		st->waker_tgid = 0;
 		st->waker_nr = -1;

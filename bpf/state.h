@@ -13,6 +13,7 @@
 #include <debox/abi.h>
 #include "core_fixes.h"
 #include "histogram.h"
+#include "may_read.h"
 
 #define SEGMENTS_MAX 4096
 #define ACCOUNTS_MAX 64
@@ -48,6 +49,12 @@ struct comm_text {
 #define WATCH_SLOT_BOUNDARY (1u << 3) /* ... and its records come from the tracepoints */
 #define WATCH_DETAILS (1u << 5)       /* the account has details: culprits are noted */
 #define WATCH_FOLLOW (1u << 4)        /* children of the account are watched too */
+#define WATCH_CHECKED (1u << 6)       /* the account's watcher has no privileges: see trust.h */
+#define WATCH_SLOT_CHECKED (1u << 7)  /* ... and the slot's */
+
+#define WATCH_OF_ACCOUNT \
+	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED)
+#define WATCH_OF_SLOT (WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED)
 
 /* thread_state.out_kind: how the thread left the CPU */
 #define OUT_NONE 0u
@@ -72,15 +79,27 @@ struct open_call {
 	u32 nivcsw;
 };
 
+/* A question about a thread, see thread_judge(). */
+struct judged {
+	u64 task;     /* in: its address, as a number */
+	u64 cred;     /* out: the address of the credentials that were looked at */
+	u32 dumpable; /* out */
+	u32 reserved;
+};
+
 struct thread_state {
-	u32 flags;
+	u32 flags; /* first: the user side reads it, see Probe::watched_test */
 	u32 account;
 	u32 segment;
 	u32 slot;
-	u32 owner_uid; /* of the account */
-	u32 slot_uid;  /* of the slot: whose processes its records may name */
 	u32 tid;       /* as the slot knows it */
 	u64 hot_regs;  /* see struct cpu_hot; 0: call below holds */
+
+	/* trust.h; with WATCH_CHECKED, WATCH_SLOT_CHECKED */
+	u64 checked_cred; /* what the account's watcher was found to be allowed to see */
+	u32 checked_dumpable;
+	struct judged judged; /* the thread's own questions only */
+	u64 slot_exec; /* task->self_exec_id of the program that has the slot */
 
 	/* off the CPU now */
 	u32 out_kind;
@@ -144,15 +163,20 @@ struct thread_state {
  * CPU or ends.
  */
 #define HOT_CPUS 1024
+#define HOT_WATCHED 1u
+#define HOT_CHECKED 2u /* ... for a watcher that may not see everything */
 struct cpu_hot {
 	u64 regs;
 	u32 generation;
-	u32 watched;
+	u32 watched; /* HOT_*, 0: not at all */
 	u32 account;
 	u32 details; /* each call goes into the account's details */
 	u64 task;    /* to whom `regs` belong, see task_kept() */
 	struct open_call call;
-	u64 pad[3];
+	u64 checked_cred; /* with HOT_CHECKED, as in thread_state */
+	u32 checked_dumpable;
+	u32 reserved;
+	u64 pad;
 } __attribute__((aligned(64)));
 struct cpu_hot cpu_hot[HOT_CPUS];
 
@@ -309,6 +333,14 @@ static __always_inline struct debox_account *account_of(const struct thread_stat
 	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
 }
 
+static __always_inline struct debox_details *details_of(u32 account)
+{
+	u32 zero = 0;
+	void *inner = bpf_map_lookup_elem(&account_details, &account);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
 /* NULL when the slot is no longer this thread's: a released segment's number
  * is used again, and a thread that was being cloned meanwhile may remember it. */
 static __always_inline struct debox_record *record_of(const struct thread_state *st)
@@ -329,15 +361,6 @@ static __always_inline struct debox_control *control_of(const struct thread_stat
 	void *inner = bpf_map_lookup_elem(&segment_controls, &segment);
 
 	return inner ? bpf_map_lookup_elem(inner, &slot) : NULL;
-}
-
-/* Names and ids of other users' processes are not for clients without
- * privileges. */
-static __always_inline bool name_withheld(const struct thread_state *st, u32 uid)
-{
-	if ((st->flags & WATCH_SLOT) && st->slot_uid && st->slot_uid != uid)
-		return true;
-	return (st->flags & WATCH_DETAILS) && st->owner_uid && st->owner_uid != uid;
 }
 
 /* TS_COMPAT: entered through int 0x80 or the 32-bit vsyscall page. */

@@ -11,6 +11,7 @@
 #include "state.h"
 #include "boundary.h"
 #include "details.h"
+#include "trust.h"
 
 /* Takes a free slot of the segment for a thread. */
 VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
@@ -41,18 +42,6 @@ VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
 	return NONE;
 }
 
-static __always_inline void slot_free(struct thread_state *st)
-{
-	struct debox_record *record;
-
-	if (!(st->flags & WATCH_SLOT))
-		return;
-	record = record_of(st);
-	if (record)
-		*(volatile u32 *)&record->tid = 0;
-	st->flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
-}
-
 static __always_inline struct thread_state *thread_state_create(struct task_struct *task)
 {
 	struct thread_state *st =
@@ -76,17 +65,20 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	from = bpf_task_storage_get(&threads, parent, 0, 0);
 	if (!from)
 		return 0;
+	/* What the parent may not show, its child does not inherit. */
+	account_trusted(parent, from);
+	slot_trusted(parent, from);
 	flags = from->flags;
 	if (!thread) {
-		flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+		flags &= ~WATCH_OF_SLOT;
 		if (!(flags & WATCH_FOLLOW))
 			flags = 0;
 	}
-	if (!(flags & ~WATCH_FOLLOW))
+	if (!(flags & (WATCH_ACCOUNT | WATCH_SLOT)))
 		return 0;
 	account = flags & WATCH_ACCOUNT ? account_of(from) : NULL;
 	if ((flags & WATCH_ACCOUNT) && !account)
-		flags &= ~(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
+		flags &= ~WATCH_OF_ACCOUNT;
 	to = thread_state_create(child);
 	if (!to) {
 		if (account)
@@ -96,8 +88,8 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	/* The child may run on the stack of a thread that died. */
 	__sync_fetch_and_add(&watch_generation, 1);
 	to->account = from->account;
-	to->owner_uid = from->owner_uid;
-	to->slot_uid = from->slot_uid;
+	/* checked_cred stays 0: whoever gets credentials of its own is asked
+	 * about before its first call is written. */
 	if (flags & WATCH_SLOT) {
 		u32 slot = slot_claim(from->segment, child->pid, child->tgid);
 
@@ -105,8 +97,9 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 			/* libdebox asks for another segment when the thread
 			 * makes its first call. */
 			__sync_fetch_and_add(&counters_here()->slots_exhausted, 1);
-			flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
+			flags &= ~WATCH_OF_SLOT;
 		} else {
+			to->slot_exec = from->slot_exec;
 			to->tid = child->pid;
 			to->segment = from->segment;
 			to->slot = slot;
@@ -125,8 +118,6 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	struct thread_state *st;
-	const struct cred *cred;
-	u32 owner;
 
 	if (!task->bpf_storage)
 		return 0;
@@ -135,21 +126,10 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 		return 0;
 	/* The mappings of the old image are gone, and its control page with them. */
 	slot_free(st);
-	owner = st->owner_uid;
-	if (!owner || !(st->flags & WATCH_ACCOUNT))
-		return 0;
-	/* An unprivileged watcher must not time a program that gained
-	 * privileges: the rule of ptrace. */
-	cred = task->cred;
-	if (cred->uid.val != owner || cred->euid.val != owner || cred->suid.val != owner ||
-	    cred_has_capabilities(cred)) {
-		struct debox_account *account = account_of(st);
-
-		if (account)
-			__sync_fetch_and_add(&account->privileged_execs, 1);
-		hot_flush(st);
-		bpf_task_storage_delete(&threads, task);
-	}
+	/* Asked in any case: credentials that were freed may have left their
+	 * address to the new ones. */
+	if (st->flags & WATCH_CHECKED)
+		trust_renew(task, st, 1);
 	return 0;
 }
 
@@ -167,7 +147,11 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 		switch_hidden(task, st);
 	hot_flush(st);
 	slot_free(st);
-	details_thread_ended(st);
+	thread_row_end(st);
+	/* Its address space is gone by now on some kernels; its credentials
+	 * are as its last call left them. */
+	if ((st->flags & WATCH_CHECKED) && st->checked_cred != (u64)task->real_cred)
+		trust_renew(task, st, 0);
 	if (st->flags & WATCH_ACCOUNT) {
 		struct debox_account *account = account_of(st);
 
@@ -199,19 +183,106 @@ struct bind_request {
 	u32 flags;    /* to add */
 	u32 segment;  /* with WATCH_SLOT */
 	u32 account;  /* with WATCH_ACCOUNT */
-	u32 owner_uid;
 	u32 bound;    /* out: threads newly bound */
 	u32 exhausted; /* out: threads that found no slot */
 	u32 failed;   /* out: threads with no memory for their state */
 	u32 seen;     /* out: threads of the process */
+	u32 busy;     /* out: threads that another account keeps */
+	u32 refused[4]; /* out: threads that the watcher may not see, by REFUSED_* */
+	struct judged judged;
 } bind;
+
+/* Whether the watcher that binds may see the thread; counts if not. */
+static __always_inline bool bind_allowed(struct task_struct *task, const struct watcher *watcher)
+{
+	u32 refused;
+
+	if (watcher->flags & WATCHER_PRIVILEGED)
+		return true;
+	bind.judged.task = (u64)task;
+	barrier();
+	refused = thread_judge(&bind.judged, watcher);
+	if (refused == MAY_READ)
+		return true;
+	bind.refused[refused & 3]++;
+	return false;
+}
+
+/* An account may take a thread from another one of its own user, or with
+ * privileges; nobody disappears from the watch of another. */
+static __always_inline bool account_yields(const struct thread_state *st)
+{
+	const struct watcher *has = account_watcher(st);
+	const struct watcher *wants = &account_watchers[bind.account & (ACCOUNTS_MAX - 1)];
+
+	if (wants->flags & WATCHER_PRIVILEGED)
+		return true;
+	return !(has->flags & WATCHER_PRIVILEGED) && has->uid == wants->uid;
+}
+
+static __always_inline void bind_slot(struct task_struct *task, struct thread_state *st)
+{
+	const struct watcher *watcher = &segment_watchers[bind.segment & (SEGMENTS_MAX - 1)];
+	bool checked = !(watcher->flags & WATCHER_PRIVILEGED);
+	/* Before the question: an exec changes the dumpable attribute of its new
+	 * address space first, then this number, then the credentials. Whichever of
+	 * them is seen, what is answered is about this number's program or
+	 * one before it. */
+	u64 exec = *(volatile u64 *)&task->self_exec_id;
+	u32 slot;
+
+	/* A process may always see itself. That it is still the program that asked
+	 * is certain if it has called no exec since it was forked (a server's
+	 * worker, who has given up root and so is not dumpable); of others only
+	 * what any watcher may see. */
+	if (exec != task->parent_exec_id && !bind_allowed(task, watcher))
+		return;
+	slot = slot_claim(bind.segment, task->pid, task->tgid);
+	if (slot == NONE) {
+		bind.exhausted++;
+		return;
+	}
+	st->segment = bind.segment;
+	st->slot = slot;
+	st->slot_exec = exec;
+	st->tid = task->pid;
+	barrier();
+	st->flags |= (bind.flags & WATCH_OF_SLOT) | (checked ? WATCH_SLOT_CHECKED : 0);
+	bind.bound++;
+}
+
+static __always_inline void bind_account(struct task_struct *task, struct thread_state *st)
+{
+	const struct watcher *watcher = &account_watchers[bind.account & (ACCOUNTS_MAX - 1)];
+	bool checked = !(watcher->flags & WATCHER_PRIVILEGED);
+
+	if (!bind_allowed(task, watcher))
+		return;
+	if (st->flags & WATCH_ACCOUNT) {
+		if (!account_yields(st)) {
+			bind.busy++;
+			return;
+		}
+		left_count(account_of(st), LEFT_TAKEN);
+		thread_row_end(st);
+	}
+	st->flags &= ~WATCH_OF_ACCOUNT;
+	/* a call that is open now began unseen, or for another account */
+	st->call.in_call = 0;
+	st->account = bind.account;
+	st->thread_row_asked = 0;
+	st->checked_cred = checked ? bind.judged.cred : 0;
+	st->checked_dumpable = bind.judged.dumpable;
+	barrier();
+	st->flags |= (bind.flags & WATCH_OF_ACCOUNT) | (checked ? WATCH_CHECKED : 0);
+	bind.bound++;
+}
 
 SEC("iter/task")
 int bind_threads(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct thread_state *st;
-	u32 slot;
 
 	if (!task || task->tgid != bind.tgid)
 		return 0;
@@ -221,31 +292,11 @@ int bind_threads(struct bpf_iter__task *ctx)
 		bind.failed++;
 		return 0;
 	}
-	if ((bind.flags & WATCH_SLOT) && !(st->flags & WATCH_SLOT)) {
-		slot = slot_claim(bind.segment, task->pid, task->tgid);
-		if (slot == NONE) {
-			bind.exhausted++;
-		} else {
-			st->segment = bind.segment;
-			st->slot = slot;
-			st->slot_uid = bind.owner_uid;
-			st->tid = task->pid;
-			st->flags |= bind.flags & (WATCH_SLOT | WATCH_SLOT_BOUNDARY);
-			bind.bound++;
-		}
-	}
+	if ((bind.flags & WATCH_SLOT) && !(st->flags & WATCH_SLOT))
+		bind_slot(task, st);
 	if ((bind.flags & WATCH_ACCOUNT) &&
-	    (!(st->flags & WATCH_ACCOUNT) || st->account != bind.account)) {
-		/* a call that is open now began unseen, or for another account */
-		st->call.in_call = 0;
-		st->account = bind.account;
-		st->owner_uid = bind.owner_uid;
-		st->thread_row_asked = 0;
-		st->flags &= ~(WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
-		st->flags |= bind.flags &
-			     (WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
-		bind.bound++;
-	}
+	    (!(st->flags & WATCH_ACCOUNT) || st->account != bind.account))
+		bind_account(task, st);
 	return 0;
 }
 
@@ -253,6 +304,7 @@ int bind_threads(struct bpf_iter__task *ctx)
 struct unbind_request {
 	u32 account; /* NONE: not by account */
 	u32 segment; /* NONE: not by segment */
+	u32 tgid;    /* not 0: this process and its children only */
 	u32 freed;
 } unbind;
 
@@ -264,14 +316,17 @@ int unbind_threads(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
+	if (unbind.tgid && task->tgid != unbind.tgid &&
+	    BPF_CORE_READ(task, real_parent, tgid) != unbind.tgid)
+		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st)
 		return 0;
 	if ((st->flags & WATCH_ACCOUNT) && st->account == unbind.account)
-		st->flags &= ~(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_FOLLOW | WATCH_DETAILS);
+		st->flags &= ~WATCH_OF_ACCOUNT;
 	if ((st->flags & WATCH_SLOT) && st->segment == unbind.segment)
-		st->flags &= ~(WATCH_SLOT | WATCH_SLOT_BOUNDARY);
-	if (!(st->flags & ~WATCH_FOLLOW)) {
+		st->flags &= ~WATCH_OF_SLOT;
+	if (!(st->flags & (WATCH_ACCOUNT | WATCH_SLOT))) {
 		bpf_task_storage_delete(&threads, task);
 		unbind.freed++;
 	}

@@ -199,6 +199,29 @@ static __noinline int account_call_close(struct trace_thread *st, s64 retval, u3
 	return 0;
 }
 
+/*
+ * A thread that left its account (trust.h) shows nothing more, nor the call that
+ * it is in. True when that is so; its buffer is empty then and given back.
+ */
+static __noinline bool account_left(struct task_struct *task, struct trace_thread *st)
+{
+	struct thread_state *watched = bpf_task_storage_get(&threads, task, 0, 0);
+	struct trace_buffer *buffer;
+
+	if (!st || st->mode != TRACE_ACCOUNT)
+		return false;
+	if (watched && (watched->flags & WATCH_ACCOUNT) && watched->account == trace_account)
+		return false;
+	st->in_call = 0;
+	frames_abandon(st, 0);
+	buffer = buffer_at(st->buffer);
+	if (buffer)
+		buffer_reset(buffer, buffer->head.call_seq, -1, 0, task);
+	buffers_free(st);
+	return true;
+}
+
+/* Like trace_exec, behind the main object's program, which was attached first. */
 SEC("tp_btf/sys_exit")
 int BPF_PROG(trace_sys_exit, struct pt_regs *regs, long result)
 {
@@ -208,7 +231,7 @@ int BPF_PROG(trace_sys_exit, struct pt_regs *regs, long result)
 	if (!task->bpf_storage)
 		return 0;
 	st = bpf_task_storage_get(&trace_threads, task, 0, 0);
-	if (!st || !st->in_call)
+	if (!st || !st->in_call || account_left(task, st))
 		return 0;
 	return account_call_close(st, result, 0);
 }
@@ -230,7 +253,8 @@ int BPF_PROG(trace_fork, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
-/* The old program's pages are gone, and with them what it wanted traced. */
+/* The old program's pages are gone, and with them what it wanted traced. And
+ * the new one may not be its watcher's to see. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(trace_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
@@ -241,6 +265,8 @@ int BPF_PROG(trace_exec, struct task_struct *task, int old_pid, struct linux_bin
 	st = bpf_task_storage_get(&trace_threads, task, 0, 0);
 	if (st && st->mode == TRACE_SLOT)
 		buffers_free(st);
+	else if (st)
+		account_left(task, st);
 	return 0;
 }
 

@@ -170,14 +170,6 @@ static __always_inline struct walk *walk_here(void)
 	return bpf_map_lookup_elem(&walks, &zero);
 }
 
-static __always_inline struct debox_details *details_of(u32 account)
-{
-	u32 zero = 0;
-	void *inner = bpf_map_lookup_elem(&account_details, &account);
-
-	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
-}
-
 /* ---- the path of a file, written from its end */
 
 static long path_part(u32 i, void *unused)

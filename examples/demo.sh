@@ -70,7 +70,7 @@ done
 
 if [ -z "$broker" ]; then
 	broker=$work/broker.sock
-	"$out/deboxd" --socket "$broker" &
+	"$out/deboxd" --everybody --socket "$broker" &
 	deboxd=$!
 	# The BPF programs are loaded once, at its start.
 	tries=0

@@ -179,7 +179,9 @@ DEBOX_API void debox_end_event_(struct debox_frame *f, struct debox_entry_ *e);
 
 static inline __attribute__((always_inline)) uint64_t debox_stamp_(void)
 {
-#if defined(__x86_64__)
+#if defined(DEBOX_STAMP_SOURCE_)
+	return DEBOX_STAMP_SOURCE_(); /* tests: a counter that stands still, or goes back */
+#elif defined(__x86_64__)
 	uint32_t lo, hi;
 
 	__asm__ __volatile__("rdtsc" : "=a"(lo), "=d"(hi)::"memory");
@@ -190,6 +192,17 @@ static inline __attribute__((always_inline)) uint64_t debox_stamp_(void)
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 #endif
+}
+
+/*
+ * Between two stamps. rdtsc is not ordered with the instructions around it, and
+ * the counters of two CPUs may be some ticks apart: the second stamp can equal
+ * the first, and after a migration even precede it. That is no time at all, not
+ * the 2^64 ticks that the difference would be.
+ */
+static inline __attribute__((always_inline)) uint64_t debox_ticks_(uint64_t from, uint64_t to)
+{
+	return to > from ? to - from : 0;
 }
 
 /* One instruction takes the next number: a signal handler can come before or
@@ -275,7 +288,7 @@ static inline __attribute__((always_inline)) void debox_end_(struct debox_frame 
 	h->control->open_seq = 0;
 	e = debox_entry_of_(h, f->seq_);
 	e->ret = ret;
-	e->span = stamp - e->stamp;
+	e->span = debox_ticks_(e->stamp, stamp);
 	DEBOX_BARRIER_();
 	/* A handler since the check above ran after the stamp: not inside. */
 	if (__builtin_expect(h->top_flags >> 8, 0))

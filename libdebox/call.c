@@ -372,7 +372,7 @@ void debox_end_slow_(struct debox_frame *f, int64_t ret, uint64_t stamp)
 			 * switched in between): its time is right, the rest not. */
 			e = debox_entry_of_(h, f->seq_);
 			if (e->seq == f->seq_ && e->span == DEBOX_SPAN_OPEN_) {
-				e->span = stamp - e->stamp;
+				e->span = debox_ticks_(e->stamp, stamp);
 				e->ret = ret;
 				e->flags |= DEBOX_FLAG_CLOBBERED;
 				h->last = e;
@@ -391,7 +391,7 @@ void debox_end_slow_(struct debox_frame *f, int64_t ret, uint64_t stamp)
 		level_pop(t, 0);
 		return;
 	}
-	gross = stamp - e->stamp;
+	gross = debox_ticks_(e->stamp, stamp);
 	e->ret = ret;
 	if (e->flags & ENTRY_INNER) {
 		uint64_t late = inner_late(t, f->seq_, stamp);

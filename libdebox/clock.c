@@ -14,7 +14,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <time.h>
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(DEBOX_STAMP_SOURCE_)
 #include <cpuid.h>
 #endif
 
@@ -82,16 +82,21 @@ static struct pair pair_take(void)
 		uint64_t ns = debox_clock_gettime_ns_();
 		uint64_t b = debox_stamp_();
 
-		if (b - a < width) {
-			width = b - a;
-			best.stamp = a + (b - a) / 2;
+		if (debox_ticks_(a, b) < width) {
+			width = debox_ticks_(a, b);
+			best.stamp = a + width / 2;
 			best.ns = ns;
 		}
 	}
 	return best;
 }
 
-#if defined(__x86_64__)
+#if defined(DEBOX_STAMP_SOURCE_)
+static int tsc_usable(void)
+{
+	return 1;
+}
+#elif defined(__x86_64__)
 static int tsc_usable(void)
 {
 	static const char path[] = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -161,9 +166,9 @@ static struct pair anchor_before(uint64_t stamp)
 
 static uint64_t rate_between(struct pair from, struct pair to)
 {
-	uint64_t ticks = to.stamp - from.stamp;
+	uint64_t ticks = debox_ticks_(from.stamp, to.stamp);
 
-	if (!ticks)
+	if (!ticks || to.ns <= from.ns)
 		return 0;
 	return (uint64_t)(((unsigned __int128)(to.ns - from.ns) << 32) / ticks);
 }
@@ -203,6 +208,12 @@ static int rate_cached(struct pair *at, uint64_t *rate)
 	return !(v & 1) && v == __atomic_load_n(&clk.version, __ATOMIC_RELAXED) && *rate;
 }
 
+static uint64_t ns_at(uint64_t stamp, struct pair known, uint64_t rate)
+{
+	return stamp >= known.stamp ? known.ns + scale(stamp - known.stamp, rate) :
+				      known.ns - scale(known.stamp - stamp, rate);
+}
+
 struct debox_time debox_clock_convert_(uint64_t stamp, uint64_t span)
 {
 	struct debox_time t;
@@ -215,31 +226,32 @@ struct debox_time debox_clock_convert_(uint64_t stamp, uint64_t span)
 		return t;
 	}
 	if (rate_cached(&now, &rate)) {
-		uint64_t age = scale(debox_stamp_() - now.stamp, rate);
+		uint64_t age = scale(debox_ticks_(now.stamp, debox_stamp_()), rate);
 
 		t.span_ns = scale(span, rate);
 		if (age < RATE_AGE_NS && t.span_ns < RATE_SPAN_NS) {
-			t.start_ns = stamp >= now.stamp ?
-					     now.ns + scale(stamp - now.stamp, rate) :
-					     now.ns - scale(now.stamp - stamp, rate);
+			t.start_ns = ns_at(stamp, now, rate);
 			return t;
 		}
 	}
 	now = pair_take();
 	anchor = anchor_before(stamp);
-	/* Too close together for the 20 ns to vanish: fall back on the first. */
-	if (now.ns - anchor.ns < 1000000)
+	/* Too close together for the 20 ns to vanish: fall back on the first. The
+	 * anchor may even be later: another thread's, taken since. */
+	if (now.ns < anchor.ns + 1000000)
 		anchor = clk.anchor[0];
 	rate = rate_between(anchor, now);
 	rate_publish(now, rate);
 	t.span_ns = scale(span, rate);
-	t.start_ns = now.ns - scale(now.stamp - stamp, rate);
+	t.start_ns = ns_at(stamp, now, rate);
 	return t;
 }
 
 uint64_t debox_clock_span_ns_(uint64_t span)
 {
-	return debox_clock_convert_(debox_clock_stamp_() - span, span).span_ns;
+	uint64_t now = debox_clock_stamp_();
+
+	return debox_clock_convert_(debox_ticks_(span, now), span).span_ns;
 }
 
 uint64_t debox_private_rate(uint64_t *again)

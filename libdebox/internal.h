@@ -119,6 +119,9 @@ struct debox_trace_map {
 	uint32_t capacity;
 };
 
+/* descriptor.c: so many bytes of it can be mapped and will stay */
+int debox_fd_lasting_(int fd, uint64_t bytes) HIDDEN;
+
 /* runtime.c */
 struct debox_thread *debox_thread_get_(void) HIDDEN; /* NULL: do not record */
 void debox_thread_watch_(struct debox_thread *t) HIDDEN;
@@ -212,6 +215,10 @@ DEBOX_API int debox_private_fd_raise(int fd);
 DEBOX_API int debox_private_fd(void);
 DEBOX_API void debox_private_fd_moved(int fd);
 DEBOX_API int debox_private_connect(const char *path);
+
+#define DEBOX_GROUP_NAME_LEN 33 /* useradd's longest name, and its end */
+/* Whether the socket is for a group that has a name, and this name. */
+int debox_socket_group_(const char *path, char name[DEBOX_GROUP_NAME_LEN]);
 
 /* call.c */
 void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level);

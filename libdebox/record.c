@@ -33,26 +33,22 @@ static uint64_t valid_of_features(uint64_t features)
 
 /*
  * wall = cpu + blocked + runq + irq, by construction. The kernel side's clock
- * readings lie next to, not on, the stamps, so the parts may exceed the whole
- * by some nanoseconds: then the parts give way, the longest first.
+ * readings lie next to, not on, the stamps, and the stamps are not ordered with
+ * what stands between them: the parts may exceed the whole by some nanoseconds.
+ * The call took at least as long as what is known to have happened in it, so
+ * the whole gives way; a part that did would no longer be the sum of the
+ * record's sleeps, nor of the thread's totals.
  */
 static void conserve(struct debox_info *o)
 {
-	__u64 *part[3] = { &o->blocked_ns, &o->runq_ns, &o->irq_ns };
 	uint64_t sum = o->blocked_ns + o->runq_ns + o->irq_ns;
 
-	while (sum > o->wall_ns) {
-		__u64 *most = part[0], over = sum - o->wall_ns;
-
-		for (int i = 1; i < 3; i++)
-			if (*part[i] > *most)
-				most = part[i];
-		if (over > *most)
-			over = *most;
-		*most -= over;
-		sum -= over;
+	if (o->wall_ns < sum)
+		o->wall_ns = sum;
+	if ((o->valid & DEBOX_VALID_BLOCKED) && (o->valid & DEBOX_VALID_RUNQ)) {
+		o->cpu_ns = o->wall_ns - sum;
+		o->valid |= DEBOX_VALID_CPU;
 	}
-	o->cpu_ns = o->wall_ns - sum;
 }
 
 void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
@@ -60,7 +56,7 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 {
 	uint32_t flags = e->flags;
 	struct debox_time time;
-	uint64_t gross, least;
+	uint64_t gross;
 
 	memset(o, 0, offsetof(struct debox_info, sleeps));
 	o->size = sizeof *o;
@@ -137,18 +133,8 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 		o->irq_ns = 0;
 	/* A preemption between a stamp and its store was counted outside though
 	 * it is not in `gross` at all: then less is to be subtracted. */
-	o->wall_ns = o->outside_ns < gross ? gross - o->outside_ns : 0;
-	least = o->blocked_ns + o->runq_ns;
-	if (least > gross)
-		least = gross;
-	if (o->outside_ns > gross)
-		least = gross;
-	if (o->wall_ns < least)
-		o->wall_ns = least;
-	if ((o->valid & DEBOX_VALID_BLOCKED) && (o->valid & DEBOX_VALID_RUNQ)) {
-		conserve(o);
-		o->valid |= DEBOX_VALID_CPU;
-	}
+	o->wall_ns = o->outside_ns <= gross ? gross - o->outside_ns : gross;
+	conserve(o);
 }
 
 static int info_give(const struct debox_info *from, struct debox_info *out, uint32_t size)
@@ -313,7 +299,7 @@ int debox_span_end(const struct debox_span *span, struct debox_info *out)
 	if (span->tid_ != t->hot.tid)
 		return -EXDEV;
 	stamp = totals_read(t, &now);
-	time = debox_clock_convert_(span->stamp_, stamp - span->stamp_);
+	time = debox_clock_convert_(span->stamp_, debox_ticks_(span->stamp_, stamp));
 	memset(&o, 0, sizeof o);
 	o.size = sizeof o;
 	o.flags = DEBOX_FLAG_SPAN | DEBOX_FLAG_WRAP;
@@ -346,10 +332,7 @@ int debox_span_end(const struct debox_span *span, struct debox_info *out)
 			}
 			o.outside_ns = now.outside_blocked_ns - then->outside_blocked_ns +
 				       now.outside_runq_ns - then->outside_runq_ns;
-			if ((o.valid & DEBOX_VALID_BLOCKED) && (o.valid & DEBOX_VALID_RUNQ)) {
-				conserve(&o);
-				o.valid |= DEBOX_VALID_CPU;
-			}
+			conserve(&o);
 		}
 	}
 	return info_give(&o, out, size);
@@ -359,7 +342,7 @@ int debox_span_end(const struct debox_span *span, struct debox_info *out)
 
 int debox_site_read(uint32_t site, struct debox_site *out)
 {
-	uint32_t count = 0;
+	uint32_t count = 0, first;
 	const struct debox_site *table = debox_site_table_(&count);
 
 	memset(out, 0, sizeof *out);
@@ -370,11 +353,10 @@ int debox_site_read(uint32_t site, struct debox_site *out)
 	/* Pairs with the broker's release store of `state` after the text. */
 	if (__atomic_load_n(&table[site].state, __ATOMIC_ACQUIRE) != DEBOX_SITE_RESOLVED)
 		return -EAGAIN;
-	if (table[site].merged < count && table[site].merged != site &&
-	    __atomic_load_n(&table[table[site].merged].state, __ATOMIC_ACQUIRE) ==
-		    DEBOX_SITE_RESOLVED) {
-		uint32_t first = table[site].merged;
-
+	/* Once: what was judged is what is used, also if it changes. */
+	first = __atomic_load_n(&table[site].merged, __ATOMIC_RELAXED);
+	if (first < count && first != site &&
+	    __atomic_load_n(&table[first].state, __ATOMIC_ACQUIRE) == DEBOX_SITE_RESOLVED) {
 		*out = table[first];
 		out->merged = first;
 	} else {
@@ -386,18 +368,28 @@ int debox_site_read(uint32_t site, struct debox_site *out)
 	return 0;
 }
 
+/* So many waits without a text, one after the other, and nobody waits any more:
+ * a broker names a place within milliseconds, or never. */
+#define WAITS_IN_VAIN 20u
+
 /* Waits for the text in steps of 1 ms, as long as the budget lasts. */
 int debox_site_wait_(uint32_t site, struct debox_site *out, int *budget_ms)
 {
+	static uint32_t in_vain;
 	struct {
 		int64_t s, ns;
 	} step = { 0, 1000000 };
 	int err;
 
+	if (__atomic_load_n(&in_vain, __ATOMIC_RELAXED) >= WAITS_IN_VAIN)
+		*budget_ms = 0;
 	while ((err = debox_site_read(site, out)) == -EAGAIN && *budget_ms > 0) {
 		sys_call(SYS_nanosleep, &step, 0);
-		--*budget_ms;
+		if (!--*budget_ms)
+			__atomic_fetch_add(&in_vain, 1, __ATOMIC_RELAXED);
 	}
+	if (!err)
+		__atomic_store_n(&in_vain, 0, __ATOMIC_RELAXED);
 	return err;
 }
 

@@ -72,6 +72,7 @@ static struct {
 	uint32_t hint;     /* where the last thread was found */
 	struct segment segment[SEGMENTS_MAX];
 	struct debox_shared *shared;
+	uint32_t alive_offset; /* of it, as it was when it was judged */
 	struct debox_thread *threads;
 	struct debox_trace_map trace; /* base NULL: no call trace */
 	int trace_err;                /* why not */
@@ -242,12 +243,12 @@ static long broker_ask(int fd, const struct debox_request *req, struct debox_rep
 	long n;
 
 	fds[0] = fds[1] = fds[2] = -1;
+	memset(rep, 0, sizeof *rep);
 	do
 		n = sys_call(SYS_sendmsg, fd, &msg, MSG_NOSIGNAL);
 	while (n == -EINTR);
 	if (sys_failed(n))
 		return n;
-	memset(rep, 0, sizeof *rep);
 	iov.iov_base = rep;
 	iov.iov_len = sizeof *rep;
 	memset(&msg, 0, sizeof msg);
@@ -280,7 +281,7 @@ static long broker_ask(int fd, const struct debox_request *req, struct debox_rep
 		return rep->status;
 	if (rep->version != DEBOX_PROTOCOL_VERSION)
 		return -EPROTONOSUPPORT;
-	return got == 3 ? 0 : -EPROTO;
+	return got == 3 && rep->type == req->type ? 0 : -EPROTO;
 }
 
 static void fds_close(const int fds[3])
@@ -302,6 +303,9 @@ static void *map_at(void *where, size_t len, int prot, int fd)
 	return sys_failed(p) ? NULL : (void *)p;
 }
 
+/* Reads once what the other side may be changing. */
+#define ONCE(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
+
 /*
  * Maps one more segment. Address ranges are never given back: another thread
  * may be between looking at `live` and storing to its control page. A range
@@ -316,6 +320,9 @@ static long segment_map(const int fds[3])
 
 	if (process.segments == SEGMENTS_MAX)
 		return -ENOSPC;
+	if (!debox_fd_lasting_(fds[0], SEGMENT_BYTES) ||
+	    !debox_fd_lasting_(fds[1], SEGMENT_BYTES) || !debox_fd_lasting_(fds[2], SHARED_BYTES))
+		return -EPROTO;
 	s = &process.segment[process.segments];
 	r = map_at(old ? s->records : NULL, SEGMENT_BYTES, PROT_READ, fds[0]);
 	if (!r)
@@ -330,11 +337,12 @@ static long segment_map(const int fds[3])
 	}
 	if (!process.shared || !process.segments) {
 		struct debox_shared *sh = map_at(process.shared, SHARED_BYTES, PROT_READ, fds[2]);
+		uint32_t alive = sh ? ONCE(sh->alive_offset) : 0;
 
 		if (!sh || sh->magic != DEBOX_SHARED_MAGIC ||
 		    sh->abi_version != DEBOX_ABI_VERSION ||
 		    sh->site_entry_size != sizeof(struct debox_site) ||
-		    sh->alive_offset > DEBOX_PAGE_SIZE - 4 || sh->alive_offset % 4) {
+		    alive > DEBOX_PAGE_SIZE - 4 || alive % 4) {
 			map_at(r, SEGMENT_BYTES, PROT_READ, -1);
 			map_at(c, SEGMENT_BYTES, PROT_READ | PROT_WRITE, -1);
 			if (sh)
@@ -346,6 +354,7 @@ static long segment_map(const int fds[3])
 			return sh ? -EPROTONOSUPPORT : -ENOMEM;
 		}
 		process.shared = sh;
+		process.alive_offset = alive;
 		/* A forked child has its own; it must not even see its parent's. */
 		sys_call(SYS_madvise, sh, SHARED_BYTES, MADV_DONTFORK);
 	}
@@ -376,6 +385,12 @@ static void segments_drop(void)
 
 /* -------------------------------------------------------------------- trace */
 
+/* Most buffers that a broker makes: two for each of 4,096 threads, and those
+ * that slowest calls are kept in. */
+#define TRACE_BUFFERS_MAX (1u << 14)
+/* The table, and behind it a page of zeros: whatever stands in the table, each
+ * name in it ends. */
+#define TABLE_BYTES ((DEBOX_TRACE_TABLE_SIZE + 2 * DEBOX_PAGE_SIZE - 1) & ~(size_t)(DEBOX_PAGE_SIZE - 1))
 #define TRACE_BYTES(m) (((size_t)(m)->buffers * (m)->stride + DEBOX_PAGE_SIZE - 1) & ~(size_t)(DEBOX_PAGE_SIZE - 1))
 
 /* Its addresses stay: another thread may be reading there. */
@@ -386,38 +401,47 @@ static void trace_drop(void)
 	if (!m->base)
 		return;
 	map_at((void *)(uintptr_t)m->base, TRACE_BYTES(m), PROT_READ, -1);
-	map_at((void *)(uintptr_t)m->table, DEBOX_TRACE_TABLE_SIZE, PROT_READ, -1);
+	map_at((void *)(uintptr_t)m->table, TABLE_BYTES, PROT_READ, -1);
 	memset(m, 0, sizeof *m);
 }
 
 static long trace_map(const int fds[3])
 {
 	struct debox_trace_map m = { 0 };
-	const struct debox_trace_table *table =
-		map_at(NULL, DEBOX_TRACE_TABLE_SIZE, PROT_READ, fds[2]);
+	struct debox_trace_table *table;
+	long err = -ENOMEM;
 
+	if (!debox_fd_lasting_(fds[2], DEBOX_TRACE_TABLE_SIZE))
+		return -EPROTO;
+	table = map_at(NULL, TABLE_BYTES, PROT_READ, -1);
 	if (!table)
 		return -ENOMEM;
+	if (!map_at(table, DEBOX_TRACE_TABLE_SIZE, PROT_READ, fds[2]))
+		goto out;
 	m.table = table;
-	m.buffers = table->buffers;
-	m.stride = table->stride;
-	m.capacity = table->capacity;
-	if (table->magic != DEBOX_TRACE_MAGIC || !m.buffers || m.buffers > 1u << 20 ||
+	m.buffers = ONCE(table->buffers);
+	m.stride = ONCE(table->stride);
+	m.capacity = ONCE(table->capacity);
+	err = -EPROTONOSUPPORT;
+	if (table->magic != DEBOX_TRACE_MAGIC || !m.buffers || m.buffers > TRACE_BUFFERS_MAX ||
 	    m.capacity > DEBOX_TRACE_MAX ||
-	    m.stride != sizeof(struct debox_trace) + m.capacity * sizeof(struct debox_trace_entry)) {
-		sys_call(SYS_munmap, table, DEBOX_TRACE_TABLE_SIZE);
-		return -EPROTONOSUPPORT;
-	}
+	    m.stride != sizeof(struct debox_trace) + m.capacity * sizeof(struct debox_trace_entry))
+		goto out;
+	err = -EPROTO;
+	if (!debox_fd_lasting_(fds[0], TRACE_BYTES(&m)))
+		goto out;
+	err = -ENOMEM;
 	m.base = map_at(NULL, TRACE_BYTES(&m), PROT_READ, fds[0]);
-	if (!m.base) {
-		sys_call(SYS_munmap, table, DEBOX_TRACE_TABLE_SIZE);
-		return -ENOMEM;
-	}
+	if (!m.base)
+		goto out;
 	sys_call(SYS_madvise, m.base, TRACE_BYTES(&m), MADV_DONTFORK);
-	sys_call(SYS_madvise, table, DEBOX_TRACE_TABLE_SIZE, MADV_DONTFORK);
+	sys_call(SYS_madvise, table, TABLE_BYTES, MADV_DONTFORK);
 	trace_drop();
 	process.trace = m;
 	return 0;
+out:
+	sys_call(SYS_munmap, table, TABLE_BYTES);
+	return err;
 }
 
 /* Asks for the trace that the program wants; the lock is held. */
@@ -450,6 +474,24 @@ static void trace_ask(void)
 	}
 }
 
+static void text_add_way_in(const char *path, int err)
+{
+	char group[DEBOX_GROUP_NAME_LEN];
+
+	if (err != -EACCES && err != -EPERM) {
+		text_add(". Start the broker as root (deboxd), or set "
+			 "DEBOX_SOCKET to the socket of one that runs.");
+	} else if (debox_socket_group_(path, group)) {
+		text_add(". It is for members of the group ");
+		text_add(group);
+		text_add(": `sudo usermod -aG ");
+		text_add(group);
+		text_add(" $USER`, then log in again.");
+	} else {
+		text_add(". Ask the administrator for access to the socket.");
+	}
+}
+
 static void fd_drop(void)
 {
 	/* The program may have closed it and opened something else there. */
@@ -478,10 +520,7 @@ static long segment_ask(uint32_t *threads)
 			text_add(path);
 			text_add(": ");
 			text_add_error(fd);
-			text_add(fd == -EACCES || fd == -EPERM ?
-					 ". Ask the administrator for access to the socket." :
-					 ". Start the broker as root (deboxd), or set "
-					 "DEBOX_SOCKET to the socket of one that runs.");
+			text_add_way_in(path, fd);
 			text_add(" Wall times only.");
 			return fd;
 		}
@@ -511,6 +550,9 @@ static long segment_ask(uint32_t *threads)
 					 "raise RLIMIT_AS");
 			else if (err == -ETIMEDOUT)
 				text_add(". It did not answer: restart it");
+			else if (err == -EPROTO)
+				text_add(". What answers there is not DeBox's broker: set "
+					 "DEBOX_SOCKET to the right socket");
 			text_add(".");
 		}
 		text_add(" Wall times only.");
@@ -542,7 +584,7 @@ static int process_stale(void)
 	if (process.status != DEBOX_STATUS_MEASURED || !page)
 		return 0;
 	return debox_word_dead_(__atomic_load_n(
-		(const uint32_t *)(const void *)(page + process.shared->alive_offset),
+		(const uint32_t *)(const void *)(page + process.alive_offset),
 		__ATOMIC_RELAXED));
 }
 
@@ -687,12 +729,16 @@ void debox_thread_watch_(struct debox_thread *t)
 	t->hot.alive = every ? &word_dead : t->broker_alive;
 }
 
+/* More calls than any thread can have made. */
+#define SEQ_MAX (1ull << 62)
+
 static void thread_bind(struct debox_thread *t)
 {
 	struct debox_hot_ *h = &t->hot;
 	uint32_t segment, slot, tid = h->tid, threads = 0;
 	struct debox_control *c;
 	const struct debox_record *r;
+	uint64_t seq;
 	int found;
 
 	if (process.status != DEBOX_STATUS_MEASURED || process_stale()) {
@@ -725,6 +771,12 @@ static void thread_bind(struct debox_thread *t)
 	}
 	c = &process.segment[segment].controls[slot];
 	r = &process.segment[segment].records[slot];
+	seq = max3(h->seq, ONCE(r->bank[0].info.call_seq), ONCE(r->bank[1].info.call_seq));
+	if (seq > SEQ_MAX) {
+		process.unslotted++;
+		thread_unmeasured(t);
+		return;
+	}
 	h->tid = __atomic_load_n(&r->tid, __ATOMIC_ACQUIRE);
 	t->generation = r->generation;
 	t->measured = 1;
@@ -739,11 +791,11 @@ static void thread_bind(struct debox_thread *t)
 	c->max_sleeps = process.max_sleeps;
 	c->max_trace = t->trace_limit;
 	t->trace_buffer = NULL;
-	h->seq = max3(h->seq, r->bank[0].info.call_seq, r->bank[1].info.call_seq);
+	h->seq = seq;
 	h->control = c;
 	h->record = r;
 	t->broker_alive = (const uint32_t *)(const void *)((const char *)process.shared +
-							    process.shared->alive_offset);
+							    process.alive_offset);
 	debox_thread_watch_(t);
 }
 

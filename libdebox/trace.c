@@ -58,7 +58,7 @@ void debox_trace_keep_(struct debox_thread *t, const struct debox_entry_ *e, uin
 	t->trace_flags = from->flags;
 	t->trace_nr = -1;
 	if (from->call_seq == e->seq) {
-		count = from->count;
+		count = __atomic_load_n(&from->count, __ATOMIC_RELAXED);
 		if (count > t->trace_room)
 			count = t->trace_room;
 		memcpy(t->trace_copy, from + 1, count * sizeof *t->trace_copy);
@@ -280,7 +280,9 @@ int debox_trace_print(FILE *to)
 			print_us(to, e->total_ns);
 			print_us(to, e->self_ns);
 		}
-		fprintf(to, "  %*s%s\n", 2 * e->depth, "", debox_trace_function(e->function));
+		fprintf(to, "  %*s%s\n",
+			2 * (int)(e->depth < DEBOX_TRACE_DEPTH_MAX ? e->depth : DEBOX_TRACE_DEPTH_MAX), "",
+			debox_trace_function(e->function));
 	}
 	if (t->trace_dropped)
 		fprintf(to, "  ... and %u more that found no room\n", t->trace_dropped);

@@ -259,7 +259,8 @@ void debox_watch_run_(struct debox_thread *t, struct debox_entry_ *e)
 	if (e->span == DEBOX_SPAN_OPEN_)
 		return;
 	wall = __atomic_load_n(&wall_least_ns, __ATOMIC_RELAXED);
-	if (wall && debox_clock_span_ns_(e->span) < wall)
+	/* Where the kernel side saw something the wall time may be more. */
+	if (wall && !(e->flags & ENTRY_EVENT) && debox_clock_span_ns_(e->span) < wall)
 		return;
 	kept = errno;
 	__atomic_fetch_add(&users, 1, __ATOMIC_SEQ_CST);

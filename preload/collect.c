@@ -340,7 +340,7 @@ void debox_collect_slow_(struct debox_frame *f, int nr, uint64_t call_site, int6
 		if (f->spare_[0] != ADOPTED)
 			return;
 		now = bracket_counts(t);
-		span = debox_private_stamp() - f->spare_[1];
+		span = debox_ticks_(f->spare_[1], debox_private_stamp());
 		memset(&c, 0, sizeof c);
 		c.wall_ns = (uint64_t)(((unsigned __int128)span * debox_collect_rate_) >> 32);
 		c.blocked_ns = now.blocked_ns - adopted_before.blocked_ns;

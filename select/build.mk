@@ -33,7 +33,7 @@ SELECT_RUN = LD_PRELOAD=$(OUT)/libdebox-select.so nice timeout 3000
 .PHONY: select-tests select-test-programs
 select-test-programs: $(SELECT_TESTS)/differential $(SELECT_TESTS)/semantics $(SELECT_TESTS)/tree
 
-$(SELECT_TESTS)/%: $(TOP)/tests/select/%.c $(TOP)/libdebox/sys.h
+$(SELECT_TESTS)/%: $(TOP)/tests/select/%.c $(TOP)/libdebox/sys.h $(TOP)/tests/fresh_start.h
 	@mkdir -p $(@D)
 	$(CC) $(DEBOX_CPPFLAGS) -O2 -g $(DEBOX_WARN) -Wno-clobbered -o $@ $< -lpthread
 

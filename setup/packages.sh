@@ -13,6 +13,9 @@ test="$build python3 stress-ng fio iproute2 strace linux-perf gdb nginx-light wr
 # guests with other kernels
 test="$test qemu-system-x86 busybox-static kmod cpio e2fsprogs xz-utils binutils"
 
+# systemd-analyze and systemd-sysusers, which judge the units; it need not run
+test="$test systemd"
+
 # the browser that the HTML report is tested in
 test="$test chromium fonts-dejavu-core"
 # servers that wait with select and poll, and Python's own tests of both

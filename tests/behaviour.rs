@@ -2,6 +2,7 @@
 //! Does a program do the same under DeBox as without it?
 
 use debox_tests::*;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// A file that the user nobody can write.
@@ -211,11 +212,14 @@ fn a_user_without_privileges() {
     ] {
         std::fs::copy(from, bin.path().join(name)).unwrap();
     }
-    std::fs::copy(
-        root().join("target/release/libdebox-wrap.so"),
-        bin.path().join("libdebox-wrap.so"),
-    )
-    .unwrap();
+    // The interposer finds its library beside it: none needs to be installed.
+    for name in ["libdebox-wrap.so", "libdebox.so.0"] {
+        std::fs::copy(
+            root().join("target/release").join(name),
+            bin.path().join(name),
+        )
+        .unwrap();
+    }
     for options in [&[][..], &["--wrap"][..]] {
         let mut command = Command::new(bin.path().join("debox"));
         command
@@ -365,57 +369,111 @@ fn function_probes_or_a_clear_word() {
     );
 }
 
-/// A watched program that gains privileges is left alone, and that is said.
+/// What ptrace would refuse to an ordinary user runs as it does alone, is not
+/// watched, not acted on, and that is said.
 #[test]
-fn a_set_uid_program_is_not_timed_for_others() {
+fn what_ptrace_would_refuse_runs_unwatched() {
     if !bpf_wanted() {
         return;
     }
     let _alone = alone();
     let broker = Broker::start();
     let bin = tempfile::tempdir_in("/var/tmp").unwrap();
-    std::fs::set_permissions(
-        bin.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
-    std::fs::copy(debox(), bin.path().join("debox")).unwrap();
-    std::fs::copy(program("calls"), bin.path().join("calls")).unwrap();
-    std::fs::set_permissions(
-        bin.path().join("calls"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o4755),
-    )
-    .unwrap();
-    let report = Report::of_nobody();
-    let mut command = Command::new(bin.path().join("debox"));
-    command
-        .current_dir("/")
-        .args(["run", "--json", "-o"])
-        .arg(report.path())
-        .arg("--socket")
-        .arg(broker.socket());
-    command.args(["--", "sh", "-c"]).arg(format!(
-        "{0} errors 50; true",
-        bin.path().join("calls").display()
-    ));
-    let output = as_nobody(&mut command).output().unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let r = Run {
-        report: serde_json::from_slice(&std::fs::read(report.path()).unwrap()).unwrap(),
-        output,
+    let mode = |path: &Path, bits| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(bits);
+        std::fs::set_permissions(path, mode).unwrap();
     };
-    let close = r.call("close")["errors"].as_u64().unwrap_or(0);
-    assert!(close < 50, "{}", r.report["calls"]);
-    assert!(
-        r.notes().contains(&"privileged_execs".to_owned()),
-        "{:?}",
-        r.notes()
-    );
+    mode(bin.path(), 0o755);
+    let debox = bin.path().join("debox");
+    std::fs::copy(self::debox(), &debox).unwrap();
+    for (name, bits, why) in [
+        ("setuid", 0o4755, "set-user-id"),
+        ("setgid", 0o2755, "set-group-id"),
+        ("unreadable", 0o711, "run but not read"),
+    ] {
+        let calls = bin.path().join(name);
+        std::fs::copy(program("calls"), &calls).unwrap();
+        mode(&calls, bits);
+        let report = Report::of_nobody();
+        let mut command = Command::new(&debox);
+        command
+            .current_dir("/")
+            .args(["run", "--json", "-o"])
+            .arg(report.path())
+            .arg("--socket")
+            .arg(broker.socket())
+            // Stopped, it would not end.
+            .args(["--on", "call == close", "--do", "stop", "--"])
+            .arg(&calls)
+            .args(["errors", "50"]);
+        let output = as_nobody(&mut command).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{name}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let r = Run {
+            report: serde_json::from_slice(&std::fs::read(report.path()).unwrap()).unwrap(),
+            output,
+        };
+        let close = r.call("close")["count"].as_u64().unwrap_or(0);
+        assert_eq!(close, 0, "{name}: {}", r.report["calls"]);
+        let notes = r.report["notes"].as_array().unwrap();
+        let note = |kind: &str| notes.iter().find(|note| note["kind"] == kind);
+        let left = note("threads_left").unwrap_or_else(|| panic!("{name}: {notes:?}"));
+        assert_eq!(left["count"], 1, "{name}: {left}");
+        assert!(left["text"].as_str().unwrap().contains(why), "{left}");
+        assert!(note("threads_running").is_none(), "{name}: {notes:?}");
+    }
+}
+
+/// A watch inside a watch, by one user and by root: the inner one has the
+/// threads, and the outer one says so.
+#[test]
+fn a_run_inside_of_a_run_takes_over_and_that_is_said() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = Broker::start();
+    let bin = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(bin.path(), mode).unwrap();
+    let debox = bin.path().join("debox");
+    std::fs::copy(self::debox(), &debox).unwrap();
+    for user in ["nobody", "root"] {
+        let [outer, inner] = [Report::of_nobody(), Report::of_nobody()];
+        let mut command = Command::new(&debox);
+        command.current_dir("/");
+        for (report, next) in [(&outer, debox.as_os_str()), (&inner, "true".as_ref())] {
+            command.args(["run", "--json", "-o"]).arg(report.path());
+            command.arg("--socket").arg(broker.socket());
+            command.arg("--").arg(next);
+        }
+        if user == "nobody" {
+            as_nobody(&mut command);
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{user}: {text}");
+        let read = |report: &Report| -> serde_json::Value {
+            serde_json::from_slice(&std::fs::read(report.path()).unwrap()).unwrap()
+        };
+        let (outer, inner) = (read(&outer), read(&inner));
+        for report in [&outer, &inner] {
+            let run = Run {
+                report: report.clone(),
+                output: output.clone(),
+            };
+            assert!(run.call("execve")["count"].as_u64() > Some(0), "{user}");
+        }
+        let notes = outer["notes"].as_array().unwrap();
+        let left = notes.iter().find(|note| note["kind"] == "threads_left");
+        let left = left.unwrap_or_else(|| panic!("{user}: {notes:?}"));
+        assert_eq!(left["count"], 1, "{user}: {left}");
+        assert!(left["text"].as_str().unwrap().contains("another account"));
+    }
 }
 
 /// When the last watcher leaves, no BPF program stays attached.

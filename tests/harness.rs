@@ -7,6 +7,9 @@
 //! is missing they fail and say so, unless DEBOX_TEST_NO_BPF=1 asks for them
 //! to be left out.
 
+#[path = "fresh_start.rs"]
+mod fresh_start;
+
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -50,9 +53,9 @@ pub fn bpf_wanted() -> bool {
         return false;
     }
     // SAFETY: no arguments.
+    let user = unsafe { libc::geteuid() };
     assert_eq!(
-        unsafe { libc::geteuid() },
-        0,
+        user, 0,
         "this test needs root to load BPF programs (DEBOX_TEST_NO_BPF=1 leaves it out)"
     );
     true
@@ -85,6 +88,7 @@ impl Broker {
         .expect("chmod");
         let socket = directory.path().join("debox.sock");
         let child = Command::new(deboxd())
+            .arg("--everybody")
             .arg("--socket")
             .arg(&socket)
             .args(options)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How does this crate come by libdebox?
 //!
-//! It compiles the C sources beside it into itself, so that nothing has to be
-//! installed. The table of call names is made from the compiler's own headers.
+//! In DeBox's source tree it compiles the C sources beside it into itself, so that
+//! nothing has to be installed; the table of call names is made from the compiler's
+//! own headers. Where `make install` has put it there are none: it links the
+//! installed libdebox.a.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -12,6 +14,10 @@ fn main() {
         PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("../..");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     let library = root.join("libdebox");
+    println!("cargo:rerun-if-changed=build.rs");
+    if !library.is_dir() {
+        return installed_link();
+    }
     let include = root.join("include");
     call_names_write(&out);
     condition_names_write(&root, &out);
@@ -35,7 +41,28 @@ fn main() {
     for folder in [library, include].iter().chain(&data) {
         println!("cargo:rerun-if-changed={}", folder.display());
     }
-    println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// The directory of the installed libdebox.a, in a file beside this one.
+const LIBDIR: &str = "libdir";
+/// Names another directory: for a prefix that is not where it will be.
+const LIBDIR_ENV: &str = "DEBOX_LIBDIR";
+
+fn installed_link() {
+    println!("cargo:rerun-if-env-changed={LIBDIR_ENV}");
+    println!("cargo:rerun-if-changed={LIBDIR}");
+    let directory = env::var(LIBDIR_ENV).unwrap_or_else(|_| {
+        let text = fs::read_to_string(LIBDIR).unwrap_or_else(|error| {
+            panic!("neither DeBox's sources nor an installed DeBox are around this crate: {LIBDIR}: {error}")
+        });
+        text.trim_end().to_owned()
+    });
+    assert!(
+        Path::new(&directory).join("libdebox.a").is_file(),
+        "there is no libdebox.a in {directory}: install DeBox again, or name its directory in {LIBDIR_ENV}"
+    );
+    println!("cargo:rustc-link-search=native={directory}");
+    println!("cargo:rustc-link-lib=static=debox");
 }
 
 /// All of libdebox, whatever files it has.
@@ -74,7 +101,7 @@ fn call_names_write(out: &Path) {
 }
 
 const CALL_SETS: &str = "crates/condition/data/calls.tsv";
-const ERRNOS: &str = "crates/symbol/data/errno.tsv";
+const ERRNOS: &str = "crates/output/data/errno.tsv";
 
 /// What names in conditions stand for, as libdebox/build.mk makes it.
 fn condition_names_write(root: &Path, out: &Path) {

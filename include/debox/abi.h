@@ -300,9 +300,15 @@ struct debox_account {
 	__u64 sites_dropped_ns;
 	__u64 sites_unknown;   /* sleeps whose stack could not be taken */
 	__u64 sites_unknown_ns;
-	__u64 privileged_execs; /* processes left alone since they gained privileges by exec */
+	/* Threads that left the watch, by reason. The first four: since ptrace would
+	 * refuse them to the account's user. */
+	__u64 left_privileged_exec; /* exec of a set-user-id, set-group-id program or one with capabilities */
 	__u64 processes_started;
-	__u64 reserved[6];
+	__u64 left_unreadable_exec; /* exec of a program that may be run and not read */
+	__u64 left_credentials;     /* changed their user or group ids or capabilities */
+	__u64 left_undumpable;      /* closed themselves (PR_SET_DUMPABLE), or their process did */
+	__u64 left_taken;           /* another account has them now */
+	__u64 reserved[2];
 	__u32 row_of[DEBOX_NR_SLOTS]; /* nr key -> row index, 0 none */
 	struct debox_site_row sites[DEBOX_SITE_ROWS_MAX];
 };

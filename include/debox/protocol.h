@@ -6,9 +6,12 @@
  * structs in the machine's own byte order, every reserved byte zero. The
  * client speaks first, each request gets exactly one reply, file descriptors
  * travel with the reply (SCM_RIGHTS). The broker turns SO_PASSCRED on and
- * believes only what the kernel says about the sender (SCM_CREDENTIALS):
- * nothing in a message can name another process except in DEBOX_MSG_WATCH,
- * which is for root and CAP_PERFMON.
+ * believes only what the kernel says about the sender (SCM_CREDENTIALS) and
+ * about who connected (SO_PEERCRED): nothing in a message can name another
+ * process except in DEBOX_MSG_WATCH, which is for CAP_PERFMON. All requests
+ * but DEBOX_MSG_JOIN and DEBOX_MSG_STATUS are for the process that connected,
+ * as long as it has no more privileges than then: a child opens a connection
+ * of its own.
  *
  * What a connection was given lives as long as any copy of its socket: the
  * last close takes slots and account back. Slots of a process that has ended
@@ -37,15 +40,16 @@
  * (reply.cpus x struct debox_account_cpu, each rounded up to 8 bytes), shared
  * memory; all PROT_READ. */
 #define DEBOX_MSG_ACCOUNT 2u
-/* Puts the sender's own process (by its credentials: it may have inherited
- * the socket) and all its future children into the connection's account. */
+/* Puts the sender's own process (which may have inherited the socket) and all its future children into the connection's account. */
 #define DEBOX_MSG_JOIN 3u
 /* Puts process `pid`, with all its threads and future children, into the
- * connection's account. Root or CAP_PERFMON. */
+ * connection's account. CAP_PERFMON or CAP_SYS_ADMIN, of the sender and of who
+ * connected. */
 #define DEBOX_MSG_WATCH 4u
 /* Names the kernel functions of every site of this connection's account. Reply
- * carries 1 descriptor, a sealed memfd of text: a line per site, `SITE TAB
- * FUNCTION;FUNCTION;...`, outermost first. */
+ * carries 1 descriptor, a file for reading, the same for all: a line per site, `SITE TAB
+ * FUNCTION;FUNCTION;...`, outermost first. Of several lines of a site the last
+ * holds; a site that comes later is added. */
 #define DEBOX_MSG_SITE_STACKS 6u
 /* Opens or stops a call trace: struct debox_trace_request in trace.h. */
 #define DEBOX_MSG_TRACE 7u
@@ -59,7 +63,8 @@
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
  * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),
- * control (struct debox_account_control, PROT_READ|PROT_WRITE). */
+ * control (struct debox_account_control, PROT_READ|PROT_WRITE). EOPNOTSUPP to
+ * senders without CAP_PERFMON on kernels with CVE-2024-41009. */
 #define DEBOX_REQ_DETAILS (1u << 2)
 /* ACCOUNT, with DETAILS: user stacks will be asked for; the reply comes when the
  * unwind tables of the C library, and of whatever else the sender has mapped

@@ -155,8 +155,12 @@ int main(void)
 	F(struct, debox_account, sites_dropped_ns);
 	F(struct, debox_account, sites_unknown);
 	F(struct, debox_account, sites_unknown_ns);
-	F(struct, debox_account, privileged_execs);
+	F(struct, debox_account, left_privileged_exec);
 	F(struct, debox_account, processes_started);
+	F(struct, debox_account, left_unreadable_exec);
+	F(struct, debox_account, left_credentials);
+	F(struct, debox_account, left_undumpable);
+	F(struct, debox_account, left_taken);
 	F(struct, debox_account, reserved);
 	F(struct, debox_account, row_of);
 	F(struct, debox_account, sites);

@@ -27,6 +27,9 @@ import sys
 import tempfile
 import textwrap
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+from fresh_start import fresh_start  # noqa: E402
+
 LIMIT = 0.01
 
 # Waits for the next piece of work, or for one's own children, or by the clock.
@@ -269,6 +272,7 @@ def percent(part, whole):
 
 
 def main():
+    fresh_start()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--debox", default="target/release/debox")
     parser.add_argument("--short", action="store_true", help="a selection, a second each")

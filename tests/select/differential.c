@@ -26,6 +26,8 @@
  *         closes and replaces what is in the others'. While any of them waits,
  *         none changes anything.
  */
+#include "../fresh_start.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

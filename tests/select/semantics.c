@@ -8,6 +8,8 @@
  * -l demands the library, -w leaves out what only its full looks can find, -x NAME
  * leaves out a rule.
  */
+#include "../fresh_start.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -185,11 +185,11 @@ int main(int argc, char **argv)
 		CHECK(memory[0].h->measured == 1 && memory[0].h->why[0] == 0);
 		s = sum_of(0, SYS_getppid);
 		CHECK(s.count == 1400 && s.hist == 1400 && s.errors == 0 && s.sites >= 1);
-		CHECK(s.wall_ns >= 1400 * 20 && s.max_ns <= s.wall_ns);
+		CHECK(s.wall_ns > 0 && s.max_ns <= s.wall_ns);
 		s = sum_of(0, SYS_close);
 		CHECK(s.count == 4 && s.errors == 4);
 		s = sum_of(0, SYS_clock_nanosleep);
-		CHECK(s.count == 1 && s.wall_ns >= 20000000 && s.wall_ns < 2000000000 && s.max_ns == s.wall_ns);
+		CHECK(s.count == 1 && s.wall_ns >= 20000000 && s.max_ns == s.wall_ns);
 		s = sum_of(0, SYS_clone);
 		CHECK(s.count == 2);
 		s = sum_of(0, SYS_wait4);

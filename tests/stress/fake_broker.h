@@ -10,6 +10,8 @@
 #ifndef FAKE_BROKER_H
 #define FAKE_BROKER_H
 
+#include "../fresh_start.h"
+
 #include <debox/protocol.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -67,6 +69,18 @@ static void *fake_map(int fd, size_t n)
 		exit(2);
 	}
 	return p;
+}
+
+/* The library maps nothing that could become shorter. */
+static int fake_memory(const char *name, size_t n)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0 || ftruncate(fd, (off_t)n) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)) {
+		perror("fake broker: memory");
+		exit(2);
+	}
+	return fd;
 }
 
 static int fake_has_slot(struct fake *k, uint32_t tid)
@@ -236,9 +250,7 @@ static void fake_start(struct fake *k)
 		exit(2);
 	}
 	k->state = fake_map(-1, sizeof *k->state);
-	k->shared_fd = memfd_create("shared", MFD_CLOEXEC);
-	if (ftruncate(k->shared_fd, FAKE_SHARED_BYTES))
-		exit(2);
+	k->shared_fd = fake_memory("shared", FAKE_SHARED_BYTES);
 	k->shared = fake_map(k->shared_fd, FAKE_SHARED_BYTES);
 	k->shared->magic = DEBOX_SHARED_MAGIC;
 	k->shared->abi_version = DEBOX_ABI_VERSION;
@@ -246,11 +258,8 @@ static void fake_start(struct fake *k)
 	k->shared->features = DEBOX_FEATURE_SLEEPS | DEBOX_FEATURE_FAULTS |
 			      DEBOX_FEATURE_MAJOR_FAULTS | DEBOX_FEATURE_RUNQ | DEBOX_FEATURE_SITES;
 	for (uint32_t s = 0; s < FAKE_SEGMENTS; s++) {
-		k->record_fd[s] = memfd_create("records", MFD_CLOEXEC);
-		k->control_fd[s] = memfd_create("controls", MFD_CLOEXEC);
-		if (ftruncate(k->record_fd[s], FAKE_SEGMENT_BYTES) ||
-		    ftruncate(k->control_fd[s], FAKE_SEGMENT_BYTES))
-			exit(2);
+		k->record_fd[s] = fake_memory("records", FAKE_SEGMENT_BYTES);
+		k->control_fd[s] = fake_memory("controls", FAKE_SEGMENT_BYTES);
 		k->records[s] = fake_map(k->record_fd[s], FAKE_SEGMENT_BYTES);
 		k->controls[s] = fake_map(k->control_fd[s], FAKE_SEGMENT_BYTES);
 		k->state->connection[s] = -1;

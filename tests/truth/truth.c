@@ -58,14 +58,23 @@ static void sleep_ms(long ms)
 		;
 }
 
-static void pin(int cpu)
+/* To the n-th of the CPUs that this process may use: a container or taskset may
+ * have given it others than 0. */
+static int pin(int n)
 {
 	cpu_set_t set;
+	int cpu = 0;
 
+	if (sched_getaffinity(0, sizeof(set), &set))
+		fail("sched_getaffinity");
+	n %= CPU_COUNT(&set);
+	while (!CPU_ISSET(cpu, &set) || n-- > 0)
+		cpu++;
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set))
 		fail("sched_setaffinity");
+	return cpu;
 }
 
 /* What the kernel's own books say of this thread. */
@@ -433,6 +442,7 @@ static void scenario_hog(long seconds)
 	uint64_t runq = 0, user_beyond = 0, record_beyond = 0, own_beyond = 0, stolen;
 	uint64_t missed = 0;
 	pid_t hog;
+	int cpu;
 
 	snprintf(path, sizeof(path), "%s/truth-hog.%d", dir, getpid());
 	file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -443,9 +453,9 @@ static void scenario_hog(long seconds)
 	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sv) || file < 0 ||
 	    write(file, sink, 16384) != 16384)
 		fail("hog's setting");
-	pin(0);
+	cpu = pin(0);
 	hog = hog_start(0);
-	stolen = stolen_ns(0);
+	stolen = stolen_ns(cpu);
 	end = now_ns() + (uint64_t)seconds * 1000000000u;
 	while (now_ns() < end) {
 		for (int which = 0; which < 2; which++) {
@@ -487,7 +497,7 @@ static void scenario_hog(long seconds)
 				;
 		}
 	}
-	stolen = stolen_ns(0) - stolen;
+	stolen = stolen_ns(cpu) - stolen;
 	hog_stop(hog);
 	printf("{\"call\":\"hog\",\"calls\":%llu,\"user_max_ns\":[%llu,%llu],\"record_max_ns\":[%llu,%llu],"
 	       "\"conserved\":%llu,\"outside_ns\":%llu,\"runq_ns\":%llu,\"user_beyond_1ms\":%llu,\"runq_beyond_1ms\":%llu,\"own_beyond_1ms_ns\":%llu,\"stolen_ns\":%llu,\"missed\":%llu}\n",

@@ -142,7 +142,7 @@ class Broker:
         self.socket = socket
         self.log = open(f"{socket}.log", "w+")
         self.process = subprocess.Popen(
-            [f"{HERE}/deboxd", "--socket", self.socket, *options], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+            [f"{HERE}/deboxd", "--everybody", "--socket", self.socket, *options], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
         for _ in range(300):
             if self.process.poll() is not None:

@@ -23,6 +23,9 @@ import sys
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from fresh_start import fresh_start  # noqa: E402
+
 TOP = pathlib.Path(__file__).resolve().parents[2]
 HERE = TOP / "tests/vm"
 WORK = TOP / "target/vm"
@@ -487,6 +490,7 @@ def table_check(new):
 
 
 def main():
+    fresh_start()
     parser = argparse.ArgumentParser(prog="tests/vm/run.py", description=__doc__.split("\n\n")[0])
     parser.add_argument("-k", "--kernel", action="append", metavar="VERSION", help=f"kernel to boot (again for more; default {' '.join(KERNELS)})")
     parser.add_argument("-s", "--suite", action="append", metavar="NAME", help=f"suite to run (again for more; default all: {' '.join(suites_all())})")

@@ -236,7 +236,8 @@ impl debox_site {
     ///
     /// # Safety
     /// `entry` points to a `debox_site` in mapped, readable memory that is
-    /// written only by [`debox_site::publish`].
+    /// written only by [`debox_site::publish`]. It does not come from a shared
+    /// reference: an atomic is read through it.
     pub unsafe fn load(entry: *const debox_site) -> Option<debox_site> {
         // SAFETY: `state` is an aligned u32 in mapped memory (caller).
         let state = unsafe { &*(&raw const (*entry).state).cast::<AtomicU32>() };
@@ -348,11 +349,26 @@ mirror! {
         sites_dropped_ns: u64 = 48,
         sites_unknown: u64 = 56,
         sites_unknown_ns: u64 = 64,
-        privileged_execs: u64 = 72,
+        left_privileged_exec: u64 = 72,
         processes_started: u64 = 80,
-        reserved: [u64; 6] = 88,
+        left_unreadable_exec: u64 = 88,
+        left_credentials: u64 = 96,
+        left_undumpable: u64 = 104,
+        left_taken: u64 = 112,
+        reserved: [u64; 2] = 120,
         row_of: [u32; DEBOX_NR_SLOTS] = 136,
         sites: [debox_site_row; DEBOX_SITE_ROWS_MAX] = 4232,
+    }
+}
+
+impl debox_account {
+    /// Threads that left the watch before their end, for whatever reason.
+    pub const fn threads_left(&self) -> u64 {
+        self.left_privileged_exec
+            .saturating_add(self.left_unreadable_exec)
+            .saturating_add(self.left_credentials)
+            .saturating_add(self.left_undumpable)
+            .saturating_add(self.left_taken)
     }
 }
 

@@ -7,14 +7,13 @@ use std::fmt::Write;
 /// Text made safe for HTML.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in debox_output::printable(text).chars() {
         match c {
             '&' => out += "&amp;",
             '<' => out += "&lt;",
             '>' => out += "&gt;",
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
-            c if c.is_control() => {}
             c => out.push(c),
         }
     }
@@ -431,7 +430,7 @@ mod tests {
     fn text_cannot_leave_its_place() {
         assert_eq!(
             escape("<a href='x'>&\u{7}"),
-            "&lt;a href=&#39;x&#39;&gt;&amp;"
+            "&lt;a href=&#39;x&#39;&gt;&amp;\\u{7}"
         );
         let svg = bars(
             "<b>",

@@ -140,7 +140,8 @@ impl Clock {
             .map(|_| {
                 let from = self.now();
                 let to = self.now();
-                (to - from) as f64 * self.ns_per_tick
+                // The counters of two CPUs may be some ticks apart.
+                to.wrapping_sub(from) as i64 as f64 * self.ns_per_tick
             })
             .collect();
         seen.sort_by(f64::total_cmp);
@@ -230,7 +231,9 @@ mod tests {
             let clock = Clock::new(&choice(kind, rate));
             let mut seen: Vec<f64> = (0..1001).map(|_| clock.time(|| ())).collect();
             seen.sort_by(f64::total_cmp);
-            assert!(seen[500].abs() < 20.0, "{kind:?}: {}", seen[500]);
+            // Reading a clock that is no counter may take a microsecond.
+            let bound = clock.empty_ns.max(20.0);
+            assert!(seen[500].abs() < bound, "{kind:?}: {}", seen[500]);
         }
     }
 }

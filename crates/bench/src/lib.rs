@@ -6,6 +6,10 @@
 //! ([`worker`]), and puts the results together; nothing that it needs itself
 //! is in the measured process.
 
+#[cfg(test)]
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 pub mod account;
 pub mod args;
 mod chart;
@@ -26,6 +30,10 @@ mod text;
 mod tidy;
 pub mod titles;
 pub mod worker;
+
+pub use output::parse as document_parse;
+pub use page::render as document_page;
+pub use text::render as document_text;
 
 pub use args::Args;
 

@@ -24,25 +24,32 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
 /// [`Error::File`] when it cannot be read, or is not one of ours.
 pub fn load(path: &Path) -> Result<Document, Error> {
     let text = std::fs::read_to_string(path).map_err(failed(path))?;
-    let wrong = |what: String| Error::File {
+    parse(&text).map_err(|what| Error::File {
         path: path.to_owned(),
         what,
-    };
+    })
+}
+
+/// Reads the text of an earlier result.
+///
+/// # Errors
+/// A sentence, when it is not one of ours.
+pub fn parse(text: &str) -> Result<Document, String> {
     let head: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| wrong(format!("not JSON: {e}")))?;
+        serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
     if head["schema"] != SCHEMA {
-        return Err(wrong(format!(
+        return Err(format!(
             "not a result of debox bench (its schema is {}; expected {SCHEMA}, as --json writes it)",
             head["schema"]
-        )));
+        ));
     }
     if head["schema_version"] != SCHEMA_VERSION {
-        return Err(wrong(format!(
+        return Err(format!(
             "schema version {} (this debox knows version {SCHEMA_VERSION}): use the debox that wrote it",
             head["schema_version"]
-        )));
+        ));
     }
-    serde_json::from_value(head).map_err(|e| wrong(format!("incomplete: {e}")))
+    serde_json::from_value(head).map_err(|e| format!("incomplete: {e}"))
 }
 
 /// The other run, if it is one of the same kind.
@@ -126,7 +133,7 @@ pub fn deliver(
     let json = || {
         let mut text = serde_json::to_string(&document).expect("plain data");
         text.push('\n');
-        text
+        debox_output::json_printable(&text)
     };
     if args.json.as_deref() == Some(Path::new("-")) {
         let written = std::io::stdout().lock().write_all(json().as_bytes());
@@ -150,11 +157,12 @@ pub fn deliver(
         let _ = out.write_all(text::render(&shown, color).as_bytes());
         let _ = out.flush();
         if let Some(path) = &args.json {
-            outcome = outcome.and(std::fs::write(path, json()).map_err(failed(path)));
+            outcome =
+                outcome.and(debox_output::write(path, json().as_bytes()).map_err(failed(path)));
         }
     }
     if let Some(path) = &args.html {
-        let written = std::fs::write(path, page::render(&document));
+        let written = debox_output::write(path, page::render(&document).as_bytes());
         outcome = outcome.and(written.map_err(failed(path)));
     }
     outcome?;

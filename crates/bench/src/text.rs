@@ -9,6 +9,7 @@ use crate::os::switches;
 use crate::span::{Span, range};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::titles::{bytes, digits, explanation, time, title, with_commas};
+use debox_output::printable;
 
 /// A table with a left-aligned first column; numbers to the right.
 pub struct Table {
@@ -59,7 +60,9 @@ impl Table {
     }
 
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        // Names may come from another document, or from the machine.
+        let shown = cells.iter().map(|cell| printable(cell)).collect();
+        self.rows.push(shown);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -979,7 +982,7 @@ pub fn conclusions_descriptors(d: &Document) -> Vec<String> {
 pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
     let mut out = String::new();
     let mut line = String::from(indent);
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().map(printable) {
         let fits = line.chars().count() + 1 + word.chars().count() <= width;
         if line.len() > indent.len() && !fits {
             out += line.trim_end();
@@ -989,7 +992,7 @@ pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
         if line.len() > indent.len() {
             line.push(' ');
         }
-        line += word;
+        line += &word;
     }
     out += line.trim_end();
     out.push('\n');
@@ -1012,7 +1015,7 @@ pub fn render(d: &Document, color: bool) -> String {
         if d.quick { " --quick" } else { "" },
         d.machine.line()
     );
-    t.out = t.bold(&head) + "\n";
+    t.out = t.bold(&printable(&head)) + "\n";
     t.noise();
     match d.kind {
         Kind::Os => {
@@ -1076,7 +1079,10 @@ fn compared(c: &Compared, color: bool) -> String {
     };
     let mut out = format!(
         "\n{}\n",
-        bold(&format!("Compared with {}: {}", c.with, c.machine_there))
+        bold(&printable(&format!(
+            "Compared with {}: {}",
+            c.with, c.machine_there
+        )))
     );
     if c.machine_differences.is_empty() {
         out += "  The machines are described alike.\n";

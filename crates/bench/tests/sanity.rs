@@ -5,6 +5,9 @@
 //! `perf bench`, and against what the kernel's own books say. By wide ratios,
 //! of minima of many: the machine may be busy with anything.
 
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use debox_bench::account::Accountant;
 use debox_bench::clock::{self, Clock, Kind};
 use debox_bench::machine::cpus_allowed;

@@ -4,32 +4,42 @@
 //! One epoll loop over nonblocking sockets. Nobody is waited for: a turn takes
 //! at most one packet from each connection, a reply that finds no room ends its
 //! connection, and what a connection was given goes back when its socket's last
-//! copy is closed. Processes that were given slots are watched by pidfd, so
-//! that a dead one's slots do not wait for a parent that shares the socket.
+//! copy is closed. What takes its time is done aside, users in turn, and
+//! meanwhile nothing more is read from the connection that asked for it.
+//! Processes that were given slots are watched by pidfd, so that a dead one's
+//! slots do not wait for a parent that shares the socket.
 
+use crate::aside::{Aside, Back, Done, OWN_LANE};
 use crate::error::BrokerError;
-use crate::identity::{Process, SenderProof};
-use crate::kernel::{AccountOptions, Kernel, KernelError, TraceTarget, TraceWish};
+use crate::identity::{Peer, Process, SenderProof};
+use crate::kernel::{
+    Account, AccountOptions, Kernel, KernelError, Segment, Trace, TraceTarget, TraceWish,
+    WatchedTest, Watcher,
+};
 use crate::limits::{Limits, Usage, What};
 use crate::message::{
     Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, TraceAsk, parse_request,
 };
-use crate::shared::{Shared, text_file};
+use crate::shared::Shared;
 use crate::site::{SiteBook, SiteResolver};
 use crate::socket::{self, Ancillary, Received};
+use crate::subuid::Subordinates;
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_SLOTS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH,
     DEBOX_SEGMENT_SLOTS, debox_reply,
 };
+use debox_probe::KernelVersion;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TOKEN_LISTENER: u64 = 0;
 const TOKEN_CONTROL: u64 = 1;
-const TOKEN_STACKS: u64 = 2;
+const TOKEN_ASIDE: u64 = 2;
 const TOKEN_FIRST_CONNECTION: u64 = 16;
 /// Set in the token of a watched process's pidfd; the pid is in the low bits.
 const TOKEN_PROCESS: u64 = 1 << 63;
@@ -38,10 +48,13 @@ const TOKEN_PROCESS: u64 = 1 << 63;
 const ACCEPTS_PER_TURN: usize = 64;
 /// How long accepting rests when the system has no descriptor or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often stacks are fetched from a kernel side that cannot announce them.
-const STACKS_TICK: Duration = Duration::from_millis(100);
-/// Descriptors that are not for connections: maps in passing, /proc files, logs.
-const DESCRIPTORS_KEPT: u64 = 128;
+/// How long an account waits for the unwind tables of what its client has
+/// mapped; without them the first walks go by frame pointer.
+const TABLES_WAIT: Duration = Duration::from_secs(3);
+/// How often closed connections with unread descriptors are looked at.
+const DRAIN_TICK: Duration = Duration::from_millis(200);
+/// How often memory that a process kept is looked at.
+const LINGER_TICK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
 pub struct Config {
@@ -51,6 +64,21 @@ pub struct Config {
     /// Programs without privileges may have their own calls traced, with the
     /// default functions.
     pub trace_for_all: bool,
+    pub serve: Serve,
+    /// None: the running one. Some defects of kernels are kept from programs
+    /// without privileges.
+    pub kernel: Option<KernelVersion>,
+    /// None: /etc/subuid and /etc/passwd.
+    pub subordinate_ids: Option<[PathBuf; 2]>,
+}
+
+/// Whom a broker talks to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Serve {
+    #[default]
+    Everybody,
+    /// Its own user, root, and the processes that it watches.
+    OwnAndWatched,
 }
 
 /// What the control descriptor's owner wants.
@@ -64,33 +92,70 @@ pub enum Control {
 
 struct Connection {
     fd: OwnedFd,
-    peer: Credentials,
+    peer: Arc<Peer>,
+    /// Who pays for what it has.
+    payer: u32,
+    /// Descriptors in replies that may not have been read.
+    in_flight: usize,
     segments: Vec<HeldSegment>,
     account: Option<HeldAccount>,
     trace: Option<u32>,
     deadline: Option<Instant>,
+    /// A request is being carried out aside.
+    busy: bool,
+    /// An account that waits for unwind tables.
+    waiting: Option<AccountWish>,
 }
 
-#[derive(Clone, Copy)]
+struct AccountWish {
+    process: Process,
+    watcher: Watcher,
+    options: AccountOptions,
+}
+
 struct HeldSegment {
     id: u32,
     tgid: u32,
-    uid: u32,
+    payer: u32,
+    memory: Vec<u32>,
+}
+
+/// Something that was taken back while a process still held its memory: it
+/// counts until that lets go.
+struct Lingering {
+    what: What,
+    payer: u32,
+    memory: Vec<u32>,
+}
+
+/// A closed connection with descriptors that its other end has not read: as
+/// long as it keeps them there, they are its user's.
+struct Draining {
+    fd: OwnedFd,
+    payer: u32,
+    in_flight: usize,
 }
 
 struct HeldAccount {
-    id: u32,
-    uid: u32,
-    /// Capabilities of who opened it: nobody with more may be put into it.
-    permitted: u64,
-    /// Who opened it may watch others.
-    privileged: bool,
+    /// None while it is being opened.
+    id: Option<u32>,
+    payer: u32,
+    memory: Vec<u32>,
+    watcher: Watcher,
 }
 
 /// A process that was given slots.
 struct Watched {
-    process: Process,
+    process: Arc<Process>,
     segments: usize,
+}
+
+/// What is taken back from a connection that is closed.
+#[derive(Default)]
+struct Leftovers {
+    segments: Vec<HeldSegment>,
+    trace: Option<u32>,
+    account: Option<HeldAccount>,
 }
 
 /// A granted request: the reply and the descriptors of its own.
@@ -101,12 +166,18 @@ struct Grant {
     shared: bool,
 }
 
-pub struct Broker<K: Kernel, R: SiteResolver> {
+enum Answer {
+    Now(Grant),
+    /// It is being carried out aside.
+    Later,
+}
+
+pub struct Broker<K: Kernel + Send + 'static> {
     // Field order is drop order: `shared` retires before the kernel side goes,
     // so that no client takes a record for fresh that nobody fills any more.
     shared: Shared,
-    kernel: K,
-    resolver: R,
+    aside: Aside<K, Broker<K>>,
+    failed: Option<String>,
     book: SiteBook,
     limits: Limits,
     proof: SenderProof,
@@ -116,21 +187,30 @@ pub struct Broker<K: Kernel, R: SiteResolver> {
     connections: HashMap<u64, Connection>,
     processes: HashMap<u32, Watched>,
     deadlines: BTreeSet<(Instant, u64)>,
+    lingering: Vec<Lingering>,
+    linger_at: Option<Instant>,
+    draining: Vec<Draining>,
+    drain_at: Option<Instant>,
     usage: Usage,
+    subordinate_files: [PathBuf; 2],
+    subordinates: Subordinates,
+    serve_whom: Serve,
+    watched_test: WatchedTest,
+    rings_refused: Option<String>,
     trace_for_all: bool,
     traces: usize,
     next_trace: u32,
     next_token: u64,
 }
 
-impl<K: Kernel, R: SiteResolver> Broker<K, R> {
+impl<K: Kernel + Send + 'static> Broker<K> {
     /// A broker over a listening AF_UNIX SOCK_SEQPACKET socket. It lives and
     /// dies with the calling thread, which holds the lock by which clients see
     /// that the broker is there.
     ///
     /// # Errors
     /// When the shared memory or the socket's options cannot be had.
-    pub fn new(
+    pub fn new<R: SiteResolver + Send + 'static>(
         config: Config,
         kernel: K,
         resolver: R,
@@ -156,25 +236,17 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(socket("epoll_create1"))?;
         let mut limits = config.limits;
-        // One descriptor for each connection, one for each process with slots.
         let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let room = (open_files
-            .unwrap_or(u64::MAX)
-            .saturating_sub(DESCRIPTORS_KEPT)
-            / 2)
-        .max(16);
-        limits.total.connections = limits
-            .total
-            .connections
-            .min(usize::try_from(room).unwrap_or(usize::MAX));
-        if limits.reserved_for_root.connections * 4 > limits.total.connections {
-            limits.reserved_for_root.connections = limits.total.connections / 4;
-        }
+        limits.fit(open_files.unwrap_or(u64::MAX));
+        let subordinate_files = config
+            .subordinate_ids
+            .unwrap_or_else(|| ["/etc/subuid".into(), "/etc/passwd".into()]);
+        let watched_test = kernel.watched_test();
         let broker = Self {
             shared,
-            kernel,
-            resolver,
-            book: SiteBook::default(),
+            aside: Aside::start(kernel, resolver)?,
+            failed: None,
+            book: SiteBook::new()?,
             limits,
             proof,
             epoll,
@@ -183,7 +255,19 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             connections: HashMap::new(),
             processes: HashMap::new(),
             deadlines: BTreeSet::new(),
+            lingering: Vec::new(),
+            linger_at: None,
+            draining: Vec::new(),
+            drain_at: None,
             usage: Usage::default(),
+            subordinates: Subordinates::read(&subordinate_files[0], &subordinate_files[1]),
+            subordinate_files,
+            serve_whom: config.serve,
+            watched_test,
+            rings_refused: config
+                .kernel
+                .unwrap_or_else(KernelVersion::running)
+                .rings_refused(),
             trace_for_all: config.trace_for_all,
             traces: 0,
             next_trace: 0,
@@ -195,6 +279,7 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                 TOKEN_LISTENER,
                 epoll::EventFlags::IN,
             )
+            .and_then(|()| broker.watch(broker.aside.fd(), TOKEN_ASIDE, epoll::EventFlags::IN))
             .map_err(socket("epoll_ctl"))?;
         tracing::debug!(
             ?proof,
@@ -243,18 +328,17 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                     TOKEN_LISTENER => self.accept(),
                     TOKEN_CONTROL => match on_control() {
                         Control::Continue => {}
-                        Control::Reload => match self.resolver.reload() {
-                            Ok(()) => tracing::info!("symbols and labels were read again"),
-                            Err(error) => {
-                                tracing::error!(%error, "symbols and labels stay as they were")
-                            }
-                        },
+                        Control::Reload => {
+                            self.aside.reload();
+                            let [subuid, passwd] = &self.subordinate_files;
+                            self.subordinates = Subordinates::read(subuid, passwd);
+                        }
                         Control::Stop => {
                             let _ = epoll::delete(&self.epoll, control);
                             return Ok(());
                         }
                     },
-                    TOKEN_STACKS => self.stacks(),
+                    TOKEN_ASIDE => self.back(),
                     token if token & TOKEN_PROCESS != 0 => {
                         self.process_ended((token & !TOKEN_PROCESS) as u32)
                     }
@@ -262,6 +346,9 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                 }
             }
             self.timers();
+            if let Some(text) = self.failed.take() {
+                return Err(BrokerError::Panicked(text));
+            }
         }
     }
 
@@ -271,24 +358,15 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
 
     // ------------------------------------------------------------- time
 
-    fn kernel_is_polled(&self) -> bool {
-        self.kernel.event_fd().is_none()
-            && self.usage.total(What::Segments) + self.usage.total(What::Accounts) > 0
-    }
-
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let first = self.deadlines.first().map(|&(at, _)| at);
-        [
-            first,
-            self.accept_paused,
-            self.kernel_is_polled().then(|| now + STACKS_TICK),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-        // Rounded up: waking before the time would be a wake-up for nothing.
-        .map(|at| at.saturating_duration_since(now) + Duration::from_millis(1))
+        [first, self.accept_paused, self.drain_at, self.linger_at]
+            .into_iter()
+            .flatten()
+            .min()
+            // Rounded up: waking before the time would be a wake-up for nothing.
+            .map(|at| at.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
     fn timers(&mut self) {
@@ -296,6 +374,15 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         while let Some(&(at, token)) = self.deadlines.first() {
             if at > now {
                 break;
+            }
+            self.deadlines.remove(&(at, token));
+            if self
+                .connections
+                .get(&token)
+                .is_some_and(|connection| connection.waiting.is_some())
+            {
+                self.account_open(token);
+                continue;
             }
             tracing::debug!(
                 connection = token,
@@ -311,13 +398,17 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                 let _ = socket::send(connection.fd.as_fd(), &refusal.reply(), &[]);
             }
             self.hang_up(token);
-            self.deadlines.remove(&(at, token));
         }
         if self.accept_paused.is_some_and(|until| until <= now) {
             self.accept_resume();
         }
-        if self.kernel_is_polled() {
-            self.stacks();
+        if self.drain_at.is_some_and(|at| at <= now) {
+            self.drain();
+        }
+        if self.linger_at.is_some_and(|at| at <= now) {
+            self.linger_at = None;
+            let asked = std::mem::take(&mut self.lingering);
+            self.let_go(OWN_LANE, asked, |_| {});
         }
     }
 
@@ -362,9 +453,19 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             let Ok(peer) = socket::peer(fd.as_fd()) else {
                 continue;
             };
-            if let Err(text) = self.usage.check(&self.limits, peer.uid, What::Connections) {
-                tracing::debug!(uid = peer.uid, "connection refused: {text}");
-                let refusal = Refusal::new(0, libc::EUSERS, text);
+            let payer = self.subordinates.payer(peer.uid);
+            let peer = Peer::of(fd.as_fd(), peer);
+            let refused = match self.serves(peer.credentials.uid, peer.pidfd()) {
+                false => Some((libc::EACCES, self.not_served(peer.credentials))),
+                true => self
+                    .usage
+                    .check(&self.limits, payer, What::Connections)
+                    .err()
+                    .map(|text| (libc::EUSERS, text)),
+            };
+            if let Some((errno, text)) = refused {
+                tracing::debug!(uid = peer.credentials.uid, "connection refused: {text}");
+                let refusal = Refusal::new(0, errno, text);
                 let _ = socket::send(fd.as_fd(), &refusal.reply(), &[]);
                 socket::finish(fd);
                 continue;
@@ -386,23 +487,28 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                 tracing::warn!(%error, "a connection could not be watched and was closed");
                 continue;
             }
-            self.usage.take(peer.uid, What::Connections);
+            self.usage.take(payer, What::Connections);
+            let peer = Arc::new(peer.without_pidfd());
             self.connections.insert(
                 token,
                 Connection {
                     fd,
-                    peer,
+                    peer: peer.clone(),
+                    payer,
+                    in_flight: 0,
                     segments: Vec::new(),
                     account: None,
                     trace: None,
                     deadline: None,
+                    busy: false,
+                    waiting: None,
                 },
             );
             self.deadline_set(token, Some(Instant::now() + self.limits.first_request));
             tracing::trace!(
                 connection = token,
-                pid = peer.pid,
-                uid = peer.uid,
+                pid = peer.credentials.pid,
+                uid = peer.credentials.uid,
                 "connected"
             );
         }
@@ -456,40 +562,85 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             sender: ancillary.credentials,
             descriptors: ancillary.foreign,
         };
-        let (result, valid) = match parse_request(&packet) {
+        let result = match parse_request(&packet) {
             // A parsed request has a sender.
             Ok(request) => match ancillary.credentials {
-                Some(sender) => (self.answer(token, request, sender, &mut ancillary), true),
+                Some(sender) => self.answer(token, request, sender, &mut ancillary),
                 None => return self.hang_up(token),
             },
-            Err(refusal) => (Err(refusal), false),
+            Err(refusal) => {
+                // Does not buy time.
+                return self.reply(token, Err(refusal), false);
+            }
         };
-        let Some(connection) = self.connections.get(&token) else {
+        match result {
+            Ok(Answer::Now(grant)) => self.reply(token, Ok(grant), true),
+            Ok(Answer::Later) => self.busy_begin(token),
+            Err(refusal) => self.reply(token, Err(refusal), true),
+        }
+    }
+
+    /// Nothing more is read from a connection until it has its reply; that it
+    /// is closed is still seen.
+    fn busy_begin(&mut self, token: u64) {
+        let waits = match self.connections.get_mut(&token) {
+            Some(connection) => {
+                connection.busy = true;
+                let _ = epoll::modify(
+                    &self.epoll,
+                    &connection.fd,
+                    epoll::EventData::new_u64(token),
+                    epoll::EventFlags::empty(),
+                );
+                connection.waiting.is_some()
+            }
+            None => false,
+        };
+        if !waits {
+            self.deadline_set(token, None);
+        }
+    }
+
+    fn reply(&mut self, token: u64, result: Result<Grant, Refusal>, valid: bool) {
+        // Who has the reply finds the same in the shared page.
+        let features = self.aside.features();
+        self.shared.features_set(features);
+        let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
+        if std::mem::take(&mut connection.busy) {
+            let _ = epoll::modify(
+                &self.epoll,
+                &connection.fd,
+                epoll::EventData::new_u64(token),
+                epoll::EventFlags::IN,
+            );
+        }
         let (sent, close) = match result {
             Ok(mut grant) => {
-                grant.reply.features = self.kernel.features();
+                grant.reply.features = features;
                 let mut fds: Vec<BorrowedFd> = grant.fds.iter().map(AsFd::as_fd).collect();
                 if grant.shared {
                     fds.push(self.shared.fd());
                 }
                 grant.reply.fds = fds.len() as u32;
-                (
-                    socket::send(connection.fd.as_fd(), &grant.reply, &fds),
-                    false,
-                )
+                let sent = socket::send(connection.fd.as_fd(), &grant.reply, &fds);
+                if sent.is_ok() {
+                    connection.in_flight += fds.len();
+                    self.usage
+                        .take_many(connection.payer, What::InFlight, fds.len());
+                }
+                (sent, false)
             }
             Err(refusal) => {
                 tracing::debug!(
                     connection = token,
-                    sender = ?packet.sender,
                     errno = refusal.errno,
                     "refused: {}",
                     refusal.text
                 );
                 let mut reply = refusal.reply();
-                reply.features = self.kernel.features();
+                reply.features = features;
                 (
                     socket::send(connection.fd.as_fd(), &reply, &[]),
                     refusal.close,
@@ -517,28 +668,229 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         };
         // Explicitly, since a fork of this process may hold a copy until its exec.
         let _ = epoll::delete(&self.epoll, &connection.fd);
-        for segment in connection.segments {
-            self.segment_give_back(segment);
+        let peer = connection.peer.credentials;
+        for segment in &connection.segments {
             self.process_forget(segment.tgid, 1);
         }
-        if let Some(trace) = connection.trace {
-            self.kernel.trace_release(trace);
+        if connection.trace.is_some() {
             self.traces -= 1;
         }
-        if let Some(account) = connection.account {
-            self.kernel.account_release(account.id);
-            self.usage.give_back(account.uid, What::Accounts);
+        let payer = connection.payer;
+        self.take_back(
+            payer,
+            Leftovers {
+                segments: connection.segments,
+                trace: connection.trace,
+                account: connection.account,
+            },
+        );
+        tracing::trace!(connection = token, pid = peer.pid, "closed");
+        if connection.in_flight > 0 && socket::unread(connection.fd.as_fd()) {
+            let _ = rustix::net::shutdown(&connection.fd, rustix::net::Shutdown::Both);
+            self.draining.push(Draining {
+                fd: connection.fd,
+                payer,
+                in_flight: connection.in_flight,
+            });
+            self.drain_at = Some(Instant::now() + DRAIN_TICK);
+        } else {
+            self.usage
+                .give_back_many(payer, What::InFlight, connection.in_flight);
+            self.usage.give_back(payer, What::Connections);
+            socket::finish(connection.fd);
         }
-        self.usage.give_back(connection.peer.uid, What::Connections);
-        self.kernel_changed();
-        tracing::trace!(connection = token, pid = connection.peer.pid, "closed");
-        socket::finish(connection.fd);
         self.accept_resume();
     }
 
-    fn segment_give_back(&mut self, segment: HeldSegment) {
-        self.kernel.segment_release(segment.id);
-        self.usage.give_back(segment.uid, What::Segments);
+    /// Lets go of closed connections whose replies have been read or thrown
+    /// away by now.
+    fn drain(&mut self) {
+        let (unread, read): (Vec<_>, Vec<_>) = std::mem::take(&mut self.draining)
+            .into_iter()
+            .partition(|draining| socket::unread(draining.fd.as_fd()));
+        self.draining = unread;
+        self.drain_at = (!self.draining.is_empty()).then(|| Instant::now() + DRAIN_TICK);
+        for draining in read {
+            self.usage
+                .give_back_many(draining.payer, What::InFlight, draining.in_flight);
+            self.usage.give_back(draining.payer, What::Connections);
+            socket::finish(draining.fd);
+        }
+    }
+
+    /// Replies of a connection that have been read are no longer in flight.
+    fn in_flight_settle(&mut self, token: u64) {
+        if let Some(connection) = self.connections.get_mut(&token)
+            && connection.in_flight > 0
+            && !socket::unread(connection.fd.as_fd())
+        {
+            let read = std::mem::take(&mut connection.in_flight);
+            self.usage
+                .give_back_many(connection.payer, What::InFlight, read);
+        }
+    }
+
+    /// Room for the descriptors of one more reply.
+    fn in_flight_check(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+        self.in_flight_settle(token);
+        let payer = self.lane(token);
+        if self
+            .usage
+            .check(&self.limits, payer, What::InFlight)
+            .is_err()
+        {
+            // Others of the same user may have been read.
+            self.drain();
+            let tokens: Vec<u64> = self
+                .connections
+                .iter()
+                .filter(|(_, connection)| connection.payer == payer && connection.in_flight > 0)
+                .map(|(&token, _)| token)
+                .collect();
+            for token in tokens {
+                self.in_flight_settle(token);
+            }
+        }
+        self.usage
+            .check(&self.limits, payer, What::InFlight)
+            .map_err(|text| Refusal::new(kind, libc::ETOOMANYREFS, text))
+    }
+
+    // ------------------------------------------------------ who is served
+
+    fn serves(&self, uid: u32, pidfd: Option<BorrowedFd<'_>>) -> bool {
+        match self.serve_whom {
+            Serve::Everybody => true,
+            Serve::OwnAndWatched => {
+                uid == 0
+                    || uid == rustix::process::geteuid().as_raw()
+                    || pidfd.is_some_and(|pidfd| (self.watched_test)(pidfd))
+            }
+        }
+    }
+
+    fn not_served(&self, who: Credentials) -> String {
+        format!(
+            "this is the private broker of a `debox run` of uid {}: it serves that user and the \
+             processes that it watches, which process {} (uid {}) is not. Unset DEBOX_SOCKET, or \
+             use deboxd's.",
+            rustix::process::geteuid().as_raw(),
+            who.pid,
+            who.uid
+        )
+    }
+
+    /// Takes things back in the kernel; only then others may have them.
+    fn take_back(&mut self, lane: u32, left: Leftovers) {
+        if left.segments.is_empty() && left.trace.is_none() && left.account.is_none() {
+            return;
+        }
+        let mut counted: Vec<Lingering> = Vec::new();
+        let mut segments = Vec::new();
+        for segment in left.segments {
+            segments.push(segment.id);
+            counted.push(Lingering {
+                what: What::Segments,
+                payer: segment.payer,
+                memory: segment.memory,
+            });
+        }
+        let account = left.account.and_then(|account| {
+            counted.push(Lingering {
+                what: What::Accounts,
+                payer: account.payer,
+                memory: account.memory,
+            });
+            account.id
+        });
+        let trace = left.trace;
+        self.let_go(lane, counted, move |kernel| {
+            for segment in segments {
+                kernel.segment_release(segment);
+            }
+            if let Some(trace) = trace {
+                kernel.trace_release(trace);
+            }
+            if let Some(account) = account {
+                kernel.account_release(account);
+            }
+        });
+    }
+
+    /// Does `release`, and gives back what nobody holds any more; the rest is
+    /// looked at again later.
+    fn let_go(
+        &mut self,
+        lane: u32,
+        counted: Vec<Lingering>,
+        release: impl FnOnce(&mut K) + Send + 'static,
+    ) {
+        self.aside.order(lane, move |kernel| {
+            release(kernel);
+            let memory: Vec<u32> = counted
+                .iter()
+                .flat_map(|one| one.memory.iter().copied())
+                .collect();
+            let held: HashSet<u32> = if memory.is_empty() {
+                HashSet::new()
+            } else {
+                kernel.memory_held(&memory).into_iter().collect()
+            };
+            let done: Done<Self> = Box::new(move |broker| {
+                for one in counted {
+                    if one.memory.iter().any(|id| held.contains(id)) {
+                        broker.lingering.push(one);
+                    } else {
+                        broker.usage.give_back(one.payer, one.what);
+                    }
+                }
+                if !broker.lingering.is_empty() && broker.linger_at.is_none() {
+                    broker.linger_at = Some(Instant::now() + LINGER_TICK);
+                }
+            });
+            done
+        });
+    }
+
+    // ------------------------------------------------------------ aside
+
+    /// What was done aside.
+    fn back(&mut self) {
+        for back in self.aside.take() {
+            match back {
+                Back::Done(done) => done(self),
+                Back::Site(id, text) => {
+                    if let Some(merged) = self.book.publish(&self.shared, id, text) {
+                        self.aside.order(OWN_LANE, move |kernel| {
+                            kernel.site_merged(id, merged);
+                            Box::new(|_: &mut Self| {})
+                        });
+                    }
+                }
+                Back::Failed(text) => self.failed = Some(text),
+            }
+        }
+        self.shared.features_set(self.aside.features());
+    }
+
+    /// The lane of what a connection asks for.
+    fn lane(&self, token: u64) -> u32 {
+        self.connections
+            .get(&token)
+            .map_or(OWN_LANE, |connection| connection.payer)
+    }
+
+    /// Does `work` aside, then replies what it said.
+    fn answer_aside(
+        &mut self,
+        token: u64,
+        work: impl FnOnce(&mut K) -> Result<Grant, Refusal> + Send + 'static,
+    ) {
+        self.aside.order(self.lane(token), move |kernel| {
+            let result = work(kernel);
+            let done: Done<Self> = Box::new(move |broker| broker.reply(token, result, true));
+            done
+        });
     }
 
     // -------------------------------------------------------- processes
@@ -551,6 +903,16 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             {
                 let _ = epoll::delete(&self.epoll, &watched.process.pidfd);
             }
+        }
+    }
+
+    fn process_forget_one(&mut self, process: &Arc<Process>) {
+        let known = self
+            .processes
+            .get(&process.pid)
+            .is_some_and(|watched| Arc::ptr_eq(&watched.process, process));
+        if known {
+            self.process_forget(process.pid, 1);
         }
     }
 
@@ -568,26 +930,27 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         let mut given_back = Vec::new();
         let mut touched = Vec::new();
         for (&token, connection) in &mut self.connections {
-            let before = connection.segments.len();
-            connection.segments.retain(|segment| {
-                let keep = segment.tgid != tgid;
-                if !keep {
-                    given_back.push(*segment);
-                }
-                keep
-            });
-            if connection.segments.len() != before {
+            let (ended, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut connection.segments)
+                .into_iter()
+                .partition(|segment| segment.tgid == tgid);
+            connection.segments = kept;
+            if !ended.is_empty() {
                 touched.push(token);
             }
+            given_back.extend(ended);
         }
         self.process_forget(tgid, usize::MAX);
-        for segment in given_back {
-            self.segment_give_back(segment);
-        }
+        let lane = given_back.first().map_or(OWN_LANE, |segment| segment.payer);
+        self.take_back(
+            lane,
+            Leftovers {
+                segments: given_back,
+                ..Leftovers::default()
+            },
+        );
         for token in touched {
             self.deadline_renew(token);
         }
-        self.kernel_changed();
     }
 
     // --------------------------------------------------------- requests
@@ -598,33 +961,82 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         request: Request,
         sender: Credentials,
         ancillary: &mut Ancillary,
-    ) -> Result<Grant, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let kind = request.kind();
         if request == Request::Status {
-            return Ok(self.status(kind));
+            return Ok(Answer::Now(self.status(kind)));
+        }
+        if !matches!(request, Request::Join { .. } | Request::Watch { .. }) {
+            self.in_flight_check(kind, token)?;
         }
         if request == Request::SiteStacks {
-            return self.site_stacks(kind, token);
+            return self.site_stacks(kind, token).map(Answer::Now);
         }
-        let process = Process::sender(kind, sender, ancillary, self.proof)?;
-        let grant = match request {
-            Request::Slots { boundary } => self.slots(token, sender.uid, process, boundary),
-            Request::Account(options) => self.account(token, sender.uid, &process, options),
-            Request::Join { follow } => self.join(token, sender.uid, &process, follow),
-            Request::Watch { pid, follow } => self.watch_process(token, &process, pid, follow),
-            Request::Trace(ask) => self.trace(token, &process, ask),
-            Request::TraceStop => self.trace_stop(token),
-            Request::Status | Request::SiteStacks => Ok(self.status(kind)),
+        let Some(peer) = self.connections.get(&token).map(|c| c.peer.clone()) else {
+            return Err(Refusal::new(
+                kind,
+                libc::ENOTCONN,
+                "the connection is closed.",
+            ));
         };
-        self.kernel_changed();
-        grant
+        let process = Process::sender(kind, sender, ancillary, self.proof)?;
+        if !self.serves(process.facts.uids[1], Some(process.pidfd.as_fd())) {
+            return Err(Refusal::new(kind, libc::EACCES, self.not_served(sender)));
+        }
+        // A child may join over the connection that it inherited; all else is
+        // for the process that connected.
+        if !matches!(request, Request::Join { .. }) {
+            peer.is_sender(kind, &process)?;
+            peer.lends_to(kind, &process)?;
+        }
+        let privileged = |target| {
+            process.may_watch_others(target)?;
+            peer.may_watch_others(target)
+        };
+        match request {
+            Request::Slots { boundary } => {
+                let watcher = process.watcher(sender, privileged(process.pid).is_ok());
+                self.slots(token, watcher, process, boundary)
+            }
+            Request::Account(options) => {
+                let wish = AccountWish {
+                    watcher: process.watcher(sender, privileged(process.pid).is_ok()),
+                    options,
+                    process,
+                };
+                if let (true, false, Some(text)) = (
+                    options.details,
+                    wish.watcher.privileged,
+                    &self.rings_refused,
+                ) {
+                    return Err(Refusal::new(kind, libc::EOPNOTSUPP, text.clone()));
+                }
+                self.account(token, wish)
+            }
+            Request::Join { follow } => self.join(token, process, follow),
+            Request::Watch { pid, follow } => {
+                privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
+                self.watch_process(token, pid, follow)
+            }
+            Request::Trace(ask) => {
+                let privileged = privileged(process.pid).is_ok();
+                self.trace(token, &process, privileged, ask)
+            }
+            Request::TraceStop => self.trace_stop(token),
+            // Answered above.
+            Request::Status | Request::SiteStacks => return Ok(Answer::Now(self.status(kind))),
+        }?;
+        Ok(Answer::Later)
     }
 
     fn status(&self, kind: u32) -> Grant {
-        let counters = self.kernel.counters();
+        let counters = self.aside.counters();
         let mut reply = debox_reply::new(kind);
-        reply.slots_used = (self.usage.total(What::Segments) * DEBOX_SEGMENT_SLOTS) as u64;
-        reply.accounts_used = self.usage.total(What::Accounts) as u64;
+        // Of connections that are open: not what lingers.
+        let connections = self.connections.values();
+        let segments: usize = connections.clone().map(|c| c.segments.len()).sum();
+        reply.slots_used = (segments * DEBOX_SEGMENT_SLOTS) as u64;
+        reply.accounts_used = connections.filter(|c| c.account.is_some()).count() as u64;
         reply.site_walks = counters.site_walks;
         reply.site_hits = counters.site_hits;
         reply.site_mismatches = counters.site_mismatches;
@@ -642,11 +1054,12 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
     fn slots(
         &mut self,
         token: u64,
-        uid: u32,
+        watcher: Watcher,
         process: Process,
         boundary: bool,
-    ) -> Result<Grant, Refusal> {
+    ) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_SLOTS;
+        let uid = watcher.uid;
         let tgid = process.pid;
         // The number may have had another owner, whose end is still in the queue.
         self.process_ended(tgid);
@@ -666,75 +1079,123 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                 ),
             ));
         }
+        let payer = self.subordinates.payer(uid);
         self.usage
-            .check(&self.limits, uid, What::Segments)
+            .check(&self.limits, payer, What::Segments)
             .map_err(|text| Refusal::new(kind, libc::ENOSPC, text))?;
+        let process = self.process_note(process)?;
+        self.usage.take(payer, What::Segments);
+        self.aside.order(self.lane(token), move |kernel| {
+            let made = kernel
+                .segment_create(tgid, watcher, boundary)
+                .map_err(|error| kernel_refusal(kind, error))
+                .and_then(|segment| {
+                    // Alive now, hence `tgid` was this process all the while.
+                    if process.alive() {
+                        return Ok(segment);
+                    }
+                    kernel.segment_release(segment.id);
+                    Err(gone(kind, tgid))
+                });
+            let done: Done<Self> =
+                Box::new(move |broker| broker.slots_made(token, payer, &process, made));
+            done
+        });
+        Ok(())
+    }
 
-        let segment = self
-            .kernel
-            .segment_create(tgid, uid, boundary)
-            .map_err(|error| kernel_refusal(kind, error))?;
-        // Alive now, hence `tgid` was this process all the while.
-        if !process.alive() {
-            self.kernel.segment_release(segment.id);
-            return Err(Refusal::new(
-                kind,
-                libc::ESRCH,
-                format!("process {tgid} has ended."),
-            ));
-        }
+    /// One more segment for a process, whose end is watched for from now on.
+    fn process_note(&mut self, process: Process) -> Result<Arc<Process>, Refusal> {
+        let tgid = process.pid;
         if let Some(watched) = self.processes.get_mut(&tgid) {
             watched.segments += 1;
-        } else {
-            let watching = self.watch(
-                process.pidfd.as_fd(),
-                TOKEN_PROCESS | u64::from(tgid),
-                epoll::EventFlags::IN,
-            );
-            if let Err(error) = watching {
-                self.kernel.segment_release(segment.id);
-                return Err(Refusal::new(
-                    kind,
-                    libc::ENFILE,
-                    format!(
-                        "the broker cannot watch for the end of process {tgid}: {error}; try again later."
-                    ),
-                ));
+            return Ok(watched.process.clone());
+        }
+        self.watch(
+            process.pidfd.as_fd(),
+            TOKEN_PROCESS | u64::from(tgid),
+            epoll::EventFlags::IN,
+        )
+        .map_err(|error| {
+            Refusal::new(
+                DEBOX_MSG_SLOTS,
+                libc::ENFILE,
+                format!(
+                    "the broker cannot watch for the end of process {tgid}: {error}; try again later."
+                ),
+            )
+        })?;
+        let process = Arc::new(process);
+        self.processes.insert(
+            tgid,
+            Watched {
+                process: process.clone(),
+                segments: 1,
+            },
+        );
+        Ok(process)
+    }
+
+    fn slots_made(
+        &mut self,
+        token: u64,
+        payer: u32,
+        process: &Arc<Process>,
+        made: Result<Segment, Refusal>,
+    ) {
+        let tgid = process.pid;
+        let segment = match made {
+            Ok(segment) => segment,
+            Err(refusal) => {
+                self.usage.give_back(payer, What::Segments);
+                self.process_forget_one(process);
+                return self.reply(token, Err(refusal), true);
             }
-            self.processes.insert(
-                tgid,
-                Watched {
-                    process,
-                    segments: 1,
-                },
-            );
+        };
+        let held = HeldSegment {
+            id: segment.id,
+            tgid,
+            payer,
+            memory: segment.memory,
+        };
+        let known = self
+            .processes
+            .get(&tgid)
+            .is_some_and(|watched| Arc::ptr_eq(&watched.process, process));
+        match self.connections.get_mut(&token) {
+            Some(connection) if known => connection.segments.push(held),
+            // It hung up, or the process ended, while this was made.
+            connection => {
+                let told = connection.is_some();
+                self.process_forget_one(process);
+                self.take_back(
+                    payer,
+                    Leftovers {
+                        segments: vec![held],
+                        ..Leftovers::default()
+                    },
+                );
+                if told {
+                    self.reply(token, Err(gone(DEBOX_MSG_SLOTS, tgid)), true);
+                }
+                return;
+            }
         }
-        self.usage.take(uid, What::Segments);
-        if let Some(connection) = self.connections.get_mut(&token) {
-            connection.segments.push(HeldSegment {
-                id: segment.id,
-                tgid,
-                uid,
-            });
-        }
-        let mut reply = debox_reply::new(kind);
+        let mut reply = debox_reply::new(DEBOX_MSG_SLOTS);
         reply.slots = DEBOX_SEGMENT_SLOTS as u32;
         reply.threads = segment.threads;
-        Ok(Grant {
+        let grant = Grant {
             reply,
             fds: vec![segment.record, segment.control],
             shared: true,
-        })
+        };
+        self.reply(token, Ok(grant), true);
     }
 
-    fn account(
-        &mut self,
-        token: u64,
-        uid: u32,
-        process: &Process,
-        options: AccountOptions,
-    ) -> Result<Grant, Refusal> {
+    fn account(&mut self, token: u64, wish: AccountWish) -> Result<(), Refusal> {
+        let uid = wish.watcher.uid;
         let kind = DEBOX_MSG_ACCOUNT;
+        let lane = self.lane(token);
         let Some(connection) = self.connections.get_mut(&token) else {
             return Err(Refusal::new(
                 kind,
@@ -749,40 +1210,112 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
                 "this connection has an account already; open another connection for another one.",
             ));
         }
+        let payer = self.subordinates.payer(uid);
         self.usage
-            .check(&self.limits, uid, What::Accounts)
+            .check(&self.limits, payer, What::Accounts)
             .map_err(|text| Refusal::new(kind, libc::ENOSPC, text))?;
-        let account = self
-            .kernel
-            .account_create(uid, options)
-            .map_err(|error| kernel_refusal(kind, error))?;
+        self.usage.take(payer, What::Accounts);
+        let tables_of = wish.options.user_stacks.then_some(wish.process.pid);
         connection.account = Some(HeldAccount {
-            id: account.id,
-            uid,
-            permitted: process.facts.cap_permitted,
-            privileged: process.may_watch_others(process.pid).is_ok(),
+            id: None,
+            payer,
+            memory: Vec::new(),
+            watcher: wish.watcher,
         });
-        self.usage.take(uid, What::Accounts);
-        let mut reply = debox_reply::new(kind);
+        connection.waiting = Some(wish);
+        let Some(pid) = tables_of else {
+            self.account_open(token);
+            return Ok(());
+        };
+        self.deadline_set(token, Some(Instant::now() + TABLES_WAIT));
+        let returned = self.aside.returning(move |broker: &mut Self| {
+            broker.account_open(token);
+        });
+        self.aside.order(lane, move |kernel| {
+            kernel.user_stacks_prepare(payer, pid, returned);
+            let done: Done<Self> = Box::new(|_| {});
+            done
+        });
+        Ok(())
+    }
+
+    /// The unwind tables are there, or were waited for long enough.
+    fn account_open(&mut self, token: u64) {
+        self.deadline_set(token, None);
+        let lane = self.lane(token);
+        let Some(wish) = self
+            .connections
+            .get_mut(&token)
+            .and_then(|connection| connection.waiting.take())
+        else {
+            return; // the other of the two came first, or it hung up
+        };
+        let kind = DEBOX_MSG_ACCOUNT;
+        self.aside.order(lane, move |kernel| {
+            let made = kernel
+                .account_create(wish.watcher, wish.options)
+                .map_err(|error| kernel_refusal(kind, error))
+                .and_then(|account| {
+                    // Alive now, hence what was read under its number was its own.
+                    if wish.process.alive() {
+                        return Ok(account);
+                    }
+                    kernel.account_release(account.id);
+                    Err(gone(kind, wish.process.pid))
+                });
+            let done: Done<Self> = Box::new(move |broker| broker.account_made(token, made));
+            done
+        });
+    }
+
+    fn account_made(&mut self, token: u64, made: Result<Account, Refusal>) {
+        let lane = self.lane(token);
+        let held = self
+            .connections
+            .get_mut(&token)
+            .map(|connection| &mut connection.account);
+        let account = match (made, held) {
+            (Ok(account), Some(Some(held))) => {
+                held.id = Some(account.id);
+                held.memory.clone_from(&account.memory);
+                account
+            }
+            (Ok(account), _) => {
+                // It hung up meanwhile, and its charge went back.
+                self.aside.order(lane, move |kernel| {
+                    kernel.account_release(account.id);
+                    let done: Done<Self> = Box::new(|_| {});
+                    done
+                });
+                return;
+            }
+            (Err(refusal), held) => {
+                if let Some(held) = held.and_then(Option::take) {
+                    self.usage.give_back(held.payer, What::Accounts);
+                }
+                return self.reply(token, Err(refusal), true);
+            }
+        };
+        let mut reply = debox_reply::new(DEBOX_MSG_ACCOUNT);
         reply.cpus = account.cpus;
         reply.cpu_stride = account.cpu_stride;
         let mut fds = vec![account.account, account.cpus_map];
         fds.extend(account.details.into_iter().flatten());
-        Ok(Grant {
+        let grant = Grant {
             reply,
             fds,
             shared: true,
-        })
+        };
+        self.reply(token, Ok(grant), true);
     }
 
     fn site_stacks(&self, kind: u32, token: u64) -> Result<Grant, Refusal> {
         self.held_account(kind, token)?;
-        let text = self.book.stacks_text();
-        let file = text_file(&text).map_err(|error| {
+        let file = self.book.stacks().map_err(|error| {
             Refusal::new(
                 kind,
-                libc::ENOMEM,
-                format!("no memory for the names of the sites: {error}"),
+                libc::ENFILE,
+                format!("the names of the sites cannot be opened: {error}; try again later."),
             )
         })?;
         Ok(Grant {
@@ -805,72 +1338,51 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             })
     }
 
-    fn join(
-        &mut self,
-        token: u64,
-        uid: u32,
-        process: &Process,
-        follow: bool,
-    ) -> Result<Grant, Refusal> {
+    fn join(&mut self, token: u64, process: Process, follow: bool) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_JOIN;
-        let account = self.held_account(kind, token)?;
-        // A program that gained privileges by exec may have inherited the
-        // socket; its calls are not for the eyes of the user who started it.
-        if !account.privileged && !process.within(account.uid, account.permitted) {
-            return Err(Refusal::new(
-                kind,
-                libc::EPERM,
-                format!(
-                    "process {} (uid {uid}) has other user ids or more capabilities than uid {}, \
-                     who opened the account; open the account as root.",
-                    process.pid, account.uid
-                ),
-            ));
-        }
-        let id = account.id;
-        self.put_into_account(kind, id, process, follow)
+        // Whether the account's watcher may see this process is asked in the
+        // kernel, at the moment of binding.
+        self.held_account(kind, token)?;
+        self.put_into_account(kind, token, process, follow)
     }
 
-    fn watch_process(
-        &mut self,
-        token: u64,
-        process: &Process,
-        pid: u32,
-        follow: bool,
-    ) -> Result<Grant, Refusal> {
+    fn watch_process(&mut self, token: u64, pid: u32, follow: bool) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_WATCH;
         let refuse = |text| Refusal::new(kind, libc::EPERM, text);
-        process.may_watch_others(pid).map_err(refuse)?;
         let account = self.held_account(kind, token)?;
-        if !account.privileged {
+        if !account.watcher.privileged {
             return Err(refuse(format!(
                 "the account was opened by uid {} without privileges, who must not see process \
                  {pid}; open a connection and an account of your own.",
-                account.uid
+                account.watcher.uid
             )));
         }
-        let id = account.id;
         let target = Process::target(kind, pid)?;
-        self.put_into_account(kind, id, &target, follow)
+        self.put_into_account(kind, token, target, follow)
     }
 
-    fn trace(&mut self, token: u64, process: &Process, ask: TraceAsk) -> Result<Grant, Refusal> {
+    fn trace(
+        &mut self,
+        token: u64,
+        process: &Process,
+        privileged: bool,
+        ask: TraceAsk,
+    ) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_TRACE;
         let refuse = |errno, text: String| Refusal::new(kind, errno, text);
-        let privileged = process.may_watch_others(process.pid).is_ok();
         if !privileged {
             if !self.trace_for_all {
                 return Err(refuse(
                     libc::EPERM,
                     "a call trace hangs probes on kernel functions that all processes run through: it is \
-                     for root and CAP_PERFMON, unless deboxd runs with --trace-for-all."
+                     for CAP_PERFMON, unless deboxd runs with --trace-for-all."
                         .into(),
                 ));
             }
             if !ask.patterns.is_empty() || ask.way != 0 {
                 return Err(refuse(
                     libc::EPERM,
-                    "which functions are traced, and how, is chosen by root and CAP_PERFMON only; leave \
+                    "which functions are traced, and how, is chosen by who has CAP_PERFMON only; leave \
                      it to the broker."
                         .into(),
                 ));
@@ -878,7 +1390,7 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
         }
         let target = if ask.account {
             TraceTarget::Account {
-                id: self.held_account(kind, token)?.id,
+                id: self.account_id(kind, token)?,
             }
         } else {
             TraceTarget::Process { tgid: process.pid }
@@ -889,8 +1401,8 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             return Err(refuse(libc::ENOTCONN, "the connection is closed.".into()));
         };
         // A new wish takes the place of the old one.
-        if let Some(old) = connection.trace.take() {
-            self.kernel.trace_release(old);
+        let old = connection.trace.take();
+        if old.is_some() {
             self.traces -= 1;
         } else if used >= limit {
             return Err(refuse(
@@ -911,20 +1423,49 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             calls: ask.calls,
             patterns: ask.patterns,
         };
-        let trace = self
-            .kernel
-            .trace_start(id, wish)
-            .map_err(|error| kernel_refusal(kind, error))?;
-        connection.trace = Some(id);
         self.traces += 1;
-        Ok(Grant {
-            reply: debox_reply::new(kind),
-            fds: vec![trace.buffers, trace.sums, trace.table],
-            shared: false,
-        })
+        self.aside.order(self.lane(token), move |kernel| {
+            if let Some(old) = old {
+                kernel.trace_release(old);
+            }
+            let made = kernel
+                .trace_start(id, wish)
+                .map_err(|error| kernel_refusal(kind, error));
+            let done: Done<Self> = Box::new(move |broker| broker.trace_made(token, id, made));
+            done
+        });
+        Ok(())
     }
 
-    fn trace_stop(&mut self, token: u64) -> Result<Grant, Refusal> {
+    fn trace_made(&mut self, token: u64, id: u32, made: Result<Trace, Refusal>) {
+        let lane = self.lane(token);
+        let trace = match (made, self.connections.get_mut(&token)) {
+            (Ok(trace), Some(connection)) => {
+                connection.trace = Some(id);
+                trace
+            }
+            (Ok(_), None) => {
+                self.traces -= 1;
+                let left = Leftovers {
+                    trace: Some(id),
+                    ..Leftovers::default()
+                };
+                return self.take_back(lane, left);
+            }
+            (Err(refusal), _) => {
+                self.traces -= 1;
+                return self.reply(token, Err(refusal), true);
+            }
+        };
+        let grant = Grant {
+            reply: debox_reply::new(DEBOX_MSG_TRACE),
+            fds: vec![trace.buffers, trace.sums, trace.table],
+            shared: false,
+        };
+        self.reply(token, Ok(grant), true);
+    }
+
+    fn trace_stop(&mut self, token: u64) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_TRACE;
         let trace = self
             .connections
@@ -933,61 +1474,56 @@ impl<K: Kernel, R: SiteResolver> Broker<K, R> {
             .ok_or_else(|| {
                 Refusal::new(kind, libc::ENOENT, "this connection has no call trace.")
             })?;
-        self.kernel.trace_stop(trace);
-        Ok(Grant {
-            reply: debox_reply::new(kind),
-            fds: Vec::new(),
-            shared: false,
-        })
+        self.answer_aside(token, move |kernel| {
+            kernel.trace_stop(trace);
+            Ok(Grant {
+                reply: debox_reply::new(kind),
+                fds: Vec::new(),
+                shared: false,
+            })
+        });
+        Ok(())
     }
 
     fn put_into_account(
         &mut self,
         kind: u32,
-        id: u32,
-        process: &Process,
+        token: u64,
+        process: Process,
         follow: bool,
-    ) -> Result<Grant, Refusal> {
-        let threads = self
-            .kernel
-            .account_join(id, process.pid, follow)
-            .map_err(|error| kernel_refusal(kind, error))?;
-        let mut reply = debox_reply::new(kind);
-        reply.threads = threads;
-        Ok(Grant {
-            reply,
-            fds: Vec::new(),
-            shared: false,
-        })
-    }
-
-    // ------------------------------------------------------ kernel side
-
-    /// The kernel side may have attached or detached something.
-    fn kernel_changed(&mut self) {
-        self.shared.features_set(self.kernel.features());
-        if let Some(fd) = self.kernel.event_fd() {
-            match self.watch(fd, TOKEN_STACKS, epoll::EventFlags::IN) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => {
-                    tracing::error!(%error, "new stacks are not announced: sites stay without names")
-                }
+    ) -> Result<(), Refusal> {
+        let id = self.account_id(kind, token)?;
+        self.answer_aside(token, move |kernel| {
+            let threads = kernel
+                .account_join(id, process.pid, follow)
+                .map_err(|error| kernel_refusal(kind, error))?;
+            // The kernel side knows it by its number. Alive now, hence the
+            // number was its own all the while; else somebody else may have
+            // been bound.
+            if !process.alive() {
+                kernel.account_leave(id, process.pid);
+                return Err(gone(kind, process.pid));
             }
-        }
+            let mut reply = debox_reply::new(kind);
+            reply.threads = threads;
+            Ok(Grant {
+                reply,
+                fds: Vec::new(),
+                shared: false,
+            })
+        });
+        Ok(())
     }
 
-    fn stacks(&mut self) {
-        let stacks = self.kernel.new_stacks();
-        if stacks.is_empty() {
-            return;
-        }
-        for (id, merged) in self.book.publish(&self.shared, &mut self.resolver, stacks) {
-            self.kernel.site_merged(id, merged);
-        }
+    /// Of an account that is open.
+    fn account_id(&self, kind: u32, token: u64) -> Result<u32, Refusal> {
+        self.held_account(kind, token)?
+            .id
+            .ok_or_else(|| Refusal::new(kind, libc::EAGAIN, "the account is still being opened."))
     }
 }
 
-impl<K: Kernel, R: SiteResolver> Drop for Broker<K, R> {
+impl<K: Kernel + Send + 'static> Drop for Broker<K> {
     fn drop(&mut self) {
         self.shared.retire();
         let tokens: Vec<u64> = self.connections.keys().copied().collect();
@@ -997,11 +1533,20 @@ impl<K: Kernel, R: SiteResolver> Drop for Broker<K, R> {
     }
 }
 
+fn gone(kind: u32, pid: u32) -> Refusal {
+    Refusal::new(kind, libc::ESRCH, format!("process {pid} has ended."))
+}
+
 fn kernel_refusal(kind: u32, error: KernelError) -> Refusal {
-    tracing::warn!(
-        errno = error.errno,
-        "the kernel side refused: {}",
-        error.text
-    );
+    // What clients ask for in vain is no news; anybody could fill the log.
+    if matches!(error.errno, libc::EPERM | libc::EBUSY | libc::ESRCH) {
+        tracing::debug!(errno = error.errno, "refused: {}", error.text);
+    } else {
+        tracing::warn!(
+            errno = error.errno,
+            "the kernel side refused: {}",
+            error.text
+        );
+    }
     Refusal::new(kind, error.errno, error.text)
 }

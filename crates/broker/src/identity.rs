@@ -5,18 +5,29 @@
 //! may belong to somebody else by the time we look. So the process is held by
 //! a pidfd, everything is read from /proc, and only then is the pidfd asked
 //! whether the process still lives: if it does, all that was read was its own.
+//!
+//! The sender that a message names proves little more: who is privileged in the
+//! user namespace of a PID namespace may name any process in it, and a
+//! privileged program may have been told to write what it does not understand
+//! to a socket that it inherited. What nobody can choose is who connected and
+//! with which ids, so every sender is measured against that ([`Peer`]).
 
+use crate::kernel::Watcher;
 use crate::message::{Credentials, Refusal};
-use crate::socket::Ancillary;
+use crate::socket::{self, Ancillary};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
+/// The number of the first user namespace: PROC_USER_INIT_INO of the kernel.
+const USER_NS_FIRST: u32 = 0xeffffffd;
 /// PF_KTHREAD in the flags field of /proc/PID/stat.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
@@ -45,11 +56,132 @@ pub(crate) struct Facts {
     pub tgid: u32,
     /// Real, effective, saved, file system.
     pub uids: [u32; 4],
+    pub gids: [u32; 4],
     pub cap_permitted: u64,
     pub cap_effective: u64,
     pub kernel_thread: bool,
     /// In clock ticks since boot.
     start_ticks: u64,
+    /// None where it may not be looked at.
+    user_namespace: Option<(u64, u64)>,
+    pid_namespace: Option<(u64, u64)>,
+}
+
+/// The process that connected.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// The ids are the effective ones at connect().
+    pub credentials: Credentials,
+    /// As it was when the connection was taken; None when it had ended by then
+    /// or was no longer who it was at connect() (a set-user-id program that
+    /// inherited the socket by exec, say).
+    facts: Option<Facts>,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Peer {
+    pub fn of(fd: BorrowedFd, credentials: Credentials) -> Peer {
+        let pidfd = match socket::peer_pidfd(fd) {
+            Err(Errno::NOPROTOOPT) => open(0, credentials.pid).ok().flatten(),
+            other => other.ok(),
+        };
+        let facts = pidfd.as_ref().and_then(|pidfd| {
+            let facts = facts(credentials.pid)?;
+            // Root may drop its privileges at any time.
+            let same = credentials.uid == 0
+                || (facts.uids[1] == credentials.uid && facts.gids[1] == credentials.gid);
+            (same && alive(pidfd)).then_some(facts)
+        });
+        Peer {
+            credentials,
+            facts,
+            pidfd,
+        }
+    }
+
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// It is known by its start from now on, which costs no descriptor.
+    pub fn without_pidfd(self) -> Peer {
+        Peer {
+            pidfd: None,
+            ..self
+        }
+    }
+
+    fn facts(&self, kind: u32) -> Result<&Facts, Refusal> {
+        self.facts.as_ref().ok_or_else(|| {
+            Refusal::new(
+                kind,
+                libc::EPERM,
+                format!(
+                    "process {}, which connected, had ended or changed its user before it was \
+                     served; open a connection of your own.",
+                    self.credentials.pid
+                ),
+            )
+        })
+    }
+
+    /// Refuses a sender that is not the process that connected.
+    pub fn is_sender(&self, kind: u32, sender: &Process) -> Result<(), Refusal> {
+        let facts = self.facts(kind)?;
+        // The number alone could be another's by now; with the same start it
+        // is not.
+        if sender.pid == self.credentials.pid && sender.facts.start_ticks == facts.start_ticks {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            kind,
+            libc::EPERM,
+            format!(
+                "this request is for the process that connected ({}), not for process {}, which \
+                 shares or inherited its socket; open a connection of your own.",
+                self.credentials.pid, sender.pid
+            ),
+        ))
+    }
+
+    /// Refuses a sender with ids or capabilities that the process that
+    /// connected did not have: a privileged program may have been made to write
+    /// this to a socket that it inherited. Root may have become anybody since.
+    pub fn lends_to(&self, kind: u32, sender: &Process) -> Result<(), Refusal> {
+        let facts = self.facts(kind)?;
+        let root = self.credentials.uid == 0;
+        let within = |now: &[u32; 4], then: &[u32; 4]| now.iter().all(|id| then.contains(id));
+        let ids = root
+            || (within(&sender.facts.uids, &facts.uids) && within(&sender.facts.gids, &facts.gids));
+        // In a user namespace of its own everybody has all capabilities, and
+        // there only.
+        let own_namespace = sender.facts.user_namespace != facts.user_namespace
+            && sender.facts.user_namespace.is_some()
+            && sender.facts.user_namespace != namespace(std::process::id(), "user");
+        let capabilities = own_namespace || sender.facts.cap_permitted & !facts.cap_permitted == 0;
+        if ids && capabilities {
+            return Ok(());
+        }
+        let [ruid, euid, ..] = sender.facts.uids;
+        let [rgid, egid, ..] = sender.facts.gids;
+        Err(Refusal::new(
+            kind,
+            libc::EPERM,
+            format!(
+                "process {} (uid {ruid}, effective {euid}, gid {rgid}, effective {egid}) has other \
+                 ids or more capabilities than uid {} gid {}, who connected; open a connection of \
+                 your own.",
+                sender.pid, self.credentials.uid, self.credentials.gid
+            ),
+        ))
+    }
+
+    /// Whether who connected may watch others: Err says why not.
+    pub fn may_watch_others(&self, target: u32) -> Result<(), String> {
+        self.facts(0)
+            .map_err(|refusal| refusal.text)?
+            .may_watch_others(self.credentials.pid, target)
+    }
 }
 
 impl Process {
@@ -83,6 +215,21 @@ impl Process {
         if proof == SenderProof::StartTime && !started_before(&facts, ancillary.age) {
             return Err(gone());
         }
+        // Who is privileged in a user namespace may name another process of
+        // its PID namespaces, but its own user and group ids only.
+        if !facts.uids[..3].contains(&credentials.uid)
+            || !facts.gids[..3].contains(&credentials.gid)
+        {
+            return Err(Refusal::new(
+                kind,
+                libc::EPERM,
+                format!(
+                    "the sender says that it is process {pid} with uid {} and gid {}, but that \
+                     process has uid {} and gid {}; send as yourself.",
+                    credentials.uid, credentials.gid, facts.uids[0], facts.gids[0]
+                ),
+            ));
+        }
         Ok(Process { pid, pidfd, facts })
     }
 
@@ -97,18 +244,18 @@ impl Process {
         };
         // A thread's id is refused by pidfd_open, with EINVAL before 6.9 and
         // ENOENT since, so /proc is asked first.
-        let facts_before = facts(pid).ok_or_else(gone)?;
-        if facts_before.tgid != pid {
+        let tgid = facts(pid).ok_or_else(gone)?.tgid;
+        if tgid != pid {
             return Err(Refusal::new(
                 kind,
                 libc::ESRCH,
-                format!(
-                    "{pid} is a thread of process {}; give the process id.",
-                    facts_before.tgid
-                ),
+                format!("{pid} is a thread of process {tgid}; give the process id."),
             ));
         }
-        if facts_before.kernel_thread {
+        let pidfd = open(kind, pid)?.ok_or_else(gone)?;
+        // Only now: the number may have changed hands since.
+        let facts = facts(pid).ok_or_else(gone)?;
+        if facts.kernel_thread {
             return Err(Refusal::new(
                 kind,
                 libc::EINVAL,
@@ -117,8 +264,6 @@ impl Process {
                 ),
             ));
         }
-        let pidfd = open(kind, pid)?.ok_or_else(gone)?;
-        let facts = facts(pid).ok_or_else(gone)?;
         if !alive(&pidfd) {
             return Err(gone());
         }
@@ -131,21 +276,53 @@ impl Process {
 
     /// Whether this process may watch others: Err says why not.
     pub fn may_watch_others(&self, target: u32) -> Result<(), String> {
-        let has = |cap: u32| self.facts.cap_effective & (1 << cap) != 0;
-        let uid = self.facts.uids[0];
-        if uid != 0 && !has(CAP_PERFMON) && !has(CAP_SYS_ADMIN) {
+        self.facts.may_watch_others(self.pid, target)
+    }
+
+    /// The process as a reader of what is recorded. A set-user-id program's
+    /// capabilities do not count: it reads for its user.
+    pub fn watcher(&self, sender: Credentials, privileged: bool) -> Watcher {
+        let facts = &self.facts;
+        let all = |ids: &[u32; 4], id: u32| ids.iter().all(|&have| have == id);
+        let user_ns = facts.user_namespace.map(|(_, number)| number as u32);
+        let able =
+            all(&facts.uids, sender.uid) && all(&facts.gids, sender.gid) && user_ns.is_some();
+        Watcher {
+            uid: sender.uid,
+            gid: sender.gid,
+            euid: able.then_some(sender.uid),
+            cap_permitted: if able { facts.cap_permitted } else { 0 },
+            sys_ptrace: able && facts.cap_effective & (1 << CAP_SYS_PTRACE) != 0,
+            user_ns: user_ns.unwrap_or(USER_NS_FIRST),
+            privileged,
+        }
+    }
+}
+
+impl Facts {
+    fn may_watch_others(&self, pid: u32, target: u32) -> Result<(), String> {
+        let has = |cap: u32| self.cap_effective & (1 << cap) != 0;
+        if !has(CAP_PERFMON) && !has(CAP_SYS_ADMIN) {
+            let uid = self.uids[0];
             return Err(format!(
-                "watching process {target} needs root, CAP_PERFMON or CAP_SYS_ADMIN; you are uid \
-                 {uid} without them. Use sudo, or start the program under `debox run`."
+                "watching process {target} needs CAP_PERFMON or CAP_SYS_ADMIN; you are uid {uid} \
+                 without them{}",
+                if uid == 0 {
+                    " (CapEff in /proc/self/status): root has given them up. Keep CAP_PERFMON \
+                     (capsh, AmbientCapabilities=, docker --cap-add), or ask from outside."
+                } else {
+                    ". Use sudo, or start the program under `debox run`."
+                }
             ));
         }
         // The capabilities in /proc are those of the process's own user
         // namespace, where anybody can be root; and a process id of another
         // PID namespace means somebody else here.
-        for (file, what) in [("user", "user"), ("pid", "PID")] {
-            let theirs = namespace(self.pid, file);
-            let ours = namespace(std::process::id(), file);
-            match (theirs, ours) {
+        for (theirs, file, what) in [
+            (self.user_namespace, "user", "user"),
+            (self.pid_namespace, "pid", "PID"),
+        ] {
+            match (theirs, namespace(std::process::id(), file)) {
                 (Some(theirs), Some(ours)) if theirs == ours => {}
                 (Some(_), Some(_)) => {
                     return Err(format!(
@@ -155,19 +332,13 @@ impl Process {
                 }
                 _ => {
                     return Err(format!(
-                        "cannot check your {what} namespace (/proc/{}/ns/{file}); give deboxd \
-                         CAP_SYS_PTRACE, as its systemd unit does.",
-                        self.pid
+                        "cannot check your {what} namespace (/proc/{pid}/ns/{file}); give deboxd \
+                         CAP_SYS_PTRACE, as its systemd unit does."
                     ));
                 }
             }
         }
         Ok(())
-    }
-
-    /// All four user ids are `uid`, and there is no capability beyond `permitted`.
-    pub fn within(&self, uid: u32, permitted: u64) -> bool {
-        self.facts.uids.iter().all(|&u| u == uid) && self.facts.cap_permitted & !permitted == 0
     }
 }
 
@@ -203,7 +374,12 @@ fn alive(pidfd: &OwnedFd) -> bool {
 fn facts(pid: u32) -> Option<Facts> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_facts(&status, &stat)
+    let facts = parse_facts(&status, &stat)?;
+    Some(Facts {
+        user_namespace: namespace(pid, "user"),
+        pid_namespace: namespace(pid, "pid"),
+        ..facts
+    })
 }
 
 fn parse_facts(status: &str, stat: &[u8]) -> Option<Facts> {
@@ -214,8 +390,11 @@ fn parse_facts(status: &str, stat: &[u8]) -> Option<Facts> {
             .map(str::trim)
     };
     let hex = |name| u64::from_str_radix(field(name)?, 16).ok();
-    let mut uids = field("Uid")?.split_ascii_whitespace();
-    let mut uid = || uids.next()?.parse().ok();
+    let ids = |name| -> Option<[u32; 4]> {
+        let mut words = field(name)?.split_ascii_whitespace();
+        let mut id = || words.next()?.parse().ok();
+        Some([id()?, id()?, id()?, id()?])
+    };
     // The command in field 2 may hold anything, also ") " and newlines; the
     // last ") " ends it.
     let end = stat.windows(2).rposition(|pair| pair == b") ")?;
@@ -226,11 +405,14 @@ fn parse_facts(status: &str, stat: &[u8]) -> Option<Facts> {
     let start_ticks = rest.nth(12)?.parse().ok()?;
     Some(Facts {
         tgid: field("Tgid")?.parse().ok()?,
-        uids: [uid()?, uid()?, uid()?, uid()?],
+        uids: ids("Uid")?,
+        gids: ids("Gid")?,
         cap_permitted: hex("CapPrm")?,
         cap_effective: hex("CapEff")?,
         kernel_thread: flags & PF_KTHREAD != 0,
         start_ticks,
+        user_namespace: None,
+        pid_namespace: None,
     })
 }
 
@@ -240,7 +422,10 @@ fn started_before(facts: &Facts, message_age: Duration) -> bool {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now_ns = now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128;
     let sent_ns = now_ns.saturating_sub(message_age.as_nanos());
-    let ticks = rustix::param::clock_ticks_per_second() as u128;
+    // Not rustix's: it reads /proc/self/auxv, which is closed to a deboxd that has
+    // become another user (before Linux 6.4 it has no other way), and panics.
+    // SAFETY: no memory involved.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u128;
     let started_ns = facts.start_ticks as u128 * 1_000_000_000 / ticks;
     started_ns <= sent_ns
 }
@@ -273,12 +458,13 @@ mod tests {
 
     #[test]
     fn a_command_cannot_fake_the_fields_behind_it() {
-        let status = "Name:\tx\nTgid:\t77\nUid:\t1\t2\t3\t4\nCapPrm:\t0000000000000003\n\
+        let status = "Name:\tx\nTgid:\t77\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nCapPrm:\t0000000000000003\n\
                       CapEff:\t0000004000000000\n";
         let stat = b"77 (a) R 1 ) S 9 9 9 9 9 2097152 10 11 12 13 14 15 16 17 18 19 20 21 4242 0";
         let facts = parse_facts(status, stat).unwrap();
         assert_eq!(facts.tgid, 77);
         assert_eq!(facts.uids, [1, 2, 3, 4]);
+        assert_eq!(facts.gids, [5, 6, 7, 8]);
         assert!(facts.kernel_thread);
         assert_eq!(facts.start_ticks, 4242);
         assert_eq!(facts.cap_effective, 1 << CAP_PERFMON);

@@ -27,6 +27,24 @@ impl KernelError {
     }
 }
 
+/// Who reads what is recorded, and by what right. The kernel side lets a
+/// watcher without privileges see exactly what ptrace's read access would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watcher {
+    /// Real ids.
+    pub uid: u32,
+    pub gid: u32,
+    /// Owner of the user namespaces that it made; `None`: not known.
+    pub euid: Option<u32>,
+    pub cap_permitted: u64,
+    /// Has CAP_SYS_PTRACE, effective in its user namespace.
+    pub sys_ptrace: bool,
+    /// The number of its user namespace.
+    pub user_ns: u32,
+    /// May watch everybody.
+    pub privileged: bool,
+}
+
 /// The maps of one new segment of slots.
 #[derive(Debug)]
 pub struct Segment {
@@ -36,6 +54,8 @@ pub struct Segment {
     pub control: OwnedFd,
     /// Threads of the process that were bound now.
     pub threads: u32,
+    /// Its pieces of memory, for [`Kernel::memory_held`].
+    pub memory: Vec<u32>,
 }
 
 /// The maps of one new account.
@@ -48,6 +68,8 @@ pub struct Account {
     pub cpu_stride: u64,
     /// Details map, ring buffer of events, control; where they were asked for.
     pub details: Option<[OwnedFd; 3]>,
+    /// Its pieces of memory, for [`Kernel::memory_held`].
+    pub memory: Vec<u32>,
 }
 
 /// What an account is to hold.
@@ -56,10 +78,8 @@ pub struct AccountOptions {
     pub boundary: bool,
     /// Call sites, culprits, threads and single calls too.
     pub details: bool,
-    /// Wait until user stacks can be taken, of what the client has mapped.
+    /// Begin when user stacks can be taken, of what the client has mapped.
     pub user_stacks: bool,
-    /// The client.
-    pub pid: u32,
 }
 
 /// A call trace that somebody asked for.
@@ -116,27 +136,51 @@ pub struct Counters {
     pub switches_hidden: u64,
 }
 
+/// Whether the process behind a pidfd is watched, through an account or slots.
+pub type WatchedTest = Box<dyn Fn(BorrowedFd<'_>) -> bool + Send>;
+
 /// The kernel side, as the broker sees it.
 pub trait Kernel {
     /// Makes the maps of a new segment, binds every thread of `tgid` that has
-    /// no slot, and attaches the programs if nobody was watching.
+    /// no slot, and attaches the programs if nobody was watching. EPERM when the
+    /// process is not the watcher's to see any more (it may have called exec
+    /// since it asked).
     fn segment_create(
         &mut self,
         tgid: u32,
-        owner_uid: u32,
+        watcher: Watcher,
         boundary: bool,
     ) -> Result<Segment, KernelError>;
     fn segment_release(&mut self, id: u32);
 
+    /// Begins to bring the unwind tables of what `pid` has mapped into the
+    /// kernel, users in turn, and calls `ready` (from any thread) when they are
+    /// there or cannot be had.
+    fn user_stacks_prepare(&mut self, uid: u32, pid: u32, ready: Box<dyn FnOnce() + Send>) {
+        let _ = (uid, pid);
+        ready();
+    }
     fn account_create(
         &mut self,
-        owner_uid: u32,
+        watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, KernelError>;
     /// Puts all threads of `tgid`, and with `follow` its future children, into
-    /// the account; returns the number of threads bound now.
+    /// the account; returns the number of threads bound now. EPERM when the
+    /// account's watcher may not see one of them, EBUSY when another account
+    /// keeps it.
     fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, KernelError>;
+    /// Takes `tgid` and its children out of the account again: another process
+    /// with that number was meant.
+    fn account_leave(&mut self, id: u32, tgid: u32);
     fn account_release(&mut self, id: u32);
+
+    /// Which of these pieces of memory, of what was released, some process still
+    /// holds.
+    fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {
+        let _ = memory;
+        Vec::new()
+    }
 
     /// Starts a call trace under the caller's number; attaching may go on
     /// after this has returned.
@@ -155,12 +199,17 @@ pub trait Kernel {
         let _ = id;
     }
 
-    /// Readable when new stacks are waiting. May appear with the first segment
-    /// or account and go away with the last.
+    /// Readable when new stacks are waiting; None if that cannot be told. The
+    /// same for all its life.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
     fn new_stacks(&mut self) -> Vec<NewStack>;
     /// Site `id` reads the same as site `merged`: count them as one.
     fn site_merged(&mut self, id: u32, merged: u32);
+
+    /// A test that can be asked while the kernel side is at work.
+    fn watched_test(&self) -> WatchedTest {
+        Box::new(|_| false)
+    }
 
     /// DEBOX_FEATURE_* attached now.
     fn features(&self) -> u64;

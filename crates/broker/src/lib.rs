@@ -6,6 +6,12 @@
 //! It is written against two seams, [`Kernel`] and [`SiteResolver`]; the
 //! adapters in [`real`] put the BPF probe and the kernel's symbols behind them.
 
+#[cfg(test)]
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
+pub mod account;
+mod aside;
 mod broker;
 mod error;
 mod identity;
@@ -18,16 +24,17 @@ pub mod real;
 mod shared;
 mod site;
 mod socket;
+mod subuid;
 
-pub use broker::{Broker, Config, Control};
+pub use broker::{Broker, Config, Control, Serve};
 pub use error::BrokerError;
 pub use identity::{SenderProof, nofile_raise};
 pub use kernel::{
     Account, AccountOptions, Counters, Kernel, KernelError, NewStack, Segment, Trace, TraceTarget,
-    TraceWish,
+    TraceWish, WatchedTest, Watcher,
 };
 pub use limits::{Limits, Shares};
-pub use listen::{Listener, activated};
+pub use listen::{Access, Listener, activated, directory_make, directory_owner, listen};
 pub use message::{
     Credentials, Packet, REQUEST_SIZE, Refusal, Request, TRACE_REQUEST_SIZE, TraceAsk,
     parse_request,

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +19,25 @@ const ACTIVATION_FD: i32 = 3;
 const PRIVATE_PREFIX: &str = "debox-";
 const PRIVATE_SOCKET: &str = "broker";
 const SWEEP_AGE: Duration = Duration::from_secs(60);
+
+/// Who may connect to a socket file. What one may do then is decided for each
+/// message by the sender's credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Mode 0666.
+    Everybody,
+    /// Mode 0660: the members of the group with this id.
+    Group(u32),
+}
+
+impl Access {
+    fn mode(self) -> Mode {
+        Mode::from_raw_mode(match self {
+            Access::Everybody => 0o666,
+            Access::Group(_) => 0o660,
+        })
+    }
+}
 
 /// A listening socket with its file and the lock that keeps others away.
 #[derive(Debug)]
@@ -32,13 +51,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds `path`, mode 0666 (who may do what is decided by each message's
-    /// credentials, not by who may connect). A socket file that nobody listens
-    /// on any more is replaced.
+    /// Binds `path` for those whom `access` names. A socket file that nobody
+    /// listens on any more is replaced.
     ///
     /// # Errors
     /// [`BrokerError::InUse`] when somebody does listen.
-    pub fn bind(path: &Path) -> Result<Self, BrokerError> {
+    pub fn bind(path: &Path, access: Access) -> Result<Self, BrokerError> {
         let failed = |step, remedy| {
             move |source| BrokerError::Listen {
                 path: path.to_owned(),
@@ -51,17 +69,7 @@ impl Listener {
             "address",
             "a socket's path has at most 107 bytes; choose a shorter one",
         ))?;
-        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty())
-            && !parent.exists()
-        {
-            const REMEDY: &str =
-                "run as root, or choose a --socket in a directory that you can write";
-            rustix::fs::mkdir(parent, Mode::from_raw_mode(0o755))
-                .map_err(failed("mkdir", REMEDY))?;
-            // The umask may have taken more away than the clients can bear.
-            rustix::fs::chmod(parent, Mode::from_raw_mode(0o755))
-                .map_err(failed("chmod", REMEDY))?;
-        }
+        directory_made(path)?;
         let lock = lock(path)?;
         let fd = socket(path)?;
         match rustix::net::bind(&fd, &address) {
@@ -76,14 +84,14 @@ impl Listener {
             Err(source) => {
                 return Err(failed(
                     "bind",
-                    "run as root, or choose a --socket in a directory that you can write",
+                    "run as root, or choose a --socket in a directory that the broker's user can \
+                     reach and write",
                 )(source));
             }
         }
         let late = "the file system must allow sockets; choose another --socket";
-        rustix::fs::chmod(path, Mode::from_raw_mode(0o666)).map_err(failed("chmod", late))?;
+        let stat = give(path, access)?;
         rustix::net::listen(&fd, BACKLOG).map_err(failed("listen", late))?;
-        let stat = rustix::fs::stat(path).map_err(failed("stat", late))?;
         Ok(Self {
             fd: Some(fd),
             path: path.to_owned(),
@@ -107,10 +115,122 @@ impl Drop for Listener {
         // Only our own file: somebody may have put another in its place.
         let ours =
             rustix::fs::stat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file);
-        if ours && let Err(error) = rustix::fs::unlink(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the socket file could not be removed");
+        if !ours {
+            return;
+        }
+        match rustix::fs::unlink(&self.path) {
+            Ok(()) => {}
+            // deboxd that was started as root, in a directory of root's.
+            Err(Errno::ACCESS | Errno::PERM) => tracing::info!(
+                path = %self.path.display(),
+                "the socket file stays, since its directory is another user's; nobody listens on it, \
+                 and the next broker replaces it"
+            ),
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), %error, "the socket file could not be removed");
+            }
         }
     }
+}
+
+/// Mode and group of the socket file that was bound a moment ago, and what it
+/// is. The file is held while they change: its name could be a link by now
+/// where others may write the directory.
+fn give(path: &Path, access: Access) -> Result<rustix::fs::Stat, BrokerError> {
+    let failed = |step, remedy| {
+        move |source| BrokerError::Listen {
+            path: path.to_owned(),
+            step,
+            source,
+            remedy,
+        }
+    };
+    let late = "the file system must allow sockets; choose another --socket";
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", late))?;
+    let stat = rustix::fs::fstat(&held).map_err(failed("fstat", late))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(BrokerError::NotASocket {
+            path: path.to_owned(),
+        });
+    }
+    let file = format!("/proc/self/fd/{}", held.as_raw_fd());
+    if let Access::Group(group) = access {
+        let group = rustix::fs::Gid::from_raw(group);
+        rustix::fs::chown(file.as_str(), None, Some(group)).map_err(failed(
+            "chown",
+            "run as root, as a member of the group, or with --everybody",
+        ))?;
+    }
+    rustix::fs::chmod(file.as_str(), access.mode()).map_err(failed("chmod", late))?;
+    Ok(stat)
+}
+
+fn directory(socket: &Path) -> Option<&Path> {
+    socket.parent().filter(|p| !p.as_os_str().is_empty())
+}
+
+/// Makes the directory of `socket` if only it is missing; the descriptor is
+/// there when it was made.
+fn directory_made(socket: &Path) -> Result<Option<OwnedFd>, BrokerError> {
+    let Some(parent) = directory(socket).filter(|parent| !parent.exists()) else {
+        return Ok(None);
+    };
+    let failed = |step| {
+        move |source| BrokerError::Listen {
+            path: socket.to_owned(),
+            step,
+            source,
+            remedy: "run as root, or choose a --socket in a directory that you can write",
+        }
+    };
+    let mode = Mode::from_raw_mode(0o755);
+    rustix::fs::mkdir(parent, mode).map_err(failed("mkdir"))?;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed("open"))?;
+    // The umask may have taken more away than the clients can bear.
+    rustix::fs::fchmod(&made, mode).map_err(failed("fchmod"))?;
+    Ok(Some(made))
+}
+
+/// Makes the directory of `socket`, for that user and group, if only it is
+/// missing.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn directory_make(socket: &Path, uid: u32, gid: u32) -> Result<(), BrokerError> {
+    let Some(made) = directory_made(socket)? else {
+        return Ok(());
+    };
+    let (uid, gid) = (
+        rustix::fs::Uid::from_raw(uid),
+        rustix::fs::Gid::from_raw(gid),
+    );
+    rustix::fs::fchown(&made, Some(uid), Some(gid)).map_err(|source| BrokerError::Listen {
+        path: socket.to_owned(),
+        step: "fchown",
+        source,
+        remedy: "run as root with CAP_CHOWN, or make the directory beforehand",
+    })
+}
+
+/// Whose the directory of `socket` is, if there is one.
+pub fn directory_owner(socket: &Path) -> Option<u32> {
+    let directory = directory(socket).unwrap_or(Path::new("."));
+    fs::metadata(directory).ok().map(|meta| meta.uid())
+}
+
+/// Listens (again). The kernel shows clients the credentials of who did so
+/// last: for a socket that systemd opened, or that was opened by root, these
+/// are not yet the broker's.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn listen(socket: &OwnedFd) -> Result<(), BrokerError> {
+    rustix::net::listen(socket, BACKLOG).map_err(|source| BrokerError::Socket {
+        step: "listen",
+        source,
+    })
 }
 
 fn socket(path: &Path) -> Result<OwnedFd, BrokerError> {
@@ -288,7 +408,7 @@ pub(crate) fn private() -> Result<(tempfile::TempDir, Listener), BrokerError> {
             Ok(directory)
         })
         .map_err(|source| BrokerError::Directory { parent, source })?;
-    let listener = Listener::bind(&directory.path().join(PRIVATE_SOCKET))?;
+    let listener = Listener::bind(&directory.path().join(PRIVATE_SOCKET), Access::Everybody)?;
     Ok((directory, listener))
 }
 
@@ -357,9 +477,9 @@ mod tests {
     fn second_broker_is_refused_and_a_stale_socket_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        let first = Listener::bind(&path).unwrap();
+        let first = Listener::bind(&path, Access::Everybody).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o666);
-        match Listener::bind(&path).unwrap_err() {
+        match Listener::bind(&path, Access::Everybody).unwrap_err() {
             BrokerError::InUse { pid, .. } => assert_eq!(pid, Some(std::process::id())),
             other => panic!("{other}"),
         }
@@ -370,9 +490,35 @@ mod tests {
             first
         });
         assert!(path.exists());
-        let again = Listener::bind(&path).unwrap();
+        let again = Listener::bind(&path, Access::Everybody).unwrap();
         drop(again);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_for_a_group_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        // A group that whoever runs this is in.
+        let group = rustix::process::getegid().as_raw();
+        let _listener = Listener::bind(&path, Access::Group(group)).unwrap();
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.gid()), (0o660, group));
+    }
+
+    #[test]
+    fn a_directory_is_made_for_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("run/sock");
+        assert_eq!(directory_owner(&socket), None);
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        directory_make(&socket, uid.as_raw(), gid.as_raw()).unwrap();
+        assert_eq!(directory_owner(&socket), Some(uid.as_raw()));
+        let meta = fs::metadata(dir.path().join("run")).unwrap();
+        assert_eq!(meta.mode() & 0o7777, 0o755);
+        // One that is there already stays whose it is.
+        directory_make(&socket, uid.as_raw() + 1, gid.as_raw()).unwrap();
+        assert_eq!(directory_owner(&socket), Some(uid.as_raw()));
     }
 
     #[test]
@@ -382,7 +528,7 @@ mod tests {
         let fd = socket(&path).unwrap();
         rustix::net::bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&fd, 1).unwrap();
-        match Listener::bind(&path).unwrap_err() {
+        match Listener::bind(&path, Access::Everybody).unwrap_err() {
             BrokerError::InUse { pid, .. } => assert_eq!(pid, Some(std::process::id())),
             other => panic!("{other}"),
         }
@@ -395,7 +541,7 @@ mod tests {
         let path = dir.path().join("sock");
         fs::write(&path, "precious").unwrap();
         assert!(matches!(
-            Listener::bind(&path),
+            Listener::bind(&path, Access::Everybody),
             Err(BrokerError::NotASocket { .. })
         ));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
@@ -405,7 +551,9 @@ mod tests {
     fn a_path_that_is_too_long_is_refused_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x".repeat(120));
-        let text = Listener::bind(&path).unwrap_err().to_string();
+        let text = Listener::bind(&path, Access::Everybody)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("107 bytes"), "{text}");
     }
 
@@ -416,7 +564,7 @@ mod tests {
         let make = |name: &str, age: Option<std::time::SystemTime>| {
             let path = parent.path().join(name);
             fs::create_dir(&path).unwrap();
-            let listener = Listener::bind(&path.join(PRIVATE_SOCKET)).unwrap();
+            let listener = Listener::bind(&path.join(PRIVATE_SOCKET), Access::Everybody).unwrap();
             if let Some(age) = age {
                 fs::File::open(&path).unwrap().set_modified(age).unwrap();
             }

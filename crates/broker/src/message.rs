@@ -27,6 +27,8 @@ pub struct Credentials {
     pub pid: u32,
     /// Real user id.
     pub uid: u32,
+    /// Real group id.
+    pub gid: u32,
 }
 
 /// One packet as it came in.
@@ -283,7 +285,6 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
                 boundary,
                 details,
                 user_stacks,
-                pid: sender.pid,
             })
         }
         DEBOX_MSG_SITE_STACKS => Request::SiteStacks,

@@ -2,10 +2,12 @@
 //! How does a program have a broker of its own, with nothing set up?
 //!
 //! The same broker in a thread of the calling process, on a fresh socket.
-//! Children of other user ids (a server's workers) can connect; what they may
-//! do is decided message by message, as ever.
+//! It serves the user who started it and the processes that it watches (a
+//! server's workers have other user ids); whoever else finds the socket is
+//! refused. What the others may do is decided message by message, as ever.
 
-use crate::broker::{Broker, Config, Control};
+use crate::aside::panic_text;
+use crate::broker::{Broker, Config, Control, Serve};
 use crate::error::BrokerError;
 use crate::kernel::Kernel;
 use crate::limits::{Limits, Shares};
@@ -70,8 +72,8 @@ impl Private {
     /// What `make` returned, or why the socket or shared memory cannot be had.
     pub fn start_with<K, R, F>(make: F) -> Result<Self, BrokerError>
     where
-        K: Kernel,
-        R: SiteResolver,
+        K: Kernel + Send + 'static,
+        R: SiteResolver + Send + 'static,
         F: FnOnce() -> Result<(K, R), BrokerError> + Send + 'static,
     {
         let nofile_before = crate::identity::nofile_raise();
@@ -163,14 +165,7 @@ impl Private {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         match thread.join() {
             Ok(result) => result,
-            Err(panic) => {
-                let text = panic
-                    .downcast_ref::<String>()
-                    .map(String::as_str)
-                    .or_else(|| panic.downcast_ref::<&str>().copied())
-                    .unwrap_or("no reason given");
-                Err(BrokerError::Panicked(text.to_owned()))
-            }
+            Err(panic) => Err(BrokerError::Panicked(panic_text(&*panic))),
         }
     }
 }
@@ -189,13 +184,10 @@ fn private_config() -> Config {
     Config {
         limits: Limits {
             per_uid: limits.total,
-            reserved_for_root: Shares {
-                connections: 0,
-                segments: 0,
-                accounts: 0,
-            },
+            reserved_for_root: Shares::NONE,
             ..limits
         },
+        serve: Serve::OwnAndWatched,
         ..Config::default()
     }
 }

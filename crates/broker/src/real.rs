@@ -4,10 +4,11 @@
 use crate::error::BrokerError;
 use crate::kernel::{
     Account, AccountOptions, Counters, Kernel, KernelError, NewStack, Segment, Trace, TraceTarget,
-    TraceWish,
+    TraceWish, WatchedTest, Watcher,
 };
 use crate::site::{SiteResolver, SiteText};
 use debox_probe::Probe;
+pub use debox_probe::trace_lists_open;
 use debox_symbol::{
     Debuginfod, KernelSymbols, Resolver, Rules, SymbolError, SymbolOptions, UNKNOWN_FUNCTION,
 };
@@ -98,19 +99,34 @@ impl From<debox_probe::Error> for KernelError {
     }
 }
 
+impl From<Watcher> for debox_probe::Watcher {
+    fn from(watcher: Watcher) -> Self {
+        Self {
+            uid: watcher.uid,
+            gid: watcher.gid,
+            euid: watcher.euid,
+            cap_permitted: watcher.cap_permitted,
+            sys_ptrace: watcher.sys_ptrace,
+            user_ns: watcher.user_ns,
+            privileged: watcher.privileged,
+        }
+    }
+}
+
 impl Kernel for Probe {
     fn segment_create(
         &mut self,
         tgid: u32,
-        owner_uid: u32,
+        watcher: Watcher,
         boundary: bool,
     ) -> Result<Segment, KernelError> {
-        let segment = Probe::segment_create(self, tgid, owner_uid, boundary)?;
+        let segment = Probe::segment_create(self, tgid, watcher.into(), boundary)?;
         Ok(Segment {
             id: segment.id,
             record: segment.record,
             control: segment.control,
             threads: segment.threads,
+            memory: segment.memory,
         })
     }
 
@@ -118,18 +134,31 @@ impl Kernel for Probe {
         Probe::segment_release(self, id);
     }
 
+    fn user_stacks_prepare(&mut self, uid: u32, pid: u32, ready: Box<dyn FnOnce() + Send>) {
+        Probe::user_stacks_prepare(self, uid, pid, ready);
+    }
+
+    fn watched_test(&self) -> WatchedTest {
+        match Probe::watched_test(self) {
+            Ok(test) => Box::new(test),
+            Err(error) => {
+                tracing::warn!(%error, "nobody is known to be watched");
+                Box::new(|_| false)
+            }
+        }
+    }
+
     fn account_create(
         &mut self,
-        owner_uid: u32,
+        watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, KernelError> {
         let account = Probe::account_create(
             self,
-            owner_uid,
+            watcher.into(),
             debox_probe::AccountOptions {
                 boundary: options.boundary,
                 details: options.details,
-                user_stacks_of: if options.user_stacks { options.pid } else { 0 },
             },
         )?;
         Ok(Account {
@@ -138,6 +167,7 @@ impl Kernel for Probe {
             cpus_map: account.cpus_map,
             cpus: account.cpus,
             cpu_stride: account.cpu_stride,
+            memory: account.memory,
             details: account.details.map(|d| [d.details, d.events, d.control]),
         })
     }
@@ -146,8 +176,20 @@ impl Kernel for Probe {
         Ok(Probe::account_join(self, id, tgid, follow)?)
     }
 
+    fn account_leave(&mut self, id: u32, tgid: u32) {
+        Probe::account_leave(self, id, tgid);
+    }
+
     fn account_release(&mut self, id: u32) {
         Probe::account_release(self, id);
+    }
+
+    fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {
+        // Not known is not gone: it is asked for again.
+        Probe::memory_held(self, memory).unwrap_or_else(|error| {
+            tracing::warn!(%error, "memory that was given out stays counted");
+            memory.to_vec()
+        })
     }
 
     fn trace_start(&mut self, id: u32, wish: TraceWish) -> Result<Trace, KernelError> {

@@ -59,26 +59,6 @@ pub struct Shared {
     _not_send: PhantomData<*mut u8>,
 }
 
-/// A memfd with a text that can no longer change.
-pub(crate) fn text_file(text: &str) -> std::io::Result<OwnedFd> {
-    use rustix::fs::SealFlags;
-    let fd = rustix::fs::memfd_create(
-        "debox-text",
-        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-    )?;
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        let n = rustix::io::write(&fd, rest)?;
-        rest = &rest[n..];
-    }
-    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0))?;
-    rustix::fs::fcntl_add_seals(
-        &fd,
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
-    )?;
-    Ok(fd)
-}
-
 impl Shared {
     pub fn new() -> Result<Self, SharedError> {
         let memory = |step| move |source| SharedError::Memory { step, source };

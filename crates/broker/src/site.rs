@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How does a new stack become the text of a site, and which sites are one?
 
-use crate::kernel::NewStack;
-use crate::shared::Shared;
+use crate::shared::{Shared, SharedError};
 use debox_abi::{
     DEBOX_FILE_LEN, DEBOX_LABEL_LEN, DEBOX_SITE_FLAG_UNLABELLED, DEBOX_SITES_MAX, debox_site,
 };
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 /// What a client may know about a site: names and lines, no addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,7 +37,6 @@ pub trait SiteResolver {
 type Place = (String, String, String, u32);
 
 /// Which place was published first under which number.
-#[derive(Default)]
 pub(crate) struct SiteBook {
     first: HashMap<Place, u32>,
     published: HashSet<u32>,
@@ -42,91 +44,139 @@ pub(crate) struct SiteBook {
     /// Functions of a site, innermost first. Chains that were merged into one
     /// site keep what they have in common.
     frames: BTreeMap<u32, Vec<String>>,
+    stacks: StacksFile,
 }
 
 impl SiteBook {
-    /// Publishes the stacks in the order of their numbers and returns the
-    /// (id, merged) pairs for the kernel side.
-    pub fn publish(
-        &mut self,
-        shared: &Shared,
-        resolver: &mut dyn SiteResolver,
-        mut stacks: Vec<NewStack>,
-    ) -> Vec<(u32, u32)> {
-        // By number, so that within a batch the lowest becomes the canonical
-        // one. A number that comes later than a higher one does not take over:
-        // clients may have printed the other already.
-        stacks.sort_by_key(|stack| stack.id);
-        let mut merged_pairs = Vec::with_capacity(stacks.len());
-        for stack in stacks {
-            if stack.id as usize >= DEBOX_SITES_MAX || !self.published.insert(stack.id) {
-                // A published entry must never change under its readers.
-                self.refused += 1;
-                tracing::warn!(
-                    site = stack.id,
-                    refused = self.refused,
-                    "the kernel side sent a site number that is out of range or already taken"
-                );
-                continue;
-            }
-            let text = resolver.resolve(&stack.frames);
-            let text = SiteText {
-                label: withhold_addresses(text.label),
-                function: withhold_addresses(text.function),
-                file: text.file,
-                ..text
-            };
-            let place = (
-                text.label.clone(),
-                text.function.clone(),
-                text.file.clone(),
-                text.line,
+    pub fn new() -> Result<Self, SharedError> {
+        Ok(Self {
+            first: HashMap::new(),
+            published: HashSet::new(),
+            refused: 0,
+            frames: BTreeMap::new(),
+            stacks: StacksFile::new()?,
+        })
+    }
+
+    /// Publishes a site; returns the number under which its place was published
+    /// first, None if the number cannot be published.
+    pub fn publish(&mut self, shared: &Shared, id: u32, text: SiteText) -> Option<u32> {
+        if id as usize >= DEBOX_SITES_MAX || !self.published.insert(id) {
+            // A published entry must never change under its readers.
+            self.refused += 1;
+            tracing::warn!(
+                site = id,
+                refused = self.refused,
+                "the kernel side sent a site number that is out of range or already taken"
             );
-            let merged = *self.first.entry(place).or_insert(stack.id);
-            self.frames_note(merged, &text.frames);
-            let mut entry = debox_site::new(
-                head(&text.label, DEBOX_LABEL_LEN - 1),
-                &text.function,
-                tail(&text.file, DEBOX_FILE_LEN - 1),
-                text.line,
-                text.offset,
-            );
-            entry.merged = merged;
-            if !text.labelled {
-                entry.flags |= DEBOX_SITE_FLAG_UNLABELLED;
-            }
-            shared.site_publish(stack.id, &entry);
-            merged_pairs.push((stack.id, merged));
+            return None;
         }
-        merged_pairs
+        let text = SiteText {
+            label: withhold_addresses(text.label),
+            function: withhold_addresses(text.function),
+            file: text.file,
+            ..text
+        };
+        let place = (
+            text.label.clone(),
+            text.function.clone(),
+            text.file.clone(),
+            text.line,
+        );
+        let merged = *self.first.entry(place).or_insert(id);
+        self.frames_note(merged, &text.frames);
+        let mut entry = debox_site::new(
+            head(&text.label, DEBOX_LABEL_LEN - 1),
+            &text.function,
+            tail(&text.file, DEBOX_FILE_LEN - 1),
+            text.line,
+            text.offset,
+        );
+        entry.merged = merged;
+        if !text.labelled {
+            entry.flags |= DEBOX_SITE_FLAG_UNLABELLED;
+        }
+        shared.site_publish(id, &entry);
+        Some(merged)
     }
 
     fn frames_note(&mut self, site: u32, frames: &[String]) {
         let frames = frames.iter().cloned().map(withhold_addresses);
-        match self.frames.entry(site) {
-            Entry::Vacant(place) => {
-                place.insert(frames.collect());
-            }
-            Entry::Occupied(mut place) => {
-                let common = place
-                    .get()
+        let changed = match self.frames.entry(site) {
+            Entry::Vacant(place) => place.insert(frames.collect()),
+            Entry::Occupied(place) => {
+                let known = place.into_mut();
+                let common = known
                     .iter()
                     .zip(frames)
                     .take_while(|(a, b)| *a == b)
                     .count();
-                place.get_mut().truncate(common);
+                if common == known.len() {
+                    return;
+                }
+                known.truncate(common);
+                known
             }
-        }
+        };
+        let names: Vec<&str> = changed.iter().rev().map(String::as_str).collect();
+        self.stacks
+            .append(&format!("{site}\t{}\n", names.join(";")));
     }
 
-    /// `SITE TAB FUNCTION;FUNCTION;...` for each site, outermost first.
-    pub fn stacks_text(&self) -> String {
-        let mut out = String::new();
-        for (site, frames) in &self.frames {
-            let names: Vec<&str> = frames.iter().rev().map(String::as_str).collect();
-            out.push_str(&format!("{site}\t{}\n", names.join(";")));
+    /// `SITE TAB FUNCTION;FUNCTION;...`, outermost first; of several lines of a
+    /// site the last holds.
+    pub fn stacks(&self) -> Result<OwnedFd, Errno> {
+        self.stacks.for_reading()
+    }
+}
+
+/// One file for all clients, to which lines are added: what they hold of it is
+/// one piece of memory, however many there are and however often they ask.
+struct StacksFile {
+    file: std::fs::File,
+    length: usize,
+}
+
+/// Some hundred bytes for each of the 8192 sites.
+const STACKS_BYTES_MAX: usize = 16 << 20;
+
+impl StacksFile {
+    fn new() -> Result<Self, SharedError> {
+        let memory = |step| move |source| SharedError::Memory { step, source };
+        let flags = MemfdFlags::CLOEXEC;
+        // MFD_NOEXEC_SEAL exists since 6.3; vm.memfd_noexec=2 demands it there.
+        let fd = rustix::fs::memfd_create("debox-stacks", flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create("debox-stacks", flags))
+            .map_err(memory("memfd_create"))?;
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o400)).map_err(memory("fchmod"))?;
+        Ok(Self {
+            file: fd.into(),
+            length: 0,
+        })
+    }
+
+    /// With a position of its own. Nothing can be written through it, and the
+    /// file's mode lets nobody but root open it for more.
+    fn for_reading(&self) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(
+            format!("/proc/self/fd/{}", self.file.as_raw_fd()),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+    }
+
+    fn append(&mut self, line: &str) {
+        let room = STACKS_BYTES_MAX.saturating_sub(self.length);
+        if line.len() > room {
+            tracing::warn!(line, "no room is left for the functions of a site");
+            return;
         }
-        out
+        // A reader sees a line when all of it is there: the file grows after
+        // the write.
+        match self.file.write_all_at(line.as_bytes(), self.length as u64) {
+            Ok(()) => self.length += line.len(),
+            Err(error) => tracing::warn!(%error, line, "the functions of a site are lost"),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 // Linux 6.5, include/uapi/asm-generic/socket.h and linux/socket.h.
 const SO_PASSPIDFD: libc::c_int = 76;
+const SO_PEERPIDFD: libc::c_int = 77;
 const SCM_PIDFD: libc::c_int = 0x04;
 
 /// The most descriptors one reply carries.
@@ -142,24 +143,30 @@ unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
         foreign: header.msg_flags & libc::MSG_CTRUNC != 0,
         ..Ancillary::default()
     };
-    // SAFETY (all of the loop): CMSG_FIRSTHDR and CMSG_NXTHDR stay inside the
-    // control buffer; the kernel wrote whole messages of the types it names,
-    // their data is read unaligned and only within cmsg_len.
+    // CMSG_FIRSTHDR and CMSG_NXTHDR stay inside the control buffer; the kernel
+    // wrote whole messages of the types it names.
+    // SAFETY: as the caller says, recvmsg filled the header.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !next.is_null() {
+        // SAFETY: not null, so a whole header is there.
         let message = unsafe { next.read_unaligned() };
+        // SAFETY: computes an address behind that header.
         let data = unsafe { libc::CMSG_DATA(next) };
-        let bytes =
-            (message.cmsg_len as usize).saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+        // SAFETY: computes a number.
+        let head = unsafe { libc::CMSG_LEN(0) } as usize;
+        let bytes = (message.cmsg_len as usize).saturating_sub(head);
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
+                // SAFETY: so many bytes of data are there (the guard).
                 let ucred = unsafe { data.cast::<libc::ucred>().read_unaligned() };
                 out.credentials = Some(Credentials {
                     pid: ucred.pid.max(0) as u32,
                     uid: ucred.uid,
+                    gid: ucred.gid,
                 });
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if bytes >= size_of::<libc::c_int>() => {
+                // SAFETY: so many bytes of data are there (the guard).
                 let fd = unsafe { data.cast::<libc::c_int>().read_unaligned() };
                 out.pidfd = Some(if fd < 0 {
                     Err(-fd)
@@ -169,6 +176,7 @@ unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
                 });
             }
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if bytes >= size_of::<libc::timespec>() => {
+                // SAFETY: so many bytes of data are there (the guard).
                 let sent = unsafe { data.cast::<libc::timespec>().read_unaligned() };
                 let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
                 let ns = |sec: i64, nsec: i64| sec as i128 * 1_000_000_000 + nsec as i128;
@@ -178,6 +186,7 @@ unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 out.foreign = true;
                 for index in 0..bytes / size_of::<RawFd>() {
+                    // SAFETY: within the message's data (the range).
                     let fd = unsafe { data.cast::<RawFd>().add(index).read_unaligned() };
                     // SAFETY: installed for us by the kernel; closed at once.
                     drop(unsafe { OwnedFd::from_raw_fd(fd) });
@@ -185,6 +194,7 @@ unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
             }
             _ => out.foreign = true,
         }
+        // SAFETY: `next` is a header of this buffer.
         next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
     out
@@ -226,8 +236,17 @@ pub(crate) fn send(fd: BorrowedFd, reply: &debox_reply, fds: &[BorrowedFd]) -> R
     if sent < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Who connected. The messages that follow may come from others, who inherited
-/// the socket; this one only pays for the connection.
+/// Whether packets that were sent have not been read by the other end, which
+/// lives.
+pub(crate) fn unread(fd: BorrowedFd) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int.
+    let status = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    status == 0 && bytes > 0
+}
+
+/// Who connected, with the *effective* ids of that moment. The messages that
+/// follow may come from others, who inherited the socket.
 pub(crate) fn peer(fd: BorrowedFd) -> Result<Credentials, Errno> {
     let mut ucred = libc::ucred {
         pid: 0,
@@ -252,7 +271,31 @@ pub(crate) fn peer(fd: BorrowedFd) -> Result<Credentials, Errno> {
     Ok(Credentials {
         pid: ucred.pid.max(0) as u32,
         uid: ucred.uid,
+        gid: ucred.gid,
     })
+}
+
+/// A pidfd of who connected, made of what the kernel noted then: no number
+/// is looked up that may belong to somebody else by now. ENOPROTOOPT before
+/// Linux 6.5.
+pub(crate) fn peer_pidfd(fd: BorrowedFd) -> Result<OwnedFd, Errno> {
+    let mut pidfd: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: pidfd is writable for the length given.
+    let status = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut pidfd).cast(),
+            &raw mut length,
+        )
+    };
+    if status != 0 || pidfd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the kernel has just installed it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
 /// Ends a connection so that a reply on its way still arrives: closing with

@@ -2,7 +2,7 @@
 //! Does any packet, or any sequence of packets, hurt the broker?
 
 mod common;
-#[path = "../fuzz/property.rs"]
+#[path = "../../../fuzz/src/request.rs"]
 mod property;
 
 use common::*;

@@ -293,6 +293,30 @@ fn watch_wants_a_process() {
 }
 
 #[test]
+fn a_process_that_dies_while_it_is_bound_is_unbound() {
+    let broker = Running::new();
+    let client = broker.client();
+    if !rustix::process::getuid().is_root() {
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    broker.kernel.state().dies_in_join = Some(child);
+    // Its number could have been another's when the kernel side looked.
+    let (reply, _) = client.ask(&debox_request::watch(pid as i32, 0));
+    assert_eq!(reply.status, -libc::ESRCH, "{}", reply.text());
+    let state = broker.kernel.state();
+    let account = state.accounts.values().next().unwrap();
+    assert_eq!(account.joins, [(pid, true)]);
+    assert_eq!(account.leaves, [pid], "what was bound is undone");
+}
+
+#[test]
 fn malformed_requests_are_refused_with_a_remedy() {
     let good = debox_request::new(DEBOX_MSG_SLOTS, 0);
     let with = |change: &dyn Fn(&mut debox_request)| {
@@ -542,10 +566,16 @@ fn what_the_kernel_side_refuses_is_told() {
 
 #[test]
 fn limits_are_kept_and_told() {
+    if !rustix::process::getuid().is_root() {
+        // Others have shares: see limits.rs and processes.rs.
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
     let shares = |connections, segments, accounts| Shares {
         connections,
         segments,
         accounts,
+        in_flight: 100,
     };
     let limits = Limits {
         total: shares(4, 5, 2),
@@ -712,6 +742,172 @@ fn every_copy_of_the_socket_has_to_go() {
     assert_eq!(broker.kernel.held(), (1, 1));
     drop(copy);
     broker.kernel.wait_held((0, 0));
+}
+
+/// Of the whole test: the answers are there, or the loop waits for others' work.
+#[test]
+fn status_is_answered_while_others_work() {
+    let broker = Running::new();
+    let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+    broker.kernel.state().slow = true;
+    let slow = broker.client();
+    slow.send(debox_request::new(DEBOX_MSG_ACCOUNT, 0).as_bytes())
+        .unwrap();
+    wait_for("the kernel side to be at work", || {
+        broker.kernel.state().at_work
+    });
+    // In the queue behind it.
+    let behind: Vec<Client> = (0..20).map(|_| broker.client()).collect();
+    for client in &behind {
+        client
+            .send(debox_request::new(DEBOX_MSG_SLOTS, 0).as_bytes())
+            .unwrap();
+    }
+    for _ in 0..100 {
+        let client = broker.client();
+        assert_eq!(client.ask(&status).0.status, 0);
+    }
+    assert!(
+        broker.kernel.state().at_work,
+        "it was at work all the while"
+    );
+    // Who asks and leaves is not waited for either, and leaves nothing.
+    let gone = broker.client();
+    gone.send(debox_request::new(DEBOX_MSG_ACCOUNT, 0).as_bytes())
+        .unwrap();
+    drop(gone);
+    assert_eq!(broker.client().ask(&status).0.status, 0);
+    broker.kernel.state().slow = false;
+    let (reply, fds) = slow.reply();
+    assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+    for client in &behind {
+        let (reply, fds) = client.reply();
+        assert_eq!((reply.status, fds.len()), (0, 3), "{}", reply.text());
+    }
+    drop((slow, behind));
+    broker.kernel.wait_held((0, 0));
+}
+
+/// The unwind tables of a client with many programs take their time: neither
+/// the loop nor the kernel side waits for them.
+#[test]
+fn tables_of_one_client_are_waited_for_by_nobody_else() {
+    let broker = Running::new();
+    broker.kernel.state().hold_tables = true;
+    let flags = DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS;
+    let heavy = broker.client();
+    heavy
+        .send(debox_request::new(DEBOX_MSG_ACCOUNT, flags).as_bytes())
+        .unwrap();
+    wait_for("the tables to be asked for", || {
+        !broker.kernel.state().tables.is_empty()
+    });
+    broker.serves_well();
+    // Its account waits, and the other's has gone.
+    broker.kernel.wait_held((0, 0));
+    let ready = broker.kernel.state().tables.pop().unwrap();
+    ready();
+    let (reply, fds) = heavy.reply();
+    assert_eq!((reply.status, fds.len()), (0, 6), "{}", reply.text());
+    // Tables that never come are not waited for for ever.
+    let second = broker.client();
+    let (reply, fds) = second.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags));
+    assert_eq!((reply.status, fds.len()), (0, 6), "{}", reply.text());
+    let late = broker.kernel.state().tables.pop().unwrap();
+    late();
+    broker.serves_well();
+}
+
+#[test]
+fn the_functions_of_sites_are_one_piece_of_memory() {
+    let broker = Running::new();
+    let client = broker.client();
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let ask = || {
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_SITE_STACKS, 0));
+        assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+        fds.into_iter().next().unwrap()
+    };
+    let read = |fd: OwnedFd| std::io::read_to_string(std::fs::File::from(fd)).unwrap();
+    let first = ask();
+    broker.kernel.announce(vec![NewStack {
+        id: 4,
+        frames: vec![1],
+    }]);
+    wait_for("the site", || read(ask()).contains("4\tentry;pipe_read\n"));
+    // However many are held, and whenever they were asked for.
+    let place = |fd: &OwnedFd| {
+        let stat = rustix::fs::fstat(fd).unwrap();
+        (stat.st_dev, stat.st_ino)
+    };
+    let held: Vec<OwnedFd> = (0..500).map(|_| ask()).collect();
+    for fd in &held {
+        assert_eq!(place(fd), place(&first));
+        assert!(rustix::io::pwrite(fd, b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(fd, 0).is_err());
+    }
+    assert_eq!(rustix::fs::fstat(&first).unwrap().st_mode & 0o777, 0o400);
+    assert_eq!(read(first), "4\tentry;pipe_read\n");
+}
+
+#[test]
+fn descriptors_that_are_not_read_are_its_users() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
+    let limits = Limits::default();
+    let broker = Running::with(
+        Config {
+            limits: Limits {
+                total: Shares {
+                    in_flight: 7,
+                    ..limits.total
+                },
+                ..limits
+            },
+            ..Config::default()
+        },
+        FakeKernel::new(),
+    );
+    let slots = debox_request::new(DEBOX_MSG_SLOTS, 0);
+    let unread: Vec<Client> = (0..3).map(|_| broker.client()).collect();
+    for client in &unread {
+        client.send(slots.as_bytes()).unwrap();
+    }
+    broker.kernel.wait_held((3, 0));
+    let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+    let other = broker.client();
+    assert_eq!(other.ask(&status).0.status, 0);
+    let mut refused = None;
+    wait_for("nine descriptors in flight", || {
+        let (reply, _) = broker.client().ask(&slots);
+        refused = (reply.status != 0).then_some(reply);
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
+    assert_eq!(refused.status, -libc::ETOOMANYREFS);
+    assert!(
+        refused.text().contains("unread replies"),
+        "{}",
+        refused.text()
+    );
+    // What carries none is served; and reading makes room.
+    assert_eq!(other.ask(&status).0.status, 0);
+    unread[0].reply();
+    assert_eq!(other.ask(&slots).0.status, 0);
+    // Hanging up on the broker's side does not: they still lie there.
+    unread[1].send(&[1]).unwrap();
+    let again = broker.client();
+    again.send(slots.as_bytes()).unwrap();
+    wait_for("no more than before", || {
+        broker.client().ask(&slots).0.status == -libc::ETOOMANYREFS
+    });
+    drop(unread);
+    wait_for("room again", || {
+        let (reply, _) = broker.client().ask(&slots);
+        reply.status == 0
+    });
 }
 
 fn sites_of(broker: &Running) {

@@ -215,7 +215,7 @@ pub struct RunArgs {
 /// Account for the system calls of running processes
 ///
 /// Until the time is over, the processes have ended, or Ctrl-C. Threads that
-/// are inside a call at the end are listed. For root, or with CAP_PERFMON.
+/// are inside a call at the end are listed. Needs CAP_PERFMON or CAP_SYS_ADMIN, as root has.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -271,7 +271,7 @@ pub struct ShowArgs {
 ///
 /// A table of its system calls, renewed every second, beside views of where
 /// they block, of call sites, threads, and of those who keep them waiting.
-/// ? shows the keys. For root, or with CAP_PERFMON.
+/// ? shows the keys. Needs CAP_PERFMON or CAP_SYS_ADMIN, as root has.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

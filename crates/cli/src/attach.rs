@@ -12,7 +12,7 @@ use crate::session::{self, Extra};
 use crate::source::{Source, SourceOptions};
 use crate::trace::TraceView;
 use crate::wait::Signals;
-use debox_abi::{DEBOX_REQ_NOFOLLOW, debox_request};
+use debox_abi::{DEBOX_REQ_NOFOLLOW, debox_event_call, debox_request};
 use debox_record::monotonic_ns;
 use debox_report::{Capture, Note, NoteKind, RunFacts, RunKind};
 use std::io;
@@ -250,9 +250,16 @@ pub fn attach(args: AttachArgs, _inherited: Inherited) -> Result<i32, Error> {
         );
     }
     let wall_ns = session::nanos(since.elapsed());
-    let (mut account, recorded, actor) = watch.finish();
+    let (mut account, mut recorded, actor) = watch.finish();
+    let mut conditions = Vec::new();
     if let Some(actor) = actor {
-        facts.notes.extend(actor.finish(&mut account));
+        conditions = actor.conditions();
+        let late = &mut |event: &debox_event_call| {
+            if let Some(recorded) = &mut recorded {
+                recorded.event(event);
+            }
+        };
+        facts.notes.extend(actor.finish(&mut account, late));
     }
     let snapshot = session::snapshot_last(&account, &connection, recorded.is_some());
     open_calls.sample(targets.iter().filter(|t| !t.ended).map(|t| t.pid as u32));
@@ -268,7 +275,7 @@ pub fn attach(args: AttachArgs, _inherited: Inherited) -> Result<i32, Error> {
     let extra = Extra {
         slow: &slow,
         start_ns,
-        conditions: &[],
+        conditions: &conditions,
         symbols: true,
     };
     let mut report = session::report_with(&snapshot, None, facts, None, &extra);

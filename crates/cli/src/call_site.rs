@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which place in the program does a return address stand for?
 
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use crate::session::names_of;
+use debox_symbol::{CodeFile, UserCode};
 
 struct Module {
     start: u64,
@@ -70,64 +68,25 @@ impl Module {
     }
 }
 
-/// Names places, each file offset once.
-pub struct CallSites {
-    symbolizer: Symbolizer,
-    known: RefCell<HashMap<(String, u64), String>>,
-}
-
-impl CallSites {
-    pub fn new() -> Self {
-        Self {
-            symbolizer: Symbolizer::new(),
-            known: RefCell::default(),
-        }
+/// `function (file.c:12)`, `module+0x1234`, or the bare address of code that
+/// was mapped after the process connected.
+pub fn name(modules: Option<&Modules>, address: u64) -> String {
+    if address == 0 {
+        return "(unknown)".into();
     }
-
-    /// `function (file.c:12)`, `module+0x1234`, or the bare address of
-    /// code that was mapped after the process connected.
-    pub fn name(&self, modules: Option<&Modules>, address: u64) -> String {
-        if address == 0 {
-            return "(unknown)".into();
-        }
-        let Some((path, offset)) = modules.and_then(|m| m.find(address)) else {
-            return format!("{address:#x}");
-        };
-        let key = (path.to_owned(), offset);
-        if let Some(name) = self.known.borrow().get(&key) {
-            return name.clone();
-        }
-        let name = self.resolve(path, offset);
-        self.known.borrow_mut().insert(key, name.clone());
-        name
-    }
-
-    fn resolve(&self, path: &str, offset: u64) -> String {
-        let module = path.rsplit('/').next().unwrap_or(path);
-        let plain = format!("{module}+{offset:#x}");
-        if !path.starts_with('/') {
-            return plain;
-        }
-        // The byte before the return address is inside the calling line.
-        let source = Source::Elf(Elf::new(path));
-        let Ok(Symbolized::Sym(symbol)) = self
-            .symbolizer
-            .symbolize_single(&source, Input::FileOffset(offset.saturating_sub(1)))
-        else {
-            return plain;
-        };
-        let into = symbol.offset as u64 + 1;
-        let line = symbol.code_info.as_ref().and_then(|code| {
-            let file = code.file.to_str()?;
-            Some(match code.line {
-                Some(line) => format!(" ({file}:{line})"),
-                None => format!(" ({file})"),
-            })
-        });
-        match line {
-            Some(line) => format!("{}{line}", symbol.name),
-            None => format!("{}+{into:#x} ({module})", symbol.name),
-        }
+    let Some((path, offset)) = modules.and_then(|m| m.find(address)) else {
+        return format!("{address:#x}");
+    };
+    let file = CodeFile {
+        path: path.into(),
+        pid: None,
+        build_id: None,
+    };
+    let frames = names_of(&UserCode::File(file), offset);
+    // Not the functions inlined into it: one line is one place.
+    match frames.last() {
+        Some(frame) => frame.to_string(),
+        None => format!("{address:#x}"),
     }
 }
 
@@ -147,10 +106,9 @@ mod tests {
         assert_eq!(modules.find(0x2010), Some(("/bin/a b", 0x1010)));
         assert_eq!(modules.find(0x1010), None);
         assert_eq!(modules.find(0x3000), None);
-        let names = CallSites::new();
-        assert_eq!(names.name(Some(&modules), 0x7004), "[vdso]+0x4");
-        assert_eq!(names.name(Some(&modules), 0x5004), "0x5004");
-        assert_eq!(names.name(None, 0), "(unknown)");
+        assert_eq!(name(Some(&modules), 0x7004), "[vdso]+0x4");
+        assert_eq!(name(Some(&modules), 0x5004), "0x5004");
+        assert_eq!(name(None, 0), "(unknown)");
     }
 
     #[test]
@@ -183,7 +141,7 @@ mod tests {
     #[test]
     fn own_functions_have_names() {
         let modules = Modules::of_process(std::process::id()).unwrap();
-        let name = CallSites::new().name(Some(&modules), some_function_with_a_name() + 4);
+        let name = name(Some(&modules), some_function_with_a_name() + 4);
         assert!(name.contains("some_function_with_a_name"), "{name}");
     }
 }

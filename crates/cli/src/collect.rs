@@ -5,10 +5,16 @@
 //! to. It is read once, when the connection closes. Those processes are not
 //! trusted: sizes and seals are checked before anything is read, reads are
 //! bounded copies, and no value read is used as an index or a length.
+//!
+//! Nobody else finds the socket: its directory has a secret name, in one that
+//! only its owner may list, and /proc/net/unix is not told of either. Only the
+//! command's environment is, which the kernel shows to whom ptrace may read. Who
+//! connects all the same must be one of the command's (kin.rs).
 
 use crate::call_site::Modules;
 use crate::connection::socket_address;
 use crate::error::Error;
+use crate::kin::{Kin, peer_of};
 use debox_abi::*;
 use debox_report::{WrapCounts, WrapProcess};
 use std::collections::HashMap;
@@ -17,23 +23,32 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
-const STRIPES_MAX: u32 = 4096;
+/// What the interposer asks for at most.
+const STRIPES_MAX: u32 = 128;
 const PREFIX: &str = "debox-";
 const SOCKET: &str = "collect";
 /// A younger directory may be about to be listened in.
 const SWEEP_AGE: Duration = Duration::from_secs(60);
 /// Connections at one time; more wait in the socket's queue.
 const LIVE_MAX: usize = 16384;
+/// Closing a descriptor that a process sent may take as long as it likes (a
+/// socket with SO_LINGER): what was collected is then given up.
+const FINISH_MAX: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 60 });
 /// Refusals that are told one by one.
 const REFUSALS_MAX: usize = 8;
 
+/// Calls that the threads of a stripe may be in the middle of counting.
+const UNDER_WAY: u64 = 64;
+
 /// Everything that was collected.
-#[derive(Default)]
 pub struct Collected {
     pub counts: WrapCounts,
+    /// Nothing was counted before.
+    since: Instant,
     /// Where the code of process n of `counts` lay.
     pub modules: Vec<Option<Modules>>,
     /// Processes that still ran at the end.
@@ -45,8 +60,8 @@ pub struct Collector {
     /// Removes directory and socket when dropped.
     _directory: tempfile::TempDir,
     path: PathBuf,
-    stop: OwnedFd,
-    thread: JoinHandle<Collected>,
+    stop: Arc<OwnedFd>,
+    result: Receiver<Collected>,
 }
 
 struct Live {
@@ -60,22 +75,32 @@ fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-impl Collector {
-    pub fn start(call_sites: bool) -> Result<Self, Error> {
-        let failed = Error::system("preparing the socket that the interposers report to");
-        Self::start_io(call_sites).map_err(failed)
-    }
+/// The socket before anybody serves it.
+struct Listener {
+    directory: tempfile::TempDir,
+    path: PathBuf,
+    socket: OwnedFd,
+}
 
-    fn start_io(call_sites: bool) -> io::Result<Self> {
+impl Listener {
+    fn open() -> io::Result<Self> {
         sweep(&std::env::temp_dir());
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         // Processes that drop privileges after the start must get through to
         // the socket, but need not list the directory.
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o711))?;
-        let path = directory.path().join(SOCKET);
-        let (address, length) = socket_address(&path)?;
+        let hidden = directory.path().join(secret()?);
+        std::fs::create_dir(&hidden)?;
+        std::fs::set_permissions(&hidden, PermissionsExt::from_mode(0o711))?;
+        let path = hidden.join(SOCKET);
+        // Too long for the environment is too long here.
+        socket_address(&path)?;
+        // Bound by a name that tells nothing: everybody can read it.
+        let hidden = File::open(&hidden)?;
+        let name = format!("/proc/self/fd/{}/{SOCKET}", hidden.as_raw_fd());
+        let (address, length) = socket_address(Path::new(&name))?;
         // SAFETY: plain system calls on locals; descriptors are owned at once.
-        let (socket, stop) = unsafe {
+        let socket = unsafe {
             let fd = libc::socket(
                 libc::AF_UNIX,
                 libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
@@ -88,11 +113,7 @@ impl Collector {
             if libc::bind(fd, (&raw const address).cast(), length) != 0 {
                 return Err(last());
             }
-            let stop = libc::eventfd(0, libc::EFD_CLOEXEC);
-            if stop < 0 {
-                return Err(last());
-            }
-            (socket, OwnedFd::from_raw_fd(stop))
+            socket
         };
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
         // SAFETY: a bound socket of ours.
@@ -100,15 +121,49 @@ impl Collector {
             return Err(last());
         }
         descriptors_raise();
-        let stop_raw = stop.as_raw_fd();
-        let thread = std::thread::Builder::new()
+        Ok(Self {
+            directory,
+            path,
+            socket,
+        })
+    }
+}
+
+impl Collector {
+    pub fn start(call_sites: bool) -> Result<Self, Error> {
+        let failed = Error::system("preparing the socket that the interposers report to");
+        Listener::open()
+            .and_then(|listener| Self::over(listener, call_sites))
+            .map_err(failed)
+    }
+
+    fn over(listener: Listener, call_sites: bool) -> io::Result<Self> {
+        // SAFETY: the descriptor is owned at once.
+        let stop = unsafe {
+            let stop = libc::eventfd(0, libc::EFD_CLOEXEC);
+            if stop < 0 {
+                return Err(last());
+            }
+            Arc::new(OwnedFd::from_raw_fd(stop))
+        };
+        let Listener {
+            directory,
+            path,
+            socket,
+        } = listener;
+        let stopped = Arc::clone(&stop);
+        let (sender, result) = channel();
+        std::thread::Builder::new()
             .name("debox-collect".into())
-            .spawn(move || collect(&socket, stop_raw, call_sites))?;
+            .spawn(move || {
+                // Nobody listens any more: it was given up.
+                let _ = sender.send(collect(&socket, &stopped, call_sites));
+            })?;
         Ok(Self {
             _directory: directory,
             path,
             stop,
-            thread,
+            result,
         })
     }
 
@@ -119,21 +174,36 @@ impl Collector {
     /// Ends collecting: what still lives is read as it is.
     pub fn finish(self) -> Collected {
         let one = 1u64;
-        // SAFETY: 8 bytes of a local; the thread only polls this descriptor,
-        // which lives until the thread is joined.
+        // SAFETY: 8 bytes of a local.
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
-        self.thread.join().unwrap_or_else(|_| {
-            let mut collected = Collected::default();
-            collected
-                .counts
-                .refused_add("the collecting thread of debox failed; please report this".into());
+        self.result.recv_timeout(FINISH_MAX).unwrap_or_else(|error| {
+            let mut collected = Collected::new();
+            collected.refuse(match error {
+                RecvTimeoutError::Timeout => format!(
+                    "what all of them counted is lost: one sent a descriptor that could not be closed within {} s",
+                    FINISH_MAX.as_secs()
+                ),
+                RecvTimeoutError::Disconnected => {
+                    "the collecting thread of debox failed; please report this".into()
+                }
+            });
             collected
         })
     }
 }
 
+/// A name that cannot be guessed.
+fn secret() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: fills a local of that size; so few bytes come whole.
+    if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } != 16 {
+        return Err(last());
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Removes what collectors left behind that were killed: directories of ours
-/// with nothing in them but a socket that nobody listens on.
+/// with nothing in them but a directory with a socket that nobody listens on.
 fn sweep(parent: &Path) {
     // SAFETY: no memory involved.
     let own_uid = unsafe { libc::geteuid() };
@@ -147,10 +217,20 @@ fn sweep(parent: &Path) {
                         .modified()
                         .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > SWEEP_AGE))
             });
-        let socket = entry.path().join(SOCKET);
-        if ours && is_abandoned(&socket) {
-            let _ = std::fs::remove_file(&socket);
-            let _ = std::fs::remove_dir(entry.path());
+        if !ours {
+            continue;
+        }
+        for hidden in std::fs::read_dir(entry.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let socket = hidden.path().join(SOCKET);
+            if is_abandoned(&socket) {
+                let _ = std::fs::remove_file(&socket);
+                let _ = std::fs::remove_dir(hidden.path());
+                let _ = std::fs::remove_dir(entry.path());
+            }
         }
     }
 }
@@ -235,8 +315,9 @@ impl Poller {
     }
 }
 
-fn collect(listener: &OwnedFd, stop: RawFd, call_sites: bool) -> Collected {
-    let mut collected = Collected::default();
+fn collect(listener: &OwnedFd, stop: &OwnedFd, call_sites: bool) -> Collected {
+    let stop = stop.as_raw_fd();
+    let mut collected = Collected::new();
     let poller = match Poller::new().and_then(|p| {
         p.add(stop)
             .and_then(|()| p.add(listener.as_raw_fd()))
@@ -249,6 +330,7 @@ fn collect(listener: &OwnedFd, stop: RawFd, call_sites: bool) -> Collected {
         }
     };
     let mut live: HashMap<RawFd, Live> = HashMap::new();
+    let mut kin = Kin::new();
     let mut stopping = false;
     loop {
         let ready = if stopping { Vec::new() } else { poller.wait() };
@@ -256,8 +338,9 @@ fn collect(listener: &OwnedFd, stop: RawFd, call_sites: bool) -> Collected {
         // First what is queued: a process may have connected, counted and
         // ended before we looked.
         while live.len() < LIVE_MAX {
-            match accept(listener) {
-                Ok(Some(connection)) => {
+            match accept(listener, &mut kin) {
+                Ok(Some(Err(why))) => collected.refuse(why),
+                Ok(Some(Ok(connection))) => {
                     let fd = connection.socket.as_raw_fd();
                     match poller.add(fd) {
                         Ok(()) => {
@@ -308,9 +391,10 @@ fn collect(listener: &OwnedFd, stop: RawFd, call_sites: bool) -> Collected {
     }
 }
 
-fn accept(listener: &OwnedFd) -> io::Result<Option<Live>> {
-    // SAFETY: the descriptor is owned at once; SO_PEERCRED fills a local.
-    unsafe {
+/// None: nobody waits. What a refused process has sent is not looked at.
+fn accept(listener: &OwnedFd, kin: &mut Kin) -> io::Result<Option<Result<Live, String>>> {
+    // SAFETY: the descriptor is owned at once.
+    let socket = unsafe {
         let fd = libc::accept4(
             listener.as_raw_fd(),
             std::ptr::null_mut(),
@@ -324,23 +408,16 @@ fn accept(listener: &OwnedFd) -> io::Result<Option<Live>> {
                 _ => Err(error),
             };
         }
-        let socket = OwnedFd::from_raw_fd(fd);
-        let mut peer: libc::ucred = std::mem::zeroed();
-        let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut size,
-        );
-        Ok(Some(Live {
-            socket,
-            pid: peer.pid as u32,
-            modules: None,
-            memory: None,
-        }))
-    }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let peer = peer_of(&socket)?;
+    let pid = peer.pid;
+    Ok(Some(kin.admit(peer).map(|()| Live {
+        socket,
+        pid,
+        modules: None,
+        memory: None,
+    })))
 }
 
 impl Live {
@@ -390,7 +467,7 @@ impl Live {
 
 /// Only a memfd that can neither shrink nor grow is read: then every offset
 /// below is inside of it for good.
-fn memory_check(memory: &File, packet: &debox_collect) -> Result<(), String> {
+pub(crate) fn memory_check(memory: &File, packet: &debox_collect) -> Result<(), String> {
     if packet.stripes == 0 {
         return Err(
             "its limit of file sizes (RLIMIT_FSIZE, `ulimit -f`) leaves no room for counters; \
@@ -459,13 +536,48 @@ fn receive(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, 
     }
 }
 
+/// Could the threads of a stripe, one after the other, have counted this in that
+/// time? A call takes a nanosecond at least; a child of vfork counts into the
+/// stripe of its parent, whose call lasts as long.
+fn is_believable(stripe: &debox_wrap_stripe, elapsed: Duration) -> bool {
+    let calls_max = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    let time_max = calls_max.saturating_mul(4).saturating_add(1_000_000_000);
+    let (mut calls, mut time) = (stripe.dropped, stripe.dropped_ns);
+    for row in stripe.rows.iter().filter(|row| row.nr().is_some()) {
+        let shown = row.hist.iter().fold(0u64, |all, n| all.saturating_add(*n));
+        if row.count.abs_diff(shown) > UNDER_WAY || row.errors > row.count.saturating_add(UNDER_WAY)
+        {
+            return false;
+        }
+        calls = calls.saturating_add(row.count);
+        time = time.saturating_add(row.wall_ns);
+        if row.blocked_ns.max(row.runq_ns) > time_max {
+            return false;
+        }
+    }
+    calls <= calls_max && stripe.stale <= calls.saturating_add(UNDER_WAY) && time <= time_max
+}
+
 impl Collected {
+    fn new() -> Self {
+        Self::since(Instant::now())
+    }
+
+    pub(crate) fn since(since: Instant) -> Self {
+        Self {
+            counts: WrapCounts::default(),
+            since,
+            modules: Vec::new(),
+            live: 0,
+            refusals: 0,
+        }
+    }
+
     fn refuse(&mut self, why: String) {
         self.refusals += 1;
         match self.refusals {
-            n if n < REFUSALS_MAX => self.counts.refused_add(why),
-            REFUSALS_MAX => self.counts.refused_add("... and further ones".into()),
-            _ => {}
+            n if n <= REFUSALS_MAX => self.counts.refused_add(why),
+            _ => self.counts.refused_more(),
         }
     }
 
@@ -478,7 +590,7 @@ impl Collected {
         }
     }
 
-    fn fold_memory(
+    pub(crate) fn fold_memory(
         &mut self,
         pid: u32,
         memory: &File,
@@ -505,23 +617,34 @@ impl Collected {
         self.modules.push(modules);
         let mut stripe = debox_wrap_stripe::zeroed_box();
         let head_size = core::mem::offset_of!(debox_wrap_stripe, rows);
+        let elapsed = self.since.elapsed();
+        let mut unbelievable = 0u32;
         for index in 0..stripes {
             let start =
                 DEBOX_PAGE_SIZE as u64 + u64::from(index) * size_of::<debox_wrap_stripe>() as u64;
             let bytes = stripe.as_bytes_mut();
             read(&mut bytes[..head_size], start)?;
-            self.counts
-                .stripe_add(stripe.dropped, stripe.dropped_ns, stripe.stale);
-            if stripe.rows_used == 0 {
+            let used = stripe.rows_used != 0;
+            let rows = &mut stripe.as_bytes_mut()[head_size..];
+            if used {
+                read(rows, start + head_size as u64)?;
+            } else {
+                rows.fill(0);
+            }
+            if !is_believable(&stripe, elapsed) {
+                unbelievable += 1;
                 continue;
             }
-            read(
-                &mut stripe.as_bytes_mut()[head_size..],
-                start + head_size as u64,
-            )?;
+            self.counts
+                .stripe_add(stripe.dropped, stripe.dropped_ns, stripe.stale);
             for row in &stripe.rows {
                 self.counts.row_add(process, row);
             }
+        }
+        if unbelievable > 0 {
+            return Err(format!(
+                "{unbelievable} of its {stripes} stripes do not add up, or hold more than there was time for"
+            ));
         }
         Ok(())
     }
@@ -542,10 +665,8 @@ mod tests {
         };
         file.set_len(size).unwrap();
         // SAFETY: no memory involved.
-        assert_eq!(
-            unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) },
-            0
-        );
+        let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        assert_eq!(sealed, 0);
         file
     }
 
@@ -694,8 +815,9 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let make = |name: &str, socket: &str, old: bool| {
             let directory = parent.path().join(name);
-            std::fs::create_dir(&directory).unwrap();
-            let listener = std::os::unix::net::UnixListener::bind(directory.join(socket)).unwrap();
+            let hidden = directory.join("0123");
+            std::fs::create_dir_all(&hidden).unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(hidden.join(socket)).unwrap();
             if old {
                 let then = std::time::SystemTime::now() - 2 * SWEEP_AGE;
                 File::open(&directory).unwrap().set_modified(then).unwrap();
@@ -726,6 +848,134 @@ mod tests {
         (&file).flush().unwrap();
         let collector = Collector::start(false).unwrap();
         drop(connect(collector.path(), packet().as_bytes(), &[&file]));
-        assert_eq!(collector.finish().counts.processes().len(), 1);
+        let collected = collector.finish();
+        assert_eq!(collected.refusals, 1);
+        assert_eq!(collected.counts.calls(), 0);
+    }
+
+    /// A socket whose last close waits for a peer that never reads.
+    fn lingering() -> (File, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while near.write(&[0; 65536]).is_ok() {}
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 1000,
+        };
+        // SAFETY: reads a local of that size.
+        let set = unsafe {
+            libc::setsockopt(
+                near.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of_val(&linger) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+        near.set_nonblocking(false).unwrap();
+        (File::from(OwnedFd::from(near)), far)
+    }
+
+    #[test]
+    fn a_descriptor_that_does_not_close_is_not_waited_for() {
+        let listener = Listener::open().unwrap();
+        let (file, _far) = lingering();
+        let _socket = connect(&listener.path, packet().as_bytes(), &[&file]);
+        // The message, which nobody has read, holds it.
+        drop(file);
+        let collector = Collector::over(listener, false).unwrap();
+        let begun = Instant::now();
+        let collected = collector.finish();
+        assert!(begun.elapsed() < 10 * FINISH_MAX);
+        assert_eq!(collected.refusals, 1);
+    }
+
+    #[test]
+    fn counters_that_nobody_had_time_for_are_refused() {
+        let changes = [
+            |row: &mut debox_wrap_row| row.count = 307_200_000_000,
+            |row: &mut debox_wrap_row| {
+                row.count = 307_200_000_000;
+                row.hist[1] = row.count;
+            },
+            |row: &mut debox_wrap_row| row.wall_ns = 1 << 60,
+            |row: &mut debox_wrap_row| row.blocked_ns = 1 << 60,
+            |row: &mut debox_wrap_row| row.errors = 1 << 40,
+            |row: &mut debox_wrap_row| row.hist[3] = u64::MAX,
+        ];
+        for (i, change) in changes.iter().enumerate() {
+            let file = counters(0, 1);
+            let at = (DEBOX_PAGE_SIZE + core::mem::offset_of!(debox_wrap_stripe, rows)) as u64;
+            let mut row = debox_wrap_row {
+                used: 1 << 63,
+                count: 1,
+                wall_ns: 1,
+                ..Default::default()
+            };
+            change(&mut row);
+            file.write_all_at(row.as_bytes(), at).unwrap();
+            let collector = Collector::start(false).unwrap();
+            drop(connect(collector.path(), packet().as_bytes(), &[&file]));
+            let collected = collector.finish();
+            assert_eq!(collected.refusals, 1, "case {i}");
+            assert_eq!(collected.counts.calls(), 0, "case {i}");
+        }
+    }
+
+    /// A process of the user 65534 that connects and counts: a child, or one that
+    /// has lost its parents. (What it runs after fork only makes system calls.)
+    fn another_user_counts(path: &Path, orphan: bool) {
+        let (packet, file) = (packet(), counters(0, 10));
+        let (mut read_end, write_end) = std::io::pipe().unwrap();
+        // SAFETY: the children make system calls on memory made before, and end.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let parent = libc::getpid();
+                if orphan && libc::fork() != 0 {
+                    libc::_exit(0);
+                }
+                while orphan && libc::getppid() == parent {
+                    libc::usleep(1000);
+                }
+                if libc::setgroups(0, std::ptr::null()) != 0
+                    || libc::setresgid(65534, 65534, 65534) != 0
+                    || libc::setresuid(65534, 65534, 65534) != 0
+                {
+                    libc::_exit(1);
+                }
+                let socket = connect(path, packet.as_bytes(), &[&file]);
+                libc::write(write_end.as_raw_fd(), c"k".as_ptr().cast(), 1);
+                libc::usleep(200_000);
+                drop(socket);
+                libc::_exit(0);
+            }
+            drop(write_end);
+            let mut said = [0u8];
+            std::io::Read::read_exact(&mut read_end, &mut said).expect("it connects");
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        // Its end: nobody holds the pipe any more.
+        let _ = std::io::Read::read(&mut read_end, &mut [0u8]);
+    }
+
+    #[test]
+    fn another_user_counts_only_as_a_relative() {
+        // SAFETY: no memory involved.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("NOT RUN: only root can become another user");
+            return;
+        }
+        // The stranger is told the way, which it cannot find by itself.
+        for (orphan, counted) in [(false, 1), (true, 0)] {
+            let collector = Collector::start(false).unwrap();
+            another_user_counts(collector.path(), orphan);
+            let collected = collector.finish();
+            assert_eq!(collected.counts.calls(), counted);
+            assert_eq!(collected.refusals as u64, 1 - counted);
+        }
     }
 }

@@ -3,11 +3,13 @@
 
 mod look;
 
+use crate::access;
 use crate::detail_control::DetailControl;
 use crate::error::Error;
 use crate::event_ring::EventRing;
 use debox_abi::*;
 pub use look::Looks;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -25,12 +27,12 @@ pub struct Connection {
     path: PathBuf,
 }
 
-fn remedy(error: &io::Error) -> String {
+fn remedy(path: &Path, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ECONNREFUSED) => {
             ". No broker listens there: start one (systemctl start deboxd.socket) or run debox as root".into()
         }
-        Some(libc::EACCES) => ". You may not use this broker: ask for membership in its group".into(),
+        Some(libc::EACCES) => format!(". {}", access::way_in(path)),
         _ => String::new(),
     }
 }
@@ -54,7 +56,7 @@ impl Connection {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Connect {
             path: path.to_owned(),
-            remedy: remedy(&source),
+            remedy: remedy(path, &source),
             source,
         };
         let (address, length) = socket_address(path).map_err(failed)?;
@@ -88,6 +90,30 @@ impl Connection {
             socket,
             path: path.to_owned(),
         })
+    }
+
+    /// Process and user id of who listens there, as the kernel tells them.
+    pub fn server(&self) -> io::Result<(u32, u32)> {
+        let mut ucred = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: ucred is writable for the length given.
+        let status = unsafe {
+            libc::getsockopt(
+                self.raw(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut ucred).cast(),
+                &raw mut length,
+            )
+        };
+        match status {
+            0 => Ok((ucred.pid.max(0) as u32, ucred.uid)),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     pub fn raw(&self) -> RawFd {
@@ -137,32 +163,7 @@ impl Connection {
             .map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) })
             .collect();
         let reply = received.map_err(|e| self.lost(io::Error::from_raw_os_error(e)))?;
-        let broken = |what: String| Error::Protocol {
-            path: self.path.clone(),
-            what,
-        };
-        if reply.version != DEBOX_PROTOCOL_VERSION {
-            return Err(broken(format!(
-                "it speaks version {}, this debox version {}: install the same release of both",
-                reply.version, DEBOX_PROTOCOL_VERSION
-            )));
-        }
-        if reply.status < 0 {
-            let errno = -reply.status;
-            let text = if reply.text().is_empty() {
-                io::Error::from_raw_os_error(errno).to_string()
-            } else {
-                debox_report::printable(reply.text())
-            };
-            return Err(Error::Refused {
-                path: self.path.clone(),
-                errno,
-                text,
-            });
-        }
-        if reply.kind != kind || reply.fds as usize != fds.len() {
-            return Err(broken("the reply does not fit the request".into()));
-        }
+        reply_judge(&self.path, kind, &reply, fds.len())?;
         Ok((reply, fds))
     }
 
@@ -189,17 +190,58 @@ impl Connection {
     }
 }
 
-fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
-    text.lines()
+/// Is this what was asked for? The broker's bytes are judged here and nowhere
+/// else.
+pub(crate) fn reply_judge(
+    path: &Path,
+    kind: u32,
+    reply: &debox_reply,
+    descriptors: usize,
+) -> Result<(), Error> {
+    let broken = |what: String| Error::Protocol {
+        path: path.to_owned(),
+        what,
+    };
+    if reply.version != DEBOX_PROTOCOL_VERSION {
+        return Err(broken(format!(
+            "it speaks version {}, this debox version {}: install the same release of both",
+            reply.version, DEBOX_PROTOCOL_VERSION
+        )));
+    }
+    if reply.status < 0 {
+        // i32::MIN has no counterpart.
+        let errno = reply.status.saturating_neg();
+        let text = if reply.text().is_empty() {
+            io::Error::from_raw_os_error(errno).to_string()
+        } else {
+            debox_output::printable(reply.text())
+        };
+        return Err(Error::Refused {
+            path: path.to_owned(),
+            errno,
+            text,
+        });
+    }
+    if reply.kind != kind || reply.fds as usize != descriptors {
+        return Err(broken("the reply does not fit the request".into()));
+    }
+    Ok(())
+}
+
+/// Of several lines about one site the last holds.
+pub(crate) fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
+    let sites: BTreeMap<u32, Vec<String>> = text
+        .lines()
         .filter_map(|line| {
             let (site, names) = line.split_once('\t')?;
             let names = names.split(';').filter(|name| !name.is_empty());
             Some((
                 site.parse().ok()?,
-                names.map(debox_report::printable).collect(),
+                names.map(debox_output::printable).collect(),
             ))
         })
-        .collect()
+        .collect();
+    sites.into_iter().collect()
 }
 
 /// Sends one request; returns errno. Also used between fork and exec: system

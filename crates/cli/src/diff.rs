@@ -2,10 +2,12 @@
 //! `debox diff`: what changed between two runs?
 
 use crate::error::Error;
+use crate::output;
 use crate::report::load;
 use clap::Args;
+use debox_output::printable_bytes;
 use debox_report::{DiffOptions, diff, render_diff};
-use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Say what changed between two runs, and how sure that is
@@ -78,18 +80,15 @@ pub fn run(args: DiffArgs) -> Result<i32, Error> {
     let found = diff(&a, &b, &options).map_err(|why| {
         Error::Usage(format!(
             "{} and {} cannot be compared: {why}; take both runs in the same way, or compare them nevertheless with --force",
-            args.a.display(),
-            args.b.display()
+            printable_bytes(args.a.as_os_str().as_bytes()),
+            printable_bytes(args.b.as_os_str().as_bytes())
         ))
     })?;
     let text = if args.json {
-        serde_json::to_string_pretty(&found).expect("text and numbers serialise") + "\n"
+        output::json(&found)
     } else {
         render_diff(&found, args.top)
     };
-    std::io::stdout()
-        .lock()
-        .write_all(text.as_bytes())
-        .map_err(Error::system("writing to standard output"))?;
+    output::print(text.as_bytes())?;
     Ok(0)
 }

@@ -4,6 +4,7 @@
 //! What the kernel side needs is tried for real (debox-probe loads and attaches
 //! every program once); the rest is read from the places named in each check.
 
+use crate::access::{self, Server};
 use crate::args::{Color, DoctorArgs};
 use crate::connection::Connection;
 use crate::error::Error;
@@ -12,6 +13,7 @@ use crate::source::{capabilities, may_load};
 use crate::status::{feature_names, socket_of};
 use crate::wrap_library;
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
+use debox_output::{printable, printable_lines};
 use serde::Serialize;
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -246,6 +248,16 @@ fn privilege_checks(list: &mut List) {
         }),
         "",
     );
+    let rings = debox_probe::KernelVersion::running();
+    let refused = rings.rings_refused();
+    list.put(
+        "privileges",
+        "ring-buffers",
+        "details (culprits, call sites, recordings) for users without CAP_PERFMON",
+        when(refused.is_none(), State::Degraded),
+        refused.unwrap_or_else(|| format!("kernel {rings} has the mending of CVE-2024-41009")),
+        "update the kernel to 6.1.97, 6.6.37, 6.9.8, 6.10 or later; until then only who has CAP_PERFMON gets them",
+    );
     let kptr = read("/proc/sys/kernel/kptr_restrict");
     let readable = match kptr.as_deref() {
         Some("2") => false,
@@ -314,7 +326,7 @@ fn probe_checks(list: &mut List) {
             if state == State::Ok {
                 "tried, works".to_owned()
             } else {
-                debox_report::printable(&check.reason)
+                check.reason.clone()
             },
             &check.remedy,
         );
@@ -329,7 +341,7 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
     let answer =
         Connection::open(&socket).and_then(|c| c.ask(&debox_request::new(DEBOX_MSG_STATUS, 0)));
     let reachable = answer.is_ok();
-    let found = match answer {
+    let found = match &answer {
         Ok((reply, _)) => {
             let attached = feature_names(reply.features);
             let attached = if attached.is_empty() {
@@ -337,9 +349,23 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
             } else {
                 attached.join(", ")
             };
-            format!("{} answers ({attached})", socket.display())
+            let runs_as = Server::of(&socket).map_or(String::new(), |server| {
+                format!(", runs as {}", server.user_text())
+            });
+            format!(
+                "{} answers ({attached}){runs_as}, for {}",
+                socket.display(),
+                access::who_may(&socket)
+            )
         }
         Err(error) => error.to_string(),
+    };
+    let closed = matches!(&answer, Err(Error::Connect { source, .. })
+        if source.raw_os_error() == Some(libc::EACCES));
+    let remedy = if closed {
+        access::way_in(&socket)
+    } else {
+        "as root: systemctl enable --now deboxd.socket, or run deboxd".into()
     };
     // Root needs none.
     let state = if reachable || may_load() {
@@ -360,7 +386,7 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
         } else {
             found
         },
-        "as root: systemctl enable --now deboxd.socket, or run deboxd",
+        &remedy,
     );
     let library = wrap_library::find();
     list.put(
@@ -464,14 +490,20 @@ fn text(diagnosis: &Diagnosis, color: bool, all: bool) -> String {
         let indent = " ".repeat(width + 14);
         if check.state == State::Ok {
             if check.found != "tried, works" {
-                out.push_str(&format!("{indent}{}\n", paint("2", &check.found)));
+                out.push_str(&format!(
+                    "{indent}{}\n",
+                    paint("2", &printable(&check.found))
+                ));
             }
         } else {
             if !check.found.is_empty() {
-                out.push_str(&format!("{indent}because: {}\n", check.found));
+                out.push_str(&format!("{indent}because: {}\n", printable(&check.found)));
             }
             if !check.remedy.is_empty() {
-                out.push_str(&format!("{indent}remedy:  {}\n", check.remedy));
+                out.push_str(&format!(
+                    "{indent}remedy:  {}\n",
+                    printable_lines(&check.remedy)
+                ));
             }
         }
     }
@@ -487,7 +519,7 @@ fn text(diagnosis: &Diagnosis, color: bool, all: bool) -> String {
 pub fn doctor(args: DoctorArgs) -> Result<i32, Error> {
     let diagnosis = diagnose(args.socket);
     let out = if args.json {
-        serde_json::to_string_pretty(&diagnosis).expect("text and flags serialise") + "\n"
+        output::json(&diagnosis)
     } else {
         text(
             &diagnosis,
@@ -495,10 +527,7 @@ pub fn doctor(args: DoctorArgs) -> Result<i32, Error> {
             true,
         )
     };
-    std::io::stdout()
-        .lock()
-        .write_all(out.as_bytes())
-        .map_err(Error::system("writing to standard output"))?;
+    output::print(out.as_bytes())?;
     Ok(if diagnosis.ok { 0 } else { 1 })
 }
 

@@ -58,6 +58,17 @@ impl Error {
         }
     }
 
+    /// Whether whoever read what was written has gone away.
+    pub fn reader_gone(&self) -> bool {
+        matches!(self, Error::Output { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether the text has lines by design; foreign parts of it were made
+    /// harmless as it was put together.
+    pub fn has_lines(&self) -> bool {
+        matches!(self, Error::Usage(_))
+    }
+
     /// Whether what `debox doctor` prints helps with it.
     pub fn wants_doctor(&self) -> bool {
         matches!(self, Error::CannotWatch { .. })

@@ -84,7 +84,12 @@ impl EventRing {
         let mut count = 0;
         // Acquire: pairs with the kernel's release of the position, so that
         // the headers up to there can be read.
-        while at < produced.load(Ordering::Acquire) {
+        loop {
+            // More than fits, or between two headers: no kernel wrote that.
+            let waiting = produced.load(Ordering::Acquire).wrapping_sub(at);
+            if waiting == 0 || waiting > DEBOX_EVENTS_BYTES as u64 || at % 8 != 0 {
+                break;
+            }
             let place = at as usize & (DEBOX_EVENTS_BYTES - 1);
             // SAFETY: within the data, which is mapped twice; headers are
             // aligned to 8.

@@ -2,9 +2,9 @@
 //! Which other forms does `debox report` write, each to a file of its own?
 
 use crate::error::Error;
+use crate::output::print;
 use clap::Args;
 use debox_report::{Report, render_html};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug, Default)]
@@ -67,13 +67,10 @@ impl ExportArgs {
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let result = if path.as_os_str() == "-" {
-        let mut out = std::io::stdout().lock();
-        out.write_all(bytes).and_then(|()| out.flush())
-    } else {
-        std::fs::write(path, bytes)
-    };
-    result.map_err(|source| Error::Output {
+    if path.as_os_str() == "-" {
+        return print(bytes);
+    }
+    debox_output::write(path, bytes).map_err(|source| Error::Output {
         path: path.to_owned(),
         source,
     })

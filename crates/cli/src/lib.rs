@@ -4,6 +4,11 @@
 //! A library, so that its parts can be tested; the binary only notes what it
 //! inherited and calls [`main`].
 
+#[cfg(test)]
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
+mod access;
 mod acting;
 mod args;
 mod attach;
@@ -18,7 +23,10 @@ mod doctor;
 mod error;
 mod event_ring;
 mod export;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod inherited;
+mod kin;
 mod learn;
 mod mapped_command;
 mod open_call;
@@ -36,27 +44,52 @@ mod wrap_library;
 
 use args::{Cli, Verb};
 use clap::{CommandFactory, Parser};
+use debox_output::printable_bytes;
 use inherited::Inherited;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
-/// A line of debox's own on standard error, where it may be closed.
+/// A line of debox's own on standard error, where it may be closed. Paths,
+/// arguments and names in it are shown, never obeyed.
 pub(crate) fn say(text: &str) {
+    let text = debox_output::printable(text);
     let _ = writeln!(std::io::stderr().lock(), "debox: {text}");
 }
 
-pub(crate) fn complain(text: &str) {
-    say(text);
+/// The same for text that has lines by design.
+pub(crate) fn say_lines(text: &str) {
+    let text = debox_output::printable_lines(text);
+    let _ = writeln!(std::io::stderr().lock(), "debox: {text}");
+}
+
+pub(crate) fn complain(error: &error::Error) {
+    match error {
+        // A reader that has seen enough (head) is no failure.
+        error if error.reader_gone() => {}
+        error if error.has_lines() => say_lines(&error.to_string()),
+        error => say(&error.to_string()),
+    }
+}
+
+/// What the parser of the command line says about it, with arguments that can
+/// be shown. Help and version go to standard output with status 0.
+fn parser_says(error: clap::Error) -> i32 {
+    let shown = if error.use_stderr() {
+        let words = std::env::args_os().map(|word| printable_bytes(word.as_bytes()));
+        // The same complaint about the same words, as far as they can be shown.
+        Cli::try_parse_from(words).err().unwrap_or(error)
+    } else {
+        error
+    };
+    let _ = shown.print();
+    shown.exit_code()
 }
 
 /// Does what the command line says; returns the exit status.
 pub fn main(inherited: Inherited) -> i32 {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version go to standard output with status 0.
-            let _ = error.print();
-            return error.exit_code();
-        }
+        Err(error) => return parser_says(error),
     };
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -86,19 +119,22 @@ pub fn main(inherited: Inherited) -> i32 {
         Verb::Status(args) => status::status(args),
         Verb::Bench(args) => {
             return debox_bench::run(args).unwrap_or_else(|error| {
-                complain(&error.to_string());
+                say_lines(&error.to_string());
                 error.exit_status()
             });
         }
         Verb::Completions(args) => {
             let mut text = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "debox", &mut text);
-            let _ = std::io::stdout().lock().write_all(&text);
-            Ok(0)
+            output::print(&text).map(|()| 0)
         }
     };
     result.unwrap_or_else(|error| {
-        complain(&error.to_string());
+        if error.reader_gone() {
+            // As any program that is written to a pipe with: `... | head`.
+            return wait::end_as(wait::Ended::Signal(libc::SIGPIPE));
+        }
+        complain(&error);
         if error.wants_doctor() {
             doctor::explain();
         }

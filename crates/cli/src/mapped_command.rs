@@ -6,6 +6,7 @@
 //! its interpreter, while it asks; otherwise the first calls of a short run
 //! would come from a file that the kernel side knows nothing of.
 
+use debox_symboliser::foreign;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -27,7 +28,8 @@ impl MappedCommand {
         let mut next = Some(program.to_owned());
         for _ in 0..INTERPRETERS_MAX {
             let Some(path) = next.take() else { break };
-            let Ok(mut file) = File::open(&path) else {
+            // A FIFO would be waited for.
+            let Ok(mut file) = foreign::open(&path) else {
                 break;
             };
             let mut head = [0u8; 256];

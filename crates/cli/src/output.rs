@@ -27,7 +27,7 @@ impl Output {
             None => Target::Stderr,
             Some(path) if path.as_os_str() == "-" => Target::Stdout,
             Some(path) => {
-                let file = File::create(path).map_err(|source| Error::Output {
+                let file = debox_output::create(path).map_err(|source| Error::Output {
                     path: path.clone(),
                     source,
                 })?;
@@ -105,6 +105,23 @@ impl Output {
 fn write_all(out: &mut dyn Write, text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// To standard output.
+pub fn print(bytes: &[u8]) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|source| Error::Output {
+            path: "standard output".into(),
+            source,
+        })
+}
+
+/// A document for programs, which a terminal may show all the same.
+pub fn json(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(value).expect("text, numbers and flags serialise");
+    debox_output::json_printable(&text) + "\n"
 }
 
 pub fn color(when: Color, terminal: bool) -> bool {

@@ -12,9 +12,11 @@ use debox_abi::{
     DEBOX_DETAIL_THREADS, DEBOX_EVENT_CALL, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS,
     DEBOX_REQ_USER_STACKS, Pod, debox_event_call, debox_row,
 };
+use debox_output::{printable_bytes, shell_word};
 use debox_record::{Account, Observer, Options, SlowEvent, Start, Writer, start_here};
 use debox_report::{Capture, NoteKind, Report, RunFacts, RunKind, duration_text};
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,12 +70,12 @@ pub fn wanted(
         (Some(path), _) if trace.wanted() => Err(Error::Usage(format!(
             "a recording holds no call trace, so {} would lose it: write the trace with --json -o FILE.json, and \
              record in another run",
-            path.display()
+            printable_bytes(path.as_os_str().as_bytes())
         ))),
         (Some(path), _) if report.json => Err(Error::Usage(format!(
             "--json writes JSON, and {} is to be a recording: leave out --json (debox report --json makes \
              JSON of a recording), or name the file otherwise",
-            path.display()
+            printable_bytes(path.as_os_str().as_bytes())
         ))),
         (Some(path), _) => Ok(Some(path.clone())),
     }
@@ -111,6 +113,8 @@ pub struct Watched {
     start_ns: u64,
     stale: Arc<AtomicBool>,
     actor: Option<Actor>,
+    /// Texts of its conditions.
+    conditions: Vec<String>,
 }
 
 impl Account for Watched {
@@ -145,7 +149,7 @@ impl Account for Watched {
         let extra = Extra {
             slow,
             start_ns: self.start_ns,
-            conditions: &[],
+            conditions: &self.conditions,
             // Reading a program's debug information takes long, and memory,
             // beside the program. That is done once, at the end.
             symbols: false,
@@ -192,6 +196,7 @@ impl Watch {
             facts,
             start_ns,
             stale: stale.clone(),
+            conditions: actor.as_ref().map(Actor::conditions).unwrap_or_default(),
             actor,
         };
         Observer::start(watched, writer, options)
@@ -234,6 +239,11 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// An event that was judged after the last look.
+    pub fn event(&mut self, event: &debox_event_call) {
+        self.observed.event(event);
+    }
+
     pub fn slow(&self) -> Vec<&SlowEvent> {
         self.observed.slow.events()
     }
@@ -258,7 +268,7 @@ impl Recorded {
                 duration_text(report.run.wall_ns, crate::output::ascii()),
                 path.display(),
                 bytes_text(bytes),
-                path.display()
+                shell_word(path.as_os_str().as_bytes())
             ));
         }
         Ok(())

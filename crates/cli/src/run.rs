@@ -3,7 +3,7 @@
 
 use crate::acting::{self, Actor, Plan};
 use crate::args::RunArgs;
-use crate::call_site::{CallSites, Modules};
+use crate::call_site::{self, Modules};
 use crate::child::{Environment, start};
 use crate::collect::{Collected, Collector};
 use crate::command::Command;
@@ -17,7 +17,9 @@ use crate::source::{Source, SourceOptions};
 use crate::trace::{TraceView, learned_too_late};
 use crate::wait::{Ended, Signals, command_wait, end_as, signal_name};
 use crate::wrap_library;
-use debox_abi::{DEBOX_ENV_COLLECT, DEBOX_ENV_SOCKET, DEBOX_REQ_USER_STACKS};
+use debox_abi::{
+    DEBOX_ENV_COLLECT, DEBOX_ENV_SOCKET, DEBOX_REQ_DETAILS, DEBOX_REQ_USER_STACKS, debox_event_call,
+};
 use debox_record::monotonic_ns;
 use debox_report::{Capture, Exit, Note, NoteKind, RunFacts, RunKind};
 use std::ffi::OsStr;
@@ -56,7 +58,18 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     };
     let mapped = (request & DEBOX_REQ_USER_STACKS != 0)
         .then(|| MappedCommand::map(Path::new(OsStr::from_bytes(command.path.to_bytes()))));
-    let mut account = connection.account(request)?;
+    // Details that nobody asked for by name are done without where the broker
+    // cannot give them.
+    let (account, without) = match connection.account(request) {
+        Err(Error::Refused { errno, text, .. })
+            if errno == libc::EOPNOTSUPP && details == 0 && plan.is_none() =>
+        {
+            let plain = request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
+            (connection.account(plain)?, Some(text))
+        }
+        opened => (opened?, None),
+    };
+    let mut account = account;
     drop(mapped);
     if let Some(view) = &mut account.details {
         view.control.flags_set(details);
@@ -95,6 +108,14 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         open_calls: Vec::new(),
         notes: Vec::new(),
     };
+    if let Some(why) = without {
+        facts.notes.push(Note {
+            kind: NoteKind::Other,
+            count: 0,
+            time_ns: None,
+            text: format!("who held locks and who woke threads is not known: {why}"),
+        });
+    }
     if args.no_follow {
         facts.notes.push(Note {
             kind: NoteKind::Other,
@@ -169,16 +190,23 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         None => trace,
         Some(Ok(Ok(view))) => Some(view),
         Some(Ok(Err(error))) => {
-            crate::complain(&error.to_string());
+            crate::complain(&error);
             None
         }
         Some(Err(panic)) => std::panic::resume_unwind(panic),
     };
     facts.wall_ns = session::nanos(started.since.elapsed());
 
-    let (mut account, recorded, actor) = watch.finish();
+    let (mut account, mut recorded, actor) = watch.finish();
+    let mut conditions = Vec::new();
     if let Some(actor) = actor {
-        facts.notes.extend(actor.finish(&mut account));
+        conditions = actor.conditions();
+        let late = &mut |event: &debox_event_call| {
+            if let Some(recorded) = &mut recorded {
+                recorded.event(event);
+            }
+        };
+        facts.notes.extend(actor.finish(&mut account, late));
     }
     let snapshot = session::snapshot_last(&account, &connection, recorded.is_some());
     let collected: Option<Collected> = collector.map(Collector::finish);
@@ -204,15 +232,14 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
             let extra = Extra {
                 slow: &slow,
                 start_ns,
-                conditions: &[],
+                conditions: &conditions,
                 symbols: true,
             };
             session::report_with(&snapshot, None, facts, None, &extra)
         }
         Some(collected) => {
-            let call_sites = CallSites::new();
             let name = |process: usize, address: u64| {
-                call_sites.name(
+                call_site::name(
                     Modules::holding(&collected.modules, process, address),
                     address,
                 )
@@ -228,7 +255,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     session::names_explain(&mut report, names);
     match traced {
         Some(Ok(trace)) => report.trace = Some(trace),
-        Some(Err(error)) => crate::complain(&error.to_string()),
+        Some(Err(error)) => crate::complain(&error),
         None => {}
     }
     let written = match recorded {
@@ -237,7 +264,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     };
     if let Err(error) = written {
         // The command's own status still matters more than ours.
-        crate::complain(&error.to_string());
+        crate::complain(&error);
     }
     drop(source);
     Ok(end_as(ended))

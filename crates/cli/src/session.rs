@@ -2,12 +2,13 @@
 //! What `run` and `attach` have in common: from an account to a report.
 
 use crate::connection::{AccountView, Connection, Snapshot};
+use debox_output::printable;
 use debox_record::{SlowEvent, monotonic_ns};
 use debox_report::{
     CodePlace, Details, EventFacts, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
-    assemble, printable,
+    assemble,
 };
-use debox_symbol::{CodeFile, UserCode, UserSymbols};
+use debox_symbol::{CodeFile, UserCode, UserFrame, UserSymbols};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: boo
         match connection.site_stacks() {
             Ok(stacks) => snapshot.site_stacks = stacks,
             // The report is worth having without them.
-            Err(error) => crate::complain(&format!("without the kernel's call paths: {error}")),
+            Err(error) => crate::say(&format!("without the kernel's call paths: {error}")),
         }
     }
     snapshot
@@ -47,13 +48,13 @@ pub fn call_name(nr: u32, compat: bool) -> Option<String> {
 }
 
 /// Threads of a command that have not ended. The account counts those that
-/// began under watch, so the command's first one is added; a process that
-/// gained privileges went out of sight without an end.
+/// began under watch, so the command's first one is added; a thread that left
+/// the watch went out of sight without an end.
 pub fn threads_running(snapshot: &Snapshot) -> u64 {
     let account = &snapshot.account;
     (1 + account.threads_started)
         .saturating_sub(account.threads_ended)
-        .saturating_sub(account.privileged_execs)
+        .saturating_sub(account.threads_left())
 }
 
 /// What goes into a report beside the snapshot.
@@ -72,6 +73,11 @@ pub struct Extra<'a> {
 thread_local! {
     /// Places in programs, each looked up once.
     static SYMBOLS: RefCell<UserSymbols> = RefCell::default();
+}
+
+/// The functions around a place in a program, innermost first.
+pub fn names_of(code: &UserCode, place: u64) -> Vec<UserFrame> {
+    SYMBOLS.with_borrow_mut(|symbols| symbols.resolve_one(code, place))
 }
 
 fn some(text: String) -> Option<String> {
@@ -93,7 +99,7 @@ fn frames(place: CodePlace<'_>, symbols: bool) -> Vec<Frame> {
     };
     let found = match (symbols, &code) {
         (true, UserCode::File(file)) if file.path.as_os_str().is_empty() => Vec::new(),
-        (true, _) => SYMBOLS.with_borrow_mut(|symbols| symbols.resolve_one(&code, at)),
+        (true, _) => names_of(&code, at),
         (false, _) => Vec::new(),
     };
     if found.is_empty() {
@@ -175,12 +181,12 @@ pub fn report_with(
         call_site_names,
         details: details.as_ref(),
     });
-    let told = SYMBOLS.with_borrow(|symbols| symbols.notes().map(printable).collect::<Vec<_>>());
-    report.notes.extend(told.into_iter().map(|text| Note {
+    let told = SYMBOLS.with_borrow(|symbols| symbols.notes().collect::<Vec<_>>());
+    report.notes.extend(told.into_iter().map(|note| Note {
         kind: NoteKind::NotMeasured,
-        count: 0,
+        count: note.count,
         time_ns: None,
-        text,
+        text: printable(&note.text),
     }));
     report
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox status`: how is a permanent broker doing?
 
+use crate::access::{self, Server};
 use crate::args::StatusArgs;
 use crate::connection::Connection;
 use crate::error::Error;
+use crate::output;
 use debox_abi::*;
+use debox_output::printable;
 use debox_report::count_text;
 use serde::Serialize;
-use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(Serialize)]
@@ -15,6 +17,11 @@ struct Status {
     schema: &'static str,
     schema_version: u32,
     socket: String,
+    /// Absent when the kernel does not tell.
+    broker_pid: Option<u32>,
+    broker_uid: Option<u32>,
+    broker_user: Option<String>,
+    access: String,
     features: Vec<&'static str>,
     slots_used: u64,
     accounts_used: u64,
@@ -58,10 +65,18 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
     let socket = socket_of(args.socket);
     let connection = Connection::open(&socket)?;
     let (reply, _) = connection.ask(&debox_request::new(DEBOX_MSG_STATUS, 0))?;
+    let server = Server::of(&socket);
+    let runs_as = server.as_ref().map_or("unknown".into(), |server| {
+        format!("{}, process {}", server.user_text(), server.pid)
+    });
     let status = Status {
         schema: "debox.status",
         schema_version: 1,
         socket: socket.display().to_string(),
+        broker_pid: server.as_ref().map(|server| server.pid),
+        broker_uid: server.as_ref().map(|server| server.uid),
+        broker_user: server.and_then(|server| server.user),
+        access: access::who_may(&socket),
         features: feature_names(reply.features),
         slots_used: reply.slots_used,
         accounts_used: reply.accounts_used,
@@ -74,7 +89,7 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
         switches_hidden: reply.switches_hidden,
     };
     let text = if args.json {
-        serde_json::to_string_pretty(&status).expect("text and numbers serialise") + "\n"
+        output::json(&status)
     } else {
         let attached = if status.features.is_empty() {
             "nothing (nobody is watching)".into()
@@ -82,11 +97,12 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
             status.features.join(", ")
         };
         format!(
-            "broker       {}\nattached     {attached}\nslots        {}\naccounts     {}\n\
+            "broker       {}\nruns as      {runs_as}\nfor          {}\nattached     {attached}\nslots        {}\naccounts     {}\n\
              places       {} recognised, {} walked, {} mismatched, {} walks failed\n\
              threads      {} without memory for their state, {} without a slot at first\n\
              switches     {} hidden by the kernel\n",
-            status.socket,
+            printable(&status.socket),
+            printable(&status.access),
             count_text(status.slots_used),
             count_text(status.accounts_used),
             count_text(status.site_hits),
@@ -98,9 +114,6 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
             count_text(status.switches_hidden),
         )
     };
-    std::io::stdout()
-        .lock()
-        .write_all(text.as_bytes())
-        .map_err(Error::system("writing to standard output"))?;
+    output::print(text.as_bytes())?;
     Ok(0)
 }

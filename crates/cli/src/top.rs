@@ -220,7 +220,7 @@ fn command_start(
         None => null
             .try_clone()
             .map_err(Error::system("opening /dev/null"))?,
-        Some(path) => File::create(path).map_err(|source| Error::Output {
+        Some(path) => debox_output::create(path).map_err(|source| Error::Output {
             path: path.clone(),
             source,
         })?,

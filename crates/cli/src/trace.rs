@@ -261,7 +261,7 @@ impl TraceView {
             let mut text = debox_trace_function::zeroed();
             let at = DEBOX_PAGE_SIZE + function as usize * size_of::<debox_trace_function>();
             self.table.copy_words(at, text.as_bytes_mut());
-            debox_report::printable(text.name())
+            debox_output::printable(text.name())
         };
         let mut report = TraceReport {
             way: match head.way {
@@ -274,7 +274,7 @@ impl TraceView {
             coarse: head.way == DEBOX_TRACE_WAY_TRACEPOINT,
             functions_traced: head.functions,
             functions_refused: head.refused,
-            text: [self.learned.as_str(), &debox_report::printable(head.text())]
+            text: [self.learned.as_str(), &debox_output::printable(head.text())]
                 .into_iter()
                 .filter(|text| !text.is_empty())
                 .collect::<Vec<_>>()
@@ -347,6 +347,7 @@ impl TraceView {
             tid: head.tid,
             wall_ns: head.wall_ns,
             retval: head.retval,
+            error: debox_output::error_name(head.retval),
             unfinished: head.flags & DEBOX_TRACE_FLAG_UNFINISHED != 0,
             dropped: head.dropped,
             entries,

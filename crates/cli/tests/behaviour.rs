@@ -215,7 +215,7 @@ fn the_command_sees_what_it_would_see_without_debox() {
     let broker = broker();
     for script in [
         "@ grep -E '^(Sig(Blk|Ign|Cgt|Pnd)|ShdPnd|Umask|Cap|NoNewPrivs|Seccomp|Groups|Uid)' /proc/self/status",
-        "trap '' PIPE USR1 CHLD HUP; @ grep ^SigIgn /proc/self/status",
+        "trap '' PIPE USR1 CHLD HUP INT QUIT TERM; @ grep ^SigIgn /proc/self/status",
         "umask 027; ulimit -n 50; ulimit -l 64; ulimit -c 0; @ cat /proc/self/limits",
         "ulimit -Sn 40; @ sh -c 'ulimit -Sn; ulimit -Hn'",
         "@ env | grep -v ^_=",
@@ -460,17 +460,120 @@ fn follow_and_nofollow_are_asked_for() {
     }
 }
 
-#[test]
-fn wrap_sets_the_environment_and_says_when_nobody_came() {
-    let broker = broker();
-    // Any library will do: what is tested is how it is passed on.
-    let library = std::fs::read_to_string("/proc/self/maps")
+/// For --wrap, where what is tested is how it is passed on.
+fn any_library() -> String {
+    std::fs::read_to_string("/proc/self/maps")
         .unwrap()
         .lines()
         .filter_map(|l| l.split_whitespace().nth(5))
         .find(|path| path.contains("libc.so") || path.contains("libc-"))
         .map(str::to_owned)
-        .expect("the tests are linked to libc");
+        .expect("the tests are linked to libc")
+}
+
+/// What a user does who wants to count for others: looks for collectors in the
+/// temporary directory and in /proc/net/unix, then takes the way it is told, and
+/// sends a sealed memory that holds 307 thousand million calls.
+const STRANGER: &str = r#"
+import fcntl, glob, os, socket, struct, sys
+temporary, told = sys.argv[1:3]
+page, stripe, rows, version, magic = map(int, sys.argv[3:])
+
+def send(path):
+    memory = os.memfd_create("counters", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, page + stripe)
+    os.pwrite(memory, struct.pack("=4I", magic, version, os.getpid(), 0), 0)
+    os.pwrite(memory, struct.pack("=II", 1, 1), page)
+    os.pwrite(memory, struct.pack("=3Q", 1 << 63, 0, 307_200_000_001), page + rows)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        s.connect(path)
+        s.sendmsg([struct.pack("=16I", 64, version, 1, stripe, *[0] * 12)],
+                  [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", memory))])
+    except OSError:
+        return False
+    return True
+
+found = set()
+for directory in glob.glob(temporary + "/debox-*"):
+    for path in [directory + "/collect", *glob.glob(directory + "/*"), *glob.glob(directory + "/*/*")]:
+        found.add(path)
+for line in open("/proc/net/unix"):
+    words = line.split()
+    if len(words) > 7 and words[7].startswith(temporary):
+        found.add(words[7])
+print("found" if any(send(path) for path in found) else "nothing", told in found, flush=True)
+send(told)
+"#;
+
+#[test]
+fn ordinary_users_do_not_count_for_roots_run() {
+    // SAFETY: no memory involved.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("NOT RUN: only root can become another user");
+        return;
+    }
+    let broker = broker();
+    let report = broker.directory().join("report.json");
+    // Others on the machine have collectors, too.
+    let temporary = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        temporary.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o1777),
+    )
+    .unwrap();
+    let mut child = broker
+        .debox(&["run", "--wrap", "--json", "-o", report.to_str().unwrap()])
+        .args(["--", "sh", "-c", "echo $DEBOX_COLLECT; read line"])
+        .env("TMPDIR", temporary.path())
+        .env("DEBOX_WRAP_LIBRARY", any_library())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut told)
+        .unwrap();
+    let sizes = [
+        DEBOX_PAGE_SIZE,
+        size_of::<debox_wrap_stripe>(),
+        core::mem::offset_of!(debox_wrap_stripe, rows),
+        DEBOX_PROTOCOL_VERSION as usize,
+        DEBOX_COLLECT_MAGIC as usize,
+    ]
+    .map(|n| n.to_string());
+    let stranger = Command::new("python3")
+        .args(["-c", STRANGER])
+        .arg(temporary.path())
+        .arg(told.trim())
+        .args(sizes)
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    assert_eq!(
+        (text(&stranger.stdout).trim(), text(&stranger.stderr).trim()),
+        ("nothing False", "")
+    );
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let said = report["notes"].to_string();
+    assert!(
+        said.contains("of user 65534 is not known to be the command's"),
+        "{said}"
+    );
+    assert_eq!(report["calls"].as_array().unwrap().len(), 0, "{report}");
+}
+
+#[test]
+fn wrap_sets_the_environment_and_says_when_nobody_came() {
+    let broker = broker();
+    let library = any_library();
     let out = broker
         .debox(&[
             "run",
@@ -588,12 +691,18 @@ fn status_shows_the_brokers_counters() {
     let broker = broker();
     let out = broker.run(&["status"]);
     assert_eq!(out.status.code(), Some(0));
-    golden(
-        "status.txt",
-        &text(&out.stdout).replace(broker.socket().to_str().unwrap(), "SOCKET"),
-    );
+    let said = text(&out.stdout).replace(broker.socket().to_str().unwrap(), "SOCKET");
+    // This process plays the broker.
+    let (who, what): (Vec<&str>, Vec<&str>) = said
+        .lines()
+        .partition(|line| line.starts_with("runs as ") || line.starts_with("for "));
+    let pid = std::process::id();
+    assert!(who[0].ends_with(&format!(", process {pid}")), "{who:?}");
+    assert_eq!(who.len(), 2);
+    golden("status.txt", &(what.join("\n") + "\n"));
     let out = broker.run(&["status", "--json"]);
     let status: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(status["broker_pid"], pid);
     assert_eq!(status["slots_used"], 1234);
 }
 

@@ -4,6 +4,9 @@
 //!
 //! What its numbers say is tested in crates/bench.
 
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

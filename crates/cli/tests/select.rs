@@ -4,6 +4,9 @@
 //!
 //! What the library answers is tested in tests/select.
 
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -11,6 +11,7 @@
 //!
 //! libdebox/expression.c reads the same language; both are held to
 //! tests/condition/table.txt.
+#![forbid(unsafe_code)]
 
 mod call_set;
 mod compile;

@@ -2,7 +2,7 @@
 //! Do compiled conjunctions pick the calls that the expression means, for
 //! expressions and calls that nobody thought of?
 
-#[path = "../fuzz/property.rs"]
+#[path = "../../../fuzz/src/condition.rs"]
 mod property;
 
 use ::debox_condition::{

@@ -3,7 +3,9 @@
 //!
 //! DeBox gives every system call a record: how long it took, how much of that
 //! it was on a CPU, blocked (and where in the kernel), or waiting for a CPU.
-//! This crate is the safe face of libdebox, which it compiles into itself.
+//! This crate is the safe face of libdebox, which becomes a part of the program.
+//! `make install` puts it under the prefix:
+//! `cargo add --path /usr/local/share/debox/rust/debox`.
 //!
 //! ```
 //! use std::fs::File;
@@ -405,8 +407,8 @@ impl Span {
         let mut raw = MaybeUninit::uninit();
         // SAFETY: on success the span is filled; on failure it is not used.
         match unsafe { sys::debox_span_begin(raw.as_mut_ptr()) } {
-            // SAFETY: filled.
             0 => Ok(Self {
+                // SAFETY: filled.
                 raw: unsafe { raw.assume_init() },
                 _thread: PhantomData,
             }),

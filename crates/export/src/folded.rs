@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use debox_report::{Report, printable};
+use debox_output::printable;
+use debox_report::Report;
 
 use crate::path::{Step, frame_name, paths};
 

@@ -5,6 +5,7 @@
 //! ui.perfetto.dev and chrome://tracing; [`pprof`] for `go tool pprof`;
 //! [`parquet`] for DuckDB, ClickHouse and pandas. docs/exports.md shows each
 //! answering a question.
+#![forbid(unsafe_code)]
 
 mod folded;
 mod parquet;

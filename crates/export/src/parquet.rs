@@ -5,10 +5,10 @@
 //! differences in queries do not wrap; only system call arguments are unsigned.
 //! What was not measured is null. Columns are named as in the JSON report.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use debox_output::error_name;
 use debox_report::{CulpritRole, Frame, Report};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -144,7 +144,7 @@ impl Table {
                     meta("debox.schema_version", report.schema_version.to_string()),
                 ]))
                 .build();
-            let file = File::create(&path)
+            let file = debox_output::create(&path)
                 .map_err(|e| parquet::errors::ParquetError::External(e.into()))?;
             let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
             let mut group = writer.next_row_group()?;
@@ -239,7 +239,7 @@ fn tables(r: &Report) -> Vec<Table> {
     let mut calls = Table::new("calls");
     let c = &r.calls;
     calls
-        .text("name", c, |c| c.name.clone())
+        .text("call", c, |c| c.name.clone())
         .maybe("nr", c, |c| c.nr.map(u64::from))
         .number("abi", c, |c| u64::from(c.abi))
         .number("count", c, |c| c.count)
@@ -372,7 +372,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .text("comm", s, |(_, s)| s.comm.clone())
         .text("call", s, |(_, s)| s.call.clone())
         .number("abi", s, |(_, s)| u64::from(s.abi))
-        .signed("retval", s, |(_, s)| s.retval);
+        .signed("retval", s, |(_, s)| s.retval)
+        .maybe_text("error", s, |(_, s)| error_name(s.retval));
     for i in 0..6 {
         let values = s.iter().map(|(_, s)| Some(s.args[i] as i64)).collect();
         let column = (format!("arg{i}"), Values::Unsigned(values));
@@ -488,7 +489,7 @@ fn tables(r: &Report) -> Vec<Table> {
 /// Writes the tables as `directory`/NAME.parquet, making the directory when it
 /// is not there; gives the files' paths.
 pub fn parquet(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, ParquetError> {
-    std::fs::create_dir_all(directory).map_err(|source| ParquetError::Directory {
+    debox_output::create_directory(directory).map_err(|source| ParquetError::Directory {
         path: directory.to_owned(),
         source,
     })?;

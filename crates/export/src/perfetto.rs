@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 
+use debox_output::{error_name, json_printable};
 use debox_report::{Party, Report, Site, SlowCall};
 use serde_json::{Map, Value, json};
 
@@ -67,6 +68,9 @@ fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
         "minor faults": call.minor_faults,
         "major faults": call.major_faults,
     });
+    if let Some(error) = error_name(call.retval) {
+        args["error"] = json!(error);
+    }
     if let Some(path) = &call.path {
         args["path"] = json!(path);
     }
@@ -186,5 +190,5 @@ pub fn perfetto(report: &Report) -> String {
     });
     let mut out = document.to_string();
     out.push('\n');
-    out
+    json_printable(&out)
 }

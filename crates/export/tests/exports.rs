@@ -279,6 +279,24 @@ fn duckdb_reads_the_tables() {
             "select count(*), sum(count) from 'histogram.parquet'",
             json!([[buckets.len(), in_buckets]]),
         ),
+        // What a call is called, is called the same in every table; errors have
+        // their names, and conditions are there.
+        (
+            "select count(*) from 'calls.parquet' c join 'histogram.parquet' h using (call, abi)",
+            json!([[buckets.len()]]),
+        ),
+        (
+            "select distinct retval, error from 'slow_calls.parquet' where error is not null",
+            json!([[-2, "ENOENT"]]),
+        ),
+        (
+            "select count(*) from 'slow_calls.parquet' where conditions <> ''",
+            json!([[report
+                .slow_calls
+                .iter()
+                .filter(|c| !c.conditions.is_empty())
+                .count()]]),
+        ),
         // Empty tables are tables too.
         ("select count(*) from 'empty/sleeps.parquet'", json!([[0]])),
     ];

@@ -8,13 +8,15 @@ use crate::args::Metric;
 use crate::auto::Path;
 use crate::session::{Point, Session, Totals, hist_of};
 
-pub const FORMAT: u32 = 1;
+pub const SCHEMA: &str = "debox.kern";
+/// Grows when a field changes its meaning; new fields may appear anyhow.
+pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]
 pub struct Document<'a> {
-    /// Grows when a field changes its meaning; new fields may appear anyhow.
-    pub format: u32,
-    pub kind: &'static str,
+    pub schema: &'static str,
+    pub schema_version: u32,
+    pub debox_version: &'static str,
     pub kernel: String,
     pub seconds: f64,
     pub metric: Metric,
@@ -50,8 +52,9 @@ pub fn kernel_release() -> String {
 pub fn document<'a>(session: &'a Session, metric: Metric, path: Option<&'a Path>) -> Document<'a> {
     use crate::engine::Resource;
     Document {
-        format: FORMAT,
-        kind: "debox-kern",
+        schema: SCHEMA,
+        schema_version: SCHEMA_VERSION,
+        debox_version: env!("CARGO_PKG_VERSION"),
         kernel: kernel_release(),
         seconds: session.seconds(),
         metric,

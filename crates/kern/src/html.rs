@@ -37,7 +37,7 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--dim); } .grid { stroke:
 
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in debox_report::printable(text).chars() {
+    for c in debox_output::printable(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),

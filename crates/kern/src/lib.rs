@@ -6,6 +6,10 @@
 //! kernel function, an instruction, a system call), watched over time, and
 //! refined into the functions below until the time is explained.
 
+#[cfg(test)]
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 mod args;
 mod auto;
 mod call_site;
@@ -44,7 +48,7 @@ pub fn run(args: Args) -> i32 {
     match measure(&args) {
         Ok(status) => status,
         Err(error) => {
-            say(&error.to_string());
+            complain(&error);
             125
         }
     }
@@ -52,17 +56,25 @@ pub fn run(args: Args) -> i32 {
 
 /// Words of the tool's own, on standard error.
 fn say(text: &str) {
+    let text = debox_output::printable(text);
     let _ = writeln!(std::io::stderr().lock(), "debox kern: {text}");
+}
+
+fn complain(error: &Error) {
+    match error {
+        // A line for each function, whose names are the kernel's.
+        Error::CannotAttach(whys) => whys.lines().for_each(say),
+        error => say(&error.to_string()),
+    }
 }
 
 fn output(args: &Args, text: &str) -> Result<(), Error> {
     match &args.output {
-        Some(path) if path.as_os_str() != "-" => {
-            std::fs::write(path, text).map_err(|source| Error::Output {
+        Some(path) if path.as_os_str() != "-" => debox_output::write(path, text.as_bytes())
+            .map_err(|source| Error::Output {
                 path: path.clone(),
                 source,
-            })
-        }
+            }),
         _ => {
             // Whoever stopped reading has what he wanted.
             let _ = std::io::stdout().lock().write_all(text.as_bytes());
@@ -430,7 +442,7 @@ fn watch(args: &Args, mut session: Session, mut child: Option<Child>) -> Result<
             .unwrap_or_else(|| Error::Usage("nothing to measure".into())));
     }
     for failure in failures {
-        say(&failure.to_string());
+        complain(&failure);
     }
     if let Some(child) = &mut child {
         child.start(&args.command[0].to_string_lossy())?;
@@ -485,7 +497,7 @@ fn finish(args: &Args, session: &mut Session, path: Option<&auto::Path>) -> Resu
         let mut text = serde_json::to_string_pretty(&document)
             .map_err(|e| Error::Usage(format!("writing JSON: {e}")))?;
         text.push('\n');
-        text
+        debox_output::json_printable(&text)
     } else if let Some(path) = path {
         text::path_text(path, session)
     } else {
@@ -494,7 +506,7 @@ fn finish(args: &Args, session: &mut Session, path: Option<&auto::Path>) -> Resu
     output(args, &text)?;
     if let Some(file) = &args.html {
         let page = html::page(session, args.metric, path);
-        std::fs::write(file, page).map_err(|source| Error::Output {
+        debox_output::write(file, page.as_bytes()).map_err(|source| Error::Output {
             path: file.clone(),
             source,
         })?;

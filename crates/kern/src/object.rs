@@ -168,7 +168,8 @@ fn quiet_libbpf() {
     ONCE.get_or_init(|| {
         fn print(_: PrintLevel, text: String) {
             if std::env::var_os("DEBOX_LOG").is_some() {
-                eprint!("{text}");
+                let text = debox_output::printable_lines(&text);
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
             }
             if let Ok(mut warnings) = WARNINGS.lock()
                 && warnings.len() < 1 << 20

@@ -75,6 +75,19 @@ impl Written {
         Ok(written)
     }
 
+    /// Where a system call's function cannot be measured, the call still can:
+    /// how that is written.
+    pub fn as_call(&self) -> Option<String> {
+        let name = ["__x64_sys_", "__do_sys_", "__se_sys_", "sys_"]
+            .iter()
+            .find_map(|prefix| self.name.strip_prefix(prefix))
+            .unwrap_or(&self.name);
+        debox_symbol::syscall_number(name)?;
+        Some(format!(
+            "the system call as a whole can be measured without that: debox kern '{name}()'"
+        ))
+    }
+
     /// The functions, instruction or call that it names.
     pub fn resolve(&self, functions: &Functions) -> Result<Vec<Resource>, String> {
         if let Some(name) = self.name.strip_suffix("()") {

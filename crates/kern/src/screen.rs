@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How are metrics inserted, watched and removed by hand, in a terminal?
 
+use debox_output::printable;
 use std::io::{self, stdout};
 use std::time::{Duration, Instant};
 
@@ -324,7 +325,7 @@ impl Screen<'_> {
                     .clone()
                     .unwrap_or_else(|| "debox-kern.html".into());
                 let page = crate::html::page(session, self.metric, self.path.as_ref());
-                self.message = match std::fs::write(&path, page) {
+                self.message = match debox_output::write(&path, page.as_bytes()) {
                     Ok(()) => format!("written: {}", path.display()),
                     Err(e) => format!("{}: {e}", path.display()),
                 };
@@ -723,9 +724,9 @@ impl Screen<'_> {
             .map(|i| {
                 let w: &Watch = &session.watches[*i];
                 let p = w.series.last().cloned().unwrap_or_default();
-                let mut name = w.name.clone();
+                let mut name = printable(&w.name);
                 if !w.restricted.is_empty() {
-                    name.push_str(&format!(" [{}]", w.restricted));
+                    name.push_str(&format!(" [{}]", printable(&w.restricted)));
                 }
                 Row::new(vec![
                     Cell::from(Line::from(vec![

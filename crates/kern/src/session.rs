@@ -389,9 +389,10 @@ impl Session {
 
     /// What inserting one written resource would take.
     pub fn cost_of(&self, text: &str, timed: bool) -> Result<Cost, Error> {
-        let (_, resources) = self.resolve(text)?;
-        let cost = self.cost(&resources, timed);
+        let (written, resources) = self.resolve(text)?;
+        let mut cost = self.cost(&resources, timed);
         if cost.functions == 0 {
+            cost.refused.extend(written.as_call());
             return Err(Error::CannotAttach(cost.refused.join("\n")));
         }
         Ok(cost)
@@ -421,12 +422,12 @@ impl Session {
             .collect();
         let (done, skipped) = self.engine.insert(&insertions)?;
         if done.is_empty() {
-            let whys: Vec<String> = skipped.into_iter().map(|s| s.why).collect();
-            return Err(Error::CannotAttach(if whys.is_empty() {
-                format!("{text}: nothing to attach to")
-            } else {
-                whys.join("\n")
-            }));
+            let mut whys: Vec<String> = skipped.into_iter().map(|s| s.why).collect();
+            if whys.is_empty() {
+                whys.push(format!("{text}: nothing to attach to"));
+            }
+            whys.extend(written.as_call());
+            return Err(Error::CannotAttach(whys.join("\n")));
         }
         for skip in skipped {
             self.notes.push(format!("not measured: {}", skip.why));

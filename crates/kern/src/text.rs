@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How do metrics look as lines of text?
 
+use debox_output::printable;
 use debox_report::{count_text, duration_text};
 
 use crate::auto::Path;
 use crate::session::{Session, Watch};
 
+/// Names of modules' functions, of processes and control groups are foreign.
+fn shown(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    let shown = |row: &Vec<String>| row.iter().map(|cell| printable(cell)).collect();
+    rows.iter().map(shown).collect()
+}
+
 /// Columns, right-aligned but for the first.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let rows = &shown(rows);
     let width = |column: usize| {
         rows.iter()
             .map(|r| r.get(column).map_or(0, |c| c.chars().count()))
@@ -42,6 +50,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 
 /// Columns of words, all to the left.
 pub fn table_words(head: &[&str], rows: &[Vec<String>]) -> String {
+    let rows = &shown(rows);
     let mut text = String::new();
     let widths: Vec<usize> = (0..head.len())
         .map(|i| {
@@ -195,7 +204,7 @@ pub fn summary_text(session: &Session) -> String {
         );
     }
     for note in session.notes.iter().chain(&session.losses()) {
-        text.push_str(&format!("note: {note}\n"));
+        text.push_str(&format!("note: {}\n", printable(note)));
     }
     text
 }
@@ -205,13 +214,13 @@ pub fn path_text(path: &Path, session: &Session) -> String {
     let mut text = String::new();
     for (i, branch) in path.branches.iter().enumerate() {
         let Some(root) = branch.steps.first() else {
-            text.push_str(&format!("{}\n", branch.verdict));
+            text.push_str(&format!("{}\n", printable(&branch.verdict)));
             continue;
         };
         if i == 0 {
             text.push_str(&format!(
                 "Where the time of {} goes, {}{}:\n\n",
-                path.root,
+                printable(&path.root),
                 path.method,
                 if root.concurrency > 0.0 {
                     format!(" ({:.3} threads inside on average)", root.concurrency)
@@ -256,7 +265,7 @@ pub fn path_text(path: &Path, session: &Session) -> String {
         // The last column is words: to the left.
         lines = left_last(&rows, lines);
         text.push_str(&lines);
-        text.push_str(&format!("  => {}\n", branch.verdict));
+        text.push_str(&format!("  => {}\n", printable(&branch.verdict)));
     }
     text.push_str(
         "\nSHARE: of the whole, on this way only. SELF: in the function itself and in callees too small to \
@@ -274,7 +283,7 @@ pub fn path_text(path: &Path, session: &Session) -> String {
         .chain(&session.notes)
         .chain(&session.losses())
     {
-        text.push_str(&format!("note: {note}\n"));
+        text.push_str(&format!("note: {}\n", printable(note)));
     }
     text
 }
@@ -292,10 +301,13 @@ pub fn percent(share: f64) -> String {
 /// Moves the last column, which `table` has put to the right, to the left.
 fn left_last(rows: &[Vec<String>], lines: String) -> String {
     let mut out = String::new();
-    for (line, words) in lines
-        .lines()
-        .zip(std::iter::once("").chain(rows.iter().map(|r| r.last().map_or("", String::as_str))))
-    {
+    for (line, words) in lines.lines().zip(
+        std::iter::once("").chain(
+            shown(rows)
+                .iter()
+                .map(|r| r.last().map_or("", String::as_str)),
+        ),
+    ) {
         let body = line.strip_suffix(words).unwrap_or(line).trim_end();
         out.push_str(body);
         if !words.is_empty() {

@@ -37,13 +37,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut probe = Probe::load(Options::default())?;
     let account = probe.account_create(
-        0,
+        debox_probe::Watcher::root(),
         AccountOptions {
             boundary: true,
             details: true,
-            user_stacks_of: std::process::id(),
         },
     )?;
+    let (ready, tables) = std::sync::mpsc::channel();
+    // SAFETY: no conditions.
+    let uid = unsafe { libc::getuid() };
+    let told = Box::new(move || {
+        let _ = ready.send(());
+    });
+    probe.user_stacks_prepare(uid, std::process::id(), told);
+    let _ = tables.recv_timeout(Duration::from_secs(10));
     let fds = account.details.as_ref().ok_or("no details")?;
     let control: *mut debox_account_control = map(&fds.control, true);
     let flags = DEBOX_DETAIL_THREADS

@@ -103,7 +103,9 @@ fn main() {
                 pingpong_ns()
             );
         }
-        let wrap = probe.account_create(0, AccountOptions::default()).unwrap();
+        let wrap = probe
+            .account_create(debox_probe::Watcher::root(), AccountOptions::default())
+            .unwrap();
         probe.account_join(wrap.id, other, true).unwrap();
         println!(
             "other, events            getpid {:6.1}  pingpong {:7.1}",
@@ -123,7 +125,7 @@ fn main() {
         probe.account_release(wrap.id);
         let boundary = probe
             .account_create(
-                0,
+                debox_probe::Watcher::root(),
                 AccountOptions {
                     boundary: true,
                     ..AccountOptions::default()

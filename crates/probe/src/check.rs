@@ -10,7 +10,13 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::{Options, Probe};
 
-#[allow(clippy::all, dead_code, unreachable_pub, missing_docs)]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    unreachable_pub,
+    missing_docs
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/doctor.skel.rs"));
 }

@@ -16,6 +16,17 @@ pub enum Error {
         message: String,
         errno: i32,
     },
+    #[error("{}", refused_text(*pid, watcher, *why))]
+    Refused {
+        pid: u32,
+        watcher: crate::Watcher,
+        why: Refused,
+    },
+    #[error(
+        "process {pid} is in an account of another user, or of one who may watch everybody, and stays \
+         there; watch it as root, or when that watch has ended"
+    )]
+    Busy { pid: u32 },
     #[error("no process {pid}: it has ended or never existed")]
     NoProcess { pid: u32 },
     #[error("all {limit} {what} are in use; close a program that uses them")]
@@ -26,6 +37,51 @@ pub enum Error {
     NoMemory { pid: u32, failed: u32 },
 }
 
+/// Why a process may not be watched: `REFUSED_*` of `bpf/may_read.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    Ids,
+    Capabilities,
+    Undumpable,
+}
+
+impl Refused {
+    /// What most threads were refused for, of the counts that the kernel side
+    /// made; `None` when there were none.
+    pub(crate) fn most(counts: [u32; 4]) -> Option<Refused> {
+        [
+            (counts[1], Refused::Ids),
+            (counts[2], Refused::Capabilities),
+            (counts[3], Refused::Undumpable),
+        ]
+        .into_iter()
+        .filter(|&(count, _)| count > 0)
+        .max_by_key(|&(count, _)| count)
+        .map(|(_, why)| why)
+    }
+}
+
+/// Fits into a reply of the broker (255 bytes).
+fn refused_text(pid: u32, watcher: &crate::Watcher, why: Refused) -> String {
+    let (uid, gid) = (watcher.uid, watcher.gid);
+    let (what, remedy) = match why {
+        Refused::Ids => (
+            format!("its user and group ids are not all uid {uid} and gid {gid}"),
+            "watch it as root",
+        ),
+        Refused::Capabilities => (
+            "it has capabilities that you lack, or another user namespace".to_owned(),
+            "watch it as root",
+        ),
+        Refused::Undumpable => (
+            "it is not dumpable (an unreadable program, a change of user, or PR_SET_DUMPABLE)"
+                .to_owned(),
+            "watch it as root, or have it call prctl(PR_SET_DUMPABLE, 1)",
+        ),
+    };
+    format!("ptrace would refuse uid {uid} to see process {pid}: {what}; {remedy}")
+}
+
 impl Error {
     /// The errno a client is told.
     pub fn errno(&self) -> i32 {
@@ -33,6 +89,8 @@ impl Error {
             Error::Kernel { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Bpf { errno, .. } => *errno,
             Error::NoProcess { .. } => libc::ESRCH,
+            Error::Refused { .. } => libc::EPERM,
+            Error::Busy { .. } => libc::EBUSY,
             Error::Full { .. } => libc::ENOSPC,
             Error::NoMemory { .. } => libc::ENOMEM,
         }

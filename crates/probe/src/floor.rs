@@ -8,7 +8,13 @@ use libbpf_rs::{Link, OpenObject};
 
 use crate::error::Error;
 
-#[allow(clippy::all, dead_code, unreachable_pub, missing_docs)]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    unreachable_pub,
+    missing_docs
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/floor.skel.rs"));
 }

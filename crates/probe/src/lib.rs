@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,23 +21,35 @@ mod attach;
 mod check;
 mod error;
 mod floor;
+mod place;
 mod pool;
+mod ring_fix;
 mod signature;
 mod text;
 mod trace;
+mod turns;
 mod unwind;
 
-#[allow(clippy::all, dead_code, unreachable_pub, missing_docs)]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    unreachable_pub,
+    missing_docs
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/debox.skel.rs"));
 }
 
 pub use check::{Check, State, check};
-pub use error::Error;
+pub use error::{Error, Refused};
 pub use floor::{Floor, FloorGuard, floor_attach};
+use place::Place;
+pub use ring_fix::KernelVersion;
 pub(crate) use skel::DeboxProgs;
 use skel::{DeboxSkel, DeboxSkelBuilder};
-pub use trace::{Trace, TraceOptions, TraceTarget, Way};
+pub use trace::{Trace, TraceOptions, TraceTarget, Way, functions_choose, trace_lists_open};
+pub use turns::Turns;
 
 /// Limits shared with `bpf/state.h` and `bpf/site.h`.
 const SEGMENTS_MAX: u32 = 4096;
@@ -78,6 +89,8 @@ pub struct Segment {
     pub control: OwnedFd,
     /// Threads that got a slot now.
     pub threads: u32,
+    /// For [`Probe::memory_held`].
+    pub memory: Vec<u32>,
 }
 
 /// What an account is to hold.
@@ -87,9 +100,57 @@ pub struct AccountOptions {
     pub boundary: bool,
     /// Call sites, culprits, threads and single calls too (with `boundary`).
     pub details: bool,
-    /// The client, if it will ask for user stacks: wait for the unwind tables of
-    /// the libraries and programs that it has mapped. 0: none.
-    pub user_stacks_of: u32,
+}
+
+/// Who reads what is recorded, and by what right: `struct watcher` of
+/// `bpf/may_read.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watcher {
+    /// Real ids, in the first user namespace.
+    pub uid: u32,
+    pub gid: u32,
+    /// Owner of the user namespaces that it made; `None`: not known.
+    pub euid: Option<u32>,
+    pub cap_permitted: u64,
+    /// Has CAP_SYS_PTRACE, effective in its user namespace.
+    pub sys_ptrace: bool,
+    /// The number of its user namespace.
+    pub user_ns: u32,
+    /// May watch everybody: nothing is asked about what it sees.
+    pub privileged: bool,
+}
+
+impl Watcher {
+    /// Root with all capabilities, in the first user namespace.
+    pub const fn root() -> Self {
+        Self {
+            uid: 0,
+            gid: 0,
+            euid: Some(0),
+            cap_permitted: u64::MAX,
+            sys_ptrace: true,
+            user_ns: 0xeffffffd,
+            privileged: true,
+        }
+    }
+
+    fn to_kernel(self) -> skel::types::watcher {
+        const WATCHER_PRIVILEGED: u32 = 1 << 0;
+        const WATCHER_PTRACE: u32 = 1 << 1;
+        skel::types::watcher {
+            cap_permitted: self.cap_permitted,
+            uid: self.uid,
+            gid: self.gid,
+            euid: self.euid.unwrap_or(NONE),
+            user_ns: self.user_ns,
+            flags: if self.privileged {
+                WATCHER_PRIVILEGED
+            } else {
+                0
+            } | if self.sys_ptrace { WATCHER_PTRACE } else { 0 },
+            ..Default::default()
+        }
+    }
 }
 
 /// An account: one `debox_account`, and one `debox_account_cpu` per CPU.
@@ -102,6 +163,8 @@ pub struct Account {
     pub cpu_stride: u64,
     /// Where they were asked for.
     pub details: Option<Details>,
+    /// For [`Probe::memory_held`].
+    pub memory: Vec<u32>,
 }
 
 /// What an account tells beyond its sums.
@@ -138,12 +201,13 @@ pub struct Counters {
 
 struct SegmentEntry {
     boundary: bool,
+    watcher: Watcher,
 }
 
 struct AccountEntry {
     boundary: bool,
     details: bool,
-    owner_uid: u32,
+    watcher: Watcher,
 }
 
 /// A sample as the kernel side sends it.
@@ -162,7 +226,7 @@ pub struct Probe {
     pool: Option<pool::Pool>,
     ring: RingBuffer<'static>,
     skel: DeboxSkel<'static>,
-    _storage: Box<MaybeUninit<OpenObject>>,
+    _place: Place<OpenObject>,
     options: Options,
     segments: HashMap<u32, SegmentEntry>,
     accounts: HashMap<u32, AccountEntry>,
@@ -197,14 +261,12 @@ impl Probe {
         // SAFETY: a valid rlimit that outlives the call.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
 
-        let mut storage: Box<MaybeUninit<OpenObject>> = Box::new(MaybeUninit::uninit());
-        // SAFETY: the box's content does not move, lives as long as `skel`
-        // (dropped after it, see the field order), and is never touched
-        // otherwise.
-        let place: &'static mut MaybeUninit<OpenObject> = unsafe { &mut *(&raw mut *storage) };
+        let place = Place::new();
+        // SAFETY: once; `skel` is declared before `_place`, so it is dropped first.
+        let object = unsafe { place.lend() };
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
         let mut open = DeboxSkelBuilder::default()
-            .open(place)
+            .open(object)
             .map_err(Error::bpf("opening the BPF object"))?;
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.verify_sites = options.verify_sites;
@@ -277,7 +339,7 @@ impl Probe {
             pool: None,
             ring,
             skel,
-            _storage: storage,
+            _place: place,
             options,
             segments: HashMap::new(),
             accounts: HashMap::new(),
@@ -300,13 +362,16 @@ impl Probe {
     pub fn segment_create(
         &mut self,
         tgid: u32,
-        owner_uid: u32,
+        watcher: Watcher,
         boundary: bool,
     ) -> Result<Segment, Error> {
         self.pool_start()?;
         let ready = self.pool.as_ref().expect("started above").take()?;
         let id = ready.id;
-        self.segments.insert(id, SegmentEntry { boundary });
+        self.segments.insert(id, SegmentEntry { boundary, watcher });
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.segment_watchers[id as usize] = watcher.to_kernel();
+        }
         let flags = WATCH_SLOT | if boundary { WATCH_SLOT_BOUNDARY } else { 0 };
         let bound = self.attach_as_needed().and_then(|()| {
             self.bind(skel::types::bind_request {
@@ -314,7 +379,6 @@ impl Probe {
                 flags,
                 segment: id,
                 account: NONE,
-                owner_uid,
                 ..Default::default()
             })
         });
@@ -330,6 +394,7 @@ impl Probe {
                     record: ready.record,
                     control: ready.control,
                     threads,
+                    memory: ready.memory.to_vec(),
                 })
             }
             Err(error) => {
@@ -343,17 +408,17 @@ impl Probe {
         if self.segments.remove(&id).is_none() {
             return;
         }
-        self.unbind(NONE, id);
+        self.unbind(NONE, id, 0);
         if let Some(pool) = &self.pool {
             pool.give_back(id);
         }
         self.detach_as_possible();
     }
 
-    /// A new account, owned by a user.
+    /// A new account, for a watcher.
     pub fn account_create(
         &mut self,
-        owner_uid: u32,
+        watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
         let AccountOptions { boundary, .. } = options;
@@ -384,7 +449,7 @@ impl Probe {
             ],
         )?;
         let details_maps = if details {
-            Some(self.details_create(id, options.user_stacks_of)?)
+            Some(self.details_create(id)?)
         } else {
             None
         };
@@ -393,11 +458,22 @@ impl Probe {
             AccountEntry {
                 boundary,
                 details,
-                owner_uid,
+                watcher,
             },
         );
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.account_watchers[id as usize] = watcher.to_kernel();
+        }
+        let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
+        for map in details_maps
+            .iter()
+            .flat_map(|d| [&d.details, &d.events, &d.control])
+        {
+            memory.push(map_id(map)?);
+        }
         Ok(Account {
             id,
+            memory,
             account: owned(&account)?,
             cpus_map: owned(&cpus)?,
             cpus: self.cpus_possible,
@@ -406,11 +482,8 @@ impl Probe {
         })
     }
 
-    fn details_create(&mut self, id: u32, user_stacks_of: u32) -> Result<Details, Error> {
+    fn details_create(&mut self, id: u32) -> Result<Details, Error> {
         self.unwind_start()?;
-        if let (1.., Some(unwind)) = (user_stacks_of, &self.unwind) {
-            unwind.warm_wait(user_stacks_of);
-        }
         let details = array_create(
             "debox_details",
             size_of::<debox_abi::debox_details>(),
@@ -461,6 +534,48 @@ impl Probe {
         })
     }
 
+    /// Begins to put the unwind tables of what `pid` has mapped in place, in
+    /// the turn of `uid`; calls `ready` when they are, or cannot be had.
+    pub fn user_stacks_prepare(&mut self, uid: u32, pid: u32, ready: Box<dyn FnOnce() + Send>) {
+        let ready = unwind::Ready::new(ready);
+        match self.unwind_start() {
+            Ok(()) => {
+                if let Some(unwind) = &self.unwind {
+                    unwind.warm(uid, pid, ready);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "user stacks go by frame pointers"),
+        }
+    }
+
+    /// Whether a process is in an account or has slots: its first thread tells.
+    /// Can be asked from any thread, at any time.
+    ///
+    /// # Errors
+    /// When the map cannot be duplicated.
+    pub fn watched_test(&self) -> Result<impl Fn(BorrowedFd<'_>) -> bool + Send + use<>, Error> {
+        let map = &self.skel.maps.threads;
+        let size = map.value_size() as usize;
+        let map = outer_owned(map)?;
+        Ok(move |pidfd: BorrowedFd<'_>| {
+            let key = pidfd.as_raw_fd();
+            let mut state = vec![0u8; size];
+            // SAFETY: the map's key is a pidfd, and the value has its size.
+            let ret = unsafe {
+                libbpf_rs::libbpf_sys::bpf_map_lookup_elem(
+                    map.as_raw_fd(),
+                    (&raw const key).cast(),
+                    state.as_mut_ptr().cast(),
+                )
+            };
+            // struct thread_state begins with its flags.
+            let flags = state
+                .first_chunk()
+                .map_or(0, |flags| u32::from_ne_bytes(*flags));
+            ret == 0 && flags & (WATCH_ACCOUNT | WATCH_SLOT) != 0
+        })
+    }
+
     /// Ready before the first call is watched: the libraries that most system
     /// calls are made from have their unwind tables by then.
     fn unwind_start(&mut self) -> Result<(), Error> {
@@ -483,16 +598,19 @@ impl Probe {
             | if entry.boundary { WATCH_BOUNDARY } else { 0 }
             | if follow { WATCH_FOLLOW } else { 0 }
             | if entry.details { WATCH_DETAILS } else { 0 };
-        let owner_uid = entry.owner_uid;
         self.attach_as_needed()?;
         self.bind(skel::types::bind_request {
             tgid,
             flags,
             segment: NONE,
             account: id,
-            owner_uid,
             ..Default::default()
         })
+    }
+
+    /// Takes a process and its children out of an account again.
+    pub fn account_leave(&mut self, id: u32, tgid: u32) {
+        self.unbind(id, NONE, tgid);
     }
 
     pub fn account_release(&mut self, id: u32) {
@@ -507,11 +625,60 @@ impl Probe {
         }
         let _ = self.skel.maps.accounts.delete(&key);
         let _ = self.skel.maps.account_cpus.delete(&key);
-        self.unbind(id, NONE);
-        if !self.accounts.values().any(|a| a.details) {
+        self.unbind(id, NONE, 0);
+        // A thread that is reading a large program is not waited for: it goes
+        // with a later account, or stays for one.
+        if !self.accounts.values().any(|a| a.details)
+            && self.unwind.as_ref().is_some_and(unwind::Unwind::idle)
+        {
             self.unwind = None;
         }
         self.detach_as_possible();
+    }
+
+    /// Which of these pieces of memory, of what was released, somebody in user
+    /// space still holds: by a descriptor, a mapping, or in a socket.
+    ///
+    /// # Errors
+    /// When the kernel's maps cannot be walked.
+    pub fn memory_held(&mut self, memory: &[u32]) -> Result<Vec<u32>, Error> {
+        let asked = &self.skel.maps.maps_asked;
+        let forget = || {
+            for id in memory {
+                let _ = asked.delete(&id.to_ne_bytes());
+            }
+        };
+        let walked = memory
+            .iter()
+            .try_for_each(|id| {
+                asked
+                    .update(&id.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY)
+                    .map_err(Error::bpf("asking about a map"))
+            })
+            .and_then(|()| {
+                let link = self
+                    .skel
+                    .progs
+                    .maps_held
+                    .attach()
+                    .map_err(Error::bpf("attaching the map iterator"))?;
+                iterate(&link)
+            });
+        if let Err(error) = walked {
+            forget();
+            return Err(error);
+        }
+        let held = memory
+            .iter()
+            .copied()
+            .filter(|id| {
+                asked
+                    .lookup(&id.to_ne_bytes(), MapFlags::ANY)
+                    .is_ok_and(|value| value.is_some_and(|value| value.iter().any(|b| *b != 0)))
+            })
+            .collect();
+        forget();
+        Ok(held)
     }
 
     /// Starts a call trace under the caller's number. Attaching goes on after
@@ -743,6 +910,11 @@ impl Probe {
                 return Err(Error::NoProcess { pid: request.tgid });
             }
             threads += done.bound;
+            if let Some(error) = self.refusal(&done) {
+                // All of the process or nothing.
+                self.unbind(done.account, done.segment, done.tgid);
+                return Err(error);
+            }
             // A thread cloned by one that was not bound yet is found by the
             // second pass; one that is cloned by a bound one is bound in the
             // kernel.
@@ -752,7 +924,23 @@ impl Probe {
         }
     }
 
-    fn unbind(&mut self, account: u32, segment: u32) {
+    /// Why threads of a process were not bound, if there were any.
+    fn refusal(&self, done: &skel::types::bind_request) -> Option<Error> {
+        let pid = done.tgid;
+        if let Some(why) = Refused::most(done.refused) {
+            let watcher = match self.accounts.get(&done.account) {
+                Some(account) => Some(account.watcher),
+                None => self.segments.get(&done.segment).map(|s| s.watcher),
+            };
+            if let Some(watcher) = watcher {
+                return Some(Error::Refused { pid, watcher, why });
+            }
+        }
+        (done.busy > 0).then_some(Error::Busy { pid })
+    }
+
+    /// `tgid` 0: whatever process.
+    fn unbind(&mut self, account: u32, segment: u32, tgid: u32) {
         let Ok(link) = self.skel.progs.unbind_threads.attach() else {
             return;
         };
@@ -760,6 +948,7 @@ impl Probe {
             bss.unbind = skel::types::unbind_request {
                 account,
                 segment,
+                tgid,
                 freed: 0,
             };
         }
@@ -1075,6 +1264,27 @@ fn outer_owned(map: &impl AsFd) -> Result<OwnedFd, Error> {
             action: "duplicate a map descriptor",
             source,
         })
+}
+
+/// The number that the kernel gave a map.
+fn map_id(map: &impl AsFd) -> Result<u32, Error> {
+    let mut info = libbpf_rs::libbpf_sys::bpf_map_info::default();
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: info is writable for the length given.
+    let ret = unsafe {
+        libbpf_rs::libbpf_sys::bpf_obj_get_info_by_fd(
+            map.as_fd().as_raw_fd(),
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if ret == 0 {
+        return Ok(info.id);
+    }
+    Err(Error::Kernel {
+        action: "tell a map's number",
+        source: io::Error::from_raw_os_error(-ret),
+    })
 }
 
 fn owned(map: &MapHandle) -> Result<OwnedFd, Error> {

@@ -26,6 +26,8 @@ pub(crate) struct Ready {
     pub id: u32,
     pub record: OwnedFd,
     pub control: OwnedFd,
+    /// Map ids of both.
+    pub memory: [u32; 2],
 }
 
 #[derive(Default)]
@@ -192,6 +194,7 @@ fn make(ids: &[u32], records: &OwnedFd, controls: &OwnedFd) -> Result<Vec<Ready>
             .map_err(Error::bpf("freezing a record map"))?;
         out.push(Ready {
             id,
+            memory: [crate::map_id(&record)?, crate::map_id(&control)?],
             record: crate::owned(&record)?,
             control: crate::owned(&control)?,
         });

@@ -21,15 +21,25 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, OpenObject, libbpf_sys as sys};
 
 use crate::error::Error;
+use crate::place::Place;
 use crate::{BPF_F_MMAPABLE, array_create, iterate, owned};
 
 mod copies;
 mod functions;
 
 use copies::{Template, Types};
-pub use functions::{Function, matches as pattern_matches};
+pub use functions::{
+    Function, choose as functions_choose, lists_open as trace_lists_open,
+    matches as pattern_matches,
+};
 
-#[allow(clippy::all, dead_code, unreachable_pub, missing_docs)]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    unreachable_pub,
+    missing_docs
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/trace.skel.rs"));
 }
@@ -253,7 +263,7 @@ struct Attached {
     probes: Vec<OwnedFd>,
     hooks: Vec<Link>,
     skel: skel::TraceSkel<'static>,
-    _storage: Box<MaybeUninit<OpenObject>>,
+    _place: Place<OpenObject>,
     names: Vec<String>,
     /// Functions that were wanted and cannot be had.
     refused: usize,
@@ -371,10 +381,10 @@ impl Work {
         let hook = |link: Result<Link, libbpf_rs::Error>| link.map_err(|e| format!("{e:#}"));
         let p = &attached.skel.progs;
         attached.hooks.push(hook(p.trace_exit.attach_trace())?);
+        attached.hooks.push(hook(p.trace_exec.attach_trace())?);
         match self.options.target {
             TraceTarget::Slots { .. } => {
                 attached.hooks.push(hook(p.trace_fork.attach_trace())?);
-                attached.hooks.push(hook(p.trace_exec.attach_trace())?);
             }
             TraceTarget::Account { .. } => {
                 attached.hooks.push(hook(p.trace_sys_exit.attach_trace())?);
@@ -387,13 +397,11 @@ impl Work {
     /// Loads the programs of one way.
     fn load(&self, way: Way) -> Result<Attached, String> {
         let failed = |e: libbpf_rs::Error| format!("{e:#}");
-        let mut storage: Box<MaybeUninit<OpenObject>> = Box::new(MaybeUninit::uninit());
-        // SAFETY: the box's content does not move, lives as long as `skel`
-        // (dropped after it, see the field order), and is never touched
-        // otherwise.
-        let place: &'static mut MaybeUninit<OpenObject> = unsafe { &mut *(&raw mut *storage) };
+        let place = Place::new();
+        // SAFETY: once; `skel` is declared before `_place`, so it is dropped first.
+        let object = unsafe { place.lend() };
         let mut open = skel::TraceSkelBuilder::default()
-            .open(place)
+            .open(object)
             .map_err(failed)?;
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.trace_capacity = self.capacity;
@@ -423,7 +431,12 @@ impl Work {
         };
         let calls: &[&str] = match self.options.target {
             TraceTarget::Slots { .. } => &["trace_fork", "trace_exec", "trace_exit", "trace_bind"],
-            TraceTarget::Account { .. } => &["trace_sys_enter", "trace_sys_exit", "trace_exit"],
+            TraceTarget::Account { .. } => &[
+                "trace_sys_enter",
+                "trace_sys_exit",
+                "trace_exec",
+                "trace_exit",
+            ],
         };
         for mut program in open.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -466,7 +479,7 @@ impl Work {
             probes: vec![],
             hooks: vec![],
             skel,
-            _storage: storage,
+            _place: place,
             names: vec![],
             refused: 0,
             text: String::new(),

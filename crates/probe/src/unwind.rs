@@ -7,22 +7,26 @@
 //! comes through it.
 //!
 //! The files belong to other people. They are opened as the kernel names them
-//! (device and inode must agree), read with the limits of `debox_unwind`, and
-//! all tables together are bounded.
+//! (device and inode must agree), regular ones only, and read by the
+//! symboliser, a process that can do nothing else; all tables together are
+//! bounded.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use debox_symboliser::{Symboliser, Unusable, foreign};
+use debox_unwind::LibcNames;
 pub(crate) use debox_unwind::Row;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
+use crate::Turns;
 use crate::error::Error;
 
 pub(crate) const BPF_F_INNER_MAP: u32 = 1 << 12;
@@ -31,12 +35,15 @@ const TABLES_MAX: u32 = 1024;
 const REQUEST_BYTES: usize = 32 + debox_abi::DEBOX_PATH_LEN;
 const STATE_READY: u32 = 1;
 const STATE_NONE: u32 = 2;
-/// All tables together: 64 MiB.
+/// All tables together: 64 MiB, and one: 16.
 const ROWS_ALL: usize = 8 << 20;
+const ROWS_MAX: usize = 2 << 20;
 /// A large program is parsed for at most this long.
 const CPU_PER_FILE: Duration = Duration::from_secs(2);
-/// A client is kept waiting for tables for at most this long.
-const WARM_WAIT: Duration = Duration::from_secs(3);
+/// Files of one process whose tables a client may wait for.
+const MAPPED_MAX: usize = 128;
+/// Requests of the kernel side that wait; what is dropped is asked for again.
+const REQUESTS_MAX: usize = 4096;
 
 /// `struct file_id` of `bpf/user_stack.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +100,7 @@ impl Request {
     fn open(&self) -> Option<(File, PathBuf)> {
         let mapped = mapping_of(self.pid, self.address, self.id.ino)
             .map(|range| PathBuf::from(format!("/proc/{}/map_files/{range}", self.pid)));
-        if let Some(file) = mapped.and_then(|path| file_open(&path)) {
+        if let Some(file) = mapped.and_then(|path| foreign::open(&path).ok()) {
             return Some((file, PathBuf::from(&self.path)));
         }
         [
@@ -101,19 +108,10 @@ impl Request {
             self.path.clone(),
         ]
         .iter()
-        .filter_map(|path| file_open(Path::new(path)))
+        .filter_map(|path| foreign::open(Path::new(path)).ok())
         .find(|file| FileId::of(file) == Some(self.id))
         .map(|file| (file, PathBuf::from(&self.path)))
     }
-}
-
-/// Opening neither blocks on a FIFO nor takes a terminal.
-fn file_open(path: &Path) -> Option<File> {
-    File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .ok()
 }
 
 /// The range "start-end" of the mapping around an address, if it is of this
@@ -146,7 +144,8 @@ fn libraries() -> Vec<PathBuf> {
     out
 }
 
-/// Files that a process has mapped executable, its own program left out.
+/// Files that a process has mapped executable, its own program left out; the
+/// first MAPPED_MAX.
 fn mapped_by(pid: u32) -> VecDeque<Request> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let own = std::fs::metadata(format!("/proc/{pid}/exe")).map(|m| m.ino());
@@ -173,6 +172,13 @@ fn mapped_by(pid: u32) -> VecDeque<Request> {
         ) else {
             continue;
         };
+        if out.len() == MAPPED_MAX {
+            tracing::info!(
+                pid,
+                "only {MAPPED_MAX} of its files are read before they are met"
+            );
+            break;
+        }
         if !access.contains('x') || own.as_ref().is_ok_and(|own| *own == ino) {
             continue;
         }
@@ -195,14 +201,41 @@ fn mapped_by(pid: u32) -> VecDeque<Request> {
     out
 }
 
+/// Called when the last copy of it is gone: all that it stands for is done, or
+/// will never be.
+pub(crate) struct Ready(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Ready {
+    pub fn new(ready: Box<dyn FnOnce() + Send>) -> Arc<Ready> {
+        Arc::new(Ready(Mutex::new(Some(ready))))
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        let ready = self.0.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(ready) = ready {
+            ready();
+        }
+    }
+}
+
+enum Item {
+    File {
+        request: Request,
+        /// Of whom waits for it.
+        ready: Option<Arc<Ready>>,
+    },
+    /// All that a process has mapped.
+    Process { pid: u32, ready: Arc<Ready> },
+}
+
 #[derive(Default)]
 struct Queue {
-    requests: VecDeque<Request>,
-    /// Requests ever made and served.
-    asked: u64,
-    served: u64,
-    /// The libraries have been read.
-    warm: bool,
+    turns: Turns<Item>,
+    /// Requests of the kernel side in it.
+    requests: usize,
+    working: bool,
     stop: bool,
 }
 
@@ -227,7 +260,10 @@ impl Unwind {
     /// `tables` and `files` are the maps of `bpf/user_stack.h`.
     pub fn start(tables: OwnedFd, files: OwnedFd) -> Result<Unwind, Error> {
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue {
+                working: true,
+                ..Queue::default()
+            }),
             changed: Condvar::new(),
         });
         let worker = shared.clone();
@@ -244,34 +280,42 @@ impl Unwind {
         })
     }
 
+    /// What the kernel side asks for, in the turns of who runs the programs.
     pub fn serve(&self, requests: VecDeque<Request>) {
         if requests.is_empty() {
             return;
         }
         let mut queue = self.shared.lock();
-        queue.asked += requests.len() as u64;
-        queue.requests.extend(requests);
+        for request in requests {
+            if queue.requests >= REQUESTS_MAX {
+                tracing::info!("too many files wait for their unwind tables: one is left out");
+                continue;
+            }
+            let lane = std::fs::metadata(format!("/proc/{}", request.pid))
+                .map_or(u32::MAX, |process| process.uid());
+            queue.requests += 1;
+            queue.turns.push(
+                lane,
+                Item::File {
+                    request,
+                    ready: None,
+                },
+            );
+        }
         self.shared.changed.notify_all();
     }
 
-    /// Waits (not for ever) until the tables of the C library and of what a
-    /// process has mapped executable are in place.
-    pub fn warm_wait(&self, pid: u32) {
-        self.serve(mapped_by(pid));
-        let until = Instant::now() + WARM_WAIT;
+    /// The tables of the C library, and of what a process has mapped
+    /// executable.
+    pub fn warm(&self, lane: u32, pid: u32, ready: Arc<Ready>) {
         let mut queue = self.shared.lock();
-        let target = queue.asked;
-        while !queue.warm || queue.served < target {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            queue = self
-                .shared
-                .changed
-                .wait_timeout(queue, left)
-                .map_or_else(|e| e.into_inner().0, |(queue, _)| queue);
-        }
+        queue.turns.push(lane, Item::Process { pid, ready });
+        self.shared.changed.notify_all();
+    }
+
+    pub fn idle(&self) -> bool {
+        let queue = self.shared.lock();
+        queue.turns.is_empty() && !queue.working
     }
 }
 
@@ -287,37 +331,44 @@ impl Drop for Unwind {
 
 fn work(shared: &Shared, mut tables: Tables) {
     for path in libraries() {
-        if let Some(file) = file_open(&path) {
+        if let Ok(file) = foreign::open(&path) {
             if let Some(id) = FileId::of(&file) {
                 tables.add(id, &file, &path);
             }
         }
     }
     let mut queue = shared.lock();
-    queue.warm = true;
-    shared.changed.notify_all();
     loop {
         if queue.stop {
             return;
         }
-        let Some(request) = queue.requests.pop_front() else {
+        let Some((lane, item)) = queue.turns.pop() else {
+            queue.working = false;
             queue = shared
                 .changed
                 .wait(queue)
                 .unwrap_or_else(|e| e.into_inner());
             continue;
         };
-        drop(queue);
-        match request.open() {
-            Some((file, path)) => tables.add(request.id, &file, &path),
-            None => {
-                tracing::debug!(?request, "a program's file cannot be opened");
-                tables.answer(request.id, STATE_NONE, 0, 0);
+        queue.working = true;
+        match item {
+            Item::Process { pid, ready } => {
+                drop(queue);
+                let files = mapped_by(pid);
+                queue = shared.lock();
+                for request in files {
+                    let ready = Some(ready.clone());
+                    queue.turns.push(lane, Item::File { request, ready });
+                }
+            }
+            Item::File { request, ready } => {
+                queue.requests -= usize::from(ready.is_none());
+                drop(queue);
+                tables.serve(&request);
+                drop(ready);
+                queue = shared.lock();
             }
         }
-        queue = shared.lock();
-        queue.served += 1;
-        shared.changed.notify_all();
     }
 }
 
@@ -327,6 +378,9 @@ struct Tables {
     known: Vec<FileId>,
     used: u32,
     rows: usize,
+    symboliser: Symboliser,
+    /// Its life in which it was told the C library.
+    libc_life: u32,
 }
 
 impl Tables {
@@ -337,6 +391,21 @@ impl Tables {
             known: vec![],
             used: 0,
             rows: 0,
+            symboliser: Symboliser::for_all(),
+            libc_life: 0,
+        }
+    }
+
+    fn serve(&mut self, request: &Request) {
+        if self.known.contains(&request.id) {
+            return;
+        }
+        match request.open() {
+            Some((file, path)) => self.add(request.id, &file, &path),
+            None => {
+                tracing::debug!(?request, "a program's file cannot be opened");
+                self.answer(request.id, STATE_NONE, 0, 0);
+            }
         }
     }
 
@@ -344,16 +413,10 @@ impl Tables {
         if self.known.contains(&id) {
             return;
         }
-        let left = ROWS_ALL.saturating_sub(self.rows);
-        let options = debox_unwind::Options {
-            max_rows: left.min(debox_unwind::Options::default().max_rows),
-            max_cpu: CPU_PER_FILE,
-            file_name: path.file_name().map(|n| n.to_string_lossy().into_owned()),
-            ..debox_unwind::Options::default()
-        };
-        let made = debox_unwind::table(file, &options)
+        let made = self
+            .table(file, path)
             .map_err(|error| error.to_string())
-            .and_then(|table| self.put(&table.rows).map_err(|error| error.to_string()));
+            .and_then(|rows| self.put(&rows).map_err(|error| error.to_string()));
         match made {
             Ok((table, rows)) => self.answer(id, STATE_READY, table, rows),
             Err(error) => {
@@ -361,6 +424,38 @@ impl Tables {
                 self.answer(id, STATE_NONE, 0, 0);
             }
         }
+    }
+
+    /// By the symboliser, which may end in it: once more then, as another file
+    /// or nobody may have been the reason.
+    fn table(&mut self, file: &File, path: &Path) -> Result<Vec<Row>, Unusable> {
+        let rows_max = ROWS_ALL.saturating_sub(self.rows).min(ROWS_MAX) as u32;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut made = self.table_once(file, &name, rows_max);
+        if matches!(&made, Err(Unusable::Lost(lost)) if lost.again()) {
+            made = self.table_once(file, &name, rows_max);
+        }
+        if let Err(Unusable::Lost(lost)) = &made {
+            tracing::warn!(
+                path = %path.display(),
+                "no unwind table: the symboliser ended while reading it ({lost})"
+            );
+        }
+        made
+    }
+
+    fn table_once(&mut self, file: &File, name: &str, rows_max: u32) -> Result<Vec<Row>, Unusable> {
+        if self.libc_life == 0 || self.libc_life != self.symboliser.life() {
+            if let Some(libc) = LibcNames::file_of_this_machine() {
+                // Without, reserved prefixes still tell much.
+                match self.symboliser.libc(&libc) {
+                    Ok(()) | Err(Unusable::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.libc_life = self.symboliser.life();
+        }
+        self.symboliser.table(file, name, rows_max, CPU_PER_FILE)
     }
 
     fn put(&mut self, rows: &[Row]) -> Result<(u32, u32), Error> {
@@ -492,7 +587,7 @@ mod tests {
         let line = maps.lines().find(|l| l.contains("libc.so")).unwrap();
         let address = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
         let path = format!("/{}", line.split_once('/').unwrap().1);
-        let id = FileId::of(&file_open(Path::new(&path)).unwrap()).unwrap();
+        let id = FileId::of(&foreign::open(Path::new(&path)).unwrap()).unwrap();
         let request = Request {
             id,
             address,

@@ -4,6 +4,9 @@
 //! capture reads the record of any call it made, without libdebox, from its
 //! own slot.
 
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use std::os::fd::AsRawFd;
 
 use debox_abi::*;
@@ -34,7 +37,9 @@ fn any_call_of_the_thread_leaves_its_record() {
     }
     let mut probe =
         Probe::load(Options::default()).expect("needs root (DEBOX_TEST_NO_BPF=1 leaves it out)");
-    let segment = probe.segment_create(std::process::id(), 0, true).unwrap();
+    let segment = probe
+        .segment_create(std::process::id(), debox_probe::Watcher::root(), true)
+        .unwrap();
     assert!(segment.threads >= 1);
     let records: *const debox_record = map(&segment.record, libc::PROT_READ);
     // SAFETY: no arguments.

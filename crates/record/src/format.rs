@@ -6,7 +6,7 @@
 //! compressed or not. All numbers are little endian. docs/recording.md says the
 //! same for people who write their own reader.
 
-use debox_report::{CallHistory, Capture, Gauge, RunKind};
+use debox_report::{CallHistory, Capture, Gauge, RunKind, count_text};
 use serde::{Deserialize, Serialize};
 
 /// Not text (the first byte), not mangled by a transfer in text mode (CR LF),
@@ -32,6 +32,14 @@ pub const TEXT_MAX: usize = 48 << 20;
 /// Most JSON objects in one block: small objects become larger structs, and a
 /// reader must not be made to fill its memory by a small file.
 pub const OBJECTS_MAX: usize = 1 << 20;
+/// The same for what is smaller than an object: list elements and fields,
+/// counted by their commas.
+pub const ELEMENTS_MAX: usize = 8 << 20;
+/// Text that is unpacked of one file: so much in any case, and so many times
+/// the file's size. Blocks that later ones stand for are not unpacked, so a
+/// file that debox wrote needs far less.
+pub const UNPACKED_MAX: usize = 128 << 20;
+pub const UNPACKED_TIMES: usize = 32;
 
 const ZSTD_LEVEL: i32 = 3;
 /// Below, compressing saves nothing worth having.
@@ -114,21 +122,26 @@ pub fn block(kind: u32, flags: u32, text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A block as found in a file; `text` is None for a type not known.
-#[derive(Debug)]
-pub struct Block {
+/// A block as found in a file, not unpacked yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
     pub kind: u32,
     pub flags: u32,
-    pub text: Option<Vec<u8>>,
+    /// Where it begins in the file.
+    pub at: usize,
+    stored: &'a [u8],
+    pub text_len: usize,
 }
 
 /// Why reading stopped before the end of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The file ends inside of a block.
     Short,
     /// The block's bytes are not those that were written.
     Damaged,
+    /// No debox wrote this: what exceeds what, as a sentence.
+    Exceeds(String),
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -137,15 +150,21 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// The block at the front of `bytes`, and its length; None at the end.
-pub fn block_read(bytes: &[u8]) -> Result<Option<(Block, usize)>, Broken> {
+/// "holds 7 X, and a recording has at most 5".
+pub fn exceeds(found: usize, what: &str, most: usize) -> String {
+    let (found, most) = (count_text(found as u64), count_text(most as u64));
+    format!("holds {found} {what}, and what debox writes has at most {most}")
+}
+
+/// The block that begins at `at`; None at the end.
+pub fn block_read(bytes: &[u8], at: usize) -> Result<Option<Block<'_>>, Broken> {
+    let bytes = &bytes[at..];
     if bytes.is_empty() {
         return Ok(None);
     }
     if bytes.len() < BLOCK_HEADER_LEN {
         return Err(Broken::Short);
     }
-    let (kind, flags) = (word(bytes, 0), word(bytes, 4));
     let (stored_len, text_len) = (word(bytes, 8) as usize, word(bytes, 12) as usize);
     let Some(stored) = bytes[BLOCK_HEADER_LEN..].get(..stored_len) else {
         // A length that was damaged looks the same as a file that was cut.
@@ -154,24 +173,58 @@ pub fn block_read(bytes: &[u8]) -> Result<Option<(Block, usize)>, Broken> {
     if crc(&bytes[..16], stored) != word(bytes, 16) {
         return Err(Broken::Damaged);
     }
-    let length = BLOCK_HEADER_LEN + stored_len;
-    let known = matches!(kind, BLOCK_START | BLOCK_REPORT | BLOCK_HISTORY | BLOCK_END);
-    let block = |text| Block { kind, flags, text };
-    if !known {
-        return Ok(Some((block(None), length)));
+    Ok(Some(Block {
+        kind: word(bytes, 0),
+        flags: word(bytes, 4),
+        at,
+        stored,
+        text_len,
+    }))
+}
+
+/// Refuses JSON that would take more memory than any that debox writes.
+pub fn json_check(text: &[u8]) -> Result<(), String> {
+    let count = |sought: u8| text.iter().filter(|byte| **byte == sought).count();
+    for (sought, what, most) in [
+        (b'{', "objects", OBJECTS_MAX),
+        (b',', "fields and elements", ELEMENTS_MAX),
+    ] {
+        let found = count(sought);
+        if found > most {
+            return Err(exceeds(found, what, most));
+        }
     }
-    if text_len > TEXT_MAX {
-        return Err(Broken::Damaged);
+    Ok(())
+}
+
+impl Block<'_> {
+    pub fn is_known(&self) -> bool {
+        matches!(
+            self.kind,
+            BLOCK_START | BLOCK_REPORT | BLOCK_HISTORY | BLOCK_END
+        )
     }
-    let text = if flags & FLAG_ZSTD != 0 {
-        // Never more than text_len bytes are made, whatever the frame claims.
-        zstd::bulk::decompress(stored, text_len).map_err(|_| Broken::Damaged)?
-    } else {
-        stored.to_vec()
-    };
-    let objects = text.iter().filter(|byte| **byte == b'{').count();
-    if text.len() != text_len || objects > OBJECTS_MAX {
-        return Err(Broken::Damaged);
+
+    /// Bytes in the file.
+    pub fn len(&self) -> usize {
+        BLOCK_HEADER_LEN + self.stored.len()
     }
-    Ok(Some((block(Some(text)), length)))
+
+    pub fn unpack(&self) -> Result<Vec<u8>, Broken> {
+        if self.text_len > TEXT_MAX {
+            let what = "bytes of text in one block";
+            return Err(Broken::Exceeds(exceeds(self.text_len, what, TEXT_MAX)));
+        }
+        let text = if self.flags & FLAG_ZSTD != 0 {
+            // Never more than text_len bytes are made, whatever the frame claims.
+            zstd::bulk::decompress(self.stored, self.text_len).map_err(|_| Broken::Damaged)?
+        } else {
+            self.stored.to_vec()
+        };
+        if text.len() != self.text_len {
+            return Err(Broken::Damaged);
+        }
+        json_check(&text).map_err(Broken::Exceeds)?;
+        Ok(text)
+    }
 }

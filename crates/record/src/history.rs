@@ -7,6 +7,7 @@
 //! stay evenly spread. Points carry their histogram while they are in memory,
 //! so that percentiles of merged points are exact to a bucket.
 
+use crate::format::exceeds;
 use debox_abi::{DEBOX_HIST_BUCKETS, DEBOX_NR_OUTSIDE, DEBOX_NR_SLOTS, debox_row, hist_range};
 use debox_report::{CallHistory, CallNames, HistoryPoint, call_of_key};
 
@@ -304,7 +305,21 @@ fn join(a: &HistoryPoint, b: &HistoryPoint) -> HistoryPoint {
 }
 
 /// Appends what a later block says, within the same bound.
-pub(crate) fn append(history: &mut Vec<CallHistory>, more: Vec<CallHistory>) {
+/// As many as an account can tell apart, with as many points as a whole history
+/// has.
+pub(crate) fn check(history: &[CallHistory]) -> Result<(), String> {
+    if history.len() > DEBOX_NR_SLOTS {
+        return Err(exceeds(history.len(), "histories", DEBOX_NR_SLOTS));
+    }
+    match history.iter().map(|call| call.points.len()).max() {
+        Some(points) if points > 2 * POINTS_MAX => {
+            Err(exceeds(points, "points of a history", 2 * POINTS_MAX))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn append(history: &mut Vec<CallHistory>, more: Vec<CallHistory>) -> Result<(), String> {
     for call in more {
         let known = history
             .iter()
@@ -314,12 +329,11 @@ pub(crate) fn append(history: &mut Vec<CallHistory>, more: Vec<CallHistory>) {
                 history[index].points.extend(call.points);
                 index
             }
-            // As many as an account can tell apart.
             None if history.len() < DEBOX_NR_SLOTS => {
                 history.push(call);
                 history.len() - 1
             }
-            None => continue,
+            None => return Err(exceeds(history.len() + 1, "histories", DEBOX_NR_SLOTS)),
         };
         let series = &mut history[index];
         while series.points.len() > POINTS_MAX {
@@ -333,6 +347,7 @@ pub(crate) fn append(history: &mut Vec<CallHistory>, more: Vec<CallHistory>) {
                 .collect();
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -394,7 +409,7 @@ mod tests {
             grow(&mut row, 500);
             history.add(1, &row, look);
             if look % 100 == 99 {
-                append(&mut read, history.pending_take(&names));
+                append(&mut read, history.pending_take(&names)).unwrap();
             }
         }
         let points = &read[0].points;

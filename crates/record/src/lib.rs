@@ -9,9 +9,14 @@
 //! [`read`] gives the report back. docs/recording.md describes the format and
 //! the bounds.
 
+#[cfg(test)]
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 mod format;
 mod gauge;
 mod history;
+mod limits;
 mod observe;
 mod reader;
 mod slow;

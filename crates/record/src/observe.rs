@@ -9,10 +9,12 @@
 use crate::format::Start;
 use crate::gauge::{Gauges, gauge};
 use crate::history::{History, RowSums};
-use crate::slow::{Reservoir, SLOW_CALLS_MAX, SlowEvent, THRESHOLD_FIRST_NS, thresholds};
+use crate::slow::{
+    MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, SlowEvent, THRESHOLD_FIRST_NS, thresholds,
+};
 use crate::writer::{Contents, WriteError, Writer};
 use debox_abi::{DEBOX_NR_SLOTS, debox_event_call};
-use debox_report::{CallNames, Report};
+use debox_report::{CallNames, Note, NoteKind, Report, count_text};
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -74,10 +76,28 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Takes in an event that comes after the last look.
+    pub fn event(&mut self, event: &debox_event_call) {
+        self.slow.add(event, &mut descriptor_path);
+    }
+
     /// Puts what only an observer sees into a report.
     pub fn complete(&self, report: &mut Report, names: &CallNames<'_>) {
         report.history = self.history.all(names);
         report.gauges = self.gauges.all().to_vec();
+        let more = self.slow.matched_dropped();
+        if more > 0 {
+            report.notes.push(Note {
+                kind: NoteKind::DetailsDropped,
+                count: more,
+                time_ns: None,
+                text: format!(
+                    "of the calls that met a condition (--on) the first {MATCHED_MAX} are kept singly; {} \
+                     more are there only if they are among the slowest",
+                    count_text(more)
+                ),
+            });
+        }
     }
 }
 

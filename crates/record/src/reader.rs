@@ -2,7 +2,8 @@
 //! What does a recording say, also one that was cut off?
 
 use crate::format::*;
-use crate::{gauge, history};
+use crate::{gauge, history, limits};
+use debox_output::printable;
 use debox_report::*;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -10,7 +11,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Larger files are not recordings: a writer keeps its file far below.
-const FILE_MAX: u64 = 1 << 30;
+const FILE_MAX: u64 = 256 << 20;
+
+/// A flush makes two, and rewriting takes the earlier ones away.
+const BLOCKS_MAX: usize = 1 << 20;
+/// Whole blocks whose text is not what it should be: none is ever written.
+const SENSELESS_MAX: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -42,7 +48,10 @@ pub fn read(path: &Path) -> Result<Report, ReadError> {
         what,
     };
     if bytes.len() as u64 > FILE_MAX {
-        return Err(not("is larger than any recording".into()));
+        return Err(not(format!(
+            "is larger than {} MiB, and so than anything that debox writes",
+            FILE_MAX >> 20
+        )));
     }
     read_bytes(&bytes).map_err(not)
 }
@@ -63,26 +72,47 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Report, String> {
         ));
     }
     let header_len = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
-    let mut rest = bytes
-        .get(header_len.max(HEADER_LEN)..)
-        .ok_or("the recording was cut off in its first bytes: nothing to report")?;
-    let mut parts = Parts::default();
-    let mut at = bytes.len() - rest.len();
+    let from = header_len.max(HEADER_LEN);
+    if from > bytes.len() {
+        return Err("the recording was cut off in its first bytes: nothing to report".into());
+    }
+    let (mut blocks, mut why) = blocks(bytes, from)?;
+    let mut left = UNPACKED_MAX.max(bytes.len().saturating_mul(UNPACKED_TIMES));
+    for _ in 0..=SENSELESS_MAX {
+        match Parts::of(&blocks, &mut left) {
+            Ok(parts) => return parts.report(why),
+            Err((_, Broken::Exceeds(what))) => return Err(what),
+            // What stands before it is as good as it was.
+            Err((index, _)) => {
+                why = Some(format!("it is damaged at byte {}", blocks[index].at));
+                blocks.truncate(index);
+            }
+        }
+    }
+    Err(format!(
+        "holds more than {SENSELESS_MAX} blocks that are whole and make no sense: no debox wrote this"
+    ))
+}
+
+/// The whole blocks, and why there are no more.
+fn blocks(bytes: &[u8], from: usize) -> Result<(Vec<Block<'_>>, Option<String>), String> {
+    let mut blocks = Vec::new();
+    let mut at = from;
     let why = loop {
-        match block_read(rest) {
+        match block_read(bytes, at) {
             Ok(None) => break None,
-            Ok(Some((block, length))) => {
-                if !parts.take(block) {
-                    break Some(format!("it is damaged at byte {at}"));
+            Ok(Some(block)) => {
+                at += block.len();
+                blocks.push(block);
+                if blocks.len() > BLOCKS_MAX {
+                    return Err(exceeds(blocks.len(), "blocks", BLOCKS_MAX));
                 }
-                rest = &rest[length..];
-                at += length;
             }
             Err(Broken::Short) => break Some("it ends in the middle of a flush".into()),
-            Err(Broken::Damaged) => break Some(format!("it is damaged at byte {at}")),
+            Err(_) => break Some(format!("it is damaged at byte {at}")),
         }
     };
-    parts.report(why)
+    Ok((blocks, why))
 }
 
 fn read_json(bytes: &[u8]) -> Result<Report, String> {
@@ -95,9 +125,7 @@ fn read_json(bytes: &[u8]) -> Result<Report, String> {
                 .into()
         });
     }
-    if text.iter().filter(|byte| **byte == b'{').count() > OBJECTS_MAX {
-        return Err("larger than any report of debox".into());
-    }
+    json_check(text)?;
     let report: Report =
         serde_json::from_slice(text).map_err(|e| format!("not a JSON report of debox: {e}"))?;
     checked(report)
@@ -111,6 +139,7 @@ fn checked(report: Report) -> Result<Report, String> {
             report.schema_version
         ));
     }
+    limits::check(&report)?;
     Ok(report)
 }
 
@@ -125,44 +154,65 @@ struct Parts {
     skipped: u64,
 }
 
-fn parsed<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
-    serde_json::from_slice(text).ok()
+fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, Broken> {
+    serde_json::from_slice(text).map_err(|_| Broken::Damaged)
 }
 
 impl Parts {
-    /// False if the block makes no sense.
-    fn take(&mut self, block: Block) -> bool {
-        let Some(text) = block.text else {
-            self.skipped += 1;
-            return true;
-        };
-        match block.kind {
-            BLOCK_START => self.start = parsed(&text).or(self.start.take()),
-            BLOCK_REPORT => match parsed::<Report>(&text) {
-                Some(report) => {
-                    self.until_ns = self.until_ns.max(report.run.wall_ns);
-                    self.report = Some(report);
-                }
-                None => return false,
-            },
-            BLOCK_HISTORY => match parsed::<HistoryBlock>(&text) {
-                Some(more) => {
-                    if block.flags & FLAG_REPLACES != 0 {
-                        self.history.clear();
-                        self.gauges.clear();
-                    }
-                    self.until_ns = self.until_ns.max(more.until_ns);
-                    history::append(&mut self.history, more.history);
-                    gauge::append(&mut self.gauges, more.gauges);
-                }
-                None => return false,
-            },
-            _ => match parsed::<End>(&text) {
-                Some(end) => self.end = Some(end),
-                None => return false,
-            },
+    /// What the blocks say. Those that a later one stands for are not even
+    /// unpacked. `left`: bytes that may still be unpacked; the error has the
+    /// block's index.
+    fn of(blocks: &[Block<'_>], left: &mut usize) -> Result<Self, (usize, Broken)> {
+        let last = |wanted: &dyn Fn(&Block<'_>) -> bool| blocks.iter().rposition(wanted);
+        // Of the first there is one, and of reports and ends the last counts.
+        let start = blocks.iter().position(|b| b.kind == BLOCK_START);
+        let report = last(&|b| b.kind == BLOCK_REPORT);
+        let end = last(&|b| b.kind == BLOCK_END);
+        let history = last(&|b| b.kind == BLOCK_HISTORY && b.flags & FLAG_REPLACES != 0);
+        let mut parts = Self::default();
+        for (index, block) in blocks.iter().enumerate() {
+            let at = Some(index);
+            let counts = match block.kind {
+                BLOCK_START => at == start,
+                BLOCK_REPORT => at == report,
+                BLOCK_HISTORY => at >= history,
+                BLOCK_END => at == end,
+                _ => false,
+            };
+            parts.skipped += u64::from(!block.is_known());
+            if counts {
+                parts.take(block, left).map_err(|why| (index, why))?;
+            }
         }
-        true
+        Ok(parts)
+    }
+
+    fn take(&mut self, block: &Block<'_>, left: &mut usize) -> Result<(), Broken> {
+        *left = left.checked_sub(block.text_len).ok_or_else(|| {
+            Broken::Exceeds(format!(
+                "unpacks to more than {} MiB and {UNPACKED_TIMES} times its size, which no recording of debox \
+                 does",
+                UNPACKED_MAX >> 20
+            ))
+        })?;
+        let text = block.unpack()?;
+        match block.kind {
+            BLOCK_START => self.start = parsed(&text).ok(),
+            BLOCK_REPORT => {
+                let report: Report = parsed(&text)?;
+                self.until_ns = self.until_ns.max(report.run.wall_ns);
+                self.report = Some(report);
+            }
+            BLOCK_HISTORY => {
+                let more: HistoryBlock = parsed(&text)?;
+                history::check(&more.history).map_err(Broken::Exceeds)?;
+                self.until_ns = self.until_ns.max(more.until_ns);
+                history::append(&mut self.history, more.history).map_err(Broken::Exceeds)?;
+                gauge::append(&mut self.gauges, more.gauges);
+            }
+            _ => self.end = Some(parsed(&text)?),
+        }
+        Ok(())
     }
 
     fn report(self, why: Option<String>) -> Result<Report, String> {

@@ -17,7 +17,7 @@ pub const SLOW_CALLS_MAX: usize = 1000;
 /// Kept of each call, whatever the others do.
 const EACH: usize = 24;
 /// Kept for meeting a condition; the first ones.
-const MATCHED_MAX: usize = 500;
+pub const MATCHED_MAX: usize = 500;
 /// Before a call is known: a machine cannot make so many slower calls that the
 /// ring of events overflows between two looks.
 pub const THRESHOLD_FIRST_NS: u64 = 10_000;

@@ -11,7 +11,7 @@
 
 use crate::format::*;
 use debox_report::{CallHistory, Gauge, Report};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl Writer {
-    /// Creates the file, or empties the one that is there.
+    /// Creates the file, in the place of one that is there.
     pub fn create(path: &Path, start: &Start) -> Result<Self, WriteError> {
         let failed = |source| WriteError::Io {
             path: path.to_owned(),
@@ -135,12 +135,7 @@ impl Writer {
                 });
             }
         }
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(failed)?;
+        let file = debox_output::create(path).map_err(failed)?;
         let mut writer = Self {
             // A link stays a link when the file behind it is replaced, and a
             // later change of directory does not matter.
@@ -190,9 +185,8 @@ impl Writer {
         let mut new = tempfile::Builder::new()
             .prefix(".debox-")
             .suffix(".part")
-            .permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))
             .tempfile_in(directory)?;
-        // The umask has been applied to the old file's mode already.
+        // What its owner made of the file meanwhile stays.
         new.as_file()
             .set_permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))?;
         let me = new.as_file().metadata()?;

@@ -55,7 +55,7 @@ pub struct Input<'a> {
 /// The counters of one call, summed.
 #[derive(Clone, Default)]
 pub(crate) struct Sum {
-    count: u64,
+    pub(crate) count: u64,
     errors: u64,
     restarted: u64,
     unfinished: u64,
@@ -481,6 +481,39 @@ fn time(ns: u64) -> String {
     duration_text(ns, false)
 }
 
+/// Why threads left, each reason with how many; and what to do.
+fn reasons_to_leave(account: &debox_account) -> String {
+    let reasons = [
+        (
+            account.left_privileged_exec,
+            "ran a set-user-id or set-group-id program, or one with capabilities",
+        ),
+        (
+            account.left_unreadable_exec,
+            "ran a program that may be run but not read",
+        ),
+        (
+            account.left_credentials,
+            "changed user or group ids or capabilities",
+        ),
+        (
+            account.left_undumpable,
+            "made their process undumpable (PR_SET_DUMPABLE)",
+        ),
+    ];
+    let counted =
+        |&(count, what): &(u64, &str)| (count > 0).then(|| format!("{} {what}", count_text(count)));
+    let mut parts: Vec<String> = reasons.iter().filter_map(counted).collect();
+    if let Some(last) = parts.last_mut() {
+        last.push_str(" (ptrace would refuse that, so DeBox does: run debox as root to see it)");
+    }
+    parts.extend(counted(&(
+        account.left_taken,
+        "went to another account (another debox watches them now)",
+    )));
+    parts.join(", ")
+}
+
 fn account_notes(
     input: &Input<'_>,
     blocking: &Blocking,
@@ -560,15 +593,16 @@ fn account_notes(
             ),
         );
     }
-    if account.privileged_execs > 0 {
+    let left = account.threads_left();
+    if left > 0 {
         notes.put(
-            NoteKind::PrivilegedExecs,
-            account.privileged_execs,
+            NoteKind::ThreadsLeft,
+            left,
             None,
             format!(
-                "{} left alone after gaining privileges by exec (a set-user-id program): \
-                 run debox as root to watch such programs",
-                n(account.privileged_execs, "process was", "processes were")
+                "{} left the watch: {}",
+                n(left, "thread", "threads"),
+                reasons_to_leave(account)
             ),
         );
     }
@@ -671,7 +705,7 @@ fn wrap_notes(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes
             format!(
                 "{}: wall times only, blocked time and the rest not measured ({})",
                 n(processes, "process", "processes"),
-                crate::printable(why)
+                debox_output::printable(why)
             ),
         );
     }
@@ -745,7 +779,18 @@ fn wrap_notes(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes
             None,
             format!(
                 "counters of one process were refused: {}",
-                crate::printable(why)
+                debox_output::printable(why)
+            ),
+        );
+    }
+    if wrap.refused_more > 0 {
+        notes.put(
+            NoteKind::WrapRefused,
+            wrap.refused_more,
+            None,
+            format!(
+                "counters of {} were refused",
+                n(wrap.refused_more, "further process", "further processes")
             ),
         );
     }

@@ -13,7 +13,8 @@ mod resource;
 use std::collections::BTreeMap;
 
 use crate::model::*;
-use crate::units::{count_text, duration_text, printable};
+use crate::units::{count_text, duration_text};
+use debox_output::{printable, result_text};
 use resource::{Kind, resource};
 
 const FINDINGS_MAX: usize = 3;
@@ -656,8 +657,8 @@ fn failing(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
         }
         if let Some((errno, n)) = seen.iter().max_by_key(|(_, n)| **n) {
             evidence.push(format!(
-                "among the single calls recorded, error {} is the most frequent ({n})",
-                -errno
+                "among the single calls recorded, {} is the most frequent ({n})",
+                result_text(*errno)
             ));
         }
         list.push(Candidate {

@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 
 use crate::findings;
 use crate::model::*;
-use crate::units::{duration_text, printable};
+use crate::units::duration_text;
+use debox_output::{printable, result_text};
 
 const STYLE: &str = include_str!("../assets/report.css");
 const SCRIPT: &str = include_str!("../assets/report.js");
@@ -83,7 +84,7 @@ fn data(report: &Report) -> serde_json::Value {
         for (call, row) in calls.iter_mut().zip(&report.slow_calls) {
             // A script's numbers are exact to 53 bits only.
             call["args"] = row.args.iter().map(|a| format!("{a:#x}")).collect();
-            call["retval"] = row.retval.to_string().into();
+            call["retval"] = result_text(row.retval).into();
         }
     }
     let idle: Vec<serde_json::Value> = findings::idle_rows(report)

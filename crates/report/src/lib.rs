@@ -6,6 +6,7 @@
 //! [`render_text`] and [`render_json`] print one. Nothing here opens a file,
 //! asks a clock or knows a terminal, so all of it can be tested with invented
 //! snapshots.
+#![forbid(unsafe_code)]
 
 mod assemble;
 mod diff;
@@ -34,7 +35,7 @@ pub use model::*;
 pub use text::{TextOptions, render_text};
 pub use trace::{TraceEntry, TraceFunction, TraceReport, TracedCall};
 pub use trend::find as find_trends;
-pub use units::{count_text, duration_text, printable};
+pub use units::{count_text, duration_text};
 pub use wrap::{WrapCounts, WrapProcess};
 
 /// The report as one JSON document with a final newline; `docs/json.md`
@@ -43,7 +44,7 @@ pub fn render_json(report: &Report) -> String {
     let mut out = serde_json::to_string_pretty(report)
         .expect("a report holds only text, numbers and lists, which always serialise");
     out.push('\n');
-    out
+    debox_output::json_printable(&out)
 }
 
 /// Reads what [`render_json`] wrote, also of another version with more fields;

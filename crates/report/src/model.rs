@@ -250,6 +250,9 @@ pub struct SlowCall {
     pub call: String,
     pub abi: u32,
     pub retval: i64,
+    /// Name of the error that it returned; null: none.
+    #[serde(default)]
+    pub error: Option<String>,
     pub args: [u64; 6],
     /// The first path argument, or what the descriptor argument refers to.
     pub path: Option<String>,
@@ -261,7 +264,7 @@ pub struct SlowCall {
     pub major_faults: u32,
     /// Index into `stacks`.
     pub stack: Option<usize>,
-    /// Conditions that it met.
+    /// Texts of the conditions (--on) that it met.
     pub conditions: Vec<String>,
     pub sleeps: Vec<Sleep>,
     pub sleeps_dropped: u32,
@@ -499,7 +502,7 @@ pub enum NoteKind {
     SitesDropped,
     SitesUnknown,
     SitesUnresolved,
-    PrivilegedExecs,
+    ThreadsLeft,
     NotMeasured,
     Inconsistent,
     ThreadsRunning,

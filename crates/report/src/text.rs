@@ -6,7 +6,8 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::model::*;
-use crate::units::{count_text, duration_text, printable, share_text};
+use crate::units::{count_text, duration_text, share_text};
+use debox_output::{printable, result_text, shell_word};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {
@@ -110,7 +111,8 @@ impl Column {
             drop_rank,
             optional: false,
             style: None,
-            cells,
+            // Most texts in tables are foreign; none has a line of its own.
+            cells: cells.iter().map(|cell| printable(cell)).collect(),
         }
     }
     fn left(mut self) -> Self {
@@ -226,20 +228,15 @@ fn table(
     }
 }
 
-/// Quotes only what a shell would take apart.
-fn quoted(argument: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "_-./=+:,@%^".contains(c);
-    if !argument.is_empty() && argument.chars().all(plain) {
-        argument.to_owned()
-    } else {
-        format!("'{}'", printable(argument).replace('\'', "'\\''"))
-    }
+/// The command as a shell takes it.
+fn command_text(command: &[String]) -> String {
+    let words: Vec<String> = command.iter().map(|w| shell_word(w.as_bytes())).collect();
+    printable(&words.join(" "))
 }
 
 fn subject(run: &Run) -> String {
     if run.kind == RunKind::Run {
-        let words: Vec<String> = run.command.iter().map(|a| quoted(a)).collect();
-        return words.join(" ");
+        return command_text(&run.command);
     }
     let pids: Vec<String> = run.pids.iter().map(u32::to_string).collect();
     let what = if pids.len() == 1 {
@@ -249,8 +246,7 @@ fn subject(run: &Run) -> String {
     };
     let mut text = format!("{what} {}", pids.join(", "));
     if !run.command.is_empty() {
-        let words: Vec<String> = run.command.iter().map(|a| quoted(a)).collect();
-        text.push_str(&format!(" ({})", words.join(" ")));
+        text.push_str(&format!(" ({})", command_text(&run.command)));
     }
     text
 }
@@ -300,7 +296,7 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
     }
     match &report.run.exit {
         Some(Exit::Signal { number, name }) => {
-            let text = format!("ended by signal {number} ({name})");
+            let text = format!("ended by signal {number} ({})", printable(name));
             out.push_str(&format!("  {}\n", pen.paint(Style::Bad, &text)));
         }
         Some(Exit::Code(code)) if *code != 0 => {
@@ -312,7 +308,7 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
     if let Some(recording) = report.recording.as_ref().filter(|r| !r.complete) {
         let text = format!(
             "the recording is not complete ({}): this is the run up to {}",
-            recording.why.as_deref().unwrap_or("no reason is known"),
+            printable(recording.why.as_deref().unwrap_or("no reason is known")),
             pen.time(recording.until_ns)
         );
         let text = wrapped(&text, width.map(|w| w.saturating_sub(2)), "  ");
@@ -321,10 +317,11 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
 }
 
 fn call_name(name: &str, abi: u32) -> String {
+    let name = printable(name);
     if abi == 32 {
         format!("{name} (32-bit)")
     } else {
-        name.to_owned()
+        name
     }
 }
 
@@ -620,8 +617,8 @@ fn culprit_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOpt
         .map(|row| Culprit {
             row,
             who: match row.pid {
-                0 => printable(&row.comm),
-                pid => format!("{} ({pid})", printable(&row.comm)),
+                0 => row.comm.clone(),
+                pid => format!("{} ({pid})", row.comm),
             },
         })
         .collect();
@@ -694,7 +691,7 @@ fn party(who: &Party) -> String {
         tid => format!("{} ({tid})", printable(&who.comm)),
     };
     match &who.call {
-        Some(call) => format!("{name} in {call}"),
+        Some(call) => format!("{name} in {}", printable(call)),
         None => name,
     }
 }
@@ -714,10 +711,10 @@ fn sleep_lines(call: &SlowCall, report: &Report, pen: &Pen) -> Vec<String> {
         let mut line = format!(
             "{} {}",
             pen.time(sleep.blocked_ns),
-            site.map_or("(unknown)", |s| s.label.as_str())
+            printable(site.map_or("(unknown)", |s| s.label.as_str()))
         );
         if let Some(function) = site.and_then(|s| s.function.as_deref()) {
-            line.push_str(&format!(" in {function}"));
+            line.push_str(&format!(" in {}", printable(function)));
         }
         if sleep.waiters_entry > 0 {
             let others = if sleep.waiters_entry == 1 {
@@ -787,7 +784,13 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             head.push_str(&format!(" {what}"));
         }
         if call.retval < 0 && call.retval >= -4095 {
-            head.push_str(&format!(", failed ({})", call.retval));
+            let how = match call.retval {
+                // Broken off by a signal: the program sees EINTR, or the kernel
+                // makes the call anew.
+                -514..=-512 | -516 => "interrupted",
+                _ => "failed",
+            };
+            head.push_str(&format!(", {how} ({})", result_text(call.retval)));
         }
         head.push_str(&format!(
             " by {} ({}), at {}",
@@ -811,6 +814,11 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         if let Some(frame) = stack.and_then(|s| s.frames.get(s.site_frame)) {
             let from = format!("from {}", printable(&crate::frame_text(frame)));
             out.push_str(&format!("    {}\n", wrapped(&from, width, "        ")));
+        }
+        if !call.conditions.is_empty() {
+            let met: Vec<String> = call.conditions.iter().map(|c| printable(c)).collect();
+            let met = format!("met {}", met.join("; "));
+            out.push_str(&format!("    {}\n", wrapped(&met, width, "        ")));
         }
         for line in sleep_lines(call, report, pen) {
             out.push_str(&format!("    {}\n", wrapped(&line, width, "        ")));
@@ -854,7 +862,7 @@ fn call_site_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             column(&|r| pen.cell_opt(r.blocked_ns)),
         ));
     }
-    columns.push(Column::new("CALL SITE", 0, column(&|r| printable(&r.place))).left());
+    columns.push(Column::new("CALL SITE", 0, column(&|r| r.place.clone())).left());
     table(out, columns, &[], pen, options.width);
     let more = report.call_sites.len() - shown;
     if more > 0 {
@@ -906,7 +914,7 @@ fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         Column::new("FOR AT LEAST", 0, column(&|r| at_least(r.at_least_ns))),
         Column::new("THREAD", 1, column(&|r| r.tid.to_string())),
         Column::new("PROCESS", 2, column(&|r| r.pid.to_string())),
-        Column::new("NAME", 0, column(&|r| printable(&r.comm))).left(),
+        Column::new("NAME", 0, column(&|r| r.comm.clone())).left(),
     ];
     table(out, columns, &[], pen, options.width);
     let more = report.open_calls.len() - shown;
@@ -945,7 +953,7 @@ fn notes(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
     }
     out.push('\n');
     for note in &report.notes {
-        let text = format!("note: {}", pen.plain(&note.text));
+        let text = format!("note: {}", pen.plain(&printable(&note.text)));
         out.push_str(&wrapped(&text, options.width, "      "));
         out.push('\n');
     }

@@ -4,6 +4,7 @@
 
 use crate::text::TextOptions;
 use crate::units::{count_text, duration_text};
+use debox_output::{printable, result_text};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -44,6 +45,9 @@ pub struct TracedCall {
     pub tid: u32,
     pub wall_ns: u64,
     pub retval: i64,
+    /// Name of the error that it returned; null: none.
+    #[serde(default)]
+    pub error: Option<String>,
     /// It never returned.
     pub unfinished: bool,
     pub dropped: u32,
@@ -78,6 +82,8 @@ pub struct TraceFunction {
 const TREES: usize = 4;
 const LINES: usize = 40;
 const FUNCTIONS: usize = 20;
+/// Deeper entries are not indented further.
+const DEPTH_SHOWN: usize = 64;
 
 /// Indices of the entries worth a line: the longest, and whoever called them.
 fn worth(call: &TracedCall) -> Vec<usize> {
@@ -94,7 +100,7 @@ fn worth(call: &TracedCall) -> Vec<usize> {
 
 fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) -> String) {
     let time = |ns| duration_text(ns, ascii);
-    let mut head = format!("{} {}", call.call, time(call.wall_ns));
+    let mut head = format!("{} {}", printable(&call.call), time(call.wall_ns));
     if call.abi == 32 {
         head.push_str(" (32-bit)");
     }
@@ -105,7 +111,7 @@ fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) ->
     if call.unfinished {
         out.push_str(", never returned");
     } else {
-        let _ = write!(out, ", result {}", call.retval);
+        let _ = write!(out, ", result {}", result_text(call.retval));
     }
     out.push('\n');
     let lines = worth(call);
@@ -124,8 +130,8 @@ fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) ->
             cell(e.total_ns),
             cell(e.self_ns),
             "",
-            e.function,
-            indent = 2 * e.depth as usize
+            printable(&e.function),
+            indent = 2 * (e.depth as usize).min(DEPTH_SHOWN)
         );
     }
     let shorter = call.entries.len() - lines.len();
@@ -166,7 +172,7 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
         bold("call trace"),
         count_text(trace.calls),
         count_text(u64::from(trace.functions_traced)),
-        trace.way,
+        printable(&trace.way),
         if trace.coarse {
             " (coarse: functions cannot be traced here)"
         } else {
@@ -176,14 +182,14 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
     for call in trace.slowest.iter().take(options.top.unwrap_or(TREES)) {
         tree(out, call, options.ascii, &bold);
     }
-    let more: Vec<&str> = trace
+    let more: Vec<String> = trace
         .slowest
         .iter()
         .skip(options.top.unwrap_or(TREES))
-        .map(|c| c.call.as_str())
+        .map(|c| printable(&c.call))
         .collect();
     if !more.is_empty() {
-        let shown = more.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+        let shown = more[..more.len().min(8)].join(", ");
         let rest = more.len().saturating_sub(8);
         let rest = if rest > 0 {
             format!(" and {rest} more")
@@ -205,7 +211,12 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
         if trace.coarse && rows.iter().all(|f| f.total_ns == 0) {
             let _ = writeln!(out, "  {:>9}  TRACEPOINT", "PASSED");
             for f in rows {
-                let _ = writeln!(out, "  {:>9}  {}", count_text(f.calls), f.function);
+                let _ = writeln!(
+                    out,
+                    "  {:>9}  {}",
+                    count_text(f.calls),
+                    printable(&f.function)
+                );
             }
         } else {
             let _ = writeln!(
@@ -222,7 +233,7 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
                     cell(f.total_ns),
                     cell(f.self_ns),
                     cell(f.max_ns),
-                    f.function
+                    printable(&f.function)
                 );
             }
         }
@@ -260,6 +271,6 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
         out.push('\n');
     }
     for remark in remarks {
-        let _ = writeln!(out, "trace note: {remark}");
+        let _ = writeln!(out, "trace note: {}", printable(&remark));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How are durations, counts and foreign text written for people?
+//! How are durations and counts written for people?
 
 /// Three significant digits and the unit that fits: `312 ns`, `4.31 µs`,
 /// `1.52 s`; whole seconds with separators from 1000 s on. `ascii` writes `us`.
@@ -55,20 +55,4 @@ pub(crate) fn share_text(part: u64, whole: u64) -> String {
     }
     let tenths = (u128::from(part) * 1000 + u128::from(whole) / 2) / u128::from(whole);
     format!("{}.{}%", tenths / 10, tenths % 10)
-}
-
-/// Text of foreign origin (arguments, thread names) made safe for a terminal:
-/// control characters, and those that reverse the writing direction, are
-/// shown escaped.
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }

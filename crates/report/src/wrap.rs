@@ -36,6 +36,7 @@ pub struct WrapCounts {
     pub(crate) stale: u64,
     pub(crate) sites_merged: u64,
     pub(crate) refused: Vec<String>,
+    pub(crate) refused_more: u64,
 }
 
 impl WrapCounts {
@@ -57,6 +58,11 @@ impl WrapCounts {
         self.refused.push(why);
     }
 
+    /// One more, of which only the number is told.
+    pub fn refused_more(&mut self) {
+        self.refused_more += 1;
+    }
+
     pub fn row_add(&mut self, process: usize, row: &debox_wrap_row) {
         let Some(nr) = row.nr() else { return };
         let nr = if nr < DEBOX_NR_COMPAT {
@@ -72,6 +78,13 @@ impl WrapCounts {
         } else {
             self.sites_merged = self.sites_merged.saturating_add(row.count);
         }
+    }
+
+    /// All calls that were counted.
+    pub fn calls(&self) -> u64 {
+        self.by_nr
+            .values()
+            .fold(0, |all, sum| all.saturating_add(sum.count))
     }
 
     pub fn processes(&self) -> &[WrapProcess] {

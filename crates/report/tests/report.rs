@@ -207,7 +207,9 @@ fn lossy() -> (Snapshot, RunFacts) {
     s.account.sites_dropped_ns = 1_000_000;
     s.account.sites_unknown = 1;
     s.account.sites_unknown_ns = 2_000;
-    s.account.privileged_execs = 1;
+    s.account.left_privileged_exec = 1;
+    s.account.left_undumpable = 2;
+    s.account.left_taken = 1;
     s.slept(1, 7, 2, 5_000, 4_000); // site 7 is not resolved
     s.slept(1, DEBOX_SITE_NONE, 1, 2_000, 2_000);
     let mut f = facts();

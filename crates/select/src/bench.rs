@@ -348,7 +348,8 @@ impl Bench<'_> {
     }
 
     fn write(&self, to: &Path, name: &str, figure: &Figure) -> Result<(), Error> {
-        std::fs::write(to.join(name), figure.svg()).map_err(Error::system("writing a figure"))
+        debox_output::write(&to.join(name), figure.svg().as_bytes())
+            .map_err(Error::system("writing a figure"))
     }
 
     /// Figures 9 and 1: throughput, and the part of the CPU that waiting takes,
@@ -535,7 +536,7 @@ pub fn run(how: &BenchArgs) -> Result<i32, Error> {
         .as_deref()
         .or(only.is_none().then_some(Path::new(".")));
     if let Some(output) = output {
-        std::fs::create_dir_all(output).map_err(Error::system("making the directory"))?;
+        debox_output::create_directory(output).map_err(Error::system("making the directory"))?;
     }
     let turns = if how.quick { 24 } else { 144 };
     let mut bench = Bench {
@@ -558,13 +559,17 @@ pub fn run(how: &BenchArgs) -> Result<i32, Error> {
         bench.figures_idle(output)?;
         bench.figure_rate(output)?;
     }
-    std::fs::write(output.join("select.txt"), &bench.text)
+    debox_output::write(&output.join("select.txt"), bench.text.as_bytes())
         .map_err(Error::system("writing the table"))?;
     let what = if only.is_none() {
         "Figures 1, 3 and 9 and this table"
     } else {
         "This table"
     };
-    eprintln!("\n{what}: {}", output.display());
+    let _ = writeln!(
+        io::stderr(),
+        "\n{what}: {}",
+        debox_output::printable(&output.to_string_lossy())
+    );
     Ok(0)
 }

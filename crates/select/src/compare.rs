@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 pub(crate) fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, Error> {
     let begin = Instant::now();
     let mut asked = false;
-    // SAFETY: sets are locals; the signals are blocked in every thread of
-    // debox, so sigtimedwait gets them.
+    // SAFETY: all-zero is a valid set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // The signals are blocked in every thread of debox, so sigtimedwait gets them.
+    // SAFETY: fills and reads locals.
     unsafe {
         libc::sigemptyset(&mut set);
         for signal in [
@@ -64,8 +65,9 @@ pub(crate) fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitSta
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        // SAFETY: locals.
+        // SAFETY: all-zero is a valid siginfo_t.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: reads and fills locals.
         let signal = unsafe { libc::sigtimedwait(&set, &mut info, &ts) };
         // What a terminal sends goes to the command as well.
         if signal > 0 && signal != libc::SIGCHLD && info.si_code <= 0 {
@@ -277,7 +279,7 @@ fn print(
     with_calls: Option<&[Call]>,
 ) -> io::Result<()> {
     let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
-    writeln!(out, "\n{}", words.join(" "))?;
+    writeln!(out, "\n{}", debox_output::printable(&words.join(" ")))?;
     writeln!(
         out,
         "\n  {:<34} {:>14} {:>14}   CHANGE",

@@ -6,6 +6,10 @@
 //! the library did, and compares runs with and without it. `debox bench select`
 //! measures it with web servers.
 
+#[cfg(test)]
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 mod agent;
 pub mod bench;
 mod compare;
@@ -19,7 +23,7 @@ mod svg;
 
 use program::Obstacle;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -262,7 +266,8 @@ fn environment(args: &Args, library: &Path, more: &str) -> [(&'static str, OsStr
 }
 
 fn say(text: &str) {
-    eprintln!("debox select: {text}");
+    let text = debox_output::printable(text);
+    let _ = writeln!(io::stderr().lock(), "debox select: {text}");
 }
 
 /// Says it if the library will not get into the command, or not see all of its
@@ -377,11 +382,12 @@ fn run_with_stats(args: &Args, restore: &Restore) -> Result<i32, Error> {
     let status = compare::wait(&mut child, None)?;
     let (list, lost) =
         statistics::read(file.path()).map_err(Error::system("reading the counts"))?;
-    eprintln!("\ndebox select: what the library did");
+    let mut out = io::stderr().lock();
+    let _ = writeln!(out, "\ndebox select: what the library did");
     if list.is_empty() {
-        eprintln!("  nothing: it is in none of the command's processes");
+        let _ = writeln!(out, "  nothing: it is in none of the command's processes");
     }
-    let _ = statistics::print(&list, lost, io::stderr().lock());
+    let _ = statistics::print(&list, lost, out);
     Ok(status_of(status))
 }
 
@@ -424,7 +430,9 @@ fn load_print(args: &Args) -> Result<i32, Error> {
     let o = load::Client::new(load)
         .and_then(|mut client| client.run(Duration::from_secs(seconds.into())))
         .map_err(Error::system("asking the server"))?;
-    println!(
+    // A reader that has gone away (head) is no failure.
+    let _ = writeln!(
+        io::stdout().lock(),
         "{} requests, {:.0} per second, p50 {} us, p99 {} us, longest {} us; {} wrong, {} stalled, {} dropped",
         o.requests,
         o.rate(),

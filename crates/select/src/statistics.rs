@@ -5,6 +5,7 @@
 //! has counted as well. select/statistics.c is the other side; names, texts and
 //! order of the counters are read from the library's own header.
 
+use debox_output::printable;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -72,7 +73,9 @@ pub fn create(path: &Path) -> io::Result<()> {
 
 /// The processes that counted, and how many found no room.
 pub fn read(path: &Path) -> io::Result<(Vec<Process>, u32)> {
-    let data = std::fs::read(path)?;
+    let mut data = std::fs::read(path)?;
+    // Its processes may write it, and could have cut it.
+    data.resize((HEAD_BYTES + u64::from(BLOCKS) * BLOCK_BYTES) as usize, 0);
     let word = |at: usize| u64::from_ne_bytes(data[at..at + 8].try_into().expect("8 bytes"));
     let half = |at: usize| u32::from_ne_bytes(data[at..at + 4].try_into().expect("4 bytes"));
     let taken = half(12);
@@ -114,7 +117,7 @@ pub fn print(list: &[Process], lost: u32, mut to: impl io::Write) -> io::Result<
     // A shell starts many that never wait for anything.
     let idle = |p: &&Process| p.off.is_none() && p.values.iter().all(|v| *v == 0);
     for p in list.iter().filter(|p| !idle(p)) {
-        writeln!(to, "  {} (process {})", p.command, p.pid)?;
+        writeln!(to, "  {} (process {})", printable(&p.command), p.pid)?;
         if let Some(off) = p.off {
             writeln!(to, "    switched off: {off}")?;
         }
@@ -161,6 +164,32 @@ mod tests {
         let (list, lost) = read(file.path()).unwrap();
         assert!(list.is_empty());
         assert_eq!(lost, 0);
+    }
+
+    #[test]
+    fn a_process_chooses_its_name_and_can_cut_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        create(file.path()).unwrap();
+        let mut block = MAGIC.to_ne_bytes().to_vec();
+        block.extend(7u32.to_ne_bytes());
+        block.extend(1u32.to_ne_bytes());
+        block.extend(b"a\x1b[31m\nb\0\0\0\0\0\0\0\0");
+        file.as_file().write_all_at(&block, HEAD_BYTES).unwrap();
+        file.as_file()
+            .write_all_at(&9u32.to_ne_bytes(), 12)
+            .unwrap();
+        let (list, lost) = read(file.path()).unwrap();
+        let mut text = Vec::new();
+        print(&list, lost, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.starts_with("  a\\u{1b}[31m\\nb (process 7)\n"),
+            "{text}"
+        );
+        file.as_file().set_len(HEAD_BYTES + 20).unwrap();
+        assert!(read(file.path()).is_ok());
+        file.as_file().set_len(3).unwrap();
+        assert!(read(file.path()).unwrap().0.is_empty());
     }
 
     #[test]

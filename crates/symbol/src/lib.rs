@@ -3,11 +3,10 @@
 //!
 //! A kernel stack of return addresses becomes a [`Site`]: the label of the
 //! resource, the function that decided to sleep, and its file and line where
-//! the kernel's debug information is installed. System call numbers and error
-//! numbers get their names here too.
+//! the kernel's debug information is installed. System call numbers get
+//! their names here too.
 
 mod debuginfod;
-mod errno;
 mod kallsyms;
 mod kernel;
 mod lines;
@@ -17,10 +16,9 @@ mod syscalls;
 mod user;
 
 pub use debuginfod::{Debuginfod, DebuginfodError};
-pub use errno::errno_name;
 pub use kallsyms::SymbolTable;
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};
 pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION};
 pub use rules::{LABEL_LEN_MAX, Rule, Rules, RulesError};
 pub use syscalls::{syscall_name, syscall_number, syscall_number_compat};
-pub use user::{CodeFile, UserCode, UserFrame, UserOptions, UserSymbols};
+pub use user::{CodeFile, UserCode, UserFrame, UserNote, UserOptions, UserSymbols};

@@ -8,29 +8,31 @@
 //! or separate, by debug link or build id), the symbol table, Go's function
 //! table. Without any, the place is `module+0x1234`.
 //!
-//! The files may belong to anybody: names are freed of control characters
-//! before a terminal sees them, and a file that is not the one that ran (its
-//! build id differs) is not used, with a note.
+//! The files may belong to anybody. Here they are found and opened, with care;
+//! what is in them is read by the symboliser, a process that can do nothing
+//! else. A file in which that process ends costs its own names, which are
+//! counted, and no others. A file that is not the one that ran (its build id
+//! differs) is not used, with a note.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
 
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer, source};
-use debox_unwind::Program;
+use debox_symboliser::foreign::{self, OpenError};
+use debox_symboliser::{Loaded, Lost, Part, Symboliser, Unusable, clean};
 
 /// As many places are kept; then all are forgotten.
 const CACHE_MAX: usize = 1 << 17;
-/// Files kept open (mapped) at the same time.
-const FILES_MAX: usize = 512;
-/// A perf map of a large Java or Node program has some ten megabytes.
-const PERF_MAP_BYTES_MAX: u64 = 64 << 20;
-/// C++ names can be longer than any screen.
-const NAME_CHARS_MAX: usize = 512;
+/// Files kept open at the same time.
+const FILES_MAX: usize = 256;
+/// Sentences about what has no names.
+const NOTES_MAX: usize = 64;
+/// A file is handed in so often for one place.
+const LOADS_MAX: u32 = 8;
 
 /// A file that code was mapped from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -106,32 +108,74 @@ impl Default for UserOptions {
     }
 }
 
+/// What kept places from being named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserNote {
+    pub text: String,
+    /// Places; 0 if they were not counted.
+    pub count: u64,
+}
+
+/// Below which directory a path was found.
+#[derive(Clone)]
+enum Root {
+    Here,
+    /// That of a process.
+    Of(PathBuf),
+}
+
+impl Root {
+    fn open(&self, path: &Path) -> Result<File, OpenError> {
+        match self {
+            Root::Here => foreign::open(path),
+            Root::Of(root) => foreign::open_below(root, path, true),
+        }
+    }
+}
+
+/// How much of a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    Full,
+    /// No debug information: the symboliser ended in it.
+    Symbols,
+    Nothing,
+}
+
 /// A file that can be asked.
 struct Known {
-    /// Stays valid when the process that was asked for has ended.
+    /// Handed in again whenever the symboliser was started anew.
+    open: File,
+    /// The symboliser's name for it.
+    number: u32,
+    /// The symboliser's life in which it was handed in.
+    life: u32,
     path: PathBuf,
-    /// What `path` names by its number, for a file of another mount namespace.
-    _open: Option<File>,
-    program: Option<Program>,
-    /// Separate debug information, found by the build id.
-    debug: Option<PathBuf>,
+    root: Root,
+    depth: Depth,
+    /// Ends of the symboliser at this depth.
+    ends: u32,
+    why: Option<Lost>,
 }
 
 struct PerfMap {
-    /// Start, end, name; sorted by start.
-    spans: Vec<(u64, u64, String)>,
+    number: u32,
+    life: u32,
     /// What the file was when it was read.
-    stamp: (u64, Option<std::time::SystemTime>),
+    stamp: (u64, Option<SystemTime>),
 }
 
-/// Turns places into frames. Stays on its thread, as its symbolizer does.
+/// Turns places into frames, by a symboliser of its own.
 pub struct UserSymbols {
     options: UserOptions,
-    symbolizer: Symbolizer,
+    symboliser: Symboliser,
     files: HashMap<CodeFile, Option<Known>>,
     maps: HashMap<u32, PerfMap>,
+    numbers: u32,
     frames: HashMap<(UserCode, u64), Vec<UserFrame>>,
-    notes: BTreeSet<String>,
+    notes: BTreeMap<String, u64>,
+    /// Notes beyond [`NOTES_MAX`], and the places in them.
+    notes_more: u64,
 }
 
 impl Default for UserSymbols {
@@ -141,23 +185,17 @@ impl Default for UserSymbols {
 }
 
 impl UserSymbols {
+    /// Starts nothing yet.
     pub fn new(options: UserOptions) -> UserSymbols {
-        let symbolizer = Symbolizer::builder()
-            // The build id was compared; a file that is replaced meanwhile
-            // stays the one that was opened.
-            .enable_auto_reload(false)
-            .enable_code_info(options.lines)
-            .enable_inlined_fns(options.lines)
-            .enable_demangling(true)
-            .set_debug_dirs(Some(options.debug_dirs.clone()))
-            .build();
         UserSymbols {
             options,
-            symbolizer,
+            symboliser: Symboliser::new(),
             files: HashMap::new(),
             maps: HashMap::new(),
+            numbers: 0,
             frames: HashMap::new(),
-            notes: BTreeSet::new(),
+            notes: BTreeMap::new(),
+            notes_more: 0,
         }
     }
 
@@ -194,8 +232,48 @@ impl UserSymbols {
     }
 
     /// What kept places from being named, in sentences; grows with use.
-    pub fn notes(&self) -> impl Iterator<Item = &str> {
-        self.notes.iter().map(String::as_str)
+    pub fn notes(&self) -> impl Iterator<Item = UserNote> {
+        let more = (self.notes_more > 0).then(|| UserNote {
+            text: format!("{} more places have no names", self.notes_more),
+            count: self.notes_more,
+        });
+        self.notes
+            .iter()
+            .map(|(text, &count)| UserNote {
+                text: match count {
+                    0 => text.clone(),
+                    1 => format!("1 place {text}"),
+                    _ => format!("{count} places {text}"),
+                },
+                count,
+            })
+            .chain(more)
+    }
+
+    /// The process that reads files now, for those who want to look at it.
+    pub fn symboliser(&self) -> &Symboliser {
+        &self.symboliser
+    }
+
+    /// A sentence of its own.
+    fn note(&mut self, text: String) {
+        if self.notes.len() < NOTES_MAX || self.notes.contains_key(&text) {
+            self.notes.insert(text, 0);
+        }
+    }
+
+    /// One more place of which this holds.
+    fn count(&mut self, text: String) {
+        if self.notes.len() < NOTES_MAX || self.notes.contains_key(&text) {
+            *self.notes.entry(text).or_default() += 1;
+        } else {
+            self.notes_more += 1;
+        }
+    }
+
+    fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
     }
 
     fn in_file(&mut self, file: &CodeFile, place: u64) -> Vec<UserFrame> {
@@ -212,58 +290,197 @@ impl UserSymbols {
             let known = self.open(file);
             self.files.insert(file.clone(), known);
         }
-        let Some(Some(known)) = self.files.get(file) else {
+        let Some(Some(mut known)) = self.files.remove(file) else {
+            self.files.insert(file.clone(), None);
             return vec![unknown];
         };
-        let Some(offset) = place.checked_sub(1) else {
+        let named = self.name(&mut known, &module, place);
+        self.files.insert(file.clone(), Some(known));
+        if named.is_empty() {
             return vec![unknown];
-        };
-        let address = known
-            .program
-            .as_ref()
-            .and_then(|program| program.address(offset));
-        let lines = self.options.lines;
-        let mut found = symbol(
-            &self.symbolizer,
-            &known.path,
-            Input::FileOffset(offset),
-            lines,
-        );
-        let has_line = |symbol: &Sym<'_>| symbol.code_info.is_some();
-        // Debug information by build id: its addresses are the file's, its
-        // offsets are not.
-        if self.options.lines
-            && !found.as_ref().is_some_and(has_line)
-            && let (Some(debug), Some(address)) = (&known.debug, address)
-            && let Some(better) = symbol(&self.symbolizer, debug, Input::VirtOffset(address), lines)
-            && (found.is_none() || has_line(&better))
-        {
-            found = Some(better);
         }
-        let go = known
-            .program
-            .as_ref()
-            .zip(address)
-            .and_then(|(program, address)| program.go_place(address));
-        match (found, go) {
-            (Some(symbol), None) => frames_of(&symbol, &module),
-            // A stripped Go program still has dynamic symbols if C is in it,
-            // and the nearest one before is not the function.
-            (Some(symbol), Some(_)) if symbol.code_info.is_some() => frames_of(&symbol, &module),
-            (_, Some(go)) => vec![UserFrame {
-                function: clean(&go.function),
-                module,
-                offset: address.map_or(0, |address| address + 1 - go.start),
-                file: if self.options.lines {
-                    clean(&go.file)
-                } else {
-                    String::new()
+        named
+            .into_iter()
+            .map(|frame| UserFrame {
+                // Without a name the place itself.
+                offset: match frame.function.is_empty() {
+                    true => place,
+                    false => frame.offset,
                 },
-                line: if self.options.lines { go.line } else { 0 },
-                inlined: false,
-            }],
-            (None, None) => vec![unknown],
+                function: frame.function,
+                module: module.clone(),
+                file: frame.file,
+                line: frame.line,
+                inlined: frame.inlined,
+            })
+            .collect()
+    }
+
+    /// Asks until there is an answer, or the file has cost too much.
+    fn name(
+        &mut self,
+        known: &mut Known,
+        module: &str,
+        place: u64,
+    ) -> Vec<debox_symboliser::Frame> {
+        for _ in 0..LOADS_MAX {
+            if known.depth == Depth::Nothing {
+                break;
+            }
+            let lines = self.options.lines && known.depth == Depth::Full;
+            let answer = self
+                .load(known)
+                .and_then(|()| self.symboliser.name(known.number, place, lines));
+            match answer {
+                Ok(named) => {
+                    if let Some(why) = named.incomplete {
+                        self.count(format!("in {module} may have no file and line: {why}"));
+                    } else if self.options.lines && !lines {
+                        self.count(lost_text(module, "file and line", known.why.as_ref()));
+                    }
+                    return named.frames;
+                }
+                Err(Unusable::Forgotten) => known.life = 0,
+                Err(Unusable::Refused(why)) => {
+                    self.count(format!("in {module} have no names: {why}"));
+                    return Vec::new();
+                }
+                Err(Unusable::Lost(lost)) => {
+                    if !known.struck(lost) {
+                        break;
+                    }
+                }
+            }
         }
+        self.count(lost_text(module, "name", known.why.as_ref()));
+        Vec::new()
+    }
+
+    /// Hands the file in, with those that go with it, if it is not there.
+    fn load(&mut self, known: &mut Known) -> Result<(), Unusable> {
+        if known.life == self.symboliser.life() && known.life != 0 {
+            return Ok(());
+        }
+        let loaded = self
+            .symboliser
+            .load(known.number, Part::Main, &known.open)?;
+        known.life = self.symboliser.life();
+        if self.options.lines && known.depth == Depth::Full {
+            self.load_parts(known, loaded)?;
+        }
+        Ok(())
+    }
+
+    /// Debug information that lies in other files.
+    fn load_parts(&mut self, known: &Known, mut loaded: Loaded) -> Result<(), Unusable> {
+        if !loaded.debug_info {
+            let mut candidates = Vec::new();
+            if let Some(path) = loaded
+                .build_id
+                .as_deref()
+                .and_then(|id| self.debug_file(id))
+            {
+                candidates.push((Part::BuildId, Root::Here, path));
+            }
+            if let Some(name) = loaded.link.as_deref().and_then(file_name) {
+                candidates.extend(
+                    self.beside(known, name)
+                        .into_iter()
+                        .map(|(root, path)| (Part::Link, root, path)),
+                );
+            }
+            for (part, root, path) in candidates {
+                if let Some(found) = self.load_part(known, part, &root, &path)? {
+                    loaded = found;
+                    break;
+                }
+            }
+        }
+        if let Some(alt) = &loaded.alt {
+            for path in self.alternatives(known, alt) {
+                if let Some(found) = self.load_part(known, Part::Alt, &Root::Here, &path)? {
+                    loaded = found;
+                    break;
+                }
+            }
+        }
+        if loaded.split {
+            let mut name = known.path.clone().into_os_string();
+            name.push(".dwp");
+            self.load_part(known, Part::Package, &known.root, Path::new(&name))?;
+        }
+        Ok(())
+    }
+
+    /// None if it is not there, or not the one that is meant.
+    fn load_part(
+        &mut self,
+        known: &Known,
+        part: Part,
+        root: &Root,
+        path: &Path,
+    ) -> Result<Option<Loaded>, Unusable> {
+        let Ok(open) = root.open(path) else {
+            return Ok(None);
+        };
+        // A link to itself.
+        if same_file(&open, &known.open) {
+            return Ok(None);
+        }
+        match self.symboliser.load(known.number, part, &open) {
+            Ok(loaded) => Ok(Some(loaded)),
+            Err(Unusable::Refused(_)) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Where a file that a debug link names may be: beside the file, or at its
+    /// place below the debug directories. Nowhere else: the name is the
+    /// file's own.
+    fn beside(&self, known: &Known, name: &Path) -> Vec<(Root, PathBuf)> {
+        let dir = known.path.parent().unwrap_or(Path::new("/"));
+        let inside = dir.strip_prefix("/").unwrap_or(dir);
+        let mut found = Vec::new();
+        for debug in &self.options.debug_dirs {
+            found.push((Root::Here, debug.join(inside).join(name)));
+            found.push((Root::Here, debug.join(name)));
+        }
+        found.push((known.root.clone(), dir.join(".debug").join(name)));
+        found.push((known.root.clone(), dir.join(name)));
+        found
+    }
+
+    /// Where the file of shared debug information is that a file names by its
+    /// path: below the debug directories only.
+    fn alternatives(&self, known: &Known, alt: &[u8]) -> Vec<PathBuf> {
+        let path = Path::new(std::ffi::OsStr::from_bytes(alt));
+        let plain = |path: &Path| {
+            path.components()
+                .all(|part| matches!(part, Component::Normal(_) | Component::RootDir))
+        };
+        let dir = known.path.parent().unwrap_or(Path::new("/"));
+        let inside = dir.strip_prefix("/").unwrap_or(dir);
+        let mut found = Vec::new();
+        for debug in &self.options.debug_dirs {
+            if path.is_absolute() {
+                if plain(path) && path.starts_with(debug) {
+                    found.push(path.to_owned());
+                }
+                continue;
+            }
+            // Relative to the debug file: `../../.dwz/name`, which is in the
+            // debug directory whatever lies between.
+            let mut rest = path.components();
+            while rest.clone().next() == Some(Component::ParentDir) {
+                rest.next();
+            }
+            let rest = rest.as_path();
+            if plain(rest) {
+                found.push(debug.join(rest));
+                found.push(debug.join(inside).join(rest));
+            }
+        }
+        found
     }
 
     /// The file, if it is there and still the one that ran.
@@ -278,73 +495,45 @@ impl UserSymbols {
             Some(path) => (PathBuf::from(path), true),
             None => (file.path.clone(), false),
         };
-        let below_root = file.pid.map(|pid| {
-            let relative = path.strip_prefix("/").unwrap_or(&path);
-            Path::new("/proc")
-                .join(pid.to_string())
-                .join("root")
-                .join(relative)
-        });
+        let below_root = file
+            .pid
+            .map(|pid| Root::Of(PathBuf::from(format!("/proc/{pid}/root"))));
         let mut other_id = None;
         let mut reason = None;
-        for candidate in below_root.into_iter().chain([path.clone()]) {
-            let opened = File::options()
-                .read(true)
-                .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-                .open(&candidate);
-            let opened = match opened {
+        for root in below_root.into_iter().chain([Root::Here]) {
+            let opened = match root.open(&path) {
                 Ok(opened) => opened,
                 Err(error) => {
                     reason = Some(error.to_string());
                     continue;
                 }
             };
-            let options = debox_unwind::Options::default();
-            let program = match Program::open(&opened, &options) {
-                Ok(program) => Some(program),
-                // Symbols can be had of 32-bit programs, and of those that
-                // are larger than what unwinding needs.
-                Err(
-                    debox_unwind::Error::Elf32
-                    | debox_unwind::Error::Limit { .. }
-                    | debox_unwind::Error::Time { .. },
-                ) => None,
+            let mut known = Known {
+                open: opened,
+                number: self.number(),
+                life: 0,
+                path: path.clone(),
+                root,
+                depth: Depth::Full,
+                ends: 0,
+                why: None,
+            };
+            let id = match self.identify(&mut known) {
+                Ok(id) => id,
+                Err(Unusable::Lost(_)) => return Some(known),
                 Err(error) => {
                     reason = Some(error.to_string());
                     continue;
                 }
             };
-            let id = match &program {
-                Some(program) => program.build_id().map(<[u8]>::to_vec),
-                None => blazesym::helper::read_elf_build_id(&candidate)
-                    .ok()
-                    .flatten()
-                    .map(|id| id.into_owned()),
-            };
             let same = match &file.build_id {
                 Some(wanted) => id.as_ref() == Some(wanted),
                 None => !deleted,
             };
-            if !same {
-                other_id = Some(id);
-                continue;
+            if same {
+                return Some(known);
             }
-            let debug = id.as_deref().and_then(|id| self.debug_file(id));
-            // What lies below /proc/PID is gone with the process, and a short
-            // command may end between this line and the first name.
-            let (path, open) = match same_file(&opened, &path) {
-                true => (path, None),
-                false => (
-                    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())),
-                    Some(opened),
-                ),
-            };
-            return Some(Known {
-                path,
-                _open: open,
-                program,
-                debug,
-            });
+            other_id = Some(id);
         }
         let note = match (other_id, &file.build_id) {
             (Some(Some(now)), Some(then)) => format!(
@@ -362,8 +551,38 @@ impl UserSymbols {
                 reason.as_deref().unwrap_or("it is gone")
             ),
         };
-        self.notes.insert(note);
+        self.note(note);
         None
+    }
+
+    /// Its build id, by the first look at it. Lost: it has cost all it may.
+    fn identify(&mut self, known: &mut Known) -> Result<Option<Vec<u8>>, Unusable> {
+        loop {
+            // Only itself: what goes with it is of use once it is the right one.
+            match self.symboliser.load(known.number, Part::Main, &known.open) {
+                Ok(loaded) => {
+                    let id = loaded.build_id.clone();
+                    known.life = self.symboliser.life();
+                    if self.options.lines && known.depth == Depth::Full {
+                        // Its end in one of these counts as any other.
+                        match self.load_parts(known, loaded) {
+                            Err(Unusable::Lost(lost)) => {
+                                known.struck(lost);
+                            }
+                            Err(_) => known.life = 0,
+                            Ok(()) => {}
+                        }
+                    }
+                    return Ok(id);
+                }
+                Err(Unusable::Lost(lost)) => {
+                    if !known.struck(lost.clone()) {
+                        return Err(lost.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// `/usr/lib/debug/.build-id/ab/cdef….debug`
@@ -393,32 +612,15 @@ impl UserSymbols {
         let Some(inside) = address.checked_sub(1) else {
             return unknown;
         };
-        // The map grows while the program runs.
-        let found = perf_map(pid).and_then(|(path, stamp)| {
-            if self.maps.get(&pid).is_none_or(|map| map.stamp != stamp) {
-                match read_perf_map(&path) {
-                    Ok(spans) => {
-                        self.maps.insert(pid, PerfMap { spans, stamp });
-                    }
-                    Err(error) => {
-                        self.notes.insert(format!("{}: {error}", path.display()));
-                    }
-                }
-            }
-            let spans = &self.maps.get(&pid)?.spans;
-            let next = spans.partition_point(|(start, ..)| *start <= inside);
-            let (start, end, name) = spans.get(next.checked_sub(1)?)?;
-            (inside < *end).then(|| (*start, name.clone()))
-        });
-        match found {
+        match self.in_map(pid, inside) {
             Some((start, name)) => UserFrame {
                 function: name,
                 module: "[jit]".into(),
-                offset: address - start,
+                offset: address.saturating_sub(start),
                 ..UserFrame::default()
             },
             None => {
-                self.notes.insert(format!(
+                self.note(format!(
                     "process {pid} ran code that no file has, from a just-in-time compiler, and \
                      /tmp/perf-{pid}.map does not name it. Switch its perf map on: for Node.js \
                      --perf-basic-prof, for Java -XX:+DumpPerfMapAtExit, for Python 3.12 and \
@@ -428,79 +630,189 @@ impl UserSymbols {
             }
         }
     }
+
+    /// From the perf map of a process, which grows while the program runs.
+    fn in_map(&mut self, pid: u32, inside: u64) -> Option<(u64, String)> {
+        let (open, stamp) = self.perf_map(pid)?;
+        for _ in 0..2 {
+            let fresh = self
+                .maps
+                .get(&pid)
+                .filter(|map| map.stamp == stamp && map.life == self.symboliser.life())
+                .map(|map| map.number);
+            let number = fresh.unwrap_or_else(|| self.number());
+            let loaded = match fresh {
+                Some(_) => Ok(()),
+                None => self.symboliser.map(number, &open),
+            };
+            let answer = loaded.and_then(|()| self.symboliser.map_name(number, inside));
+            match answer {
+                Ok(found) => {
+                    let life = self.symboliser.life();
+                    let map = PerfMap {
+                        number,
+                        life,
+                        stamp,
+                    };
+                    self.maps.insert(pid, map);
+                    return found;
+                }
+                Err(Unusable::Forgotten) => {
+                    self.maps.remove(&pid);
+                }
+                Err(Unusable::Refused(why)) => {
+                    self.note(format!("the perf map of process {pid}: {why}"));
+                    return None;
+                }
+                Err(Unusable::Lost(lost)) => {
+                    self.count(lost_text(
+                        &format!("the perf map of process {pid}"),
+                        "name",
+                        Some(&lost),
+                    ));
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// The perf map of a process: below its own root directory and under the
+    /// number that it has in its own PID namespace, or here. Anybody can put a
+    /// file there, so only one is believed that the process's user or root has
+    /// written.
+    fn perf_map(&mut self, pid: u32) -> Option<(File, (u64, Option<SystemTime>))> {
+        let process = Process::of(pid);
+        let candidates = [
+            (
+                Root::Of(PathBuf::from(format!("/proc/{pid}/root"))),
+                format!("/tmp/perf-{}.map", process.inside),
+            ),
+            (Root::Here, format!("/tmp/perf-{pid}.map")),
+        ];
+        for (root, path) in candidates {
+            let opened = match &root {
+                Root::Here => foreign::open_no_link(Path::new(&path)),
+                Root::Of(root) => foreign::open_below(root, Path::new(&path), false),
+            };
+            let open = match opened {
+                Ok(open) => open,
+                Err(OpenError::Io(_)) => continue,
+                Err(error) => {
+                    self.note(format!("{path} is not read: {error}"));
+                    continue;
+                }
+            };
+            let Ok(metadata) = open.metadata() else {
+                continue;
+            };
+            if let Some(why) = process.disbelieves(metadata.uid(), metadata.nlink()) {
+                self.note(format!("{path} is not believed: {why}"));
+                continue;
+            }
+            return Some((open, (metadata.len(), metadata.modified().ok())));
+        }
+        None
+    }
 }
 
-fn same_file(open: &File, path: &Path) -> bool {
+impl Known {
+    /// The symboliser ended in it: how deep may it be looked into now? False
+    /// if not at all.
+    fn struck(&mut self, lost: Lost) -> bool {
+        let again = lost.again();
+        let no_use = matches!(lost, Lost::GivenUp | Lost::TimeOver | Lost::Start(_));
+        self.why = Some(lost);
+        self.life = 0;
+        if no_use {
+            return false;
+        }
+        self.ends += 1;
+        // It may have been another file's fault, or nobody's: once more.
+        if !again || self.ends > 1 {
+            self.ends = 0;
+            self.depth = match self.depth {
+                Depth::Full => Depth::Symbols,
+                Depth::Symbols | Depth::Nothing => Depth::Nothing,
+            };
+        }
+        self.depth != Depth::Nothing
+    }
+}
+
+/// What must be known of a process to believe a file about it.
+struct Process {
+    /// Its number in its own PID namespace.
+    inside: u32,
+    /// Its effective user, while it lives.
+    user: Option<u32>,
+}
+
+impl Process {
+    fn of(pid: u32) -> Process {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let words = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().split_whitespace()
+        };
+        let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok());
+        Process {
+            inside: number(words("NSpid:").next_back()).unwrap_or(pid),
+            // Real, effective, saved, file system's.
+            user: number(words("Uid:").nth(1)),
+        }
+    }
+
+    /// Why a file with this owner says nothing about it.
+    fn disbelieves(&self, owner: u32, links: u64) -> Option<String> {
+        // SAFETY: no memory, and never fails.
+        let own = unsafe { libc::geteuid() };
+        if links != 1 {
+            return Some(format!("it has {links} names"));
+        }
+        match self.user {
+            _ if owner == 0 => None,
+            Some(user) if owner == user => None,
+            Some(user) => Some(format!(
+                "it belongs to user {owner}, and the process to user {user}"
+            )),
+            None if owner == own => None,
+            None => Some(format!(
+                "it belongs to user {owner}, and whether the process did cannot be told after its \
+                 end"
+            )),
+        }
+    }
+}
+
+fn lost_text(place: &str, missing: &str, why: Option<&Lost>) -> String {
+    match why {
+        Some(why @ (Lost::Start(_) | Lost::GivenUp | Lost::TimeOver)) => {
+            format!("in {place} have no {missing}: no process to read it with ({why})")
+        }
+        Some(why) => {
+            format!("in {place} have no {missing}: the symboliser ended while reading it ({why})")
+        }
+        None => format!("in {place} have no {missing}: it cannot be held in memory with others"),
+    }
+}
+
+/// The name of a file without any directory.
+fn file_name(name: &[u8]) -> Option<&Path> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(name));
+    let mut parts = path.components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(_)), None) if !name.contains(&b'/') => Some(path),
+        _ => None,
+    }
+}
+
+fn same_file(one: &File, other: &File) -> bool {
     let of = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    match (open.metadata(), fs::metadata(path)) {
-        (Ok(open), Ok(path)) => of(open) == of(path),
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => of(one) == of(other),
         _ => false,
     }
-}
-
-fn symbol<'a>(
-    symbolizer: &'a Symbolizer,
-    path: &Path,
-    input: Input<u64>,
-    lines: bool,
-) -> Option<Sym<'a>> {
-    let mut elf = source::Elf::new(path);
-    elf.debug_syms = lines;
-    let found = symbolizer.symbolize_single(&source::Source::Elf(elf.clone()), input);
-    let found = match found {
-        Ok(found) => found,
-        Err(_) => {
-            // Damaged debug information, or one that belongs to another build:
-            // the symbols may still do.
-            elf.debug_syms = false;
-            symbolizer
-                .symbolize_single(&source::Source::Elf(elf), input)
-                .ok()?
-        }
-    };
-    match found {
-        Symbolized::Sym(symbol) => Some(symbol),
-        Symbolized::Unknown(_) => None,
-    }
-}
-
-fn frames_of(symbol: &Sym<'_>, module: &str) -> Vec<UserFrame> {
-    let place = |code: Option<&CodeInfo<'_>>| {
-        code.map_or((String::new(), 0), |code| {
-            (
-                clean(&code.to_path().to_string_lossy()),
-                code.line.unwrap_or(0),
-            )
-        })
-    };
-    // Blazesym has the outermost of the inlined functions first, and with each
-    // the place in it.
-    let mut frames: Vec<UserFrame> = symbol
-        .inlined
-        .iter()
-        .rev()
-        .map(|inlined| {
-            let (file, line) = place(inlined.code_info.as_ref());
-            UserFrame {
-                function: clean(&inlined.name),
-                module: module.to_owned(),
-                offset: 0,
-                file,
-                line,
-                inlined: true,
-            }
-        })
-        .collect();
-    let (file, line) = place(symbol.code_info.as_deref());
-    frames.push(UserFrame {
-        function: clean(&symbol.name),
-        module: module.to_owned(),
-        offset: symbol.offset as u64 + 1,
-        file,
-        line,
-        inlined: false,
-    });
-    frames
 }
 
 fn module_name(path: &Path) -> String {
@@ -510,82 +822,6 @@ fn module_name(path: &Path) -> String {
         Some("") | None => "[memory]".into(),
         Some(name) => clean(name),
     }
-}
-
-/// A name that a terminal can be shown: no control characters, no more than
-/// [`NAME_CHARS_MAX`].
-fn clean(name: &str) -> String {
-    let mut chars = name.chars().map(|c| {
-        let invisible = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || invisible { '?' } else { c }
-    });
-    let mut text: String = chars.by_ref().take(NAME_CHARS_MAX).collect();
-    if chars.next().is_some() {
-        text.push('…');
-    }
-    text
-}
-
-/// The perf map of a process: below its own root directory and under the
-/// number that it has in its own PID namespace, or here.
-fn perf_map(pid: u32) -> Option<(PathBuf, (u64, Option<std::time::SystemTime>))> {
-    let inside = fs::read_to_string(format!("/proc/{pid}/status"))
-        .ok()
-        .and_then(|status| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("NSpid:"))?;
-            line.split_whitespace().next_back()?.parse::<u32>().ok()
-        })
-        .unwrap_or(pid);
-    [
-        format!("/proc/{pid}/root/tmp/perf-{inside}.map"),
-        format!("/tmp/perf-{pid}.map"),
-    ]
-    .into_iter()
-    .find_map(|path| {
-        let path = PathBuf::from(path);
-        let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        Some((path, (metadata.len(), metadata.modified().ok())))
-    })
-}
-
-/// Lines of `START SIZE NAME`, both in hexadecimal. Code that moved is listed
-/// again, and the later line counts.
-fn read_perf_map(path: &Path) -> std::io::Result<Vec<(u64, u64, String)>> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
-    let mut bytes = Vec::new();
-    file.take(PERF_MAP_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(parse_perf_map(&String::from_utf8_lossy(&bytes)))
-}
-
-fn parse_perf_map(text: &str) -> Vec<(u64, u64, String)> {
-    let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
-    let mut spans: Vec<(u64, usize, u64, String)> = text
-        .lines()
-        .enumerate()
-        .filter_map(|(number, line)| {
-            let mut words = line.splitn(3, ' ');
-            let (start, len) = (hex(words.next()?)?, hex(words.next()?)?);
-            let name = words.next()?.trim();
-            let end = start.checked_add(len)?;
-            (len > 0 && !name.is_empty()).then(|| (start, number, end, clean(name)))
-        })
-        .collect();
-    spans.sort_by_key(|(start, number, ..)| (*start, *number));
-    // Of several at one start the last one stays; of others that overlap, the
-    // one that starts nearest before an address counts.
-    let mut last: Vec<(u64, u64, String)> = Vec::with_capacity(spans.len());
-    for (start, _, end, name) in spans {
-        if last.last().is_some_and(|before| before.0 == start) {
-            last.pop();
-        }
-        last.push((start, end, name));
-    }
-    last
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -613,27 +849,40 @@ mod tests {
     }
 
     #[test]
-    fn names_are_harmless() {
-        assert_eq!(clean("a\x1b[31mb\u{202e}c"), "a?[31mb?c");
-        let long = "x".repeat(NAME_CHARS_MAX + 1);
-        assert_eq!(clean(&long).chars().count(), NAME_CHARS_MAX + 1);
-        assert!(clean(&long).ends_with('…'));
+    fn modules_have_names() {
         assert_eq!(module_name(Path::new("/a/b (deleted)")), "b");
         assert_eq!(module_name(Path::new("")), "[memory]");
         assert_eq!(module_name(Path::new("[vdso]")), "[vdso]");
     }
 
     #[test]
-    fn perf_maps() {
-        let spans = parse_perf_map(
-            "1000 20 old\n2000 10 b::c d\ngarbage\n1000 10 new\nffffffffffffffff 10 over\n3000 0 none\n",
-        );
-        assert_eq!(
-            spans,
-            [
-                (0x1000, 0x1010, "new".into()),
-                (0x2000, 0x2010, "b::c d".into())
-            ]
-        );
+    fn a_debug_link_names_no_directory() {
+        assert_eq!(file_name(b"prog.debug"), Some(Path::new("prog.debug")));
+        for name in [
+            &b"/etc/passwd"[..],
+            b"../x",
+            b"a/b",
+            b"..",
+            b".",
+            b"",
+            b"a/",
+        ] {
+            assert_eq!(file_name(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn whose_perf_map_is_believed() {
+        let process = |user| Process { inside: 1, user };
+        // SAFETY: no memory, and never fails.
+        let own = unsafe { libc::geteuid() };
+        let stranger = own + 7;
+        assert_eq!(process(Some(1000)).disbelieves(1000, 1), None);
+        assert_eq!(process(Some(1000)).disbelieves(0, 1), None);
+        assert!(process(Some(1000)).disbelieves(1001, 1).is_some());
+        assert!(process(Some(0)).disbelieves(stranger, 1).is_some());
+        assert!(process(Some(1000)).disbelieves(1000, 2).is_some());
+        assert_eq!(process(None).disbelieves(own, 1), None);
+        assert!(process(None).disbelieves(stranger, 1).is_some());
     }
 }

@@ -364,7 +364,7 @@ fn a_changed_file_is_not_used() {
     let mut symbols = UserSymbols::default();
     let changed = symbols.resolve_one(&noted(Some(then.clone())), place);
     assert_eq!(changed[0].to_string(), format!("prog+{place:#x}"));
-    let note = symbols.notes().next().unwrap().to_owned();
+    let note = symbols.notes().next().unwrap().text;
     let hex: String = then.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(
         note.contains("has changed since it ran") && note.contains(&hex),
@@ -375,7 +375,7 @@ fn a_changed_file_is_not_used() {
     let mut symbols = UserSymbols::default();
     let gone = symbols.resolve_one(&noted(Some(then)), place);
     assert_eq!(gone[0].to_string(), format!("prog+{place:#x}"));
-    let note = symbols.notes().next().unwrap();
+    let note = symbols.notes().next().unwrap().text;
     assert!(note.contains("No such file"), "{note}");
     // And once more: one note, not two.
     symbols.resolve_one(&noted(Some(vec![1])), place);
@@ -431,7 +431,7 @@ fn code_in_memory() {
     assert!(
         symbols
             .notes()
-            .any(|note| note.contains("--perf-basic-prof"))
+            .any(|note| note.text.contains("--perf-basic-prof"))
     );
 
     fs::write(

@@ -6,7 +6,8 @@ use crate::app::{App, Settings};
 use crate::frame::Frame;
 use crate::table::{Row, fit};
 use crate::views::View;
-use debox_report::{count_text, duration_text, printable};
+use debox_output::printable;
+use debox_report::{count_text, duration_text};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 

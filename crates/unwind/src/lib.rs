@@ -93,6 +93,24 @@ impl Row {
     pub fn is_wrapper(&self) -> bool {
         self.kind & WRAPPER != 0
     }
+
+    /// As it lies in memory on the machines that it is made for.
+    pub fn to_bytes(self) -> [u8; 8] {
+        let [a, b, c, d] = self.pc.to_le_bytes();
+        let [e, f] = self.cfa_words.to_le_bytes();
+        [a, b, c, d, e, f, self.rbp_words as u8, self.kind]
+    }
+
+    /// None if no table has such a row.
+    pub fn from_bytes(bytes: [u8; 8]) -> Option<Row> {
+        let [a, b, c, d, e, f, rbp, kind] = bytes;
+        (kind & !(KIND_MASK | WRAPPER) == 0).then_some(Row {
+            pc: u32::from_le_bytes([a, b, c, d]),
+            cfa_words: u16::from_le_bytes([e, f]),
+            rbp_words: rbp as i8,
+            kind,
+        })
+    }
 }
 
 /// What [`table`] found.

@@ -107,13 +107,16 @@ impl LibcNames {
         static NAMES: OnceLock<Arc<LibcNames>> = OnceLock::new();
         NAMES
             .get_or_init(|| {
-                let found = LIBC_PATHS
-                    .iter()
-                    .filter_map(|path| File::open(path).ok())
-                    .find_map(|file| LibcNames::exported_by(&file).ok());
+                let found = LibcNames::file_of_this_machine()
+                    .and_then(|file| LibcNames::exported_by(&file).ok());
                 Arc::new(found.unwrap_or_default())
             })
             .clone()
+    }
+
+    /// The C library that they are read from.
+    pub fn file_of_this_machine() -> Option<File> {
+        LIBC_PATHS.iter().find_map(|path| File::open(path).ok())
     }
 
     /// The functions that a shared library exports.

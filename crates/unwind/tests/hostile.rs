@@ -5,6 +5,9 @@
 //! program is made into.
 
 mod common;
+#[path = "../../../fuzz/src/program.rs"]
+#[allow(dead_code)]
+mod program;
 
 use std::fs;
 use std::path::Path;
@@ -13,6 +16,7 @@ use std::time::Duration;
 
 use common::{C_PROGRAM, GO_PROGRAM, compile_c, compile_go};
 use debox_unwind::{END, Error, Options, Table, table};
+use program::{COMPRESSED, PROGBITS, STRTAB, SYMTAB};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -163,69 +167,6 @@ proptest! {
     }
 }
 
-/// A program with one executable segment of the whole file and the given
-/// sections.
-fn elf(sections: &[(&str, u32, u64, &[u8])]) -> Vec<u8> {
-    let mut names = vec![0];
-    let mut bodies = Vec::new();
-    let mut headers = vec![[0u64; 8]];
-    let mut at = 0x1000u64;
-    let names_section: (&str, u32, u64, &[u8]) = (".shstrtab", 3, 0, &[0; 256]);
-    for (name, kind, flags, body) in sections.iter().chain([&names_section]) {
-        let name_at = names.len() as u64;
-        names.extend_from_slice(name.as_bytes());
-        names.push(0);
-        // name | type, flags, address, offset, size, link | info, align, entry
-        let first = name_at | u64::from(*kind) << 32;
-        let link = headers.len() as u64 + 1;
-        headers.push([first, *flags, at, at, body.len() as u64, link, 1, 0]);
-        bodies.push((at, body.to_vec()));
-        at = (at + body.len() as u64).next_multiple_of(16);
-    }
-    let last = bodies.last_mut().unwrap();
-    last.1[..names.len()].copy_from_slice(&names);
-    let end = at + headers.len() as u64 * 64;
-    let mut file = vec![0u8; end as usize];
-    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-    let mut put = |at: usize, value: u64, len: usize| {
-        file[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
-    };
-    for (place, value, len) in [
-        (16, 2, 2),
-        (18, 62, 2),
-        (20, 1, 4),
-        (32, 64, 8),
-        (40, at, 8),
-        (52, 64, 2),
-        (54, 56, 2),
-        (56, 1, 2),
-        (58, 64, 2),
-        (60, headers.len() as u64, 2),
-        (62, headers.len() as u64 - 1, 2),
-        // PT_LOAD, readable and executable, the whole file at address 0
-        (64, 1 | 5 << 32, 8),
-        (96, end, 8),
-        (104, end, 8),
-        (112, 0x1000, 8),
-    ] {
-        put(place, value, len);
-    }
-    for (index, header) in headers.iter().enumerate() {
-        for (word, value) in header.iter().enumerate() {
-            put(at as usize + index * 64 + word * 8, *value, 8);
-        }
-    }
-    for (at, body) in bodies {
-        file[at as usize..at as usize + body.len()].copy_from_slice(&body);
-    }
-    file
-}
-
-const PROGBITS: u32 = 1;
-const SYMTAB: u32 = 2;
-const STRTAB: u32 = 3;
-const COMPRESSED: u64 = 0x800;
-
 /// An FDE of .debug_frame for 16 bytes at an address.
 fn fde(cie: u32, address: u64, instructions: &[u8]) -> Vec<u8> {
     let mut bytes = (20 + instructions.len() as u32).to_le_bytes().to_vec();
@@ -249,7 +190,7 @@ fn the_hand_made_program_is_read() {
     // rbp at c-16.
     let mut frames = cie(&[0x0c, 7, 8, 0x90, 1]);
     frames.extend(fde(0, 0x20, &[0x41, 0x0e, 16, 0x86, 2, 0, 0, 0]));
-    let table = check(&elf(&[(".debug_frame", PROGBITS, 0, &frames)])).unwrap();
+    let table = check(&program::file(&[(".debug_frame", PROGBITS, 0, &frames)])).unwrap();
     let row = table.row(0x25).unwrap();
     assert_eq!(
         (row.kind(), row.cfa_words, row.rbp_words),
@@ -267,7 +208,7 @@ fn long_cie() {
     for index in 0..200_000u64 {
         frames.extend(fde(0, index, &[0; 4]));
     }
-    let table = check(&elf(&[(".debug_frame", PROGBITS, 0, &frames)])).unwrap();
+    let table = check(&program::file(&[(".debug_frame", PROGBITS, 0, &frames)])).unwrap();
     assert!(
         table
             .rows
@@ -283,7 +224,7 @@ fn slow_functions_meet_the_clock() {
     for index in 0..12 {
         frames.extend(fde(0, 0x40 + 16 * index, &body));
     }
-    let bytes = elf(&[(".debug_frame", PROGBITS, 0, &frames)]);
+    let bytes = program::file(&[(".debug_frame", PROGBITS, 0, &frames)]);
     let options = Options {
         max_cpu: Duration::from_millis(1),
         ..Options::default()
@@ -303,7 +244,7 @@ fn too_many_rows() {
             &[0x41, 0x0e, 16, 0x41, 0x0e, 24, 0, 0],
         ));
     }
-    let bytes = elf(&[(".debug_frame", PROGBITS, 0, &frames)]);
+    let bytes = program::file(&[(".debug_frame", PROGBITS, 0, &frames)]);
     assert!(check(&bytes).is_ok());
     let options = Options {
         max_rows: 5000,
@@ -336,11 +277,23 @@ fn compression_bomb() {
         packer.write_all(&vec![0; 1 << 20]).unwrap();
     }
     let mut packed = packer.finish().unwrap();
-    let error = check(&elf(&[(".debug_frame", PROGBITS, COMPRESSED, &packed)])).unwrap_err();
+    let error = check(&program::file(&[(
+        ".debug_frame",
+        PROGBITS,
+        COMPRESSED,
+        &packed,
+    )]))
+    .unwrap_err();
     assert!(error.to_string().contains("more than the limit"), "{error}");
     // A header that says less than there is: no more than it says is made.
     packed[8..16].copy_from_slice(&(1u64 << 20).to_le_bytes());
-    check(&elf(&[(".debug_frame", PROGBITS, COMPRESSED, &packed)])).unwrap();
+    check(&program::file(&[(
+        ".debug_frame",
+        PROGBITS,
+        COMPRESSED,
+        &packed,
+    )]))
+    .unwrap();
 }
 
 /// Half a million symbols that all have the same 4,000-byte name.
@@ -356,7 +309,7 @@ fn shared_names() {
     let mut names = vec![b'x'; 4000];
     names[0] = 0;
     names.push(0);
-    let bytes = elf(&[
+    let bytes = program::file(&[
         (".symtab", SYMTAB, 0, &symbols),
         (".strtab", STRTAB, 0, &names),
     ]);

@@ -104,7 +104,6 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
     let some = held[0].as_raw_fd() as usize;
     let mut found = Vec::new();
     let keep = held.clone();
-    // SAFETY (all): literal paths, plain numbers.
     found.push(pieces(
         ctx,
         format!("descriptor/open/{level}"),
@@ -112,6 +111,7 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
             let _keep = &keep;
             let mut fd = 0;
             let path = c"/dev/null".as_ptr() as usize;
+            // SAFETY: a literal path; the number is closed below.
             let took = clock.time(|| unsafe {
                 fd = call6(
                     libc::SYS_openat,
@@ -132,6 +132,7 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
         format!("descriptor/dup/{level}"),
         move |clock| {
             let mut fd = 0;
+            // SAFETY: no memory involved; the number is closed below.
             let took = clock.time(|| unsafe { fd = call3(libc::SYS_dup, some, 0, 0) });
             close(made(fd, "dup")?);
             Ok(took)
@@ -147,6 +148,7 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
             let mut fd = 0;
             let low = LOW.with(|l| *l);
             close(i64::from(low));
+            // SAFETY: no memory involved.
             let again = made(unsafe { call3(libc::SYS_dup, some, 0, 0) }, "dup")?;
             if again != i64::from(low) {
                 close(again);
@@ -154,6 +156,7 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
                     "descriptor {low} was given up, and dup gave {again}: the kernel does not take the lowest"
                 )));
             }
+            // SAFETY: no memory involved; the number is closed below.
             let took = clock.time(|| unsafe { fd = call3(libc::SYS_dup, some, 0, 0) });
             close(made(fd, "dup")?);
             Ok(took)
@@ -164,6 +167,7 @@ fn getting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
         format!("descriptor/socket/{level}"),
         move |clock| {
             let mut fd = 0;
+            // SAFETY: no memory involved; the number is closed below.
             let took = clock.time(|| unsafe {
                 fd = call3(
                     libc::SYS_socket,

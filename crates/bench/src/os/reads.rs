@@ -356,14 +356,16 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
     })?;
     let raw = fd.as_raw_fd();
     let want = size as i64;
-    // SAFETY (all ways): `to` has `size` bytes and lives as long as the closure
-    // that owns `buffer`.
+    // In all ways `to` has `size` bytes and lives as long as the closure that
+    // owns `buffer`.
     Ok(match way {
+        // SAFETY: reads into the buffer, as above.
         "read" => Box::new(move |n| unsafe {
             let _keep = (&fd, &buffer);
             call3(libc::SYS_lseek, raw as usize, 0, libc::SEEK_SET as usize);
             (0..n).all(|_| call3(libc::SYS_read, raw as usize, to as usize, size) == want)
         }),
+        // SAFETY: the same.
         "pread" | "direct" => Box::new(move |n| unsafe {
             let _keep = (&fd, &buffer);
             (0..n).all(|i| {
@@ -375,12 +377,15 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
             // Four parts, as a message with headers has.
             let part = size / 4;
             let vectors: [libc::iovec; 4] = std::array::from_fn(|i| libc::iovec {
+                // SAFETY: a quarter of the buffer, inside of it.
                 iov_base: unsafe { to.add(i * part) }.cast(),
                 iov_len: part,
             });
-            // Boxed: the address must stay when the closure moves.
-            let vectors = Box::new(vectors);
+            // On the heap: the address must stay when the closure moves. Not in
+            // a box, whose moves end every other way to its content.
+            let vectors = vectors.to_vec();
             let at = vectors.as_ptr() as usize;
+            // SAFETY: reads into the parts of the buffer.
             Box::new(move |n| unsafe {
                 let _keep = (&fd, &buffer, &vectors);
                 call3(libc::SYS_lseek, raw as usize, 0, libc::SEEK_SET as usize);
@@ -389,11 +394,13 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
         }
         "fread" => {
             use std::os::fd::IntoRawFd;
+            // SAFETY: a descriptor of ours, which the stream owns from now on.
             let stream = unsafe { debox_bench_stream_open(fd.into_raw_fd()) };
             if stream.is_null() {
                 return Err(os_error("fdopen"));
             }
             let stream = Stream(stream);
+            // SAFETY: an open stream, and the buffer as above.
             Box::new(move |n| unsafe {
                 // The whole stream, not a copy of its pointer: it closes when dropped.
                 let (_keep, stream) = (&buffer, &stream);
@@ -403,6 +410,8 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
         }
         "mmap" => {
             let bytes = ctx.file_bytes as usize;
+            // SAFETY: copies `size` bytes each from inside the mapping, which is as
+            // long as the file (ours, nobody cuts it), into the buffer.
             Box::new(move |n| unsafe {
                 let _keep = (&fd, &buffer);
                 let from = libc::mmap(
@@ -426,6 +435,7 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
         }
         "io_uring" => {
             let mut ring = Ring::open(8)?;
+            // SAFETY: each read has ended, into the buffer, before the next begins.
             Box::new(move |n| unsafe {
                 let _keep = (&fd, &buffer);
                 (0..n).all(|i| {
@@ -443,6 +453,7 @@ fn pass(ctx: &Ctx, file: i32, way: &str, size: usize) -> Result<Pass, Error> {
                 )?)
             };
             let out = sink.as_raw_fd() as usize;
+            // SAFETY: no memory of ours is involved.
             Box::new(move |n| unsafe {
                 let _keep = (&fd, &buffer, &sink);
                 call3(libc::SYS_lseek, raw as usize, 0, libc::SEEK_SET as usize);

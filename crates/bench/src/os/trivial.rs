@@ -63,45 +63,52 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
         })
         .whole_batches(),
     );
-    // SAFETY (all of these): the calls read nothing of ours or write to the
-    // buffers given, which live as long as the closures.
     for (id, nr) in [
         ("getpid", libc::SYS_getpid),
         ("getppid", libc::SYS_getppid),
         ("gettid", libc::SYS_gettid),
         ("getuid", libc::SYS_getuid),
     ] {
+        // SAFETY: calls that touch no memory.
         found.push(calls(ctx, id, move || unsafe { call3(nr, 0, 0, 0) }, 0));
     }
-    let mut name: Box<libc::utsname> = Box::new(unsafe { std::mem::zeroed() });
-    let to = &raw mut *name as usize;
+    // Vectors and not boxes: moving a box into the closure ends every other way to
+    // its content, and the kernel comes by one.
+    // SAFETY: all-zero is a valid utsname.
+    let mut name: Vec<libc::utsname> = vec![unsafe { std::mem::zeroed() }];
+    let to = name.as_mut_ptr() as usize;
     found.push(calls(
         ctx,
         "uname",
         move || {
             let _keep = &name;
+            // SAFETY: writes one utsname, which the closure keeps.
             unsafe { call3(libc::SYS_uname, to, 0, 0) }
         },
         0,
     ));
-    let mut times: Box<libc::tms> = Box::new(unsafe { std::mem::zeroed() });
-    let to = &raw mut *times as usize;
+    // SAFETY: all-zero is a valid tms.
+    let mut times: Vec<libc::tms> = vec![unsafe { std::mem::zeroed() }];
+    let to = times.as_mut_ptr() as usize;
     found.push(calls(
         ctx,
         "times",
         move || {
             let _keep = &times;
+            // SAFETY: writes one tms, which the closure keeps.
             unsafe { call3(libc::SYS_times, to, 0, 0) }
         },
         0,
     ));
-    let mut ts: Box<libc::timespec> = Box::new(unsafe { std::mem::zeroed() });
-    let to = &raw mut *ts as usize;
+    // SAFETY: all-zero is a valid timespec.
+    let mut ts: Vec<libc::timespec> = vec![unsafe { std::mem::zeroed() }];
+    let to = ts.as_mut_ptr() as usize;
     found.push(calls(
         ctx,
         "clock_gettime",
         move || {
             let _keep = &ts;
+            // SAFETY: writes one timespec, which the closure keeps.
             unsafe {
                 call3(
                     libc::SYS_clock_gettime,
@@ -116,6 +123,7 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
     found.push(calls(
         ctx,
         "close-bad",
+        // SAFETY: no descriptor has this number.
         || unsafe { call3(libc::SYS_close, usize::MAX, 0, 0) },
         -i64::from(libc::EBADF),
     ));
@@ -129,9 +137,11 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
     found.push(calls(
         ctx,
         "read-0",
+        // SAFETY: reads 0 bytes.
         move || unsafe { call3(libc::SYS_read, zero.as_raw_fd() as usize, 8, 0) },
         0,
     ));
+    // SAFETY: a literal path; the descriptor is owned at once.
     let null = unsafe {
         OwnedFd::from_raw_fd(check(
             libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC),
@@ -142,6 +152,7 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
     found.push(calls(
         ctx,
         "write-null",
+        // SAFETY: reads one byte of a static.
         move || unsafe {
             call3(
                 libc::SYS_write,
@@ -155,6 +166,7 @@ pub fn cases(ctx: &Ctx) -> Result<Vec<Case>, Error> {
     found.push(calls(
         ctx,
         "no-such-call",
+        // SAFETY: there is no such call.
         || unsafe { call3(NO_SUCH_CALL, 0, 0, 0) },
         -i64::from(libc::ENOSYS),
     ));

@@ -555,7 +555,7 @@ impl Bench {
             let probe = self.probe.as_mut().expect("just loaded");
             let account = probe
                 .account_create(
-                    0,
+                    debox_probe::Watcher::root(),
                     debox_probe::AccountOptions {
                         boundary,
                         ..Default::default()

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How does a machine get a permanent broker?
 //!
-//! deboxd listens (itself, or on the socket that systemd opened), gives up the
-//! privileges that it does not need, loads the BPF programs, and serves until
-//! it is told to stop. Nothing is attached while nobody watches.
+//! deboxd listens (itself, or on the socket that systemd opened), becomes a user
+//! of its own without the privileges that it does not need, loads the BPF
+//! programs, and serves until it is told to stop. Nothing is attached while
+//! nobody watches.
 
+mod error;
 mod notify;
 mod privileges;
 mod signals;
+mod user;
 
 use clap::Parser;
 use debox_broker::real::{self, RealOptions};
-use debox_broker::{Broker, BrokerError, Config, Control, Listener};
+use debox_broker::{Access, Broker, BrokerError, Config, Control, Listener};
+use error::StartError;
 use signals::{Signal, Signals};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,6 +28,17 @@ struct Options {
     /// Where to listen; not looked at when systemd passes a socket
     #[arg(long, value_name = "PATH", default_value = debox_abi::DEBOX_SOCKET_PATH)]
     socket: PathBuf,
+    /// Members of this group may use the broker (the socket's mode is 0660); not
+    /// looked at when systemd passes a socket
+    #[arg(long, value_name = "NAME", default_value = user::DEFAULT_NAME, conflicts_with = "everybody")]
+    group: String,
+    /// Every user of this machine may use the broker (mode 0666)
+    #[arg(long)]
+    everybody: bool,
+    /// Started as root, run as this user; default: debox, and without such an
+    /// account a user id that nobody has
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     /// A file with label rules, before the system's and DeBox's own; may be repeated
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
@@ -61,7 +77,10 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .init();
     // Before anything opens a descriptor: it would be taken for systemd's.
-    match debox_broker::activated().and_then(|socket| serve(&options, socket)) {
+    match debox_broker::activated()
+        .map_err(StartError::from)
+        .and_then(|socket| serve(&options, socket))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("deboxd: {error}");
@@ -70,7 +89,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(options: &Options, activated: Option<std::os::fd::OwnedFd>) -> Result<(), BrokerError> {
+fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError> {
     // Signals wait in the descriptor from here on, so that one that comes
     // during the start is not lost and does not leave the socket file behind.
     let signals = Signals::new().map_err(|source| BrokerError::Socket {
@@ -78,21 +97,7 @@ fn serve(options: &Options, activated: Option<std::os::fd::OwnedFd>) -> Result<(
         source,
     })?;
     debox_broker::nofile_raise();
-    let (socket, _listener) = match activated {
-        Some(fd) => (fd, None),
-        None => {
-            let mut listener = Listener::bind(&options.socket)?;
-            match listener.take_fd() {
-                Some(fd) => (fd, Some(listener)),
-                None => {
-                    return Err(BrokerError::Activation(
-                        "the listening socket was taken twice".to_owned(),
-                    ));
-                }
-            }
-        }
-    };
-    privileges::drop_needless();
+    let (socket, _listener) = settle(options, activated)?;
     let (probe, names, notes) = real::open(&RealOptions {
         labels: options.labels.clone(),
         vmlinux: options.vmlinux.clone(),
@@ -124,5 +129,98 @@ fn serve(options: &Options, activated: Option<std::os::fd::OwnedFd>) -> Result<(
         }
         Some(Signal::Reload) => Control::Reload,
         None => Control::Continue,
-    })
+    })?;
+    Ok(())
+}
+
+/// Where the listening socket comes from.
+enum Place {
+    /// systemd opened it, for whom its unit says.
+    Passed(OwnedFd),
+    Here(Access),
+}
+
+/// The socket, and this process as the user who it stays. The listener removes
+/// the socket file; what systemd opened, systemd removes.
+fn settle(
+    options: &Options,
+    activated: Option<OwnedFd>,
+) -> Result<(OwnedFd, Option<Listener>), StartError> {
+    let place = match activated {
+        Some(socket) => Place::Passed(socket),
+        None if options.everybody => Place::Here(Access::Everybody),
+        None => Place::Here(Access::Group(user::group(&options.group)?)),
+    };
+    let mut bound = None;
+    if rustix::process::getuid().is_root() || rustix::process::geteuid().is_root() {
+        // Root's alone, and read when the first call trace is asked for.
+        real::trace_lists_open();
+        bound = leave_root(options, &place)?;
+    }
+    privileges::drop_rest()?;
+    let in_force = privileges::verify()?;
+    tracing::info!(
+        user = debox_broker::account::user_name(in_force.uid).unwrap_or_default(),
+        uid = in_force.uid,
+        gid = in_force.gid,
+        capabilities = in_force.capabilities,
+        "running as a user of its own"
+    );
+    let (socket, listener) = match place {
+        Place::Passed(socket) => (socket, None),
+        Place::Here(access) => {
+            let mut listener = match bound {
+                Some(listener) => listener,
+                None => Listener::bind(&options.socket, access)?,
+            };
+            let socket = listener.take_fd();
+            let twice = || BrokerError::Activation("the socket was taken twice".to_owned());
+            (socket.ok_or_else(twice)?, Some(listener))
+        }
+    };
+    // Clients ask the socket whose it is (SO_PEERCRED): from now on ours.
+    debox_broker::listen(&socket)?;
+    Ok((socket, listener))
+}
+
+/// Becomes the broker's own user. In a directory that stays root's the socket
+/// is bound before; in one of the broker's own it is bound by its owner, since
+/// root must not create files where another user can put links in their place.
+fn leave_root(options: &Options, place: &Place) -> Result<Option<Listener>, StartError> {
+    let Place::Here(access) = place else {
+        privileges::switch(&user_of(options, None)?, None)?;
+        return Ok(None);
+    };
+    let owner = debox_broker::directory_owner(&options.socket);
+    let user = user_of(options, owner)?;
+    debox_broker::directory_make(&options.socket, user.uid, user.gid)?;
+    let listener = match debox_broker::directory_owner(&options.socket) {
+        Some(0) => Some(Listener::bind(&options.socket, *access)?),
+        Some(owner) if owner != user.uid => {
+            return Err(StartError::DirectoryOfAnother {
+                path: options.socket.clone(),
+                owner,
+            });
+        }
+        _ => None,
+    };
+    let group = match access {
+        Access::Group(group) if *group != user.gid => Some(*group),
+        _ => None,
+    };
+    privileges::switch(&user, group)?;
+    Ok(listener)
+}
+
+fn user_of(options: &Options, directory_owner: Option<u32>) -> Result<user::User, StartError> {
+    let user = user::choose(options.user.as_deref(), directory_owner)?;
+    if user.name.is_none() {
+        tracing::warn!(
+            "there is no user {}: running as user id {}, which nobody has. `make install` makes \
+             that user, and so does systemd-sysusers",
+            user::DEFAULT_NAME,
+            user.uid
+        );
+    }
+    Ok(user)
 }

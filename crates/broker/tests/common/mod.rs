@@ -6,10 +6,13 @@
 //! and a client that can also misbehave.
 #![allow(dead_code)]
 
+#[path = "../../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use debox_abi::{Pod, debox_reply, debox_request};
 use debox_broker::{
-    Account, AccountOptions, Broker, Config, Control, Counters, Kernel, KernelError, Listener,
-    NewStack, Segment, SiteResolver, SiteText,
+    Access, Account, AccountOptions, Broker, Config, Control, Counters, Kernel, KernelError,
+    Listener, NewStack, Segment, SiteResolver, SiteText, Watcher,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -33,8 +36,10 @@ pub struct FakeSegment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeAccount {
     pub uid: u32,
+    pub watcher: Watcher,
     pub boundary: bool,
     pub joins: Vec<(u32, bool)>,
+    pub leaves: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -46,6 +51,18 @@ pub struct State {
     pub merged: Vec<(u32, u32)>,
     pub waiting: Vec<NewStack>,
     pub fail_next: Option<KernelError>,
+    /// Killed and reaped while it is bound.
+    pub dies_in_join: Option<std::process::Child>,
+    /// Accounts are not made until this is off; `at_work` while one waits.
+    pub slow: bool,
+    pub at_work: bool,
+    /// Unwind tables are not ready until these are called.
+    pub hold_tables: bool,
+    pub tables: Vec<Box<dyn FnOnce() + Send>>,
+    /// Pieces of memory that somebody keeps.
+    pub kept: Vec<u32>,
+    /// Processes that are watched, as far as the broker can see.
+    pub watched: Vec<u32>,
     next: u32,
 }
 
@@ -122,11 +139,22 @@ pub fn mark_of(fd: impl AsFd) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// What the real kernel side asks, as far as the tests over this one need it.
+fn may_see(watcher: &Watcher, tgid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{tgid}/status")).unwrap_or_default();
+    let mut ids = status.lines().filter_map(|line| line.strip_prefix("Uid:"));
+    watcher.privileged
+        || ids.all(|ids| {
+            let mut ids = ids.split_ascii_whitespace();
+            ids.all(|id| id == watcher.uid.to_string())
+        })
+}
+
 impl Kernel for FakeKernel {
     fn segment_create(
         &mut self,
         tgid: u32,
-        owner_uid: u32,
+        watcher: Watcher,
         boundary: bool,
     ) -> Result<Segment, KernelError> {
         let mut state = self.state();
@@ -140,7 +168,7 @@ impl Kernel for FakeKernel {
             id,
             FakeSegment {
                 tgid,
-                uid: owner_uid,
+                uid: watcher.uid,
                 boundary,
             },
         );
@@ -150,6 +178,7 @@ impl Kernel for FakeKernel {
             record: map(mark, 32 * 4096, true),
             control: map(mark, 32 * 4096, false),
             threads: 3,
+            memory: vec![id],
         })
     }
 
@@ -160,12 +189,40 @@ impl Kernel for FakeKernel {
         }
     }
 
+    fn user_stacks_prepare(&mut self, _uid: u32, _pid: u32, ready: Box<dyn FnOnce() + Send>) {
+        let mut state = self.state();
+        if state.hold_tables {
+            state.tables.push(ready);
+        } else {
+            ready();
+        }
+    }
+
+    fn watched_test(&self) -> debox_broker::WatchedTest {
+        let state = self.state.clone();
+        Box::new(move |pidfd| {
+            let info = format!(
+                "/proc/self/fdinfo/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&pidfd)
+            );
+            let info = std::fs::read_to_string(info).unwrap();
+            let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+            let pid = pid.and_then(|pid| pid.trim().parse().ok());
+            pid.is_some_and(|pid| state.lock().unwrap().watched.contains(&pid))
+        })
+    }
+
     fn account_create(
         &mut self,
-        owner_uid: u32,
+        watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, KernelError> {
+        while self.state().slow {
+            self.state().at_work = true;
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let mut state = self.state();
+        state.at_work = false;
         if let Some(error) = state.fail_next.take() {
             return Err(error);
         }
@@ -175,9 +232,11 @@ impl Kernel for FakeKernel {
         state.accounts.insert(
             id,
             FakeAccount {
-                uid: owner_uid,
+                uid: watcher.uid,
+                watcher,
                 boundary: options.boundary,
                 joins: Vec::new(),
+                leaves: Vec::new(),
             },
         );
         Ok(Account {
@@ -186,6 +245,7 @@ impl Kernel for FakeKernel {
             cpus_map: map(u64::from(id), 4096, true),
             cpus: 2,
             cpu_stride: 463_872,
+            memory: vec![id],
             details: options.details.then(|| {
                 [
                     map(u64::from(id), 4096, true),
@@ -205,8 +265,21 @@ impl Kernel for FakeKernel {
             .accounts
             .get_mut(&id)
             .expect("the broker joins only what it holds");
+        if !may_see(&account.watcher, tgid) {
+            return Err(KernelError::new(libc::EPERM, "ptrace would refuse it."));
+        }
         account.joins.push((tgid, follow));
+        if let Some(mut child) = state.dies_in_join.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
         Ok(5)
+    }
+
+    fn account_leave(&mut self, id: u32, tgid: u32) {
+        let mut state = self.state();
+        let account = state.accounts.get_mut(&id).expect("held");
+        account.leaves.push(tgid);
     }
 
     fn account_release(&mut self, id: u32) {
@@ -214,6 +287,15 @@ impl Kernel for FakeKernel {
         if state.accounts.remove(&id).is_none() {
             state.released_twice += 1;
         }
+    }
+
+    fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {
+        let state = self.state();
+        memory
+            .iter()
+            .copied()
+            .filter(|id| state.kept.contains(id))
+            .collect()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -307,7 +389,7 @@ impl Running {
             std::os::unix::fs::PermissionsExt::from_mode(0o711),
         )
         .unwrap();
-        let mut listener = Listener::bind(&path).unwrap();
+        let mut listener = Listener::bind(&path, Access::Everybody).unwrap();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let stopped = stop.clone();
         let served = kernel.clone();

@@ -4,6 +4,7 @@
 use crate::command::Command;
 use crate::error::Error;
 use crate::wait::signal_name;
+use debox_output::printable;
 use std::ffi::OsString;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl Action {
     }
 
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let wrong = |why: String| Error::Usage(format!("--do '{text}': {why}"));
+        let wrong = |why: String| Error::Usage(printable(&format!("--do '{text}': {why}")));
         let trimmed = text.trim();
         let (name, rest) = match trimmed.find(|c: char| c.is_whitespace() || c == ':') {
             Some(at) => (&trimmed[..at], trimmed[at + 1..].trim()),

@@ -10,11 +10,13 @@ use crate::error::Error;
 use crate::session::nanos;
 use ::debox_condition::{Answer, CallFacts, Number, SiteFacts};
 use debox_abi::*;
+use debox_output::{error_name, shell_word};
 use debox_report::{Note, NoteKind, count_text};
-use debox_symbol::{CodeFile, UserCode, UserSymbols, errno_name};
+use debox_symbol::{CodeFile, UserCode, UserSymbols};
 use std::cell::RefCell;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -148,7 +150,15 @@ impl Actor {
         }
     }
 
-    /// Empties the ring and does what its events ask for; `each` sees them all.
+    /// The texts of the conditions, in the order of the command line.
+    pub fn conditions(&self) -> Vec<String> {
+        let watches = self.plan.watches.iter();
+        watches.map(|w| w.expression.text().to_owned()).collect()
+    }
+
+    /// Empties the ring and does what its events ask for. `each` sees them all,
+    /// with a bit in `conditions` for each of [`Actor::conditions`] that was
+    /// met, whoever judged it, and nothing uncertain.
     pub fn turn(&mut self, view: &mut AccountView, each: &mut dyn FnMut(&debox_event_call)) {
         self.sites_learn(view);
         let mut events: Vec<Box<debox_event_call>> = Vec::new();
@@ -163,11 +173,15 @@ impl Actor {
         }
         let waiting = std::mem::take(&mut self.pending);
         for (since, event) in waiting {
-            self.event(view, event, since);
+            self.event(view, event, since, each);
         }
         for event in events {
-            each(&event);
-            self.event(view, event, Instant::now());
+            if event.conditions | event.uncertain == 0 {
+                // Only slow.
+                each(&event);
+            } else {
+                self.event(view, event, Instant::now(), each);
+            }
         }
         self.reap();
     }
@@ -177,7 +191,13 @@ impl Actor {
         !self.pending.is_empty()
     }
 
-    fn event(&mut self, view: &mut AccountView, event: Box<debox_event_call>, since: Instant) {
+    fn event(
+        &mut self,
+        view: &mut AccountView,
+        mut event: Box<debox_event_call>,
+        since: Instant,
+        each: &mut dyn FnMut(&debox_event_call),
+    ) {
         let site = |index: u32| view.site(index as usize);
         let unnamed =
             |sleep: &debox_event_sleep| sleep.site != DEBOX_SITE_NONE && site(sleep.site).is_none();
@@ -190,6 +210,7 @@ impl Actor {
             return;
         }
         let mut tasks: Vec<(usize, usize, bool, bool)> = Vec::new();
+        let mut met = 0u32;
         for watch in 0..self.plan.watches.len() {
             let bits = |wanted: &dyn Fn(&Slot) -> bool| -> u32 {
                 let slots = self.plan.slots.iter().enumerate();
@@ -236,6 +257,7 @@ impl Actor {
                 }
                 self.judged[watch].met += 1;
             }
+            met |= 1 << watch;
             for (index, planned) in self.plan.watches[watch].actions.iter().enumerate() {
                 let signal = planned.action.signal().is_some();
                 // Of an event that the kernel side has sent for the sake of
@@ -246,6 +268,8 @@ impl Actor {
                 }
             }
         }
+        (event.conditions, event.uncertain) = (met, 0);
+        each(&event);
         for (watch, action, late, sent) in tasks {
             self.act(view, &event, watch, action, late, sent);
         }
@@ -330,6 +354,7 @@ impl Actor {
         }
     }
 
+    /// Whole lines; what is foreign in them was made harmless before.
     fn write(&mut self, text: &str) -> Result<(), String> {
         match &mut self.plan.log {
             None => {
@@ -375,7 +400,7 @@ impl Actor {
                 self.cores.push(Core {
                     pid,
                     tid: event.tid as i32,
-                    comm: show::comm(&event.comm),
+                    comm: text_get(&event.comm).to_owned(),
                     directory: link("cwd"),
                     program: link("exe"),
                 });
@@ -417,11 +442,7 @@ impl Actor {
             .max_by_key(|sleep| sleep.blocked_ns);
         let site = longest.and_then(|sleep| view.site(sleep.site as usize));
         let caller = frames(view.details.as_ref(), event, true).and_then(|frames| frames.caller);
-        let errno = if (-4095..0).contains(&event.retval) {
-            errno_name(event.retval as i32).into_owned()
-        } else {
-            String::new()
-        };
+        let errno = error_name(event.retval).unwrap_or_default();
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
@@ -475,13 +496,18 @@ impl Actor {
         }
     }
 
-    /// Lets what is under way come to its end. What it came to, as notes.
-    pub fn finish(mut self, view: &mut AccountView) -> Vec<Note> {
-        let until = Instant::now() + NAME_WAIT;
-        self.turn(view, &mut |_| {});
-        while self.waits() && Instant::now() < until {
+    /// Lets what is under way come to its end; `each` sees the events that were
+    /// still to be judged. What it came to, as notes.
+    pub fn finish(
+        mut self,
+        view: &mut AccountView,
+        each: &mut dyn FnMut(&debox_event_call),
+    ) -> Vec<Note> {
+        // An event waits for NAME_WAIT at most.
+        self.turn(view, each);
+        while self.waits() {
             std::thread::sleep(Duration::from_millis(5));
-            self.turn(view, &mut |_| {});
+            self.turn(view, each);
         }
         let until = Instant::now() + EXEC_WAIT;
         while self.running.is_some() && Instant::now() < until {
@@ -498,13 +524,13 @@ impl Actor {
             let directory = core.directory.as_deref();
             if let Some(path) = core_found(core.pid, core.tid, &core.comm, directory) {
                 let program = match &core.program {
-                    Some(program) => program.display().to_string(),
+                    Some(program) => shell_word(program.as_os_str().as_bytes()),
                     None => "-c".into(),
                 };
                 crate::say(&format!(
                     "core of process {}: gdb {program} {}",
                     core.pid,
-                    path.display()
+                    shell_word(path.as_os_str().as_bytes())
                 ));
             }
         }

@@ -135,7 +135,8 @@ fn expand(pattern: &str, pid: i32, tid: i32, comm: &str, uses_pid: bool) -> Opti
             }
             Some('i' | 'I') => name.push_str(&tid.to_string()),
             Some('s') => name.push_str(&libc::SIGABRT.to_string()),
-            Some('e') => name.push_str(comm),
+            // A slash would lead elsewhere.
+            Some('e') => name.push_str(&comm.replace('/', "!")),
             None => {}
             Some(_) => return None,
         }
@@ -175,6 +176,10 @@ mod tests {
         assert_eq!(
             expand("/c/%e.%p.%i%%", true).as_deref(),
             Some("/c/my app.12.13%")
+        );
+        assert_eq!(
+            super::expand("%e", 1, 1, "../x", false).as_deref(),
+            Some("..!x")
         );
         assert_eq!(expand("core.%t", false), None);
         assert_eq!(expand("core%", false).as_deref(), Some("core"));

@@ -87,7 +87,7 @@ impl Plan {
                 expression.labels_unknown(known.iter().map(String::as_str))
             {
                 let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
-                crate::say(&format!(
+                crate::say_lines(&format!(
                     "note: no rule gives the label {name}; it fits places without a rule only, whose label is \
                      their function.{near}\n{}",
                     underline(&rule.on, at, length)
@@ -181,7 +181,7 @@ impl Plan {
             .log
             .as_ref()
             .map(|path| {
-                File::create(path)
+                debox_output::create(path)
                     .map(|file| (file, path.clone()))
                     .map_err(|source| Error::Output {
                         path: path.clone(),

@@ -3,8 +3,8 @@
 
 use crate::session::call_name;
 use debox_abi::*;
-use debox_report::{duration_text, printable};
-use debox_symbol::errno_name;
+use debox_output::{printable, result_text};
+use debox_report::duration_text;
 use std::fmt::Write;
 
 /// The system call of an event.
@@ -23,15 +23,6 @@ pub fn event_call(event: &debox_event_call) -> String {
 
 pub fn comm(bytes: &[u8]) -> String {
     printable(text_get(bytes))
-}
-
-pub fn result_text(retval: i64) -> String {
-    match retval {
-        // The kernel's own codes for calls that a signal broke off.
-        -516..=-512 => "interrupted".into(),
-        -4095..0 => errno_name(retval as i32).into_owned(),
-        value => value.to_string(),
-    }
 }
 
 /// The event's sleeps, in order.
@@ -106,7 +97,12 @@ pub fn line(
         event.pid,
         event.tid,
         event_call(event),
-        result_text(event.retval),
+        match event.retval {
+            // Broken off by a signal: the program sees EINTR, or the kernel
+            // makes the call anew.
+            -514..=-512 | -516 => format!("{} (interrupted)", result_text(event.retval)),
+            value => result_text(value),
+        },
         time(event.wall_ns),
         time(event.cpu_ns),
     );
@@ -202,10 +198,14 @@ pub fn stack(
         );
     }
     for (i, frame) in frames.iter().enumerate() {
-        let _ = writeln!(text, "    #{i:<2} {frame}");
+        let _ = writeln!(text, "    #{i:<2} {}", printable(frame));
     }
     if frames.is_empty() {
-        let _ = writeln!(text, "    (no stack of the program: {why_no_frames})");
+        let _ = writeln!(
+            text,
+            "    (no stack of the program: {})",
+            printable(why_no_frames)
+        );
     }
     text
 }

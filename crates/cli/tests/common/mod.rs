@@ -3,6 +3,9 @@
 //! hands out an account with known numbers, but watches nobody.
 #![allow(dead_code)]
 
+#[path = "../../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use debox_abi::*;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -2,9 +2,10 @@
 //! Which functions does a trace mean, and which of them can be traced here?
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What the layers of a system call are called, outermost first: the default
 /// where hundreds of functions cost no more to attach than one. Helpers that
@@ -223,6 +224,35 @@ fn symbols() -> std::io::Result<Vec<Function>> {
     Ok(out)
 }
 
+/// The lists of what ftrace can reach, the better one first.
+const LISTS: [&str; 2] = [
+    "available_filter_functions_addrs", // Linux 6.5
+    "available_filter_functions",
+];
+
+/// Opened by [`lists_open`].
+static LISTS_OPEN: OnceLock<[Option<File>; 2]> = OnceLock::new();
+
+/// Opens the lists for later: tracefs is root's, and a broker that is about to
+/// become another user cannot open them afterwards.
+pub fn lists_open() {
+    LISTS_OPEN
+        .get_or_init(|| LISTS.map(|name| tracefs().and_then(|at| File::open(at.join(name)).ok())));
+}
+
+/// One of [`LISTS`] as it is now; empty if it cannot be read.
+fn list_read(index: usize) -> String {
+    let now = tracefs().and_then(|at| fs::read_to_string(at.join(LISTS[index])).ok());
+    now.or_else(|| {
+        let mut file = LISTS_OPEN.get()?[index].as_ref()?;
+        let mut text = String::new();
+        file.seek(SeekFrom::Start(0)).ok()?;
+        file.read_to_string(&mut text).ok()?;
+        Some(text)
+    })
+    .unwrap_or_default()
+}
+
 /// What ftrace, and with it every way of tracing functions, can reach.
 pub enum Traceable {
     /// Linux 6.5: the very addresses.
@@ -234,37 +264,30 @@ pub enum Traceable {
 
 impl Traceable {
     pub fn read() -> Traceable {
-        let Some(tracefs) = tracefs() else {
-            return Traceable::Unknown;
-        };
         // "ffffffff81000000 name [module]"; all zero without the privilege.
-        if let Ok(text) = fs::read_to_string(tracefs.join("available_filter_functions_addrs")) {
-            let addresses: HashSet<u64> = text
-                .lines()
-                .filter_map(|line| {
-                    u64::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok()
-                })
-                .collect();
-            if addresses.len() > 1 {
-                // The place of the call to ftrace: at the function's beginning,
-                // or 4 bytes into it, behind an ENDBR.
-                return Traceable::Addresses(
-                    addresses
-                        .iter()
-                        .flat_map(|a| [*a, a.wrapping_sub(4)])
-                        .collect(),
-                );
-            }
-        }
-        match fs::read_to_string(tracefs.join("available_filter_functions")) {
-            Ok(text) if !text.is_empty() => Traceable::Names(
-                text.lines()
-                    .filter_map(|line| line.split_ascii_whitespace().next())
-                    .map(str::to_owned)
+        let addresses: HashSet<u64> = list_read(0)
+            .lines()
+            .filter_map(|line| u64::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok())
+            .collect();
+        if addresses.len() > 1 {
+            // The place of the call to ftrace: at the function's beginning,
+            // or 4 bytes into it, behind an ENDBR.
+            return Traceable::Addresses(
+                addresses
+                    .iter()
+                    .flat_map(|a| [*a, a.wrapping_sub(4)])
                     .collect(),
-            ),
-            _ => Traceable::Unknown,
+            );
         }
+        let names: HashSet<String> = list_read(1)
+            .lines()
+            .filter_map(|line| line.split_ascii_whitespace().next())
+            .map(str::to_owned)
+            .collect();
+        if names.is_empty() {
+            return Traceable::Unknown;
+        }
+        Traceable::Names(names)
     }
 
     pub fn has(&self, function: &Function) -> bool {

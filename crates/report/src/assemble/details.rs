@@ -4,6 +4,7 @@
 use super::{CallNames, Notes, key_name, mean, n, site_text, time};
 use crate::model::*;
 use debox_abi::*;
+use debox_output::error_name;
 use std::collections::{BTreeMap, HashMap};
 
 /// Where a frame of a program is.
@@ -445,6 +446,7 @@ impl<'a> Tables<'a> {
             call: name.unwrap_or_else(|| "(unknown)".into()),
             abi,
             retval: call.retval,
+            error: error_name(call.retval),
             args: call.args,
             path: event.path.map(str::to_owned),
             wall_ns: call.wall_ns,

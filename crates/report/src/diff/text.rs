@@ -2,7 +2,8 @@
 //! How is a comparison told to people?
 
 use super::{Basis, Change, Diff, Kind, Metric, Only, Side};
-use crate::units::{count_text, duration_text, printable};
+use crate::units::{count_text, duration_text};
+use debox_output::printable;
 
 /// Lines of what did not clearly change, unless all are asked for.
 const UNCLEAR_SHOWN: usize = 8;

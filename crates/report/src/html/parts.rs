@@ -6,6 +6,7 @@ use super::{text, time};
 use crate::findings::{frame_text, idle_rows, nothing_found, waits_for};
 use crate::model::*;
 use crate::units::count_text;
+use debox_output::result_text;
 
 /// Columns and rows of the label × call matrix; the others are summed.
 const MATRIX_CALLS: usize = 12;
@@ -888,7 +889,7 @@ pub fn slow_calls(report: &Report) -> String {
                         Cell::Text(site),
                         Cell::Time(Some(c.start_ns)),
                         Cell::Text(format!("{} ({})", c.comm, c.tid)),
-                        Cell::Value(c.retval as f64, c.retval.to_string()),
+                        Cell::Value(c.retval as f64, result_text(c.retval)),
                         Cell::Time(Some(c.cpu_ns)),
                         Cell::Time(Some(c.blocked_ns)),
                         Cell::Time(Some(c.runq_ns)),

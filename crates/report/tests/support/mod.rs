@@ -604,6 +604,7 @@ pub fn server(call_sites: usize) -> Report {
             call: call.into(),
             abi: 64,
             retval: if i % 30 == 0 { -2 } else { 7 },
+            error: (i % 30 == 0).then(|| "ENOENT".into()),
             args: [0xffff_ff9c, 0x7ffd_1234, 0, 0, 0, 0],
             path: path.map(String::from),
             wall_ns: blocked + 200_000,

@@ -2,6 +2,9 @@
 //! Which programs are the tables tried on?
 #![allow(dead_code)] // each test file uses its own part
 
+#[path = "../../../../tests/fresh_start.rs"]
+mod fresh_start;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,0 +1,773 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does a user without privileges see a thread exactly when ptrace would let
+//! them, whatever it does while it is watched?
+//!
+//! A real deboxd, watchers of uid 65534, and programs that gain privileges,
+//! change their ids or close themselves. Each makes calls that no library
+//! makes by itself (getpgrp), so whatever of them is in an account or a record
+//! page was seen. Like tests/processes.rs this binary is its own helper and has
+//! no harness; and it is its own victim, in copies with other modes.
+
+#[path = "common/mod.rs"]
+#[allow(unused)]
+mod common;
+
+use common::Client;
+use debox_abi::*;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const NOBODY: u32 = 65534;
+/// The call that tells.
+const MARK: usize = libc::SYS_getpgrp as usize;
+const MARKS: u64 = 60;
+/// Tries of each race: on code that checks before it binds most of them leak.
+const TRIES: u32 = 25;
+/// How long each goes on after the answer.
+const WHILE: std::time::Duration = std::time::Duration::from_millis(20);
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    match args.get(1).map(String::as_str) {
+        Some("--victim") => return victim(&args[2]),
+        Some("--watch") => return watch(&args[2..]),
+        Some("--slots") => return slots(&args[2..]),
+        Some("--intruder") => return intruder(Path::new(&args[2])),
+        _ => {}
+    }
+    if !rustix::process::geteuid().is_root()
+        || std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1")
+    {
+        println!("NOT RUN: needs root and BPF");
+        return;
+    }
+    let tests: &[(&str, fn(&World))] = &[
+        ("what_ptrace_allows_is_seen", what_ptrace_allows_is_seen),
+        (
+            "join_then_exec_of_a_privileged_program_shows_nothing",
+            join_then_exec_of_a_privileged_program_shows_nothing,
+        ),
+        (
+            "slots_then_exec_of_a_privileged_program_shows_nothing",
+            slots_then_exec_of_a_privileged_program_shows_nothing,
+        ),
+        (
+            "programs_that_ptrace_refuses_leave_at_exec",
+            programs_that_ptrace_refuses_leave_at_exec,
+        ),
+        ("who_closes_itself_leaves", who_closes_itself_leaves),
+        ("who_changes_its_ids_leaves", who_changes_its_ids_leaves),
+        (
+            "who_gives_up_capabilities_stays",
+            who_gives_up_capabilities_stays,
+        ),
+        (
+            "a_privileged_heir_of_the_socket_is_not_bound",
+            a_privileged_heir_of_the_socket_is_not_bound,
+        ),
+        ("what_is_closed_is_not_bound", what_is_closed_is_not_bound),
+        (
+            "nobody_leaves_a_privileged_watch_by_joining_another",
+            nobody_leaves_a_privileged_watch_by_joining_another,
+        ),
+        (
+            "an_account_of_the_same_user_takes_over_and_that_is_counted",
+            an_account_of_the_same_user_takes_over_and_that_is_counted,
+        ),
+    ];
+    let filter = args.iter().skip(1).find(|arg| !arg.starts_with('-'));
+    let world = World::new();
+    for (name, test) in tests {
+        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
+            continue;
+        }
+        print!("test {name} ... ");
+        std::io::stdout().flush().unwrap();
+        test(&world);
+        println!("ok");
+    }
+}
+
+// -------------------------------------------------------------------- world
+
+/// A deboxd and copies of this program: plain, set-user-id, set-group-id, and
+/// one that may be run but not read. Not below /tmp, which may be nosuid.
+struct World {
+    dir: tempfile::TempDir,
+    socket: PathBuf,
+    broker: Child,
+}
+
+const PLAIN: &str = "plain";
+const SETUID: &str = "setuid";
+const SETGID: &str = "setgid";
+const UNREADABLE: &str = "unreadable";
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(dir.path(), 0o755);
+        let itself = std::env::current_exe().unwrap();
+        for (name, bits) in [
+            (PLAIN, 0o755),
+            (SETUID, 0o4755),
+            (SETGID, 0o2755),
+            (UNREADABLE, 0o711),
+        ] {
+            let copy = dir.path().join(name);
+            std::fs::copy(&itself, &copy).unwrap();
+            mode(&copy, bits);
+        }
+        let socket = dir.path().join("sock");
+        let broker = Command::new(env!("CARGO_BIN_EXE_deboxd"))
+            .arg("--everybody")
+            .arg("--socket")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let world = Self {
+            dir,
+            socket,
+            broker,
+        };
+        common::wait_for("deboxd", || Client::try_connect(&world.socket).is_ok());
+        world
+    }
+
+    fn program(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn nobody(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.program(PLAIN));
+        command.args(args).uid(NOBODY).gid(NOBODY);
+        command
+    }
+
+    /// What a watcher of uid 65534 sees of `program`, which plays `what`.
+    fn watch(&self, how: &str, program: &str, what: &str) -> Seen {
+        let socket = self.socket.to_str().unwrap();
+        Seen::of(&mut self.nobody(&["--watch", socket, how, &self.program(program), what]))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.broker.kill();
+        let _ = self.broker.wait();
+    }
+}
+
+/// A watcher's last line: numbers by name.
+#[derive(Debug)]
+struct Seen(String);
+
+impl Seen {
+    fn of(command: &mut Command) -> Self {
+        let output = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}: {text}", output.status);
+        Self(text.lines().last().unwrap_or_default().to_owned())
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let prefix = format!("{name}=");
+        let word = self.0.split(' ').find_map(|w| w.strip_prefix(&prefix));
+        word.unwrap_or_else(|| panic!("no {name} in {self:?}"))
+            .parse()
+            .unwrap()
+    }
+
+    fn left(&self) -> [u64; 5] {
+        ["exec", "unreadable", "credentials", "undumpable", "taken"].map(|name| self.number(name))
+    }
+}
+
+// ------------------------------------------------------------------ victims
+
+fn mark(times: u64) {
+    for _ in 0..times {
+        // SAFETY: no arguments.
+        unsafe { libc::syscall(libc::SYS_getpgrp) };
+    }
+}
+
+fn undumpable() {
+    // SAFETY: no memory involved.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
+}
+
+fn ok(result: libc::c_long) {
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn victim(what: &str) {
+    match what {
+        "mark" => mark(MARKS),
+        // Until whoever started it closes the other end of standard input.
+        "slowly" => {
+            let mut end = [libc::pollfd {
+                fd: 0,
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            // SAFETY: a valid list of one.
+            while unsafe { libc::poll(end.as_mut_ptr(), 1, 0) } == 0 {
+                mark(1);
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        }
+        "undumpable" => {
+            undumpable();
+            mark(MARKS);
+        }
+        // By another thread, while this one runs.
+        "undumpable-thread" => {
+            std::thread::spawn(undumpable).join().unwrap();
+            mark(MARKS);
+        }
+        "undumpable-child" => {
+            undumpable();
+            // SAFETY: the child only makes system calls.
+            let child = unsafe { libc::fork() };
+            mark(MARKS);
+            if child == 0 {
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: our own child.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+        // Readable again afterwards: what counts then are the ids.
+        "uid" | "gid" => {
+            // SAFETY: system calls without memory.
+            unsafe {
+                ok(if what == "uid" {
+                    libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234)
+                } else {
+                    libc::syscall(libc::SYS_setresgid, 1234, 1234, 1234)
+                });
+                ok(libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1)));
+            }
+            mark(MARKS);
+        }
+        // Joins by itself, over the connection that it inherited.
+        "heir" => {
+            // SAFETY: left open for us, nothing owns it.
+            let client = Client(unsafe { OwnedFd::from_raw_fd(9) });
+            let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0));
+            mark(MARKS);
+            let text = reply.text();
+            assert_eq!(reply.status, -libc::EPERM, "{text}");
+            assert!(text.contains("ids are not all uid 65534"), "{text}");
+        }
+        "capset" => {
+            let none = rustix::thread::CapabilitySet::empty();
+            let sets = rustix::thread::CapabilitySets {
+                effective: none,
+                permitted: none,
+                inheritable: none,
+            };
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            mark(MARKS);
+        }
+        // A namespace that its user owns, and may see everything in.
+        "namespace" => {
+            // SAFETY: no memory involved.
+            unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+            mark(MARKS);
+        }
+        other => panic!("no victim {other:?}"),
+    }
+}
+
+// ----------------------------------------------------------------- watchers
+
+struct Map(*const u8);
+
+fn map(fd: &OwnedFd, size: usize) -> Map {
+    // SAFETY: a new mapping; only ever read, by volatile loads.
+    let at = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            size,
+            rustix::mm::ProtFlags::READ,
+            rustix::mm::MapFlags::SHARED,
+            fd,
+            0,
+        )
+    };
+    Map(at.unwrap().cast())
+}
+
+/// An account, as its client maps it.
+struct Account {
+    client: Client,
+    head: Map,
+    cpus: Map,
+    details: Option<Map>,
+    count: usize,
+    stride: usize,
+    _fds: Vec<OwnedFd>,
+}
+
+impl Account {
+    fn open(socket: &Path, flags: u32) -> Self {
+        let client = Client::connect(socket);
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags));
+        assert_eq!(reply.status, 0, "{}", reply.text());
+        let count = reply.cpus as usize;
+        let stride = reply.cpu_stride as usize;
+        let details = (flags & DEBOX_REQ_DETAILS != 0).then(|| {
+            control_ask_for_all(&fds[4]);
+            map(&fds[2], size_of::<debox_details>())
+        });
+        Self {
+            head: map(&fds[0], size_of::<debox_account>()),
+            cpus: map(&fds[1], stride * count),
+            details,
+            client,
+            count,
+            stride,
+            _fds: fds,
+        }
+    }
+
+    fn head(&self) -> &debox_account {
+        // SAFETY: mapped with that size; the counters that are read are final
+        // or only grow.
+        unsafe { &*self.head.0.cast() }
+    }
+
+    fn calls(&self, key: usize) -> u64 {
+        let row = self.head().row_of[key] as usize;
+        if row == 0 {
+            return 0;
+        }
+        (0..self.count)
+            .map(|cpu| {
+                // SAFETY: inside the mapping; as above.
+                let rows = unsafe {
+                    &*self
+                        .cpus
+                        .0
+                        .add(cpu * self.stride)
+                        .cast::<debox_account_cpu>()
+                };
+                rows.rows[row].count + rows.rows[row].unfinished
+            })
+            .sum()
+    }
+
+    /// Call sites, paths and events that are there of a call.
+    fn traces(&self, key: usize) -> u64 {
+        let Some(details) = &self.details else {
+            return 0;
+        };
+        // SAFETY: mapped with that size; as above.
+        let details = unsafe { &*details.0.cast::<debox_details>() };
+        let of = |key_in_row: u64| {
+            key_in_row != 0 && (key_in_row >> DEBOX_KEY_NR_SHIFT) & 0x3ff == key as u64
+        };
+        (details.call_sites.iter().filter(|row| of(row.key)).count()
+            + details.paths.iter().filter(|row| of(row.key)).count()) as u64
+    }
+
+    fn print(&self, status: i32) {
+        let head = self.head();
+        println!(
+            "status={} marks={} traces={} prctl={} setresuid={} setresgid={} exec={} unreadable={} \
+             credentials={} undumpable={} taken={} started={} ended={}",
+            -status,
+            self.calls(MARK),
+            self.traces(MARK),
+            self.calls(libc::SYS_prctl as usize),
+            self.calls(libc::SYS_setresuid as usize),
+            self.calls(libc::SYS_setresgid as usize),
+            head.left_privileged_exec,
+            head.left_unreadable_exec,
+            head.left_credentials,
+            head.left_undumpable,
+            head.left_taken,
+            head.threads_started,
+            head.threads_ended,
+        );
+    }
+}
+
+/// Call sites with stacks, threads and an event of every call.
+fn control_ask_for_all(fd: &OwnedFd) {
+    // SAFETY: the client's own page, written before anybody is watched.
+    unsafe {
+        let control = rustix::mm::mmap(
+            std::ptr::null_mut(),
+            size_of::<debox_account_control>(),
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::SHARED,
+            fd,
+            0,
+        )
+        .unwrap()
+        .cast::<debox_account_control>();
+        (&raw mut (*control).slow_ns).write([1; DEBOX_NR_SLOTS]);
+        (&raw mut (*control).flags).write(
+            DEBOX_DETAIL_CALL_SITES
+                | DEBOX_DETAIL_STACKS
+                | DEBOX_DETAIL_THREADS
+                | DEBOX_DETAIL_EVENTS
+                | DEBOX_DETAIL_EVENT_STACKS,
+        );
+    }
+}
+
+/// The other end of a child's standard input. `before` runs in the child.
+fn fork_exec(program: &str, args: &[&str], before: impl FnOnce()) -> (libc::pid_t, OwnedFd) {
+    let strings: Vec<std::ffi::CString> = [program]
+        .iter()
+        .chain(args)
+        .map(|s| std::ffi::CString::new(*s).unwrap())
+        .collect();
+    let mut argv: Vec<_> = strings.iter().map(|s| s.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    let (input, other_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    // SAFETY: the child makes system calls only, on memory made before the fork.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::dup2(input.as_raw_fd(), 0);
+            before();
+            libc::execv(argv[0], argv.as_ptr());
+            libc::_exit(127);
+        }
+        (pid, other_end)
+    }
+}
+
+fn reap(pid: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    status
+}
+
+/// Puts a child into an account and has it execute a program: "waiting" for the
+/// answer first, "racing" it, or "unasked" (the program may ask itself).
+fn watch(args: &[String]) {
+    let [socket, how, program, what] = args else {
+        panic!("{args:?}")
+    };
+    let account = Account::open(Path::new(socket), DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS);
+    let join = debox_request::new(DEBOX_MSG_JOIN, 0);
+    let waits = how == "waiting";
+    let asks = how != "unasked";
+    let socket = account.client.0.as_raw_fd();
+    let (child, input) = fork_exec(program, &["--victim", what], || {
+        // SAFETY: a copy of an open descriptor, for the program to inherit.
+        unsafe { libc::dup2(socket, 9) };
+        if asks {
+            account.client.send(join.as_bytes()).unwrap();
+        }
+        if waits {
+            // SAFETY: a byte of a local.
+            unsafe { libc::read(0, [0u8].as_mut_ptr().cast(), 1) };
+        }
+    });
+    let status = if asks {
+        account.client.reply().0.status
+    } else {
+        0
+    };
+    if waits {
+        rustix::io::write(&input, &[0]).unwrap();
+    } else {
+        std::thread::sleep(WHILE);
+    }
+    drop(input);
+    assert_eq!(reap(child), 0, "the program runs as it does alone");
+    account.print(status);
+}
+
+/// A child connects a socket that this process shares, asks for slots and
+/// executes a program; whatever of that program appears in the record pages.
+fn slots(args: &[String]) {
+    let [socket, program] = args else {
+        panic!("{args:?}")
+    };
+    use rustix::net::*;
+    let fd = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let client = Client(fd);
+    let address = SocketAddrUnix::new(socket.as_str()).unwrap();
+    let request = debox_request::new(DEBOX_MSG_SLOTS, DEBOX_REQ_BOUNDARY);
+    let (child, input) = fork_exec(program, &["--victim", "slowly"], || {
+        connect(&client.0, &address).unwrap();
+        client.send(request.as_bytes()).unwrap();
+    });
+    // Connected by the child; until then receiving fails.
+    let (reply, fds) = loop {
+        match rustix::net::getpeername(&client.0) {
+            Ok(_) => break client.reply(),
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    let mut marks = 0u64;
+    let until = std::time::Instant::now() + WHILE;
+    if reply.status == 0 {
+        let pages = map(&fds[0], DEBOX_PAGE_SIZE * DEBOX_SEGMENT_SLOTS);
+        loop {
+            for slot in 0..DEBOX_SEGMENT_SLOTS {
+                // SAFETY: inside the mapping; volatile since the kernel writes it.
+                unsafe {
+                    let page = pages.0.add(slot * DEBOX_PAGE_SIZE).cast::<debox_record>();
+                    let bank = (&raw const (*page).bank[0]).cast::<debox_info>();
+                    marks += u64::from((&raw const (*bank).nr).read_volatile() == MARK as i32);
+                }
+            }
+            if std::time::Instant::now() > until {
+                break;
+            }
+        }
+    }
+    drop(input);
+    reap(child);
+    println!("status={} marks={marks}", -reply.status);
+}
+
+/// Opens an account of its own and joins it, then works.
+fn intruder(socket: &Path) {
+    let account = Account::open(socket, DEBOX_REQ_BOUNDARY);
+    let (reply, _) = account.client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0));
+    mark(MARKS);
+    account.print(reply.status);
+}
+
+// -------------------------------------------------------------------- tests
+
+fn what_ptrace_allows_is_seen(world: &World) {
+    for what in ["mark", "namespace"] {
+        let seen = world.watch("waiting", PLAIN, what);
+        assert_eq!(seen.number("status"), 0, "{seen:?}");
+        assert_eq!(seen.number("marks"), MARKS, "{what}: {seen:?}");
+        assert!(seen.number("traces") > 0, "{seen:?}");
+        assert_eq!(seen.left(), [0; 5], "{what}: {seen:?}");
+    }
+    let socket = world.socket.to_str().unwrap();
+    let seen = Seen::of(&mut world.nobody(&["--slots", socket, &world.program(PLAIN)]));
+    assert_eq!(seen.number("status"), 0, "slots too");
+}
+
+fn join_then_exec_of_a_privileged_program_shows_nothing(world: &World) {
+    for program in [SETUID, SETGID, UNREADABLE] {
+        for _ in 0..TRIES {
+            let seen = world.watch("racing", program, "slowly");
+            assert_eq!(
+                (seen.number("marks"), seen.number("traces")),
+                (0, 0),
+                "{program}: {seen:?}"
+            );
+        }
+    }
+}
+
+fn slots_then_exec_of_a_privileged_program_shows_nothing(world: &World) {
+    let socket = world.socket.to_str().unwrap();
+    for program in [SETUID, SETGID, UNREADABLE] {
+        for _ in 0..TRIES {
+            let seen = Seen::of(&mut world.nobody(&["--slots", socket, &world.program(program)]));
+            assert_eq!(seen.number("marks"), 0, "{program}: {seen:?}");
+        }
+    }
+}
+
+fn programs_that_ptrace_refuses_leave_at_exec(world: &World) {
+    for (program, left) in [
+        (SETUID, [1, 0, 0, 0, 0]),
+        (SETGID, [1, 0, 0, 0, 0]),
+        (UNREADABLE, [0, 1, 0, 0, 0]),
+    ] {
+        let seen = world.watch("waiting", program, "mark");
+        assert_eq!(seen.number("status"), 0, "{seen:?}");
+        assert_eq!(seen.number("marks"), 0, "{program}: {seen:?}");
+        assert_eq!(seen.number("traces"), 0, "{program}: {seen:?}");
+        assert_eq!(seen.left(), left, "{program}: {seen:?}");
+    }
+}
+
+fn who_closes_itself_leaves(world: &World) {
+    for (what, threads) in [
+        ("undumpable", 1),
+        ("undumpable-thread", 2),
+        ("undumpable-child", 1),
+    ] {
+        let seen = world.watch("waiting", PLAIN, what);
+        assert_eq!(seen.number("marks"), 0, "{what}: {seen:?}");
+        assert_eq!(seen.number("traces"), 0, "{what}: {seen:?}");
+        assert_eq!(seen.left(), [0, 0, 0, threads, 0], "{what}: {seen:?}");
+    }
+}
+
+/// A watcher and a program with these capabilities, both uid 65534.
+fn with_capabilities(command: &mut Command) {
+    use rustix::thread::*;
+    let wanted = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    // SAFETY: system calls only. Runs after uid and gid were set, which is
+    // why they are kept and made ambient here.
+    unsafe {
+        command.pre_exec(move || {
+            ok(libc::syscall(
+                libc::SYS_prctl,
+                libc::PR_SET_KEEPCAPS,
+                1,
+                0,
+                0,
+                0,
+            ));
+            ok(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY));
+            ok(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY));
+            set_capabilities(
+                None,
+                CapabilitySets {
+                    effective: wanted,
+                    permitted: wanted,
+                    inheritable: wanted,
+                },
+            )?;
+            for one in [CapabilitySet::SETUID, CapabilitySet::SETGID] {
+                configure_capability_in_ambient_set(one, true)?;
+            }
+            Ok(())
+        });
+    }
+}
+
+fn watch_with_capabilities(world: &World, what: &str) -> Seen {
+    let mut command = Command::new(world.program(PLAIN));
+    let socket = world.socket.to_str().unwrap();
+    command.args(["--watch", socket, "waiting", &world.program(PLAIN), what]);
+    with_capabilities(&mut command);
+    Seen::of(&mut command)
+}
+
+fn who_changes_its_ids_leaves(world: &World) {
+    for (what, call) in [("uid", "setresuid"), ("gid", "setresgid")] {
+        let seen = watch_with_capabilities(world, what);
+        assert_eq!(seen.number("status"), 0, "{seen:?}");
+        assert_eq!(seen.number("marks"), 0, "{what}: {seen:?}");
+        assert_eq!(
+            seen.number(call),
+            0,
+            "the call that changed it, too: {seen:?}"
+        );
+        assert_eq!(seen.left(), [0, 0, 1, 0, 0], "{what}: {seen:?}");
+    }
+}
+
+fn who_gives_up_capabilities_stays(world: &World) {
+    let seen = watch_with_capabilities(world, "capset");
+    assert_eq!(seen.number("marks"), MARKS, "{seen:?}");
+    assert_eq!(seen.left(), [0; 5], "{seen:?}");
+}
+
+fn a_privileged_heir_of_the_socket_is_not_bound(world: &World) {
+    for program in [SETUID, SETGID] {
+        let seen = world.watch("unasked", program, "heir");
+        assert_eq!(seen.number("marks"), 0, "{seen:?}");
+    }
+}
+
+fn what_is_closed_is_not_bound(world: &World) {
+    // SAFETY: this program has no other threads; the child ends below.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: system calls without memory; ids of this process only.
+        unsafe {
+            ok(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY));
+            ok(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY));
+            libc::prctl(libc::PR_SET_DUMPABLE, 1);
+        }
+        let account = Account::open(&world.socket, DEBOX_REQ_BOUNDARY);
+        undumpable();
+        let (reply, _) = account.client.ask(&debox_request::new(DEBOX_MSG_JOIN, 0));
+        let text = reply.text();
+        let mut good = reply.status == -libc::EPERM
+            && text.contains("ptrace would refuse uid 65534")
+            && text.contains("prctl(PR_SET_DUMPABLE, 1)");
+        if !good {
+            eprintln!("JOIN: {} {text}", reply.status);
+        }
+        // Its own slots are another matter: it has called no exec since it was
+        // forked, so it is certain who asks.
+        let (reply, _) = account.client.ask(&debox_request::new(DEBOX_MSG_SLOTS, 0));
+        if reply.status != 0 {
+            eprintln!("SLOTS: {} {}", reply.status, reply.text());
+            good = false;
+        }
+        // SAFETY: ends this process without the parent's handlers.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    assert_eq!(reap(child), 0);
+}
+
+fn nobody_leaves_a_privileged_watch_by_joining_another(world: &World) {
+    let account = Account::open(&world.socket, DEBOX_REQ_BOUNDARY);
+    let socket = world.socket.to_str().unwrap().to_owned();
+    let mut command = world.nobody(&["--intruder", &socket]);
+    let fd = account.client.0.as_raw_fd();
+    // SAFETY: system calls, and a packet on the stack. The ids are still root's.
+    unsafe {
+        command.pre_exec(move || {
+            let client = std::mem::ManuallyDrop::new(Client(OwnedFd::from_raw_fd(fd)));
+            client.send(debox_request::new(DEBOX_MSG_JOIN, 0).as_bytes())?;
+            assert_eq!(client.reply().0.status, 0);
+            Ok(())
+        });
+    }
+    let seen = Seen::of(&mut command);
+    assert_eq!(seen.number("status"), libc::EBUSY as u64, "{seen:?}");
+    assert_eq!(seen.number("marks"), 0, "{seen:?}");
+    assert_eq!(account.calls(MARK), MARKS, "root sees them all");
+    assert_eq!(account.head().left_taken, 0);
+}
+
+fn an_account_of_the_same_user_takes_over_and_that_is_counted(world: &World) {
+    // `watch` starts the intruder in place of a victim.
+    let socket = world.socket.to_str().unwrap();
+    let link = world.dir.path().join("intrude");
+    std::fs::write(
+        &link,
+        format!(
+            "#!/bin/sh\nexec {} --intruder {socket}\n",
+            world.program(PLAIN)
+        ),
+    )
+    .unwrap();
+    std::fs::set_permissions(&link, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = world.nobody(&["--watch", socket, "waiting", link.to_str().unwrap(), "x"]);
+    let output = command.stdout(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let seen: Vec<Seen> = text.lines().map(|line| Seen(line.to_owned())).collect();
+    let [inner, outer] = &seen[..] else {
+        panic!("{text}")
+    };
+    assert_eq!(inner.number("status"), 0, "{text}");
+    assert_eq!(inner.number("marks"), MARKS, "{text}");
+    assert_eq!(outer.number("marks"), 0, "{text}");
+    assert_eq!(outer.left(), [0, 0, 0, 0, 1], "{text}");
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What of this crate reads foreign bytes? For the fuzz targets in fuzz/ (the
+//! feature `fuzz`), which reach it here.
+
+use crate::acting::Plan;
+use crate::args::{Cli, Verb};
+use crate::collect::{Collected, memory_check};
+use crate::connection;
+use crate::session;
+use clap::Parser;
+use debox_abi::*;
+use debox_report::{Capture, Report, RunFacts, RunKind};
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A broker's reply to a request of type `asked`, which came with so many
+/// descriptors; the error is what the user is told.
+pub fn reply(asked: u32, bytes: &[u8], descriptors: usize) -> Result<debox_reply, String> {
+    let reply = debox_reply::read_from(bytes).ok_or("cut off")?;
+    connection::reply_judge("/broker".as_ref(), asked, &reply, descriptors)
+        .map_err(|error| error.to_string())?;
+    Ok(reply)
+}
+
+/// The text that SITE_STACKS gives.
+pub fn site_stacks(text: &str) -> Vec<(u32, Vec<String>)> {
+    connection::site_stacks_parse(text)
+}
+
+/// The report of what one process handed over: its message and its memory.
+pub fn collected(packet: &debox_collect, memory: &File) -> Result<Report, String> {
+    memory_check(memory, packet)?;
+    // Counters of an hour: more than that is not believed.
+    let now = Instant::now();
+    let mut collected = Collected::since(now.checked_sub(HOUR).unwrap_or(now));
+    collected.fold_memory(4711, memory, packet.stripes, None)?;
+    let snapshot = connection::Snapshot {
+        account: debox_account::zeroed_box(),
+        cpus: debox_account_cpu::zeroed_slice(1),
+        sites: debox_site::zeroed_slice(1),
+        features: DEBOX_FEATURE_SLEEPS | DEBOX_FEATURE_RUNQ,
+        stale: false,
+        details: None,
+        site_stacks: Vec::new(),
+    };
+    let facts = RunFacts {
+        kind: RunKind::Run,
+        command: vec!["program".into()],
+        pids: vec![4711],
+        capture: Capture::Wrap,
+        wall_ns: 1_000_000,
+        exit: None,
+        features: 0,
+        stale: false,
+        threads_running: None,
+        open_calls: Vec::new(),
+        notes: Vec::new(),
+    };
+    let name = |process: usize, address: u64| format!("{process}+{address:#x}");
+    Ok(session::report(
+        &snapshot,
+        Some(&collected.counts),
+        facts,
+        Some(&name),
+    ))
+}
+
+/// A command line without its first word; what it plans to act on.
+pub fn command_line(words: &[&str]) -> Result<(), String> {
+    let cli = Cli::try_parse_from([&["debox"], words].concat())
+        .map_err(|error| error.render().to_string())?;
+    let act = match &cli.command {
+        Verb::Run(args) => &args.act,
+        Verb::Attach(args) => &args.act,
+        _ => return Ok(()),
+    };
+    // The log is a file that would be made.
+    let act = crate::acting::ActArgs {
+        log: None,
+        ..act.clone()
+    };
+    Plan::new(&act, None)
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
+/// The functions that patterns to trace choose.
+pub fn functions_choose(patterns: &str, names: &[&str]) -> Vec<String> {
+    debox_probe::functions_choose(patterns, names.iter().copied())
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must hold for everything that DeBox shows or writes?
+//!
+//! Text that came from outside (the watched program, a file, the command line)
+//! cannot steer a terminal: [`printable`]. Error numbers have names:
+//! [`errno_name`]. Files are for their owner only, and are not put where
+//! somebody else points to: [`create`].
+
+mod errno;
+mod file;
+mod foreign;
+
+pub use errno::{errno_name, error_name, result_text};
+pub use file::{create, create_directory, write};
+pub use foreign::{
+    TEXT_CHARS_MAX, json_printable, printable, printable_bytes, printable_lines, printable_within,
+    shell_word,
+};

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must hold for every packet whatsoever? Used by the fuzz target and, for
+//! a fixed number of packets, by the ordinary tests.
+
+use debox_abi::*;
+use debox_broker::{Credentials, Packet, REQUEST_SIZE, Request, TRACE_REQUEST_SIZE, parse_request};
+
+/// The first bytes of `data` say what surrounds the packet, the rest is it.
+pub fn check(data: &[u8]) {
+    let (head, bytes) = data.split_at(data.len().min(2));
+    let control = head.first().copied().unwrap_or(0);
+    let extra = head.get(1).copied().unwrap_or(0);
+    let packet = Packet {
+        bytes,
+        // As with MSG_TRUNC: the packet was longer than what is there.
+        length: bytes.len()
+            + if control & 1 != 0 {
+                usize::from(extra)
+            } else {
+                0
+            },
+        sender: (control & 2 == 0).then_some(Credentials {
+            pid: if control & 4 != 0 { 0 } else { 4711 },
+            uid: u32::from(extra),
+            gid: u32::from(extra),
+        }),
+        descriptors: control & 8 != 0,
+    };
+    let word = |at: usize| {
+        bytes
+            .get(at..at + 4)
+            .map(|b| u32::from_ne_bytes(b.try_into().unwrap()))
+    };
+    match parse_request(&packet) {
+        Ok(request) => {
+            let size = match &request {
+                Request::Trace(_) | Request::TraceStop => TRACE_REQUEST_SIZE,
+                _ => REQUEST_SIZE,
+            };
+            assert_eq!(packet.length, size);
+            assert_eq!(bytes.len(), size);
+            assert!(!packet.descriptors);
+            assert!(packet.sender.is_some_and(|sender| sender.pid != 0));
+            assert_eq!((word(0), word(4)), (Some(size as u32), Some(1)));
+            assert_eq!(word(8), Some(request.kind()));
+            let flags = word(12).unwrap();
+            let pid = word(16).unwrap();
+            assert!(
+                bytes[20..REQUEST_SIZE].iter().all(|&b| b == 0),
+                "reserved bytes"
+            );
+            // Nothing of the bytes is lost or made up: the request says the same.
+            match request {
+                Request::Slots { boundary } => {
+                    assert_eq!((flags, pid), (u32::from(boundary), 0));
+                }
+                Request::Account(options) => {
+                    let said = u32::from(options.boundary)
+                        | u32::from(options.details) << 2
+                        | u32::from(options.user_stacks) << 3;
+                    assert_eq!((flags, pid), (said, 0));
+                    assert!(options.boundary || !options.details);
+                    assert!(options.details || !options.user_stacks);
+                }
+                Request::Join { follow } => assert_eq!((flags, pid), (u32::from(!follow) << 1, 0)),
+                Request::Watch { pid: named, follow } => {
+                    assert_eq!((flags, pid), (u32::from(!follow) << 1, named));
+                    assert!(named as i32 > 0);
+                }
+                Request::Status | Request::SiteStacks => assert_eq!((flags, pid), (0, 0)),
+                Request::TraceStop => {
+                    assert_eq!(
+                        (flags & DEBOX_REQ_TRACE_STOP, pid),
+                        (DEBOX_REQ_TRACE_STOP, 0)
+                    );
+                }
+                Request::Trace(ask) => {
+                    let account = u32::from(ask.account) * DEBOX_REQ_TRACE_ACCOUNT;
+                    assert_eq!((flags, pid), (account, 0));
+                    assert_eq!(word(64), Some(ask.capacity));
+                    assert_eq!(word(68), Some(ask.threads));
+                    assert_eq!(word(72), Some(ask.way));
+                    assert_eq!(word(76), Some(ask.calls.len() as u32));
+                    assert!(ask.capacity <= DEBOX_TRACE_MAX);
+                    assert!(ask.calls.iter().all(|&key| (key as usize) < DEBOX_NR_SLOTS));
+                    let end = 384 + ask.patterns.len();
+                    assert_eq!(&bytes[384..end], ask.patterns.as_bytes());
+                    assert_eq!(bytes[end], 0);
+                    assert!(bytes[208..384].iter().all(|&b| b == 0), "reserved bytes");
+                }
+            }
+        }
+        Err(refusal) => {
+            assert!(refusal.errno > 0 && refusal.errno < 4096);
+            assert_eq!(refusal.kind, word(8).unwrap_or(0));
+            assert!(!refusal.text.is_empty());
+            // The whole text fits into the reply.
+            assert_eq!(refusal.reply().text(), refusal.text);
+            assert_eq!(refusal.reply().status, -refusal.errno);
+        }
+    }
+}
