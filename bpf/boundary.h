@@ -82,8 +82,8 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 	if (st && flags & WATCH_BOUNDARY) {
 		st->hot_regs = hot->regs;
 		hot->watched = flags & WATCH_CHECKED ? HOT_CHECKED : HOT_WATCHED;
-		hot->checked_cred = st->checked_cred;
-		hot->checked_dumpable = st->checked_dumpable;
+		hot->checked_cred = st->checked.cred;
+		hot->checked_dumpable = st->checked.dumpable;
 		hot->task = (u64)task;
 		hot->account = st->account;
 		hot->details = details_wanted(st);
@@ -157,10 +157,10 @@ static __noinline bool hot_renew(struct cpu_hot *hot)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *st = bpf_task_storage_get(&threads, task, 0, 0);
 
-	if (!st || !hot || !trust_renew(task, st, 0))
+	if (!st || !hot || !trust_renew(task, st))
 		return false;
-	hot->checked_cred = st->checked_cred;
-	hot->checked_dumpable = st->checked_dumpable;
+	hot->checked_cred = st->checked.cred;
+	hot->checked_dumpable = st->checked.dumpable;
 	return true;
 }
 
@@ -183,7 +183,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 			return 0;
 		hot->call.in_call = 0;
 		if (hot->watched == HOT_CHECKED &&
-		    !thread_unchanged(task_kept(hot->task), hot->checked_cred, hot->checked_dumpable) &&
+		    !unchanged_by_call(task_kept(hot->task), hot->checked_cred, hot->checked_dumpable) &&
 		    !hot_renew(hot))
 			return 0;
 		account_call_add(hot->account, &hot->call, task_kept(hot->task), result,

@@ -99,6 +99,7 @@ struct task_struct {
 	int tgid;
 	struct task_struct *real_parent;
 	char comm[16];
+	unsigned in_execve : 1; /* from before the new program's ids until after sched_process_exec */
 	int pagefault_disabled;
 	unsigned long min_flt;
 	unsigned long maj_flt;

@@ -79,12 +79,25 @@ struct open_call {
 	u32 nivcsw;
 };
 
+/* All of a thread that decides whether it may be seen, see trust.h. */
+struct checked {
+	u64 cred; /* their address */
+	u64 cap_permitted;
+	u64 user_ns; /* its address */
+	u32 uid;
+	u32 euid;
+	u32 suid;
+	u32 gid;
+	u32 egid;
+	u32 sgid;
+	u32 dumpable;
+	u32 reserved;
+};
+
 /* A question about a thread, see thread_judge(). */
 struct judged {
-	u64 task;     /* in: its address, as a number */
-	u64 cred;     /* out: the address of the credentials that were looked at */
-	u32 dumpable; /* out */
-	u32 reserved;
+	u64 task;             /* in: its address, as a number */
+	struct checked found; /* out */
 };
 
 struct thread_state {
@@ -96,9 +109,8 @@ struct thread_state {
 	u64 hot_regs;  /* see struct cpu_hot; 0: call below holds */
 
 	/* trust.h; with WATCH_CHECKED, WATCH_SLOT_CHECKED */
-	u64 checked_cred; /* what the account's watcher was found to be allowed to see */
-	u32 checked_dumpable;
-	struct judged judged; /* the thread's own questions only */
+	struct checked checked; /* what the account's watcher was found to be allowed to see */
+	struct judged judged;   /* the thread's own questions only */
 	u64 slot_exec; /* task->self_exec_id of the program that has the slot */
 
 	/* off the CPU now */

@@ -88,7 +88,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	/* The child may run on the stack of a thread that died. */
 	__sync_fetch_and_add(&watch_generation, 1);
 	to->account = from->account;
-	/* checked_cred stays 0: whoever gets credentials of its own is asked
+	/* `checked` stays 0: whoever gets credentials of its own is asked
 	 * about before its first call is written. */
 	if (flags & WATCH_SLOT) {
 		u32 slot = slot_claim(from->segment, child->pid, child->tgid);
@@ -126,10 +126,9 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 		return 0;
 	/* The mappings of the old image are gone, and its control page with them. */
 	slot_free(st);
-	/* Asked in any case: credentials that were freed may have left their
-	 * address to the new ones. */
+	/* Asked in any case: its address space is another one. */
 	if (st->flags & WATCH_CHECKED)
-		trust_renew(task, st, 1);
+		trust_renew(task, st);
 	return 0;
 }
 
@@ -150,8 +149,8 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	thread_row_end(st);
 	/* Its address space is gone by now on some kernels; its credentials
 	 * are as its last call left them. */
-	if ((st->flags & WATCH_CHECKED) && st->checked_cred != (u64)task->real_cred)
-		trust_renew(task, st, 0);
+	if ((st->flags & WATCH_CHECKED) && !credentials_unchanged(task, &st->checked))
+		trust_renew(task, st);
 	if (st->flags & WATCH_ACCOUNT) {
 		struct debox_account *account = account_of(st);
 
@@ -271,8 +270,8 @@ static __always_inline void bind_account(struct task_struct *task, struct thread
 	st->call.in_call = 0;
 	st->account = bind.account;
 	st->thread_row_asked = 0;
-	st->checked_cred = checked ? bind.judged.cred : 0;
-	st->checked_dumpable = bind.judged.dumpable;
+	if (checked)
+		st->checked = bind.judged.found;
 	barrier();
 	st->flags |= (bind.flags & WATCH_OF_ACCOUNT) | (checked ? WATCH_CHECKED : 0);
 	bind.bound++;

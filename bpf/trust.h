@@ -6,12 +6,26 @@
  * would let it (may_read.h). That is asked when a thread is bound and at every
  * exec, and before anything of a thread is written to an account: the kernel has no
  * hook where credentials change, so what was found is kept with the thread
- * (the address of its credentials, which are never changed but replaced, and
- * the dumpable attribute of its address space) and compared. Every change is made
- * by a system call, of this thread or (the attribute) of another one of its
- * process; so the call that made it is not written any more.
+ * (struct checked: its credentials, and the dumpable attribute of its address
+ * space) and compared. Every change is made by a system call, of this thread or
+ * (the attribute) of another one of its process; so the call that made it is
+ * not written any more.
  *
- * That comparison is also what holds against an exec that comes between a
+ * Credentials are never changed but replaced. Is it enough to compare their
+ * address? Those that were replaced are freed after a grace period, and the
+ * next ones may then lie in their place (a thread that had 20 ms got their
+ * address back in 7 of 8 tries). So:
+ * - With boundary capture, at the end of a call: yes. The look before was at
+ *   the end of the last call. One call replaces them once, and the old ones
+ *   are the thread's until then, so the new ones lie elsewhere. (Between two
+ *   calls only a new session keyring replaces them, KEYCTL_SESSION_TO_PARENT,
+ *   with the same ids.)
+ * - Everywhere else a thread may have changed them any number of times since the
+ *   look before: no. There what they hold is compared as well. A user namespace's
+ *   address is as good as the namespace: a thread can only go down to
+ *   one that its own is an ancestor of, which keeps its own.
+ *
+ * The comparison is also what holds against an exec that comes between a
  * request and its binding: an exec replaces the credentials.
  *
  * Slots belong to the program that asked for them, and a process may always
@@ -98,8 +112,18 @@ VERIFIED_ONCE u32 thread_judge(struct judged *judged, const struct watcher *watc
 	subject.user_ns = BPF_CORE_READ(cred, user_ns, ns.inum);
 	subject.capable = capable_in(watcher, (u64)BPF_CORE_READ(cred, user_ns));
 	subject.mm_capable = mm ? capable_in(watcher, (u64)BPF_CORE_READ(mm, user_ns)) : 0;
-	judged->cred = (u64)cred;
-	judged->dumpable = subject.dumpable;
+	judged->found = (struct checked){
+		.cred = (u64)cred,
+		.cap_permitted = subject.cap_permitted,
+		.user_ns = (u64)BPF_CORE_READ(cred, user_ns),
+		.uid = subject.uid,
+		.euid = subject.euid,
+		.suid = subject.suid,
+		.gid = subject.gid,
+		.egid = subject.egid,
+		.sgid = subject.sgid,
+		.dumpable = subject.dumpable,
+	};
 	return watcher_may_read(watcher, &subject);
 }
 
@@ -160,14 +184,28 @@ VERIFIED_ONCE int account_leave(struct thread_state *st, u32 why)
 	return 0;
 }
 
-static __always_inline bool thread_unchanged(const struct task_struct *task, u64 cred, u32 dumpable)
+/* For the end of a call whose thread was looked at when the one before ended. */
+static __always_inline bool unchanged_by_call(const struct task_struct *task, u64 cred, u32 dumpable)
 {
 	return (u64)task->real_cred == cred && task_dumpable(task) == dumpable;
 }
 
-/* Asked anew, since something has changed: false when the thread left. */
-static __noinline bool trust_renew(struct task_struct *task, struct thread_state *st, u32 at_exec)
+static __always_inline bool credentials_unchanged(const struct task_struct *task,
+						  const struct checked *was)
 {
+	const struct cred *cred = task->real_cred;
+
+	return (u64)cred == was->cred && cred->uid.val == was->uid && cred->euid.val == was->euid &&
+	       cred->suid.val == was->suid && cred->gid.val == was->gid &&
+	       cred->egid.val == was->egid && cred->sgid.val == was->sgid &&
+	       cred_capabilities((u64)cred) == was->cap_permitted &&
+	       (u64)cred->user_ns == was->user_ns;
+}
+
+/* Asked anew, since something has changed: false when the thread left. */
+static __noinline bool trust_renew(struct task_struct *task, struct thread_state *st)
+{
+	bool at_exec;
 	u32 refused;
 
 	if (!st)
@@ -177,10 +215,12 @@ static __noinline bool trust_renew(struct task_struct *task, struct thread_state
 	barrier();
 	refused = thread_judge(&st->judged, account_watcher(st));
 	if (refused == MAY_READ) {
-		st->checked_cred = st->judged.cred;
-		st->checked_dumpable = st->judged.dumpable;
+		st->checked = st->judged.found;
 		return true;
 	}
+	/* Also before sched_process_exec: the kernel reads pages of a program whose
+	 * ids it has taken on, and may sleep for them. */
+	at_exec = BPF_CORE_READ_BITFIELD_PROBED(task, in_execve);
 	if (refused == REFUSED_UNDUMPABLE)
 		account_leave(st, at_exec ? LEFT_UNREADABLE : LEFT_UNDUMPABLE);
 	else
@@ -194,8 +234,9 @@ static __always_inline bool account_trusted(struct task_struct *task, struct thr
 {
 	if (!(st->flags & WATCH_CHECKED))
 		return true;
-	return thread_unchanged(task, st->checked_cred, st->checked_dumpable) ||
-	       trust_renew(task, st, 0);
+	return (credentials_unchanged(task, &st->checked) &&
+		task_dumpable(task) == st->checked.dumpable) ||
+	       trust_renew(task, st);
 }
 
 static __always_inline void slot_free(struct thread_state *st)

@@ -25,6 +25,8 @@ const NOBODY: u32 = 65534;
 /// The call that tells.
 const MARK: usize = libc::SYS_getpgrp as usize;
 const MARKS: u64 = 60;
+/// The sleep that tells, where calls are not counted.
+const NAP: usize = libc::SYS_rt_sigtimedwait as usize;
 /// Tries of each race: on code that checks before it binds most of them leak.
 const TRIES: u32 = 25;
 /// How long each goes on after the answer.
@@ -59,8 +61,16 @@ fn main() {
             "programs_that_ptrace_refuses_leave_at_exec",
             programs_that_ptrace_refuses_leave_at_exec,
         ),
+        (
+            "a_sleep_inside_of_exec_is_of_the_exec",
+            a_sleep_inside_of_exec_is_of_the_exec,
+        ),
         ("who_closes_itself_leaves", who_closes_itself_leaves),
         ("who_changes_its_ids_leaves", who_changes_its_ids_leaves),
+        (
+            "other_ids_at_the_same_address_are_seen",
+            other_ids_at_the_same_address_are_seen,
+        ),
         (
             "who_gives_up_capabilities_stays",
             who_gives_up_capabilities_stays,
@@ -283,6 +293,16 @@ fn victim(what: &str) {
             rustix::thread::set_capabilities(None, sets).unwrap();
             mark(MARKS);
         }
+        "other-ids-again" => {
+            for _ in 0..REUSES {
+                // SAFETY: the child only makes system calls.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    other_ids_again();
+                }
+                assert_eq!(reap(child), 0);
+            }
+        }
         // A namespace that its user owns, and may see everything in.
         "namespace" => {
             // SAFETY: no memory involved.
@@ -290,6 +310,58 @@ fn victim(what: &str) {
             mark(MARKS);
         }
         other => panic!("no victim {other:?}"),
+    }
+}
+
+/// How many processes try to get credentials at an address that they had
+/// before; where only addresses are compared, some of them do.
+const REUSES: u32 = 40;
+
+/// Has its credentials replaced (its ids stay), gives the kernel time to free
+/// the old ones without a sleep, and changes its ids then: the new ones may lie where the
+/// old ones did. Nothing else shows it: the dumpable attribute is set back.
+fn other_ids_again() -> ! {
+    let nap = |call: usize, ns| {
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: ns,
+        };
+        // SAFETY: the time is a local; neither call writes anything for null.
+        unsafe {
+            if call == NAP {
+                let none: u64 = 0;
+                libc::syscall(
+                    NAP as libc::c_long,
+                    &raw const none,
+                    0usize,
+                    &raw const time,
+                    8,
+                );
+            } else {
+                libc::nanosleep(&raw const time, std::ptr::null_mut());
+            }
+        }
+    };
+    // What is freed on a CPU is given out again on that CPU.
+    let cpu = rustix::thread::sched_getcpu();
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(cpu);
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
+    let capabilities = rustix::thread::capabilities(None).unwrap();
+    // Away from those that were made in other processes.
+    rustix::thread::set_capabilities(None, capabilities).unwrap();
+    nap(0, 100_000); // they are looked at
+    rustix::thread::set_capabilities(None, capabilities).unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(30);
+    while std::time::Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    // SAFETY: system calls without memory, and the end of this process.
+    unsafe {
+        ok(libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234));
+        ok(libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1)));
+        nap(NAP, 100_000);
+        libc::_exit(0)
     }
 }
 
@@ -371,6 +443,17 @@ impl Account {
             .sum()
     }
 
+    /// Sleeps in a call.
+    fn sleeps(&self, key: usize) -> u64 {
+        let of = |row: &&debox_site_row| row.key != 0 && (row.key >> 32) & 0x3ff == key as u64;
+        self.head()
+            .sites
+            .iter()
+            .filter(of)
+            .map(|row| row.count)
+            .sum()
+    }
+
     /// Call sites, paths and events that are there of a call.
     fn traces(&self, key: usize) -> u64 {
         let Some(details) = &self.details else {
@@ -388,10 +471,11 @@ impl Account {
     fn print(&self, status: i32) {
         let head = self.head();
         println!(
-            "status={} marks={} traces={} prctl={} setresuid={} setresgid={} exec={} unreadable={} \
+            "status={} marks={} naps={} traces={} prctl={} setresuid={} setresgid={} exec={} unreadable={} \
              credentials={} undumpable={} taken={} started={} ended={}",
             -status,
             self.calls(MARK),
+            self.sleeps(NAP),
             self.traces(MARK),
             self.calls(libc::SYS_prctl as usize),
             self.calls(libc::SYS_setresuid as usize),
@@ -464,13 +548,18 @@ fn reap(pid: libc::pid_t) -> i32 {
 
 /// Puts a child into an account and has it execute a program: "waiting" for the
 /// answer first, "racing" it, or "unasked" (the program may ask itself).
+/// "sleeping": waiting, and only sleeps are observed.
 fn watch(args: &[String]) {
     let [socket, how, program, what] = args else {
         panic!("{args:?}")
     };
-    let account = Account::open(Path::new(socket), DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS);
+    let flags = match how.as_str() {
+        "sleeping" => 0,
+        _ => DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS,
+    };
+    let account = Account::open(Path::new(socket), flags);
     let join = debox_request::new(DEBOX_MSG_JOIN, 0);
-    let waits = how == "waiting";
+    let waits = matches!(how.as_str(), "waiting" | "sleeping");
     let asks = how != "unasked";
     let socket = account.client.0.as_raw_fd();
     let (child, input) = fork_exec(program, &["--victim", what], || {
@@ -610,6 +699,50 @@ fn programs_that_ptrace_refuses_leave_at_exec(world: &World) {
     }
 }
 
+/// The kernel reads a page of the new program after it took on its ids, and
+/// waits for it, before it says that there was an exec.
+fn a_sleep_inside_of_exec_is_of_the_exec(world: &World) {
+    for (program, left) in [
+        (SETUID, [1, 0, 0, 0, 0]),
+        (SETGID, [1, 0, 0, 0, 0]),
+        (UNREADABLE, [0, 1, 0, 0, 0]),
+    ] {
+        let file = std::fs::File::open(world.program(program)).unwrap();
+        file.sync_all().unwrap();
+        for _ in 0..5 {
+            // While the last one that ran it is ending, it stays.
+            common::wait_for("the program to leave memory", || {
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                cached_pages(&file) == 0
+            });
+            let seen = world.watch("waiting", program, "mark");
+            assert_eq!(seen.number("marks"), 0, "{program}: {seen:?}");
+            assert_eq!(seen.left(), left, "{program}: {seen:?}");
+        }
+    }
+}
+
+/// How much of a file is in memory.
+fn cached_pages(file: &std::fs::File) -> usize {
+    let size = file.metadata().unwrap().len() as usize;
+    let mut pages = vec![0u8; size.div_ceil(4096)];
+    // SAFETY: a new mapping, never touched; `pages` has a byte for each page.
+    unsafe {
+        let at = rustix::mm::mmap(
+            std::ptr::null_mut(),
+            size,
+            rustix::mm::ProtFlags::READ,
+            rustix::mm::MapFlags::SHARED,
+            file,
+            0,
+        )
+        .unwrap();
+        assert_eq!(libc::mincore(at, size, pages.as_mut_ptr()), 0);
+        rustix::mm::munmap(at, size).unwrap();
+    }
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
 fn who_closes_itself_leaves(world: &World) {
     for (what, threads) in [
         ("undumpable", 1),
@@ -639,6 +772,14 @@ fn with_capabilities(command: &mut Command) {
                 0,
                 0,
             ));
+            // Goes on while others work: leaving the CPU is a sleep that is seen.
+            let priority = 1u32;
+            ok(libc::syscall(
+                libc::SYS_sched_setscheduler,
+                0,
+                libc::SCHED_FIFO,
+                &raw const priority,
+            ));
             ok(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY));
             ok(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY));
             set_capabilities(
@@ -657,17 +798,17 @@ fn with_capabilities(command: &mut Command) {
     }
 }
 
-fn watch_with_capabilities(world: &World, what: &str) -> Seen {
+fn watch_with_capabilities(world: &World, how: &str, what: &str) -> Seen {
     let mut command = Command::new(world.program(PLAIN));
     let socket = world.socket.to_str().unwrap();
-    command.args(["--watch", socket, "waiting", &world.program(PLAIN), what]);
+    command.args(["--watch", socket, how, &world.program(PLAIN), what]);
     with_capabilities(&mut command);
     Seen::of(&mut command)
 }
 
 fn who_changes_its_ids_leaves(world: &World) {
     for (what, call) in [("uid", "setresuid"), ("gid", "setresgid")] {
-        let seen = watch_with_capabilities(world, what);
+        let seen = watch_with_capabilities(world, "waiting", what);
         assert_eq!(seen.number("status"), 0, "{seen:?}");
         assert_eq!(seen.number("marks"), 0, "{what}: {seen:?}");
         assert_eq!(
@@ -679,8 +820,14 @@ fn who_changes_its_ids_leaves(world: &World) {
     }
 }
 
+fn other_ids_at_the_same_address_are_seen(world: &World) {
+    let seen = watch_with_capabilities(world, "sleeping", "other-ids-again");
+    assert_eq!(seen.number("naps"), 0, "{seen:?}");
+    assert_eq!(seen.left(), [0, 0, u64::from(REUSES), 0, 0], "{seen:?}");
+}
+
 fn who_gives_up_capabilities_stays(world: &World) {
-    let seen = watch_with_capabilities(world, "capset");
+    let seen = watch_with_capabilities(world, "waiting", "capset");
     assert_eq!(seen.number("marks"), MARKS, "{seen:?}");
     assert_eq!(seen.left(), [0; 5], "{seen:?}");
 }
