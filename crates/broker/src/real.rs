@@ -8,7 +8,6 @@ use crate::kernel::{
 };
 use crate::site::{SiteResolver, SiteText};
 use debox_probe::Probe;
-pub use debox_probe::trace_lists_open;
 use debox_symbol::{
     Debuginfod, KernelSymbols, Resolver, Rules, SymbolError, SymbolOptions, UNKNOWN_FUNCTION,
 };

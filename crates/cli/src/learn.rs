@@ -204,14 +204,6 @@ struct Instance {
     guard: Option<(OwnedFd, libc::pid_t)>,
 }
 
-fn tracefs() -> io::Result<PathBuf> {
-    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|path| path.join("instances").exists())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "tracefs is not mounted"))
-}
-
 /// Instances whose makers are gone, and whose guards were killed with them.
 fn sweep(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
@@ -228,7 +220,9 @@ fn sweep(instances: &Path) {
 
 impl Instance {
     fn create() -> io::Result<Instance> {
-        let instances = tracefs()?.join("instances");
+        let instances = debox_symbol::tracefs::mounted()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "tracefs is not mounted"))?
+            .join("instances");
         sweep(&instances);
         let path = instances.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&path)?;

@@ -28,7 +28,6 @@ mod screen;
 mod session;
 mod stop;
 mod text;
-mod tracefs;
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
@@ -36,7 +35,7 @@ use std::time::Instant;
 pub use args::{Args, Metric};
 pub use engine::{Engine, IndirectCall, Insertion, MetricId, Resource, Restriction, Way};
 pub use error::Error;
-pub use functions::{Choice, Function, Functions};
+pub use functions::{Choice, Function, Functions, functions_open};
 pub use object::{Limits, Ways};
 pub use session::{Point, Session, Totals, Watch};
 
@@ -105,7 +104,7 @@ fn measure(args: &Args) -> Result<i32, Error> {
         threads: args.max_threads,
         ..Limits::default()
     })?;
-    let mut session = Session::new(engine, Functions::open()?);
+    let mut session = Session::new(engine, functions_open()?);
     session.max_functions = args.max_functions;
     session.max_overhead = args.max_overhead;
     session.engine.forced_way = args.attach;

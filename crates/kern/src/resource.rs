@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::engine::Resource;
-use crate::functions::{Choice, Functions};
+use crate::functions::{Choice, Functions, find};
 
 /// A resource as written, in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Written {
             }
             return Ok(found.into_iter().map(Resource::Function).collect());
         }
-        let found = match functions.find(&self.name, self.choice) {
+        let found = match find(functions, &self.name, self.choice) {
             Ok(found) => found,
             Err(why) => match call_entry(functions, &self.name) {
                 Some(function) => vec![function],

@@ -2,6 +2,7 @@
 //! What has been measured so far, and how does it change?
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use debox_abi::DEBOX_HIST_BUCKETS;
@@ -188,7 +189,7 @@ pub struct Common {
 /// The metrics of one run of `debox kern`.
 pub struct Session {
     pub engine: Engine,
-    pub functions: Functions,
+    pub functions: Arc<Functions>,
     pub watches: Vec<Watch>,
     pub notes: Vec<String>,
     pub common: Common,
@@ -252,7 +253,7 @@ fn seconds_text(seconds: f64) -> String {
 }
 
 impl Session {
-    pub fn new(engine: Engine, functions: Functions) -> Session {
+    pub fn new(engine: Engine, functions: Arc<Functions>) -> Session {
         Session {
             engine,
             functions,

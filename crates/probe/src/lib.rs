@@ -48,7 +48,7 @@ use place::Place;
 pub use ring_fix::KernelVersion;
 pub(crate) use skel::DeboxProgs;
 use skel::{DeboxSkel, DeboxSkelBuilder};
-pub use trace::{Trace, TraceOptions, TraceTarget, Way, functions_choose, trace_lists_open};
+pub use trace::{Trace, TraceOptions, TraceTarget, Way, functions_choose};
 pub use turns::Turns;
 
 /// Limits shared with `bpf/state.h` and `bpf/site.h`.

@@ -2,9 +2,10 @@
 //! Which addresses are the kernel's own code, and which of them the
 //! scheduler's or the system calls' dispatch?
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::ops::Range;
+
+use debox_symbol::Functions;
 
 /// Address ranges read once from /proc/kallsyms: kernel text does not move
 /// while it runs.
@@ -39,56 +40,23 @@ const DISPATCH: &[&str] = &[
 
 impl KernelText {
     pub fn read() -> io::Result<KernelText> {
-        Self::parse(BufReader::with_capacity(
-            1 << 18,
-            File::open("/proc/kallsyms")?,
-        ))
+        Ok(KernelText::of(&Functions::open()?))
     }
 
-    pub(crate) fn parse(lines: impl BufRead) -> io::Result<KernelText> {
-        let mut out = KernelText::default();
-        let (mut scheduler, mut dispatch): (Vec<u64>, Vec<u64>) = (vec![], vec![]);
-        let mut symbols: Vec<u64> = vec![];
-        for line in lines.lines() {
-            let line = line?;
-            let mut words = line.split_ascii_whitespace();
-            let (Some(address), Some(kind), Some(name)) =
-                (words.next(), words.next(), words.next())
-            else {
-                continue;
-            };
-            if words.next().is_some() || !matches!(kind, "t" | "T" | "w" | "W") {
-                continue;
-            }
-            let Ok(address) = u64::from_str_radix(address, 16) else {
-                continue;
-            };
-            match name {
-                "_stext" => out.text.start = address,
-                "_etext" => out.text.end = address,
-                _ => {}
-            }
-            symbols.push(address);
-            if SCHEDULER.contains(&name) {
-                scheduler.push(address);
-            }
-            if DISPATCH.contains(&name) {
-                dispatch.push(address);
-            }
-        }
-        symbols.sort_unstable();
-        let ranges = |starts: Vec<u64>| {
-            starts
-                .into_iter()
-                .map(|start| {
-                    let next = symbols.partition_point(|&s| s <= start);
-                    start..symbols.get(next).copied().unwrap_or(start + 4096)
-                })
+    fn of(all: &Functions) -> KernelText {
+        let ranges = |names: &[&str]| {
+            names
+                .iter()
+                .flat_map(|name| all.named(name, None))
+                .filter(|f| f.module.is_none())
+                .map(|f| f.address..f.address + f.len)
                 .collect()
         };
-        out.scheduler = ranges(scheduler);
-        out.dispatch = ranges(dispatch);
-        Ok(out)
+        KernelText {
+            text: all.address("_stext").unwrap_or(0)..all.address("_etext").unwrap_or(0),
+            scheduler: ranges(SCHEDULER),
+            dispatch: ranges(DISPATCH),
+        }
     }
 
     /// False where kallsyms hides its addresses: then nothing is ever signed
@@ -118,12 +86,13 @@ mod tests {
 
     #[test]
     fn ranges_end_at_the_next_symbol_whatever_the_order() {
-        let text = KernelText::parse(
+        let functions = Functions::read(
             &b"1000 T _stext\n3000 t schedule\n2000 t __schedule\n2800 t other\n3100 T pipe_read\n4000 T do_syscall_64\n\
                5000 T after\n9000 T _etext\n\
                a000 t schedule\t[module]\n"[..],
         )
         .unwrap();
+        let text = KernelText::of(&functions);
         assert!(text.known());
         assert!(text.contains(0x2800) && !text.contains(0x9000));
         assert!(text.is_scheduler(0x2001) && text.is_scheduler(0x2800));

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use debox_abi::*;
+use debox_symbol::{Function, Functions, glob};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, OpenObject, libbpf_sys as sys};
 
@@ -28,10 +29,7 @@ mod copies;
 mod functions;
 
 use copies::{Template, Types};
-pub use functions::{
-    Function, choose as functions_choose, lists_open as trace_lists_open,
-    matches as pattern_matches,
-};
+pub use functions::choose as functions_choose;
 
 #[allow(
     clippy::all,
@@ -488,8 +486,7 @@ impl Work {
 
     /// The functions of the trace that ftrace can reach, in order of wish.
     fn functions(&self, default: &str, attached: &mut Attached) -> Result<Vec<Function>, String> {
-        let known = functions::known().map_err(|e| format!("/proc/kallsyms: {e}"))?;
-        let (symbols, traceable) = &*known;
+        let symbols = Functions::running().map_err(|e| format!("/proc/kallsyms: {e}"))?;
         if symbols.is_empty() {
             return Err("/proc/kallsyms shows no addresses: needs CAP_SYSLOG, or sysctl kernel.kptr_restrict=1 or 0".into());
         }
@@ -498,12 +495,16 @@ impl Work {
         } else {
             &self.options.patterns
         };
-        let names: HashSet<&str> = symbols.iter().map(|f| f.name.as_str()).collect();
+        // Pieces of functions (`.cold`, `.part.0`) are not called.
+        let names: HashSet<&str> = symbols
+            .names()
+            .filter(|name| !name.contains('.') || name.contains(".isra"))
+            .collect();
         let chosen = functions::choose(patterns, names.iter().copied());
         if !self.options.patterns.is_empty() {
             let absent: Vec<&str> = functions::split(patterns)
                 .into_iter()
-                .filter(|p| !names.contains(p) && !names.iter().any(|n| pattern_matches(p, n)))
+                .filter(|p| !names.contains(p) && !names.iter().any(|n| glob(p, n)))
                 .collect();
             if !absent.is_empty() {
                 attached.say(&format!(
@@ -512,28 +513,16 @@ impl Work {
                 ));
             }
         }
-        let place: std::collections::HashMap<&str, usize> = chosen
+        let (wanted, unreachable): (Vec<Function>, Vec<Function>) = chosen
             .iter()
-            .enumerate()
-            .map(|(i, name)| (name.as_str(), i))
-            .collect();
-        let mut wanted: Vec<(usize, Function)> = vec![];
-        let mut unreachable = vec![];
-        for function in symbols {
-            let Some(&i) = place.get(function.name.as_str()) else {
-                continue;
-            };
-            if !traceable.has(function) {
-                unreachable.push(function.name.clone());
-            } else {
-                wanted.push((i, function.clone()));
-            }
-        }
-        wanted.sort_by_key(|(i, f)| (*i, f.address));
+            .flat_map(|name| symbols.named(name, None))
+            .partition(|function| function.traceable);
         // Who names a function wants to know; a pattern is a net with holes.
-        let (named, netted): (Vec<_>, Vec<_>) = unreachable.into_iter().partition(|name| {
-            !self.options.patterns.is_empty() && functions::split(patterns).contains(&name.as_str())
-        });
+        let (named, netted): (Vec<_>, Vec<_>) =
+            unreachable.into_iter().map(|f| f.name).partition(|name| {
+                !self.options.patterns.is_empty()
+                    && functions::split(patterns).contains(&name.as_str())
+            });
         attached.refused += netted.len();
         attached.refuse(
             named,
@@ -544,7 +533,7 @@ impl Work {
                 "no function can be traced that matches {patterns:?}"
             ));
         }
-        Ok(wanted.into_iter().map(|(_, f)| f).collect())
+        Ok(wanted)
     }
 
     fn attach_many(&mut self, way: Way, attached: &mut Attached) -> Result<(), String> {

@@ -6,7 +6,7 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use crate::debuginfod::Debuginfod;
-use crate::kallsyms::SymbolTable;
+use crate::functions::Functions;
 use crate::lines::{Lines, LinesError};
 
 /// CAP_SYSLOG's bit, from linux/capability.h.
@@ -149,7 +149,7 @@ pub struct Frame {
 #[derive(Debug)]
 pub struct KernelSymbols {
     sources: SymbolSources,
-    table: SymbolTable,
+    table: Functions,
     lines: Option<(PathBuf, Lines)>,
     notes: Vec<String>,
 }
@@ -292,7 +292,7 @@ impl KernelSymbols {
     /// a function's last instruction, and its return address is then the next
     /// function's first.
     pub fn frame(&self, return_address: u64) -> Option<Frame> {
-        let (name, start) = self.table.function(return_address.checked_sub(1)?)?;
+        let (name, start) = self.table.name_around(return_address.checked_sub(1)?)?;
         Some(Frame {
             function: name.to_owned(),
             offset: (return_address - start) as u32,
@@ -341,14 +341,14 @@ fn release() -> String {
         .to_owned()
 }
 
-fn read_table(sources: &SymbolSources) -> Result<SymbolTable, SymbolError> {
+fn read_table(sources: &SymbolSources) -> Result<Functions, SymbolError> {
     let path = || sources.kallsyms.clone();
     let unreadable = |source| SymbolError::Unreadable {
         path: path(),
         source,
     };
     let file = File::open(&sources.kallsyms).map_err(unreadable)?;
-    let table = SymbolTable::read(BufReader::with_capacity(1 << 16, file)).map_err(unreadable)?;
+    let table = Functions::read(BufReader::with_capacity(1 << 16, file)).map_err(unreadable)?;
     if table.is_hidden() {
         let kptr_restrict = match fs::read_to_string(&sources.kptr_restrict) {
             Ok(text) => text.trim().to_owned(),

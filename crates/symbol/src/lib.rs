@@ -7,16 +7,17 @@
 //! their names here too.
 
 mod debuginfod;
-mod kallsyms;
+mod functions;
 mod kernel;
 mod lines;
 mod resolver;
 mod rules;
 mod syscalls;
+pub mod tracefs;
 mod user;
 
 pub use debuginfod::{Debuginfod, DebuginfodError};
-pub use kallsyms::SymbolTable;
+pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES, glob};
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};
 pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION};
 pub use rules::{LABEL_LEN_MAX, Rule, Rules, RulesError};

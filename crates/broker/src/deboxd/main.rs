@@ -15,6 +15,7 @@ mod user;
 use clap::Parser;
 use debox_broker::real::{self, RealOptions};
 use debox_broker::{Access, Broker, BrokerError, Config, Control, Listener};
+use debox_symbol::{TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 use error::StartError;
 use signals::{Signal, Signals};
 use std::os::fd::OwnedFd;
@@ -154,7 +155,7 @@ fn settle(
     let mut bound = None;
     if rustix::process::getuid().is_root() || rustix::process::geteuid().is_root() {
         // Root's alone, and read when the first call trace is asked for.
-        real::trace_lists_open();
+        debox_symbol::tracefs::keep(&[TRACEABLE_ADDRESSES, TRACEABLE_NAMES]);
         bound = leave_root(options, &place)?;
     }
     privileges::drop_rest()?;

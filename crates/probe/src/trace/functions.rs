@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which functions does a trace mean, and which of them can be traced here?
 
-use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::HashMap;
+
+use debox_symbol::glob;
 
 /// What the layers of a system call are called, outermost first: the default
 /// where hundreds of functions cost no more to attach than one. Helpers that
@@ -72,41 +70,6 @@ const NEVER_BY_PATTERN: &[&str] = &[
     "ext4_*_csum*",
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
-    pub name: String,
-    /// None: part of the kernel itself.
-    pub module: Option<String>,
-    pub address: u64,
-    /// Several functions have this name.
-    pub ambiguous: bool,
-}
-
-/// `*` is any text, `?` any character.
-pub fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t, mut star, mut mark) = (0, 0, None, 0);
-    while t < text.len() {
-        if p < pattern.len()
-            && (pattern[p] == b'?' || (pattern[p] == text[t] && pattern[p] != b'*'))
-        {
-            p += 1;
-            t += 1;
-        } else if p < pattern.len() && pattern[p] == b'*' {
-            star = Some(p);
-            mark = t;
-            p += 1;
-        } else if let Some(s) = star {
-            p = s + 1;
-            mark += 1;
-            t = mark;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|&c| c == b'*')
-}
-
 pub fn split(patterns: &str) -> Vec<&str> {
     patterns
         .split([',', ' ', '\n'])
@@ -139,8 +102,8 @@ pub fn choose<'a>(patterns: &str, names: impl Iterator<Item = &'a str>) -> Vec<S
             if let Some(&i) = exact.get(name) {
                 return Some((i, name));
             }
-            let (i, _) = globs.iter().find(|(_, glob)| matches(glob, name))?;
-            let never = NEVER_BY_PATTERN.iter().any(|glob| matches(glob, name));
+            let (i, _) = globs.iter().find(|(_, pattern)| glob(pattern, name))?;
+            let never = NEVER_BY_PATTERN.iter().any(|pattern| glob(pattern, name));
             (!never).then_some((*i, name))
         })
         .collect();
@@ -149,170 +112,9 @@ pub fn choose<'a>(patterns: &str, names: impl Iterator<Item = &'a str>) -> Vec<S
     found.into_iter().map(|(_, name)| name.to_owned()).collect()
 }
 
-pub fn tracefs() -> Option<PathBuf> {
-    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|path| path.join("available_events").exists() || path.join("trace").exists())
-}
-
-/// All functions of the kernel and its modules, and what ftrace can reach.
-/// Kept, for reading them takes a tenth of a second (under emulation seconds),
-/// until a module comes or goes.
-pub fn known() -> std::io::Result<Arc<(Vec<Function>, Traceable)>> {
-    static KEPT: Mutex<Option<(String, Arc<(Vec<Function>, Traceable)>)>> = Mutex::new(None);
-    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
-    // Use counts change all the time.
-    let modules: String = modules
-        .lines()
-        .filter_map(|line| line.split_ascii_whitespace().next())
-        .collect::<Vec<_>>()
-        .join(" ");
-    let mut kept = KEPT.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some((of, known)) = &*kept
-        && *of == modules
-    {
-        return Ok(known.clone());
-    }
-    let known = Arc::new((symbols()?, Traceable::read()));
-    if !known.0.is_empty() {
-        *kept = Some((modules, known.clone()));
-    }
-    Ok(known)
-}
-
-fn symbols() -> std::io::Result<Vec<Function>> {
-    let text = fs::read_to_string("/proc/kallsyms")?;
-    let mut out: Vec<Function> = vec![];
-    for line in text.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        if !matches!(kind, "t" | "T" | "w" | "W") || name.contains('.') && !name.contains(".isra") {
-            continue;
-        }
-        let module = words.next().map(|m| m.trim_matches(['[', ']']).to_owned());
-        if module.as_deref() == Some("bpf") {
-            continue;
-        }
-        let Ok(address) = u64::from_str_radix(address, 16) else {
-            continue;
-        };
-        if address != 0 {
-            out.push(Function {
-                name: name.to_owned(),
-                module,
-                address,
-                ambiguous: false,
-            });
-        }
-    }
-    let mut seen: HashMap<&str, usize> = HashMap::new();
-    for function in &out {
-        *seen.entry(function.name.as_str()).or_default() += 1;
-    }
-    let twice: HashSet<String> = seen
-        .into_iter()
-        .filter(|&(_, n)| n > 1)
-        .map(|(name, _)| name.to_owned())
-        .collect();
-    for function in &mut out {
-        function.ambiguous = twice.contains(&function.name);
-    }
-    Ok(out)
-}
-
-/// The lists of what ftrace can reach, the better one first.
-const LISTS: [&str; 2] = [
-    "available_filter_functions_addrs", // Linux 6.5
-    "available_filter_functions",
-];
-
-/// Opened by [`lists_open`].
-static LISTS_OPEN: OnceLock<[Option<File>; 2]> = OnceLock::new();
-
-/// Opens the lists for later: tracefs is root's, and a broker that is about to
-/// become another user cannot open them afterwards.
-pub fn lists_open() {
-    LISTS_OPEN
-        .get_or_init(|| LISTS.map(|name| tracefs().and_then(|at| File::open(at.join(name)).ok())));
-}
-
-/// One of [`LISTS`] as it is now; empty if it cannot be read.
-fn list_read(index: usize) -> String {
-    let now = tracefs().and_then(|at| fs::read_to_string(at.join(LISTS[index])).ok());
-    now.or_else(|| {
-        let mut file = LISTS_OPEN.get()?[index].as_ref()?;
-        let mut text = String::new();
-        file.seek(SeekFrom::Start(0)).ok()?;
-        file.read_to_string(&mut text).ok()?;
-        Some(text)
-    })
-    .unwrap_or_default()
-}
-
-/// What ftrace, and with it every way of tracing functions, can reach.
-pub enum Traceable {
-    /// Linux 6.5: the very addresses.
-    Addresses(HashSet<u64>),
-    Names(HashSet<String>),
-    /// tracefs cannot be read: the kernel will tell when it is tried.
-    Unknown,
-}
-
-impl Traceable {
-    pub fn read() -> Traceable {
-        // "ffffffff81000000 name [module]"; all zero without the privilege.
-        let addresses: HashSet<u64> = list_read(0)
-            .lines()
-            .filter_map(|line| u64::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok())
-            .collect();
-        if addresses.len() > 1 {
-            // The place of the call to ftrace: at the function's beginning,
-            // or 4 bytes into it, behind an ENDBR.
-            return Traceable::Addresses(
-                addresses
-                    .iter()
-                    .flat_map(|a| [*a, a.wrapping_sub(4)])
-                    .collect(),
-            );
-        }
-        let names: HashSet<String> = list_read(1)
-            .lines()
-            .filter_map(|line| line.split_ascii_whitespace().next())
-            .map(str::to_owned)
-            .collect();
-        if names.is_empty() {
-            return Traceable::Unknown;
-        }
-        Traceable::Names(names)
-    }
-
-    pub fn has(&self, function: &Function) -> bool {
-        match self {
-            Traceable::Addresses(addresses) => addresses.contains(&function.address),
-            Traceable::Names(names) => names.contains(&function.name),
-            Traceable::Unknown => true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns_match_as_in_a_shell() {
-        assert!(matches("vfs_*", "vfs_read"));
-        assert!(matches("*", ""));
-        assert!(matches("tcp_*msg", "tcp_sendmsg"));
-        assert!(!matches("tcp_*msg", "tcp_sendmsg_locked"));
-        assert!(matches("a?c*e", "abcdde"));
-        assert!(!matches("vfs_read", "vfs_readv"));
-        assert!(matches("*ab*ab", "xxabab"));
-    }
 
     #[test]
     fn what_is_named_first_comes_first() {
