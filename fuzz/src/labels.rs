@@ -2,7 +2,7 @@
 //! What may label rules, and the names in a stack, do? Rules, a NUL, a stack
 //! with one function a line.
 
-use debox_symbol::{LABEL_LEN_MAX, Rules};
+use debox_labels::{LABEL_LEN_MAX, Rules};
 
 pub fn check(data: &[u8]) {
     let mut parts = data.splitn(2, |b| *b == 0);

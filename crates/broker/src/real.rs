@@ -9,7 +9,7 @@ use crate::kernel::{
 use crate::site::{SiteResolver, SiteText};
 use debox_probe::Probe;
 use debox_symbol::{
-    Debuginfod, KernelSymbols, Resolver, Rules, SymbolError, SymbolOptions, UNKNOWN_FUNCTION,
+    Debuginfod, KernelSymbols, Resolver, SymbolError, SymbolOptions, UNKNOWN_FUNCTION,
 };
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -36,8 +36,8 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
     if let Some(missing) = capabilities_missing() {
         return Err(BrokerError::NotPermitted { missing });
     }
-    let rules =
-        Rules::load(&options.labels).map_err(|error| BrokerError::Symbols(error.to_string()))?;
+    let rules = debox_labels::Rules::load(&options.labels)
+        .map_err(|error| BrokerError::Symbols(error.to_string()))?;
     let mut notes = Vec::new();
     let symbols = KernelSymbols::open(SymbolOptions {
         vmlinux: options.vmlinux.clone(),

@@ -31,6 +31,7 @@ mod learn;
 mod mapped_command;
 mod open_call;
 mod output;
+mod own_labels;
 mod record;
 mod report;
 mod run;

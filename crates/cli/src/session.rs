@@ -2,6 +2,7 @@
 //! What `run` and `attach` have in common: from an account to a report.
 
 use crate::connection::{AccountView, Connection, Snapshot};
+use crate::own_labels;
 use debox_output::printable;
 use debox_record::{SlowEvent, monotonic_ns};
 use debox_report::{
@@ -181,6 +182,7 @@ pub fn report_with(
         call_site_names,
         details: details.as_ref(),
     });
+    report.labels = own_labels::of(&report);
     let told = SYMBOLS.with_borrow(|symbols| symbols.notes().collect::<Vec<_>>());
     report.notes.extend(told.into_iter().map(|note| Note {
         kind: NoteKind::NotMeasured,

@@ -6,6 +6,7 @@
 //! permanent one at its usual place.
 
 use crate::error::Error;
+use crate::own_labels;
 use debox_abi::{DEBOX_ENV_SOCKET, DEBOX_SOCKET_PATH};
 use std::path::{Path, PathBuf};
 
@@ -43,6 +44,7 @@ pub fn may_load() -> bool {
 
 impl Source {
     pub fn choose(options: &SourceOptions) -> Result<Self, Error> {
+        own_labels::read(options.labels.as_deref());
         let named = options.socket.clone().or_else(|| {
             std::env::var_os(DEBOX_ENV_SOCKET)
                 .filter(|v| !v.is_empty())

@@ -17,7 +17,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use debox_abi::*;
-use debox_symbol::{Function, Functions, glob};
+use debox_labels::glob;
+use debox_symbol::{Function, Functions};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, OpenObject, libbpf_sys as sys};
 

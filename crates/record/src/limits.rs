@@ -40,6 +40,7 @@ pub fn check(r: &Report) -> Result<(), String> {
             "rows of blocking",
             2 * DEBOX_SITE_ROWS_MAX,
         ),
+        (r.labels.len(), "labels", DEBOX_SITE_ROWS_MAX),
         (r.call_sites.len(), "call sites", CALL_SITES_MAX),
         (r.open_calls.len(), "open calls", THREADS_MAX),
         (r.notes.len(), "notes", NOTES_MAX),

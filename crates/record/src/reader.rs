@@ -277,6 +277,7 @@ fn empty(start: &Start) -> Report {
         totals: Totals::default(),
         calls: Vec::new(),
         blocking: Vec::new(),
+        labels: Vec::new(),
         call_sites: Vec::new(),
         open_calls: Vec::new(),
         notes: Vec::new(),

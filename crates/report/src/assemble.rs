@@ -928,6 +928,7 @@ pub fn assemble(input: Input<'_>) -> Report {
         totals,
         calls,
         blocking: blocking.rows,
+        labels: Vec::new(),
         call_sites,
         open_calls: input.facts.open_calls,
         notes: notes.0,

@@ -8,14 +8,12 @@
 //! a lock is named when holders were recorded for most of the wait, causes are
 //! named when the label tells them, and nothing is said below the thresholds.
 
-mod resource;
-
 use std::collections::BTreeMap;
 
 use crate::model::*;
 use crate::units::{count_text, duration_text};
+use debox_labels::{Kind, Meaning, Meanings};
 use debox_output::{printable, result_text};
-use resource::{Kind, resource};
 
 const FINDINGS_MAX: usize = 3;
 /// Of the time that is not waiting for work.
@@ -53,7 +51,7 @@ pub fn find(report: &Report) -> Vec<Finding> {
     list.truncate(FINDINGS_MAX);
     let mut findings: Vec<Finding> = list.into_iter().map(|c| c.finding).collect();
     if findings.len() < FINDINGS_MAX {
-        findings.extend(idle(&time));
+        findings.extend(idle(report, &time));
     }
     findings
 }
@@ -85,9 +83,18 @@ pub(crate) fn idle_rows(report: &Report) -> Vec<&BlockingRow> {
     Times::of(report).idle.rows
 }
 
-/// What a label of the shipped rules waits for: "the inode lock".
-pub(crate) fn waits_for(label: &str) -> Option<&'static str> {
-    resource(label).map(|r| r.what)
+/// What the rules say of a label: those of whoever made the report, where they
+/// have labels of their own, else the shipped ones. None for functions without
+/// a rule.
+fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
+    let own = report.labels.iter().find(|own| own.label == label);
+    own.map(|own| &own.meaning)
+        .or_else(|| Meanings::builtin().get(label))
+}
+
+/// What a label waits for: "the inode lock".
+pub(crate) fn waits_for<'a>(report: &'a Report, label: &str) -> Option<&'a str> {
+    meaning(report, label).map(|m| m.what.as_str())
 }
 
 /// One cause: the rows whose labels stand for it.
@@ -117,12 +124,12 @@ impl<'a> Times<'a> {
             group.count = group.count.saturating_add(row.count);
         };
         for row in &report.blocking {
-            match resource(&row.label) {
+            match meaning(report, &row.label) {
                 Some(r) if r.kind == Kind::Idle => add(&mut idle, row),
                 Some(r) if r.kind == Kind::Input && row.mean_ns >= INPUT_IDLE_NS => {
                     add(&mut idle, row);
                 }
-                Some(r) => add(losses.entry(r.group.to_owned()).or_default(), row),
+                Some(r) => add(losses.entry(r.group.clone()).or_default(), row),
                 None => add(losses.entry(row.label.clone()).or_default(), row),
             }
         }
@@ -373,7 +380,7 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
             .iter()
             .filter(|l| share(l.1, group.total_ns) >= 0.2)
             .take(2)
-            .filter_map(|l| resource(&l.0).map(|r| r.what.to_owned()))
+            .filter_map(|l| waits_for(report, &l.0).map(printable))
             .collect();
         let known = !whats.is_empty();
         let (holders, held_ns) = culprits(report, group, true);
@@ -501,8 +508,8 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
                 ));
             }
         }
-        let text = match labels.first().and_then(|l| resource(&l.0)) {
-            Some(r) if known => r.advice.to_owned(),
+        let text = match labels.first().and_then(|l| meaning(report, &l.0)) {
+            Some(r) if known => printable(&r.advice),
             _ if name.starts_with('(') => "The kernel stack could not be taken in time, so the cause is not known; the notes say how often that happened.".into(),
             _ => "No rule names this place, so what it waits for is not known; a rule in /etc/debox/labels.toml can give it a name.".into(),
         };
@@ -760,7 +767,7 @@ fn growing(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
 }
 
 /// Where the rest of the blocked time is, so that nobody looks for it.
-fn idle(times: &Times) -> Option<Finding> {
+fn idle(report: &Report, times: &Times) -> Option<Finding> {
     let part = share(times.idle.total_ns, times.blocked_ns);
     if part < 0.5 || times.idle.total_ns < TIME_MIN_NS {
         return None;
@@ -775,7 +782,7 @@ fn idle(times: &Times) -> Option<Finding> {
         .filter(|l| share(l.1, times.idle.total_ns) >= 0.2)
         .take(2)
         .map(|((label, call), ..)| {
-            let what = resource(label).map_or("", |r| r.what);
+            let what = waits_for(report, label).map_or_else(String::new, printable);
             format!("{call} waiting for {what}")
         })
         .collect();

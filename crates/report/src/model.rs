@@ -22,6 +22,9 @@ pub struct Report {
     pub calls: Vec<CallRow>,
     /// Where the threads blocked, largest total first.
     pub blocking: Vec<BlockingRow>,
+    /// What the user's own rules say of labels in `blocking`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<LabelMeaning>,
     /// Calls by the place in the program that made them (wrap capture only).
     pub call_sites: Vec<CallSiteRow>,
     /// Calls that had not returned when the report was made.
@@ -426,6 +429,14 @@ pub struct Bucket {
     /// Exclusive; null in the bucket that holds everything longer.
     pub to_ns: Option<u64>,
     pub count: u64,
+}
+
+/// What a user's own rule says of its label; see the head of labels/linux.toml.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelMeaning {
+    pub label: String,
+    #[serde(flatten)]
+    pub meaning: debox_labels::Meaning,
 }
 
 /// One place where one system call blocked.

@@ -17,6 +17,38 @@ fn only(report: &Report) -> Finding {
 }
 
 #[test]
+fn a_users_own_label_has_his_words_and_his_judgement() {
+    let mut b = Build::new();
+    b.call("ioctl", 100, [20 * MS, 900 * MS, MS]);
+    b.blocked("camera", "ioctl", "cam_wait", 100, 900 * MS);
+    let mut report = b.done();
+    assert!(only(&report).title.contains("waiting in camera"));
+    let mut own = LabelMeaning {
+        label: "camera".into(),
+        meaning: debox_labels::Meaning {
+            group: "camera".into(),
+            kind: debox_labels::Kind::Loss,
+            what: "a picture".into(),
+            advice: "Ask for a smaller one.".into(),
+        },
+    };
+    report.labels = vec![own.clone()];
+    let finding = only(&report);
+    assert!(
+        finding.title.contains("waiting for a picture"),
+        "{finding:#?}"
+    );
+    assert_eq!(finding.text, "Ask for a smaller one.");
+    own.meaning.kind = debox_labels::Kind::Idle;
+    report.labels = vec![own];
+    assert!(
+        !titles(&report)[0].contains("of the time lost"),
+        "{:?}",
+        titles(&report)
+    );
+}
+
+#[test]
 fn lock_holder_is_named() {
     let mut b = Build::new();
     b.call("openat", 4_000, [20 * MS, 1_000 * MS, 5 * MS]);

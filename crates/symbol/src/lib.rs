@@ -11,15 +11,13 @@ mod functions;
 mod kernel;
 mod lines;
 mod resolver;
-mod rules;
 mod syscalls;
 pub mod tracefs;
 mod user;
 
 pub use debuginfod::{Debuginfod, DebuginfodError};
-pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES, glob};
+pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};
 pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION};
-pub use rules::{LABEL_LEN_MAX, Rule, Rules, RulesError};
 pub use syscalls::{syscall_name, syscall_number, syscall_number_compat};
 pub use user::{CodeFile, UserCode, UserFrame, UserNote, UserOptions, UserSymbols};

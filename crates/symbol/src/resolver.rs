@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::kernel::{Frame, KernelSymbols, SymbolError};
-use crate::rules::{LABEL_LEN_MAX, Rules, plain, sleeper};
+use debox_labels::{LABEL_LEN_MAX, Rules, plain, sleeper};
 
 /// What a frame is called that lies in no known function, for instance in a
 /// BPF program that is gone. Never its address: that is the kernel's secret.

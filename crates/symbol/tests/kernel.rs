@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use debox_symbol::{
-    KernelSymbols, Resolver, Rules, SymbolError, SymbolOptions, SymbolSources, UNKNOWN_FUNCTION,
+    KernelSymbols, Resolver, SymbolError, SymbolOptions, SymbolSources, UNKNOWN_FUNCTION,
 };
 
 /// How far the boot moved the kernel.
@@ -269,7 +269,7 @@ fn a_call_at_a_functions_end_is_that_functions() {
 fn a_stack_becomes_a_site() {
     let kernel = Kernel::build();
     let symbols = kernel.open(Some(&kernel.vmlinux)).unwrap();
-    let mut resolver = Resolver::new(symbols, Rules::builtin());
+    let mut resolver = Resolver::new(symbols, debox_labels::Rules::builtin());
     let pipe_return = kernel.returns("pipe_read")[0];
     let stack = [
         0xffffffffc0201010,
@@ -315,7 +315,7 @@ fn a_stack_becomes_a_site() {
 #[test]
 fn new_bpf_programs_are_known_after_a_reload() {
     let kernel = Kernel::build();
-    let mut resolver = Resolver::new(kernel.open(None).unwrap(), Rules::builtin());
+    let mut resolver = Resolver::new(kernel.open(None).unwrap(), debox_labels::Rules::builtin());
     let address = 0xffffffffc0301010;
     assert_eq!(resolver.resolve(&[address]).function, UNKNOWN_FUNCTION);
     let mut text = fs::read_to_string(kernel.path("kallsyms")).unwrap();
@@ -394,7 +394,8 @@ fn a_vmlinux_that_was_found_is_used_or_passed_over() {
         notes.contains("function+offset") && notes.contains("missing"),
         "{notes}"
     );
-    let site = Resolver::new(symbols, Rules::builtin()).resolve(&kernel.returns("pipe_read"));
+    let site = Resolver::new(symbols, debox_labels::Rules::builtin())
+        .resolve(&kernel.returns("pipe_read"));
     assert_eq!(
         (site.function.as_str(), site.file.as_str(), site.line),
         ("pipe_read", "", 0)
@@ -485,7 +486,7 @@ fn the_running_kernel() {
         .iter()
         .map(|name| address(name) + 9)
         .collect();
-    let mut resolver = Resolver::new(symbols, Rules::builtin());
+    let mut resolver = Resolver::new(symbols, debox_labels::Rules::builtin());
     let site = resolver.resolve(&stack);
     assert_eq!(
         (site.label.as_str(), site.function.as_str()),

@@ -8,6 +8,7 @@ use crate::error::Error;
 use ::debox_condition::{Expression, Number, Part, Predicate, TextField, compile, underline};
 use debox_abi::debox_condition as Condition;
 use debox_abi::*;
+use debox_labels::Rules;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -61,8 +62,7 @@ pub struct Slot {
 fn labels(extra: Option<&Path>) -> Vec<String> {
     let extra: Vec<PathBuf> = extra.map(Path::to_path_buf).into_iter().collect();
     // Bad rules are the broker's to complain about.
-    let rules =
-        debox_symbol::Rules::load(&extra).unwrap_or_else(|_| debox_symbol::Rules::builtin());
+    let rules = Rules::load(&extra).unwrap_or_else(|_| Rules::builtin());
     rules.iter().map(|rule| rule.label.clone()).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use debox_symbol::glob;
+use debox_labels::glob;
 
 /// What the layers of a system call are called, outermost first: the default
 /// where hundreds of functions cost no more to attach than one. Helpers that

@@ -459,7 +459,7 @@ pub fn matrix(report: &Report) -> String {
     out.push_str("</tr></thead>\n<tbody>\n");
     for y in &used_y {
         let label = labels.get(*y).map_or("(others)", |l| l);
-        let what = waits_for(label).map_or(String::new(), |w| {
+        let what = waits_for(report, label).map_or(String::new(), |w| {
             format!(" title=\"waiting for {}\"", text(w))
         });
         let all = sum(&mut (0..width).map(|x| cells[y * width + x]));
@@ -682,7 +682,7 @@ pub fn places(report: &Report) -> String {
                             },
                         ),
                         Cell::Text(place),
-                        Cell::text(waits_for(&b.label).unwrap_or("")),
+                        Cell::text(waits_for(report, &b.label).unwrap_or("")),
                     ],
                 )
             })

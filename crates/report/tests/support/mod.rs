@@ -35,6 +35,7 @@ pub fn empty() -> Report {
         totals: Totals::default(),
         calls: vec![],
         blocking: vec![],
+        labels: vec![],
         call_sites: vec![],
         open_calls: vec![],
         notes: vec![],

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::PathBuf;
 
-use debox_symbol::Rules;
+use debox_labels::Rules;
 
 struct Stack {
     file: String,

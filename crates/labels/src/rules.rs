@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which resource does a stack wait for, and which of its functions decided
 //! to sleep?
-//!
-//! The answers are data: labels/linux.toml, whose head describes the form. A
-//! user's own rules go before it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -14,6 +11,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+
+use crate::meaning::{Kind, Meanings};
 
 /// A label's longest length; with its NUL it fills `struct debox_site`'s label.
 pub const LABEL_LEN_MAX: usize = 23;
@@ -76,6 +75,10 @@ pub struct Rule {
     pub any: Vec<String>,
     #[serde(default)]
     pub not: Vec<String>,
+    pub what: Option<String>,
+    pub group: Option<String>,
+    pub kind: Option<Kind>,
+    pub advice: Option<String>,
     /// The file that the rule is from.
     #[serde(skip)]
     pub file: String,
@@ -88,6 +91,9 @@ pub struct Rule {
 #[serde(deny_unknown_fields)]
 struct RulesFile {
     plumbing: Option<PlumbingTable>,
+    /// Texts that rules can name.
+    #[serde(default)]
+    advice: BTreeMap<String, String>,
     #[serde(default, rename = "rule")]
     rules: Vec<Rule>,
 }
@@ -105,6 +111,7 @@ pub struct Rules {
     conditions: Vec<Conditions>,
     patterns: Patterns,
     plumbing: Vec<usize>,
+    meanings: Meanings,
 }
 
 /// A rule's lists as pattern numbers.
@@ -168,16 +175,27 @@ impl Rules {
             conditions: Vec::new(),
             patterns: Patterns::default(),
             plumbing: Vec::new(),
+            meanings: Meanings::default(),
         };
+        // The shipped texts of advice can be named in every file.
+        let mut advice = BTreeMap::new();
+        for (file, text) in texts.iter().rev() {
+            let parsed = parse(file, text)?;
+            advice.extend(parsed.advice);
+        }
         for (file, text) in texts {
-            all.add(file, text)?;
+            all.add(file, text, &advice)?;
         }
         Ok(all)
     }
 
-    fn add(&mut self, file: &str, text: &str) -> Result<(), RulesError> {
-        let parsed: RulesFile =
-            toml::from_str(text).map_err(|error| syntax_error(file, text, &error))?;
+    fn add(
+        &mut self,
+        file: &str,
+        text: &str,
+        advice: &BTreeMap<String, String>,
+    ) -> Result<(), RulesError> {
+        let parsed = parse(file, text)?;
         if let Some(plumbing) = parsed.plumbing {
             for pattern in &plumbing.functions {
                 let number =
@@ -212,6 +230,7 @@ impl Rules {
                 any: numbers(&rule.any)?,
                 not: numbers(&rule.not)?,
             });
+            self.meanings.add(&rule, advice);
             self.rules.push(rule);
         }
         Ok(())
@@ -219,6 +238,11 @@ impl Rules {
 
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
+    }
+
+    /// What the labels mean; a user's own file is believed before the shipped one.
+    pub fn meanings(&self) -> &Meanings {
+        &self.meanings
     }
 
     /// The first rule that fits a stack of function names, innermost first.
@@ -265,7 +289,7 @@ impl Rules {
 /// The frames of the sleeping thread itself: from `__schedule` on. What runs
 /// inside of it are the tracepoint and the BPF programs attached there, which
 /// may be anybody's and have any name.
-pub(crate) fn sleeper(functions: &[&str]) -> Range<usize> {
+pub fn sleeper(functions: &[&str]) -> Range<usize> {
     let start = functions
         .iter()
         .position(|name| plain(name) == SWITCH_FUNCTION)
@@ -275,7 +299,7 @@ pub(crate) fn sleeper(functions: &[&str]) -> Range<usize> {
 
 /// A function's name in the source: without the suffixes that the compiler
 /// gives to clones and parts (`.isra.0`, `.constprop.0`, `.part.0`, `.cold`).
-pub(crate) fn plain(name: &str) -> &str {
+pub fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
@@ -293,6 +317,10 @@ fn read(path: &Path) -> Result<String, RulesError> {
         path: path.to_owned(),
         source,
     })
+}
+
+fn parse(file: &str, text: &str) -> Result<RulesFile, RulesError> {
+    toml::from_str(text).map_err(|error| syntax_error(file, text, &error))
 }
 
 fn syntax_error(file: &str, text: &str, error: &toml::de::Error) -> RulesError {
@@ -336,6 +364,14 @@ fn check(rule: &Rule) -> Result<(), String> {
         return Err(
             "it has none of `wait`, `site` and `any`, so it would fit every stack: give \
                     at least one"
+                .into(),
+        );
+    }
+    if rule.what.is_none() && (rule.kind.is_some() || rule.group.is_some() || rule.advice.is_some())
+    {
+        return Err(
+            "it has `kind`, `group` or `advice` and no `what`: complete \"a call is waiting for ...\" \
+             in it"
                 .into(),
         );
     }
@@ -389,7 +425,7 @@ impl Patterns {
             set.insert(number);
         }
         for (glob, number) in &self.globs {
-            if glob_fits(glob.as_bytes(), name.as_bytes()) {
+            if self::glob(glob, name) {
                 set.insert(*number);
             }
         }
@@ -420,7 +456,8 @@ impl PatternSet {
 
 /// `*` fits any characters, `?` exactly one. Goes back only to the last star,
 /// so no pattern costs more than its length times the name's.
-fn glob_fits(pattern: &[u8], name: &[u8]) -> bool {
+pub fn glob(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
@@ -487,11 +524,7 @@ mod tests {
             ("pipe_?", "pipe_", false),
             ("**x", "x", true),
         ] {
-            assert_eq!(
-                glob_fits(pattern.as_bytes(), name.as_bytes()),
-                fits,
-                "{pattern} {name}"
-            );
+            assert_eq!(glob(pattern, name), fits, "{pattern} {name}");
         }
     }
 
@@ -500,7 +533,7 @@ mod tests {
         let pattern = "a*".repeat(200) + "b";
         let name = "a".repeat(2000);
         let start = std::time::Instant::now();
-        assert!(!glob_fits(pattern.as_bytes(), name.as_bytes()));
+        assert!(!glob(&pattern, &name));
         assert!(start.elapsed().as_secs() < 2);
     }
 
@@ -697,5 +730,61 @@ mod tests {
             Some("/h/.config/debox/labels.toml".into())
         );
         assert_eq!(user_file(os(""), None), None);
+    }
+
+    #[test]
+    fn labels_have_a_meaning_and_a_users_own_is_believed_first() {
+        let builtin = Rules::builtin();
+        let known = builtin.meanings();
+        for rule in builtin.iter() {
+            let meaning = known.get(&rule.label);
+            let meaning = meaning.unwrap_or_else(|| panic!("no words for {}", rule.label));
+            assert!(
+                meaning.advice.contains(' '),
+                "{}: {}",
+                rule.label,
+                meaning.advice
+            );
+            let said = builtin
+                .iter()
+                .filter(|r| r.label == rule.label && r.what.is_some());
+            assert_eq!(said.count(), 1, "{}", rule.label);
+        }
+        assert_eq!(known.get("pipe-read").unwrap().kind, Kind::Input);
+        let own = r#"
+            [[rule]]
+            label = "pipe-read"
+            why = "the other half of our pipeline"
+            what = "the parser"
+            group = "pipeline"
+            kind = "loss"
+            advice = "sync"
+            site = ["pipe_read"]
+            [[rule]]
+            label = "in-vfs"
+            why = "anything below it"
+            any = ["vfs_read"]
+        "#;
+        let texts = [
+            ("own".to_owned(), own.to_owned()),
+            (BUILTIN_NAME.to_owned(), BUILTIN.to_owned()),
+        ];
+        let rules = Rules::from_texts(&texts).unwrap();
+        let meaning = rules.meanings().get("pipe-read").unwrap();
+        assert_eq!(
+            (meaning.what.as_str(), meaning.kind),
+            ("the parser", Kind::Loss)
+        );
+        assert_eq!(meaning.group, "pipeline");
+        assert_eq!(
+            meaning.advice,
+            known.get("journal-commit").unwrap().advice,
+            "a text of [advice] can be named from another file"
+        );
+        assert_eq!(rules.meanings().get("in-vfs"), None);
+        assert_eq!(rules.meanings().get("flock"), known.get("flock"));
+        let half = own.replace("what = \"the parser\"", "");
+        let error = Rules::parse("own", &half).unwrap_err().to_string();
+        assert!(error.contains("no `what`"), "{error}");
     }
 }

@@ -7,14 +7,14 @@
 //! the label, a different one is an error. Somebody has to read the result
 //! before it becomes a fixture.
 //!
-//!     record | cargo run -p debox-symbol --example label [RULES.toml…] > linux-X.Y.txt
+//!     record | cargo run -p debox-labels --example label [RULES.toml…] > linux-X.Y.txt
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use debox_symbol::Rules;
+use debox_labels::Rules;
 
 fn main() -> ExitCode {
     let extra: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();

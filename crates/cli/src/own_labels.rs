@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do the user's own rules say of the labels in a report?
+//!
+//! Rules that name places are the broker's matter; what its labels mean is
+//! looked up here, in the files of whoever runs the command, and stands in the
+//! report, so that it is known wherever that is read.
+
+use debox_labels::{Meanings, Rules};
+use debox_report::{LabelMeaning, Report};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::OnceLock;
+
+static OWN: OnceLock<Meanings> = OnceLock::new();
+
+/// Reads --labels, the user's and the system's file.
+pub fn read(extra: Option<&Path>) {
+    OWN.get_or_init(|| {
+        let extra: Vec<_> = extra.map(Path::to_path_buf).into_iter().collect();
+        let rules = Rules::load(&extra).unwrap_or_else(|error| {
+            // A private broker reads the same files, and does not start.
+            crate::say(&format!("without the meaning of own labels: {error}"));
+            Rules::builtin()
+        });
+        rules.meanings().clone()
+    });
+}
+
+/// What the files say of this report's labels, beyond the shipped rules.
+pub fn of(report: &Report) -> Vec<LabelMeaning> {
+    let labels: BTreeSet<&str> = report.blocking.iter().map(|b| b.label.as_str()).collect();
+    labels
+        .into_iter()
+        .filter_map(|label| {
+            let meaning = OWN.get()?.get(label)?;
+            let own = Meanings::builtin().get(label) != Some(meaning);
+            own.then(|| LabelMeaning {
+                label: label.to_owned(),
+                meaning: meaning.clone(),
+            })
+        })
+        .collect()
+}

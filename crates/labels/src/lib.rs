@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does a thread wait for, if its kernel stack looks so, and what does that
+//! mean for somebody who wants less waiting?
+//!
+//! The answers are data: labels/linux.toml, whose head describes the form. A
+//! user's own files go before it.
+
+mod meaning;
+mod rules;
+
+pub use meaning::{Kind, Meaning, Meanings};
+pub use rules::{LABEL_LEN_MAX, Rule, Rules, RulesError, glob, plain, sleeper};
