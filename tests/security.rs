@@ -393,33 +393,19 @@ fn its_unit_gives_enough_and_deboxd_needs_no_more() {
 }
 
 fn listening(path: &Path) -> std::os::fd::OwnedFd {
-    use std::os::fd::FromRawFd;
-    let bytes = path.to_str().expect("UTF-8").as_bytes();
-    // SAFETY: all-zero is a valid sockaddr_un; the path fits (asserted), the
-    // descriptor is owned at once.
-    unsafe {
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as u16;
-        assert!(bytes.len() < address.sun_path.len());
-        for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-            *to = *from as libc::c_char;
-        }
-        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-        assert!(fd >= 0);
-        let socket = std::os::fd::OwnedFd::from_raw_fd(fd);
-        let on: libc::c_int = 1;
-        let length = size_of::<libc::sockaddr_un>() as u32;
-        assert_eq!(libc::bind(fd, (&raw const address).cast(), length), 0);
-        // PassCredentials=yes
-        let option = libc::SO_PASSCRED;
-        assert_eq!(
-            libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const on).cast(), 4),
-            0
-        );
-        assert_eq!(libc::listen(fd, 64), 0);
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o666)).expect("chmod");
-        socket
-    }
+    use debox_client::packet;
+    let socket = packet::bind(path, true).expect("binds");
+    let on: libc::c_int = 1;
+    // PassCredentials=yes
+    // SAFETY: the value is a local of the size that is given.
+    let set = unsafe {
+        let (fd, on) = (socket.as_raw_fd(), (&raw const on).cast());
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, on, 4)
+    };
+    assert_eq!(set, 0);
+    packet::listen(&socket, 64).expect("listens");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o666)).expect("chmod");
+    socket
 }
 
 #[test]

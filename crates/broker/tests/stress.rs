@@ -28,15 +28,13 @@ fn ten_thousand_connects() {
         let client = broker.client();
         match n % 4 {
             0 => {}
-            1 => assert_eq!(client.send(&[64, 0, 0]), Ok(3)),
-            2 => assert_eq!(
-                client.send(debox_request::new(DEBOX_MSG_SLOTS, 0).as_bytes()),
-                Ok(64)
-            ),
-            _ => assert_eq!(
-                client.send(debox_request::new(DEBOX_MSG_ACCOUNT, 0).as_bytes()),
-                Ok(64)
-            ),
+            1 => client.send(&[64, 0, 0]).unwrap(),
+            2 => client
+                .send(debox_request::new(DEBOX_MSG_SLOTS, 0).as_bytes())
+                .unwrap(),
+            _ => client
+                .send(debox_request::new(DEBOX_MSG_ACCOUNT, 0).as_bytes())
+                .unwrap(),
         }
         drop(client);
         if n % 100 == 0 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who may use a broker, as whom does it run, and how does one get in?
 
-use crate::connection::Connection;
 use debox_broker::account::{group_name, groups_of, user_name};
+use debox_client::Connection;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -25,6 +26,17 @@ pub fn who_may(socket: &Path) -> String {
 
 fn group_text(gid: u32) -> String {
     group_name(gid).unwrap_or_else(|| format!("with id {gid}"))
+}
+
+/// What to do about a broker that cannot be reached; the rest of a sentence.
+pub fn remedy(socket: &Path, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ECONNREFUSED) => {
+            ". No broker listens there: start one (systemctl start deboxd.socket) or run debox as root".into()
+        }
+        Some(libc::EACCES) => format!(". {}", way_in(socket)),
+        _ => String::new(),
+    }
 }
 
 /// What somebody who was refused (EACCES at connect) has to do.

@@ -180,7 +180,7 @@ pub fn attach(args: AttachArgs, _inherited: Inherited) -> Result<i32, Error> {
             Err(error) => {
                 target.look();
                 if !target.ended {
-                    return Err(error);
+                    return Err(error.into());
                 }
                 facts.notes.push(Note {
                     kind: NoteKind::Other,

@@ -10,14 +10,14 @@
 //! makes system calls only and allocates nothing.
 
 use crate::command::Command;
-use crate::connection::{Connection, request_send};
 use crate::error::Error;
 use crate::inherited::Inherited;
 use debox_abi::*;
+use debox_client::Connection;
 use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -235,7 +235,6 @@ pub fn start(
     let mut shell_argv = vec![shell.as_ptr(), command.path.as_ptr()];
     shell_argv.extend_from_slice(&argv[1..]);
     let request = debox_request::new(DEBOX_MSG_JOIN, if follow { 0 } else { DEBOX_REQ_NOFOLLOW });
-    let socket = connection.raw();
     let gate = Gate::new().map_err(Error::system("sharing memory with the command's process"))?;
     // SAFETY: no memory involved.
     let yields =
@@ -270,8 +269,8 @@ pub fn start(
             }
         };
         inherited.restore_in_child();
-        if let Err(errno) = request_send(socket, &request) {
-            fail(STAGE_JOIN, errno);
+        if let Err(error) = connection.send(request.as_bytes()) {
+            fail(STAGE_JOIN, error.raw_os_error().unwrap_or(libc::EIO));
         }
         if !gate.wait(yields) {
             // SAFETY: as above; the parent knows why.
@@ -309,8 +308,8 @@ pub fn start(
             gate.set(GATE_CANCELLED);
             reap();
             return Err(match error {
-                Error::Refused { text, .. } => Error::CannotWatch { why: text },
-                error => error,
+                debox_client::Error::Refused { text, .. } => Error::CannotWatch { why: text },
+                error => error.into(),
             });
         }
     };
@@ -352,8 +351,8 @@ pub fn start(
 }
 
 /// The broker's answer to the child's request; None when the child is gone.
-fn answered(connection: &Connection, child: &OwnedFd) -> Option<Result<(), Error>> {
-    let mut list = [connection.raw(), child.as_raw_fd()].map(|fd| libc::pollfd {
+fn answered(connection: &Connection, child: &OwnedFd) -> Option<Result<(), debox_client::Error>> {
+    let mut list = [connection.as_fd().as_raw_fd(), child.as_raw_fd()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,

@@ -12,10 +12,10 @@
 //! connects all the same must be one of the command's (kin.rs).
 
 use crate::call_site::Modules;
-use crate::connection::socket_address;
 use crate::error::Error;
 use crate::kin::{Kin, peer_of};
 use debox_abi::*;
+use debox_client::packet;
 use debox_report::{WrapCounts, WrapProcess};
 use std::collections::HashMap;
 use std::fs::File;
@@ -94,32 +94,13 @@ impl Listener {
         std::fs::set_permissions(&hidden, PermissionsExt::from_mode(0o711))?;
         let path = hidden.join(SOCKET);
         // Too long for the environment is too long here.
-        socket_address(&path)?;
+        packet::path_fits(&path)?;
         // Bound by a name that tells nothing: everybody can read it.
         let hidden = File::open(&hidden)?;
         let name = format!("/proc/self/fd/{}/{SOCKET}", hidden.as_raw_fd());
-        let (address, length) = socket_address(Path::new(&name))?;
-        // SAFETY: plain system calls on locals; descriptors are owned at once.
-        let socket = unsafe {
-            let fd = libc::socket(
-                libc::AF_UNIX,
-                libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-                0,
-            );
-            if fd < 0 {
-                return Err(last());
-            }
-            let socket = OwnedFd::from_raw_fd(fd);
-            if libc::bind(fd, (&raw const address).cast(), length) != 0 {
-                return Err(last());
-            }
-            socket
-        };
+        let socket = packet::bind(Path::new(&name), false)?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
-        // SAFETY: a bound socket of ours.
-        if unsafe { libc::listen(socket.as_raw_fd(), 4096) } != 0 {
-            return Err(last());
-        }
+        packet::listen(&socket, 4096)?;
         descriptors_raise();
         Ok(Self {
             directory,
@@ -240,23 +221,8 @@ fn is_abandoned(path: &Path) -> bool {
     if !std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
         return false;
     }
-    let Ok((address, length)) = socket_address(path) else {
-        return false;
-    };
-    // SAFETY: the descriptor is owned at once; the address is a local.
-    unsafe {
-        let fd = libc::socket(
-            libc::AF_UNIX,
-            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            0,
-        );
-        if fd < 0 {
-            return false;
-        }
-        let socket = OwnedFd::from_raw_fd(fd);
-        libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) != 0
-            && last().raw_os_error() == Some(libc::ECONNREFUSED)
-    }
+    packet::connect(path, false)
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Each live process costs two descriptors.
@@ -393,22 +359,14 @@ fn collect(listener: &OwnedFd, stop: &OwnedFd, call_sites: bool) -> Collected {
 
 /// None: nobody waits. What a refused process has sent is not looked at.
 fn accept(listener: &OwnedFd, kin: &mut Kin) -> io::Result<Option<Result<Live, String>>> {
-    // SAFETY: the descriptor is owned at once.
-    let socket = unsafe {
-        let fd = libc::accept4(
-            listener.as_raw_fd(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-        );
-        if fd < 0 {
-            let error = last();
+    let socket = match packet::accept(listener, false) {
+        Ok(socket) => socket,
+        Err(error) => {
             return match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR) => Ok(None),
                 _ => Err(error),
             };
         }
-        OwnedFd::from_raw_fd(fd)
     };
     let peer = peer_of(&socket)?;
     let pid = peer.pid;
@@ -425,22 +383,22 @@ impl Live {
     fn advance(&mut self, call_sites: bool) -> Result<bool, String> {
         loop {
             let mut packet = debox_collect::zeroed();
-            let (got, fds, cut) = match receive(self.socket.as_raw_fd(), packet.as_bytes_mut()) {
+            let got = match packet::receive(self.socket.as_raw_fd(), packet.as_bytes_mut()) {
                 Ok(received) => received,
                 Err(e) => match e.raw_os_error() {
-                    Some(libc::EAGAIN | libc::EINTR) => return Ok(true),
+                    Some(libc::EAGAIN) => return Ok(true),
                     Some(libc::ECONNRESET) => return Ok(false),
                     _ => return Err(e.to_string()),
                 },
             };
-            if got == 0 {
+            if got.length == 0 {
                 return Ok(false);
             }
             if self.memory.is_some() {
                 return Err("it sent a second message".into());
             }
-            if cut
-                || got != size_of::<debox_collect>()
+            if got.cut
+                || got.length != size_of::<debox_collect>()
                 || packet.size as usize != size_of::<debox_collect>()
             {
                 return Err("its message has a wrong size".into());
@@ -452,7 +410,7 @@ impl Live {
                     packet.version
                 ));
             }
-            let Ok([memory]) = <[OwnedFd; 1]>::try_from(fds) else {
+            let Ok([memory]) = <[OwnedFd; 1]>::try_from(got.fds) else {
                 return Err("exactly one descriptor must come along".into());
             };
             let memory = File::from(memory);
@@ -497,43 +455,6 @@ pub(crate) fn memory_check(memory: &File, packet: &debox_collect) -> Result<(), 
         ));
     }
     Ok(())
-}
-
-/// One packet with its descriptors: (length, descriptors, something was cut).
-fn receive(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, bool)> {
-    let mut control = [0u64; 16];
-    let mut part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    let mut fds = Vec::new();
-    // SAFETY: msghdr is valid when zeroed, the pointers are to locals that
-    // outlive the call, control messages are walked by libc's macros within
-    // the length that the kernel set; received descriptors are owned at once.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        let got = libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC);
-        if got < 0 {
-            return Err(last());
-        }
-        let mut header = libc::CMSG_FIRSTHDR(&message);
-        while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(header).cast::<RawFd>();
-                let length = (*header).cmsg_len as usize - (data as usize - header as usize);
-                for i in 0..length / size_of::<RawFd>() {
-                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
-                }
-            }
-            header = libc::CMSG_NXTHDR(&message, header);
-        }
-        let cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-        Ok((got as usize, fds, cut))
-    }
 }
 
 /// Could the threads of a stripe, one after the other, have counted this in that
@@ -654,6 +575,7 @@ impl Collected {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::fd::AsFd;
 
     fn memfd(size: u64, seals: i32) -> File {
         // SAFETY: a fresh descriptor, owned at once.
@@ -685,47 +607,10 @@ mod tests {
 
     /// Connects as a process would and sends `bytes` with `files`.
     fn connect(path: &Path, bytes: &[u8], files: &[&File]) -> OwnedFd {
-        let (address, length) = socket_address(path).unwrap();
-        let mut control = [0u64; 16];
-        // SAFETY: as in the functions above, on locals.
-        unsafe {
-            let socket = OwnedFd::from_raw_fd(libc::socket(
-                libc::AF_UNIX,
-                libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
-                0,
-            ));
-            assert_eq!(
-                libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length),
-                0
-            );
-            let mut part = libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            };
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = &mut part;
-            message.msg_iovlen = 1;
-            if !files.is_empty() {
-                let size = (files.len() * 4) as u32;
-                message.msg_control = control.as_mut_ptr().cast();
-                message.msg_controllen = libc::CMSG_SPACE(size) as _;
-                let header = libc::CMSG_FIRSTHDR(&message);
-                (*header).cmsg_level = libc::SOL_SOCKET;
-                (*header).cmsg_type = libc::SCM_RIGHTS;
-                (*header).cmsg_len = libc::CMSG_LEN(size) as _;
-                for (i, file) in files.iter().enumerate() {
-                    libc::CMSG_DATA(header)
-                        .cast::<RawFd>()
-                        .add(i)
-                        .write_unaligned(file.as_raw_fd());
-                }
-            }
-            assert_eq!(
-                libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL),
-                bytes.len() as isize
-            );
-            socket
-        }
+        let socket = packet::connect(path, true).unwrap();
+        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        packet::send(socket.as_raw_fd(), bytes, &files).unwrap();
+        socket
     }
 
     fn counters(nr: u64, wall_ns: u64) -> File {

@@ -6,13 +6,13 @@
 
 use crate::access::{self, Server};
 use crate::args::{Color, DoctorArgs};
-use crate::connection::Connection;
 use crate::error::Error;
 use crate::output;
 use crate::source::{capabilities, may_load};
 use crate::status::{feature_names, socket_of};
 use crate::wrap_library;
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
+use debox_client::Connection;
 use debox_output::{printable, printable_lines};
 use serde::Serialize;
 use std::fs;
@@ -360,7 +360,7 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
         }
         Err(error) => error.to_string(),
     };
-    let closed = matches!(&answer, Err(Error::Connect { source, .. })
+    let closed = matches!(&answer, Err(debox_client::Error::Connect { source, .. })
         if source.raw_os_error() == Some(libc::EACCES));
     let remedy = if closed {
         access::way_in(&socket)

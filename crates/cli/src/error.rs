@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What can go wrong, in words that say what to do?
 
+use crate::access;
 use std::io;
 use std::path::PathBuf;
 
@@ -12,20 +13,13 @@ pub enum Error {
     NotExecutable { command: String, source: io::Error },
     #[error("cannot write the report to {}: {source}", .path.display())]
     Output { path: PathBuf, source: io::Error },
-    #[error("cannot reach a broker at {}: {source}{remedy}", .path.display())]
+    #[error("{error}{remedy}")]
     Connect {
-        path: PathBuf,
-        source: io::Error,
+        error: debox_client::Error,
         remedy: String,
     },
-    #[error("the broker at {} refused: {text}", .path.display())]
-    Refused {
-        path: PathBuf,
-        errno: i32,
-        text: String,
-    },
-    #[error("the broker at {} broke the protocol: {what}", .path.display())]
-    Protocol { path: PathBuf, what: String },
+    #[error(transparent)]
+    Broker(debox_client::Error),
     #[error("nothing can be watched: {why}")]
     CannotWatch { why: String },
     #[error("{action}: {source}")]
@@ -41,6 +35,18 @@ pub enum Error {
     Parquet(#[from] debox_export::ParquetError),
     #[error("{0}")]
     Usage(String),
+}
+
+impl From<debox_client::Error> for Error {
+    fn from(error: debox_client::Error) -> Self {
+        match &error {
+            debox_client::Error::Connect { path, source } => Error::Connect {
+                remedy: access::remedy(path, source),
+                error,
+            },
+            _ => Error::Broker(error),
+        }
+    }
 }
 
 impl Error {

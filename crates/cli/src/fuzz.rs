@@ -5,7 +5,6 @@
 use crate::acting::Plan;
 use crate::args::{Cli, Verb};
 use crate::collect::{Collected, memory_check};
-use crate::connection;
 use crate::session;
 use clap::Parser;
 use debox_abi::*;
@@ -19,14 +18,14 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// descriptors; the error is what the user is told.
 pub fn reply(asked: u32, bytes: &[u8], descriptors: usize) -> Result<debox_reply, String> {
     let reply = debox_reply::read_from(bytes).ok_or("cut off")?;
-    connection::reply_judge("/broker".as_ref(), asked, &reply, descriptors)
+    debox_client::reply_judge("/broker".as_ref(), asked, &reply, descriptors)
         .map_err(|error| error.to_string())?;
     Ok(reply)
 }
 
 /// The text that SITE_STACKS gives.
 pub fn site_stacks(text: &str) -> Vec<(u32, Vec<String>)> {
-    connection::site_stacks_parse(text)
+    debox_client::site_stacks_parse(text)
 }
 
 /// The report of what one process handed over: its message and its memory.
@@ -36,7 +35,7 @@ pub fn collected(packet: &debox_collect, memory: &File) -> Result<Report, String
     let now = Instant::now();
     let mut collected = Collected::since(now.checked_sub(HOUR).unwrap_or(now));
     collected.fold_memory(4711, memory, packet.stripes, None)?;
-    let snapshot = connection::Snapshot {
+    let snapshot = debox_client::Snapshot {
         account: debox_account::zeroed_box(),
         cpus: debox_account_cpu::zeroed_slice(1),
         sites: debox_site::zeroed_slice(1),

@@ -8,6 +8,7 @@
 //! That such a process was started by the command and has lost all its relatives
 //! since cannot be known, so it is refused, which is said.
 
+use debox_client::packet;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -29,21 +30,10 @@ pub struct Peer {
 /// Who connected, as the kernel noted it then.
 pub fn peer_of(socket: &OwnedFd) -> io::Result<Peer> {
     let fd = socket.as_raw_fd();
-    // SAFETY: both options fill locals of the size that is given; a descriptor
+    let peer = packet::peer(socket)?;
+    // SAFETY: the option fills a local of the size that is given; a descriptor
     // that the kernel hands out is owned at once.
     unsafe {
-        let mut peer: libc::ucred = std::mem::zeroed();
-        let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-        if libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut size,
-        ) != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
         let mut process: libc::c_int = -1;
         let mut size = size_of::<libc::c_int>() as libc::socklen_t;
         if libc::getsockopt(

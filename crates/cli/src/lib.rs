@@ -16,12 +16,9 @@ mod call_site;
 mod child;
 mod collect;
 mod command;
-mod connection;
-mod detail_control;
 mod diff;
 mod doctor;
 mod error;
-mod event_ring;
 mod export;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

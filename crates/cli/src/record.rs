@@ -3,7 +3,6 @@
 
 use crate::acting::{Actor, Worker};
 use crate::args::{DetailArgs, RecordArgs, ReportArgs};
-use crate::connection::{AccountView, Looks};
 use crate::error::Error;
 use crate::session::{self, Extra, call_name};
 use crate::trace::TraceArgs;
@@ -12,6 +11,7 @@ use debox_abi::{
     DEBOX_DETAIL_THREADS, DEBOX_EVENT_CALL, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS,
     DEBOX_REQ_USER_STACKS, Pod, debox_event_call, debox_row,
 };
+use debox_client::{AccountView, Looks};
 use debox_output::{printable_bytes, shell_word};
 use debox_record::{Account, Observer, Options, SlowEvent, Start, Writer, start_here};
 use debox_report::{Capture, NoteKind, Report, RunFacts, RunKind, duration_text};

@@ -61,7 +61,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     // Details that nobody asked for by name are done without where the broker
     // cannot give them.
     let (account, without) = match connection.account(request) {
-        Err(Error::Refused { errno, text, .. })
+        Err(debox_client::Error::Refused { errno, text, .. })
             if errno == libc::EOPNOTSUPP && details == 0 && plan.is_none() =>
         {
             let plain = request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `run` and `attach` have in common: from an account to a report.
 
-use crate::connection::{AccountView, Connection, Snapshot};
 use crate::own_labels;
+use debox_client::{AccountView, Connection, Snapshot};
 use debox_output::printable;
 use debox_record::{SlowEvent, monotonic_ns};
 use debox_report::{

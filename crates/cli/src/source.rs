@@ -88,12 +88,14 @@ impl Source {
     }
 
     /// A permanent broker that is not there means that nothing can be watched.
-    pub fn connect(&self) -> Result<crate::connection::Connection, Error> {
-        crate::connection::Connection::open(self.socket()).map_err(|error| match (&error, self) {
-            (Error::Connect { .. }, Source::Permanent(_)) => Error::CannotWatch {
-                why: error.to_string(),
-            },
-            _ => error,
+    pub fn connect(&self) -> Result<debox_client::Connection, Error> {
+        debox_client::Connection::open(self.socket()).map_err(|error| {
+            match (Error::from(error), self) {
+                (error @ Error::Connect { .. }, Source::Permanent(_)) => Error::CannotWatch {
+                    why: error.to_string(),
+                },
+                (error, _) => error,
+            }
         })
     }
 }

@@ -3,10 +3,10 @@
 
 use crate::access::{self, Server};
 use crate::args::StatusArgs;
-use crate::connection::Connection;
 use crate::error::Error;
 use crate::output;
 use debox_abi::*;
+use debox_client::Connection;
 use debox_output::printable;
 use debox_report::count_text;
 use serde::Serialize;

@@ -5,7 +5,6 @@ use crate::args::TopArgs;
 use crate::attach::{Target, command_line};
 use crate::child::{Environment, Started, start};
 use crate::command::Command;
-use crate::connection::{AccountView, Connection};
 use crate::error::Error;
 use crate::inherited::Inherited;
 use crate::open_call::OpenCalls;
@@ -17,6 +16,7 @@ use debox_abi::{
     DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS,
     DEBOX_REQ_NOFOLLOW, DEBOX_REQ_USER_STACKS, debox_request,
 };
+use debox_client::{AccountView, Connection};
 use debox_report::{Capture, Report, RunFacts, RunKind};
 use debox_top::{End, Host, Settings, View, Woken};
 use std::fs::{File, OpenOptions};
@@ -243,7 +243,7 @@ fn watch(targets: &mut [Target], connection: &Connection, follow: bool) -> Resul
         if let Err(error) = connection.ask(&debox_request::watch(target.pid, flags)) {
             target.look();
             if !target.ended {
-                return Err(error);
+                return Err(error.into());
             }
         }
     }

@@ -4,12 +4,12 @@
 //! The trace belongs to the connection's account, so it works the same in
 //! boundary and in wrap capture: its calls are those that the kernel sees.
 
-use crate::connection::{Connection, Mapping};
 use crate::error::Error;
 use crate::learn::{Learned, Learner};
 use crate::session;
 use clap::Args;
 use debox_abi::*;
+use debox_client::{Connection, Mapping};
 use debox_report::{TraceEntry, TraceFunction, TraceReport, TracedCall, call_of_key};
 use std::io;
 use std::time::{Duration, Instant};
@@ -186,10 +186,7 @@ impl TraceView {
         patterns: Option<&str>,
     ) -> Result<Self, Error> {
         let (_, fds) = connection.ask_bytes(DEBOX_MSG_TRACE, args.request(patterns)?.as_bytes())?;
-        let broken = |what: String| Error::Protocol {
-            path: connection.path().to_owned(),
-            what,
-        };
+        let broken = |what: String| Error::Broker(connection.broken(what));
         let [buffers, sums, table] = &fds[..] else {
             return Err(broken(format!(
                 "a trace comes with 3 descriptors, not {}",

@@ -55,6 +55,27 @@ fn start_script(
 }
 
 #[test]
+fn a_broker_may_listen_under_a_name_without_a_file() {
+    let broker = FakeBroker::start_named(&format!("@debox-cli-test-{}", std::process::id()));
+    assert_eq!(
+        broker
+            .run(&["run", "--", "sh", "-c", "exit 3"])
+            .status
+            .code(),
+        Some(3)
+    );
+    let name = broker.socket();
+    let named = ["status", "--socket", name.to_str().unwrap()];
+    let out = Command::new(DEBOX).args(named).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(
+        text(&out.stdout).contains("1,234") || text(&out.stdout).contains("1 234"),
+        "{}",
+        text(&out.stdout)
+    );
+}
+
+#[test]
 fn exit_status_passes_through() {
     let broker = broker();
     for status in [0, 1, 7, 125, 126, 127, 128, 255] {

@@ -14,11 +14,12 @@ use debox_broker::{
     Access, Account, AccountOptions, Broker, Config, Control, Counters, Kernel, KernelError,
     Listener, NewStack, Segment, SiteResolver, SiteText, Watcher,
 };
+use debox_client::packet;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -459,63 +460,37 @@ impl Client {
         Self::try_connect(path).unwrap()
     }
 
-    pub fn try_connect(path: &Path) -> rustix::io::Result<Self> {
-        use rustix::net::*;
-        let fd = socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        connect(&fd, &SocketAddrUnix::new(path)?)?;
-        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(Duration::from_secs(10)))?;
-        Ok(Self(fd))
+    pub fn try_connect(path: &Path) -> io::Result<Self> {
+        let socket = packet::connect(path, true)?;
+        packet::patience_set(&socket, Duration::from_secs(10));
+        Ok(Self(socket))
     }
 
-    pub fn send(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        rustix::net::send(&self.0, bytes, rustix::net::SendFlags::NOSIGNAL)
+    pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send_with(bytes, &[])
     }
 
-    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd]) -> rustix::io::Result<usize> {
-        use rustix::net::*;
-        let mut space = vec![MaybeUninit::uninit(); 4096];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-        sendmsg(
-            &self.0,
-            &[std::io::IoSlice::new(bytes)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )
+    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd]) -> io::Result<()> {
+        packet::send(self.0.as_raw_fd(), bytes, fds)
     }
 
     pub fn receive(&self) -> Answer {
-        use rustix::net::*;
         let mut reply = debox_reply::zeroed();
-        let mut space = [MaybeUninit::uninit(); 256];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let length = {
-            let mut iov = [std::io::IoSliceMut::new(reply.as_bytes_mut())];
-            match recvmsg(&self.0, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(message) => message.bytes,
-                Err(rustix::io::Errno::CONNRESET) => panic!("a reply was lost to a reset"),
-                Err(error) => panic!("no answer: {error}"),
+        let got = match packet::receive(self.0.as_raw_fd(), reply.as_bytes_mut()) {
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                panic!("a reply was lost to a reset")
             }
+            Err(error) => panic!("no answer: {error}"),
         };
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
-            }
-        }
-        if length == 0 {
+        if got.length == 0 {
             return Answer::Closed;
         }
-        assert_eq!(length, size_of::<debox_reply>());
+        assert_eq!(got.length, size_of::<debox_reply>());
         assert_eq!(reply.size as usize, size_of::<debox_reply>());
         assert_eq!(reply.version, 1);
-        assert_eq!(reply.fds as usize, fds.len());
-        Answer::Reply(Box::new(reply), fds)
+        assert_eq!(reply.fds as usize, got.fds.len());
+        Answer::Reply(Box::new(reply), got.fds)
     }
 
     pub fn reply(&self) -> (debox_reply, Vec<OwnedFd>) {

@@ -3,11 +3,11 @@
 
 use super::action::Action;
 use super::args::ActArgs;
-use crate::connection::AccountView;
 use crate::error::Error;
 use ::debox_condition::{Expression, Number, Part, Predicate, TextField, compile, underline};
 use debox_abi::debox_condition as Condition;
 use debox_abi::*;
+use debox_client::AccountView;
 use debox_labels::Rules;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 //! Who looks after events while the main thread waits for the command?
 
 use super::actor::{Actor, pause};
-use crate::connection::AccountView;
 use crate::error::Error;
+use debox_client::AccountView;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

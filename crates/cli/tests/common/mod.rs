@@ -7,9 +7,9 @@
 mod fresh_start;
 
 use debox_abi::*;
+use debox_client::packet;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 
 pub struct FakeBroker {
     directory: tempfile::TempDir,
+    socket: PathBuf,
     pub seen: Arc<Mutex<Vec<(u32, i32, u32)>>>,
 }
 
@@ -111,18 +112,9 @@ const FEATURES: u64 = DEBOX_FEATURE_SLEEPS
 
 fn answer(socket: &OwnedFd, behaviour: &Behaviour, seen: &Mutex<Vec<(u32, i32, u32)>>) -> bool {
     let mut request = debox_request::default();
-    // SAFETY: fills the struct at most.
-    let got = unsafe {
-        let bytes = request.as_bytes_mut();
-        libc::recv(
-            socket.as_raw_fd(),
-            bytes.as_mut_ptr().cast(),
-            bytes.len(),
-            0,
-        )
-    };
-    if got != size_of::<debox_request>() as isize {
-        return false;
+    match packet::receive(socket.as_raw_fd(), request.as_bytes_mut()) {
+        Ok(got) if got.length == size_of::<debox_request>() => {}
+        _ => return false,
     }
     seen.lock()
         .unwrap()
@@ -158,86 +150,43 @@ fn answer(socket: &OwnedFd, behaviour: &Behaviour, seen: &Mutex<Vec<(u32, i32, u
     if let Some(version) = behaviour.version {
         reply.version = version;
     }
-    send(socket, reply.as_bytes(), &files)
-}
-
-fn send(socket: &OwnedFd, bytes: &[u8], files: &[File]) -> bool {
-    let mut control = [0u64; 16];
-    let mut part = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: all pointers are to locals that outlive the call.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        if !files.is_empty() {
-            let size = (files.len() * size_of::<RawFd>()) as u32;
-            message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(size) as _;
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(size) as _;
-            for (i, file) in files.iter().enumerate() {
-                libc::CMSG_DATA(header)
-                    .cast::<RawFd>()
-                    .add(i)
-                    .write_unaligned(file.as_raw_fd());
-            }
-        }
-        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) == bytes.len() as isize
-    }
+    let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+    packet::send(socket.as_raw_fd(), reply.as_bytes(), &files).is_ok()
 }
 
 impl FakeBroker {
     pub fn start(behaviour: Behaviour) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("sock");
-        // SAFETY: plain system calls on locals.
-        let listener = unsafe {
-            let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-            assert!(fd >= 0);
-            let mut address: libc::sockaddr_un = std::mem::zeroed();
-            address.sun_family = libc::AF_UNIX as _;
-            for (to, from) in address.sun_path.iter_mut().zip(path.as_os_str().as_bytes()) {
-                *to = *from as _;
-            }
-            assert_eq!(
-                libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as _),
-                0
-            );
-            assert_eq!(libc::listen(fd, 64), 0);
-            OwnedFd::from_raw_fd(fd)
-        };
+        let socket = directory.path().join("sock");
+        Self::at(directory, socket, behaviour)
+    }
+
+    /// Under a name without a file.
+    pub fn start_named(name: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::at(directory, name.into(), Behaviour::default())
+    }
+
+    fn at(directory: tempfile::TempDir, socket: PathBuf, behaviour: Behaviour) -> Self {
+        let listener = packet::bind(&socket, true).unwrap();
+        packet::listen(&listener, 64).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         std::thread::spawn(move || {
-            loop {
-                // SAFETY: owned at once.
-                let fd = unsafe {
-                    libc::accept4(
-                        listener.as_raw_fd(),
-                        std::ptr::null_mut(),
-                        std::ptr::null_mut(),
-                        libc::SOCK_CLOEXEC,
-                    )
-                };
-                if fd < 0 {
-                    return;
-                }
-                // SAFETY: just accepted.
-                let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            while let Ok(socket) = packet::accept(&listener, true) {
                 let (behaviour, log) = (behaviour.clone(), Arc::clone(&log));
                 std::thread::spawn(move || while answer(&socket, &behaviour, &log) {});
             }
         });
-        Self { directory, seen }
+        Self {
+            directory,
+            socket,
+            seen,
+        }
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("sock")
+        self.socket.clone()
     }
 
     pub fn directory(&self) -> &Path {

@@ -6,10 +6,10 @@
 //! the data (mapped twice in a row, so that no event is broken at the end)
 //! follow read-only. No privileges are needed to map it.
 
+use crate::mapping::Mapping;
 use debox_abi::{DEBOX_EVENTS_BYTES, DEBOX_PAGE_SIZE};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// include/uapi/linux/bpf.h
@@ -17,51 +17,22 @@ const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 const HEADER: usize = 8;
 
+/// Both mappings belong to the ring alone; all that reads or writes takes
+/// &mut self.
 pub struct EventRing {
     fd: OwnedFd,
-    consumer: NonNull<u8>,
-    producer: NonNull<u8>,
+    consumer: Mapping,
+    producer: Mapping,
 }
-
-// SAFETY: both mappings belong to the ring alone and may be used from any
-// thread; all methods that read or write take &mut self.
-unsafe impl Send for EventRing {}
 
 const PRODUCER_BYTES: usize = DEBOX_PAGE_SIZE + 2 * DEBOX_EVENTS_BYTES;
 
-fn map(fd: &OwnedFd, offset: usize, length: usize, protection: i32) -> io::Result<NonNull<u8>> {
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let memory = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length,
-            protection,
-            libc::MAP_SHARED,
-            fd.as_raw_fd(),
-            offset as libc::off_t,
-        )
-    };
-    if memory == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
-}
-
 impl EventRing {
-    pub fn map(fd: OwnedFd) -> io::Result<Self> {
-        let consumer = map(&fd, 0, DEBOX_PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE)?;
-        let producer = match map(&fd, DEBOX_PAGE_SIZE, PRODUCER_BYTES, libc::PROT_READ) {
-            Ok(producer) => producer,
-            Err(error) => {
-                // SAFETY: mapped above, and nobody else knows it.
-                unsafe { libc::munmap(consumer.as_ptr().cast(), DEBOX_PAGE_SIZE) };
-                return Err(error);
-            }
-        };
+    pub(crate) fn map(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
+            consumer: Mapping::part(&fd, 0, DEBOX_PAGE_SIZE, true)?,
+            producer: Mapping::part(&fd, DEBOX_PAGE_SIZE, PRODUCER_BYTES, false)?,
             fd,
-            consumer,
-            producer,
         })
     }
 
@@ -76,8 +47,8 @@ impl EventRing {
         // kernel and we use them as atomic numbers.
         let (consumed, produced) = unsafe {
             (
-                &*self.consumer.as_ptr().cast::<AtomicU64>(),
-                &*self.producer.as_ptr().cast::<AtomicU64>(),
+                &*self.consumer.pointer().cast::<AtomicU64>(),
+                &*self.producer.pointer().cast::<AtomicU64>(),
             )
         };
         let mut at = consumed.load(Ordering::Relaxed);
@@ -93,7 +64,7 @@ impl EventRing {
             let place = at as usize & (DEBOX_EVENTS_BYTES - 1);
             // SAFETY: within the data, which is mapped twice; headers are
             // aligned to 8.
-            let data = unsafe { self.producer.as_ptr().add(DEBOX_PAGE_SIZE + place) };
+            let data = unsafe { self.producer.pointer().add(DEBOX_PAGE_SIZE + place) };
             // SAFETY: as above.
             let header = unsafe { &*data.cast::<AtomicU32>() };
             // Acquire: pairs with the kernel's release when it commits the
@@ -117,15 +88,5 @@ impl EventRing {
             consumed.store(at, Ordering::Release);
         }
         count
-    }
-}
-
-impl Drop for EventRing {
-    fn drop(&mut self) {
-        // SAFETY: ours alone; nothing borrowed from them outlives self.
-        unsafe {
-            libc::munmap(self.consumer.as_ptr().cast(), DEBOX_PAGE_SIZE);
-            libc::munmap(self.producer.as_ptr().cast(), PRODUCER_BYTES);
-        }
     }
 }

@@ -5,59 +5,44 @@
 //! the kernel side reads at the end of each call, without any lock. A
 //! condition is therefore switched off while it is changed.
 
+use crate::mapping::Mapping;
 use debox_abi::*;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 pub struct DetailControl {
-    memory: NonNull<debox_account_control>,
+    /// Written through `place` by &mut self only.
+    mapping: Mapping,
 }
 
-const LENGTH: usize = size_of::<debox_account_control>().next_multiple_of(DEBOX_PAGE_SIZE);
-
-// SAFETY: the mapping belongs to this value alone; writes take &mut self.
-unsafe impl Send for DetailControl {}
-
 impl DetailControl {
-    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                LENGTH,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(memory.cast())
-            .map(|memory| Self { memory })
-            .ok_or_else(|| io::Error::other("mapped at address 0"))
+    pub(crate) fn map(fd: &OwnedFd) -> io::Result<Self> {
+        Mapping::part(fd, 0, size_of::<debox_account_control>(), true)
+            .map(|mapping| Self { mapping })
+    }
+
+    fn place(&self) -> *mut debox_account_control {
+        self.mapping.pointer().cast()
     }
 
     /// DEBOX_DETAIL_*. Set it before the first process joins; later changes
     /// are noticed when a thread gets the CPU anew.
     pub fn flags_set(&mut self, flags: u32) {
         // SAFETY: mapped and aligned; the kernel side reads it whole.
-        unsafe { (&raw mut (*self.memory.as_ptr()).flags).write_volatile(flags) };
+        unsafe { (&raw mut (*self.place()).flags).write_volatile(flags) };
     }
 
     pub fn flags(&self) -> u32 {
         // SAFETY: mapped and aligned, and only we write it.
-        unsafe { (&raw const (*self.memory.as_ptr()).flags).read_volatile() }
+        unsafe { (&raw const (*self.place()).flags).read_volatile() }
     }
 
     /// From when on a call is slow; 0: never.
     pub fn slow_ns_set(&mut self, key: u32, ns: u64) {
         let key = key as usize % DEBOX_NR_SLOTS;
         // SAFETY: as in flags_set; the index is in bounds.
-        unsafe { (&raw mut (*self.memory.as_ptr()).slow_ns[key]).write_volatile(ns) };
+        unsafe { (&raw mut (*self.place()).slow_ns[key]).write_volatile(ns) };
     }
 
     /// Puts a condition in place.
@@ -70,7 +55,7 @@ impl DetailControl {
         // reads, and does not look at a condition without flags. x86-64 keeps
         // the order of stores; the fences keep the compiler's.
         unsafe {
-            let place = &raw mut (*self.memory.as_ptr()).condition[index];
+            let place = &raw mut (*self.place()).condition[index];
             (&raw mut (*place).flags).write_volatile(0);
             compiler_fence(Ordering::SeqCst);
             let mut quiet = *condition;
@@ -78,7 +63,7 @@ impl DetailControl {
             place.write_volatile(quiet);
             compiler_fence(Ordering::SeqCst);
             (&raw mut (*place).flags).write_volatile(condition.flags);
-            let used = &raw mut (*self.memory.as_ptr()).conditions;
+            let used = &raw mut (*self.place()).conditions;
             used.write_volatile(used.read_volatile().max(index as u32 + 1));
         }
     }
@@ -92,7 +77,7 @@ impl DetailControl {
         assert!(index < DEBOX_CONDITIONS_MAX);
         // SAFETY: in bounds, mapped and aligned; only we write, one word each.
         unsafe {
-            let place = &raw mut (*self.memory.as_ptr()).condition[index];
+            let place = &raw mut (*self.place()).condition[index];
             (&raw mut (*place).signal).write_volatile(0);
             let flags = &raw mut (*place).flags;
             flags.write_volatile(flags.read_volatile() & !DEBOX_CONDITION_EVENT);
@@ -113,7 +98,7 @@ impl DetailControl {
         // SAFETY: in bounds, mapped and aligned; only we write. `sites` before
         // `known`: a site that is known must already be sorted.
         unsafe {
-            let place = &raw mut (*self.memory.as_ptr()).condition[index];
+            let place = &raw mut (*self.place()).condition[index];
             if member {
                 let sites = &raw mut (*place).sites[word];
                 sites.write_volatile(sites.read_volatile() | bit);
@@ -122,12 +107,5 @@ impl DetailControl {
             let known = &raw mut (*place).known[word];
             known.write_volatile(known.read_volatile() | bit);
         }
-    }
-}
-
-impl Drop for DetailControl {
-    fn drop(&mut self) {
-        // SAFETY: ours alone.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), LENGTH) };
     }
 }

@@ -4,7 +4,7 @@
 //! A row is 2.4 KiB for each CPU; most rows do not change between two looks. So
 //! only the counts are read, and rows whose count moved.
 
-use super::AccountView;
+use crate::account::AccountView;
 use debox_abi::*;
 use std::collections::HashMap;
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How is a broker asked, and are its answers what was asked for?
+
+use crate::account::AccountView;
+use crate::error::Error;
+use crate::packet;
+use debox_abi::*;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A broker that has not answered by then is broken, not busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Connection {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Connection {
+    /// A path, or "@name" for a name without a file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let socket = packet::connect(path, true).map_err(|source| Error::Connect {
+            path: path.to_owned(),
+            source,
+        })?;
+        packet::patience_set(&socket, PATIENCE);
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Process and user id of who listens there, as the kernel tells them.
+    pub fn server(&self) -> io::Result<(u32, u32)> {
+        packet::peer(&self.socket).map(|peer| (peer.pid.max(0) as u32, peer.uid))
+    }
+
+    /// One request, one reply; a refusal is an error.
+    pub fn ask(&self, request: &debox_request) -> Result<(debox_reply, Vec<OwnedFd>), Error> {
+        self.ask_bytes(request.kind, request.as_bytes())
+    }
+
+    /// The same for a request that is longer than others.
+    pub fn ask_bytes(
+        &self,
+        kind: u32,
+        request: &[u8],
+    ) -> Result<(debox_reply, Vec<OwnedFd>), Error> {
+        self.send(request).map_err(|source| self.lost(source))?;
+        self.answer(kind)
+    }
+
+    /// Sends a request whose answer somebody else takes. Also used between fork
+    /// and exec: system calls only.
+    pub fn send(&self, request: &[u8]) -> io::Result<()> {
+        packet::send(self.socket.as_raw_fd(), request, &[])
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the broker gave is of no use.
+    pub fn broken(&self, what: String) -> Error {
+        Error::Protocol {
+            path: self.path.clone(),
+            what,
+        }
+    }
+
+    fn lost(&self, source: io::Error) -> Error {
+        self.broken(match source.raw_os_error() {
+            Some(libc::EAGAIN) => format!("no answer within {} s", PATIENCE.as_secs()),
+            _ => source.to_string(),
+        })
+    }
+
+    /// The reply to a request of this kind that was sent by whoever shares the
+    /// connection; a refusal is an error.
+    pub fn answer(&self, kind: u32) -> Result<(debox_reply, Vec<OwnedFd>), Error> {
+        let mut reply = debox_reply::zeroed();
+        let got = packet::receive(self.socket.as_raw_fd(), reply.as_bytes_mut())
+            .map_err(|source| self.lost(source))?;
+        if got.length == 0 {
+            return Err(self.lost(io::Error::from_raw_os_error(libc::ECONNRESET)));
+        }
+        if got.cut || got.length < size_of::<debox_reply>() {
+            return Err(self.lost(io::Error::from_raw_os_error(libc::EPROTO)));
+        }
+        reply_judge(&self.path, kind, &reply, got.fds.len())?;
+        Ok((reply, got.fds))
+    }
+
+    /// Opens the connection's account; flags are DEBOX_REQ_BOUNDARY, _DETAILS
+    /// and _USER_STACKS.
+    pub fn account(&self, flags: u32) -> Result<AccountView, Error> {
+        let (reply, fds) = self.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags))?;
+        AccountView::map(&reply, fds).map_err(|what| self.broken(what))
+    }
+
+    /// The kernel functions of the sites, outermost first.
+    pub fn site_stacks(&self) -> Result<Vec<(u32, Vec<String>)>, Error> {
+        let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_SITE_STACKS, 0))?;
+        let mut text = String::new();
+        if let Some(fd) = fds.into_iter().next() {
+            std::fs::File::from(fd)
+                .read_to_string(&mut text)
+                .map_err(|source| self.lost(source))?;
+        }
+        Ok(site_stacks_parse(&text))
+    }
+}
+
+/// Is this what was asked for? The broker's bytes are judged here and nowhere
+/// else.
+pub fn reply_judge(
+    path: &Path,
+    kind: u32,
+    reply: &debox_reply,
+    descriptors: usize,
+) -> Result<(), Error> {
+    let broken = |what: String| Error::Protocol {
+        path: path.to_owned(),
+        what,
+    };
+    if reply.version != DEBOX_PROTOCOL_VERSION {
+        return Err(broken(format!(
+            "it speaks version {}, this debox version {}: install the same release of both",
+            reply.version, DEBOX_PROTOCOL_VERSION
+        )));
+    }
+    if reply.status < 0 {
+        // i32::MIN has no counterpart.
+        let errno = reply.status.saturating_neg();
+        let text = if reply.text().is_empty() {
+            io::Error::from_raw_os_error(errno).to_string()
+        } else {
+            debox_output::printable(reply.text())
+        };
+        return Err(Error::Refused {
+            path: path.to_owned(),
+            errno,
+            text,
+        });
+    }
+    if reply.kind != kind || reply.fds as usize != descriptors {
+        return Err(broken("the reply does not fit the request".into()));
+    }
+    Ok(())
+}
+
+/// Of several lines about one site the last holds.
+pub fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
+    let sites: BTreeMap<u32, Vec<String>> = text
+        .lines()
+        .filter_map(|line| {
+            let (site, names) = line.split_once('\t')?;
+            let names = names.split(';').filter(|name| !name.is_empty());
+            Some((
+                site.parse().ok()?,
+                names.map(debox_output::printable).collect(),
+            ))
+        })
+        .collect();
+    sites.into_iter().collect()
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How is memory read that others write, and how is it given back?
+
+use debox_abi::DEBOX_PAGE_SIZE;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A shared mapping.
+pub struct Mapping {
+    memory: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: read through atomics only by what is here; who writes through
+// `pointer` has to hold the mapping alone.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Read-only, from the beginning.
+    pub fn new(fd: impl AsFd, length: usize) -> io::Result<Self> {
+        Self::part(fd, 0, length, false)
+    }
+
+    pub(crate) fn part(
+        fd: impl AsFd,
+        offset: usize,
+        length: usize,
+        writable: bool,
+    ) -> io::Result<Self> {
+        let length = length.next_multiple_of(DEBOX_PAGE_SIZE);
+        let write = if writable { libc::PROT_WRITE } else { 0 };
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | write,
+                libc::MAP_SHARED,
+                fd.as_fd().as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = NonNull::new(memory.cast());
+        let memory = memory.ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { memory, length })
+    }
+
+    /// Its first byte, for what atomics cannot do; unmapped when self is dropped.
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    /// A word that others publish with release order.
+    pub fn load_acquire(&self, offset: usize) -> u32 {
+        assert!(offset % 4 == 0 && offset + 4 <= self.length);
+        // SAFETY: inside the mapping and aligned (assert).
+        unsafe { &*self.pointer().add(offset).cast::<AtomicU32>() }.load(Ordering::Acquire)
+    }
+
+    /// Copies words out while others write them: each is whole, they need not
+    /// be of one moment.
+    pub fn copy_words(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset % 8 == 0 && to.len() % 8 == 0 && offset + to.len() <= self.length);
+        for (i, word) in to.chunks_exact_mut(8).enumerate() {
+            // SAFETY: inside the mapping (assert) and aligned: the mapping is
+            // page-aligned and offset a multiple of 8.
+            let from = unsafe { &*self.pointer().add(offset + i * 8).cast::<AtomicU64>() };
+            word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours alone, and nothing borrowed from it outlives self.
+        unsafe { libc::munmap(self.pointer().cast(), self.length) };
+    }
+}
