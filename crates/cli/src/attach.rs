@@ -4,15 +4,14 @@
 use crate::acting::{self, Actor, Plan};
 use crate::args::AttachArgs;
 use crate::error::Error;
-use crate::inherited::Inherited;
 use crate::open_call::OpenCalls;
 use crate::output::Output;
 use crate::record::{self, Recorded, Watch};
 use crate::session::{self, Extra};
 use crate::source::{Source, SourceOptions};
 use crate::trace::TraceView;
-use crate::wait::Signals;
 use debox_abi::{DEBOX_REQ_NOFOLLOW, debox_event_call, debox_request};
+use debox_command::{Inherited, Signals};
 use debox_record::monotonic_ns;
 use debox_report::{Capture, Note, NoteKind, RunFacts, RunKind};
 use std::io;

@@ -8,9 +8,9 @@ use crate::access::{self, Server};
 use crate::args::{Color, DoctorArgs};
 use crate::error::Error;
 use crate::output;
+use crate::run::WRAP_LIBRARY;
 use crate::source::{capabilities, may_load};
 use crate::status::{feature_names, socket_of};
-use crate::wrap_library;
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
 use debox_client::Connection;
 use debox_output::{printable, printable_lines};
@@ -388,10 +388,10 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
         },
         &remedy,
     );
-    let library = wrap_library::find();
+    let library = WRAP_LIBRARY.find();
     list.put(
         "parts",
-        wrap_library::NAME,
+        WRAP_LIBRARY.name,
         "`run --wrap`",
         when(library.is_ok(), State::Degraded),
         match &library {

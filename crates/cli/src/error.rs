@@ -7,10 +7,8 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{command}: command not found")]
-    NotFound { command: String },
-    #[error("{command}: {source}")]
-    NotExecutable { command: String, source: io::Error },
+    #[error(transparent)]
+    Command(#[from] debox_command::Error),
     #[error("cannot write the report to {}: {source}", .path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("{error}{remedy}")]
@@ -54,13 +52,10 @@ impl Error {
         move |source| Error::System { action, source }
     }
 
-    /// What a shell would report: 127 not found, 126 not executable, 125 when
-    /// debox itself cannot work.
     pub fn exit_status(&self) -> i32 {
         match self {
-            Error::NotFound { .. } => 127,
-            Error::NotExecutable { .. } => 126,
-            _ => 125,
+            Error::Command(error) => error.exit_status(),
+            _ => debox_command::FAILED,
         }
     }
 

@@ -13,17 +13,15 @@ mod acting;
 mod args;
 mod attach;
 mod call_site;
-mod child;
 mod collect;
-mod command;
 mod diff;
 mod doctor;
 mod error;
 mod export;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-pub mod inherited;
 mod kin;
+mod launch;
 mod learn;
 mod mapped_command;
 mod open_call;
@@ -37,13 +35,11 @@ mod source;
 mod status;
 mod top;
 mod trace;
-mod wait;
-mod wrap_library;
 
 use args::{Cli, Verb};
 use clap::{CommandFactory, Parser};
+use debox_command::{Ended, Inherited};
 use debox_output::printable_bytes;
-use inherited::Inherited;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
@@ -97,21 +93,17 @@ pub fn main(inherited: Inherited) -> i32 {
         .with_writer(std::io::stderr)
         .init();
     let result = match cli.command {
-        Verb::Run(args) if args.select => Ok(debox_select::compare(args.command, move || {
-            inherited.restore_in_child()
-        })),
+        Verb::Run(args) if args.select => Ok(debox_select::compare(args.command, &inherited)),
         Verb::Run(args) => run::run(args, inherited),
         Verb::Attach(args) => attach::attach(args, inherited),
         Verb::Report(args) => report::report(args),
         Verb::Top(args) => top::top(args, inherited),
         Verb::Diff(args) => diff::run(args),
-        Verb::Select(args) => Ok(debox_select::run(&args, move || {
-            inherited.restore_in_child()
-        })),
+        Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
         Verb::Kern(args) => {
             // It and its command take signals as any other program.
-            inherited.restore_in_child();
-            Ok(debox_kern::run(*args))
+            inherited.restore();
+            Ok(debox_kern::run(*args, &inherited))
         }
         Verb::Doctor(args) => doctor::doctor(args),
         Verb::Status(args) => status::status(args),
@@ -130,7 +122,7 @@ pub fn main(inherited: Inherited) -> i32 {
     result.unwrap_or_else(|error| {
         if error.reader_gone() {
             // As any program that is written to a pipe with: `... | head`.
-            return wait::end_as(wait::Ended::Signal(libc::SIGPIPE));
+            return Ended::Signal(libc::SIGPIPE).end_as();
         }
         complain(&error);
         if error.wants_doctor() {

@@ -5,7 +5,7 @@
 //! standard streams before `main`. A command started by `debox run` must see
 //! neither, so this is noted first, from the loader's list of initialisers.
 
-use debox_cli::inherited::{Inherited, note_before_runtime};
+use debox_command::{Inherited, note_before_runtime};
 
 extern "C" fn before_runtime() {
     note_before_runtime();

@@ -4,31 +4,31 @@
 use crate::acting::{self, Actor, Plan};
 use crate::args::RunArgs;
 use crate::call_site::{self, Modules};
-use crate::child::{Environment, start};
 use crate::collect::{Collected, Collector};
-use crate::command::Command;
 use crate::error::Error;
-use crate::inherited::Inherited;
+use crate::launch;
 use crate::mapped_command::MappedCommand;
 use crate::output::Output;
 use crate::record::{self, Recorded, Watch};
 use crate::session::{self, Extra};
 use crate::source::{Source, SourceOptions};
 use crate::trace::{TraceView, learned_too_late};
-use crate::wait::{Ended, Signals, command_wait, end_as, signal_name};
-use crate::wrap_library;
 use debox_abi::{
     DEBOX_ENV_COLLECT, DEBOX_ENV_SOCKET, DEBOX_REQ_DETAILS, DEBOX_REQ_USER_STACKS, debox_event_call,
 };
+use debox_command::{Ended, Environment, Inherited, Library, Program, Signals, Start, signal_name};
 use debox_record::monotonic_ns;
 use debox_report::{Capture, Exit, Note, NoteKind, RunFacts, RunKind};
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub const WRAP_LIBRARY: Library = Library {
+    name: "libdebox-wrap.so",
+    variable: "DEBOX_WRAP_LIBRARY",
+};
+
 pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
-    let command = Command::resolve(&args.command)?;
+    let command = Program::resolve(&args.command)?;
     let plan = Plan::new(&args.act, args.broker.labels.as_deref())?;
     if args.wrap && plan.is_some() {
         return Err(Error::Usage(
@@ -56,8 +56,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
             details,
         )
     };
-    let mapped = (request & DEBOX_REQ_USER_STACKS != 0)
-        .then(|| MappedCommand::map(Path::new(OsStr::from_bytes(command.path.to_bytes()))));
+    let mapped = (request & DEBOX_REQ_USER_STACKS != 0).then(|| MappedCommand::map(command.path()));
     // Details that nobody asked for by name are done without where the broker
     // cannot give them.
     let (account, without) = match connection.account(request) {
@@ -128,7 +127,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let mut environment = Environment::inherited();
     let mut collector = None;
     if args.wrap {
-        let library = wrap_library::find()?;
+        let library = WRAP_LIBRARY.find()?;
         collector = Some(wrap_prepare(
             &mut environment,
             &library,
@@ -138,7 +137,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     }
     if let Some(signal) = signals.wants_end() {
         // Ctrl-C while the programs were loaded: nothing has started yet.
-        return Ok(end_as(Ended::Signal(signal)));
+        return Ok(Ended::Signal(signal).end_as());
     }
     // As late as can be: it takes the place of an earlier recording.
     let writer = recording
@@ -146,10 +145,8 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         .map(|path| record::create(path, facts.kind, facts.capture, &facts.command, &[]))
         .transpose()?;
 
-    let started = start(
-        &command,
-        &environment,
-        &inherited,
+    let mut child = launch::start(
+        &Start::new(&command, &environment, &inherited),
         &connection,
         !args.no_follow,
         |pid| match &learner {
@@ -158,8 +155,8 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         },
     )?;
     inherited.release_descriptors(output.uses_stdout());
-    facts.pids = vec![started.pid as u32];
-    let start_ns = monotonic_ns().saturating_sub(session::nanos(started.since.elapsed()));
+    facts.pids = vec![child.pid() as u32];
+    let start_ns = monotonic_ns().saturating_sub(session::nanos(child.since.elapsed()));
     let watch = Watch::start(
         account,
         writer,
@@ -181,11 +178,12 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
                 TraceView::open_learned(&connection, &args.trace, &learned)
             })
         });
-        let ended = command_wait(started.pid, &signals, !stops);
+        let ended = child.wait(&signals, !stops, None);
         over.store(true, Ordering::Relaxed);
         (ended, learning.map(|thread| thread.join()))
     });
-    let ended = ended?;
+    // Without a deadline it is over when wait() returns.
+    let ended = ended?.unwrap_or(Ended::Code(0));
     let trace = match learned {
         None => trace,
         Some(Ok(Ok(view))) => Some(view),
@@ -195,7 +193,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         }
         Some(Err(panic)) => std::panic::resume_unwind(panic),
     };
-    facts.wall_ns = session::nanos(started.since.elapsed());
+    facts.wall_ns = session::nanos(child.since.elapsed());
 
     let (mut account, mut recorded, actor) = watch.finish();
     let mut conditions = Vec::new();
@@ -267,7 +265,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         crate::complain(&error);
     }
     drop(source);
-    Ok(end_as(ended))
+    Ok(ended.end_as())
 }
 
 /// The interposer, its broker and its collector for the command's environment.
@@ -278,12 +276,7 @@ fn wrap_prepare(
     call_sites: bool,
 ) -> Result<Collector, Error> {
     let collector = Collector::start(call_sites)?;
-    let mut preload = environment.get("LD_PRELOAD").unwrap_or_default().to_vec();
-    if !preload.is_empty() {
-        preload.push(b':');
-    }
-    preload.extend_from_slice(library.as_os_str().as_bytes());
-    environment.set("LD_PRELOAD", &preload)?;
+    environment.preload(library, false)?;
     environment.set(DEBOX_ENV_SOCKET, source.socket().as_os_str().as_bytes())?;
     environment.set(DEBOX_ENV_COLLECT, collector.path().as_os_str().as_bytes())?;
     Ok(collector)

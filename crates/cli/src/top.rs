@@ -3,25 +3,23 @@
 
 use crate::args::TopArgs;
 use crate::attach::{Target, command_line};
-use crate::child::{Environment, Started, start};
-use crate::command::Command;
 use crate::error::Error;
-use crate::inherited::Inherited;
+use crate::launch;
 use crate::open_call::OpenCalls;
 use crate::output::{ascii, color};
 use crate::session;
 use crate::source::{Source, SourceOptions};
-use crate::wait::{Ended, Signals, end_as, signal_name};
 use debox_abi::{
     DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS,
     DEBOX_REQ_NOFOLLOW, DEBOX_REQ_USER_STACKS, debox_request,
 };
 use debox_client::{AccountView, Connection};
+use debox_command::{Child, Ended, Environment, Inherited, Program, Signals, Start, signal_name};
 use debox_report::{Capture, Report, RunFacts, RunKind};
 use debox_top::{End, Host, Settings, View, Woken};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// A command that was asked to end gets this long.
@@ -35,8 +33,8 @@ struct Live<'a> {
     account: &'a AccountView,
     signals: &'a Signals,
     targets: Vec<Target>,
-    /// The command's pid, when it is our child.
-    child: Option<i32>,
+    /// The command, when it is our child.
+    child: Option<Child>,
     command: Vec<String>,
     since: Instant,
     open_calls: OpenCalls,
@@ -99,16 +97,11 @@ impl Host for Live<'_> {
             return self.ended.clone();
         }
         self.targets.iter_mut().for_each(Target::look);
-        if let Some(pid) = self.child {
-            let mut status = 0;
-            // SAFETY: fills a local; the child is ours.
-            if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } == pid {
-                self.ended = Some(if libc::WIFSIGNALED(status) {
-                    format!("ended by {}", signal_name(libc::WTERMSIG(status)))
-                } else {
-                    format!("ended, status {}", libc::WEXITSTATUS(status))
-                });
-            }
+        if let Some(child) = &mut self.child {
+            self.ended = child.ended().map(|ended| match ended {
+                Ended::Signal(signal) => format!("ended by {}", signal_name(signal)),
+                Ended::Code(code) => format!("ended, status {code}"),
+            });
         } else if self.targets.iter().all(|target| target.ended) {
             self.ended = Some("ended".into());
         }
@@ -166,51 +159,12 @@ impl Host for Live<'_> {
     }
 }
 
-/// Runs `body` with other standard streams: the command must not write over
-/// the view, nor read its keys.
-fn with_streams<T>(
-    input: &File,
-    output: &File,
-    body: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
-    let failed = Error::system("changing the command's standard streams");
-    let keep = |fd: i32| {
-        // SAFETY: duplicates a descriptor; the copy is owned at once.
-        unsafe {
-            let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3);
-            (copy >= 0).then(|| OwnedFd::from_raw_fd(copy))
-        }
-    };
-    let kept = [keep(0), keep(1), keep(2)];
-    let put = |from: i32, to: i32| {
-        // SAFETY: both are descriptors; `to` is one of the standard streams.
-        unsafe { libc::dup2(from, to) >= 0 }
-    };
-    let changed =
-        put(input.as_raw_fd(), 0) && put(output.as_raw_fd(), 1) && put(output.as_raw_fd(), 2);
-    let error = io::Error::last_os_error();
-    let result = changed.then(body);
-    for (fd, copy) in kept.iter().enumerate() {
-        match copy {
-            Some(copy) => {
-                put(copy.as_raw_fd(), fd as i32);
-            }
-            // It was closed before.
-            // SAFETY: as above.
-            None => unsafe {
-                libc::close(fd as i32);
-            },
-        }
-    }
-    result.unwrap_or_else(|| Err(failed(error)))
-}
-
 fn command_start(
     args: &TopArgs,
-    command: &Command,
+    command: &Program,
     inherited: &Inherited,
     connection: &Connection,
-) -> Result<Started, Error> {
+) -> Result<Child, Error> {
     let null = OpenOptions::new()
         .read(true)
         .write(true)
@@ -225,16 +179,14 @@ fn command_start(
             source,
         })?,
     };
-    with_streams(&null, &output, || {
-        start(
-            command,
-            &Environment::inherited(),
-            inherited,
-            connection,
-            !args.no_follow,
-            |_| Ok(()),
-        )
-    })
+    // It must not write over the view, nor read its keys.
+    let (null, output) = (null.as_fd(), output.as_fd());
+    let environment = Environment::inherited();
+    let start = Start {
+        streams: [Some(null), Some(output), Some(output)],
+        ..Start::new(command, &environment, inherited)
+    };
+    launch::start(&start, connection, !args.no_follow, |_| Ok(()))
 }
 
 fn watch(targets: &mut [Target], connection: &Connection, follow: bool) -> Result<(), Error> {
@@ -251,20 +203,13 @@ fn watch(targets: &mut [Target], connection: &Connection, follow: bool) -> Resul
 }
 
 /// Ends the command and waits for that a little.
-fn command_end(pid: i32) {
-    // SAFETY: the child is ours and was not reaped, so the number is its own.
-    unsafe { libc::kill(pid, libc::SIGTERM) };
-    let until = Instant::now() + END_WAIT;
-    while Instant::now() < until {
-        // SAFETY: reaps our own child.
-        if unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) } != 0 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
+fn command_end(child: &mut Child) {
+    if child.end(&[(libc::SIGTERM, END_WAIT)]).is_none() {
+        crate::say(&format!(
+            "the command (process {}) does not end on SIGTERM and runs on, unwatched",
+            child.pid()
+        ));
     }
-    crate::say(&format!(
-        "the command (process {pid}) does not end on SIGTERM and runs on, unwatched"
-    ));
 }
 
 pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
@@ -278,7 +223,7 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
     let command = if args.command.is_empty() {
         None
     } else {
-        Some(Command::resolve(&args.command)?)
+        Some(Program::resolve(&args.command)?)
     };
     let mut pids = args.pids.clone();
     pids.sort_unstable();
@@ -314,13 +259,13 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
     match &command {
         Some(command) => {
             let started = command_start(&args, command, &inherited, &connection)?;
-            child = Some(started.pid);
-            targets = vec![Target::open(started.pid)?];
+            targets = vec![Target::open(started.pid())?];
+            child = Some(started);
         }
         None => watch(&mut targets, &connection, !args.no_follow)?,
     }
-    let title = match (child, pids.len()) {
-        (Some(pid), _) => format!("{} (pid {pid})", words.join(" ")),
+    let title = match (&child, pids.len()) {
+        (Some(child), _) => format!("{} (pid {})", words.join(" "), child.pid()),
         (None, 1) => format!("{} (pid {})", words.join(" "), pids[0]),
         (None, n) => format!("{n} processes"),
     };
@@ -360,7 +305,7 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
         }
         None => debox_top::run(&mut live, settings),
     };
-    let runs = live.ended.is_none();
+    let child = live.child.take().filter(|_| live.ended.is_none());
     drop(account);
     drop(connection);
     drop(source);
@@ -368,17 +313,20 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
         path: "standard output".into(),
         source,
     });
-    if let Some(pid) = child.filter(|_| runs) {
+    if let Some(mut child) = child {
         // Whoever ends top by a signal, or cannot be shown anything, is not
         // asked: the command ends, too.
         if !matches!(end, Ok(End::Quit { end_command: false })) {
-            command_end(pid);
+            command_end(&mut child);
         } else {
-            crate::say(&format!("the command runs on as process {pid}, unwatched"));
+            crate::say(&format!(
+                "the command runs on as process {}, unwatched",
+                child.pid()
+            ));
         }
     }
     Ok(match end? {
         End::Quit { .. } => 0,
-        End::Signal(signal) => end_as(Ended::Signal(signal)),
+        End::Signal(signal) => Ended::Signal(signal).end_as(),
     })
 }

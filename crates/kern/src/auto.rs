@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::child::Child;
 use crate::code::Code;
 use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
@@ -18,6 +17,7 @@ use crate::functions::Function;
 use crate::layout::KernSums;
 use crate::session::{Session, integral, monotonic_ns, overhead, span, too_often};
 use crate::stop;
+use debox_command::Child;
 
 /// How a function's time was explained, from the top down.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -575,7 +575,7 @@ impl<'a> Descent<'a> {
             while Instant::now() < until && !stop::stopped() {
                 stop::sleep_until(until.min(Instant::now() + Duration::from_millis(100)));
                 if let Some(child) = &mut self.child
-                    && child.wait(false).is_some()
+                    && child.ended().is_some()
                 {
                     return Err(Halt::Over("the command ended"));
                 }

@@ -21,11 +21,20 @@ pub enum Error {
     CannotAttach(String),
     #[error("{0}")]
     Symbols(#[from] debox_symbol::SymbolError),
+    #[error(transparent)]
+    Command(#[from] debox_command::Error),
     #[error("cannot write {}: {source}", .path.display())]
     Output { path: PathBuf, source: io::Error },
 }
 
 impl Error {
+    pub(crate) fn exit_status(&self) -> i32 {
+        match self {
+            Error::Command(error) => error.exit_status(),
+            _ => debox_command::FAILED,
+        }
+    }
+
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
         let what = what.into();
         move |source| Error::System { what, source }

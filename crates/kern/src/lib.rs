@@ -13,7 +13,6 @@ mod fresh_start;
 mod args;
 mod auto;
 mod call_site;
-mod child;
 mod code;
 mod document;
 mod engine;
@@ -30,7 +29,7 @@ mod stop;
 mod text;
 
 use std::io::{IsTerminal, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use args::{Args, Metric};
 pub use engine::{Engine, IndirectCall, Insertion, MetricId, Resource, Restriction, Way};
@@ -39,16 +38,17 @@ pub use functions::{Choice, Function, Functions, functions_open};
 pub use object::{Limits, Ways};
 pub use session::{Point, Session, Totals, Watch};
 
-use child::Child;
+use debox_command::{Child, Ended, Environment, FAILED, Held, Hold, Inherited, Program, Start};
 
 /// Does what the command line says; returns the exit status: 0, or that of
-/// CMD; 125 when nothing could be measured.
-pub fn run(args: Args) -> i32 {
-    match measure(&args) {
-        Ok(status) => status,
+/// CMD, or by CMD's signal; 125 when nothing could be measured. `inherited`: what
+/// CMD is to find.
+pub fn run(args: Args, inherited: &Inherited) -> i32 {
+    match measure(&args, inherited) {
+        Ok(ended) => ended.end_as(),
         Err(error) => {
             complain(&error);
-            125
+            error.exit_status()
         }
     }
 }
@@ -82,7 +82,7 @@ fn output(args: &Args, text: &str) -> Result<(), Error> {
     }
 }
 
-fn measure(args: &Args) -> Result<i32, Error> {
+fn measure(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     if args.resources.is_empty() && !args.auto {
         return Err(Error::Usage(
             "what is to be measured? Name a function (debox kern vfs_read), a pattern, or a \
@@ -90,9 +90,18 @@ fn measure(args: &Args) -> Result<i32, Error> {
                 .into(),
         ));
     }
-    let child = match args.command.is_empty() {
+    let environment = Environment::inherited();
+    let program = match args.command.is_empty() {
         true => None,
-        false => Some(Child::prepare(&args.command)?),
+        false => Some(Program::resolve(&args.command)?),
+    };
+    // It is in the set of measured processes before it becomes the command.
+    let held = match &program {
+        None => None,
+        Some(program) => {
+            let start = Start::new(program, &environment, inherited);
+            Some(start.hold(Hold::Asleep, || Ok(()))?)
+        }
     };
     let engine = Engine::open(Limits {
         // With --auto all system calls at once, to see which one takes the most.
@@ -109,15 +118,15 @@ fn measure(args: &Args) -> Result<i32, Error> {
     session.max_overhead = args.max_overhead;
     session.engine.forced_way = args.attach;
     session.engine.prefer_sessions = args.auto;
-    common_restriction(args, &mut session, child.as_ref())?;
+    common_restriction(args, &mut session, held.as_ref())?;
     stop::stop_on_signals();
     if args.list {
         return list(args, &session);
     }
     if args.auto {
-        return refine(args, session, child);
+        return refine(args, session, held);
     }
-    watch(args, session, child)
+    watch(args, session, held)
 }
 
 /// System calls that wait because they are asked to: no work is behind them.
@@ -164,7 +173,7 @@ fn heaviest_call(
     let mut child = child;
     while Instant::now() < end && !stop::stopped() && !ended {
         stop::sleep_until(end.min(Instant::now() + std::time::Duration::from_millis(100)));
-        ended = child.as_mut().is_some_and(|c| c.wait(false).is_some());
+        ended = child.as_mut().is_some_and(|c| c.ended().is_some());
     }
     let now = session::monotonic_ns();
     let mut found: Vec<(u64, &str, usize)> = Vec::new();
@@ -202,15 +211,13 @@ fn heaviest_call(
 }
 
 /// `--auto`.
-fn refine(args: &Args, mut session: Session, mut child: Option<Child>) -> Result<i32, Error> {
+fn refine(args: &Args, mut session: Session, held: Option<Held>) -> Result<Ended, Error> {
     if args.resources.len() > 1 {
         return Err(Error::Usage(
             "--auto goes down from one function or system call; name only one".into(),
         ));
     }
-    if let Some(child) = &mut child {
-        child.start(&args.command[0].to_string_lossy())?;
-    }
+    let mut child = held.map(Held::start).transpose()?;
     let mut root = match args.resources.first() {
         Some(text) => {
             let written = resource::Written::parse(text).map_err(Error::Usage)?;
@@ -283,7 +290,7 @@ fn refine(args: &Args, mut session: Session, mut child: Option<Child>) -> Result
 }
 
 /// `--list`: nothing is attached.
-fn list(args: &Args, session: &Session) -> Result<i32, Error> {
+fn list(args: &Args, session: &Session) -> Result<Ended, Error> {
     let mut text = String::new();
     let code = code::Code::open();
     let mut usable = 0;
@@ -368,24 +375,30 @@ fn list(args: &Args, session: &Session) -> Result<i32, Error> {
         }
     }
     output(args, &text)?;
-    Ok(if usable > 0 { 0 } else { 125 })
+    Ok(Ended::Code(if usable > 0 { 0 } else { FAILED }))
 }
 
+/// A command that was asked to end gets this long.
+const END_WAIT: Duration = Duration::from_secs(2);
+
 /// The command is ours: it ends with us.
-fn end_child(child: Option<Child>) -> i32 {
-    let Some(mut child) = child else { return 0 };
-    if let Some(status) = child.wait(false) {
-        return status;
+fn end_child(child: Option<Child>) -> Ended {
+    let nothing = Ended::Code(0);
+    let Some(mut child) = child else {
+        return nothing;
+    };
+    if let Some(ended) = child.ended() {
+        return ended;
     }
-    child.end();
-    0
+    child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
+    nothing
 }
 
 /// What all metrics are restricted to.
 fn common_restriction(
     args: &Args,
     session: &mut Session,
-    child: Option<&Child>,
+    held: Option<&Held>,
 ) -> Result<(), Error> {
     let mut words = Vec::new();
     let mut pids = args.pids.clone();
@@ -393,8 +406,8 @@ fn common_restriction(
         let list: Vec<String> = pids.iter().map(u32::to_string).collect();
         words.push(format!("pid {}", list.join(", ")));
     }
-    if let Some(child) = child {
-        pids.push(child.pid as u32);
+    if let Some(held) = held {
+        pids.push(held.pid() as u32);
         let name = args.command[0].to_string_lossy();
         words.push(name.rsplit('/').next().unwrap_or(&name).to_owned());
     }
@@ -421,7 +434,7 @@ fn common_restriction(
     Ok(())
 }
 
-fn watch(args: &Args, mut session: Session, mut child: Option<Child>) -> Result<i32, Error> {
+fn watch(args: &Args, mut session: Session, held: Option<Held>) -> Result<Ended, Error> {
     let timed = args.metric != Metric::Calls;
     let mut failures = Vec::new();
     for resource in &args.resources {
@@ -443,9 +456,7 @@ fn watch(args: &Args, mut session: Session, mut child: Option<Child>) -> Result<
     for failure in failures {
         complain(&failure);
     }
-    if let Some(child) = &mut child {
-        child.start(&args.command[0].to_string_lossy())?;
-    }
+    let mut child = held.map(Held::start).transpose()?;
     let on_screen = !args.text
         && !args.json
         && !args.quiet
@@ -466,7 +477,7 @@ fn watch(args: &Args, mut session: Session, mut child: Option<Child>) -> Result<
         while !stop::stopped() && status.is_none() && Instant::now() < until {
             stop::sleep_until(until.min(Instant::now() + std::time::Duration::from_millis(50)));
             if let Some(child) = &mut child {
-                status = child.wait(false);
+                status = child.ended();
             }
         }
         session.tick()?;
@@ -484,10 +495,7 @@ fn watch(args: &Args, mut session: Session, mut child: Option<Child>) -> Result<
     }
     finish(args, &mut session, None)?;
     session.engine.clear();
-    match status {
-        Some(status) => Ok(status),
-        None => Ok(end_child(child)),
-    }
+    Ok(end_child(child))
 }
 
 fn finish(args: &Args, session: &mut Session, path: Option<&auto::Path>) -> Result<(), Error> {

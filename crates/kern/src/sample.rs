@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::auto::{Branch, Callee, Options, Path, Step};
-use crate::child::Child;
 use crate::engine::{Resource, SAMPLE_NS};
 use crate::error::Error;
 use crate::functions::Functions;
 use crate::layout::KernStackTime;
 use crate::session::{Session, monotonic_ns};
 use crate::stop;
+use debox_command::Child;
 
 /// A function in a tree of stacks.
 #[derive(Default)]
@@ -128,7 +128,7 @@ pub fn sampled(
     while !stop::stopped() && Instant::now() < end {
         stop::sleep_until(end.min(Instant::now() + std::time::Duration::from_millis(100)));
         if let Some(child) = &mut child
-            && child.wait(false).is_some()
+            && child.ended().is_some()
         {
             break;
         }

@@ -22,7 +22,6 @@ use ratatui::{Frame, layout::Rect};
 
 use crate::args::{Args, Metric};
 use crate::auto::{Descent, Options, Path};
-use crate::child::Child;
 use crate::code::Code;
 use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
@@ -30,6 +29,7 @@ use crate::html::{round_up, value, value_text};
 use crate::session::{Session, Watch};
 use crate::stop;
 use crate::text::{path_text, rate_text, threads_text};
+use debox_command::Child;
 
 const COLOURS: [Color; 7] = [
     Color::Cyan,
@@ -152,7 +152,7 @@ pub fn show(
             break;
         }
         if let Some(child) = child
-            && child.wait(false).is_some()
+            && child.ended().is_some()
         {
             session.tick()?;
             break;

@@ -6,79 +6,18 @@
 //! wait, where DeBox can watch. For the calls it runs once more: watching every
 //! call takes time, which must not be in the times.
 
-use crate::{
-    Args, Error, Restore, command, environment, library_find, share, statistics, status_of, warn,
-};
+use crate::{Args, Error, counts_make, environment, library_find, run_to_end, statistics, warn};
+use debox_command::{Ended, Environment, Inherited};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Waits for the command, ends it after `limit`, and passes on what ends debox.
-pub(crate) fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, Error> {
-    let begin = Instant::now();
-    let mut asked = false;
-    // SAFETY: all-zero is a valid set.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // The signals are blocked in every thread of debox, so sigtimedwait gets them.
-    // SAFETY: fills and reads locals.
-    unsafe {
-        libc::sigemptyset(&mut set);
-        for signal in [
-            libc::SIGTERM,
-            libc::SIGINT,
-            libc::SIGHUP,
-            libc::SIGQUIT,
-            libc::SIGCHLD,
-        ] {
-            libc::sigaddset(&mut set, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-    }
-    loop {
-        if let Some(status) = child
-            .try_wait()
-            .map_err(Error::system("waiting for the command"))?
-        {
-            return Ok(status);
-        }
-        let left = match limit {
-            Some(limit) if !asked => limit.saturating_sub(begin.elapsed()),
-            // After SIGTERM: five seconds, then SIGKILL.
-            Some(limit) => (limit + Duration::from_secs(5)).saturating_sub(begin.elapsed()),
-            None => Duration::from_secs(3600),
-        };
-        if left.is_zero() {
-            let signal = if asked { libc::SIGKILL } else { libc::SIGTERM };
-            // SAFETY: our own child, not waited for.
-            unsafe { libc::kill(child.id() as i32, signal) };
-            if asked {
-                return child
-                    .wait()
-                    .map_err(Error::system("waiting for the command"));
-            }
-            asked = true;
-            continue;
-        }
-        let ts = libc::timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        // SAFETY: all-zero is a valid siginfo_t.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: reads and fills locals.
-        let signal = unsafe { libc::sigtimedwait(&set, &mut info, &ts) };
-        // What a terminal sends goes to the command as well.
-        if signal > 0 && signal != libc::SIGCHLD && info.si_code <= 0 {
-            // SAFETY: our own child, not waited for.
-            unsafe { libc::kill(child.id() as i32, signal) };
-        }
-    }
-}
-
 struct Run {
-    status: i32,
+    ended: Ended,
     wall: Duration,
     user: Duration,
     system: Duration,
@@ -107,47 +46,31 @@ fn children_usage() -> libc::rusage {
 }
 
 /// The command itself, for its times.
-fn once(args: &Args, restore: &Restore, library: Option<&Path>) -> Result<Run, Error> {
-    let counts =
-        tempfile::NamedTempFile::new().map_err(Error::system("making a file to count in"))?;
-    statistics::create(counts.path()).map_err(Error::system("making a file to count in"))?;
-    share(counts.path());
-    let mut cmd = command(&args.command, restore);
-    set_environment(
-        &mut cmd,
-        args,
-        library,
-        &format!("file={}", counts.path().display()),
-    );
+fn once(args: &Args, inherited: &Inherited, library: Option<&Path>) -> Result<Run, Error> {
+    let counts = counts_make()?;
+    let option = format!("file={}", counts.path().display());
+    let environment = environment(args, library, &option)?;
     let before = children_usage();
     let begin = Instant::now();
-    let mut child = cmd
-        .spawn()
-        .map_err(|e| Error::starting(&args.command[0], e))?;
-    let status = wait(&mut child, args.duration)?;
+    let ended = run_to_end(
+        &args.command,
+        &environment,
+        inherited,
+        [None; 3],
+        args.duration,
+    )?;
     let wall = begin.elapsed();
     let after = children_usage();
     let (processes, _) =
         statistics::read(counts.path()).map_err(Error::system("reading the counts"))?;
     Ok(Run {
-        status: status_of(status),
+        ended,
         wall,
         user: time(after.ru_utime).saturating_sub(time(before.ru_utime)),
         system: time(after.ru_stime).saturating_sub(time(before.ru_stime)),
         switches: after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw,
         processes,
     })
-}
-
-fn set_environment(cmd: &mut Command, args: &Args, library: Option<&Path>, more: &str) {
-    match library {
-        Some(library) => {
-            cmd.envs(environment(args, library, more));
-        }
-        None => {
-            cmd.env_remove(crate::OPTIONS_ENV);
-        }
-    }
 }
 
 const WAITS: [&str; 9] = [
@@ -181,7 +104,7 @@ fn calls_of(report: &[u8]) -> Option<Vec<Call>> {
 /// The command under `debox run`, for its calls. None: it cannot watch here.
 fn watched(
     args: &Args,
-    restore: &Restore,
+    inherited: &Inherited,
     library: Option<&Path>,
 ) -> Result<Option<Vec<Call>>, Error> {
     let report =
@@ -196,25 +119,22 @@ fn watched(
         "-o".into(),
         report.path().into(),
     ];
-    words.extend(["--".into(), "env".into()]);
-    match library {
-        Some(library) => {
-            for (name, value) in environment(args, library, "") {
-                let mut word = OsString::from(name);
-                word.push("=");
-                word.push(value);
-                words.push(word);
-            }
+    words.extend(["--", "env", "-u", "LD_PRELOAD", "-u", crate::OPTIONS_ENV].map(OsString::from));
+    let wanted = environment(args, library, "")?;
+    for name in ["LD_PRELOAD", crate::OPTIONS_ENV] {
+        if let Some(value) = wanted.get(name) {
+            let word = [name.as_bytes(), b"=", value].concat();
+            words.push(OsString::from_vec(word));
         }
-        None => words.extend(["-u".into(), crate::OPTIONS_ENV.into()]),
     }
     words.extend(args.command.iter().cloned());
-    let mut child = command(&words, restore)
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .map_err(Error::system("starting debox run"))?;
-    wait(&mut child, args.duration)?;
+    let null = File::options()
+        .write(true)
+        .open("/dev/null")
+        .map_err(Error::system("opening /dev/null"))?;
+    let streams = [None, Some(null.as_fd()), Some(null.as_fd())];
+    let own = Environment::inherited();
+    run_to_end(&words, &own, inherited, streams, args.duration)?;
     Ok(std::fs::read(report.path()).ok().and_then(|r| calls_of(&r)))
 }
 
@@ -245,15 +165,15 @@ fn change(without: f64, with: f64) -> String {
     }
 }
 
-pub fn run(args: &Args, restore: &Restore) -> Result<i32, Error> {
+pub fn run(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     let library = library_find()?;
     warn(&args.command[0]);
     // Turn and turn about, so that what the first warms up does not count for
     // the second only.
-    let without_calls = watched(args, restore, None)?;
-    let with_calls = watched(args, restore, Some(&library))?;
-    let without = once(args, restore, None)?;
-    let with = once(args, restore, Some(&library))?;
+    let without_calls = watched(args, inherited, None)?;
+    let with_calls = watched(args, inherited, Some(&library))?;
+    let without = once(args, inherited, None)?;
+    let with = once(args, inherited, Some(&library))?;
     let mut out = io::stderr().lock();
     let _ = print(
         &mut out,
@@ -263,10 +183,10 @@ pub fn run(args: &Args, restore: &Restore) -> Result<i32, Error> {
         without_calls.as_deref(),
         with_calls.as_deref(),
     );
-    Ok(if without.status == 0 {
-        with.status
+    Ok(if without.ended == Ended::Code(0) {
+        with.ended
     } else {
-        without.status
+        without.ended
     })
 }
 
@@ -309,11 +229,11 @@ fn print(
         statistics::number(with.switches as u64),
         change(without.switches as f64, with.switches as f64),
     )?;
-    if without.status != with.status {
+    if without.ended != with.ended {
         row(
             "exit status",
-            without.status.to_string(),
-            with.status.to_string(),
+            without.ended.status().to_string(),
+            with.ended.status().to_string(),
             "DIFFERENT".into(),
         )?;
     }

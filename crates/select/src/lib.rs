@@ -21,18 +21,21 @@ pub mod servers;
 pub mod statistics;
 mod svg;
 
+use debox_command::{
+    Child, Ended, Environment, Inherited, Library, Program, Signals, Start, Streams,
+};
 use program::Obstacle;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const LIBRARY: &str = "libdebox-select.so";
-const LIBRARY_ENV: &str = "DEBOX_SELECT_LIBRARY";
+const LIBRARY: Library = Library {
+    name: "libdebox-select.so",
+    variable: "DEBOX_SELECT_LIBRARY",
+};
 const OPTIONS_ENV: &str = "DEBOX_SELECT";
 
 /// Run a command with a scalable select() and poll()
@@ -154,21 +157,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Undoes in a child what debox changed in itself.
-pub type Restore = std::sync::Arc<dyn Fn() + Send + Sync>;
-
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{LIBRARY} is in none of: {0}. Install it, or name it in ${LIBRARY_ENV}")]
-    NoLibrary(String),
-    #[error(
-        "{} cannot be preloaded: its path holds a colon or a space. Copy it elsewhere and name it in ${LIBRARY_ENV}", .0.display()
-    )]
-    Unpreloadable(PathBuf),
-    #[error("{command}: command not found")]
-    NotFound { command: String },
-    #[error("{command}: {source}")]
-    NotExecutable { command: String, source: io::Error },
+    #[error(transparent)]
+    Command(#[from] debox_command::Error),
     #[error("--only {0}: no row of the table has that in its name (docs/select.md lists them)")]
     NoSuchRow(String),
     #[error("{action}: {source}")]
@@ -185,67 +177,24 @@ impl Error {
 
     fn exit_status(&self) -> i32 {
         match self {
-            Error::NotFound { .. } => 127,
-            Error::NotExecutable { .. } => 126,
-            _ => 125,
-        }
-    }
-
-    fn starting(command: &OsStr, source: io::Error) -> Self {
-        let command = command.to_string_lossy().into_owned();
-        match source.kind() {
-            io::ErrorKind::NotFound => Error::NotFound { command },
-            _ => Error::NotExecutable { command, source },
+            Error::Command(error) => error.exit_status(),
+            _ => debox_command::FAILED,
         }
     }
 }
 
-/// Where the library can be: named, beside debox, or installed with it.
 pub fn library_find() -> Result<PathBuf, Error> {
-    let mut places = Vec::new();
-    if let Some(named) = std::env::var_os(LIBRARY_ENV) {
-        places.push(PathBuf::from(named));
-    } else if let Ok(exe) = std::env::current_exe()
-        && let Some(directory) = exe.parent()
-    {
-        places.push(directory.join(LIBRARY));
-        if let Some(prefix) = directory.parent() {
-            for lib in [
-                "lib/debox",
-                "lib64/debox",
-                "lib/x86_64-linux-gnu/debox",
-                "lib",
-                "lib64",
-                "lib/x86_64-linux-gnu",
-            ] {
-                places.push(prefix.join(lib).join(LIBRARY));
-            }
-        }
-    }
-    let Some(found) = places.iter().find(|p| p.is_file()) else {
-        let list: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-        return Err(Error::NoLibrary(list.join(", ")));
-    };
-    let path = std::fs::canonicalize(found).map_err(Error::system("finding the library"))?;
-    // The loader splits LD_PRELOAD at both, and there is no quoting.
-    if path
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|b| matches!(b, b':' | b' '))
-    {
-        return Err(Error::Unpreloadable(path));
-    }
-    Ok(path)
+    Ok(LIBRARY.find()?)
 }
 
-/// What is put into the command's environment.
-fn environment(args: &Args, library: &Path, more: &str) -> [(&'static str, OsString); 2] {
-    let mut preload = library.as_os_str().to_owned();
-    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
-        preload.push(":");
-        preload.push(before);
-    }
+/// The command's environment, with the library or as without it.
+fn environment(args: &Args, library: Option<&Path>, more: &str) -> Result<Environment, Error> {
+    let mut environment = Environment::inherited();
+    let Some(library) = library else {
+        environment.remove(OPTIONS_ENV);
+        return Ok(environment);
+    };
+    environment.preload(library, true)?;
     let mut options: Vec<String> = Vec::new();
     if let Some(given) = std::env::var(OPTIONS_ENV).ok().filter(|v| !v.is_empty()) {
         options.push(given);
@@ -259,10 +208,8 @@ fn environment(args: &Args, library: &Path, more: &str) -> [(&'static str, OsStr
     if !more.is_empty() {
         options.push(more.to_owned());
     }
-    [
-        ("LD_PRELOAD", preload),
-        (OPTIONS_ENV, options.join(",").into()),
-    ]
+    environment.set(OPTIONS_ENV, options.join(",").as_bytes())?;
+    Ok(environment)
 }
 
 fn say(text: &str) {
@@ -273,7 +220,7 @@ fn say(text: &str) {
 /// Says it if the library will not get into the command, or not see all of its
 /// waits. The command runs anyway, as it would without.
 fn warn(command: &OsStr) -> Option<Obstacle> {
-    let path = program::find(command)?;
+    let path = debox_command::find(command).ok()?;
     let program = program::running(&path)?;
     let Some(obstacle) = program::obstacle(&program) else {
         for text in program::own_calls(&program).texts() {
@@ -289,40 +236,52 @@ fn warn(command: &OsStr) -> Option<Obstacle> {
     Some(obstacle)
 }
 
-/// The command, ready to start. `restore` undoes in the child what debox
-/// changed in itself: signals, limits, descriptors.
-fn command(words: &[OsString], restore: &Restore) -> Command {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
-    let restore = restore.clone();
-    // SAFETY: restore makes system calls only.
-    unsafe {
-        command.pre_exec(move || {
-            restore();
-            Ok(())
-        })
+/// A command that asked to be ended gets this long, before SIGKILL.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// Starts the command and waits for it, but no longer than `limit`; passes on
+/// what is sent to debox.
+fn run_to_end(
+    words: &[OsString],
+    environment: &Environment,
+    inherited: &Inherited,
+    streams: Streams<'_>,
+    limit: Option<Duration>,
+) -> Result<Ended, Error> {
+    let signals = Signals::open()?;
+    let program = Program::resolve(words)?;
+    let start = Start {
+        streams,
+        ..Start::new(&program, environment, inherited)
     };
-    command
+    let mut child: Child = start.start()?;
+    let mut until = limit.map(|limit| Instant::now() + limit);
+    loop {
+        if let Some(ended) = child.wait(&signals, false, until)? {
+            return Ok(ended);
+        }
+        child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
+        until = None;
+    }
 }
 
 /// Runs the command without and with the library and shows both; the exit
-/// status. `restore` as for [`run`].
-pub fn compare(command: Vec<OsString>, restore: impl Fn() + Send + Sync + 'static) -> i32 {
+/// status.
+pub fn compare(command: Vec<OsString>, inherited: &Inherited) -> i32 {
     let args = Args {
         compare: true,
         command,
         ..Args::default()
     };
-    run(&args, restore)
+    run(&args, inherited)
 }
 
-/// Does what the command line says; the exit status. `restore` runs in the
-/// child before the command starts and may make system calls only.
-pub fn run(args: &Args, restore: impl Fn() + Send + Sync + 'static) -> i32 {
-    let restore: &Restore = &(std::sync::Arc::new(restore) as Restore);
+/// Does what the command line says; the exit status. `inherited`: what the
+/// command is to find.
+pub fn run(args: &Args, inherited: &Inherited) -> i32 {
     let result = if let Some(backend) = args.serve {
         // It ends by a signal, and debox blocks them.
-        restore();
+        inherited.restore();
         serve(args, backend)
     } else if !args.load.is_empty() {
         load_print(args)
@@ -335,11 +294,11 @@ pub fn run(args: &Args, restore: impl Fn() + Send + Sync + 'static) -> i32 {
             output: args.output.clone(),
         })
     } else if args.compare {
-        compare::run(args, restore)
+        compare::run(args, inherited).map(Ended::end_as)
     } else if args.stats {
-        run_with_stats(args, restore)
+        run_with_stats(args, inherited).map(Ended::end_as)
     } else {
-        run_as(args, restore)
+        Err(run_as(args, inherited))
     };
     result.unwrap_or_else(|error| {
         say(&error.to_string());
@@ -347,39 +306,39 @@ pub fn run(args: &Args, restore: impl Fn() + Send + Sync + 'static) -> i32 {
     })
 }
 
-/// Becomes the command.
-fn run_as(args: &Args, restore: &Restore) -> Result<i32, Error> {
-    let library = library_find()?;
-    warn(&args.command[0]);
-    let error = command(&args.command, restore)
-        .envs(environment(args, &library, ""))
-        .exec();
-    Err(Error::starting(&args.command[0], error))
+/// Becomes the command, or says why not.
+fn run_as(args: &Args, inherited: &Inherited) -> Error {
+    let become_it = || -> Result<Error, Error> {
+        let environment = environment(args, Some(&library_find()?), "")?;
+        warn(&args.command[0]);
+        let program = Program::resolve(&args.command)?;
+        Ok(Start::new(&program, &environment, inherited)
+            .become_it()
+            .into())
+    };
+    become_it().unwrap_or_else(|error| error)
 }
 
-/// As a shell reports how a command ended.
-fn status_of(status: std::process::ExitStatus) -> i32 {
-    status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+/// Where the library counts.
+fn counts_make() -> Result<tempfile::NamedTempFile, Error> {
+    let failed = Error::system("making a file to count in");
+    let make = || {
+        let file = tempfile::NamedTempFile::new()?;
+        statistics::create(file.path())?;
+        // Processes that give up their rights count, too.
+        std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o666))?;
+        Ok(file)
+    };
+    make().map_err(failed)
 }
 
-fn run_with_stats(args: &Args, restore: &Restore) -> Result<i32, Error> {
+fn run_with_stats(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     let library = library_find()?;
     warn(&args.command[0]);
-    let file =
-        tempfile::NamedTempFile::new().map_err(Error::system("making a file to count in"))?;
-    statistics::create(file.path()).map_err(Error::system("making a file to count in"))?;
-    share(file.path());
-    let mut child = command(&args.command, restore)
-        .envs(environment(
-            args,
-            &library,
-            &format!("file={}", file.path().display()),
-        ))
-        .spawn()
-        .map_err(|e| Error::starting(&args.command[0], e))?;
-    let status = compare::wait(&mut child, None)?;
+    let file = counts_make()?;
+    let option = format!("file={}", file.path().display());
+    let environment = environment(args, Some(&library), &option)?;
+    let ended = run_to_end(&args.command, &environment, inherited, [None; 3], None)?;
     let (list, lost) =
         statistics::read(file.path()).map_err(Error::system("reading the counts"))?;
     let mut out = io::stderr().lock();
@@ -388,12 +347,7 @@ fn run_with_stats(args: &Args, restore: &Restore) -> Result<i32, Error> {
         let _ = writeln!(out, "  nothing: it is in none of the command's processes");
     }
     let _ = statistics::print(&list, lost, out);
-    Ok(status_of(status))
-}
-
-/// Processes that give up their rights count, too.
-fn share(path: &Path) {
-    let _ = std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    Ok(ended)
 }
 
 fn serve(args: &Args, backend: serve::Backend) -> Result<i32, Error> {

@@ -3,7 +3,7 @@
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -49,17 +49,6 @@ impl Obstacle {
     }
 }
 
-/// The program file behind a command name, as a shell finds it.
-pub fn find(name: &OsStr) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
-    std::env::split_paths(&path)
-        .map(|d| d.join(name))
-        .find(|p| p.is_file())
-}
-
 /// The program that really runs: a script's interpreter. None: the file cannot be read.
 pub fn running(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
@@ -75,7 +64,7 @@ pub fn running(path: &Path) -> Option<PathBuf> {
             // `#!/usr/bin/env python3`
             path = match (interpreter.file_name(), words.next()) {
                 (Some(name), Some(argument)) if name == "env" && !argument.starts_with(b"-") => {
-                    find(OsStr::from_bytes(argument))?
+                    debox_command::find(OsStr::from_bytes(argument)).ok()?
                 }
                 _ => interpreter,
             };

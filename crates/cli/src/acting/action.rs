@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What does the text of an action stand for?
 
-use crate::command::Command;
 use crate::error::Error;
-use crate::wait::signal_name;
+use debox_command::{Program, signal_name};
 use debox_output::printable;
 use std::ffi::OsString;
 
@@ -97,7 +96,7 @@ impl Action {
                 }
                 // That it cannot be run should be known before it is needed.
                 let all: Vec<OsString> = words.iter().map(Into::into).collect();
-                Command::resolve(&all).map_err(|error| wrong(error.to_string()))?;
+                Program::resolve(&all).map_err(|error| wrong(error.to_string()))?;
                 Ok(Action::Exec(words))
             }
             other => Err(wrong(format!(

@@ -8,22 +8,24 @@ use crate::error::Error;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A command made ready for execve.
-pub struct Command {
-    pub path: CString,
-    pub argv: Vec<CString>,
+pub struct Program {
+    pub(crate) path: CString,
+    pub(crate) argv: Vec<CString>,
 }
 
-impl Command {
+impl Program {
     pub fn resolve(words: &[OsString]) -> Result<Self, Error> {
-        let name = words
-            .first()
-            .ok_or_else(|| Error::Usage("no command given".into()))?;
-        let path = search(name)?;
+        let name = words.first().ok_or_else(|| Error::NotFound {
+            command: "''".into(),
+        })?;
+        let path = find(name)?;
         let c_string = |bytes: &[u8]| {
-            CString::new(bytes).map_err(|_| Error::Usage("an argument holds a NUL byte".into()))
+            CString::new(bytes).map_err(|_| Error::Nul {
+                what: "an argument".into(),
+            })
         };
         Ok(Self {
             path: c_string(path.as_os_str().as_bytes())?,
@@ -33,9 +35,31 @@ impl Command {
                 .collect::<Result<_, _>>()?,
         })
     }
+
+    /// The file that is executed.
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.path.to_bytes()))
+    }
+
+    /// As the user wrote it.
+    pub fn name(&self) -> String {
+        self.argv[0].to_string_lossy().into_owned()
+    }
+
+    /// What execve said about it.
+    pub(crate) fn not_executable(&self, source: io::Error) -> Error {
+        Error::NotExecutable {
+            command: self.name(),
+            source: match source.raw_os_error() {
+                // The file itself was found.
+                Some(libc::ENOENT) => io::Error::other("its interpreter does not exist"),
+                _ => source,
+            },
+        }
+    }
 }
 
-fn executable(path: &std::path::Path) -> io::Result<()> {
+fn executable(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path)?.is_dir() {
         return Err(io::Error::from_raw_os_error(libc::EISDIR));
     }
@@ -48,7 +72,8 @@ fn executable(path: &std::path::Path) -> io::Result<()> {
     }
 }
 
-fn search(name: &OsStr) -> Result<PathBuf, Error> {
+/// The file behind a command name.
+pub fn find(name: &OsStr) -> Result<PathBuf, Error> {
     let shown = name.to_string_lossy().into_owned();
     let failed = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => Error::NotFound {
@@ -96,7 +121,7 @@ mod tests {
     use super::*;
 
     fn status(name: &str) -> i32 {
-        match Command::resolve(&[name.into()]) {
+        match Program::resolve(&[name.into()]) {
             Ok(_) => 0,
             Err(e) => e.exit_status(),
         }

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Signals 1 to 64.
-pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
 static NOTED: AtomicBool = AtomicBool::new(false);
 /// Bit n - 1: signal n was ignored.
@@ -43,7 +43,7 @@ pub fn note_before_runtime() {
 /// What the command must find as debox found it.
 pub struct Inherited {
     ignored: u64,
-    pub mask: libc::sigset_t,
+    mask: libc::sigset_t,
     limits: Vec<(u32, libc::rlimit64)>,
     /// Descriptors beyond stdio that were open at the start.
     descriptors: Vec<i32>,
@@ -106,8 +106,8 @@ impl Inherited {
         }
     }
 
-    /// Puts signals and limits back. Between fork and exec: system calls only.
-    pub fn restore_in_child(&self) {
+    /// Puts signals and limits back. Also between fork and exec: system calls only.
+    pub fn restore(&self) {
         for signal in SIGNALS {
             let wanted = if self.ignored & (1u64 << (signal - 1)) != 0 {
                 libc::SIG_IGN
@@ -158,7 +158,7 @@ impl Inherited {
     }
 }
 
-pub fn empty_set() -> libc::sigset_t {
+pub(crate) fn empty_set() -> libc::sigset_t {
     // SAFETY: sigemptyset initialises the local.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
