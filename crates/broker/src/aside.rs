@@ -5,7 +5,8 @@
 //! 40 ms each), binding walks all tasks, attaching and detaching stops for all
 //! CPUs. Another owns the names: taking up a kernel's debug information takes
 //! 0.4 s. The loop hands work to the first one by user, in turn, with what is to
-//! be done in the loop afterwards; it never waits for either.
+//! be done in the loop afterwards; it never waits for either. A third closes
+//! what clients sent, for which nobody waits at all.
 
 use crate::error::BrokerError;
 use crate::kernel::{Counters, Kernel, NewStack};
@@ -28,6 +29,7 @@ const STACKS_TICK: Duration = Duration::from_millis(100);
 
 /// To be done in the loop; B is the broker.
 pub(crate) type Done<B> = Box<dyn FnOnce(&mut B) + Send>;
+type Closing = Box<dyn FnOnce() + Send>;
 type Work<K, B> = Box<dyn FnOnce(&mut K) -> Done<B> + Send>;
 
 /// What comes back to the loop.
@@ -84,6 +86,7 @@ pub(crate) struct Aside<K, B> {
     between: Arc<Between<K, B>>,
     kernel: Arc<Mutex<K>>,
     names: Option<Sender<Ask>>,
+    closings: Sender<Closing>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -118,10 +121,12 @@ impl<K: Kernel + Send + 'static, B: 'static> Aside<K, B> {
             .map_err(BrokerError::Thread)?;
         let kernel = Arc::new(Mutex::new(kernel));
         let (ask, asked) = channel();
+        let (closings, closing) = channel::<Closing>();
         let mut aside = Self {
             between: between.clone(),
             kernel: kernel.clone(),
             names: Some(ask.clone()),
+            closings,
             threads: Vec::new(),
         };
         let told = between.clone();
@@ -131,6 +136,11 @@ impl<K: Kernel + Send + 'static, B: 'static> Aside<K, B> {
         aside.spawn("debox-names", move || {
             names_work(&between, resolver, &asked)
         })?;
+        // It may never be done, and is not waited for at the end.
+        let closer = aside.thread("debox-close", move || {
+            closing.iter().for_each(|close| close())
+        })?;
+        drop(closer);
         Ok(aside)
     }
 
@@ -139,17 +149,31 @@ impl<K: Kernel + Send + 'static, B: 'static> Aside<K, B> {
         name: &str,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), BrokerError> {
+        let thread = self.thread(name, work)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn thread(
+        &self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<JoinHandle<()>, BrokerError> {
         let between = self.between.clone();
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                     between.bring(Back::Failed(panic_text(&*panic)));
                 }
             })
-            .map_err(BrokerError::Thread)?;
-        self.threads.push(thread);
-        Ok(())
+            .map_err(BrokerError::Thread)
+    }
+
+    /// Closes what somebody else sent, which may take for ever.
+    pub fn close(&self, closing: impl FnOnce() + Send + 'static) {
+        // Fails only when the thread has failed, which the loop is told.
+        let _ = self.closings.send(Box::new(closing));
     }
 
     /// Readable when there is something to [`Aside::take`].

@@ -463,13 +463,6 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                     .err()
                     .map(|text| (libc::EUSERS, text)),
             };
-            if let Some((errno, text)) = refused {
-                tracing::debug!(uid = peer.credentials.uid, "connection refused: {text}");
-                let refusal = Refusal::new(0, errno, text);
-                let _ = socket::send(fd.as_fd(), &refusal.reply(), &[]);
-                socket::finish(fd);
-                continue;
-            }
             // Inherited from the listener, but (since 6.16) as it was when the
             // client connected: with socket activation that is before our time.
             let options = socket::pass_credentials(fd.as_fd()).and_then(|()| match self.proof {
@@ -478,6 +471,14 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             });
             if let Err(error) = options {
                 tracing::warn!(%error, "a connection was closed: the kernel does not tell who its senders are");
+                self.finish(fd, None);
+                continue;
+            }
+            if let Some((errno, text)) = refused {
+                tracing::debug!(uid = peer.credentials.uid, "connection refused: {text}");
+                let refusal = Refusal::new(0, errno, text);
+                let _ = socket::send(fd.as_fd(), &refusal.reply(), &[]);
+                self.finish(fd, None);
                 continue;
             }
             let token = self.next_token;
@@ -485,6 +486,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             if let Err(error) = self.watch(fd.as_fd(), token, epoll::EventFlags::IN) {
                 // ENOSPC: fs.epoll.max_user_watches. The client sees a hang-up.
                 tracing::warn!(%error, "a connection could not be watched and was closed");
+                self.finish(fd, None);
                 continue;
             }
             self.usage.take(payer, What::Connections);
@@ -562,6 +564,10 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             sender: ancillary.credentials,
             descriptors: ancillary.foreign,
         };
+        if !ancillary.brought.is_empty() {
+            let brought = std::mem::take(&mut ancillary.brought);
+            self.aside.close(move || drop(brought));
+        }
         let result = match parse_request(&packet) {
             // A parsed request has a sender.
             Ok(request) => match ancillary.credentials {
@@ -696,10 +702,26 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         } else {
             self.usage
                 .give_back_many(payer, What::InFlight, connection.in_flight);
-            self.usage.give_back(payer, What::Connections);
-            socket::finish(connection.fd);
+            self.finish(connection.fd, Some(payer));
         }
         self.accept_resume();
+    }
+
+    /// Closes a connection. It counts until it is closed, if it was counted.
+    fn finish(&mut self, fd: OwnedFd, payer: Option<u32>) {
+        let closed = move |broker: &mut Self| {
+            if let Some(payer) = payer {
+                broker.usage.give_back(payer, What::Connections);
+            }
+        };
+        let Some(unclosed) = socket::finish(fd) else {
+            return closed(self);
+        };
+        let told = self.aside.returning(closed);
+        self.aside.close(move || {
+            unclosed.close();
+            told();
+        });
     }
 
     /// Lets go of closed connections whose replies have been read or thrown
@@ -713,8 +735,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         for draining in read {
             self.usage
                 .give_back_many(draining.payer, What::InFlight, draining.in_flight);
-            self.usage.give_back(draining.payer, What::Connections);
-            socket::finish(draining.fd);
+            self.finish(draining.fd, Some(draining.payer));
         }
     }
 

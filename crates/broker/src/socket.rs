@@ -27,8 +27,21 @@ pub(crate) struct Ancillary {
     pub pidfd: Option<Result<OwnedFd, i32>>,
     /// How long ago it was sent; 0 when the kernel did not stamp it.
     pub age: Duration,
-    /// Descriptors or anything else that the sender added.
+    /// Descriptors or anything else that the sender added. The packet is still
+    /// in the queue then.
     pub foreign: bool,
+    /// Copies of such descriptors, as far as they found room.
+    pub brought: Vec<OwnedFd>,
+}
+
+/// A connection with descriptors in its queue that the other end sent. The last
+/// close of a file may take as long as its owner likes (a socket with
+/// SO_LINGER, a file system in user space): this is for a thread that has
+/// nothing else to do.
+#[derive(Debug)]
+pub(crate) struct Unclosed {
+    fd: OwnedFd,
+    _brought: Vec<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -84,22 +97,26 @@ pub(crate) fn pass_timestamp(fd: BorrowedFd) -> Result<(), Errno> {
     set_int(fd, libc::SO_TIMESTAMPNS)
 }
 
-/// Takes one packet. `buffer` should be a little larger than a request, so
-/// that an oversized packet is seen to be one.
+/// Takes one packet, but for one with descriptors: that stays in the queue,
+/// where they are not closed. `buffer` should be a little larger than a request,
+/// so that an oversized packet is seen to be one.
 pub(crate) fn receive(fd: BorrowedFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     // Room for what the kernel adds and hardly anything else: descriptors that
-    // find no room are never installed in our table, the kernel drops them and
-    // sets MSG_CTRUNC. u64 for the alignment of cmsghdr.
-    const ROOM: usize = 16;
+    // find no room are never installed in our table, and MSG_CTRUNC is set. u64
+    // for the alignment of cmsghdr.
+    const ROOM: usize = 8;
     let mut control = [0u64; ROOM];
     const {
         // SAFETY: CMSG_SPACE only computes.
-        let wanted = unsafe {
-            libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
-                + libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
-                + libc::CMSG_SPACE(size_of::<libc::timespec>() as u32)
+        let [ucred, pidfd, time] = unsafe {
+            [
+                libc::CMSG_SPACE(size_of::<libc::ucred>() as u32),
+                libc::CMSG_SPACE(size_of::<libc::c_int>() as u32),
+                libc::CMSG_SPACE(size_of::<libc::timespec>() as u32),
+            ]
         };
-        assert!(wanted as usize <= ROOM * 8);
+        // One of pidfd and time is asked for.
+        assert!((ucred + pidfd) as usize <= ROOM * 8 && (ucred + time) as usize <= ROOM * 8);
         assert!(align_of::<u64>() >= align_of::<libc::cmsghdr>());
     }
     let mut iov = libc::iovec {
@@ -113,9 +130,9 @@ pub(crate) fn receive(fd: BorrowedFd, buffer: &mut [u8]) -> Result<Received, Err
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
     // MSG_TRUNC: give the packet's real length.
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
+    let look = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC | libc::MSG_PEEK;
     // SAFETY: header points to live buffers of the lengths given.
-    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, look) };
     if length < 0 {
         return match last_errno() {
             Errno::AGAIN | Errno::INTR => Ok(Received::Nothing),
@@ -128,13 +145,21 @@ pub(crate) fn receive(fd: BorrowedFd, buffer: &mut [u8]) -> Result<Received, Err
         // An empty packet brings credentials with it; the end brings nothing.
         return Ok(Received::End);
     }
+    if !ancillary.foreign {
+        take(fd);
+    }
     Ok(Received::Packet {
         length: length as usize,
         ancillary,
     })
 }
 
-/// Takes every control message, closing what nobody asked for.
+/// Takes the first packet out of the queue, and what came with it goes.
+fn take(fd: BorrowedFd) {
+    let _ = rustix::net::recv(fd, &mut [0u8; 1][..], rustix::net::RecvFlags::DONTWAIT);
+}
+
+/// Takes every control message.
 ///
 /// # Safety
 /// `header` was filled by recvmsg and its control buffer is still there.
@@ -188,8 +213,8 @@ unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
                 for index in 0..bytes / size_of::<RawFd>() {
                     // SAFETY: within the message's data (the range).
                     let fd = unsafe { data.cast::<RawFd>().add(index).read_unaligned() };
-                    // SAFETY: installed for us by the kernel; closed at once.
-                    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+                    // SAFETY: installed for us by the kernel.
+                    out.brought.push(unsafe { OwnedFd::from_raw_fd(fd) });
                 }
             }
             _ => out.foreign = true,
@@ -300,13 +325,29 @@ pub(crate) fn peer_pidfd(fd: BorrowedFd) -> Result<OwnedFd, Errno> {
 
 /// Ends a connection so that a reply on its way still arrives: closing with
 /// unread packets would make the peer's next recv fail with ECONNRESET instead.
-/// After the shutdown no new packet can come, so the queue is finite.
-pub(crate) fn finish(fd: OwnedFd) {
+/// After the shutdown no new packet can come, so the queue is finite. What is
+/// returned is shut down, and still to be closed.
+pub(crate) fn finish(fd: OwnedFd) -> Option<Unclosed> {
     let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Read);
-    let mut byte = [0u8; 1];
-    // Without a control buffer the kernel drops descriptors by itself.
-    while matches!(
-        rustix::net::recv(fd.as_fd(), &mut byte[..], rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC),
-        Ok((_, length)) if length > 0
-    ) {}
+    while let Ok(Received::Packet { ancillary, .. }) = receive(fd.as_fd(), &mut [0u8; 1]) {
+        if ancillary.foreign {
+            let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Write);
+            return Some(Unclosed {
+                fd,
+                _brought: ancillary.brought,
+            });
+        }
+    }
+    None
+}
+
+impl Unclosed {
+    /// Takes its time.
+    pub fn close(self) {
+        while let Ok(Received::Packet { ancillary, .. }) = receive(self.fd.as_fd(), &mut [0u8; 1]) {
+            if ancillary.foreign {
+                take(self.fd.as_fd());
+            }
+        }
+    }
 }

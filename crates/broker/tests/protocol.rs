@@ -548,6 +548,63 @@ fn smuggled_descriptors_are_closed() {
     });
 }
 
+/// A socket whose last close waits, as long as its owner said, for a peer that
+/// does not read.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut near, &[0; 65536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(1000))).unwrap();
+    (near.into(), far)
+}
+
+#[test]
+fn a_descriptor_that_lingers_holds_up_nobody() {
+    both_proofs(|config| {
+        let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+        for hangs_up in [false, true] {
+            let broker = Running::with(config.clone(), FakeKernel::new());
+            let other = broker.client();
+            assert_eq!(other.ask(&status).0.status, 0);
+            // What it sends while its request is carried out lies in the queue.
+            broker.kernel.state().slow = true;
+            let client = broker.client();
+            client
+                .send(debox_request::new(DEBOX_MSG_ACCOUNT, 0).as_bytes())
+                .unwrap();
+            wait_for("the kernel side to be at work", || {
+                broker.kernel.state().at_work
+            });
+            let (near, far) = lingering();
+            client
+                .send_with(status.as_bytes(), &[near.as_fd()])
+                .unwrap();
+            // The packet alone holds it now, so the broker's is the last close.
+            drop(near);
+            let client = (!hangs_up).then_some(client);
+            broker.kernel.state().slow = false;
+            wait_for("the account", || broker.kernel.state().created == 1);
+            // An answer comes within the client's time limit, a hundredth of
+            // what that close waits for.
+            for _ in 0..20 {
+                assert_eq!(other.ask(&status).0.status, 0);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            broker.kernel.wait_held((0, 0));
+            assert_eq!(other.ask(&status).0.status, 0);
+            if let Some(client) = client {
+                assert_eq!(client.reply().0.status, 0);
+                let (reply, _) = client.reply();
+                assert_eq!(reply.status, -libc::EPROTO, "{}", reply.text());
+                assert!(client.closed());
+            }
+            drop(far);
+        }
+    });
+}
+
 #[test]
 fn what_the_kernel_side_refuses_is_told() {
     let broker = Running::new();

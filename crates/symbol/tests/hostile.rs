@@ -119,7 +119,17 @@ fn a_library_that_is_truncated_after_a_look() {
     }
 }
 
-/// The same, again and again, at any moment of reading it.
+/// Also when what is in scope with it has failed.
+struct Stopped<'a>(&'a AtomicBool);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The same, again and again, at any moment of reading it. A large one is mapped
+/// then, which ends the process that reads it: so often that it must be seen.
 #[test]
 fn a_library_that_is_truncated_while_it_is_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,26 +139,37 @@ fn a_library_that_is_truncated_while_it_is_read() {
         let whole = fs::read(&victim).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stopped = Stopped(&stop);
             scope.spawn(|| {
                 let mut file = File::options().write(true).open(&victim).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     file.set_len(4096).unwrap();
                     file.seek(SeekFrom::Start(0)).unwrap();
                     file.write_all(&whole).unwrap();
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_millis(20));
                 }
             });
             let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(2) {
+            let mut ends = 0;
+            let is_mapped = victim.ends_with("large.so");
+            while start.elapsed() < Duration::from_secs(2)
+                || (is_mapped && ends == 0 && start.elapsed() < Duration::from_secs(60))
+            {
                 let mut symbols = UserSymbols::default();
                 let first = named(&mut symbols, &other, place(&other));
-                named(&mut symbols, &victim, at);
+                for _ in 0..500 {
+                    named(&mut symbols, &victim, at);
+                    if symbols.symboliser().ends() > 0 {
+                        break;
+                    }
+                }
+                ends += symbols.symboliser().ends();
                 assert_eq!(first.function, "outermost");
                 // After whatever has happened.
                 let again = named(&mut symbols, &other, place(&other) - 1);
                 assert_eq!(again.function, "outermost", "{}", notes(&symbols));
             }
-            stop.store(true, Ordering::Relaxed);
+            assert!(ends > 0 || !is_mapped, "never cut off while it was read");
         });
     }
 }
