@@ -747,7 +747,8 @@ mod tests {
         while near.write(&[0; 65536]).is_ok() {}
         let linger = libc::linger {
             l_onoff: 1,
-            l_linger: 1000,
+            // So that this fails, rather than hangs, where it is waited for.
+            l_linger: 60,
         };
         // SAFETY: reads a local of that size.
         let set = unsafe {
