@@ -72,6 +72,14 @@ static const struct {
 };
 #define ERRNOS (sizeof errnos / sizeof *errnos)
 
+const char *debox_errno_name_(int64_t number)
+{
+	for (size_t i = 0; i < ERRNOS; i++)
+		if (errnos[i].number == number)
+			return errnos[i].name;
+	return NULL;
+}
+
 /* Call numbers looked at for names; a word of 64 for each 64 of them. */
 #define CALLS 512
 #define CALL_WORDS (CALLS / 64)

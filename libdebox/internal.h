@@ -188,6 +188,9 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 
 /* compat.c */
 void debox_compat_fill_(struct debox_thread *t, const struct debox_entry_ *e) HIDDEN;
+/* "ENOENT" for 2; NULL for a number that has no name. */
+const char *debox_errno_name_(int64_t number) HIDDEN;
+
 int debox_site_wait_(uint32_t site, struct debox_site *out, int *budget_ms) HIDDEN;
 
 /* ----------------- for the interposer: exported, but not for programs ----- */

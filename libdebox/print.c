@@ -163,8 +163,15 @@ int debox_info_print(FILE *to, const struct debox_info *info)
 				name ? name : "unknown");
 		else
 			fprintf(to, "  -, /* system call #: not known */\n");
-		if (info->valid & DEBOX_VALID_RETVAL)
-			fprintf(to, "  %lld, /* result */\n", (long long)info->retval);
+		if (info->valid & DEBOX_VALID_RETVAL) {
+			/* the lowest number has no counterpart */
+			const char *error = info->retval < 0 && info->retval >= -4095 ?
+						    debox_errno_name_(-info->retval) :
+						    NULL;
+
+			fprintf(to, "  %lld, /* result%s%s */\n", (long long)info->retval,
+				error ? ": " : "", error ? error : "");
+		}
 	}
 	line_time(to, info, DEBOX_VALID_WALL, info->wall_ns,
 		  info->flags & DEBOX_FLAG_SPAN ? "wall time" : "call time");

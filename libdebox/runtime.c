@@ -151,11 +151,16 @@ static void text_add_number(long v)
 
 static void text_add_error(long err)
 {
-	const char *s = strerrordesc_np((int)-err);
+	const char *s = strerrordesc_np((int)-err), *name = debox_errno_name_(-err);
 
 	text_add(s ? s : "error");
-	text_add(" (errno ");
-	text_add_number(-err);
+	text_add(" (");
+	if (name) {
+		text_add(name);
+	} else {
+		text_add("errno ");
+		text_add_number(-err);
+	}
 	text_add(")");
 }
 

@@ -102,7 +102,7 @@ static void test_degraded(void)
 	CHECK(debox_status() == DEBOX_STATUS_WALL_ONLY);
 	CHECK(debox_features() == 0);
 	CHECK(debox_why(why, sizeof why) == (int)strlen(why));
-	CHECK(strstr(why, "/nonexistent/debox.sock") && strstr(why, "errno 2") && strstr(why, "deboxd"));
+	CHECK(strstr(why, "/nonexistent/debox.sock") && strstr(why, "(ENOENT)") && strstr(why, "deboxd"));
 	CHECK(debox_why(cut, sizeof cut) == (int)strlen(why) && strlen(cut) == 9);
 	t0 = now_ns();
 	DEBOX_CALL_NR(SYS_clock_nanosleep, usleep(3000));
@@ -758,6 +758,16 @@ static void test_sites(void)
 	struct debox_site s;
 	struct debox_info i;
 	char *text = NULL, names[200];
+	static const struct {
+		int64_t retval;
+		const char *line;
+	} results[] = {
+		{ 292, "  292, /* result */" },
+		{ -2, "  -2, /* result: ENOENT */" },
+		{ -512, "  -512, /* result: ERESTARTSYS */" },
+		{ -4000, "  -4000, /* result */" },
+		{ INT64_MIN, "  -9223372036854775808, /* result */" },
+	};
 	size_t n = 0;
 	FILE *f;
 	uint64_t t0;
@@ -785,6 +795,16 @@ static void test_sites(void)
 	CHECK(strstr(text, "page-io, /* resource label */") && strstr(text, "mm/filemap.c"));
 	CHECK(strstr(text, "not resolved it yet"));
 	free(text);
+	/* Errors by their names, and numbers that are none. */
+	i.valid |= DEBOX_VALID_RETVAL;
+	for (size_t k = 0; k < sizeof results / sizeof *results; k++) {
+		i.retval = results[k].retval;
+		f = open_memstream(&text, &n);
+		CHECK(debox_info_print(f, &i) == 0);
+		fclose(f);
+		CHECK(strstr(text, results[k].line));
+		free(text);
+	}
 	CHECK(debox_strvalid(DEBOX_VALID_WALL | DEBOX_VALID_NR, names, sizeof names) == 7);
 	CHECK(!strcmp(names, "wall nr"));
 	CHECK(debox_strvalid(DEBOX_VALID_WALL | DEBOX_VALID_NR, names, 6) == 7 && !strcmp(names, "wall "));

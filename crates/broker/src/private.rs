@@ -31,7 +31,7 @@ pub struct Private {
     _directory: tempfile::TempDir,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct PrivateOptions {
     /// A file with label rules, before all others.
     pub labels: Option<PathBuf>,
@@ -39,6 +39,19 @@ pub struct PrivateOptions {
     pub vmlinux: Option<PathBuf>,
     /// Walk every recognised stack as well and count differences.
     pub verify_sites: bool,
+    /// Is told, in sentences, what takes minutes the first time.
+    pub progress: fn(&str),
+}
+
+impl Default for PrivateOptions {
+    fn default() -> Self {
+        Self {
+            labels: None,
+            vmlinux: None,
+            verify_sites: false,
+            progress: |text| tracing::info!("{text}"),
+        }
+    }
 }
 
 impl Private {
@@ -54,6 +67,7 @@ impl Private {
             labels: options.labels.into_iter().collect(),
             vmlinux: options.vmlinux,
             verify_sites: options.verify_sites,
+            progress: options.progress,
         };
         let (notes_tx, notes_rx) = mpsc::channel();
         let mut private = Self::start_with(move || {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Where names come from, and how much is checked.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RealOptions {
     /// Files with label rules, before the user's, the system's and DeBox's own.
     pub labels: Vec<PathBuf>,
@@ -24,6 +24,8 @@ pub struct RealOptions {
     pub vmlinux: Option<PathBuf>,
     /// Walk every recognised stack as well and count differences.
     pub verify_sites: bool,
+    /// Is told, in sentences, what takes minutes the first time.
+    pub progress: fn(&str),
 }
 
 /// Loads the BPF programs (attaching nothing yet) and the kernel's symbols.
@@ -42,8 +44,7 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
     let symbols = KernelSymbols::open(SymbolOptions {
         vmlinux: options.vmlinux.clone(),
         debuginfod: Debuginfod::from_env(),
-        // The first time it takes minutes; nobody should wonder.
-        progress: Some(|text| eprintln!("debox: {text}")),
+        progress: Some(options.progress),
     });
     let names = match symbols {
         Ok(symbols) => {

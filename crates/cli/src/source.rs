@@ -66,6 +66,8 @@ impl Source {
         let private = debox_broker::Private::start(debox_broker::PrivateOptions {
             labels: options.labels.clone(),
             vmlinux: options.vmlinux.clone(),
+            // It takes minutes; nobody should wonder.
+            progress: crate::say,
             ..Default::default()
         })
         .map_err(|e| Error::CannotWatch { why: e.to_string() })?;

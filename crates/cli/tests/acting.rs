@@ -6,14 +6,12 @@
 //! core. These need root and BPF, and fail without; DEBOX_TEST_NO_BPF=1 leaves
 //! them out and says so.
 
-#[path = "../../../tests/fresh_start.rs"]
-mod fresh_start;
+mod common;
 
+use common::{DEBOX, kernel_or_skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -26,20 +24,6 @@ fn debox(arguments: &[&str]) -> Command {
         .env_remove("DEBOX_SOCKET")
         .env("LC_ALL", "C.UTF-8");
     command
-}
-
-fn kernel_or_skip() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("SKIPPED: this test needs BPF, and DEBOX_TEST_NO_BPF=1 is set");
-        return false;
-    }
-    let out = debox(&["doctor"]).output().unwrap();
-    assert!(
-        out.status.success(),
-        "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
-        text(&out.stdout)
-    );
-    true
 }
 
 /// `debox run OPTIONS -- python3 -c PROGRAM`; it must end well.

@@ -433,6 +433,34 @@ fn brokers_that_break_the_protocol_are_found_out() {
     }
 }
 
+/// Reading what is not there any more would end debox by SIGBUS.
+#[test]
+fn memory_that_can_become_shorter_is_not_mapped() {
+    for file in 0..3 {
+        for (behaviour, word) in [
+            (
+                Behaviour {
+                    shrinks: Some(file),
+                    ..Default::default()
+                },
+                "not sealed against shrinking",
+            ),
+            (
+                Behaviour {
+                    short: Some(file),
+                    ..Default::default()
+                },
+                "are to be read",
+            ),
+        ] {
+            let broker = FakeBroker::start(behaviour);
+            let out = broker.run(&["run", "--", "true"]);
+            assert_eq!(out.status.code(), Some(125), "{file}: {:?}", out.status);
+            assert!(text(&out.stderr).contains(word), "{}", text(&out.stderr));
+        }
+    }
+}
+
 #[test]
 fn a_dead_broker_is_told() {
     let broker = FakeBroker::start(Behaviour {

@@ -7,17 +7,17 @@
 //! being named here. The tests with real programs need root and BPF, and fail
 //! without; DEBOX_TEST_NO_BPF=1 leaves them out and says so.
 
+mod common;
 #[path = "../../report/tests/support/mod.rs"]
 mod support;
 
+use common::{DEBOX, kernel_or_skip};
 use debox_report::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
 
 /// Colours, a title, the clipboard, C1 controls; lines of its own; the writing
 /// direction; what ends markup, a folded stack's frame, a shell's quotes.
@@ -500,20 +500,6 @@ fn errors_show_names_and_do_not_obey_them() {
             &without_colour(&format!("{err}\n{out}")),
         );
     }
-}
-
-fn kernel_or_skip() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("SKIPPED: this test needs BPF, and DEBOX_TEST_NO_BPF=1 is set");
-        return false;
-    }
-    let out = debox().arg("doctor").output().unwrap();
-    assert!(
-        out.status.success(),
-        "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
-        String::from_utf8_lossy(&out.stdout)
-    );
-    true
 }
 
 /// A program whose path, thread name, arguments and files are hostile.

@@ -5,26 +5,17 @@
 //! These need root and BPF, and fail without; DEBOX_TEST_NO_BPF=1 leaves them
 //! out and says so.
 
-#[path = "../../../tests/fresh_start.rs"]
-mod fresh_start;
+mod common;
 
+use common::{DEBOX, kernel_or_skip};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
 /// Far more than any of these takes on a busy machine; a hang is for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-fn kernel_or_skip() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("SKIPPED: this test needs BPF, and DEBOX_TEST_NO_BPF=1 is set");
-        return false;
-    }
-    true
-}
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap();

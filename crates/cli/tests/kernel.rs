@@ -6,28 +6,13 @@
 
 mod common;
 
-use common::{DEBOX, text};
+use common::{DEBOX, kernel_or_skip, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// Whether to go on; panics when it cannot and nobody allowed to skip.
-fn kernel_or_skip() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("SKIPPED: this test needs BPF, and DEBOX_TEST_NO_BPF=1 is set");
-        return false;
-    }
-    let out = debox(&["doctor"]).output().unwrap();
-    assert!(
-        out.status.success(),
-        "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
-        text(&out.stdout)
-    );
-    true
-}
 
 fn debox(arguments: &[&str]) -> Command {
     let mut command = Command::new(DEBOX);

@@ -5,9 +5,11 @@
 //! The tests with real programs need root and BPF, and fail without;
 //! DEBOX_TEST_NO_BPF=1 leaves them out and says so.
 
+mod common;
 #[path = "../../report/tests/support/mod.rs"]
 mod support;
 
+use common::{DEBOX, kernel_or_skip};
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -15,7 +17,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
 const NOBODY: u32 = 65534;
 
 fn debox(arguments: &[&str]) -> Command {
@@ -34,20 +35,6 @@ fn done(command: &mut Command) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(out.status.success(), "{shown}: {}", text(&out.stderr));
     text(&out.stdout) + &text(&out.stderr)
-}
-
-fn kernel_or_skip() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("SKIPPED: this test needs BPF, and DEBOX_TEST_NO_BPF=1 is set");
-        return false;
-    }
-    let out = debox(&["doctor"]).output().unwrap();
-    assert!(
-        out.status.success(),
-        "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
-        String::from_utf8_lossy(&out.stdout)
-    );
-    true
 }
 
 fn sample(directory: &Path) -> PathBuf {

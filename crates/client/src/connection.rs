@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// A broker that has not answered by then is broken, not busy.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The broker writes no more.
+const SITE_STACKS_BYTES_MAX: u64 = 16 << 20;
 
 pub struct Connection {
     socket: OwnedFd,
@@ -110,13 +112,11 @@ impl Connection {
     /// The kernel functions of the sites, outermost first.
     pub fn site_stacks(&self) -> Result<Vec<(u32, Vec<String>)>, Error> {
         let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_SITE_STACKS, 0))?;
-        let mut text = String::new();
-        if let Some(fd) = fds.into_iter().next() {
-            std::fs::File::from(fd)
-                .read_to_string(&mut text)
-                .map_err(|source| self.lost(source))?;
-        }
-        Ok(site_stacks_parse(&text))
+        let bytes = match fds.into_iter().next() {
+            Some(fd) => site_stacks_read(fd.into()).map_err(|source| self.lost(source))?,
+            None => Vec::new(),
+        };
+        Ok(site_stacks_parse(&String::from_utf8_lossy(&bytes)))
     }
 }
 
@@ -158,6 +158,18 @@ pub fn reply_judge(
     Ok(())
 }
 
+/// A pipe would be waited for, and a device read for ever.
+fn site_stacks_read(file: std::fs::File) -> io::Result<Vec<u8>> {
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(
+            "the names of the sites are no regular file",
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(SITE_STACKS_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Of several lines about one site the last holds.
 pub fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
     let sites: BTreeMap<u32, Vec<String>> = text
@@ -172,4 +184,20 @@ pub fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
         })
         .collect();
     sites.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::site_stacks_read;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn names_of_sites_come_from_a_file_of_bounded_size() {
+        let (from, _open) = std::io::pipe().unwrap();
+        let error = site_stacks_read(OwnedFd::from(from).into()).unwrap_err();
+        assert!(error.to_string().contains("no regular file"), "{error}");
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 30).unwrap();
+        assert_eq!(site_stacks_read(file).unwrap().len(), 16 << 20);
+    }
 }

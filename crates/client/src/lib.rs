@@ -11,6 +11,7 @@ mod account;
 mod connection;
 mod control;
 mod error;
+mod lasting;
 mod look;
 mod mapping;
 pub mod packet;

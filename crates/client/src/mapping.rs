@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How is memory read that others write, and how is it given back?
 
+use crate::lasting;
 use debox_abi::DEBOX_PAGE_SIZE;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -30,6 +31,7 @@ impl Mapping {
         writable: bool,
     ) -> io::Result<Self> {
         let length = length.next_multiple_of(DEBOX_PAGE_SIZE);
+        lasting::check(fd.as_fd(), offset.saturating_add(length))?;
         let write = if writable { libc::PROT_WRITE } else { 0 };
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let memory = unsafe {

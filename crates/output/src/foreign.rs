@@ -15,7 +15,7 @@ pub const TEXT_CHARS_MAX: usize = 4096;
 /// Characters that are not shown as themselves: controls (C0 with newline and
 /// tab, DEL, C1), and of the format characters those without a shape of their
 /// own, which turn the writing direction, join, separate lines or hide.
-fn is_unprintable(c: char) -> bool {
+pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'

@@ -13,6 +13,6 @@ mod foreign;
 pub use errno::{errno_name, error_name, result_text};
 pub use file::{create, create_directory, write};
 pub use foreign::{
-    TEXT_CHARS_MAX, json_printable, printable, printable_bytes, printable_lines, printable_within,
-    shell_word,
+    TEXT_CHARS_MAX, is_unprintable, json_printable, printable, printable_bytes, printable_lines,
+    printable_within, shell_word,
 };

@@ -8,6 +8,7 @@
 //! but only in this form.
 
 use crate::Frame;
+use debox_output::is_unprintable;
 
 /// Where a file's description lies: a request is small.
 pub const REQUEST_BYTES_MAX: usize = 1 << 16;
@@ -130,16 +131,13 @@ pub fn header(bytes: &[u8; HEADER_BYTES]) -> (usize, u8) {
     (length as usize, bytes[4])
 }
 
-/// A name that a terminal can be shown: no control characters, nothing that
-/// changes the direction of text, no more than [`NAME_CHARS_MAX`].
+/// A name that a terminal can be shown, of no more than [`NAME_CHARS_MAX`].
+/// Unlike printed text it is not escaped but loses what is not printable: it is
+/// cleaned by both sides, and the second time must change nothing.
 pub fn clean(name: &str) -> String {
-    let mut chars = name.chars().map(|c| {
-        let invisible = matches!(
-            c,
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-        );
-        if c.is_control() || invisible { '?' } else { c }
-    });
+    let mut chars = name
+        .chars()
+        .map(|c| if is_unprintable(c) { '?' } else { c });
     let mut text: String = chars.by_ref().take(NAME_CHARS_MAX).collect();
     if chars.next().is_some() {
         text.push('…');
@@ -533,7 +531,7 @@ mod tests {
 
     #[test]
     fn names_are_harmless() {
-        assert_eq!(clean("a\x1b[31mb\u{202e}c"), "a?[31mb?c");
+        assert_eq!(clean("a\x1b[31mb\u{202e}c\u{e0041}"), "a?[31mb?c?");
         let long = "x".repeat(NAME_CHARS_MAX + 1);
         assert_eq!(clean(&long).chars().count(), NAME_CHARS_MAX + 1);
         assert!(clean(&long).ends_with('…'));

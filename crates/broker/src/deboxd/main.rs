@@ -103,6 +103,7 @@ fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError
         labels: options.labels.clone(),
         vmlinux: options.vmlinux.clone(),
         verify_sites: options.verify_sites,
+        progress: |text| tracing::info!("{text}"),
     })?;
     for note in notes {
         tracing::info!("{note}");

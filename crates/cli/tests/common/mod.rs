@@ -31,12 +31,21 @@ pub struct Behaviour {
     pub no_fds: bool,
     /// Looks dead in shared memory.
     pub dead: bool,
+    /// Which of an account's memory files is not sealed, and becomes empty
+    /// once the client has them.
+    pub shrinks: Option<usize>,
+    /// Which of them is a page shorter than it must be.
+    pub short: Option<usize>,
 }
 
 fn memfd(bytes: usize) -> File {
     // SAFETY: a fresh descriptor, owned at once.
-    let file =
-        unsafe { File::from_raw_fd(libc::memfd_create(c"fake".as_ptr(), libc::MFD_CLOEXEC)) };
+    let file = unsafe {
+        File::from_raw_fd(libc::memfd_create(
+            c"fake".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        ))
+    };
     file.set_len(bytes.next_multiple_of(DEBOX_PAGE_SIZE) as u64)
         .unwrap();
     file
@@ -128,6 +137,19 @@ fn answer(socket: &OwnedFd, behaviour: &Behaviour, seen: &Mutex<Vec<(u32, i32, u
             reply.cpu_stride = DEBOX_ACCOUNT_CPU_STRIDE as u64;
             if !behaviour.no_fds {
                 files.extend(account_files(behaviour.dead));
+                for (index, file) in files.iter().enumerate() {
+                    if behaviour.short == Some(index) {
+                        let size = file.metadata().unwrap().len();
+                        file.set_len(size - DEBOX_PAGE_SIZE as u64).unwrap();
+                    }
+                    if behaviour.shrinks != Some(index) {
+                        // SAFETY: no memory involved.
+                        let sealed = unsafe {
+                            libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK)
+                        };
+                        assert_eq!(sealed, 0);
+                    }
+                }
             }
         }
         DEBOX_MSG_STATUS => {
@@ -150,8 +172,12 @@ fn answer(socket: &OwnedFd, behaviour: &Behaviour, seen: &Mutex<Vec<(u32, i32, u
     if let Some(version) = behaviour.version {
         reply.version = version;
     }
-    let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-    packet::send(socket.as_raw_fd(), reply.as_bytes(), &files).is_ok()
+    let sent: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+    let sent = packet::send(socket.as_raw_fd(), reply.as_bytes(), &sent).is_ok();
+    if let (DEBOX_MSG_ACCOUNT, Some(file)) = (request.kind, behaviour.shrinks) {
+        files[file].set_len(0).unwrap();
+    }
+    sent
 }
 
 impl FakeBroker {
@@ -212,6 +238,30 @@ pub const DEBOX: &str = env!("CARGO_BIN_EXE_debox");
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Whether to go on with what needs root and BPF: where these are missing the
+/// test fails, unless DEBOX_TEST_NO_BPF=1 allows to leave it out. That is
+/// written past the harness, which shows nothing of tests that pass.
+pub fn kernel_or_skip() -> bool {
+    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("a test");
+        let line = format!("NOT RUN: {test} needs root and BPF, and DEBOX_TEST_NO_BPF=1 is set\n");
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        return false;
+    }
+    let out = Command::new(DEBOX)
+        .arg("doctor")
+        .env_remove("DEBOX_SOCKET")
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
+        text(&out.stdout)
+    );
+    true
 }
 
 /// Replaces what differs from run to run: every duration, by `# ms` and the like.
