@@ -3,9 +3,8 @@
  * What does a condition such as `call == fsync && wall > 20ms` say, and is a
  * finished call one of those that it means?
  *
- * The same language as crates/condition (Rust); tests/condition/table.txt
- * holds both to it, texts of errors included. Only the field `caller` is
- * missing here: a program knows its own call sites.
+ * libdebox's and, through crates/condition, the command line's: one language.
+ * tests/condition/table.txt says what it means, texts of errors included.
  *
  * A parsed expression is one mapping that nothing points into from outside:
  * judging allocates nothing and may happen in a signal handler.
@@ -21,7 +20,6 @@
 /* ------------------------------------------------------------------ tables */
 
 enum field_kind { FIELD_NUMBER, FIELD_CALL, FIELD_TEXT };
-enum text_field { TEXT_LABEL, TEXT_FUNCTION, TEXT_COMM };
 
 static const struct field {
 	const char *name;
@@ -31,6 +29,7 @@ static const struct field {
 } fields[] = {
 	{ "blocked", FIELD_NUMBER, NUMBER_BLOCKED, "blocked > 1ms" },
 	{ "call", FIELD_CALL, 0, "call == fsync" },
+	{ "caller", FIELD_TEXT, TEXT_CALLER, "caller == main" },
 	{ "comm", FIELD_TEXT, TEXT_COMM, "comm == nginx" },
 	{ "cpu", FIELD_NUMBER, NUMBER_CPU, "cpu > 1ms" },
 	{ "errno", FIELD_NUMBER, NUMBER_ERRNO, "errno == EAGAIN" },
@@ -80,33 +79,10 @@ const char *debox_errno_name_(int64_t number)
 	return NULL;
 }
 
-/* Call numbers looked at for names; a word of 64 for each 64 of them. */
-#define CALLS 512
-#define CALL_WORDS (CALLS / 64)
-
-/* ------------------------------------------------------------------- nodes */
-
-enum node_kind { NODE_AND, NODE_OR, NODE_NOT, NODE_NUMBER, NODE_CALL, NODE_TEXT };
-
-struct node {
-	enum node_kind kind;
-	uint32_t left, right; /* NODE_AND, NODE_OR; NODE_NOT: left */
-	int which;            /* number, or text field */
-	uint32_t glob;
-	uint32_t text, length; /* of the expression's own copy of its text */
-	int64_t low, high;
-	uint64_t calls[CALL_WORDS];
-};
-
-struct expression {
-	uint64_t bytes;
-	uint32_t root;
-	uint32_t nodes;
-	uint32_t capacity;
-	uint32_t length;
-	const char *text; /* behind the nodes, NUL-terminated */
-	struct node node[];
-};
+_Static_assert(sizeof(struct node) == 40 + 16 + DEBOX_NR_SLOTS / 8, "crates/condition/src/core.rs");
+_Static_assert(sizeof(struct expression) == 32, "crates/condition/src/core.rs");
+_Static_assert(sizeof(struct facts) == 8 + NUMBERS * 8 + 16 + 8 + DEBOX_SLEEPS_MAX * 16,
+	       "crates/condition/src/core.rs");
 
 /* ------------------------------------------------------------------- lexer */
 
@@ -136,6 +112,7 @@ struct token {
 
 struct parser {
 	struct expression *x;
+	const struct expression_names *names;
 	struct debox_watch_error *error;
 	uint32_t at;
 	uint32_t depth;
@@ -159,6 +136,11 @@ __attribute__((format(printf, 5, 6))) static void fail(struct parser *p, uint32_
 	vsnprintf(e->text, sizeof e->text, format, args);
 	va_end(args);
 	snprintf(e->help, sizeof e->help, "%s", help ? help : "");
+}
+
+static const char *call_name(const struct parser *p, int key)
+{
+	return key < p->names->keys ? p->names->name(key) : NULL;
 }
 
 static int in_word(unsigned char c)
@@ -194,9 +176,9 @@ static struct token token_read(struct parser *p)
 	while (text[p->at] && strchr(" \t\n\r\f", text[p->at]))
 		p->at++;
 	t.at = p->at;
-	c = (unsigned char)text[p->at];
-	if (!c || p->failed)
+	if (p->at == p->x->length || p->failed)
 		return t;
+	c = (unsigned char)text[p->at];
 	for (unsigned i = 0; i < sizeof signs / sizeof *signs; i++) {
 		uint32_t n = (uint32_t)strlen(signs[i].text);
 
@@ -214,7 +196,7 @@ static struct token token_read(struct parser *p)
 		return t;
 	}
 	if (c == '"' || c == '\'') {
-		const char *end = strchr(text + p->at + 1, c);
+		const char *end = memchr(text + p->at + 1, c, p->x->length - p->at - 1);
 
 		if (!end) {
 			fail(p, t.at, p->x->length - t.at, "close it with the quote that it begins with",
@@ -330,12 +312,22 @@ static const char *did_you_mean(const struct nearest *n, char *buffer, size_t si
 	return buffer;
 }
 
+/* The nearest of the names; NULL: none is near enough to be meant. */
+const char *debox_nearest_(const char *word, size_t length, const char *const *names, size_t count)
+{
+	struct nearest near = nearest_begin(word, (unsigned)length);
+
+	for (size_t i = 0; i < count; i++)
+		nearest_try(&near, names[i]);
+	return near.best;
+}
+
 /* ------------------------------------------------------------------ values */
 
 /* `*` stands for any characters, `?` for one (of UTF-8). */
-static int glob_fits(const char *p, unsigned pn, const char *n)
+int debox_glob_fits_(const char *p, size_t pn, const char *n)
 {
-	unsigned pi = 0, star = ~0u;
+	size_t pi = 0, star = ~(size_t)0;
 	const char *taken = NULL;
 
 	while (*n) {
@@ -350,7 +342,7 @@ static int glob_fits(const char *p, unsigned pn, const char *n)
 		} else if (pi < pn && p[pi] == *n) {
 			pi++;
 			n++;
-		} else if (star != ~0u) {
+		} else if (star != ~(size_t)0) {
 			pi = star + 1;
 			n = ++taken;
 		} else {
@@ -367,23 +359,24 @@ static int same(const char *text, unsigned length, const char *name)
 	return strlen(name) == length && !memcmp(text, name, length);
 }
 
-static void call_add(uint64_t *calls, const char *name, unsigned length, int *found)
+static void call_add(const struct parser *p, uint64_t *calls, const char *name, unsigned length,
+		     int *found)
 {
-	for (int nr = 0; nr < CALLS; nr++) {
-		const char *known = debox_call_name(nr);
+	for (int key = 0; key < p->names->keys; key++) {
+		const char *known = call_name(p, key);
 
 		if (known && same(name, length, known)) {
-			calls[nr / 64] |= 1ull << (nr % 64);
+			calls[key / 64] |= 1ull << (key % 64);
 			*found = 1;
 		}
 	}
 }
 
-static int call_named(uint64_t *calls, const char *name, unsigned length)
+static int call_named(const struct parser *p, uint64_t *calls, const char *name, unsigned length)
 {
 	int found = 0;
 
-	call_add(calls, name, length, &found);
+	call_add(p, calls, name, length, &found);
 	for (unsigned i = 0; i < SETS; i++) {
 		const char *c = sets[i].calls;
 
@@ -393,7 +386,7 @@ static int call_named(uint64_t *calls, const char *name, unsigned length)
 		while (*c) {
 			unsigned n = (unsigned)strcspn(c, " ");
 
-			call_add(calls, c, n, &found);
+			call_add(p, calls, c, n, &found);
 			c += n + (c[n] == ' ');
 		}
 	}
@@ -406,7 +399,7 @@ static int call_named(uint64_t *calls, const char *name, unsigned length)
 				return 0;
 			nr = nr * 10 + (name[i] - '0');
 		}
-		if (nr < CALLS) {
+		if (nr < (int)DEBOX_NR_COMPAT) {
 			calls[nr / 64] |= 1ull << (nr % 64);
 			found = 1;
 		}
@@ -594,9 +587,9 @@ static void fail_call(struct parser *p, const struct token *t)
 		return;
 	}
 	if (!group)
-		for (int nr = 0; nr < CALLS; nr++)
-			if (debox_call_name(nr))
-				nearest_try(&near, debox_call_name(nr));
+		for (int key = 0; key < p->names->keys; key++)
+			if (call_name(p, key))
+				nearest_try(&near, call_name(p, key));
 	for (unsigned i = 0; i < SETS; i++)
 		if ((sets[i].name[0] == '%') == group)
 			nearest_try(&near, sets[i].name);
@@ -652,7 +645,7 @@ static void number_range(const struct field *f, enum operator op, int64_t value,
 
 /* One comparison; of `in` that with one value of the list. */
 static uint32_t predicate(struct parser *p, const struct field *f, enum operator op,
-			  const struct token *t)
+			  const struct token *t, uint32_t from)
 {
 	const char *s = p->x->text + t->text;
 	int like = op == OP_LIKE || op == OP_NOT_LIKE;
@@ -683,19 +676,19 @@ static uint32_t predicate(struct parser *p, const struct field *f, enum operator
 		i = node_new(p, NODE_CALL);
 		n = &p->x->node[i];
 		if (like) {
-			for (int nr = 0; nr < CALLS; nr++)
-				if (debox_call_name(nr) && glob_fits(s, t->extent, debox_call_name(nr))) {
-					n->calls[nr / 64] |= 1ull << (nr % 64);
+			for (int key = 0; key < p->names->keys; key++)
+				if (call_name(p, key) && debox_glob_fits_(s, t->extent, call_name(p, key))) {
+					n->calls[key / 64] |= 1ull << (key % 64);
 					found = 1;
 				}
 			if (!found)
 				fail(p, t->at, t->length, NULL, "no system call's name is like '%.*s'",
 				     (int)t->extent, s);
-		} else if (!call_named(n->calls, s, t->extent)) {
+		} else if (!call_named(p, n->calls, s, t->extent)) {
 			fail_call(p, t);
 		}
 	} else {
-		if (!like && f->which != TEXT_COMM && has_pattern(s, t->extent)) {
+		if (!like && f->which <= TEXT_FUNCTION && has_pattern(s, t->extent)) {
 			fail_at(p, t, NEEDS_MATCH, NO_PATTERN);
 		} else if (!like && f->which == TEXT_LABEL && t->extent >= DEBOX_LABEL_LEN) {
 			fail_at(p, t, NULL, "a label has at most 23 bytes");
@@ -714,6 +707,8 @@ static uint32_t predicate(struct parser *p, const struct field *f, enum operator
 		n->text = t->text;
 		n->length = t->extent;
 	}
+	p->x->node[i].at = from;
+	p->x->node[i].extent = t->at + t->length - from;
 	return negated ? node_join(p, NODE_NOT, i, 0) : i;
 }
 
@@ -735,6 +730,11 @@ static int value_read(struct parser *p, const struct field *f, struct token *t)
 	return 0;
 }
 
+static int field_known(const struct parser *p, const struct field *f)
+{
+	return p->names->caller || f->kind != FIELD_TEXT || f->which != TEXT_CALLER;
+}
+
 static uint32_t test(struct parser *p, const struct token *word)
 {
 	const char *s = p->x->text + word->text;
@@ -744,7 +744,7 @@ static uint32_t test(struct parser *p, const struct token *word)
 	uint32_t i;
 
 	for (unsigned k = 0; k < FIELDS; k++)
-		if (same(s, word->extent, fields[k].name))
+		if (field_known(p, &fields[k]) && same(s, word->extent, fields[k].name))
 			f = &fields[k];
 	if (!f) {
 		struct nearest near = nearest_begin(s, word->extent);
@@ -761,7 +761,8 @@ static uint32_t test(struct parser *p, const struct token *word)
 			return 0;
 		}
 		for (unsigned k = 0; k < FIELDS; k++)
-			nearest_try(&near, fields[k].name);
+			if (field_known(p, &fields[k]))
+				nearest_try(&near, fields[k].name);
 		meant = did_you_mean(&near, help, sizeof help);
 		fail(p, word->at, word->length,
 		     meant ? meant :
@@ -779,6 +780,8 @@ static uint32_t test(struct parser *p, const struct token *word)
 			p->x->node[i].which = NUMBER_ERRNO;
 			p->x->node[i].low = 1;
 			p->x->node[i].high = ERRNO_MAX;
+			p->x->node[i].at = word->at;
+			p->x->node[i].extent = word->length;
 			return i;
 		}
 		snprintf(help, sizeof help, "for example %s", f->example);
@@ -795,7 +798,7 @@ static uint32_t test(struct parser *p, const struct token *word)
 		return 0;
 	}
 	if (sign.op != OP_IN)
-		return value_read(p, f, &t) ? predicate(p, f, sign.op, &t) : 0;
+		return value_read(p, f, &t) ? predicate(p, f, sign.op, &t, word->at) : 0;
 	t = token_read(p);
 	if (t.kind != T_BRACE_OPEN) {
 		fail_at(p, &t, "for example call in {read, write}", "'in' takes a list in braces");
@@ -806,7 +809,7 @@ static uint32_t test(struct parser *p, const struct token *word)
 
 		if (!value_read(p, f, &t))
 			break;
-		one = predicate(p, f, OP_IN, &t);
+		one = predicate(p, f, OP_IN, &t, t.at);
 		i = i == ~0u ? one : node_join(p, NODE_OR, i, one);
 		t = token_read(p);
 		if (t.kind == T_BRACE_CLOSE)
@@ -888,10 +891,11 @@ static uint32_t either(struct parser *p)
 	return i;
 }
 
-struct expression *debox_expression_parse_(const char *text, struct debox_watch_error *error)
+struct expression *debox_expression_parse_(const char *text, size_t length,
+					   const struct expression_names *names,
+					   struct debox_watch_error *error)
 {
-	size_t length = strlen(text);
-	struct parser p = { .error = error };
+	struct parser p = { .error = error, .names = names };
 	uint64_t bytes;
 	struct token t;
 	long memory;
@@ -915,7 +919,7 @@ struct expression *debox_expression_parse_(const char *text, struct debox_watch_
 	p.x->capacity = (uint32_t)length + 2;
 	p.x->length = (uint32_t)length;
 	p.x->text = (const char *)&p.x->node[p.x->capacity];
-	memcpy(&p.x->node[p.x->capacity], text, length + 1);
+	memcpy(&p.x->node[p.x->capacity], text, length); /* the mapping's zero ends it */
 	if (token_peek(&p).kind == T_END && !p.failed)
 		fail(&p, 0, 0, "a test is, for example, wall > 1ms", "the expression is empty");
 	p.x->root = p.failed ? 0 : either(&p);
@@ -973,7 +977,7 @@ static int text_fits(const struct expression *x, const struct node *n, const cha
 	const char *pattern = x->text + n->text;
 	const char *dot;
 
-	if (n->glob ? glob_fits(pattern, n->length, name) : same(pattern, n->length, name))
+	if (n->glob ? debox_glob_fits_(pattern, n->length, name) : same(pattern, n->length, name))
 		return 1;
 	/* Compilers add suffixes such as .isra.0 to the names of functions. */
 	if (n->which != TEXT_FUNCTION || !(dot = strchr(name, '.')))
@@ -986,7 +990,7 @@ static int text_fits(const struct expression *x, const struct node *n, const cha
 			return 0;
 		memcpy(plain, name, length);
 		plain[length] = 0;
-		return glob_fits(pattern, n->length, plain);
+		return debox_glob_fits_(pattern, n->length, plain);
 	}
 	return (size_t)(dot - name) == n->length && !memcmp(pattern, name, n->length);
 }
@@ -996,10 +1000,12 @@ static enum answer text_judge(const struct expression *x, const struct node *n,
 {
 	enum answer answer = ANSWER_NO;
 
-	if (n->which == TEXT_COMM) {
-		if (!call->comm)
+	if (n->which >= TEXT_COMM) {
+		const char *name = n->which == TEXT_COMM ? call->comm : call->caller;
+
+		if (!name)
 			return ANSWER_UNKNOWN;
-		return text_fits(x, n, call->comm) ? ANSWER_YES : ANSWER_NO;
+		return text_fits(x, n, name) ? ANSWER_YES : ANSWER_NO;
 	}
 	for (uint32_t i = 0; i < call->sites; i++) {
 		const char *name = n->which == TEXT_LABEL ? call->site[i].label :
@@ -1036,7 +1042,7 @@ static enum answer judge(const struct expression *x, uint32_t i, const struct fa
 	case NODE_CALL:
 		if (call->nr < 0)
 			return ANSWER_UNKNOWN;
-		return call->nr < CALLS && (n->calls[call->nr / 64] >> (call->nr % 64) & 1) ?
+		return call->nr < (int)DEBOX_NR_SLOTS && (n->calls[call->nr / 64] >> (call->nr % 64) & 1) ?
 			       ANSWER_YES :
 			       ANSWER_NO;
 	default:
@@ -1099,7 +1105,7 @@ static int eventful(const struct expression *x, uint32_t i)
 			return 0;
 		}
 	case NODE_TEXT:
-		return n->which != TEXT_COMM;
+		return n->which <= TEXT_FUNCTION;
 	default:
 		return 0;
 	}
@@ -1121,7 +1127,7 @@ int debox_expression_asks_comm_(const struct expression *x)
 int debox_expression_asks_sites_(const struct expression *x)
 {
 	for (uint32_t i = 0; i < x->nodes; i++)
-		if (x->node[i].kind == NODE_TEXT && x->node[i].which != TEXT_COMM)
+		if (x->node[i].kind == NODE_TEXT && x->node[i].which <= TEXT_FUNCTION)
 			return 1;
 	return 0;
 }

@@ -81,6 +81,8 @@ static int inside(void)
 	return t && t->watch_inside;
 }
 
+static const struct expression_names names = { debox_call_name, DEBOX_NR_COMPAT, 0 };
+
 int debox_watch_add(const char *expression, debox_watch_fn *function, void *context,
 		    struct debox_watch_error *error)
 {
@@ -99,7 +101,7 @@ int debox_watch_add(const char *expression, debox_watch_fn *function, void *cont
 		return r->watch_add(expression, function, context, error);
 	if (inside())
 		return -EDEADLK;
-	x = debox_expression_parse_(expression, error);
+	x = debox_expression_parse_(expression, strlen(expression), &names, error);
 	if (!x)
 		return error->column ? -EINVAL : -ENOMEM;
 	change_begin();

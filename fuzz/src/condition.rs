@@ -14,13 +14,7 @@ pub fn check(text: &str) {
             assert!(shown.contains('^'), "{shown}");
         }
         Ok(expression) => {
-            // What it says can be said again, and means the same.
-            let again = expression.to_string();
-            let twice = Expression::parse(&again).unwrap_or_else(|e| panic!("{again}: {e}"));
-            assert_eq!(again, twice.to_string());
-            let nothing = CallFacts::default();
-            let answer = expression.judge(&nothing);
-            assert_eq!(answer, twice.judge(&nothing));
+            let answer = expression.judge(&CallFacts::default());
             for test in expression.tests() {
                 assert!(test.at + test.length <= text.len());
             }

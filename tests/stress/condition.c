@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct expression_names known_names = { debox_call_name, DEBOX_NR_COMPAT, 0 };
 static unsigned lines, wrong;
 
 static void complain(const char *line, const char *what)
@@ -121,7 +122,7 @@ static void table_check(const char *path)
 			char *column = cell(&rest), *text = cell(&rest), *said = cell(&rest),
 			     *help = cell(&rest);
 
-			x = debox_expression_parse_(text, &error);
+			x = debox_expression_parse_(text, strlen(text), &known_names, &error);
 			if (x) {
 				complain(copy, "accepted");
 				debox_expression_free_(x);
@@ -136,7 +137,7 @@ static void table_check(const char *path)
 					       *line == 'n' ? ANSWER_NO :
 							      ANSWER_UNKNOWN;
 
-			x = debox_expression_parse_(rest, &error);
+			x = debox_expression_parse_(rest, strlen(rest), &known_names, &error);
 			if (!x) {
 				snprintf(what, sizeof what, "%u: %s; %s", error.column, error.text,
 					 error.help);
@@ -164,7 +165,7 @@ static void noise_check(unsigned rounds)
 					      "1",    "-5",   "fsync", "%net", "'a b'", "'", "\"",
 					      "*",    "\xe6\x97\xa5", " ", "comm", "0x7f", "\xff" };
 	struct debox_watch_error error;
-	struct facts call = { .nr = 0, .sites_whole = 1 };
+	struct facts call = { .nr = 0, .known = 1, .sites_whole = 1 };
 	unsigned accepted = 0;
 	char text[600];
 
@@ -181,10 +182,14 @@ static void noise_check(unsigned rounds)
 		}
 		if (*text && !(rand() & 3))
 			text[(unsigned)rand() % strlen(text)] = (char)(1 + rand() % 255);
-		x = debox_expression_parse_(text, &error);
+		x = debox_expression_parse_(text, strlen(text), &known_names, &error);
 		if (x) {
 			accepted++;
-			debox_expression_judge_(x, &call);
+			call.number[NUMBER_WALL] = rand() % 2000000;
+			/* What is left out beforehand must not be what is meant. */
+			if (debox_expression_judge_(x, &call) == ANSWER_YES &&
+			    (uint64_t)call.number[NUMBER_WALL] < debox_expression_wall_ns_(x))
+				complain(text, "a call that fits is shorter than any that fits");
 			debox_expression_eventful_(x);
 			debox_expression_free_(x);
 		} else if (!error.column || error.column > strlen(text) + 1 || !*error.text) {
@@ -207,14 +212,14 @@ static void long_check(void)
 	while (strlen(text) < 4080)
 		strcat(text, "wall>9ns||");
 	strcat(text, "wall==7ns");
-	x = debox_expression_parse_(text, &error);
+	x = debox_expression_parse_(text, strlen(text), &known_names, &error);
 	if (!x || debox_expression_judge_(x, &call) != ANSWER_YES)
 		complain("a long expression", error.text);
 	if (x)
 		debox_expression_free_(x);
 	while (strlen(text) < 5000)
 		strcat(text, " ");
-	if (debox_expression_parse_(text, &error) || error.column != 4097)
+	if (debox_expression_parse_(text, strlen(text), &known_names, &error) || error.column != 4097)
 		complain("an expression of 5000 bytes", "accepted");
 	free(text);
 }

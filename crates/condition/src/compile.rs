@@ -9,8 +9,8 @@
 //! become one where their union is a box again.
 
 use crate::call_set::CallSet;
+use crate::expression::{Expression, Node, Pattern, Predicate};
 use crate::field::{Number, TextField};
-use crate::parse::{Expression, Node, Pattern, Predicate};
 use debox_abi::*;
 use std::collections::BTreeSet;
 
@@ -202,10 +202,20 @@ impl Cube {
         if self.comm_is != other.comm_is
             || self.comm_not != other.comm_not
             || self.comm_like != other.comm_like
-            || self.caller != other.caller
             || self.none != other.none
         {
             return None;
+        }
+        if self.caller != other.caller {
+            differ += 1;
+            let mine: Vec<_> = self.caller.difference(&other.caller).collect();
+            let theirs: Vec<_> = other.caller.difference(&self.caller).collect();
+            let ([a @ (false, of_a)], [(false, of_b)]) = (&mine[..], &theirs[..]) else {
+                return None;
+            };
+            one.caller.remove(*a);
+            one.caller
+                .insert((false, of_a.union(of_b).cloned().collect()));
         }
         if self.any != other.any {
             differ += 1;
@@ -266,18 +276,15 @@ fn disjunction(mut a: Vec<Cube>, b: Vec<Cube>) -> Result<Vec<Cube>, TooMany> {
 }
 
 /// What is left of the domain.
-fn complement(number: Number, ranges: &[(i64, i64)]) -> Vec<(i64, i64)> {
+fn complement(number: Number, range: Option<(i64, i64)>) -> Vec<(i64, i64)> {
     let (low, high) = number.domain();
-    let mut rest = Vec::new();
-    let mut from = Some(low);
-    for (start, end) in ranges {
-        if let Some(from) = from.filter(|from| from < start) {
-            rest.push((from, start - 1));
-        }
-        from = end.checked_add(1).filter(|next| *next <= high);
-    }
-    rest.extend(from.map(|from| (from, high)));
-    rest
+    let Some((from, to)) = range else {
+        return vec![(low, high)];
+    };
+    let below = from.checked_sub(1).map(|end| (low, end));
+    let above = to.checked_add(1).map(|start| (start, high));
+    let both = below.into_iter().chain(above);
+    both.filter(|(from, to)| from <= to).collect()
 }
 
 fn number_cubes(number: Number, (from, to): (i64, i64)) -> Vec<Cube> {
@@ -328,46 +335,28 @@ fn number_cubes(number: Number, (from, to): (i64, i64)) -> Vec<Cube> {
     }
 }
 
-fn text_cubes(field: TextField, patterns: &[Pattern], negated: bool) -> Vec<Cube> {
+fn text_cube(field: TextField, pattern: &Pattern, negated: bool) -> Cube {
     let mut cube = Cube::everything();
-    let all: BTreeSet<Pattern> = patterns.iter().cloned().collect();
+    let pattern = pattern.clone();
     match (field, negated) {
         (TextField::Caller, _) => {
-            cube.caller.insert((negated, all));
+            cube.caller.insert((negated, BTreeSet::from([pattern])));
         }
         (TextField::Label | TextField::Function, false) => {
-            cube.any
-                .insert(all.into_iter().map(|pattern| (field, pattern)).collect());
+            cube.any.insert(SiteSet::from([(field, pattern)]));
         }
         (TextField::Label | TextField::Function, true) => {
-            cube.none
-                .extend(all.into_iter().map(|pattern| (field, pattern)));
+            cube.none.insert((field, pattern));
+        }
+        (TextField::Comm, _) if pattern.glob => {
+            cube.comm_like.insert((negated, BTreeSet::from([pattern])));
         }
         (TextField::Comm, true) => {
-            for pattern in all {
-                if pattern.glob {
-                    cube.comm_like.insert((true, BTreeSet::from([pattern])));
-                } else {
-                    cube.comm_not.insert(pattern.text);
-                }
-            }
+            cube.comm_not.insert(pattern.text);
         }
-        (TextField::Comm, false) => {
-            return all
-                .into_iter()
-                .map(|pattern| {
-                    let mut cube = Cube::everything();
-                    if pattern.glob {
-                        cube.comm_like.insert((false, BTreeSet::from([pattern])));
-                    } else {
-                        cube.comm_is = Some(pattern.text);
-                    }
-                    cube
-                })
-                .collect();
-        }
+        (TextField::Comm, false) => cube.comm_is = Some(pattern.text),
     }
-    vec![cube]
+    cube
 }
 
 fn cubes_of(node: &Node, negated: bool) -> Result<Vec<Cube>, TooMany> {
@@ -391,13 +380,11 @@ fn cubes_of(node: &Node, negated: bool) -> Result<Vec<Cube>, TooMany> {
             Ok(result)
         }
         Node::Test(test) => Ok(match &test.predicate {
-            Predicate::Number(number, ranges) => {
-                let rest;
+            Predicate::Number(number, range) => {
                 let ranges = if negated {
-                    rest = complement(*number, ranges);
-                    &rest
+                    complement(*number, *range)
                 } else {
-                    ranges
+                    range.iter().copied().collect()
                 };
                 simplify(
                     ranges
@@ -415,11 +402,7 @@ fn cubes_of(node: &Node, negated: bool) -> Result<Vec<Cube>, TooMany> {
                     vec![cube]
                 }
             }
-            Predicate::Text {
-                field,
-                patterns,
-                negated: inner,
-            } => text_cubes(*field, patterns, *inner != negated),
+            Predicate::Text(field, pattern) => vec![text_cube(*field, pattern, negated)],
         }),
     }
 }
@@ -571,6 +554,9 @@ mod tests {
             ("errno in {EAGAIN, EINTR}", 2),
             ("errno in {1, 2, 3}", 1),
             ("comm in {a, b}", 2),
+            ("caller in {a, b, c}", 1),
+            ("caller in {a, b} && caller != c", 1),
+            ("call in {read, write, %network} && label in {a, b, c}", 1),
             ("comm == a && comm != b", 1),
             ("comm == a && comm =~ b*", 0),
             ("!(comm == a || comm == b)", 1),
@@ -598,7 +584,7 @@ mod tests {
             ("label == a && function == b", false),
             ("label == a && label != b", false),
             ("label in {a, b}", true),
-            ("caller == main", false),
+            ("caller in {main, work}", false),
             ("comm =~ ng*", false),
             ("comm != a", true),
             ("comm != a && comm != b", false),

@@ -1,151 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is wrong with an expression, where, and what would be right?
-//!
-//! The texts stand in tests/condition/table.txt and are libdebox's, too.
 
-use crate::{DEPTH_MAX, EXPRESSION_MAX};
 use unicode_width::UnicodeWidthStr;
 
 /// A mistake and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{mistake}")]
+#[error("{text}")]
 pub struct ExpressionError {
     /// Byte offset in the expression; its length for what is missing at the end.
     pub at: usize,
     /// Bytes; 0 for what is missing.
     pub length: usize,
-    #[source]
-    pub mistake: Mistake,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mistake {
-    #[error("the expression is empty")]
-    Empty,
-    #[error("the expression is longer than {EXPRESSION_MAX} bytes")]
-    TooLong,
-    #[error("'{0}' has no meaning here")]
-    Character(char),
-    #[error("'{found}' alone means nothing")]
-    Half {
-        found: &'static str,
-        meant: &'static str,
-    },
-    #[error("this string has no end")]
-    OpenString,
-    #[error("a test is expected here")]
-    TestExpected,
-    #[error("a test begins with a field")]
-    FieldFirst,
-    #[error("there is no field '{name}'")]
-    UnknownField {
-        name: String,
-        near: Option<&'static str>,
-    },
-    #[error("say what to compare '{field}' with")]
-    NoOperator {
-        field: &'static str,
-        example: &'static str,
-    },
-    #[error("'{operator}' does not apply to '{field}'")]
-    WrongOperator {
-        operator: &'static str,
-        field: &'static str,
-        ordered: bool,
-    },
-    #[error("'in' takes a list in braces")]
-    BraceExpected,
-    #[error("',' or '}}' is expected here")]
-    CommaExpected,
-    #[error("a value is expected here")]
-    ValueExpected { example: &'static str },
-    #[error("'&&' or '||' is expected here")]
-    ConnectiveExpected,
-    #[error("a ')' is missing")]
-    CloseMissing { open: usize },
-    #[error("this ')' closes nothing")]
-    CloseExtra,
-    #[error("more than {DEPTH_MAX} parentheses and '!' inside each other")]
-    TooDeep,
-    #[error("'{text}' is no time")]
-    NotATime { text: String },
-    #[error("a time needs a unit")]
-    UnitMissing { text: String },
-    #[error("there is no unit '{unit}'")]
-    UnknownUnit { unit: String },
-    #[error("a time is a whole number of nanoseconds")]
-    TimeTooFine,
-    #[error("this number is too large")]
-    TooLarge,
-    #[error("'{text}' is no number")]
-    NotANumber { text: String, example: &'static str },
-    #[error("there is no system call '{name}'")]
-    UnknownCall { name: String, near: Option<String> },
-    #[error("there is no group of calls '{name}'")]
-    UnknownGroup {
-        name: String,
-        near: Option<String>,
-        groups: String,
-    },
-    #[error("no system call's name is like '{pattern}'")]
-    NoCallLike { pattern: String },
-    #[error("there is no error '{name}'")]
-    UnknownErrno { name: String, near: Option<String> },
-    #[error("'*' and '?' stand for other characters only after =~")]
-    PatternWithoutMatch,
-    #[error("a command name has at most 15 bytes")]
-    CommTooLong { cut: String },
-    #[error("a label has at most 23 bytes")]
-    LabelTooLong,
-    #[error("an empty name fits nothing")]
-    EmptyName,
-}
-
-fn meant(near: Option<&str>) -> Option<String> {
-    near.map(|near| format!("did you mean {near}?"))
-}
-
-impl Mistake {
-    /// What to write instead, where that can be said.
-    pub fn help(&self) -> Option<String> {
-        let text = match self {
-            Mistake::Empty | Mistake::TestExpected => "a test is, for example, wall > 1ms",
-            Mistake::Half { meant, .. } => return Some(format!("write {meant}")),
-            Mistake::OpenString => "close it with the quote that it begins with",
-            Mistake::FieldFirst => "write wall > 1ms, not 1ms < wall",
-            Mistake::UnknownField { near: None, .. } => {
-                "there are wall, cpu, blocked, runq, call, label, function, errno, retval, faults, \
-                 minflt, majflt, sleeps, preemptions, waiters, pid, tid, comm, caller"
-            }
-            Mistake::UnknownField { near, .. } => return meant(*near),
-            Mistake::NoOperator { example, .. }
-            | Mistake::ValueExpected { example }
-            | Mistake::NotANumber { example, .. } => {
-                return Some(format!("for example {example}"));
-            }
-            Mistake::WrongOperator { ordered: true, .. } => "it takes ==, !=, <, <=, >, >= and in",
-            Mistake::WrongOperator { ordered: false, .. } => "it takes ==, !=, =~, !~ and in",
-            Mistake::BraceExpected => "for example call in {read, write}",
-            Mistake::CloseMissing { open } => {
-                return Some(format!("for the '(' in column {}", open + 1));
-            }
-            Mistake::NotATime { .. } => "for example 5ms, 200us or 1.5s",
-            Mistake::UnitMissing { text } => return Some(format!("did you mean {text}ms?")),
-            Mistake::UnknownUnit { .. } => "there are ns, us, ms and s",
-            Mistake::UnknownGroup {
-                near: None, groups, ..
-            } => return Some(format!("there are {groups}")),
-            Mistake::UnknownCall { near, .. }
-            | Mistake::UnknownGroup { near, .. }
-            | Mistake::UnknownErrno { near, .. } => return meant(near.as_deref()),
-            Mistake::PatternWithoutMatch => "write =~ instead of == and in, !~ instead of !=",
-            Mistake::CommTooLong { cut } => {
-                return Some(format!("the kernel cuts it to {cut}"));
-            }
-            _ => return None,
-        };
-        Some(text.to_owned())
-    }
+    pub text: String,
+    /// What to write instead, where that can be said; else empty.
+    pub help: String,
 }
 
 impl ExpressionError {
@@ -153,9 +21,9 @@ impl ExpressionError {
     /// under the mistake, and the help.
     pub fn render(&self, expression: &str) -> String {
         let mut text = format!("{self}\n{}", underline(expression, self.at, self.length));
-        if let Some(help) = self.mistake.help() {
+        if !self.help.is_empty() {
             text.push(' ');
-            text.push_str(&help);
+            text.push_str(&self.help);
         }
         text
     }

@@ -52,13 +52,6 @@ impl Number {
             _ => (0, i64::MAX),
         }
     }
-
-    pub fn is_time(self) -> bool {
-        matches!(
-            self,
-            Number::Wall | Number::Cpu | Number::Blocked | Number::Runq
-        )
-    }
 }
 
 /// The kernel's MAX_ERRNO: return values from -4095 to -1 are errors.
@@ -93,55 +86,12 @@ pub enum TextField {
     Caller,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    Number(Number),
-    Call,
-    Text(TextField),
-}
-
-/// Every field's name and an example of its use, in alphabetical order.
-pub const FIELDS: [(&str, Field, &str); 20] = [
-    ("blocked", Field::Number(Number::Blocked), "blocked > 1ms"),
-    ("call", Field::Call, "call == fsync"),
-    ("caller", Field::Text(TextField::Caller), "caller == main"),
-    ("comm", Field::Text(TextField::Comm), "comm == nginx"),
-    ("cpu", Field::Number(Number::Cpu), "cpu > 1ms"),
-    ("errno", Field::Number(Number::Errno), "errno == EAGAIN"),
-    ("error", Field::Number(Number::Errno), "error == EAGAIN"),
-    ("faults", Field::Number(Number::Faults), "faults > 0"),
-    (
-        "function",
-        Field::Text(TextField::Function),
-        "function == do_wait",
-    ),
-    (
-        "label",
-        Field::Text(TextField::Label),
-        "label == inode-lock",
-    ),
-    ("majflt", Field::Number(Number::Majflt), "majflt > 0"),
-    ("minflt", Field::Number(Number::Minflt), "minflt > 0"),
-    ("pid", Field::Number(Number::Pid), "pid == 1234"),
-    (
-        "preemptions",
-        Field::Number(Number::Preemptions),
-        "preemptions > 0",
-    ),
-    ("retval", Field::Number(Number::Retval), "retval == 0"),
-    ("runq", Field::Number(Number::Runq), "runq > 1ms"),
-    ("sleeps", Field::Number(Number::Sleeps), "sleeps > 1"),
-    ("tid", Field::Number(Number::Tid), "tid == 1234"),
-    ("waiters", Field::Number(Number::Waiters), "waiters > 0"),
-    ("wall", Field::Number(Number::Wall), "wall > 1ms"),
-];
-
-impl Field {
-    /// By its name: the field and its example.
-    pub fn find(name: &str) -> Option<(Field, &'static str)> {
-        FIELDS
-            .iter()
-            .find(|(known, ..)| *known == name)
-            .map(|(_, field, example)| (*field, *example))
-    }
+impl TextField {
+    /// In the parser's order.
+    pub const ALL: [TextField; 4] = [
+        TextField::Label,
+        TextField::Function,
+        TextField::Comm,
+        TextField::Caller,
+    ];
 }

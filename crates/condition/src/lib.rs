@@ -9,30 +9,26 @@
 //! cannot decide is left out there, so that it picks a superset, and is judged
 //! when the call's event arrives.
 //!
-//! libdebox/expression.c reads the same language; both are held to
-//! tests/condition/table.txt.
-#![forbid(unsafe_code)]
+//! The text is read by libdebox's own parser, which is compiled into this crate:
+//! one language, in programs and on the command line.
+#![deny(unsafe_code)]
 
 mod call_set;
 mod compile;
+mod core;
 mod error;
-mod evaluate;
+mod expression;
+mod facts;
 mod field;
-mod glob;
 mod kernel;
-mod lexer;
-mod parse;
-mod suggest;
 
 pub use call_set::CallSet;
 pub use compile::{CompileError, Compiled, Part, compile};
-pub use error::{ExpressionError, Mistake, underline};
-pub use evaluate::{Answer, CallFacts, SiteFacts};
-pub use field::{Field, Number, TextField};
+pub use error::{ExpressionError, underline};
+pub use expression::{Expression, Node, Pattern, Predicate, Test};
+pub use facts::{Answer, CallFacts, SiteFacts};
+pub use field::{Number, TextField};
 pub use kernel::{KernelAnswer, kernel_judge};
-pub use parse::{Expression, Node, Pattern, Predicate, Test};
 
-/// Longest expression, in bytes.
+/// Longest expression, in bytes: EXPRESSION_MAX of libdebox/expression.h.
 pub const EXPRESSION_MAX: usize = 4096;
-/// Parentheses and `!` inside each other.
-pub const DEPTH_MAX: usize = 64;

@@ -85,7 +85,7 @@ fn every_line_holds() {
                             error.at + 1,
                             cells[1],
                             error,
-                            error.mistake.help().unwrap_or_default()
+                            error.help
                         );
                         if found != cells.join(" ¦ ") {
                             wrong.push(format!("{line}\nbad {found}"));

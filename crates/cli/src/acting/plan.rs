@@ -29,15 +29,10 @@ pub struct Watch {
 
 impl Watch {
     pub fn asks_caller(&self) -> bool {
-        self.expression.tests().iter().any(|test| {
-            matches!(
-                test.predicate,
-                Predicate::Text {
-                    field: TextField::Caller,
-                    ..
-                }
-            )
-        })
+        self.expression
+            .tests()
+            .iter()
+            .any(|test| matches!(test.predicate, Predicate::Text(TextField::Caller, _)))
     }
 }
 
@@ -248,7 +243,7 @@ fn every(text: &str) -> Result<u64, Error> {
     let expression = Expression::parse(&format!("wall == {text}"));
     let value = expression.ok().and_then(|e| match &e.tests()[..] {
         [test] => match &test.predicate {
-            Predicate::Number(Number::Wall, ranges) => ranges.first().map(|(value, _)| *value),
+            Predicate::Number(Number::Wall, range) => range.map(|(value, _)| value),
             _ => None,
         },
         _ => None,
