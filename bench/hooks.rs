@@ -13,7 +13,7 @@
 //!
 //! Ends with its standard input; what it attached goes with it.
 
-use debox_probe::{Floor, FloorGuard, Options, Probe, floor_attach};
+use debox_probe::{Floor, FloorGuard, Kernel, Options, Probe, floor_attach};
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::time::Duration;

@@ -186,14 +186,13 @@ fn records_are_stale_without_a_broker() {
     }
     let _alone = alone();
     let mut broker = Broker::start();
-    let child = Command::new(program("truth"))
+    let mut child = Command::new(program("truth"))
         .args(["-b", "getpid", "3000000"])
         .env("DEBOX_SOCKET", broker.socket())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let id = child.id();
-    let mut reader = std::io::BufReader::new(child.stdout.unwrap());
+    let mut reader = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     let flags = |line: &str| {
         let v: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -226,8 +225,8 @@ fn records_are_stale_without_a_broker() {
         "no record ever said that the broker was gone"
     );
     drop(reader);
-    // SAFETY: our own child.
-    unsafe { libc::kill(id as i32, libc::SIGKILL) };
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// 1,000 threads: at most 8 KiB of shared memory each, the broker below 40 MiB.

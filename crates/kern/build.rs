@@ -23,20 +23,18 @@ fn main() {
         args.push("-I".to_owned());
         args.push(multiarch);
     }
-    for name in ["kern"] {
-        let source = root.join(format!("bpf/{name}.bpf.c"));
-        libbpf_cargo::SkeletonBuilder::new()
-            .source(&source)
-            .obj(out.join(format!("{name}.bpf.o")))
-            .clang_args(&args)
-            .build()
-            .unwrap_or_else(|e| {
-                panic!(
-                    "clang (package clang) cannot compile {}: {e:#}",
-                    source.display()
-                )
-            });
-    }
+    let source = root.join("bpf/kern.bpf.c");
+    libbpf_cargo::SkeletonBuilder::new()
+        .source(&source)
+        .obj(out.join("kern.bpf.o"))
+        .clang_args(&args)
+        .build()
+        .unwrap_or_else(|e| {
+            panic!(
+                "clang (package clang) cannot compile {}: {e:#}",
+                source.display()
+            )
+        });
     println!("cargo:rerun-if-changed={}", root.join("bpf").display());
     println!(
         "cargo:rerun-if-changed={}",

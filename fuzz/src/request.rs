@@ -4,6 +4,7 @@
 
 use debox_abi::*;
 use debox_broker::{Credentials, Packet, REQUEST_SIZE, Request, TRACE_REQUEST_SIZE, parse_request};
+use debox_probe::Way;
 
 /// The first bytes of `data` say what surrounds the packet, the rest is it.
 pub fn check(data: &[u8]) {
@@ -34,7 +35,7 @@ pub fn check(data: &[u8]) {
     match parse_request(&packet) {
         Ok(request) => {
             let size = match &request {
-                Request::Trace(_) | Request::TraceStop => TRACE_REQUEST_SIZE,
+                Request::Trace { .. } | Request::TraceStop => TRACE_REQUEST_SIZE,
                 _ => REQUEST_SIZE,
             };
             assert_eq!(packet.length, size);
@@ -54,13 +55,16 @@ pub fn check(data: &[u8]) {
                 Request::Slots { boundary } => {
                     assert_eq!((flags, pid), (u32::from(boundary), 0));
                 }
-                Request::Account(options) => {
+                Request::Account {
+                    options,
+                    user_stacks,
+                } => {
                     let said = u32::from(options.boundary)
                         | u32::from(options.details) << 2
-                        | u32::from(options.user_stacks) << 3;
+                        | u32::from(user_stacks) << 3;
                     assert_eq!((flags, pid), (said, 0));
                     assert!(options.boundary || !options.details);
-                    assert!(options.details || !options.user_stacks);
+                    assert!(options.details || !user_stacks);
                 }
                 Request::Join { follow } => assert_eq!((flags, pid), (u32::from(!follow) << 1, 0)),
                 Request::Watch { pid: named, follow } => {
@@ -74,17 +78,22 @@ pub fn check(data: &[u8]) {
                         (DEBOX_REQ_TRACE_STOP, 0)
                     );
                 }
-                Request::Trace(ask) => {
-                    let account = u32::from(ask.account) * DEBOX_REQ_TRACE_ACCOUNT;
-                    assert_eq!((flags, pid), (account, 0));
-                    assert_eq!(word(64), Some(ask.capacity));
-                    assert_eq!(word(68), Some(ask.threads));
-                    assert_eq!(word(72), Some(ask.way));
-                    assert_eq!(word(76), Some(ask.calls.len() as u32));
-                    assert!(ask.capacity <= DEBOX_TRACE_MAX);
-                    assert!(ask.calls.iter().all(|&key| (key as usize) < DEBOX_NR_SLOTS));
-                    let end = 384 + ask.patterns.len();
-                    assert_eq!(&bytes[384..end], ask.patterns.as_bytes());
+                Request::Trace { account, options } => {
+                    let said = u32::from(account) * DEBOX_REQ_TRACE_ACCOUNT;
+                    assert_eq!((flags, pid), (said, 0));
+                    assert_eq!(word(64), Some(options.capacity));
+                    assert_eq!(word(68), Some(options.threads));
+                    assert_eq!(word(72), Some(options.way.map_or(0, Way::number)));
+                    assert_eq!(word(76), Some(options.calls.len() as u32));
+                    assert!(options.capacity <= DEBOX_TRACE_MAX);
+                    assert!(
+                        options
+                            .calls
+                            .iter()
+                            .all(|&key| (key as usize) < DEBOX_NR_SLOTS)
+                    );
+                    let end = 384 + options.patterns.len();
+                    assert_eq!(&bytes[384..end], options.patterns.as_bytes());
                     assert_eq!(bytes[end], 0);
                     assert!(bytes[208..384].iter().all(|&b| b == 0), "reserved bytes");
                 }

@@ -577,7 +577,8 @@ fn accounts(
 /// ends of a switch on one CPU preempt each other, and pre-faulting has a
 /// thread beside it.
 pub fn alone_on_its_cpu(id: &str) -> bool {
-    !(id.starts_with("switch/") && id.ends_with("/same")) && !id.starts_with("fault/prefaulted")
+    let one_switches = id.starts_with("switch/") && id.ends_with("/same");
+    !one_switches && !id.starts_with("fault/prefaulted")
 }
 
 /// The share of batches that saw a preemption, of those that should see none.

@@ -199,9 +199,9 @@ fn everything(d: &Document, prefix: &str) -> String {
         table(&head, &rows, &words)
     );
     if !missing.is_empty() {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<details><summary>Not measured: {}</summary>{}</details>\n",
+            "<details><summary>Not measured: {}</summary>{}</details>",
             missing.len(),
             table(&["case", "why"], &missing, &[0, 1])
         );
@@ -730,10 +730,7 @@ pub fn render(d: &Document) -> String {
         escape(&heading)
     );
     if let Some((id, title, _)) = sections.first() {
-        let _ = write!(
-            out,
-            "<a class=\"skip\" href=\"#{id}\">Skip to: {title}</a>\n"
-        );
+        let _ = writeln!(out, "<a class=\"skip\" href=\"#{id}\">Skip to: {title}</a>");
     }
     let _ = write!(
         out,
@@ -750,15 +747,15 @@ pub fn render(d: &Document) -> String {
         d.seconds
     );
     if !d.noise.quiet() {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<p class=\"warn\">A noisy machine: {}.</p>\n",
+            "<p class=\"warn\">A noisy machine: {}.</p>",
             escape(&d.noise.reasons.join("; "))
         );
     }
     out += "</header>\n<nav aria-label=\"Sections\"><ul>\n";
     for (id, title, _) in &sections {
-        let _ = write!(out, "<li><a href=\"#{id}\">{title}</a></li>\n");
+        let _ = writeln!(out, "<li><a href=\"#{id}\">{title}</a></li>");
     }
     out += "</ul></nav>\n<main>\n";
     for (id, title, body) in &sections {

@@ -28,8 +28,11 @@ pub struct Case {
     /// Runs whenever this case's turn begins.
     pub before: Option<Box<dyn FnMut() -> Result<(), Error>>>,
     /// Single operations timed by the case itself, in batches of its own.
-    pub singles: Option<Box<dyn FnMut(&mut Vec<f64>) -> Result<(), Error>>>,
+    pub singles: Option<Singles>,
 }
+
+/// Appends the times of single operations.
+pub type Singles = Box<dyn FnMut(&mut Vec<f64>) -> Result<(), Error>>;
 
 impl Case {
     pub fn new(

@@ -9,9 +9,9 @@
 //! what clients sent, for which nobody waits at all.
 
 use crate::error::BrokerError;
-use crate::kernel::{Counters, Kernel, NewStack};
-use crate::site::{SiteResolver, SiteText};
-use debox_probe::Turns;
+use crate::site::SiteResolver;
+use debox_probe::{Counters, Kernel, NewStack, Turns};
+use debox_symbol::Site;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ type Work<K, B> = Box<dyn FnOnce(&mut K) -> Done<B> + Send>;
 /// What comes back to the loop.
 pub(crate) enum Back<B> {
     Done(Done<B>),
-    Site(u32, SiteText),
+    Site(u32, Site),
     /// One of the threads ended by a panic.
     Failed(String),
 }

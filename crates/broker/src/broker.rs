@@ -12,14 +12,8 @@
 use crate::aside::{Aside, Back, Done, OWN_LANE};
 use crate::error::BrokerError;
 use crate::identity::{Peer, Process, SenderProof};
-use crate::kernel::{
-    Account, AccountOptions, Kernel, KernelError, Segment, Trace, TraceTarget, TraceWish,
-    WatchedTest, Watcher,
-};
 use crate::limits::{Limits, Usage, What};
-use crate::message::{
-    Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, TraceAsk, parse_request,
-};
+use crate::message::{Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, parse_request};
 use crate::shared::Shared;
 use crate::site::{SiteBook, SiteResolver};
 use crate::socket::{self, Ancillary, Received};
@@ -28,7 +22,10 @@ use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_SLOTS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH,
     DEBOX_SEGMENT_SLOTS, debox_reply,
 };
-use debox_probe::KernelVersion;
+use debox_probe::{
+    Account, AccountOptions, Kernel, KernelVersion, Segment, Trace, TraceOptions, TraceTarget,
+    WatchedTest, Watcher,
+};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -167,7 +164,7 @@ struct Grant {
 }
 
 enum Answer {
-    Now(Grant),
+    Now(Box<Grant>),
     /// It is being carried out aside.
     Later,
 }
@@ -221,6 +218,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         rustix::io::ioctl_fionbio(&listener, true).map_err(socket("FIONBIO"))?;
         // On the listener, for packets that are sent before we accept.
         socket::pass_credentials(listener.as_fd()).map_err(socket("SO_PASSCRED"))?;
+        socket::refuse_descriptors(listener.as_fd()).map_err(socket("SO_PASSRIGHTS"))?;
         let proof = match config.sender_proof {
             Some(SenderProof::StartTime) => SenderProof::StartTime,
             wanted => match socket::pass_pidfd(listener.as_fd()) {
@@ -580,7 +578,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             }
         };
         match result {
-            Ok(Answer::Now(grant)) => self.reply(token, Ok(grant), true),
+            Ok(Answer::Now(grant)) => self.reply(token, Ok(*grant), true),
             Ok(Answer::Later) => self.busy_begin(token),
             Err(refusal) => self.reply(token, Err(refusal), true),
         }
@@ -985,13 +983,15 @@ impl<K: Kernel + Send + 'static> Broker<K> {
     ) -> Result<Answer, Refusal> {
         let kind = request.kind();
         if request == Request::Status {
-            return Ok(Answer::Now(self.status(kind)));
+            return Ok(Answer::Now(self.status(kind).into()));
         }
         if !matches!(request, Request::Join { .. } | Request::Watch { .. }) {
             self.in_flight_check(kind, token)?;
         }
         if request == Request::SiteStacks {
-            return self.site_stacks(kind, token).map(Answer::Now);
+            return self
+                .site_stacks(kind, token)
+                .map(|grant| Answer::Now(grant.into()));
         }
         let Some(peer) = self.connections.get(&token).map(|c| c.peer.clone()) else {
             return Err(Refusal::new(
@@ -1019,7 +1019,10 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 let watcher = process.watcher(sender, privileged(process.pid).is_ok());
                 self.slots(token, watcher, process, boundary)
             }
-            Request::Account(options) => {
+            Request::Account {
+                options,
+                user_stacks,
+            } => {
                 let wish = AccountWish {
                     watcher: process.watcher(sender, privileged(process.pid).is_ok()),
                     options,
@@ -1032,20 +1035,29 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 ) {
                     return Err(Refusal::new(kind, libc::EOPNOTSUPP, text.clone()));
                 }
-                self.account(token, wish)
+                self.account(token, wish, user_stacks)
             }
             Request::Join { follow } => self.join(token, process, follow),
             Request::Watch { pid, follow } => {
                 privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
                 self.watch_process(token, pid, follow)
             }
-            Request::Trace(ask) => {
+            Request::Trace { account, options } => {
+                let target = if account {
+                    TraceTarget::Account {
+                        id: self.account_id(kind, token)?,
+                    }
+                } else {
+                    TraceTarget::Slots { tgid: process.pid }
+                };
                 let privileged = privileged(process.pid).is_ok();
-                self.trace(token, &process, privileged, ask)
+                self.trace(token, target, privileged, options)
             }
             Request::TraceStop => self.trace_stop(token),
             // Answered above.
-            Request::Status | Request::SiteStacks => return Ok(Answer::Now(self.status(kind))),
+            Request::Status | Request::SiteStacks => {
+                return Ok(Answer::Now(self.status(kind).into()));
+            }
         }?;
         Ok(Answer::Later)
     }
@@ -1213,7 +1225,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         self.reply(token, Ok(grant), true);
     }
 
-    fn account(&mut self, token: u64, wish: AccountWish) -> Result<(), Refusal> {
+    fn account(&mut self, token: u64, wish: AccountWish, user_stacks: bool) -> Result<(), Refusal> {
         let uid = wish.watcher.uid;
         let kind = DEBOX_MSG_ACCOUNT;
         let lane = self.lane(token);
@@ -1236,7 +1248,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             .check(&self.limits, payer, What::Accounts)
             .map_err(|text| Refusal::new(kind, libc::ENOSPC, text))?;
         self.usage.take(payer, What::Accounts);
-        let tables_of = wish.options.user_stacks.then_some(wish.process.pid);
+        let tables_of = user_stacks.then_some(wish.process.pid);
         connection.account = Some(HeldAccount {
             id: None,
             payer,
@@ -1321,7 +1333,9 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         reply.cpus = account.cpus;
         reply.cpu_stride = account.cpu_stride;
         let mut fds = vec![account.account, account.cpus_map];
-        fds.extend(account.details.into_iter().flatten());
+        if let Some(details) = account.details {
+            fds.extend([details.details, details.events, details.control]);
+        }
         let grant = Grant {
             reply,
             fds,
@@ -1385,9 +1399,9 @@ impl<K: Kernel + Send + 'static> Broker<K> {
     fn trace(
         &mut self,
         token: u64,
-        process: &Process,
+        target: TraceTarget,
         privileged: bool,
-        ask: TraceAsk,
+        options: TraceOptions,
     ) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_TRACE;
         let refuse = |errno, text: String| Refusal::new(kind, errno, text);
@@ -1400,7 +1414,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                         .into(),
                 ));
             }
-            if !ask.patterns.is_empty() || ask.way != 0 {
+            if !options.patterns.is_empty() || options.way.is_some() {
                 return Err(refuse(
                     libc::EPERM,
                     "which functions are traced, and how, is chosen by who has CAP_PERFMON only; leave \
@@ -1409,13 +1423,6 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 ));
             }
         }
-        let target = if ask.account {
-            TraceTarget::Account {
-                id: self.account_id(kind, token)?,
-            }
-        } else {
-            TraceTarget::Process { tgid: process.pid }
-        };
         let limit = self.limits.traces;
         let used = self.traces;
         let Some(connection) = self.connections.get_mut(&token) else {
@@ -1436,21 +1443,13 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         }
         let id = self.next_trace;
         self.next_trace = self.next_trace.wrapping_add(1);
-        let wish = TraceWish {
-            target,
-            capacity: ask.capacity,
-            threads: ask.threads,
-            way: ask.way,
-            calls: ask.calls,
-            patterns: ask.patterns,
-        };
         self.traces += 1;
         self.aside.order(self.lane(token), move |kernel| {
             if let Some(old) = old {
                 kernel.trace_release(old);
             }
             let made = kernel
-                .trace_start(id, wish)
+                .trace_start(id, target, options)
                 .map_err(|error| kernel_refusal(kind, error));
             let done: Done<Self> = Box::new(move |broker| broker.trace_made(token, id, made));
             done
@@ -1558,16 +1557,13 @@ fn gone(kind: u32, pid: u32) -> Refusal {
     Refusal::new(kind, libc::ESRCH, format!("process {pid} has ended."))
 }
 
-fn kernel_refusal(kind: u32, error: KernelError) -> Refusal {
+fn kernel_refusal(kind: u32, error: debox_probe::Error) -> Refusal {
+    let errno = error.errno();
     // What clients ask for in vain is no news; anybody could fill the log.
-    if matches!(error.errno, libc::EPERM | libc::EBUSY | libc::ESRCH) {
-        tracing::debug!(errno = error.errno, "refused: {}", error.text);
+    if matches!(errno, libc::EPERM | libc::EBUSY | libc::ESRCH) {
+        tracing::debug!(errno, "refused: {error}");
     } else {
-        tracing::warn!(
-            errno = error.errno,
-            "the kernel side refused: {}",
-            error.text
-        );
+        tracing::warn!(errno, "the kernel side refused: {error}");
     }
-    Refusal::new(kind, error.errno, error.text)
+    Refusal::new(kind, errno, error.to_string())
 }

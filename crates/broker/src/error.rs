@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why can there be no broker here, and what would help?
 
-use crate::kernel::KernelError;
 use crate::shared::SharedError;
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum BrokerError {
     #[error("{0}")]
-    Kernel(#[from] KernelError),
+    Kernel(#[from] debox_probe::Error),
     #[error("{0}")]
     Shared(#[from] SharedError),
     #[error("{0}")]
@@ -58,7 +57,7 @@ impl BrokerError {
     /// The errno that describes it best, positive.
     pub fn errno(&self) -> i32 {
         match self {
-            BrokerError::Kernel(error) => error.errno,
+            BrokerError::Kernel(error) => error.errno(),
             BrokerError::Shared(SharedError::Memory { source, .. }) => source.raw_os_error(),
             BrokerError::Shared(SharedError::Mutex { source, .. })
             | BrokerError::Thread(source)

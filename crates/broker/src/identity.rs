@@ -12,9 +12,9 @@
 //! to a socket that it inherited. What nobody can choose is who connected and
 //! with which ids, so every sender is measured against that ([`Peer`]).
 
-use crate::kernel::Watcher;
 use crate::message::{Credentials, Refusal};
 use crate::socket::{self, Ancillary};
+use debox_probe::Watcher;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -3,8 +3,8 @@
 //!
 //! The broker is the one privileged part of DeBox that talks to unprivileged
 //! ones. `deboxd` runs it for a whole machine, [`Private`] inside one program.
-//! It is written against two seams, [`Kernel`] and [`SiteResolver`]; the
-//! adapters in [`real`] put the BPF probe and the kernel's symbols behind them.
+//! It is written against two seams, [`debox_probe::Kernel`] and [`SiteResolver`];
+//! [`real`] puts the BPF probe and the kernel's symbols behind them.
 
 #[cfg(test)]
 #[path = "../../../tests/fresh_start.rs"]
@@ -15,7 +15,6 @@ mod aside;
 mod broker;
 mod error;
 mod identity;
-mod kernel;
 mod limits;
 mod listen;
 mod message;
@@ -29,16 +28,11 @@ mod subuid;
 pub use broker::{Broker, Config, Control, Serve};
 pub use error::BrokerError;
 pub use identity::{SenderProof, nofile_raise};
-pub use kernel::{
-    Account, AccountOptions, Counters, Kernel, KernelError, NewStack, Segment, Trace, TraceTarget,
-    TraceWish, WatchedTest, Watcher,
-};
 pub use limits::{Limits, Shares};
 pub use listen::{Access, Listener, activated, directory_make, directory_owner, listen};
 pub use message::{
-    Credentials, Packet, REQUEST_SIZE, Refusal, Request, TRACE_REQUEST_SIZE, TraceAsk,
-    parse_request,
+    Credentials, Packet, REQUEST_SIZE, Refusal, Request, TRACE_REQUEST_SIZE, parse_request,
 };
 pub use private::{Private, PrivateOptions};
 pub use shared::{Shared, SharedError};
-pub use site::{SiteResolver, SiteText};
+pub use site::SiteResolver;

@@ -5,7 +5,6 @@
 //! refusal comes out. Everything a client can put into a packet is judged
 //! here, so this is what the fuzz target drives.
 
-use crate::kernel::AccountOptions;
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_SITE_STACKS, DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS,
     DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY,
@@ -13,6 +12,7 @@ use debox_abi::{
     DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply,
     debox_request, debox_trace_request,
 };
+use debox_probe::{AccountOptions, TraceOptions, Way};
 
 /// The one length of a request of protocol version 1.
 pub const REQUEST_SIZE: usize = size_of::<debox_request>();
@@ -43,25 +43,16 @@ pub struct Packet<'a> {
     pub descriptors: bool,
 }
 
-/// What kind of call trace is wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceAsk {
-    /// Of the connection's account, not of the sender's own calls.
-    pub account: bool,
-    pub capacity: u32,
-    pub threads: u32,
-    /// DEBOX_TRACE_WAY_*
-    pub way: u32,
-    pub calls: Vec<u32>,
-    pub patterns: String,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     Slots {
         boundary: bool,
     },
-    Account(AccountOptions),
+    Account {
+        options: AccountOptions,
+        /// Begin when user stacks can be taken, of what the client has mapped.
+        user_stacks: bool,
+    },
     /// The kernel functions of the sites, as text.
     SiteStacks,
     Join {
@@ -72,7 +63,11 @@ pub enum Request {
         follow: bool,
     },
     Status,
-    Trace(TraceAsk),
+    Trace {
+        /// Of the connection's account, not of the sender's own calls.
+        account: bool,
+        options: TraceOptions,
+    },
     TraceStop,
 }
 
@@ -116,12 +111,12 @@ impl Request {
     pub fn kind(&self) -> u32 {
         match self {
             Request::Slots { .. } => DEBOX_MSG_SLOTS,
-            Request::Account(_) => DEBOX_MSG_ACCOUNT,
+            Request::Account { .. } => DEBOX_MSG_ACCOUNT,
             Request::SiteStacks => DEBOX_MSG_SITE_STACKS,
             Request::Join { .. } => DEBOX_MSG_JOIN,
             Request::Watch { .. } => DEBOX_MSG_WATCH,
             Request::Status => DEBOX_MSG_STATUS,
-            Request::Trace(_) | Request::TraceStop => DEBOX_MSG_TRACE,
+            Request::Trace { .. } | Request::TraceStop => DEBOX_MSG_TRACE,
         }
     }
 }
@@ -281,11 +276,10 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
                     ),
                 ));
             }
-            Request::Account(AccountOptions {
-                boundary,
-                details,
+            Request::Account {
+                options: AccountOptions { boundary, details },
                 user_stacks,
-            })
+            }
         }
         DEBOX_MSG_SITE_STACKS => Request::SiteStacks,
         DEBOX_MSG_JOIN => Request::Join { follow },
@@ -364,12 +358,14 @@ fn trace_request(packet: &Packet) -> Result<Request, Refusal> {
             "the patterns of functions are not plain text that ends with a zero byte.".into(),
         ));
     };
-    Ok(Request::Trace(TraceAsk {
+    Ok(Request::Trace {
         account: request.head.flags & DEBOX_REQ_TRACE_ACCOUNT != 0,
-        capacity: request.capacity,
-        threads: request.threads,
-        way: request.way,
-        calls,
-        patterns: patterns.to_owned(),
-    }))
+        options: TraceOptions {
+            capacity: request.capacity,
+            threads: request.threads,
+            way: Way::from_number(request.way),
+            calls,
+            patterns: patterns.to_owned(),
+        },
+    })
 }

@@ -9,11 +9,11 @@
 use crate::aside::panic_text;
 use crate::broker::{Broker, Config, Control, Serve};
 use crate::error::BrokerError;
-use crate::kernel::Kernel;
 use crate::limits::{Limits, Shares};
 use crate::listen;
 use crate::real::{self, RealOptions};
 use crate::site::SiteResolver;
+use debox_probe::Kernel;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@ use crate::shared::{Shared, SharedError};
 use debox_abi::{
     DEBOX_FILE_LEN, DEBOX_LABEL_LEN, DEBOX_SITE_FLAG_UNLABELLED, DEBOX_SITES_MAX, debox_site,
 };
+use debox_symbol::Site;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::btree_map::Entry;
@@ -12,24 +13,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// What a client may know about a site: names and lines, no addresses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SiteText {
-    pub label: String,
-    pub function: String,
-    pub offset: u32,
-    /// Empty, and line 0, without debug information.
-    pub file: String,
-    pub line: u32,
-    /// A rule matched; otherwise the label is the function.
-    pub labelled: bool,
-    /// Functions, innermost first; may be empty.
-    pub frames: Vec<String>,
-}
-
 /// Turns kernel return addresses into text.
 pub trait SiteResolver {
-    fn resolve(&mut self, frames: &[u64]) -> SiteText;
+    fn resolve(&mut self, frames: &[u64]) -> Site;
     /// Reads symbols and rules anew (a module was loaded, a rule was edited).
     fn reload(&mut self) -> Result<(), String>;
 }
@@ -60,7 +46,7 @@ impl SiteBook {
 
     /// Publishes a site; returns the number under which its place was published
     /// first, None if the number cannot be published.
-    pub fn publish(&mut self, shared: &Shared, id: u32, text: SiteText) -> Option<u32> {
+    pub fn publish(&mut self, shared: &Shared, id: u32, text: Site) -> Option<u32> {
         if id as usize >= DEBOX_SITES_MAX || !self.published.insert(id) {
             // A published entry must never change under its readers.
             self.refused += 1;
@@ -71,7 +57,7 @@ impl SiteBook {
             );
             return None;
         }
-        let text = SiteText {
+        let text = Site {
             label: withhold_addresses(text.label),
             function: withhold_addresses(text.function),
             file: text.file,

@@ -15,6 +15,8 @@ use std::time::Duration;
 const SO_PASSPIDFD: libc::c_int = 76;
 const SO_PEERPIDFD: libc::c_int = 77;
 const SCM_PIDFD: libc::c_int = 0x04;
+// Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// The most descriptors one reply carries.
 pub(crate) const REPLY_FDS_MAX: usize = 6;
@@ -57,16 +59,15 @@ pub(crate) enum Received {
     },
 }
 
-fn set_int(fd: BorrowedFd, option: libc::c_int) -> Result<(), Errno> {
-    let on: libc::c_int = 1;
+fn set_int(fd: BorrowedFd, option: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
     // SAFETY: fd is open; the value is a valid c_int of the length given.
     let status = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
             libc::SOL_SOCKET,
             option,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
         )
     };
     if status == 0 {
@@ -85,16 +86,26 @@ fn last_errno() -> Errno {
 }
 
 pub(crate) fn pass_credentials(fd: BorrowedFd) -> Result<(), Errno> {
-    set_int(fd, libc::SO_PASSCRED)
+    set_int(fd, libc::SO_PASSCRED, 1)
 }
 
 /// ENOPROTOOPT before Linux 6.5.
 pub(crate) fn pass_pidfd(fd: BorrowedFd) -> Result<(), Errno> {
-    set_int(fd, SO_PASSPIDFD)
+    set_int(fd, SO_PASSPIDFD, 1)
 }
 
 pub(crate) fn pass_timestamp(fd: BorrowedFd) -> Result<(), Errno> {
-    set_int(fd, libc::SO_TIMESTAMPNS)
+    set_int(fd, libc::SO_TIMESTAMPNS, 1)
+}
+
+/// Who sends descriptors to this socket, or to one that connects to it from now
+/// on, is told EPERM by the kernel, and nothing arrives. Before Linux 6.16
+/// they do arrive, and [`receive`] leaves them in the queue.
+pub(crate) fn refuse_descriptors(fd: BorrowedFd) -> Result<(), Errno> {
+    match set_int(fd, SO_PASSRIGHTS, 0) {
+        Err(Errno::NOPROTOOPT) => Ok(()),
+        done => done,
+    }
 }
 
 /// Takes one packet, but for one with descriptors: that stays in the queue,

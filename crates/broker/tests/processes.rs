@@ -418,7 +418,9 @@ fn helper(what: &str, args: &[String]) {
             let mut program = Command::new(&args[3]);
             program.args(["--helper", "echo"]).args(&args[4..]);
             program.stdout(Stdio::from(client.0.try_clone().unwrap()));
-            // It ends when we do; killing it may not be ours.
+            // It ends when we do; killing it may not be ours, nor can it be waited
+            // for while we hold its input open.
+            #[allow(clippy::zombie_processes)]
             let _child = program.stdin(Stdio::piped()).spawn().unwrap();
             let (reply, fds) = client.reply();
             println!("{} {} {}", reply.status, fds.len(), reply.text());

@@ -6,7 +6,8 @@ mod common;
 
 use common::*;
 use debox_abi::*;
-use debox_broker::{Config, KernelError, Limits, NewStack, SenderProof, Shares};
+use debox_broker::{Config, Limits, SenderProof, Shares};
+use debox_probe::NewStack;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -511,9 +512,30 @@ fn malformed_requests_are_refused_with_a_remedy() {
 }
 
 #[test]
+fn the_kernel_keeps_descriptors_from_the_broker() {
+    let broker = Running::new();
+    let client = broker.client();
+    let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+    // Before the broker has accepted it or after, it is all the same.
+    let sent = [(); 2].map(|()| {
+        let sent = client.send_with(status.as_bytes(), &[client.0.as_fd()]);
+        if sent.is_err() {
+            assert_eq!(client.ask(&status).0.status, 0, "the connection goes on");
+        }
+        sent.map_err(|error| error.raw_os_error())
+    });
+    if broker.let_descriptors_in() {
+        assert_eq!(sent, [Err(Some(libc::EPERM)); 2]);
+    } else {
+        eprintln!("NOT RUN: SO_PASSRIGHTS needs Linux 6.16");
+    }
+}
+
+#[test]
 fn smuggled_descriptors_are_closed() {
     both_proofs(|config| {
         let broker = Running::with(config, FakeKernel::new());
+        broker.let_descriptors_in();
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let good = debox_request::new(DEBOX_MSG_SLOTS, 0);
         for count in [1, 2, 5, 100, 253] {
@@ -566,6 +588,7 @@ fn a_descriptor_that_lingers_holds_up_nobody() {
         let status = debox_request::new(DEBOX_MSG_STATUS, 0);
         for hangs_up in [false, true] {
             let broker = Running::with(config.clone(), FakeKernel::new());
+            broker.let_descriptors_in();
             let other = broker.client();
             assert_eq!(other.ask(&status).0.status, 0);
             // What it sends while its request is carried out lies in the queue.
@@ -610,11 +633,11 @@ fn what_the_kernel_side_refuses_is_told() {
     let broker = Running::new();
     let client = broker.client();
     for kind in [DEBOX_MSG_SLOTS, DEBOX_MSG_ACCOUNT] {
-        broker.kernel.state().fail_next = Some(KernelError::new(libc::EPERM, "needs CAP_BPF"));
+        broker.kernel.state().fail_next = Some(not_permitted());
         let (reply, fds) = client.ask(&debox_request::new(kind, 0));
         assert_eq!(
             (reply.status, reply.text(), fds.len()),
-            (-libc::EPERM, "needs CAP_BPF", 0)
+            (-libc::EPERM, not_permitted().to_string().as_str(), 0)
         );
     }
     broker.kernel.wait_held((0, 0));
@@ -1066,10 +1089,10 @@ fn private_broker_serves_and_goes() {
 #[test]
 fn private_broker_that_cannot_start_says_why() {
     let error = debox_broker::Private::start_with(|| -> Result<(FakeKernel, FakeResolver), _> {
-        Err(KernelError::new(libc::EPERM, "needs CAP_BPF").into())
+        Err(not_permitted().into())
     })
     .err()
     .expect("refused");
-    assert_eq!(error.to_string(), "needs CAP_BPF");
+    assert_eq!(error.to_string(), not_permitted().to_string());
     assert_eq!(error.errno(), libc::EPERM);
 }

@@ -47,7 +47,8 @@ fn main() {
         println!("NOT RUN: needs root and BPF");
         return;
     }
-    let tests: &[(&str, fn(&World))] = &[
+    type Test = (&'static str, fn(&World));
+    let tests: &[Test] = &[
         ("what_ptrace_allows_is_seen", what_ptrace_allows_is_seen),
         (
             "join_then_exec_of_a_privileged_program_shows_nothing",

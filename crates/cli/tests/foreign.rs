@@ -257,7 +257,8 @@ fn no_field_of_a_report_steers_anything() {
     let directory = tempfile::tempdir().unwrap();
     let other = directory.path().join("other.json");
     std::fs::write(&other, render_json(&report)).unwrap();
-    let ways: [(&str, &dyn Fn(&str) -> String); 2] = [
+    type Way<'a> = (&'a str, &'a dyn Fn(&str) -> String);
+    let ways: [Way; 2] = [
         ("all of it", &|_| EVIL.to_owned()),
         // Where a name decides what is done with it.
         ("its end", &|text| format!("{text}{EVIL}")),

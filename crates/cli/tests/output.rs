@@ -208,8 +208,9 @@ fn a_link_that_another_user_laid_is_not_followed() {
 
 /// `command | reader that closes at once`.
 fn into_closed_pipe(command: &mut Command) -> (std::process::ExitStatus, String) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
+    let mut reader = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+    let writer = reader.stdin.take().unwrap();
+    reader.wait().unwrap();
     let out = command
         .stdout(writer)
         .stderr(Stdio::piped())

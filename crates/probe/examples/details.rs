@@ -3,7 +3,7 @@
 //! `cargo run -p debox-probe --example details -- [stacks] CMD ARGS...`.
 
 use debox_abi::*;
-use debox_probe::{AccountOptions, Options, Probe};
+use debox_probe::{AccountOptions, Kernel, Options, Probe};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};

@@ -5,7 +5,7 @@
 //! getpid() and per pipe round trip: bare, hooks attached for another account,
 //! watched. Numbers of one interleaved run; for eyes, the benchmarks proper
 //! are in bench/.
-use debox_probe::{AccountOptions, Floor, Options, Probe, floor_attach};
+use debox_probe::{AccountOptions, Floor, Kernel, Options, Probe, floor_attach};
 use std::time::Instant;
 
 fn getpid_ns() -> f64 {

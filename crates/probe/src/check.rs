@@ -284,7 +284,7 @@ pub fn check() -> Vec<Check> {
 
 /// A frozen map must map for reading and refuse to map for writing.
 fn map_is_read_only(fd: i32) -> Result<(), crate::Error> {
-    let length = debox_abi::DEBOX_PAGE_SIZE as usize;
+    let length = debox_abi::DEBOX_PAGE_SIZE;
     let map = |protection| {
         // SAFETY: a fresh mapping of a map descriptor at an address of the
         // kernel's choice; unmapped below.

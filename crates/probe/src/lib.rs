@@ -21,6 +21,7 @@ mod attach;
 mod check;
 mod error;
 mod floor;
+mod kernel;
 mod place;
 mod pool;
 mod ring_fix;
@@ -44,6 +45,9 @@ mod skel {
 pub use check::{Check, State, check};
 pub use error::{Error, Refused};
 pub use floor::{Floor, FloorGuard, floor_attach};
+pub use kernel::{
+    Account, AccountOptions, Counters, Details, Kernel, NewStack, Segment, WatchedTest, Watcher,
+};
 use place::Place;
 pub use ring_fix::KernelVersion;
 pub(crate) use skel::DeboxProgs;
@@ -78,125 +82,6 @@ pub struct Options {
     /// Leave sched_waking alone: no wakers in records, a little less for each
     /// wake-up of the machine.
     pub no_wakers: bool,
-}
-
-/// A process's slots: [`debox_abi::DEBOX_SEGMENT_SLOTS`] record pages and as
-/// many control pages.
-pub struct Segment {
-    pub id: u32,
-    /// Frozen: can be mapped for reading only.
-    pub record: OwnedFd,
-    pub control: OwnedFd,
-    /// Threads that got a slot now.
-    pub threads: u32,
-    /// For [`Probe::memory_held`].
-    pub memory: Vec<u32>,
-}
-
-/// What an account is to hold.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AccountOptions {
-    /// Call boundaries from the tracepoints.
-    pub boundary: bool,
-    /// Call sites, culprits, threads and single calls too (with `boundary`).
-    pub details: bool,
-}
-
-/// Who reads what is recorded, and by what right: `struct watcher` of
-/// `bpf/may_read.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Watcher {
-    /// Real ids, in the first user namespace.
-    pub uid: u32,
-    pub gid: u32,
-    /// Owner of the user namespaces that it made; `None`: not known.
-    pub euid: Option<u32>,
-    pub cap_permitted: u64,
-    /// Has CAP_SYS_PTRACE, effective in its user namespace.
-    pub sys_ptrace: bool,
-    /// The number of its user namespace.
-    pub user_ns: u32,
-    /// May watch everybody: nothing is asked about what it sees.
-    pub privileged: bool,
-}
-
-impl Watcher {
-    /// Root with all capabilities, in the first user namespace.
-    pub const fn root() -> Self {
-        Self {
-            uid: 0,
-            gid: 0,
-            euid: Some(0),
-            cap_permitted: u64::MAX,
-            sys_ptrace: true,
-            user_ns: 0xeffffffd,
-            privileged: true,
-        }
-    }
-
-    fn to_kernel(self) -> skel::types::watcher {
-        const WATCHER_PRIVILEGED: u32 = 1 << 0;
-        const WATCHER_PTRACE: u32 = 1 << 1;
-        skel::types::watcher {
-            cap_permitted: self.cap_permitted,
-            uid: self.uid,
-            gid: self.gid,
-            euid: self.euid.unwrap_or(NONE),
-            user_ns: self.user_ns,
-            flags: if self.privileged {
-                WATCHER_PRIVILEGED
-            } else {
-                0
-            } | if self.sys_ptrace { WATCHER_PTRACE } else { 0 },
-            ..Default::default()
-        }
-    }
-}
-
-/// An account: one `debox_account`, and one `debox_account_cpu` per CPU.
-pub struct Account {
-    pub id: u32,
-    /// Frozen, both.
-    pub account: OwnedFd,
-    pub cpus_map: OwnedFd,
-    pub cpus: u32,
-    pub cpu_stride: u64,
-    /// Where they were asked for.
-    pub details: Option<Details>,
-    /// For [`Probe::memory_held`].
-    pub memory: Vec<u32>,
-}
-
-/// What an account tells beyond its sums.
-pub struct Details {
-    /// One `debox_details`, frozen.
-    pub details: OwnedFd,
-    /// A BPF ring buffer of `DEBOX_EVENTS_BYTES`.
-    pub events: OwnedFd,
-    /// One `debox_account_control`, for the client to write.
-    pub control: OwnedFd,
-}
-
-/// A stack seen for the first time.
-#[derive(Debug, Clone)]
-pub struct NewStack {
-    /// Its site number.
-    pub id: u32,
-    /// Return addresses, innermost first.
-    pub frames: Vec<u64>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub site_walks: u64,
-    pub site_hits: u64,
-    pub site_mismatches: u64,
-    pub site_failures: u64,
-    pub storage_failures: u64,
-    pub slots_exhausted: u64,
-    /// Switches back to a watched thread that the tracepoint did not show,
-    /// made up for from the scheduler's books.
-    pub switches_hidden: u64,
 }
 
 struct SegmentEntry {
@@ -358,130 +243,6 @@ impl Probe {
         })
     }
 
-    /// New slots for a process: binds each of its threads that has none.
-    pub fn segment_create(
-        &mut self,
-        tgid: u32,
-        watcher: Watcher,
-        boundary: bool,
-    ) -> Result<Segment, Error> {
-        self.pool_start()?;
-        let ready = self.pool.as_ref().expect("started above").take()?;
-        let id = ready.id;
-        self.segments.insert(id, SegmentEntry { boundary, watcher });
-        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.segment_watchers[id as usize] = watcher.to_kernel();
-        }
-        let flags = WATCH_SLOT | if boundary { WATCH_SLOT_BOUNDARY } else { 0 };
-        let bound = self.attach_as_needed().and_then(|()| {
-            self.bind(skel::types::bind_request {
-                tgid,
-                flags,
-                segment: id,
-                account: NONE,
-                ..Default::default()
-            })
-        });
-        match bound {
-            Ok(threads) => {
-                for running in self.traces.values() {
-                    if running.target == (TraceTarget::Slots { tgid }) {
-                        running.bind();
-                    }
-                }
-                Ok(Segment {
-                    id,
-                    record: ready.record,
-                    control: ready.control,
-                    threads,
-                    memory: ready.memory.to_vec(),
-                })
-            }
-            Err(error) => {
-                self.segment_release(id);
-                Err(error)
-            }
-        }
-    }
-
-    pub fn segment_release(&mut self, id: u32) {
-        if self.segments.remove(&id).is_none() {
-            return;
-        }
-        self.unbind(NONE, id, 0);
-        if let Some(pool) = &self.pool {
-            pool.give_back(id);
-        }
-        self.detach_as_possible();
-    }
-
-    /// A new account, for a watcher.
-    pub fn account_create(
-        &mut self,
-        watcher: Watcher,
-        options: AccountOptions,
-    ) -> Result<Account, Error> {
-        let AccountOptions { boundary, .. } = options;
-        let details = options.details && boundary;
-        let id = account_id_free(&self.accounts)?;
-        if !boundary {
-            // Wrap capture: its processes will ask for slots.
-            self.pool_start()?;
-        }
-        let account = array_create(
-            "debox_account",
-            size_of::<debox_abi::debox_account>(),
-            1,
-            BPF_F_MMAPABLE,
-        )?;
-        let size = size_of::<debox_abi::debox_account_cpu>();
-        let cpus = array_create("debox_cpus", size, self.cpus_possible, BPF_F_MMAPABLE)?;
-        account
-            .freeze()
-            .map_err(Error::bpf("freezing an account map"))?;
-        cpus.freeze()
-            .map_err(Error::bpf("freezing an account map"))?;
-        outers_set(
-            id,
-            &[
-                (self.skel.maps.accounts.as_fd(), account.as_fd()),
-                (self.skel.maps.account_cpus.as_fd(), cpus.as_fd()),
-            ],
-        )?;
-        let details_maps = if details {
-            Some(self.details_create(id)?)
-        } else {
-            None
-        };
-        self.accounts.insert(
-            id,
-            AccountEntry {
-                boundary,
-                details,
-                watcher,
-            },
-        );
-        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.account_watchers[id as usize] = watcher.to_kernel();
-        }
-        let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
-        for map in details_maps
-            .iter()
-            .flat_map(|d| [&d.details, &d.events, &d.control])
-        {
-            memory.push(map_id(map)?);
-        }
-        Ok(Account {
-            id,
-            memory,
-            account: owned(&account)?,
-            cpus_map: owned(&cpus)?,
-            cpus: self.cpus_possible,
-            cpu_stride: size.next_multiple_of(8) as u64,
-            details: details_maps,
-        })
-    }
-
     fn details_create(&mut self, id: u32) -> Result<Details, Error> {
         self.unwind_start()?;
         let details = array_create(
@@ -534,48 +295,6 @@ impl Probe {
         })
     }
 
-    /// Begins to put the unwind tables of what `pid` has mapped in place, in
-    /// the turn of `uid`; calls `ready` when they are, or cannot be had.
-    pub fn user_stacks_prepare(&mut self, uid: u32, pid: u32, ready: Box<dyn FnOnce() + Send>) {
-        let ready = unwind::Ready::new(ready);
-        match self.unwind_start() {
-            Ok(()) => {
-                if let Some(unwind) = &self.unwind {
-                    unwind.warm(uid, pid, ready);
-                }
-            }
-            Err(error) => tracing::warn!(%error, "user stacks go by frame pointers"),
-        }
-    }
-
-    /// Whether a process is in an account or has slots: its first thread tells.
-    /// Can be asked from any thread, at any time.
-    ///
-    /// # Errors
-    /// When the map cannot be duplicated.
-    pub fn watched_test(&self) -> Result<impl Fn(BorrowedFd<'_>) -> bool + Send + use<>, Error> {
-        let map = &self.skel.maps.threads;
-        let size = map.value_size() as usize;
-        let map = outer_owned(map)?;
-        Ok(move |pidfd: BorrowedFd<'_>| {
-            let key = pidfd.as_raw_fd();
-            let mut state = vec![0u8; size];
-            // SAFETY: the map's key is a pidfd, and the value has its size.
-            let ret = unsafe {
-                libbpf_rs::libbpf_sys::bpf_map_lookup_elem(
-                    map.as_raw_fd(),
-                    (&raw const key).cast(),
-                    state.as_mut_ptr().cast(),
-                )
-            };
-            // struct thread_state begins with its flags.
-            let flags = state
-                .first_chunk()
-                .map_or(0, |flags| u32::from_ne_bytes(*flags));
-            ret == 0 && flags & (WATCH_ACCOUNT | WATCH_SLOT) != 0
-        })
-    }
-
     /// Ready before the first call is watched: the libraries that most system
     /// calls are made from have their unwind tables by then.
     fn unwind_start(&mut self) -> Result<(), Error> {
@@ -588,212 +307,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Puts a process, all its threads and (with `follow`) all its future
-    /// children into an account; returns the number of threads bound.
-    pub fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error> {
-        let Some(entry) = self.accounts.get(&id) else {
-            return Err(Error::NoProcess { pid: tgid });
-        };
-        let flags = WATCH_ACCOUNT
-            | if entry.boundary { WATCH_BOUNDARY } else { 0 }
-            | if follow { WATCH_FOLLOW } else { 0 }
-            | if entry.details { WATCH_DETAILS } else { 0 };
-        self.attach_as_needed()?;
-        self.bind(skel::types::bind_request {
-            tgid,
-            flags,
-            segment: NONE,
-            account: id,
-            ..Default::default()
-        })
-    }
-
-    /// Takes a process and its children out of an account again.
-    pub fn account_leave(&mut self, id: u32, tgid: u32) {
-        self.unbind(id, NONE, tgid);
-    }
-
-    pub fn account_release(&mut self, id: u32) {
-        let Some(entry) = self.accounts.remove(&id) else {
-            return;
-        };
-        let key = id.to_ne_bytes();
-        if entry.details {
-            let _ = self.skel.maps.account_details.delete(&key);
-            let _ = self.skel.maps.account_detail_controls.delete(&key);
-            let _ = self.skel.maps.account_rings.delete(&key);
-        }
-        let _ = self.skel.maps.accounts.delete(&key);
-        let _ = self.skel.maps.account_cpus.delete(&key);
-        self.unbind(id, NONE, 0);
-        // A thread that is reading a large program is not waited for: it goes
-        // with a later account, or stays for one.
-        if !self.accounts.values().any(|a| a.details)
-            && self.unwind.as_ref().is_some_and(unwind::Unwind::idle)
-        {
-            self.unwind = None;
-        }
-        self.detach_as_possible();
-    }
-
-    /// Which of these pieces of memory, of what was released, somebody in user
-    /// space still holds: by a descriptor, a mapping, or in a socket.
-    ///
-    /// # Errors
-    /// When the kernel's maps cannot be walked.
-    pub fn memory_held(&mut self, memory: &[u32]) -> Result<Vec<u32>, Error> {
-        let asked = &self.skel.maps.maps_asked;
-        let forget = || {
-            for id in memory {
-                let _ = asked.delete(&id.to_ne_bytes());
-            }
-        };
-        let walked = memory
-            .iter()
-            .try_for_each(|id| {
-                asked
-                    .update(&id.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY)
-                    .map_err(Error::bpf("asking about a map"))
-            })
-            .and_then(|()| {
-                let link = self
-                    .skel
-                    .progs
-                    .maps_held
-                    .attach()
-                    .map_err(Error::bpf("attaching the map iterator"))?;
-                iterate(&link)
-            });
-        if let Err(error) = walked {
-            forget();
-            return Err(error);
-        }
-        let held = memory
-            .iter()
-            .copied()
-            .filter(|id| {
-                asked
-                    .lookup(&id.to_ne_bytes(), MapFlags::ANY)
-                    .is_ok_and(|value| value.is_some_and(|value| value.iter().any(|b| *b != 0)))
-            })
-            .collect();
-        forget();
-        Ok(held)
-    }
-
-    /// Starts a call trace under the caller's number. Attaching goes on after
-    /// this has returned.
-    pub fn trace_start(&mut self, id: u32, options: TraceOptions) -> Result<Trace, Error> {
-        self.traces_ending.retain(|thread| !thread.is_finished());
-        let maps = trace::MainMaps {
-            threads: outer_owned(&self.skel.maps.threads)?,
-            segment_controls: outer_owned(&self.skel.maps.segment_controls)?,
-        };
-        let (running, trace) = trace::Running::start(options, maps)?;
-        self.traces.insert(id, running);
-        Ok(trace)
-    }
-
-    /// Records no more; when this returns, sums and counters are final.
-    pub fn trace_stop(&mut self, id: u32) {
-        if let Some(running) = self.traces.get(&id) {
-            running.stop();
-        }
-    }
-
-    pub fn trace_release(&mut self, id: u32) {
-        if let Some(running) = self.traces.remove(&id) {
-            self.traces_ending.extend(running.end());
-        }
-    }
-
-    /// Readable when stacks are waiting for [`Probe::new_stacks`].
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring buffer owns this epoll descriptor and lives as
-        // long as self, which the borrow is tied to.
-        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
-    }
-
-    /// Takes the stacks seen since the last call, and learns signatures from
-    /// their samples.
-    pub fn new_stacks(&mut self) -> Vec<NewStack> {
-        if let Err(error) = self.ring.consume() {
-            tracing::warn!(%error, "reading stack samples");
-        }
-        let requests =
-            std::mem::take(&mut *self.requests.lock().unwrap_or_else(|e| e.into_inner()));
-        if let Some(unwind) = &self.unwind {
-            unwind.serve(requests);
-        }
-        let samples = std::mem::take(&mut *self.samples.lock().unwrap_or_else(|e| e.into_inner()));
-        let mut out = vec![];
-        for sample in samples {
-            let Some(frames) = self.stack_read(sample.stack) else {
-                continue;
-            };
-            self.signature_add(&sample, &frames);
-            if self.announced.insert(sample.stack, ()).is_none() {
-                let depth = frames.iter().position(|&f| f == 0).unwrap_or(frames.len());
-                out.push(NewStack {
-                    id: sample.stack,
-                    frames: frames[..depth].to_vec(),
-                });
-            }
-        }
-        out
-    }
-
-    /// From now on the kernel side records `merged` instead of `id`.
-    pub fn site_merged(&mut self, id: u32, merged: u32) {
-        self.merged.insert(id, merged);
-        for (index, _) in self.signed.get(&id).into_iter().flatten() {
-            let key = index.to_ne_bytes();
-            if let Ok(Some(mut value)) = self.skel.maps.signatures.lookup(&key, MapFlags::ANY) {
-                value[4..8].copy_from_slice(&merged.to_ne_bytes());
-                if let Err(error) = self
-                    .skel
-                    .maps
-                    .signatures
-                    .update(&key, &value, MapFlags::ANY)
-                {
-                    tracing::warn!(%error, id, "naming a site");
-                }
-            }
-        }
-    }
-
-    /// `DEBOX_FEATURE_*` attached now; 0 when nobody is watched.
-    pub fn features(&self) -> u64 {
-        match self.attached.features() {
-            0 => 0,
-            features if self.runqueue_clock => features | debox_abi::DEBOX_FEATURE_RUNQ,
-            features => features,
-        }
-    }
-
     pub fn attached(&self) -> bool {
         self.attached.anything()
-    }
-
-    pub fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
-        if let Some(bss) = self.skel.maps.bss_data.as_deref() {
-            for c in &bss.counters {
-                sum.site_walks += c.site_walks;
-                sum.site_hits += c.site_hits;
-                sum.site_mismatches += c.site_mismatches;
-                sum.site_failures += c.site_failures;
-                sum.storage_failures += c.storage_failures;
-                sum.slots_exhausted += c.slots_exhausted;
-                sum.switches_hidden += c.switches_hidden;
-            }
-            for c in &bss.counters {
-                if c.site_mismatches > 0 {
-                    self.mismatch_tell(c.site_mismatch_last);
-                }
-            }
-        }
-        sum
     }
 
     /// What a verifying walk found in place of what was recognised: return
@@ -814,7 +329,7 @@ impl Probe {
     /// Waits until stacks are waiting, at most `timeout`.
     pub fn wait(&self, timeout: Duration) -> bool {
         let mut poll = libc::pollfd {
-            fd: self.event_fd().as_raw_fd(),
+            fd: self.ring.epoll_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -962,6 +477,48 @@ impl Probe {
         self.generation_raise();
     }
 
+    /// Those of these maps that user space holds: by a descriptor, a mapping, or
+    /// in a socket.
+    fn maps_held(&self, memory: &[u32]) -> Result<Vec<u32>, Error> {
+        let asked = &self.skel.maps.maps_asked;
+        let forget = || {
+            for id in memory {
+                let _ = asked.delete(&id.to_ne_bytes());
+            }
+        };
+        let walked = memory
+            .iter()
+            .try_for_each(|id| {
+                asked
+                    .update(&id.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY)
+                    .map_err(Error::bpf("asking about a map"))
+            })
+            .and_then(|()| {
+                let link = self
+                    .skel
+                    .progs
+                    .maps_held
+                    .attach()
+                    .map_err(Error::bpf("attaching the map iterator"))?;
+                iterate(&link)
+            });
+        if let Err(error) = walked {
+            forget();
+            return Err(error);
+        }
+        let held = memory
+            .iter()
+            .copied()
+            .filter(|id| {
+                asked
+                    .lookup(&id.to_ne_bytes(), MapFlags::ANY)
+                    .is_ok_and(|value| value.is_some_and(|value| value.iter().any(|b| *b != 0)))
+            })
+            .collect();
+        forget();
+        Ok(held)
+    }
+
     fn stack_read(&self, id: u32) -> Option<Vec<u64>> {
         let table: &dyn MapCore = if id < STACKS_MAX {
             &self.skel.maps.stacks
@@ -1084,6 +641,332 @@ impl Probe {
     }
 }
 
+impl Kernel for Probe {
+    fn segment_create(
+        &mut self,
+        tgid: u32,
+        watcher: Watcher,
+        boundary: bool,
+    ) -> Result<Segment, Error> {
+        self.pool_start()?;
+        let ready = self.pool.as_ref().expect("started above").take()?;
+        let id = ready.id;
+        self.segments.insert(id, SegmentEntry { boundary, watcher });
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.segment_watchers[id as usize] = watcher_of(watcher);
+        }
+        let flags = WATCH_SLOT | if boundary { WATCH_SLOT_BOUNDARY } else { 0 };
+        let bound = self.attach_as_needed().and_then(|()| {
+            self.bind(skel::types::bind_request {
+                tgid,
+                flags,
+                segment: id,
+                account: NONE,
+                ..Default::default()
+            })
+        });
+        match bound {
+            Ok(threads) => {
+                for running in self.traces.values() {
+                    if running.target == (TraceTarget::Slots { tgid }) {
+                        running.bind();
+                    }
+                }
+                Ok(Segment {
+                    id,
+                    record: ready.record,
+                    control: ready.control,
+                    threads,
+                    memory: ready.memory.to_vec(),
+                })
+            }
+            Err(error) => {
+                self.segment_release(id);
+                Err(error)
+            }
+        }
+    }
+
+    fn segment_release(&mut self, id: u32) {
+        if self.segments.remove(&id).is_none() {
+            return;
+        }
+        self.unbind(NONE, id, 0);
+        if let Some(pool) = &self.pool {
+            pool.give_back(id);
+        }
+        self.detach_as_possible();
+    }
+
+    fn user_stacks_prepare(&mut self, uid: u32, pid: u32, ready: Box<dyn FnOnce() + Send>) {
+        let ready = unwind::Ready::new(ready);
+        match self.unwind_start() {
+            Ok(()) => {
+                if let Some(unwind) = &self.unwind {
+                    unwind.warm(uid, pid, ready);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "user stacks go by frame pointers"),
+        }
+    }
+
+    fn account_create(
+        &mut self,
+        watcher: Watcher,
+        options: AccountOptions,
+    ) -> Result<Account, Error> {
+        let AccountOptions { boundary, .. } = options;
+        let details = options.details && boundary;
+        let id = account_id_free(&self.accounts)?;
+        if !boundary {
+            // Wrap capture: its processes will ask for slots.
+            self.pool_start()?;
+        }
+        let account = array_create(
+            "debox_account",
+            size_of::<debox_abi::debox_account>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let size = size_of::<debox_abi::debox_account_cpu>();
+        let cpus = array_create("debox_cpus", size, self.cpus_possible, BPF_F_MMAPABLE)?;
+        account
+            .freeze()
+            .map_err(Error::bpf("freezing an account map"))?;
+        cpus.freeze()
+            .map_err(Error::bpf("freezing an account map"))?;
+        outers_set(
+            id,
+            &[
+                (self.skel.maps.accounts.as_fd(), account.as_fd()),
+                (self.skel.maps.account_cpus.as_fd(), cpus.as_fd()),
+            ],
+        )?;
+        let details_maps = if details {
+            Some(self.details_create(id)?)
+        } else {
+            None
+        };
+        self.accounts.insert(
+            id,
+            AccountEntry {
+                boundary,
+                details,
+                watcher,
+            },
+        );
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.account_watchers[id as usize] = watcher_of(watcher);
+        }
+        let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
+        for map in details_maps
+            .iter()
+            .flat_map(|d| [&d.details, &d.events, &d.control])
+        {
+            memory.push(map_id(map)?);
+        }
+        Ok(Account {
+            id,
+            memory,
+            account: owned(&account)?,
+            cpus_map: owned(&cpus)?,
+            cpus: self.cpus_possible,
+            cpu_stride: size.next_multiple_of(8) as u64,
+            details: details_maps,
+        })
+    }
+
+    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error> {
+        let Some(entry) = self.accounts.get(&id) else {
+            return Err(Error::NoProcess { pid: tgid });
+        };
+        let flags = WATCH_ACCOUNT
+            | if entry.boundary { WATCH_BOUNDARY } else { 0 }
+            | if follow { WATCH_FOLLOW } else { 0 }
+            | if entry.details { WATCH_DETAILS } else { 0 };
+        self.attach_as_needed()?;
+        self.bind(skel::types::bind_request {
+            tgid,
+            flags,
+            segment: NONE,
+            account: id,
+            ..Default::default()
+        })
+    }
+
+    fn account_leave(&mut self, id: u32, tgid: u32) {
+        self.unbind(id, NONE, tgid);
+    }
+
+    fn account_release(&mut self, id: u32) {
+        let Some(entry) = self.accounts.remove(&id) else {
+            return;
+        };
+        let key = id.to_ne_bytes();
+        if entry.details {
+            let _ = self.skel.maps.account_details.delete(&key);
+            let _ = self.skel.maps.account_detail_controls.delete(&key);
+            let _ = self.skel.maps.account_rings.delete(&key);
+        }
+        let _ = self.skel.maps.accounts.delete(&key);
+        let _ = self.skel.maps.account_cpus.delete(&key);
+        self.unbind(id, NONE, 0);
+        // A thread that is reading a large program is not waited for: it goes
+        // with a later account, or stays for one.
+        if !self.accounts.values().any(|a| a.details)
+            && self.unwind.as_ref().is_some_and(unwind::Unwind::idle)
+        {
+            self.unwind = None;
+        }
+        self.detach_as_possible();
+    }
+
+    fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {
+        // Not known is not gone: it is asked for again.
+        self.maps_held(memory).unwrap_or_else(|error| {
+            tracing::warn!(%error, "memory that was given out stays counted");
+            memory.to_vec()
+        })
+    }
+
+    fn watched_test(&self) -> WatchedTest {
+        let map = &self.skel.maps.threads;
+        let size = map.value_size() as usize;
+        let map = match outer_owned(map) {
+            Ok(map) => map,
+            Err(error) => {
+                tracing::warn!(%error, "nobody is known to be watched");
+                return Box::new(|_| false);
+            }
+        };
+        Box::new(move |pidfd| {
+            let key = pidfd.as_raw_fd();
+            let mut state = vec![0u8; size];
+            // SAFETY: the map's key is a pidfd, and the value has its size.
+            let ret = unsafe {
+                libbpf_rs::libbpf_sys::bpf_map_lookup_elem(
+                    map.as_raw_fd(),
+                    (&raw const key).cast(),
+                    state.as_mut_ptr().cast(),
+                )
+            };
+            // struct thread_state begins with its flags.
+            let flags = state
+                .first_chunk()
+                .map_or(0, |flags| u32::from_ne_bytes(*flags));
+            ret == 0 && flags & (WATCH_ACCOUNT | WATCH_SLOT) != 0
+        })
+    }
+
+    fn trace_start(
+        &mut self,
+        id: u32,
+        target: TraceTarget,
+        options: TraceOptions,
+    ) -> Result<Trace, Error> {
+        self.traces_ending.retain(|thread| !thread.is_finished());
+        let maps = trace::MainMaps {
+            threads: outer_owned(&self.skel.maps.threads)?,
+            segment_controls: outer_owned(&self.skel.maps.segment_controls)?,
+        };
+        let (running, trace) = trace::Running::start(target, options, maps)?;
+        self.traces.insert(id, running);
+        Ok(trace)
+    }
+
+    fn trace_stop(&mut self, id: u32) {
+        if let Some(running) = self.traces.get(&id) {
+            running.stop();
+        }
+    }
+
+    fn trace_release(&mut self, id: u32) {
+        if let Some(running) = self.traces.remove(&id) {
+            self.traces_ending.extend(running.end());
+        }
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring buffer owns this epoll descriptor and lives as
+        // long as self, which the borrow is tied to.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) })
+    }
+
+    fn new_stacks(&mut self) -> Vec<NewStack> {
+        if let Err(error) = self.ring.consume() {
+            tracing::warn!(%error, "reading stack samples");
+        }
+        let requests =
+            std::mem::take(&mut *self.requests.lock().unwrap_or_else(|e| e.into_inner()));
+        if let Some(unwind) = &self.unwind {
+            unwind.serve(requests);
+        }
+        let samples = std::mem::take(&mut *self.samples.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut out = vec![];
+        for sample in samples {
+            let Some(frames) = self.stack_read(sample.stack) else {
+                continue;
+            };
+            self.signature_add(&sample, &frames);
+            if self.announced.insert(sample.stack, ()).is_none() {
+                let depth = frames.iter().position(|&f| f == 0).unwrap_or(frames.len());
+                out.push(NewStack {
+                    id: sample.stack,
+                    frames: frames[..depth].to_vec(),
+                });
+            }
+        }
+        out
+    }
+
+    fn site_merged(&mut self, id: u32, merged: u32) {
+        self.merged.insert(id, merged);
+        for (index, _) in self.signed.get(&id).into_iter().flatten() {
+            let key = index.to_ne_bytes();
+            if let Ok(Some(mut value)) = self.skel.maps.signatures.lookup(&key, MapFlags::ANY) {
+                value[4..8].copy_from_slice(&merged.to_ne_bytes());
+                if let Err(error) = self
+                    .skel
+                    .maps
+                    .signatures
+                    .update(&key, &value, MapFlags::ANY)
+                {
+                    tracing::warn!(%error, id, "naming a site");
+                }
+            }
+        }
+    }
+
+    fn features(&self) -> u64 {
+        match self.attached.features() {
+            0 => 0,
+            features if self.runqueue_clock => features | debox_abi::DEBOX_FEATURE_RUNQ,
+            features => features,
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        if let Some(bss) = self.skel.maps.bss_data.as_deref() {
+            for c in &bss.counters {
+                sum.site_walks += c.site_walks;
+                sum.site_hits += c.site_hits;
+                sum.site_mismatches += c.site_mismatches;
+                sum.site_failures += c.site_failures;
+                sum.storage_failures += c.storage_failures;
+                sum.slots_exhausted += c.slots_exhausted;
+                sum.switches_hidden += c.switches_hidden;
+            }
+            for c in &bss.counters {
+                if c.site_mismatches > 0 {
+                    self.mismatch_tell(c.site_mismatch_last);
+                }
+            }
+        }
+        sum
+    }
+}
+
 impl Drop for Probe {
     fn drop(&mut self) {
         // When the broker ends, nothing of it is left on the kernel.
@@ -1117,6 +1000,22 @@ fn log_libbpf(level: libbpf_rs::PrintLevel, message: String) {
         libbpf_rs::PrintLevel::Warn => tracing::warn!(target: "libbpf", "{message}"),
         libbpf_rs::PrintLevel::Info => tracing::info!(target: "libbpf", "{message}"),
         libbpf_rs::PrintLevel::Debug => tracing::debug!(target: "libbpf", "{message}"),
+    }
+}
+
+fn watcher_of(watcher: Watcher) -> skel::types::watcher {
+    const WATCHER_PRIVILEGED: u32 = 1 << 0;
+    const WATCHER_PTRACE: u32 = 1 << 1;
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    skel::types::watcher {
+        cap_permitted: watcher.cap_permitted,
+        uid: watcher.uid,
+        gid: watcher.gid,
+        euid: watcher.euid.unwrap_or(NONE),
+        user_ns: watcher.user_ns,
+        flags: flag(watcher.privileged, WATCHER_PRIVILEGED)
+            | flag(watcher.sys_ptrace, WATCHER_PTRACE),
+        ..Default::default()
     }
 }
 
@@ -1223,17 +1122,14 @@ fn outers_set(id: u32, maps: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), 
             .iter()
             .map(|(outer, inner)| scope.spawn(move || outer_set(*outer, id, *inner)))
             .collect();
-        waiting
-            .into_iter()
-            .map(|one| {
-                one.join().unwrap_or_else(|_| {
-                    Err(Error::Kernel {
-                        action: "put a shared map in place",
-                        source: io::Error::other("a thread panicked"),
-                    })
+        waiting.into_iter().try_for_each(|one| {
+            one.join().unwrap_or_else(|_| {
+                Err(Error::Kernel {
+                    action: "put a shared map in place",
+                    source: io::Error::other("a thread panicked"),
                 })
             })
-            .collect()
+        })
     })
 }
 

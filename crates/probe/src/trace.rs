@@ -99,10 +99,10 @@ pub enum TraceTarget {
     Account { id: u32 },
 }
 
-#[derive(Debug, Clone)]
+/// A call trace that somebody asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceOptions {
-    pub target: TraceTarget,
-    /// Entries of one call.
+    /// Entries of one call; 0: the default.
     pub capacity: u32,
     /// Threads traced at one time; 0: as many as are sensible.
     pub threads: u32,
@@ -115,6 +115,7 @@ pub struct TraceOptions {
 }
 
 /// The shared memory of a trace, all read-only for whoever gets it.
+#[derive(Debug)]
 pub struct Trace {
     pub buffers: OwnedFd,
     pub sums: OwnedFd,
@@ -144,13 +145,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub fn start(options: TraceOptions, maps: MainMaps) -> Result<(Running, Trace), Error> {
+    pub fn start(
+        target: TraceTarget,
+        options: TraceOptions,
+        maps: MainMaps,
+    ) -> Result<(Running, Trace), Error> {
         let capacity = match options.capacity {
             0 => DEBOX_TRACE_DEFAULT,
             n => n.min(DEBOX_TRACE_MAX),
         };
         let stride = size_of::<debox_trace>() + capacity as usize * size_of::<debox_trace_entry>();
-        let (each, spare, wish) = match options.target {
+        let (each, spare, wish) = match target {
             TraceTarget::Slots { .. } => (2, 0, 64),
             TraceTarget::Account { .. } => (1, SLOWEST_BUFFERS, 1024),
         };
@@ -185,10 +190,10 @@ impl Running {
             sums: owned(&sums)?,
             table: table.read_only()?,
         };
-        let target = options.target;
         let cancelled = Arc::new(AtomicU32::new(0));
         let (commands, receiver) = channel();
         let work = Work {
+            target,
             options,
             maps,
             buffers: owned(&buffers)?,
@@ -245,6 +250,7 @@ impl Running {
 
 /// What the trace's thread works on.
 struct Work {
+    target: TraceTarget,
     options: TraceOptions,
     maps: MainMaps,
     buffers: OwnedFd,
@@ -381,7 +387,7 @@ impl Work {
         let p = &attached.skel.progs;
         attached.hooks.push(hook(p.trace_exit.attach_trace())?);
         attached.hooks.push(hook(p.trace_exec.attach_trace())?);
-        match self.options.target {
+        match self.target {
             TraceTarget::Slots { .. } => {
                 attached.hooks.push(hook(p.trace_fork.attach_trace())?);
             }
@@ -411,7 +417,7 @@ impl Work {
             } else {
                 0
             };
-            match self.options.target {
+            match self.target {
                 TraceTarget::Slots { tgid } => rodata.trace_tgid = tgid,
                 TraceTarget::Account { id } => rodata.trace_account = id,
             }
@@ -428,7 +434,7 @@ impl Work {
             Way::Fentry => &["function_fentry", "function_fexit"],
             Way::Tracepoint => &["point", "point_begin", "point_end"],
         };
-        let calls: &[&str] = match self.options.target {
+        let calls: &[&str] = match self.target {
             TraceTarget::Slots { .. } => &["trace_fork", "trace_exec", "trace_exit", "trace_bind"],
             TraceTarget::Account { .. } => &[
                 "trace_sys_enter",
@@ -813,7 +819,7 @@ impl Work {
 
     /// Gives the program's threads their buffers.
     fn bind(&self, attached: &mut Attached) -> Result<(), Error> {
-        if !matches!(self.options.target, TraceTarget::Slots { .. }) {
+        if !matches!(self.target, TraceTarget::Slots { .. }) {
             return Ok(());
         }
         let link = attached

@@ -10,10 +10,10 @@ mod fresh_start;
 use std::os::fd::AsRawFd;
 
 use debox_abi::*;
-use debox_probe::{Options, Probe};
+use debox_probe::{Kernel, Options, Probe};
 
 fn map<T>(fd: &impl AsRawFd, protection: i32) -> *mut T {
-    let length = DEBOX_PAGE_SIZE as usize * DEBOX_SEGMENT_SLOTS as usize;
+    let length = DEBOX_PAGE_SIZE * DEBOX_SEGMENT_SLOTS;
     // SAFETY: a fresh shared mapping at an address of the kernel's choice.
     let at = unsafe {
         libc::mmap(
@@ -46,7 +46,7 @@ fn any_call_of_the_thread_leaves_its_record() {
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
     // SAFETY: the mapping holds that many records; others may change, tid is
     // only ever ours while we live.
-    let slot = (0..DEBOX_SEGMENT_SLOTS as usize)
+    let slot = (0..DEBOX_SEGMENT_SLOTS)
         .find(|&i| unsafe { std::ptr::read_volatile(&raw const (*records.add(i)).tid) } == tid)
         .expect("this thread has a slot");
     // SAFETY: as above.
@@ -136,7 +136,7 @@ fn any_call_of_the_thread_leaves_its_record() {
     let writable = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            DEBOX_PAGE_SIZE as usize,
+            DEBOX_PAGE_SIZE,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
             segment.record.as_raw_fd(),

@@ -259,7 +259,7 @@ mod tests {
     fn events_are_few_and_complete() {
         // Ten calls of different usual lengths, a look after each 1,000 calls.
         let mut rows: Vec<(u32, RowSums)> = (0..10).map(|key| (key, RowSums::zeroed())).collect();
-        let mut now = vec![THRESHOLD_FIRST_NS; 10];
+        let mut now = [THRESHOLD_FIRST_NS; 10];
         let mut reservoir = Reservoir::default();
         let (mut sent, mut slowest, mut state) = (0u64, Vec::new(), 1u64);
         for i in 0..1_000_000u64 {

@@ -33,7 +33,7 @@ fn file(blocks: &[(u32, u32, Vec<u8>)]) -> Vec<u8> {
         }
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&head);
-        hasher.update(&stored);
+        hasher.update(stored);
         out.extend(&head);
         out.extend(hasher.finalize().to_le_bytes());
         out.extend(&stored[..]);

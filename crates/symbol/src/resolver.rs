@@ -14,8 +14,9 @@ pub const UNKNOWN_FUNCTION: &str = "[unknown]";
 /// months sees modules and BPF programs come and go.
 const CACHE_MAX: usize = 1 << 15;
 
-/// A stack, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A stack, resolved: what anybody may know about it, names and lines, no
+/// addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// The resource's name; at most [`LABEL_LEN_MAX`] bytes.
     pub label: String,

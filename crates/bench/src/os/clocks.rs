@@ -212,7 +212,7 @@ fn resolution(clock: libc::clockid_t) -> Option<f64> {
     };
     // SAFETY: a timespec to write to.
     (unsafe { libc::clock_getres(clock, &mut ts) } == 0)
-        .then(|| ts.tv_sec as f64 * 1e9 + ts.tv_nsec as f64)
+        .then_some(ts.tv_sec as f64 * 1e9 + ts.tv_nsec as f64)
 }
 
 /// Does libc's function get its answer without entering the kernel? Asked in a

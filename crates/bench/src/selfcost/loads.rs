@@ -370,7 +370,7 @@ fn client(bench: &Bench, words: &[String], enough: Option<Duration>) -> Result<S
 
 /// ns for one request, from `wrk`'s count.
 fn nginx(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
-    bench.under(way, &mut |bench, prefix| {
+    bench.under(way, |bench, prefix| {
         let port = port_free()?;
         let dir = bench.directory.join("nginx");
         std::fs::create_dir_all(dir.join("www")).map_err(failed("making a directory"))?;
@@ -435,7 +435,7 @@ fn open_directory(path: &Path) -> Result<(), Error> {
 }
 
 fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
-    bench.under(way, &mut |bench, prefix| {
+    bench.under(way, |bench, prefix| {
         let port = port_free()?;
         let dir = bench.directory.display().to_string();
         let words: Vec<String> = [

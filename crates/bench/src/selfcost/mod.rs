@@ -320,6 +320,9 @@ fn deliver(args: &SelfArgs, document: Document) -> Result<i32, Error> {
     delivered
 }
 
+/// One run under a way: by its number, and itself.
+type Measure<'a> = dyn FnMut(usize, &Way) -> Result<Vec<(String, f64)>, Error> + 'a;
+
 /// Lets the ways take turns until the rounds are done or the time is over. What
 /// fails costs its own cell; the others go on. `units`: rows that one run gives.
 fn rounds(
@@ -328,7 +331,7 @@ fn rounds(
     units: &[Vec<usize>],
     plan: &Plan,
     watch: &mut Watch,
-    measure: &mut dyn FnMut(usize, &Way) -> Result<Vec<(String, f64)>, Error>,
+    measure: &mut Measure<'_>,
 ) -> Result<Grid, Error> {
     let begin = Instant::now();
     // The two bare runs far from each other: what changes between them is what
@@ -555,10 +558,7 @@ mod tests {
         }
     }
 
-    fn trial(
-        limit: Duration,
-        measure: &mut dyn FnMut(usize, &Way) -> Result<Vec<(String, f64)>, Error>,
-    ) -> Grid {
+    fn trial(limit: Duration, measure: &mut Measure<'_>) -> Grid {
         let way = |id, kind| Way {
             id,
             title: id,

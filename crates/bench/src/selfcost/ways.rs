@@ -7,7 +7,7 @@ use crate::Error;
 use crate::noise::bpf_links;
 use crate::tidy::{self, Guarded};
 use debox_broker::{Private, PrivateOptions};
-use debox_probe::Probe;
+use debox_probe::{Kernel, Probe};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -592,7 +592,7 @@ impl Bench {
     pub fn under<T>(
         &mut self,
         way: &Way,
-        f: &mut dyn FnMut(&mut Self, Vec<String>) -> Result<T, Error>,
+        f: impl FnOnce(&mut Self, Vec<String>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let place = self.put(way.how)?;
         let prefix: Vec<String> = match way.how {
@@ -616,7 +616,7 @@ impl Bench {
             _ => Bracket::Plain,
         };
         let how = way.how;
-        self.under(way, &mut |bench, prefix| {
+        self.under(way, |bench, prefix| {
             let socket = if bracket == Bracket::Debox {
                 Some(bench.broker()?)
             } else {

@@ -10,11 +10,13 @@
 mod fresh_start;
 
 use debox_abi::{Pod, debox_reply, debox_request};
-use debox_broker::{
-    Access, Account, AccountOptions, Broker, Config, Control, Counters, Kernel, KernelError,
-    Listener, NewStack, Segment, SiteResolver, SiteText, Watcher,
-};
+use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};
 use debox_client::packet;
+use debox_probe::{
+    Account, AccountOptions, Counters, Details, Error, Kernel, NewStack, Refused, Segment, Trace,
+    TraceOptions, TraceTarget, WatchedTest, Watcher,
+};
+use debox_symbol::Site;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::collections::HashMap;
@@ -51,7 +53,7 @@ pub struct State {
     pub released_twice: u64,
     pub merged: Vec<(u32, u32)>,
     pub waiting: Vec<NewStack>,
-    pub fail_next: Option<KernelError>,
+    pub fail_next: Option<Error>,
     /// Killed and reaped while it is bound.
     pub dies_in_join: Option<std::process::Child>,
     /// Accounts are not made until this is off; `at_work` while one waits.
@@ -140,6 +142,15 @@ pub fn mark_of(fd: impl AsFd) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// What a kernel says to a broker without privileges.
+pub fn not_permitted() -> Error {
+    Error::Bpf {
+        action: "loading the BPF programs",
+        message: "needs CAP_BPF".to_owned(),
+        errno: libc::EPERM,
+    }
+}
+
 /// What the real kernel side asks, as far as the tests over this one need it.
 fn may_see(watcher: &Watcher, tgid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{tgid}/status")).unwrap_or_default();
@@ -157,7 +168,7 @@ impl Kernel for FakeKernel {
         tgid: u32,
         watcher: Watcher,
         boundary: bool,
-    ) -> Result<Segment, KernelError> {
+    ) -> Result<Segment, Error> {
         let mut state = self.state();
         if let Some(error) = state.fail_next.take() {
             return Err(error);
@@ -199,7 +210,7 @@ impl Kernel for FakeKernel {
         }
     }
 
-    fn watched_test(&self) -> debox_broker::WatchedTest {
+    fn watched_test(&self) -> WatchedTest {
         let state = self.state.clone();
         Box::new(move |pidfd| {
             let info = format!(
@@ -217,7 +228,7 @@ impl Kernel for FakeKernel {
         &mut self,
         watcher: Watcher,
         options: AccountOptions,
-    ) -> Result<Account, KernelError> {
+    ) -> Result<Account, Error> {
         while self.state().slow {
             self.state().at_work = true;
             std::thread::sleep(Duration::from_millis(1));
@@ -247,17 +258,15 @@ impl Kernel for FakeKernel {
             cpus: 2,
             cpu_stride: 463_872,
             memory: vec![id],
-            details: options.details.then(|| {
-                [
-                    map(u64::from(id), 4096, true),
-                    map(u64::from(id), 4096, true),
-                    map(u64::from(id), 4096, false),
-                ]
+            details: options.details.then(|| Details {
+                details: map(u64::from(id), 4096, true),
+                events: map(u64::from(id), 4096, true),
+                control: map(u64::from(id), 4096, false),
             }),
         })
     }
 
-    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, KernelError> {
+    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error> {
         let mut state = self.state();
         if let Some(error) = state.fail_next.take() {
             return Err(error);
@@ -267,7 +276,11 @@ impl Kernel for FakeKernel {
             .get_mut(&id)
             .expect("the broker joins only what it holds");
         if !may_see(&account.watcher, tgid) {
-            return Err(KernelError::new(libc::EPERM, "ptrace would refuse it."));
+            return Err(Error::Refused {
+                pid: tgid,
+                watcher: account.watcher,
+                why: Refused::Ids,
+            });
         }
         account.joins.push((tgid, follow));
         if let Some(mut child) = state.dies_in_join.take() {
@@ -298,6 +311,21 @@ impl Kernel for FakeKernel {
             .filter(|id| state.kept.contains(id))
             .collect()
     }
+
+    fn trace_start(
+        &mut self,
+        _id: u32,
+        _target: TraceTarget,
+        _options: TraceOptions,
+    ) -> Result<Trace, Error> {
+        Err(Error::Kernel {
+            action: "trace functions",
+            source: io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        })
+    }
+
+    fn trace_stop(&mut self, _id: u32) {}
+    fn trace_release(&mut self, _id: u32) {}
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(|fd| fd.as_fd())
@@ -337,8 +365,8 @@ impl Kernel for FakeKernel {
 pub struct FakeResolver;
 
 impl SiteResolver for FakeResolver {
-    fn resolve(&mut self, frames: &[u64]) -> SiteText {
-        let text = |label: &str, function: &str, line, labelled| SiteText {
+    fn resolve(&mut self, frames: &[u64]) -> Site {
+        let text = |label: &str, function: &str, line, labelled| Site {
             label: label.to_owned(),
             function: function.to_owned(),
             offset: 7,
@@ -371,6 +399,7 @@ impl SiteResolver for FakeResolver {
 pub struct Running {
     pub kernel: FakeKernel,
     pub path: PathBuf,
+    listener: OwnedFd,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     _dir: tempfile::TempDir,
@@ -397,14 +426,16 @@ impl Running {
         let (ready_tx, ready_rx) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let fd = listener.take_fd().unwrap();
+            let held = fd.try_clone().unwrap();
             let mut broker = Broker::new(config, served, FakeResolver, fd).unwrap();
-            ready_tx.send(()).unwrap();
+            ready_tx.send(held).unwrap();
             broker.run(stopped.as_fd(), || Control::Stop).unwrap();
         });
-        ready_rx.recv().expect("the broker starts");
+        let listener = ready_rx.recv().expect("the broker starts");
         Self {
             kernel,
             path,
+            listener,
             stop,
             thread: Some(thread),
             _dir: dir,
@@ -413,6 +444,25 @@ impl Running {
 
     pub fn client(&self) -> Client {
         Client::connect(&self.path)
+    }
+
+    /// From now on descriptors reach the broker, as they do before Linux 6.16 and
+    /// from whoever connected to a socket before it was handed over. False when
+    /// the kernel knows nothing else.
+    pub fn let_descriptors_in(&self) -> bool {
+        const SO_PASSRIGHTS: libc::c_int = 83;
+        let on: libc::c_int = 1;
+        // SAFETY: the value is a local of the size that is given.
+        let set = unsafe {
+            let (fd, value) = (self.listener.as_raw_fd(), (&raw const on).cast());
+            libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, 4)
+        };
+        let error = io::Error::last_os_error();
+        assert!(
+            set == 0 || error.raw_os_error() == Some(libc::ENOPROTOOPT),
+            "{error}"
+        );
+        set == 0
     }
 
     pub fn stop(&mut self) {
