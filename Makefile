@@ -9,11 +9,12 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-bench build demo test fuzz bench install uninstall clean
+.PHONY: help setup setup-test setup-bench build abi demo test fuzz bench install uninstall clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
 	@echo "make build    build target/release/debox, deboxd and the libraries beside them"
+	@echo "make abi      write what is made from the headers in include/ (Rust's side of them)"
 	@echo "make demo     set up, build, and run the main job on real input"
 	@echo "make test     set up, build, and run every test (root; about 40 minutes)"
 	@echo "make fuzz     look for inputs that break something: SECONDS=60 for each target (docs/fuzzing.md)"
@@ -38,6 +39,9 @@ include tests/build.mk
 build: setup
 	cargo build --release --workspace --bins
 	$(MAKE) --no-print-directory libdebox libdebox-wrap libdebox-select
+
+abi:
+	DEBOX_ABI_WRITE=1 cargo test -q -p debox-abi --test generated
 
 demo: build
 	@examples/demo.sh

@@ -1,43 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How do the BPF programs get into the crate? Compiled by clang from
-//! `bpf/debox.bpf.c`, with a typed skeleton beside them.
-
-use std::env;
-use std::path::PathBuf;
+//! What watches (`debox`, `trace`), what it costs (`floor`), and whether it can
+//! (`doctor`).
 
 fn main() {
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..");
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
-    let mut args = vec![
-        "-I".to_owned(),
-        root.join("include").display().to_string(),
-        "-mcpu=v3".to_owned(),
-        "-Wall".to_owned(),
-        "-Werror".to_owned(),
-    ];
-    // <linux/bpf.h> includes <asm/types.h>, which Debian keeps per architecture.
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap();
-    let multiarch = format!("/usr/include/{arch}-linux-gnu");
-    if PathBuf::from(&multiarch).is_dir() {
-        args.push("-I".to_owned());
-        args.push(multiarch);
-    }
     for name in ["debox", "doctor", "floor", "trace"] {
-        let source = root.join(format!("bpf/{name}.bpf.c"));
-        libbpf_cargo::SkeletonBuilder::new()
-            .source(&source)
-            .clang_args(&args)
-            .build_and_generate(out.join(format!("{name}.skel.rs")))
-            .unwrap_or_else(|e| {
-                panic!(
-                    "clang (package clang) cannot compile {}: {e:#}",
-                    source.display()
-                )
-            });
+        debox_bpf::skeleton(name);
     }
-    println!("cargo:rerun-if-changed={}", root.join("bpf").display());
-    println!(
-        "cargo:rerun-if-changed={}",
-        root.join("include/debox").display()
-    );
 }

@@ -4,8 +4,8 @@
  * agree on?
  *
  * This is the one description of DeBox's shared memory and records. The BPF
- * programs, C, C++ and the Rust crates all use this file (Rust mirrors it in
- * crates/debox-abi and tests/abi compares every offset). Units stand in the
+ * programs, C, C++ and the Rust crates all use this file (Rust through
+ * crates/abi/src/generated.rs, which `make abi` writes). Units stand in the
  * names; all times are nanoseconds. Numbers are never reused: a value that
  * goes away leaves a hole.
  */

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which histogram bucket does a duration fall into, and what does a bucket hold?
 
-pub const DEBOX_HIST_MIN_EXP: u32 = 4;
-pub const DEBOX_HIST_MAX_EXP: u32 = 40;
-pub const DEBOX_HIST_SUB: u32 = 8;
-pub const DEBOX_HIST_BUCKETS: usize =
-    ((DEBOX_HIST_MAX_EXP - DEBOX_HIST_MIN_EXP) * DEBOX_HIST_SUB + 2) as usize;
+use crate::generated::*;
 
 /// The bucket of a duration: 0 below 16 ns, the last one from 2^40 ns on.
 pub const fn hist_bucket(ns: u64) -> usize {

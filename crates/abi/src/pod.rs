@@ -84,7 +84,8 @@ pod_number!(u8 i8 u16 i16 u32 i32 u64 i64);
 // SAFETY: an array of padding-free values has no padding either.
 unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
 
-/// Declares a mirror struct: `field: type @ offset`, checked at compile time.
+/// Declares a struct as C lays it out: `field: type = offset`, checked at compile
+/// time.
 macro_rules! mirror {
     (
         $(#[$doc:meta])*

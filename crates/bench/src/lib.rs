@@ -14,7 +14,6 @@ pub mod account;
 pub mod args;
 mod chart;
 pub mod clock;
-mod derive;
 mod drive;
 pub mod machine;
 pub mod model;

@@ -174,14 +174,3 @@ pub fn deliver(
     };
     Ok(if measured { 0 } else { 1 })
 }
-
-pub fn progress(quiet: bool, text: &str) {
-    let mut err = std::io::stderr().lock();
-    if quiet {
-        return;
-    }
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{text}");
-    }
-    let _ = err.flush();
-}

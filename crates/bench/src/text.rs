@@ -2,8 +2,8 @@
 //! What does a run look like on a terminal?
 
 use crate::account::{Account, Slice};
+use crate::drive::alone_on_its_cpu;
 use crate::model::{Compared, Document, Kind, Row};
-use crate::os::alone_on_its_cpu;
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
 use crate::span::{Span, range};

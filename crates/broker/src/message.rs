@@ -125,26 +125,6 @@ impl Request {
 /// first, then version, then type, then the fields, so that a client of another
 /// version is told about the version and not about some field.
 pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
-    let (kind, request) = framed(packet)?;
-    sender_known(kind, packet)?;
-    fields_checked(kind, &request)?;
-    match kind {
-        DEBOX_MSG_SLOTS => Ok(Request::Slots {
-            boundary: request.flags & DEBOX_REQ_BOUNDARY != 0,
-        }),
-        DEBOX_MSG_ACCOUNT => account_request(&request),
-        DEBOX_MSG_SITE_STACKS => Ok(Request::SiteStacks),
-        DEBOX_MSG_JOIN => Ok(Request::Join {
-            follow: follows(&request),
-        }),
-        DEBOX_MSG_WATCH => watch_request(&request),
-        DEBOX_MSG_TRACE => trace_request(packet),
-        _ => Ok(Request::Status),
-    }
-}
-
-/// The type and the head of a request of this version and of its length.
-fn framed(packet: &Packet) -> Result<(u32, debox_request), Refusal> {
     // The first 12 bytes keep their meaning in every version of the protocol.
     let word = |at: usize| -> Option<u32> {
         let bytes = packet.bytes.get(at..at + 4)?;
@@ -208,10 +188,7 @@ fn framed(packet: &Packet) -> Result<(u32, debox_request), Refusal> {
             "the packet was cut off.",
         ));
     };
-    Ok((kind, request))
-}
 
-fn sender_known(kind: u32, packet: &Packet) -> Result<(), Refusal> {
     let Some(sender) = packet.sender else {
         return Err(Refusal::closing(
             kind,
@@ -228,12 +205,8 @@ fn sender_known(kind: u32, packet: &Packet) -> Result<(), Refusal> {
              (run deboxd in the host's), or it asked before the broker was up (connect again).",
         ));
     }
-    Ok(())
-}
 
-/// The flags that a type knows.
-fn flags_known(kind: u32) -> Result<u32, Refusal> {
-    Ok(match kind {
+    let allowed_flags = match kind {
         DEBOX_MSG_SLOTS => DEBOX_REQ_BOUNDARY,
         DEBOX_MSG_ACCOUNT => DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS,
         DEBOX_MSG_JOIN | DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW,
@@ -249,11 +222,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 ),
             ));
         }
-    })
-}
-
-fn fields_checked(kind: u32, request: &debox_request) -> Result<(), Refusal> {
-    let allowed_flags = flags_known(kind)?;
+    };
     let unknown = request.flags & !allowed_flags;
     if unknown != 0 {
         return Err(Refusal::new(
@@ -284,50 +253,53 @@ fn fields_checked(kind: u32, request: &debox_request) -> Result<(), Refusal> {
             ),
         ));
     }
-    Ok(())
-}
 
-fn follows(request: &debox_request) -> bool {
-    request.flags & DEBOX_REQ_NOFOLLOW == 0
-}
-
-fn account_request(request: &debox_request) -> Result<Request, Refusal> {
-    let kind = DEBOX_MSG_ACCOUNT;
+    if kind == DEBOX_MSG_TRACE {
+        return trace_request(packet);
+    }
     let boundary = request.flags & DEBOX_REQ_BOUNDARY != 0;
-    let details = request.flags & DEBOX_REQ_DETAILS != 0;
-    let user_stacks = request.flags & DEBOX_REQ_USER_STACKS != 0;
-    if (details && !boundary) || (user_stacks && !details) {
-        return Err(Refusal::new(
-            kind,
-            libc::EINVAL,
-            format!(
-                "flags {:#x}: details come with boundary capture, user stacks with \
-                 details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) and \
-                 DEBOX_REQ_DETAILS ({DEBOX_REQ_DETAILS:#x}) as well.",
-                request.flags
-            ),
-        ));
-    }
-    Ok(Request::Account {
-        options: AccountOptions { boundary, details },
-        user_stacks,
-    })
-}
-
-fn watch_request(request: &debox_request) -> Result<Request, Refusal> {
-    if request.pid <= 0 {
-        return Err(Refusal::new(
-            DEBOX_MSG_WATCH,
-            libc::EINVAL,
-            format!(
-                "pid {} names no process; give a process id above 0.",
-                request.pid
-            ),
-        ));
-    }
-    Ok(Request::Watch {
-        pid: request.pid as u32,
-        follow: follows(request),
+    let follow = request.flags & DEBOX_REQ_NOFOLLOW == 0;
+    Ok(match kind {
+        DEBOX_MSG_SLOTS => Request::Slots { boundary },
+        DEBOX_MSG_ACCOUNT => {
+            let details = request.flags & DEBOX_REQ_DETAILS != 0;
+            let user_stacks = request.flags & DEBOX_REQ_USER_STACKS != 0;
+            if (details && !boundary) || (user_stacks && !details) {
+                return Err(Refusal::new(
+                    kind,
+                    libc::EINVAL,
+                    format!(
+                        "flags {:#x}: details come with boundary capture, user stacks with \
+                         details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) and \
+                         DEBOX_REQ_DETAILS ({DEBOX_REQ_DETAILS:#x}) as well.",
+                        request.flags
+                    ),
+                ));
+            }
+            Request::Account {
+                options: AccountOptions { boundary, details },
+                user_stacks,
+            }
+        }
+        DEBOX_MSG_SITE_STACKS => Request::SiteStacks,
+        DEBOX_MSG_JOIN => Request::Join { follow },
+        DEBOX_MSG_WATCH => {
+            if request.pid <= 0 {
+                return Err(Refusal::new(
+                    kind,
+                    libc::EINVAL,
+                    format!(
+                        "pid {} names no process; give a process id above 0.",
+                        request.pid
+                    ),
+                ));
+            }
+            Request::Watch {
+                pid: request.pid as u32,
+                follow,
+            }
+        }
+        _ => Request::Status,
     })
 }
 

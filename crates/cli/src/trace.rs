@@ -327,7 +327,7 @@ impl TraceView {
                 let mut e = debox_trace_entry::zeroed();
                 let at = at + size_of::<debox_trace>() + i * size_of::<debox_trace_entry>();
                 self.buffers.copy_words(at, e.as_bytes_mut());
-                let timed = e.flags & (DEBOX_TRACE_OPEN | DEBOX_TRACE_POINT) == 0;
+                let timed = u32::from(e.flags) & (DEBOX_TRACE_OPEN | DEBOX_TRACE_POINT) == 0;
                 TraceEntry {
                     function: name(e.function),
                     depth: u32::from(e.depth),

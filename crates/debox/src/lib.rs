@@ -488,7 +488,9 @@ pub fn trace_last() -> Result<Trace, RecordError> {
     let entries = raw[..read as usize]
         .iter()
         .map(|e| {
-            let timed = e.flags & (debox_abi::DEBOX_TRACE_OPEN | debox_abi::DEBOX_TRACE_POINT) == 0;
+            let timed = u32::from(e.flags)
+                & (debox_abi::DEBOX_TRACE_OPEN | debox_abi::DEBOX_TRACE_POINT)
+                == 0;
             // SAFETY: libdebox returns a string that ends with 0 and stays until
             // the library is closed; it is copied at once.
             let name = unsafe { core::ffi::CStr::from_ptr(sys::debox_trace_function(e.function)) };

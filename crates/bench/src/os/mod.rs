@@ -28,9 +28,7 @@ pub struct Ctx {
     pub file_bytes: u64,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Suite {
     Clocks,
@@ -77,12 +75,4 @@ pub fn unavailable(id: String, error: &Error) -> Case {
         other => other.to_string(),
     };
     Case::new(id, move |_| Err(Error::Unavailable(text.clone())))
-}
-
-/// Is another thread on the CPU a disturbance here, or what is measured? Both
-/// ends of a switch on one CPU preempt each other, and pre-faulting has a
-/// thread beside it.
-pub fn alone_on_its_cpu(id: &str) -> bool {
-    let one_switches = id.starts_with("switch/") && id.ends_with("/same");
-    !one_switches && !id.starts_with("fault/prefaulted")
 }

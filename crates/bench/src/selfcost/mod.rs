@@ -18,11 +18,10 @@ pub use show::{markdown, sections, text};
 
 use crate::args::SelfArgs;
 use crate::clock::{Clock, Kind as ClockKind, choice};
+use crate::drive::{cpus_choose, progress};
 use crate::machine::Machine;
-use crate::machine::cpus_choose;
 use crate::model::{Document, Kind, SCHEMA, SCHEMA_VERSION};
 use crate::noise::Watch;
-use crate::output::progress;
 use crate::{Error, output, tidy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,0 +1,1070 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do the headers in include/debox say, in Rust?
+//!
+//! Made by `make abi` and not by hand. A constant that is an array's length is a
+//! usize; a field that C calls `type` is called `kind`.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use crate::Layout;
+use crate::pod::mirror;
+
+// debox/abi.h
+
+pub const DEBOX_ABI_VERSION: u32 = 1;
+pub const DEBOX_SLEEPS_MAX: usize = 16;
+pub const DEBOX_COMM_LEN: usize = 16;
+/// wall_ns, start_ns
+pub const DEBOX_VALID_WALL: u64 = 1 << 0;
+/// cpu_ns
+pub const DEBOX_VALID_CPU: u64 = 1 << 1;
+/// blocked_ns
+pub const DEBOX_VALID_BLOCKED: u64 = 1 << 2;
+/// runq_ns
+pub const DEBOX_VALID_RUNQ: u64 = 1 << 3;
+/// minor_faults, major_faults
+pub const DEBOX_VALID_FAULTS: u64 = 1 << 4;
+/// nvcsw, nivcsw
+pub const DEBOX_VALID_SWITCHES: u64 = 1 << 5;
+/// sleeps[], sleep_count, sleeps_dropped
+pub const DEBOX_VALID_SLEEPS: u64 = 1 << 6;
+/// irq_ns
+pub const DEBOX_VALID_IRQ: u64 = 1 << 7;
+/// trace_count, trace_dropped
+pub const DEBOX_VALID_TRACE: u64 = 1 << 8;
+/// call_site
+pub const DEBOX_VALID_CALL_SITE: u64 = 1 << 9;
+/// retval
+pub const DEBOX_VALID_RETVAL: u64 = 1 << 10;
+/// nr
+pub const DEBOX_VALID_NR: u64 = 1 << 11;
+/// boundaries stamped in user space
+pub const DEBOX_FLAG_WRAP: u32 = 1 << 0;
+/// boundaries taken in the kernel
+pub const DEBOX_FLAG_BOUNDARY: u32 = 1 << 1;
+/// the broker was gone when the call ended
+pub const DEBOX_FLAG_STALE: u32 = 1 << 2;
+/// the call never returned, or has not yet
+pub const DEBOX_FLAG_UNFINISHED: u32 = 1 << 3;
+/// nested calls overwrote the kernel's part
+pub const DEBOX_FLAG_CLOBBERED: u32 = 1 << 4;
+/// a 32-bit call: nr is of the i386 table
+pub const DEBOX_FLAG_COMPAT32: u32 = 1 << 5;
+/// a signal broke in; the kernel restarts it
+pub const DEBOX_FLAG_RESTARTED: u32 = 1 << 6;
+/// a span: the sum over a stretch of execution
+pub const DEBOX_FLAG_SPAN: u32 = 1 << 7;
+/// the kernel records no owner for this resource
+pub const DEBOX_HOLDER_NONE: u32 = 0;
+/// holder_pid owned the lock when we went to sleep
+pub const DEBOX_HOLDER_WRITER: u32 = 1;
+/// held for reading; holder_pid is one reader, a hint
+pub const DEBOX_HOLDER_READER: u32 = 2;
+pub const DEBOX_PAGE_SIZE: usize = 4096;
+pub const DEBOX_SEGMENT_SLOTS: usize = 32;
+pub const DEBOX_BANKS: usize = 2;
+pub const DEBOX_BANK_SIZE: usize = 1920;
+pub const DEBOX_CONTROL_SETTLE: u32 = 1 << 0;
+pub const DEBOX_SITES_MAX: usize = 16384;
+pub const DEBOX_SITE_NONE: u32 = 0xffffffff;
+pub const DEBOX_LABEL_LEN: usize = 24;
+pub const DEBOX_FUNCTION_LEN: usize = 64;
+pub const DEBOX_FILE_LEN: usize = 112;
+pub const DEBOX_SITE_EMPTY: u32 = 0;
+pub const DEBOX_SITE_RESOLVED: u32 = 1;
+/// no rule matched: the label is the function
+pub const DEBOX_SITE_FLAG_UNLABELLED: u32 = 1 << 0;
+pub const DEBOX_SHARED_MAGIC: u32 = 0x58304265;
+pub const DEBOX_FEATURE_SLEEPS: u64 = 1 << 0;
+pub const DEBOX_FEATURE_FAULTS: u64 = 1 << 1;
+pub const DEBOX_FEATURE_MAJOR_FAULTS: u64 = 1 << 2;
+pub const DEBOX_FEATURE_LOCKS: u64 = 1 << 3;
+pub const DEBOX_FEATURE_WAKERS: u64 = 1 << 4;
+pub const DEBOX_FEATURE_RUNQ: u64 = 1 << 5;
+pub const DEBOX_FEATURE_SITES: u64 = 1 << 6;
+pub const DEBOX_HIST_MIN_EXP: u32 = 4;
+pub const DEBOX_HIST_MAX_EXP: u32 = 40;
+pub const DEBOX_HIST_SUB: u32 = 8;
+pub const DEBOX_HIST_BUCKETS: usize = 290;
+pub const DEBOX_ROWS_MAX: usize = 192;
+pub const DEBOX_NR_SLOTS: usize = 1024;
+/// key of 32-bit call n is DEBOX_NR_COMPAT + n
+pub const DEBOX_NR_COMPAT: u32 = 512;
+/// key of waits outside of calls (user page faults)
+pub const DEBOX_NR_OUTSIDE: u32 = 1022;
+/// key of numbers beyond the tables
+pub const DEBOX_NR_UNKNOWN: u32 = 1023;
+pub const DEBOX_SITE_ROWS_MAX: usize = 2048;
+pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
+pub const DEBOX_KEY_USED: u64 = 1 << 63;
+/// 10 bits: nr key of the call
+pub const DEBOX_KEY_NR_SHIFT: u32 = 53;
+/// 15 bits: site, DEBOX_KEY_SITE_NONE: unknown
+pub const DEBOX_KEY_SITE_SHIFT: u32 = 38;
+pub const DEBOX_KEY_SITE_NONE: u32 = 0x7fff;
+pub const DEBOX_USER_FRAMES_MAX: usize = 32;
+pub const DEBOX_USER_STACKS_MAX: usize = 8192;
+pub const DEBOX_USER_FILES_MAX: usize = 512;
+pub const DEBOX_PATH_LEN: usize = 240;
+pub const DEBOX_FRAME_FILE_SHIFT: u32 = 48;
+/// more frames than were asked for, or fit
+pub const DEBOX_STACK_CUT: u32 = 1 << 0;
+/// a file's unwind table was not there yet: guessed by frame pointer
+pub const DEBOX_STACK_PENDING: u32 = 1 << 1;
+/// the walk ended before the outermost frame
+pub const DEBOX_STACK_LOST: u32 = 1 << 2;
+/// bucket i: wall times below 2^(i+1) ns, the last one holds the rest
+pub const DEBOX_COARSE_BUCKETS: usize = 40;
+pub const DEBOX_CALL_SITE_ROWS_MAX: usize = 4096;
+pub const DEBOX_PATH_ROWS_MAX: usize = 8192;
+pub const DEBOX_CULPRIT_HOLDER_WRITER: u32 = 1;
+/// one of perhaps several: a hint
+pub const DEBOX_CULPRIT_HOLDER_READER: u32 = 2;
+/// pid 0: an interrupt
+pub const DEBOX_CULPRIT_WAKER: u32 = 3;
+/// 2 bits
+pub const DEBOX_CULPRIT_KIND_SHIFT: u32 = 36;
+/// 11 bits: nr + 1 of the call the culprit was in; 0: none or unknown
+pub const DEBOX_CULPRIT_NR_SHIFT: u32 = 24;
+pub const DEBOX_CULPRIT_PID_MASK: u32 = 0x3fffff;
+pub const DEBOX_CULPRIT_ROWS_MAX: usize = 4096;
+pub const DEBOX_THREAD_ROWS_MAX: usize = 1024;
+pub const DEBOX_CONDITIONS_MAX: usize = 8;
+pub const DEBOX_FIELD_WALL_NS: u32 = 0;
+pub const DEBOX_FIELD_CPU_NS: u32 = 1;
+pub const DEBOX_FIELD_BLOCKED_NS: u32 = 2;
+pub const DEBOX_FIELD_RUNQ_NS: u32 = 3;
+pub const DEBOX_FIELD_RETVAL: u32 = 4;
+pub const DEBOX_FIELD_MINOR_FAULTS: u32 = 5;
+pub const DEBOX_FIELD_MAJOR_FAULTS: u32 = 6;
+pub const DEBOX_FIELD_SLEEPS: u32 = 7;
+pub const DEBOX_FIELD_PREEMPTIONS: u32 = 8;
+pub const DEBOX_FIELD_PID: u32 = 9;
+pub const DEBOX_FIELD_TID: u32 = 10;
+/// most other waiters at any of its sleeps
+pub const DEBOX_FIELD_WAITERS: u32 = 11;
+pub const DEBOX_FIELDS: usize = 12;
+pub const DEBOX_CONDITION_ON: u32 = 1 << 0;
+/// the thread's command name must equal comm
+pub const DEBOX_CONDITION_COMM: u32 = 1 << 1;
+/// ... must differ from it
+pub const DEBOX_CONDITION_COMM_NOT: u32 = 1 << 2;
+/// at least one sleep at a site of sites[]
+pub const DEBOX_CONDITION_SITES: u32 = 1 << 3;
+/// no sleep at a site of sites[]
+pub const DEBOX_CONDITION_SITES_NOT: u32 = 1 << 4;
+/// send an event
+pub const DEBOX_CONDITION_EVENT: u32 = 1 << 5;
+/// signal to the thread, else to its process
+pub const DEBOX_CONDITION_SIGNAL_THREAD: u32 = 1 << 6;
+/// fill call_sites[] with the call site alone
+pub const DEBOX_DETAIL_CALL_SITES: u32 = 1 << 0;
+/// ... with whole user stacks; paths[] too
+pub const DEBOX_DETAIL_STACKS: u32 = 1 << 1;
+pub const DEBOX_DETAIL_THREADS: u32 = 1 << 2;
+/// slow_ns[] and conditions[] are looked at
+pub const DEBOX_DETAIL_EVENTS: u32 = 1 << 3;
+/// events carry a user stack
+pub const DEBOX_DETAIL_EVENT_STACKS: u32 = 1 << 4;
+/// one finished call: slow, or meeting a condition
+pub const DEBOX_EVENT_CALL: u32 = 1;
+/// at least slow_ns
+pub const DEBOX_EVENT_SLOW: u32 = 1 << 0;
+/// a condition's label was not known yet: the client judges
+pub const DEBOX_EVENT_UNCERTAIN: u32 = 1 << 1;
+/// path[] is the call's first path argument
+pub const DEBOX_EVENT_PATH: u32 = 1 << 2;
+pub const DEBOX_EVENT_COMPAT32: u32 = 1 << 3;
+pub const DEBOX_EVENT_SLEEPS_MAX: usize = 8;
+pub const DEBOX_EVENT_PATH_LEN: usize = 128;
+
+mirror! {
+    /// One blocking place inside one call (the paper's PerSleepInfo).
+    debox_sleep = 96 {
+        /// blocked here in all
+        total_ns: u64 = 0,
+        /// longest single sleep
+        max_ns: u64 = 8,
+        /// index into the site table
+        site: u32 = 16,
+        /// how often
+        count: u32 = 20,
+        /// other watched threads waiting when the last sleep began
+        waiters_entry: u32 = 24,
+        /// ... and when it ended
+        waiters_exit: u32 = 28,
+        /// thread id of the lock's owner, 0 unknown or withheld
+        holder_pid: u32 = 32,
+        /// thread id of who woke us last, 0 unknown or withheld
+        waker_pid: u32 = 36,
+        /// DEBOX_HOLDER_*
+        holder_kind: u32 = 40,
+        reserved0: u32 = 44,
+        holder_comm: [u8; 16] = 48,
+        waker_comm: [u8; 16] = 64,
+        reserved: [u64; 2] = 80,
+    }
+}
+
+mirror! {
+    /// The account of one call, of any capture, in any language.
+    debox_info = 1768 {
+        /// sizeof(struct debox_info) of the writer
+        size: u32 = 0,
+        /// DEBOX_FLAG_*
+        flags: u32 = 4,
+        /// DEBOX_VALID_*
+        valid: u64 = 8,
+        /// the thread's own running number of the call
+        call_seq: u64 = 16,
+        /// system call number; -1 unknown
+        nr: i32 = 24,
+        /// entries used in sleeps[]
+        sleep_count: u32 = 28,
+        /// the kernel's return value: -errno on failure
+        retval: i64 = 32,
+        /// CLOCK_MONOTONIC at entry
+        start_ns: u64 = 40,
+        /// = cpu_ns + blocked_ns + runq_ns (+ irq_ns)
+        wall_ns: u64 = 48,
+        /// on a CPU
+        cpu_ns: u64 = 56,
+        /// asleep until woken
+        blocked_ns: u64 = 64,
+        /// runnable, waiting for a CPU
+        runq_ns: u64 = 72,
+        /// interrupts that landed in the call (off by default)
+        irq_ns: u64 = 80,
+        /// off CPU in user mode beside the call: not part of wall_ns
+        outside_ns: u64 = 88,
+        /// return address in the program
+        call_site: u64 = 96,
+        minor_faults: u32 = 104,
+        major_faults: u32 = 108,
+        /// voluntary context switches
+        nvcsw: u32 = 112,
+        /// involuntary ones
+        nivcsw: u32 = 116,
+        /// sleeps that found no room in sleeps[]
+        sleeps_dropped: u32 = 120,
+        trace_count: u32 = 124,
+        sleeps_dropped_ns: u64 = 128,
+        trace_dropped: u32 = 136,
+        /// thread group
+        pid: u32 = 140,
+        /// thread
+        tid: u32 = 144,
+        /// calls summed up here: 1, or a span's number of wrapped calls
+        calls: u32 = 148,
+        reserved: [u64; 10] = 152,
+        sleeps: [debox_sleep; 16] = 232,
+    }
+}
+
+mirror! {
+    debox_control = 4096 {
+        /// the open call's number, 0 outside calls. Written last at
+        /// begin, first at end. The reader runs on the same CPU or
+        /// after a context switch, so a compiler barrier is enough.
+        open_seq: u64 = 0,
+        /// -1: take it from the thread's registers
+        nr: i32 = 8,
+        /// nesting level of the open call
+        level: u32 = 12,
+        call_site: u64 = 16,
+        /// 0..DEBOX_SLEEPS_MAX, larger counts as the maximum
+        max_sleeps: u32 = 24,
+        /// DEBOX_CONTROL_*
+        flags: u32 = 28,
+        /// trace entries wanted of each call (trace.h); 0: none
+        max_trace: u32 = 32,
+        reserved0: u32 = 36,
+        reserved: [u64; 3] = 40,
+        /// libdebox's own; the kernel side never looks
+        user: [u8; 4032] = 64,
+    }
+}
+
+mirror! {
+    /// Sums over the thread's whole watched life: two reads make a span.
+    debox_totals = 192 {
+        /// all sleeps, inside and outside of calls
+        blocked_ns: u64 = 0,
+        /// all waits for a CPU
+        runq_ns: u64 = 8,
+        /// of blocked_ns: in user mode (page faults)
+        outside_blocked_ns: u64 = 16,
+        /// of runq_ns: preempted in user mode
+        outside_runq_ns: u64 = 24,
+        /// number of sleeps
+        sleeps: u64 = 32,
+        /// page faults taken in kernel mode
+        kernel_faults: u64 = 40,
+        /// major ones among all faults, of user mode too
+        major_faults: u64 = 48,
+        nvcsw: u64 = 56,
+        nivcsw: u64 = 64,
+        /// blocked time that found no room in a record
+        dropped_ns: u64 = 72,
+        reserved: [u64; 14] = 80,
+    }
+}
+
+mirror! {
+    debox_bank = 1920 {
+        info: debox_info = 0,
+        pad: [u8; 152] = 1768,
+    }
+}
+
+mirror! {
+    debox_record = 4096 {
+        /// the slot's thread, 0 when free; claimed and freed by the kernel side
+        tid: u32 = 0,
+        tgid: u32 = 4,
+        /// counts the threads that had this slot
+        generation: u64 = 8,
+        totals: debox_totals = 16,
+        /// 1 while the thread is off the CPU. A thread that finds it set about
+        /// itself was switched back in unseen: some kernels hide switches away
+        /// from processes they protect. The open bank then lacks its last sleep,
+        /// until the next event; DEBOX_CONTROL_SETTLE says how to make one.
+        away: u32 = 208,
+        reserved0: u32 = 212,
+        reserved: [u64; 5] = 216,
+        bank: [debox_bank; 2] = 256,
+    }
+}
+
+mirror! {
+    /// The text of one site. `state` is stored last with release order by the
+    /// broker and must be loaded with acquire order.
+    debox_site = 256 {
+        /// DEBOX_SITE_*
+        state: u32 = 0,
+        /// the first site with the same label and place: print them as one
+        merged: u32 = 4,
+        /// 0: no debug information
+        line: u32 = 8,
+        /// byte offset inside the function
+        offset: u32 = 12,
+        label: [u8; 24] = 16,
+        function: [u8; 64] = 40,
+        /// empty without debug information
+        file: [u8; 112] = 104,
+        /// DEBOX_SITE_FLAG_*
+        flags: u32 = 216,
+        reserved: [u32; 9] = 220,
+    }
+}
+
+mirror! {
+    debox_shared = 200 {
+        magic: u32 = 0,
+        abi_version: u32 = 4,
+        broker_pid: u32 = 8,
+        /// Byte offset, in this page, of a robust mutex's lock word that the
+        /// broker's main thread holds. The kernel sets FUTEX_OWNER_DIED in it when
+        /// the broker dies, also by SIGKILL, before its BPF programs go away: so
+        /// word & 0x40000000 (or word == 0) means that records are stale.
+        alive_offset: u32 = 12,
+        site_count: u32 = 16,
+        /// sizeof(struct debox_site)
+        site_entry_size: u32 = 20,
+        /// DEBOX_FEATURE_* that are attached
+        features: u64 = 24,
+        reserved: [u64; 5] = 32,
+        mutex: [u8; 128] = 72,
+    }
+}
+
+mirror! {
+    /// One system call of an account, on one CPU. Index 0 is never used.
+    debox_row = 2416 {
+        /// calls that returned
+        count: u64 = 0,
+        /// of those: returned -errno
+        errors: u64 = 8,
+        /// of those: interrupted, to be restarted by the kernel
+        restarted: u64 = 16,
+        /// calls that never returned (exit); not in count, their time is in wall_ns
+        unfinished: u64 = 24,
+        wall_ns: u64 = 32,
+        max_ns: u64 = 40,
+        blocked_ns: u64 = 48,
+        runq_ns: u64 = 56,
+        minor_faults: u64 = 64,
+        major_faults: u64 = 72,
+        nvcsw: u64 = 80,
+        nivcsw: u64 = 88,
+        hist: [u64; 290] = 96,
+    }
+}
+
+mirror! {
+    debox_account_cpu = 463872 {
+        rows: [debox_row; 192] = 0,
+    }
+}
+
+mirror! {
+    /// Where one system call blocked.
+    debox_site_row = 64 {
+        /// 0 empty, else 1<<63 | nr key << 32 | site
+        key: u64 = 0,
+        count: u64 = 8,
+        total_ns: u64 = 16,
+        max_ns: u64 = 24,
+        /// sum over the sleeps
+        waiters_entry: u64 = 32,
+        waiters_max: u64 = 40,
+        reserved: [u64; 2] = 48,
+    }
+}
+
+mirror! {
+    debox_account = 135304 {
+        /// row indices handed out, 1..
+        rows_used: u32 = 0,
+        cpus: u32 = 4,
+        /// threads (first ones of processes included) cloned under watch; not
+        /// those that were there when the watch began
+        threads_started: u64 = 8,
+        threads_ended: u64 = 16,
+        /// threads that could not be watched: no memory
+        threads_unwatched: u64 = 24,
+        /// calls whose number found no free row
+        rows_dropped: u64 = 32,
+        /// sleeps that found no free site row
+        sites_dropped: u64 = 40,
+        sites_dropped_ns: u64 = 48,
+        /// sleeps whose stack could not be taken
+        sites_unknown: u64 = 56,
+        sites_unknown_ns: u64 = 64,
+        /// exec of a set-user-id, set-group-id program or one with capabilities
+        left_privileged_exec: u64 = 72,
+        processes_started: u64 = 80,
+        /// exec of a program that may be run and not read
+        left_unreadable_exec: u64 = 88,
+        /// changed their user or group ids or capabilities
+        left_credentials: u64 = 96,
+        /// closed themselves (PR_SET_DUMPABLE), or their process did
+        left_undumpable: u64 = 104,
+        /// another account has them now
+        left_taken: u64 = 112,
+        reserved: [u64; 2] = 120,
+        /// nr key -> row index, 0 none
+        row_of: [u32; 1024] = 136,
+        sites: [debox_site_row; 2048] = 4232,
+    }
+}
+
+mirror! {
+    debox_user_stack = 280 {
+        /// of frames, never 0; 0: free. Written first
+        hash: u64 = 0,
+        /// frames used; written last: 0 while being filled
+        depth: u32 = 8,
+        /// DEBOX_STACK_*
+        flags: u32 = 12,
+        /// a process it was seen in
+        pid: u32 = 16,
+        /// index of the program's own call site: the first frame outside of
+        /// the C library or the language's runtime
+        site_frame: u32 = 20,
+        /// innermost first
+        frames: [u64; 32] = 24,
+    }
+}
+
+mirror! {
+    debox_user_file = 264 {
+        /// 0: free
+        ino: u64 = 0,
+        /// kernel's encoding: major << 20 | minor
+        dev: u32 = 8,
+        /// 1 once path is complete
+        state: u32 = 12,
+        /// a process that had it mapped
+        pid: u32 = 16,
+        reserved0: u32 = 20,
+        /// as the process's mount namespace shows it; may be cut at the
+        /// front, then it does not begin with '/'
+        path: [u8; 240] = 24,
+    }
+}
+
+mirror! {
+    debox_call_site_row = 256 {
+        /// USED | nr key << NR_SHIFT | user stack index
+        key: u64 = 0,
+        count: u64 = 8,
+        errors: u64 = 16,
+        wall_ns: u64 = 24,
+        max_ns: u64 = 32,
+        blocked_ns: u64 = 40,
+        runq_ns: u64 = 48,
+        minor_faults: u64 = 56,
+        major_faults: u64 = 64,
+        reserved: [u64; 3] = 72,
+        hist: [u32; 40] = 96,
+    }
+}
+
+mirror! {
+    debox_path_row = 32 {
+        /// USED | nr key << NR_SHIFT | site << SITE_SHIFT | user stack index (0: unknown)
+        key: u64 = 0,
+        count: u64 = 8,
+        total_ns: u64 = 16,
+        max_ns: u64 = 24,
+    }
+}
+
+mirror! {
+    debox_culprit_row = 56 {
+        /// USED | nr key << NR_SHIFT | site << SITE_SHIFT | kind | nr + 1 | pid
+        key: u64 = 0,
+        count: u64 = 8,
+        total_ns: u64 = 16,
+        max_ns: u64 = 24,
+        /// of the last one seen; pid in the key is the process
+        tid: u32 = 32,
+        reserved0: u32 = 36,
+        comm: [u8; 16] = 40,
+    }
+}
+
+mirror! {
+    debox_thread_row = 120 {
+        /// 0: free. Row 0 sums up the threads that found no row
+        tid: u32 = 0,
+        tgid: u32 = 4,
+        /// as of its last call
+        comm: [u8; 16] = 8,
+        /// CLOCK_MONOTONIC
+        first_ns: u64 = 24,
+        /// 0: lives
+        ended_ns: u64 = 32,
+        count: u64 = 40,
+        errors: u64 = 48,
+        wall_ns: u64 = 56,
+        blocked_ns: u64 = 64,
+        runq_ns: u64 = 72,
+        minor_faults: u64 = 80,
+        major_faults: u64 = 88,
+        reserved: [u64; 3] = 96,
+    }
+}
+
+mirror! {
+    /// All of its parts must hold (a conjunction). `serial` rises with each change;
+    /// a condition whose flags lack ON is not looked at.
+    debox_condition = 4464 {
+        /// DEBOX_CONDITION_*
+        flags: u32 = 0,
+        /// sent to the caller as the call returns; 0: none
+        signal: u32 = 4,
+        /// bit n: min[n] <= field n <= max[n] is asked
+        fields: u32 = 8,
+        reserved0: u32 = 12,
+        /// acts at most so often; 0: without limit
+        limit: u64 = 16,
+        /// ... and not again before this time has passed
+        interval_ns: u64 = 24,
+        comm: [u8; 16] = 32,
+        min: [i64; 12] = 48,
+        max: [i64; 12] = 144,
+        /// bit = nr key
+        calls: [u64; 16] = 240,
+        /// bit = site; the client sets them as sites get their text
+        sites: [u64; 256] = 368,
+        /// sites that the client has judged; a sleep at another one makes
+        /// the answer uncertain: DEBOX_EVENT_UNCERTAIN
+        known: [u64; 256] = 2416,
+    }
+}
+
+mirror! {
+    debox_account_control = 43968 {
+        /// DEBOX_DETAIL_*
+        flags: u32 = 0,
+        /// entries in use
+        conditions: u32 = 4,
+        reserved: [u64; 7] = 8,
+        /// by nr key: a call that took so long is worth an event; 0: none is
+        slow_ns: [u64; 1024] = 64,
+        condition: [debox_condition; 8] = 8256,
+    }
+}
+
+mirror! {
+    /// What the kernel side knows of a condition.
+    debox_condition_state = 64 {
+        /// calls that met it
+        matched: u64 = 0,
+        /// signals sent
+        acted: u64 = 8,
+        /// matched, but held back by limit or interval
+        limited: u64 = 16,
+        uncertain: u64 = 24,
+        last_ns: u64 = 32,
+        reserved: [u64; 3] = 40,
+    }
+}
+
+mirror! {
+    /// Below 4 MiB: older kernels (6.1, 6.12) have no larger elements of an array map.
+    debox_details = 4092664 {
+        events_sent: u64 = 0,
+        /// found no room in the ring
+        events_dropped: u64 = 8,
+        /// calls that found no row, or no stack
+        call_sites_dropped: u64 = 16,
+        call_sites_dropped_ns: u64 = 24,
+        /// user stacks that found no place
+        stacks_dropped: u64 = 32,
+        /// walks that met a file without an unwind table
+        stacks_pending: u64 = 40,
+        /// walks that found no call site at all
+        stacks_failed: u64 = 48,
+        paths_dropped: u64 = 56,
+        paths_dropped_ns: u64 = 64,
+        culprits_dropped: u64 = 72,
+        culprits_dropped_ns: u64 = 80,
+        files_dropped: u64 = 88,
+        /// threads that are summed up in row 0
+        threads_dropped: u64 = 96,
+        /// indices handed out: 1..
+        stacks_used: u32 = 104,
+        files_used: u32 = 108,
+        threads_used: u32 = 112,
+        reserved0: u32 = 116,
+        /// of this account among all of the broker's; never 0
+        serial: u64 = 120,
+        reserved: [u64; 15] = 128,
+        condition: [debox_condition_state; 8] = 248,
+        culprits: [debox_culprit_row; 4096] = 760,
+        paths: [debox_path_row; 8192] = 230136,
+        threads: [debox_thread_row; 1024] = 492280,
+        files: [debox_user_file; 512] = 615160,
+        call_sites: [debox_call_site_row; 4096] = 750328,
+        stacks: [debox_user_stack; 8192] = 1798904,
+    }
+}
+
+mirror! {
+    /// One sleep of a single call, in order; not merged.
+    debox_event_sleep = 88 {
+        /// CLOCK_MONOTONIC
+        start_ns: u64 = 0,
+        blocked_ns: u64 = 8,
+        /// after the wake-up
+        runq_ns: u64 = 16,
+        site: u32 = 24,
+        waiters_entry: u32 = 28,
+        waiters_exit: u32 = 32,
+        /// DEBOX_HOLDER_*
+        holder_kind: u32 = 36,
+        /// thread id
+        holder_pid: u32 = 40,
+        /// the call the holder was in; -1 none or unknown
+        holder_nr: i32 = 44,
+        waker_pid: u32 = 48,
+        waker_nr: i32 = 52,
+        holder_comm: [u8; 16] = 56,
+        waker_comm: [u8; 16] = 72,
+    }
+}
+
+mirror! {
+    debox_event_call = 1016 {
+        /// of this event
+        size: u32 = 0,
+        /// DEBOX_EVENT_CALL
+        kind: u32 = 4,
+        /// DEBOX_EVENT_*
+        flags: u32 = 8,
+        /// nr key
+        key: u32 = 12,
+        pid: u32 = 16,
+        tid: u32 = 20,
+        comm: [u8; 16] = 24,
+        retval: i64 = 40,
+        args: [u64; 6] = 48,
+        /// CLOCK_MONOTONIC
+        start_ns: u64 = 96,
+        wall_ns: u64 = 104,
+        cpu_ns: u64 = 112,
+        blocked_ns: u64 = 120,
+        runq_ns: u64 = 128,
+        minor_faults: u32 = 136,
+        major_faults: u32 = 140,
+        nvcsw: u32 = 144,
+        nivcsw: u32 = 148,
+        /// index into stacks[], 0 none
+        user_stack: u32 = 152,
+        /// bit n: met condition n
+        conditions: u32 = 156,
+        /// bit n: met condition n but for a label not known yet
+        uncertain: u32 = 160,
+        /// sent to the caller, 0 none
+        signal: u32 = 164,
+        sleep_count: u32 = 168,
+        sleeps_dropped: u32 = 172,
+        sleeps_dropped_ns: u64 = 176,
+        path: [u8; 128] = 184,
+        sleeps: [debox_event_sleep; 8] = 312,
+    }
+}
+
+// debox/protocol.h
+
+pub const DEBOX_PROTOCOL_VERSION: u32 = 1;
+pub const DEBOX_SOCKET_PATH: &str = "/run/debox/debox.sock";
+pub const DEBOX_ENV_SOCKET: &str = "DEBOX_SOCKET";
+pub const DEBOX_ENV_COLLECT: &str = "DEBOX_COLLECT";
+pub const DEBOX_MSG_SLOTS: u32 = 1;
+pub const DEBOX_MSG_ACCOUNT: u32 = 2;
+pub const DEBOX_MSG_JOIN: u32 = 3;
+pub const DEBOX_MSG_WATCH: u32 = 4;
+pub const DEBOX_MSG_SITE_STACKS: u32 = 6;
+pub const DEBOX_MSG_TRACE: u32 = 7;
+pub const DEBOX_MSG_STATUS: u32 = 5;
+/// SLOTS, ACCOUNT: take call boundaries in the kernel
+pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
+/// JOIN, WATCH: leave children alone
+pub const DEBOX_REQ_NOFOLLOW: u32 = 1 << 1;
+pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;
+pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;
+pub const DEBOX_COLLECT_MAGIC: u32 = 0x77304265;
+pub const DEBOX_WRAP_ROWS: usize = 256;
+
+mirror! {
+    debox_request = 64 {
+        /// sizeof(struct debox_request) of the sender
+        size: u32 = 0,
+        /// DEBOX_PROTOCOL_VERSION
+        version: u32 = 4,
+        /// DEBOX_MSG_*
+        kind: u32 = 8,
+        /// DEBOX_REQ_*
+        flags: u32 = 12,
+        /// WATCH
+        pid: i32 = 16,
+        reserved: [u32; 11] = 20,
+    }
+}
+
+mirror! {
+    debox_reply = 384 {
+        /// sizeof(struct debox_reply) of the broker
+        size: u32 = 0,
+        version: u32 = 4,
+        /// of the request
+        kind: u32 = 8,
+        /// 0 or -errno
+        status: i32 = 12,
+        /// descriptors that came along
+        fds: u32 = 16,
+        /// SLOTS: slots in the segment (DEBOX_SEGMENT_SLOTS)
+        slots: u32 = 20,
+        /// ACCOUNT: elements of the per-CPU map
+        cpus: u32 = 24,
+        /// SLOTS, JOIN, WATCH: threads bound now
+        threads: u32 = 28,
+        /// ACCOUNT: bytes from one CPU's element to the next
+        cpu_stride: u64 = 32,
+        /// DEBOX_FEATURE_* attached now
+        features: u64 = 40,
+        /// STATUS
+        slots_used: u64 = 48,
+        /// STATUS
+        accounts_used: u64 = 56,
+        /// STATUS: stacks taken the slow way
+        site_walks: u64 = 64,
+        /// STATUS: stacks recognised
+        site_hits: u64 = 72,
+        /// STATUS: with site verification on; must be 0
+        site_mismatches: u64 = 80,
+        /// STATUS: walks that the kernel failed to make
+        site_failures: u64 = 88,
+        /// STATUS: threads without memory for their state
+        storage_failures: u64 = 96,
+        /// STATUS: new threads that found no slot at once
+        slots_exhausted: u64 = 104,
+        /// STATUS: switches back that the kernel did not show
+        switches_hidden: u64 = 112,
+        reserved: [u64; 1] = 120,
+        /// what went wrong and the remedy, for people
+        text: [u8; 256] = 128,
+    }
+}
+
+mirror! {
+    debox_collect = 64 {
+        size: u32 = 0,
+        version: u32 = 4,
+        stripes: u32 = 8,
+        /// sizeof(struct debox_wrap_stripe)
+        stripe_size: u32 = 12,
+        reserved: [u32; 12] = 16,
+    }
+}
+
+mirror! {
+    debox_wrap_row = 2416 {
+        /// 0 free; else 1<<63 | nr
+        used: u64 = 0,
+        /// return address of the wrapped call in the program
+        call_site: u64 = 8,
+        count: u64 = 16,
+        errors: u64 = 24,
+        wall_ns: u64 = 32,
+        max_ns: u64 = 40,
+        blocked_ns: u64 = 48,
+        runq_ns: u64 = 56,
+        minor_faults: u64 = 64,
+        major_faults: u64 = 72,
+        nvcsw: u64 = 80,
+        nivcsw: u64 = 88,
+        hist: [u64; 290] = 96,
+    }
+}
+
+mirror! {
+    /// One thread at a time writes a stripe, so its counters are plain.
+    debox_wrap_stripe = 618560 {
+        /// 0: free
+        owner_tid: u32 = 0,
+        rows_used: u32 = 4,
+        /// calls that found no row
+        dropped: u64 = 8,
+        dropped_ns: u64 = 16,
+        /// calls that ended after the broker was gone
+        stale: u64 = 24,
+        reserved: [u64; 4] = 32,
+        rows: [debox_wrap_row; 256] = 64,
+    }
+}
+
+mirror! {
+    debox_wrap_header = 256 {
+        magic: u32 = 0,
+        version: u32 = 4,
+        pid: u32 = 8,
+        /// 1: the broker gave slots; 0: wall times only
+        measured: u32 = 12,
+        /// threads that found no stripe
+        threads_lost: u32 = 16,
+        /// not 0: it forbade itself system calls or time stamps (seccomp,
+        /// PR_SET_TSC); what came later is not all counted
+        restricted: u32 = 20,
+        reserved: [u32; 10] = 24,
+        /// why not measured
+        why: [u8; 192] = 64,
+    }
+}
+
+// debox/trace.h
+
+pub const DEBOX_TRACE_DEFAULT: u32 = 200;
+pub const DEBOX_TRACE_MAX: u32 = 16384;
+pub const DEBOX_TRACE_FUNCTIONS_MAX: usize = 8192;
+pub const DEBOX_TRACE_DEPTH_MAX: u32 = 64;
+pub const DEBOX_TRACE_WAY_NONE: u32 = 0;
+/// kprobe.session, Linux 6.10
+pub const DEBOX_TRACE_WAY_SESSION: u32 = 1;
+/// a pair of kprobe.multi, Linux 5.18
+pub const DEBOX_TRACE_WAY_MULTI: u32 = 2;
+/// a pair of fentry and fexit for each function
+pub const DEBOX_TRACE_WAY_FENTRY: u32 = 3;
+/// static tracepoints only: coarser
+pub const DEBOX_TRACE_WAY_TRACEPOINT: u32 = 4;
+/// had not returned when the call, or its thread, ended
+pub const DEBOX_TRACE_OPEN: u32 = 1 << 0;
+/// a tracepoint that was passed: it has no duration
+pub const DEBOX_TRACE_POINT: u32 = 1 << 1;
+/// made of tracepoints
+pub const DEBOX_TRACE_FLAG_COARSE: u32 = 1 << 0;
+/// the call never returned
+pub const DEBOX_TRACE_FLAG_UNFINISHED: u32 = 1 << 1;
+/// nr is of the i386 table
+pub const DEBOX_TRACE_FLAG_COMPAT32: u32 = 1 << 2;
+pub const DEBOX_TRACE_STATE_STARTING: u32 = 0;
+pub const DEBOX_TRACE_STATE_ON: u32 = 1;
+/// `text` says why
+pub const DEBOX_TRACE_STATE_FAILED: u32 = 2;
+pub const DEBOX_TRACE_STATE_STOPPED: u32 = 3;
+pub const DEBOX_TRACE_MAGIC: u32 = 0x63304265;
+pub const DEBOX_TRACE_TABLE_SIZE: usize = 528384;
+pub const DEBOX_REQ_TRACE_ACCOUNT: u32 = 1 << 8;
+pub const DEBOX_REQ_TRACE_STOP: u32 = 1 << 9;
+pub const DEBOX_TRACE_PATTERNS_LEN: usize = 7808;
+pub const DEBOX_TRACE_CALLS_MAX: usize = 32;
+
+mirror! {
+    /// One function that the call ran through (the paper's CallTrace).
+    debox_trace_entry = 32 {
+        /// after debox_trace.start_ns; in a copy from libdebox: after the call began
+        start_ns: u64 = 0,
+        /// from entry to return, sleeps included
+        total_ns: u64 = 8,
+        /// of it: not in functions that are traced as well
+        self_ns: u64 = 16,
+        /// number in the table
+        function: u32 = 24,
+        /// functions above it in this trace
+        depth: u16 = 28,
+        /// DEBOX_TRACE_*
+        flags: u16 = 30,
+    }
+}
+
+mirror! {
+    /// The head of a buffer; entries follow. Entries stand in the order of entry.
+    debox_trace = 128 {
+        /// owner, 0 free
+        tid: u32 = 0,
+        /// nesting level of the calls it holds
+        level: u32 = 4,
+        /// the call whose trace this is
+        call_seq: u64 = 8,
+        /// CLOCK_MONOTONIC: the call's begin (account), its first entry's (slots)
+        start_ns: u64 = 16,
+        /// account: from sys_enter to sys_exit
+        wall_ns: u64 = 24,
+        /// account
+        retval: i64 = 32,
+        nr: i32 = 40,
+        /// DEBOX_TRACE_FLAG_*
+        flags: u32 = 44,
+        /// entries in use
+        count: u32 = 48,
+        /// entries that found no room, or were too deep
+        dropped: u32 = 52,
+        pid: u32 = 56,
+        reserved: [u32; 17] = 60,
+    }
+}
+
+mirror! {
+    /// One function, over all calls of an account.
+    debox_trace_sum = 32 {
+        calls: u64 = 0,
+        /// recursion counts once
+        total_ns: u64 = 8,
+        self_ns: u64 = 16,
+        max_ns: u64 = 24,
+    }
+}
+
+mirror! {
+    debox_trace_sums = 270464 {
+        /// calls that were traced
+        calls: u64 = 0,
+        entries_dropped: u64 = 8,
+        /// threads that found no buffer
+        threads_untraced: u64 = 16,
+        /// returns of functions whose entry was not seen, and the other way round
+        unmatched: u64 = 24,
+        /// slowest calls that found no buffer to stay in
+        unkept: u64 = 32,
+        reserved: [u64; 11] = 40,
+        /// By key of the call (DEBOX_NR_*): its slowest one; wall_ns / 256 << 20 |
+        /// number of the buffer + 1, 0 none.
+        slowest: [u64; 1024] = 128,
+        functions: [debox_trace_sum; 8192] = 8320,
+    }
+}
+
+mirror! {
+    debox_trace_function = 64 {
+        name: [u8; 64] = 0,
+    }
+}
+
+mirror! {
+    debox_trace_table = 1152 {
+        magic: u32 = 0,
+        /// stored last with release order
+        state: u32 = 4,
+        /// DEBOX_TRACE_WAY_*
+        way: u32 = 8,
+        /// names that follow at DEBOX_PAGE_SIZE
+        functions: u32 = 12,
+        buffers: u32 = 16,
+        capacity: u32 = 20,
+        stride: u64 = 24,
+        /// functions that were asked for and cannot be traced here
+        refused: u32 = 32,
+        reserved0: u32 = 36,
+        /// entries and returns that the kernel did not deliver, of all processes;
+        /// up to date when STOPPED
+        missed: u64 = 40,
+        /// how long attaching took
+        attach_ns: u64 = 48,
+        reserved: [u64; 9] = 56,
+        /// for people: what is missing, or why it failed
+        text: [u8; 1024] = 128,
+    }
+}
+
+mirror! {
+    debox_trace_request = 8192 {
+        /// head.size = sizeof(struct debox_trace_request)
+        head: debox_request = 0,
+        /// entries of one call; 0: DEBOX_TRACE_DEFAULT
+        capacity: u32 = 64,
+        /// that may be traced at one time; 0: the broker's choice
+        threads: u32 = 68,
+        /// DEBOX_TRACE_WAY_NONE: the best that this kernel allows
+        way: u32 = 72,
+        calls_count: u32 = 76,
+        /// ACCOUNT: keys of the calls to trace; none: all
+        calls: [u32; 32] = 80,
+        reserved: [u32; 44] = 208,
+        /// Patterns with * and ?, separated by commas; empty: the broker's default.
+        /// Root and CAP_PERFMON only.
+        patterns: [u8; 7808] = 384,
+    }
+}
+
+/// Every struct of the headers.
+pub const LAYOUTS: &[Layout] = &[
+    debox_sleep::LAYOUT,
+    debox_info::LAYOUT,
+    debox_control::LAYOUT,
+    debox_totals::LAYOUT,
+    debox_record::LAYOUT,
+    debox_site::LAYOUT,
+    debox_shared::LAYOUT,
+    debox_row::LAYOUT,
+    debox_account_cpu::LAYOUT,
+    debox_site_row::LAYOUT,
+    debox_account::LAYOUT,
+    debox_user_stack::LAYOUT,
+    debox_user_file::LAYOUT,
+    debox_call_site_row::LAYOUT,
+    debox_path_row::LAYOUT,
+    debox_culprit_row::LAYOUT,
+    debox_thread_row::LAYOUT,
+    debox_condition::LAYOUT,
+    debox_account_control::LAYOUT,
+    debox_condition_state::LAYOUT,
+    debox_details::LAYOUT,
+    debox_event_sleep::LAYOUT,
+    debox_event_call::LAYOUT,
+    debox_request::LAYOUT,
+    debox_reply::LAYOUT,
+    debox_collect::LAYOUT,
+    debox_wrap_row::LAYOUT,
+    debox_wrap_stripe::LAYOUT,
+    debox_wrap_header::LAYOUT,
+    debox_trace_entry::LAYOUT,
+    debox_trace::LAYOUT,
+    debox_trace_sum::LAYOUT,
+    debox_trace_sums::LAYOUT,
+    debox_trace_function::LAYOUT,
+    debox_trace_table::LAYOUT,
+    debox_trace_request::LAYOUT,
+];

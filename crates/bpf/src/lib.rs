@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do the BPF programs of `bpf/` get into the crates that load them?
+//!
+//! Compiled by clang, from those crates' build scripts. An object belongs to one
+//! crate, and that is built anew when a file changes that the object includes: to
+//! touch `kern.bpf.c` costs nothing that watches.
+
+use libbpf_cargo::SkeletonBuilder;
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, in OUT_DIR.
+///
+/// # Panics
+/// As a build script fails: when clang is not there, or refuses the source.
+pub fn skeleton(name: &str) {
+    compile(name, |builder| {
+        builder.build_and_generate(out().join(format!("{name}.skel.rs")))
+    });
+}
+
+/// Leaves `NAME.bpf.o` in OUT_DIR.
+///
+/// # Panics
+/// As [`skeleton`] does.
+pub fn object(name: &str) {
+    compile(name, |builder| {
+        builder.obj(out().join(format!("{name}.bpf.o"))).build()
+    });
+}
+
+fn out() -> PathBuf {
+    PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"))
+}
+
+fn compile<E: std::fmt::Display>(
+    name: &str,
+    build: impl FnOnce(&mut SkeletonBuilder) -> Result<(), E>,
+) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let source = root.join(format!("bpf/{name}.bpf.c"));
+    let included = out().join(format!("{name}.d"));
+    let mut args = vec![
+        "-I".to_owned(),
+        root.join("include").display().to_string(),
+        "-mcpu=v3".to_owned(),
+        "-Wall".to_owned(),
+        "-Werror".to_owned(),
+        // Not the system's headers.
+        "-MMD".to_owned(),
+        "-MF".to_owned(),
+        included.display().to_string(),
+    ];
+    // <linux/bpf.h> includes <asm/types.h>, which Debian keeps per architecture.
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
+    let multiarch = format!("/usr/include/{arch}-linux-gnu");
+    if Path::new(&multiarch).is_dir() {
+        args.extend(["-I".to_owned(), multiarch]);
+    }
+    let mut builder = SkeletonBuilder::new();
+    builder.source(&source).clang_args(&args);
+    if let Err(error) = build(&mut builder) {
+        panic!(
+            "clang (package clang) cannot compile {}: {error:#}",
+            source.display()
+        );
+    }
+    // `object: file file \`, lines.
+    let files = std::fs::read_to_string(&included)
+        .unwrap_or_else(|error| panic!("clang wrote no {}: {error}", included.display()));
+    let mut any = false;
+    for file in files.split_ascii_whitespace().skip(1) {
+        // libbpf's own are somewhere temporary.
+        if Path::new(file).starts_with(&root) {
+            println!("cargo:rerun-if-changed={file}");
+            any = true;
+        }
+    }
+    assert!(any, "{} names no file: {files}", included.display());
+}
