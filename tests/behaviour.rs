@@ -295,7 +295,7 @@ fn function_probes_or_a_clear_word() {
     let traceable = works("fentry") || works("kprobe.multi") || works("kprobe.session");
 
     let kern = Command::new(debox())
-        .args(["kern", "vfs_read", "--for", "1s", "--json", "--", "cat"])
+        .args(["kern", "vfs_read", "-d", "1s", "--json", "--", "cat"])
         .arg(root().join("Cargo.toml"))
         .stdin(Stdio::null())
         .output()
@@ -359,7 +359,7 @@ fn function_probes_or_a_clear_word() {
     let mut command = Command::new(bin.path().join("debox"));
     command
         .current_dir("/")
-        .args(["kern", "read()", "--for", "1s"]);
+        .args(["kern", "read()", "-d", "1s"]);
     let refused = as_nobody(&mut command).output().unwrap();
     assert_eq!(refused.status.code(), Some(125), "{}", words(&refused));
     assert!(

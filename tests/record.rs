@@ -217,16 +217,76 @@ fn two_processes_at_one_directory_name_each_other() {
 }
 
 #[test]
-fn a_killed_recording_is_read_up_to_its_last_flush() {
+fn a_recording_holds_the_call_trace() {
     if !bpf_wanted() {
         return;
+    }
+    let _alone = alone();
+    // Functions where these can be traced, else tracepoints: a sleep passes both.
+    const FUNCTIONS: &str = "hrtimer_*";
+    // As JSON without a recording, for what is to be there.
+    let command = ["sh", "-c", "sleep 0.02; cat /proc/self/status"];
+    let plain = [
+        &["run", "--json", "-o", "-", "--trace", FUNCTIONS, "--"],
+        &command[..],
+    ]
+    .concat();
+    let plain = run_debox(&plain).stdout;
+    let start = plain.iter().position(|byte| *byte == b'{').expect("JSON");
+    let plain: Value = serde_json::from_slice(&plain[start..]).expect("JSON");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("run.debox");
+    let path = file.to_str().expect("a plain path");
+    run_debox(
+        &[
+            &["run", "-o", path, "--trace", FUNCTIONS, "--"],
+            &command[..],
+        ]
+        .concat(),
+    );
+    let recorded = json(&file);
+    let text = String::from_utf8(run_debox(&["report", path]).stdout).expect("text");
+    assert!(text.contains("call trace: "), "{text}");
+    for report in [&plain, &recorded] {
+        let trace = &report["trace"];
+        assert!(number(&trace["calls"]) > 0, "{trace}");
+        let slowest = trace["slowest"].as_array().expect("a list");
+        let call = slowest.iter().find(|c| c["call"] == "clock_nanosleep");
+        assert!(
+            call.is_some_and(|c| !c["entries"].as_array().expect("a list").is_empty()),
+            "{trace}"
+        );
+    }
+    assert_eq!(plain["trace"]["way"], recorded["trace"]["way"]);
+}
+
+#[test]
+fn a_killed_recording_is_read_up_to_its_last_flush() {
+    killed_recording(&[]);
+}
+
+#[test]
+fn a_killed_recording_with_a_call_trace_is_read_as_well() {
+    if let Some(report) = killed_recording(&["--trace", "default"]) {
+        // Of the calls until then; single ones only come with the end.
+        assert!(number(&report["trace"]["calls"]) > 0, "{}", report["trace"]);
+        assert!(rows(&report["trace"], "slowest").is_empty());
+    }
+}
+
+/// None: nothing can be loaded here, and nothing needs to be.
+fn killed_recording(options: &[&str]) -> Option<Value> {
+    if !bpf_wanted() {
+        return None;
     }
     let _alone = alone();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("run.debox");
     let path = file.to_str().expect("a plain path");
     let mut child = Command::new(debox())
-        .args(["run", "-o", path, "--", &grow(), "wait", "60000"])
+        .args(["run", "-o", path])
+        .args(options)
+        .args(["--", &grow(), "wait", "60000"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
@@ -264,6 +324,9 @@ fn a_killed_recording_is_read_up_to_its_last_flush() {
     assert!(rows(&report, "calls").iter().any(|c| c["name"] == "execve"));
     let text = String::from_utf8(run_debox(&["report", path]).stdout).expect("text");
     assert!(text.contains("the recording is not complete"), "{text}");
+    let traced = options.contains(&"--trace");
+    assert_eq!(text.contains("call trace: "), traced, "{text}");
+    Some(report)
 }
 
 fn children(pid: u32) -> Vec<u32> {

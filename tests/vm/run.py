@@ -36,7 +36,7 @@ KERNELS = ("6.1", "6.12")
 EXACT = (
     "sites-verified", "nothing-stays-attached", "nothing-stays-behind", "kernel-log-is-clean", "cost-log-is-clean",
     "kern-log-is-clean", "layout", "kern-counts-calls", "kern-counts-session", "kern-counts-multi",
-    "kern-counts-trampoline", "kern-counts-kprobe", "agrees-with-function-graph", "run-sums-are-exact",
+    "kern-counts-fentry", "kern-counts-kprobe", "agrees-with-function-graph", "run-sums-are-exact",
 )  # fmt: skip
 # What init.c writes to isa-debug-exit, as QEMU's exit status.
 ALL_PASSED, SOME_FAILED = 2 * 0x10 + 1, 2 * 0x11 + 1

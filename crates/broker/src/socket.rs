@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How do packets come in and go out, with what the kernel adds to them?
 //!
-//! recvmsg and sendmsg through libc: rustix drops control messages that it does
-//! not know, and SCM_PIDFD carries a descriptor, which would leak.
+//! recvmsg through libc: rustix drops control messages that it does not know, and
+//! SCM_PIDFD carries a descriptor, which would leak.
 
 use crate::message::Credentials;
 use debox_abi::{Pod, debox_reply};
+use debox_client::packet;
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,7 +14,6 @@ use std::time::Duration;
 
 // Linux 6.5, include/uapi/asm-generic/socket.h and linux/socket.h.
 const SO_PASSPIDFD: libc::c_int = 76;
-const SO_PEERPIDFD: libc::c_int = 77;
 const SCM_PIDFD: libc::c_int = 0x04;
 // Linux 6.16.
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -78,11 +78,11 @@ fn set_int(fd: BorrowedFd, option: libc::c_int, value: libc::c_int) -> Result<()
 }
 
 fn last_errno() -> Errno {
-    Errno::from_raw_os_error(
-        std::io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO),
-    )
+    errno_of(std::io::Error::last_os_error())
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 pub(crate) fn pass_credentials(fd: BorrowedFd) -> Result<(), Errno> {
@@ -239,37 +239,7 @@ unsafe fn take_ancillary(header: &libc::msghdr) -> Ancillary {
 /// Sends one reply, or says why it did not go; it never waits.
 pub(crate) fn send(fd: BorrowedFd, reply: &debox_reply, fds: &[BorrowedFd]) -> Result<(), Errno> {
     assert!(fds.len() <= REPLY_FDS_MAX);
-    let mut control = [0u64; 8];
-    let mut iov = libc::iovec {
-        iov_base: reply.as_bytes().as_ptr().cast_mut().cast(),
-        iov_len: size_of::<debox_reply>(),
-    };
-    // SAFETY: all-zero is a valid msghdr; the control buffer is larger than
-    // CMSG_SPACE of three descriptors (32 bytes) and aligned for cmsghdr, and
-    // CMSG_FIRSTHDR of it is therefore not null.
-    let sent = unsafe {
-        let mut header: libc::msghdr = MaybeUninit::zeroed().assume_init();
-        header.msg_iov = &raw mut iov;
-        header.msg_iovlen = 1;
-        if !fds.is_empty() {
-            let bytes = size_of_val(fds) as u32;
-            header.msg_control = control.as_mut_ptr().cast();
-            header.msg_controllen = libc::CMSG_SPACE(bytes) as _;
-            let message = libc::CMSG_FIRSTHDR(&raw const header);
-            (*message).cmsg_level = libc::SOL_SOCKET;
-            (*message).cmsg_type = libc::SCM_RIGHTS;
-            (*message).cmsg_len = libc::CMSG_LEN(bytes) as _;
-            for (index, fd) in fds.iter().enumerate() {
-                libc::CMSG_DATA(message)
-                    .cast::<RawFd>()
-                    .add(index)
-                    .write_unaligned(fd.as_raw_fd());
-            }
-        }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        libc::sendmsg(fd.as_raw_fd(), &raw const header, flags)
-    };
-    if sent < 0 { Err(last_errno()) } else { Ok(()) }
+    packet::send_now(fd.as_raw_fd(), reply.as_bytes(), fds).map_err(errno_of)
 }
 
 /// Whether packets that were sent have not been read by the other end, which
@@ -284,26 +254,7 @@ pub(crate) fn unread(fd: BorrowedFd) -> bool {
 /// Who connected, with the *effective* ids of that moment. The messages that
 /// follow may come from others, who inherited the socket.
 pub(crate) fn peer(fd: BorrowedFd) -> Result<Credentials, Errno> {
-    let mut ucred = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: u32::MAX,
-    };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: ucred is writable for the length given. (rustix would make a
-    // nonzero Pid of it, but the pid is 0 for a foreign PID namespace.)
-    let status = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut ucred).cast(),
-            &raw mut length,
-        )
-    };
-    if status != 0 {
-        return Err(last_errno());
-    }
+    let ucred = packet::peer(fd).map_err(errno_of)?;
     Ok(Credentials {
         pid: ucred.pid.max(0) as u32,
         uid: ucred.uid,
@@ -311,27 +262,8 @@ pub(crate) fn peer(fd: BorrowedFd) -> Result<Credentials, Errno> {
     })
 }
 
-/// A pidfd of who connected, made of what the kernel noted then: no number
-/// is looked up that may belong to somebody else by now. ENOPROTOOPT before
-/// Linux 6.5.
 pub(crate) fn peer_pidfd(fd: BorrowedFd) -> Result<OwnedFd, Errno> {
-    let mut pidfd: libc::c_int = -1;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: pidfd is writable for the length given.
-    let status = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut pidfd).cast(),
-            &raw mut length,
-        )
-    };
-    if status != 0 || pidfd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: the kernel has just installed it for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
+    packet::peer_pidfd(fd).map_err(errno_of)
 }
 
 /// Ends a connection so that a reply on its way still arrives: closing with

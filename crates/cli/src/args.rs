@@ -4,6 +4,7 @@
 use crate::acting::ActArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use debox_command::duration;
 use debox_report::SortKey;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ Examples:
   debox run -- tar czf /tmp/x.tar.gz /usr/include
   debox run --json -o report.json -- make
   debox run -o make.debox -- make && debox report make.debox
-  debox attach -p $(pidof -s nginx) -d 10
+  debox attach -p $(pidof -s nginx) -d 10s
   debox doctor
 
 Environment:
@@ -74,24 +75,10 @@ pub fn rows(text: &str) -> Result<usize, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || "a number of seconds, such as 10 or 0.5".to_owned();
-    let seconds: f64 = text
-        .strip_suffix('s')
-        .unwrap_or(text)
-        .parse()
-        .map_err(|_| wrong())?;
-    if seconds > 0.0 && seconds < 1e9 {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(wrong())
-    }
-}
-
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = seconds(text)?;
+    let interval = duration(text)?;
     if interval < Duration::from_millis(50) {
-        return Err("0.05 seconds is the shortest".into());
+        return Err("50ms is the shortest".into());
     }
     Ok(interval)
 }
@@ -146,7 +133,7 @@ pub struct DetailArgs {
 }
 
 /// Which broker to use.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug, Default, Clone)]
 pub struct BrokerArgs {
     /// Use the broker at this socket
     #[arg(long, value_name = "PATH")]
@@ -157,6 +144,30 @@ pub struct BrokerArgs {
     /// Take files and lines from this vmlinux with debug information (private broker only)
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
+}
+
+/// What `run` and `attach` have in common.
+#[derive(Args, Debug, Default)]
+pub struct CaptureArgs {
+    #[command(flatten)]
+    pub report: ReportArgs,
+    #[command(flatten)]
+    pub record: RecordArgs,
+    /// For so long at most, such as 10s or 500ms (a command is then ended: SIGTERM, and SIGKILL
+    /// after 5 s)
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Do not follow children that are started from now on (threads are always watched)
+    #[arg(long)]
+    pub no_follow: bool,
+    #[command(flatten)]
+    pub details: DetailArgs,
+    #[command(flatten)]
+    pub act: ActArgs,
+    #[command(flatten)]
+    pub trace: crate::trace::TraceArgs,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
 }
 
 /// Run a command and account for its system calls
@@ -182,30 +193,17 @@ involuntary context switches, RESTART interrupted by a signal, UNFIN never
 returned. - is zero, ? is not measured.")]
 pub struct RunArgs {
     #[command(flatten)]
-    pub report: ReportArgs,
-    #[command(flatten)]
-    pub record: RecordArgs,
-    #[command(flatten)]
-    pub details: DetailArgs,
-    #[command(flatten)]
-    pub act: ActArgs,
-    #[command(flatten)]
-    pub broker: BrokerArgs,
-    /// Do not follow CMD's children (its threads are always watched)
-    #[arg(long)]
-    pub no_follow: bool,
+    pub capture: CaptureArgs,
     /// Count in user space, by preloading libdebox-wrap.so: cheaper, but calls
     /// that libc makes internally and static programs are not counted
     #[arg(long, conflicts_with = "stacks")]
     pub wrap: bool,
-    #[command(flatten)]
-    pub trace: crate::trace::TraceArgs,
     /// Run CMD without and with the scalable select() and poll() (twice each, where its calls can be
     /// watched) and show both side by side, as `debox select --compare` does
     // The groups are the structs above: what is added to them is refused as well. What else
     // belongs to acting on calls needs --on.
-    #[arg(long, conflicts_with_all = ["ReportArgs", "RecordArgs", "DetailArgs", "on",
-                                      "BrokerArgs", "TraceArgs", "no_follow", "wrap"])]
+    #[arg(long, conflicts_with_all = ["duration", "no_follow", "ReportArgs", "RecordArgs", "DetailArgs",
+                                      "on", "BrokerArgs", "TraceArgs", "wrap"])]
     pub select: bool,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
@@ -220,29 +218,13 @@ pub struct RunArgs {
 #[command(after_help = "\
 Examples:
   debox attach -p 1234
-  debox attach -p 1234,1240 -d 10 --json -o report.json")]
+  debox attach -p 1234,1240 -d 10s --json -o report.json")]
 pub struct AttachArgs {
     /// Process ids
     #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
-    /// For so long at most
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
-    pub duration: Option<Duration>,
-    /// Do not follow children that the processes start from now on
-    #[arg(long)]
-    pub no_follow: bool,
     #[command(flatten)]
-    pub trace: crate::trace::TraceArgs,
-    #[command(flatten)]
-    pub report: ReportArgs,
-    #[command(flatten)]
-    pub record: RecordArgs,
-    #[command(flatten)]
-    pub details: DetailArgs,
-    #[command(flatten)]
-    pub act: ActArgs,
-    #[command(flatten)]
-    pub broker: BrokerArgs,
+    pub capture: CaptureArgs,
 }
 
 /// Show a recording
@@ -284,7 +266,7 @@ pub struct TopArgs {
           conflicts_with = "command", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
     /// Renew so often
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
     /// Begin with this view: calls, blocking, sites, threads or culprits (with
     /// --batch: these views)
@@ -364,7 +346,7 @@ mod tests {
             panic!()
         };
         assert_eq!(run.command, ["ls", "--json", "-o"]);
-        assert!(run.report.output.is_none());
+        assert!(run.capture.report.output.is_none());
         let cli = Cli::try_parse_from(["debox", "run", "--", "-weird", "--"]).unwrap();
         let Verb::Run(run) = cli.command else {
             panic!()
@@ -441,6 +423,6 @@ mod tests {
             panic!()
         };
         assert_eq!(attach.pids, [3, 4, 5]);
-        assert_eq!(attach.duration, Some(Duration::from_millis(500)));
+        assert_eq!(attach.capture.duration, Some(Duration::from_millis(500)));
     }
 }

@@ -6,9 +6,9 @@
 
 use crate::access::{self, Server};
 use crate::args::{Color, DoctorArgs};
+use crate::capture::wrap;
 use crate::error::Error;
 use crate::output;
-use crate::run::WRAP_LIBRARY;
 use crate::source::{capabilities, may_load};
 use crate::status::{feature_names, socket_of};
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
@@ -388,10 +388,10 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
         },
         &remedy,
     );
-    let library = WRAP_LIBRARY.find();
+    let library = wrap::LIBRARY.find();
     list.put(
         "parts",
-        WRAP_LIBRARY.name,
+        wrap::LIBRARY.name,
         "`run --wrap`",
         when(library.is_ok(), State::Degraded),
         match &library {

@@ -31,6 +31,9 @@ pub enum Error {
     Recording(#[from] debox_record::ReadError),
     #[error(transparent)]
     Parquet(#[from] debox_export::ParquetError),
+    /// Before anything had started.
+    #[error("ended by {}", debox_command::signal_name(*.signal))]
+    Interrupted { signal: i32 },
     #[error("{0}")]
     Usage(String),
 }

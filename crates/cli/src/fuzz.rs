@@ -44,25 +44,16 @@ pub fn collected(packet: &debox_collect, memory: &File) -> Result<Report, String
         details: None,
         site_stacks: Vec::new(),
     };
-    let facts = RunFacts {
-        kind: RunKind::Run,
-        command: vec!["program".into()],
-        pids: vec![4711],
-        capture: Capture::Wrap,
-        wall_ns: 1_000_000,
-        exit: None,
-        features: 0,
-        stale: false,
-        threads_running: None,
-        open_calls: Vec::new(),
-        notes: Vec::new(),
-    };
+    let mut facts = RunFacts::new(RunKind::Run, Capture::Wrap, vec!["program".into()]);
+    facts.pids.push(4711);
+    facts.wall_ns = 1_000_000;
     let name = |process: usize, address: u64| format!("{process}+{address:#x}");
     Ok(session::report(
         &snapshot,
         Some(&collected.counts),
         facts,
         Some(&name),
+        &session::Extra::new(0),
     ))
 }
 
@@ -71,8 +62,8 @@ pub fn command_line(words: &[&str]) -> Result<(), String> {
     let cli = Cli::try_parse_from([&["debox"], words].concat())
         .map_err(|error| error.render().to_string())?;
     let act = match &cli.command {
-        Verb::Run(args) => &args.act,
-        Verb::Attach(args) => &args.act,
+        Verb::Run(args) => &args.capture.act,
+        Verb::Attach(args) => &args.capture.act,
         _ => return Ok(()),
     };
     // The log is a file that would be made.

@@ -9,12 +9,11 @@
 //! since cannot be known, so it is refused, which is said.
 
 use debox_client::packet;
+use debox_command::pidfd_open;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Linux 6.5.
-const SO_PEERPIDFD: libc::c_int = 77;
 /// Processes between one and its relative.
 const DEPTH_MAX: usize = 256;
 /// Relatives that are remembered before the dead ones are looked for.
@@ -29,32 +28,16 @@ pub struct Peer {
 
 /// Who connected, as the kernel noted it then.
 pub fn peer_of(socket: &OwnedFd) -> io::Result<Peer> {
-    let fd = socket.as_raw_fd();
-    let peer = packet::peer(socket)?;
-    // SAFETY: the option fills a local of the size that is given; a descriptor
-    // that the kernel hands out is owned at once.
-    unsafe {
-        let mut process: libc::c_int = -1;
-        let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-        if libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut process).cast(),
-            &mut size,
-        ) != 0
-        {
-            process = -1;
-            if io::Error::last_os_error().raw_os_error() == Some(libc::ENOPROTOOPT) {
-                process = libc::syscall(libc::SYS_pidfd_open, peer.pid, 0) as libc::c_int;
-            }
-        }
-        Ok(Peer {
-            pid: peer.pid as u32,
-            uid: peer.uid,
-            process: (process >= 0).then(|| OwnedFd::from_raw_fd(process)),
-        })
-    }
+    let peer = packet::peer(socket.as_fd())?;
+    let process = packet::peer_pidfd(socket.as_fd()).or_else(|error| match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => pidfd_open(peer.pid),
+        _ => Err(error),
+    });
+    Ok(Peer {
+        pid: peer.pid as u32,
+        uid: peer.uid,
+        process: process.ok(),
+    })
 }
 
 fn is_alive(process: &OwnedFd) -> bool {

@@ -13,6 +13,7 @@ mod acting;
 mod args;
 mod attach;
 mod call_site;
+mod capture;
 mod collect;
 mod diff;
 mod doctor;
@@ -21,13 +22,11 @@ mod export;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod kin;
-mod launch;
 mod learn;
 mod mapped_command;
 mod open_call;
 mod output;
 mod own_labels;
-mod record;
 mod report;
 mod run;
 mod session;
@@ -123,6 +122,9 @@ pub fn main(inherited: Inherited) -> i32 {
         if error.reader_gone() {
             // As any program that is written to a pipe with: `... | head`.
             return Ended::Signal(libc::SIGPIPE).end_as();
+        }
+        if let error::Error::Interrupted { signal } = error {
+            return Ended::Signal(signal).end_as();
         }
         complain(&error);
         if error.wants_doctor() {

@@ -6,12 +6,12 @@
 //! its interpreter, while it asks; otherwise the first calls of a short run
 //! would come from a file that the kernel side knows nothing of.
 
+use debox_command::interpreter;
 use debox_symboliser::foreign;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub struct MappedCommand {
     memory: Vec<(*mut libc::c_void, usize)>,
@@ -34,7 +34,7 @@ impl MappedCommand {
             };
             let mut head = [0u8; 256];
             let length = file.read(&mut head).unwrap_or(0);
-            next = interpreter(&head[..length]);
+            next = interpreter(&head[..length]).map(|(path, _)| path);
             if next.is_none() {
                 mapped.add(&file);
             }
@@ -75,24 +75,9 @@ impl Drop for MappedCommand {
     }
 }
 
-fn interpreter(head: &[u8]) -> Option<PathBuf> {
-    let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
-    let word = line
-        .split(|b| b.is_ascii_whitespace())
-        .find(|word| !word.is_empty())?;
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(word)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn interpreters() {
-        assert_eq!(interpreter(b"#! /bin/sh -e\nx"), Some("/bin/sh".into()));
-        assert_eq!(interpreter(b"#!/bin/sh\n"), Some("/bin/sh".into()));
-        assert_eq!(interpreter(b"\x7fELF"), None);
-    }
 
     #[test]
     fn a_program_is_mapped_while_the_value_lives() {

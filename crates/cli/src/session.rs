@@ -4,7 +4,7 @@
 use crate::own_labels;
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_output::printable;
-use debox_record::{SlowEvent, monotonic_ns};
+use debox_record::SlowEvent;
 use debox_report::{
     CodePlace, Details, EventFacts, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
     assemble,
@@ -71,6 +71,18 @@ pub struct Extra<'a> {
     pub symbols: bool,
 }
 
+impl Extra<'_> {
+    /// Of a run that nobody observed.
+    pub fn new(start_ns: u64) -> Self {
+        Self {
+            slow: &[],
+            start_ns,
+            conditions: &[],
+            symbols: true,
+        }
+    }
+}
+
 thread_local! {
     /// Places in programs, each looked up once.
     static SYMBOLS: RefCell<UserSymbols> = RefCell::default();
@@ -130,23 +142,7 @@ fn frames(place: CodePlace<'_>, symbols: bool) -> Vec<Frame> {
         .collect()
 }
 
-/// A report of a run that nobody observed meanwhile.
 pub fn report(
-    snapshot: &Snapshot,
-    wrap: Option<&WrapCounts>,
-    facts: RunFacts,
-    call_site_names: Option<&dyn Fn(usize, u64) -> String>,
-) -> Report {
-    let extra = Extra {
-        slow: &[],
-        start_ns: monotonic_ns().saturating_sub(facts.wall_ns),
-        conditions: &[],
-        symbols: true,
-    };
-    report_with(snapshot, wrap, facts, call_site_names, &extra)
-}
-
-pub fn report_with(
     snapshot: &Snapshot,
     wrap: Option<&WrapCounts>,
     mut facts: RunFacts,

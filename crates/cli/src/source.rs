@@ -5,17 +5,11 @@
 //! for it, a private one inside this process, which ends with it; else the
 //! permanent one at its usual place.
 
+use crate::args::BrokerArgs;
 use crate::error::Error;
 use crate::own_labels;
 use debox_abi::{DEBOX_ENV_SOCKET, DEBOX_SOCKET_PATH};
 use std::path::{Path, PathBuf};
-
-#[derive(Clone, Debug, Default)]
-pub struct SourceOptions {
-    pub socket: Option<PathBuf>,
-    pub labels: Option<PathBuf>,
-    pub vmlinux: Option<PathBuf>,
-}
 
 pub enum Source {
     Private(debox_broker::Private),
@@ -43,7 +37,7 @@ pub fn may_load() -> bool {
 }
 
 impl Source {
-    pub fn choose(options: &SourceOptions) -> Result<Self, Error> {
+    pub fn choose(options: &BrokerArgs) -> Result<Self, Error> {
         own_labels::read(options.labels.as_deref());
         let named = options.socket.clone().or_else(|| {
             std::env::var_os(DEBOX_ENV_SOCKET)

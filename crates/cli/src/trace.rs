@@ -243,10 +243,20 @@ impl TraceView {
         }
     }
 
-    /// Ends recording and takes everything out.
+    /// Ends tracing and takes everything out.
     pub fn finish(&self, connection: &Connection) -> Result<TraceReport, Error> {
         let stop = debox_trace_request::new(DEBOX_REQ_TRACE_STOP);
         connection.ask_bytes(DEBOX_MSG_TRACE, stop.as_bytes())?;
+        Ok(self.report(true))
+    }
+
+    /// What is known while tracing goes on: the functions, no single calls,
+    /// since these are written meanwhile.
+    pub fn sums_so_far(&self) -> TraceReport {
+        self.report(false)
+    }
+
+    fn report(&self, single_calls: bool) -> TraceReport {
         let head = head_of(&self.table);
         let mut sums = debox_trace_sums::zeroed_box();
         self.sums.copy_words(0, sums.as_bytes_mut());
@@ -284,7 +294,8 @@ impl TraceView {
             slowest: vec![],
             functions: vec![],
         };
-        for (key, &word) in sums.slowest.iter().enumerate() {
+        let slowest = sums.slowest.iter().enumerate();
+        for (key, &word) in slowest.filter(|_| single_calls) {
             let Some(index) = debox_trace_slowest_buffer(word).filter(|&i| i < self.count) else {
                 continue;
             };
@@ -309,7 +320,7 @@ impl TraceView {
         report
             .functions
             .sort_by_key(|f| (std::cmp::Reverse((f.self_ns, f.calls)), f.function.clone()));
-        Ok(report)
+        report
     }
 
     fn call(

@@ -159,7 +159,7 @@ fn what_run_writes_is_for_its_owner_only() {
     done(unmasked(
         debox(&[
             "kern",
-            "--for",
+            "-d",
             "200ms",
             "--html",
             "kern.html",
@@ -271,8 +271,8 @@ fn a_reader_that_goes_away_does_not_change_the_commands_status() {
     }
     for arguments in [
         &["top", "--batch", "2", "--", "sleep", "0.1"][..],
-        &["kern", "--for", "200ms", "getpid()"],
-        &["kern", "--for", "200ms", "--json", "getpid()"],
+        &["kern", "-d", "200ms", "getpid()"],
+        &["kern", "-d", "200ms", "--json", "getpid()"],
         &["kern", "--list", "getpid()"],
     ] {
         let (status, err) = into_closed_pipe(&mut debox(arguments));
@@ -462,26 +462,24 @@ fn kern_says_its_schema_first_and_how_a_call_is_measured() {
         return;
     }
     let text = done(&mut debox(&[
-        "kern", "--for", "200ms", "--json", "--quiet", "openat()",
+        "kern", "-d", "200ms", "--json", "--quiet", "openat()",
     ]));
     assert!(
         text.starts_with("{\n  \"schema\": \"debox.kern\",\n  \"schema_version\": 1,\n"),
         "{text}"
     );
     // Where no function can be measured, the error says what can, and that works.
-    let out = debox(&["kern", "--for", "200ms", "openat"])
-        .output()
-        .unwrap();
+    let out = debox(&["kern", "-d", "200ms", "openat"]).output().unwrap();
     if !out.status.success() {
         let err = String::from_utf8_lossy(&out.stderr).into_owned();
         let hint = "debox kern 'openat()'";
         assert!(err.contains(hint), "{err}");
-        done(&mut debox(&["kern", "--for", "200ms", "openat()"]));
-        let out = debox(&["kern", "--for", "200ms", "__x64_sys_openat"])
+        done(&mut debox(&["kern", "-d", "200ms", "openat()"]));
+        let out = debox(&["kern", "-d", "200ms", "__x64_sys_openat"])
             .output()
             .unwrap();
         assert!(String::from_utf8_lossy(&out.stderr).contains(hint));
-        let out = debox(&["kern", "--for", "200ms", "vfs_read"])
+        let out = debox(&["kern", "-d", "200ms", "vfs_read"])
             .output()
             .unwrap();
         assert!(!String::from_utf8_lossy(&out.stderr).contains("()"));

@@ -43,7 +43,7 @@ impl Connection {
 
     /// Process and user id of who listens there, as the kernel tells them.
     pub fn server(&self) -> io::Result<(u32, u32)> {
-        packet::peer(&self.socket).map(|peer| (peer.pid.max(0) as u32, peer.uid))
+        packet::peer(self.as_fd()).map(|peer| (peer.pid.max(0) as u32, peer.uid))
     }
 
     /// One request, one reply; a refusal is an error.

@@ -17,6 +17,8 @@ pub struct Mapping {
 // SAFETY: read through atomics only by what is here; who writes through
 // `pointer` has to hold the mapping alone.
 unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Read-only, from the beginning.

@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+/// Linux 6.5, include/uapi/asm-generic/socket.h.
+const SO_PEERPIDFD: libc::c_int = 77;
 /// Room for control messages; u64 for the alignment of cmsghdr.
 type Control = [u64; 130];
 /// The most that one packet is sent with; the kernel allows 253.
@@ -114,28 +116,47 @@ pub fn patience_set(socket: &OwnedFd, patience: Duration) {
     }
 }
 
-/// Who is at the other end, as the kernel noted it when the connection was made.
-pub fn peer(socket: &OwnedFd) -> io::Result<libc::ucred> {
+/// Fills `value` with an option of the socket.
+fn option_get<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is writable for the length given, and both types that
+    // are asked for are numbers only.
+    let status = unsafe {
+        let value = (&raw mut *value).cast();
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            value,
+            &raw mut length,
+        )
+    };
+    match status {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Who is at the other end, with the effective ids of the moment when the
+/// connection was made.
+pub fn peer(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: u32::MAX,
         gid: u32::MAX,
     };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the local is writable for the length given.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
-    };
-    match status {
-        0 => Ok(peer),
-        _ => Err(io::Error::last_os_error()),
-    }
+    option_get(socket, libc::SO_PEERCRED, &mut peer)?;
+    Ok(peer)
+}
+
+/// A pidfd of who is at the other end, made of what the kernel noted then: no
+/// number is looked up that may belong to somebody else by now. ENOPROTOOPT
+/// before Linux 6.5.
+pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut pidfd: libc::c_int = -1;
+    option_get(socket, SO_PEERPIDFD, &mut pidfd)?;
+    // SAFETY: the kernel has just installed it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
 /// Sends one packet. Also used between fork and exec: system calls only.
@@ -143,6 +164,15 @@ pub fn peer(socket: &OwnedFd) -> io::Result<libc::ucred> {
 /// # Panics
 /// When there are more descriptors than a packet can carry.
 pub fn send(socket: RawFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, bytes, fds, 0)
+}
+
+/// The same, or an error where it would have to wait.
+pub fn send_now(socket: RawFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, bytes, fds, libc::MSG_DONTWAIT)
+}
+
+fn send_with(socket: RawFd, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: i32) -> io::Result<()> {
     assert!(fds.len() <= DESCRIPTORS_MAX);
     let mut control: Control = [0; 130];
     let mut part = libc::iovec {
@@ -170,7 +200,7 @@ pub fn send(socket: RawFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<(
             }
         }
         loop {
-            let sent = libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL);
+            let sent = libc::sendmsg(socket, &raw const message, flags | libc::MSG_NOSIGNAL);
             if sent == bytes.len() as isize {
                 return Ok(());
             }
@@ -261,7 +291,7 @@ mod tests {
             let here = connect(&path, true).unwrap();
             let there = accept(&listener, true).unwrap();
             assert_eq!(
-                peer(&there).unwrap().pid as u32,
+                peer(there.as_fd()).unwrap().pid as u32,
                 std::process::id(),
                 "{path:?}"
             );

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::inherited::empty_set;
 use crate::signals::Signals;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How a process ended.
@@ -61,6 +62,18 @@ impl Ended {
         }
         // A signal that did not end us (a stopped tracer, init of a container).
         128 + signal
+    }
+}
+
+/// Readable when the process has ended.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory involved; the descriptor (close-on-exec by nature) is
+    // owned at once.
+    unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd as i32)),
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! cannot work ([`Error::exit_status`]).
 
 mod child;
+mod duration;
 mod environment;
 mod error;
 mod gate;
@@ -18,12 +19,13 @@ mod program;
 mod signals;
 mod start;
 
-pub use child::{Child, Ended, signal_name};
+pub use child::{Child, Ended, pidfd_open, signal_name};
+pub use duration::duration;
 pub use environment::Environment;
 pub use error::{Error, FAILED};
 pub use gate::Hold;
 pub use inherited::{Inherited, note_before_runtime};
 pub use library::Library;
-pub use program::{Program, find};
+pub use program::{Program, find, interpreter};
 pub use signals::{Arrived, Signals};
 pub use start::{Held, Start, Streams};

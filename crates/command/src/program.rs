@@ -116,6 +116,16 @@ pub fn find(name: &OsStr) -> Result<PathBuf, Error> {
     })
 }
 
+/// What `#!` at the head of a script names, and its argument.
+pub fn interpreter(head: &[u8]) -> Option<(PathBuf, Option<&OsStr>)> {
+    let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    let mut words = line
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes);
+    Some((words.next()?.into(), words.next()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,5 +147,18 @@ mod tests {
         assert_eq!(status("/etc/passwd"), 126);
         assert_eq!(status("/etc"), 126);
         assert_eq!(status(""), 127);
+    }
+
+    #[test]
+    fn interpreters() {
+        let named = |head: &'static [u8]| {
+            interpreter(head).map(|(path, word)| (path, word.map(OsStr::len)))
+        };
+        assert_eq!(
+            named(b"#! /bin/sh -e\nx"),
+            Some(("/bin/sh".into(), Some(2)))
+        );
+        assert_eq!(named(b"#!/bin/sh\n"), Some(("/bin/sh".into(), None)));
+        assert_eq!(named(b"\x7fELF"), None);
     }
 }

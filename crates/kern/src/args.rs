@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 
 use crate::engine::Way;
+use debox_command::duration;
 
 /// What is plotted, and what is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
@@ -49,24 +50,6 @@ impl Metric {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || "a number of seconds, such as 10 or 0.5".to_owned();
-    let (number, unit) = if let Some(number) = text.strip_suffix("ms") {
-        (number, 0.001)
-    } else if let Some(number) = text.strip_suffix('m') {
-        (number, 60.0)
-    } else {
-        (text.strip_suffix('s').unwrap_or(text), 1.0)
-    };
-    let value: f64 = number.parse().map_err(|_| wrong())?;
-    let value = value * unit;
-    if value > 0.0 && value < 1e9 {
-        Ok(Duration::from_secs_f64(value))
-    } else {
-        Err(wrong())
-    }
-}
-
 fn share(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
         Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
@@ -89,7 +72,7 @@ fn share(text: &str) -> Result<f64, String> {
     after_help = "\
 Examples:
   debox kern vfs_read vfs_write                  watch two functions in the terminal
-  debox kern 'ext4_*' -m calls --for 10s         which of them are called at all
+  debox kern 'ext4_*' -m calls -d 10s            which of them are called at all
   debox kern do_sys_openat2 -p 1234 --html o.html
   debox kern --auto openat -- ./proxy            where does its open spend the time?
   debox kern --list 'jbd2_*'                     what would be attached, and how
@@ -132,10 +115,10 @@ pub struct Args {
     pub no_follow: bool,
 
     /// Measure for so long, then report and end
-    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
     /// Time between two points of the plot
-    #[arg(short, long, value_name = "TIME", value_parser = seconds, default_value = "1")]
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1")]
     pub interval: Duration,
     /// Lines of text instead of the terminal display (default if standard
     /// output is no terminal)
@@ -182,7 +165,7 @@ pub struct Args {
     pub list: bool,
     /// How to attach to functions (default: what suits best)
     #[arg(long, value_name = "WAY", value_enum, help_heading = "Limits")]
-    pub attach: Option<Way>,
+    pub way: Option<Way>,
     /// Attach to at most so many functions at the same time
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=20000), help_heading = "Limits")]
     pub max_functions: u32,
@@ -212,8 +195,8 @@ mod tests {
     #[test]
     fn numbers_are_checked() {
         for bad in [
-            &["kern", "--for", "0", "f"][..],
-            &["kern", "--for", "nan", "f"],
+            &["kern", "-d", "0", "f"][..],
+            &["kern", "-d", "nan", "f"],
             &["kern", "-p", "0", "f"],
             &["kern", "--share", "101", "f"],
             &["kern", "--max-functions", "0", "f"],
@@ -223,8 +206,8 @@ mod tests {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
         }
         let args = Args::try_parse_from([
-            "kern", "--auto", "openat", "--for", "1.5s", "-i", "200ms", "--share", "5%", "-p",
-            "3,4", "--", "ls", "--json",
+            "kern", "--auto", "openat", "-d", "1.5s", "-i", "200ms", "--share", "5%", "-p", "3,4",
+            "--", "ls", "--json",
         ])
         .unwrap();
         assert!(args.auto && !args.json);

@@ -585,7 +585,7 @@ impl<'a> Descent<'a> {
                 return Err(Halt::Over("it was stopped"));
             }
             if self.options.end.is_some_and(|end| Instant::now() >= end) {
-                return Err(Halt::Over("the time was over (--for)"));
+                return Err(Halt::Over("the time was over (--duration)"));
             }
             let sums = self.session.engine.read(id)?;
             // Enough calls, or some that last.

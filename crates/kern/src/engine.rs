@@ -29,6 +29,7 @@ pub enum Way {
     /// kprobe.multi: two steps for any number of functions (Linux 5.18)
     Multi,
     /// fentry and fexit: any number of threads may be inside; slow to attach
+    #[value(name = "fentry")]
     Trampoline,
     /// kprobe and kretprobe
     Kprobe,
@@ -259,7 +260,7 @@ impl Engine {
                         Err(format!(
                             "{} cannot be measured by {}: idle threads stay inside of it for \
                              hours, and the kernel would keep what they return through as long. \
-                             --attach session, multi or kprobe leave nothing",
+                             --way session, multi or kprobe leave nothing",
                             f.name,
                             Way::Trampoline.name(),
                         ))
@@ -560,7 +561,7 @@ impl Engine {
             ),
             (_, Some(libc::EBUSY)) => format!(
                 "{name}: something else holds this function (a live patch, another trampoline \
-                 with the same address); try --attach kprobe"
+                 with the same address); try --way kprobe"
             ),
             _ => format!("{name}: {error}"),
         }

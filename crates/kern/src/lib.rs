@@ -116,7 +116,7 @@ fn measure(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     let mut session = Session::new(engine, functions_open()?);
     session.max_functions = args.max_functions;
     session.max_overhead = args.max_overhead;
-    session.engine.forced_way = args.attach;
+    session.engine.forced_way = args.way;
     session.engine.prefer_sessions = args.auto;
     common_restriction(args, &mut session, held.as_ref())?;
     stop::stop_on_signals();

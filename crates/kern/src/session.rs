@@ -566,7 +566,7 @@ impl Session {
         {
             notes.push(format!(
                 "the kernel skipped {missed} probe hits (a probe inside a probe, or more threads \
-                 inside than it has instances for): counts are too low by that; --attach trampoline \
+                 inside than it has instances for): counts are too low by that; --way fentry \
                  has no such limit"
             ));
         }

@@ -15,8 +15,9 @@ use crate::slow::{
 use crate::writer::{Contents, WriteError, Writer};
 use debox_abi::{DEBOX_NR_SLOTS, debox_event_call};
 use debox_report::{CallNames, Note, NoteKind, Report, count_text};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,9 @@ pub trait Account: Send + 'static {
     fn events(&mut self, each: &mut dyn FnMut(&debox_event_call));
     /// From what wall time on calls of `key` are worth an event.
     fn threshold_set(&mut self, key: u32, wall_ns: u64);
+    /// For who acts on events at once: what is readable when some wait, and how
+    /// long to wait at most, `age` after the start.
+    fn urgent(&self, age: Duration) -> Option<(BorrowedFd<'_>, Duration)>;
     /// A report of now, for a flush. `slow` is what was kept so far.
     fn report(&mut self, wall_ns: u64, slow: &[&SlowEvent]) -> Report;
 }
@@ -63,8 +67,6 @@ pub struct Options {
     /// Their children, too.
     pub follow: bool,
     pub call_names: Box<dyn Fn(u32, bool) -> Option<String> + Send>,
-    /// Sees each event as it is taken out of the ring.
-    pub on_event: Option<Box<dyn FnMut(&debox_event_call) + Send>>,
 }
 
 /// Everything that was seen.
@@ -103,7 +105,7 @@ impl Observed {
 
 /// The thread that looks.
 pub struct Observer<A: Account> {
-    stop: Sender<()>,
+    stop: UnixStream,
     thread: JoinHandle<Watcher<A>>,
 }
 
@@ -204,15 +206,18 @@ fn descriptor_path(event: &debox_event_call) -> Option<String> {
 }
 
 impl<A: Account> Observer<A> {
+    /// Without a writer only the events are taken out.
     pub fn start(
         mut account: A,
         writer: Option<Writer>,
         options: Options,
     ) -> std::io::Result<Self> {
-        for key in 0..DEBOX_NR_SLOTS as u32 {
-            account.threshold_set(key, THRESHOLD_FIRST_NS);
+        if writer.is_some() {
+            for key in 0..DEBOX_NR_SLOTS as u32 {
+                account.threshold_set(key, THRESHOLD_FIRST_NS);
+            }
         }
-        let (stop, stopped) = channel();
+        let (stopped, stop) = UnixStream::pair()?;
         let thread = std::thread::Builder::new()
             .name("debox-observer".into())
             .spawn(move || {
@@ -228,9 +233,7 @@ impl<A: Account> Observer<A> {
                     },
                     since: Instant::now(),
                 };
-                watcher.run(|wait| {
-                    matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout))
-                });
+                watcher.run(&stopped);
                 watcher
             })?;
         Ok(Self { stop, thread })
@@ -245,7 +248,9 @@ impl<A: Account> Observer<A> {
             Err(panic) => std::panic::resume_unwind(panic),
         };
         watcher.drain();
-        watcher.look();
+        if watcher.writer.is_some() {
+            watcher.look();
+        }
         let recording = watcher.writer.map(|writer| Recording { writer });
         (watcher.account, watcher.seen, recording)
     }
@@ -284,8 +289,8 @@ fn strip(report: &mut Report) {
 }
 
 impl<A: Account> Watcher<A> {
-    /// `wait` returns false when it is time to end.
-    fn run(&mut self, wait: impl Fn(Duration) -> bool) {
+    /// Until the other end of `stopped` is closed.
+    fn run(&mut self, stopped: &UnixStream) {
         let now = Instant::now();
         let pace = |first, min, max, part| Pace {
             due: now + first,
@@ -296,16 +301,17 @@ impl<A: Account> Watcher<A> {
         let mut look = pace(LOOK_FIRST, LOOK_MIN, LOOK_MAX, 200);
         let mut sizes = pace(LOOK_FIRST, LOOK_MIN, LOOK_MAX, 200);
         let mut flush = pace(FLUSH_MIN, FLUSH_MIN, FLUSH_MAX, 20);
-        if self.options.roots.is_empty() {
-            sizes.due = now + Duration::from_secs(u32::MAX.into());
-        }
+        let never = now + Duration::from_secs(u32::MAX.into());
         if self.writer.is_none() {
-            flush.due = now + Duration::from_secs(u32::MAX.into());
+            (look.due, flush.due) = (never, never);
+        }
+        if self.writer.is_none() || self.options.roots.is_empty() {
+            sizes.due = never;
         }
         loop {
             let due = look.due.min(sizes.due).min(flush.due);
             let left = due.saturating_duration_since(Instant::now());
-            if !wait(left.min(DRAIN_MAX)) {
+            if self.wait(stopped, left.min(DRAIN_MAX)) {
                 return;
             }
             self.drain();
@@ -330,17 +336,34 @@ impl<A: Account> Watcher<A> {
         }
     }
 
+    /// Whether it is time to end.
+    fn wait(&self, stopped: &UnixStream, longest: Duration) -> bool {
+        let entry = |fd: BorrowedFd<'_>| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let urgent = self.account.urgent(self.since.elapsed());
+        let mut list = vec![entry(stopped.as_fd())];
+        list.extend(urgent.map(|(events, _)| entry(events)));
+        let wait = urgent.map_or(longest, |(_, pause)| pause.min(longest));
+        // Rounded up: waking before something is due would spin.
+        let wait = wait.as_micros().div_ceil(1000) as i32;
+        // SAFETY: a valid list of its length; the descriptors live.
+        unsafe { libc::poll(list.as_mut_ptr(), list.len() as libc::nfds_t, wait) };
+        list[0].revents != 0
+    }
+
     fn run_ns(&self) -> u64 {
         monotonic_ns().saturating_sub(self.options.start_ns)
     }
 
     fn drain(&mut self) {
-        let (slow, on_event) = (&mut self.seen.slow, &mut self.options.on_event);
+        let (slow, kept) = (&mut self.seen.slow, self.writer.is_some());
         self.account.events(&mut |event| {
-            if let Some(on_event) = on_event {
-                on_event(event);
+            if kept {
+                slow.add(event, &mut descriptor_path);
             }
-            slow.add(event, &mut descriptor_path);
         });
     }
 

@@ -37,6 +37,25 @@ pub struct RunFacts {
     pub notes: Vec<Note>,
 }
 
+impl RunFacts {
+    /// Of a run of which nothing else is known yet.
+    pub fn new(kind: RunKind, capture: Capture, command: Vec<String>) -> Self {
+        Self {
+            kind,
+            command,
+            pids: Vec::new(),
+            capture,
+            wall_ns: 0,
+            exit: None,
+            features: 0,
+            stale: false,
+            threads_running: None,
+            open_calls: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
 /// One snapshot of everything.
 pub struct Input<'a> {
     pub account: &'a debox_account,

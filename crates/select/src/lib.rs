@@ -50,7 +50,7 @@ Examples:
   debox select -- lighttpd -D -f lighttpd.conf
   debox select --stats -- ./server
   debox select --compare -- ./load-test.sh
-  debox select --compare --for 10 -- ./server
+  debox select --compare -d 10s -- ./server
 
 Environment of the command:
   DEBOX_SELECT   options, separated by commas: stats (print what the library did
@@ -65,8 +65,8 @@ pub struct Args {
     /// show both side by side
     #[arg(long)]
     pub compare: bool,
-    /// With --compare: end each run after so many seconds (SIGTERM), for commands that do not end
-    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds, requires = "compare")]
+    /// With --compare: end each run after so long (SIGTERM), for commands that do not end
+    #[arg(short, long, value_name = "TIME", value_parser = debox_command::duration, requires = "compare")]
     pub duration: Option<Duration>,
     /// Leave sets with fewer descriptors to the kernel [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
@@ -148,13 +148,6 @@ pub fn bench_run(args: &BenchArgs) -> i32 {
         say(&error.to_string());
         error.exit_status()
     })
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
-        Ok(s) if s > 0.0 && s < 1e9 => Ok(Duration::from_secs_f64(s)),
-        _ => Err("a number of seconds, such as 10 or 0.5".into()),
-    }
 }
 
 #[derive(Debug, thiserror::Error)]

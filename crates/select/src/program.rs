@@ -3,7 +3,6 @@
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -55,22 +54,15 @@ pub fn running(path: &Path) -> Option<PathBuf> {
     // The kernel follows interpreters of interpreters up to five deep.
     for _ in 0..5 {
         let bytes = read_start(&path)?;
-        if let Some(rest) = bytes.strip_prefix(b"#!") {
-            let line = rest.split(|b| *b == b'\n').next().unwrap_or_default();
-            let mut words = line
-                .split(|b| *b == b' ' || *b == b'\t')
-                .filter(|w| !w.is_empty());
-            let interpreter = PathBuf::from(OsStr::from_bytes(words.next()?));
-            // `#!/usr/bin/env python3`
-            path = match (interpreter.file_name(), words.next()) {
-                (Some(name), Some(argument)) if name == "env" && !argument.starts_with(b"-") => {
-                    debox_command::find(OsStr::from_bytes(argument)).ok()?
-                }
-                _ => interpreter,
-            };
-            continue;
-        }
-        return Some(path);
+        let Some((interpreter, argument)) = debox_command::interpreter(&bytes) else {
+            return Some(path);
+        };
+        // `#!/usr/bin/env python3`
+        let is_env = interpreter.file_name() == Some("env".as_ref());
+        path = match argument.filter(|word| is_env && !word.as_bytes().starts_with(b"-")) {
+            Some(argument) => debox_command::find(argument).ok()?,
+            None => interpreter,
+        };
     }
     None
 }

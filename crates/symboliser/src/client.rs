@@ -8,12 +8,13 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use debox_client::packet;
 use debox_unwind::Row;
 
 use crate::Named;
@@ -449,46 +450,11 @@ impl Running {
     }
 }
 
-/// Room for one descriptor.
-#[repr(C, align(8))]
-struct Control([u8; 32]);
-
 /// A request is small: it fits into the socket's buffer, as the other side is
 /// waiting for it.
 fn send(socket: &UnixStream, bytes: &[u8], open: Option<&File>) -> Result<(), Broken> {
-    let mut control = Control([0; 32]);
-    let mut part = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: all-zero is valid; one descriptor's header fits into `control`
-    // (24 bytes), and the buffers outlive the call.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        if let Some(file) = open {
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(size_of::<i32>() as u32) as usize;
-            let head = libc::CMSG_FIRSTHDR(&message);
-            (*head).cmsg_level = libc::SOL_SOCKET;
-            (*head).cmsg_type = libc::SCM_RIGHTS;
-            (*head).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
-            libc::CMSG_DATA(head)
-                .cast::<i32>()
-                .write_unaligned(file.as_raw_fd());
-        }
-        libc::sendmsg(
-            socket.as_raw_fd(),
-            &message,
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-        )
-    };
-    if usize::try_from(sent) == Ok(bytes.len()) {
-        Ok(())
-    } else {
-        Err(Broken::Ended)
-    }
+    let files: Vec<_> = open.iter().map(|file| file.as_fd()).collect();
+    packet::send_now(socket.as_raw_fd(), bytes, &files).map_err(|_| Broken::Ended)
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use debox_client::packet;
 use debox_unwind::LibcNames;
 
 use crate::module::{Module, limits};
@@ -135,51 +136,17 @@ fn say(reply: &Reply) {
     }
 }
 
-/// Room for one descriptor.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
 /// Fills the buffer, and takes the descriptor that came along.
 fn receive(into: &mut [u8], descriptor: &mut Option<OwnedFd>) -> bool {
     let mut done = 0;
     while done < into.len() {
-        let mut control = Control([0; 64]);
-        let mut part = libc::iovec {
-            iov_base: into[done..].as_mut_ptr().cast(),
-            iov_len: into.len() - done,
-        };
-        // SAFETY: all-zero is valid; the buffers outlive the call.
-        let (got, message) = unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = &raw mut part;
-            message.msg_iovlen = 1;
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = control.0.len();
-            let got = libc::recvmsg(SOCKET, &mut message, libc::MSG_CMSG_CLOEXEC);
-            (got, message)
-        };
-        if got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-            continue;
-        }
-        if got <= 0 {
-            return false;
-        }
-        done += got as usize;
-        // SAFETY: the kernel filled `control`; headers are walked as it is told.
-        unsafe {
-            let mut at = libc::CMSG_FIRSTHDR(&message);
-            while !at.is_null() {
-                if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                    let data = libc::CMSG_DATA(at);
-                    let count = ((*at).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
-                    for index in 0..count {
-                        let fd = data.cast::<c_int>().add(index).read_unaligned();
-                        // A second one closes the first.
-                        *descriptor = Some(OwnedFd::from_raw_fd(fd));
-                    }
-                }
-                at = libc::CMSG_NXTHDR(&message, at);
+        match packet::receive(SOCKET, &mut into[done..]) {
+            Ok(got) if got.length > 0 => {
+                done += got.length;
+                // A second one closes the first.
+                got.fds.into_iter().for_each(|fd| *descriptor = Some(fd));
             }
+            _ => return false,
         }
     }
     true

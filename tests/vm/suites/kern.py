@@ -11,7 +11,7 @@ from guest import *
 PROGRAMS = ["release/debox", "truth/calls", "truth/truth", "truth/storm", "proxy/proxy"]
 LIMIT_S = 1800
 NEW = os.uname().release.startswith("6.12")
-ALL_WAYS = {"session": "kprobe.session", "multi": "kprobe.multi", "trampoline": "fentry/fexit", "kprobe": "kprobe"}
+ALL_WAYS = {"session": "kprobe.session", "multi": "kprobe.multi", "fentry": "fentry/fexit", "kprobe": "kprobe"}
 # 6.1 has neither of the first two.
 WAYS = list(ALL_WAYS)[0 if NEW else 2:]
 
@@ -30,7 +30,7 @@ def totals(document):
 
 def functions_for(way, names):
     """schedule() by fentry and fexit is refused: see kern-waiting-functions."""
-    return [name for name in names if (way, name) != ("trampoline", "schedule")]
+    return [name for name in names if (way, name) != ("fentry", "schedule")]
 
 
 @check("kern-counts-calls", feature="`debox kern`: system calls")
@@ -42,11 +42,11 @@ def _():
 def counts_functions(way):
     if way not in WAYS:
         cell(f"`debox kern`: functions by {ALL_WAYS[way]}", "no")
-        why = kern("__x64_sys_close", "--attach", way, "--for", "1s", expected=125)
+        why = kern("__x64_sys_close", "--way", way, "-d", "1s", expected=125)
         expect(f"cannot be measured by {ALL_WAYS[way]}" in why, why)
         return
     # Two witnesses that know nothing of each other: tracepoint and function.
-    document = kern("close()", "__x64_sys_close", "--attach", way, "--", f"{HERE}/calls", "errors", "500")
+    document = kern("close()", "__x64_sys_close", "--way", way, "--", f"{HERE}/calls", "errors", "500")
     seen = totals(document)
     equal(seen["__x64_sys_close"]["calls"], seen["close()"]["calls"], "close by", way, "beside its tracepoint")
     expect(seen["close()"]["calls"] >= 500, seen)
@@ -73,7 +73,7 @@ def sleepers(way):
     if os.path.exists("/tmp/sleepers"):
         os.unlink("/tmp/sleepers")
     try:
-        document = kern("hrtimer_nanosleep", "--attach", way, "--for", "5s", "--", "sh", "-c", command)
+        document = kern("hrtimer_nanosleep", "--way", way, "-d", "5s", "--", "sh", "-c", command)
         # Detached while they sleep on in there. Of fentry and fexit the kernel
         # keeps what they will return through until they do: it is gone
         # afterwards.
@@ -105,17 +105,17 @@ def _():
 @check("kern-waiting-functions", feature="`debox kern`: functions in which idle threads stay")
 def _():
     # Their threads would keep what fentry and fexit put there for hours.
-    document = kern("schedule", "--for", "2s", "--", f"{HERE}/storm", "4", "4", "1")
-    expect(document["resources"][0]["way"] != ALL_WAYS["trampoline"], document["resources"][0]["way"])
+    document = kern("schedule", "-d", "2s", "--", f"{HERE}/storm", "4", "4", "1")
+    expect(document["resources"][0]["way"] != ALL_WAYS["fentry"], document["resources"][0]["way"])
     expect(totals(document)["schedule"]["calls"] > 0, totals(document))
-    why = kern("schedule", "--attach", "trampoline", "--for", "1s", expected=125)
+    why = kern("schedule", "--way", "fentry", "-d", "1s", expected=125)
     expect("stay inside of it for hours" in why, why)
 
 
 @check("kern-killed-inside", feature="`debox kern`: threads killed inside")
 def _():
     victims = "for i in 1 2 3 4 5 6; do sleep 600 >/dev/null 2>&1 & p=\"$p $!\"; done; sleep 4; kill -9 $p; wait; sleep 2"
-    document = kern("hrtimer_nanosleep", "clock_nanosleep()", "--for", "40s", "--", "sh", "-c", victims)
+    document = kern("hrtimer_nanosleep", "clock_nanosleep()", "-d", "40s", "--", "sh", "-c", victims)
     for name, t in totals(document).items():
         expect(t["calls"] >= 8 and t["inside_now"] == 0, name, t)
 
@@ -147,12 +147,12 @@ def _():
     wanted = [name for name in wanted if name in there]
     expect(len(wanted) >= 8, wanted)
     for way in WAYS:
-        document = kern(*functions_for(way, wanted), "--attach", way, "--max-overhead", "100", "--for", "2s", "--", f"{HERE}/storm", "8", "8", "1")
+        document = kern(*functions_for(way, wanted), "--way", way, "--max-overhead", "100", "-d", "2s", "--", f"{HERE}/storm", "8", "8", "1")
         seen = totals(document)
         expect(seen["kfree"]["calls"] > 0, way, seen)
     # What every fentry program runs through before it can tell that it is inside
     # of itself: Linux 6.1 would attach to it, and stand still.
-    why = kern("__rcu_read_lock", "--attach", "trampoline", "--for", "1s", expected=125)
+    why = kern("__rcu_read_lock", "--way", "fentry", "-d", "1s", expected=125)
     expect("runs through it" in why, why)
 
 
@@ -163,7 +163,7 @@ def _():
                             start_new_session=True)
     try:
         for way in WAYS:
-            kern(*functions_for(way, ["vfs_read", "vfs_write", "do_exit", "schedule"]), "--attach", way, "--for", "0.2s")
+            kern(*functions_for(way, ["vfs_read", "vfs_write", "do_exit", "schedule"]), "--way", way, "-d", "0.2s")
     finally:
         os.killpg(load.pid, signal.SIGKILL)
         load.wait()
@@ -172,7 +172,7 @@ def _():
 @check("kern-sigkill", feature="`debox kern`: detached after SIGKILL of the tool")
 def _():
     for way in WAYS:
-        tool = subprocess.Popen([f"{HERE}/debox", "kern", "--text", "--attach", way, "-i", "0.3", "vfs_read", "vfs_write", "read()"],
+        tool = subprocess.Popen([f"{HERE}/debox", "kern", "--text", "--way", way, "-i", "0.3", "vfs_read", "vfs_write", "read()"],
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = tool.stdout.readline()
         expect("s" in line, way, "printed nothing")
@@ -184,10 +184,10 @@ def _():
 
 @check("kern-limit", feature="`debox kern`: limit of functions")
 def _():
-    why = kern("ext4_*", "--for", "1s", expected=125)
+    why = kern("ext4_*", "-d", "1s", expected=125)
     expect("--max-functions" in why and "at most 200" in why, why)
     few = ["ext4_file_*"]
-    why = kern(*few, "--max-functions", "2", "--for", "1s", expected=125)
+    why = kern(*few, "--max-functions", "2", "-d", "1s", expected=125)
     expect("at most 2 " in why, why)
     document = kern(*few, "--max-functions", "60", "--", f"{HERE}/proxy", "-p", "-d", "/var/tmp", "-n", "30")
     called = {n: t for n, t in totals(document).items() if t["calls"]}
@@ -208,7 +208,7 @@ def _():
     expect(re.search(r"vfs_read: by \S+: about [0-9.]+ s to attach", listing.stdout), listing.stdout)
     # Each step before it is taken. (By kprobes, which attach in a moment on
     # all kernels.)
-    done = execute([f"{HERE}/debox", "kern", "--auto", "vfs_read", "--attach", "kprobe", "--depth", "1", "--branches", "1",
+    done = execute([f"{HERE}/debox", "kern", "--auto", "vfs_read", "--way", "kprobe", "--depth", "1", "--branches", "1",
                     "-i", "0.3", *load])
     lines = [l for l in done.stderr.splitlines() if "vfs_read" in l]
     expect(len(lines) >= 3, done.stderr)
@@ -223,12 +223,12 @@ def _():
 def _():
     load = ["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=4k", "count=100000000"]
     # Some thousand calls a second here, of a quarter of a microsecond each.
-    document = kern("vfs_read", "--max-overhead", "0.02", "-i", "0.4", "--for", "60s", *load)
+    document = kern("vfs_read", "--max-overhead", "0.02", "-i", "0.4", "-d", "60s", *load)
     row = document["resources"][0]
     equal(row["removed"], "called too often", "what became of it")
     expect(row["totals"]["calls"] > 0, row["totals"])
     expect([n for n in document["notes"] if "was taken out (limit: --max-overhead 0.02)" in n], document["notes"])
-    document = kern("--auto", "vfs_read", "--max-overhead", "0.02", "-i", "0.4", "--for", "60s", *load)
+    document = kern("--auto", "vfs_read", "--max-overhead", "0.02", "-i", "0.4", "-d", "60s", *load)
     verdict = document["path"]["branches"][0]["verdict"]
     expect("was taken out (limit: --max-overhead 0.02)" in verdict, verdict)
 
@@ -256,9 +256,9 @@ def _():
     expect(several, "no ambiguous name")
     answers[several[0]] = f"{several[0]}@2"
     # Alone it ends with its answer; beside what can be measured all answer.
-    why = kern("vfs_raed", "--for", "1s", expected=125)
+    why = kern("vfs_raed", "-d", "1s", expected=125)
     expect("vfs_read" in why, why)
-    done = execute([f"{HERE}/debox", "kern", "--text", *answers, "read()", "--for", "1s"])
+    done = execute([f"{HERE}/debox", "kern", "--text", *answers, "read()", "-d", "1s"])
     for name, words in answers.items():
         # The name is in each answer: of each only the line that has it.
         lines = [l for l in done.stderr.splitlines() if name.split("+")[0].split(":")[-1].rstrip("()") in l]
@@ -300,7 +300,7 @@ def _():
         execute(["busybox", "umount", "/tmp/cg"])
     # Where does object_write() open? The answer to a wrong place tells.
     for function in ("object_write", "main"):
-        why = kern("openat()", "--call-site", f"{HERE}/proxy:{function}", "--for", "1s", expected=125)
+        why = kern("openat()", "--call-site", f"{HERE}/proxy:{function}", "-d", "1s", expected=125)
         found = re.search(function + r"\+0x[0-9a-f]+(?= \((?:__)?(?:libc_)?open(?:64)?\))", why)
         if found:
             break
@@ -329,7 +329,7 @@ def _():
 def _():
     # No resource is named: the system call with the most time, which is not the one that waits.
     script = "sleep 15 & exec dd if=/dev/zero of=/dev/null bs=1024k count=100000000"
-    document = kern("--auto", "--attach", "kprobe", "-i", "0.3", "--depth", "2", "--branches", "1", "--", "sh", "-c", script)
+    document = kern("--auto", "--way", "kprobe", "-i", "0.3", "--depth", "2", "--branches", "1", "--", "sh", "-c", script)
     path = document["path"]
     equal(path["root"], "read()", "the heaviest call")
     names = [s["function"] for s in path["branches"][0]["steps"]]
@@ -338,7 +338,7 @@ def _():
 
 @check("kern-auto-sampled", feature="`debox kern --auto --sampled`: from stacks")
 def _():
-    document = kern("--auto", "--sampled", "read", "--for", "4s", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000")
+    document = kern("--auto", "--sampled", "read", "-d", "4s", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=256k", "count=100000000")
     path = document["path"]
     equal(path["method"], "sampled", "the method")
     names = [s["function"] for s in path["branches"][0]["steps"]]

@@ -14,10 +14,8 @@ mod args;
 mod core_file;
 mod plan;
 mod show;
-mod worker;
 
-pub use actor::Actor;
+pub use actor::{Actor, pause};
 pub use args::ActArgs;
 pub use core_file::{cores_check_attached, cores_check_run};
 pub use plan::Plan;
-pub use worker::Worker;

@@ -208,21 +208,12 @@ impl Plan {
         asks_caller || self.has(|action| matches!(action, Action::Stack | Action::Exec(_)))
     }
 
-    /// For the account's request.
-    pub fn request_flags(&self) -> u32 {
-        if self.wants_stacks() {
-            DEBOX_REQ_USER_STACKS
-        } else {
-            0
-        }
-    }
-
     /// Before the first process joins.
     pub fn install(&self, view: &mut AccountView) -> Result<(), Error> {
         let Some(details) = &mut view.details else {
-            return Err(Error::Usage(
-                "--on needs calls to be counted in the kernel: leave out --wrap".into(),
-            ));
+            return Err(Error::CannotWatch {
+                why: "the broker gives no single calls, which --on needs".into(),
+            });
         };
         for (index, slot) in self.slots.iter().enumerate() {
             details.control.condition_set(index, &slot.condition);

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How does a capture go, from the broker to the report?
+//!
+//! `run`, `attach` and `top` are hosts of the same: [`Capture::open`] loads what
+//! is wanted, [`Capture::start`] puts the target under watch, then it is waited
+//! for ([`Capture::command_wait`], [`Capture::tick`]), and [`Capture::finish`]
+//! makes the report. The hosts differ in their target and in what they show.
+
+mod launch;
+mod open;
+mod target;
+mod want;
+mod watched;
+pub mod wrap;
+
+pub use open::Opened;
+pub use target::{Target, is_readable};
+pub use want::Want;
+
+use crate::args::ReportArgs;
+use crate::collect::Collector;
+use crate::error::Error;
+use crate::open_call::OpenCalls;
+use crate::output::Output;
+use crate::session::{self, Extra};
+use crate::source::Source;
+use crate::trace::TraceView;
+use debox_client::Connection;
+use debox_command::{Child, Ended, Signals, signal_name};
+use debox_report::{Exit, Report, RunFacts};
+use open::Learning;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use target::Process;
+use watched::{Recorded, Watch};
+
+/// How often threads are looked at, to tell how long they have been in a call.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// A command that is to end gets this long, before SIGKILL.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// What came to pass during a tick.
+#[derive(Default)]
+pub struct Tick {
+    /// A signal that asks for the end.
+    pub stop: Option<i32>,
+    pub resized: bool,
+}
+
+/// The target is watched.
+pub struct Capture {
+    signals: Signals,
+    source: Source,
+    connection: Arc<Connection>,
+    watch: Watch,
+    trace: Arc<OnceLock<TraceView>>,
+    learning: Option<Learning>,
+    collector: Option<Collector>,
+    call_sites: bool,
+    facts: RunFacts,
+    conditions: Vec<String>,
+    /// Whether a stopped command stops debox along with it.
+    along: bool,
+    processes: Vec<Process>,
+    /// The command, when the target is one.
+    pub child: Option<Child>,
+    /// Threads that were put under watch at the start.
+    pub threads: u32,
+    open_calls: OpenCalls,
+    next_sample: Instant,
+    pub since: Instant,
+    start_ns: u64,
+}
+
+impl Capture {
+    pub fn open(want: Want, target: &Target<'_>) -> Result<Opened, Error> {
+        Opened::new(want, target)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(|process| !process.ended)
+    }
+
+    /// Looks which threads are inside a call, with those of children if
+    /// `family`.
+    fn sample(&mut self, family: bool) {
+        let pids: Vec<u32> = match family {
+            true => self.live().flat_map(Process::family).collect(),
+            false => self.live().map(|process| process.pid as u32).collect(),
+        };
+        self.open_calls.sample(pids.into_iter());
+        self.next_sample = Instant::now() + SAMPLE_EVERY;
+    }
+
+    pub fn pids(&self) -> &[u32] {
+        &self.facts.pids
+    }
+
+    /// Waits until the command has ended, passing signals on; after `until` it
+    /// is ended.
+    pub fn command_wait(&mut self, mut until: Option<Instant>) -> Result<Ended, Error> {
+        let Some(child) = &mut self.child else {
+            return Ok(Ended::Code(0));
+        };
+        loop {
+            if let Some(ended) = child.wait(&self.signals, self.along, until)? {
+                return Ok(ended);
+            }
+            child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
+            until = None;
+        }
+    }
+
+    /// Waits for a signal, an end, something to read, or until then.
+    pub fn tick(&mut self, input: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Tick {
+        let mut list: Vec<BorrowedFd<'_>> = input.into_iter().collect();
+        // What has ended is readable for ever.
+        list.extend(self.live().map(Process::as_fd));
+        let due = self.child.is_none().then_some(self.next_sample);
+        self.signals.wait(&list, until.into_iter().chain(due).min());
+        let mut tick = Tick::default();
+        while let Some(arrived) = self.signals.next() {
+            match arrived.signal {
+                libc::SIGWINCH => tick.resized = true,
+                libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
+                    tick.stop = Some(arrived.signal);
+                }
+                _ => {}
+            }
+        }
+        self.processes.iter_mut().for_each(Process::look);
+        if self.child.is_none() && Instant::now() >= self.next_sample {
+            self.sample(false);
+        }
+        tick
+    }
+
+    /// Why there is nothing more to come, in words; None: there is.
+    pub fn ended(&mut self) -> Option<String> {
+        let ended = match &mut self.child {
+            Some(child) => child.ended().map(|ended| match ended {
+                Ended::Signal(signal) => format!("ended by {}", signal_name(signal)),
+                Ended::Code(code) => format!("ended, status {code}"),
+            }),
+            None => self.live().next().is_none().then(|| "ended".into()),
+        };
+        ended.or_else(|| self.watch.stale().then(|| "the broker is gone".into()))
+    }
+
+    /// A report of now.
+    ///
+    /// # Panics
+    /// Where an observer has the account: with a recording or --on.
+    pub fn report(&mut self, family: bool) -> Report {
+        self.sample(family);
+        let Watch::Idle(watched) = &self.watch else {
+            panic!("the observer has the account");
+        };
+        // Names that are not there yet stand in the next one.
+        let snapshot = watched.view.snapshot();
+        let facts = RunFacts {
+            wall_ns: session::nanos(self.since.elapsed()),
+            open_calls: self.open_calls.list(),
+            ..self.facts.clone()
+        };
+        let extra = Extra::new(self.start_ns);
+        session::report(&snapshot, None, facts, None, &extra)
+    }
+
+    /// Ends the thread that learns; what it found is in `trace`.
+    fn learning_end(&mut self) {
+        let Some(learning) = self.learning.take() else {
+            return;
+        };
+        learning.over.store(true, Ordering::Relaxed);
+        match learning.thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => crate::complain(&error),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Nobody is watched any more; the report of all.
+    pub fn finish(mut self) -> Finished {
+        self.learning_end();
+        let mut facts = self.facts.clone();
+        facts.wall_ns = session::nanos(self.since.elapsed());
+        let Capture { watch, .. } = self;
+        let (watched, recorded, notes) = watch.finish();
+        facts.notes = watched.facts.notes.clone();
+        facts.notes.extend(notes);
+        let snapshot = session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
+        facts.exit = self.child.as_mut().and_then(Child::ended).map(exit);
+        match self.child {
+            Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),
+            None => {
+                let live = self.processes.iter().filter(|process| !process.ended);
+                self.open_calls
+                    .sample(live.map(|process| process.pid as u32));
+                facts.open_calls = self.open_calls.list();
+            }
+        }
+        let collected = self.collector.map(Collector::finish);
+        let traced = self.trace.get().map(|trace| trace.finish(&self.connection));
+        // The kernel side lets go before anything is printed; but for pairs of
+        // probes, which take seconds.
+        drop((watched, self.connection));
+        let names = self.source.notes();
+        let source = traced.is_some().then_some(self.source);
+
+        let slow = recorded.as_ref().map(Recorded::slow).unwrap_or_default();
+        let extra = Extra {
+            slow: &slow,
+            conditions: &self.conditions,
+            ..Extra::new(self.start_ns)
+        };
+        let place = collected
+            .as_ref()
+            .filter(|_| self.call_sites)
+            .map(|all| move |process: usize, address: u64| wrap::place_name(all, process, address));
+        let place = place
+            .as_ref()
+            .map(|name| name as &dyn Fn(usize, u64) -> String);
+        let counts = collected.as_ref().map(|all| &all.counts);
+        let mut report = session::report(&snapshot, counts, facts, place, &extra);
+        session::names_explain(&mut report, names);
+        match traced.transpose() {
+            Ok(trace) => report.trace = trace,
+            Err(error) => crate::complain(&error),
+        }
+        Finished {
+            report,
+            recorded,
+            _source: source,
+        }
+    }
+}
+
+fn exit(ended: Ended) -> Exit {
+    match ended {
+        Ended::Code(code) => Exit::Code(code),
+        Ended::Signal(number) => Exit::Signal {
+            number,
+            name: signal_name(number),
+        },
+    }
+}
+
+/// What is left to do: to write it.
+pub struct Finished {
+    report: Report,
+    recorded: Option<Recorded>,
+    /// A private broker takes its pairs of probes away when it is dropped.
+    _source: Option<Source>,
+}
+
+impl Finished {
+    pub fn write(self, output: Output, args: &ReportArgs) -> Result<(), Error> {
+        match self.recorded {
+            Some(recorded) => recorded.write(self.report, args.quiet),
+            None => output.write(self.report, args),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is loaded before anybody is watched, and how is the target put under
+//! watch?
+
+use super::target::Process;
+use super::watched::{self, Watch, Watched};
+use super::{Capture, Target, Want, launch, wrap};
+use crate::acting::{self, Actor, Plan};
+use crate::collect::Collector;
+use crate::error::Error;
+use crate::learn::{Learned, Learner};
+use crate::mapped_command::MappedCommand;
+use crate::open_call::OpenCalls;
+use crate::session;
+use crate::source::Source;
+use crate::trace::{TraceView, learned_too_late};
+use debox_abi::{DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_USER_STACKS, debox_request};
+use debox_client::{AccountView, Connection};
+use debox_command::{Child, Environment, Inherited, Program, Signals, Start, Streams};
+use debox_record::monotonic_ns;
+use debox_report::{self as report, Note, NoteKind, RunFacts, RunKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long `--trace learn` waits for the calls of running processes.
+const LEARN_LONGEST: Duration = Duration::from_secs(10);
+
+/// Everything is loaded, nobody is watched.
+pub struct Opened {
+    signals: Signals,
+    source: Source,
+    connection: Arc<Connection>,
+    watched: Watched,
+    learner: Option<Learner>,
+    environment: Environment,
+    collector: Option<Collector>,
+    want: Want,
+}
+
+/// A thread that learns a command's functions while it runs, and traces them.
+pub(super) struct Learning {
+    pub(super) over: Arc<AtomicBool>,
+    pub(super) thread: JoinHandle<Result<(), Error>>,
+}
+
+fn note(count: u64, text: String) -> Note {
+    Note {
+        kind: NoteKind::Other,
+        count,
+        time_ns: None,
+        text,
+    }
+}
+
+/// Opens the account; details that nobody asked for by name are done without
+/// where the broker cannot give them, which is the note.
+fn account_open(
+    connection: &Connection,
+    want: &Want,
+) -> Result<(AccountView, Option<Note>), Error> {
+    match connection.account(want.request) {
+        Err(debox_client::Error::Refused { errno, text, .. })
+            if errno == libc::EOPNOTSUPP && want.details == 0 && want.plan.is_none() =>
+        {
+            let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
+            let why = format!("who held locks and who woke threads is not known: {text}");
+            Ok((connection.account(plain)?, Some(note(0, why))))
+        }
+        opened => Ok((opened?, None)),
+    }
+}
+
+fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts {
+    let capture = match want.wrap {
+        true => report::Capture::Wrap,
+        false => report::Capture::Boundary,
+    };
+    let mut facts = RunFacts::new(RunKind::Attach, capture, target.words());
+    facts.notes.extend(without);
+    match target {
+        Target::Command { .. } => {
+            facts.kind = RunKind::Run;
+            if !want.follow {
+                let text = "children of the command are not included (--no-follow)";
+                facts.notes.push(note(0, text.into()));
+            }
+        }
+        Target::Processes(list) => facts.pids = list.iter().map(|p| p.pid as u32).collect(),
+    }
+    facts
+}
+
+impl Opened {
+    /// Everything that takes time and can fail, before anybody is watched.
+    pub(super) fn new(mut want: Want, target: &Target<'_>) -> Result<Self, Error> {
+        let signals = Signals::open()?;
+        if want.plan.as_ref().is_some_and(Plan::dumps_core) {
+            match target {
+                Target::Command { .. } => acting::cores_check_run()?,
+                Target::Processes(list) => {
+                    let pids: Vec<i32> = list.iter().map(|process| process.pid).collect();
+                    acting::cores_check_attached(&pids)?;
+                }
+            }
+        }
+        let source = Source::choose(&want.broker)?;
+        let connection = source.connect()?;
+        let mapped = match target {
+            Target::Command { program, .. } if want.request & DEBOX_REQ_USER_STACKS != 0 => {
+                Some(MappedCommand::map(program.path()))
+            }
+            _ => None,
+        };
+        let (mut view, without) = account_open(&connection, &want)?;
+        drop(mapped);
+        if let Some(view) = &mut view.details {
+            view.control.flags_set(want.details);
+        }
+        let actor = want.plan.take().map(|plan| Actor::install(plan, &mut view));
+        let actor = actor.transpose()?;
+        let watched = Watched::new(view, actor, facts_of(&want, target, without));
+        let learner = want.trace.learner()?;
+        if want.trace.wanted() && learner.is_none() {
+            let _ = watched
+                .trace
+                .set(TraceView::open(&connection, &want.trace)?);
+        }
+        let mut environment = Environment::inherited();
+        let collector = match want.wrap {
+            true => Some(wrap::prepare(&mut environment, &source, want.call_sites)?),
+            false => None,
+        };
+        Ok(Self {
+            signals,
+            source,
+            connection: Arc::new(connection),
+            watched,
+            learner,
+            environment,
+            collector,
+            want,
+        })
+    }
+
+    /// Puts the target under watch; a command starts.
+    pub fn start(mut self, target: Target<'_>, inherited: &Inherited) -> Result<Capture, Error> {
+        // As late as can be: it takes the place of an earlier recording.
+        let writer = match &self.want.recording {
+            Some(path) => Some(watched::writer(path, &self.watched.facts)?),
+            None => None,
+        };
+        let (mut child, mut learning, mut threads) = (None, None, 0);
+        let since;
+        let processes = match target {
+            Target::Command {
+                program, streams, ..
+            } => {
+                let started = self.command_start(&program, streams, inherited)?;
+                since = started.since;
+                learning = self
+                    .learner
+                    .take()
+                    .map(|learner| self.learn_beside(learner));
+                let process = Process::open(started.pid())?;
+                child = Some(started);
+                vec![process]
+            }
+            Target::Processes(mut list) => {
+                self.learn(&list)?;
+                since = Instant::now();
+                threads = self.processes_watch(&mut list)?;
+                list
+            }
+        };
+        self.watched.start_ns = monotonic_ns().saturating_sub(session::nanos(since.elapsed()));
+        let mut capture = Capture {
+            along: !self.watched.actor.as_ref().is_some_and(Actor::stops),
+            conditions: self.watched.conditions(),
+            facts: self.watched.facts.clone(),
+            start_ns: self.watched.start_ns,
+            trace: self.watched.trace.clone(),
+            watch: Watch::start(self.watched, writer, self.want.follow)?,
+            signals: self.signals,
+            source: self.source,
+            connection: self.connection,
+            learning,
+            collector: self.collector,
+            call_sites: self.want.call_sites,
+            processes,
+            child,
+            threads,
+            open_calls: OpenCalls::default(),
+            next_sample: since,
+            since,
+        };
+        if capture.child.is_none() {
+            capture.sample(false);
+        }
+        Ok(capture)
+    }
+
+    fn command_start(
+        &mut self,
+        program: &Program,
+        streams: Streams<'_>,
+        inherited: &Inherited,
+    ) -> Result<Child, Error> {
+        if let Some(signal) = self.signals.wants_end() {
+            // Ctrl-C while the programs were loaded: nothing has started yet.
+            return Err(Error::Interrupted { signal });
+        }
+        let start = Start {
+            streams,
+            ..Start::new(program, &self.environment, inherited)
+        };
+        let learner = self.learner.as_ref();
+        let started = launch::start(&start, &self.connection, self.want.follow, |pid| {
+            learner.map_or(Ok(()), |learner| learner.begin(&[pid]))
+        })?;
+        self.watched.facts.pids = vec![started.pid() as u32];
+        Ok(started)
+    }
+
+    /// Finds the functions that the calls of running processes pass, and traces
+    /// them.
+    fn learn(&mut self, list: &[Process]) -> Result<(), Error> {
+        if let Some(learner) = self.learner.take() {
+            let threads = list.iter().flat_map(Process::threads);
+            learner.begin(&threads.collect::<Vec<_>>())?;
+            let learned = learner.run(&AtomicBool::new(false), Some(LEARN_LONGEST))?;
+            let view = TraceView::open_learned(&self.connection, &self.want.trace, &learned)?;
+            let _ = self.watched.trace.set(view);
+        }
+        Ok(())
+    }
+
+    /// The same beside a command.
+    fn learn_beside(&self, learner: Learner) -> Learning {
+        let over = Arc::new(AtomicBool::new(false));
+        let (ended, connection) = (over.clone(), self.connection.clone());
+        let (trace, args) = (self.watched.trace.clone(), self.want.trace.clone());
+        let thread = std::thread::spawn(move || {
+            let learned: Learned = learner.run(&ended, None)?;
+            if ended.load(Ordering::Relaxed) {
+                return Err(Error::CannotWatch {
+                    why: learned_too_late(&learned),
+                });
+            }
+            let _ = trace.set(TraceView::open_learned(&connection, &args, &learned)?);
+            Ok(())
+        });
+        Learning { over, thread }
+    }
+
+    /// How many threads are watched.
+    fn processes_watch(&mut self, list: &mut [Process]) -> Result<u32, Error> {
+        let flags = if self.want.follow {
+            0
+        } else {
+            DEBOX_REQ_NOFOLLOW
+        };
+        let mut threads = 0;
+        for process in list {
+            match self
+                .connection
+                .ask(&debox_request::watch(process.pid, flags))
+            {
+                Ok((reply, _)) => threads += reply.threads,
+                Err(error) => {
+                    process.look();
+                    if !process.ended {
+                        return Err(error.into());
+                    }
+                    let text = format!("process {} ended before it could be watched", process.pid);
+                    self.watched.facts.notes.push(note(1, text));
+                }
+            }
+        }
+        Ok(threads)
+    }
+}

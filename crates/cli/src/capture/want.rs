@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is to be captured, and which options exclude each other?
+//!
+//! Made once from the arguments. What does not go together is said here, in one
+//! text each (clap refuses the pairs that need no reason).
+
+use crate::acting::Plan;
+use crate::args::{BrokerArgs, CaptureArgs, ReportArgs, TopArgs};
+use crate::error::Error;
+use crate::output::Output;
+use crate::trace::TraceArgs;
+use debox_abi::{
+    DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_STACKS,
+    DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_USER_STACKS,
+};
+use debox_output::printable_bytes;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// What names a recording among the files that -o can write.
+const EXTENSION: &str = "debox";
+
+pub struct Want {
+    pub broker: BrokerArgs,
+    /// Children, too.
+    pub follow: bool,
+    /// Counted in user space.
+    pub wrap: bool,
+    /// By place in the program, in wrap capture.
+    pub call_sites: bool,
+    /// DEBOX_REQ_* of the account.
+    pub request: u32,
+    /// DEBOX_DETAIL_*, to switch on before the first process joins.
+    pub details: u32,
+    pub recording: Option<PathBuf>,
+    pub plan: Option<Plan>,
+    pub trace: TraceArgs,
+}
+
+impl Want {
+    /// Of `run` and `attach`.
+    pub fn new(args: &CaptureArgs, wrap: bool) -> Result<Self, Error> {
+        let plan = Plan::new(&args.act, args.broker.labels.as_deref())?;
+        if wrap && plan.is_some() {
+            return Err(Error::Usage(
+                "--on needs calls to be counted in the kernel: leave out --wrap".into(),
+            ));
+        }
+        let recording = recording(&args.report, args.record.record)?;
+        let mut details = 0;
+        if args.details.call_sites || args.details.stacks {
+            details |= DEBOX_DETAIL_CALL_SITES;
+        }
+        if args.details.stacks {
+            details |= DEBOX_DETAIL_STACKS;
+        }
+        if recording.is_some() {
+            details |= DEBOX_DETAIL_THREADS | DEBOX_DETAIL_EVENTS | DEBOX_DETAIL_EVENT_STACKS;
+        }
+        let walks = DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS | DEBOX_DETAIL_EVENT_STACKS;
+        let mut request = DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS;
+        if details & walks != 0 || plan.as_ref().is_some_and(Plan::wants_stacks) {
+            request |= DEBOX_REQ_USER_STACKS;
+        }
+        Ok(Self {
+            broker: args.broker.clone(),
+            follow: !args.no_follow,
+            wrap,
+            call_sites: args.details.call_sites,
+            request: if wrap { 0 } else { request },
+            details: if wrap { 0 } else { details },
+            recording,
+            plan,
+            trace: args.trace.clone(),
+        })
+    }
+
+    /// Of `top`.
+    pub fn live(args: &TopArgs) -> Result<Self, Error> {
+        let common = CaptureArgs {
+            broker: args.broker.clone(),
+            no_follow: args.no_follow,
+            ..CaptureArgs::default()
+        };
+        let mut want = Self::new(&common, false)?;
+        want.request |= DEBOX_REQ_USER_STACKS;
+        want.details = DEBOX_DETAIL_THREADS | DEBOX_DETAIL_CALL_SITES;
+        Ok(want)
+    }
+
+    /// Where the report goes. A recording is written by the capture.
+    pub fn output(&self, args: &ReportArgs) -> Result<Output, Error> {
+        match self.recording {
+            Some(_) => Ok(Output::stderr()),
+            None => Output::open(args),
+        }
+    }
+}
+
+/// The recording that the command line asks for.
+fn recording(report: &ReportArgs, asked: bool) -> Result<Option<PathBuf>, Error> {
+    let named = |path: &PathBuf| path.extension() == Some(OsStr::new(EXTENSION));
+    let Some(path) = report.output.as_ref().filter(|path| asked || named(path)) else {
+        return match asked {
+            true => Err(Error::Usage(
+                "--record needs the file to write: -o FILE".into(),
+            )),
+            false => Ok(None),
+        };
+    };
+    if path.as_os_str() == "-" {
+        return Err(Error::Usage(
+            "a recording is rewritten as the run goes on, so it cannot go to standard output: name a file"
+                .into(),
+        ));
+    }
+    if report.json {
+        return Err(Error::Usage(format!(
+            "--json writes JSON, and {} is to be a recording: leave out --json (debox report --json makes \
+             JSON of a recording), or name the file otherwise",
+            printable_bytes(path.as_os_str().as_bytes())
+        )));
+    }
+    Ok(Some(path.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(output: Option<&str>, asked: bool, json: bool) -> Result<Option<PathBuf>, String> {
+        let report = ReportArgs {
+            output: output.map(PathBuf::from),
+            json,
+            ..ReportArgs::default()
+        };
+        recording(&report, asked).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_recording_is_asked_for_or_named() {
+        assert_eq!(want(None, false, false), Ok(None));
+        assert_eq!(want(Some("x.json"), false, true), Ok(None));
+        assert_eq!(want(Some("-"), false, false), Ok(None));
+        let named = Ok(Some(PathBuf::from("x.debox")));
+        assert_eq!(want(Some("x.debox"), false, false), named);
+        assert_eq!(want(Some("x"), true, false), Ok(Some("x".into())));
+        for (output, asked, json, says) in [
+            (None, true, false, "-o FILE"),
+            (Some("-"), true, false, "standard output"),
+            (Some("x.debox"), false, true, "--json"),
+        ] {
+            let why = want(output, asked, json).unwrap_err();
+            assert!(why.contains(says), "{why}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens to the account while it is written?
+//!
+//! A recording looks at it and flushes what it saw; --do acts on its events.
+//! One observer does both or either; when there is neither, nobody looks.
+
+use crate::acting::{Actor, pause};
+use crate::error::Error;
+use crate::session::{self, Extra, call_name};
+use crate::trace::TraceView;
+use debox_abi::{DEBOX_EVENT_CALL, Pod, debox_event_call, debox_row};
+use debox_client::{AccountView, Looks};
+use debox_output::shell_word;
+use debox_record::{Account, Observer, Options, SlowEvent, Start, Writer, start_here};
+use debox_report::{Note, NoteKind, Report, RunFacts, duration_text};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// An account, and who acts on its events.
+pub struct Watched {
+    pub view: AccountView,
+    pub actor: Option<Actor>,
+    /// What is known of the run while it lasts.
+    pub facts: RunFacts,
+    /// CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// There once its probes are on.
+    pub trace: Arc<OnceLock<TraceView>>,
+    looks: Looks,
+    stale: Arc<AtomicBool>,
+}
+
+impl Watched {
+    pub fn new(view: AccountView, actor: Option<Actor>, facts: RunFacts) -> Self {
+        Self {
+            view,
+            actor,
+            facts,
+            start_ns: 0,
+            trace: Arc::default(),
+            looks: Looks::default(),
+            stale: Arc::default(),
+        }
+    }
+
+    /// Texts of the actor's conditions.
+    pub fn conditions(&self) -> Vec<String> {
+        self.actor
+            .as_ref()
+            .map(Actor::conditions)
+            .unwrap_or_default()
+    }
+
+    fn stale_note(&self) {
+        // Relaxed: nothing else is read on the strength of it.
+        self.stale.store(self.view.stale(), Ordering::Relaxed);
+    }
+}
+
+impl Account for Watched {
+    fn look(&mut self, each: &mut dyn FnMut(u32, &debox_row)) {
+        self.view.look(&mut self.looks, each);
+    }
+
+    fn events(&mut self, each: &mut dyn FnMut(&debox_event_call)) {
+        self.stale_note();
+        if let Some(actor) = &mut self.actor {
+            actor.turn(&mut self.view, each);
+        } else if let Some(details) = &mut self.view.details {
+            details.events.drain(|bytes| {
+                let event = debox_event_call::read_from(bytes);
+                if let Some(event) = event.filter(|e| e.kind == DEBOX_EVENT_CALL) {
+                    each(&event);
+                }
+            });
+        }
+    }
+
+    fn urgent(&self, age: Duration) -> Option<(BorrowedFd<'_>, Duration)> {
+        let details = self.view.details.as_ref()?;
+        let actor = self.actor.as_ref()?;
+        Some((details.events.fd(), pause(actor, age)))
+    }
+
+    fn threshold_set(&mut self, key: u32, wall_ns: u64) {
+        if let Some(details) = &mut self.view.details {
+            details.control.slow_ns_set(key, wall_ns);
+        }
+    }
+
+    fn report(&mut self, wall_ns: u64, slow: &[&SlowEvent]) -> Report {
+        let mut facts = self.facts.clone();
+        facts.wall_ns = wall_ns;
+        let extra = Extra {
+            slow,
+            start_ns: self.start_ns,
+            conditions: &self.conditions(),
+            // Reading a program's debug information takes long, and memory,
+            // beside the program. That is done once, at the end.
+            symbols: false,
+        };
+        let mut report = session::report(&self.view.snapshot(), None, facts, None, &extra);
+        report.trace = self.trace.get().map(TraceView::sums_so_far);
+        report
+    }
+}
+
+/// The account, with or without an observer.
+pub enum Watch {
+    Idle(Box<Watched>),
+    Observed(Observer<Watched>, Arc<AtomicBool>),
+}
+
+impl Watch {
+    pub fn start(watched: Watched, writer: Option<Writer>, follow: bool) -> Result<Self, Error> {
+        if writer.is_none() && watched.actor.is_none() {
+            return Ok(Watch::Idle(Box::new(watched)));
+        }
+        let options = Options {
+            start_ns: watched.start_ns,
+            roots: watched.facts.pids.clone(),
+            follow,
+            call_names: Box::new(call_name),
+        };
+        let stale = watched.stale.clone();
+        Observer::start(watched, writer, options)
+            .map(|observer| Watch::Observed(observer, stale))
+            .map_err(Error::system("starting the observer's thread"))
+    }
+
+    /// Whether the broker is gone, as of the last look.
+    pub fn stale(&self) -> bool {
+        match self {
+            Watch::Idle(watched) => watched.view.stale(),
+            Watch::Observed(_, stale) => stale.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the actor did comes as notes; the recording waits for its report.
+    pub fn finish(self) -> (Watched, Option<Recorded>, Vec<Note>) {
+        let (mut watched, mut recorded) = match self {
+            Watch::Idle(watched) => (*watched, None),
+            Watch::Observed(observer, _) => {
+                let (watched, observed, recording) = observer.finish();
+                let recorded = recording.map(|recording| Recorded {
+                    observed,
+                    recording,
+                });
+                (watched, recorded)
+            }
+        };
+        let mut notes = Vec::new();
+        if let Some(actor) = watched.actor.take() {
+            // Events that are judged after the last look.
+            let late = &mut |event: &debox_event_call| {
+                if let Some(recorded) = &mut recorded {
+                    recorded.observed.event(event);
+                }
+            };
+            notes = actor.finish(&mut watched.view, late);
+        }
+        (watched, recorded, notes)
+    }
+}
+
+/// Creates the file. It takes the place of an earlier recording.
+pub fn writer(path: &Path, facts: &RunFacts) -> Result<Writer, Error> {
+    let start = start_here(Start {
+        debox_version: env!("CARGO_PKG_VERSION").to_owned(),
+        kind: facts.kind,
+        capture: facts.capture,
+        command: facts.command.clone(),
+        pids: facts.pids.clone(),
+        cpus: 0,
+        started_unix_ns: 0,
+        kernel: String::new(),
+        hostname: String::new(),
+    });
+    Ok(Writer::create(path, &start)?)
+}
+
+/// What the observer saw, and the file that waits for its end.
+pub struct Recorded {
+    observed: debox_record::Observed,
+    recording: debox_record::Recording,
+}
+
+impl Recorded {
+    pub fn slow(&self) -> Vec<&SlowEvent> {
+        self.observed.slow.events()
+    }
+
+    /// Completes the report and closes the file; says where it is.
+    pub fn write(self, mut report: Report, quiet: bool) -> Result<(), Error> {
+        self.observed.complete(&mut report, &call_name);
+        let path = self.recording.finish(&report)?;
+        if !quiet {
+            let bytes = std::fs::metadata(&path).map_or(0, |m| m.len());
+            let lost = report.notes.iter().filter(|note| {
+                matches!(
+                    note.kind,
+                    NoteKind::Stale | NoteKind::RowsDropped | NoteKind::ThreadsUnwatched
+                )
+            });
+            for note in lost {
+                crate::say(&note.text);
+            }
+            crate::say(&format!(
+                "recorded {} in {} ({}); see it with: debox report {}",
+                duration_text(report.run.wall_ns, crate::output::ascii()),
+                path.display(),
+                bytes_text(bytes),
+                shell_word(path.as_os_str().as_bytes())
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn bytes_text(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..1_000_000 => format!("{} kB", bytes.div_ceil(1_000)),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
