@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What does the page of a run look like? One file with everything in it.
 
-use crate::chart::{self, Bar, Scale, Series, escape};
+use crate::chart::{self, Bar, Scale, Series};
 use crate::model::{Document, Kind, Row};
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
 use crate::stat::{Difference, Summary, Verdict};
 use crate::text::{self, levels_of, mean_text, mib_per_second};
-use crate::titles::{bytes, digits, explanation, mark, time, title, with_commas};
+use crate::titles::{bytes, explanation, mark, title};
+use debox_output::{digits_text, escape, measured_text, signed_text};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../assets/bench.css");
@@ -102,15 +103,15 @@ fn number_cells(s: &Summary) -> Vec<String> {
     vec![
         mean_text(s),
         text::half_text(s),
-        time(s.min),
-        time(s.p50),
-        time(s.p90),
-        time(s.p99),
-        time(s.max),
-        with_commas(s.operations as i64),
-        with_commas(s.outliers as i64),
-        with_commas(s.outliers_preempted as i64),
-        time(s.mean_without),
+        measured_text(s.min),
+        measured_text(s.p50),
+        measured_text(s.p90),
+        measured_text(s.p99),
+        measured_text(s.max),
+        signed_text(s.operations as i64),
+        signed_text(s.outliers as i64),
+        signed_text(s.outliers_preempted as i64),
+        measured_text(s.mean_without),
     ]
 }
 
@@ -140,7 +141,7 @@ fn account_cells(row: &Row) -> Vec<String> {
     let Some(a) = &row.account else {
         return vec![String::from("not measured")];
     };
-    let part = |v: Option<f64>| v.map_or_else(|| "not measured".into(), time);
+    let part = |v: Option<f64>| v.map_or_else(|| "not measured".into(), measured_text);
     let sleeps: Vec<String> = a
         .sleeps
         .iter()
@@ -149,8 +150,8 @@ fn account_cells(row: &Row) -> Vec<String> {
             format!(
                 "{} {}× {} ({})",
                 s.label,
-                digits(s.count),
-                time(s.blocked_ns),
+                digits_text(s.count),
+                measured_text(s.blocked_ns),
                 s.place
             )
         })
@@ -159,8 +160,8 @@ fn account_cells(row: &Row) -> Vec<String> {
         part(a.cpu_ns),
         part(a.blocked_ns),
         part(a.runq_ns),
-        digits(a.minor_faults + a.major_faults),
-        digits(a.voluntary_switches + a.involuntary_switches),
+        digits_text(a.minor_faults + a.major_faults),
+        digits_text(a.voluntary_switches + a.involuntary_switches),
         sleeps.join("; "),
     ]
 }
@@ -229,7 +230,7 @@ fn clocks(d: &Document) -> String {
                     },
                 )],
                 interval: None,
-                text: time(cost),
+                text: measured_text(cost),
             })
         })
         .collect();
@@ -240,7 +241,7 @@ fn clocks(d: &Document) -> String {
         &["without the kernel", "by a system call"],
         &mark,
     );
-    let or = |v: Option<f64>| v.map_or_else(|| "–".into(), time);
+    let or = |v: Option<f64>| v.map_or_else(|| "–".into(), measured_text);
     let rows: Vec<Vec<String>> = survey
         .sources
         .iter()
@@ -254,19 +255,19 @@ fn clocks(d: &Document) -> String {
                 if s.missing.is_some() {
                     "–".into()
                 } else {
-                    format!("{} of {}", s.backwards, with_commas(s.readings as i64))
+                    format!("{} of {}", s.backwards, signed_text(s.readings as i64))
                 },
                 match (s.exchanges, s.missing.as_ref()) {
                     (_, Some(why)) => why.clone(),
                     (0, None) => "–".into(),
                     (n, None) if s.exchanges_backwards == 0 => {
-                        format!("in order, {} exchanges", with_commas(n as i64))
+                        format!("in order, {} exchanges", signed_text(n as i64))
                     }
                     (n, None) => format!(
                         "back {} of {}, by up to {}",
-                        with_commas(s.exchanges_backwards as i64),
-                        with_commas(n as i64),
-                        time(s.worst_backwards_ns)
+                        signed_text(s.exchanges_backwards as i64),
+                        signed_text(n as i64),
+                        measured_text(s.worst_backwards_ns)
                     ),
                 },
             ]
@@ -289,7 +290,7 @@ fn clocks(d: &Document) -> String {
         "Chosen: {}: {}. An empty interval reads {}; that is taken off everything below.",
         survey.choice.kind.name(),
         survey.why,
-        time(survey.choice.empty_ns)
+        measured_text(survey.choice.empty_ns)
     ));
     out
 }
@@ -373,11 +374,11 @@ fn switches_section(d: &Document) -> String {
                 title(&format!("switch/{means}")),
                 place.into(),
                 if x.verdict == Verdict::Stable {
-                    time(x.ns)
+                    measured_text(x.ns)
                 } else {
                     "hidden by its spread".into()
                 },
-                format!("{} to {}", time(x.low), time(x.high)),
+                format!("{} to {}", measured_text(x.low), measured_text(x.high)),
             ]
         })
         .collect();
@@ -416,7 +417,7 @@ fn faults(d: &Document) -> String {
                 name: title(&r.id),
                 parts: vec![(rate, 0)],
                 interval: None,
-                text: format!("{} MiB/s", digits(rate)),
+                text: format!("{} MiB/s", digits_text(rate)),
             })
         })
         .collect();
@@ -433,7 +434,7 @@ fn faults(d: &Document) -> String {
         &bandwidth,
         Scale::Log,
         &["rate"],
-        &digits,
+        &digits_text,
     );
     out += "</div>";
     let what: Vec<Vec<String>> = rows
@@ -443,7 +444,10 @@ fn faults(d: &Document) -> String {
             vec![
                 title(&r.id),
                 explanation(&r.id).into(),
-                a.map_or_else(|| "–".into(), |a| digits(a.minor_faults + a.major_faults)),
+                a.map_or_else(
+                    || "–".into(),
+                    |a| digits_text(a.minor_faults + a.major_faults),
+                ),
             ]
         })
         .collect();
@@ -541,7 +545,7 @@ fn descriptors(d: &Document) -> String {
             .filter(|s| !s.points.is_empty())
             .collect()
     };
-    let count = |x: f64| with_commas(x as i64);
+    let count = |x: f64| signed_text(x as i64);
     let mut out = String::from("<div class=\"figures\">");
     out += &chart::lines(
         "A new descriptor, by the number that are open",
@@ -612,8 +616,8 @@ fn comparison(d: &Document) -> String {
             let x = &r.comparison;
             vec![
                 text::compared_title(&r.id),
-                time(x.here_ns),
-                time(x.there_ns),
+                measured_text(x.here_ns),
+                measured_text(x.there_ns),
                 format!("{:.3}", x.ratio),
                 format!("{:.3} to {:.3}", x.ratio_low, x.ratio_high),
                 format!("{:.4}", x.p),

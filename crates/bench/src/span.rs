@@ -7,7 +7,7 @@
 
 use crate::account::{Account, Slice};
 use crate::stat::{STABLE_WITHIN, Summary, Verdict};
-use crate::titles::{digits, time};
+use debox_output::{digits_text, measured_text};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
@@ -95,7 +95,7 @@ impl Span {
 
     pub fn time(&self) -> String {
         if self.narrow() {
-            time(self.mid)
+            measured_text(self.mid)
         } else {
             range(self.low, self.high)
         }
@@ -103,9 +103,9 @@ impl Span {
 
     pub fn number(&self) -> String {
         if self.narrow() {
-            return digits(self.mid);
+            return digits_text(self.mid);
         }
-        let (low, high) = (digits(self.low), digits(self.high));
+        let (low, high) = (digits_text(self.low), digits_text(self.high));
         if low == high {
             format!("~{low}")
         } else {
@@ -116,17 +116,21 @@ impl Span {
 
 /// `144…146 ns`, `0.98…1.31 µs`: one unit.
 pub fn range(low: f64, high: f64) -> String {
-    if time(low) == time(high) {
-        return format!("~{}", time(low));
+    if measured_text(low) == measured_text(high) {
+        return format!("~{}", measured_text(low));
     }
-    let text = time(high);
+    let text = measured_text(high);
     let (scale, unit) = match text.rsplit(' ').next() {
         Some("ns") => (1.0, "ns"),
         Some("µs") => (1e3, "µs"),
         Some("ms") => (1e6, "ms"),
         _ => (1e9, "s"),
     };
-    format!("{}…{} {unit}", digits(low / scale), digits(high / scale))
+    format!(
+        "{}…{} {unit}",
+        digits_text(low / scale),
+        digits_text(high / scale)
+    )
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
 use crate::span::{Span, range};
 use crate::stat::{Difference, Summary, Verdict};
-use crate::titles::{bytes, digits, explanation, time, title, with_commas};
-use debox_output::printable;
+use crate::titles::{bytes, explanation, title};
+use debox_output::{digits_text, measured_text, printable, signed_text};
 
 /// A table with a left-aligned first column; numbers to the right.
 pub struct Table {
@@ -116,7 +116,7 @@ impl Table {
 /// A mean that may be shown, or the range that hides it.
 pub fn mean_text(s: &Summary) -> String {
     match s.verdict {
-        Verdict::Stable => time(s.mean),
+        Verdict::Stable => measured_text(s.mean),
         Verdict::Unstable => {
             let (low, high) = s.range();
             range(low, high)
@@ -149,7 +149,11 @@ fn part(span: Option<Span>) -> String {
 }
 
 fn number(v: f64) -> String {
-    if v < 0.005 { "-".into() } else { digits(v) }
+    if v < 0.005 {
+        "-".into()
+    } else {
+        digits_text(v)
+    }
 }
 
 const ACCOUNT: [&str; 8] = [
@@ -203,10 +207,10 @@ const NUMBERS: [&str; 7] = ["MEAN", "95%", "MIN", "P50", "P99", "MAX", "OUTL."];
 /// `step`: of the clock, ns; below it single operations are not told apart.
 fn number_cells(s: &Summary, step: f64, preemptions: bool) -> Vec<String> {
     let one = |ns: f64| match s.one_by_one {
-        true if ns < step => format!("< {}", time(step)),
+        true if ns < step => format!("< {}", measured_text(step)),
         true if ns <= 0.0 => "< step".into(),
-        true => time(ns),
-        false => format!("({})", time(ns)),
+        true => measured_text(ns),
+        false => format!("({})", measured_text(ns)),
     };
     vec![
         mean_text(s),
@@ -330,14 +334,14 @@ impl Text<'_> {
             if s.missing.is_some() {
                 continue;
             }
-            let or = |v: Option<f64>| v.map_or_else(|| "-".into(), time);
+            let or = |v: Option<f64>| v.map_or_else(|| "-".into(), measured_text);
             let across = match (s.exchanges, s.exchanges_backwards) {
                 (0, _) => "-".into(),
                 (_, 0) => "in order".into(),
                 (n, b) => format!(
                     "back in {} %, up to {}",
-                    digits(100.0 * b as f64 / n as f64),
-                    time(s.worst_backwards_ns)
+                    digits_text(100.0 * b as f64 / n as f64),
+                    measured_text(s.worst_backwards_ns)
                 ),
             };
             let cost = s.cost_ns.map(|mid| Span {
@@ -387,7 +391,7 @@ impl Text<'_> {
         }
         self.line(&format!(
             "Chosen: {name}: {why}. An empty interval reads {}; that is taken off everything below.",
-            time(survey.choice.empty_ns)
+            measured_text(survey.choice.empty_ns)
         ));
     }
 
@@ -449,7 +453,7 @@ impl Text<'_> {
                 cells.extend(number_cells(s, step, place == "other"));
                 cells.push(calls.map_or_else(|| "?".into(), |c| Span::of(c).scale(2.0).time()));
                 cells.push(match one {
-                    Some(x) if x.verdict == Verdict::Stable => time(x.ns),
+                    Some(x) if x.verdict == Verdict::Stable => measured_text(x.ns),
                     Some(x) if x.high > 0.0 => range(x.low.max(0.0), x.high),
                     _ => "hidden".into(),
                 });
@@ -622,7 +626,7 @@ impl Text<'_> {
             let head: Vec<&str> = head.iter().map(String::as_str).collect();
             let mut table = Table::new(&head);
             for level in levels_of(self.d, prefix) {
-                let mut cells = vec![with_commas(level as i64)];
+                let mut cells = vec![signed_text(level as i64)];
                 for kind in kinds {
                     cells.push(
                         self.d
@@ -641,7 +645,7 @@ impl Text<'_> {
                     Some((title(&row.id), row))
                 });
                 self.account_table(
-                    &format!("OF ONE, {} OPEN", with_commas(*level as i64)),
+                    &format!("OF ONE, {} OPEN", signed_text(*level as i64)),
                     rows,
                 );
             }
@@ -718,17 +722,17 @@ pub fn cold_text(c: &crate::os::reads::Cold) -> String {
     let mut text = format!(
         "Cold is cold: the file was written to disk, and before each of {} passes its pages were dropped \
          (POSIX_FADV_DONTNEED); then {} found {} of {} pages still in memory",
-        with_commas(c.passes as i64),
+        signed_text(c.passes as i64),
         c.method,
-        with_commas(c.resident as i64),
-        with_commas(c.pages as i64)
+        signed_text(c.resident as i64),
+        signed_text(c.pages as i64)
     );
     if c.nowait_tried > 0 {
         text += &format!(
             "; {} of {} probes before that, by preadv2(RWF_NOWAIT), were refused as not in memory (others a fast \
              device answered within the call)",
-            with_commas(c.nowait_again as i64),
-            with_commas(c.nowait_tried as i64)
+            signed_text(c.nowait_again as i64),
+            signed_text(c.nowait_tried as i64)
         );
     }
     if c.bytes > 0 {
@@ -970,8 +974,8 @@ pub fn conclusions_descriptors(d: &Document) -> Vec<String> {
         }
         found.push(format!(
             "From {} to {} descriptors: {}.",
-            with_commas(low as i64),
-            with_commas(high as i64),
+            signed_text(low as i64),
+            signed_text(high as i64),
             grows.join("; ")
         ));
     }
@@ -1113,8 +1117,8 @@ fn compared(c: &Compared, color: bool) -> String {
         };
         table.row(vec![
             compared_title(&row.id),
-            time(x.here_ns),
-            time(x.there_ns),
+            measured_text(x.here_ns),
+            measured_text(x.there_ns),
             format!("{:.3}", x.ratio),
             format!("{:.3} to {:.3}", x.ratio_low, x.ratio_high),
             if x.p < 0.001 {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is a case called in tables, and what exactly is it?
 
+use debox_output::measured_text;
+
 /// (id, title, what it is)
 pub const TITLES: &[(&str, &str, &str)] = &[
     (
@@ -177,21 +179,9 @@ pub fn explanation(id: &str) -> &'static str {
         .map_or("", |(_, _, text)| text)
 }
 
-/// ns with three significant digits and the unit that fits.
-pub fn time(ns: f64) -> String {
-    let (value, unit) = match ns.abs() {
-        a if !a.is_finite() => return "?".into(),
-        a if a < 999.5 => (ns, "ns"),
-        a if a < 999.5e3 => (ns / 1e3, "µs"),
-        a if a < 999.5e6 => (ns / 1e6, "ms"),
-        _ => (ns / 1e9, "s"),
-    };
-    format!("{} {unit}", digits(value))
-}
-
 /// A mark of an axis: no zeros that say nothing.
 pub fn mark(ns: f64) -> String {
-    let text = time(ns);
+    let text = measured_text(ns);
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
             format!(
@@ -201,29 +191,6 @@ pub fn mark(ns: f64) -> String {
         }
         _ => text,
     }
-}
-
-/// Three significant digits.
-pub fn digits(value: f64) -> String {
-    match value.abs() {
-        a if a < 0.005 => "0".into(),
-        a if a < 9.995 => format!("{value:.2}"),
-        a if a < 99.95 => format!("{value:.1}"),
-        a if a < 999_999.5 => with_commas(value.round() as i64),
-        _ => with_commas(value.round() as i64),
-    }
-}
-
-pub fn with_commas(n: i64) -> String {
-    let plain = n.unsigned_abs().to_string();
-    let mut out = String::new();
-    for (i, c) in plain.chars().enumerate() {
-        if i > 0 && (plain.len() - i) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    if n < 0 { format!("-{out}") } else { out }
 }
 
 /// 8 B, 4 KiB, 1 MiB.
@@ -238,23 +205,6 @@ pub fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_three_digits_and_a_unit() {
-        for (ns, text) in [
-            (0.5, "0.50 ns"),
-            (9.996, "10.0 ns"),
-            (99.96, "100 ns"),
-            (999.4, "999 ns"),
-            (999.6, "1.00 µs"),
-            (12_345.0, "12.3 µs"),
-            (999.6e6, "1.00 s"),
-            (-23.4, "-23.4 ns"),
-        ] {
-            assert_eq!(time(ns), text);
-        }
-        assert_eq!(with_commas(-1234567), "-1,234,567");
-    }
 
     #[test]
     fn the_longest_key_names_a_case() {

@@ -7,8 +7,7 @@ use crate::error::Error;
 use crate::output;
 use debox_abi::*;
 use debox_client::Connection;
-use debox_output::printable;
-use debox_report::count_text;
+use debox_output::{count_text, printable};
 use serde::Serialize;
 use std::path::PathBuf;
 

@@ -718,7 +718,7 @@ impl Screen<'_> {
 
     fn draw_table(&mut self, frame: &mut Frame, area: Rect, session: &Session, live: &[usize]) {
         let time =
-            |ns: Option<u64>| ns.map_or("-".into(), |n| debox_report::duration_text(n, false));
+            |ns: Option<u64>| ns.map_or("-".into(), |n| debox_output::duration_text(n, false));
         let rows: Vec<Row> = live
             .iter()
             .map(|i| {

@@ -598,7 +598,7 @@ pub fn too_often(name: &str, rate: f64, overhead: f64, limit: f64) -> String {
     format!(
         "{name} was called {} times a second: measuring that takes about {overhead:.2} % of a CPU, \
          so it was taken out (limit: --max-overhead {limit})",
-        debox_report::count_text(rate as u64),
+        debox_output::count_text(rate as u64),
     )
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How do metrics look as lines of text?
 
-use debox_output::printable;
-use debox_report::{count_text, duration_text};
+use debox_output::{count_text, duration_text, printable};
 
 use crate::auto::Path;
 use crate::session::{Session, Watch};

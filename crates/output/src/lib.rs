@@ -4,15 +4,22 @@
 //! Text that came from outside (the watched program, a file, the command line)
 //! cannot steer a terminal: [`printable`]. Error numbers have names:
 //! [`errno_name`]. Files are for their owner only, and are not put where
-//! somebody else points to: [`create`].
+//! somebody else points to: [`create`]. Text in a page cannot end its element: [`escape`]. Numbers have the
+//! unit that fits: [`duration_text`], [`count_text`], [`bytes_text`].
 
 mod errno;
 mod file;
 mod foreign;
+mod markup;
+mod units;
 
 pub use errno::{errno_name, error_name, result_text};
 pub use file::{create, create_directory, write};
 pub use foreign::{
     TEXT_CHARS_MAX, is_unprintable, json_printable, printable, printable_bytes, printable_lines,
     printable_within, shell_word,
+};
+pub use markup::{escape, script_json};
+pub use units::{
+    bytes_text, count_text, digits_text, duration_text, measured_text, share_text, signed_text,
 };

@@ -6,7 +6,8 @@
 //! compressed or not. All numbers are little endian. docs/recording.md says the
 //! same for people who write their own reader.
 
-use debox_report::{CallHistory, Capture, Gauge, RunKind, count_text};
+use debox_output::count_text;
+use debox_report::{CallHistory, Capture, Gauge, RunKind};
 use serde::{Deserialize, Serialize};
 
 /// Not text (the first byte), not mangled by a transfer in text mode (CR LF),

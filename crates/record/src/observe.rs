@@ -14,7 +14,8 @@ use crate::slow::{
 };
 use crate::writer::{Contents, WriteError, Writer};
 use debox_abi::{DEBOX_NR_SLOTS, debox_event_call};
-use debox_report::{CallNames, Note, NoteKind, Report, count_text};
+use debox_output::count_text;
+use debox_report::{CallNames, Note, NoteKind, Report};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

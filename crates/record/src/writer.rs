@@ -30,7 +30,7 @@ pub enum WriteError {
     Io { path: PathBuf, source: io::Error },
     #[error(
         "the recording {} ends at {}: {source}. {remedy}",
-        .path.display(), debox_report::duration_text(*.until_ns, false)
+        .path.display(), debox_output::duration_text(*.until_ns, false)
     )]
     Cut {
         path: PathBuf,

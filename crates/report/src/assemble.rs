@@ -7,9 +7,9 @@ pub use details::{CodePlace, Details, EventFacts, FrameNames, frame_text};
 
 use crate::hist::Hist;
 use crate::model::*;
-use crate::units::{count_text, duration_text};
 use crate::wrap::WrapCounts;
 use debox_abi::*;
+use debox_output::{count_text, duration_text};
 use std::collections::BTreeMap;
 
 /// Names of system calls: (number, 32-bit table?) to name.

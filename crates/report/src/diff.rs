@@ -15,6 +15,7 @@
 mod estimate;
 mod text;
 
+use debox_output::{count_text, duration_text};
 use std::collections::BTreeMap;
 
 use rand::SeedableRng;
@@ -22,7 +23,6 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 
 use crate::model::*;
-use crate::units::{count_text, duration_text};
 use estimate::Estimate;
 
 pub use text::render_diff;

@@ -11,9 +11,8 @@
 use std::collections::BTreeMap;
 
 use crate::model::*;
-use crate::units::{count_text, duration_text};
 use debox_labels::{Kind, Meaning, Meanings};
-use debox_output::{printable, result_text};
+use debox_output::{count_text, duration_text, printable, result_text};
 
 const FINDINGS_MAX: usize = 3;
 /// Of the time that is not waiting for work.

@@ -7,7 +7,7 @@
 //! charts from the report's JSON, which is embedded.
 //!
 //! Names, paths, arguments and functions come from the watched programs and
-//! are hostile until escaped: all text goes through [`text`], the JSON through
+//! are hostile until escaped: all text goes through [`escape`], the JSON through
 //! [`script_json`], and a content security policy admits the one script by its
 //! hash and nothing from elsewhere.
 
@@ -19,47 +19,13 @@ use sha2::{Digest, Sha256};
 
 use crate::findings;
 use crate::model::*;
-use crate::units::duration_text;
-use debox_output::{printable, result_text};
+use debox_output::{duration_text, escape, printable, result_text, script_json};
 
 const STYLE: &str = include_str!("../assets/report.css");
 const SCRIPT: &str = include_str!("../assets/report.js");
 
-/// Escapes for element content and for attributes in double quotes; control
-/// characters and those that turn the writing direction are shown escaped.
-fn text(foreign: &str) -> String {
-    let mut out = String::with_capacity(foreign.len() + 8);
-    for c in printable(foreign).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 fn time(ns: u64) -> String {
     duration_text(ns, false)
-}
-
-/// JSON that cannot end its script element, nor begin a comment in it.
-fn script_json(value: &serde_json::Value) -> String {
-    let json = value.to_string();
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            // These occur in strings only.
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                out.push_str(&format!("\\u{:04x}", c as u32));
-            }
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 fn each_string(value: &mut serde_json::Value, f: &dyn Fn(&str) -> String) {
@@ -116,9 +82,9 @@ pub fn render_html(report: &Report) -> String {
     out.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
     out.push_str(&format!(
         "<meta name=\"generator\" content=\"DeBox {}\">\n",
-        text(&report.debox_version)
+        escape(&report.debox_version)
     ));
-    out.push_str(&format!("<title>DeBox: {}</title>\n", text(&subject)));
+    out.push_str(&format!("<title>DeBox: {}</title>\n", escape(&subject)));
     out.push_str(&format!("<style>\n{STYLE}</style>\n</head>\n<body>\n"));
     out.push_str("<a class=\"skip\" href=\"#summary\">Skip to the summary</a>\n");
 
@@ -154,10 +120,10 @@ pub fn render_html(report: &Report) -> String {
     out.push_str("</main>\n");
     out.push_str(&format!(
         "<footer>Made by DeBox {}. Times are sums over all threads unless said otherwise.</footer>\n",
-        text(&report.debox_version)
+        escape(&report.debox_version)
     ));
     out.push_str("<script type=\"application/json\" id=\"data\">");
-    out.push_str(&script_json(&data(report)));
+    out.push_str(&script_json(&data(report).to_string()));
     out.push_str("</script>\n<script>");
     out.push_str(SCRIPT);
     out.push_str("</script>\n</body>\n</html>\n");
@@ -167,18 +133,6 @@ pub fn render_html(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escapes_what_could_leave_its_place() {
-        assert_eq!(
-            text("a<b>&\"c'\u{202e}\u{7}"),
-            "a&lt;b&gt;&amp;&quot;c&#39;\\u{202e}\\u{7}"
-        );
-        let json = script_json(&serde_json::json!({"a": "</script><!--&\u{2028}"}));
-        assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
-        let back: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(back["a"], "</script><!--&\u{2028}");
-    }
 
     #[test]
     fn the_script_cannot_end_its_element() {

@@ -17,7 +17,6 @@ mod model;
 mod text;
 mod trace;
 mod trend;
-mod units;
 mod wrap;
 
 pub use assemble::{
@@ -35,7 +34,6 @@ pub use model::*;
 pub use text::{TextOptions, render_text};
 pub use trace::{TraceEntry, TraceFunction, TraceReport, TracedCall};
 pub use trend::find as find_trends;
-pub use units::{count_text, duration_text};
 pub use wrap::{WrapCounts, WrapProcess};
 
 /// The report as one JSON document with a final newline; `docs/json.md`

@@ -6,8 +6,7 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::model::*;
-use crate::units::{count_text, duration_text, share_text};
-use debox_output::{printable, result_text, shell_word};
+use debox_output::{count_text, duration_text, printable, result_text, share_text, shell_word};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {

@@ -3,8 +3,7 @@
 //! a call trace makes, and how it is printed.
 
 use crate::text::TextOptions;
-use crate::units::{count_text, duration_text};
-use debox_output::{printable, result_text};
+use debox_output::{count_text, duration_text, printable, result_text};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 

@@ -13,7 +13,7 @@
 //! second half has changed, but nothing in it grows.
 
 use crate::model::*;
-use crate::units::{count_text, duration_text};
+use debox_output::{bytes_text, count_text, duration_text};
 
 /// Shares of the invocations that are compared.
 const BLOCKS_MAX: usize = 40;
@@ -300,16 +300,6 @@ struct Along {
     text: String,
 }
 
-fn bytes_text(bytes: f64) -> String {
-    for (unit, size) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
-        let size = f64::from(1u32 << size);
-        if bytes >= size {
-            return format!("{:.0} {unit}", bytes / size);
-        }
-    }
-    format!("{bytes:.0} bytes")
-}
-
 /// Gauges that grew together with the call's time, best first.
 fn grows_with(candidate: &Candidate<'_>, gauges: &[Gauge]) -> Vec<Along> {
     type Read = fn(&Gauge) -> Option<u64>;
@@ -350,7 +340,7 @@ fn grows_with(candidate: &Candidate<'_>, gauges: &[Gauge]) -> Vec<Along> {
             continue;
         }
         let number = |n: f64| match name {
-            "resident memory" => bytes_text(n),
+            "resident memory" => bytes_text(n as u64),
             _ => count_text(n.round() as u64),
         };
         list.push(Along {

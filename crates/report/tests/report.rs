@@ -4,6 +4,7 @@
 //! Golden files lie in tests/golden; DEBOX_GOLDEN_WRITE=1 writes them anew.
 
 use debox_abi::*;
+use debox_output::duration_text;
 use debox_report::*;
 
 struct Snapshot {

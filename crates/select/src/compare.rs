@@ -8,6 +8,7 @@
 
 use crate::{Args, Error, counts_make, environment, library_find, run_to_end, statistics, warn};
 use debox_command::{Ended, Environment, Inherited};
+use debox_output::duration_text;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -139,16 +140,7 @@ fn watched(
 }
 
 fn duration(d: Duration) -> String {
-    let s = d.as_secs_f64();
-    if s >= 10.0 {
-        format!("{s:.1} s")
-    } else if s >= 1.0 {
-        format!("{s:.2} s")
-    } else if s >= 0.001 {
-        format!("{:.1} ms", s * 1e3)
-    } else {
-        format!("{:.1} us", s * 1e6)
-    }
+    duration_text(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX), false)
 }
 
 fn change(without: f64, with: f64) -> String {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How is a figure with a few curves drawn?
 
+use debox_output::escape;
 use std::fmt::Write;
 
 pub struct Curve {
@@ -32,12 +33,6 @@ const STYLES: [(&str, &str, f64); 6] = [
     ("#0b5fa5", "2 3", 2.6),
     ("#2a2a2a", "1 4", 1.6),
 ];
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
 
 /// A step of 1, 2 or 5 times a power of ten, for about five of them.
 fn step(most: f64) -> f64 {

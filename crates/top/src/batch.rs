@@ -6,8 +6,7 @@ use crate::app::{App, Settings};
 use crate::frame::Frame;
 use crate::table::{Row, fit};
 use crate::views::View;
-use debox_output::printable;
-use debox_report::{count_text, duration_text};
+use debox_output::{count_text, duration_text, printable};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 

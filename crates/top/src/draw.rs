@@ -8,8 +8,7 @@ use crate::app::{App, Mode};
 use crate::frame::Between;
 use crate::table::{Table, fit};
 use crate::views::View;
-use debox_output::printable;
-use debox_report::{count_text, duration_text};
+use debox_output::{count_text, duration_text, printable};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -675,7 +674,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             found.cells[1].text(),
-            debox_report::count_text(3 * row.count)
+            debox_output::count_text(3 * row.count)
         );
     }
 

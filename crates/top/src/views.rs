@@ -3,8 +3,8 @@
 
 use crate::frame::{Between, buckets_between, percentile};
 use crate::table::{Cell, Column, Row, Table};
-use debox_output::printable;
-use debox_report::{CulpritRole, Report, count_text, duration_text};
+use debox_output::{count_text, duration_text, printable};
+use debox_report::{CulpritRole, Report};
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -654,10 +654,10 @@ fn pick(sources: &[Source], invariant: bool, kernel: &str) -> (Kind, String) {
         "it stays in order with the code around it, steps finely ({}) and never went back, neither \
          in {} readings on one CPU nor {}",
         ns(chosen.step_ns),
-        crate::titles::with_commas(chosen.readings as i64),
+        debox_output::signed_text(chosen.readings as i64),
         match chosen.exchanges {
             0 => "between CPUs, which could not be tried".into(),
-            n => format!("in {} between two", crate::titles::with_commas(n as i64)),
+            n => format!("in {} between two", debox_output::signed_text(n as i64)),
         }
     );
     why += &match equal.len() {

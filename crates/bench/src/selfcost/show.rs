@@ -7,7 +7,8 @@ use crate::chart::{self, Bar, Scale};
 use crate::model::Document;
 use crate::page::{self, Section};
 use crate::text::{Table, wrapped};
-use crate::titles::{digits, mark, time};
+use crate::titles::mark;
+use debox_output::{digits_text, measured_text};
 use std::fmt::Write;
 
 /// Rows that stand for the others in tables of many ways.
@@ -39,7 +40,7 @@ fn plus(value: f64, low: f64, high: f64) -> String {
     if hidden(value, low, high) {
         return WIDE.into();
     }
-    let text = time(value);
+    let text = measured_text(value);
     let sign = if value >= 0.0 { "+" } else { "" };
     let (Some((number, unit)), Some(far)) = (text.split_once(' '), half(value, low, high)) else {
         return format!("{sign}{text}");
@@ -62,7 +63,7 @@ fn added(cell: &Cell) -> String {
 
 fn factor(cell: &Cell) -> String {
     let number = match cell.ratio {
-        r if r >= 10.0 => digits(r),
+        r if r >= 10.0 => digits_text(r),
         r => format!("{r:.2}"),
     };
     match (
@@ -96,7 +97,7 @@ fn null_time(cell: Option<&Cell>) -> String {
         || "-".into(),
         |c| {
             let far = c.added_low.abs().max(c.added_high.abs());
-            format!("±{}", time(far))
+            format!("±{}", measured_text(far))
         },
     )
 }
@@ -142,7 +143,7 @@ fn by_call(g: &Grid) -> Sheet {
             let base = g.cell(r, 0)?;
             let mut cells = vec![
                 g.rows[r].title.clone(),
-                time(base.median),
+                measured_text(base.median),
                 null_time(g.cell(r, 1)),
             ];
             cells.extend(
@@ -179,7 +180,7 @@ fn by_way(g: &Grid, of: Of, columns: &[usize], caption: &str, note: String) -> S
         .map(|w| {
             let cells = columns.iter().map(|r| match (w, g.cell(*r, w)) {
                 (_, None) => "-".into(),
-                (0, Some(c)) => time(c.median),
+                (0, Some(c)) => measured_text(c.median),
                 (1, Some(c)) => null_percent(c),
                 (_, Some(c)) if of == Of::Programs => percent(c),
                 (_, Some(c)) => factor(c),
@@ -205,19 +206,23 @@ fn spread(g: &Grid, of: Of, row: usize) -> Sheet {
         .filter_map(|w| {
             let c = g.cell(row, w)?;
             let interval = if c.added_low.is_finite() && c.added_high.is_finite() {
-                format!("{} to {}", time(c.added_low), time(c.added_high))
+                format!(
+                    "{} to {}",
+                    measured_text(c.added_low),
+                    measured_text(c.added_high)
+                )
             } else {
                 "?".into()
             };
             let (added, interval) = match w {
                 0 => ("-".into(), "-".into()),
-                _ => (time(c.added), interval),
+                _ => (measured_text(c.added), interval),
             };
             Some(vec![
                 g.ways[w].title.clone(),
-                time(c.min),
-                time(c.median),
-                format!("{} to {}", time(c.low), time(c.high)),
+                measured_text(c.min),
+                measured_text(c.median),
+                format!("{} to {}", measured_text(c.low), measured_text(c.high)),
                 added,
                 interval,
                 match c.distinguishable {
@@ -266,11 +271,11 @@ fn by_stamps(rows: &[ServerRow]) -> Sheet {
                 vec![
                     r.call.clone(),
                     r.by.clone(),
-                    time(r.min),
-                    time(r.median),
-                    time(r.mean),
-                    time(r.p99),
-                    time(r.max),
+                    measured_text(r.min),
+                    measured_text(r.median),
+                    measured_text(r.mean),
+                    measured_text(r.p99),
+                    measured_text(r.max),
                     r.count.to_string(),
                 ]
             })
@@ -322,7 +327,7 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
             g,
             Of::Programs,
             &all,
-            "Whole programs: added to the time, or times as long",
+            "Whole programs: added to the measured_text, or times as long",
             format!(
                 "{} rounds. Time inside of the tool, without its start and its report. {}n.d.: not \
                  distinguishable from what two bare runs differ by, which is in the second line.",
@@ -548,7 +553,7 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                         name: g.ways[w].title.clone(),
                         parts: vec![(c.median, colour)],
                         interval: Some((c.low, c.high)),
-                        text: time(c.median),
+                        text: measured_text(c.median),
                     })
                 })
                 .collect();
@@ -569,11 +574,11 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                 let head: Vec<&str> = sheet.head.iter().map(String::as_str).collect();
                 let words: &[usize] = if of == Of::Server { &[0, 1] } else { &[0] };
                 let table = page::table(&head, &sheet.rows, words);
-                let caption = chart::escape(&sheet.caption);
+                let caption = debox_output::escape(&sheet.caption);
                 if sheet.detail {
                     format!("<details><summary>{caption}</summary>{table}</details>")
                 } else {
-                    let note = chart::escape(&sheet.note);
+                    let note = debox_output::escape(&sheet.note);
                     format!("<h3>{caption}</h3>{table}<p class=\"soft\">{note}</p>")
                 }
             })
@@ -581,7 +586,13 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
     };
     let left_out: String = missing(own)
         .iter()
-        .map(|(t, why)| format!("<li>{}: {}</li>", chart::escape(t), chart::escape(why)))
+        .map(|(t, why)| {
+            format!(
+                "<li>{}: {}</li>",
+                debox_output::escape(t),
+                debox_output::escape(why)
+            )
+        })
         .collect();
     let left_out = if left_out.is_empty() {
         left_out

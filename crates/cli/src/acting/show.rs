@@ -3,8 +3,7 @@
 
 use crate::session::call_name;
 use debox_abi::*;
-use debox_output::{printable, result_text};
-use debox_report::duration_text;
+use debox_output::{duration_text, printable, result_text};
 use std::fmt::Write;
 
 /// The system call of an event.

@@ -10,9 +10,9 @@ use crate::session::{self, Extra, call_name};
 use crate::trace::TraceView;
 use debox_abi::{DEBOX_EVENT_CALL, Pod, debox_event_call, debox_row};
 use debox_client::{AccountView, Looks};
-use debox_output::shell_word;
+use debox_output::{bytes_text, duration_text, shell_word};
 use debox_record::{Account, Observer, Options, SlowEvent, Start, Writer, start_here};
-use debox_report::{Note, NoteKind, Report, RunFacts, duration_text};
+use debox_report::{Note, NoteKind, Report, RunFacts};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -218,13 +218,5 @@ impl Recorded {
             ));
         }
         Ok(())
-    }
-}
-
-fn bytes_text(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} bytes"),
-        1_000..1_000_000 => format!("{} kB", bytes.div_ceil(1_000)),
-        _ => format!("{:.1} MB", bytes as f64 / 1e6),
     }
 }

@@ -2,8 +2,7 @@
 //! How is a comparison told to people?
 
 use super::{Basis, Change, Diff, Kind, Metric, Only, Side};
-use crate::units::{count_text, duration_text};
-use debox_output::printable;
+use debox_output::{count_text, duration_text, printable};
 
 /// Lines of what did not clearly change, unless all are asked for.
 const UNCLEAR_SHOWN: usize = 8;

@@ -2,11 +2,10 @@
 //! What stands in each section of the HTML report?
 
 use super::table::{Cell, Column, Table, drawing, head, number, words};
-use super::{text, time};
+use super::time;
 use crate::findings::{frame_text, idle_rows, nothing_found, waits_for};
 use crate::model::*;
-use crate::units::count_text;
-use debox_output::result_text;
+use debox_output::{count_text, escape, result_text};
 
 /// Columns and rows of the label × call matrix; the others are summed.
 const MATRIX_CALLS: usize = 12;
@@ -102,7 +101,7 @@ pub fn header(report: &Report, subject: &str) -> String {
         Some(Exit::Signal { number, name }) => {
             format!(
                 "<p class=\"bad\">Ended by signal {number} ({}).</p>\n",
-                text(name)
+                escape(name)
             )
         }
         Some(Exit::Code(code)) if *code != 0 => {
@@ -112,11 +111,11 @@ pub fn header(report: &Report, subject: &str) -> String {
     };
     let facts: Vec<String> = facts
         .iter()
-        .map(|f| format!("<li>{}</li>", text(f)))
+        .map(|f| format!("<li>{}</li>", escape(f)))
         .collect();
     format!(
         "<header>\n<div class=\"top\"><p class=\"brand\">DeBox <span>why it blocked</span></p><button id=\"theme\" type=\"button\" hidden>Colours: automatic</button></div>\n<h1>{}</h1>\n<ul class=\"facts\">{}</ul>\n{exit}</header>\n",
-        text(subject),
+        escape(subject),
         facts.join("")
     )
 }
@@ -128,13 +127,13 @@ pub fn summary(report: &Report, findings: &[Finding]) -> String {
         out.push_str(&format!(
             "<p class=\"warn\"><strong>The recording is not complete.</strong> It holds the first {}: {}</p>\n",
             time(state.until_ns),
-            text(why)
+            escape(why)
         ));
     }
     if findings.is_empty() {
         out.push_str(&format!(
             "<p class=\"none\">{}</p>\n",
-            text(&nothing_found(report))
+            escape(&nothing_found(report))
         ));
         return out;
     }
@@ -143,11 +142,11 @@ pub fn summary(report: &Report, findings: &[Finding]) -> String {
         let percent = (f.share.clamp(0.0, 1.0) * 100.0).round();
         out.push_str(&format!(
             "<li><div class=\"share\" aria-hidden=\"true\"><b>{percent:.0}<small>%</small></b><i><i style=\"width:{percent:.0}%\"></i></i></div><div><h3>{}</h3><p>{}</p><details open><summary>Evidence</summary><ul>",
-            text(&f.title),
-            text(&f.text)
+            escape(&f.title),
+            escape(&f.text)
         ));
         for line in &f.evidence {
-            out.push_str(&format!("<li>{}</li>", text(line)));
+            out.push_str(&format!("<li>{}</li>", escape(line)));
         }
         out.push_str("</ul></details></div></li>\n");
     }
@@ -212,7 +211,7 @@ impl Bar {
             .collect();
         format!(
             "<div class=\"bar\" role=\"img\" aria-label=\"{}\">{spans}</div>",
-            text(&label.join(", "))
+            escape(&label.join(", "))
         )
     }
 }
@@ -453,19 +452,19 @@ pub fn matrix(report: &Report) -> String {
         let call = calls.get(*x).map_or("(others)", |c| c);
         out.push_str(&format!(
             "<th scope=\"col\" class=\"n\">{}</th>",
-            text(call)
+            escape(call)
         ));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for y in &used_y {
         let label = labels.get(*y).map_or("(others)", |l| l);
         let what = waits_for(report, label).map_or(String::new(), |w| {
-            format!(" title=\"waiting for {}\"", text(w))
+            format!(" title=\"waiting for {}\"", escape(w))
         });
         let all = sum(&mut (0..width).map(|x| cells[y * width + x]));
         out.push_str(&format!(
             "<tr><th scope=\"row\"{what}>{}</th><td class=\"n all\">{}</td>",
-            text(label),
+            escape(label),
             both(all)
         ));
         for x in &used_x {
@@ -488,7 +487,7 @@ pub fn matrix(report: &Report) -> String {
             out.push_str(&format!(
                 "<td class=\"n heat ht{heat_time} hc{}\" title=\"{}: {} in {}\">{}</td>",
                 heat(cell.1 as f64, most_count),
-                text(calls.get(*x).map_or("(others)", |c| c)),
+                escape(calls.get(*x).map_or("(others)", |c| c)),
                 time(cell.0),
                 plural(cell.1, "sleep", "sleeps"),
                 both(cell)
@@ -917,7 +916,7 @@ pub fn trends(report: &Report) -> String {
     } else {
         out.push_str("<ul class=\"trend-words\">");
         for trend in &report.trends {
-            out.push_str(&format!("<li>{}</li>", text(&trend.text)));
+            out.push_str(&format!("<li>{}</li>", escape(&trend.text)));
         }
         out.push_str("</ul>\n");
     }
@@ -992,7 +991,7 @@ pub fn notes(report: &Report) -> String {
     if !report.notes.is_empty() {
         out.push_str("<ul>\n");
         for note in &report.notes {
-            out.push_str(&format!("<li>{}</li>\n", text(&note.text)));
+            out.push_str(&format!("<li>{}</li>\n", escape(&note.text)));
         }
         out.push_str("</ul>\n");
     }
@@ -1006,10 +1005,10 @@ pub fn notes(report: &Report) -> String {
             };
             out.push_str(&format!(
                 "<li>{} (thread {} of process {}) in {}{length}</li>\n",
-                text(&c.comm),
+                escape(&c.comm),
                 c.tid,
                 c.pid,
-                text(&c.call)
+                escape(&c.call)
             ));
         }
         out.push_str("</ul>\n");

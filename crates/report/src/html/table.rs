@@ -5,8 +5,8 @@
 //! Each cell carries what it is sorted by in `data-v` when that differs from
 //! its text.
 
-use super::{text, time};
-use crate::units::count_text;
+use super::time;
+use debox_output::{count_text, escape};
 
 /// Texts up to this many characters stay on one line.
 const NOWRAP_MAX: usize = 44;
@@ -100,7 +100,7 @@ impl Table {
         let kept = self.kept();
         let mut out = format!(
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{0}\">\n<table id=\"{1}\" class=\"data\" data-page=\"{2}\">\n<caption class=\"sr\">{0}</caption>\n<thead><tr>",
-            text(&self.caption),
+            escape(&self.caption),
             self.id,
             self.page
         );
@@ -113,12 +113,12 @@ impl Table {
             let hint = if column.hint.is_empty() {
                 String::new()
             } else {
-                format!(" title=\"{}\"", text(column.hint))
+                format!(" title=\"{}\"", escape(column.hint))
             };
             out.push_str(&format!(
                 "<th scope=\"col\" class=\"{}\"{hint}{sorted}>{}</th>",
                 column.class,
-                text(column.title)
+                escape(column.title)
             ));
         }
         out.push_str("</tr></thead>\n<tbody>\n");
@@ -145,7 +145,7 @@ impl Table {
                     (class, true) => format!(" class=\"{class} w\""),
                 };
                 let (value, body) = match cell {
-                    Cell::Text(s) => (None, text(s)),
+                    Cell::Text(s) => (None, escape(s)),
                     Cell::Html(s) => (None, s.clone()),
                     Cell::Time(None) | Cell::Count(None) => (
                         Some("-1".into()),
@@ -154,7 +154,7 @@ impl Table {
                     Cell::Time(Some(0)) | Cell::Count(Some(0)) => (Some("0".into()), "–".into()),
                     Cell::Time(Some(ns)) => (Some(ns.to_string()), time(*ns)),
                     Cell::Count(Some(n)) => (Some(n.to_string()), count_text(*n)),
-                    Cell::Value(v, s) => (Some(v.to_string()), text(s)),
+                    Cell::Value(v, s) => (Some(v.to_string()), escape(s)),
                 };
                 let value = value.map_or(String::new(), |v| format!(" data-v=\"{v}\""));
                 out.push_str(&format!("<{tag}{scope}{class}{value}>{body}</{tag}>"));
