@@ -9,109 +9,9 @@ use crate::os::switches;
 use crate::span::{Span, range};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::titles::{bytes, explanation, title};
-use debox_output::{digits_text, measured_text, printable, signed_text};
-
-/// A table with a left-aligned first column; numbers to the right.
-pub struct Table {
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
-    /// Columns that hold words.
-    left: Vec<usize>,
-    /// A line above the head: what columns from..to have in common.
-    over: Option<(usize, usize, String)>,
-}
-
-impl Table {
-    pub fn new(head: &[&str]) -> Self {
-        Self {
-            head: head.iter().map(|h| (*h).to_owned()).collect(),
-            rows: Vec::new(),
-            left: vec![0],
-            over: None,
-        }
-    }
-
-    pub fn over(mut self, from: usize, to: usize, text: &str) -> Self {
-        self.over = Some((from, to, text.to_owned()));
-        self
-    }
-
-    /// Without the columns in which no row says anything.
-    pub fn without_empty(mut self, from: usize) -> Self {
-        for c in (from..self.head.len()).rev() {
-            if self.rows.iter().any(|r| !matches!(r[c].as_str(), "" | "-")) {
-                continue;
-            }
-            self.head.remove(c);
-            for row in &mut self.rows {
-                row.remove(c);
-            }
-            self.left.retain(|l| *l != c);
-            for l in &mut self.left {
-                *l -= usize::from(*l > c);
-            }
-        }
-        self
-    }
-
-    pub fn left(mut self, column: usize) -> Self {
-        self.left.push(column);
-        self
-    }
-
-    pub fn row(&mut self, cells: Vec<String>) {
-        // Names may come from another document, or from the machine.
-        let shown = cells.iter().map(|cell| printable(cell)).collect();
-        self.rows.push(shown);
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    pub fn render(&self, bold: &dyn Fn(&str) -> String) -> String {
-        let columns = self.head.len();
-        let width = |text: &str| text.chars().count();
-        let widths: Vec<usize> = (0..columns)
-            .map(|c| {
-                let body = self.rows.iter().filter_map(|r| r.get(c)).map(|t| width(t));
-                body.chain([width(&self.head[c])]).max().unwrap_or(0)
-            })
-            .collect();
-        let line = |cells: &[String]| {
-            let mut out = String::from(" ");
-            for (c, cell) in cells.iter().enumerate() {
-                let pad = " ".repeat(widths[c].saturating_sub(width(cell)));
-                out += " ";
-                if self.left.contains(&c) {
-                    out += cell;
-                    out += &pad;
-                } else {
-                    out += &pad;
-                    out += cell;
-                }
-                out += " ";
-            }
-            out.trim_end().to_owned()
-        };
-        let mut out = String::new();
-        if let Some((from, to, text)) = &self.over {
-            let start = 1 + widths[..*from].iter().map(|w| w + 2).sum::<usize>();
-            let room = widths[*from..*to].iter().map(|w| w + 2).sum::<usize>() - 2;
-            let rule = room.saturating_sub(width(text) + 2);
-            let (before, after) = ("─".repeat(rule / 2), "─".repeat(rule - rule / 2));
-            out += &bold(&format!("{} {before} {text} {after}", " ".repeat(start)));
-            out.push('\n');
-        }
-        out += &bold(&line(&self.head));
-        out.push('\n');
-        for row in &self.rows {
-            out += &line(row);
-            out.push('\n');
-        }
-        out
-    }
-}
+use debox_output::{
+    Pen, Style, Table, digits_text, measured_text, printable, signed_text, wrapped,
+};
 
 /// A mean that may be shown, or the range that hides it.
 pub fn mean_text(s: &Summary) -> String {
@@ -225,17 +125,13 @@ fn number_cells(s: &Summary, step: f64, preemptions: bool) -> Vec<String> {
 
 struct Text<'a> {
     d: &'a Document,
-    color: bool,
+    pen: Pen,
     out: String,
 }
 
 impl Text<'_> {
     fn bold(&self, text: &str) -> String {
-        if self.color {
-            format!("\x1b[1m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
+        self.pen.paint(Style::Bold, text)
     }
 
     fn heading(&mut self, text: &str) {
@@ -244,22 +140,15 @@ impl Text<'_> {
     }
 
     fn line(&mut self, text: &str) {
-        self.out += &wrapped(text, 100, "  ");
+        self.out += &paragraph(text);
     }
 
-    fn table(&mut self, table: &Table) {
+    fn table(&mut self, table: Table) {
         if table.is_empty() {
             return;
         }
-        let color = self.color;
         self.out.push('\n');
-        self.out += &table.render(&|t| {
-            if color {
-                format!("\x1b[1m{t}\x1b[0m")
-            } else {
-                t.to_owned()
-            }
-        });
+        self.out += &table.text(&self.pen, None);
     }
 
     /// The smallest difference that the chosen clock can show, ns.
@@ -287,7 +176,7 @@ impl Text<'_> {
                 table.row(cells);
             }
         }
-        self.table(&table.without_empty(1));
+        self.table(table.optional_from(1));
     }
 
     fn missing(&mut self, prefix: &str) {
@@ -375,7 +264,7 @@ impl Text<'_> {
                 across,
             ]);
         }
-        self.table(&table);
+        self.table(table);
         for s in &survey.sources {
             if let Some(why) = &s.missing {
                 self.line(&format!("Not measured: {}: {why}.", s.name));
@@ -411,7 +300,7 @@ impl Text<'_> {
             }));
             table.row(cells);
         }
-        self.table(&table.without_empty(8));
+        self.table(table.optional_from(8));
         self.missing("trivial/");
         for text in conclusions_trivial(self.d) {
             self.line(&text);
@@ -465,7 +354,7 @@ impl Text<'_> {
                     Some(relation) => format!("{heading} ({relation})"),
                     None => heading.to_owned(),
                 });
-                self.table(&table);
+                self.table(table);
                 self.account_table(
                     "OF ONE END",
                     rows.iter().map(|(_, row)| (title(&row.id), *row)),
@@ -502,7 +391,7 @@ impl Text<'_> {
             });
             table.row(cells);
         }
-        self.table(&table);
+        self.table(table);
         self.account_table(
             "OF ONE PAGE",
             self.d.rows_of("fault/").map(|r| (title(&r.id), r)),
@@ -558,7 +447,7 @@ impl Text<'_> {
                     table.row(row);
                 }
             }
-            self.table(&table);
+            self.table(table);
             self.read_accounts(state, &ways);
         }
         self.missing("read/");
@@ -600,7 +489,7 @@ impl Text<'_> {
             }
         }
         if most >= 1.0 {
-            self.table(&table);
+            self.table(table);
         }
     }
 
@@ -638,7 +527,7 @@ impl Text<'_> {
                     table.row(cells);
                 }
             }
-            self.table(&table);
+            self.table(table);
             if let Some(level) = levels_of(self.d, prefix).last() {
                 let rows = kinds.iter().filter_map(|kind| {
                     let row = self.d.row(&format!("{prefix}{kind}/{level}"))?;
@@ -667,12 +556,8 @@ impl Text<'_> {
         if n.quiet() {
             self.line(&text);
         } else {
-            let marked = if self.color {
-                format!("\x1b[33m{text}\x1b[0m")
-            } else {
-                text
-            };
-            self.line(&marked);
+            self.out += &self.pen.paint(Style::Bad, paragraph(&text).trim_end());
+            self.out.push('\n');
             self.line(&format!("({all})"));
         }
     }
@@ -982,32 +867,20 @@ pub fn conclusions_descriptors(d: &Document) -> Vec<String> {
     found
 }
 
-/// Words of `text` in lines of `width`, each after `indent`.
-pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
-    let mut out = String::new();
-    let mut line = String::from(indent);
-    for word in text.split_whitespace().map(printable) {
-        let fits = line.chars().count() + 1 + word.chars().count() <= width;
-        if line.len() > indent.len() && !fits {
-            out += line.trim_end();
-            out.push('\n');
-            line = String::from(indent);
-        }
-        if line.len() > indent.len() {
-            line.push(' ');
-        }
-        line += &word;
-    }
-    out += line.trim_end();
-    out.push('\n');
-    out
+/// A sentence or more, in lines of its own.
+pub fn paragraph(text: &str) -> String {
+    wrapped(text, 100, "  ", "  ") + "\n"
 }
 
 /// The whole run for a terminal.
 pub fn render(d: &Document, color: bool) -> String {
+    let pen = Pen {
+        color,
+        ascii: false,
+    };
     let mut t = Text {
         d,
-        color,
+        pen,
         out: String::new(),
     };
     let head = format!(
@@ -1057,13 +930,12 @@ pub fn render(d: &Document, color: bool) -> String {
         }
         Kind::SelfCost => {
             if let Some(own) = &d.self_cost {
-                let color = t.color;
-                t.out += &crate::selfcost::text(own, color);
+                t.out += &crate::selfcost::text(own, &pen);
             }
         }
     }
     if let Some(c) = &d.comparison {
-        t.out += &compared(c, color);
+        t.out += &compared(c, &pen);
     }
     if !d.notes.is_empty() {
         t.out.push('\n');
@@ -1073,14 +945,8 @@ pub fn render(d: &Document, color: bool) -> String {
     t.out
 }
 
-fn compared(c: &Compared, color: bool) -> String {
-    let bold = |t: &str| {
-        if color {
-            format!("\x1b[1m{t}\x1b[0m")
-        } else {
-            t.to_owned()
-        }
-    };
+fn compared(c: &Compared, pen: &Pen) -> String {
+    let bold = |text: &str| pen.paint(Style::Bold, text);
     let mut out = format!(
         "\n{}\n",
         bold(&printable(&format!(
@@ -1092,7 +958,7 @@ fn compared(c: &Compared, color: bool) -> String {
         out += "  The machines are described alike.\n";
     }
     for (what, here, there) in &c.machine_differences {
-        out += &wrapped(&format!("{what}: here {here}; there {there}"), 100, "  ");
+        out += &paragraph(&format!("{what}: here {here}; there {there}"));
     }
     let mut table = Table::new(&[
         "CASE",
@@ -1131,28 +997,20 @@ fn compared(c: &Compared, color: bool) -> String {
     }
     if !table.is_empty() {
         out.push('\n');
-        out += &table.render(&bold);
+        out += &table.text(pen, None);
     }
-    out += &wrapped(
-        &format!(
-            "{same} of {} cases are not distinguishable. A difference is told when the ranks of the processes' \
+    out += &paragraph(&format!(
+        "{same} of {} cases are not distinguishable. A difference is told when the ranks of the processes' \
              medians (Mann-Whitney, p < 0.01) and the 99 % interval of the ratio both say so; by chance that \
              happens about once in 200 cases.",
-            c.rows.len()
-        ),
-        100,
-        "  ",
-    );
+        c.rows.len()
+    ));
     for note in &c.notes {
-        out += &wrapped(note, 100, "  ");
+        out += &paragraph(note);
     }
     for (what, ids) in [("Only here", &c.only_here), ("Only there", &c.only_there)] {
         if !ids.is_empty() {
-            out += &wrapped(
-                &format!("{what}: {} cases ({} …).", ids.len(), ids[0]),
-                100,
-                "  ",
-            );
+            out += &paragraph(&format!("{what}: {} cases ({} …).", ids.len(), ids[0]));
         }
     }
     out
@@ -1174,15 +1032,6 @@ mod tests {
     use super::*;
     use crate::account::SleepAt;
     use crate::stat::Invocation;
-
-    #[test]
-    fn a_column_without_content_is_left_out() {
-        let mut table = Table::new(&["A", "B", "C", "D"]).left(3);
-        table.row(["x", "-", "1", "w"].map(String::from).to_vec());
-        table.row(["y", "", "22", "word"].map(String::from).to_vec());
-        let text = table.without_empty(1).render(&|t| t.to_owned());
-        assert_eq!(text, "  A   C  D\n  x   1  w\n  y  22  word\n");
-    }
 
     #[test]
     fn what_the_clock_cannot_show_is_not_a_number() {

@@ -331,7 +331,7 @@ fn list(args: &Args, session: &Session) -> Result<Ended, Error> {
             .collect();
         text.push_str(&text::table_words(
             &["RESOURCE", "ADDRESS", "ATTACHED BY"],
-            &rows,
+            rows,
         ));
         if cost.functions > 0 {
             text.push_str(&format!("{resource}: {}\n", cost.text()));
@@ -364,7 +364,7 @@ fn list(args: &Args, session: &Session) -> Result<Ended, Error> {
                     if rows.is_empty() {
                         text.push_str(&format!("{} calls nobody\n", function.name));
                     } else {
-                        text.push_str(&text::table_words(&["INSTRUCTION", "CALLS"], &rows));
+                        text.push_str(&text::table_words(&["INSTRUCTION", "CALLS"], rows));
                     }
                 }
                 Ok(Err(e)) => text.push_str(&format!("its code cannot be read: {e}\n")),

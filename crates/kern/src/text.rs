@@ -1,76 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How do metrics look as lines of text?
 
-use debox_output::{count_text, duration_text, printable};
+use debox_output::{Pen, Table, count_text, duration_text, printable};
 
 use crate::auto::Path;
 use crate::session::{Session, Watch};
 
-/// Names of modules' functions, of processes and control groups are foreign.
-fn shown(rows: &[Vec<String>]) -> Vec<Vec<String>> {
-    let shown = |row: &Vec<String>| row.iter().map(|cell| printable(cell)).collect();
-    rows.iter().map(shown).collect()
+/// What kern prints stands in files and terminals alike.
+const PEN: Pen = Pen {
+    color: false,
+    ascii: false,
+};
+
+fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    Table::new(head).rows(rows).text(&PEN, None)
 }
 
-/// Columns, right-aligned but for the first.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let rows = &shown(rows);
-    let width = |column: usize| {
-        rows.iter()
-            .map(|r| r.get(column).map_or(0, |c| c.chars().count()))
-            .chain([head[column].chars().count()])
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
-    let mut line = |cells: &[String]| {
-        let mut out = String::from("  ");
-        for (i, cell) in cells.iter().enumerate() {
-            let pad = widths[i].saturating_sub(cell.chars().count());
-            if i == 0 {
-                out.push_str(cell);
-                out.extend(std::iter::repeat_n(' ', pad));
-            } else {
-                out.push_str("  ");
-                out.extend(std::iter::repeat_n(' ', pad));
-                out.push_str(cell);
-            }
-        }
-        text.push_str(out.trim_end());
-        text.push('\n');
-    };
-    line(&head.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
-    for row in rows {
-        line(row);
-    }
-    text
-}
-
-/// Columns of words, all to the left.
-pub fn table_words(head: &[&str], rows: &[Vec<String>]) -> String {
-    let rows = &shown(rows);
-    let mut text = String::new();
-    let widths: Vec<usize> = (0..head.len())
-        .map(|i| {
-            rows.iter()
-                .map(|r| r[i].chars().count())
-                .chain([head[i].len()])
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let heads = head.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>();
-    for row in std::iter::once(&heads).chain(rows) {
-        let mut line = String::from("  ");
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+/// Columns of words.
+pub fn table_words(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let table = Table::new(head).rows(rows);
+    (1..head.len())
+        .fold(table, |table, column| table.left(column))
+        .text(&PEN, None)
 }
 
 /// A rate with three significant digits at most.
@@ -139,7 +90,7 @@ pub fn interval_text(session: &Session) -> String {
     format!(
         "{:.1} s\n{}",
         session.seconds(),
-        table(if timed { &HEAD[..7] } else { &HEAD[..2] }, &rows)
+        table(if timed { &HEAD[..7] } else { &HEAD[..2] }, rows)
     )
 }
 
@@ -191,7 +142,7 @@ pub fn summary_text(session: &Session) -> String {
     } else {
         &["FUNCTION", "CALLS"]
     };
-    let mut text = format!("In {:.1} s:\n{}", session.seconds(), table(head, &rows));
+    let mut text = format!("In {:.1} s:\n{}", session.seconds(), table(head, rows));
     if unused > 5 {
         text.push_str(&format!("  ({unused} others were not called)\n"));
     }
@@ -257,13 +208,8 @@ pub fn path_text(path: &Path, session: &Session) -> String {
                 ]
             })
             .collect();
-        let mut lines = table(
-            &["FUNCTION", "SHARE", "SELF", "OFF-CPU", "CALLS", "EACH", ""],
-            &rows,
-        );
-        // The last column is words: to the left.
-        lines = left_last(&rows, lines);
-        text.push_str(&lines);
+        let head = ["FUNCTION", "SHARE", "SELF", "OFF-CPU", "CALLS", "EACH", ""];
+        text.push_str(&Table::new(&head).left(6).rows(rows).text(&PEN, None));
         text.push_str(&format!("  => {}\n", printable(&branch.verdict)));
     }
     text.push_str(
@@ -297,27 +243,6 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// Moves the last column, which `table` has put to the right, to the left.
-fn left_last(rows: &[Vec<String>], lines: String) -> String {
-    let mut out = String::new();
-    for (line, words) in lines.lines().zip(
-        std::iter::once("").chain(
-            shown(rows)
-                .iter()
-                .map(|r| r.last().map_or("", String::as_str)),
-        ),
-    ) {
-        let body = line.strip_suffix(words).unwrap_or(line).trim_end();
-        out.push_str(body);
-        if !words.is_empty() {
-            out.push_str("  ");
-            out.push_str(words);
-        }
-        out.push('\n');
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,20 +257,5 @@ mod tests {
         assert_eq!(threads_text(Some(0.0)), "-");
         assert_eq!(threads_text(Some(0.00001)), "0.000");
         assert_eq!(threads_text(Some(0.4)), "0.400");
-    }
-
-    #[test]
-    fn tables_line_up() {
-        let text = table(
-            &["FUNCTION", "CALLS"],
-            &[
-                vec!["vfs_read".into(), "1".into()],
-                vec!["f".into(), "1,234".into()],
-            ],
-        );
-        assert_eq!(
-            text,
-            "  FUNCTION  CALLS\n  vfs_read      1\n  f         1,234\n"
-        );
     }
 }

@@ -10,7 +10,10 @@
 mod errno;
 mod file;
 mod foreign;
+mod lines;
 mod markup;
+mod pen;
+mod table;
 mod units;
 
 pub use errno::{errno_name, error_name, result_text};
@@ -19,7 +22,10 @@ pub use foreign::{
     TEXT_CHARS_MAX, is_unprintable, json_printable, printable, printable_bytes, printable_lines,
     printable_within, shell_word,
 };
+pub use lines::wrapped;
 pub use markup::{escape, script_json};
+pub use pen::{Pen, Style, count_cell, count_cell_opt};
+pub use table::{Column, Table};
 pub use units::{
     bytes_text, count_text, digits_text, duration_text, measured_text, share_text, signed_text,
 };

@@ -6,7 +6,10 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::model::*;
-use debox_output::{count_text, duration_text, printable, result_text, share_text, shell_word};
+use debox_output::{
+    Column, Pen, Style, Table, count_cell, count_cell_opt, count_text, printable, result_text,
+    share_text, shell_word, wrapped,
+};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {
@@ -19,213 +22,9 @@ pub struct TextOptions {
     pub top: Option<usize>,
 }
 
-#[derive(Clone, Copy)]
-enum Style {
-    Bold,
-    Dim,
-    Label,
-    Bad,
-}
-
-struct Pen {
-    color: bool,
-    ascii: bool,
-}
-
-impl Pen {
-    fn paint(&self, style: Style, text: &str) -> String {
-        if !self.color || text.is_empty() {
-            return text.to_owned();
-        }
-        let code = match style {
-            Style::Bold => "1",
-            Style::Dim => "2",
-            Style::Label => "36",
-            Style::Bad => "31",
-        };
-        format!("\x1b[{code}m{text}\x1b[0m")
-    }
-
-    fn time(&self, ns: u64) -> String {
-        duration_text(ns, self.ascii)
-    }
-
-    /// A duration in a table: nothing happened is a dash.
-    fn cell(&self, ns: u64) -> String {
-        if ns == 0 { "-".into() } else { self.time(ns) }
-    }
-
-    fn cell_opt(&self, ns: Option<u64>) -> String {
-        ns.map_or_else(|| "?".into(), |ns| self.cell(ns))
-    }
-
-    /// Shortens at the end.
-    fn cut(&self, text: &str, width: usize) -> String {
-        if text.chars().count() <= width {
-            return text.to_owned();
-        }
-        let dots = if self.ascii { "..." } else { "…" };
-        let keep = width.saturating_sub(dots.chars().count());
-        let mut out: String = text.chars().take(keep).collect();
-        out.push_str(dots);
-        out
-    }
-
-    /// Texts composed elsewhere (notes) are written with the micro sign.
-    fn plain(&self, text: &str) -> String {
-        if self.ascii {
-            text.replace('µ', "u")
-                .replace('…', "...")
-                .replace('→', "->")
-        } else {
-            text.to_owned()
-        }
-    }
-}
-
-fn count_cell(n: u64) -> String {
-    if n == 0 { "-".into() } else { count_text(n) }
-}
-
-fn count_cell_opt(n: Option<u64>) -> String {
-    n.map_or_else(|| "?".into(), count_cell)
-}
-
-struct Column {
-    title: &'static str,
-    left: bool,
-    /// Which columns go first when the line is too long; 0 stays.
-    drop_rank: u8,
-    /// Left out when no row has a value.
-    optional: bool,
-    style: Option<Style>,
-    cells: Vec<String>,
-}
-
-impl Column {
-    fn new(title: &'static str, drop_rank: u8, cells: Vec<String>) -> Self {
-        Self {
-            title,
-            left: false,
-            drop_rank,
-            optional: false,
-            style: None,
-            // Most texts in tables are foreign; none has a line of its own.
-            cells: cells.iter().map(|cell| printable(cell)).collect(),
-        }
-    }
-    fn left(mut self) -> Self {
-        self.left = true;
-        self
-    }
-    fn optional(mut self) -> Self {
-        self.optional = true;
-        self
-    }
-    fn style(mut self, style: Style) -> Self {
-        self.style = Some(style);
-        self
-    }
-    fn width(&self) -> usize {
-        let widest = self.cells.iter().map(|c| c.chars().count()).max();
-        widest.unwrap_or(0).max(self.title.chars().count())
-    }
-    fn is_empty(&self) -> bool {
-        self.cells.iter().all(|c| c == "-" || c.is_empty())
-    }
-}
-
 /// A program has hundreds of places that make calls; without --top, these are
 /// enough to see where the time goes.
 const CALL_SITES_SHOWN: usize = 30;
-
-const GAP: usize = 2;
-const INDENT: usize = 2;
-
-/// The narrowest a last, left-aligned column may be cut to.
-const TAIL_MIN: usize = 16;
-/// Columns up to this rank stay when cutting the last column makes room.
-const KEEP_RANK: u8 = 4;
-
-fn line_width(columns: &[Column]) -> usize {
-    let cells: usize = columns.iter().map(Column::width).sum();
-    INDENT + cells + GAP * columns.len().saturating_sub(1)
-}
-
-/// `bold_rows`: rows printed bold (sums of a group).
-fn table(
-    out: &mut String,
-    mut columns: Vec<Column>,
-    bold_rows: &[bool],
-    pen: &Pen,
-    width: Option<usize>,
-) {
-    columns.retain(|c| !(c.optional && c.is_empty()));
-    if let Some(width) = width {
-        while line_width(&columns) > width {
-            let over = line_width(&columns) - width;
-            let least = (0..columns.len())
-                .filter(|&i| columns[i].drop_rank > 0)
-                .max_by_key(|&i| columns[i].drop_rank);
-            // A long text in the last column is cut, unless something less
-            // important than the text can go instead.
-            let last = columns.len() - 1;
-            let tail = &columns[last];
-            let own = tail.width();
-            let spare = least.is_none_or(|i| columns[i].drop_rank <= tail.drop_rank.max(KEEP_RANK));
-            if tail.left && spare && own >= over + TAIL_MIN {
-                for cell in &mut columns[last].cells {
-                    *cell = pen.cut(cell, own - over);
-                }
-                break;
-            }
-            let Some(least) = least else { break };
-            columns.remove(least);
-        }
-    }
-    let widths: Vec<usize> = columns.iter().map(Column::width).collect();
-    let mut line = |cells: Vec<(&str, Option<Style>)>| {
-        let mut text = " ".repeat(INDENT);
-        for (i, (cell, style)) in cells.iter().enumerate() {
-            let pad = " ".repeat(widths[i] - cell.chars().count());
-            let last = i + 1 == cells.len();
-            let cell = style.map_or_else(|| (*cell).to_owned(), |s| pen.paint(s, cell));
-            if columns[i].left {
-                text.push_str(&cell);
-                if !last {
-                    text.push_str(&pad);
-                }
-            } else {
-                text.push_str(&pad);
-                text.push_str(&cell);
-            }
-            if !last {
-                text.push_str(&" ".repeat(GAP));
-            }
-        }
-        out.push_str(text.trim_end());
-        out.push('\n');
-    };
-    line(
-        columns
-            .iter()
-            .map(|c| (c.title, Some(Style::Dim)))
-            .collect(),
-    );
-    let rows = columns.first().map_or(0, |c| c.cells.len());
-    for row in 0..rows {
-        let bold = bold_rows.get(row).copied().unwrap_or(false);
-        line(
-            columns
-                .iter()
-                .map(|c| {
-                    let style = if bold { Some(Style::Bold) } else { c.style };
-                    (c.cells[row].as_str(), style)
-                })
-                .collect(),
-        );
-    }
-}
 
 /// The command as a shell takes it.
 fn command_text(command: &[String]) -> String {
@@ -310,8 +109,9 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
             printable(recording.why.as_deref().unwrap_or("no reason is known")),
             pen.time(recording.until_ns)
         );
-        let text = wrapped(&text, width.map(|w| w.saturating_sub(2)), "  ");
-        out.push_str(&format!("  {}\n", pen.paint(Style::Bad, &text)));
+        let text = wrapped(&text, line_width(width), "  ", "  ");
+        out.push_str(&pen.paint(Style::Bad, &text));
+        out.push('\n');
     }
 }
 
@@ -448,7 +248,7 @@ fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     .flatten()
     .collect();
     out.push('\n');
-    table(out, columns, &[], pen, options.width);
+    *out += &Table::from(columns).text(pen, options.width);
 }
 
 fn place(row: &BlockingRow) -> String {
@@ -593,7 +393,7 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
             .left()
             .optional(),
     ];
-    table(out, columns, &bold, pen, options.width);
+    *out += &Table::from(columns).bold(bold).text(pen, options.width);
     out.push_str(&rest);
 }
 
@@ -669,7 +469,7 @@ fn culprit_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOpt
         .left()
         .optional(),
     ];
-    table(out, columns, &[], pen, options.width);
+    *out += &Table::from(columns).text(pen, options.width);
     let more = lines.len() - shown;
     if more > 0 {
         out.push_str(&format!("  ({more} more; --top N shows more)\n"));
@@ -807,20 +607,24 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         if call.blocked_ns.saturating_mul(20) < call.wall_ns || call.runq_ns > call.blocked_ns {
             head.push_str(&format!(": {}", parts.join(", ")));
         }
-        let width = options.width.map(|w| w.saturating_sub(INDENT));
-        out.push_str(&format!("  {}\n", wrapped(&head, width, "      ")));
+        let width = line_width(options.width);
+        out.push_str(&wrapped(&head, width, "  ", "      "));
+        out.push('\n');
         let stack = call.stack.and_then(|stack| report.stacks.get(stack));
         if let Some(frame) = stack.and_then(|s| s.frames.get(s.site_frame)) {
             let from = format!("from {}", printable(&crate::frame_text(frame)));
-            out.push_str(&format!("    {}\n", wrapped(&from, width, "        ")));
+            out.push_str(&wrapped(&from, width, "    ", "        "));
+            out.push('\n');
         }
         if !call.conditions.is_empty() {
             let met: Vec<String> = call.conditions.iter().map(|c| printable(c)).collect();
             let met = format!("met {}", met.join("; "));
-            out.push_str(&format!("    {}\n", wrapped(&met, width, "        ")));
+            out.push_str(&wrapped(&met, width, "    ", "        "));
+            out.push('\n');
         }
         for line in sleep_lines(call, report, pen) {
-            out.push_str(&format!("    {}\n", wrapped(&line, width, "        ")));
+            out.push_str(&wrapped(&line, width, "    ", "        "));
+            out.push('\n');
         }
     }
     let more = report.slow_calls.len() - shown;
@@ -862,7 +666,7 @@ fn call_site_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         ));
     }
     columns.push(Column::new("CALL SITE", 0, column(&|r| r.place.clone())).left());
-    table(out, columns, &[], pen, options.width);
+    *out += &Table::from(columns).text(pen, options.width);
     let more = report.call_sites.len() - shown;
     if more > 0 {
         out.push_str(&format!(
@@ -881,8 +685,9 @@ fn trend_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextOptio
     let shown = options.top.unwrap_or(usize::MAX).min(report.trends.len());
     for trend in &report.trends[..shown] {
         let text = pen.plain(&printable(&trend.text));
-        let width = options.width.map(|w| w.saturating_sub(INDENT));
-        out.push_str(&format!("  {}\n", wrapped(&text, width, "    ")));
+        let width = line_width(options.width);
+        out.push_str(&wrapped(&text, width, "  ", "    "));
+        out.push('\n');
     }
     let more = report.trends.len() - shown;
     if more > 0 {
@@ -915,7 +720,7 @@ fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         Column::new("PROCESS", 2, column(&|r| r.pid.to_string())),
         Column::new("NAME", 0, column(&|r| r.comm.clone())).left(),
     ];
-    table(out, columns, &[], pen, options.width);
+    *out += &Table::from(columns).text(pen, options.width);
     let more = report.open_calls.len() - shown;
     if more > 0 {
         out.push_str(&format!(
@@ -925,25 +730,9 @@ fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
     }
 }
 
-/// Breaks at spaces; lines after the first are indented.
-fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String {
-    let width = width.unwrap_or(100).max(40);
-    let mut out = String::new();
-    let mut column = 0;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        if column > 0 && column + 1 + len > width {
-            out.push('\n');
-            out.push_str(indent);
-            column = indent.chars().count();
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += len;
-    }
-    out
+/// Of sentences: as wide as the terminal, but readable.
+fn line_width(width: Option<usize>) -> usize {
+    width.unwrap_or(100).max(40)
 }
 
 fn notes(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
@@ -953,7 +742,7 @@ fn notes(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
     out.push('\n');
     for note in &report.notes {
         let text = format!("note: {}", pen.plain(&printable(&note.text)));
-        out.push_str(&wrapped(&text, options.width, "      "));
+        out.push_str(&wrapped(&text, line_width(options.width), "", "      "));
         out.push('\n');
     }
 }

@@ -6,9 +6,9 @@ use super::{SelfCost, ServerRow};
 use crate::chart::{self, Bar, Scale};
 use crate::model::Document;
 use crate::page::{self, Section};
-use crate::text::{Table, wrapped};
+use crate::text::paragraph;
 use crate::titles::mark;
-use debox_output::{digits_text, measured_text};
+use debox_output::{Pen, Style, Table, digits_text, measured_text};
 use std::fmt::Write;
 
 /// Rows that stand for the others in tables of many ways.
@@ -420,14 +420,8 @@ fn rounds_text(own: &SelfCost) -> String {
 }
 
 /// For a terminal.
-pub fn text(own: &SelfCost, color: bool) -> String {
-    let bold = |t: &str| {
-        if color {
-            format!("\x1b[1m{t}\x1b[0m")
-        } else {
-            t.to_owned()
-        }
-    };
+pub fn text(own: &SelfCost, pen: &Pen) -> String {
+    let bold = |text: &str| pen.paint(Style::Bold, text);
     let mut out = String::new();
     for sheet in sheets(own) {
         let _ = write!(out, "\n{}\n\n", bold(&sheet.caption));
@@ -456,24 +450,24 @@ pub fn text(own: &SelfCost, color: bool) -> String {
         for row in sheet.rows {
             table.row(row);
         }
-        out += &table.render(&bold);
+        out += &table.text(pen, None);
         if !legend.is_empty() {
-            out += &wrapped(&legend, 100, "  ");
+            out += &paragraph(&legend);
         }
         if !sheet.note.is_empty() {
-            out += &wrapped(&sheet.note, 100, "  ");
+            out += &paragraph(&sheet.note);
         }
     }
     let missing = missing(own);
     if !missing.is_empty() {
         let _ = write!(out, "\n{}\n\n", bold("Not measured"));
         for (title, why) in missing {
-            out += &wrapped(&format!("{title}: {why}."), 100, "  ");
+            out += &paragraph(&format!("{title}: {why}."));
         }
     }
     if !own.versions.is_empty() {
         out += "\n";
-        out += &wrapped(&format!("Versions: {}.", versions_text(own)), 100, "  ");
+        out += &paragraph(&format!("Versions: {}.", versions_text(own)));
     }
     out
 }
@@ -663,7 +657,7 @@ mod tests {
 
     #[test]
     fn a_missing_cell_costs_neither_its_row_nor_its_way_and_is_told() {
-        let text = text(&own(), false);
+        let text = text(&own(), &Pen::default());
         let line = |name: &str| -> Vec<String> {
             let line = text.lines().find(|l| l.trim_start().starts_with(name));
             line.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
