@@ -54,7 +54,7 @@ options="-timeout=20 -rss_limit_mb=1024 -malloc_limit_mb=512 -print_final_stats=
 # Each target's longest input: what is longer says nothing new.
 length() {
 	case $1 in
-	protocol | collected) echo 8300 ;;
+	protocol | collected | wire) echo 8300 ;;
 	expression | policy) echo 4200 ;;
 	labels | symbols) echo 16384 ;;
 	*) echo 65536 ;;

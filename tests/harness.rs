@@ -9,6 +9,8 @@
 
 #[path = "fresh_start.rs"]
 mod fresh_start;
+#[path = "needs.rs"]
+mod needs;
 
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -46,20 +48,7 @@ pub fn program(name: &str) -> PathBuf {
     built(root().join("target/truth").join(name))
 }
 
-/// False, loudly, when the tester asked for no BPF.
-pub fn bpf_wanted() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("NOT RUN: DEBOX_TEST_NO_BPF=1");
-        return false;
-    }
-    // SAFETY: no arguments.
-    let user = unsafe { libc::geteuid() };
-    assert_eq!(
-        user, 0,
-        "this test needs root to load BPF programs (DEBOX_TEST_NO_BPF=1 leaves it out)"
-    );
-    true
-}
+pub use needs::bpf as bpf_wanted;
 
 /// Timing tests must not disturb each other on a small machine.
 pub fn alone() -> MutexGuard<'static, ()> {

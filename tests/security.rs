@@ -575,9 +575,7 @@ fn the_unit_promises_what_is_written() {
             "{name}"
         );
     }
-    if !installed("systemd-analyze") {
-        return;
-    }
+    needs("systemd-analyze");
     let calls = unit.calls();
     let left: Vec<String> = unit::set("@resources")
         .intersection(&calls)
@@ -602,19 +600,17 @@ fn the_unit_promises_what_is_written() {
     }
 }
 
-fn installed(program: &str) -> bool {
+fn needs(program: &str) {
     let there = Command::new(program).arg("--version").output().is_ok();
-    if !there {
-        eprintln!("NOT RUN: {program} is not installed");
-    }
-    there
+    assert!(
+        there,
+        "{program} is not installed: `make setup-test` does that"
+    );
 }
 
 #[test]
 fn systemd_finds_little_exposed() {
-    if !installed("systemd-analyze") {
-        return;
-    }
+    needs("systemd-analyze");
     let dir = directory();
     // systemd-analyze wants the program to be there.
     let program = dir.path().join("deboxd");
@@ -640,9 +636,7 @@ fn systemd_finds_little_exposed() {
 
 #[test]
 fn the_units_user_can_be_made() {
-    if !installed("systemd-sysusers") {
-        return;
-    }
+    needs("systemd-sysusers");
     let dir = directory();
     std::fs::create_dir(dir.path().join("etc")).expect("a directory");
     let status = Command::new("systemd-sysusers")

@@ -12,6 +12,7 @@ pub mod condition;
 pub mod expression;
 pub mod json;
 pub mod labels;
+pub mod module;
 pub mod policy;
 pub mod program;
 pub mod protocol;
@@ -20,6 +21,7 @@ pub mod rendered;
 pub mod request;
 pub mod symbols;
 pub mod unwind;
+pub mod wire;
 
 /// The first byte says what the rest is.
 pub(crate) fn choice(data: &[u8]) -> (u8, &[u8]) {

@@ -4,7 +4,7 @@
 
 use crate::{Taker, choice};
 
-use debox_symbol::SymbolTable;
+use debox_symbol::Functions;
 use debox_symboliser::PerfMap;
 
 pub fn check(data: &[u8]) {
@@ -18,15 +18,26 @@ pub fn check(data: &[u8]) {
 }
 
 fn kernel(text: &[u8], address: u64) {
-    let table = SymbolTable::read(text).expect("reading memory");
+    let functions = Functions::read(text).expect("reading memory");
     for place in [address, 0, u64::MAX, address >> 16, !address] {
-        if let Some((name, start)) = table.function(place) {
+        if let Some((name, start)) = functions.name_around(place) {
             assert!(start <= place && !name.is_empty());
             // The first of those with this name.
-            assert!(table.address(name).is_some());
+            assert!(functions.address(name).is_some());
         }
-        table.is_core(place);
+        if let Some((function, offset)) = functions.around(place) {
+            assert_eq!(function.address + offset, place);
+            assert!(offset < function.len);
+        }
+        assert!(functions.end_of(place).is_none_or(|end| end > place));
+        functions.neighbours(place);
+        functions.is_core(place);
     }
+    for name in functions.names().take(64) {
+        assert!(functions.named(name, None).iter().all(|f| f.name == name));
+        assert!(functions.beginning(name).iter().any(|f| f.name == name));
+    }
+    functions.matching("*_*", None);
 }
 
 /// As the symboliser reads it.

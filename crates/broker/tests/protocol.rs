@@ -297,8 +297,7 @@ fn watch_wants_a_process() {
 fn a_process_that_dies_while_it_is_bound_is_unbound() {
     let broker = Running::new();
     let client = broker.client();
-    if !rustix::process::getuid().is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !common::needs::root() {
         return;
     }
     client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
@@ -647,9 +646,8 @@ fn what_the_kernel_side_refuses_is_told() {
 
 #[test]
 fn limits_are_kept_and_told() {
-    if !rustix::process::getuid().is_root() {
-        // Others have shares: see limits.rs and processes.rs.
-        eprintln!("NOT RUN: needs root");
+    // Others have shares: see limits.rs and processes.rs.
+    if !common::needs::root() {
         return;
     }
     let shares = |connections, segments, accounts| Shares {
@@ -933,8 +931,7 @@ fn the_functions_of_sites_are_one_piece_of_memory() {
 
 #[test]
 fn descriptors_that_are_not_read_are_its_users() {
-    if !rustix::process::getuid().is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !common::needs::root() {
         return;
     }
     let limits = Limits::default();

@@ -41,10 +41,7 @@ fn main() {
         Some("--intruder") => return intruder(Path::new(&args[2])),
         _ => {}
     }
-    if !rustix::process::geteuid().is_root()
-        || std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1")
-    {
-        println!("NOT RUN: needs root and BPF");
+    if !common::needs::bpf() {
         return;
     }
     type Test = (&'static str, fn(&World));

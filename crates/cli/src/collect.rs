@@ -846,9 +846,7 @@ mod tests {
 
     #[test]
     fn another_user_counts_only_as_a_relative() {
-        // SAFETY: no memory involved.
-        if unsafe { libc::geteuid() } != 0 {
-            eprintln!("NOT RUN: only root can become another user");
+        if !crate::needs::root() {
             return;
         }
         // The stranger is told the way, which it cannot find by itself.

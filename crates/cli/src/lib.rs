@@ -7,6 +7,9 @@
 #[cfg(test)]
 #[path = "../../../tests/fresh_start.rs"]
 mod fresh_start;
+#[cfg(test)]
+#[path = "../../../tests/needs.rs"]
+mod needs;
 
 mod access;
 mod acting;

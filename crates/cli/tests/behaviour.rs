@@ -558,9 +558,7 @@ send(told)
 
 #[test]
 fn ordinary_users_do_not_count_for_roots_run() {
-    // SAFETY: no memory involved.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("NOT RUN: only root can become another user");
+    if !common::needs::root() {
         return;
     }
     let broker = broker();

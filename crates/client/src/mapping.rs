@@ -70,12 +70,37 @@ impl Mapping {
     /// be of one moment.
     pub fn copy_words(&self, offset: usize, to: &mut [u8]) {
         assert!(offset % 8 == 0 && to.len() % 8 == 0 && offset + to.len() <= self.length);
-        for (i, word) in to.chunks_exact_mut(8).enumerate() {
-            // SAFETY: inside the mapping (assert) and aligned: the mapping is
-            // page-aligned and offset a multiple of 8.
-            let from = unsafe { &*self.pointer().add(offset + i * 8).cast::<AtomicU64>() };
-            word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
+        for (i, bytes) in to.chunks_exact_mut(8).enumerate() {
+            let word = self.word(offset + i * 8).load(Ordering::Relaxed);
+            bytes.copy_from_slice(&word.to_ne_bytes());
         }
+    }
+
+    /// A word that others may write; to be stored to in a writable mapping only.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset % 8 == 0 && offset + 8 <= self.length);
+        // SAFETY: inside the mapping and aligned (assert; the mapping begins with
+        // a page). Loads of this size are allowed where writing is not.
+        unsafe { &*self.pointer().add(offset).cast::<AtomicU64>() }
+    }
+
+    /// Memory of one's own in place of a descriptor's, which Miri does not map.
+    #[cfg(test)]
+    pub(crate) fn anonymous(length: usize) -> Self {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let memory = NonNull::new(memory.cast()).unwrap();
+        Self { memory, length }
     }
 }
 

@@ -283,16 +283,16 @@ impl<T: Outcome> Outcome for io::Result<T> {
     }
 }
 
-/// An open call; closed when dropped, also by a panic.
-struct Bracket {
-    frame: MaybeUninit<sys::debox_frame>,
-}
+/// An open call; closed when dropped, also by a panic. By the pointer that the
+/// library has kept: calls of signal handlers come to the frame by it meanwhile,
+/// and a borrow of the frame would claim that nobody does.
+struct Bracket(*mut sys::debox_frame);
 
 impl Drop for Bracket {
     fn drop(&mut self) {
         // EINTR: the closure was left by a panic.
         // SAFETY: the frame was begun in `call_raw`, where it has stayed since.
-        unsafe { sys::debox_frame_end(self.frame.as_mut_ptr(), -4) };
+        unsafe { sys::debox_frame_end(self.0, -4) };
     }
 }
 
@@ -317,23 +317,24 @@ where
     F: FnOnce() -> T,
     R: FnOnce(&T) -> i64,
 {
-    let mut bracket = Bracket {
-        frame: MaybeUninit::uninit(),
-    };
+    let mut frame = MaybeUninit::uninit();
+    // All that follows goes by this pointer.
+    let frame: *mut sys::debox_frame = frame.as_mut_ptr();
     // The address of this monomorphic copy stands for the call site.
     let call_site = call_raw::<T, F, R> as fn(i32, F, R) -> (T, Record) as usize;
-    // SAFETY: begin initialises the frame, which stays in place until it is
-    // ended: by the guard, or below.
-    unsafe { sys::debox_frame_begin(bracket.frame.as_mut_ptr(), nr, call_site as u64) };
+    // SAFETY: a local that stays in place until its call is ended: by the guard,
+    // or below.
+    unsafe { sys::debox_frame_begin(frame, nr, call_site as u64) };
+    let bracket = Bracket(frame);
     let value = f();
     let ret = raw(&value);
-    // SAFETY: as above; the guard is forgotten, so it ends once.
-    let recorded = unsafe {
-        sys::debox_frame_end(bracket.frame.as_mut_ptr(), ret);
-        let frame = bracket.frame.assume_init_ref();
-        (!frame.hot.is_null()).then_some(frame.seq)
-    };
     core::mem::forget(bracket);
+    // SAFETY: as above; the guard is forgotten, so it ends once. Of the frame
+    // `hot` is always set, `seq` where that is not null, and nothing else.
+    let recorded = unsafe {
+        sys::debox_frame_end(frame, ret);
+        (!(*frame).hot.is_null()).then(|| (*frame).seq)
+    };
     let record = match (recorded, last()) {
         (Some(seq), Ok(record)) if record.seq() == seq => record,
         _ => Record::new(debox_info::zeroed()),

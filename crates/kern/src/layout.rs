@@ -88,6 +88,15 @@ pub struct KernStackTime {
 /// # Safety
 /// Implement it for `repr(C)` structures of integers only, without padding.
 pub unsafe trait Plain: Copy + Default {}
+// The sum of the fields: there is no padding.
+const _: () = {
+    assert!(size_of::<KernMetric>() == 8 * 4);
+    assert!(size_of::<KernSums>() == 18 * 8);
+    assert!(size_of::<KernTarget>() == 8 + 2 * 4);
+    assert!(size_of::<KernOperand>() == 8 + 2 * 4);
+    assert!(size_of::<KernState>() == 2 * 4 + 3 * 8);
+    assert!(size_of::<KernStackTime>() == 3 * 8);
+};
 // SAFETY: integers without padding.
 unsafe impl Plain for KernMetric {}
 // SAFETY: as above.

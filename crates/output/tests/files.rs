@@ -2,6 +2,9 @@
 //! Are the files that DeBox writes for their owner only, and where they were
 //! asked for?
 
+#[path = "../../../tests/needs.rs"]
+mod needs;
+
 use debox_output::{create, create_directory, write};
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -12,11 +15,6 @@ const NOBODY: u32 = 65534;
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
-}
-
-fn root() -> bool {
-    // SAFETY: no memory involved.
-    unsafe { libc::geteuid() == 0 }
 }
 
 #[test]
@@ -96,8 +94,7 @@ fn own_links_are_followed_and_stay() {
 
 #[test]
 fn links_and_pipes_of_other_users_are_refused() {
-    if !root() {
-        eprintln!("not run: only root can give files away");
+    if !needs::root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -180,7 +177,7 @@ fn in_a_directory_that_takes_no_files_ones_own_is_emptied() {
     let path = inner.join("mine");
     fs::write(&path, "before").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-    if root() {
+    if needs::is_root() {
         lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     }

@@ -6,6 +6,8 @@
 
 #[path = "../../../tests/fresh_start.rs"]
 mod fresh_start;
+#[path = "../../../tests/needs.rs"]
+mod needs;
 
 use std::os::fd::AsRawFd;
 
@@ -31,12 +33,10 @@ fn map<T>(fd: &impl AsRawFd, protection: i32) -> *mut T {
 
 #[test]
 fn any_call_of_the_thread_leaves_its_record() {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        eprintln!("NOT RUN: DEBOX_TEST_NO_BPF=1");
+    if !needs::bpf() {
         return;
     }
-    let mut probe =
-        Probe::load(Options::default()).expect("needs root (DEBOX_TEST_NO_BPF=1 leaves it out)");
+    let mut probe = Probe::load(Options::default()).unwrap();
     let segment = probe
         .segment_create(std::process::id(), debox_probe::Watcher::root(), true)
         .unwrap();

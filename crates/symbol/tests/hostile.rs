@@ -2,6 +2,9 @@
 //! What can a watched program's files do to who names places in them? Cost
 //! their own names, and no more.
 
+#[path = "../../../tests/needs.rs"]
+mod needs;
+
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -296,19 +299,15 @@ fn not_a_regular_file() {
 struct Nobodys(std::process::Child);
 
 impl Nobodys {
-    fn start() -> Option<Nobodys> {
+    fn start() -> Nobodys {
         use std::os::unix::process::CommandExt as _;
-        // SAFETY: no memory, and never fails.
-        if unsafe { libc::geteuid() } != 0 {
-            return None;
-        }
         let child = Command::new("sleep")
             .arg("600")
             .uid(65534)
             .gid(65534)
             .stdin(Stdio::null())
             .spawn();
-        Some(Nobodys(child.unwrap()))
+        Nobodys(child.unwrap())
     }
 }
 
@@ -322,10 +321,10 @@ impl Drop for Nobodys {
 /// `/tmp/perf-PID.map` is anybody's to write.
 #[test]
 fn a_perf_map_of_another_owner() {
-    let Some(process) = Nobodys::start() else {
-        eprintln!("skipped: to make files of other users takes root");
+    if !needs::root() {
         return;
-    };
+    }
+    let process = Nobodys::start();
     let pid = process.0.id();
     let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
     let map = "7f0000001000 20 forged\n";

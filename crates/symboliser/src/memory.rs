@@ -17,29 +17,24 @@ const READ_MAX: u64 = 8 << 20;
 /// What one file's parts may take when they are read and decompressed.
 const HELD_MAX: u64 = 640 << 20;
 
+/// By pointers, which claim nothing: a box that is moved claims to be the only way
+/// to its content, and that would end what was lent of it (Stacked Borrows).
 enum Piece {
-    Own(Box<[u8]>),
+    /// From Box::into_raw.
+    Own(*mut [u8]),
     Mapped(*mut libc::c_void, usize),
-}
-
-impl Piece {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Piece::Own(bytes) => bytes,
-            // SAFETY: mapped readable with this length until drop. Its owner
-            // can change the bytes under us, which no parser can be made to
-            // like; a parser that goes astray harms this process only.
-            Piece::Mapped(at, len) => unsafe { std::slice::from_raw_parts(at.cast(), *len) },
-        }
-    }
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if let Piece::Mapped(at, len) = self {
-            // SAFETY: mapped in Memory::file with this length, and nobody
-            // holds a reference any more (see Memory).
-            unsafe { libc::munmap(*at, *len) };
+        // Nobody holds a reference any more (see Memory).
+        match *self {
+            // SAFETY: from a box, and given back once.
+            Piece::Own(bytes) => drop(unsafe { Box::from_raw(bytes) }),
+            Piece::Mapped(at, len) => {
+                // SAFETY: mapped in Memory::file with this length.
+                unsafe { libc::munmap(at, len) };
+            }
         }
     }
 }
@@ -63,14 +58,18 @@ impl Memory {
     }
 
     fn keep(&self, piece: Piece) -> &'static [u8] {
-        if let Piece::Own(bytes) = &piece {
+        let bytes = match piece {
+            // SAFETY: a box's content, which nobody writes any more; it is
+            // dropped only with the last clone of this.
+            Piece::Own(bytes) => unsafe { &*bytes },
+            // SAFETY: mapped readable with this length, and as above. Its owner
+            // can change the bytes under us, which no parser can be made to
+            // like; a parser that goes astray harms this process only.
+            Piece::Mapped(at, len) => unsafe { std::slice::from_raw_parts(at.cast(), len) },
+        };
+        if let Piece::Own(_) = piece {
             self.0.held.set(self.held() + bytes.len() as u64);
         }
-        // SAFETY: the bytes are on the heap or mapped, not inside of `Piece`,
-        // so they stay where they are when it moves, and pieces are dropped
-        // only with the last clone of this.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(piece.bytes().as_ptr(), piece.bytes().len()) };
         self.0.all.borrow_mut().push(piece);
         bytes
     }
@@ -90,7 +89,7 @@ impl Memory {
 
     /// Decompressed bytes, say; their number was asked for before.
     pub fn own(&self, bytes: Vec<u8>) -> &'static [u8] {
-        self.keep(Piece::Own(bytes.into_boxed_slice()))
+        self.keep(Piece::Own(Box::into_raw(bytes.into_boxed_slice())))
     }
 
     /// A file's content.
@@ -128,4 +127,24 @@ pub(crate) fn file_len(file: &File) -> Result<u64, String> {
     // SAFETY: no memory.
     let end = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
     u64::try_from(end).map_err(|_| "it has no length".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For Miri: `cargo +nightly miri test -p debox-symboliser memory`.
+    #[test]
+    fn what_is_lent_outlives_moves() {
+        let memory = Memory::default();
+        // Enough of them that the list of pieces moves as well.
+        let lent: Vec<_> = (0..9).map(|n| memory.own(vec![n; 7])).collect();
+        let holder = Box::new((lent, memory.clone()));
+        drop(memory);
+        let (lent, last) = *holder;
+        for (n, bytes) in lent.iter().enumerate() {
+            assert_eq!(**bytes, [n as u8; 7]);
+        }
+        assert_eq!(last.held(), 9 * 7);
+    }
 }

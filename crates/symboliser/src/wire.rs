@@ -210,16 +210,7 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> Result<String, Malformed> {
         // A character has at most four bytes; one more is the ellipsis.
         let bytes = self.bytes(4 * (NAME_CHARS_MAX + 1))?;
-        let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
-        let text = text.strip_suffix('…').map_or_else(
-            || clean(text),
-            |rest| {
-                let mut rest = clean(rest);
-                rest.push('…');
-                rest
-            },
-        );
-        Ok(text)
+        std::str::from_utf8(bytes).map(clean).map_err(|_| Malformed)
     }
     fn end(self) -> Result<(), Malformed> {
         if self.0.is_empty() {
@@ -539,5 +530,10 @@ mod tests {
         let bytes = twice.encode();
         let (kind, body) = split(&bytes);
         assert_eq!(Reply::decode(kind, body), Ok(Reply::Refused(clean(&long))));
+        // Who says more than that is not believed, whatever it ends with.
+        let mut writer = Writer::default();
+        writer.bytes(format!("{}……", clean(&long)).as_bytes());
+        let body = writer.0;
+        assert_eq!(Reply::decode(kind, &body), Ok(Reply::Refused(clean(&long))));
     }
 }

@@ -8,6 +8,8 @@
 
 #[path = "../../../../tests/fresh_start.rs"]
 mod fresh_start;
+#[path = "../../../../tests/needs.rs"]
+pub mod needs;
 
 use debox_abi::{Pod, debox_reply, debox_request};
 use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};

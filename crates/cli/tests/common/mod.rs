@@ -5,6 +5,8 @@
 
 #[path = "../../../../tests/fresh_start.rs"]
 mod fresh_start;
+#[path = "../../../../tests/needs.rs"]
+pub mod needs;
 
 use debox_abi::*;
 use debox_client::packet;
@@ -240,15 +242,9 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Whether to go on with what needs root and BPF: where these are missing the
-/// test fails, unless DEBOX_TEST_NO_BPF=1 allows to leave it out. That is
-/// written past the harness, which shows nothing of tests that pass.
+/// As `needs::bpf`, and `debox doctor` must be content.
 pub fn kernel_or_skip() -> bool {
-    if std::env::var_os("DEBOX_TEST_NO_BPF").is_some_and(|v| v == "1") {
-        let thread = std::thread::current();
-        let test = thread.name().unwrap_or("a test");
-        let line = format!("NOT RUN: {test} needs root and BPF, and DEBOX_TEST_NO_BPF=1 is set\n");
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    if !needs::bpf() {
         return false;
     }
     let out = Command::new(DEBOX)

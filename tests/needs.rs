@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does a test go on that needs root, or root and BPF?
+//!
+//! Where they are missing it fails: nobody shall take for tested what did not
+//! run. DEBOX_TEST_NO_BPF=1 asks for such tests to be left out, and each says so
+//! past the harness, which shows nothing of tests that pass. (As root it leaves
+//! out only what loads programs into the kernel.)
+#![allow(dead_code)] // Who names this file as a module needs one or the other.
+
+fn left_out(needs: &str) -> bool {
+    if std::env::var_os("DEBOX_TEST_NO_BPF").is_none_or(|value| value != "1") {
+        return false;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let line = format!("NOT RUN: {test} needs {needs}, and DEBOX_TEST_NO_BPF=1 is set\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    true
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: no arguments, and no memory is touched.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// To become other users, to give files away.
+pub fn root() -> bool {
+    if is_root() {
+        return true;
+    }
+    assert!(
+        left_out("root"),
+        "this test needs root (DEBOX_TEST_NO_BPF=1 leaves it out)"
+    );
+    false
+}
+
+/// To load programs into the kernel.
+pub fn bpf() -> bool {
+    if left_out("root and BPF") {
+        return false;
+    }
+    assert!(
+        is_root(),
+        "this test needs root to load BPF programs (DEBOX_TEST_NO_BPF=1 leaves it out)"
+    );
+    true
+}
