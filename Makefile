@@ -9,14 +9,16 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-bench build abi demo test fuzz bench install uninstall clean
+.PHONY: help setup setup-test setup-bench build abi demo check test test-all fuzz bench install uninstall clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
 	@echo "make build    build target/release/debox, deboxd and the libraries beside them"
 	@echo "make abi      write what is made from the headers in include/ (Rust's side of them)"
 	@echo "make demo     set up, build, and run the main job on real input"
-	@echo "make test     set up, build, and run every test (root; about 40 minutes)"
+	@echo "make check    build, and run what needs neither root nor BPF (DEVELOPING.md)"
+	@echo "make test     set up, build, and run what must pass before a change lands (root)"
+	@echo "make test-all run every test there is (root; about 40 minutes)"
 	@echo "make fuzz     look for inputs that break something: SECONDS=60 for each target (docs/fuzzing.md)"
 	@echo "make bench    measure what DeBox costs on this machine (docs/PERFORMANCE.md)"
 	@echo "make install  install under PREFIX=$(PREFIX) (DESTDIR, LIBDIR: as usual)"
@@ -46,8 +48,11 @@ abi:
 demo: build
 	@examples/demo.sh
 
-test: setup-test build
-	tests/run.sh
+check: build
+	tests/run.py check
+
+test test-all: setup-test build
+	tests/run.py $@
 
 SECONDS ?= 60
 fuzz: setup

@@ -4,6 +4,7 @@
 #
 #   fuzz/run.sh [-s SECONDS] [TARGET...]   every target over its corpus, then
 #                                          SECONDS of new inputs (default 60)
+#   fuzz/run.sh -c [TARGET...]             every target over its corpus only
 #   fuzz/run.sh -m [TARGET...]             takes what was found before and covers
 #                                          more into the corpus
 #   fuzz/run.sh TARGET FILE...             these inputs once
@@ -16,9 +17,11 @@ cd "$(dirname "$0")"
 all=$(sed -n 's|^path = "targets/\(.*\)\.rs"|\1|p' Cargo.toml)
 seconds=60
 merge=no
-while getopts s:m option; do
+corpus_only=no
+while getopts s:cm option; do
 	case $option in
 	s) seconds=$OPTARG ;;
+	c) corpus_only=yes ;;
 	m) merge=yes ;;
 	*)
 		sed -n 's/^#   *//p' "$0" >&2
@@ -119,6 +122,10 @@ for target; do
 	# First what is known, then what chance makes of it.
 	if ! fuzz_one "$target" -runs=0 "corpus/$target"; then
 		failed="$failed $target"
+		continue
+	fi
+	if [ $corpus_only = yes ]; then
+		echo "fuzz: $target: $kept inputs of the corpus"
 		continue
 	fi
 	before=$(sed -n 's/.*INITED cov: \([0-9]*\).*/\1/p' "$out/$target.log")

@@ -109,5 +109,4 @@ select-tests: select-test-programs $(OUT)/libdebox-select.so select-sanitize
 	DEBOX_SELECT=threshold=4,recheck=1 $(SELECT_FUZZ) -t 3 -o -u
 	DEBOX_SELECT=threshold=4 $(SELECT_FUZZ) -f
 	DEBOX_SELECT=threshold=4,recheck=1 $(SELECT_FUZZ) -u
-	tests/select/run.sh
 	@echo "select-tests: all passed"

@@ -132,11 +132,39 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // SIGTERM: the socket file goes with it.
-        // SAFETY: a child of ours that has not been waited for.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
-        let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // SIGTERM: the socket file goes with it.
+            // SAFETY: a child of ours that has not been waited for.
+            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+            let _ = self.child.wait();
+        }
     }
+}
+
+static SHARED: Mutex<Option<&'static Broker>> = Mutex::new(None);
+
+/// One broker for all tests of a program that need none of their own: loading
+/// its programs takes longer than most tests. It ends with the test program.
+pub fn shared_broker() -> &'static Broker {
+    let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
+    shared.get_or_insert_with(|| {
+        // SAFETY: the function takes nothing, and is there until the end.
+        assert_eq!(unsafe { libc::atexit(shared_broker_end) }, 0, "atexit");
+        Box::leak(Box::new(Broker::start()))
+    })
+}
+
+extern "C" fn shared_broker_end() {
+    let Ok(Some(broker)) = SHARED.lock().map(|mut shared| shared.take()) else {
+        return;
+    };
+    let pid = broker.pid() as i32;
+    // SAFETY: a child of ours that has not been waited for.
+    unsafe {
+        libc::kill(pid, libc::SIGTERM);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    let _ = std::fs::remove_dir_all(broker.directory.path());
 }
 
 /// What `debox run --json` said, and how the command ended.

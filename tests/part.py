@@ -8,12 +8,14 @@ Runs the command in a session of its own and ends with its status. After SECONDS
 (times $DEBOX_TEST_TIME, for slow machines) it says what still ran, and ends
 that. What a part leaves behind is named and ended, too: as the subreaper of all
 that it starts, this process finds daemons as well, and no process of others.
+The last line says how much CPU time all of them used.
 """
 
 import ctypes
 import os
 import pathlib
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -204,6 +206,8 @@ def main():
             signal.signal(number, signal.SIG_IGN)
         part.end_all()
         status = 128 + which.args[0]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    part.say(f"part: {used.ru_utime + used.ru_stime:.1f} s of CPU time")
     return status
 
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Does a part of `make test` end in time, name what ran, and leave nothing behind?"""
+"""Does a part of `make test` end in time, name what ran, and leave nothing behind?
+And does the runner of all parts see what failed, what was left out, and what is alone?"""
 
+import contextlib
+import io
 import os
 import pathlib
 import re
@@ -9,10 +12,16 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import parts  # noqa: E402
+import run  # noqa: E402
+from fresh_start import fresh_start  # noqa: E402
+
 # By this interpreter: `python3` may be a shell script of a version manager, which
 # complains of the locale that a test sets.
 PART = (sys.executable, str(HERE / "part.py"))
@@ -41,7 +50,8 @@ class Parts(unittest.TestCase):
 
     def test_status_and_output_pass(self):
         got = part(30, "echo one; echo two >&2; exit 7")
-        self.assertEqual((got.returncode, got.stdout), (7, "one\ntwo\n"))
+        self.assertEqual(got.returncode, 7)
+        self.assertRegex(got.stdout, "^one\ntwo\npart: [0-9.]+ s of CPU time\n$")
         self.assertEqual(part(30, "kill -9 $$").returncode, 128 + 9)
 
     def test_what_runs_out_of_time_is_named_and_ended(self):
@@ -71,8 +81,12 @@ class Parts(unittest.TestCase):
     def test_whoever_starts_it_leaves_nothing_to_it(self):
         script = ("grep -E 'Sig(Blk|Ign)' /proc/self/status; umask; readlink /proc/self/fd/0;"
                   "ulimit -c; ulimit -n; echo $DEBOX_SOCKET $LC_ALL")  # fmt: skip
-        plain = part(30, script).stdout
-        self.assertRegex(plain, "SigBlk:\t0+\nSigIgn:\t0+\n0022\n/dev/null\n.*\n.*\nC.UTF-8\n")
+        def told(*arguments, **options):
+            return part(30, script, *arguments, **options).stdout.rpartition("part: ")[0]
+
+        plain = told()
+        # What make starts ignores the two signals that libc keeps for itself, 32 and 33.
+        self.assertRegex(plain, "SigBlk:\t0+\nSigIgn:\t0{7}[01][08]0{7}\n0022\n/dev/null\n.*\n.*\nC.UTF-8\n")
 
         def odd():
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCHLD):
@@ -85,7 +99,7 @@ class Parts(unittest.TestCase):
                 resource.setrlimit(limit, (20 if most == resource.RLIM_INFINITY else min(20, most), most))
 
         environment = {"DEBOX_SOCKET": "/elsewhere", "LC_ALL": "de_DE"}
-        self.assertEqual(part(30, script, environment, preexec_fn=odd).stdout, plain)
+        self.assertEqual(told(environment, preexec_fn=odd), plain)
 
     def test_with_nohup_a_hang_up_ends_nothing(self):
         running = subprocess.Popen(["nohup", *PART, "100", "sh", "-c", "echo ready; sleep 1; echo done"],
@@ -93,13 +107,70 @@ class Parts(unittest.TestCase):
         self.assertEqual(running.stdout.readline(), "ready\n")
         time.sleep(0.2)
         running.send_signal(signal.SIGHUP)
-        self.assertEqual(running.communicate(timeout=ENDED_S)[0], "done\n")
+        self.assertRegex(running.communicate(timeout=ENDED_S)[0], "^done\n")
         self.assertEqual(running.returncode, 0)
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
-    from fresh_start import fresh_start
+class Runs(unittest.TestCase):
+    def ran(self, *scripts, allowed=()):
+        """The runner after these parts: (when, script), each named after its place."""
+        with tempfile.TemporaryDirectory() as logs:
+            these = [parts.Part(f"part {n}", "check", 30, ("sh", "-c", script), when) for n, (when, script) in enumerate(scripts)]
+            runner = run.Runner(these, allowed, {}, pathlib.Path(logs), cpus=2)
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                runner.run_all()
+                runner.bad = runner.report()
+            runner.said = said.getvalue()
+            return runner
 
+    def test_what_fails_has_failed_and_is_said_again(self):
+        runner = self.ran(("beside", "echo fine"), ("beside", "echo 'this panicked here'; exit 3"))
+        self.assertEqual(runner.bad, 1)
+        self.assertIn("-- part 1\n1:this panicked here", runner.said)
+        self.assertIn("\nFAILED: part 1\n", runner.said)
+        self.assertEqual(self.ran(("alone", "true")).bad, 0)
+
+    def test_what_is_left_out_is_counted_and_fails_when_nobody_knows_why(self):
+        scripts = ("beside", "echo 'NOT RUN: no such tool'"), ("beside", "echo no such machine; exit 77")
+        runner = self.ran(*scripts)
+        self.assertEqual(runner.bad, 2)
+        self.assertIn("-- left out: 2\n", runner.said)
+        self.assertIn("unexpected: NOT RUN: no such tool", runner.said)
+        runner = self.ran(*scripts, allowed=[("no such (tool|machine)", "it is not here")])
+        self.assertEqual(runner.bad, 0)
+        self.assertIn("[it is not here]", runner.said)
+
+    def test_some_run_beside_each_other_and_some_alone(self):
+        wait = "touch {0}; for i in $(seq 100); do [ ! -e {1} ] || exit 0; sleep 0.1; done; exit 1"
+        with tempfile.TemporaryDirectory() as d:
+            one, other, here = f"{d}/one", f"{d}/other", f"{d}/here"
+            alone = f"[ ! -e {here} ] && touch {here} && sleep 0.3 && rm {here}"
+            runner = self.ran(("alone", alone), ("alone", alone), ("beside", wait.format(one, other)), ("beside", wait.format(other, one)))
+            self.assertEqual(runner.bad, 0, runner.said)
+
+    def test_without_what_others_need_nothing_begins(self):
+        runner = self.ran(("beside", "true"), ("first", "false"))
+        self.assertEqual(runner.bad, 2)
+        self.assertIn("NOT BEGUN: part 0", runner.said)
+
+    def test_the_list(self):
+        names = [p.name for p in parts.PARTS]
+        self.assertEqual(len(names), len(set(names)))
+        for p in parts.PARTS:
+            self.assertIn(p.tier, parts.TIERS)
+            self.assertIn(p.when, ("first", "beside", "alone"))
+            self.assertFalse(p.tier == "check" and (p.root or p.kernel), p)
+            self.assertTrue(not p.within or p.within in names, p)
+            for word in p.command:
+                self.assertTrue("/" not in word or (HERE.parent / word).exists(), p)
+
+    def test_no_part_is_in_no_tier(self):
+        everything = parts.of_tier("test-all")
+        for p in parts.PARTS:
+            self.assertTrue(p in everything or p.within in [other.name for other in everything], p)
+
+
+if __name__ == "__main__":
     fresh_start()
     unittest.main()

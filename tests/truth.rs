@@ -69,7 +69,8 @@ fn boundary(arguments: &[&str], call: &str, label: &str, due: u64, below: u64) -
         "/var/tmp".into(),
     ];
     command.extend(arguments.iter().map(|a| a.to_string()));
-    let run = run(&[], &command);
+    let socket = shared_broker().socket();
+    let run = run(&["--socket", &socket.to_string_lossy()], &command);
     run.check_sound();
     let own = lines(&run.output);
     let places = run.blocking(call);
@@ -91,8 +92,8 @@ fn blocks(arguments: &[&str], call: &str, label: &str, due: u64) {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, arguments).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, arguments).remove(0);
     let record = check_record(&line);
     let sleep = only_sleep(record, label);
     near("blocked", number(sleep, "total_ns"), due, 2 * MS);
@@ -136,8 +137,8 @@ fn a_call_broken_by_a_signal() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["eintr", "30"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["eintr", "30"]).remove(0);
     assert_eq!(line["value"], -1);
     assert_eq!(line["errno"], libc::EINTR, "the call's own errno");
     let record = check_record(&line);
@@ -156,8 +157,8 @@ fn a_call_that_the_kernel_restarts() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["restart", "30"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["restart", "30"]).remove(0);
     assert_eq!(line["value"], 1);
     let record = check_record(&line);
     let sleep = only_sleep(record, "pipe-read");
@@ -178,8 +179,8 @@ fn faults_inside_a_read() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["faults", "300"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["faults", "300"]).remove(0);
     let record = check_record(&line);
     assert_eq!(number(record, "minor_faults"), 300, "{line}");
     assert_eq!(number(record, "major_faults"), 0, "{line}");
@@ -204,8 +205,8 @@ fn a_mapped_file_written_to_another() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["page-in", "10"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["page-in", "10"]).remove(0);
     let record = check_record(&line);
     let page_in: Vec<&Value> = record["sleeps"]
         .as_array()
@@ -255,8 +256,8 @@ fn a_flush_to_disk_is_labelled() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["fsync", "8"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["fsync", "8"]).remove(0);
     let record = check_record(&line);
     assert!(number(record, "blocked_ns") > 0, "{line}");
     for s in record["sleeps"].as_array().unwrap() {
@@ -285,8 +286,8 @@ fn waiting_for_a_cpu_is_not_blocking() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let lines = bracketed(&broker, &["runq", "40"]);
+    let broker = shared_broker();
+    let lines = bracketed(broker, &["runq", "40"]);
     assert_eq!(lines.len(), 40);
     let (mut runq, mut books, mut close) = (0, 0, 0);
     for line in &lines {
@@ -323,8 +324,8 @@ fn preemption_beside_a_call_is_not_in_the_call() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["hog", "4"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["hog", "4"]).remove(0);
     assert_eq!(line["conserved"], 1, "{line}");
     let user: Vec<u64> = line["user_max_ns"]
         .as_array()
@@ -374,8 +375,8 @@ fn two_writers_of_one_file() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["inode-lock", "400"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["inode-lock", "400"]).remove(0);
     let record = check_record(&line);
     let sleep = only_sleep(record, "inode-lock");
     assert!(number(sleep, "total_ns") > 5 * MS, "{line}");
@@ -397,8 +398,8 @@ fn a_span_holds_everything_in_it() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
-    let line = bracketed(&broker, &["span", "40"]).remove(0);
+    let broker = shared_broker();
+    let line = bracketed(broker, &["span", "40"]).remove(0);
     let record = &line["record"];
     let n = |f| number(record, f);
     assert_eq!(

@@ -934,7 +934,7 @@ static void exec_starts_over(void)
 			fcntl(near_end[i], F_SETFD, 0);
 		/* No descriptor that the program did not open itself. */
 		execl("/bin/sh", "sh", "-c",
-		      "for f in /proc/self/fd/*; do case $(readlink $f) in *eventpoll*) exit 1;; esac; done", NULL);
+		      "case $(ls -l /proc/self/fd) in *eventpoll*) exit 1;; *pipe:*) ;; *) exit 2;; esac", NULL);
 		_exit(2);
 	}
 	CHECK(waitpid(child, &status, 0) == child);

@@ -12,6 +12,7 @@ nothing else writes to. One line each:
 
     guest.py                  run the suite named on the kernel's command line
     guest.py --list SUITE ONLY    names of its checks
+    guest.py --smoke SUITE        those of them that `make test` runs
     guest.py --modules SUITE  files of Python that it needs
 """
 
@@ -31,10 +32,11 @@ import traceback
 HERE = "/debox"
 MS = 1_000_000
 CHECKS = []
+SMOKE = []
 CELLS = {}
 
 
-def check(name, *arguments, feature=None, always=False):
+def check(name, *arguments, feature=None, always=False, smoke=False):
     """Declares a check: `@check("name")` over a function.
 
     The function passes unless it raises or leaves something attached to the
@@ -42,10 +44,13 @@ def check(name, *arguments, feature=None, always=False):
     `feature` is a row of docs/KERNELS.md: it says yes on a kernel where all
     checks of that row pass, unless cell() put something else there.
     `always`: others need it, so it runs with any of them.
+    `smoke`: `make test` runs it, and not `make test-all` only.
     """
 
     def add(function):
         CHECKS.append((name, lambda: function(*arguments), feature, always))
+        if smoke:
+            SMOKE.append(name)
         return function
 
     return add
@@ -420,6 +425,9 @@ def main():
     if sys.argv[1:2] == ["--list"]:
         load(sys.argv[2])
         print("\n".join(c[0] for c in chosen(sys.argv[3])))
+    elif sys.argv[1:2] == ["--smoke"]:
+        load(sys.argv[2])
+        print("\n".join(SMOKE))
     elif sys.argv[1:2] == ["--modules"]:
         modules(sys.argv[2])
     elif command_line("debox.command"):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Does DeBox work on other kernels than the one that runs here?
 
-Boots Debian's kernels in QEMU, emulated (no KVM needed), with what
+Boots Debian's kernels in QEMU (by KVM where the machine has it, else emulated) with what
 `make build test-programs` left in target/, and runs suites of checks inside
 (suites/*.py, see README.md). Ends with 0 only when every guest ran all of its
 checks and all passed.
@@ -285,9 +285,21 @@ class Suite:
         shown = call(interpreter(), "-I", "-S", HERE / "guest.py", "--list", self.name, only)
         return shown.split()
 
+    def smoke(self):
+        """Names of the checks that say in a minute whether this suite's kernel side works at all."""
+        return call(interpreter(), "-I", "-S", HERE / "guest.py", "--smoke", self.name).split()
+
 
 def suites_all():
     return sorted(f.stem for f in (HERE / "suites").glob("*.py") if not f.stem.startswith("_"))
+
+
+def kvm():
+    """Whether this machine can run guests itself: /dev/kvm alone may be there without any use."""
+    if os.environ.get("DEBOX_TEST_KVM") == "0":
+        return False
+    flags = re.search(r"^flags\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return bool({"vmx", "svm"} & set(flags[1].split() if flags else ())) and os.access("/dev/kvm", os.R_OK | os.W_OK)
 
 
 def cpu_seconds(pid):
@@ -304,10 +316,9 @@ def cpu_seconds(pid):
 
 
 class Guest:
-    def __init__(self, kernel, suite, arguments, extra, only=None):
-        self.kernel, self.suite, self.arguments = kernel, suite, arguments
-        self.only = arguments.only if only is None else only
-        self.label = f"{kernel.version} {suite.name or 'command'}" + (" again" if only else "")
+    def __init__(self, kernel, suite, arguments, extra, only, again=False):
+        self.kernel, self.suite, self.arguments, self.only = kernel, suite, arguments, only
+        self.label = f"{kernel.version} {suite.name or 'command'}" + (" again" if again else "")
         self.directory = WORK / "guest" / self.label.replace(" ", "-")
         self.extra = extra
         self.passed, self.failed, self.notes, self.cells = [], [], [], {}
@@ -350,6 +361,8 @@ class Guest:
         # and copies byte by byte with `rep`, which QEMU does one byte at a time.
         # That was a third of all time in the kernel.
         speed = ["-accel", "tcg,thread=single", "-smp", str(suite.cpus), "-cpu", "max,-erms,-fsrm"]
+        if kvm():
+            speed = ["-accel", "kvm", "-smp", str(suite.cpus), "-cpu", "host"]
         if suite.icount:
             # The guest's time-stamp counter then ticks once an instruction.
             speed = ["-accel", "tcg,thread=single", "-smp", "1", "-cpu", "max", "-icount", "shift=0,sleep=off"]
@@ -459,34 +472,43 @@ def table(guests, kernels):
     return out
 
 
-def rows_of(text):
-    """Feature -> cells, of a table."""
-    found = {}
-    for line in text.splitlines():
-        cells = [c.strip() for c in line.strip("|").split("|")]
-        if line.startswith("| ") and len(cells) > 1 and cells[0] and any(cells[1:]):
-            found[cells[0]] = cells[1:]
-    return found
+def columns_of(text):
+    """"Linux VERSION" -> feature -> cell, of a table."""
+    rows = [[c.strip() for c in line[1:].rstrip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    features = [row for row in rows[1:] if row[0] != "Debian's package" and any(row[1:])]
+    return {name: {row[0]: row[n] for row in features} for n, name in enumerate(rows[0]) if n}
 
 
 def table_check(new):
-    """The committed table must not say anything that the runs do not."""
+    """The committed table must not say anything of these kernels that the runs do not."""
     if not DOCUMENT.exists():
         say(f"-- {DOCUMENT.relative_to(TOP)} is missing: write it with tests/vm/run.py --write-table")
         return 1
-    have, want = rows_of(DOCUMENT.read_text()), rows_of(new)
-    wrong = [f for f in have if f in want and have[f] != want[f] and f != "Debian's package"]
-    gone = [f for f in have if f not in want]
-    fresh = [f for f in want if f not in have]
-    for f in wrong:
-        say(f"-- {DOCUMENT.relative_to(TOP)} says of “{f}”: {have[f]}, but these runs say: {want[f]}")
-    for f in gone:
-        say(f"-- {DOCUMENT.relative_to(TOP)} has “{f}”, which no check told of")
-    for f in fresh:
-        say(f"-- {DOCUMENT.relative_to(TOP)} lacks “{f}”")
-    if wrong or gone or fresh:
+    failures = fresh = 0
+    committed = columns_of(DOCUMENT.read_text())
+    for kernel, want in columns_of(new).items():
+        have = committed.get(kernel, {})
+        for f in sorted(have | want):
+            if f not in have:
+                fresh += 1
+                say(f"-- {DOCUMENT.relative_to(TOP)} lacks “{f}” of {kernel}")
+            elif have[f] != want.get(f, "not tried"):
+                failures += 1
+                say(f"-- {DOCUMENT.relative_to(TOP)} says of {kernel}, “{f}”: {have[f]}, but these runs say: {want.get(f, 'not tried')}")
+    if failures or fresh:
         say("-- bring it up to date with tests/vm/run.py --write-table")
-    return 1 if wrong or gone else 0
+    return 1 if failures else 0
+
+
+def lock(what):
+    """Runs of different kernels may go on beside each other; held until closed."""
+    file = open(WORK / f"lock-{what}", "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"-- waiting for another run in this tree to end ({what})")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 def main():
@@ -495,6 +517,7 @@ def main():
     parser.add_argument("-k", "--kernel", action="append", metavar="VERSION", help=f"kernel to boot (again for more; default {' '.join(KERNELS)})")
     parser.add_argument("-s", "--suite", action="append", metavar="NAME", help=f"suite to run (again for more; default all: {' '.join(suites_all())})")
     parser.add_argument("-o", "--only", default="", metavar="CHECK,CHECK", help="only these checks")
+    parser.add_argument("--smoke", action="store_true", help="only the checks marked so: does the kernel side work at all?")
     parser.add_argument("-j", "--jobs", type=int, default=3, metavar="N", help="guests side by side (default 3: each waits a sixth of its time)")
     parser.add_argument("-l", "--limit", type=int, metavar="SECONDS", help="time limit of a guest (default: what its suite says)")
     parser.add_argument("--run", metavar="COMMAND", help="no checks: run a shell command in a guest and show its output")
@@ -506,33 +529,32 @@ def main():
         if not shutil.which(tool):
             raise Stop(f"{tool} is missing: make setup-test, or apt-get install {package}")
     WORK.mkdir(parents=True, exist_ok=True)
-    lock = open(WORK / "lock", "w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("-- waiting for another run in this tree to end")
-        fcntl.flock(lock, fcntl.LOCK_EX)
     begin = time.monotonic()
-    kernels = [Kernel(version) for version in arguments.kernel or KERNELS]
+    versions = sorted(set(arguments.kernel or KERNELS), key=numbers)
+    locks = [lock(version) for version in versions]
+    with lock("packages"):
+        kernels = [Kernel(version) for version in versions]
     suites = [Suite(None)] if arguments.run else [Suite(name) for name in arguments.suite or suites_all()]
     if arguments.run and arguments.icount:
         suites[0].icount = True
     only_names = [n for n in arguments.only.split(",") if n]
-    expected = {s.name: [] if arguments.run else s.expected(arguments.only) for s in suites}
+    only = {s.name: ",".join(s.smoke()) or "none" if arguments.smoke else arguments.only for s in suites}
+    expected = {s.name: [] if arguments.run else s.expected(only[s.name]) for s in suites}
     suites = [s for s in suites if arguments.run or expected[s.name]]
     unknown = [n for n in only_names if not any(n in names for names in expected.values())]
     if unknown:
         raise Stop(f"no such check: {' '.join(unknown)}")
     guests = []
+    scratch = WORK / ("build-" + "-".join(versions))
     for suite in suites:
         extra = [str(pathlib.Path(f).resolve()) for f in arguments.put]
-        tree = tree_of(suite, WORK / "root", extra)
-        common = WORK / f"{suite.name or 'command'}.cpio"
+        tree = tree_of(suite, scratch / "root", extra)
+        common = scratch / f"{suite.name or 'command'}.cpio"
         tree.pack(common)
         for kernel in kernels:
             if suite.kernels and kernel.version not in suite.kernels:
                 continue
-            guest = Guest(kernel, suite, arguments, extra)
+            guest = Guest(kernel, suite, arguments, extra, only[suite.name])
             guest.prepare(common)
             guest.common = common
             guests.append(guest)
@@ -550,7 +572,7 @@ def main():
         # for that passes in a guest of its own; what is wrong fails again.
         if failures and failures == len(guest.failed) and failures <= 2 and not guest.exact:
             say(f"-- Linux {guest.kernel.release}, {guest.suite.name}: once more, alone: {' '.join(guest.failed)}")
-            second = Guest(guest.kernel, guest.suite, arguments, guest.extra, only=",".join(guest.failed))
+            second = Guest(guest.kernel, guest.suite, arguments, guest.extra, ",".join(guest.failed), again=True)
             second.prepare(guest.common)
             second.boot()
             if not second.judge(guest.suite.expected(second.only)):
@@ -565,15 +587,13 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
         # The longest first (as their limits say), so that none is left over at the end.
         failures = sum(pool.map(job, sorted(guests, key=lambda g: -g.suite.limit_s)))
-    for common in {guest.common for guest in guests}:
-        common.unlink(missing_ok=True)
+    shutil.rmtree(scratch, ignore_errors=True)
     if not arguments.run:
         total = sum(len(g.passed) for g in guests)
-        whole = not arguments.only and not arguments.suite and not arguments.kernel
+        whole = not arguments.only and not arguments.suite and not arguments.smoke
         if whole and not failures:
             text = table(guests, kernels)
-            (WORK / "KERNELS.md").write_text(text)
-            if arguments.write_table:
+            if arguments.write_table and len(kernels) == len(KERNELS):
                 DOCUMENT.write_text(text)
                 say(f"-- wrote {DOCUMENT.relative_to(TOP)}")
             else:

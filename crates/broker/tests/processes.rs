@@ -171,8 +171,9 @@ fn tests(args: &[String]) {
             left_out += 1;
             continue;
         }
+        let began = std::time::Instant::now();
         test();
-        println!("ok");
+        println!("ok <{:.3}s>", began.elapsed().as_secs_f64());
     }
     println!("{} tests, {left_out} left out", tests.len());
 }

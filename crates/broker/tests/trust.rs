@@ -95,8 +95,9 @@ fn main() {
         }
         print!("test {name} ... ");
         std::io::stdout().flush().unwrap();
+        let began = std::time::Instant::now();
         test(&world);
-        println!("ok");
+        println!("ok <{:.3}s>", began.elapsed().as_secs_f64());
     }
 }
 

@@ -323,7 +323,7 @@ fn reasons() -> std::collections::HashMap<String, String> {
         .collect()
 }
 
-/// `DEBOX_BLESS=1` writes the table into the document.
+/// `DEBOX_GOLDEN_WRITE=1` writes the table into the document.
 #[test]
 fn the_documented_coverage_is_current() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/labels.md");
@@ -332,13 +332,13 @@ fn the_documented_coverage_is_current() {
     let (before, rest) = text.split_once(begin).expect("a begin mark");
     let (table, after) = rest.split_once(end).expect("an end mark");
     let current = coverage();
-    if std::env::var_os("DEBOX_BLESS").is_some() {
+    if std::env::var_os("DEBOX_GOLDEN_WRITE").is_some() {
         fs::write(&path, format!("{before}{begin}{current}{end}{after}")).unwrap();
         return;
     }
     assert!(
         table == current,
-        "docs/labels.md is out of date: DEBOX_BLESS=1 cargo test -p debox-symbol --test labels"
+        "docs/labels.md is out of date: DEBOX_GOLDEN_WRITE=1 cargo test -p debox-labels"
     );
 }
 

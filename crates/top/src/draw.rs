@@ -514,10 +514,10 @@ mod tests {
         }
     }
 
-    /// Compares with a file; DEBOX_GOLDEN=1 writes it anew.
+    /// Compares with a file; DEBOX_GOLDEN_WRITE=1 writes it anew.
     fn golden(name: &str, text: &str) {
         let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        if std::env::var_os("DEBOX_GOLDEN").is_some() {
+        if std::env::var_os("DEBOX_GOLDEN_WRITE").is_some() {
             std::fs::write(&path, text).unwrap();
         }
         let expected = std::fs::read_to_string(&path).unwrap();

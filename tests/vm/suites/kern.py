@@ -33,7 +33,7 @@ def functions_for(way, names):
     return [name for name in names if (way, name) != ("fentry", "schedule")]
 
 
-@check("kern-counts-calls", feature="`debox kern`: system calls")
+@check("kern-counts-calls", feature="`debox kern`: system calls", smoke=True)
 def _():
     document = kern("getppid()", "--", f"{HERE}/calls", "getppid", "1000")
     equal(totals(document)["getppid()"]["calls"], 1000, "getppid")
@@ -60,7 +60,7 @@ for way, name in ALL_WAYS.items():
     check(f"kern-counts-{way}", way, feature=f"`debox kern`: functions by {name}")(counts_functions)
 
 
-@check("kern-latency-of-a-sleep", feature="`debox kern`: latency, time off the CPU")
+@check("kern-latency-of-a-sleep", feature="`debox kern`: latency, time off the CPU", smoke=True)
 def _():
     document = kern("hrtimer_nanosleep", "clock_nanosleep()", "--", f"{HERE}/truth", "nanosleep", "60")
     for name, t in totals(document).items():
@@ -233,7 +233,7 @@ def _():
     expect("was taken out (limit: --max-overhead 0.02)" in verdict, verdict)
 
 
-@check("kern-answers", feature="`debox kern`: says why a function cannot be measured")
+@check("kern-answers", feature="`debox kern`: says why a function cannot be measured", smoke=True)
 def _():
     answers = {
         "vfs_raed": "vfs_read",
@@ -519,6 +519,6 @@ def _():
     save("kern.html", page)
 
 
-@check("kern-log-is-clean")
+@check("kern-log-is-clean", smoke=True)
 def _():
     kernel_log_expect_clean()

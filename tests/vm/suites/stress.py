@@ -46,7 +46,7 @@ def _():
     os.symlink(HERE, "/release")
 
 
-@check("layout", feature=LAYOUT)
+@check("layout", feature=LAYOUT, smoke=True)
 def _():
     c, cxx = run("layout-c").stdout, run("layout-cxx").stdout
     expect(len(c.splitlines()) > 300, "only", len(c.splitlines()), "lines of layout")
@@ -93,7 +93,7 @@ def made(text):
     return int(threads), int(processes)
 
 
-@check("storm-boundary", feature=STORM)
+@check("storm-boundary", feature=STORM, smoke=True)
 def _():
     command = [f"{HERE}/storm", "64", "24", "2", "2"]
     path = "/tmp/storm.json"
@@ -160,7 +160,7 @@ def _():
         broker.__exit__()
 
 
-@check("stale-records", feature=STALE)
+@check("stale-records", feature=STALE, smoke=True)
 def _():
     broker = Broker(socket="/run/debox-stale.sock")
     client = subprocess.Popen(
@@ -181,12 +181,12 @@ def _():
         gone(client)
 
 
-@check("nothing-stays-attached", feature=STAYS)
+@check("nothing-stays-attached", feature=STAYS, smoke=True)
 def _():
     shared_broker_stop()
     footprint_expect(BEFORE)
 
 
-@check("kernel-log-is-clean")
+@check("kernel-log-is-clean", smoke=True)
 def _():
     kernel_log_expect_clean()

@@ -88,7 +88,7 @@ def _():
     BEFORE.update(footprint())
 
 
-@check("kernel-offers-its-way", feature="way of tracing that is picked")
+@check("kernel-offers-its-way", feature="way of tracing that is picked", smoke=True)
 def _():
     state = traced("pipe", "1", options=["-f", "vfs_read"])[-1]
     equal(state["way"], best_way(), "the way")
@@ -108,7 +108,7 @@ def ways_here():
     return (1, 2, 3) if session_here() else (3,)
 
 
-@check("right-functions-in-order", feature=BAND)
+@check("right-functions-in-order", feature=BAND, smoke=True)
 def _():
     for way in ways_here():
         steps = {s["step"]: s for s in traced("files", options=["-f", FEW, "-w", str(way)])}
@@ -353,7 +353,7 @@ def run_traced(command, options, expected=0):
     return report, trace
 
 
-@check("run-sums-are-exact", feature=RUN)
+@check("run-sums-are-exact", feature=RUN, smoke=True)
 def _():
     for options in ([], ["--wrap"]):
         report, trace = run_traced([f"{HERE}/calls", "getppid", "10"], ["--trace", "vfs_read,ksys_read,do_sys_openat2", *options])
@@ -511,7 +511,7 @@ def _():
     expect([c for c in ended if c["call"] == "exit_group"], [c["call"] for c in trace["slowest"]])
 
 
-@check("killed-in-a-traced-function", feature=HARM)
+@check("killed-in-a-traced-function", feature=HARM, smoke=True)
 def _():
     _, trace = run_traced([f"{HERE}/calls", "killed"], ["--trace", "vfs_read,pipe_read,anon_pipe_read"], expected=-signal.SIGKILL)
     reads = [c for c in trace["slowest"] if c["call"] == "read"]
@@ -576,12 +576,12 @@ def _():
     expect('"retval": 1' in out or child.returncode == 3, out, child.returncode)
 
 
-@check("nothing-stays-behind", feature=HARM)
+@check("nothing-stays-behind", feature=HARM, smoke=True)
 def _():
     shared_broker_stop()
     footprint_expect(BEFORE, 60)
 
 
-@check("kernel-log-is-clean", feature=HARM)
+@check("kernel-log-is-clean", feature=HARM, smoke=True)
 def _():
     kernel_log_expect_clean()

@@ -39,13 +39,13 @@ def _():
     BEFORE.update(footprint())
 
 
-@check("programs-load", feature=PROGRAMS_LOAD)
+@check("programs-load", feature=PROGRAMS_LOAD, smoke=True)
 def _():
     with Broker("-vvv") as broker:
         broker.bracketed("nanosleep", "1")
 
 
-@check("doctor", feature=DOCTOR)
+@check("doctor", feature=DOCTOR, smoke=True)
 def _():
     doctor = json.loads(execute([f"{HERE}/debox", "doctor", "--json"]).stdout)
     expect(doctor["ok"], doctor["verdict"])
@@ -58,7 +58,7 @@ def _():
         equal(by_name.get(name), "ok", "doctor's word on", name, "in", doctor["checks"])
 
 
-@check("run-getppid", feature=RUN)
+@check("run-getppid", feature=RUN, smoke=True)
 def _():
     equal(calls("getppid", "1000").call("getppid")["count"], 1000, "getppid")
 
@@ -70,7 +70,7 @@ def _():
     equal(r.all["totals"]["threads_started"], 50, "threads started")
 
 
-@check("run-fork", feature=RUN)
+@check("run-fork", feature=RUN, smoke=True)
 def _():
     r = calls("fork", "20")
     equal(r.call("getppid")["count"], 20, "getppid")
@@ -97,7 +97,7 @@ def _():
     calls("thread-exec", expected=7)
 
 
-@check("run-killed", feature=RUN)
+@check("run-killed", feature=RUN, smoke=True)
 def _():
     r = calls("killed", expected=-signal.SIGKILL)
     read = r.call("read")
@@ -144,7 +144,7 @@ def _():
     )
 
 
-@check("run-wrap", feature=RUN_WRAP)
+@check("run-wrap", feature=RUN_WRAP, smoke=True)
 def _():
     r = Report([f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40"], ["--wrap"])
     expect([b for b in r.blocked("read") if b["label"] == "pipe-read" and b["max_ns"] > 20 * MS], r.all["blocking"])
@@ -181,7 +181,7 @@ for name, ms, call, label in (
     check(f"{name}-run", name, ms, call, label, feature=RUNSLEEP)(blocks_run)
 
 
-@check("eintr", feature=SLEEP)
+@check("eintr", feature=SLEEP, smoke=True)
 def _():
     line = one("eintr", "200")
     equal((line["value"], line["errno"]), (-1, 4), "the call's own result")
@@ -198,7 +198,7 @@ def _():
     expect(s["total_ns"] >= due_ns(400) and s["count"] >= 2, line)
 
 
-@check("restart-run", feature=RUNSLEEP)
+@check("restart-run", feature=RUNSLEEP, smoke=True)
 def _():
     r = Report([f"{HERE}/truth", "-d", "/var/tmp", "restart", "60"], shared())
     expect(r.call("read")["restarted"] >= 1, r.call("read"))
@@ -211,7 +211,7 @@ def _():
     equal((r["minor_faults"], r["major_faults"]), (300, 0), "faults of", line)
 
 
-@check("faults-run", feature=FAULTS)
+@check("faults-run", feature=FAULTS, smoke=True)
 def _():
     # With a broker of its own, as `debox run` has it where none is permanent.
     r = Report([f"{HERE}/truth", "faults", "300"])
@@ -251,7 +251,7 @@ def _():
     expect(r["major_faults"] in (0, line["majflt"]), "some major faults, but not all:", line)
 
 
-@check("fsync", feature=SLEEP)
+@check("fsync", feature=SLEEP, smoke=True)
 def _():
     line = one("fsync", "4")
     r = record(line)
@@ -332,12 +332,12 @@ def _():
     note(f"{status['site_hits']} sites recognised and verified, {status['site_walks']} walked, {status['site_failures']} walks failed, 0 differ")
 
 
-@check("nothing-stays-attached", feature=NOTHING_STAYS_ATTACHED)
+@check("nothing-stays-attached", feature=NOTHING_STAYS_ATTACHED, smoke=True)
 def _():
     shared_broker_stop()
     footprint_expect(BEFORE)
 
 
-@check("kernel-log-is-clean")
+@check("kernel-log-is-clean", smoke=True)
 def _():
     kernel_log_expect_clean()

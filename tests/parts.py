@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Which parts do `make check`, `make test` and `make test-all` have?
+
+Each tier has the parts of the tiers before it as well. A new test program in
+Rust needs no line here: what is in no part of its own is in "crates".
+"""
+
+import sys
+from typing import NamedTuple
+
+TIERS = ("check", "test", "test-all")
+
+
+class Part(NamedTuple):
+    name: str
+    tier: str  # the first that has it
+    limit_s: int  # about four times of what it takes on two busy CPUs
+    command: tuple
+    when: str = "beside"  # "first": others need it; "alone": it measures times, or takes all CPUs
+    root: bool = False
+    kernel: bool = False  # loads BPF programs
+    within: str = ""  # a part of a later tier that runs all of it
+
+
+def make(*targets):
+    return ("make", "--no-print-directory", *targets)
+
+
+def python(*words):
+    # By this interpreter: `python3` may be a shell script of a version manager.
+    return (sys.executable, *words)
+
+
+def rust(*groups, options=()):
+    return python("tests/rust.py", *groups, *(("--", *options) if options else ()))
+
+
+# Tests of crates that need BPF or root for most of what they ask.
+WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign", "debox-cli::hostile", "debox-cli::kernel",
+               "debox-cli::select", "debox-probe::boundary_record", "debox-unwind::live")  # fmt: skip
+# Those that hold times against each other.
+WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")
+SERVERS = ("nginx_under_wrk", "redis_under_its_benchmark")
+
+PARTS = (
+    Part("programs that the tests run", "check", 1800, make("test-programs", "c-examples", "c-test-programs"), "first"),
+    Part("Rust tests, built", "check", 3600, rust("--list"), "first"),
+    Part("parts: what runs out of time, what is left behind, what counts as failed", "check", 300, python("tests/part_test.py")),
+    Part("clippy", "check", 1800, ("tests/lint.sh", "clippy")),
+    Part("rustfmt", "check", 300, ("tests/lint.sh", "rustfmt")),
+    Part("libdebox and the interposer in C (fake broker, sanitizers)", "check", 600, make("c-tests")),
+    Part("scalable select and poll: the same answers as the system calls", "check", 1800, make("select-tests")),
+    Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
+    Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
+         rust("--but", "debox-tests::*", "debox-report::chromium", *WITH_KERNEL, *WITH_CLOCK)),
+    Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
+
+    Part("crates: with the kernel", "test", 1800, rust(*WITH_KERNEL), root=True, kernel=True),
+    Part("crates: with the clock", "test", 1800, rust(*WITH_CLOCK), "alone", root=True, kernel=True),
+    Part("fuzz: every target over its corpus", "test", 1800, ("fuzz/run.sh", "-c"), within="fuzz: every target over its corpus, and 10 s"),
+    Part("guest: Linux 6.1, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.1", "--smoke"), root=True, within="guest: Linux 6.1"),
+    Part("guest: Linux 6.12, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.12", "--smoke"), root=True, within="guest: Linux 6.12"),
+    Part("truth: programs with a known answer", "test", 1800, rust("debox-tests::truth"), "alone", root=True, kernel=True),
+    Part("details: call sites, culprits, threads", "test", 1800, rust("debox-tests::details"), "alone", root=True, kernel=True),
+    Part("cross-checks: strace, perf, schedstat", "test", 1800,
+         rust("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "alone", root=True, kernel=True),
+    Part("behaviour: the same with and without", "test", 1800, rust("debox-tests::behaviour"), "alone", root=True, kernel=True),
+    Part("security: the broker's user and unit, who may use it, promises and their tests", "test", 1800,
+         rust("debox-tests::security"), root=True, kernel=True),
+    Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, rust("debox-tests::record"), "alone", root=True, kernel=True),
+
+    Part("cross-checks: nginx, redis", "test-all", 1800, rust("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
+    Part("reports in Chromium", "test-all", 1800, rust("debox-report::chromium")),
+    Part("storms: threads, processes, kill -9", "test-all", 1800, rust("debox-tests::storms"), "alone", root=True, kernel=True),
+    Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
+    Part("fuzz: every target over its corpus, and 10 s", "test-all", 3600, ("fuzz/run.sh", "-s", "10")),
+    Part("guest: Linux 6.1", "test-all", 7200, python("tests/vm/run.py", "-k", "6.1", "-j", "1"), root=True),
+    Part("guest: Linux 6.12", "test-all", 7200, python("tests/vm/run.py", "-k", "6.12", "-j", "1"), root=True),
+    Part("labels: share of blocked time without one", "test-all", 1200,
+         python("tests/labels/stress.py", "--short", "--debox", "target/release/debox"), "alone", root=True, kernel=True),
+)  # fmt: skip
+
+# What may be left out, why, and in which tiers.
+NO_ROOT = (r"needs? root|needs BPF|DEBOX_TEST_NO_BPF|only root can|takes root", "make check needs neither root nor BPF")
+ALLOWED = (
+    (r"user namespaces are refused here", "containers and some distributions refuse them"),
+    (r"set-user-id programs are refused in", "some machines mount /tmp with nosuid"),
+)
+
+
+def of_tier(tier):
+    """The parts of a tier: those of the tiers before it, but what a part of its own runs as well."""
+    chosen = [p for p in PARTS if TIERS.index(p.tier) <= TIERS.index(tier)]
+    return [p for p in chosen if not any(p.within == other.name for other in chosen)]
+
+
+def allowed(tier):
+    return [NO_ROOT, *ALLOWED] if tier == "check" else list(ALLOWED)
+
+
+def environment(tier):
+    return {"NO_COLOR": "1", **({"DEBOX_TEST_NO_BPF": "1"} if tier == "check" else {})}
