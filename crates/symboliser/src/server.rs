@@ -34,17 +34,22 @@ const HELD_ALL: u64 = 400 << 20;
 /// Whatever has to be said.
 const SOCKET: c_int = 0;
 
-/// Among the initialisers of every program that this crate is linked into.
+// No other C library hands the command line to initialisers.
+#[cfg(not(target_env = "gnu"))]
+compile_error!("the symboliser is started by what glibc passes to .init_array");
+
+/// Among the initialisers of every program that this crate is linked into (Miri
+/// passes nothing to them, which is undefined).
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[cfg_attr(not(miri), unsafe(link_section = ".init_array"))]
 pub(crate) static BEFORE_MAIN: extern "C" fn(c_int, *const *const c_char) = before_main;
 
 extern "C" fn before_main(count: c_int, words: *const *const c_char) {
     if count != 2 || words.is_null() {
         return;
     }
-    // SAFETY: the loader hands over as many strings as it says, and they live
-    // as long as the process.
+    // SAFETY: glibc hands over as many strings as it says, and they live as long
+    // as the process.
     let (name, verb) = unsafe { (CStr::from_ptr(*words), CStr::from_ptr(*words.add(1))) };
     if name != PROGRAM || (verb != SERVE && verb != SERVE_AGAIN) {
         return;
