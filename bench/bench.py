@@ -326,15 +326,15 @@ def wrap_calls(quick):
 
 
 def wrap_collect(quick):
-    """getpid under `debox run --wrap --call-sites`."""
+    """getpid under `debox run --wrap --call-site`."""
     rounds = 101 if quick else 1001
     section = Section(
-        "`debox run --wrap --call-sites`: one call",
+        "`debox run --wrap --call-site`: one call",
         "The same program under the command: the interposer counts by call and call site.",
     )
     with tempfile.TemporaryDirectory(prefix="debox-bench-") as directory:
         raw = directory + "/raw"
-        command = [OUT / "debox", "run", "--wrap", "--call-sites", "-o", "/dev/null", "--"]
+        command = [OUT / "debox", "run", "--wrap", "--call-site", "-o", "/dev/null", "--"]
         command += [BENCH / "wrap_getpid", "--raw", raw, rounds]
         program = start(command, cpu=MEASURED_CPU, stdout=subprocess.PIPE, text=True)
         head = program.stdout.readline()
@@ -594,7 +594,7 @@ def tools():
         ("bare", [], 20000),
         ("bare again", [], 20000),
         ("debox run --wrap", [*run, "--wrap", "--"], 20000),
-        ("debox run --wrap --call-sites", [*run, "--wrap", "--call-sites", "--"], 20000),
+        ("debox run --wrap --call-site", [*run, "--wrap", "--call-site", "--"], 20000),
         ("debox run", [*run, "--"], 20000),
         ("perf trace -s", ["perf", "trace", "-s", "-o", "/dev/null", "--"], 1000),
         ("strace -f -c", ["strace", "-f", "-c", "-o", "/dev/null", "--"], 1000),

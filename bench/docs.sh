@@ -26,8 +26,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 cd "$top"
-"$debox" bench os "$@" --color never --json "$work/os.json" --html "$work/os.html" >"$work/os.txt"
-"$debox" bench self "$@" --color never --json "$work/self.json" --html "$work/self.html" >"$work/self.txt"
+for kind in os self; do
+	"$debox" bench $kind "$@" --json -o "$work/$kind.json" --html "$work/$kind.html"
+	"$debox" bench $kind --color never --load "$work/$kind.json" -o "$work/$kind.txt"
+done
 if [ $keep = 0 ]; then
 	cat "$work/os.txt" "$work/self.txt"
 	exit

@@ -61,7 +61,7 @@ fn reads_are_told_apart_by_who_made_them() {
         return;
     }
     for binary in ["callsites", "callsites-static"] {
-        let run = run(&["--call-sites"], &[program(binary)]);
+        let run = run(&["--call-site"], &[program(binary)]);
         assert_eq!(run.output.status.code(), Some(0), "{binary}");
         let map = by_function(&run);
         assert_eq!(
@@ -158,7 +158,7 @@ fn go_programs_have_call_sites_without_libc() {
         return;
     }
     let run = run(
-        &["--call-sites"],
+        &["--call-site"],
         &[program("gocalls").to_str().unwrap(), "300"],
     );
     assert_eq!(run.output.status.code(), Some(0));

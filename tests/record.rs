@@ -134,7 +134,7 @@ fn calls_are_told_apart_by_where_they_were_made() {
         return;
     }
     let _alone = alone();
-    for option in ["--call-sites", "--stacks"] {
+    for option in ["--call-site", "--stacks"] {
         let (_, report) = record(&[option], &[&grow(), "sites", "2000"]);
         let count = |function: &str| {
             let rows = rows(&report, "call_sites").iter();

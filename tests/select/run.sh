@@ -44,10 +44,10 @@ under_load() {
 	shift 3
 	# Without its full looks, the library has nothing that makes good a lost
 	# wake-up.
-	nice "$debox" select --stats --recheck 3600000 -- "$@" >"$work/out" 2>"$work/err" </dev/null &
+	nice "$debox" select --stats --recheck 1h -- "$@" >"$work/out" 2>"$work/err" </dev/null &
 	server=$!
 	tries=0
-	until "$debox" select --load 0,1,1 --port "$port" >/dev/null 2>&1; do
+	until "$debox" bench load --idle 0 --hot 1 -d 1s --port "$port" >/dev/null 2>&1; do
 		tries=$((tries + 1))
 		if [ $tries -gt 20 ] || ! kill -0 $server 2>/dev/null; then
 			complain "$name does not serve: $(tail -n 3 "$work/err")"
@@ -61,7 +61,7 @@ under_load() {
 		before="0 0"
 	fi
 	# shellcheck disable=SC2086
-	result=$("$debox" select --load "$idle,20,$seconds" --churn --port "$port" $options) ||
+	result=$("$debox" bench load --idle "$idle" --hot 20 -d "${seconds}s" --churn --port "$port" $options) ||
 		complain "$name: a request was not answered, or wrongly"
 	echo "  $name: $result"
 	# The server notices the ends of its connections.
@@ -90,9 +90,9 @@ under_load() {
 }
 
 port=$(port)
-under_load "plain select server" 500 "" "$debox" select --serve select --port "$port"
+under_load "plain select server" 500 "" "$debox" bench serve select --port "$port"
 port=$(port)
-under_load "plain poll server, new connections" 500 --close "$debox" select --serve poll --port "$port"
+under_load "plain poll server, new connections" 500 --close "$debox" bench serve poll --port "$port"
 
 port=$(port)
 cat >"$work/lighttpd.conf" <<END

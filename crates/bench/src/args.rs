@@ -24,6 +24,12 @@ pub enum Command {
     Worker {
         order: String,
     },
+    /// The plain server of `bench select`
+    #[command(hide = true)]
+    Serve(debox_select::ServeArgs),
+    /// The clients of `bench select`
+    #[command(hide = true)]
+    Load(debox_select::LoadArgs),
     /// The measured program of `bench self`
     #[command(hide = true)]
     Calls {
@@ -38,11 +44,14 @@ pub struct OutputArgs {
     #[arg(long)]
     pub quick: bool,
     /// So many rounds, however long they take (default: until the time is over)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000), hide_short_help = true)]
     pub rounds: Option<u32>,
-    /// Write the result as JSON to FILE (- is standard output, instead of the tables)
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    pub json: Option<PathBuf>,
+    /// Write the result to FILE (- is standard output)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write the result as JSON
+    #[arg(long)]
+    pub json: bool,
     /// Write a page with charts to FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -53,14 +62,14 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
     /// A name for this run, for comparisons
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
     pub label: Option<String>,
     /// When to use colours: auto, always, never
     #[arg(long, value_name = "WHEN", default_value = "auto",
-          value_parser = ["auto", "always", "never"])]
+          value_parser = ["auto", "always", "never"], hide_short_help = true)]
     pub color: String,
     /// Say nothing about the progress
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub quiet: bool,
 }
 
@@ -74,7 +83,7 @@ pub struct OutputArgs {
 #[command(after_help = "\
 Examples:
   debox bench os --quick
-  debox bench os --json here.json --html here.html
+  debox bench os --json -o here.json --html here.html
   debox bench os --load here.json --compare there.json
   debox bench os --only trivial,switches")]
 pub struct OsArgs {
@@ -84,16 +93,16 @@ pub struct OsArgs {
     #[arg(long, value_name = "SUITES", value_enum, value_delimiter = ',')]
     pub only: Vec<Suite>,
     /// Make the file for the reads in this directory (it never has a name)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub dir: Option<PathBuf>,
     /// Use the broker at this socket for the accounts
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
     pub socket: Option<PathBuf>,
     /// Leave DeBox's accounts out
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_account: bool,
     /// Measure on this CPU (default: the last one that may be used)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub cpu: Option<usize>,
 }
 
@@ -107,8 +116,8 @@ pub struct OsArgs {
 #[command(after_help = "\
 Examples:
   debox bench self --quick
-  debox bench self --markdown README.md    (between its markers)
-  debox bench self --only calls,peers --json self.json")]
+  debox bench self --markdown README.md    # between its markers
+  debox bench self --only calls,peers --json -o self.json")]
 pub struct SelfArgs {
     #[command(flatten)]
     pub output: OutputArgs,
@@ -116,13 +125,18 @@ pub struct SelfArgs {
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
     /// Of whole programs only these: tar-1, tar-10, build, storm, nginx, redis, fio
-    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "PROGRAMS",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     pub programs: Vec<String>,
     /// Write the tables into this Markdown file between its markers, or to
     /// standard output (-)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub markdown: Option<PathBuf>,
     /// Put temporary files in this directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub dir: Option<PathBuf>,
 }

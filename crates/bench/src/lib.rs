@@ -59,12 +59,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// As the rest of debox: 125 when it cannot work, 130 after Ctrl-C.
+    /// As the rest of debox: 2 for wrong arguments, 125 when it cannot work.
     pub fn exit_status(&self) -> i32 {
         match self {
-            Self::Interrupted => 130,
             Self::Usage(_) => 2,
             _ => 125,
+        }
+    }
+
+    /// The signal that debox ends by as well.
+    pub fn signal(&self) -> Option<i32> {
+        match self {
+            Self::Interrupted => tidy::interrupted_by(),
+            _ => None,
         }
     }
 }
@@ -79,6 +86,14 @@ pub fn run(args: Args) -> Result<i32, Error> {
         args::Command::Os(os) => drive::os(os),
         args::Command::SelfCost(own) => selfcost::run(own),
         args::Command::Select(select) => Ok(debox_select::bench_run(&select)),
+        args::Command::Serve(serve) => {
+            tidy::signals_admit();
+            Ok(debox_select::serve_run(&serve))
+        }
+        args::Command::Load(load) => {
+            tidy::signals_admit();
+            Ok(debox_select::load_run(&load))
+        }
         args::Command::Worker { order } => {
             tidy::signals_admit();
             drive::worker(&order)

@@ -11,6 +11,9 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// As of a debox that cannot work.
+const NOTHING_MEASURED: i32 = 125;
+
 fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
     move |e| Error::File {
         path: path.to_owned(),
@@ -100,16 +103,50 @@ pub fn check(args: &OutputArgs, kind: Kind) -> Result<(), Error> {
     if let Some(path) = &args.compare {
         load_other(path, kind)?;
     }
-    for path in [&args.json, &args.html].into_iter().flatten() {
+    for path in [&args.output, &args.html].into_iter().flatten() {
         writable(path)?;
     }
     Ok(())
 }
 
+/// The result as JSON, or as tables, which may be shown on a terminal.
+fn shown(document: &Document, args: &OutputArgs, only: Option<&[Suite]>, terminal: bool) -> String {
+    if args.json {
+        let mut text = serde_json::to_string(document).expect("plain data");
+        text.push('\n');
+        return debox_output::json_printable(&text);
+    }
+    // Those who wanted only some suites need not be shown the clocks.
+    let mut shown = document.clone();
+    if only.is_some_and(|o| !o.is_empty() && !o.contains(&Suite::Clocks)) {
+        // The one in use stays: it says what the numbers are worth.
+        if let Some(c) = &mut shown.clocks {
+            c.sources = c.chosen().cloned().into_iter().collect();
+        }
+    }
+    let terminal = terminal && std::io::stdout().is_terminal();
+    let color = match args.color.as_str() {
+        "always" => true,
+        "never" => false,
+        _ => terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+    };
+    text::render(&shown, color)
+}
+
+/// To standard output. A reader of tables that has gone away (head) is no
+/// failure.
+fn print(text: &str, json: bool) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Err(error) if json => Err(failed(Path::new("standard output"))(error)),
+        _ => Ok(()),
+    }
+}
+
 /// Compares, prints and writes as asked. `only`: `None` for a loaded result.
 ///
-/// The tables come first and what can be written is written, also when
-/// something else fails: a run that took minutes is not lost to a full disk.
+/// What can be written is written, also when something else fails.
 ///
 /// # Errors
 /// The first of what could not be read or written.
@@ -130,37 +167,20 @@ pub fn deliver(
             Err(error) => outcome = Err(error),
         }
     }
-    let json = || {
-        let mut text = serde_json::to_string(&document).expect("plain data");
-        text.push('\n');
-        debox_output::json_printable(&text)
+    let to = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"));
+    let written = match to {
+        Some(path) => debox_output::write(path, shown(&document, args, only, false).as_bytes())
+            .map_err(failed(path)),
+        None => print(&shown(&document, args, only, true), args.json),
     };
-    if args.json.as_deref() == Some(Path::new("-")) {
-        let written = std::io::stdout().lock().write_all(json().as_bytes());
-        outcome = outcome.and(written.map_err(failed(Path::new("standard output"))));
-    } else {
-        // Those who wanted only some suites need not be shown the clocks.
-        let mut shown = document.clone();
-        if only.is_some_and(|o| !o.is_empty() && !o.contains(&Suite::Clocks)) {
-            // The one in use stays: it says what the numbers are worth.
-            if let Some(c) = &mut shown.clocks {
-                c.sources = c.chosen().cloned().into_iter().collect();
-            }
-        }
-        let mut out = std::io::stdout().lock();
-        let color = match args.color.as_str() {
-            "always" => true,
-            "never" => false,
-            _ => out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
-        };
-        // A reader that has gone away (head) is no failure.
-        let _ = out.write_all(text::render(&shown, color).as_bytes());
-        let _ = out.flush();
-        if let Some(path) = &args.json {
-            outcome =
-                outcome.and(debox_output::write(path, json().as_bytes()).map_err(failed(path)));
-        }
+    if written.is_err() && to.is_some() {
+        // Minutes of measuring are not lost to a full disk.
+        let _ = print(&shown(&document, args, only, true), args.json);
     }
+    outcome = outcome.and(written);
     if let Some(path) = &args.html {
         let written = debox_output::write(path, page::render(&document).as_bytes());
         outcome = outcome.and(written.map_err(failed(path)));
@@ -172,5 +192,5 @@ pub fn deliver(
         }
         Kind::SelfCost => document.self_cost.is_some(),
     };
-    Ok(if measured { 0 } else { 1 })
+    Ok(if measured { 0 } else { NOTHING_MEASURED })
 }

@@ -10,11 +10,12 @@ use crate::Error;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// By which signal; 0: not.
+static INTERRUPTED: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
 /// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
 ///
@@ -23,10 +24,12 @@ static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub fn watch_signals() -> Result<(), Error> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register(signal, flag.clone()).map_err(|source| Error::System {
-            what: "watching for signals".into(),
-            source,
-        })?;
+        signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(
+            |source| Error::System {
+                what: "watching for signals".into(),
+                source,
+            },
+        )?;
     }
     signals_admit();
     Ok(())
@@ -46,8 +49,14 @@ pub fn signals_admit() {
     }
 }
 
+/// The signal that asked for the end.
+pub fn interrupted_by() -> Option<i32> {
+    let signal = INTERRUPTED.get()?.load(Ordering::Relaxed);
+    (signal != 0).then_some(signal as i32)
+}
+
 pub fn interrupted() -> bool {
-    INTERRUPTED.get().is_some_and(|f| f.load(Ordering::Relaxed))
+    interrupted_by().is_some()
 }
 
 /// # Errors

@@ -105,11 +105,28 @@ pub struct ReportArgs {
     #[arg(long, value_name = "N", value_parser = rows)]
     pub top: Option<usize>,
     /// When to use colours
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        hide_short_help = true
+    )]
     pub color: Color,
     /// Leave the notes below the tables out (JSON always has them)
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub quiet: bool,
+}
+
+/// Where a result goes that is not a report, and in which form.
+#[derive(Args, Debug, Default)]
+pub struct ResultArgs {
+    /// Write the result to FILE (- is standard output, as without this option)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Whether the run is recorded.
@@ -117,7 +134,7 @@ pub struct ReportArgs {
 pub struct RecordArgs {
     /// Write a recording to the FILE of -o, for `debox report`; without this
     /// option when FILE ends in .debox
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub record: bool,
 }
 
@@ -126,9 +143,9 @@ pub struct RecordArgs {
 pub struct DetailArgs {
     /// Account by the place in the program that called, too
     #[arg(long)]
-    pub call_sites: bool,
+    pub call_site: bool,
     /// The same with all callers of that place; blocked time by call path
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub stacks: bool,
 }
 
@@ -136,13 +153,13 @@ pub struct DetailArgs {
 #[derive(Args, Debug, Default, Clone)]
 pub struct BrokerArgs {
     /// Use the broker at this socket
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
     pub socket: Option<PathBuf>,
     /// Name blocking places by the rules in FILE first (private broker only)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub labels: Option<PathBuf>,
     /// Take files and lines from this vmlinux with debug information (private broker only)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub vmlinux: Option<PathBuf>,
 }
 
@@ -158,7 +175,7 @@ pub struct CaptureArgs {
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
     /// Do not follow children that are started from now on (threads are always watched)
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_follow: bool,
     #[command(flatten)]
     pub details: DetailArgs,
@@ -182,8 +199,7 @@ Examples:
   debox run -- tar czf /tmp/x.tar.gz /usr/include
   debox run --sort blocked --top 10 -- git status
   debox run --json -o report.json -- make -j2
-  debox run --wrap --call-sites -- ./server
-  debox run --select -- ./load-test.sh
+  debox run --wrap --call-site -- ./server
   debox run --trace 'vfs_*,ext4_*' --trace-call openat,unlink -- ./server
 
 The columns: COUNT calls that returned, ERRORS of those, TOTAL/MEAN/P50/P99/MAX
@@ -198,13 +214,6 @@ pub struct RunArgs {
     /// that libc makes internally and static programs are not counted
     #[arg(long, conflicts_with = "stacks")]
     pub wrap: bool,
-    /// Run CMD without and with the scalable select() and poll() (twice each, where its calls can be
-    /// watched) and show both side by side, as `debox select --compare` does
-    // The groups are the structs above: what is added to them is refused as well. What else
-    // belongs to acting on calls needs --on.
-    #[arg(long, conflicts_with_all = ["duration", "no_follow", "ReportArgs", "RecordArgs", "DetailArgs",
-                                      "on", "BrokerArgs", "TraceArgs", "wrap"])]
-    pub select: bool,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -285,7 +294,13 @@ pub struct TopArgs {
     #[arg(long)]
     pub no_follow: bool,
     /// When to use colours
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        hide_short_help = true
+    )]
     pub color: Color,
     #[command(flatten)]
     pub broker: BrokerArgs,
@@ -300,9 +315,8 @@ pub struct TopArgs {
 /// when `run` and `attach` work, else 1.
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
-    /// As JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub result: ResultArgs,
     /// Look for the permanent broker at this socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -314,9 +328,8 @@ pub struct DoctorArgs {
 /// Ask a permanent broker how it is doing
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// As JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub result: ResultArgs,
     /// The broker's socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -352,54 +365,6 @@ mod tests {
             panic!()
         };
         assert_eq!(run.command, ["-weird", "--"]);
-    }
-
-    #[test]
-    fn nothing_that_select_would_ignore_stands_beside_it() {
-        let cli = Cli::try_parse_from(["debox", "run", "--select", "ls", "-l"]).unwrap();
-        let Verb::Run(run) = cli.command else {
-            panic!()
-        };
-        assert!(run.select);
-        assert_eq!(run.command, ["ls", "-l"]);
-        // A value that each option takes, so that it is not refused for its value.
-        let value = |id: &str| match id {
-            "sort" => "name",
-            "color" => "never",
-            "trace_way" => "session",
-            _ => "7",
-        };
-        let command = Cli::command();
-        let run = command.find_subcommand("run").unwrap();
-        let mut refused = 0;
-        for arg in run.get_arguments().filter(|a| a.get_long().is_some()) {
-            let id = arg.get_id().as_str();
-            if ["select", "help"].contains(&id) {
-                continue;
-            }
-            let option = format!("--{}", arg.get_long().unwrap());
-            let takes = arg.get_action().takes_values();
-            let mut words = vec!["debox", "run"];
-            // These say nothing without a condition before them.
-            if ["do", "limit", "every", "log"].contains(&id) {
-                words.extend(["--on", "call == read"]);
-            }
-            words.push(&option);
-            words.extend(takes.then(|| value(id)));
-            assert!(
-                Cli::try_parse_from(words.iter().chain(&["ls"])).is_ok(),
-                "{option}"
-            );
-            words.extend(["--select", "ls"]);
-            let error = Cli::try_parse_from(&words).unwrap_err();
-            assert_eq!(
-                error.kind(),
-                clap::error::ErrorKind::ArgumentConflict,
-                "{option}"
-            );
-            refused += 1;
-        }
-        assert!(refused > 20, "{refused} options");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox diff`: what changed between two runs?
 
+use crate::args::ResultArgs;
 use crate::error::Error;
 use crate::output;
 use crate::report::load;
@@ -33,9 +34,8 @@ pub struct DiffArgs {
     /// The run after
     #[arg(value_name = "B")]
     pub b: PathBuf,
-    /// Write the comparison as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub result: ResultArgs,
     /// Write only the first N lines of each part
     #[arg(long, value_name = "N", value_parser = crate::args::rows)]
     pub top: Option<usize>,
@@ -84,11 +84,11 @@ pub fn run(args: DiffArgs) -> Result<i32, Error> {
             printable_bytes(args.b.as_os_str().as_bytes())
         ))
     })?;
-    let text = if args.json {
+    let text = if args.result.json {
         output::json(&found)
     } else {
         render_diff(&found, args.top)
     };
-    output::print(text.as_bytes())?;
+    output::deliver(&args.result, &text)?;
     Ok(0)
 }

@@ -518,16 +518,16 @@ fn text(diagnosis: &Diagnosis, color: bool, all: bool) -> String {
 
 pub fn doctor(args: DoctorArgs) -> Result<i32, Error> {
     let diagnosis = diagnose(args.socket);
-    let out = if args.json {
+    let out = if args.result.json {
         output::json(&diagnosis)
     } else {
         text(
             &diagnosis,
-            output::color(args.color, std::io::stdout().is_terminal()),
+            output::color(args.color, args.result.on_terminal()),
             true,
         )
     };
-    output::print(out.as_bytes())?;
+    output::deliver(&args.result, &out)?;
     Ok(if diagnosis.ok { 0 } else { 1 })
 }
 

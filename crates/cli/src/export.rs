@@ -2,7 +2,7 @@
 //! Which other forms does `debox report` write, each to a file of its own?
 
 use crate::error::Error;
-use crate::output::print;
+use crate::output::{print, write_file};
 use clap::Args;
 use debox_report::{Report, render_html};
 use std::path::{Path, PathBuf};
@@ -43,16 +43,16 @@ impl ExportArgs {
 
     pub fn write(&self, report: &Report) -> Result<(), Error> {
         if let Some(path) = &self.html {
-            write_file(path, render_html(report).as_bytes())?;
+            write_form(path, render_html(report).as_bytes())?;
         }
         if let Some(path) = &self.folded {
-            write_file(path, debox_export::folded(report).as_bytes())?;
+            write_form(path, debox_export::folded(report).as_bytes())?;
         }
         if let Some(path) = &self.perfetto {
-            write_file(path, debox_export::perfetto(report).as_bytes())?;
+            write_form(path, debox_export::perfetto(report).as_bytes())?;
         }
         if let Some(path) = &self.pprof {
-            write_file(path, &debox_export::pprof(report))?;
+            write_form(path, &debox_export::pprof(report))?;
         }
         if let Some(directory) = &self.parquet {
             if directory.as_os_str() == "-" {
@@ -66,12 +66,9 @@ impl ExportArgs {
     }
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+fn write_form(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if path.as_os_str() == "-" {
         return print(bytes);
     }
-    debox_output::write(path, bytes).map_err(|source| Error::Output {
-        path: path.to_owned(),
-        source,
-    })
+    write_file(path, bytes)
 }

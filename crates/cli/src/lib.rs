@@ -24,6 +24,7 @@ mod error;
 mod export;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod help;
 mod kin;
 mod learn;
 mod mapped_command;
@@ -38,8 +39,7 @@ mod status;
 mod top;
 mod trace;
 
-use args::{Cli, Verb};
-use clap::{CommandFactory, Parser};
+use args::Verb;
 use debox_command::{Ended, Inherited};
 use debox_output::printable_bytes;
 use std::io::Write;
@@ -73,7 +73,7 @@ fn parser_says(error: clap::Error) -> i32 {
     let shown = if error.use_stderr() {
         let words = std::env::args_os().map(|word| printable_bytes(word.as_bytes()));
         // The same complaint about the same words, as far as they can be shown.
-        Cli::try_parse_from(words).err().unwrap_or(error)
+        help::parse(words).err().unwrap_or(error)
     } else {
         error
     };
@@ -83,7 +83,7 @@ fn parser_says(error: clap::Error) -> i32 {
 
 /// Does what the command line says; returns the exit status.
 pub fn main(inherited: Inherited) -> i32 {
-    let cli = match Cli::try_parse() {
+    let cli = match help::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return parser_says(error),
     };
@@ -95,7 +95,6 @@ pub fn main(inherited: Inherited) -> i32 {
         .with_writer(std::io::stderr)
         .init();
     let result = match cli.command {
-        Verb::Run(args) if args.select => Ok(debox_select::compare(args.command, &inherited)),
         Verb::Run(args) => run::run(args, inherited),
         Verb::Attach(args) => attach::attach(args, inherited),
         Verb::Report(args) => report::report(args),
@@ -112,12 +111,13 @@ pub fn main(inherited: Inherited) -> i32 {
         Verb::Bench(args) => {
             return debox_bench::run(args).unwrap_or_else(|error| {
                 say_lines(&error.to_string());
-                error.exit_status()
+                let by_signal = error.signal().map(|signal| Ended::Signal(signal).end_as());
+                by_signal.unwrap_or(error.exit_status())
             });
         }
         Verb::Completions(args) => {
             let mut text = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "debox", &mut text);
+            clap_complete::generate(args.shell, &mut help::command(), "debox", &mut text);
             output::print(&text).map(|()| 0)
         }
     };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where does the report go, and how wide and colourful may it be there?
 
-use crate::args::{Color, ReportArgs};
+use crate::args::{Color, ReportArgs, ResultArgs};
 use crate::error::Error;
 use debox_report::{Report, TextOptions, render_json, render_text};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub enum Target {
     Stderr,
@@ -116,6 +116,32 @@ pub fn print(bytes: &[u8]) -> Result<(), Error> {
             path: "standard output".into(),
             source,
         })
+}
+
+impl ResultArgs {
+    fn file(&self) -> Option<&Path> {
+        self.output
+            .as_deref()
+            .filter(|path| path.as_os_str() != "-")
+    }
+
+    pub fn on_terminal(&self) -> bool {
+        self.file().is_none() && io::stdout().is_terminal()
+    }
+}
+
+pub fn deliver(to: &ResultArgs, text: &str) -> Result<(), Error> {
+    match to.file() {
+        Some(path) => write_file(path, text.as_bytes()),
+        None => print(text.as_bytes()),
+    }
+}
+
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    debox_output::write(path, bytes).map_err(|source| Error::Output {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// A document for programs, which a terminal may show all the same.

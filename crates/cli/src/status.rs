@@ -87,7 +87,7 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
         slots_exhausted: reply.slots_exhausted,
         switches_hidden: reply.switches_hidden,
     };
-    let text = if args.json {
+    let text = if args.result.json {
         output::json(&status)
     } else {
         let attached = if status.features.is_empty() {
@@ -113,6 +113,6 @@ pub fn status(args: StatusArgs) -> Result<i32, Error> {
             count_text(status.switches_hidden),
         )
     };
-    output::print(text.as_bytes())?;
+    output::deliver(&args.result, &text)?;
     Ok(0)
 }

@@ -26,14 +26,20 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FUNCTIONS")]
     pub trace: Option<String>,
     /// Trace only these system calls (implies --trace default)
-    #[arg(long, value_name = "CALL", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "CALL",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     pub trace_call: Vec<String>,
     /// Keep at most N entries of one call
-    #[arg(long, value_name = "N", default_value_t = DEBOX_TRACE_DEFAULT,
+    #[arg(long, value_name = "N", default_value_t = DEBOX_TRACE_DEFAULT, hide_short_help = true,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEBOX_TRACE_MAX)))]
     pub trace_max: u32,
     /// How to trace: session, multi, fentry or tracepoints (default: the best that works)
-    #[arg(long, value_name = "WAY", value_parser = ["session", "multi", "fentry", "tracepoints"])]
+    #[arg(long, value_name = "WAY", hide_short_help = true,
+          value_parser = ["session", "multi", "fentry", "tracepoints"])]
     pub trace_way: Option<String>,
 }
 

@@ -334,6 +334,37 @@ fn the_report_goes_where_it_was_asked_to_go() {
 }
 
 #[test]
+fn every_document_says_its_schema_first_and_goes_to_its_file() {
+    let broker = broker();
+    let place = |name: &str| broker.directory().join(name).to_str().unwrap().to_owned();
+    let (run, again) = (place("run.json"), place("again.json"));
+    for (command, arguments) in [
+        ("run", &["--", "true"][..]),
+        ("report", &[&run]),
+        ("diff", &[&run, &again]),
+        ("status", &[]),
+        ("doctor", &[]),
+    ] {
+        let file = match command {
+            "run" => run.clone(),
+            "report" => again.clone(),
+            _ => place(command),
+        };
+        let out = broker.run(&[&[command, "--json", "-o", &file], arguments].concat());
+        assert_eq!(text(&out.stdout), "", "{command}: {}", text(&out.stderr));
+        let written = std::fs::read_to_string(&file).expect(command);
+        let document = match command {
+            "run" => "report",
+            command => command,
+        };
+        let words: Vec<&str> = written.split_whitespace().take(5).collect();
+        let schema = format!("\"debox.{document}\",");
+        let first = ["{", "\"schema\":", &schema, "\"schema_version\":", "1,"];
+        assert_eq!(words, first, "{command}");
+    }
+}
+
+#[test]
 fn the_json_report_has_the_documented_fields() {
     let broker = broker();
     let out = broker.run(&["run", "--json", "-o", "-", "--", "sh", "-c", "exit 4"]);
@@ -758,9 +789,11 @@ fn help_is_complete() {
     for (name, arguments) in [
         ("help.txt", &["--help"][..]),
         ("help_run.txt", &["run", "--help"]),
-        ("help_attach.txt", &["attach", "--help"]),
+        ("help_run_all.txt", &["run", "--help-all"]),
+        ("help_attach.txt", &["attach", "-h"]),
         ("help_report.txt", &["report", "--help"]),
         ("help_diff.txt", &["diff", "--help"]),
+        ("help_kern.txt", &["kern", "--help"]),
     ] {
         let out = Command::new(DEBOX)
             .args(arguments)

@@ -565,8 +565,8 @@ fn a_hostile_program_is_shown_and_does_not_steer() {
     let mut runs: Vec<Vec<String>> = vec![
         vec![],
         vec!["--json".into()],
-        vec!["--wrap".into(), "--call-sites".into()],
-        vec!["--call-sites".into(), "--color=always".into()],
+        vec!["--wrap".into(), "--call-site".into()],
+        vec!["--call-site".into(), "--color=always".into()],
         on("print"),
         on("stack"),
         on("core"),

@@ -158,7 +158,7 @@ fn a_debug_link_to_a_fifo() {
     let name = CString::new(place.at("debug").as_os_str().as_bytes()).unwrap();
     // SAFETY: a string that ends with a zero byte.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o644) }, 0);
-    let output = place.debox(&["--call-sites"], &["./evil.so", "./good.so"]);
+    let output = place.debox(&["--call-site"], &["./evil.so", "./good.so"]);
     let text = survives(&output);
     assert!(text.contains("(evil.so)"), "{text}");
 }
@@ -173,7 +173,7 @@ fn inputs_of_the_corpus() {
     for name in names {
         place.of_corpus(name);
         let library = format!("./{name}");
-        let output = place.debox(&["--call-sites"], &[&library, "./good.so"]);
+        let output = place.debox(&["--call-site"], &[&library, "./good.so"]);
         let text = survives(&output);
         let told = text.contains("1 place in section-of-gigabytes.so may have no file and line");
         assert_eq!(told, name == names[1], "{text}");
@@ -190,7 +190,7 @@ fn a_truncated_library() {
     let padded = format!("{LIBRARY}const char padding[16 << 20] = {{1}};\n");
     place.compile("evil.so", &padded, &["-shared", "-fPIC"]);
     let arguments = ["./evil.so", "./good.so", "-", "./evil.so"];
-    for options in [&["--call-sites"][..], &["--call-sites", "--json"]] {
+    for options in [&["--call-site"][..], &["--call-site", "--json"]] {
         place.compile("evil.so", &padded, &["-shared", "-fPIC"]);
         let output = place.debox(options, &arguments);
         if options.len() == 1 {

@@ -348,7 +348,7 @@ fn wrap_counts_what_the_program_calls() {
     let mut child = debox(&[
         "run",
         "--wrap",
-        "--call-sites",
+        "--call-site",
         "--json",
         "-o",
         file.to_str().unwrap(),

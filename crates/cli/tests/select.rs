@@ -65,30 +65,21 @@ fn stats_count_what_the_program_did() {
 
 #[test]
 fn compare_shows_both_runs_side_by_side() {
-    side_by_side(select(&[
-        "--compare",
-        "--",
-        "/usr/bin/python3",
-        "-c",
-        WAITS,
-    ]));
+    let out = select(&["--compare", "--", "/usr/bin/python3", "-c", WAITS]);
+    assert!(out.status.success(), "{out:?}");
+    side_by_side(&out);
 }
 
 #[test]
-fn run_shows_both_side_by_side_too() {
-    let run = |command: &[&str]| {
-        Command::new(DEBOX)
-            .args(["run", "--select", "--"])
-            .args(command)
-            .output()
-            .unwrap()
-    };
-    side_by_side(run(&["/usr/bin/python3", "-c", WAITS]));
-    assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+fn compare_ends_what_does_not_end() {
+    let script = format!("{WAITS}\nimport time\ntime.sleep(1000)");
+    let command = ["--", "/usr/bin/python3", "-c", &script];
+    let out = select(&[&["--compare", "-d", "3s"][..], &command].concat());
+    assert_eq!(out.status.signal(), Some(15), "{out:?}");
+    side_by_side(&out);
 }
 
-fn side_by_side(out: Output) {
-    assert!(out.status.success(), "{out:?}");
+fn side_by_side(out: &Output) {
     let report = text(&out.stdout) + &text(&out.stderr);
     for words in [
         "WITHOUT",
@@ -120,12 +111,11 @@ fn side_by_side(out: Output) {
 
 #[test]
 fn status_and_signals_are_the_commands() {
-    assert_eq!(select(&["--", "sh", "-c", "exit 7"]).status.code(), Some(7));
-    let killed = select(&["--", "sh", "-c", "kill -TERM $$"]).status;
-    assert!(
-        killed.code() == Some(128 + 15) || killed.signal() == Some(15),
-        "{killed:?}"
-    );
+    for options in [&["--"][..], &["--stats", "--"], &["--compare", "--"]] {
+        let run = |script| select(&[options, &["sh", "-c", script]].concat()).status;
+        assert_eq!(run("exit 7").code(), Some(7), "{options:?}");
+        assert_eq!(run("kill -TERM $$").signal(), Some(15), "{options:?}");
+    }
     assert_eq!(select(&["--", "/nonexistent"]).status.code(), Some(127));
 }
 

@@ -101,51 +101,67 @@ pub struct Args {
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), help_heading = "Restrictions")]
     pub pids: Vec<u32>,
     /// Only processes in this cgroup (v2), or below it
-    #[arg(long, value_name = "DIR", help_heading = "Restrictions")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        help_heading = "Restrictions",
+        hide_short_help = true
+    )]
     pub cgroup: Option<PathBuf>,
     /// Only inside of this system call
-    #[arg(long, value_name = "NAME", help_heading = "Restrictions")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Restrictions",
+        hide_short_help = true
+    )]
     pub call: Option<String>,
     /// Only in calls made from this place: PROGRAM:FUNCTION+0x1f, or
     /// PROGRAM:0xADDRESS, of a call instruction
-    #[arg(long, value_name = "PLACE", help_heading = "Restrictions")]
+    #[arg(
+        long,
+        value_name = "PLACE",
+        help_heading = "Restrictions",
+        hide_short_help = true
+    )]
     pub call_site: Option<String>,
     /// Children of these processes, and of CMD, are not included
-    #[arg(long, help_heading = "Restrictions")]
+    #[arg(long, help_heading = "Restrictions", hide_short_help = true)]
     pub no_follow: bool,
 
     /// Measure for so long, then report and end
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
     /// Time between two points of the plot
-    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1")]
+    #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     pub interval: Duration,
     /// Lines of text instead of the terminal display (default if standard
     /// output is no terminal)
     #[arg(long, help_heading = "Output")]
     pub text: bool,
-    /// A JSON document at the end
+    /// Write the result as JSON, at the end
     #[arg(long, help_heading = "Output", conflicts_with = "text")]
     pub json: bool,
-    /// Write text or JSON to FILE
+    /// Write text or JSON to FILE (- is standard output)
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
     /// Write a page with plots, complete in one file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
     /// Only the report at the end
-    #[arg(short, long, help_heading = "Output")]
+    #[arg(short, long, help_heading = "Output", hide_short_help = true)]
     pub quiet: bool,
 
     /// With --auto: stop when no callee has this share of the whole
-    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "10", help_heading = "Refinement")]
+    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "10", help_heading = "Refinement", hide_short_help = true)]
     pub share: f64,
     /// With --auto: at most so many steps down
     #[arg(
         long,
         value_name = "N",
         default_value_t = 24,
-        help_heading = "Refinement"
+        help_heading = "Refinement",
+        hide_short_help = true
     )]
     pub depth: usize,
     /// With --auto: follow so many ways down, the heaviest first
@@ -153,28 +169,35 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 2,
-        help_heading = "Refinement"
+        help_heading = "Refinement",
+        hide_short_help = true
     )]
     pub branches: usize,
     /// With --auto: take samples of stacks, also where functions can be measured
-    #[arg(long, help_heading = "Refinement")]
+    #[arg(long, help_heading = "Refinement", hide_short_help = true)]
     pub sampled: bool,
 
     /// List what RESOURCE stands for and how it would be attached, and end
     #[arg(long)]
     pub list: bool,
     /// How to attach to functions (default: what suits best)
-    #[arg(long, value_name = "WAY", value_enum, help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "WAY",
+        value_enum,
+        help_heading = "Limits",
+        hide_short_help = true
+    )]
     pub way: Option<Way>,
     /// Attach to at most so many functions at the same time
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=20000), help_heading = "Limits")]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=20000), help_heading = "Limits", hide_short_help = true)]
     pub max_functions: u32,
     /// Take a function out again when measuring it takes more than this share
     /// of one CPU, by estimate
-    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "30", help_heading = "Limits")]
+    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "30", help_heading = "Limits", hide_short_help = true)]
     pub max_overhead: f64,
     /// Room for so many threads inside of measured functions at the same time
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(64..=1_048_576), help_heading = "Limits")]
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(64..=1_048_576), help_heading = "Limits", hide_short_help = true)]
     pub max_threads: u32,
 
     /// Run CMD, and measure it and its children only

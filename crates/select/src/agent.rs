@@ -29,9 +29,9 @@ impl Agent {
     pub fn start(load: &Load) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["select", "--agent"])
-            .args(["--port", &load.server.port().to_string()])
-            .arg(format!("--load={},{},0", load.idle, load.hot))
+            .args(["bench", "load", "--port", &load.server.port().to_string()])
+            .args(["--idle", &load.idle.to_string()])
+            .args(["--hot", &load.hot.to_string()])
             .args(["--path", &load.path]);
         if !load.keep_alive {
             command.arg("--close");

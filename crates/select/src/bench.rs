@@ -532,7 +532,7 @@ pub fn run(how: &BenchArgs) -> Result<i32, Error> {
     let most = servers::descriptors_allow(20_000);
     let only = how.only.as_deref();
     let output = how
-        .output
+        .figures
         .as_deref()
         .or(only.is_none().then_some(Path::new(".")));
     if let Some(output) = output {

@@ -120,6 +120,10 @@ fn watched(
         "-o".into(),
         report.path().into(),
     ];
+    // Its own limit: loading what watches takes seconds, and is not the command's.
+    if let Some(limit) = args.duration {
+        words.extend(["-d".into(), format!("{}s", limit.as_secs_f64()).into()]);
+    }
     words.extend(["--", "env", "-u", "LD_PRELOAD", "-u", crate::OPTIONS_ENV].map(OsString::from));
     let wanted = environment(args, library, "")?;
     for name in ["LD_PRELOAD", crate::OPTIONS_ENV] {
@@ -135,7 +139,7 @@ fn watched(
         .map_err(Error::system("opening /dev/null"))?;
     let streams = [None, Some(null.as_fd()), Some(null.as_fd())];
     let own = Environment::inherited();
-    run_to_end(&words, &own, inherited, streams, args.duration)?;
+    run_to_end(&words, &own, inherited, streams, None)?;
     Ok(std::fs::read(report.path()).ok().and_then(|r| calls_of(&r)))
 }
 

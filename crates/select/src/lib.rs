@@ -44,7 +44,7 @@ const OPTIONS_ENV: &str = "DEBOX_SELECT";
 /// they cost follows the number of descriptors that changed, not the number
 /// that are open. The program is not changed; it must be dynamically linked
 /// with the GNU C library.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   debox select -- lighttpd -D -f lighttpd.conf
@@ -71,54 +71,27 @@ pub struct Args {
     /// Leave sets with fewer descriptors to the kernel [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub threshold: Option<u32>,
-    /// Look at a whole set at least so often [default: 100, or longer where that is dear]
-    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600_000))]
-    pub recheck: Option<u32>,
-    /// Measure web servers with idle connections, and draw the figures (see `debox bench select`)
-    #[arg(long, conflicts_with_all = ["compare", "stats"])]
-    pub bench: bool,
-    /// With --bench: fewer and shorter turns
-    #[arg(long, requires = "bench")]
-    pub quick: bool,
-    /// With --bench, as root: servers and clients run before everything else, a quarter of the time;
-    /// for machines that are busy with other things
-    #[arg(long, requires = "bench")]
-    pub realtime: bool,
-    /// With --bench: write the figures as SVG into this directory
-    #[arg(short, long, value_name = "DIRECTORY", requires = "bench")]
-    pub output: Option<PathBuf>,
-    /// Serve pages with this back end: the plain server of the measurements
-    #[arg(long, hide = true, value_enum, requires = "port")]
-    pub serve: Option<serve::Backend>,
-    /// A port of 127.0.0.1, for --serve and --load
-    #[arg(long, hide = true)]
-    pub port: Option<u16>,
-    /// Ask a server: IDLE,HOT,SECONDS
-    #[arg(long, hide = true, value_delimiter = ',', requires = "port")]
-    pub load: Vec<u32>,
-    /// Serve the process that measures
-    #[arg(long, hide = true, requires = "load")]
-    pub agent: bool,
-    /// With --load: the page
-    #[arg(long, hide = true, default_value = "/1259")]
-    pub path: String,
-    /// With --load: requests per second
-    #[arg(long, hide = true)]
-    pub rate: Option<f64>,
-    /// With --load: a new connection for each request
-    #[arg(long, hide = true)]
-    pub close: bool,
-    /// With --load: connections misbehave
-    #[arg(long, hide = true)]
-    pub churn: bool,
+    /// Look at a whole set at least so often [default: 100ms, or longer where that is dear]
+    #[arg(long, value_name = "TIME", value_parser = recheck)]
+    pub recheck: Option<Duration>,
     /// The command and its arguments
     #[arg(
         value_name = "CMD",
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required_unless_present_any = ["bench", "serve", "load"]
+        required = true
     )]
     pub command: Vec<OsString>,
+}
+
+/// The library counts in milliseconds, up to an hour.
+fn recheck(text: &str) -> Result<Duration, String> {
+    let time = debox_command::duration(text)?;
+    if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&time) {
+        Ok(time)
+    } else {
+        Err("from 1ms to 1h".into())
+    }
 }
 
 /// Measure web servers with idle connections, without and with libdebox-select, and draw the figures
@@ -137,17 +110,69 @@ pub struct BenchArgs {
     /// Turns of 25 ms for each server of a row; more make it more certain [default: 144]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub turns: Option<u32>,
-    /// Write the figures as SVG into this directory
-    #[arg(short, long, value_name = "DIRECTORY")]
-    pub output: Option<PathBuf>,
+    /// Write the figures (SVG) and the table into this directory [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    pub figures: Option<PathBuf>,
+}
+
+/// The plain server of the measurements.
+#[derive(clap::Args, Debug)]
+pub struct ServeArgs {
+    pub backend: serve::Backend,
+    /// Of 127.0.0.1
+    #[arg(long)]
+    pub port: u16,
+}
+
+/// Asks a server, as the measurements do.
+#[derive(clap::Args, Debug)]
+pub struct LoadArgs {
+    /// Connections that do nothing
+    #[arg(long)]
+    pub idle: usize,
+    /// Connections that ask
+    #[arg(long)]
+    pub hot: usize,
+    /// For so long; without it, serve the process that measures
+    #[arg(short, long, value_parser = debox_command::duration)]
+    pub duration: Option<Duration>,
+    /// Of 127.0.0.1
+    #[arg(long)]
+    pub port: u16,
+    /// The page
+    #[arg(long, default_value = "/1259")]
+    pub path: String,
+    /// Requests per second
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// A new connection for each request
+    #[arg(long)]
+    pub close: bool,
+    /// Connections misbehave
+    #[arg(long)]
+    pub churn: bool,
+}
+
+fn status_of(result: Result<i32, Error>) -> i32 {
+    result.unwrap_or_else(|error| {
+        say(&error.to_string());
+        error.exit_status()
+    })
 }
 
 /// `debox bench select`; the exit status.
 pub fn bench_run(args: &BenchArgs) -> i32 {
-    bench::run(args).unwrap_or_else(|error| {
-        say(&error.to_string());
-        error.exit_status()
-    })
+    status_of(bench::run(args))
+}
+
+/// The server; the exit status.
+pub fn serve_run(args: &ServeArgs) -> i32 {
+    status_of(serve(args))
+}
+
+/// Its clients; the exit status.
+pub fn load_run(args: &LoadArgs) -> i32 {
+    status_of(load_print(args))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -195,8 +220,8 @@ fn environment(args: &Args, library: Option<&Path>, more: &str) -> Result<Enviro
     if let Some(n) = args.threshold {
         options.push(format!("threshold={n}"));
     }
-    if let Some(ms) = args.recheck {
-        options.push(format!("recheck={ms}"));
+    if let Some(time) = args.recheck {
+        options.push(format!("recheck={}", time.as_millis()));
     }
     if !more.is_empty() {
         options.push(more.to_owned());
@@ -258,44 +283,15 @@ fn run_to_end(
     }
 }
 
-/// Runs the command without and with the library and shows both; the exit
-/// status.
-pub fn compare(command: Vec<OsString>, inherited: &Inherited) -> i32 {
-    let args = Args {
-        compare: true,
-        command,
-        ..Args::default()
-    };
-    run(&args, inherited)
-}
-
 /// Does what the command line says; the exit status. `inherited`: what the
 /// command is to find.
 pub fn run(args: &Args, inherited: &Inherited) -> i32 {
-    let result = if let Some(backend) = args.serve {
-        // It ends by a signal, and debox blocks them.
-        inherited.restore();
-        serve(args, backend)
-    } else if !args.load.is_empty() {
-        load_print(args)
-    } else if args.bench {
-        bench::run(&BenchArgs {
-            quick: args.quick,
-            realtime: args.realtime,
-            only: None,
-            turns: None,
-            output: args.output.clone(),
-        })
-    } else if args.compare {
+    status_of(if args.compare {
         compare::run(args, inherited).map(Ended::end_as)
     } else if args.stats {
         run_with_stats(args, inherited).map(Ended::end_as)
     } else {
         Err(run_as(args, inherited))
-    };
-    result.unwrap_or_else(|error| {
-        say(&error.to_string());
-        error.exit_status()
     })
 }
 
@@ -343,40 +339,34 @@ fn run_with_stats(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     Ok(ended)
 }
 
-fn serve(args: &Args, backend: serve::Backend) -> Result<i32, Error> {
+fn serve(args: &ServeArgs) -> Result<i32, Error> {
     servers::descriptors_allow(20_000);
-    let port = args.port.unwrap_or(0);
     let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(Error::system("listening"))?;
-    serve::serve(&listener, backend).map_err(Error::system("serving"))?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).map_err(Error::system("listening"))?;
+    serve::serve(&listener, args.backend).map_err(Error::system("serving"))?;
     Ok(0)
 }
 
-fn load_print(args: &Args) -> Result<i32, Error> {
-    let [idle, hot, seconds] = args.load[..] else {
-        say("--load IDLE,HOT,SECONDS");
-        return Ok(125);
-    };
+fn load_print(args: &LoadArgs) -> Result<i32, Error> {
     servers::descriptors_allow(20_000);
     let load = load::Load {
-        server: std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, args.port.unwrap_or(0)),
+        server: std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, args.port),
         path: args.path.clone(),
-        idle: idle as usize,
-        hot: hot as usize,
+        idle: args.idle,
+        hot: args.hot,
         keep_alive: !args.close,
         rate: args.rate,
         churn: args.churn,
         deadline: Duration::from_secs(5),
         seed: std::process::id().into(),
     };
-    if args.agent {
-        return agent::serve(load)
-            .map(|()| 0)
-            .map_err(Error::system("asking the server"));
-    }
+    let failed = Error::system("asking the server");
+    let Some(duration) = args.duration else {
+        return agent::serve(load).map(|()| 0).map_err(failed);
+    };
     let o = load::Client::new(load)
-        .and_then(|mut client| client.run(Duration::from_secs(seconds.into())))
-        .map_err(Error::system("asking the server"))?;
+        .and_then(|mut client| client.run(duration))
+        .map_err(failed)?;
     // A reader that has gone away (head) is no failure.
     let _ = writeln!(
         io::stdout().lock(),

@@ -104,7 +104,7 @@ pub fn start(
                 Backend::Poll => "poll",
                 Backend::Epoll => "epoll",
             };
-            c.args(["select", "--serve", name, "--port", &port.to_string()]);
+            c.args(["bench", "serve", name, "--port", &port.to_string()]);
             c
         }
         Program::Lighttpd(handler) => {

@@ -226,3 +226,29 @@ fn user_of(options: &Options, directory_owner: Option<u32>) -> Result<user::User
     }
     Ok(user)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_manual_has_the_options_that_there_are() {
+        let manual = include_str!("../../../../man/deboxd.8");
+        let defined: BTreeSet<String> = manual
+            .lines()
+            .filter_map(|line| line.strip_prefix(".It Fl "))
+            .flat_map(|line| line.split(" , Fl "))
+            .filter_map(|option| Some(option.split(' ').next()?.replace("\\&", "-")))
+            .collect();
+        let mut command = Options::command();
+        command.build();
+        let mut there = BTreeSet::new();
+        for arg in command.get_arguments() {
+            there.extend(arg.get_short().map(|short| short.to_string()));
+            there.extend(arg.get_long().map(|long| format!("--{long}")));
+        }
+        assert_eq!(defined, there);
+    }
+}

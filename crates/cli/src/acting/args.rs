@@ -52,6 +52,7 @@ impl Args for ActArgs {
             ))
             .arg(
                 repeated("limit", "N")
+                    .hide_short_help(true)
                     .value_parser(clap::value_parser!(u64))
                     .help(
                         "Do the action before at most N times, 0: without limit [default: print 1000, \
@@ -60,6 +61,7 @@ impl Args for ActArgs {
             )
             .arg(
                 repeated("every", "TIME")
+                    .hide_short_help(true)
                     .help("... and not again before this time has passed, such as 1s"),
             )
             .arg(
@@ -68,6 +70,7 @@ impl Args for ActArgs {
                     .value_name("FILE")
                     .value_parser(clap::value_parser!(PathBuf))
                     .requires("on")
+                    .hide_short_help(true)
                     .help("Where print and stack write, instead of standard error"),
             )
     }

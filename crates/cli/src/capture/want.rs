@@ -49,7 +49,7 @@ impl Want {
         }
         let recording = recording(&args.report, args.record.record)?;
         let mut details = 0;
-        if args.details.call_sites || args.details.stacks {
+        if args.details.call_site || args.details.stacks {
             details |= DEBOX_DETAIL_CALL_SITES;
         }
         if args.details.stacks {
@@ -67,7 +67,7 @@ impl Want {
             broker: args.broker.clone(),
             follow: !args.no_follow,
             wrap,
-            call_sites: args.details.call_sites,
+            call_sites: args.details.call_site,
             request: if wrap { 0 } else { request },
             details: if wrap { 0 } else { details },
             recording,
