@@ -17,7 +17,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 def colours():
     """The page's colours, and the rules that charts use."""
-    css = (TOP / "crates/bench/assets/bench.css").read_text()
+    css = (TOP / "crates/output/assets/page.css").read_text()
     light = re.search(r":root \{([^}]*)\}", css)[1]
     dark = re.search(r':root:not\(\[data-theme="light"\]\) \{([^}]*)\}', css)[1]
     rules = "\n".join(

@@ -12,7 +12,6 @@ mod fresh_start;
 
 pub mod account;
 pub mod args;
-mod chart;
 pub mod clock;
 mod drive;
 pub mod machine;

@@ -1,49 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What does the page of a run look like? One file with everything in it.
 
-use crate::chart::{self, Bar, Scale, Series};
 use crate::model::{Document, Kind, Row};
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
 use crate::stat::{Difference, Summary, Verdict};
 use crate::text::{self, levels_of, mean_text, mib_per_second};
 use crate::titles::{bytes, explanation, mark, title};
-use debox_output::{digits_text, escape, measured_text, signed_text};
+use debox_output::chart::{self, Axis, Bar, Figure, Scale, Series};
+use debox_output::{Page, Section, digits_text, escape, html_table, measured_text, signed_text};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../assets/bench.css");
 
-/// A section: id, title, body.
-pub type Section = (&'static str, &'static str, String);
+pub fn drawn(figure: Option<Figure>) -> String {
+    figure.map_or_else(String::new, |f| f.html())
+}
 
-pub fn table(head: &[&str], rows: &[Vec<String>], words: &[usize]) -> String {
-    if rows.is_empty() {
-        return String::new();
+fn axis<'a>(scale: Scale, mark: &'a dyn Fn(f64) -> String, name: &'a str) -> Axis<'a> {
+    Axis { scale, mark, name }
+}
+
+fn numbered(mut series: Vec<Series>) -> Vec<Series> {
+    for (i, s) in series.iter_mut().enumerate() {
+        s.colour = i;
     }
-    let class = |c: usize| {
-        if words.contains(&c) {
-            ""
-        } else {
-            " class=\"n\""
-        }
-    };
-    let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
-    for (c, h) in head.iter().enumerate() {
-        let _ = write!(out, "<th{}>{}</th>", class(c), escape(h));
-    }
-    out += "</tr></thead><tbody>\n";
-    for row in rows {
-        out += "<tr>";
-        for (c, cell) in row.iter().enumerate() {
-            if c == 0 {
-                let _ = write!(out, "<th>{}</th>", escape(cell));
-            } else {
-                let _ = write!(out, "<td{}>{}</td>", class(c), escape(cell));
-            }
-        }
-        out += "</tr>\n";
-    }
-    out + "</tbody></table></div>\n"
+    series
 }
 
 fn paragraph(text: &str) -> String {
@@ -90,13 +72,13 @@ fn account_rows<'a>(
 }
 
 fn accounts(caption: &str, bars: &[Bar]) -> String {
-    chart::bars(
+    drawn(chart::bars(
         caption,
         bars,
         Scale::Linear,
         &["on a CPU", "blocked", "waiting for a CPU"],
         &|v| format!("{v:.0} %"),
-    )
+    ))
 }
 
 fn number_cells(s: &Summary) -> Vec<String> {
@@ -197,14 +179,14 @@ fn everything(d: &Document, prefix: &str) -> String {
     };
     let mut out = format!(
         "<details><summary>All numbers</summary>{}</details>\n",
-        table(&head, &rows, &words)
+        html_table(&head, &rows, &words)
     );
     if !missing.is_empty() {
         let _ = writeln!(
             out,
             "<details><summary>Not measured: {}</summary>{}</details>",
             missing.len(),
-            table(&["case", "why"], &missing, &[0, 1])
+            html_table(&["case", "why"], &missing, &[0, 1])
         );
     }
     out
@@ -234,13 +216,13 @@ fn clocks(d: &Document) -> String {
             })
         })
         .collect();
-    let mut out = chart::bars(
+    let mut out = drawn(chart::bars(
         "One reading of each clock",
         &bars,
         Scale::Log,
         &["without the kernel", "by a system call"],
         &mark,
-    );
+    ));
     let or = |v: Option<f64>| v.map_or_else(|| "–".into(), measured_text);
     let rows: Vec<Vec<String>> = survey
         .sources
@@ -273,7 +255,7 @@ fn clocks(d: &Document) -> String {
             ]
         })
         .collect();
-    out += &table(
+    out += &html_table(
         &[
             "source",
             "reached by",
@@ -303,13 +285,13 @@ fn trivial(d: &Document) -> String {
     if d.rows_of("trivial/").next().is_none() {
         return String::new();
     }
-    chart::bars(
+    drawn(chart::bars(
         "One call, with the 95 % interval",
         &bars,
         Scale::Linear,
         &["time"],
         &mark,
-    ) + &everything(d, "trivial/")
+    )) + &everything(d, "trivial/")
 }
 
 fn switches_section(d: &Document) -> String {
@@ -338,13 +320,13 @@ fn switches_section(d: &Document) -> String {
                 })
             })
             .collect();
-        out += &chart::bars(
+        out += &drawn(chart::bars(
             caption,
             &bars,
             Scale::Linear,
             &["the calls themselves", "two switches"],
             &mark,
-        );
+        ));
     }
     for (place, caption) in [
         ("same", "DeBox's account of one end, both on one CPU"),
@@ -387,7 +369,7 @@ fn switches_section(d: &Document) -> String {
         "Half of what is left of a round trip without the calls of both ends, which are measured by one thread \
          that never has to wait.",
     );
-    out += &table(
+    out += &html_table(
         &["means", "place", "one switch", "95 % interval"],
         &rows,
         &[0, 1],
@@ -422,20 +404,20 @@ fn faults(d: &Document) -> String {
         })
         .collect();
     let mut out = String::from("<div class=\"figures\">");
-    out += &chart::bars(
+    out += &drawn(chart::bars(
         "First touch of one page",
         &latency,
         Scale::Log,
         &["time"],
         &mark,
-    );
-    out += &chart::bars(
+    ));
+    out += &drawn(chart::bars(
         "Memory made usable, MiB a second",
         &bandwidth,
         Scale::Log,
         &["rate"],
         &digits_text,
-    );
+    ));
     out += "</div>";
     let what: Vec<Vec<String>> = rows
         .iter()
@@ -451,7 +433,7 @@ fn faults(d: &Document) -> String {
             ]
         })
         .collect();
-    out += &table(&["page", "what it is", "faults for each"], &what, &[0, 1]);
+    out += &html_table(&["page", "what it is", "faults for each"], &what, &[0, 1]);
     out += &paragraphs(&text::conclusions_faults(d));
     out + &everything(d, "fault/")
 }
@@ -471,6 +453,8 @@ fn read_series(d: &Document, state: &str, from: usize, to: usize) -> Vec<Series>
             (points.len() > 1).then(|| Series {
                 name: (*way).to_owned(),
                 points,
+                colour: 0,
+                dashed: false,
             })
         })
         .collect()
@@ -489,14 +473,12 @@ fn reads(d: &Document) -> String {
             (512, 1 << 20, Scale::Linear, "larger requests"),
             (8, 4096, Scale::Log, "small requests"),
         ] {
-            out += &chart::lines(
+            out += &drawn(chart::lines(
                 &format!("1 MiB of a file, {name}: {which}"),
-                &read_series(d, state, from, to),
-                scale,
-                &|x| bytes(x as u64),
-                &mark,
-                "time for 1 MiB",
-            );
+                &numbered(read_series(d, state, from, to)),
+                &axis(Scale::Log, &|x| bytes(x as u64), ""),
+                &axis(scale, &mark, "time for 1 MiB"),
+            ));
         }
     }
     for (state, name) in [
@@ -528,7 +510,7 @@ fn descriptors(d: &Document) -> String {
         return String::new();
     }
     let series = |prefix: &str, kinds: &[&str]| -> Vec<Series> {
-        kinds
+        let series = kinds
             .iter()
             .map(|kind| Series {
                 name: title(&format!("{prefix}{kind}")),
@@ -541,31 +523,29 @@ fn descriptors(d: &Document) -> String {
                         ))
                     })
                     .collect(),
+                colour: 0,
+                dashed: false,
             })
-            .filter(|s| !s.points.is_empty())
-            .collect()
+            .filter(|s| !s.points.is_empty());
+        numbered(series.collect())
     };
     let count = |x: f64| signed_text(x as i64);
     let mut out = String::from("<div class=\"figures\">");
-    out += &chart::lines(
+    out += &drawn(chart::lines(
         "A new descriptor, by the number that are open",
         &series(
             "descriptor/",
             &["open", "dup", "dup-search", "socket", "accept"],
         ),
-        Scale::Log,
-        &count,
-        &mark,
-        "one call",
-    );
-    out += &chart::lines(
+        &axis(Scale::Log, &count, ""),
+        &axis(Scale::Log, &mark, "one call"),
+    ));
+    out += &drawn(chart::lines(
         "Waiting for one that is ready, by the number of idle ones",
         &series("wait/", &["select", "poll", "epoll"]),
-        Scale::Log,
-        &count,
-        &mark,
-        "one call",
-    );
+        &axis(Scale::Log, &count, ""),
+        &axis(Scale::Log, &mark, "one call"),
+    ));
     out += "</div>";
     out += &paragraphs(&text::conclusions_descriptors(d));
     out + &everything(d, "descriptor/") + &everything(d, "wait/")
@@ -581,7 +561,7 @@ fn comparison(d: &Document) -> String {
         .iter()
         .map(|(what, here, there)| vec![what.clone(), here.clone(), there.clone()])
         .collect();
-    out += &table(&["", "here", "there"], &rows, &[0, 1, 2]);
+    out += &html_table(&["", "here", "there"], &rows, &[0, 1, 2]);
     let mut different: Vec<(String, f64, f64, f64)> = c
         .rows
         .iter()
@@ -598,7 +578,10 @@ fn comparison(d: &Document) -> String {
         .collect();
     different.sort_by(|a, b| b.1.ln().abs().total_cmp(&a.1.ln().abs()));
     different.truncate(60);
-    out += &chart::ratios("Time here / time there, with the 99 % interval", &different);
+    out += &drawn(chart::ratios(
+        "Time here / time there, with the 99 % interval",
+        &different,
+    ));
     out += &paragraph(&format!(
         "{} of {} cases are not distinguishable. A difference is shown when the ranks of the processes' medians \
          (Mann-Whitney, p < 0.01) and the 99 % interval of the ratio both say so.",
@@ -632,7 +615,7 @@ fn comparison(d: &Document) -> String {
         .collect();
     out += &format!(
         "<details><summary>All cases</summary>{}</details>",
-        table(
+        html_table(
             &[
                 "case",
                 "here",
@@ -694,16 +677,20 @@ pub fn render(d: &Document) -> String {
         Kind::Os => "os",
         Kind::SelfCost => "self",
     };
-    let mut sections: Vec<Section> = vec![("comparison", "Comparison", comparison(d))];
+    let section = |(id, title, body)| Section { id, title, body };
+    let mut sections = vec![section(("comparison", "Comparison", comparison(d)))];
     match d.kind {
-        Kind::Os => sections.extend([
-            ("clocks", "Clocks", clocks(d)),
-            ("trivial", "Trivial kernel calls", trivial(d)),
-            ("switches", "Context switches", switches_section(d)),
-            ("faults", "Page faults", faults(d)),
-            ("reads", "File reads", reads(d)),
-            ("descriptors", "Descriptors and waiting", descriptors(d)),
-        ]),
+        Kind::Os => sections.extend(
+            [
+                ("clocks", "Clocks", clocks(d)),
+                ("trivial", "Trivial kernel calls", trivial(d)),
+                ("switches", "Context switches", switches_section(d)),
+                ("faults", "Page faults", faults(d)),
+                ("reads", "File reads", reads(d)),
+                ("descriptors", "Descriptors and waiting", descriptors(d)),
+            ]
+            .map(section),
+        ),
         Kind::SelfCost => {
             sections.extend(d.self_cost.iter().flat_map(crate::selfcost::sections));
         }
@@ -714,37 +701,35 @@ pub fn render(d: &Document) -> String {
         .map(|n| format!("<li>{}</li>", escape(n)))
         .collect();
     if !notes.is_empty() {
-        sections.push(("notes", "Notes", format!("<ul>{notes}</ul>")));
+        sections.push(section(("notes", "Notes", format!("<ul>{notes}</ul>"))));
     }
-    sections.push(("machine", "Machine", machine(d)));
-    sections.retain(|s| !s.2.is_empty());
-
-    let mut out =
-        String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    out += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
-    out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-    out += "<meta name=\"color-scheme\" content=\"light dark\">\n";
+    sections.push(section(("machine", "Machine", machine(d))));
     let heading = match &d.label {
         Some(label) => format!("debox bench {name}: {label}"),
         None => format!("debox bench {name}"),
     };
-    let _ = write!(
-        out,
-        "<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-        escape(&heading)
-    );
-    if let Some((id, title, _)) = sections.first() {
-        let _ = writeln!(out, "<a class=\"skip\" href=\"#{id}\">Skip to: {title}</a>");
+    Page {
+        title: &heading,
+        version: &d.debox_version,
+        style: STYLE,
+        header: header(d, &heading),
+        sections,
+        footer: "Bars show the middle of the processes' medians; whiskers the 95 % interval of the mean, \
+                 or the range of the medians where the spread hides the mean.",
+        script: None,
     }
-    let _ = write!(
-        out,
-        "<header><div class=\"top\"><p class=\"brand\">DeBox <span>{}</span></p></div>\n<h1>{}</h1>\n\
+    .html()
+}
+
+fn header(d: &Document, heading: &str) -> String {
+    let mut out = format!(
+        "<div class=\"top\"><p class=\"brand\">DeBox <span>{}</span></p></div>\n<h1>{}</h1>\n\
          <ul class=\"facts\"><li>{}</li><li>{}</li><li>{}{:.0} s</li></ul>\n",
         match d.kind {
             Kind::Os => "what the operating system charges",
             Kind::SelfCost => "what DeBox costs, and others",
         },
-        escape(&heading),
+        escape(heading),
         escape(&d.machine.line()),
         date(d.started),
         if d.quick { "quick, " } else { "" },
@@ -757,23 +742,6 @@ pub fn render(d: &Document) -> String {
             escape(&d.noise.reasons.join("; "))
         );
     }
-    out += "</header>\n<nav aria-label=\"Sections\"><ul>\n";
-    for (id, title, _) in &sections {
-        let _ = writeln!(out, "<li><a href=\"#{id}\">{title}</a></li>");
-    }
-    out += "</ul></nav>\n<main>\n";
-    for (id, title, body) in &sections {
-        let _ = write!(
-            out,
-            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
-        );
-    }
-    let _ = write!(
-        out,
-        "</main>\n<footer>Made by DeBox {}. Bars show the middle of the processes' medians; whiskers the 95 % \
-         interval of the mean, or the range of the medians where the spread hides the mean.</footer>\n</body>\n</html>\n",
-        escape(&d.debox_version)
-    );
     out
 }
 
@@ -790,25 +758,6 @@ mod tests {
                 .unwrap();
             assert_eq!(date(seconds), String::from_utf8(out.stdout).unwrap().trim());
         }
-    }
-
-    /// Two pages that lie beside each other.
-    #[test]
-    fn colours_are_those_of_the_report() {
-        let report = include_str!("../../report/assets/report.css");
-        let colours = |css: &str| -> Vec<String> {
-            css.split([';', '{', '}'])
-                .map(str::trim)
-                .filter(|d| {
-                    d.starts_with("--") && !d.starts_with("--shade") && !d.starts_with("--h:")
-                })
-                .map(str::to_owned)
-                .collect()
-        };
-        let ours = colours(STYLE);
-        assert!(ours.len() > 60, "{} colours", ours.len());
-        let print = report.find("@media print").unwrap_or(report.len());
-        assert_eq!(ours, colours(&report[..print]));
     }
 
     #[test]

@@ -25,11 +25,12 @@ use crate::auto::{Descent, Options, Path};
 use crate::code::Code;
 use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
-use crate::html::{round_up, value, value_text};
+use crate::html::{value, value_text};
 use crate::session::{Session, Watch};
 use crate::stop;
 use crate::text::{path_text, rate_text, threads_text};
 use debox_command::Child;
+use debox_output::chart::round_up;
 
 const COLOURS: [Color; 7] = [
     Color::Cyan,

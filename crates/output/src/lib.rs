@@ -7,11 +7,13 @@
 //! somebody else points to: [`create`]. Text in a page cannot end its element: [`escape`]. Numbers have the
 //! unit that fits: [`duration_text`], [`count_text`], [`bytes_text`].
 
+pub mod chart;
 mod errno;
 mod file;
 mod foreign;
 mod lines;
 mod markup;
+mod page;
 mod pen;
 mod table;
 mod units;
@@ -24,6 +26,7 @@ pub use foreign::{
 };
 pub use lines::wrapped;
 pub use markup::{escape, script_json};
+pub use page::{Page, Section, html_table};
 pub use pen::{Pen, Style, count_cell, count_cell_opt};
 pub use table::{Column, Table};
 pub use units::{

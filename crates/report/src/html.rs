@@ -14,12 +14,9 @@
 mod parts;
 mod table;
 
-use base64::Engine as _;
-use sha2::{Digest, Sha256};
-
 use crate::findings;
 use crate::model::*;
-use debox_output::{duration_text, escape, printable, result_text, script_json};
+use debox_output::{Page, Section, duration_text, printable, result_text};
 
 const STYLE: &str = include_str!("../assets/report.css");
 const SCRIPT: &str = include_str!("../assets/report.js");
@@ -71,24 +68,8 @@ pub fn render_html(report: &Report) -> String {
     } else {
         &report.findings
     };
-    let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(SCRIPT));
     let subject = parts::subject(&report.run);
-    let mut out = String::with_capacity(1 << 18);
-    out.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    out.push_str(&format!(
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'\">\n"
-    ));
-    out.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    out.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
-    out.push_str(&format!(
-        "<meta name=\"generator\" content=\"DeBox {}\">\n",
-        escape(&report.debox_version)
-    ));
-    out.push_str(&format!("<title>DeBox: {}</title>\n", escape(&subject)));
-    out.push_str(&format!("<style>\n{STYLE}</style>\n</head>\n<body>\n"));
-    out.push_str("<a class=\"skip\" href=\"#summary\">Skip to the summary</a>\n");
-
-    let sections: Vec<(&str, &str, String)> = [
+    let sections = [
         ("summary", "Summary", parts::summary(report, findings)),
         ("time", "Where the time went", parts::time_bars(report)),
         ("matrix", "Blocked: label × call", parts::matrix(report)),
@@ -101,33 +82,20 @@ pub fn render_html(report: &Report) -> String {
         ("trends", "Trends", parts::trends(report)),
         ("threads", "Threads", parts::threads(report)),
         ("notes", "Notes", parts::notes(report)),
-    ]
-    .into_iter()
-    .filter(|(_, _, body)| !body.is_empty())
-    .collect();
-
-    out.push_str(&parts::header(report, &subject));
-    out.push_str("<nav aria-label=\"Sections\"><ul>\n");
-    for (id, title, _) in &sections {
-        out.push_str(&format!("<li><a href=\"#{id}\">{title}</a></li>\n"));
+    ];
+    Page {
+        title: &format!("DeBox: {subject}"),
+        version: &report.debox_version,
+        style: STYLE,
+        header: parts::header(report, &subject),
+        sections: sections
+            .into_iter()
+            .map(|(id, title, body)| Section { id, title, body })
+            .collect(),
+        footer: "Times are sums over all threads unless said otherwise.",
+        script: Some((&data(report).to_string(), SCRIPT)),
     }
-    out.push_str("</ul></nav>\n<main>\n");
-    for (id, title, body) in &sections {
-        out.push_str(&format!(
-            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
-        ));
-    }
-    out.push_str("</main>\n");
-    out.push_str(&format!(
-        "<footer>Made by DeBox {}. Times are sums over all threads unless said otherwise.</footer>\n",
-        escape(&report.debox_version)
-    ));
-    out.push_str("<script type=\"application/json\" id=\"data\">");
-    out.push_str(&script_json(&data(report).to_string()));
-    out.push_str("</script>\n<script>");
-    out.push_str(SCRIPT);
-    out.push_str("</script>\n</body>\n</html>\n");
-    out
+    .html()
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 use crate::measure::{Measured, Plan, Ratio, Variant, median, run as measure};
 use crate::serve::Backend;
 use crate::servers::{self, Program};
-use crate::svg::{Curve, Figure};
 use crate::{BenchArgs, Error, library_find};
+use debox_output::chart::{self, Axis, Scale, Series};
+use debox_output::signed_text;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -347,8 +348,23 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn write(&self, to: &Path, name: &str, figure: &Figure) -> Result<(), Error> {
-        debox_output::write(&to.join(name), figure.svg().as_bytes())
+    fn write(
+        &self,
+        to: &Path,
+        name: &str,
+        caption: &str,
+        (x, y): (&str, &str),
+        curves: &[Series],
+    ) -> Result<(), Error> {
+        let axis = |name| Axis {
+            scale: Scale::Linear,
+            mark: &|v| signed_text(v as i64),
+            name,
+        };
+        let Some(figure) = chart::lines(caption, curves, &axis(x), &axis(y)) else {
+            return Ok(());
+        };
+        debox_output::write(&to.join(name), figure.file().as_bytes())
             .map_err(Error::system("writing a figure"))
     }
 
@@ -415,43 +431,39 @@ impl Bench<'_> {
                 self.say(&line);
             }
         }
-        let curves = rates
+        let curves: Vec<Series> = rates
             .into_iter()
             .enumerate()
-            .map(|(v, points)| Curve {
+            .map(|(v, points)| Series {
                 name: names[v].into(),
                 points,
-                style: v,
+                colour: v,
+                dashed: false,
             })
             .collect();
         self.write(
             to,
             "figure9.svg",
-            &Figure {
-                title: "Throughput against idle connections, 10 hot (Figure 9)".into(),
-                x: "idle connections".into(),
-                y: "requests per second".into(),
-                curves,
-            },
+            "Throughput against idle connections, 10 hot (Figure 9)",
+            ("idle connections", "requests per second"),
+            &curves,
         )?;
-        let curves = parts
+        let curves: Vec<Series> = parts
             .into_iter()
             .enumerate()
-            .map(|(i, points)| Curve {
+            .map(|(i, points)| Series {
                 name: format!("{}, {} hot", names[i / 2], [10, 50][i % 2]),
                 points,
-                style: i / 2 + 3 * (i % 2),
+                colour: i / 2,
+                dashed: i % 2 == 1,
             })
             .collect();
         self.write(
             to,
             "figure1.svg",
-            &Figure {
-                title: "CPU time that idle connections cost (Figure 1)".into(),
-                x: "idle connections".into(),
-                y: "% of the server's CPU time".into(),
-                curves,
-            },
+            "CPU time that idle connections cost (Figure 1)",
+            ("idle connections", "% of the server's CPU time"),
+            &curves,
         )
     }
 
@@ -473,14 +485,14 @@ impl Bench<'_> {
             variant(&format!("epoll, {idle} idle"), epoll, false, idle),
             variant("poll, no idle", poll, false, 0),
         ];
-        let styles = [0, 1, 2, 3];
-        let mut curves: Vec<Curve> = variants
+        let mut curves: Vec<Series> = variants
             .iter()
-            .zip(styles)
-            .map(|(v, style)| Curve {
+            .enumerate()
+            .map(|(colour, v)| Series {
                 name: v.name.clone(),
                 points: Vec::new(),
-                style,
+                colour,
+                dashed: false,
             })
             .collect();
         self.say("\nMedian answering time in us against the rate asked for (Figure 3); - beyond what it does\n");
@@ -514,12 +526,9 @@ impl Bench<'_> {
         self.write(
             to,
             "figure3.svg",
-            &Figure {
-                title: "Answering time against the rate of requests (Figure 3)".into(),
-                x: "requests per second".into(),
-                y: "median answering time, us".into(),
-                curves,
-            },
+            "Answering time against the rate of requests (Figure 3)",
+            ("requests per second", "median answering time, us"),
+            &curves,
         )
     }
 }

@@ -19,7 +19,6 @@ mod program;
 pub mod serve;
 pub mod servers;
 pub mod statistics;
-mod svg;
 
 use debox_command::{
     Child, Ended, Environment, Inherited, Library, Program, Signals, Start, Streams,

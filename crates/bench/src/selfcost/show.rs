@@ -3,12 +3,12 @@
 
 use super::grid::{Cell, Grid, WayKind};
 use super::{SelfCost, ServerRow};
-use crate::chart::{self, Bar, Scale};
 use crate::model::Document;
-use crate::page::{self, Section};
+use crate::page;
 use crate::text::paragraph;
 use crate::titles::mark;
-use debox_output::{Pen, Style, Table, digits_text, measured_text};
+use debox_output::chart::{self, Bar, Scale};
+use debox_output::{Pen, Section, Style, Table, digits_text, html_table, measured_text};
 use std::fmt::Write;
 
 /// Rows that stand for the others in tables of many ways.
@@ -551,13 +551,13 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                     })
                 })
                 .collect();
-            calls += &chart::bars(
+            calls += &page::drawn(chart::bars(
                 &format!("One {}", g.rows[r].title),
                 &bars,
                 Scale::Log,
                 &["DeBox", "others", "nothing"],
                 &mark,
-            );
+            ));
         }
         calls += "</div>";
     }
@@ -567,7 +567,7 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
             .map(|sheet| {
                 let head: Vec<&str> = sheet.head.iter().map(String::as_str).collect();
                 let words: &[usize] = if of == Of::Server { &[0, 1] } else { &[0] };
-                let table = page::table(&head, &sheet.rows, words);
+                let table = html_table(&head, &sheet.rows, words);
                 let caption = debox_output::escape(&sheet.caption);
                 if sheet.detail {
                     format!("<details><summary>{caption}</summary>{table}</details>")
@@ -593,12 +593,15 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
     } else {
         format!("<ul>{left_out}</ul>")
     };
-    vec![
+    let section = |(id, title, body)| Section { id, title, body };
+    [
         ("calls", "Single calls", calls + &html(Of::Calls)),
         ("programs", "Whole programs", html(Of::Programs)),
         ("server", "A busy server", html(Of::Server)),
         ("missing", "Not measured", left_out),
     ]
+    .map(section)
+    .into()
 }
 
 #[cfg(test)]
@@ -688,7 +691,7 @@ mod tests {
             g.rows[0].id = "getpid".into();
             g
         });
-        let page: String = sections(&own).into_iter().map(|s| s.2).collect();
+        let page: String = sections(&own).into_iter().map(|s| s.body).collect();
         assert!(page.contains("</i>nothing</li>"), "{page}");
         assert!(!page.contains("</i></li>"), "{page}");
     }

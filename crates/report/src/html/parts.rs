@@ -114,7 +114,7 @@ pub fn header(report: &Report, subject: &str) -> String {
         .map(|f| format!("<li>{}</li>", escape(f)))
         .collect();
     format!(
-        "<header>\n<div class=\"top\"><p class=\"brand\">DeBox <span>why it blocked</span></p><button id=\"theme\" type=\"button\" hidden>Colours: automatic</button></div>\n<h1>{}</h1>\n<ul class=\"facts\">{}</ul>\n{exit}</header>\n",
+        "<div class=\"top\"><p class=\"brand\">DeBox <span>why it blocked</span></p><button id=\"theme\" type=\"button\" hidden>Colours: automatic</button></div>\n<h1>{}</h1>\n<ul class=\"facts\">{}</ul>\n{exit}",
         escape(subject),
         facts.join("")
     )
