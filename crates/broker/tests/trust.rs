@@ -14,7 +14,9 @@ mod common;
 
 use common::Client;
 use debox_abi::*;
+use debox_client::Mapping;
 use std::io::Write;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -366,29 +368,23 @@ fn other_ids_again() -> ! {
 
 // ----------------------------------------------------------------- watchers
 
-struct Map(*const u8);
+fn map(fd: &OwnedFd, size: usize) -> Mapping {
+    Mapping::new(fd, size).unwrap()
+}
 
-fn map(fd: &OwnedFd, size: usize) -> Map {
-    // SAFETY: a new mapping; only ever read, by volatile loads.
-    let at = unsafe {
-        rustix::mm::mmap(
-            std::ptr::null_mut(),
-            size,
-            rustix::mm::ProtFlags::READ,
-            rustix::mm::MapFlags::SHARED,
-            fd,
-            0,
-        )
-    };
-    Map(at.unwrap().cast())
+/// What stands there while the kernel goes on writing it.
+fn copy<T: Pod>(from: &Mapping, offset: usize) -> Box<T> {
+    let mut copy = T::zeroed_box();
+    from.copy_words(offset, copy.as_bytes_mut());
+    copy
 }
 
 /// An account, as its client maps it.
 struct Account {
     client: Client,
-    head: Map,
-    cpus: Map,
-    details: Option<Map>,
+    head: Mapping,
+    cpus: Mapping,
+    details: Option<Mapping>,
     count: usize,
     stride: usize,
     _fds: Vec<OwnedFd>,
@@ -416,10 +412,8 @@ impl Account {
         }
     }
 
-    fn head(&self) -> &debox_account {
-        // SAFETY: mapped with that size; the counters that are read are final
-        // or only grow.
-        unsafe { &*self.head.0.cast() }
+    fn head(&self) -> Box<debox_account> {
+        copy(&self.head, 0)
     }
 
     fn calls(&self, key: usize) -> u64 {
@@ -429,14 +423,7 @@ impl Account {
         }
         (0..self.count)
             .map(|cpu| {
-                // SAFETY: inside the mapping; as above.
-                let rows = unsafe {
-                    &*self
-                        .cpus
-                        .0
-                        .add(cpu * self.stride)
-                        .cast::<debox_account_cpu>()
-                };
+                let rows: Box<debox_account_cpu> = copy(&self.cpus, cpu * self.stride);
                 rows.rows[row].count + rows.rows[row].unfinished
             })
             .sum()
@@ -458,8 +445,7 @@ impl Account {
         let Some(details) = &self.details else {
             return 0;
         };
-        // SAFETY: mapped with that size; as above.
-        let details = unsafe { &*details.0.cast::<debox_details>() };
+        let details: Box<debox_details> = copy(details, 0);
         let of = |key_in_row: u64| {
             key_in_row != 0 && (key_in_row >> DEBOX_KEY_NR_SHIFT) & 0x3ff == key as u64
         };
@@ -621,12 +607,9 @@ fn slots(args: &[String]) {
         let pages = map(&fds[0], DEBOX_PAGE_SIZE * DEBOX_SEGMENT_SLOTS);
         loop {
             for slot in 0..DEBOX_SEGMENT_SLOTS {
-                // SAFETY: inside the mapping; volatile since the kernel writes it.
-                unsafe {
-                    let page = pages.0.add(slot * DEBOX_PAGE_SIZE).cast::<debox_record>();
-                    let bank = (&raw const (*page).bank[0]).cast::<debox_info>();
-                    marks += u64::from((&raw const (*bank).nr).read_volatile() == MARK as i32);
-                }
+                let bank = slot * DEBOX_PAGE_SIZE + offset_of!(debox_record, bank);
+                let nr = pages.load_acquire(bank + offset_of!(debox_info, nr));
+                marks += u64::from(nr == MARK as u32);
             }
             if std::time::Instant::now() > until {
                 break;
