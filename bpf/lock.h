@@ -10,10 +10,9 @@
 #ifndef DEBOX_LOCK_H
 #define DEBOX_LOCK_H
 
+#include "sleep.h"
 #include "state.h"
 #include "trust.h"
-
-static __noinline int switch_hidden(struct task_struct *task, struct thread_state *st);
 
 /* include/trace/events/lock.h */
 #define LCB_F_SPIN (1u << 0)
@@ -22,24 +21,6 @@ static __noinline int switch_hidden(struct task_struct *task, struct thread_stat
 #define LCB_F_RT (1u << 3)
 #define LCB_F_PERCPU (1u << 4)
 #define LCB_F_MUTEX (1u << 5)
-
-/* Least recently used, since an entry is not taken away when its last waiter
- * leaves: another one may be adding itself at that moment. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, u64);
-	__type(value, u32);
-} lock_waiters SEC(".maps");
-
-static __always_inline u32 lock_waiters_now(u64 lock)
-{
-	u32 *waiters = bpf_map_lookup_elem(&lock_waiters, &lock);
-	u32 n = waiters ? *waiters : 0;
-
-	/* ourselves not counted */
-	return n ? n - 1 : 0;
-}
 
 /* The system call that another task is in, -1 for none. bpf_task_pt_regs()
  * wants a task pointer that the verifier knows; so the place of the saved

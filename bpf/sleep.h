@@ -34,7 +34,24 @@ static __always_inline int call_phase(const struct task_struct *task, s32 *nr)
 	return (s64)regs->ax == -38 ? CALL_RUNNING : CALL_LEAVING;
 }
 
-static __always_inline u32 lock_waiters_now(u64 lock);
+/* How many wait for a lock; lock.h counts them.
+ * Least recently used, since an entry is not taken away when its last waiter
+ * leaves: another one may be adding itself at that moment. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, u32);
+} lock_waiters SEC(".maps");
+
+static __always_inline u32 lock_waiters_now(u64 lock)
+{
+	u32 *waiters = bpf_map_lookup_elem(&lock_waiters, &lock);
+	u32 n = waiters ? *waiters : 0;
+
+	/* ourselves not counted */
+	return n ? n - 1 : 0;
+}
 
 /* The thread is back: one stretch off the CPU goes into record and account. */
 static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)

@@ -131,8 +131,9 @@ int debox_is_open_(void) HIDDEN;
 int debox_trace_want_(const struct debox_trace_request *wish) HIDDEN;
 void debox_trace_map_(struct debox_trace_map *out) HIDDEN;
 
+void debox_trace_free_(struct debox_thread *t) HIDDEN; /* the copies */
+
 /* trace.c */
-void debox_trace_free_(struct debox_thread *t) HIDDEN;
 void debox_trace_keep_(struct debox_thread *t, const struct debox_entry_ *e, uint32_t level) HIDDEN;
 
 /*
@@ -154,19 +155,26 @@ struct debox_runtime {
 	const struct debox_site *(*site_table)(uint32_t *);
 	int (*trace_want)(const struct debox_trace_request *);
 	void (*trace_map)(struct debox_trace_map *);
-	int (*watch_add)(const char *, debox_watch_fn *, void *, struct debox_watch_error *);
-	int (*watch_remove)(int);
-	int (*watch_read)(int, struct debox_watch_counts *);
-	void (*watch_run)(struct debox_thread *, struct debox_entry_ *);
 	uint32_t (*watching)(void);
 };
-const struct debox_runtime *debox_elsewhere_(void) HIDDEN; /* NULL: this copy owns the state */
+/* watch.c's part of it: runtime.c knows nothing of watches but that there are some. */
+struct debox_watch_runtime {
+	uint32_t size;
+	int (*add)(const char *, debox_watch_fn *, void *, struct debox_watch_error *);
+	int (*remove)(int);
+	int (*read)(int, struct debox_watch_counts *);
+	void (*run)(struct debox_thread *, struct debox_entry_ *);
+};
+/* NULL: this copy owns the state */
+const struct debox_watch_runtime *debox_watch_elsewhere_(void) HIDDEN;
 void debox_threads_watch_(void) HIDDEN; /* debox_thread_watch_() for each */
 
-/* watch.c */
 #define WATCHING 1u	  /* there is a watch */
 #define WATCHING_EVERY 2u /* and one for calls in which nothing happened */
 uint32_t debox_watching_(void) HIDDEN;
+void debox_watching_set_(uint32_t flags) HIDDEN;
+
+/* watch.c */
 void debox_watch_run_(struct debox_thread *t, struct debox_entry_ *e) HIDDEN;
 
 /* clock.c: stamps are CPU cycles, or nanoseconds where the counter is not usable. */
@@ -185,6 +193,7 @@ uint64_t debox_clock_span_ns_(uint64_t span) HIDDEN;
 /* record.c */
 void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 			struct debox_info *out) HIDDEN;
+void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level) HIDDEN;
 
 /* compat.c */
 void debox_compat_fill_(struct debox_thread *t, const struct debox_entry_ *e) HIDDEN;
@@ -222,8 +231,5 @@ DEBOX_API int debox_private_connect(const char *path);
 #define DEBOX_GROUP_NAME_LEN 33 /* useradd's longest name, and its end */
 /* Whether the socket is for a group that has a name, and this name. */
 int debox_socket_group_(const char *path, char name[DEBOX_GROUP_NAME_LEN]);
-
-/* call.c */
-void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level);
 
 #endif

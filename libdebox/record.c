@@ -8,6 +8,8 @@
 #include "internal.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sys.h"
@@ -231,6 +233,40 @@ int debox_history_read(struct debox_info *out, unsigned n, uint64_t *lost)
 }
 
 /* ------------------------------------------------------------------ spans */
+
+/*
+ * Were we switched back in unseen? Some kernels hide switches away from
+ * processes they protect, and the record then lacks the sleep that ended so.
+ * The kernel side makes up for it from the scheduler's books at its next
+ * event; a page fault taken in kernel mode is one that we can cause: the
+ * kernel writes to a page that has never been touched. Rare even there, never
+ * happens on other kernels.
+ */
+void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level)
+{
+	volatile struct debox_control *c = t->hot.control;
+	uint64_t open_seq = c->open_seq;
+	uint32_t open_level = c->level;
+	long page = sys_call(SYS_mmap, 0, DEBOX_PAGE_SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (sys_failed(page))
+		return;
+	c->open_seq = 0;
+	DEBOX_BARRIER_();
+	c->level = level;
+	c->flags = DEBOX_CONTROL_SETTLE;
+	DEBOX_BARRIER_();
+	c->open_seq = seq;
+	sys_call(SYS_clock_gettime, CLOCK_MONOTONIC, page);
+	c->open_seq = 0;
+	DEBOX_BARRIER_();
+	c->flags = 0;
+	c->level = open_level;
+	DEBOX_BARRIER_();
+	c->open_seq = open_seq;
+	sys_call(SYS_munmap, page, DEBOX_PAGE_SIZE);
+}
 
 /*
  * The totals and a stamp that belong together: when the thread was preempted

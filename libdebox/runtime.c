@@ -88,6 +88,7 @@ static uint32_t *guard;
 
 /* Another copy of this library that owns the state; see struct debox_runtime. */
 static const struct debox_runtime *elsewhere;
+static const struct debox_watch_runtime *elsewhere_watch;
 static __thread uint32_t elsewhere_rounds;
 
 /* ------------------------------------------------- signals and the lock */
@@ -725,6 +726,18 @@ static void thread_unmeasured(struct debox_thread *t)
 	debox_thread_watch_(t);
 }
 
+static uint32_t watching; /* WATCHING_* */
+
+uint32_t debox_watching_(void)
+{
+	return elsewhere ? elsewhere->watching() : __atomic_load_n(&watching, __ATOMIC_RELAXED);
+}
+
+void debox_watching_set_(uint32_t flags)
+{
+	__atomic_store_n(&watching, flags, __ATOMIC_RELEASE);
+}
+
 /* Chooses how much of the end of a call may stay inline. */
 void debox_thread_watch_(struct debox_thread *t)
 {
@@ -802,6 +815,16 @@ static void thread_bind(struct debox_thread *t)
 	t->broker_alive = (const uint32_t *)(const void *)((const char *)process.shared +
 							    process.alive_offset);
 	debox_thread_watch_(t);
+}
+
+void debox_trace_free_(struct debox_thread *t)
+{
+	if (t->trace_copy)
+		sys_call(SYS_munmap, t->trace_copy,
+			 ((size_t)t->trace_room * sizeof *t->trace_copy + DEBOX_PAGE_SIZE - 1) &
+				 ~(size_t)(DEBOX_PAGE_SIZE - 1));
+	t->trace_copy = NULL;
+	t->trace_room = 0;
 }
 
 static struct debox_thread *thread_make(void)
@@ -987,16 +1010,12 @@ DEBOX_API const struct debox_runtime debox_private_runtime = {
 	.site_table = debox_site_table_,
 	.trace_want = debox_trace_want_,
 	.trace_map = debox_trace_map_,
-	.watch_add = debox_watch_add,
-	.watch_remove = debox_watch_remove,
-	.watch_read = debox_watch_read,
-	.watch_run = debox_watch_run_,
 	.watching = debox_watching_,
 };
 
-const struct debox_runtime *debox_elsewhere_(void)
+const struct debox_watch_runtime *debox_watch_elsewhere_(void)
 {
-	return elsewhere;
+	return elsewhere_watch;
 }
 
 /* Not there in a fully static program, and not needed. */
@@ -1005,17 +1024,22 @@ extern void *dlsym(void *restrict, const char *restrict) __attribute__((weak));
 __attribute__((constructor)) static void loaded(void)
 {
 	const struct debox_runtime *r = NULL;
+	const struct debox_watch_runtime *w = NULL;
 
 	/* The first pair of the clock, and a key with a low number, whose slot
 	 * needs no memory when a signal handler sets it. */
 	debox_clock_init_(0);
 	if (!process.key_made)
 		process.key_made = pthread_key_create(&process.key, thread_end) == 0;
-	if (dlsym && !elsewhere)
+	if (dlsym && !elsewhere) {
 		r = dlsym(RTLD_DEFAULT, "debox_private_runtime");
+		w = dlsym(RTLD_DEFAULT, "debox_private_watch");
+	}
 	if (r && r != &debox_private_runtime && r->size == sizeof *r &&
-	    r->thread_size == sizeof(struct debox_thread))
+	    r->thread_size == sizeof(struct debox_thread) && w && w->size == sizeof *w) {
 		elsewhere = r;
+		elsewhere_watch = w;
+	}
 }
 
 void debox_threads_watch_(void)

@@ -117,16 +117,6 @@ static int copy_make(struct debox_thread *t)
 	return 0;
 }
 
-void debox_trace_free_(struct debox_thread *t)
-{
-	if (t->trace_copy)
-		sys_call(SYS_munmap, t->trace_copy,
-			 ((size_t)t->trace_room * sizeof *t->trace_copy + DEBOX_PAGE_SIZE - 1) &
-				 ~(size_t)(DEBOX_PAGE_SIZE - 1));
-	t->trace_copy = NULL;
-	t->trace_room = 0;
-}
-
 int debox_trace_set(uint32_t max_entries)
 {
 	struct debox_thread *t;

@@ -28,7 +28,6 @@ struct watch {
 };
 
 static struct watch watches[DEBOX_WATCHES_MAX];
-static uint32_t watching; /* WATCHING_* */
 static uint64_t wall_least_ns;
 static uint32_t users; /* threads between looking at the table and leaving it */
 static uint32_t changing;
@@ -61,16 +60,9 @@ static void change_end(void)
 			least = watches[i].wall_ns;
 	}
 	__atomic_store_n(&wall_least_ns, least, __ATOMIC_RELAXED);
-	__atomic_store_n(&watching, flags, __ATOMIC_RELEASE);
+	debox_watching_set_(flags);
 	__atomic_store_n(&changing, 0, __ATOMIC_RELEASE);
 	debox_threads_watch_();
-}
-
-uint32_t debox_watching_(void)
-{
-	const struct debox_runtime *r = debox_elsewhere_();
-
-	return r ? r->watching() : __atomic_load_n(&watching, __ATOMIC_RELAXED);
 }
 
 /* Whether this thread runs a watch's function. */
@@ -86,7 +78,7 @@ static const struct expression_names names = { debox_call_name, DEBOX_NR_COMPAT,
 int debox_watch_add(const char *expression, debox_watch_fn *function, void *context,
 		    struct debox_watch_error *error)
 {
-	const struct debox_runtime *r = debox_elsewhere_();
+	const struct debox_watch_runtime *r = debox_watch_elsewhere_();
 	struct debox_watch_error unwanted;
 	struct expression *x;
 	struct watch *w = NULL;
@@ -98,7 +90,7 @@ int debox_watch_add(const char *expression, debox_watch_fn *function, void *cont
 	if (!expression || !function)
 		return -EINVAL;
 	if (r)
-		return r->watch_add(expression, function, context, error);
+		return r->add(expression, function, context, error);
 	if (inside())
 		return -EDEADLK;
 	x = debox_expression_parse_(expression, strlen(expression), &names, error);
@@ -129,7 +121,7 @@ int debox_watch_add(const char *expression, debox_watch_fn *function, void *cont
 
 int debox_watch_remove(int number)
 {
-	const struct debox_runtime *r = debox_elsewhere_();
+	const struct debox_watch_runtime *r = debox_watch_elsewhere_();
 	struct {
 		int64_t s, ns;
 	} step = { 0, 100000 };
@@ -137,7 +129,7 @@ int debox_watch_remove(int number)
 	int turns = 0;
 
 	if (r)
-		return r->watch_remove(number);
+		return r->remove(number);
 	if (number < 1 || number > DEBOX_WATCHES_MAX)
 		return -ENOENT;
 	if (inside())
@@ -160,11 +152,11 @@ int debox_watch_remove(int number)
 
 int debox_watch_read(int number, struct debox_watch_counts *out)
 {
-	const struct debox_runtime *r = debox_elsewhere_();
+	const struct debox_watch_runtime *r = debox_watch_elsewhere_();
 	const struct watch *w;
 
 	if (r)
-		return r->watch_read(number, out);
+		return r->read(number, out);
 	memset(out, 0, sizeof *out);
 	if (number < 1 || number > DEBOX_WATCHES_MAX || !watches[number - 1].x)
 		return -ENOENT;
@@ -246,7 +238,7 @@ static void places_find(const struct debox_info *o, struct facts *call, struct p
  */
 void debox_watch_run_(struct debox_thread *t, struct debox_entry_ *e)
 {
-	const struct debox_runtime *r = debox_elsewhere_();
+	const struct debox_watch_runtime *r = debox_watch_elsewhere_();
 	struct debox_info o;
 	struct facts call;
 	struct places places;
@@ -255,7 +247,7 @@ void debox_watch_run_(struct debox_thread *t, struct debox_entry_ *e)
 	int filled = 0, placed = 0, kept;
 
 	if (r) {
-		r->watch_run(t, e);
+		r->run(t, e);
 		return;
 	}
 	if (e->span == DEBOX_SPAN_OPEN_)
@@ -316,3 +308,11 @@ void debox_watch_run_(struct debox_thread *t, struct debox_entry_ *e)
 		t->hot.last = e;
 	errno = kept;
 }
+
+DEBOX_API const struct debox_watch_runtime debox_private_watch = {
+	.size = sizeof(struct debox_watch_runtime),
+	.add = debox_watch_add,
+	.remove = debox_watch_remove,
+	.read = debox_watch_read,
+	.run = debox_watch_run_,
+};

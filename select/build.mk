@@ -6,7 +6,7 @@ ifndef LIBDEBOX_SRC
 include $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)/libdebox/build.mk
 endif
 
-SELECT_SRC := real process context wait poll select entry track statistics tree measure
+SELECT_SRC := real shared process context wait poll select entry track statistics tree measure
 SELECT_OBJ := $(SELECT_SRC:%=$(C_OBJ)/select/%.o)
 SELECT_HDR := $(wildcard $(TOP)/select/*.h) $(TOP)/libdebox/sys.h
 

@@ -194,7 +194,7 @@ void debox_context_close_private(struct context *c)
 	SHARED_WRITE(c->epfd, -1);
 }
 
-void debox_context_move_away(struct context *c)
+static void move_away(struct context *c)
 {
 	long moved;
 
@@ -206,6 +206,12 @@ void debox_context_move_away(struct context *c)
 	SHARED_WRITE(descriptor_flags()[c->epfd], 0);
 	sys_call(SYS_close, c->epfd);
 	SHARED_WRITE(c->epfd, (int)moved);
+}
+
+void debox_context_keep_away(struct context *c)
+{
+	if (unlikely((uint32_t)c->epfd <= c->highest_fd + 256 && c->highest_fd > c->moved_for))
+		move_away(c);
 }
 
 /* ---------------------------------------------------------- registrations */
@@ -423,36 +429,6 @@ int debox_context_go_live(struct context *c)
 	c->phase = PHASE_LIVE;
 	c->check_at_ns = now_ns() + debox_process.recheck_ns;
 	return register_all(c);
-}
-
-void debox_context_use(struct thread *t, uint32_t at)
-{
-	struct context *c = t->context[at];
-
-	for (; at; at--)
-		t->context[at] = t->context[at - 1];
-	t->context[0] = c;
-}
-
-struct context *debox_context_take(struct thread *t, enum kind kind)
-{
-	struct context *c;
-
-	if (t->count == THREAD_CONTEXTS) {
-		debox_context_use(t, THREAD_CONTEXTS - 1);
-		c = t->context[0];
-		debox_context_reset(c);
-		c->kind = kind;
-		c->strikes = c->skip = 0;
-		c->n_allowed = 0;
-		return c;
-	}
-	c = debox_context_new(t, kind);
-	if (!c)
-		return NULL;
-	t->context[t->count] = c;
-	debox_context_use(t, t->count++);
-	return c;
 }
 
 /* -------------------------------------------------- closed and created */

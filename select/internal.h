@@ -180,6 +180,8 @@ void debox_process_turn_off(enum off why);
  * it is raised. Signals are blocked meanwhile. */
 void debox_lock(sigset_t *old);
 void debox_unlock(const sigset_t *old);
+/* In a child, of whose parent some thread may have held it. */
+void debox_lock_reset(void);
 /* 1 if a signal that has a handler might interrupt a call (SigCgt). */
 int debox_process_catches_signals(void);
 /* 1 unless the process surely has one thread only. */
@@ -283,10 +285,8 @@ struct context {
 	int pins[PINS];	     /* atomic; descriptor + 1 */
 };
 
-/* A context of the process that nobody uses; NULL: none can be had. */
-struct context *debox_context_new(struct thread *t, enum kind kind);
-/* The same for one more set of the thread, which may give up its least recently
- * used one for it. It is the thread's first then. */
+/* A context for one more set of the thread, which may give up its least recently
+ * used one for it; NULL: none can be had. It is the thread's first then. */
 struct context *debox_context_take(struct thread *t, enum kind kind);
 /* Makes the thread's context `at` its first. */
 void debox_context_use(struct thread *t, uint32_t at);
@@ -320,12 +320,7 @@ static inline int debox_context_stale(const struct context *c, uint32_t fd)
 int debox_context_grow_events(struct context *c, uint32_t wanted);
 int debox_context_grow_side(struct context *c);
 /* Moves the private descriptor out of the way of a set that comes near. */
-void debox_context_move_away(struct context *c);
-static inline void debox_context_keep_away(struct context *c)
-{
-	if (unlikely((uint32_t)c->epfd <= c->highest_fd + 256 && c->highest_fd > c->moved_for))
-		debox_context_move_away(c);
-}
+void debox_context_keep_away(struct context *c);
 /* `place` is the address of a pointer to the memory. */
 int debox_memory_grow(void *place, size_t old_bytes, size_t bytes);
 int debox_memory_readable(const void *from, size_t bytes);
@@ -356,19 +351,6 @@ int debox_forget_nested(void);
 /* A descriptor was created: if somebody still has its number registered, the
  * old one was closed where nobody saw it. */
 void debox_created_known(uint32_t fd);
-static inline void debox_created(int fd)
-{
-	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && descriptor_flags() &&
-	    unlikely(SHARED_READ(descriptor_flags()[fd])))
-		debox_created_known((uint32_t)fd);
-}
-/* The same for a socket and the like. */
-static inline void debox_created_socket(int fd)
-{
-	debox_created(fd);
-	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && descriptor_flags() && !debox_thread.vfork_child)
-		debox_flag(fd, FD_KNOWN);
-}
 
 /* ----------------------------------------------------------------- wait */
 

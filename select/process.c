@@ -22,9 +22,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-struct process debox_process = { .threshold = THRESHOLD_DEFAULT, .recheck_ns = RECHECK_DEFAULT_NS };
-__thread struct thread debox_thread;
-
 enum alive { ALIVE_NOT, ALIVE_BEGINS, ALIVE };
 
 static pthread_key_t thread_key;
@@ -32,24 +29,6 @@ static int thread_key_made;
 /* Handles of contexts: the lowest free one, so that the table stays short. */
 static struct debox_tree handles;
 static uint64_t handle_words[80];
-static uint32_t lock; /* debox_lock() */
-
-void *debox_memory_map(size_t bytes)
-{
-	long at = sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	return sys_failed(at) ? NULL : (void *)at;
-}
-
-void debox_process_turn_off(enum off why)
-{
-	uint32_t not = OFF_NOT;
-
-	if (__atomic_compare_exchange_n(&debox_process.off, &not, why, 0, __ATOMIC_SEQ_CST,
-					__ATOMIC_SEQ_CST))
-		debox_statistics->off = why;
-}
 
 /* -------------------------------------------------------------- seccomp */
 
@@ -214,7 +193,7 @@ static int start(void)
 	memset(handle_words, 0, sizeof handle_words);
 	debox_tree_init(&handles, CONTEXT_CAPACITY, handle_words);
 	debox_tree_fill(&handles);
-	lock = 0;
+	debox_lock_reset();
 	p->generation++;
 	return 1;
 }
@@ -272,23 +251,6 @@ int debox_process_ready(void)
 
 /* --------------------------------------------------------------- threads */
 
-void debox_lock(sigset_t *old)
-{
-	uint64_t all = ~0ull;
-
-	/* A signal handler of this thread must not wait for this thread; nor may it
-	 * be cancelled here. */
-	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, &all, old, 8);
-	while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
-		sys_call(SYS_sched_yield);
-}
-
-void debox_unlock(const sigset_t *old)
-{
-	__atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
-	sys_call(SYS_rt_sigprocmask, SIG_SETMASK, old, 0, 8);
-}
-
 static __thread sigset_t fork_mask __attribute__((tls_model("initial-exec")));
 
 static void fork_begins(void)
@@ -306,7 +268,7 @@ static void *slots_map(void)
 	return debox_memory_map(FD_CAPACITY * sizeof(struct slot));
 }
 
-struct context *debox_context_new(struct thread *t, enum kind kind)
+static struct context *context_new(struct thread *t, enum kind kind)
 {
 	struct process *p = &debox_process;
 	struct context *c = NULL;
@@ -356,6 +318,36 @@ struct context *debox_context_new(struct thread *t, enum kind kind)
 	if (thread_key_made)
 		pthread_setspecific(thread_key, t);
 	COUNT(contexts);
+	return c;
+}
+
+void debox_context_use(struct thread *t, uint32_t at)
+{
+	struct context *c = t->context[at];
+
+	for (; at; at--)
+		t->context[at] = t->context[at - 1];
+	t->context[0] = c;
+}
+
+struct context *debox_context_take(struct thread *t, enum kind kind)
+{
+	struct context *c;
+
+	if (t->count == THREAD_CONTEXTS) {
+		debox_context_use(t, THREAD_CONTEXTS - 1);
+		c = t->context[0];
+		debox_context_reset(c);
+		c->kind = kind;
+		c->strikes = c->skip = 0;
+		c->n_allowed = 0;
+		return c;
+	}
+	c = context_new(t, kind);
+	if (!c)
+		return NULL;
+	t->context[t->count] = c;
+	debox_context_use(t, t->count++);
 	return c;
 }
 

@@ -29,6 +29,21 @@
 #endif
 #define SCM_PIDFD_ 4
 
+static inline void debox_created(int fd)
+{
+	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && descriptor_flags() &&
+	    unlikely(SHARED_READ(descriptor_flags()[fd])))
+		debox_created_known((uint32_t)fd);
+}
+
+/* The same for a socket and the like. */
+static inline void debox_created_socket(int fd)
+{
+	debox_created(fd);
+	if (fd >= 0 && (uint32_t)fd < FD_CAPACITY && descriptor_flags() && !debox_thread.vfork_child)
+		debox_flag(fd, FD_KNOWN);
+}
+
 static inline uint32_t flags_of(int fd)
 {
 	const uint8_t *flags = descriptor_flags();

@@ -10,9 +10,9 @@
 use crate::Error;
 use crate::clock::Clock;
 use crate::sampling::Case;
-use debox::{Options, Session, Site, Span, Status};
+use crate::section::{Sections, Watching, sections};
+use debox::{Options, Session, Site, Status};
 use serde::{Deserialize, Serialize};
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -62,137 +62,6 @@ pub struct SleepAt {
     /// Per operation.
     pub count: f64,
     pub blocked_ns: f64,
-}
-
-fn usage() -> libc::rusage {
-    // SAFETY: an all-zero rusage is valid, and getrusage fills it.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    }
-}
-
-/// What watched sections sum up to.
-#[derive(Default)]
-struct Sections {
-    open: Option<(Span, libc::rusage)>,
-    count: u64,
-    wall_ns: f64,
-    cpu_ns: f64,
-    blocked_ns: f64,
-    runq_ns: f64,
-    /// A part that some section's record did not have is not known at all.
-    unknown: bool,
-    minor: i64,
-    major: i64,
-    voluntary: i64,
-    involuntary: i64,
-    /// By site: how often it slept there, and for how many ns.
-    sleeps: BTreeMap<u32, (u64, u64)>,
-}
-
-/// How sections are watched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Watching {
-    Not,
-    Sums,
-    Places,
-}
-
-thread_local! {
-    static SECTIONS: RefCell<Sections> = RefCell::default();
-    /// Apart from the rest, so that an unwatched section only looks at one byte.
-    static WATCHING: Cell<Watching> = const { Cell::new(Watching::Not) };
-}
-
-unsafe extern "C" {
-    fn debox_bench_section_begin();
-    fn debox_bench_section_end();
-}
-
-/// A timed section begins; whether it is watched.
-#[inline(always)]
-pub fn section_begin() -> bool {
-    let watched = WATCHING.get() != Watching::Not;
-    if watched {
-        section_open();
-    }
-    watched
-}
-
-#[cold]
-fn section_open() {
-    if WATCHING.get() == Watching::Places {
-        // SAFETY: ended in section_end; sections do not nest.
-        unsafe { debox_bench_section_begin() };
-        return;
-    }
-    SECTIONS.with(|s| {
-        let mut s = s.borrow_mut();
-        let before = usage();
-        match Span::begin() {
-            Ok(span) => s.open = Some((span, before)),
-            Err(_) => s.unknown = true,
-        }
-    });
-}
-
-/// The bracket around the section that began last is over.
-fn places_end() {
-    // SAFETY: begun in section_open.
-    unsafe { debox_bench_section_end() };
-    let Ok(record) = debox::last() else { return };
-    SECTIONS.with(|s| {
-        let mut s = s.borrow_mut();
-        for sleep in record.sleeps().into_iter().flatten() {
-            let entry = s.sleeps.entry(sleep.site()).or_default();
-            entry.0 += u64::from(sleep.count());
-            entry.1 += sleep.total().as_nanos() as u64;
-        }
-    });
-}
-
-/// The section that began last is over.
-#[cold]
-pub fn section_end() {
-    if WATCHING.get() == Watching::Places {
-        return places_end();
-    }
-    SECTIONS.with(|s| {
-        let mut s = s.borrow_mut();
-        let Some((span, before)) = s.open.take() else {
-            return;
-        };
-        let record = span.end();
-        let after = usage();
-        let parts = record.ok().and_then(|r| {
-            let ns = |d: Option<Duration>| d.map(|d| d.as_nanos() as f64);
-            Some((ns(r.wall())?, ns(r.cpu())?, ns(r.blocked())?, ns(r.runq())?))
-        });
-        let Some((wall, cpu, blocked, runq)) = parts else {
-            s.unknown = true;
-            return;
-        };
-        s.count += 1;
-        s.wall_ns += wall;
-        s.cpu_ns += cpu;
-        s.blocked_ns += blocked;
-        s.runq_ns += runq;
-        s.minor += after.ru_minflt - before.ru_minflt;
-        s.major += after.ru_majflt - before.ru_majflt;
-        s.voluntary += after.ru_nvcsw - before.ru_nvcsw;
-        s.involuntary += after.ru_nivcsw - before.ru_nivcsw;
-    });
-}
-
-/// Watches the sections of `f`.
-fn sections<T>(how: Watching, f: impl FnOnce() -> T) -> (T, Sections) {
-    SECTIONS.with(|s| *s.borrow_mut() = Sections::default());
-    WATCHING.set(how);
-    let value = f();
-    WATCHING.set(Watching::Not);
-    (value, SECTIONS.with(std::cell::RefCell::take))
 }
 
 /// Recording in this process.

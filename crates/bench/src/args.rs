@@ -2,8 +2,8 @@
 //! What can be said to `debox bench`?
 
 use crate::os::Suite;
-use crate::selfcost::Part;
 use clap::{Parser, Subcommand};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Measure what the operating system charges here, and what DeBox adds
@@ -139,4 +139,16 @@ pub struct SelfArgs {
     /// Put temporary files in this directory
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub dir: Option<PathBuf>,
+}
+
+/// What of DeBox's own cost is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Single calls: the paper's Tables 1 and 2
+    Calls,
+    /// Whole programs: the paper's Table 3
+    Macro,
+    /// Other tools, beside either
+    Peers,
 }

@@ -124,12 +124,12 @@ impl Clock {
     /// are outside of the interval.
     #[inline(always)]
     pub fn time(&self, f: impl FnOnce()) -> f64 {
-        let watched = crate::account::section_begin();
+        let watched = crate::section::section_begin();
         let from = self.now();
         f();
         let to = self.now();
         if watched {
-            crate::account::section_end();
+            crate::section::section_end();
         }
         self.between(from, to)
     }

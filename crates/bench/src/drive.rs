@@ -7,12 +7,14 @@
 
 use crate::args::OsArgs;
 use crate::clock::Clock;
-use crate::machine::{Machine, cpus_allowed, file_system};
+use crate::machine::{Machine, cpus_choose, file_system};
 use crate::model::{Derived, Document, Kind, Row, SCHEMA, SCHEMA_VERSION};
 use crate::noise::Watch;
 use crate::os::clocks::Survey;
 use crate::os::reads::Cold;
 use crate::os::{Suite, switches};
+use crate::output::progress;
+use crate::sampling::alone_on_its_cpu;
 use crate::stat::{self, Confidence, Invocation, Summary, Verdict};
 use crate::tidy;
 use crate::worker::{Answer, Order};
@@ -36,22 +38,6 @@ pub fn worker(order: &str) -> Result<i32, Error> {
     let answer = crate::worker::work(&order)?;
     println!("{}", serde_json::to_string(&answer).expect("plain data"));
     Ok(0)
-}
-
-/// The CPU that is measured on, and another one.
-pub fn cpus_choose(wanted: Option<usize>) -> Result<(usize, Option<usize>, Vec<usize>), Error> {
-    let allowed = cpus_allowed();
-    let cpu = match wanted {
-        Some(cpu) if allowed.contains(&cpu) => cpu,
-        Some(cpu) => {
-            return Err(Error::Usage(format!(
-                "--cpu {cpu}: this process may use CPUs {allowed:?} only"
-            )));
-        }
-        None => *allowed.last().expect("a process runs somewhere"),
-    };
-    let other = allowed.iter().copied().find(|c| *c != cpu);
-    Ok((cpu, other, allowed))
 }
 
 /// Suites whose cases take this long in each invocation, ms: (quick, full).
@@ -179,18 +165,6 @@ fn test_file_in(dir: &Path, bytes: u64) -> std::io::Result<TestFile> {
         device,
         directory: dir.to_owned(),
     })
-}
-
-pub fn progress(quiet: bool, text: &str) {
-    use std::io::IsTerminal;
-    let mut err = std::io::stderr().lock();
-    if quiet {
-        return;
-    }
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{text}");
-    }
-    let _ = err.flush();
 }
 
 /// Everything that invocations have said about one suite.
@@ -571,14 +545,6 @@ fn accounts(
         ));
     }
     Ok(())
-}
-
-/// Is another thread on the CPU a disturbance here, or what is measured? Both
-/// ends of a switch on one CPU preempt each other, and pre-faulting has a
-/// thread beside it.
-pub fn alone_on_its_cpu(id: &str) -> bool {
-    let one_switches = id.starts_with("switch/") && id.ends_with("/same");
-    !one_switches && !id.starts_with("fault/prefaulted")
 }
 
 /// The share of batches that saw a preemption, of those that should see none.

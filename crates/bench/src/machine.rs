@@ -4,6 +4,7 @@
 //! Enough to tell later why two runs differ. No host name and no user: results
 //! are made to be shown around.
 
+use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -332,6 +333,22 @@ impl Machine {
         }
         found
     }
+}
+
+/// The CPU that is measured on, and another one.
+pub fn cpus_choose(wanted: Option<usize>) -> Result<(usize, Option<usize>, Vec<usize>), Error> {
+    let allowed = cpus_allowed();
+    let cpu = match wanted {
+        Some(cpu) if allowed.contains(&cpu) => cpu,
+        Some(cpu) => {
+            return Err(Error::Usage(format!(
+                "--cpu {cpu}: this process may use CPUs {allowed:?} only"
+            )));
+        }
+        None => *allowed.last().expect("a process runs somewhere"),
+    };
+    let other = allowed.iter().copied().find(|c| *c != cpu);
+    Ok((cpu, other, allowed))
 }
 
 #[cfg(test)]

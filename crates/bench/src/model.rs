@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::noise::Noise;
 use crate::os::clocks::Survey;
 use crate::os::reads::Cold;
-use crate::selfcost::SelfCost;
+use crate::selfcost::result::SelfCost;
 use crate::stat::{Comparison, Summary, Verdict};
 use serde::{Deserialize, Serialize};
 

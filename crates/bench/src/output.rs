@@ -194,3 +194,15 @@ pub fn deliver(
     };
     Ok(if measured { 0 } else { NOTHING_MEASURED })
 }
+
+/// What is being done, on a line of its own while somebody looks.
+pub fn progress(quiet: bool, text: &str) {
+    let mut err = std::io::stderr().lock();
+    if quiet {
+        return;
+    }
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{text}");
+    }
+    let _ = err.flush();
+}

@@ -4,18 +4,15 @@
 use crate::model::{Document, Kind, Row};
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
+use crate::shown::{date, drawn};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::text::{self, levels_of, mean_text, mib_per_second};
 use crate::titles::{bytes, explanation, mark, title};
-use debox_output::chart::{self, Axis, Bar, Figure, Scale, Series};
+use debox_output::chart::{self, Axis, Bar, Scale, Series};
 use debox_output::{Page, Section, digits_text, escape, html_table, measured_text, signed_text};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../assets/bench.css");
-
-pub fn drawn(figure: Option<Figure>) -> String {
-    figure.map_or_else(String::new, |f| f.html())
-}
 
 fn axis<'a>(scale: Scale, mark: &'a dyn Fn(f64) -> String, name: &'a str) -> Axis<'a> {
     Axis { scale, mark, name }
@@ -648,29 +645,6 @@ fn machine(d: &Document) -> String {
     out + &paragraph(&d.noise.line())
 }
 
-/// Seconds since 1970 as a date and time (UTC).
-pub fn date(seconds: u64) -> String {
-    let days = (seconds / 86_400) as i64;
-    // Days to a civil date: eras of 400 years, years that begin in March.
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (
-        doy - (153 * mp + 2) / 5 + 1,
-        if mp < 10 { mp + 3 } else { mp - 9 },
-    );
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let rest = seconds % 86_400;
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
-        rest / 3600,
-        rest % 3600 / 60
-    )
-}
-
 /// The whole page.
 pub fn render(d: &Document) -> String {
     let name = match d.kind {
@@ -692,7 +666,7 @@ pub fn render(d: &Document) -> String {
             .map(section),
         ),
         Kind::SelfCost => {
-            sections.extend(d.self_cost.iter().flat_map(crate::selfcost::sections));
+            sections.extend(d.self_cost.iter().flat_map(crate::selfcost::show::sections));
         }
     }
     let notes: String = d
@@ -748,17 +722,6 @@ fn header(d: &Document, heading: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_date() {
-        for seconds in [0u64, 951_782_400, 1_709_164_800, 1_795_245_632] {
-            let out = std::process::Command::new("date")
-                .args(["-u", "-d", &format!("@{seconds}"), "+%Y-%m-%d %H:%M UTC"])
-                .output()
-                .unwrap();
-            assert_eq!(date(seconds), String::from_utf8(out.stdout).unwrap().trim());
-        }
-    }
 
     #[test]
     fn the_style_stays_in_its_element() {

@@ -62,3 +62,12 @@ pub fn check(result: i32, what: &str) -> Result<i32, crate::Error> {
         Ok(result)
     }
 }
+
+/// What a failed call returned, for a message.
+pub fn errno_text(result: i64) -> String {
+    if result < 0 {
+        format!(" ({})", std::io::Error::from_raw_os_error(-result as i32))
+    } else {
+        String::new()
+    }
+}

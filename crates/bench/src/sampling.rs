@@ -226,6 +226,14 @@ pub fn pin(cpu: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Is another thread on the CPU a disturbance here, or what is measured? Both
+/// ends of a switch on one CPU preempt each other, and pre-faulting has a
+/// thread beside it.
+pub fn alone_on_its_cpu(id: &str) -> bool {
+    let one_switches = id.starts_with("switch/") && id.ends_with("/same");
+    !one_switches && !id.starts_with("fault/prefaulted")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

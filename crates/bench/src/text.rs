@@ -2,16 +2,15 @@
 //! What does a run look like on a terminal?
 
 use crate::account::{Account, Slice};
-use crate::drive::alone_on_its_cpu;
 use crate::model::{Compared, Document, Kind, Row};
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
+use crate::sampling::alone_on_its_cpu;
+use crate::shown::paragraph;
 use crate::span::{Span, range};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::titles::{bytes, explanation, title};
-use debox_output::{
-    Pen, Style, Table, digits_text, measured_text, printable, signed_text, wrapped,
-};
+use debox_output::{Pen, Style, Table, digits_text, measured_text, printable, signed_text};
 
 /// A mean that may be shown, or the range that hides it.
 pub fn mean_text(s: &Summary) -> String {
@@ -867,11 +866,6 @@ pub fn conclusions_descriptors(d: &Document) -> Vec<String> {
     found
 }
 
-/// A sentence or more, in lines of its own.
-pub fn paragraph(text: &str) -> String {
-    wrapped(text, 100, "  ", "  ") + "\n"
-}
-
 /// The whole run for a terminal.
 pub fn render(d: &Document, color: bool) -> String {
     let pen = Pen {
@@ -930,7 +924,7 @@ pub fn render(d: &Document, color: bool) -> String {
         }
         Kind::SelfCost => {
             if let Some(own) = &d.self_cost {
-                t.out += &crate::selfcost::text(own, &pen);
+                t.out += &crate::selfcost::show::text(own, &pen);
             }
         }
     }

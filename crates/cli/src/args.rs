@@ -45,7 +45,7 @@ pub enum Verb {
     Attach(AttachArgs),
     Report(ShowArgs),
     Top(TopArgs),
-    Diff(crate::diff::DiffArgs),
+    Diff(DiffArgs),
     Kern(Box<debox_kern::Args>),
     Select(Box<debox_select::Args>),
     Doctor(DoctorArgs),
@@ -68,7 +68,7 @@ fn sort_key() -> impl TypedValueParser<Value = SortKey> {
     PossibleValuesParser::new(SortKey::NAMES).map(|name| SortKey::parse(&name).unwrap_or_default())
 }
 
-pub fn rows(text: &str) -> Result<usize, String> {
+fn rows(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if n > 0 => Ok(n),
         _ => Err("a number of rows, 1 or more".into()),
@@ -255,7 +255,95 @@ pub struct ShowArgs {
     #[command(flatten)]
     pub report: ReportArgs,
     #[command(flatten)]
-    pub export: crate::export::ExportArgs,
+    pub export: ExportArgs,
+}
+
+/// Other forms of a report, each to a file of its own.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Other forms (- is standard output)")]
+pub struct ExportArgs {
+    /// Write one self-contained page for browsers
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write blocked time as folded stacks, for flamegraph.pl and speedscope
+    #[arg(long, value_name = "FILE")]
+    pub folded: Option<PathBuf>,
+    /// Write the slow calls as a Chrome trace, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+    /// Write a profile for `go tool pprof`
+    #[arg(long, value_name = "FILE")]
+    pub pprof: Option<PathBuf>,
+    /// Write tables for DuckDB, ClickHouse and pandas: DIR/calls.parquet ...
+    #[arg(long, value_name = "DIR")]
+    pub parquet: Option<PathBuf>,
+}
+
+impl ExportArgs {
+    /// Whether any is asked for; the text is then left out.
+    pub fn any(&self) -> bool {
+        [
+            &self.html,
+            &self.folded,
+            &self.perfetto,
+            &self.pprof,
+            &self.parquet,
+        ]
+        .iter()
+        .any(|f| f.is_some())
+    }
+}
+
+/// Say what changed between two runs, and how sure that is
+///
+/// A and B are recordings (`debox run -o FILE.debox`) or JSON reports
+/// (--json); A is the run before. Every change comes with an interval, from
+/// the histories of the recordings where there are any. Runs that cannot be
+/// compared are refused.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox run -o before.debox -- ./server-bench
+  debox run -o after.debox -- ./server-bench
+  debox diff before.debox after.debox
+  debox diff --json a.debox b.debox | jq '.changes[].text'
+
+The exit status is 0 whether or not something changed; 125 when the runs cannot
+be compared.")]
+pub struct DiffArgs {
+    /// The run before
+    #[arg(value_name = "A")]
+    pub a: PathBuf,
+    /// The run after
+    #[arg(value_name = "B")]
+    pub b: PathBuf,
+    #[command(flatten)]
+    pub result: ResultArgs,
+    /// Write only the first N lines of each part
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub top: Option<usize>,
+    /// Confidence of the intervals and of all verdicts together, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "95", value_parser = percent)]
+    pub confidence: f64,
+    /// Pass over changes smaller than this, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = percent)]
+    pub min_change: f64,
+    /// Pass over changes that make up less of the time of all calls, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "0.1", value_parser = percent)]
+    pub min_effect: f64,
+    /// Compare runs that were not taken in the same way
+    #[arg(long)]
+    pub force: bool,
+    /// Seed of the random numbers that the intervals are drawn with
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(n) if (0.0..100.0).contains(&n) => Ok(n / 100.0),
+        _ => Err("a number of percent, from 0 to below 100".into()),
+    }
 }
 
 /// Watch live where a program's time goes

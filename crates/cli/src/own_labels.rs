@@ -33,7 +33,7 @@ pub fn of(report: &Report) -> Vec<LabelMeaning> {
         .into_iter()
         .filter_map(|label| {
             let meaning = OWN.get()?.get(label)?;
-            let own = Meanings::builtin().get(label) != Some(meaning);
+            let own = Rules::builtin_meanings().get(label) != Some(meaning);
             own.then(|| LabelMeaning {
                 label: label.to_owned(),
                 meaning: meaning.clone(),

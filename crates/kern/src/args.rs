@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-use crate::engine::Way;
+use crate::way::Way;
 use debox_command::duration;
 
 /// What is plotted, and what is measured.

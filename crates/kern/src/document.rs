@@ -74,7 +74,7 @@ pub fn document<'a>(session: &'a Session, metric: Metric, path: Option<&'a Path>
                     Resource::Instruction { .. } => "instruction",
                     Resource::Call { .. } => "call",
                 },
-                way: w.way.map(crate::engine::Way::name),
+                way: w.way.map(crate::way::Way::name),
                 timed: w.timed,
                 restricted_to: &w.restricted,
                 removed: w.removed.as_deref(),

@@ -185,7 +185,7 @@ fn all(watches: &[&Watch]) -> String {
                 time(t.p99_ns),
                 time(Some(t.max_ns).filter(|n| *n > 0)),
                 t.inside_now.to_string(),
-                w.way.map_or("tracepoint", crate::engine::Way::name).into(),
+                w.way.map_or("tracepoint", crate::way::Way::name).into(),
             ]
         })
         .collect();

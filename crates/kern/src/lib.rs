@@ -27,16 +27,18 @@ mod screen;
 mod session;
 mod stop;
 mod text;
+mod way;
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 pub use args::{Args, Metric};
-pub use engine::{Engine, IndirectCall, Insertion, MetricId, Resource, Restriction, Way};
+pub use engine::{Engine, IndirectCall, Insertion, MetricId, Resource, Restriction};
 pub use error::Error;
 pub use functions::{Choice, Function, Functions, functions_open};
 pub use object::{Limits, Ways};
 pub use session::{Point, Session, Totals, Watch};
+pub use way::Way;
 
 use debox_command::{Child, Ended, Environment, FAILED, Held, Hold, Inherited, Program, Start};
 

@@ -13,11 +13,11 @@ use debox_abi::DEBOX_HIST_BUCKETS;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel};
 
-use crate::engine::Way;
 use crate::error::Error;
 use crate::layout::{
     KERN_WAYS, KernMetric, KernStackTime, KernState, KernSums, Plain, bytes_of, read_plain,
 };
+use crate::way::Way;
 
 /// Which ways of attaching this kernel has, as far as is known without loading
 /// their programs: [`Loaded::has`] loads them.

@@ -10,11 +10,12 @@ use debox_report::Hist;
 use serde::Serialize;
 
 use crate::call_site;
-use crate::engine::{Engine, Insertion, MetricId, Resource, Restriction, Way};
+use crate::engine::{Engine, Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
 use crate::functions::{Choice, Function, Functions};
 use crate::layout::KernSums;
 use crate::resource::Written;
+use crate::way::Way;
 
 /// One point of a plot: what happened since the point before.
 #[derive(Clone, Debug, Default, Serialize)]

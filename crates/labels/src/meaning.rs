@@ -2,11 +2,8 @@
 //! What does a label mean for somebody who wants less waiting?
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
-
-use crate::rules::{Rule, Rules};
 
 /// What kind of wait it is, which decides how it is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,12 +37,6 @@ pub struct Meaning {
 pub struct Meanings(BTreeMap<String, Meaning>);
 
 impl Meanings {
-    /// Of the labels that come with DeBox.
-    pub fn builtin() -> &'static Meanings {
-        static BUILTIN: OnceLock<Meanings> = OnceLock::new();
-        BUILTIN.get_or_init(|| Rules::builtin().meanings().clone())
-    }
-
     pub fn get(&self, label: &str) -> Option<&Meaning> {
         self.0.get(label)
     }
@@ -56,20 +47,11 @@ impl Meanings {
             .map(|(label, meaning)| (label.as_str(), meaning))
     }
 
-    /// What this rule says of its label, if it does; the first that says
-    /// something is believed.
-    pub(crate) fn add(&mut self, rule: &Rule, advice: &BTreeMap<String, String>) {
-        let (Some(what), false) = (&rule.what, self.0.contains_key(&rule.label)) else {
-            return;
-        };
-        let written = rule.advice.clone().unwrap_or_default();
-        let meaning = Meaning {
-            group: rule.group.clone().unwrap_or_else(|| rule.label.clone()),
-            kind: rule.kind.unwrap_or_default(),
-            what: what.clone(),
-            advice: advice.get(&written).cloned().unwrap_or(written),
-        };
-        self.0.insert(rule.label.clone(), meaning);
+    /// The first that says something of a label is believed.
+    pub(crate) fn add(&mut self, label: &str, meaning: impl FnOnce() -> Meaning) {
+        if !self.0.contains_key(label) {
+            self.0.insert(label.to_owned(), meaning());
+        }
     }
 }
 

@@ -9,10 +9,11 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-use crate::meaning::{Kind, Meanings};
+use crate::meaning::{Kind, Meaning, Meanings};
 
 /// A label's longest length; with its NUL it fills `struct debox_site`'s label.
 pub const LABEL_LEN_MAX: usize = 23;
@@ -130,6 +131,12 @@ impl Rules {
             .expect("the embedded rules are tested")
     }
 
+    /// What the labels that come with DeBox mean.
+    pub fn builtin_meanings() -> &'static Meanings {
+        static BUILTIN: OnceLock<Meanings> = OnceLock::new();
+        BUILTIN.get_or_init(|| Rules::builtin().meanings)
+    }
+
     /// All rules, in this order: the files in `extra`, the user's
     /// ($XDG_CONFIG_HOME/debox/labels.toml, else ~/.config), the system's
     /// (/etc/debox/labels.toml), and those that come with DeBox. The files in
@@ -230,7 +237,17 @@ impl Rules {
                 any: numbers(&rule.any)?,
                 not: numbers(&rule.not)?,
             });
-            self.meanings.add(&rule, advice);
+            if let Some(what) = &rule.what {
+                self.meanings.add(&rule.label, || {
+                    let written = rule.advice.clone().unwrap_or_default();
+                    Meaning {
+                        group: rule.group.clone().unwrap_or_else(|| rule.label.clone()),
+                        kind: rule.kind.unwrap_or_default(),
+                        what: what.clone(),
+                        advice: advice.get(&written).cloned().unwrap_or(written),
+                    }
+                });
+            }
             self.rules.push(rule);
         }
         Ok(())

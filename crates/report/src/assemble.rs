@@ -5,8 +5,8 @@ mod details;
 
 pub use details::{CodePlace, Details, EventFacts, FrameNames, frame_text};
 
-use crate::hist::Hist;
 use crate::model::*;
+use crate::sum::{Sum, grow};
 use crate::wrap::WrapCounts;
 use debox_abi::*;
 use debox_output::{count_text, duration_text};
@@ -69,86 +69,6 @@ pub struct Input<'a> {
     pub call_site_names: Option<&'a CallSiteNames<'a>>,
     /// Given in boundary capture, where the broker hands details out.
     pub details: Option<&'a Details<'a>>,
-}
-
-/// The counters of one call, summed.
-#[derive(Clone, Default)]
-pub(crate) struct Sum {
-    pub(crate) count: u64,
-    errors: u64,
-    restarted: u64,
-    unfinished: u64,
-    wall_ns: u64,
-    /// Wall time of calls whose parts were measured, too.
-    measured_wall_ns: u64,
-    measured: bool,
-    max_ns: u64,
-    blocked_ns: u64,
-    runq_ns: u64,
-    minor_faults: u64,
-    major_faults: u64,
-    nvcsw: u64,
-    nivcsw: u64,
-    hist: Hist,
-}
-
-fn grow(sum: &mut u64, by: u64) {
-    *sum = sum.saturating_add(by);
-}
-
-impl Sum {
-    fn add_row(&mut self, row: &debox_row) {
-        grow(&mut self.count, row.count);
-        grow(&mut self.errors, row.errors);
-        grow(&mut self.restarted, row.restarted);
-        grow(&mut self.unfinished, row.unfinished);
-        grow(&mut self.wall_ns, row.wall_ns);
-        grow(&mut self.measured_wall_ns, row.wall_ns);
-        self.measured = true;
-        self.max_ns = self.max_ns.max(row.max_ns);
-        grow(&mut self.blocked_ns, row.blocked_ns);
-        grow(&mut self.runq_ns, row.runq_ns);
-        grow(&mut self.minor_faults, row.minor_faults);
-        grow(&mut self.major_faults, row.major_faults);
-        grow(&mut self.nvcsw, row.nvcsw);
-        grow(&mut self.nivcsw, row.nivcsw);
-        self.hist.add(&row.hist);
-    }
-
-    pub(crate) fn add_wrap(&mut self, row: &debox_wrap_row, measured: bool) {
-        grow(&mut self.count, row.count);
-        grow(&mut self.errors, row.errors);
-        grow(&mut self.wall_ns, row.wall_ns);
-        self.max_ns = self.max_ns.max(row.max_ns);
-        self.hist.add(&row.hist);
-        if measured {
-            self.measured = true;
-            grow(&mut self.measured_wall_ns, row.wall_ns);
-            grow(&mut self.blocked_ns, row.blocked_ns);
-            grow(&mut self.runq_ns, row.runq_ns);
-            grow(&mut self.minor_faults, row.minor_faults);
-            grow(&mut self.major_faults, row.major_faults);
-            grow(&mut self.nvcsw, row.nvcsw);
-            grow(&mut self.nivcsw, row.nivcsw);
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count == 0 && self.unfinished == 0
-    }
-
-    fn cpu_ns(&self) -> u64 {
-        self.measured_wall_ns
-            .saturating_sub(self.blocked_ns)
-            .saturating_sub(self.runq_ns)
-    }
-
-    /// By how much the parts exceed the whole.
-    fn excess_ns(&self) -> u64 {
-        self.blocked_ns
-            .saturating_add(self.runq_ns)
-            .saturating_sub(self.measured_wall_ns)
-    }
 }
 
 fn mean(total: u64, count: u64) -> u64 {

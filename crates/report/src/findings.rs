@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::*;
-use debox_labels::{Kind, Meaning, Meanings};
+use debox_labels::{Kind, Meaning, Rules};
 use debox_output::{count_text, duration_text, printable, result_text};
 
 const FINDINGS_MAX: usize = 3;
@@ -88,7 +88,7 @@ pub(crate) fn idle_rows(report: &Report) -> Vec<&BlockingRow> {
 fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
     let own = report.labels.iter().find(|own| own.label == label);
     own.map(|own| &own.meaning)
-        .or_else(|| Meanings::builtin().get(label))
+        .or_else(|| Rules::builtin_meanings().get(label))
 }
 
 /// What a label waits for: "the inode lock".

@@ -6,21 +6,11 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::model::*;
+use crate::options::TextOptions;
 use debox_output::{
     Column, Pen, Style, Table, count_cell, count_cell_opt, count_text, printable, result_text,
     share_text, shell_word, wrapped,
 };
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TextOptions {
-    /// Columns of the terminal; None: as wide as it gets.
-    pub width: Option<usize>,
-    pub color: bool,
-    /// No characters beyond ASCII.
-    pub ascii: bool,
-    /// Rows of each table; the others are summed in one row.
-    pub top: Option<usize>,
-}
 
 /// A program has hundreds of places that make calls; without --top, these are
 /// enough to see where the time goes.

@@ -2,7 +2,7 @@
 //! Which kernel functions did the calls run through? The part of a report that
 //! a call trace makes, and how it is printed.
 
-use crate::text::TextOptions;
+use crate::options::TextOptions;
 use debox_output::{count_text, duration_text, printable, result_text};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;

@@ -4,7 +4,7 @@
 //! Every number here was written by a watched program's own memory, so sums
 //! saturate, call numbers are bounded, and nothing is used as an index.
 
-use crate::assemble::Sum;
+use crate::sum::Sum;
 use debox_abi::{DEBOX_NR_COMPAT, DEBOX_NR_UNKNOWN, debox_wrap_row};
 use std::collections::BTreeMap;
 

@@ -8,8 +8,8 @@ use gimli::{
     Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
-use crate::build::{Clock, Span, SpanKind};
 use crate::elf::Image;
+use crate::span::{Clock, Span, SpanKind};
 use crate::{
     END, Error, FRAME_POINTER, PLT, RBP, RBP_LOST, RDI, REALIGNED, RSP, Row, SIGNAL, Source,
 };

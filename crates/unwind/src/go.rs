@@ -7,9 +7,9 @@
 //! that of Go 1.18 and later (see Go's `runtime/symtab.go`); before 1.18 it is
 //! not read, and frame pointers, which Go has kept since 1.7, are used.
 
-use crate::build::{Clock, Span, SpanKind};
 use crate::elf::{Image, half, string, word};
 use crate::names::go_function_is_wrapper;
+use crate::span::{Clock, Span, SpanKind};
 use crate::{END, Error, FRAME_POINTER, RSP, Row, SIGNAL, Source};
 
 /// Magic of Go 1.18–1.19 and of 1.20 and later: the layout is the same.

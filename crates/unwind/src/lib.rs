@@ -23,6 +23,7 @@ mod cfi;
 mod elf;
 mod go;
 mod names;
+mod span;
 
 use std::fs::File;
 use std::path::Path;

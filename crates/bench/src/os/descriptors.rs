@@ -265,7 +265,7 @@ fn waiting(ctx: &Ctx, level: usize) -> Result<Vec<Case>, Error> {
             }
             Err(Error::Unavailable(format!(
                 "{name} returned {last} instead of the one that is ready{}",
-                super::trivial::errno_text(last)
+                crate::raw::errno_text(last)
             )))
         })
     };

@@ -207,7 +207,7 @@ impl Ring {
         if got != i64::from(n) {
             return Err(Error::Unavailable(format!(
                 "io_uring_enter returned {got}{}",
-                super::trivial::errno_text(got)
+                crate::raw::errno_text(got)
             )));
         }
         let head = self.word(self.params.cq_off.head).load(Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use super::Ctx;
 use super::ring::Ring;
 use crate::Error;
-use crate::raw::{call3, check};
+use crate::raw::{call3, check, errno_text};
 use crate::sampling::Case;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -31,14 +31,6 @@ fn calls(ctx: &Ctx, id: &str, call: impl Fn() -> i64 + 'static, expected: i64) -
         }
         Ok(took)
     })
-}
-
-pub fn errno_text(result: i64) -> String {
-    if result < 0 {
-        format!(" ({})", std::io::Error::from_raw_os_error(-result as i32))
-    } else {
-        String::new()
-    }
 }
 
 /// An empty function that the compiler cannot look into.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which difference between two ways is real?
 
-use super::ways::Way;
 use crate::stat::{Confidence, half_width, mean, median, quantile, sorted};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -116,20 +115,17 @@ fn median_interval(values: &[f64]) -> (f64, f64) {
 }
 
 impl Grid {
-    pub fn new(id: &str, title: &str, rows: Vec<RowHead>, ways: &[Way]) -> Self {
+    pub fn new(
+        id: &str,
+        title: &str,
+        rows: Vec<RowHead>,
+        ways: impl IntoIterator<Item = WayHead>,
+    ) -> Self {
         Self {
             id: id.into(),
             title: title.into(),
             rows,
-            ways: ways
-                .iter()
-                .map(|w| WayHead {
-                    id: w.id.into(),
-                    title: w.title.into(),
-                    kind: w.kind,
-                    missing: w.missing.clone(),
-                })
-                .collect(),
+            ways: ways.into_iter().collect(),
             cells: Vec::new(),
             absent: Vec::new(),
         }
@@ -267,11 +263,12 @@ impl Grid {
 mod tests {
     use super::*;
 
-    fn way(id: &'static str) -> Way {
-        Way {
-            id,
-            title: id,
-            ..Way::default()
+    fn way(id: &str) -> WayHead {
+        WayHead {
+            id: id.into(),
+            title: id.into(),
+            kind: WayKind::Nothing,
+            missing: None,
         }
     }
 
@@ -281,7 +278,7 @@ mod tests {
             title: "r".into(),
             missing: None,
         }];
-        let mut g = Grid::new("g", "G", rows, &[way("bare"), way("again"), way("other")]);
+        let mut g = Grid::new("g", "G", rows, ["bare", "again", "other"].map(way));
         for (w, values) in [base, again, other].iter().enumerate() {
             for v in *values {
                 g.add(w, &[("r".into(), *v)]);
@@ -335,12 +332,7 @@ mod tests {
             title: id.into(),
             missing: None,
         });
-        let mut g = Grid::new(
-            "g",
-            "G",
-            rows.into(),
-            &[way("bare"), way("again"), way("other")],
-        );
+        let mut g = Grid::new("g", "G", rows.into(), ["bare", "again", "other"].map(way));
         for row in ["a", "b", "c"] {
             for (w, value) in [(0, 10.0), (1, 10.0), (2, 30.0)] {
                 for _ in 0..6 {

@@ -7,84 +7,26 @@
 //! what it differs by from itself is what cannot be distinguished.
 
 pub mod calls;
-mod grid;
+pub mod grid;
 mod loads;
+pub mod result;
 mod server;
-mod show;
+pub mod show;
 mod ways;
 
-pub use grid::{Absent, Cell, Grid, RowHead, WayHead, WayKind};
-pub use show::{markdown, sections, text};
-
-use crate::args::SelfArgs;
+use self::grid::{Grid, RowHead, WayHead, WayKind};
+use self::result::{SelfCost, ServerRow};
+use crate::args::{Part, SelfArgs};
 use crate::clock::{Clock, Kind as ClockKind, choice};
-use crate::drive::{cpus_choose, progress};
-use crate::machine::Machine;
+use crate::machine::{Machine, cpus_choose};
 use crate::model::{Document, Kind, SCHEMA, SCHEMA_VERSION};
 use crate::noise::Watch;
+use crate::output::progress;
 use crate::{Error, output, tidy};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use ways::{Bench, Way};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// Single calls: the paper's Tables 1 and 2
-    Calls,
-    /// Whole programs: the paper's Table 3
-    Macro,
-    /// Other tools, beside either
-    Peers,
-}
-
-/// Everything that `bench self` has found out.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SelfCost {
-    /// Single calls, ns.
-    pub calls: Option<Grid>,
-    /// Whole programs, ns.
-    pub loads: Option<Grid>,
-    /// Calls of a busy server, by its own stamps and by DeBox.
-    pub server: Vec<ServerRow>,
-    /// What was compared and run, in which version.
-    #[serde(default)]
-    pub versions: Vec<(String, String)>,
-}
-
-/// ns of one call of a busy server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ServerRow {
-    pub call: String,
-    /// Stamped by the program itself, or DeBox's record.
-    pub by: String,
-    pub count: u64,
-    pub min: f64,
-    pub median: f64,
-    pub mean: f64,
-    pub p99: f64,
-    pub max: f64,
-}
-
-impl SelfCost {
-    /// (id, a value of each round): for comparisons.
-    pub fn values(&self) -> Vec<(String, Vec<f64>)> {
-        self.calls
-            .iter()
-            .chain(&self.loads)
-            .flat_map(|g| {
-                g.cells.iter().map(|c| {
-                    (
-                        format!("{}/{}/{}", g.id, g.rows[c.row].id, g.ways[c.way].id),
-                        c.values.clone(),
-                    )
-                })
-            })
-            .collect()
-    }
-}
 
 /// How many rounds of a grid, and for how long.
 #[derive(Clone, Copy)]
@@ -220,7 +162,7 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
             batch_us: limits.batch_us,
         };
         let grid = rounds(
-            Grid::new("calls", "One call", rows, &ways),
+            Grid::new("calls", "One call", rows, ways.iter().map(WayHead::from)),
             &ways,
             &units,
             &limits.calls,
@@ -263,7 +205,12 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
             .collect();
         let units: Vec<Vec<usize>> = (0..rows.len()).map(|row| vec![row]).collect();
         let grid = rounds(
-            Grid::new("programs", "Whole programs", rows, &ways),
+            Grid::new(
+                "programs",
+                "Whole programs",
+                rows,
+                ways.iter().map(WayHead::from),
+            ),
             &ways,
             &units,
             &limits.loads,
@@ -312,7 +259,7 @@ fn deliver(args: &SelfArgs, document: Document) -> Result<i32, Error> {
     let table = document
         .self_cost
         .as_ref()
-        .map(|own| markdown(&document, own));
+        .map(|own| show::markdown(&document, own));
     let delivered = output::deliver(document, &args.output, None);
     if let Some(table) = table {
         markdown_write(args, &table)?;
@@ -579,7 +526,7 @@ mod tests {
         let cpus = crate::machine::cpus_allowed();
         let clock = Clock::new(&choice(ClockKind::Monotonic, 1.0));
         let mut watch = Watch::begin(&cpus, cpus[0], clock);
-        let grid = Grid::new("g", "G", rows.into(), &ways);
+        let grid = Grid::new("g", "G", rows.into(), ways.iter().map(WayHead::from));
         let units = [vec![0], vec![1], vec![2]];
         rounds(grid, &ways, &units, &plan(limit), &mut watch, measure).unwrap()
     }

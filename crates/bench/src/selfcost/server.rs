@@ -6,10 +6,10 @@
 //! reading the clock before and after, as a program would, half by DeBox. What
 //! preempts the server beside the call is in the first and not in the second.
 
-use super::calls::Answer;
 use crate::Error;
 use crate::clock::gettime_ns;
 use crate::raw::{check, os_error};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -57,7 +57,7 @@ fn child(body: impl Fn()) -> Result<i32, Error> {
     }
 }
 
-pub fn serve(connections: u64) -> Result<Answer, Error> {
+pub fn serve(connections: u64) -> Result<BTreeMap<String, Vec<f64>>, Error> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(failed("listening on loopback"))?;
     listener
         .set_nonblocking(true)
@@ -76,7 +76,7 @@ pub fn serve(connections: u64) -> Result<Answer, Error> {
     load.pids.push(child(|| {
         std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b));
     })?);
-    let mut answer = Answer::new();
+    let mut answer = BTreeMap::<String, Vec<f64>>::new();
     let mut note = |name: &str, ns: f64| answer.entry(name.to_owned()).or_default().push(ns);
     let mut served = 0;
     let begin = std::time::Instant::now();

@@ -2,10 +2,9 @@
 //! How are the costs of watching shown: terminal, Markdown, page?
 
 use super::grid::{Cell, Grid, WayKind};
-use super::{SelfCost, ServerRow};
+use super::result::{SelfCost, ServerRow};
 use crate::model::Document;
-use crate::page;
-use crate::text::paragraph;
+use crate::shown::{date, drawn, paragraph};
 use crate::titles::mark;
 use debox_output::chart::{self, Bar, Scale};
 use debox_output::{Pen, Section, Style, Table, digits_text, html_table, measured_text};
@@ -498,7 +497,7 @@ pub fn markdown(d: &Document, own: &SelfCost) -> String {
     let mut out = format!(
         "Measured on {} by `debox bench self{}` of DeBox {} ({}) on: {}. {}{} \
          `sudo debox bench self --markdown README.md` measures anew and writes all between the two markers here.\n",
-        page::date(d.started).split(' ').next().unwrap_or_default(),
+        date(d.started).split(' ').next().unwrap_or_default(),
         if d.quick { " --quick" } else { "" },
         d.debox_version,
         rounds_text(own),
@@ -551,7 +550,7 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                     })
                 })
                 .collect();
-            calls += &page::drawn(chart::bars(
+            calls += &drawn(chart::bars(
                 &format!("One {}", g.rows[r].title),
                 &bars,
                 Scale::Log,
@@ -606,16 +605,15 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RowHead;
-    use super::super::ways::Way;
+    use super::super::{RowHead, WayHead};
     use super::*;
 
     fn own() -> SelfCost {
-        let way = |id, kind| Way {
-            id,
-            title: id,
+        let way = |id: &str, kind| WayHead {
+            id: id.into(),
+            title: id.into(),
             kind,
-            ..Way::default()
+            missing: None,
         };
         let rows = ["tar", "redis", "lost"].map(|id| RowHead {
             id: id.into(),
@@ -629,7 +627,7 @@ mod tests {
             way("strace", WayKind::Other),
             way("perf", WayKind::Other),
         ];
-        let mut g = Grid::new("programs", "Whole programs", rows.into(), &ways);
+        let mut g = Grid::new("programs", "Whole programs", rows.into(), ways);
         for k in 0..6 {
             let noise = f64::from(k % 3) * 1e3;
             for (w, factor) in [1.0, 1.0, 1.5, 20.0].iter().enumerate() {

@@ -2,7 +2,7 @@
 //! In which ways can a program be watched, and how is each put in place?
 
 use super::calls::{Answer, Bracket, Order, Task};
-use super::grid::WayKind;
+use super::grid::{WayHead, WayKind};
 use crate::Error;
 use crate::noise::bpf_links;
 use crate::tidy::{self, Guarded};
@@ -52,6 +52,17 @@ pub struct Way {
     pub programs: Option<How>,
     /// Known before anything is tried.
     pub missing: Option<String>,
+}
+
+impl From<&Way> for WayHead {
+    fn from(way: &Way) -> Self {
+        Self {
+            id: way.id.into(),
+            title: way.title.into(),
+            kind: way.kind,
+            missing: way.missing.clone(),
+        }
+    }
 }
 
 impl Default for Way {
