@@ -4,7 +4,7 @@
 //! No script, no library, nothing fetched.
 
 use debox_output::chart::{self, Axis, Scale, Series};
-use debox_output::{Page, Section, count_text, duration_text, escape, html_table};
+use debox_output::{Page, Section, count_text, digits_text, duration_text, escape, html_table};
 use std::fmt::Write;
 
 use crate::args::Metric;
@@ -57,7 +57,7 @@ fn plot(watches: &[&Watch], metric: Metric) -> String {
     name[..1].make_ascii_uppercase();
     let seconds = Axis {
         scale: Scale::Linear,
-        mark: &|s| format!("{s:.1} s"),
+        mark: &|s| format!("{} s", digits_text(s)),
         name: "",
     };
     let values = Axis {
