@@ -35,7 +35,7 @@ setup-test:
 
 include libdebox/build.mk
 include preload/build.mk
-include select/build.mk
+include libdebox-select/build.mk
 include tests/build.mk
 
 build: setup
@@ -59,7 +59,7 @@ fuzz: setup
 	fuzz/run.sh -s $(SECONDS)
 
 bench: setup-bench build
-	bench/run.sh
+	performance/run.sh
 
 # Built first, unless somebody else has: `sudo make install` needs no compiler
 # of root's own.

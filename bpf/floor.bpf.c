@@ -3,7 +3,7 @@
  * What does the kernel itself charge for a program on the system call
  * tracepoints, before that program does anything?
  *
- * Empty programs, and ones that do a single thing, for bench/ to compare ours
+ * Empty programs, and ones that do a single thing, for performance/ to compare ours
  * with. Never part of DeBox at work.
  */
 #include "kernel_types.h"

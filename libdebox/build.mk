@@ -154,7 +154,7 @@ $(C_TESTS)/bracket-cxx: $(TOP)/tests/stress/bracket.cc $(TEST_HDR) $(LIBDEBOX_HD
 	$(CXX) $(DEBOX_CPPFLAGS) -O2 -g -Wall -Wextra -std=c++11 -o $@ $< $(DEBOX_LINK) -ldebox
 
 bench-programs: $(C_TESTS)/wrap_getpid
-$(C_TESTS)/wrap_getpid: $(TOP)/bench/wrap_getpid.c $(LIBDEBOX_HDR) $(OUT)/libdebox-wrap.so
+$(C_TESTS)/wrap_getpid: $(TOP)/performance/wrap_getpid.c $(LIBDEBOX_HDR) $(OUT)/libdebox-wrap.so
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -o $@ $< $(DEBOX_LINK) -ldebox-wrap -ldebox -ldl
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../select/internal.h"
+#include "../../libdebox-select/internal.h"
 
 #define CHECK(what)                                                                      \
 	do {                                                                             \

@@ -4,7 +4,7 @@
 //! `cargo run --release -p debox-probe --example watch_self` prints ns per
 //! getpid() and per pipe round trip: bare, hooks attached for another account,
 //! watched. Numbers of one interleaved run; for eyes, the benchmarks proper
-//! are in bench/.
+//! are in performance/.
 use debox_probe::{AccountOptions, Floor, Kernel, Options, Probe, floor_attach};
 use std::time::Instant;
 

@@ -8,19 +8,19 @@ endif
 
 SELECT_SRC := real shared process context wait poll select entry track statistics tree measure
 SELECT_OBJ := $(SELECT_SRC:%=$(C_OBJ)/select/%.o)
-SELECT_HDR := $(wildcard $(TOP)/select/*.h) $(TOP)/libdebox/sys.h
+SELECT_HDR := $(wildcard $(TOP)/libdebox-select/*.h) $(TOP)/libdebox/sys.h
 
 .PHONY: libdebox-select
 libdebox-select: $(OUT)/libdebox-select.so
 
-$(C_OBJ)/select/%.o: $(TOP)/select/%.c $(SELECT_HDR)
+$(C_OBJ)/select/%.o: $(TOP)/libdebox-select/%.c $(SELECT_HDR)
 	@mkdir -p $(@D)
 	$(CC) $(DEBOX_CPPFLAGS) $(DEBOX_CFLAGS) $(DEBOX_LIBFLAGS) -fno-builtin-fclose $(DEBOX_WARN) -c -o $@ $<
 
-$(OUT)/libdebox-select.so: $(SELECT_OBJ) $(TOP)/select/libdebox-select.map
+$(OUT)/libdebox-select.so: $(SELECT_OBJ) $(TOP)/libdebox-select/libdebox-select.map
 	@mkdir -p $(@D)
 	$(CC) $(DEBOX_CFLAGS) -shared -Wl,-soname,libdebox-select.so -Wl,-z,defs -Wl,-z,relro,-z,now \
-		-Wl,--version-script=$(TOP)/select/libdebox-select.map -o $@ $(SELECT_OBJ) -ldl -lpthread
+		-Wl,--version-script=$(TOP)/libdebox-select/libdebox-select.map -o $@ $(SELECT_OBJ) -ldl -lpthread
 
 # ---------------------------------------------------------------- tests
 SELECT_TESTS := $(C_OBJ)/tests/select
@@ -43,19 +43,19 @@ $(SELECT_TESTS)/tree: $(TOP)/tests/select/tree.c $(C_OBJ)/select/tree.o $(C_OBJ)
 
 # The library with the sanitizers of addresses and of undefined behaviour; without
 # the first where the sanitizer itself comes by before it is set up.
-$(SELECT_TESTS)/sanitized/%.o: $(TOP)/select/%.c $(SELECT_HDR)
+$(SELECT_TESTS)/sanitized/%.o: $(TOP)/libdebox-select/%.c $(SELECT_HDR)
 	@mkdir -p $(@D)
 	$(CC) $(DEBOX_CPPFLAGS) -O1 -g $(if $(filter real track,$*),$(filter-out -fsanitize=%,$(SELECT_SAN)) -fsanitize=undefined,$(SELECT_SAN)) \
 		$(DEBOX_LIBFLAGS) -fno-builtin-fclose $(DEBOX_WARN) -c -o $@ $<
 
 $(SELECT_TESTS)/sanitized/libdebox-select.so: $(SELECT_SRC:%=$(SELECT_TESTS)/sanitized/%.o)
-	$(CC) $(SELECT_SAN) -shared -Wl,--version-script=$(TOP)/select/libdebox-select.map -o $@ $^ -ldl -lpthread
+	$(CC) $(SELECT_SAN) -shared -Wl,--version-script=$(TOP)/libdebox-select/libdebox-select.map -o $@ $^ -ldl -lpthread
 
 # The library with the sanitizer of threads: without it where that comes by itself
 # before it is set up. Loaded before the sanitizer: what runs inside of the
 # sanitizer's own poll is synchronized with nothing, to it.
 SELECT_TSAN := $(SELECT_TESTS)/threads
-$(SELECT_TSAN)/%.o: $(TOP)/select/%.c $(SELECT_HDR)
+$(SELECT_TSAN)/%.o: $(TOP)/libdebox-select/%.c $(SELECT_HDR)
 	@mkdir -p $(@D)
 	$(CC) $(DEBOX_CPPFLAGS) -O1 -g $(if $(filter real,$*),-Ddlsym=debox_libc_symbol,$(if $(filter track,$*),,-fsanitize=thread)) \
 		$(DEBOX_LIBFLAGS) -fno-builtin-fclose $(DEBOX_WARN) -c -o $@ $<
@@ -65,7 +65,7 @@ $(SELECT_TSAN)/past_sanitizer.o: $(TOP)/tests/select/past_sanitizer.c
 	$(CC) $(DEBOX_CPPFLAGS) -O1 -g $(DEBOX_LIBFLAGS) $(DEBOX_WARN) -c -o $@ $<
 
 $(SELECT_TSAN)/libdebox-select.so: $(SELECT_SRC:%=$(SELECT_TSAN)/%.o) $(SELECT_TSAN)/past_sanitizer.o
-	$(CC) -fsanitize=thread -shared -Wl,--version-script=$(TOP)/select/libdebox-select.map -o $@ $^ -ldl -lpthread
+	$(CC) -fsanitize=thread -shared -Wl,--version-script=$(TOP)/libdebox-select/libdebox-select.map -o $@ $^ -ldl -lpthread
 
 SELECT_TSAN_RUN = nice timeout 3000 env DEBOX_SELECT=threshold=4,recheck=1 \
 	TSAN_OPTIONS=suppressions=$(TOP)/tests/select/tsan.supp \

@@ -3,9 +3,9 @@
 # What does DeBox cost on this machine? Prints one table; writes it, with every
 # variant behind it, to docs/PERFORMANCE.md.
 #
-#   bench/run.sh            a few minutes
-#   bench/run.sh --quick    under a minute; prints only
-#   bench/run.sh --help     other options
+#   performance/run.sh            a few minutes
+#   performance/run.sh --quick    under a minute; prints only
+#   performance/run.sh --help     other options
 #
 # Needs what `make build` leaves in target/release, root, and two CPUs; nginx,
 # wrk, strace, perf and bpftrace are compared with when they are installed
@@ -19,5 +19,5 @@ for file in debox deboxd debox-bench-hooks libdebox.so libdebox-wrap.so; do
 		exit 1
 	}
 done
-make -s -f "$top/bench/build.mk"
-exec python3 "$top/bench/bench.py" "$@"
+make -s -f "$top/performance/build.mk"
+exec python3 "$top/performance/bench.py" "$@"

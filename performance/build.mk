@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# How are the C programs of the benchmarks built? make -f bench/build.mk
+# How are the C programs of the benchmarks built? make -f performance/build.mk
 
 TOP ?= $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
 OUT ?= $(TOP)/target/release
@@ -12,13 +12,13 @@ BENCH_CC = mkdir -p $(@D) && $(CC) -I$(TOP)/include -D_GNU_SOURCE -U_FORTIFY_SOU
 .PHONY: bench-c
 bench-c: $(BENCH)/loops $(BENCH)/wrap_getpid $(BENCH)/threads $(BENCH)/calls
 
-$(BENCH)/wrap_getpid: $(TOP)/bench/wrap_getpid.c $(BENCH_HDR) $(OUT)/libdebox-wrap.so
+$(BENCH)/wrap_getpid: $(TOP)/performance/wrap_getpid.c $(BENCH_HDR) $(OUT)/libdebox-wrap.so
 	$(BENCH_CC) -ldebox-wrap -ldebox -ldl
 
 # Its own calls must be libc's: not linked with the interposer.
-$(BENCH)/loops $(BENCH)/threads: $(BENCH)/%: $(TOP)/bench/%.c $(BENCH_HDR) $(OUT)/libdebox.so
+$(BENCH)/loops $(BENCH)/threads: $(BENCH)/%: $(TOP)/performance/%.c $(BENCH_HDR) $(OUT)/libdebox.so
 	$(BENCH_CC) -ldebox -lpthread
 
 # Knows nothing of DeBox: the tools of others watch it, too.
-$(BENCH)/calls: $(TOP)/bench/calls.c
+$(BENCH)/calls: $(TOP)/performance/calls.c
 	mkdir -p $(@D) && $(CC) -D_GNU_SOURCE -O2 -g -Wall -Wextra -o $@ $<

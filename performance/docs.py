@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""How do the measured parts get into docs/bench.md? Called by bench/docs.sh
+"""How do the measured parts get into docs/bench.md? Called by performance/docs.sh
 with the directory that has os.txt, os.html, self.txt and self.html.
 
 The charts of the pages become files of their own, which carry their colours,

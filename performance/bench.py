@@ -3,7 +3,7 @@
 """What does DeBox cost on this machine, line by line of its goals?
 
 Measures everything that docs/PERFORMANCE.md says and writes it there, between
-the markers; prints the first table to the terminal. Called by bench/run.sh.
+the markers; prints the first table to the terminal. Called by performance/run.sh.
 
 How: variants of one measurement take turns within one run, each round begins
 with another one, the measured program is pinned to one CPU, and the first
@@ -278,7 +278,7 @@ def wrap_calls(quick):
     rounds = 151 if quick else 1501
     section = Section(
         "Wrap capture: one call",
-        "`bench/wrap_getpid.c`, a client of `deboxd`; everything on, nothing happens inside the calls. "
+        "`performance/wrap_getpid.c`, a client of `deboxd`; everything on, nothing happens inside the calls. "
         "The library's function is the base of the first and third part, the bare instruction that of the second.",
     )
     broker = Broker()
@@ -403,8 +403,8 @@ def boundary_calls(quick):
     k = Kernel()
     section = Section(
         "Boundary capture, and other processes: one call",
-        "`bench/loops.c` with the programs of `bpf/` attached and taken away between rounds "
-        "(`bench/hooks.rs`). The floor: empty programs on sys_enter and sys_exit; then with one reading "
+        "`performance/loops.c` with the programs of `bpf/` attached and taken away between rounds "
+        "(`performance/hooks.rs`). The floor: empty programs on sys_enter and sys_exit; then with one reading "
         "of the clock in each, which no record of a wall time can do without.",
     )
     try:
@@ -606,7 +606,7 @@ def tools():
 def peers(quick):
     section = Section(
         "The same job by other tools: one getpid",
-        "`bench/calls.c` under each tool, tool and program on one CPU, a fresh process each time.",
+        "`performance/calls.c` under each tool, tool and program on one CPU, a fresh process each time.",
     )
     missing = []
     with tempfile.TemporaryDirectory(prefix="debox-bench-") as directory:
@@ -917,12 +917,12 @@ def memory(quick):
             text=True,
         )
         if client.stdout.readline().strip() != "ready":
-            raise Failed("bench/threads: see its message above")
+            raise Failed("target/bench/threads: see its message above")
         rss = rss_kib(broker.pid)
         slots, regions, table = maps_shared(client.pid)
         client.stdin.close()
         if finish(client):
-            raise Failed("bench/threads failed")
+            raise Failed("target/bench/threads failed")
     finally:
         broker.close()
     if not slots:
@@ -1003,7 +1003,7 @@ MEASUREMENTS = [
 
 def main():
     names = [name for name, _ in MEASUREMENTS]
-    parser = argparse.ArgumentParser(prog="bench/run.sh", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="performance/run.sh", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="under a minute, more noise; prints only")
     parser.add_argument("--only", choices=names, action="append", help="only this measurement; prints only")
     parser.add_argument("--details", action="store_true", help="print every variant as well")

@@ -34,6 +34,6 @@ if [ $keep = 0 ]; then
 	cat "$work/os.txt" "$work/self.txt"
 	exit
 fi
-python3 bench/docs.py "$work"
+python3 performance/docs.py "$work"
 "$debox" bench self --load "$work/self.json" --markdown README.md >/dev/null
 echo "bench: written to README.md"
