@@ -13,6 +13,7 @@ LIBDIR=${LIBDIR:-$PREFIX/lib}
 DESTDIR=${DESTDIR:-}
 cd "$(dirname "$0")/.."
 OUT=${OUT:-target/release}
+case $OUT in /*) ;; *) OUT=$PWD/$OUT ;; esac
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 
 for directory in "$PREFIX" "$LIBDIR"; do
@@ -23,8 +24,9 @@ for directory in "$PREFIX" "$LIBDIR"; do
 	esac
 done
 
-written=$(mktemp)
-trap 'rm -f "$written"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+written=$work/file
 made=""
 # put MODE TARGET SOURCE
 put() {
@@ -45,14 +47,27 @@ put_filled() {
 	put "$1" "$2" "$written"
 }
 
+# put_program TARGET SOURCE: without its symbols, which lie beside it, where
+# debuggers (and its own backtraces) look for them.
+put_program() {
+	symbols=${1##*/}.debug
+	if [ "$what" = install ]; then
+		objcopy --only-keep-debug "$2" "$work/$symbols"
+		(cd "$work" && objcopy --strip-all --add-gnu-debuglink="$symbols" "$2" "$written")
+	fi
+	put 755 "$1" "$written"
+	put 644 "${1%/*}/.debug/$symbols" "$work/$symbols"
+}
+
 if [ "$what" = install ]; then
+	command -v objcopy >/dev/null || { echo "install: objcopy is missing: install binutils" >&2; exit 1; }
 	for product in debox deboxd libdebox.so.0 libdebox.a libdebox-wrap.so libdebox-select.so; do
 		[ -e "$OUT/$product" ] || { echo "install: $OUT/$product is missing: run \`make build\` first" >&2; exit 1; }
 	done
 fi
 
-put 755 "$PREFIX/bin/debox" "$OUT/debox"
-put 755 "$PREFIX/sbin/deboxd" "$OUT/deboxd"
+put_program "$PREFIX/bin/debox" "$OUT/debox"
+put_program "$PREFIX/sbin/deboxd" "$OUT/deboxd"
 
 put 755 "$LIBDIR/libdebox.so.0" "$OUT/libdebox.so.0"
 put 755 "$LIBDIR/libdebox-wrap.so" "$OUT/libdebox-wrap.so"

@@ -134,6 +134,18 @@ class Installed(unittest.TestCase):
     def output(self, program, **environment):
         return self.stranger.run(program, LD_LIBRARY_PATH=str(self.prefix / "lib"), **environment).stdout
 
+    def test_programs_are_small_and_their_symbols_lie_beside_them(self):
+        for program in ("bin/debox", "sbin/deboxd"):
+            path = self.prefix / program
+            symbols = path.parent / ".debug" / (path.name + ".debug")
+            self.assertLessEqual(path.stat().st_size, 20_000_000, program)
+            sections = self.stranger.run("readelf", "-SW", path).stdout
+            self.assertNotIn(".debug_info", sections)
+            self.assertIn(".gnu_debuglink", sections)
+            self.assertIn(".debug_info", self.stranger.run("readelf", "-SW", symbols).stdout)
+            found = self.stranger.run("gdb", "-nx", "-batch", "-ex", "info line main", path).stdout
+            self.assertRegex(found, r"Line \d+ of ", program)
+
     def test_programs_of_the_documents(self):
         counts = {"c": 0, "cpp": 0, "rust": 0}
         before = ""
