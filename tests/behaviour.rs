@@ -337,6 +337,9 @@ fn function_probes_or_a_clear_word() {
         let text = trace["text"].as_str().unwrap();
         assert!(text.contains("no probes on functions"), "{text}");
     }
+    // What is traced by default is what calls pass.
+    let slowest = trace["slowest"].as_array().expect("a list");
+    assert!(!slowest.is_empty(), "{trace}");
     // Asked for by name, a way that is not there is refused.
     if !works("kprobe.session") {
         let run = Command::new(debox())

@@ -36,14 +36,17 @@ unix_stream_read_generic,inet_csk_accept,do_futex,kernel_clone,copy_process,load
 handle_mm_fault,submit_bio,io_schedule,mutex_lock,down_write";
 
 /// Families of tracepoints that calls pass. Left out are those that fire at
-/// every turn of the scheduler, the timers and the interrupts.
-pub const TRACEPOINTS: &str = "ext4_*,jbd2_*,xfs_file_*,xfs_setfilesize,btrfs_*,block_rq_*,block_bio_*,block_plug,\
-block_unplug,filemap_*,mm_filemap_*,writeback_*,sb_*,balance_dirty_pages,contention_*,mm_vmscan_direct_*,mm_page_alloc,\
-mm_page_free,sched_process_*,sched_wakeup_new,sched_waking,sched_migrate_task,signal_*,sock_*,inet_*,tcp_*,udp_*,net_dev_queue,net_dev_xmit,\
-netif_receive_skb,netif_rx,skb_*,consume_skb,kfree_skb,fib_table_lookup,qdisc_*,neigh_*,page_fault_user,\
-page_fault_kernel,exceptions_page_fault_*,vm_unmapped_area,vma_*,mmap_lock_*,fdb_*,generic_*_lease,\
-locks_*,flock_lock_inode,fcntl_*,posix_lock_inode,io_uring_*,task_newtask,task_rename,alloc_vmap_area,cgroup_*,\
-iomap_*,fuse_*,nfs_*,9p_*,virtio_*,virtqueue_*,console,selinux_audited,netfs_*,cachefiles_*,dax_*,fs_dax_*,erofs_*,overlayfs_*";
+/// every turn of the scheduler, the timers and the interrupts. They are attached
+/// to in this order, up to the limit: what all programs pass comes before
+/// filesystems that a kernel knows and the machine may not use.
+pub const TRACEPOINTS: &str = "ext4_*,jbd2_*,block_rq_*,block_bio_*,block_plug,block_unplug,filemap_*,mm_filemap_*,balance_dirty_pages,\
+contention_*,sched_process_*,sched_wakeup_new,sched_waking,sched_migrate_task,signal_*,task_newtask,\
+task_rename,mm_vmscan_direct_*,mm_page_alloc,mm_page_free,page_fault_user,page_fault_kernel,\
+exceptions_page_fault_*,vm_unmapped_area,vma_*,mmap_lock_*,sock_*,inet_*,net_dev_queue,net_dev_xmit,\
+netif_receive_skb,netif_rx,sb_*,tcp_*,udp_*,skb_*,consume_skb,kfree_skb,fib_table_lookup,qdisc_*,neigh_*,\
+fdb_*,generic_*_lease,locks_*,flock_lock_inode,fcntl_*,posix_lock_inode,writeback_*,io_uring_*,\
+alloc_vmap_area,cgroup_*,iomap_*,xfs_file_*,xfs_setfilesize,btrfs_*,fuse_*,nfs_*,9p_*,virtio_*,virtqueue_*,\
+console,selinux_audited,netfs_*,cachefiles_*,dax_*,fs_dax_*,erofs_*,overlayfs_*";
 
 /// A pattern with `*` would match these as well; a trace of them is of the
 /// tracer, or of what every function does.
