@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How do the tests run DeBox as its user would?
 //!
-//! They use what `make build test-programs` leaves in target/: the command
-//! itself, the broker, the libraries, and the C and Go programs of
-//! tests/truth. All of them need root (or CAP_BPF and CAP_PERFMON); where that
-//! is missing they fail and say so, unless DEBOX_TEST_NO_BPF=1 asks for them
-//! to be left out.
+//! They use what `make build test-programs` leaves in target/ (or, in a guest of
+//! tests/vm, in the directory DEBOX_TEST_PROGRAMS): the command itself, the broker,
+//! the libraries, and the C and Go programs of tests/truth. All of them need root
+//! (or CAP_BPF and CAP_PERFMON); where that is missing they fail and say so, unless
+//! DEBOX_TEST_NO_BPF=1 asks for them to be left out.
 
 #[path = "fresh_start.rs"]
 mod fresh_start;
@@ -17,7 +17,7 @@ use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub fn root() -> PathBuf {
@@ -27,7 +27,14 @@ pub fn root() -> PathBuf {
         .to_owned()
 }
 
-fn built(path: PathBuf) -> PathBuf {
+/// A file of target/. In a guest of tests/vm all of them lie in one directory.
+fn built(file: &str) -> PathBuf {
+    let path = match std::env::var_os("DEBOX_TEST_PROGRAMS") {
+        Some(directory) => {
+            Path::new(&directory).join(Path::new(file).file_name().expect("a file's name"))
+        }
+        None => root().join("target").join(file),
+    };
     assert!(
         path.exists(),
         "{} is missing: run `make build test-programs` first",
@@ -37,15 +44,38 @@ fn built(path: PathBuf) -> PathBuf {
 }
 
 pub fn debox() -> PathBuf {
-    built(root().join("target/release/debox"))
+    built("release/debox")
 }
 
 pub fn deboxd() -> PathBuf {
-    built(root().join("target/release/deboxd"))
+    built("release/deboxd")
 }
 
 pub fn program(name: &str) -> PathBuf {
-    built(root().join("target/truth").join(name))
+    built(&format!("truth/{name}"))
+}
+
+/// Whether this machine is slow and may stand still at any moment, as a guest is
+/// that is emulated (DEBOX_TEST_SLOW=1): no time has a bound from above then.
+pub fn slow() -> bool {
+    std::env::var_os("DEBOX_TEST_SLOW").is_some_and(|value| value == "1")
+}
+
+/// How long to wait at most for what only takes its time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for what comes by itself.
+#[track_caller]
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !so() {
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "not within {} s: {what}",
+            PATIENCE.as_secs()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 pub use needs::bpf as bpf_wanted;
@@ -58,8 +88,10 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// A permanent broker of our own, on a socket of our own.
 pub struct Broker {
-    child: Child,
-    directory: tempfile::TempDir,
+    socket: PathBuf,
+    /// None: it is whoever's who started the test (DEBOX_TEST_BROKER).
+    child: Option<Child>,
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl Broker {
@@ -84,25 +116,23 @@ impl Broker {
             .stdin(Stdio::null())
             .spawn()
             .expect("deboxd starts");
-        let broker = Broker { child, directory };
-        let begin = Instant::now();
-        while !broker.status().is_some_and(|o| o.status.success()) {
-            assert!(
-                begin.elapsed() < Duration::from_secs(20),
-                "deboxd does not answer on {}",
-                socket.display()
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let broker = Broker {
+            socket,
+            child: Some(child),
+            _directory: Some(directory),
+        };
+        wait_until("deboxd answers", || {
+            broker.status().is_some_and(|o| o.status.success())
+        });
         broker
     }
 
-    pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("debox.sock")
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().expect("a broker of our own").id()
     }
 
     fn status(&self) -> Option<Output> {
@@ -125,46 +155,52 @@ impl Broker {
     }
 
     pub fn kill(&mut self) {
-        self.child.kill().expect("kill");
-        self.child.wait().expect("wait");
+        let child = self.child.as_mut().expect("a broker of our own");
+        child.kill().expect("kill");
+        child.wait().expect("wait");
     }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
+        let Some(child) = &mut self.child else {
+            return;
+        };
+        if matches!(child.try_wait(), Ok(None)) {
             // SIGTERM: the socket file goes with it.
             // SAFETY: a child of ours that has not been waited for.
-            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
-            let _ = self.child.wait();
+            unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+            let _ = child.wait();
         }
     }
 }
 
-static SHARED: Mutex<Option<&'static Broker>> = Mutex::new(None);
+static SHARED: Mutex<Option<Arc<Broker>>> = Mutex::new(None);
 
 /// One broker for all tests of a program that need none of their own: loading
 /// its programs takes longer than most tests. It ends with the test program.
-pub fn shared_broker() -> &'static Broker {
+pub fn shared_broker() -> Arc<Broker> {
     let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
-    shared.get_or_insert_with(|| {
+    let broker = shared.get_or_insert_with(|| {
+        if let Some(socket) = std::env::var_os("DEBOX_TEST_BROKER") {
+            return Arc::new(Broker {
+                socket: socket.into(),
+                child: None,
+                _directory: None,
+            });
+        }
         // SAFETY: the function takes nothing, and is there until the end.
         assert_eq!(unsafe { libc::atexit(shared_broker_end) }, 0, "atexit");
-        Box::leak(Box::new(Broker::start()))
-    })
+        Arc::new(Broker::start())
+    });
+    Arc::clone(broker)
 }
 
 extern "C" fn shared_broker_end() {
-    let Ok(Some(broker)) = SHARED.lock().map(|mut shared| shared.take()) else {
-        return;
-    };
-    let pid = broker.pid() as i32;
-    // SAFETY: a child of ours that has not been waited for.
-    unsafe {
-        libc::kill(pid, libc::SIGTERM);
-        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    // No test runs any more, so this is the last of it.
+    if let Ok(mut shared) = SHARED.lock() {
+        drop(shared.take());
     }
-    let _ = std::fs::remove_dir_all(broker.directory.path());
 }
 
 /// What `debox run --json` said, and how the command ended.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What happens in storms: threads and processes by the thousand, and kill -9
-//! of everybody at random moments?
+//! of everybody at random moments? The suite `stress` of tests/vm runs these tests
+//! in guests with other kernels.
 
 use debox_tests::*;
 use std::process::{Command, Stdio};
@@ -30,13 +31,22 @@ fn threads_and_processes_by_the_thousand() {
         return;
     }
     let _alone = alone();
-    let run = run(
-        &[],
-        &[program("storm").to_str().unwrap(), "256", "64", "4", "4"],
-    );
+    let (size, least) = if slow() {
+        (["64", "24", "2", "2"], (128, 48))
+    } else {
+        (["256", "64", "4", "4"], (1000, 200))
+    };
+    let storm = program("storm").display().to_string();
+    let mut command = vec![storm.as_str()];
+    command.extend(size);
+    let broker = shared_broker();
+    let run = run(&["--socket", &broker.socket().to_string_lossy()], &command);
     run.check_sound();
     let (threads, processes) = made(&run.output);
-    assert!(threads >= 1000 && processes >= 200, "{threads} {processes}");
+    assert!(
+        threads >= least.0 && processes >= least.1,
+        "{threads} {processes}"
+    );
     let totals = &run.report["totals"];
     assert_eq!(
         number(totals, "threads_started"),
@@ -63,17 +73,29 @@ fn slots_are_reused() {
     }
     let _alone = alone();
     let calls = program("calls").display().to_string();
-    let run = run(&["--wrap"], &[calls.as_str(), "threads", "1500", "4"]);
-    assert_eq!(run.count("getppid"), 6000, "{}", run.report["notes"]);
+    let broker = shared_broker();
+    let socket = broker.socket().display().to_string();
+    let options = ["--wrap", "--socket", &socket];
+    let started: u64 = if slow() { 300 } else { 1500 };
+    let run = run(
+        &options,
+        &[calls.as_str(), "threads", &started.to_string(), "4"],
+    );
+    assert_eq!(run.count("getppid"), 4 * started, "{}", run.report["notes"]);
     assert!(
         !run.notes().contains(&"wrap_threads_lost".to_owned()),
         "{:?}",
         run.report["notes"]
     );
-    let storm = debox_tests::run(
-        &["--wrap"],
-        &[program("storm").to_str().unwrap(), "256", "32", "3"],
-    );
+    let size = if slow() {
+        ["64", "16", "2"]
+    } else {
+        ["256", "32", "3"]
+    };
+    let storm = program("storm").display().to_string();
+    let mut command = vec![storm.as_str()];
+    command.extend(size);
+    let storm = debox_tests::run(&options, &command);
     assert_eq!(
         storm.output.status.code(),
         Some(0),
@@ -87,6 +109,9 @@ fn slots_are_reused() {
         storm.count("getppid"),
         storm.report["notes"]
     );
+    wait_until("no slot is in use", || {
+        number(&broker.counters(), "slots_used") == 0
+    });
 }
 
 fn has_child(pid: u32, name: &str) -> bool {
@@ -109,35 +134,34 @@ fn killed_at_random_moments() {
     let _alone = alone();
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let before = programs_attached();
-    for round in 0..12 {
+    let (rounds, size, calls) = if slow() {
+        (3, ["32", "8", "1"], "20000")
+    } else {
+        (12, ["64", "16", "2"], "200000")
+    };
+    for round in 0..rounds {
         let mut broker = Broker::start();
         let mut program_child = Command::new(debox())
             .args(["run", "-o", "/dev/null", "--socket"])
             .arg(broker.socket())
             .arg("--")
             .arg(program("storm"))
-            .args(["64", "16", "2"])
+            .args(size)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let mut client = Command::new(program("truth"))
-            .args(["-b", "getpid", "200000"])
+            .args(["-b", "getpid", calls])
             .env("DEBOX_SOCKET", broker.socket())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         // Without a broker `debox run` does not start the program: no harm that a
         // watched one comes to. It is watched from its first call on.
-        let began = std::time::Instant::now();
-        while !has_child(program_child.id(), "storm") && program_child.try_wait().unwrap().is_none()
-        {
-            assert!(
-                began.elapsed().as_secs() < 60,
-                "round {round}: the program does not start"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("the program starts", || {
+            has_child(program_child.id(), "storm") || program_child.try_wait().unwrap().is_some()
+        });
         std::thread::sleep(Duration::from_millis(50 + random.below(700)));
         match round % 3 {
             0 => {
@@ -163,19 +187,13 @@ fn killed_at_random_moments() {
         let _ = program_child.kill();
         let _ = program_child.wait();
         if round % 3 != 0 {
-            // The broker is well and watches nobody for the dead.
-            std::thread::sleep(Duration::from_millis(400));
-            let status = broker.counters();
-            assert_eq!(number(&status, "slots_used"), 0, "round {round}: {status}");
-            assert_eq!(
-                number(&status, "accounts_used"),
-                0,
-                "round {round}: {status}"
-            );
+            wait_until("the broker watches nobody for the dead", || {
+                let status = broker.counters();
+                number(&status, "slots_used") == 0 && number(&status, "accounts_used") == 0
+            });
         }
     }
-    std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(programs_attached(), before, "everything is detached");
+    wait_until("everything is detached", || programs_attached() == before);
 }
 
 /// Records say when the broker is gone.

@@ -3,7 +3,8 @@
 //!
 //! Every scenario of tests/truth/truth.c runs twice: bracketed by libdebox
 //! (wrap capture: the record), and under `debox run` (boundary capture: the
-//! report). Tolerances are one-sided where the machine may only add.
+//! report). Tolerances are one-sided where the machine may only add. The suite
+//! `truth` of tests/vm runs these tests in guests with other kernels.
 
 use debox_tests::*;
 use serde_json::Value;
@@ -16,10 +17,23 @@ const LATE_NS: u64 = 500 * MS;
 
 #[track_caller]
 fn near(what: &str, have: u64, due: u64, slack_below: u64) {
+    // The end of a wait is set before it begins (by a timer, or by a child with a
+    // clock of its own): where the machine stands still in between, part of the
+    // time has gone by then.
+    let (least, most) = if slow() {
+        (due / 2, u64::MAX)
+    } else {
+        (due - slack_below, due + LATE_NS)
+    };
     assert!(
-        have + slack_below >= due && have <= due + LATE_NS,
-        "{what}: {have} ns, expected {due} ns (-{slack_below}, +{LATE_NS})"
+        (least..=most).contains(&have),
+        "{what}: {have} ns, expected {due} ns, at least {least}, at most {most}"
     );
+}
+
+/// For how long a scenario waits: a slow machine stands still for shorter than that.
+fn wait_ms(ms: u64) -> u64 {
+    if slow() { 5 * ms } else { ms }
 }
 
 /// What holds for every record of one call.
@@ -69,8 +83,8 @@ fn boundary(arguments: &[&str], call: &str, label: &str, due: u64, below: u64) -
         "/var/tmp".into(),
     ];
     command.extend(arguments.iter().map(|a| a.to_string()));
-    let socket = shared_broker().socket();
-    let run = run(&["--socket", &socket.to_string_lossy()], &command);
+    let broker = shared_broker();
+    let run = run(&["--socket", &broker.socket().to_string_lossy()], &command);
     run.check_sound();
     let own = lines(&run.output);
     let places = run.blocking(call);
@@ -87,48 +101,45 @@ fn boundary(arguments: &[&str], call: &str, label: &str, due: u64, below: u64) -
     run
 }
 
-fn blocks(arguments: &[&str], call: &str, label: &str, due: u64) {
+fn blocks(scenario: &str, ms: u64, call: &str, label: &str) {
     if !bpf_wanted() {
         return;
     }
     let _alone = alone();
+    let ms = wait_ms(ms);
+    let arguments = [scenario, &ms.to_string()];
     let broker = shared_broker();
-    let line = bracketed(broker, arguments).remove(0);
+    let line = bracketed(&broker, &arguments).remove(0);
     let record = check_record(&line);
     let sleep = only_sleep(record, label);
-    near("blocked", number(sleep, "total_ns"), due, 2 * MS);
+    near("blocked", number(sleep, "total_ns"), ms * MS, 2 * MS);
     assert!(number(record, "nvcsw") >= 1, "{line}");
-    boundary(arguments, call, label, due, 2 * MS);
+    boundary(&arguments, call, label, ms * MS, 2 * MS);
 }
 
 #[test]
 fn a_sleep_of_known_length() {
-    blocks(
-        &["nanosleep", "50"],
-        "clock_nanosleep",
-        "nanosleep",
-        50 * MS,
-    );
+    blocks("nanosleep", 50, "clock_nanosleep", "nanosleep");
 }
 
 #[test]
 fn a_pipe_that_fills_late() {
-    blocks(&["pipe", "40"], "read", "pipe-read", 40 * MS);
+    blocks("pipe", 40, "read", "pipe-read");
 }
 
 #[test]
 fn a_futex_that_times_out() {
-    blocks(&["futex", "30"], "futex", "futex", 30 * MS);
+    blocks("futex", 30, "futex", "futex");
 }
 
 #[test]
 fn a_file_lock_held_by_another() {
-    blocks(&["flock", "40"], "flock", "flock", 40 * MS);
+    blocks("flock", 40, "flock", "flock");
 }
 
 #[test]
 fn an_accept_before_the_connection() {
-    blocks(&["accept", "30"], "accept4", "sock-accept", 30 * MS);
+    blocks("accept", 30, "accept4", "sock-accept");
 }
 
 #[test]
@@ -138,7 +149,8 @@ fn a_call_broken_by_a_signal() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["eintr", "30"]).remove(0);
+    let ms = wait_ms(30);
+    let line = bracketed(&broker, &["eintr", &ms.to_string()]).remove(0);
     assert_eq!(line["value"], -1);
     assert_eq!(line["errno"], libc::EINTR, "the call's own errno");
     let record = check_record(&line);
@@ -146,7 +158,7 @@ fn a_call_broken_by_a_signal() {
     near(
         "blocked",
         number(only_sleep(record, "pipe-read"), "total_ns"),
-        30 * MS,
+        ms * MS,
         5 * MS,
     );
 }
@@ -158,14 +170,21 @@ fn a_call_that_the_kernel_restarts() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["restart", "30"]).remove(0);
+    let ms = wait_ms(30);
+    let arguments = ["restart", &ms.to_string()];
+    let line = bracketed(&broker, &arguments).remove(0);
     assert_eq!(line["value"], 1);
     let record = check_record(&line);
     let sleep = only_sleep(record, "pipe-read");
-    near("both halves", number(sleep, "total_ns"), 60 * MS, 5 * MS);
+    near(
+        "both halves",
+        number(sleep, "total_ns"),
+        2 * ms * MS,
+        5 * MS,
+    );
     assert!(number(sleep, "count") >= 2, "{line}");
 
-    let run = boundary(&["restart", "30"], "read", "pipe-read", 60 * MS, 5 * MS);
+    let run = boundary(&arguments, "read", "pipe-read", 2 * ms * MS, 5 * MS);
     assert!(
         number(&run.call("read"), "restarted") >= 1,
         "{}",
@@ -180,7 +199,7 @@ fn faults_inside_a_read() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["faults", "300"]).remove(0);
+    let line = bracketed(&broker, &["faults", "300"]).remove(0);
     let record = check_record(&line);
     assert_eq!(number(record, "minor_faults"), 300, "{line}");
     assert_eq!(number(record, "major_faults"), 0, "{line}");
@@ -195,7 +214,7 @@ fn faults_inside_a_read() {
     let read = run.call("read");
     // The dynamic loader's reads fault a few more.
     let faults = number(&read, "minor_faults");
-    assert!((300..330).contains(&faults), "{read}");
+    assert!((300..340).contains(&faults), "{read}");
 }
 
 /// The paper's Figure 4.
@@ -206,7 +225,7 @@ fn a_mapped_file_written_to_another() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["page-in", "10"]).remove(0);
+    let line = bracketed(&broker, &["page-in", "10"]).remove(0);
     let record = check_record(&line);
     let page_in: Vec<&Value> = record["sleeps"]
         .as_array()
@@ -257,7 +276,7 @@ fn a_flush_to_disk_is_labelled() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["fsync", "8"]).remove(0);
+    let line = bracketed(&broker, &["fsync", "8"]).remove(0);
     let record = check_record(&line);
     assert!(number(record, "blocked_ns") > 0, "{line}");
     for s in record["sleeps"].as_array().unwrap() {
@@ -287,14 +306,21 @@ fn waiting_for_a_cpu_is_not_blocking() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let lines = bracketed(broker, &["runq", "40"]);
+    let lines = bracketed(&broker, &["runq", "40"]);
     assert_eq!(lines.len(), 40);
-    let (mut runq, mut books, mut close) = (0, 0, 0);
+    let (mut runq, mut books, mut close, mut slept) = (0, 0, 0, 0);
     for line in &lines {
         let record = check_record(line);
         runq += number(record, "runq_ns");
         books += number(line, "wait_ns");
-        near("blocked", number(record, "blocked_ns"), 3 * MS, MS);
+        let blocked = number(record, "blocked_ns");
+        if slow() {
+            // Where it stands still, the 3 ms are over before the thread sleeps.
+            assert!(blocked > 0 || number(record, "nvcsw") == 0, "{line}");
+        } else {
+            near("blocked", blocked, 3 * MS, MS);
+        }
+        slept += u32::from(blocked >= 2 * MS);
         // Between the two readings of schedstat the thread may wait outside
         // of the call as well, hence "most".
         if number(record, "runq_ns").abs_diff(number(line, "wait_ns")) <= 1000 {
@@ -305,8 +331,13 @@ fn waiting_for_a_cpu_is_not_blocking() {
         runq > 5 * MS,
         "a hog on the same CPU, and no wait? {runq} ns"
     );
+    let (enough_slept, enough_close) = if slow() { (20, 20) } else { (40, 30) };
     assert!(
-        close >= 30,
+        slept >= enough_slept,
+        "{slept} of 40 sleeps took their time"
+    );
+    assert!(
+        close >= enough_close,
         "{close} of 40 waits agree with schedstat to 1 us"
     );
     // The book's clock may be older than the switch (74 us were seen once).
@@ -325,7 +356,8 @@ fn preemption_beside_a_call_is_not_in_the_call() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["hog", "4"]).remove(0);
+    let seconds = if slow() { "2" } else { "4" };
+    let line = bracketed(&broker, &["hog", seconds]).remove(0);
     assert_eq!(line["conserved"], 1, "{line}");
     let user: Vec<u64> = line["user_max_ns"]
         .as_array()
@@ -339,12 +371,11 @@ fn preemption_beside_a_call_is_not_in_the_call() {
         .iter()
         .map(|v| v.as_u64().unwrap())
         .collect();
-    // A time slice is 2.8 ms or more; one of the two calls met it at least.
     assert!(
-        user.iter().any(|&u| u > 2 * MS),
+        number(&line, "outside_ns") > 2 * MS,
         "the hog never got in: {line}"
     );
-    assert!(number(&line, "outside_ns") > 2 * MS, "{line}");
+    assert!(record.iter().zip(&user).all(|(r, u)| r <= u), "{line}");
     // A preemption inside the kernel is the call's, but not its work: it
     // stands in runq_ns. The record must be free of nearly all preemptions that
     // user-level timing shows.
@@ -352,8 +383,13 @@ fn preemption_beside_a_call_is_not_in_the_call() {
         number(&line, "user_beyond_1ms"),
         number(&line, "runq_beyond_1ms"),
     );
+    if slow() {
+        assert!(kept < seen, "{line}");
+        return;
+    }
     assert!(seen >= 50 && kept * 5 <= seen, "{line}");
-    assert!(record.iter().zip(&user).all(|(r, u)| r <= u), "{line}");
+    // A time slice is 2.8 ms or more; one of the two calls met it at least.
+    assert!(user.iter().any(|&u| u > 2 * MS), "{line}");
     // And none may be missing: a wait for the CPU that the kernel's own book has
     // and the record counts as work. (One in a hundred: the two are not read at
     // the same moment.)
@@ -376,10 +412,11 @@ fn two_writers_of_one_file() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["inode-lock", "400"]).remove(0);
+    let line = bracketed(&broker, &["inode-lock", "400"]).remove(0);
     let record = check_record(&line);
     let sleep = only_sleep(record, "inode-lock");
-    assert!(number(sleep, "total_ns") > 5 * MS, "{line}");
+    let least = if slow() { MS } else { 5 * MS };
+    assert!(number(sleep, "total_ns") > least, "{line}");
     assert_eq!(
         number(sleep, "holder_pid"),
         number(&line, "other"),
@@ -399,7 +436,7 @@ fn a_span_holds_everything_in_it() {
     }
     let _alone = alone();
     let broker = shared_broker();
-    let line = bracketed(broker, &["span", "40"]).remove(0);
+    let line = bracketed(&broker, &["span", "40"]).remove(0);
     let record = &line["record"];
     let n = |f| number(record, f);
     assert_eq!(
@@ -410,7 +447,8 @@ fn a_span_holds_everything_in_it() {
     near("blocked", n("blocked_ns"), 40 * MS, MS);
     near("wall", n("wall_ns"), 50 * MS, 0);
     // its busy loops run by the clock, preempted or not
-    assert!(n("cpu_ns") + n("runq_ns") >= 9 * MS, "{line}");
+    let busy = n("cpu_ns") + n("runq_ns");
+    assert!(busy >= 9 * MS || slow() && busy > 0, "{line}");
     // What it waited for a CPU is neither the sleep nor what it saw itself run.
     // (schedstat is no judge here: the run queue's clock, which it goes by, may be
     // older than the switch; 74 us were seen.)

@@ -14,6 +14,7 @@ nothing else writes to. One line each:
     guest.py --list SUITE ONLY    names of its checks
     guest.py --smoke SUITE        those of them that `make test` runs
     guest.py --modules SUITE  files of Python that it needs
+    guest.py --native SUITE   row<tab>name: tests that ask the same of the machine's own kernel
 """
 
 import base64
@@ -33,6 +34,7 @@ HERE = "/debox"
 MS = 1_000_000
 CHECKS = []
 SMOKE = []
+NATIVE = []
 CELLS = {}
 
 
@@ -41,14 +43,17 @@ def check(name, *arguments, feature=None, always=False, smoke=False):
 
     The function passes unless it raises or leaves something attached to the
     kernel. `arguments` are handed to it.
-    `feature` is a row of docs/KERNELS.md: it says yes on a kernel where all
-    checks of that row pass, unless cell() put something else there.
+    `feature` is a row of docs/KERNELS.md, or several: it says yes on a kernel where
+    all checks of that row pass, unless cell() put something else there.
     `always`: others need it, so it runs with any of them.
     `smoke`: `make test` runs it, and not `make test-all` only.
     """
 
     def add(function):
-        CHECKS.append((name, lambda: function(*arguments), feature, always))
+        rows = (feature,) if isinstance(feature, str) else feature or ()
+        CHECKS.append((name, lambda: function(*arguments), rows, always))
+        if function is rust_test:
+            NATIVE.extend((row, arguments[1]) for row in rows)
         if smoke:
             SMOKE.append(name)
         return function
@@ -63,6 +68,11 @@ def emit(*words):
 def note(*words):
     """Tells the reader of the run something."""
     emit("note", " ".join(str(w) for w in words))
+
+
+def native(row, *names):
+    """Tests of the machine itself that ask its kernel what the checks of a row ask in guests."""
+    NATIVE.extend((row, name) for name in names)
 
 
 def cell(row, text):
@@ -223,6 +233,18 @@ def one(*arguments):
     return lines[0]
 
 
+def rust_test(program, name):
+    """A test of tests/PROGRAM.rs, in a guest as on the machine itself."""
+    environment = dict(
+        os.environ, DEBOX_TEST_PROGRAMS=HERE, DEBOX_TEST_BROKER=shared_broker().socket, DEBOX_TEST_SLOW="1", RUST_BACKTRACE="0"
+    )
+    done = subprocess.run(
+        [f"{HERE}/{program}-tests", "--exact", name, "--nocapture"], env=environment,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240,
+    )  # fmt: skip
+    expect(done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-1500:])
+
+
 def command_line(name):
     """A word of the kernel's command line, as run.py set it."""
     with open("/proc/cmdline") as file:
@@ -376,7 +398,7 @@ def run():
     rows = {}
     checks = chosen(command_line("debox.only"))
     AT_REST["alone"] = footprint()
-    for name, function, feature, _ in checks:
+    for name, function, its_rows, _ in checks:
         begin = time.monotonic()
         good = False
         try:
@@ -394,8 +416,8 @@ def run():
             good = True
             passed += 1
             emit("ok", name, f"({time.monotonic() - begin:.1f} s)")
-        if feature:
-            rows[feature] = rows.get(feature, True) and good
+        for row in its_rows:
+            rows[row] = rows.get(row, True) and good
     shared_broker_stop()
     for row, good in rows.items():
         emit(f"cell {row}\t{(CELLS.pop(row, None) or 'yes') if good else 'FAILED'}")
@@ -428,6 +450,9 @@ def main():
     elif sys.argv[1:2] == ["--smoke"]:
         load(sys.argv[2])
         print("\n".join(SMOKE))
+    elif sys.argv[1:2] == ["--native"]:
+        load(sys.argv[2])
+        print("\n".join("\t".join(pair) for pair in NATIVE))
     elif sys.argv[1:2] == ["--modules"]:
         modules(sys.argv[2])
     elif command_line("debox.command"):

@@ -12,6 +12,7 @@ import argparse
 import base64
 import concurrent.futures
 import fcntl
+import functools
 import importlib
 import os
 import pathlib
@@ -24,6 +25,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import rust  # noqa: E402
 from fresh_start import fresh_start  # noqa: E402
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
@@ -32,6 +34,7 @@ WORK = TOP / "target/vm"
 TARGET = TOP / "target"
 DOCUMENT = TOP / "docs/KERNELS.md"
 KERNELS = ("6.1", "6.12")
+NATIVELY = "natively"
 # Checks that no slowness of the machine can excuse: once failed is failed.
 EXACT = (
     "sites-verified", "nothing-stays-attached", "nothing-stays-behind", "kernel-log-is-clean", "cost-log-is-clean",
@@ -237,6 +240,9 @@ def tree_of(suite, where, extra):
         if not file.exists():
             raise Stop(f"target/{name} is missing: make build test-programs")
         tree.put(file, f"/debox/{file.name}")
+    for program in suite.rust:
+        tree.put(rust_tests(program), f"/debox/{program}-tests")
+        call("strip", "--strip-debug", tree.root / f"debox/{program}-tests")
     for file in suite.files + extra:
         tree.put(TOP / file, f"/debox/{pathlib.Path(file).name}")
     # Debug information is most of their size, and all of it would be memory.
@@ -257,6 +263,12 @@ def tree_of(suite, where, extra):
     return tree
 
 
+@functools.cache
+def rust_tests(program):
+    """The test program of tests/PROGRAM.rs, as cargo builds it."""
+    return pathlib.Path(rust.groups()[f"debox-tests::{program}"][1])
+
+
 class Suite:
     """What suites/NAME.py asks for; defaults for what it leaves out."""
 
@@ -270,6 +282,7 @@ class Suite:
 
         self.programs = list(wish("PROGRAMS", ["release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0"]))
         self.files = list(wish("FILES", []))
+        self.rust = wish("RUST", {})
         self.modules = ["virtio_pci", "virtio_blk", "ext4", "crc32c", *wish("MODULES", [])]
         self.cpus = wish("CPUS", 2)
         self.memory_mb = wish("MEMORY_MB", 1536)
@@ -284,6 +297,14 @@ class Suite:
         """Names of the checks that a guest has to make."""
         shown = call(interpreter(), "-I", "-S", HERE / "guest.py", "--list", self.name, only)
         return shown.split()
+
+    def rust_missing(self):
+        """Tests of its Rust programs that it neither runs nor names as not for guests."""
+        names = set(self.expected(""))
+        for program, not_here in self.rust.items():
+            listed = call(rust_tests(program), "--list", "--format", "terse")
+            tests = re.findall(r"^(\S+): test$", listed, re.M)
+            yield from (name for name in tests if name not in names and name not in not_here)
 
     def smoke(self):
         """Names of the checks that say in a minute whether this suite's kernel side works at all."""
@@ -452,6 +473,28 @@ class Guest:
 # -- the table -------------------------------------------------------------------------
 
 
+def native():
+    """(Head, row -> cell) of the machine's own kernel: what the last `make test-all`
+    or `make test` ran on it, by the logs that it left."""
+    said = {}
+    for log in (TARGET / "tests").glob("*.log"):
+        text = log.read_text(errors="replace")
+        for name, word in re.findall(r"^test (\S+) \.\.\. (?:.*\b)?(ok|FAILED)\b", text, re.M):
+            said.setdefault(name, []).append(word)
+        for name in re.findall(r"NOT RUN: (\S+) needs", text):
+            said.setdefault(name, []).append("not tried")
+        for name in re.findall(r"^(\S+): all passed$", text, re.M):
+            said[name] = ["ok"]
+    cells = {}
+    for suite in suites_all():
+        for line in call(interpreter(), "-I", "-S", HERE / "guest.py", "--native", suite).splitlines():
+            row, _, name = line.partition("\t")
+            cells.setdefault(row, set()).update(said.get(name, ["not tried"]))
+    release = ".".join(os.uname().release.split(".")[:2])
+    word = {row: next(w for w in ("FAILED", "not tried", "ok") if w in words) for row, words in cells.items()}
+    return f"Linux {release}, {NATIVELY}", {row: "yes" if w == "ok" else w for row, w in word.items()}
+
+
 def table(guests, kernels):
     """docs/KERNELS.md as these runs make it."""
     rows = {}
@@ -469,7 +512,26 @@ def table(guests, kernels):
             out += f"| **{title}** |" + " |" * len(kernels) + "\n"
             last = suite
         out += f"| {row} | " + " | ".join(cells.get(k.version, "not tried") for k in kernels) + " |\n"
-    return out
+    return with_native(out)
+
+
+def with_native(text):
+    """The table with a last column for the machine's own kernel, where that was tested."""
+    head, cells = native()
+    if "yes" not in cells.values():
+        return text
+    lines = [line.rstrip() for line in text.splitlines()]
+    first = next(line for line in lines if line.startswith("| |")).strip("|").split("|")
+    columns = len(first) - (first[-1].strip().endswith(NATIVELY))
+    out = []
+    for line in lines:
+        if line.startswith("|"):
+            old = [c.strip() for c in line[1:].removesuffix("|").split("|")][:columns]
+            new = {"": head, "---": "---", "Debian's package": "no guest"}.get(old[0])
+            new = new or ("" if old[0].startswith("**") else cells.get(old[0], "not tried"))
+            line = "|---" * len(old) + "|---|" if old[0] == "---" else f"| {' | '.join([*old, new])} |".replace("|  |", "| |").replace("|  |", "| |")
+        out.append(line)
+    return "\n".join(out) + "\n"
 
 
 def columns_of(text):
@@ -489,6 +551,9 @@ def table_check(new):
     for kernel, want in columns_of(new).items():
         have = committed.get(kernel, {})
         for f in sorted(have | want):
+            # What a machine runs natively, and what its kernel is, is the machine's.
+            if kernel.endswith(NATIVELY) and (not have or want.get(f) == "not tried"):
+                continue
             if f not in have:
                 fresh += 1
                 say(f"-- {DOCUMENT.relative_to(TOP)} lacks “{f}” of {kernel}")
@@ -518,6 +583,7 @@ def main():
     parser.add_argument("-s", "--suite", action="append", metavar="NAME", help=f"suite to run (again for more; default all: {' '.join(suites_all())})")
     parser.add_argument("-o", "--only", default="", metavar="CHECK,CHECK", help="only these checks")
     parser.add_argument("--smoke", action="store_true", help="only the checks marked so: does the kernel side work at all?")
+    parser.add_argument("--native", action="store_true", help="no guests: write the column of this machine's own kernel, by the last make test")
     parser.add_argument("-j", "--jobs", type=int, default=3, metavar="N", help="guests side by side (default 3: each waits a sixth of its time)")
     parser.add_argument("-l", "--limit", type=int, metavar="SECONDS", help="time limit of a guest (default: what its suite says)")
     parser.add_argument("--run", metavar="COMMAND", help="no checks: run a shell command in a guest and show its output")
@@ -525,6 +591,9 @@ def main():
     parser.add_argument("--icount", action="store_true", help="with --run: one CPU whose time-stamp counter counts instructions")
     parser.add_argument("--write-table", action="store_true", help="write docs/KERNELS.md from these runs (needs all kernels and suites)")
     arguments = parser.parse_args()
+    if arguments.native:
+        DOCUMENT.write_text(with_native(DOCUMENT.read_text()))
+        return 0
     for tool, package in TOOLS.items():
         if not shutil.which(tool):
             raise Stop(f"{tool} is missing: make setup-test, or apt-get install {package}")
@@ -544,6 +613,9 @@ def main():
     unknown = [n for n in only_names if not any(n in names for names in expected.values())]
     if unknown:
         raise Stop(f"no such check: {' '.join(unknown)}")
+    for suite in suites:
+        if missing := list(suite.rust_missing()):
+            raise Stop(f"tests/vm/suites/{suite.name}.py lacks these tests of tests/*.rs: {' '.join(missing)}")
     guests = []
     scratch = WORK / ("build-" + "-".join(versions))
     for suite in suites:

@@ -33,6 +33,9 @@ def functions_for(way, names):
     return [name for name in names if (way, name) != ("fentry", "schedule")]
 
 
+native("`debox kern`: system calls", "kern_says_its_schema_first_and_how_a_call_is_measured")
+
+
 @check("kern-counts-calls", feature="`debox kern`: system calls", smoke=True)
 def _():
     document = kern("getppid()", "--", f"{HERE}/calls", "getppid", "1000")

@@ -25,17 +25,13 @@ STAYS = "nothing stays attached after a storm"
 WRAP = {"LD_PRELOAD": f"{HERE}/libdebox-wrap.so"}
 BEFORE = {}
 
+native(LAYOUT, "c_and_cxx_and_rust_agree")
+native(LIBRARY, "c-tests")
 
 def run(*command, **environment):
     # They look for the libraries where they were built, which need not be a
     # place that the guest has.
     return execute([f"{HERE}/{command[0]}", *command[1:]], env=dict(os.environ, LD_LIBRARY_PATH=HERE, **environment))
-
-
-def gone(process):
-    if process.poll() is None:
-        process.kill()
-    process.wait()
 
 
 @check("before", always=True)
@@ -88,97 +84,15 @@ def _():
     run("fake_broker", f"{HERE}/two_copies", "shared", **WRAP)
 
 
-def made(text):
-    threads, processes = text.split()[:2]
-    return int(threads), int(processes)
-
-
-@check("storm-boundary", feature=STORM, smoke=True)
-def _():
-    command = [f"{HERE}/storm", "64", "24", "2", "2"]
-    path = "/tmp/storm.json"
-    done = execute([f"{HERE}/debox", "run", *shared(), "--json", "-o", path, "--", *command])
-    threads, processes = made(done.stdout)
-    with open(path) as file:
-        report = json.load(file)
-    expect(threads >= 128 and processes >= 48, threads, processes)
-    equal(report["totals"]["threads_started"], threads + processes, "threads started")
-    equal(report["totals"]["processes_started"], processes, "processes started")
-    called = next(r["count"] for r in report["calls"] if r["name"] == "getppid")
-    expect(threads <= called <= threads + processes, called, "calls of", threads, "threads and", processes, "processes")
-
-
-@check("slots-are-used-again", feature=STORM)
-def _():
-    r = Report([f"{HERE}/calls", "threads", "300", "4"], ["--wrap", *shared()])
-    equal(r.call("getppid")["count"], 1200, "getppid")
-    expect(not [n for n in r.all["notes"] if n["kind"] == "wrap_threads_lost"], r.all["notes"])
-    r = Report([f"{HERE}/storm", "64", "16", "2"], ["--wrap", *shared()])
-    equal(shared_broker().status()["slots_used"], 0, "slots in use afterwards")
-
-
-def children(pid):
-    """Names of a process's children."""
-    pids = " ".join(lines_of(f"/proc/{pid}/task/{pid}/children")).split()
-    return [name for child in pids for name in lines_of(f"/proc/{child}/comm")]
-
-
-@check("killed-at-any-moment", feature=KILLED)
-def _():
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    for round in range(3):
-        broker = Broker(socket=f"/run/debox-kill{round}.sock")
-        program = subprocess.Popen(
-            [f"{HERE}/debox", "run", "-o", "/dev/null", "--socket", broker.socket, "--", f"{HERE}/storm", "32", "8", "1"], **quiet
-        )
-        client = subprocess.Popen(
-            [f"{HERE}/truth", "-b", "getpid", "20000"], env=dict(os.environ, DEBOX_SOCKET=broker.socket), **quiet
-        )
-        end = time.monotonic() + 60
-        # A broker that dies before the program began makes `debox run` say so.
-        while "storm" not in children(program.pid):
-            expect(time.monotonic() < end, "the program does not begin in round", round)
-            time.sleep(0.05)
-        # Another moment in each round.
-        time.sleep(0.05 + 0.3 * round)
-        which = round % 3
-        (broker.process, program, client)[which].kill()
-        if which != 1:
-            equal(program.wait(90), 0, "the watched program's exit status in round", round)
-        gone(program)
-        gone(client)
-        if which == 0:
-            equal(broker.process.wait(30), -signal.SIGKILL, "the broker's end")
-            continue
-        end = time.monotonic() + 30
-        while True:
-            status = broker.status()
-            if not status["slots_used"] and not status["accounts_used"]:
-                break
-            expect(time.monotonic() < end, "the broker still watches the dead in round", round, status)
-            time.sleep(0.1)
-        broker.__exit__()
-
-
-@check("stale-records", feature=STALE, smoke=True)
-def _():
-    broker = Broker(socket="/run/debox-stale.sock")
-    client = subprocess.Popen(
-        [f"{HERE}/truth", "-b", "getpid", "3000000"],
-        env=dict(os.environ, DEBOX_SOCKET=broker.socket), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        record = json.loads(client.stdout.readline())["record"]
-        equal(record["flags"] & 4, 0, "stale at first:", record)
-        broker.process.kill()
-        broker.process.wait()
-        end = time.monotonic() + 60
-        while not record["flags"] & 4:
-            expect(time.monotonic() < end, "no record says that the broker is gone:", record)
-            record = json.loads(client.stdout.readline())["record"]
-        equal(record["valid"] & 0x7F, 1, "a stale record knows its wall time only:", record)
-    finally:
-        gone(client)
+# tests/storms.rs. Only on the machine itself: what Python has a thousand threads for.
+RUST = {"storms": ["memory_of_a_thousand_threads"]}
+for name, feature, smoke in (
+    ("threads_and_processes_by_the_thousand", STORM, True),
+    ("slots_are_reused", STORM, False),
+    ("killed_at_random_moments", KILLED, False),
+    ("records_are_stale_without_a_broker", STALE, True),
+):
+    check(name, "storms", name, feature=feature, smoke=smoke)(rust_test)
 
 
 @check("nothing-stays-attached", feature=STAYS, smoke=True)
