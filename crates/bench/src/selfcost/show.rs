@@ -326,7 +326,7 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
             g,
             Of::Programs,
             &all,
-            "Whole programs: added to the measured_text, or times as long",
+            "Whole programs: added to the time, or times as long",
             format!(
                 "{} rounds. Time inside of the tool, without its start and its report. {}n.d.: not \
                  distinguishable from what two bare runs differ by, which is in the second line.",
@@ -471,58 +471,61 @@ pub fn text(own: &SelfCost, pen: &Pen) -> String {
     out
 }
 
-fn markdown_table(sheet: &Sheet) -> String {
-    let cell = |t: &str| t.replace('|', "\\|");
-    let mut out = format!("**{}**\n\n|", sheet.caption);
-    for h in &sheet.head {
-        let _ = write!(out, " {} |", cell(h));
-    }
-    out += "\n|---|";
-    for h in &sheet.head[1..] {
-        out += if h == "measured by" { "---|" } else { "---:|" };
-    }
-    out.push('\n');
-    for row in &sheet.rows {
-        out.push('|');
-        for c in row {
-            let _ = write!(out, " {} |", cell(c));
-        }
-        out.push('\n');
-    }
+fn markdown_table(head: &[String], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|t| t.replace('|', "\\|")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let mut out = line(head);
+    out += &format!("|---|{}\n", "---:|".repeat(head.len() - 1));
+    rows.iter().for_each(|row| out += &line(row));
     out
 }
 
-/// For the README.
+/// What a reader of the README compares: the ways, by id, and the calls.
+const SHORT_WAYS: [&str; 5] = ["bracket", "run-wrap", "run", "strace-c", "perf-trace"];
+const SHORT_CALLS: [&str; 3] = ["getpid", "pread-4096", "sleep"];
+
+/// For the README: five ways to learn about three calls.
 pub fn markdown(d: &Document, own: &SelfCost) -> String {
-    let mut out = format!(
-        "Measured on {} by `debox bench self{}` of DeBox {} ({}) on: {}. {}{} \
-         `sudo debox bench self --markdown README.md` measures anew and writes all between the two markers here.\n",
+    let mut out = String::new();
+    if let Some(g) = &own.calls {
+        let calls: Vec<usize> = SHORT_CALLS.iter().filter_map(|id| g.row(id)).collect();
+        let mut head = vec!["time of one call".to_owned()];
+        head.extend(calls.iter().map(|r| {
+            let bare = g.cell(*r, 0).map(|c| measured_text(c.median));
+            format!("{}, {}", g.rows[*r].title, bare.unwrap_or_default())
+        }));
+        let rows = SHORT_WAYS.iter().filter_map(|id| {
+            let w = g.way(id)?;
+            let cells = calls.iter().map(|r| match g.cell(*r, w) {
+                None => "not measured".into(),
+                Some(c) if c.distinguishable == Some(false) => "as without".into(),
+                Some(c) if hidden(c.ratio, c.ratio_low, c.ratio_high) => "not clear".into(),
+                Some(c) if c.ratio >= 10.0 => format!("{:.0}×", c.ratio),
+                Some(c) => format!("{:.1}×", c.ratio),
+            });
+            Some(
+                std::iter::once(g.ways[w].title.clone())
+                    .chain(cells)
+                    .collect(),
+            )
+        });
+        out += &markdown_table(&head, &rows.collect::<Vec<_>>());
+    }
+    let _ = write!(
+        out,
+        "\nMeasured on {} by `debox bench self` ({}) on: {}.{} All of it, with intervals and other tools, \
+         stands in [docs/bench.md](docs/bench.md); `sudo debox bench self` measures yours.\n",
         date(d.started).split(' ').next().unwrap_or_default(),
-        if d.quick { " --quick" } else { "" },
-        d.debox_version,
         rounds_text(own),
         d.machine.line(),
         if d.noise.quiet() {
-            "The machine was quiet.".to_owned()
+            ""
         } else {
-            format!("A noisy machine: {}.", d.noise.reasons.join("; "))
+            " A noisy machine."
         },
-        if own.versions.is_empty() {
-            String::new()
-        } else {
-            format!(" With {}.", versions_text(own))
-        }
     );
-    for sheet in sheets(own).iter().filter(|s| !s.detail) {
-        let _ = write!(out, "\n{}\n{}\n", markdown_table(sheet), sheet.note);
-    }
-    let missing = missing(own);
-    if !missing.is_empty() {
-        out += "\nNot measured:\n\n";
-        for (title, why) in missing {
-            let _ = writeln!(out, "- {title}: {why}");
-        }
-    }
     out
 }
 
