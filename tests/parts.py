@@ -56,6 +56,7 @@ PARTS = (
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 
     Part("crates: with the kernel", "test", 1800, rust(*WITH_KERNEL), root=True, kernel=True),
+    Part("scalable select and poll: where the machine has no epoll watches left", "test", 300, make("select-tests-alone"), "alone", root=True),
     Part("crates: with the clock", "test", 1800, rust(*WITH_CLOCK), "alone", root=True, kernel=True),
     Part("fuzz: every target over its corpus", "test", 1800, ("fuzz/run.sh", "-c"), within="fuzz: every target over its corpus, and 10 s"),
     Part("guest: Linux 6.1, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.1", "--smoke"), root=True, within="guest: Linux 6.1"),
