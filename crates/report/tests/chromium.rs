@@ -63,7 +63,7 @@ fn full_report(b: &mut Browser) {
     b.key("Tab");
     assert_eq!(
         b.text("document.activeElement.textContent"),
-        "Skip to the summary"
+        "Skip to: Summary"
     );
     b.key("Tab");
     assert_eq!(b.text("document.activeElement.id"), "theme");
