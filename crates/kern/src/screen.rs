@@ -129,7 +129,6 @@ pub fn show(
     let raw = Raw::enter().map_err(Error::system("the terminal"))?;
     let mut terminal =
         Terminal::new(CrosstermBackend::new(stdout())).map_err(Error::system("the terminal"))?;
-    terminal.clear().map_err(Error::system("the terminal"))?;
     let mut screen = Screen {
         args,
         redraw: false,

@@ -517,7 +517,7 @@ def _():
     with open("/tmp/kern.html") as file:
         page = file.read()
     expect("<svg" in page and "vfs_write" in page and page.rstrip().endswith("</html>"), page[:300])
-    expect("How long each call took" in page and page.count("calls</title></rect>") > 1, "no distribution of latency")
+    expect("How long each call took" in page and page.count("</title></rect>") > 1, "no distribution of latency")
     expect("http://" not in page and "https://" not in page and "<script" not in page, "not complete in itself")
     save("kern.html", page)
 
