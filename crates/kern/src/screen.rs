@@ -6,12 +6,9 @@ use std::io::{self, stdout};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
 use ratatui::crossterm::{cursor, execute};
 use ratatui::layout::{Constraint, Layout};
-use ratatui::prelude::{CrosstermBackend, Line, Span, Terminal};
+use ratatui::prelude::{Line, Span};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::Marker;
 use ratatui::widgets::{
@@ -43,33 +40,6 @@ const COLOURS: [Color; 7] = [
 ];
 /// Curves that can be told apart.
 const CURVES_MAX: usize = 7;
-
-/// The terminal as it was, in whatever way we leave.
-struct Raw;
-
-impl Raw {
-    fn enter() -> io::Result<Raw> {
-        enable_raw_mode()?;
-        execute!(stdout(), EnterAlternateScreen, cursor::Hide)?;
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            restore();
-            hook(info);
-        }));
-        Ok(Raw)
-    }
-}
-
-fn restore() {
-    let _ = disable_raw_mode();
-    let _ = execute!(stdout(), LeaveAlternateScreen, cursor::Show);
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        restore();
-    }
-}
 
 enum Mode {
     Watching,
@@ -126,9 +96,7 @@ pub fn show(
     session: &mut Session,
     child: &mut Option<Child>,
 ) -> Result<Option<Path>, Error> {
-    let raw = Raw::enter().map_err(Error::system("the terminal"))?;
-    let mut terminal =
-        Terminal::new(CrosstermBackend::new(stdout())).map_err(Error::system("the terminal"))?;
+    let mut terminal = debox_top::Screen::open().map_err(Error::system("the terminal"))?;
     let mut screen = Screen {
         args,
         redraw: false,
@@ -187,7 +155,6 @@ pub fn show(
             next = Instant::now() + args.interval;
         }
     }
-    drop(raw);
     Ok(screen.path)
 }
 

@@ -17,12 +17,11 @@ pub use app::{App, Done, Settings};
 pub use batch::batch;
 pub use draw::draw;
 pub use frame::Frame;
-pub use screen::is_terminal;
+pub use screen::{Screen, is_terminal};
 pub use views::View;
 
 use crossterm::event;
 use debox_report::Report;
-use screen::Screen;
 use std::io;
 use std::time::{Duration, Instant};
 

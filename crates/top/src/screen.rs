@@ -31,6 +31,7 @@ fn give_back() {
     let _ = disable_raw_mode();
 }
 
+/// The terminal while it is ours.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -59,8 +60,13 @@ impl Screen {
         Ok(())
     }
 
+    /// Somebody else wrote on the terminal: the next picture is sent whole.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.terminal.clear()
+        // `Terminal::clear` asks the terminal where its cursor is (ESC [6n), waits
+        // two seconds and fails where none answers. A new size, be it the old one,
+        // clears as well.
+        let size = self.terminal.size()?;
+        self.terminal.resize(size.into())
     }
 
     /// Ctrl-Z: the shell gets its terminal, until somebody says fg.
@@ -70,7 +76,7 @@ impl Screen {
         // involved.
         unsafe { libc::kill(0, libc::SIGSTOP) };
         take()?;
-        self.terminal.clear()
+        self.clear()
     }
 }
 
