@@ -170,36 +170,20 @@ ENTRY(void, closefrom, (int first))
 		real()->closefrom(first);
 }
 
-ENTRY(int, fclose, (FILE *stream))
-{
-	int fd = fileno(stream), r;
-
-	goes(fd);
-	r = real()->fclose(stream);
-	gone(fd);
-	return r;
-}
-
-ENTRY(int, pclose, (FILE *stream))
-{
-	int fd = fileno(stream), r;
-
-	goes(fd);
-	r = real()->pclose(stream);
-	gone(fd);
-	return r;
-}
-
+#define CLOSES(name, type, number_of)      \
+	ENTRY(int, name, (type of))        \
+	{                                  \
+		int fd = number_of(of), r; \
+                                           \
+		goes(fd);                  \
+		r = real()->name(of);      \
+		gone(fd);                  \
+		return r;                  \
+	}
+CLOSES(fclose, FILE *, fileno)
+CLOSES(pclose, FILE *, fileno)
 extern int dirfd(void *);
-ENTRY(int, closedir, (void *directory))
-{
-	int fd = dirfd(directory), r;
-
-	goes(fd);
-	r = real()->closedir(directory);
-	gone(fd);
-	return r;
-}
+CLOSES(closedir, void *, dirfd)
 
 #define FREOPEN(name)                                                          \
 	ENTRY(FILE *, name, (const char *path, const char *mode, FILE *stream)) \
