@@ -180,12 +180,10 @@ pub fn report(
     });
     report.labels = own_labels::of(&report);
     let told = SYMBOLS.with_borrow(|symbols| symbols.notes().collect::<Vec<_>>());
-    report.notes.extend(told.into_iter().map(|note| Note {
-        kind: NoteKind::NotMeasured,
-        count: note.count,
-        time_ns: None,
-        text: printable(&note.text),
-    }));
+    report.notes.extend(
+        told.into_iter()
+            .map(|note| Note::new(NoteKind::NotMeasured, note.count, printable(&note.text))),
+    );
     report
 }
 
@@ -200,10 +198,7 @@ pub fn names_explain(report: &mut Report, notes: Vec<String>) {
     let told = notes
         .into_iter()
         .filter(|text| unnamed || text.contains("debuginfod"));
-    report.notes.extend(told.map(|text| Note {
-        kind: NoteKind::NotMeasured,
-        count: 0,
-        time_ns: None,
-        text,
-    }));
+    report
+        .notes
+        .extend(told.map(|text| Note::new(NoteKind::NotMeasured, 0, text)));
 }

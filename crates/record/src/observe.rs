@@ -90,16 +90,15 @@ impl Observed {
         report.gauges = self.gauges.all().to_vec();
         let more = self.slow.matched_dropped();
         if more > 0 {
-            report.notes.push(Note {
-                kind: NoteKind::DetailsDropped,
-                count: more,
-                time_ns: None,
-                text: format!(
+            report.notes.push(Note::new(
+                NoteKind::DetailsDropped,
+                more,
+                format!(
                     "of the calls that met a condition (--on) the first {MATCHED_MAX} are kept singly; {} \
                      more are there only if they are among the slowest",
                     count_text(more)
                 ),
-            });
+            ));
         }
     }
 }

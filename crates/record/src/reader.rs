@@ -242,14 +242,12 @@ impl Parts {
             why,
         });
         if self.skipped > 0 {
-            report.notes.push(Note {
-                kind: NoteKind::Other,
-                count: self.skipped,
-                time_ns: None,
-                text: "a later version of debox wrote this recording; it holds parts that this \
-                       version does not know"
-                    .into(),
-            });
+            report.notes.push(Note::new(
+                NoteKind::Other,
+                self.skipped,
+                "a later version of debox wrote this recording; it holds parts that this \
+                 version does not know",
+            ));
         }
         Ok(report)
     }

@@ -504,6 +504,18 @@ pub struct Note {
     pub text: String,
 }
 
+impl Note {
+    /// One that is about no time.
+    pub fn new(kind: NoteKind, count: u64, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            count,
+            time_ns: None,
+            text: text.into(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoteKind {

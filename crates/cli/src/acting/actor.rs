@@ -595,10 +595,11 @@ impl Actor {
                     }
                 ));
             }
-            notes.push(note(met, text));
+            notes.push(Note::new(NoteKind::Other, met, text));
         }
         if let Some(kernel) = kernel.filter(|kernel| kernel.events_dropped > 0) {
-            notes.push(note(
+            notes.push(Note::new(
+                NoteKind::Other,
                 kernel.events_dropped,
                 format!(
                     "{} events found no room on their way from the kernel: nothing was done about these calls. \
@@ -608,15 +609,6 @@ impl Actor {
             ));
         }
         notes
-    }
-}
-
-fn note(count: u64, text: String) -> Note {
-    Note {
-        kind: NoteKind::Other,
-        count,
-        time_ns: None,
-        text,
     }
 }
 

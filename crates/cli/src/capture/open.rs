@@ -45,15 +45,6 @@ pub(super) struct Learning {
     pub(super) thread: JoinHandle<Result<(), Error>>,
 }
 
-fn note(count: u64, text: String) -> Note {
-    Note {
-        kind: NoteKind::Other,
-        count,
-        time_ns: None,
-        text,
-    }
-}
-
 /// Opens the account; details that nobody asked for by name are done without
 /// where the broker cannot give them, which is the note.
 fn account_open(
@@ -66,7 +57,7 @@ fn account_open(
         {
             let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
             let why = format!("who held locks and who woke threads is not known: {text}");
-            Ok((connection.account(plain)?, Some(note(0, why))))
+            Ok((connection.account(plain)?, Some(Note::new(NoteKind::Other, 0, why))))
         }
         opened => Ok((opened?, None)),
     }
@@ -84,7 +75,7 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
             facts.kind = RunKind::Run;
             if !want.follow {
                 let text = "children of the command are not included (--no-follow)";
-                facts.notes.push(note(0, text.into()));
+                facts.notes.push(Note::new(NoteKind::Other, 0, text));
             }
         }
         Target::Processes(list) => facts.pids = list.iter().map(|p| p.pid as u32).collect(),
@@ -274,7 +265,7 @@ impl Opened {
                         return Err(error.into());
                     }
                     let text = format!("process {} ended before it could be watched", process.pid);
-                    self.watched.facts.notes.push(note(1, text));
+                    self.watched.facts.notes.push(Note::new(NoteKind::Other, 1, text));
                 }
             }
         }
