@@ -18,13 +18,6 @@ fn axis<'a>(scale: Scale, mark: &'a dyn Fn(f64) -> String, name: &'a str) -> Axi
     Axis { scale, mark, name }
 }
 
-fn numbered(mut series: Vec<Series>) -> Vec<Series> {
-    for (i, s) in series.iter_mut().enumerate() {
-        s.colour = i;
-    }
-    series
-}
-
 fn paragraph(text: &str) -> String {
     format!("<p>{}</p>\n", escape(text))
 }
@@ -450,7 +443,6 @@ fn read_series(d: &Document, state: &str, from: usize, to: usize) -> Vec<Series>
             (points.len() > 1).then(|| Series {
                 name: (*way).to_owned(),
                 points,
-                colour: 0,
                 dashed: false,
             })
         })
@@ -472,7 +464,7 @@ fn reads(d: &Document) -> String {
         ] {
             out += &drawn(chart::lines(
                 &format!("1 MiB of a file, {name}: {which}"),
-                &numbered(read_series(d, state, from, to)),
+                &read_series(d, state, from, to),
                 &axis(Scale::Log, &|x| bytes(x as u64), ""),
                 &axis(scale, &mark, "time for 1 MiB"),
             ));
@@ -507,7 +499,7 @@ fn descriptors(d: &Document) -> String {
         return String::new();
     }
     let series = |prefix: &str, kinds: &[&str]| -> Vec<Series> {
-        let series = kinds
+        kinds
             .iter()
             .map(|kind| Series {
                 name: title(&format!("{prefix}{kind}")),
@@ -520,11 +512,10 @@ fn descriptors(d: &Document) -> String {
                         ))
                     })
                     .collect(),
-                colour: 0,
                 dashed: false,
             })
-            .filter(|s| !s.points.is_empty());
-        numbered(series.collect())
+            .filter(|s| !s.points.is_empty())
+            .collect()
     };
     let count = |x: f64| signed_text(x as i64);
     let mut out = String::from("<div class=\"figures\">");

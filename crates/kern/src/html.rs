@@ -41,15 +41,13 @@ pub fn value_text(value: f64, metric: Metric) -> String {
 fn plot(watches: &[&Watch], metric: Metric) -> String {
     let series: Vec<Series> = watches
         .iter()
-        .enumerate()
-        .map(|(colour, watch)| Series {
+        .map(|watch| Series {
             name: watch.name.clone(),
             points: watch
                 .series
                 .iter()
                 .filter_map(|p| Some((p.seconds, value(p, metric)?)))
                 .collect(),
-            colour,
             dashed: false,
         })
         .collect();

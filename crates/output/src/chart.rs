@@ -48,13 +48,7 @@ fn ticks(scale: Scale, low: f64, high: f64) -> Vec<f64> {
             found.into_iter().step_by(step).collect()
         }
         Scale::Linear => {
-            let rough = (high - low) / 5.0;
-            let power = 10f64.powf(rough.log10().floor());
-            let step = [1.0, 2.0, 5.0, 10.0]
-                .into_iter()
-                .map(|f| f * power)
-                .find(|s| *s >= rough)
-                .unwrap_or(power * 10.0);
+            let step = round_up((high - low) / 5.0);
             let mut v = (low / step).ceil() * step;
             let mut found = Vec::new();
             while v <= high * 1.0001 {
@@ -316,11 +310,11 @@ pub fn bars(
     Some(Figure::of(caption, (WIDTH, height), svg, legend))
 }
 
+/// One line of a picture; each has the next of the page's eight colours.
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Which of the page's eight colours.
-    pub colour: usize,
+    /// It goes with the line before it, and has its colour.
     pub dashed: bool,
 }
 
@@ -425,8 +419,10 @@ pub fn lines(caption: &str, series: &[Series], x_is: &Axis, y_is: &Axis) -> Opti
     let marks: Vec<_> = marks.iter().map(|v| (x(*v), (x_is.mark)(*v))).collect();
     x_axis(&mut svg, (WIDTH, HEIGHT), &marks, x_is.name);
     let mut legend = Vec::new();
+    let mut whole = 0;
     for s in series {
-        let colour = format!("--c{}", s.colour % 8);
+        whole += usize::from(!s.dashed);
+        let colour = format!("--c{}", whole.saturating_sub(1) % 8);
         let dash = if s.dashed {
             ";stroke-dasharray:4 3"
         } else {
@@ -604,7 +600,6 @@ mod tests {
         let series = [1.0, 2.0].map(|v| Series {
             name: "<s>".into(),
             points: vec![(v, v), (2.0 * v, v)],
-            colour: 1,
             dashed: false,
         });
         let bar = Bar {
@@ -653,7 +648,6 @@ mod tests {
         let one = Series {
             name: String::new(),
             points: vec![(3.0, 1.0)],
-            colour: 0,
             dashed: false,
         };
         assert!(lines("", &[one], &axis(), &axis()).is_none());

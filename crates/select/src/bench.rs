@@ -433,11 +433,10 @@ impl Bench<'_> {
         }
         let curves: Vec<Series> = rates
             .into_iter()
-            .enumerate()
-            .map(|(v, points)| Series {
-                name: names[v].into(),
+            .zip(names)
+            .map(|(points, name)| Series {
+                name: name.into(),
                 points,
-                colour: v,
                 dashed: false,
             })
             .collect();
@@ -454,7 +453,6 @@ impl Bench<'_> {
             .map(|(i, points)| Series {
                 name: format!("{}, {} hot", names[i / 2], [10, 50][i % 2]),
                 points,
-                colour: i / 2,
                 dashed: i % 2 == 1,
             })
             .collect();
@@ -487,11 +485,9 @@ impl Bench<'_> {
         ];
         let mut curves: Vec<Series> = variants
             .iter()
-            .enumerate()
-            .map(|(colour, v)| Series {
+            .map(|v| Series {
                 name: v.name.clone(),
                 points: Vec::new(),
-                colour,
                 dashed: false,
             })
             .collect();

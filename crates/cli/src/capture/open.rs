@@ -57,7 +57,10 @@ fn account_open(
         {
             let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
             let why = format!("who held locks and who woke threads is not known: {text}");
-            Ok((connection.account(plain)?, Some(Note::new(NoteKind::Other, 0, why))))
+            Ok((
+                connection.account(plain)?,
+                Some(Note::new(NoteKind::Other, 0, why)),
+            ))
         }
         opened => Ok((opened?, None)),
     }
@@ -265,7 +268,10 @@ impl Opened {
                         return Err(error.into());
                     }
                     let text = format!("process {} ended before it could be watched", process.pid);
-                    self.watched.facts.notes.push(Note::new(NoteKind::Other, 1, text));
+                    self.watched
+                        .facts
+                        .notes
+                        .push(Note::new(NoteKind::Other, 1, text));
                 }
             }
         }
