@@ -6,14 +6,8 @@ use debox_output::{Pen, Table, count_text, duration_text, printable};
 use crate::auto::Path;
 use crate::session::{Session, Watch};
 
-/// What kern prints stands in files and terminals alike.
-const PEN: Pen = Pen {
-    color: false,
-    ascii: false,
-};
-
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
-    Table::new(head).rows(rows).text(&PEN, None)
+    Table::new(head).rows(rows).text(&Pen::default(), None)
 }
 
 /// Columns of words.
@@ -21,7 +15,7 @@ pub fn table_words(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let table = Table::new(head).rows(rows);
     (1..head.len())
         .fold(table, |table, column| table.left(column))
-        .text(&PEN, None)
+        .text(&Pen::default(), None)
 }
 
 /// A rate with three significant digits at most.
@@ -209,7 +203,12 @@ pub fn path_text(path: &Path, session: &Session) -> String {
             })
             .collect();
         let head = ["FUNCTION", "SHARE", "SELF", "OFF-CPU", "CALLS", "EACH", ""];
-        text.push_str(&Table::new(&head).left(6).rows(rows).text(&PEN, None));
+        text.push_str(
+            &Table::new(&head)
+                .left(6)
+                .rows(rows)
+                .text(&Pen::default(), None),
+        );
         text.push_str(&format!("  => {}\n", printable(&branch.verdict)));
     }
     text.push_str(

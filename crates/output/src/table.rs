@@ -241,11 +241,6 @@ impl Table {
 mod tests {
     use super::*;
 
-    const PLAIN: Pen = Pen {
-        color: false,
-        ascii: false,
-    };
-
     fn words(cells: &[&str]) -> Vec<String> {
         cells.iter().map(|c| (*c).to_owned()).collect()
     }
@@ -258,7 +253,7 @@ mod tests {
             words(&["é"]),
         ]);
         assert_eq!(
-            table.text(&PLAIN, None),
+            table.text(&Pen::default(), None),
             "  NAME    COUNT  WHAT\n  a           1  x\n  longer  1,000\n  é\n"
         );
     }
@@ -271,7 +266,7 @@ mod tests {
             .optional_from(1)
             .rows([words(&["a", "-", "2", "x"]), words(&["b", "", "3", "-"])]);
         assert_eq!(
-            table.text(&PLAIN, None),
+            table.text(&Pen::default(), None),
             "      o ─\n  A  C  D\n  a  2  x\n  b  3  -\n"
         );
     }
@@ -291,9 +286,9 @@ mod tests {
                 .left(),
             ]
         };
-        let wide = Table::from(columns()).text(&PLAIN, Some(60));
+        let wide = Table::from(columns()).text(&Pen::default(), Some(60));
         assert!(wide.contains("p50"), "{wide}");
-        let narrow = Table::from(columns()).text(&PLAIN, Some(40));
+        let narrow = Table::from(columns()).text(&Pen::default(), Some(40));
         assert!(!narrow.contains("p50") && narrow.contains('…'), "{narrow}");
         assert!(narrow.lines().all(|l| l.chars().count() <= 40), "{narrow}");
     }
@@ -302,7 +297,7 @@ mod tests {
     fn nothing_foreign_steers_the_terminal() {
         let text = Table::new(&["A"])
             .rows([words(&["\u{1b}[2J\nx\u{202e}"])])
-            .text(&PLAIN, None);
+            .text(&Pen::default(), None);
         assert_eq!(text, "  A\n  \\u{1b}[2J\\nx\\u{202e}\n");
     }
 }
