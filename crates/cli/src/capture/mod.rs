@@ -74,21 +74,24 @@ pub struct Capture {
     start_ns: u64,
 }
 
+/// Those that have not ended.
+fn live(processes: &[Process]) -> impl Iterator<Item = &Process> {
+    processes.iter().filter(|process| !process.ended)
+}
+
 impl Capture {
     pub fn open(want: Want, target: &Target<'_>) -> Result<Opened, Error> {
         Opened::new(want, target)
-    }
-
-    fn live(&self) -> impl Iterator<Item = &Process> {
-        self.processes.iter().filter(|process| !process.ended)
     }
 
     /// Looks which threads are inside a call, with those of children if
     /// `family`.
     fn sample(&mut self, family: bool) {
         let pids: Vec<u32> = match family {
-            true => self.live().flat_map(Process::family).collect(),
-            false => self.live().map(|process| process.pid as u32).collect(),
+            true => live(&self.processes).flat_map(Process::family).collect(),
+            false => live(&self.processes)
+                .map(|process| process.pid as u32)
+                .collect(),
         };
         self.open_calls.sample(pids.into_iter());
         self.next_sample = Instant::now() + SAMPLE_EVERY;
@@ -117,7 +120,7 @@ impl Capture {
     pub fn tick(&mut self, input: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Tick {
         let mut list: Vec<BorrowedFd<'_>> = input.into_iter().collect();
         // What has ended is readable for ever.
-        list.extend(self.live().map(Process::as_fd));
+        list.extend(live(&self.processes).map(Process::as_fd));
         let due = self.child.is_none().then_some(self.next_sample);
         self.signals.wait(&list, until.into_iter().chain(due).min());
         let mut tick = Tick::default();
@@ -144,7 +147,10 @@ impl Capture {
                 Ended::Signal(signal) => format!("ended by {}", signal_name(signal)),
                 Ended::Code(code) => format!("ended, status {code}"),
             }),
-            None => self.live().next().is_none().then(|| "ended".into()),
+            None => live(&self.processes)
+                .next()
+                .is_none()
+                .then(|| "ended".into()),
         };
         ended.or_else(|| self.watch.stale().then(|| "the broker is gone".into()))
     }
@@ -196,7 +202,7 @@ impl Capture {
         match self.child {
             Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),
             None => {
-                let live = self.processes.iter().filter(|process| !process.ended);
+                let live = live(&self.processes);
                 self.open_calls
                     .sample(live.map(|process| process.pid as u32));
                 facts.open_calls = self.open_calls.list();
