@@ -83,6 +83,17 @@ pub struct Insertion {
     pub restriction: Restriction,
 }
 
+impl Insertion {
+    /// Whether returns are to be seen. Of a function that never returns they
+    /// are not: each thread would keep what its return was to pass through until
+    /// some time after its end, and while there is none left (there are two for
+    /// each CPU) the kernel does not tell entries either.
+    fn returns(&self) -> bool {
+        self.timed
+            && !matches!(&self.resource, Resource::Function(f) if debox_abi::never_returns(&f.name))
+    }
+}
+
 /// An indirect call instruction whose targets are to be learned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndirectCall {
@@ -349,11 +360,11 @@ impl Engine {
                 }
                 (Resource::Function(f), Some(Way::Trampoline)) => {
                     only_calls = false;
-                    self.attach_trampoline(f, id, insertion.timed, &mut descriptors)
+                    self.attach_trampoline(f, id, insertion.returns(), &mut descriptors)
                 }
                 (Resource::Function(f), Some(Way::Kprobe)) => {
                     only_calls = false;
-                    self.attach_kprobe(f.address, id, insertion.timed, &mut descriptors)
+                    self.attach_kprobe(f.address, id, insertion.returns(), &mut descriptors)
                 }
                 (Resource::Function(_), None) => continue,
                 (Resource::Instruction { function, offset }, _) => {
@@ -391,16 +402,20 @@ impl Engine {
                 }
             }
         }
-        if !multi.is_empty() {
-            let timed = multi.iter().any(|(.., place)| insertions[*place].timed);
-            self.attach_multi(
-                &multi,
-                timed,
-                &mut descriptors,
-                &mut done,
-                &mut skipped,
-                insertions,
-            );
+        let (with_returns, entries): (Vec<_>, Vec<_>) = multi
+            .into_iter()
+            .partition(|(.., place)| insertions[*place].returns());
+        for (functions, returns) in [(with_returns, true), (entries, false)] {
+            if !functions.is_empty() {
+                self.attach_multi(
+                    functions,
+                    returns,
+                    &mut descriptors,
+                    &mut done,
+                    &mut skipped,
+                    insertions,
+                );
+            }
         }
         if done.is_empty() {
             drop(descriptors);
@@ -544,8 +559,8 @@ impl Engine {
 
     fn attach_multi(
         &mut self,
-        functions: &[(u64, u64, MetricId, usize)],
-        timed: bool,
+        functions: Vec<(u64, u64, MetricId, usize)>,
+        returns: bool,
         descriptors: &mut Vec<OwnedFd>,
         done: &mut Vec<(MetricId, usize)>,
         skipped: &mut Vec<Skipped>,
@@ -553,9 +568,9 @@ impl Engine {
     ) {
         // One function that the kernel refuses would refuse all: then halves
         // are tried, down to the one.
-        let mut stack = vec![functions.to_vec()];
+        let mut stack = vec![functions];
         while let Some(part) = stack.pop() {
-            match self.link_multi(&part, timed) {
+            match self.link_multi(&part, returns) {
                 Ok(links) => {
                     // Closed entries first, see attach_trampoline().
                     descriptors.extend(links.into_iter().rev());
@@ -590,34 +605,33 @@ impl Engine {
     fn link_multi(
         &self,
         functions: &[(u64, u64, MetricId, usize)],
-        timed: bool,
+        returns: bool,
     ) -> Result<Vec<OwnedFd>, io::Error> {
         let addresses: Vec<u64> = functions.iter().map(|f| f.0).collect();
         let cookies: Vec<u64> = functions.iter().map(|f| f.1).collect();
-        let programs: &[(&str, u32, u32)] =
-            if self.forced_way != Some(Way::Multi) && self.loaded.has(Way::Session) {
-                &[("function_session", libbpf_sys::BPF_TRACE_KPROBE_SESSION, 0)]
-            } else if timed {
-                &[
-                    // The return first: entries without it would wait for nothing.
-                    (
-                        "function_leave_multi",
-                        libbpf_sys::BPF_TRACE_KPROBE_MULTI,
-                        1, // BPF_F_KPROBE_MULTI_RETURN
-                    ),
-                    (
-                        "function_enter_multi",
-                        libbpf_sys::BPF_TRACE_KPROBE_MULTI,
-                        0,
-                    ),
-                ]
-            } else {
-                &[(
+        let programs: &[(&str, u32, u32)] = if !returns {
+            &[(
+                "function_enter_multi",
+                libbpf_sys::BPF_TRACE_KPROBE_MULTI,
+                0,
+            )]
+        } else if self.forced_way != Some(Way::Multi) && self.loaded.has(Way::Session) {
+            &[("function_session", libbpf_sys::BPF_TRACE_KPROBE_SESSION, 0)]
+        } else {
+            &[
+                // The return first: entries without it would wait for nothing.
+                (
+                    "function_leave_multi",
+                    libbpf_sys::BPF_TRACE_KPROBE_MULTI,
+                    1, // BPF_F_KPROBE_MULTI_RETURN
+                ),
+                (
                     "function_enter_multi",
                     libbpf_sys::BPF_TRACE_KPROBE_MULTI,
                     0,
-                )]
-            };
+                ),
+            ]
+        };
         programs
             .iter()
             .map(|(program, kind, flags)| {
@@ -648,7 +662,7 @@ impl Engine {
         &self,
         function: &Function,
         id: MetricId,
-        timed: bool,
+        returns: bool,
         descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(), io::Error> {
         let btf_id = self
@@ -660,7 +674,7 @@ impl Engine {
             ("function_leave_trampoline", libbpf_sys::BPF_TRACE_FEXIT),
             ("function_enter_trampoline", libbpf_sys::BPF_TRACE_FENTRY),
         ];
-        for (name, kind) in &programs[usize::from(!timed)..] {
+        for (name, kind) in &programs[usize::from(!returns)..] {
             let program = self.loaded.trampoline_copy(name, btf_id)?;
             let mut options = libbpf_sys::bpf_link_create_opts {
                 sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
@@ -685,11 +699,11 @@ impl Engine {
         &self,
         address: u64,
         id: MetricId,
-        timed: bool,
+        returns: bool,
         descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(), io::Error> {
         let cookie = u64::from(id.0);
-        let leave = match timed {
+        let leave = match returns {
             true => self.attach_perf("function_leave_kprobe", address, true, cookie)?,
             false => Vec::new(),
         };
