@@ -37,7 +37,7 @@ fn plain(command: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn same(options: &[&str], command: &[&str]) -> Run {
+fn same<'a>(run: fn(&[&str], &[&'a str]) -> Run, options: &[&str], command: &[&'a str]) {
     let without = plain(command);
     let with = run(options, command);
     assert_eq!(
@@ -54,7 +54,6 @@ fn same(options: &[&str], command: &[&str]) -> Run {
         String::from_utf8_lossy(&without.stderr),
         "{options:?} {command:?}"
     );
-    with
 }
 
 /// Real programs, each way.
@@ -93,7 +92,7 @@ fn real_programs_give_the_same_output() {
             vec!["env", "-i", "/bin/echo", "no environment"],
             vec!["sh", "-c", "umask; ulimit -n; echo $0"],
         ] {
-            same(options, &command);
+            same(run_privately, options, &command);
         }
     }
 }
@@ -132,7 +131,7 @@ fn awkward_programs_end_the_same() {
         ] {
             let mut command = vec![calls.as_str()];
             command.extend(arguments);
-            same(options, &command);
+            same(run, options, &command);
         }
     }
 }
@@ -196,7 +195,7 @@ fn a_user_without_privileges() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
+    let broker = shared_broker();
     let report = Report::of_nobody();
     // The build tree may be closed to other users: copy what they need.
     let bin = tempfile::tempdir().unwrap();
@@ -380,7 +379,7 @@ fn what_ptrace_would_refuse_runs_unwatched() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
+    let broker = shared_broker();
     let bin = tempfile::tempdir_in("/var/tmp").unwrap();
     let mode = |path: &Path, bits| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(bits);
@@ -439,7 +438,7 @@ fn a_run_inside_of_a_run_takes_over_and_that_is_said() {
         return;
     }
     let _alone = alone();
-    let broker = Broker::start();
+    let broker = shared_broker();
     let bin = tempfile::tempdir_in("/var/tmp").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(bin.path(), mode).unwrap();
@@ -490,7 +489,7 @@ fn nothing_stays_attached() {
     let broker = Broker::start();
     assert_eq!(programs_attached(), before, "nobody watches yet");
     {
-        let _run = run(&["--socket", broker.socket().to_str().unwrap()], &["true"]);
+        let _run = run_privately(&["--socket", broker.socket().to_str().unwrap()], &["true"]);
     }
     let _ = bracketed(&broker, &["getpid", "1"]);
     std::thread::sleep(std::time::Duration::from_millis(300));

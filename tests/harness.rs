@@ -209,14 +209,18 @@ pub struct Run {
     pub output: Output,
 }
 
+/// By the broker that the tests share.
 pub fn run<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Run {
-    run_in(Path::new("/"), options, command)
+    let broker = shared_broker();
+    let socket = broker.socket().to_str().expect("a plain path");
+    run_privately(&[&["--socket", socket], options].concat(), command)
 }
 
-pub fn run_in<S: AsRef<OsStr>>(cwd: &Path, options: &[&str], command: &[S]) -> Run {
+/// By a broker of its own, as users do who have none; or the one of the options.
+pub fn run_privately<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Run {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let output = Command::new(debox())
-        .current_dir(cwd)
+        .current_dir("/")
         .args(["run", "--json", "-o"])
         .arg(file.path())
         .args(options)

@@ -29,7 +29,10 @@ fn json(recording: &Path) -> Value {
 fn record(options: &[&str], command: &[&str]) -> (String, Value) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("run.debox");
-    let mut arguments = vec!["run", "-o", file.to_str().expect("a plain path")];
+    let broker = shared_broker();
+    let socket = broker.socket().to_str().expect("a plain path");
+    let mut arguments = vec!["run", "--socket", socket];
+    arguments.extend(["-o", file.to_str().expect("a plain path")]);
     arguments.extend(options);
     arguments.push("--");
     arguments.extend(command);

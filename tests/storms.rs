@@ -39,8 +39,7 @@ fn threads_and_processes_by_the_thousand() {
     let storm = program("storm").display().to_string();
     let mut command = vec![storm.as_str()];
     command.extend(size);
-    let broker = shared_broker();
-    let run = run(&["--socket", &broker.socket().to_string_lossy()], &command);
+    let run = run(&[], &command);
     run.check_sound();
     let (threads, processes) = made(&run.output);
     assert!(
@@ -73,9 +72,7 @@ fn slots_are_reused() {
     }
     let _alone = alone();
     let calls = program("calls").display().to_string();
-    let broker = shared_broker();
-    let socket = broker.socket().display().to_string();
-    let options = ["--wrap", "--socket", &socket];
+    let options = ["--wrap"];
     let started: u64 = if slow() { 300 } else { 1500 };
     let run = run(
         &options,
@@ -110,7 +107,7 @@ fn slots_are_reused() {
         storm.report["notes"]
     );
     wait_until("no slot is in use", || {
-        number(&broker.counters(), "slots_used") == 0
+        number(&shared_broker().counters(), "slots_used") == 0
     });
 }
 
