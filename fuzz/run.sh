@@ -4,7 +4,6 @@
 #
 #   fuzz/run.sh [-s SECONDS] [TARGET...]   every target over its corpus, then
 #                                          SECONDS of new inputs (default 60)
-#   fuzz/run.sh -c [TARGET...]             every target over its corpus only
 #   fuzz/run.sh -m [TARGET...]             takes what was found before and covers
 #                                          more into the corpus
 #   fuzz/run.sh TARGET FILE...             these inputs once
@@ -14,14 +13,12 @@ set -eu
 from=$PWD
 cd "$(dirname "$0")"
 
-all=$(sed -n 's|^path = "targets/\(.*\)\.rs"|\1|p' Cargo.toml)
+all=$(sed -n 's|^path = "\(.*\)\.rs"|\1|p' targets/Cargo.toml)
 seconds=60
 merge=no
-corpus_only=no
-while getopts s:cm option; do
+while getopts s:m option; do
 	case $option in
 	s) seconds=$OPTARG ;;
-	c) corpus_only=yes ;;
 	m) merge=yes ;;
 	*)
 		sed -n 's/^#   *//p' "$0" >&2
@@ -46,19 +43,9 @@ flags="--cfg fuzzing -Cpasses=sancov-module"
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
 	flags="$flags -Cllvm-args=-sanitizer-coverage-$option"
 done
-how="with coverage"
-optimise=3
-if [ $corpus_only = yes ]; then
-	# What is known already needs no coverage, and is too little to be worth a
-	# good code generator: this build takes half as long.
-	out=$PWD/../target/fuzz-corpus
-	flags="--cfg fuzzing"
-	how="for the corpus only"
-	optimise=1
-fi
-echo "fuzz: building the targets for libFuzzer, $how, by $(rustc --version)"
+echo "fuzz: building the targets for libFuzzer, by $(rustc --version)"
 RUSTFLAGS="$flags" CARGO_INCREMENTAL=0 cargo build --quiet --release --bins \
-	--config "profile.release.opt-level=$optimise" --target "$host" --target-dir "$out"
+	--manifest-path targets/Cargo.toml --target "$host" --target-dir "$out"
 
 found=$out/found
 failures=$out/failures
@@ -127,15 +114,6 @@ for target; do
 	if [ $merge = yes ]; then
 		fuzz_one "$target" -merge=1 "corpus/$target" "$found/$target" || failed="$failed $target"
 		echo "fuzz: $target: $kept inputs were in the corpus, now $(ls "corpus/$target" | wc -l)"
-		continue
-	fi
-	# Without coverage libFuzzer takes files, but no directory.
-	if [ $corpus_only = yes ]; then
-		if fuzz_one "$target" "corpus/$target"/*; then
-			echo "fuzz: $target: $kept inputs of the corpus"
-		else
-			failed="$failed $target"
-		fi
 		continue
 	fi
 	# First what is known, then what chance makes of it.

@@ -2,9 +2,10 @@
 //! What must hold for every byte string that comes from outside?
 //!
 //! One module for each target, each with a function `check`, which panics when
-//! something does not hold. Time and memory are watched by the fuzzer itself
-//! (run.sh). `request.rs`, `condition.rs` and `program.rs` are used by the ordinary
-//! tests of the crates, too.
+//! something does not hold. tests/corpus.rs runs them over the corpus; targets/
+//! gives them to libFuzzer, which watches time and memory itself (run.sh).
+//! `request.rs`, `condition.rs` and `program.rs` are used by the ordinary tests of
+//! the crates, too.
 
 pub mod collected;
 pub mod condition;

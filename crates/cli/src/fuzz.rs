@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of this crate reads foreign bytes? For the fuzz targets in fuzz/ (the
-//! feature `fuzz`), which reach it here.
+//! What of this crate reads foreign bytes? For the checks in fuzz/, which reach
+//! it here.
 
 use crate::acting::Plan;
 use crate::args::{Cli, Verb};

@@ -22,7 +22,7 @@ mod diff;
 mod doctor;
 mod error;
 mod export;
-#[cfg(feature = "fuzz")]
+#[doc(hidden)]
 pub mod fuzz;
 mod help;
 mod kin;
