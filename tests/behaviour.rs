@@ -342,7 +342,7 @@ fn function_probes_or_a_clear_word() {
     // Asked for by name, a way that is not there is refused.
     if !works("kprobe.session") {
         let run = Command::new(debox())
-            .args(["run", "--trace", "vfs_read", "--trace-way", "session"])
+            .args(["run", "--trace", "vfs_read", "--way", "session"])
             .args(["--", "true"])
             .output()
             .unwrap();

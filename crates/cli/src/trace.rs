@@ -40,7 +40,7 @@ pub struct TraceArgs {
     /// How to trace: session, multi, fentry or tracepoints (default: the best that works)
     #[arg(long, value_name = "WAY", hide_short_help = true,
           value_parser = ["session", "multi", "fentry", "tracepoints"])]
-    pub trace_way: Option<String>,
+    pub way: Option<String>,
 }
 
 impl TraceArgs {
@@ -61,9 +61,9 @@ impl TraceArgs {
         let Some(among) = self.learns() else {
             return Ok(None);
         };
-        if self.trace_way.as_deref() == Some("tracepoints") {
+        if self.way.as_deref() == Some("tracepoints") {
             return Err(Error::Usage(
-                "--trace learn finds functions, and --trace-way tracepoints traces none".into(),
+                "--trace learn finds functions, and --way tracepoints traces none".into(),
             ));
         }
         Learner::prepare(self.call_numbers()?, among).map(Some)
@@ -85,7 +85,7 @@ impl TraceArgs {
     fn request(&self, learned: Option<&str>) -> Result<debox_trace_request, Error> {
         let mut request = debox_trace_request::new(DEBOX_REQ_TRACE_ACCOUNT);
         request.capacity = self.trace_max;
-        request.way = match self.trace_way.as_deref() {
+        request.way = match self.way.as_deref() {
             Some("session") => DEBOX_TRACE_WAY_SESSION,
             Some("multi") => DEBOX_TRACE_WAY_MULTI,
             Some("fentry") => DEBOX_TRACE_WAY_FENTRY,

@@ -388,7 +388,7 @@ def _():
 
 @check("run-names-what-is-absent", feature=RUN)
 def _():
-    done = subprocess.run([f"{HERE}/debox", "run", *shared(), "--trace", "no_such_function", "--trace-way", "fentry", "--", "/bin/true"],
+    done = subprocess.run([f"{HERE}/debox", "run", *shared(), "--trace", "no_such_function", "--way", "fentry", "--", "/bin/true"],
                           capture_output=True, text=True, timeout=100)
     equal(done.returncode, 125, "exit status")
     expect("no_such_function" in done.stderr, done.stderr)
@@ -416,10 +416,10 @@ def _():
 def _():
     command = ["/bin/sh", "-c", "echo x > /var/tmp/coarse; sync; rm /var/tmp/coarse"]
     for wrap in ([], ["--wrap"]):
-        _, trace = run_traced(command, ["--trace", "default", "--trace-way", "tracepoints", *wrap])
+        _, trace = run_traced(command, ["--trace", "default", "--way", "tracepoints", *wrap])
         equal((trace["coarse"], trace["way"]), (True, "tracepoints"), "how it was taken")
         expect([f for f in trace["functions"] if f["function"].startswith("ext4_")], trace["functions"])
-    done = execute([f"{HERE}/debox", "run", *shared(), "--trace", "default", "--trace-way", "tracepoints", "--", *command])
+    done = execute([f"{HERE}/debox", "run", *shared(), "--trace", "default", "--way", "tracepoints", "--", *command])
     expect("coarse" in done.stderr, done.stderr[-2000:])
     save("coarse.txt", done.stderr)
 
@@ -530,14 +530,14 @@ def _():
     # The tracer's own way: what it cannot deliver it counts.
     for way in ways_here():
         _, trace = run_traced(["/bin/sh", "-c", "cat /proc/self/status >/dev/null"],
-                          ["--trace-way", {1: "session", 2: "multi", 3: "fentry"}[way], "--trace", "bpf_task_storage_get,bpf_task_storage_get_recur,ktime_get_mono_fast_ns,bpf_get_attach_cookie_kprobe_multi,vfs_read,migrate_disable,migrate_enable,__rcu_read_lock"])
+                          ["--way", {1: "session", 2: "multi", 3: "fentry"}[way], "--trace", "bpf_task_storage_get,bpf_task_storage_get_recur,ktime_get_mono_fast_ns,bpf_get_attach_cookie_kprobe_multi,vfs_read,migrate_disable,migrate_enable,__rcu_read_lock"])
         expect([f for f in trace["functions"] if f["function"] == "vfs_read"], WAYS[way], trace["functions"])
 
 
 @check("functions-that-threads-stay-in", feature=HARM)
 def _():
     # fentry and fexit would leave what idle threads return through, for hours.
-    _, trace = run_traced(["/bin/sh", "-c", "sleep 0.01; cat /proc/self/status >/dev/null"], ["--trace", "vfs_read,schedule", "--trace-way", "fentry"])
+    _, trace = run_traced(["/bin/sh", "-c", "sleep 0.01; cat /proc/self/status >/dev/null"], ["--trace", "vfs_read,schedule", "--way", "fentry"])
     expect("idle threads stay inside" in trace["text"], trace["text"])
     equal([f["function"] for f in trace["functions"]], ["vfs_read"], "functions")
 
