@@ -73,6 +73,16 @@ for i in range(7):
 fn bad_conditions_are_refused_before_anything_starts() {
     let directory = tempfile::tempdir().unwrap();
     let mark = directory.path().join("started");
+    let refused = |options: &[&str], status, expected| {
+        let mut arguments = vec!["run"];
+        arguments.extend(options);
+        arguments.extend(["--", "touch", mark.to_str().unwrap()]);
+        let out = debox(&arguments).output().unwrap();
+        let stderr = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(status), "{options:?}: {stderr}");
+        assert!(stderr.contains(expected), "{options:?}: {stderr}");
+        assert!(!mark.exists(), "{options:?}: the command was started");
+    };
     for (options, expected) in [
         (&["--on", "call == fsnyc"][..], "did you mean fsync?"),
         (&["--on", "wall > 1"], "did you mean 1ms?"),
@@ -108,18 +118,13 @@ fn bad_conditions_are_refused_before_anything_starts() {
             &["--on", "wall > 1s", "--do", "stop", "--do", "core"],
             "followed by one signal",
         ),
-        (&["--on", "wall > 1s", "--every", "5"], "such as 500ms"),
         (&["--on", "wall > 1s", "--wrap"], "leave out --wrap"),
     ] {
-        let mut arguments = vec!["run"];
-        arguments.extend(options);
-        arguments.extend(["--", "touch", mark.to_str().unwrap()]);
-        let out = debox(&arguments).output().unwrap();
-        let stderr = text(&out.stderr);
-        assert_eq!(out.status.code(), Some(125), "{options:?}: {stderr}");
-        assert!(stderr.contains(expected), "{options:?}: {stderr}");
-        assert!(!mark.exists(), "{options:?}: the command was started");
+        refused(options, 125, expected);
     }
+    // A time like that of -d: it is the command line that is wrong.
+    let every = ["--on", "wall > 1s", "--every", "5d"];
+    refused(&every, 2, "a time, such as 10s, 500ms or 2m");
     let out = debox(&["run", "--on", "cpu > 1ms && call == fsnyc", "true"])
         .output()
         .unwrap();

@@ -8,6 +8,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "a time, such as 10s, 500ms or 2m".to_owned();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text[digits.len()..].as_ref() {
+        "us" => 1e-6,
         "ms" => 1e-3,
         "" | "s" => 1.0,
         "m" => 60.0,
@@ -33,6 +34,7 @@ mod tests {
             ("0.5", 500),
             ("0.5s", 500),
             ("1500ms", 1500),
+            ("3000us", 3),
             ("2m", 120_000),
             ("1 h", 3_600_000),
         ] {

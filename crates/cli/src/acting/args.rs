@@ -7,7 +7,9 @@
 
 use clap::error::{Error, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use debox_command::duration;
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct ActArgs {
@@ -27,11 +29,60 @@ pub struct RuleArgs {
 pub struct ActionArgs {
     pub text: String,
     pub limit: Option<u64>,
-    pub every: Option<String>,
+    pub every: Option<Duration>,
 }
 
 /// What is done where no --do says what.
 const DEFAULT_ACTION: &str = "print";
+
+impl RuleArgs {
+    fn action(&mut self, text: String) {
+        self.actions.push(ActionArgs {
+            text,
+            ..ActionArgs::default()
+        });
+    }
+
+    fn action_last(&mut self) -> &mut ActionArgs {
+        if self.actions.is_empty() {
+            self.action(DEFAULT_ACTION.into());
+        }
+        self.actions.last_mut().expect("there is one now")
+    }
+}
+
+enum Word {
+    On(String),
+    Do(String),
+    Limit(u64),
+    Every(Duration),
+}
+
+/// Where it stands on the command line, and as it was written.
+struct Placed {
+    at: usize,
+    name: &'static str,
+    value: String,
+    word: Word,
+}
+
+fn placed<T: Clone + Send + Sync + 'static>(
+    matches: &ArgMatches,
+    name: &'static str,
+    word: fn(T) -> Word,
+) -> impl Iterator<Item = Placed> {
+    let places = matches.indices_of(name).into_iter().flatten();
+    let written = matches.get_raw(name).into_iter().flatten();
+    let values = matches.get_many::<T>(name).into_iter().flatten();
+    places
+        .zip(written.zip(values))
+        .map(move |(at, (written, value))| Placed {
+            at,
+            name,
+            value: written.to_string_lossy().into_owned(),
+            word: word(value.clone()),
+        })
+}
 
 impl Args for ActArgs {
     fn augment_args(command: Command) -> Command {
@@ -62,6 +113,7 @@ impl Args for ActArgs {
             .arg(
                 repeated("every", "TIME")
                     .hide_short_help(true)
+                    .value_parser(duration)
                     .help("... and not again before this time has passed, such as 1s"),
             )
             .arg(
@@ -82,31 +134,22 @@ impl Args for ActArgs {
 
 impl FromArgMatches for ActArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let mut words: Vec<(usize, &str, String)> = Vec::new();
-        for name in ["on", "do", "every"] {
-            let values = matches.get_many::<String>(name).into_iter().flatten();
-            let places = matches.indices_of(name).into_iter().flatten();
-            words.extend(
-                places
-                    .zip(values)
-                    .map(|(at, value)| (at, name, value.clone())),
-            );
-        }
-        let values = matches.get_many::<u64>("limit").into_iter().flatten();
-        let places = matches.indices_of("limit").into_iter().flatten();
-        words.extend(
-            places
-                .zip(values)
-                .map(|(at, n)| (at, "limit", n.to_string())),
-        );
-        words.sort();
+        let mut words: Vec<Placed> = placed(matches, "on", Word::On)
+            .chain(placed(matches, "do", Word::Do))
+            .chain(placed(matches, "limit", Word::Limit))
+            .chain(placed(matches, "every", Word::Every))
+            .collect();
+        words.sort_by_key(|word| word.at);
 
         let wrong = |text: String| Error::raw(ErrorKind::MissingRequiredArgument, text + "\n");
         let mut rules: Vec<RuleArgs> = Vec::new();
-        for (_, name, value) in words {
-            if name == "on" {
+        for Placed {
+            name, value, word, ..
+        } in words
+        {
+            if let Word::On(on) = word {
                 rules.push(RuleArgs {
-                    on: value,
+                    on,
                     actions: Vec::new(),
                 });
                 continue;
@@ -116,41 +159,24 @@ impl FromArgMatches for ActArgs {
                     "--{name} {value} needs a condition before it: --on EXPR"
                 )));
             };
-            if name == "do" {
-                rule.actions.push(ActionArgs {
-                    text: value,
-                    ..ActionArgs::default()
-                });
-                continue;
-            }
-            if rule.actions.is_empty() {
-                rule.actions.push(ActionArgs {
-                    text: DEFAULT_ACTION.into(),
-                    ..ActionArgs::default()
-                });
-            }
-            let Some(action) = rule.actions.last_mut() else {
-                continue;
-            };
-            let twice = if name == "limit" {
-                action.limit.replace(value.parse().unwrap_or(0)).is_some()
-            } else {
-                action.every.replace(value).is_some()
+            let twice = match word {
+                Word::On(_) => false,
+                Word::Do(text) => {
+                    rule.action(text);
+                    false
+                }
+                Word::Limit(limit) => rule.action_last().limit.replace(limit).is_some(),
+                Word::Every(every) => rule.action_last().every.replace(every).is_some(),
             };
             if twice {
                 return Err(wrong(format!(
                     "--{name} is given twice for --do {}",
-                    action.text
+                    rule.action_last().text
                 )));
             }
         }
         for rule in &mut rules {
-            if rule.actions.is_empty() {
-                rule.actions.push(ActionArgs {
-                    text: DEFAULT_ACTION.into(),
-                    ..ActionArgs::default()
-                });
-            }
+            rule.action_last();
         }
         Ok(Self {
             rules,
@@ -198,22 +224,16 @@ mod tests {
             .rules
             .iter()
             .flat_map(|rule| {
-                rule.actions.iter().map(|a| {
-                    format!(
-                        "{} {} {:?} {:?}",
-                        rule.on,
-                        a.text,
-                        a.limit,
-                        a.every.as_deref()
-                    )
-                })
+                rule.actions
+                    .iter()
+                    .map(|a| format!("{} {} {:?} {:?}", rule.on, a.text, a.limit, a.every))
             })
             .collect();
         assert_eq!(
             flat,
             [
                 "a stack Some(3) None",
-                "a exec date None Some(\"1s\")",
+                "a exec date None Some(1s)",
                 "b print Some(7) None",
                 "c print None None",
             ]

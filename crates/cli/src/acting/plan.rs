@@ -4,7 +4,8 @@
 use super::action::Action;
 use super::args::ActArgs;
 use crate::error::Error;
-use ::debox_condition::{Expression, Number, Part, Predicate, TextField, compile, underline};
+use crate::session::nanos;
+use ::debox_condition::{Expression, Part, Predicate, TextField, compile, underline};
 use debox_abi::debox_condition as Condition;
 use debox_abi::*;
 use debox_client::AccountView;
@@ -95,7 +96,7 @@ impl Plan {
                     let action = Action::parse(&args.text)?;
                     Ok(Planned {
                         limit: args.limit.unwrap_or_else(|| action.limit()),
-                        every_ns: args.every.as_deref().map_or(Ok(0), every)?,
+                        every_ns: args.every.map_or(0, nanos),
                         action,
                     })
                 })
@@ -227,25 +228,6 @@ impl Plan {
         details.control.flags_set(flags);
         Ok(())
     }
-}
-
-fn every(text: &str) -> Result<u64, Error> {
-    // The language of conditions knows times.
-    let expression = Expression::parse(&format!("wall == {text}"));
-    let value = expression.ok().and_then(|e| match &e.tests()[..] {
-        [test] => match &test.predicate {
-            Predicate::Number(Number::Wall, range) => range.map(|(value, _)| value),
-            _ => None,
-        },
-        _ => None,
-    });
-    value
-        .and_then(|value| u64::try_from(value).ok())
-        .ok_or_else(|| {
-            Error::Usage(format!(
-                "--every {text}: a time with its unit, such as 500ms or 1s"
-            ))
-        })
 }
 
 fn condition(part: &Part, class: &[&Planned]) -> Box<Condition> {
