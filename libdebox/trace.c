@@ -180,20 +180,33 @@ int debox_trace_open(const struct debox_trace_options *o)
 	return err;
 }
 
-int debox_trace_read(struct debox_trace_entry *out, unsigned n, uint32_t *dropped, uint32_t *flags)
+/* The thread's last call when it was traced, and how much later than the call
+ * its trace began. */
+static int traced_last(struct debox_thread **thread, struct debox_info *info, uint64_t *late)
 {
 	struct debox_thread *t;
-	struct debox_info info;
-	uint64_t late;
 
 	if (!debox_is_open_())
 		return -ENOTCONN;
 	t = debox_private_thread();
 	if (!t || !t->hot.last || t->trace_seq != t->hot.last->seq)
 		return -ENODATA;
-	debox_record_fill_(t, t->hot.last, &info);
+	debox_record_fill_(t, t->hot.last, info);
 	/* The two clocks are the same one, read in different ways. */
-	late = t->trace_start_ns > info.start_ns ? t->trace_start_ns - info.start_ns : 0;
+	*late = t->trace_start_ns > info->start_ns ? t->trace_start_ns - info->start_ns : 0;
+	*thread = t;
+	return 0;
+}
+
+int debox_trace_read(struct debox_trace_entry *out, unsigned n, uint32_t *dropped, uint32_t *flags)
+{
+	struct debox_thread *t;
+	struct debox_info info;
+	uint64_t late;
+	int err = traced_last(&t, &info, &late);
+
+	if (err)
+		return err;
 	if (n > t->trace_count)
 		n = t->trace_count;
 	for (unsigned i = 0; i < n; i++) {
@@ -246,14 +259,10 @@ int debox_trace_print(FILE *to)
 	struct debox_thread *t;
 	struct debox_info info;
 	uint64_t late;
+	int err = traced_last(&t, &info, &late);
 
-	if (!debox_is_open_())
-		return -ENOTCONN;
-	t = debox_private_thread();
-	if (!t || !t->hot.last || t->trace_seq != t->hot.last->seq)
-		return -ENODATA;
-	debox_record_fill_(t, t->hot.last, &info);
-	late = t->trace_start_ns > info.start_ns ? t->trace_start_ns - info.start_ns : 0;
+	if (err)
+		return err;
 	fprintf(to, "CallTrace (microseconds)%s:\n", t->trace_flags & DEBOX_TRACE_FLAG_COARSE ?
 							       ", coarse: tracepoints only" :
 							       "");

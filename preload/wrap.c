@@ -239,57 +239,34 @@ static int mode_follows(int flags)
 	return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
 }
 
-#define WRAP_OPEN(name)                                                            \
-	static int (*real_##name)(const char *, int, ...);                         \
-	DEBOX_API int wrap_##name(const char *path, int flags, ...) __asm__(#name); \
-	int wrap_##name(const char *path, int flags, ...)                          \
-	{                                                                          \
-		struct debox_frame f;                                              \
-		uint64_t site = CALLER();                                          \
-		mode_t mode = 0;                                                   \
-		int value;                                                         \
-                                                                                   \
-		if (mode_follows(flags)) {                                         \
-			va_list ap;                                                \
-			va_start(ap, flags);                                       \
-			mode = va_arg(ap, mode_t);                                 \
-			va_end(ap);                                                \
-		}                                                                  \
-		if (__builtin_expect(!real_##name, 0))                             \
-			real_##name = (int (*)(const char *, int, ...))resolve(#name); \
-		wrap_begin(&f, SYS_openat, site);                                  \
-		value = real_##name(path, flags, mode);                            \
-		wrap_end(&f, SYS_openat, site, RAW_CALL(value));                   \
-		return value;                                                      \
+/* `params` of the function, and those of them that stand before the flags. */
+#define WRAP_OPENS(name, params, ...)                                \
+	static int(*real_##name) params;                             \
+	DEBOX_API int wrap_##name params __asm__(#name);             \
+	int wrap_##name params                                       \
+	{                                                            \
+		struct debox_frame f;                                \
+		uint64_t site = CALLER();                            \
+		mode_t mode = 0;                                     \
+		int value;                                           \
+                                                                     \
+		if (mode_follows(flags)) {                           \
+			va_list ap;                                  \
+			va_start(ap, flags);                         \
+			mode = va_arg(ap, mode_t);                   \
+			va_end(ap);                                  \
+		}                                                    \
+		if (__builtin_expect(!real_##name, 0))               \
+			real_##name = (int(*) params)resolve(#name); \
+		wrap_begin(&f, SYS_openat, site);                    \
+		value = real_##name(__VA_ARGS__, flags, mode);       \
+		wrap_end(&f, SYS_openat, site, RAW_CALL(value));     \
+		return value;                                        \
 	}
-WRAP_OPEN(open)
-WRAP_OPEN(open64)
-
-#define WRAP_OPENAT(name)                                                           \
-	static int (*real_##name)(int, const char *, int, ...);                     \
-	DEBOX_API int wrap_##name(int dir, const char *path, int flags, ...) __asm__(#name); \
-	int wrap_##name(int dir, const char *path, int flags, ...)                  \
-	{                                                                           \
-		struct debox_frame f;                                               \
-		uint64_t site = CALLER();                                           \
-		mode_t mode = 0;                                                    \
-		int value;                                                          \
-                                                                                    \
-		if (mode_follows(flags)) {                                          \
-			va_list ap;                                                 \
-			va_start(ap, flags);                                        \
-			mode = va_arg(ap, mode_t);                                  \
-			va_end(ap);                                                 \
-		}                                                                   \
-		if (__builtin_expect(!real_##name, 0))                              \
-			real_##name = (int (*)(int, const char *, int, ...))resolve(#name); \
-		wrap_begin(&f, SYS_openat, site);                                   \
-		value = real_##name(dir, path, flags, mode);                        \
-		wrap_end(&f, SYS_openat, site, RAW_CALL(value));                    \
-		return value;                                                       \
-	}
-WRAP_OPENAT(openat)
-WRAP_OPENAT(openat64)
+WRAP_OPENS(open, (const char *path, int flags, ...), path)
+WRAP_OPENS(open64, (const char *path, int flags, ...), path)
+WRAP_OPENS(openat, (int dir, const char *path, int flags, ...), dir, path)
+WRAP_OPENS(openat64, (int dir, const char *path, int flags, ...), dir, path)
 
 /* One argument more, of any type: the registers carry it either way. */
 #define WRAP_CONTROL(name, nr, cmd_type)                                           \

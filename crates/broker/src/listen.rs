@@ -39,6 +39,19 @@ impl Access {
     }
 }
 
+fn failed(
+    path: &Path,
+    step: &'static str,
+    remedy: &'static str,
+) -> impl FnOnce(rustix::io::Errno) -> BrokerError {
+    move |source| BrokerError::Listen {
+        path: path.to_owned(),
+        step,
+        source,
+        remedy,
+    }
+}
+
 /// A listening socket with its file and the lock that keeps others away.
 #[derive(Debug)]
 pub struct Listener {
@@ -57,14 +70,7 @@ impl Listener {
     /// # Errors
     /// [`BrokerError::InUse`] when somebody does listen.
     pub fn bind(path: &Path, access: Access) -> Result<Self, BrokerError> {
-        let failed = |step, remedy| {
-            move |source| BrokerError::Listen {
-                path: path.to_owned(),
-                step,
-                source,
-                remedy,
-            }
-        };
+        let failed = |step, remedy| failed(path, step, remedy);
         let address = SocketAddrUnix::new(path).map_err(failed(
             "address",
             "a socket's path has at most 107 bytes; choose a shorter one",
@@ -137,14 +143,7 @@ impl Drop for Listener {
 /// is. The file is held while they change: its name could be a link by now
 /// where others may write the directory.
 fn give(path: &Path, access: Access) -> Result<rustix::fs::Stat, BrokerError> {
-    let failed = |step, remedy| {
-        move |source| BrokerError::Listen {
-            path: path.to_owned(),
-            step,
-            source,
-            remedy,
-        }
-    };
+    let failed = |step, remedy| failed(path, step, remedy);
     let late = "the file system must allow sockets; choose another --socket";
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", late))?;

@@ -36,6 +36,17 @@ pub struct Branch {
     pub verdict: String,
 }
 
+impl Branch {
+    /// What the step below does not say: the other callees with a share.
+    pub fn beside(&self, depth: usize) -> impl Iterator<Item = &Callee> {
+        let next = self.steps.get(depth + 1).map(|s| s.function.as_str());
+        let callees = self.steps[depth].callees.iter();
+        callees
+            .filter(move |c| Some(c.function.as_str()) != next && c.share >= 0.02)
+            .take(3)
+    }
+}
+
 /// One function on the way.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Step {

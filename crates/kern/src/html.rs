@@ -11,7 +11,7 @@ use crate::args::Metric;
 use crate::auto::Path;
 use crate::document::kernel_release;
 use crate::session::{Point, Session, Watch, hist_of};
-use crate::text::{percent, rate_text, threads_text};
+use crate::text::{percent, rate_text, step_text, threads_text};
 
 /// More curves than this cannot be told apart.
 const CURVES_MAX: usize = 8;
@@ -233,27 +233,17 @@ fn ways(path: &Path) -> String {
             }
         );
         for (depth, step) in branch.steps.iter().enumerate() {
-            let next = branch.steps.get(depth + 1).map(|s| s.function.as_str());
-            let others: Vec<String> = step
-                .callees
-                .iter()
-                .filter(|c| Some(c.function.as_str()) != next && c.share >= 0.02)
-                .take(3)
+            let [share, own, off_cpu, calls, each] = step_text(step);
+            let others: Vec<String> = branch
+                .beside(depth)
                 .map(|c| format!("<code>{}</code> {}", escape(&c.function), percent(c.share)))
                 .collect();
             let _ = writeln!(
                 html,
-                "<tr><td style=\"padding-left:{:.1}rem\"><code>{}</code></td><td class=\"n share\"><b style=\"width:{:.1}%\"></b><span>{}</span></td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+                "<tr><td style=\"padding-left:{:.1}rem\"><code>{}</code></td><td class=\"n share\"><b style=\"width:{:.1}%\"></b><span>{share}</span></td><td class=\"n\">{own}</td><td class=\"n\">{off_cpu}</td><td class=\"n\">{calls}</td><td class=\"n\">{each}</td><td>{}</td></tr>",
                 0.6 + 0.7 * depth as f64,
                 escape(&step.function),
                 (step.share * 100.0).min(100.0),
-                percent(step.share),
-                step.self_share.map_or("?".into(), percent),
-                step.off_cpu_share.map_or("?".into(), percent),
-                step.calls.map_or("?".into(), count_text),
-                step.calls
-                    .filter(|n| *n > 0)
-                    .map_or("?".into(), |n| duration_text(step.inside_ns / n, false)),
                 others.join(", ")
             );
         }

@@ -3,7 +3,7 @@
 
 use debox_output::{Pen, Table, count_text, duration_text, printable};
 
-use crate::auto::Path;
+use crate::auto::{Path, Step};
 use crate::session::{Session, Watch};
 
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -180,26 +180,16 @@ pub fn path_text(path: &Path, session: &Session) -> String {
             .iter()
             .enumerate()
             .map(|(depth, step)| {
-                // What the next step does not say: the others with a share.
-                let next = branch.steps.get(depth + 1).map(|s| s.function.as_str());
-                let others: Vec<String> = step
-                    .callees
-                    .iter()
-                    .filter(|c| Some(c.function.as_str()) != next && c.share >= 0.02)
-                    .take(3)
+                let others: Vec<String> = branch
+                    .beside(depth)
                     .map(|c| format!("{} {}", c.function, percent(c.share)))
                     .collect();
-                vec![
-                    format!("{}{}", "  ".repeat(depth), step.function),
-                    percent(step.share),
-                    step.self_share.map_or("?".into(), percent),
-                    step.off_cpu_share.map_or("?".into(), percent),
-                    step.calls.map_or("?".into(), count_text),
-                    step.calls
-                        .filter(|n| *n > 0)
-                        .map_or("?".into(), |n| duration_text(step.inside_ns / n, false)),
-                    others.join(", "),
-                ]
+                let name = format!("{}{}", "  ".repeat(depth), step.function);
+                [name]
+                    .into_iter()
+                    .chain(step_text(step))
+                    .chain([others.join(", ")])
+                    .collect()
             })
             .collect();
         let head = ["FUNCTION", "SHARE", "SELF", "OFF-CPU", "CALLS", "EACH", ""];
@@ -230,6 +220,20 @@ pub fn path_text(path: &Path, session: &Session) -> String {
         text.push_str(&format!("note: {}\n", printable(note)));
     }
     text
+}
+
+/// Share, of that itself, off the CPU, calls, and how long each.
+pub fn step_text(step: &Step) -> [String; 5] {
+    let unknown = || "?".to_owned();
+    [
+        percent(step.share),
+        step.self_share.map_or_else(unknown, percent),
+        step.off_cpu_share.map_or_else(unknown, percent),
+        step.calls.map_or_else(unknown, count_text),
+        step.calls
+            .filter(|n| *n > 0)
+            .map_or_else(unknown, |n| duration_text(step.inside_ns / n, false)),
+    ]
 }
 
 pub fn percent(share: f64) -> String {

@@ -8,10 +8,9 @@ use std::cell::OnceCell;
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
-use std::time::Duration;
 
 use addr2line::{Context, LookupContinuation as _, LookupResult};
-use debox_unwind::{LibcNames, Options, Program};
+use debox_unwind::{Options, Program};
 use gimli::{EndianSlice, RunTimeEndian, SectionId};
 use object::{
     CompressionFormat, Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _,
@@ -27,19 +26,6 @@ type Elf = object::File<'static, &'static [u8]>;
 
 /// Functions of one symbol table.
 const SYMBOLS_MAX: usize = 4 << 20;
-
-/// The limits of what reads Go's table.
-pub(crate) fn limits() -> Options {
-    Options {
-        max_file_bytes: 4 << 30,
-        max_read_bytes: 256 << 20,
-        max_rows: 2 << 20,
-        max_cpu: Duration::from_secs(10),
-        file_name: None,
-        // Not the machine's: they would be read from a file.
-        libc_names: Arc::<LibcNames>::default(),
-    }
-}
 
 /// The debug information that goes with a module.
 struct Dwarf {
@@ -92,7 +78,7 @@ impl Module {
     fn new(memory: Memory, bytes: &'static [u8]) -> Result<Module, String> {
         let main = parse(bytes)?;
         // Others, 32-bit programs say, have their symbols.
-        let program = Program::open(bytes, &limits()).ok();
+        let program = Program::open(bytes, &Options::new(Arc::default())).ok();
         Ok(Module {
             dwarf: OnceCell::new(),
             tables: OnceCell::new(),

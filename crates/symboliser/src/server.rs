@@ -18,7 +18,7 @@ use std::time::Duration;
 use debox_client::packet;
 use debox_unwind::LibcNames;
 
-use crate::module::{Module, limits};
+use crate::module::Module;
 use crate::perf_map::PerfMap;
 use crate::sandbox::{Refusal, attempt, confine};
 use crate::wire::{
@@ -288,8 +288,7 @@ impl Server {
             max_rows: rows_max as usize,
             max_cpu: Duration::from_millis(cpu_ms.into()),
             file_name: Some(file_name).filter(|name| !name.is_empty()),
-            libc_names: self.libc.clone(),
-            ..limits()
+            ..debox_unwind::Options::new(self.libc.clone())
         };
         let table =
             debox_unwind::table(&Whole::of(&file)?, &options).map_err(|error| error.to_string())?;

@@ -6,6 +6,7 @@ use crate::table::{Cell, Column, Row, Table};
 use debox_output::{count_text, duration_text, printable};
 use debox_report::{CulpritRole, Report};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
@@ -276,14 +277,19 @@ fn blocking(between: &Between<'_>, style: Style) -> Table {
     }
 }
 
+/// The rows of the look before, by what makes them the same row.
+fn before<'a, R, K: Eq + Hash>(
+    between: &Between<'a>,
+    rows: fn(&Report) -> &Vec<R>,
+    key: impl Fn(&R) -> K,
+) -> HashMap<K, &'a R> {
+    let rows = between.before.map(rows).into_iter().flatten();
+    rows.map(|row| (key(row), row)).collect()
+}
+
 fn call_sites(between: &Between<'_>, style: Style) -> Table {
     let key = |row: &debox_report::CallSiteRow| (row.place.clone(), row.call.clone());
-    let before: HashMap<_, _> = between
-        .before
-        .iter()
-        .flat_map(|report| &report.call_sites)
-        .map(|row| (key(row), row))
-        .collect();
+    let before = before(between, |report| &report.call_sites, key);
     let rows = between.now.call_sites.iter().map(|row| {
         let old = before.get(&key(row)).copied();
         let count = between.per_second(row.count, old.map_or(0, |o| o.count));
@@ -324,12 +330,8 @@ fn call_sites(between: &Between<'_>, style: Style) -> Table {
 }
 
 fn threads(between: &Between<'_>, style: Style) -> Table {
-    let before: HashMap<_, _> = between
-        .before
-        .iter()
-        .flat_map(|report| &report.threads)
-        .map(|row| ((row.pid, row.tid, row.first_ns), row))
-        .collect();
+    let key = |row: &debox_report::ThreadRow| (row.pid, row.tid, row.first_ns);
+    let before = before(between, |report| &report.threads, key);
     let open: HashMap<u32, _> = between
         .now
         .open_calls
@@ -351,7 +353,7 @@ fn threads(between: &Between<'_>, style: Style) -> Table {
         .threads
         .iter()
         .map(|row| {
-            let old = before.get(&(row.pid, row.tid, row.first_ns)).copied();
+            let old = before.get(&key(row)).copied();
             let per = |now: u64, then: fn(&debox_report::ThreadRow) -> u64| {
                 between.per_second(now, old.map_or(0, then))
             };
@@ -429,12 +431,7 @@ fn culprits(between: &Between<'_>, style: Style) -> Table {
             row.call.clone(),
         )
     };
-    let before: HashMap<_, _> = between
-        .before
-        .iter()
-        .flat_map(|report| &report.culprits)
-        .map(|row| (key(row), row))
-        .collect();
+    let before = before(between, |report| &report.culprits, key);
     let rows = between.now.culprits.iter().map(|row| {
         let old = before.get(&key(row)).copied();
         let count = between.per_second(row.count, old.map_or(0, |o| o.count));

@@ -162,16 +162,23 @@ pub struct Options {
     pub libc_names: Arc<LibcNames>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
+impl Options {
+    /// With the usual limits.
+    pub fn new(libc_names: Arc<LibcNames>) -> Self {
         Options {
             max_file_bytes: 4 << 30,
             max_read_bytes: 256 << 20,
             max_rows: 2 << 20,
             max_cpu: Duration::from_secs(10),
             file_name: None,
-            libc_names: LibcNames::of_this_machine(),
+            libc_names,
         }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options::new(LibcNames::of_this_machine())
     }
 }
 

@@ -34,19 +34,27 @@ fn piped_note(program: &str) {
     crate::say(&format!("note: cores go to the program {name}: {found}"));
 }
 
-const NOWHERE: &str = "--do core would end the program and leave nothing: the kernel's core_pattern is empty. \
-                       Set one: sysctl kernel.core_pattern=core.%p";
+/// Whether it is a matter of files: no program takes the cores, which is told.
+fn are_files() -> Result<bool, Error> {
+    match pattern() {
+        Cores::Piped(program) => {
+            piped_note(&program);
+            Ok(false)
+        }
+        Cores::Nowhere => Err(Error::Usage(
+            "--do core would end the program and leave nothing: the kernel's core_pattern is empty. \
+             Set one: sysctl kernel.core_pattern=core.%p"
+                .into(),
+        )),
+        Cores::Files(_) => Ok(true),
+    }
+}
 
 /// Before a command starts: sees to it that it may leave a core, or says why
 /// it cannot.
 pub fn cores_check_run() -> Result<(), Error> {
-    match pattern() {
-        Cores::Piped(program) => {
-            piped_note(&program);
-            return Ok(());
-        }
-        Cores::Nowhere => return Err(Error::Usage(NOWHERE.into())),
-        Cores::Files(_) => {}
+    if !are_files()? {
+        return Ok(());
     }
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
@@ -75,13 +83,8 @@ pub fn cores_check_run() -> Result<(), Error> {
 
 /// Before running processes are watched.
 pub fn cores_check_attached(pids: &[i32]) -> Result<(), Error> {
-    match pattern() {
-        Cores::Piped(program) => {
-            piped_note(&program);
-            return Ok(());
-        }
-        Cores::Nowhere => return Err(Error::Usage(NOWHERE.into())),
-        Cores::Files(_) => {}
+    if !are_files()? {
+        return Ok(());
     }
     for pid in pids {
         let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();

@@ -71,23 +71,20 @@ fn deviation(values: &[f64]) -> f64 {
     (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt()
 }
 
-/// Middle and number of each bucket; the open one ends at the longest call.
-fn middles(row: &CallRow) -> Vec<(f64, f64)> {
-    row.histogram
-        .iter()
-        .map(|b| {
-            let to = b
-                .to_ns
-                .unwrap_or(u64::MAX)
-                .min(row.max_ns.max(b.from_ns) + 1);
-            ((b.from_ns as f64 + to as f64) / 2.0, b.count as f64)
-        })
-        .collect()
+/// Where each bucket begins and ends; the open one at the longest call.
+fn ends(row: &CallRow) -> impl Iterator<Item = (f64, f64)> {
+    row.histogram.iter().map(|b| {
+        let longest = row.max_ns.max(b.from_ns) + 1;
+        let to = b.to_ns.map_or(longest, |to| to.min(longest));
+        (b.from_ns as f64, to as f64)
+    })
 }
 
 /// Mean wall time of calls that count as independent of each other.
 pub fn histogram_mean(row: &CallRow) -> Option<Estimate> {
-    let values = middles(row);
+    let counts = row.histogram.iter().map(|b| b.count as f64);
+    let middles = ends(row).map(|(from, to)| (from + to) / 2.0);
+    let values: Vec<(f64, f64)> = middles.zip(counts).collect();
     let n: f64 = values.iter().map(|v| v.1).sum();
     if n < 2.0 {
         return None;
@@ -111,17 +108,7 @@ pub fn histogram_mean(row: &CallRow) -> Option<Estimate> {
 /// The 99th percentile; `inflate`: by how much more the calls vary together
 /// than independent ones.
 pub fn histogram_percentile(row: &CallRow, inflate: f64, rng: &mut StdRng) -> Option<Estimate> {
-    let ends: Vec<(f64, f64)> = row
-        .histogram
-        .iter()
-        .map(|b| {
-            let to = b
-                .to_ns
-                .unwrap_or(u64::MAX)
-                .min(row.max_ns.max(b.from_ns) + 1);
-            (b.from_ns as f64, to as f64)
-        })
-        .collect();
+    let ends: Vec<(f64, f64)> = ends(row).collect();
     let counts: Vec<f64> = row.histogram.iter().map(|b| b.count as f64).collect();
     let percentile = |counts: &[f64]| {
         let rank = counts.iter().sum::<f64>() * 0.99;
