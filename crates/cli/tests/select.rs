@@ -244,3 +244,44 @@ fn waits_that_are_not_seen_are_said() {
     // A program that only calls libc has nothing said about it.
     assert_eq!(text(&select(&["--", "/bin/ls", "/"]).stderr), "");
 }
+
+#[test]
+fn a_measurement_is_written_as_text_and_as_json() {
+    let bench = |args: &[&str]| {
+        let mut command = Command::new(DEBOX);
+        command.args(["bench", "select"]).args(args);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let row = "plain select server, no idle, 50 hot";
+    let out = bench(&["--only", row, "--turns", "3", "--json"]);
+    assert!(out.status.success(), "{out:?}");
+    let document: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(document["schema"], "debox.bench-select", "{document}");
+    assert_eq!(document["schema_version"], 1, "{document}");
+    let rows = document["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 1, "{document}");
+    assert!(
+        rows[0]["name"].as_str().unwrap().contains(row),
+        "{document}"
+    );
+    let number = |name: &str| rows[0]["rate"][name].as_f64().unwrap();
+    assert!(number("low") > 0.0, "{document}");
+    assert!(number("low") <= number("median"), "{document}");
+    assert!(number("median") <= number("high"), "{document}");
+    assert!(document["lowest_free"].is_null(), "{document}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("select.txt");
+    let out = bench(&["--only", "lowest free", "-o", file.to_str().unwrap()]);
+    assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
+    let written = std::fs::read_to_string(file).unwrap();
+    assert_eq!(text(&out.stderr), written);
+    assert!(
+        written.contains("lowest free of 1,048,576 numbers: "),
+        "{written}"
+    );
+
+    let out = bench(&["--only", "no such row", "--json"]);
+    assert_eq!(out.status.code(), Some(125), "{out:?}");
+    assert!(out.stdout.is_empty(), "{out:?}");
+}

@@ -8,6 +8,7 @@ use crate::servers::{self, Program};
 use crate::{BenchArgs, Error, library_find};
 use debox_output::chart::{self, Axis, Scale, Series};
 use debox_output::signed_text;
+use serde::Serialize;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,17 +17,67 @@ use std::time::Duration;
 const LIGHTTPD_POLL: Program = Program::Lighttpd("poll");
 const LIGHTTPD_EPOLL: Program = Program::Lighttpd("linux-sysepoll");
 
-struct Bench<'a> {
-    library: &'a Path,
+/// What `--json` writes; docs/json.md says what each field means.
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    schema_version: u32,
+    debox_version: &'static str,
     turns: usize,
     quick: bool,
     realtime: bool,
+    rows: Vec<Row>,
+    lowest_free: Option<LowestFree>,
+    figures: Vec<FigureOf>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    goal: String,
+    rate: Ratio,
+    cpu: Ratio,
+    cpu_us: f64,
+    native: Option<Native>,
+}
+
+#[derive(Serialize)]
+struct Native {
+    rate: Ratio,
+    cpu: Ratio,
+}
+
+#[derive(Serialize)]
+struct LowestFree {
+    take_ns: f64,
+    give_and_take_ns: f64,
+    table_ns: f64,
+}
+
+#[derive(Serialize)]
+struct FigureOf {
+    file: &'static str,
+    caption: String,
+    x: String,
+    y: String,
+    lines: Vec<LineOf>,
+}
+
+#[derive(Serialize)]
+struct LineOf {
+    name: String,
+    points: Vec<(f64, f64)>,
+}
+
+struct Bench<'a> {
+    library: &'a Path,
     /// Connections that one process may have.
     most: usize,
-    /// Rows with this in their name only.
+    /// Rows with this in their name only; there was one.
     only: Option<&'a str>,
-    rows: usize,
+    met: bool,
     text: String,
+    document: Document,
 }
 
 fn variant(name: &str, program: Program, library: bool, idle: usize) -> Variant {
@@ -51,8 +102,8 @@ impl Bench<'_> {
             keep_alive: true,
             bytes: 1259,
             rate: None,
-            realtime: self.realtime,
-            turns: self.turns,
+            realtime: self.document.realtime,
+            turns: self.document.turns,
             // Short, so that what the host does meanwhile meets all variants alike.
             turn: Duration::from_millis(25),
         }
@@ -77,8 +128,8 @@ impl Bench<'_> {
     /// For the figures: fewer and longer turns, as answering times want them.
     fn plan_of_figures(&self, hot: usize) -> Plan {
         Plan {
-            turns: if self.quick { 3 } else { 9 },
-            turn: Duration::from_millis(if self.quick { 150 } else { 400 }),
+            turns: if self.document.quick { 3 } else { 9 },
+            turn: Duration::from_millis(if self.document.quick { 150 } else { 400 }),
             ..self.plan(hot)
         }
     }
@@ -99,6 +150,11 @@ impl Bench<'_> {
     ) {
         let rate = Ratio::of(&a.per_second, &b.per_second);
         let cpu = Ratio::of(&a.cpu_us, &b.cpu_us);
+        let cpu_us = median(&a.cpu_us);
+        let native = native.map(|n| Native {
+            rate: Ratio::of(&n.per_second, &b.per_second),
+            cpu: Ratio::of(&n.cpu_us, &b.cpu_us),
+        });
         let line = format!(
             "  {name:<58} {goal:>9} {:>16} {:>19} {:>9} {:>15}",
             format!(
@@ -108,14 +164,22 @@ impl Bench<'_> {
                 100.0 * rate.high
             ),
             format!("x {:.2} ({:.2}-{:.2})", cpu.median, cpu.low, cpu.high),
-            format!("{:.2} us", median(&a.cpu_us)),
-            native.map_or("-".into(), |n| format!(
+            format!("{cpu_us:.2} us"),
+            native.as_ref().map_or("-".into(), |n| format!(
                 "{:.0} %, x {:.2}",
-                100.0 * Ratio::of(&n.per_second, &b.per_second).median,
-                Ratio::of(&n.cpu_us, &b.cpu_us).median
+                100.0 * n.rate.median,
+                n.cpu.median
             )),
         );
-        self.rows += 1;
+        self.met = true;
+        self.document.rows.push(Row {
+            name: name.into(),
+            goal: goal.into(),
+            rate,
+            cpu,
+            cpu_us,
+            native,
+        });
         self.say(&line);
     }
 
@@ -140,7 +204,7 @@ impl Bench<'_> {
         self.say(&format!(
             "\nServers, CPU 0; clients, CPU 1. RATE and CPU/REQ are ratios within one turn, so the\n\
              machine's speed cancels out: the median of {} turns, and in what range it lies at 95 %.\n",
-            self.turns
+            self.document.turns
         ));
         self.say(&format!(
             "  {:<58} {:>9} {:>16} {:>19} {:>9} {:>15}",
@@ -303,7 +367,7 @@ impl Bench<'_> {
             &plan,
         )?;
         if self.wanted("lowest free") {
-            self.rows += 1;
+            self.met = true;
             self.allocation()?;
         }
         Ok(())
@@ -333,12 +397,19 @@ impl Bench<'_> {
             }
         };
         match result {
-            Some(0) => self.say(&format!(
-                "\n  lowest free of 1,048,576 numbers: {:.1} ns (goal 15 ns); given back and taken {:.1} ns; through a table {:.0} us",
-                ns[0],
-                ns[1],
-                ns[2] / 1000.0
-            )),
+            Some(0) => {
+                let [take_ns, give_and_take_ns, table_ns] = ns;
+                self.document.lowest_free = Some(LowestFree {
+                    take_ns,
+                    give_and_take_ns,
+                    table_ns,
+                });
+                self.say(&format!(
+                    "\n  lowest free of 1,048,576 numbers: {take_ns:.1} ns (goal 15 ns); given back and taken \
+                     {give_and_take_ns:.1} ns; through a table {:.0} us",
+                    table_ns / 1000.0
+                ));
+            }
             Some(error) => self.say(&format!(
                 "\n  lowest free of 1,048,576 numbers: not measured: {}",
                 std::io::Error::from_raw_os_error(-error)
@@ -348,14 +419,27 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn write(
-        &self,
+    fn figure(
+        &mut self,
         to: &Path,
-        name: &str,
+        file: &'static str,
         caption: &str,
         (x, y): (&str, &str),
         curves: &[Series],
     ) -> Result<(), Error> {
+        self.document.figures.push(FigureOf {
+            file,
+            caption: caption.into(),
+            x: x.into(),
+            y: y.into(),
+            lines: curves
+                .iter()
+                .map(|curve| LineOf {
+                    name: curve.name.clone(),
+                    points: curve.points.clone(),
+                })
+                .collect(),
+        });
         let axis = |name| Axis {
             scale: Scale::Linear,
             mark: &|v| signed_text(v as i64),
@@ -364,7 +448,7 @@ impl Bench<'_> {
         let Some(figure) = chart::lines(caption, curves, &axis(x), &axis(y)) else {
             return Ok(());
         };
-        debox_output::write(&to.join(name), figure.file().as_bytes())
+        debox_output::write(&to.join(file), figure.file().as_bytes())
             .map_err(Error::system("writing a figure"))
     }
 
@@ -440,7 +524,7 @@ impl Bench<'_> {
                 dashed: false,
             })
             .collect();
-        self.write(
+        self.figure(
             to,
             "figure9.svg",
             "Throughput against idle connections, 10 hot (Figure 9)",
@@ -456,7 +540,7 @@ impl Bench<'_> {
                 dashed: i % 2 == 1,
             })
             .collect();
-        self.write(
+        self.figure(
             to,
             "figure1.svg",
             "CPU time that idle connections cost (Figure 1)",
@@ -519,7 +603,7 @@ impl Bench<'_> {
             }
             self.say(&line);
         }
-        self.write(
+        self.figure(
             to,
             "figure3.svg",
             "Answering time against the rate of requests (Figure 3)",
@@ -529,52 +613,60 @@ impl Bench<'_> {
     }
 }
 
-/// Measures, prints the tables on standard error, and writes figures and tables
-/// (`select.txt`, `figure1.svg`, `figure3.svg`, `figure9.svg`) into `output`; with
-/// `only` rows of the table alone, into `output` if it is named.
+/// Measures, tells on standard error what comes out, draws `figure1.svg`,
+/// `figure3.svg` and `figure9.svg`, and writes the result where it is wanted;
+/// with `only` rows of the table alone.
 pub fn run(how: &BenchArgs) -> Result<i32, Error> {
     let library = library_find()?;
     let most = servers::descriptors_allow(20_000);
     let only = how.only.as_deref();
-    let output = how
-        .figures
-        .as_deref()
-        .or(only.is_none().then_some(Path::new(".")));
-    if let Some(output) = output {
-        debox_output::create_directory(output).map_err(Error::system("making the directory"))?;
-    }
     let turns = if how.quick { 24 } else { 144 };
     let mut bench = Bench {
         library: &library,
-        realtime: how.realtime,
-        quick: how.quick,
-        turns: how.turns.map_or(turns, |turns| turns as usize),
         // lighttpd wants two descriptors for each connection.
         most: most / 2,
         only,
-        rows: 0,
+        met: false,
         text: String::new(),
+        document: Document {
+            schema: "debox.bench-select",
+            schema_version: 1,
+            debox_version: env!("CARGO_PKG_VERSION"),
+            turns: how.turns.map_or(turns, |turns| turns as usize),
+            quick: how.quick,
+            realtime: how.realtime,
+            rows: Vec::new(),
+            lowest_free: None,
+            figures: Vec::new(),
+        },
     };
-    bench.goals()?;
-    if let (Some(only), 0) = (only, bench.rows) {
-        return Err(Error::NoSuchRow(only.to_owned()));
-    }
-    let Some(output) = output else { return Ok(0) };
+    let figures = how.figures.as_deref().unwrap_or(Path::new("."));
     if only.is_none() {
-        bench.figures_idle(output)?;
-        bench.figure_rate(output)?;
+        debox_output::create_directory(figures).map_err(Error::system("making the directory"))?;
     }
-    debox_output::write(&output.join("select.txt"), bench.text.as_bytes())
-        .map_err(Error::system("writing the table"))?;
-    let what = if only.is_none() {
-        "Figures 1, 3 and 9 and this table"
-    } else {
-        "This table"
+    bench.goals()?;
+    match only {
+        Some(only) if !bench.met => return Err(Error::NoSuchRow(only.to_owned())),
+        Some(_) => {}
+        None => {
+            bench.figures_idle(figures)?;
+            bench.figure_rate(figures)?;
+            let _ = writeln!(
+                io::stderr(),
+                "\nFigures 1, 3 and 9: {}",
+                debox_output::printable(&figures.to_string_lossy())
+            );
+        }
+    }
+    let result = match how.json {
+        true => serde_json::to_string_pretty(&bench.document).expect("names and numbers") + "\n",
+        false => bench.text,
     };
-    let _ = writeln!(
-        io::stderr(),
-        "\n{what}: {}",
-        debox_output::printable(&output.to_string_lossy())
-    );
+    match &how.output {
+        Some(file) if file.as_os_str() != "-" => debox_output::write(file, result.as_bytes()),
+        None if !how.json => Ok(()),
+        _ => io::stdout().write_all(result.as_bytes()),
+    }
+    .map_err(Error::system("writing the result"))?;
     Ok(0)
 }

@@ -109,9 +109,15 @@ pub struct BenchArgs {
     /// Turns of 25 ms for each server of a row; more make it more certain [default: 144]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub turns: Option<u32>,
-    /// Write the figures (SVG) and the table into this directory [default: the current one]
-    #[arg(long, value_name = "DIR")]
+    /// Write the figures (SVG) into this directory [default: the current one]
+    #[arg(long, value_name = "DIR", conflicts_with = "only")]
     pub figures: Option<PathBuf>,
+    /// Write the result to FILE (- is standard output)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The plain server of the measurements.

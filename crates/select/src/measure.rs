@@ -61,6 +61,7 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// Of the turns' ratios: the median, and the range in which it lies with a
 /// probability of 95 %.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Ratio {
     pub median: f64,
     pub low: f64,
