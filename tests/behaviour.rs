@@ -507,3 +507,113 @@ fn nothing_stays_attached() {
     );
     child.wait().unwrap();
 }
+
+/// What `debox kern --json` says of resources, whole.
+fn kern(options: &[&str], command: &[&str]) -> serde_json::Value {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("kern.json");
+    let output = Command::new(debox())
+        .args(["kern", "--quiet", "--json", "-o"])
+        .arg(&file)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{options:?}: {said}");
+    serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+}
+
+fn totals(document: &serde_json::Value, place: usize) -> [u64; 6] {
+    let totals = &document["resources"][place]["totals"];
+    [
+        "calls",
+        "returned",
+        "inside_now",
+        "never_returned",
+        "max_ns",
+        "off_cpu_ns",
+    ]
+    .map(|field| number(totals, field))
+}
+
+/// System calls need no probes on functions: times, threads inside, the end of
+/// threads, processes and the page.
+#[test]
+fn kern_measures_calls_on_any_kernel() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("kern.html");
+    let script = "sleep 0.06; head -c 100 /dev/zero >/dev/null";
+    let document = kern(
+        &[
+            "clock_nanosleep()",
+            "read()",
+            "read()@pid=1",
+            "--html",
+            page.to_str().unwrap(),
+        ],
+        &["sh", "-c", script],
+    );
+    let [calls, returned, _, _, longest, off_cpu] = totals(&document, 0);
+    assert_eq!((calls, returned), (1, 1));
+    assert!(longest >= 60_000_000 && off_cpu >= 30_000_000, "{document}");
+    assert!(totals(&document, 1)[0] > 0, "{document}");
+    assert_eq!(totals(&document, 2)[0], 0, "{document}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.trim_end().ends_with("</html>"));
+
+    let document = kern(&["clock_nanosleep()", "-d", "1s"], &["sleep", "30"]);
+    assert_eq!(totals(&document, 0)[..4], [1, 0, 1, 0], "{document}");
+    let script = "sleep 600 & sleep 0.5; kill -9 $!; wait; sleep 0.1";
+    let document = kern(&["clock_nanosleep()"], &["sh", "-c", script]);
+    // Killed, it leaves the call all the same.
+    assert_eq!(totals(&document, 0)[..4], [3, 3, 0, 0], "{document}");
+
+    let load = [
+        "dd",
+        "if=/dev/zero",
+        "of=/dev/null",
+        "bs=4k",
+        "count=100000000",
+    ];
+    let options = [
+        "read()",
+        "--max-overhead",
+        "0.0001",
+        "-i",
+        "0.4",
+        "-d",
+        "3s",
+    ];
+    let document = kern(&options, &load);
+    assert!(document.to_string().contains("taken out"), "{document}");
+}
+
+#[test]
+fn kern_finds_the_function_by_stacks() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let load = [
+        "dd",
+        "if=/dev/zero",
+        "of=/dev/null",
+        "bs=256k",
+        "count=100000000",
+    ];
+    let document = kern(&["--auto", "--sampled", "read", "-d", "2s"], &load);
+    assert_eq!(document["path"]["method"], "sampled");
+    let steps = &document["path"]["branches"][0]["steps"];
+    let mut steps = steps.as_array().expect("steps").iter();
+    assert!(
+        steps.any(|step| step["function"] == "vfs_read"),
+        "{document}"
+    );
+}

@@ -35,6 +35,8 @@ MS = 1_000_000
 CHECKS = []
 SMOKE = []
 NATIVE = []
+# As `debox doctor` calls them.
+WAYS_TO_PROBE = ("fentry", "kprobe", "kprobe.multi", "kprobe.session")
 CELLS = {}
 
 
@@ -73,6 +75,19 @@ def note(*words):
 def native(row, *names):
     """Tests of the machine itself that ask its kernel what the checks of a row ask in guests."""
     NATIVE.extend((row, name) for name in names)
+
+
+def native_needs(row, *ways, otherwise="no"):
+    """What a row says of the machine's own kernel where `debox doctor` found none of these ways to probe functions."""
+    NATIVE.append((row, f"!{' '.join(ways or WAYS_TO_PROBE)}!{otherwise}"))
+
+
+def native_needs_probes():
+    """All rows declared so far that nothing native is said of need probes on functions."""
+    said = {row for row, _ in NATIVE}
+    for row in dict.fromkeys(row for check in CHECKS for row in check[2]):
+        if row not in said:
+            native_needs(row)
 
 
 def cell(row, text):

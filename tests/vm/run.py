@@ -14,6 +14,7 @@ import concurrent.futures
 import fcntl
 import functools
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -27,6 +28,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import rust  # noqa: E402
 from fresh_start import fresh_start  # noqa: E402
+from guest import WAYS_TO_PROBE  # noqa: E402
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 HERE = TOP / "tests/vm"
@@ -485,14 +487,30 @@ def native():
             said.setdefault(name, []).append("not tried")
         for name in re.findall(r"^(\S+): all passed$", text, re.M):
             said[name] = ["ok"]
+    refused = refusals()
     cells = {}
     for suite in suites_all():
         for line in call(interpreter(), "-I", "-S", HERE / "guest.py", "--native", suite).splitlines():
             row, _, name = line.partition("\t")
-            cells.setdefault(row, set()).update(said.get(name, ["not tried"]))
-    release = ".".join(os.uname().release.split(".")[:2])
-    word = {row: next(w for w in ("FAILED", "not tried", "ok") if w in words) for row, words in cells.items()}
-    return f"Linux {release}, {NATIVELY}", {row: "yes" if w == "ok" else w for row, w in word.items()}
+            words = said.get(name, ["not tried"])
+            if name.startswith("!"):
+                ways, otherwise = name[1:].split("!")
+                words = [otherwise] if all(way in refused for way in ways.split()) else ["not tried"]
+            cells.setdefault(row, set()).update(words)
+    word = {row: next((w for w in ("FAILED", "not tried") if w in words), min(words - {"ok"}, default="yes")) for row, words in cells.items()}
+    return native_name(), word
+
+
+def native_name():
+    return f"Linux {'.'.join(os.uname().release.split('.')[:2])}, {NATIVELY}"
+
+
+@functools.cache
+def refusals():
+    """Way to probe functions -> why this machine's own kernel refuses it."""
+    done = subprocess.run([TARGET / "release/debox", "doctor", "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    checks = json.loads(done.stdout)["checks"]
+    return {c["name"]: f"{c['found']} (remedy: {c['remedy']})" for c in checks if c["state"] == "degraded" and c["name"] in WAYS_TO_PROBE}
 
 
 def table(guests, kernels):
@@ -524,13 +542,16 @@ def with_native(text):
     first = next(line for line in lines if line.startswith("| |")).strip("|").split("|")
     columns = len(first) - (first[-1].strip().endswith(NATIVELY))
     out = []
-    for line in lines:
+    for line in lines[: len(lines) - next((n for n, line in enumerate(reversed(lines)) if line.startswith("|")), 0)]:
         if line.startswith("|"):
             old = [c.strip() for c in line[1:].removesuffix("|").split("|")][:columns]
             new = {"": head, "---": "---", "Debian's package": "no guest"}.get(old[0])
             new = new or ("" if old[0].startswith("**") else cells.get(old[0], "not tried"))
             line = "|---" * len(old) + "|---|" if old[0] == "---" else f"| {' | '.join([*old, new])} |".replace("|  |", "| |").replace("|  |", "| |")
         out.append(line)
+    if why := refusals():
+        out += ["", f"{head}: what `debox doctor` said of the ways to probe functions that", "it refuses:", ""]
+        out += [f"- {way}: {text}" for way, text in why.items()]
     return "\n".join(out) + "\n"
 
 

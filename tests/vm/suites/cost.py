@@ -146,3 +146,6 @@ def _():
 @check("cost-log-is-clean")
 def _():
     kernel_log_expect_clean()
+
+
+native_needs_probes()

@@ -527,3 +527,22 @@ def _():
 @check("kern-log-is-clean", smoke=True)
 def _():
     kernel_log_expect_clean()
+
+
+for way in ALL_WAYS.values():
+    native_needs(f"`debox kern`: functions by {way}", way.partition("/")[0])
+native("`debox kern`: says why a function cannot be measured", "function_probes_or_a_clear_word")
+native("`debox kern --auto --sampled`: from stacks", "kern_finds_the_function_by_stacks")
+NATIVELY = {  # with a system call in the function's place
+    "latency, time off the CPU": "kern_measures_calls_on_any_kernel",
+    "threads inside that do not return": "kern_measures_calls_on_any_kernel",
+    "threads killed inside": "kern_measures_calls_on_any_kernel",
+    "restricted to process, cgroup, call, call site": "kern_measures_calls_on_any_kernel",
+    "what is called too often is taken out": "kern_measures_calls_on_any_kernel",
+}
+for row, test in {**{f"`debox kern`: {row}": test for row, test in NATIVELY.items()}, "`debox kern --html`": "kern_measures_calls_on_any_kernel"}.items():
+    native(row, test)
+    native_needs(row, otherwise="system calls only")
+for row in (": detached after SIGKILL of the tool", " in a terminal: plot, insert, change, refine by a key, remove"):
+    native_needs(f"`debox kern`{row}", otherwise="not tried")
+native_needs_probes()

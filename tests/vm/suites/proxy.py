@@ -39,3 +39,6 @@ def _():
     expect(shares[0] > 20, "open took only", shares[0], "% before")
     expect(shares[3] < shares[0] / 3, "open took", shares[0], "% before and", shares[3], "% after")
     kernel_log_expect_clean()
+
+
+native_needs_probes()

@@ -585,3 +585,10 @@ def _():
 @check("kernel-log-is-clean", feature=HARM, smoke=True)
 def _():
     kernel_log_expect_clean()
+
+
+native_needs("way of tracing that is picked", otherwise="tracepoints")
+native("`debox doctor` says which way works", "function_probes_or_a_clear_word")
+native(COARSE, "function_probes_or_a_clear_word")
+native_needs("who may trace", otherwise="not tried")
+native_needs_probes()
