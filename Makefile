@@ -40,7 +40,7 @@ include tests/build.mk
 
 build: setup
 	cargo build --release --workspace --bins
-	$(MAKE) --no-print-directory libdebox libdebox-wrap libdebox-select
+	$(MAKE) --no-print-directory -j$(shell nproc) libdebox libdebox-wrap libdebox-select
 
 abi:
 	DEBOX_ABI_WRITE=1 cargo test -q -p debox-abi --test generated
