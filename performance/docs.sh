@@ -27,8 +27,8 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 cd "$top"
 for kind in os self; do
-	"$debox" bench $kind "$@" --json -o "$work/$kind.json" --html "$work/$kind.html"
-	"$debox" bench $kind --color never --load "$work/$kind.json" -o "$work/$kind.txt"
+	"$debox" bench $kind "$@" --json -o "$work/$kind.json"
+	"$debox" bench $kind --color never --load "$work/$kind.json" -o "$work/$kind.txt" --figures "$work/figures"
 done
 if [ $keep = 0 ]; then
 	cat "$work/os.txt" "$work/self.txt"

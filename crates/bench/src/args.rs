@@ -55,6 +55,9 @@ pub struct OutputArgs {
     /// Write a page with charts to FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write the charts (SVG), each in a file of its own, into this directory
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub figures: Option<PathBuf>,
     /// Measure nothing: show this earlier result (JSON)
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     pub load: Option<PathBuf>,

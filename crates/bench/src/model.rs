@@ -52,6 +52,16 @@ pub enum Kind {
     SelfCost,
 }
 
+impl Kind {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Os => "os",
+            Kind::SelfCost => "self",
+        }
+    }
+}
+
 /// One case. ns per operation everywhere.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {

@@ -5,6 +5,7 @@ use crate::args::OutputArgs;
 use crate::model::{self, Document, Kind, SCHEMA, SCHEMA_VERSION};
 use crate::os::Suite;
 use crate::{Error, page, text};
+use debox_output::chart::Figure;
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
@@ -144,6 +145,16 @@ fn print(text: &str, json: bool) -> Result<(), Error> {
     }
 }
 
+/// Numbered, so that their names have the page's order.
+fn figures_write(directory: &Path, kind: Kind, figures: &[Figure]) -> std::io::Result<()> {
+    debox_output::create_directory(directory)?;
+    for (number, figure) in (1..).zip(figures) {
+        let name = format!("{}-{number:02}-{}.svg", kind.name(), figure.slug());
+        debox_output::write(&directory.join(name), figure.file().as_bytes())?;
+    }
+    Ok(())
+}
+
 /// Compares, prints and writes as asked. `only`: `None` for a loaded result.
 ///
 /// What can be written is written, also when something else fails.
@@ -181,9 +192,16 @@ pub fn deliver(
         let _ = print(&shown(&document, args, only, true), args.json);
     }
     outcome = outcome.and(written);
-    if let Some(path) = &args.html {
-        let written = debox_output::write(path, page::render(&document).as_bytes());
-        outcome = outcome.and(written.map_err(failed(path)));
+    if args.html.is_some() || args.figures.is_some() {
+        let (page, figures) = page::render(&document);
+        if let Some(path) = &args.html {
+            let written = debox_output::write(path, page.as_bytes());
+            outcome = outcome.and(written.map_err(failed(path)));
+        }
+        if let Some(path) = &args.figures {
+            let written = figures_write(path, document.kind, &figures);
+            outcome = outcome.and(written.map_err(failed(path)));
+        }
     }
     outcome?;
     let measured = match document.kind {

@@ -4,11 +4,11 @@
 use crate::model::{Document, Kind, Row};
 use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
-use crate::shown::{date, drawn};
+use crate::shown::{Figures, date};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::text::{self, levels_of, mean_text, mib_per_second};
 use crate::titles::{bytes, explanation, mark, title};
-use debox_output::chart::{self, Axis, Bar, Scale, Series};
+use debox_output::chart::{self, Axis, Bar, Figure, Scale, Series};
 use debox_output::{Page, Section, digits_text, escape, html_table, measured_text, signed_text};
 use std::fmt::Write;
 
@@ -61,8 +61,8 @@ fn account_rows<'a>(
     .collect()
 }
 
-fn accounts(caption: &str, bars: &[Bar]) -> String {
-    drawn(chart::bars(
+fn accounts(caption: &str, bars: &[Bar], figures: &mut Figures) -> String {
+    figures.drawn(chart::bars(
         caption,
         bars,
         Scale::Linear,
@@ -182,7 +182,7 @@ fn everything(d: &Document, prefix: &str) -> String {
     out
 }
 
-fn clocks(d: &Document) -> String {
+fn clocks(d: &Document, figures: &mut Figures) -> String {
     let Some(survey) = &d.clocks else {
         return String::new();
     };
@@ -206,7 +206,7 @@ fn clocks(d: &Document) -> String {
             })
         })
         .collect();
-    let mut out = drawn(chart::bars(
+    let mut out = figures.drawn(chart::bars(
         "One reading of each clock",
         &bars,
         Scale::Log,
@@ -267,7 +267,7 @@ fn clocks(d: &Document) -> String {
     out
 }
 
-fn trivial(d: &Document) -> String {
+fn trivial(d: &Document, figures: &mut Figures) -> String {
     let bars: Vec<Bar> = d
         .rows_of("trivial/")
         .filter_map(|r| r.summary.as_ref().map(|s| bar(r, s)))
@@ -275,7 +275,7 @@ fn trivial(d: &Document) -> String {
     if d.rows_of("trivial/").next().is_none() {
         return String::new();
     }
-    drawn(chart::bars(
+    figures.drawn(chart::bars(
         "One call, with the 95 % interval",
         &bars,
         Scale::Linear,
@@ -284,7 +284,7 @@ fn trivial(d: &Document) -> String {
     )) + &everything(d, "trivial/")
 }
 
-fn switches_section(d: &Document) -> String {
+fn switches_section(d: &Document, figures: &mut Figures) -> String {
     if d.rows_of("switch/").next().is_none() {
         return String::new();
     }
@@ -310,7 +310,7 @@ fn switches_section(d: &Document) -> String {
                 })
             })
             .collect();
-        out += &drawn(chart::bars(
+        out += &figures.drawn(chart::bars(
             caption,
             &bars,
             Scale::Linear,
@@ -328,7 +328,7 @@ fn switches_section(d: &Document) -> String {
         let rows = switches::MEANS
             .iter()
             .filter_map(|m| d.row(&format!("switch/{m}/{place}")));
-        out += &accounts(caption, &account_rows(rows, &|r| title(&r.id)));
+        out += &accounts(caption, &account_rows(rows, &|r| title(&r.id)), figures);
     }
     out += "</div>";
     let rows: Vec<Vec<String>> = d
@@ -368,7 +368,7 @@ fn switches_section(d: &Document) -> String {
     out + &everything(d, "switch")
 }
 
-fn faults(d: &Document) -> String {
+fn faults(d: &Document, figures: &mut Figures) -> String {
     if d.rows_of("fault/").next().is_none() {
         return String::new();
     }
@@ -394,14 +394,14 @@ fn faults(d: &Document) -> String {
         })
         .collect();
     let mut out = String::from("<div class=\"figures\">");
-    out += &drawn(chart::bars(
+    out += &figures.drawn(chart::bars(
         "First touch of one page",
         &latency,
         Scale::Log,
         &["time"],
         &mark,
     ));
-    out += &drawn(chart::bars(
+    out += &figures.drawn(chart::bars(
         "Memory made usable, MiB a second",
         &bandwidth,
         Scale::Log,
@@ -449,7 +449,7 @@ fn read_series(d: &Document, state: &str, from: usize, to: usize) -> Vec<Series>
         .collect()
 }
 
-fn reads(d: &Document) -> String {
+fn reads(d: &Document, figures: &mut Figures) -> String {
     if d.rows_of("read/").next().is_none() {
         return String::new();
     }
@@ -462,7 +462,7 @@ fn reads(d: &Document) -> String {
             (512, 1 << 20, Scale::Linear, "larger requests"),
             (8, 4096, Scale::Log, "small requests"),
         ] {
-            out += &drawn(chart::lines(
+            out += &figures.drawn(chart::lines(
                 &format!("1 MiB of a file, {name}: {which}"),
                 &read_series(d, state, from, to),
                 &axis(Scale::Log, &|x| bytes(x as u64), ""),
@@ -480,6 +480,7 @@ fn reads(d: &Document) -> String {
         out += &accounts(
             &format!("DeBox's account of a 64 KiB request, {name}"),
             &account_rows(rows, &|r| r.id.split('/').nth(2).unwrap_or("").to_owned()),
+            figures,
         );
     }
     out += "</div>";
@@ -490,7 +491,7 @@ fn reads(d: &Document) -> String {
     out + &everything(d, "read/")
 }
 
-fn descriptors(d: &Document) -> String {
+fn descriptors(d: &Document, figures: &mut Figures) -> String {
     if d.rows_of("descriptor/")
         .chain(d.rows_of("wait/"))
         .next()
@@ -519,7 +520,7 @@ fn descriptors(d: &Document) -> String {
     };
     let count = |x: f64| signed_text(x as i64);
     let mut out = String::from("<div class=\"figures\">");
-    out += &drawn(chart::lines(
+    out += &figures.drawn(chart::lines(
         "A new descriptor, by the number that are open",
         &series(
             "descriptor/",
@@ -528,7 +529,7 @@ fn descriptors(d: &Document) -> String {
         &axis(Scale::Log, &count, ""),
         &axis(Scale::Log, &mark, "one call"),
     ));
-    out += &drawn(chart::lines(
+    out += &figures.drawn(chart::lines(
         "Waiting for one that is ready, by the number of idle ones",
         &series("wait/", &["select", "poll", "epoll"]),
         &axis(Scale::Log, &count, ""),
@@ -539,7 +540,7 @@ fn descriptors(d: &Document) -> String {
     out + &everything(d, "descriptor/") + &everything(d, "wait/")
 }
 
-fn comparison(d: &Document) -> String {
+fn comparison(d: &Document, figures: &mut Figures) -> String {
     let Some(c) = &d.comparison else {
         return String::new();
     };
@@ -566,7 +567,7 @@ fn comparison(d: &Document) -> String {
         .collect();
     different.sort_by(|a, b| b.1.ln().abs().total_cmp(&a.1.ln().abs()));
     different.truncate(60);
-    out += &drawn(chart::ratios(
+    out += &figures.drawn(chart::ratios(
         "Time here / time there, with the 99 % interval",
         &different,
     ));
@@ -636,28 +637,40 @@ fn machine(d: &Document) -> String {
     out + &paragraph(&d.noise.line())
 }
 
-/// The whole page.
-pub fn render(d: &Document) -> String {
-    let name = match d.kind {
-        Kind::Os => "os",
-        Kind::SelfCost => "self",
-    };
+/// The whole page, and its pictures.
+pub fn render(d: &Document) -> (String, Vec<Figure>) {
+    let name = d.kind.name();
+    let mut figures = Figures::default();
     let section = |(id, title, body)| Section { id, title, body };
-    let mut sections = vec![section(("comparison", "Comparison", comparison(d)))];
+    let mut sections = vec![section((
+        "comparison",
+        "Comparison",
+        comparison(d, &mut figures),
+    ))];
     match d.kind {
         Kind::Os => sections.extend(
             [
-                ("clocks", "Clocks", clocks(d)),
-                ("trivial", "Trivial kernel calls", trivial(d)),
-                ("switches", "Context switches", switches_section(d)),
-                ("faults", "Page faults", faults(d)),
-                ("reads", "File reads", reads(d)),
-                ("descriptors", "Descriptors and waiting", descriptors(d)),
+                ("clocks", "Clocks", clocks(d, &mut figures)),
+                ("trivial", "Trivial kernel calls", trivial(d, &mut figures)),
+                (
+                    "switches",
+                    "Context switches",
+                    switches_section(d, &mut figures),
+                ),
+                ("faults", "Page faults", faults(d, &mut figures)),
+                ("reads", "File reads", reads(d, &mut figures)),
+                (
+                    "descriptors",
+                    "Descriptors and waiting",
+                    descriptors(d, &mut figures),
+                ),
             ]
             .map(section),
         ),
         Kind::SelfCost => {
-            sections.extend(d.self_cost.iter().flat_map(crate::selfcost::show::sections));
+            if let Some(own) = &d.self_cost {
+                sections.extend(crate::selfcost::show::sections(own, &mut figures));
+            }
         }
     }
     let notes: String = d
@@ -673,7 +686,7 @@ pub fn render(d: &Document) -> String {
         Some(label) => format!("debox bench {name}: {label}"),
         None => format!("debox bench {name}"),
     };
-    Page {
+    let page = Page {
         title: &heading,
         version: &d.debox_version,
         style: STYLE,
@@ -682,8 +695,8 @@ pub fn render(d: &Document) -> String {
         footer: "Bars show the middle of the processes' medians; whiskers the 95 % interval of the mean, \
                  or the range of the medians where the spread hides the mean.",
         script: None,
-    }
-    .html()
+    };
+    (page.html(), figures.0)
 }
 
 fn header(d: &Document, heading: &str) -> String {

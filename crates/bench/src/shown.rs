@@ -4,9 +4,17 @@
 use debox_output::chart::Figure;
 use debox_output::wrapped;
 
-/// A picture, if there is anything to see.
-pub fn drawn(figure: Option<Figure>) -> String {
-    figure.map_or_else(String::new, |f| f.html())
+/// The pictures of a page, in their order.
+#[derive(Default)]
+pub struct Figures(pub Vec<Figure>);
+
+impl Figures {
+    /// For its place in the page, if there is anything to see.
+    pub fn drawn(&mut self, figure: Option<Figure>) -> String {
+        let html = figure.as_ref().map_or_else(String::new, Figure::html);
+        self.0.extend(figure);
+        html
+    }
 }
 
 /// A sentence or more, in lines of its own.

@@ -879,10 +879,7 @@ pub fn render(d: &Document, color: bool) -> String {
     };
     let head = format!(
         "debox bench {}{}: {}",
-        match d.kind {
-            Kind::Os => "os",
-            Kind::SelfCost => "self",
-        },
+        d.kind.name(),
         if d.quick { " --quick" } else { "" },
         d.machine.line()
     );

@@ -128,6 +128,40 @@ fn os_measures_shows_and_compares() {
         );
     }
 
+    // Each chart as a file, in the page's order.
+    let figures = dir.path().join("figures");
+    let (status, _, errors) = run(Command::new(DEBOX)
+        .args(["bench", "os", "--load"])
+        .arg(&json)
+        .arg("--figures")
+        .arg(&figures));
+    assert_eq!(status, 0, "{errors}");
+    let mut files: Vec<_> = std::fs::read_dir(&figures)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let captions: Vec<&str> = page
+        .split("<figcaption>")
+        .skip(1)
+        .map(|rest| rest.split("</figcaption>").next().unwrap())
+        .collect();
+    assert!(
+        !captions.is_empty() && captions.len() == files.len(),
+        "{files:?}"
+    );
+    for (file, caption) in files.iter().zip(captions) {
+        let svg = std::fs::read_to_string(file).unwrap();
+        assert!(
+            svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"),
+            "{file:?}: {svg}"
+        );
+        assert!(
+            svg.contains(&format!(">{caption}</text>")),
+            "{file:?}: no {caption}"
+        );
+    }
+
     // With itself: no difference. With one twice as fast in one case: that one.
     let compare = |other: &Path| {
         let (status, out, errors) = run(Command::new(DEBOX)

@@ -110,6 +110,14 @@ impl Figure {
         }
     }
 
+    /// What it shows, as a part of a file's name.
+    pub fn slug(&self) -> String {
+        let lower = self.caption.to_lowercase();
+        let words = lower.split(|c: char| !c.is_ascii_alphanumeric());
+        let words: Vec<&str> = words.filter(|w| !w.is_empty()).collect();
+        words.join("-")
+    }
+
     /// In a page.
     pub fn html(&self) -> String {
         let (width, height) = self.size;

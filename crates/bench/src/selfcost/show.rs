@@ -4,7 +4,7 @@
 use super::grid::{Cell, Grid, WayKind};
 use super::result::{SelfCost, ServerRow};
 use crate::model::Document;
-use crate::shown::{date, drawn, paragraph};
+use crate::shown::{Figures, date, paragraph};
 use crate::titles::mark;
 use debox_output::chart::{self, Bar, Scale};
 use debox_output::{Pen, Section, Style, Table, digits_text, html_table, measured_text};
@@ -530,7 +530,7 @@ pub fn markdown(d: &Document, own: &SelfCost) -> String {
 }
 
 /// For the page.
-pub fn sections(own: &SelfCost) -> Vec<Section> {
+pub fn sections(own: &SelfCost, figures: &mut Figures) -> Vec<Section> {
     let mut calls = String::new();
     if let Some(g) = &own.calls {
         calls += "<div class=\"figures\">";
@@ -553,7 +553,7 @@ pub fn sections(own: &SelfCost) -> Vec<Section> {
                     })
                 })
                 .collect();
-            calls += &drawn(chart::bars(
+            calls += &figures.drawn(chart::bars(
                 &format!("One {}", g.rows[r].title),
                 &bars,
                 Scale::Log,
@@ -692,7 +692,8 @@ mod tests {
             g.rows[0].id = "getpid".into();
             g
         });
-        let page: String = sections(&own).into_iter().map(|s| s.body).collect();
+        let sections = sections(&own, &mut Figures::default());
+        let page: String = sections.into_iter().map(|s| s.body).collect();
         assert!(page.contains("</i>nothing</li>"), "{page}");
         assert!(!page.contains("</i></li>"), "{page}");
     }
