@@ -12,7 +12,6 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-
 /*
  * The run queue's clock at this moment of `task`'s CPU: the very value that
  * sched_info_arrive() is about to subtract last_queued from; __schedule() has

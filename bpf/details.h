@@ -314,14 +314,18 @@ static long condition_check(u32 i, void *unused)
 static __always_inline u32 path_argument(u32 key)
 {
 	switch (key) {
+	/* clang-format off */
 	case 2: case 4: case 6: case 21: case 76: case 80: case 82: case 83: case 84: case 85:
 	case 86: case 87: case 88: case 89: case 90: case 92: case 94: case 133: case 137:
 	case 161: case 165: case 166:
+		/* clang-format on */
 		return 1; /* open stat lstat access truncate chdir rename mkdir rmdir creat link
 			   * unlink symlink readlink chmod chown lchown mknod statfs chroot
 			   * mount umount2 */
+			  /* clang-format off */
 	case 257: case 258: case 259: case 260: case 261: case 262: case 263: case 264: case 265:
 	case 267: case 268: case 269: case 280: case 316: case 332: case 437: case 439:
+			  /* clang-format on */
 		return 2; /* the ...at() family, statx, openat2 */
 	case 266:
 		return 3; /* symlinkat */
@@ -330,7 +334,7 @@ static __always_inline u32 path_argument(u32 key)
 }
 
 VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
-				 u32 user_stack)
+			     u32 user_stack)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -402,7 +406,8 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	__builtin_memset(event->path, 0, sizeof(event->path));
 	path = st->call.compat ? 0 : path_argument(call->key);
 	if (path) {
-		u64 address = path == 1 ? regs->di : path == 2 ? regs->si : regs->dx;
+		u64 address = path == 1 ? regs->di : path == 2 ? regs->si :
+								 regs->dx;
 
 		if (bpf_probe_read_user_str(event->path, sizeof(event->path), (void *)address) > 0)
 			event->flags |= DEBOX_EVENT_PATH;
@@ -425,7 +430,7 @@ static __always_inline u32 coarse_bucket(u64 ns)
 }
 
 VERIFIED_ONCE int call_site_add(struct thread_state *st, struct debox_details *details,
-				    const struct finished *call, u32 stack)
+				const struct finished *call, u32 stack)
 {
 	u64 key, found, wall;
 	u32 at;
@@ -490,7 +495,7 @@ VERIFIED_ONCE int call_paths_add(struct thread_state *st, struct debox_details *
 }
 
 VERIFIED_ONCE int thread_row_add(struct thread_state *st, struct debox_details *details,
-				     const struct finished *call)
+				 const struct finished *call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct debox_thread_row *row;

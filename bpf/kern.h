@@ -16,9 +16,9 @@
 #define KERN_WAYS 8
 
 /* kern_metric.flags */
-#define KERN_TIMED (1u << 0)   /* entry and exit; else calls are only counted */
-#define KERN_UNDER (1u << 1)   /* only directly below the metric `under` */
-#define KERN_FILTER (1u << 2)  /* one of the restrictions below is set */
+#define KERN_TIMED (1u << 0)  /* entry and exit; else calls are only counted */
+#define KERN_UNDER (1u << 1)  /* only directly below the metric `under` */
+#define KERN_FILTER (1u << 2) /* one of the restrictions below is set */
 
 /* A metric on a resource. Its id is index | generation << 16: an id that was
  * taken away never means the next one that gets its place. */
@@ -49,17 +49,17 @@ struct kern_sums {
 	__u64 entered_at; /* sum of their times, ns */
 	__u64 left;       /* of these left again, in whatever way */
 	__u64 left_at;
-	__u64 returned;   /* timed entries that returned, recursive ones as well */
-	__u64 total_ns;   /* their time */
-	__u64 self_ns;    /* ... without that in measured functions below */
-	__u64 off_ns;     /* ... of total_ns off the CPU */
+	__u64 returned; /* timed entries that returned, recursive ones as well */
+	__u64 total_ns; /* their time */
+	__u64 self_ns;  /* ... without that in measured functions below */
+	__u64 off_ns;   /* ... of total_ns off the CPU */
 	__u64 self_off_ns;
 	__u64 max_ns;
-	__u64 never;      /* thread ended inside */
-	__u64 lost;       /* return was not seen */
-	__u64 no_room;    /* not timed: too many threads inside */
-	__u64 too_deep;   /* not timed: KERN_DEPTH */
-	__u64 nested;     /* not timed: interrupt came while we counted */
+	__u64 never;    /* thread ended inside */
+	__u64 lost;     /* return was not seen */
+	__u64 no_room;  /* not timed: too many threads inside */
+	__u64 too_deep; /* not timed: KERN_DEPTH */
+	__u64 nested;   /* not timed: interrupt came while we counted */
 	__u64 begun;
 };
 

@@ -25,9 +25,9 @@ typedef __s64 s64;
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct sched_info {
-	unsigned long long run_delay;   /* ns spent waiting for a CPU, all finished waits */
+	unsigned long long run_delay;    /* ns spent waiting for a CPU, all finished waits */
 	unsigned long long last_arrival; /* rq clock when it last got a CPU */
-	unsigned long long last_queued; /* rq clock when it was queued, 0 while running */
+	unsigned long long last_queued;  /* rq clock when it was queued, 0 while running */
 };
 
 struct thread_info {
@@ -206,6 +206,5 @@ struct bpf_iter__bpf_map {
 };
 
 #pragma clang attribute pop
-
 
 #endif

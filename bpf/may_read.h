@@ -36,7 +36,7 @@ struct subject {
 	__u32 egid;
 	__u32 sgid;
 	__u32 user_ns;
-	__u32 has_mm;   /* none: a kernel thread, or one that is at its end */
+	__u32 has_mm; /* none: a kernel thread, or one that is at its end */
 	__u32 dumpable;
 	__u32 capable;    /* the watcher has CAP_SYS_PTRACE in the thread's user namespace */
 	__u32 mm_capable; /* ... and in that of its address space */

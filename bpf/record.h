@@ -28,7 +28,7 @@ static __always_inline bool call_failed(s64 result, u32 key)
 	return result < 0 && result >= -4095 && !call_restarts(result) && !call_is_sigreturn(key);
 }
 
-#define VALID_BY_EVENTS                                                                      \
+#define VALID_BY_EVENTS \
 	(DEBOX_VALID_BLOCKED | DEBOX_VALID_FAULTS | DEBOX_VALID_SWITCHES | DEBOX_VALID_SLEEPS)
 
 /* One finished stretch off the CPU. */
@@ -114,7 +114,7 @@ static __always_inline void comm_copy(char *to, const char *from)
 }
 
 VERIFIED_ONCE int info_sleep_add(struct debox_info *info, const struct thread_state *st,
-				     const struct off_cpu *off, u32 max_sleeps)
+				 const struct off_cpu *off, u32 max_sleeps)
 {
 	struct debox_sleep *sleep = NULL;
 	u32 used;

@@ -61,10 +61,10 @@ struct {
 } stacks_second SEC(".maps");
 
 struct signature {
-	u32 stack;   /* id in `stacks`, or STACKS_MAX + id in `stacks_second` */
-	u32 site;    /* canonical site number */
-	u32 words;   /* entries used below */
-	u32 span;    /* bytes to read, from the anchor upwards */
+	u32 stack;                   /* id in `stacks`, or STACKS_MAX + id in `stacks_second` */
+	u32 site;                    /* canonical site number */
+	u32 words;                   /* entries used below */
+	u32 span;                    /* bytes to read, from the anchor upwards */
 	u16 offset[SIGNATURE_WORDS]; /* in words */
 	u64 value[SIGNATURE_WORDS];
 };
@@ -249,7 +249,8 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 	/* One call for both uses, which clang must not split into two: the id
 	 * covers our own frames as well. */
 	walk = found == NONE || verify_sites;
-	asm volatile("" : "+r"(walk));
+	asm volatile(""
+		     : "+r"(walk));
 	if (walk) {
 		id = bpf_get_stackid(ctx, &stacks, 0);
 		if (id == -17) { /* EEXIST */
@@ -258,7 +259,8 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 				id += STACKS_MAX;
 		}
 	}
-	asm volatile("" : "+r"(id));
+	asm volatile(""
+		     : "+r"(id));
 	if (found != NONE) {
 		struct signature *sig = bpf_map_lookup_elem(&signatures, &found);
 

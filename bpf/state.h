@@ -58,10 +58,10 @@ struct comm_text {
 
 /* thread_state.out_kind: how the thread left the CPU */
 #define OUT_NONE 0u
-#define OUT_BLOCKED (1u << 0)   /* asleep until woken; else preempted or yielding */
-#define OUT_IN_CALL (1u << 1)   /* inside a system call, as wrap capture sees it */
+#define OUT_BLOCKED (1u << 0) /* asleep until woken; else preempted or yielding */
+#define OUT_IN_CALL (1u << 1) /* inside a system call, as wrap capture sees it */
 #define OUT_VALID (1u << 2)
-#define OUT_LOCK (1u << 3)    /* counted among the lock's waiters, not the site's */
+#define OUT_LOCK (1u << 3) /* counted among the lock's waiters, not the site's */
 
 /* A call that boundary capture has seen begin. */
 struct open_call {
@@ -105,13 +105,13 @@ struct thread_state {
 	u32 account;
 	u32 segment;
 	u32 slot;
-	u32 tid;       /* as the slot knows it */
-	u64 hot_regs;  /* see struct cpu_hot; 0: call below holds */
+	u32 tid;      /* as the slot knows it */
+	u64 hot_regs; /* see struct cpu_hot; 0: call below holds */
 
 	/* trust.h; with WATCH_CHECKED, WATCH_SLOT_CHECKED */
 	struct checked checked; /* what the account's watcher was found to be allowed to see */
 	struct judged judged;   /* the thread's own questions only */
-	u64 slot_exec; /* task->self_exec_id of the program that has the slot */
+	u64 slot_exec;          /* task->self_exec_id of the program that has the slot */
 
 	/* off the CPU now */
 	u32 out_kind;

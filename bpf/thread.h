@@ -179,14 +179,14 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
  */
 struct bind_request {
 	u32 tgid;
-	u32 flags;    /* to add */
-	u32 segment;  /* with WATCH_SLOT */
-	u32 account;  /* with WATCH_ACCOUNT */
-	u32 bound;    /* out: threads newly bound */
-	u32 exhausted; /* out: threads that found no slot */
-	u32 failed;   /* out: threads with no memory for their state */
-	u32 seen;     /* out: threads of the process */
-	u32 busy;     /* out: threads that another account keeps */
+	u32 flags;      /* to add */
+	u32 segment;    /* with WATCH_SLOT */
+	u32 account;    /* with WATCH_ACCOUNT */
+	u32 bound;      /* out: threads newly bound */
+	u32 exhausted;  /* out: threads that found no slot */
+	u32 failed;     /* out: threads with no memory for their state */
+	u32 seen;       /* out: threads of the process */
+	u32 busy;       /* out: threads that another account keeps */
 	u32 refused[4]; /* out: threads that the watcher may not see, by REFUSED_* */
 	struct judged judged;
 } bind;

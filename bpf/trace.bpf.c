@@ -54,11 +54,12 @@ int function_multi_leave(void *ctx)
 }
 
 /* A constant that the compiler cannot know and the user side can find. */
-#define NUMBER                                                     \
-	({                                                         \
-		u64 number;                                        \
-		asm volatile("%0 = 0x5eb0f00d0eb0 ll" : "=r"(number)); \
-		(u32)number;                                       \
+#define NUMBER                                        \
+	({                                            \
+		u64 number;                           \
+		asm volatile("%0 = 0x5eb0f00d0eb0 ll" \
+			     : "=r"(number));         \
+		(u32) number;                         \
 	})
 
 SEC("fentry")

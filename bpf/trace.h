@@ -83,9 +83,9 @@ struct {
 const volatile u32 trace_capacity = 1;
 const volatile u32 trace_buffers_for_threads = 1;
 const volatile u32 trace_buffers_all = 1;
-const volatile u32 trace_tgid = 0;        /* TRACE_SLOT */
-const volatile u32 trace_account = NONE;  /* TRACE_ACCOUNT */
-const volatile u32 trace_flags = 0;       /* DEBOX_TRACE_FLAG_* of every trace */
+const volatile u32 trace_tgid = 0;       /* TRACE_SLOT */
+const volatile u32 trace_account = NONE; /* TRACE_ACCOUNT */
+const volatile u32 trace_flags = 0;      /* DEBOX_TRACE_FLAG_* of every trace */
 const volatile bool trace_calls_chosen = false;
 const volatile u8 trace_calls[DEBOX_NR_SLOTS] = {};
 
@@ -99,7 +99,8 @@ u32 trace_stopped = 0;
  * numbers. */
 static __always_inline struct trace_frame *frame_at(struct trace_thread *st, u64 depth)
 {
-	asm volatile("%0 &= 63" : "+r"(depth));
+	asm volatile("%0 &= 63"
+		     : "+r"(depth));
 	return &st->frames[depth];
 }
 _Static_assert(FRAMES == 64, "the mask above");
@@ -111,7 +112,8 @@ struct trace_buffer {
 
 static __always_inline struct debox_trace_sum *sum_at(struct debox_trace_sums *sums, u64 function)
 {
-	asm volatile("%0 &= 8191" : "+r"(function));
+	asm volatile("%0 &= 8191"
+		     : "+r"(function));
 	return &sums->functions[function];
 }
 _Static_assert(DEBOX_TRACE_FUNCTIONS_MAX == 8192, "the mask above");

@@ -175,7 +175,9 @@ DEBOX_API void debox_end_event_(struct debox_frame *f, struct debox_entry_ *e);
 
 /* Compiler barrier: the kernel side reads the control page on this CPU, or
  * after a context switch; a signal handler runs on this CPU. */
+/* clang-format off */
 #define DEBOX_BARRIER_() __asm__ __volatile__("" ::: "memory")
+/* clang-format on */
 
 static inline __attribute__((always_inline)) uint64_t debox_stamp_(void)
 {
@@ -184,7 +186,8 @@ static inline __attribute__((always_inline)) uint64_t debox_stamp_(void)
 #elif defined(__x86_64__)
 	uint32_t lo, hi;
 
-	__asm__ __volatile__("rdtsc" : "=a"(lo), "=d"(hi)::"memory");
+	__asm__ __volatile__("rdtsc"
+			     : "=a"(lo), "=d"(hi)::"memory");
 	return (uint64_t)hi << 32 | lo;
 #else
 	struct timespec ts;
@@ -212,7 +215,8 @@ static inline __attribute__((always_inline)) uint64_t debox_next_seq_(struct deb
 #if defined(__x86_64__)
 	uint64_t seq = 1;
 
-	__asm__ __volatile__("xaddq %0, %1" : "+r"(seq), "+m"(h->seq)::"memory", "cc");
+	__asm__ __volatile__("xaddq %0, %1"
+			     : "+r"(seq), "+m"(h->seq)::"memory", "cc");
 	return seq + 1;
 #else
 	return __atomic_add_fetch(&h->seq, 1, __ATOMIC_RELAXED);
@@ -326,7 +330,8 @@ static inline __attribute__((always_inline)) void debox_call_begin(struct debox_
 	uint64_t here;
 
 #if defined(__x86_64__)
-	__asm__("leaq 0(%%rip), %0" : "=r"(here));
+	__asm__("leaq 0(%%rip), %0"
+		: "=r"(here));
 #else
 	here = (uint64_t)(uintptr_t)__builtin_return_address(0);
 #endif
@@ -358,13 +363,13 @@ DEBOX_API void debox_frame_end(struct debox_frame *f, long ret);
  * (or thread cancellation) that leaves expr closes the call; void is allowed.
  */
 #ifndef __cplusplus
-#define DEBOX_CALL_NR(nr, expr)                                                 \
-	__extension__({                                                         \
-		struct debox_frame debox_frame__;                               \
-		debox_call_begin(&debox_frame__, (nr));                         \
-		__typeof__(expr) debox_value__ = (expr);                        \
+#define DEBOX_CALL_NR(nr, expr)                                                        \
+	__extension__({                                                                \
+		struct debox_frame debox_frame__;                                      \
+		debox_call_begin(&debox_frame__, (nr));                                \
+		__typeof__(expr) debox_value__ = (expr);                               \
 		debox_call_end(&debox_frame__, debox_raw_result((long)debox_value__)); \
-		debox_value__;                                                  \
+		debox_value__;                                                         \
 	})
 #else
 #define DEBOX_CALL_NR(nr, expr) (::debox::call((nr), [&]() { return (expr); }))
@@ -452,7 +457,7 @@ struct debox_watch_error {
 	uint32_t column; /* of the mistake, a byte, from 1; 0: it is none of the expression's */
 	uint32_t length; /* bytes; 0: something is missing there */
 	char text[160];
-	char help[256];  /* may be empty */
+	char help[256]; /* may be empty */
 };
 
 struct debox_watch_counts {
@@ -584,7 +589,8 @@ namespace debox {
 /* An open call that is closed at the end of the block at the latest. */
 class bracket {
 public:
-	__attribute__((always_inline)) explicit bracket(int nr) : open_(true)
+	__attribute__((always_inline)) explicit bracket(int nr)
+	    : open_(true)
 	{
 		debox_call_begin(&frame_, nr);
 	}

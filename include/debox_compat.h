@@ -68,8 +68,7 @@ typedef struct DeBoxInfo {
  * another buffer; NULL switches it off. Opens libdebox when it is not open.
  * Returns 0, or -1 with errno: EINVAL for a negative limit.
  */
-__attribute__((visibility("default")))
-int DeBoxControl(DeBoxInfo *resultBuf, int maxSleeps, int maxTrace);
+__attribute__((visibility("default"))) int DeBoxControl(DeBoxInfo *resultBuf, int maxSleeps, int maxTrace);
 
 /*
  * DEBOX_VALID_* bits (debox/abi.h) of what the active buffer holds: BLOCKED
@@ -77,7 +76,8 @@ int DeBoxControl(DeBoxInfo *resultBuf, int maxSleeps, int maxTrace);
  * has filled it yet.
  */
 __attribute__((visibility("default")))
-uint64_t DeBoxValid(void);
+uint64_t
+DeBoxValid(void);
 
 #ifdef __cplusplus
 }

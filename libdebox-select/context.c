@@ -141,8 +141,8 @@ static int private_place(int fd, uint32_t above)
 
 enum state {
 	CLOSED, /* or replaced: nothing to take back */
-	OPEN,	/* and will be closed: kept open for those who wait for it */
-	STAYS,	/* open */
+	OPEN,   /* and will be closed: kept open for those who wait for it */
+	STAYS,  /* open */
 };
 
 static int forget(uint32_t fd, enum state state);
@@ -524,7 +524,7 @@ static int forget(uint32_t fd, enum state state)
 	uint32_t made = __atomic_load_n(&p->contexts_made, __ATOMIC_ACQUIRE);
 	int registered = 0;
 
-	__atomic_fetch_and(&descriptor_flags()[fd], (uint8_t)~(FD_TRACKED | FD_KNOWN), __ATOMIC_SEQ_CST);
+	__atomic_fetch_and(&descriptor_flags()[fd], (uint8_t) ~(FD_TRACKED | FD_KNOWN), __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; i < made; i++) {
 		struct context *c = __atomic_load_n(&p->contexts[i], __ATOMIC_ACQUIRE);
 		struct slot *slot;

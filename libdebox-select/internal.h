@@ -69,41 +69,41 @@
  * has counted as well. Counters only grow.
  */
 #define STATISTICS_MAGIC 0x3173746174736264ull /* "dbstats1" */
-#define STATISTICS(X)                                                                          \
-	X(calls_straight, "calls passed straight through (few descriptors)")                    \
-	X(calls_poll, "poll and ppoll calls served")                                            \
-	X(calls_select, "select and pselect calls served")                                      \
-	X(descriptors_named, "descriptors named in calls served")                               \
-	X(events, "descriptors found ready")                                                    \
-	X(registered, "descriptors registered")                                                 \
-	X(changed, "registrations changed")                                                     \
-	X(removed, "registrations removed")                                                     \
-	X(closes, "closes of a registered descriptor seen")                                     \
-	X(native_first, "calls left to the kernel: a new set")                                  \
-	X(native_unstable, "calls left to the kernel: the set changes too much")                \
-	X(native_nested, "calls left to the kernel: from a signal handler")                     \
+#define STATISTICS(X)                                                                             \
+	X(calls_straight, "calls passed straight through (few descriptors)")                      \
+	X(calls_poll, "poll and ppoll calls served")                                              \
+	X(calls_select, "select and pselect calls served")                                        \
+	X(descriptors_named, "descriptors named in calls served")                                 \
+	X(events, "descriptors found ready")                                                      \
+	X(registered, "descriptors registered")                                                   \
+	X(changed, "registrations changed")                                                       \
+	X(removed, "registrations removed")                                                       \
+	X(closes, "closes of a registered descriptor seen")                                       \
+	X(native_first, "calls left to the kernel: a new set")                                    \
+	X(native_unstable, "calls left to the kernel: the set changes too much")                  \
+	X(native_nested, "calls left to the kernel: from a signal handler")                       \
 	X(native_side, "calls left to the kernel: too many descriptors that epoll does not take") \
-	X(native_argument, "calls left to the kernel: odd arguments")                           \
-	X(native_resource, "calls left to the kernel: no memory or descriptor for a context")   \
-	X(native_off, "calls left to the kernel: the library is off")                           \
-	X(native_syscall, "calls left to the kernel: poll or select by syscall()")              \
-	X(io_urings, "io_uring instances made: what they wait for is not seen")                 \
-	X(side_calls, "calls that looked at some descriptors with the real call")               \
-	X(refused_type, "registrations refused: a file that is always ready")                   \
-	X(refused_events, "registrations refused: events that are told late")                   \
-	X(refused_closed, "registrations refused: the descriptor is not open")                  \
-	X(refused_nesting, "registrations refused: epoll nested too deep")                      \
-	X(refused_limit, "registrations refused: fs.epoll.max_user_watches")                    \
-	X(refused_memory, "registrations refused: no kernel memory")                            \
-	X(refused_other, "registrations refused: other")                                        \
-	X(rechecks, "calls answered by the real call: a full look at the set")                                                      \
-	X(recheck_ns, "nanoseconds of CPU time these took")                                                 \
-	X(recheck_found, "descriptors that a full look found replaced")                         \
-	X(created_found, "descriptors found replaced when a new one took their number")         \
-	X(rebuilds, "private epoll instances made anew")                                        \
-	X(pinned, "descriptors closed while another thread waited for them")                    \
-	X(private_protected, "attempts to close or overwrite a private descriptor")             \
-	X(contexts, "contexts made")                                                            \
+	X(native_argument, "calls left to the kernel: odd arguments")                             \
+	X(native_resource, "calls left to the kernel: no memory or descriptor for a context")     \
+	X(native_off, "calls left to the kernel: the library is off")                             \
+	X(native_syscall, "calls left to the kernel: poll or select by syscall()")                \
+	X(io_urings, "io_uring instances made: what they wait for is not seen")                   \
+	X(side_calls, "calls that looked at some descriptors with the real call")                 \
+	X(refused_type, "registrations refused: a file that is always ready")                     \
+	X(refused_events, "registrations refused: events that are told late")                     \
+	X(refused_closed, "registrations refused: the descriptor is not open")                    \
+	X(refused_nesting, "registrations refused: epoll nested too deep")                        \
+	X(refused_limit, "registrations refused: fs.epoll.max_user_watches")                      \
+	X(refused_memory, "registrations refused: no kernel memory")                              \
+	X(refused_other, "registrations refused: other")                                          \
+	X(rechecks, "calls answered by the real call: a full look at the set")                    \
+	X(recheck_ns, "nanoseconds of CPU time these took")                                       \
+	X(recheck_found, "descriptors that a full look found replaced")                           \
+	X(created_found, "descriptors found replaced when a new one took their number")           \
+	X(rebuilds, "private epoll instances made anew")                                          \
+	X(pinned, "descriptors closed while another thread waited for them")                      \
+	X(private_protected, "attempts to close or overwrite a private descriptor")               \
+	X(contexts, "contexts made")                                                              \
 	X(descriptors_most, "most descriptors in one set")
 
 struct statistics {
@@ -133,9 +133,9 @@ void debox_statistics_child(void);
 /* Why the library does nothing in this process. */
 enum off {
 	OFF_NOT,
-	OFF_ASKED,	/* DEBOX_SELECT=off */
-	OFF_EPOLL,	/* epoll_create1 fails: seccomp, or a kernel without it */
-	OFF_SECCOMP,	/* the program restricted its system calls */
+	OFF_ASKED,      /* DEBOX_SELECT=off */
+	OFF_EPOLL,      /* epoll_create1 fails: seccomp, or a kernel without it */
+	OFF_SECCOMP,    /* the program restricted its system calls */
 	OFF_FILE_TABLE, /* threads or processes share memory but not descriptors, or the reverse */
 	OFF_MEMORY,
 };
@@ -154,15 +154,15 @@ struct process {
 	uint32_t off; /* enum off */
 	uint32_t threshold;
 	int64_t recheck_ns;
-	uint8_t *flags; /* FD_CAPACITY bytes; NULL: not set up */
+	uint8_t *flags;         /* FD_CAPACITY bytes; NULL: not set up */
 	uint32_t contexts_made; /* contexts[0 .. contexts_made - 1] exist */
-	uint32_t generation;	/* of thread state: a child's threads start over */
-	uint32_t highest_flag;	/* atomic; no descriptor above has flags */
-	uint32_t limits;	/* counts changes of RLIMIT_NOFILE */
-	uint32_t counting;	/* somebody wants the statistics */
-	uint32_t sticky;	/* the personality leaves timeouts alone */
-	uint32_t catches;	/* a signal got a handler, once at least */
-	uint32_t exact;		/* waits end with EINTR exactly when the system call's do; see wait.c */
+	uint32_t generation;    /* of thread state: a child's threads start over */
+	uint32_t highest_flag;  /* atomic; no descriptor above has flags */
+	uint32_t limits;        /* counts changes of RLIMIT_NOFILE */
+	uint32_t counting;      /* somebody wants the statistics */
+	uint32_t sticky;        /* the personality leaves timeouts alone */
+	uint32_t catches;       /* a signal got a handler, once at least */
+	uint32_t exact;         /* waits end with EINTR exactly when the system call's do; see wait.c */
 	struct context *contexts[CONTEXT_CAPACITY];
 };
 extern struct process debox_process;
@@ -207,10 +207,10 @@ extern __thread struct thread debox_thread __attribute__((tls_model("initial-exe
 
 /* One descriptor number in one context. */
 struct slot {
-	uint16_t want; /* SLOT_IN | events of the current set */
-	uint16_t reg;  /* SLOT_IN | events registered; other threads clear it when
+	uint16_t want;       /* SLOT_IN | events of the current set */
+	uint16_t reg;        /* SLOT_IN | events registered; other threads clear it when
 			* they close the descriptor */
-	uint32_t index; /* poll: its place in the array */
+	uint32_t index;      /* poll: its place in the array */
 	uint32_t generation; /* in epoll's data: tells a registration from an
 			      * older one of the same number */
 	uint32_t on_side;
@@ -218,24 +218,28 @@ struct slot {
 #define SLOT_IN 0x8000u
 #define SLOT_EVENTS 0x3fffu
 
-enum kind { KIND_POLL, KIND_SELECT };
+enum kind { KIND_POLL,
+	    KIND_SELECT };
 enum phase {
 	PHASE_SEEN, /* the set is remembered, nothing is registered */
 	PHASE_LIVE,
 };
 
 #define PINS 64u
-enum { SET_READ, SET_WRITE, SET_EXCEPT, SETS };
+enum { SET_READ,
+       SET_WRITE,
+       SET_EXCEPT,
+       SETS };
 
 struct context {
 	uint32_t handle;
-	uint32_t live; /* atomic: 0 while nobody owns it */
+	uint32_t live;    /* atomic: 0 while nobody owns it */
 	uint32_t waiting; /* atomic: odd while its thread waits; each wait has its own number */
 	int epfd;
 	enum kind kind;
 	enum phase phase;
 	uint32_t strikes; /* sets in a row that changed too much */
-	uint32_t skip;	  /* calls to leave to the kernel before the next try */
+	uint32_t skip;    /* calls to leave to the kernel before the next try */
 	const void *user; /* where the program keeps the set */
 
 	struct slot *slots; /* FD_CAPACITY */
@@ -246,8 +250,8 @@ struct context {
 	} stale;
 	uint32_t highest_fd;
 	uint32_t moved_for; /* highest_fd when the private descriptor was last moved */
-	uint32_t rebuild; /* the epoll instance reports what nobody can remove */
-	uint32_t failed;  /* no memory to keep something on the side */
+	uint32_t rebuild;   /* the epoll instance reports what nobody can remove */
+	uint32_t failed;    /* no memory to keep something on the side */
 
 	struct epoll_event *events;
 	uint32_t events_capacity;
@@ -256,13 +260,13 @@ struct context {
 	 * changed nothing */
 	struct pollfd *shadow;
 	uint32_t n, capacity;
-	uint32_t readable; /* places of the array that are known to be memory */
+	uint32_t readable;  /* places of the array that are known to be memory */
 	uint32_t n_allowed; /* RLIMIT_NOFILE when last asked */
 	uint32_t limits;    /* debox_process.limits then */
 	uint32_t *ready;    /* places whose revents are not 0 */
 	uint32_t ready_count;
-	uint32_t *list;	    /* places that differ */
-	uint32_t *gone;	    /* descriptors that were there */
+	uint32_t *list; /* places that differ */
+	uint32_t *gone; /* descriptors that were there */
 
 	/* select: the sets of the last call */
 	uint64_t *set[SETS];
@@ -277,12 +281,12 @@ struct context {
 	uint64_t *side_set[SETS];
 	uint32_t side_words;
 
-	int64_t check_at_ns; /* when the program's own call is due */
+	int64_t check_at_ns;   /* when the program's own call is due */
 	int64_t check_cost_ns; /* of the last ones; 0: none yet */
 
 	/* Descriptors that others closed while this context waited for them. */
 	uint32_t pins_taken; /* atomic */
-	int pins[PINS];	     /* atomic; descriptor + 1 */
+	int pins[PINS];      /* atomic; descriptor + 1 */
 };
 
 /* A context for one more set of the thread, which may give up its least recently
@@ -360,7 +364,7 @@ void debox_created_known(uint32_t fd);
 struct wait {
 	struct context *c;
 	const struct timespec *timeout; /* NULL: for ever; NATIVE: what is left of it */
-	const sigset_t *mask;		/* NULL: as it is */
+	const sigset_t *mask;           /* NULL: as it is */
 	int64_t begin_ns;
 	struct timespec left;
 	int64_t cpu_ns; /* of the thread, before the real call */

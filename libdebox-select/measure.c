@@ -79,7 +79,8 @@ int debox_select_measure(uint32_t numbers, double ns[3])
 
 			for (uint32_t i = 0; i < FREE; i++)
 				debox_tree_free(&tree, (uint32_t)((uint64_t)random_next(&state) *
-								  numbers >> 32));
+									  numbers >>
+								  32));
 			begin = cpu_ns();
 			while ((number = debox_tree_allocate(&tree)) != DEBOX_TREE_NONE) {
 				if (number < before)

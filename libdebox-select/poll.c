@@ -412,8 +412,7 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 		     const sigset_t *mask)
 {
 	struct thread *t = &debox_thread;
-	struct wait w = { .timeout = timeout, .mask = mask, .user = fds, .n = (int)count,
-			  .collect = poll_collect, .side = poll_side, .look = poll_look };
+	struct wait w = { .timeout = timeout, .mask = mask, .user = fds, .n = (int)count, .collect = poll_collect, .side = poll_side, .look = poll_look };
 	uint32_t n = (uint32_t)count;
 	struct context *c;
 	int found;
@@ -435,7 +434,7 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 		c->readable = n + (uint32_t)(-(uintptr_t)(fds + n) % 4096 / sizeof *fds);
 	}
 	if (unlikely(!limit_allows(c, n) || (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 ||
-							timeout->tv_nsec >= NS_PER_S)))) {
+							 timeout->tv_nsec >= NS_PER_S)))) {
 		COUNT(native_argument);
 		return leave_to_kernel(fds, n, timeout, mask);
 	}

@@ -22,7 +22,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum alive { ALIVE_NOT, ALIVE_BEGINS, ALIVE };
+enum alive { ALIVE_NOT,
+	     ALIVE_BEGINS,
+	     ALIVE };
 
 static pthread_key_t thread_key;
 static int thread_key_made;
@@ -296,8 +298,7 @@ static struct context *context_new(struct thread *t, enum kind kind)
 			if (c) {
 				/* Pairs with the acquire loads in debox_forget. */
 				__atomic_store_n(&p->contexts[handle], c, __ATOMIC_RELEASE);
-				__atomic_store_n(&p->contexts_made, handle + 1 > p->contexts_made ?
-						 handle + 1 : p->contexts_made, __ATOMIC_RELEASE);
+				__atomic_store_n(&p->contexts_made, handle + 1 > p->contexts_made ? handle + 1 : p->contexts_made, __ATOMIC_RELEASE);
 			}
 		}
 		if (!c)
@@ -396,14 +397,16 @@ static void options_read(char **file, int *on_exit)
 		} else if (!strncmp(text, "threshold=", 10)) {
 			unsigned long n = strtoul(text + 10, NULL, 10);
 
-			debox_process.threshold = n < 1 ? 1 : n > FD_CAPACITY ? FD_CAPACITY : (uint32_t)n;
+			debox_process.threshold = n < 1 ? 1 : n > FD_CAPACITY ? FD_CAPACITY :
+										(uint32_t)n;
 		} else if (!strncmp(text, "recheck=", 8)) {
 			unsigned long ms = strtoul(text + 8, NULL, 10);
 
 			debox_process.recheck_ns = ms > 3600000 ? 3600 * NS_PER_S : (int64_t)ms * 1000000;
 		} else if (length) {
 			dprintf(2, "libdebox-select: DEBOX_SELECT: \"%.*s\" is none of: off, stats, "
-				   "threshold=N, recheck=MILLISECONDS, file=PATH\n", (int)length, text);
+				   "threshold=N, recheck=MILLISECONDS, file=PATH\n",
+				(int)length, text);
 		}
 		text += length + (text[length] == ',');
 	}

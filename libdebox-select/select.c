@@ -88,7 +88,8 @@ static void remember(struct context *c, fd_set *const set[SETS], uint32_t nfds)
 
 static struct context *find(struct thread *t, fd_set *const set[SETS], uint32_t nfds, uint32_t bits)
 {
-	const void *user = set[0] ? set[0] : set[1] ? set[1] : set[2];
+	const void *user = set[0] ? set[0] : set[1] ? set[1] :
+						      set[2];
 	struct context *c;
 
 	for (uint32_t i = 0; i < t->count; i++)
@@ -438,9 +439,7 @@ int debox_select_serve(int count, fd_set *readfds, fd_set *writefds, fd_set *exc
 {
 	struct thread *t = &debox_thread;
 	fd_set *const set[SETS] = { readfds, writefds, exceptfds };
-	struct wait w = { .timeout = timeout, .mask = mask, .n = count, .collect = select_collect,
-			  .side = select_side, .look = select_look,
-			  .user_set = { readfds, writefds, exceptfds } };
+	struct wait w = { .timeout = timeout, .mask = mask, .n = count, .collect = select_collect, .side = select_side, .look = select_look, .user_set = { readfds, writefds, exceptfds } };
 	uint32_t nfds = (uint32_t)count, bits;
 	struct context *c;
 	int found;

@@ -52,9 +52,9 @@ static inline uint32_t flags_of(int fd)
 }
 
 enum where {
-	HERE,	   /* the contexts are this process's */
-	FORKED,	   /* they are the parent's, in a copy of its memory */
-	VFORKED,   /* they are the parent's, in its memory */
+	HERE,    /* the contexts are this process's */
+	FORKED,  /* they are the parent's, in a copy of its memory */
+	VFORKED, /* they are the parent's, in its memory */
 };
 
 static enum where where(void)
@@ -115,7 +115,7 @@ static inline void gone(int fd)
 		debox_forget_closed((uint32_t)fd);
 }
 
-#define ENTRY(type, name, params)                                       \
+#define ENTRY(type, name, params)                                \
 	DEBOX_API type debox_entry_##name params __asm__(#name); \
 	type debox_entry_##name params
 
@@ -185,16 +185,16 @@ CLOSES(pclose, FILE *, fileno)
 extern int dirfd(void *);
 CLOSES(closedir, void *, dirfd)
 
-#define FREOPEN(name)                                                          \
+#define FREOPEN(name)                                                           \
 	ENTRY(FILE *, name, (const char *path, const char *mode, FILE *stream)) \
-	{                                                                      \
-		FILE *now;                                                     \
-                                                                               \
-		replaced(fileno(stream));                                      \
-		now = real()->name(path, mode, stream);                        \
-		if (now)                                                       \
-			debox_created(fileno(now));                            \
-		return now;                                                    \
+	{                                                                       \
+		FILE *now;                                                      \
+                                                                                \
+		replaced(fileno(stream));                                       \
+		now = real()->name(path, mode, stream);                         \
+		if (now)                                                        \
+			debox_created(fileno(now));                             \
+		return now;                                                     \
 	}
 FREOPEN(freopen)
 FREOPEN(freopen64)
@@ -223,13 +223,13 @@ ENTRY(int, dup3, (int from, int to, int flags))
 
 /* ---------------------------------------------------------------- create */
 
-#define CREATES_(name, params, args, noted)   \
-	ENTRY(int, name, params)              \
-	{                                     \
-		int fd = real()->name args;   \
-                                              \
-		noted(fd);                    \
-		return fd;                    \
+#define CREATES_(name, params, args, noted) \
+	ENTRY(int, name, params)            \
+	{                                   \
+		int fd = real()->name args; \
+                                            \
+		noted(fd);                  \
+		return fd;                  \
 	}
 #define CREATES(name, params, args) CREATES_(name, params, args, debox_created)
 #define CREATES_SOCKET(name, params, args) CREATES_(name, params, args, debox_created_socket)
@@ -249,16 +249,16 @@ CREATES(creat, (const char *path, mode_t mode), (path, mode))
 CREATES(creat64, (const char *path, mode_t mode), (path, mode))
 CREATES(pidfd_open, (int pid, unsigned flags), (pid, flags))
 
-#define CREATES_TWO(name, params, args, pair) \
-	ENTRY(int, name, params)              \
-	{                                     \
-		int r = real()->name args;    \
-                                              \
-		if (r == 0) {                 \
+#define CREATES_TWO(name, params, args, pair)          \
+	ENTRY(int, name, params)                       \
+	{                                              \
+		int r = real()->name args;             \
+                                                       \
+		if (r == 0) {                          \
 			debox_created_socket(pair[0]); \
 			debox_created_socket(pair[1]); \
-		}                             \
-		return r;                     \
+		}                                      \
+		return r;                              \
 	}
 CREATES_TWO(socketpair, (int domain, int type, int protocol, int pair[2]),
 	    (domain, type, protocol, pair), pair)
@@ -267,36 +267,36 @@ CREATES_TWO(pipe2, (int pair[2], int flags), (pair, flags), pair)
 
 /* The mode is there only with flags that create; reading it otherwise does no
  * harm, the registers are there. */
-#define OPENS(name)                                             \
-	ENTRY(int, name, (const char *path, int flags, ...))    \
-	{                                                       \
-		va_list ap;                                     \
-		mode_t mode;                                    \
-		int fd;                                         \
-                                                                \
-		va_start(ap, flags);                            \
-		mode = va_arg(ap, mode_t);                      \
-		va_end(ap);                                     \
-		fd = real()->name(path, flags, mode);           \
-		debox_created(fd);                              \
-		return fd;                                      \
+#define OPENS(name)                                          \
+	ENTRY(int, name, (const char *path, int flags, ...)) \
+	{                                                    \
+		va_list ap;                                  \
+		mode_t mode;                                 \
+		int fd;                                      \
+                                                             \
+		va_start(ap, flags);                         \
+		mode = va_arg(ap, mode_t);                   \
+		va_end(ap);                                  \
+		fd = real()->name(path, flags, mode);        \
+		debox_created(fd);                           \
+		return fd;                                   \
 	}
 OPENS(open)
 OPENS(open64)
 
-#define OPENS_AT(name)                                                \
-	ENTRY(int, name, (int at, const char *path, int flags, ...))  \
-	{                                                             \
-		va_list ap;                                           \
-		mode_t mode;                                          \
-		int fd;                                               \
-                                                                      \
-		va_start(ap, flags);                                  \
-		mode = va_arg(ap, mode_t);                            \
-		va_end(ap);                                           \
-		fd = real()->name(at, path, flags, mode);             \
-		debox_created(fd);                                    \
-		return fd;                                            \
+#define OPENS_AT(name)                                               \
+	ENTRY(int, name, (int at, const char *path, int flags, ...)) \
+	{                                                            \
+		va_list ap;                                          \
+		mode_t mode;                                         \
+		int fd;                                              \
+                                                                     \
+		va_start(ap, flags);                                 \
+		mode = va_arg(ap, mode_t);                           \
+		va_end(ap);                                          \
+		fd = real()->name(at, path, flags, mode);            \
+		debox_created(fd);                                   \
+		return fd;                                           \
 	}
 OPENS_AT(openat)
 OPENS_AT(openat64)
@@ -385,28 +385,28 @@ ENTRY(int, unshare, (int flags))
 	return real()->unshare(flags);
 }
 
-#define SETS_LIMIT(name)                                                                       \
-	DEBOX_API int debox_entry_##name(int, const void *) __asm__(#name);                    \
-	int debox_entry_##name(int resource, const void *limit)                                \
-	{                                                                                      \
-		int r = real()->setrlimit(resource, limit);                                    \
-                                                                                               \
-		restricts(SYS_setrlimit, resource, 0);                                         \
-		return r;                                                                      \
+#define SETS_LIMIT(name)                                                    \
+	DEBOX_API int debox_entry_##name(int, const void *) __asm__(#name); \
+	int debox_entry_##name(int resource, const void *limit)             \
+	{                                                                   \
+		int r = real()->setrlimit(resource, limit);                 \
+                                                                            \
+		restricts(SYS_setrlimit, resource, 0);                      \
+		return r;                                                   \
 	}
 SETS_LIMIT(setrlimit)
 #ifdef __LP64__
 SETS_LIMIT(setrlimit64)
 #endif
 
-#define PROCESS_LIMIT(name)                                                              \
+#define PROCESS_LIMIT(name)                                                                \
 	DEBOX_API int debox_entry_##name(pid_t, int, const void *, void *) __asm__(#name); \
-	int debox_entry_##name(pid_t pid, int resource, const void *limit, void *old)     \
-	{                                                                                \
-		int r = real()->prlimit(pid, resource, limit, old);                      \
-                                                                                         \
-		restricts(SYS_prlimit64, pid, resource);                                 \
-		return r;                                                                \
+	int debox_entry_##name(pid_t pid, int resource, const void *limit, void *old)      \
+	{                                                                                  \
+		int r = real()->prlimit(pid, resource, limit, old);                        \
+                                                                                           \
+		restricts(SYS_prlimit64, pid, resource);                                   \
+		return r;                                                                  \
 	}
 PROCESS_LIMIT(prlimit)
 PROCESS_LIMIT(prlimit64)
@@ -443,11 +443,11 @@ ENTRY(int, sigaction, (int signal, const struct sigaction *action, struct sigact
 	return real()->sigaction(signal, action, old);
 }
 
-#define SETS_HANDLER(name, function)                \
+#define SETS_HANDLER(name, function)                  \
 	ENTRY(handler, name, (int signal, handler h)) \
-	{                                           \
-		caught(h);                          \
-		return real()->function(signal, h); \
+	{                                             \
+		caught(h);                            \
+		return real()->function(signal, h);   \
 	}
 SETS_HANDLER(signal, signal)
 SETS_HANDLER(bsd_signal, signal)
@@ -493,12 +493,24 @@ ENTRY(int, clone, (int (*run)(void *), void *stack, int flags, void *arg, ...))
 /* Numbers that debox_before_syscall looks at: the assembler below sends only
  * these there. */
 uint8_t debox_syscalls_seen[512] __attribute__((visibility("hidden"))) = {
-	[SYS_close] = 1,      [SYS_dup2] = 1,	 [SYS_dup3] = 1,   [SYS_close_range] = 1,
-	[SYS_prctl] = 1,      [SYS_seccomp] = 1, [SYS_unshare] = 1, [SYS_setrlimit] = 1,
-	[SYS_prlimit64] = 1,  [SYS_clone] = 1,	 [SYS_clone3] = 1, [SYS_vfork] = 1,
+	[SYS_close] = 1,
+	[SYS_dup2] = 1,
+	[SYS_dup3] = 1,
+	[SYS_close_range] = 1,
+	[SYS_prctl] = 1,
+	[SYS_seccomp] = 1,
+	[SYS_unshare] = 1,
+	[SYS_setrlimit] = 1,
+	[SYS_prlimit64] = 1,
+	[SYS_clone] = 1,
+	[SYS_clone3] = 1,
+	[SYS_vfork] = 1,
 	[SYS_rt_sigaction] = 1,
 	/* Only to be told: the program asked for the system call itself. */
-	[SYS_poll] = 1,	      [SYS_ppoll] = 1,	 [SYS_select] = 1, [SYS_pselect6] = 1,
+	[SYS_poll] = 1,
+	[SYS_ppoll] = 1,
+	[SYS_select] = 1,
+	[SYS_pselect6] = 1,
 	[SYS_io_uring_setup] = 1,
 };
 void *debox_real_syscall __attribute__((visibility("hidden")));

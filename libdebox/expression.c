@@ -19,7 +19,9 @@
 
 /* ------------------------------------------------------------------ tables */
 
-enum field_kind { FIELD_NUMBER, FIELD_CALL, FIELD_TEXT };
+enum field_kind { FIELD_NUMBER,
+		  FIELD_CALL,
+		  FIELD_TEXT };
 
 static const struct field {
 	const char *name;
@@ -100,7 +102,15 @@ enum token_kind {
 	T_BRACE_CLOSE,
 	T_COMMA,
 };
-enum operator { OP_EQ, OP_NE, OP_LT, OP_LE, OP_GT, OP_GE, OP_LIKE, OP_NOT_LIKE, OP_IN };
+enum operator{ OP_EQ,
+	       OP_NE,
+	       OP_LT,
+	       OP_LE,
+	       OP_GT,
+	       OP_GE,
+	       OP_LIKE,
+	       OP_NOT_LIKE,
+	       OP_IN };
 static const char *const operator_text[] = { "==", "!=", "<", "<=", ">", ">=", "=~", "!~", "in" };
 
 struct token {
@@ -156,14 +166,22 @@ static struct token token_read(struct parser *p)
 		enum token_kind kind;
 		enum operator op;
 	} signs[] = {
-		{ "==", T_OPERATOR, OP_EQ },	   { "=~", T_OPERATOR, OP_LIKE },
-		{ "!=", T_OPERATOR, OP_NE },	   { "!~", T_OPERATOR, OP_NOT_LIKE },
-		{ "<=", T_OPERATOR, OP_LE },	   { ">=", T_OPERATOR, OP_GE },
-		{ "<", T_OPERATOR, OP_LT },	   { ">", T_OPERATOR, OP_GT },
-		{ "&&", T_AND, OP_EQ },		   { "||", T_OR, OP_EQ },
-		{ "!", T_NOT, OP_EQ },		   { "(", T_OPEN, OP_EQ },
-		{ ")", T_CLOSE, OP_EQ },	   { "{", T_BRACE_OPEN, OP_EQ },
-		{ "}", T_BRACE_CLOSE, OP_EQ },	   { ",", T_COMMA, OP_EQ },
+		{ "==", T_OPERATOR, OP_EQ },
+		{ "=~", T_OPERATOR, OP_LIKE },
+		{ "!=", T_OPERATOR, OP_NE },
+		{ "!~", T_OPERATOR, OP_NOT_LIKE },
+		{ "<=", T_OPERATOR, OP_LE },
+		{ ">=", T_OPERATOR, OP_GE },
+		{ "<", T_OPERATOR, OP_LT },
+		{ ">", T_OPERATOR, OP_GT },
+		{ "&&", T_AND, OP_EQ },
+		{ "||", T_OR, OP_EQ },
+		{ "!", T_NOT, OP_EQ },
+		{ "(", T_OPEN, OP_EQ },
+		{ ")", T_CLOSE, OP_EQ },
+		{ "{", T_BRACE_OPEN, OP_EQ },
+		{ "}", T_BRACE_CLOSE, OP_EQ },
+		{ ",", T_COMMA, OP_EQ },
 	};
 	const char *text = p->x->text;
 	struct token t = { .kind = T_END };
@@ -191,7 +209,8 @@ static struct token token_read(struct parser *p)
 		return t;
 	}
 	if (c == '=' || c == '&' || c == '|') {
-		fail(p, t.at, 1, c == '=' ? "write ==" : c == '&' ? "write &&" : "write ||",
+		fail(p, t.at, 1, c == '=' ? "write ==" : c == '&' ? "write &&" :
+								    "write ||",
 		     "'%c' alone means nothing", c);
 		return t;
 	}
@@ -447,8 +466,7 @@ static int64_t value_time(struct parser *p, const struct token *t)
 	static const struct {
 		const char *name;
 		int64_t scale;
-	} units[] = { { "ns", 1 },	{ "us", 1000 },	     { "\xc2\xb5s", 1000 },
-		      { "\xce\xbcs", 1000 }, { "ms", 1000000 }, { "s", 1000000000 } };
+	} units[] = { { "ns", 1 }, { "us", 1000 }, { "\xc2\xb5s", 1000 }, { "\xce\xbcs", 1000 }, { "ms", 1000000 }, { "s", 1000000000 } };
 	const char *s = p->x->text + t->text;
 	unsigned n = t->extent, before = 0, dot, end, zero = 1;
 	int64_t value = 0, scale = 0, place;
@@ -945,7 +963,8 @@ void debox_expression_free_(struct expression *x)
 
 static enum answer answer_not(enum answer a)
 {
-	return a == ANSWER_UNKNOWN ? a : a == ANSWER_YES ? ANSWER_NO : ANSWER_YES;
+	return a == ANSWER_UNKNOWN ? a : a == ANSWER_YES ? ANSWER_NO :
+							   ANSWER_YES;
 }
 
 static enum answer number_judge(const struct node *n, const struct facts *call)

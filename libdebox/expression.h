@@ -44,11 +44,21 @@ struct facts {
 	} site[DEBOX_SLEEPS_MAX];
 };
 
-enum answer { ANSWER_NO, ANSWER_YES, ANSWER_UNKNOWN };
+enum answer { ANSWER_NO,
+	      ANSWER_YES,
+	      ANSWER_UNKNOWN };
 
-enum text_field { TEXT_LABEL, TEXT_FUNCTION, TEXT_COMM, TEXT_CALLER };
+enum text_field { TEXT_LABEL,
+		  TEXT_FUNCTION,
+		  TEXT_COMM,
+		  TEXT_CALLER };
 
-enum node_kind { NODE_AND, NODE_OR, NODE_NOT, NODE_NUMBER, NODE_CALL, NODE_TEXT };
+enum node_kind { NODE_AND,
+		 NODE_OR,
+		 NODE_NOT,
+		 NODE_NUMBER,
+		 NODE_CALL,
+		 NODE_TEXT };
 
 struct node {
 	uint32_t kind;

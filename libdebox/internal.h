@@ -30,12 +30,12 @@
 #define FRAME_ON_ALT (1u << 12)    /* on the alternate signal stack */
 
 /* debox_entry_.flags beyond DEBOX_FLAG_*. */
-#define ENTRY_EVENT (1u << 16)      /* the kernel saw something: a copy is in the event ring */
-#define ENTRY_UNMEASURED (1u << 17) /* nobody measured inside this call */
+#define ENTRY_EVENT (1u << 16)         /* the kernel saw something: a copy is in the event ring */
+#define ENTRY_UNMEASURED (1u << 17)    /* nobody measured inside this call */
 #define ENTRY_INNER DEBOX_ENTRY_INNER_ /* inner is valid */
-#define ENTRY_LEVEL_SHIFT 8         /* 4 bits: how deeply nested the call was */
+#define ENTRY_LEVEL_SHIFT 8            /* 4 bits: how deeply nested the call was */
 #define ENTRY_LEVEL_MASK 0xf00u
-#define ENTRY_CALLS_SHIFT 20        /* interposed calls adopted by a bracket, at most 4095 */
+#define ENTRY_CALLS_SHIFT 20 /* interposed calls adopted by a bracket, at most 4095 */
 
 /* What a nested call must put back when it ends. */
 struct level {
@@ -169,7 +169,7 @@ struct debox_watch_runtime {
 const struct debox_watch_runtime *debox_watch_elsewhere_(void) HIDDEN;
 void debox_threads_watch_(void) HIDDEN; /* debox_thread_watch_() for each */
 
-#define WATCHING 1u	  /* there is a watch */
+#define WATCHING 1u       /* there is a watch */
 #define WATCHING_EVERY 2u /* and one for calls in which nothing happened */
 uint32_t debox_watching_(void) HIDDEN;
 void debox_watching_set_(uint32_t flags) HIDDEN;

@@ -104,7 +104,7 @@ static void print_sleep(FILE *to, const struct place *p, unsigned i)
 	if (p->err) {
 		fprintf(to, "  -, /* resource label: %s */\n",
 			s->site == DEBOX_SITE_NONE ? "the kernel's stack could not be taken" :
-			p->err == -EAGAIN	   ? "the broker has not resolved it yet" :
+			p->err == -EAGAIN          ? "the broker has not resolved it yet" :
 						     "no broker to ask");
 	} else {
 		fprintf(to, "  %s, /* resource label */\n", site->label);

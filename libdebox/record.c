@@ -15,8 +15,8 @@
 #include "sys.h"
 
 #define INFO_MIN offsetof(struct debox_info, reserved)
-#define VALID_KERNEL                                                                   \
-	(DEBOX_VALID_BLOCKED | DEBOX_VALID_RUNQ | DEBOX_VALID_FAULTS |                 \
+#define VALID_KERNEL                                                   \
+	(DEBOX_VALID_BLOCKED | DEBOX_VALID_RUNQ | DEBOX_VALID_FAULTS | \
 	 DEBOX_VALID_SWITCHES | DEBOX_VALID_SLEEPS | DEBOX_VALID_IRQ | DEBOX_VALID_TRACE)
 
 /* What the absence of any event in a call tells, given the attached features. */
@@ -91,7 +91,8 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 		       offsetof(struct debox_info, sleeps) - offsetof(struct debox_info, valid));
 	o->flags = (o->flags & DEBOX_FLAG_RESTARTED) | DEBOX_FLAG_WRAP | (flags & 0xffu);
 	o->call_seq = e->seq;
-	o->nr = e->nr >= 0 ? e->nr : (flags & ENTRY_EVENT) && o->valid ? o->nr : -1;
+	o->nr = e->nr >= 0 ? e->nr : (flags & ENTRY_EVENT) && o->valid ? o->nr :
+									 -1;
 	if (o->nr >= 0)
 		o->valid |= DEBOX_VALID_NR;
 	o->call_site = e->call_site;
@@ -433,8 +434,8 @@ int debox_site_wait_(uint32_t site, struct debox_site *out, int *budget_ms)
 
 int debox_strvalid(uint64_t valid, char *buf, size_t len)
 {
-	static const char *const name[] = { "wall",   "cpu", "blocked", "runq",	     "faults",
-					    "switches", "sleeps", "irq",     "trace",
+	static const char *const name[] = { "wall", "cpu", "blocked", "runq", "faults",
+					    "switches", "sleeps", "irq", "trace",
 					    "call_site", "retval", "nr" };
 	size_t n = 0;
 

@@ -74,8 +74,8 @@ static struct {
 	struct debox_shared *shared;
 	uint32_t alive_offset; /* of it, as it was when it was judged */
 	struct debox_thread *threads;
-	struct debox_trace_map trace; /* base NULL: no call trace */
-	int trace_err;                /* why not */
+	struct debox_trace_map trace;          /* base NULL: no call trace */
+	int trace_err;                         /* why not */
 	struct debox_trace_request trace_wish; /* size 0: nobody has asked yet */
 	char why[512];
 } process = { .fd = -1 };
@@ -813,7 +813,7 @@ static void thread_bind(struct debox_thread *t)
 	h->control = c;
 	h->record = r;
 	t->broker_alive = (const uint32_t *)(const void *)((const char *)process.shared +
-							    process.alive_offset);
+							   process.alive_offset);
 	debox_thread_watch_(t);
 }
 
@@ -1123,7 +1123,7 @@ int debox_open(const struct debox_options *opts)
 	fork_check();
 	lock_take();
 	process.max_sleeps = opts->max_sleeps == DEBOX_SLEEPS_NONE ? 0 :
-			     opts->max_sleeps == 0		   ? DEBOX_SLEEPS_MAX :
+			     opts->max_sleeps == 0                 ? DEBOX_SLEEPS_MAX :
 			     opts->max_sleeps > DEBOX_SLEEPS_MAX   ? DEBOX_SLEEPS_MAX :
 								     opts->max_sleeps;
 	if (process.opened && (process_stale() || process.status == DEBOX_STATUS_WALL_ONLY))

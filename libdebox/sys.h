@@ -58,13 +58,14 @@ static inline long sys_call6(long nr, long a, long b, long c, long d, long e, lo
 	sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), 0, 0)
 #define sys_call_6(n, a, b, c, d, e) \
 	sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), SYS_ARG_(e), 0)
-#define sys_call_7(n, a, b, c, d, e, f)                                              \
+#define sys_call_7(n, a, b, c, d, e, f)                                               \
 	sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), SYS_ARG_(e), \
 		  SYS_ARG_(f))
 /* sys_call(SYS_close, fd): the number and up to six arguments. */
-#define sys_call(...)                                                              \
-	SYS_PICK_(__VA_ARGS__, sys_call_7, sys_call_6, sys_call_5, sys_call_4,     \
-		  sys_call_3, sys_call_2, sys_call_1)(__VA_ARGS__)
+#define sys_call(...)                                                          \
+	SYS_PICK_(__VA_ARGS__, sys_call_7, sys_call_6, sys_call_5, sys_call_4, \
+		  sys_call_3, sys_call_2, sys_call_1)                          \
+	(__VA_ARGS__)
 
 static inline int sys_failed(long ret)
 {

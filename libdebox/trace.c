@@ -263,9 +263,7 @@ int debox_trace_print(FILE *to)
 
 	if (err)
 		return err;
-	fprintf(to, "CallTrace (microseconds)%s:\n", t->trace_flags & DEBOX_TRACE_FLAG_COARSE ?
-							       ", coarse: tracepoints only" :
-							       "");
+	fprintf(to, "CallTrace (microseconds)%s:\n", t->trace_flags & DEBOX_TRACE_FLAG_COARSE ? ", coarse: tracepoints only" : "");
 	fprintf(to, "        START         TIME          OWN  FUNCTION\n");
 	for (uint32_t i = 0; i < t->trace_count; i++) {
 		const struct debox_trace_entry *e = &t->trace_copy[i];

@@ -181,8 +181,8 @@ int main(int argc, char **argv)
 			debox_close();
 			printf("ok\n");
 		} else if (got == 3 && n > 0 && rounds > 0) {
-			void (*loop)(long) = !strcmp(what, "getpid")	    ? getpid_loop :
-					     !strcmp(what, "pingpong")	    ? pingpong_loop :
+			void (*loop)(long) = !strcmp(what, "getpid")        ? getpid_loop :
+					     !strcmp(what, "pingpong")      ? pingpong_loop :
 					     !strcmp(what, "pingpong-wrap") ? pingpong_wrap_loop :
 									      NULL;
 			int yield = !strcmp(what, "yield");

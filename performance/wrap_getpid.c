@@ -56,7 +56,10 @@ static inline long raw_getpid(void)
 #if defined(__x86_64__)
 	long ret;
 
-	__asm__ volatile("syscall" : "=a"(ret) : "a"(SYS_getpid) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall"
+			 : "=a"(ret)
+			 : "a"(SYS_getpid)
+			 : "rcx", "r11", "memory");
 	return ret;
 #else
 	return syscall(SYS_getpid);
@@ -153,7 +156,8 @@ static __attribute__((noinline)) pid_t wrapper_empty(void)
 {
 	pid_t value = libc_getpid();
 
-	__asm__ volatile("" : "+r"(value));
+	__asm__ volatile(""
+			 : "+r"(value));
 	return value;
 }
 
@@ -166,7 +170,8 @@ static __attribute__((noinline)) ssize_t read_wrapper_empty(int fd, void *to, si
 {
 	ssize_t value = libc_pread(fd, to, n, at);
 
-	__asm__ volatile("" : "+r"(value));
+	__asm__ volatile(""
+			 : "+r"(value));
 	return value;
 }
 

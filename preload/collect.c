@@ -86,8 +86,7 @@ static long area_send(int fd, int memfd, uint32_t stripes)
 		struct cmsghdr align;
 		char room[CMSG_SPACE(sizeof(int))];
 	} c;
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &c,
-			      .msg_controllen = sizeof c };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c };
 	struct cmsghdr *h;
 	long n;
 

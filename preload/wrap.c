@@ -109,6 +109,7 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 #define RAW_PLAIN(v) ((long)(v))
 
 /* `at_once`: what may end the function before libc's is looked up and called. */
+/* clang-format off */
 #define WRAP_UNLESS(at_once, type, name, nr, raw, params, args)                   \
 	static type(*real_##name) params;                                         \
 	DEBOX_API type wrap_##name params __asm__(#name);                         \
@@ -126,6 +127,7 @@ static inline __attribute__((always_inline)) void wrap_end(struct debox_frame *f
 		wrap_end(&f, nr, site, raw(value));                               \
 		return value;                                                     \
 	}
+/* clang-format on */
 #define WRAP(type, name, nr, raw, params, args) WRAP_UNLESS(, type, name, nr, raw, params, args)
 
 /*
@@ -149,16 +151,17 @@ static inline __attribute__((always_inline)) long libc_result(long raw)
 	return raw;
 }
 
-#define WRAP_PURE(type, name, nr, params, args, call)                             \
-	WRAP_UNLESS(if (__builtin_expect(*pure, 1)) {                             \
-			    long result;                                          \
-                                                                                  \
-			    wrap_begin(&f, nr, site);                             \
-			    result = call;                                        \
-			    wrap_end(&f, nr, site, result);                       \
-			    return (type)libc_result(result);                     \
-		    },                                                            \
-		    type, name, nr, RAW_CALL, params, args)
+#define WRAP_PURE(type, name, nr, params, args, call)     \
+	WRAP_UNLESS(                                      \
+		if (__builtin_expect(*pure, 1)) {         \
+			long result;                      \
+                                                          \
+			wrap_begin(&f, nr, site);         \
+			result = call;                    \
+			wrap_end(&f, nr, site, result);   \
+			return (type)libc_result(result); \
+		},                                        \
+		type, name, nr, RAW_CALL, params, args)
 
 #define P0(t, n, nr) WRAP_PURE(t, n, nr, (void), (), sys_call(nr))
 #define P1(t, n, nr, ta, a) WRAP_PURE(t, n, nr, (ta a), (a), sys_call(nr, a))
@@ -167,10 +170,10 @@ static inline __attribute__((always_inline)) long libc_result(long raw)
 	WRAP_PURE(t, n, nr, (ta a, tb b, tc c), (a, b, c), sys_call(nr, a, b, c))
 #define P4(t, n, nr, ta, a, tb, b, tc, c, td, d) \
 	WRAP_PURE(t, n, nr, (ta a, tb b, tc c, td d), (a, b, c, d), sys_call(nr, a, b, c, d))
-#define P5(t, n, nr, ta, a, tb, b, tc, c, td, d, te, e)                            \
+#define P5(t, n, nr, ta, a, tb, b, tc, c, td, d, te, e)                      \
 	WRAP_PURE(t, n, nr, (ta a, tb b, tc c, td d, te e), (a, b, c, d, e), \
 		  sys_call(nr, a, b, c, d, e))
-#define P6(t, n, nr, ta, a, tb, b, tc, c, td, d, te, e, tg, g)                           \
+#define P6(t, n, nr, ta, a, tb, b, tc, c, td, d, te, e, tg, g)                        \
 	WRAP_PURE(t, n, nr, (ta a, tb b, tc c, td d, te e, tg g), (a, b, c, d, e, g), \
 		  sys_call(nr, a, b, c, d, e, g))
 
@@ -682,9 +685,9 @@ static const struct {
 } table[] = {
 #include "calls.def"
 	NAMED(int, open) NAMED(int, open64) NAMED(int, openat) NAMED(int, openat64)
-	NAMED(int, fcntl) NAMED(int, fcntl64) NAMED(int, ioctl) NAMED(void *, mremap)
-	NAMED(int, close) NAMED(int, close_range) NAMED(void, closefrom)
-	NAMED(int, dup2) NAMED(int, dup3) NAMED(int, prctl)
+		NAMED(int, fcntl) NAMED(int, fcntl64) NAMED(int, ioctl) NAMED(void *, mremap)
+			NAMED(int, close) NAMED(int, close_range) NAMED(void, closefrom)
+				NAMED(int, dup2) NAMED(int, dup3) NAMED(int, prctl)
 };
 
 /* Each process that starts asks this thirty times: dladdr looks through all of

@@ -56,15 +56,15 @@
 
 /* One blocking place inside one call (the paper's PerSleepInfo). */
 struct debox_sleep {
-	__u64 total_ns;           /* blocked here in all */
-	__u64 max_ns;             /* longest single sleep */
-	__u32 site;               /* index into the site table */
-	__u32 count;              /* how often */
-	__u32 waiters_entry;      /* other watched threads waiting when the last sleep began */
-	__u32 waiters_exit;       /* ... and when it ended */
-	__u32 holder_pid;         /* thread id of the lock's owner, 0 unknown or withheld */
-	__u32 waker_pid;          /* thread id of who woke us last, 0 unknown or withheld */
-	__u32 holder_kind;        /* DEBOX_HOLDER_* */
+	__u64 total_ns;      /* blocked here in all */
+	__u64 max_ns;        /* longest single sleep */
+	__u32 site;          /* index into the site table */
+	__u32 count;         /* how often */
+	__u32 waiters_entry; /* other watched threads waiting when the last sleep began */
+	__u32 waiters_exit;  /* ... and when it ended */
+	__u32 holder_pid;    /* thread id of the lock's owner, 0 unknown or withheld */
+	__u32 waker_pid;     /* thread id of who woke us last, 0 unknown or withheld */
+	__u32 holder_kind;   /* DEBOX_HOLDER_* */
 	__u32 reserved0;
 	char holder_comm[DEBOX_COMM_LEN];
 	char waker_comm[DEBOX_COMM_LEN];
@@ -73,32 +73,32 @@ struct debox_sleep {
 
 /* The account of one call, of any capture, in any language. */
 struct debox_info {
-	__u32 size;            /* sizeof(struct debox_info) of the writer */
-	__u32 flags;           /* DEBOX_FLAG_* */
-	__u64 valid;           /* DEBOX_VALID_* */
-	__u64 call_seq;        /* the thread's own running number of the call */
-	__s32 nr;              /* system call number; -1 unknown */
-	__u32 sleep_count;     /* entries used in sleeps[] */
-	__s64 retval;          /* the kernel's return value: -errno on failure */
-	__u64 start_ns;        /* CLOCK_MONOTONIC at entry */
-	__u64 wall_ns;         /* = cpu_ns + blocked_ns + runq_ns (+ irq_ns) */
-	__u64 cpu_ns;          /* on a CPU */
-	__u64 blocked_ns;      /* asleep until woken */
-	__u64 runq_ns;         /* runnable, waiting for a CPU */
-	__u64 irq_ns;          /* interrupts that landed in the call (off by default) */
-	__u64 outside_ns;      /* off CPU in user mode beside the call: not part of wall_ns */
-	__u64 call_site;       /* return address in the program */
+	__u32 size;        /* sizeof(struct debox_info) of the writer */
+	__u32 flags;       /* DEBOX_FLAG_* */
+	__u64 valid;       /* DEBOX_VALID_* */
+	__u64 call_seq;    /* the thread's own running number of the call */
+	__s32 nr;          /* system call number; -1 unknown */
+	__u32 sleep_count; /* entries used in sleeps[] */
+	__s64 retval;      /* the kernel's return value: -errno on failure */
+	__u64 start_ns;    /* CLOCK_MONOTONIC at entry */
+	__u64 wall_ns;     /* = cpu_ns + blocked_ns + runq_ns (+ irq_ns) */
+	__u64 cpu_ns;      /* on a CPU */
+	__u64 blocked_ns;  /* asleep until woken */
+	__u64 runq_ns;     /* runnable, waiting for a CPU */
+	__u64 irq_ns;      /* interrupts that landed in the call (off by default) */
+	__u64 outside_ns;  /* off CPU in user mode beside the call: not part of wall_ns */
+	__u64 call_site;   /* return address in the program */
 	__u32 minor_faults;
 	__u32 major_faults;
-	__u32 nvcsw;           /* voluntary context switches */
-	__u32 nivcsw;          /* involuntary ones */
-	__u32 sleeps_dropped;  /* sleeps that found no room in sleeps[] */
+	__u32 nvcsw;          /* voluntary context switches */
+	__u32 nivcsw;         /* involuntary ones */
+	__u32 sleeps_dropped; /* sleeps that found no room in sleeps[] */
 	__u32 trace_count;
 	__u64 sleeps_dropped_ns;
 	__u32 trace_dropped;
-	__u32 pid;             /* thread group */
-	__u32 tid;             /* thread */
-	__u32 calls;           /* calls summed up here: 1, or a span's number of wrapped calls */
+	__u32 pid;   /* thread group */
+	__u32 tid;   /* thread */
+	__u32 calls; /* calls summed up here: 1, or a span's number of wrapped calls */
 	__u64 reserved[10];
 	struct debox_sleep sleeps[DEBOX_SLEEPS_MAX];
 };
@@ -120,15 +120,15 @@ struct debox_info {
 #define DEBOX_BANK_SIZE 1920u
 
 struct debox_control {
-	__u64 open_seq;    /* the open call's number, 0 outside calls. Written last at
+	__u64 open_seq; /* the open call's number, 0 outside calls. Written last at
 	                    * begin, first at end. The reader runs on the same CPU or
 	                    * after a context switch, so a compiler barrier is enough. */
-	__s32 nr;          /* -1: take it from the thread's registers */
-	__u32 level;       /* nesting level of the open call */
+	__s32 nr;       /* -1: take it from the thread's registers */
+	__u32 level;    /* nesting level of the open call */
 	__u64 call_site;
-	__u32 max_sleeps;  /* 0..DEBOX_SLEEPS_MAX, larger counts as the maximum */
-	__u32 flags;       /* DEBOX_CONTROL_* */
-	__u32 max_trace;   /* trace entries wanted of each call (trace.h); 0: none */
+	__u32 max_sleeps; /* 0..DEBOX_SLEEPS_MAX, larger counts as the maximum */
+	__u32 flags;      /* DEBOX_CONTROL_* */
+	__u32 max_trace;  /* trace entries wanted of each call (trace.h); 0: none */
 	__u32 reserved0;
 	__u64 reserved[3];
 	__u8 user[DEBOX_PAGE_SIZE - 64]; /* libdebox's own; the kernel side never looks */
@@ -150,7 +150,7 @@ struct debox_totals {
 	__u64 major_faults;       /* major ones among all faults, of user mode too */
 	__u64 nvcsw;
 	__u64 nivcsw;
-	__u64 dropped_ns;         /* blocked time that found no room in a record */
+	__u64 dropped_ns; /* blocked time that found no room in a record */
 	__u64 reserved[14];
 };
 
@@ -160,7 +160,7 @@ union debox_bank {
 };
 
 struct debox_record {
-	__u32 tid;        /* the slot's thread, 0 when free; claimed and freed by the kernel side */
+	__u32 tid; /* the slot's thread, 0 when free; claimed and freed by the kernel side */
 	__u32 tgid;
 	__u64 generation; /* counts the threads that had this slot */
 	struct debox_totals totals;
@@ -190,14 +190,14 @@ struct debox_record {
  * broker and must be loaded with acquire order.
  */
 struct debox_site {
-	__u32 state;    /* DEBOX_SITE_* */
-	__u32 merged;   /* the first site with the same label and place: print them as one */
-	__u32 line;     /* 0: no debug information */
-	__u32 offset;   /* byte offset inside the function */
+	__u32 state;  /* DEBOX_SITE_* */
+	__u32 merged; /* the first site with the same label and place: print them as one */
+	__u32 line;   /* 0: no debug information */
+	__u32 offset; /* byte offset inside the function */
 	char label[DEBOX_LABEL_LEN];
 	char function[DEBOX_FUNCTION_LEN];
 	char file[DEBOX_FILE_LEN]; /* empty without debug information */
-	__u32 flags;    /* DEBOX_SITE_FLAG_* */
+	__u32 flags;               /* DEBOX_SITE_FLAG_* */
 	__u32 reserved[9];
 };
 #define DEBOX_SITE_FLAG_UNLABELLED (1u << 0) /* no rule matched: the label is the function */
@@ -217,8 +217,8 @@ struct debox_shared {
 	 * word & 0x40000000 (or word == 0) means that records are stale. */
 	__u32 alive_offset;
 	__u32 site_count;
-	__u32 site_entry_size;   /* sizeof(struct debox_site) */
-	__u64 features;          /* DEBOX_FEATURE_* that are attached */
+	__u32 site_entry_size; /* sizeof(struct debox_site) */
+	__u64 features;        /* DEBOX_FEATURE_* that are attached */
 	__u64 reserved[5];
 	__u8 mutex[128];
 };
@@ -251,17 +251,17 @@ struct debox_shared {
  */
 #define DEBOX_ROWS_MAX 192u
 #define DEBOX_NR_SLOTS 1024u
-#define DEBOX_NR_COMPAT 512u    /* key of 32-bit call n is DEBOX_NR_COMPAT + n */
-#define DEBOX_NR_OUTSIDE 1022u  /* key of waits outside of calls (user page faults) */
-#define DEBOX_NR_UNKNOWN 1023u  /* key of numbers beyond the tables */
+#define DEBOX_NR_COMPAT 512u   /* key of 32-bit call n is DEBOX_NR_COMPAT + n */
+#define DEBOX_NR_OUTSIDE 1022u /* key of waits outside of calls (user page faults) */
+#define DEBOX_NR_UNKNOWN 1023u /* key of numbers beyond the tables */
 #define DEBOX_SITE_ROWS_MAX 2048u
 
 /* One system call of an account, on one CPU. Index 0 is never used. */
 struct debox_row {
-	__u64 count;         /* calls that returned */
-	__u64 errors;        /* of those: returned -errno */
-	__u64 restarted;     /* of those: interrupted, to be restarted by the kernel */
-	__u64 unfinished;    /* calls that never returned (exit); not in count, their time is in wall_ns */
+	__u64 count;      /* calls that returned */
+	__u64 errors;     /* of those: returned -errno */
+	__u64 restarted;  /* of those: interrupted, to be restarted by the kernel */
+	__u64 unfinished; /* calls that never returned (exit); not in count, their time is in wall_ns */
 	__u64 wall_ns;
 	__u64 max_ns;
 	__u64 blocked_ns;
@@ -279,7 +279,7 @@ struct debox_account_cpu {
 
 /* Where one system call blocked. */
 struct debox_site_row {
-	__u64 key;       /* 0 empty, else 1<<63 | nr key << 32 | site */
+	__u64 key; /* 0 empty, else 1<<63 | nr key << 32 | site */
 	__u64 count;
 	__u64 total_ns;
 	__u64 max_ns;
@@ -289,16 +289,16 @@ struct debox_site_row {
 };
 
 struct debox_account {
-	__u32 rows_used;       /* row indices handed out, 1.. */
+	__u32 rows_used; /* row indices handed out, 1.. */
 	__u32 cpus;
 	__u64 threads_started; /* threads (first ones of processes included) cloned under watch; not
 	                        * those that were there when the watch began */
 	__u64 threads_ended;
 	__u64 threads_unwatched; /* threads that could not be watched: no memory */
-	__u64 rows_dropped;    /* calls whose number found no free row */
-	__u64 sites_dropped;   /* sleeps that found no free site row */
+	__u64 rows_dropped;      /* calls whose number found no free row */
+	__u64 sites_dropped;     /* sleeps that found no free site row */
 	__u64 sites_dropped_ns;
-	__u64 sites_unknown;   /* sleeps whose stack could not be taken */
+	__u64 sites_unknown; /* sleeps whose stack could not be taken */
 	__u64 sites_unknown_ns;
 	/* Threads that left the watch, by reason. The first four: since ptrace would
 	 * refuse them to the account's user. */
@@ -351,20 +351,20 @@ struct debox_account {
 #define DEBOX_STACK_LOST (1u << 2)    /* the walk ended before the outermost frame */
 
 struct debox_user_stack {
-	__u64 hash;       /* of frames, never 0; 0: free. Written first */
-	__u32 depth;      /* frames used; written last: 0 while being filled */
-	__u32 flags;      /* DEBOX_STACK_* */
-	__u32 pid;        /* a process it was seen in */
-	__u32 site_frame; /* index of the program's own call site: the first frame outside of
+	__u64 hash;                          /* of frames, never 0; 0: free. Written first */
+	__u32 depth;                         /* frames used; written last: 0 while being filled */
+	__u32 flags;                         /* DEBOX_STACK_* */
+	__u32 pid;                           /* a process it was seen in */
+	__u32 site_frame;                    /* index of the program's own call site: the first frame outside of
 	                   * the C library or the language's runtime */
 	__u64 frames[DEBOX_USER_FRAMES_MAX]; /* innermost first */
 };
 
 struct debox_user_file {
-	__u64 ino;        /* 0: free */
-	__u32 dev;        /* kernel's encoding: major << 20 | minor */
-	__u32 state;      /* 1 once path is complete */
-	__u32 pid;        /* a process that had it mapped */
+	__u64 ino;   /* 0: free */
+	__u32 dev;   /* kernel's encoding: major << 20 | minor */
+	__u32 state; /* 1 once path is complete */
+	__u32 pid;   /* a process that had it mapped */
 	__u32 reserved0;
 	char path[DEBOX_PATH_LEN]; /* as the process's mount namespace shows it; may be cut at the
 	                            * front, then it does not begin with '/' */
@@ -402,16 +402,16 @@ struct debox_path_row {
 #define DEBOX_CULPRIT_HOLDER_WRITER 1u
 #define DEBOX_CULPRIT_HOLDER_READER 2u /* one of perhaps several: a hint */
 #define DEBOX_CULPRIT_WAKER 3u         /* pid 0: an interrupt */
-#define DEBOX_CULPRIT_KIND_SHIFT 36u /* 2 bits */
-#define DEBOX_CULPRIT_NR_SHIFT 24u   /* 11 bits: nr + 1 of the call the culprit was in; 0: none or unknown */
+#define DEBOX_CULPRIT_KIND_SHIFT 36u   /* 2 bits */
+#define DEBOX_CULPRIT_NR_SHIFT 24u     /* 11 bits: nr + 1 of the call the culprit was in; 0: none or unknown */
 #define DEBOX_CULPRIT_PID_MASK 0x3fffffu
 #define DEBOX_CULPRIT_ROWS_MAX 4096u
 struct debox_culprit_row {
-	__u64 key;   /* USED | nr key << NR_SHIFT | site << SITE_SHIFT | kind | nr + 1 | pid */
+	__u64 key; /* USED | nr key << NR_SHIFT | site << SITE_SHIFT | kind | nr + 1 | pid */
 	__u64 count;
 	__u64 total_ns;
 	__u64 max_ns;
-	__u32 tid;   /* of the last one seen; pid in the key is the process */
+	__u32 tid; /* of the last one seen; pid in the key is the process */
 	__u32 reserved0;
 	char comm[DEBOX_COMM_LEN];
 };
@@ -423,8 +423,8 @@ struct debox_thread_row {
 	__u32 tid; /* 0: free. Row 0 sums up the threads that found no row */
 	__u32 tgid;
 	char comm[DEBOX_COMM_LEN]; /* as of its last call */
-	__u64 first_ns; /* CLOCK_MONOTONIC */
-	__u64 ended_ns; /* 0: lives */
+	__u64 first_ns;            /* CLOCK_MONOTONIC */
+	__u64 ended_ns;            /* 0: lives */
 	__u64 count;
 	__u64 errors;
 	__u64 wall_ns;
@@ -456,35 +456,35 @@ struct debox_thread_row {
 #define DEBOX_FIELDS 12u
 
 #define DEBOX_CONDITION_ON (1u << 0)
-#define DEBOX_CONDITION_COMM (1u << 1)     /* the thread's command name must equal comm */
-#define DEBOX_CONDITION_COMM_NOT (1u << 2) /* ... must differ from it */
-#define DEBOX_CONDITION_SITES (1u << 3)    /* at least one sleep at a site of sites[] */
-#define DEBOX_CONDITION_SITES_NOT (1u << 4)/* no sleep at a site of sites[] */
-#define DEBOX_CONDITION_EVENT (1u << 5)    /* send an event */
+#define DEBOX_CONDITION_COMM (1u << 1)          /* the thread's command name must equal comm */
+#define DEBOX_CONDITION_COMM_NOT (1u << 2)      /* ... must differ from it */
+#define DEBOX_CONDITION_SITES (1u << 3)         /* at least one sleep at a site of sites[] */
+#define DEBOX_CONDITION_SITES_NOT (1u << 4)     /* no sleep at a site of sites[] */
+#define DEBOX_CONDITION_EVENT (1u << 5)         /* send an event */
 #define DEBOX_CONDITION_SIGNAL_THREAD (1u << 6) /* signal to the thread, else to its process */
 
 /* All of its parts must hold (a conjunction). `serial` rises with each change;
  * a condition whose flags lack ON is not looked at. */
 struct debox_condition {
-	__u32 flags;   /* DEBOX_CONDITION_* */
-	__u32 signal;  /* sent to the caller as the call returns; 0: none */
-	__u32 fields;  /* bit n: min[n] <= field n <= max[n] is asked */
+	__u32 flags;  /* DEBOX_CONDITION_* */
+	__u32 signal; /* sent to the caller as the call returns; 0: none */
+	__u32 fields; /* bit n: min[n] <= field n <= max[n] is asked */
 	__u32 reserved0;
-	__u64 limit;   /* acts at most so often; 0: without limit */
+	__u64 limit;       /* acts at most so often; 0: without limit */
 	__u64 interval_ns; /* ... and not again before this time has passed */
 	char comm[DEBOX_COMM_LEN];
 	__s64 min[DEBOX_FIELDS];
 	__s64 max[DEBOX_FIELDS];
-	__u64 calls[DEBOX_NR_SLOTS / 64];   /* bit = nr key */
-	__u64 sites[DEBOX_SITES_MAX / 64];  /* bit = site; the client sets them as sites get their text */
-	__u64 known[DEBOX_SITES_MAX / 64];  /* sites that the client has judged; a sleep at another one makes
+	__u64 calls[DEBOX_NR_SLOTS / 64];  /* bit = nr key */
+	__u64 sites[DEBOX_SITES_MAX / 64]; /* bit = site; the client sets them as sites get their text */
+	__u64 known[DEBOX_SITES_MAX / 64]; /* sites that the client has judged; a sleep at another one makes
 	                                     * the answer uncertain: DEBOX_EVENT_UNCERTAIN */
 };
 
 #define DEBOX_DETAIL_CALL_SITES (1u << 0) /* fill call_sites[] with the call site alone */
 #define DEBOX_DETAIL_STACKS (1u << 1)     /* ... with whole user stacks; paths[] too */
 #define DEBOX_DETAIL_THREADS (1u << 2)
-#define DEBOX_DETAIL_EVENTS (1u << 3)     /* slow_ns[] and conditions[] are looked at */
+#define DEBOX_DETAIL_EVENTS (1u << 3)       /* slow_ns[] and conditions[] are looked at */
 #define DEBOX_DETAIL_EVENT_STACKS (1u << 4) /* events carry a user stack */
 
 struct debox_account_control {
@@ -497,9 +497,9 @@ struct debox_account_control {
 
 /* What the kernel side knows of a condition. */
 struct debox_condition_state {
-	__u64 matched;  /* calls that met it */
-	__u64 acted;    /* signals sent */
-	__u64 limited;  /* matched, but held back by limit or interval */
+	__u64 matched; /* calls that met it */
+	__u64 acted;   /* signals sent */
+	__u64 limited; /* matched, but held back by limit or interval */
 	__u64 uncertain;
 	__u64 last_ns;
 	__u64 reserved[3];
@@ -508,23 +508,23 @@ struct debox_condition_state {
 /* Below 4 MiB: older kernels (6.1, 6.12) have no larger elements of an array map. */
 struct debox_details {
 	__u64 events_sent;
-	__u64 events_dropped;      /* found no room in the ring */
-	__u64 call_sites_dropped;  /* calls that found no row, or no stack */
+	__u64 events_dropped;     /* found no room in the ring */
+	__u64 call_sites_dropped; /* calls that found no row, or no stack */
 	__u64 call_sites_dropped_ns;
-	__u64 stacks_dropped;      /* user stacks that found no place */
-	__u64 stacks_pending;      /* walks that met a file without an unwind table */
-	__u64 stacks_failed;       /* walks that found no call site at all */
+	__u64 stacks_dropped; /* user stacks that found no place */
+	__u64 stacks_pending; /* walks that met a file without an unwind table */
+	__u64 stacks_failed;  /* walks that found no call site at all */
 	__u64 paths_dropped;
 	__u64 paths_dropped_ns;
 	__u64 culprits_dropped;
 	__u64 culprits_dropped_ns;
 	__u64 files_dropped;
-	__u64 threads_dropped;     /* threads that are summed up in row 0 */
-	__u32 stacks_used;         /* indices handed out: 1.. */
+	__u64 threads_dropped; /* threads that are summed up in row 0 */
+	__u32 stacks_used;     /* indices handed out: 1.. */
 	__u32 files_used;
 	__u32 threads_used;
 	__u32 reserved0;
-	__u64 serial;              /* of this account among all of the broker's; never 0 */
+	__u64 serial; /* of this account among all of the broker's; never 0 */
 	__u64 reserved[15];
 	struct debox_condition_state condition[DEBOX_CONDITIONS_MAX];
 	struct debox_culprit_row culprits[DEBOX_CULPRIT_ROWS_MAX];
@@ -549,9 +549,9 @@ struct debox_details {
 
 /* One sleep of a single call, in order; not merged. */
 struct debox_event_sleep {
-	__u64 start_ns;   /* CLOCK_MONOTONIC */
+	__u64 start_ns; /* CLOCK_MONOTONIC */
 	__u64 blocked_ns;
-	__u64 runq_ns;    /* after the wake-up */
+	__u64 runq_ns; /* after the wake-up */
 	__u32 site;
 	__u32 waiters_entry;
 	__u32 waiters_exit;
@@ -583,10 +583,10 @@ struct debox_event_call {
 	__u32 major_faults;
 	__u32 nvcsw;
 	__u32 nivcsw;
-	__u32 user_stack;  /* index into stacks[], 0 none */
-	__u32 conditions;  /* bit n: met condition n */
-	__u32 uncertain;   /* bit n: met condition n but for a label not known yet */
-	__u32 signal;      /* sent to the caller, 0 none */
+	__u32 user_stack; /* index into stacks[], 0 none */
+	__u32 conditions; /* bit n: met condition n */
+	__u32 uncertain;  /* bit n: met condition n but for a label not known yet */
+	__u32 signal;     /* sent to the caller, 0 none */
 	__u32 sleep_count;
 	__u32 sleeps_dropped;
 	__u64 sleeps_dropped_ns;

@@ -82,27 +82,27 @@ struct debox_request {
 };
 
 struct debox_reply {
-	__u32 size;     /* sizeof(struct debox_reply) of the broker */
+	__u32 size; /* sizeof(struct debox_reply) of the broker */
 	__u32 version;
-	__u32 type;     /* of the request */
-	__s32 status;   /* 0 or -errno */
-	__u32 fds;      /* descriptors that came along */
-	__u32 slots;    /* SLOTS: slots in the segment (DEBOX_SEGMENT_SLOTS) */
-	__u32 cpus;     /* ACCOUNT: elements of the per-CPU map */
-	__u32 threads;  /* SLOTS, JOIN, WATCH: threads bound now */
-	__u64 cpu_stride;    /* ACCOUNT: bytes from one CPU's element to the next */
-	__u64 features;      /* DEBOX_FEATURE_* attached now */
-	__u64 slots_used;    /* STATUS */
-	__u64 accounts_used; /* STATUS */
-	__u64 site_walks;    /* STATUS: stacks taken the slow way */
-	__u64 site_hits;     /* STATUS: stacks recognised */
-	__u64 site_mismatches; /* STATUS: with site verification on; must be 0 */
-	__u64 site_failures;   /* STATUS: walks that the kernel failed to make */
+	__u32 type;             /* of the request */
+	__s32 status;           /* 0 or -errno */
+	__u32 fds;              /* descriptors that came along */
+	__u32 slots;            /* SLOTS: slots in the segment (DEBOX_SEGMENT_SLOTS) */
+	__u32 cpus;             /* ACCOUNT: elements of the per-CPU map */
+	__u32 threads;          /* SLOTS, JOIN, WATCH: threads bound now */
+	__u64 cpu_stride;       /* ACCOUNT: bytes from one CPU's element to the next */
+	__u64 features;         /* DEBOX_FEATURE_* attached now */
+	__u64 slots_used;       /* STATUS */
+	__u64 accounts_used;    /* STATUS */
+	__u64 site_walks;       /* STATUS: stacks taken the slow way */
+	__u64 site_hits;        /* STATUS: stacks recognised */
+	__u64 site_mismatches;  /* STATUS: with site verification on; must be 0 */
+	__u64 site_failures;    /* STATUS: walks that the kernel failed to make */
 	__u64 storage_failures; /* STATUS: threads without memory for their state */
-	__u64 slots_exhausted; /* STATUS: new threads that found no slot at once */
-	__u64 switches_hidden; /* STATUS: switches back that the kernel did not show */
+	__u64 slots_exhausted;  /* STATUS: new threads that found no slot at once */
+	__u64 switches_hidden;  /* STATUS: switches back that the kernel did not show */
 	__u64 reserved[1];
-	char text[256];      /* what went wrong and the remedy, for people */
+	char text[256]; /* what went wrong and the remedy, for people */
 };
 
 /*
@@ -142,9 +142,9 @@ struct debox_wrap_row {
 struct debox_wrap_stripe {
 	__u32 owner_tid; /* 0: free */
 	__u32 rows_used;
-	__u64 dropped;   /* calls that found no row */
+	__u64 dropped; /* calls that found no row */
 	__u64 dropped_ns;
-	__u64 stale;     /* calls that ended after the broker was gone */
+	__u64 stale; /* calls that ended after the broker was gone */
 	__u64 reserved[4];
 	struct debox_wrap_row rows[DEBOX_WRAP_ROWS];
 };
@@ -158,7 +158,7 @@ struct debox_wrap_header {
 	__u32 restricted;   /* not 0: it forbade itself system calls or time stamps (seccomp,
 			     * PR_SET_TSC); what came later is not all counted */
 	__u32 reserved[10];
-	char why[192];      /* why not measured */
+	char why[192]; /* why not measured */
 };
 
 #endif /* DEBOX_PROTOCOL_H */

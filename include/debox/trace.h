@@ -64,9 +64,9 @@ struct debox_trace {
 	__u64 wall_ns;  /* account: from sys_enter to sys_exit */
 	__s64 retval;   /* account */
 	__s32 nr;
-	__u32 flags;    /* DEBOX_TRACE_FLAG_* */
-	__u32 count;    /* entries in use */
-	__u32 dropped;  /* entries that found no room, or were too deep */
+	__u32 flags;   /* DEBOX_TRACE_FLAG_* */
+	__u32 count;   /* entries in use */
+	__u32 dropped; /* entries that found no room, or were too deep */
 	__u32 pid;
 	__u32 reserved[17];
 };
@@ -80,7 +80,7 @@ struct debox_trace_sum {
 };
 
 struct debox_trace_sums {
-	__u64 calls;            /* calls that were traced */
+	__u64 calls; /* calls that were traced */
 	__u64 entries_dropped;
 	__u64 threads_untraced; /* threads that found no buffer */
 	__u64 unmatched;        /* returns of functions whose entry was not seen, and the other way round */
@@ -91,7 +91,7 @@ struct debox_trace_sums {
 	__u64 slowest[DEBOX_NR_SLOTS];
 	struct debox_trace_sum functions[DEBOX_TRACE_FUNCTIONS_MAX];
 };
-#define DEBOX_TRACE_SLOWEST_BUFFER(word) ((__u32)((word) & 0xfffffu))
+#define DEBOX_TRACE_SLOWEST_BUFFER(word) ((__u32)((word)&0xfffffu))
 
 /* debox_trace_table.state */
 #define DEBOX_TRACE_STATE_STARTING 0u
@@ -111,7 +111,7 @@ struct debox_trace_table {
 	__u32 buffers;
 	__u32 capacity;
 	__u64 stride;
-	__u32 refused;   /* functions that were asked for and cannot be traced here */
+	__u32 refused; /* functions that were asked for and cannot be traced here */
 	__u32 reserved0;
 	__u64 missed;    /* entries and returns that the kernel did not deliver, of all processes;
 			  * up to date when STOPPED */

@@ -307,8 +307,12 @@ static void case_futex_bitset_timeout(void)
 
 static void case_futex_waitv(void)
 {
-	struct { uint64_t value, address; uint32_t flags, reserved; } waiters[2] = {
-		{ 0, (uintptr_t)&word[0], 2, 0 }, { 0, (uintptr_t)&word[1], 2, 0 },
+	struct {
+		uint64_t value, address;
+		uint32_t flags, reserved;
+	} waiters[2] = {
+		{ 0, (uintptr_t)&word[0], 2, 0 },
+		{ 0, (uintptr_t)&word[1], 2, 0 },
 	};
 	ready();
 	syscall(449, waiters, 2, 0, NULL, 0);
@@ -771,7 +775,10 @@ static void case_kernel_log(void)
 
 static void case_msgrcv(void)
 {
-	struct { long type; char text[8]; } message;
+	struct {
+		long type;
+		char text[8];
+	} message;
 	int queue = MUST(msgget(IPC_PRIVATE, 0600));
 	ready();
 	msgrcv(queue, &message, sizeof(message.text), 0, 0);
@@ -779,7 +786,10 @@ static void case_msgrcv(void)
 
 static void case_msgsnd(void)
 {
-	static struct { long type; char text[4096]; } message = { .type = 1 };
+	static struct {
+		long type;
+		char text[4096];
+	} message = { .type = 1 };
 	int queue = MUST(msgget(IPC_PRIVATE, 0600));
 	while (msgsnd(queue, &message, sizeof(message.text), IPC_NOWAIT) == 0)
 		;
@@ -979,7 +989,9 @@ static void case_netlink_recv(void)
 static void case_vsock_accept(void)
 {
 	struct sockaddr_vm address = {
-		.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = 4321,
+		.svm_family = AF_VSOCK,
+		.svm_cid = VMADDR_CID_ANY,
+		.svm_port = 4321,
 	};
 	int fd = MUST(socket(AF_VSOCK, SOCK_STREAM, 0));
 	MUST(bind(fd, (void *)&address, sizeof(address)));
@@ -1023,12 +1035,30 @@ static void unix_send(int type)
 	send(pair[0], "x", 1, 0);
 }
 
-static void case_unix_recv_stream(void) { unix_recv(SOCK_STREAM); }
-static void case_unix_recv_dgram(void) { unix_recv(SOCK_DGRAM); }
-static void case_unix_recv_seqpacket(void) { unix_recv(SOCK_SEQPACKET); }
-static void case_unix_send_stream(void) { unix_send(SOCK_STREAM); }
-static void case_unix_send_dgram(void) { unix_send(SOCK_DGRAM); }
-static void case_unix_send_seqpacket(void) { unix_send(SOCK_SEQPACKET); }
+static void case_unix_recv_stream(void)
+{
+	unix_recv(SOCK_STREAM);
+}
+static void case_unix_recv_dgram(void)
+{
+	unix_recv(SOCK_DGRAM);
+}
+static void case_unix_recv_seqpacket(void)
+{
+	unix_recv(SOCK_SEQPACKET);
+}
+static void case_unix_send_stream(void)
+{
+	unix_send(SOCK_STREAM);
+}
+static void case_unix_send_dgram(void)
+{
+	unix_send(SOCK_DGRAM);
+}
+static void case_unix_send_seqpacket(void)
+{
+	unix_send(SOCK_SEQPACKET);
+}
 
 static void case_unix_lock(void)
 {
@@ -1064,7 +1094,9 @@ static void case_tcp_send_connecting(void)
 static int vsock_pair(int pair[2])
 {
 	struct sockaddr_vm address = {
-		.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_LOCAL, .svm_port = 4322,
+		.svm_family = AF_VSOCK,
+		.svm_cid = VMADDR_CID_LOCAL,
+		.svm_port = 4322,
 	};
 	int fd = MUST(socket(AF_VSOCK, SOCK_STREAM, 0));
 	MUST(bind(fd, (void *)&address, sizeof(address)));
@@ -1175,7 +1207,9 @@ static void case_perf_close(void)
 	int file = MUST(open("/sys/kernel/tracing/events/task/task_rename/id", O_RDONLY));
 	MUST(read(file, text, sizeof(text) - 1));
 	struct perf_event_attr attributes = {
-		.type = PERF_TYPE_TRACEPOINT, .size = sizeof(attributes), .config = atoi(text),
+		.type = PERF_TYPE_TRACEPOINT,
+		.size = sizeof(attributes),
+		.config = atoi(text),
 	};
 	ready();
 	for (int i = 0; i < 3; i++) {
@@ -1210,7 +1244,6 @@ static void case_user_helper(void)
 		socket(AF_X25, SOCK_SEQPACKET, 0);
 }
 
-
 static void case_membarrier(void)
 {
 	ready();
@@ -1225,12 +1258,14 @@ static void case_bpf_detach(void)
 		{ .code = BPF_JMP | BPF_EXIT },
 	};
 	union bpf_attr load = {
-		.prog_type = BPF_PROG_TYPE_RAW_TRACEPOINT, .insns = (uintptr_t)code,
-		.insn_cnt = 2, .license = (uintptr_t)"GPL",
+		.prog_type = BPF_PROG_TYPE_RAW_TRACEPOINT,
+		.insns = (uintptr_t)code,
+		.insn_cnt = 2,
+		.license = (uintptr_t) "GPL",
 	};
 	int program = MUST((int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof(load)));
 	union bpf_attr attach = {
-		.raw_tracepoint = { .name = (uintptr_t)"task_rename", .prog_fd = program },
+		.raw_tracepoint = { .name = (uintptr_t) "task_rename", .prog_fd = program },
 	};
 	ready();
 	for (int i = 0; i < 3; i++) {
@@ -1286,7 +1321,8 @@ static bool enter_memory_group(unsigned limit, bool high)
 	}
 	MUST(mkdir(cgroup_memory, 0755));
 	snprintf(path, sizeof(path), "%s/%s", cgroup_memory,
-		 v1 ? "memory.limit_in_bytes" : high ? "memory.high" : "memory.max");
+		 v1 ? "memory.limit_in_bytes" : high ? "memory.high" :
+						       "memory.max");
 	write_file(path, "%u", limit);
 	snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup_memory);
 	write_file(path, "%d", getpid());
@@ -1339,7 +1375,9 @@ static void fuse_answer(uint64_t unique, const void *body, size_t size)
 static void fuse_refuse(uint64_t unique, int error)
 {
 	struct fuse_out_header header = {
-		.len = sizeof(header), .unique = unique, .error = -error,
+		.len = sizeof(header),
+		.unique = unique,
+		.error = -error,
 	};
 	write(fuse_fd, &header, sizeof(header));
 }
@@ -1356,14 +1394,19 @@ static void fuse_serve(void)
 		struct fuse_in_header *in = (void *)buffer;
 		char *body = buffer + sizeof(*in);
 		struct fuse_attr attributes = {
-			.ino = in->nodeid, .size = MIB, .nlink = 1,
+			.ino = in->nodeid,
+			.size = MIB,
+			.nlink = 1,
 			.mode = in->nodeid == 1 || in->nodeid == 2 ? S_IFDIR | 0755 : S_IFREG | 0644,
 		};
 		switch (in->opcode) {
 		case FUSE_INIT: {
 			struct fuse_init_out out = {
-				.major = 7, .minor = 31, .max_readahead = 65536,
-				.max_write = 65536, .max_background = 12,
+				.major = 7,
+				.minor = 31,
+				.max_readahead = 65536,
+				.max_write = 65536,
+				.max_background = 12,
 			};
 			fuse_answer(in->unique, &out, sizeof(out));
 			break;
@@ -1447,10 +1490,15 @@ static void case_fuse_daemon(void)
 }
 
 /* Another process waits for the file system, holding a lock on the way. */
-#define WHILE_FUSE_HOLDS(call) do { \
-	fuse_mount(); \
-	if (partner() == 0) { call; _exit(0); } \
-	settle(); } while (0)
+#define WHILE_FUSE_HOLDS(call)        \
+	do {                          \
+		fuse_mount();         \
+		if (partner() == 0) { \
+			call;         \
+			_exit(0);     \
+		}                     \
+		settle();             \
+	} while (0)
 
 static void case_fuse_page_read(void)
 {
@@ -1635,8 +1683,7 @@ static void case_disk_sync_file_range(void)
 	disk_mount();
 	int fd = disk_file("a", 8 * MIB, 0);
 	ready();
-	sync_file_range(fd, 0, 8 * MIB, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-			SYNC_FILE_RANGE_WAIT_AFTER);
+	sync_file_range(fd, 0, 8 * MIB, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
 }
 
 static void case_disk_syncfs(void)
@@ -1955,7 +2002,9 @@ static void case_disk_swap(void)
 {
 	disk_mount();
 	int fd = disk_file("swap", 32 * MIB, 0);
-	struct { uint32_t version, last_page, bad_pages; } header = { 1, 32 * MIB / 4096 - 1, 0 };
+	struct {
+		uint32_t version, last_page, bad_pages;
+	} header = { 1, 32 * MIB / 4096 - 1, 0 };
 	pwrite(fd, &header, sizeof(header), 1024);
 	pwrite(fd, "SWAPSPACE2", 10, 4086);
 	fsync(fd);
@@ -1980,7 +2029,8 @@ static void case_disk_reclaim(void)
 
 /* ----------------------------------------------------------------- cases */
 
-enum { DISK = 1, MACHINE = 2 };
+enum { DISK = 1,
+       MACHINE = 2 };
 
 struct test_case {
 	const char *name, *label;
@@ -1990,9 +2040,18 @@ struct test_case {
 
 /* The label "?" is for cases that block in several ways: somebody has to say
  * what each of the stacks is. */
-#define CASE(name, label) { #name, label, case_##name, 0 }
-#define DISK_CASE(name, label) { #name, label, case_##name, DISK }
-#define MACHINE_CASE(name, label, more) { #name, label, case_##name, MACHINE | (more) }
+#define CASE(name, label)                    \
+	{                                    \
+#name, label, case_##name, 0 \
+	}
+#define DISK_CASE(name, label)                  \
+	{                                       \
+#name, label, case_##name, DISK \
+	}
+#define MACHINE_CASE(name, label, more)                     \
+	{                                                   \
+#name, label, case_##name, MACHINE | (more) \
+	}
 
 static const struct test_case cases[] = {
 	CASE(pipe_read, "pipe-read"),
@@ -2158,7 +2217,10 @@ static void trace_open(void)
 }
 
 #define STACKS_MAX 4096
-static struct { char *text; int count; } stacks[STACKS_MAX];
+static struct {
+	char *text;
+	int count;
+} stacks[STACKS_MAX];
 
 static int by_count(const void *a, const void *b)
 {

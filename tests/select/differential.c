@@ -391,7 +391,8 @@ static void use(struct state *s)
 			;
 		break;
 	case 10:
-		r = shutdown(fd, upto(s, 2) ? SHUT_WR : upto(s, 2) ? SHUT_RD : SHUT_RDWR);
+		r = shutdown(fd, upto(s, 2) ? SHUT_WR : upto(s, 2) ? SHUT_RD :
+								     SHUT_RDWR);
 		break;
 	case 11:
 		r = send(fd, "!", 1, MSG_OOB | MSG_NOSIGNAL);
@@ -936,12 +937,13 @@ int main(int argc, char **argv)
 		printf("\n");
 	}
 	if (demanded) {
-		uint64_t (*served)(void) = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "debox_select_served");
+		uint64_t (*served)(void) = (uint64_t(*)(void))dlsym(RTLD_DEFAULT, "debox_select_served");
 
 		/* Of a forked child's waits this process knows nothing. */
 		if (!served || (!option_fork && served() < waits / 10))
 			return fprintf(stderr, "differential: -l: the library %s\n",
-				       served ? "served hardly any of the waits" : "is not loaded"), 1;
+				       served ? "served hardly any of the waits" : "is not loaded"),
+			       1;
 	}
 	if (option_signals && !interrupted)
 		return fprintf(stderr, "differential: no wait was ever interrupted\n"), 1;

@@ -51,13 +51,13 @@
 static int near_end[N], far_end[N];
 static struct pollfd set[2 * N];
 
-#define CHECK(what)                                                                     \
-	do {                                                                            \
-		if (!(what)) {                                                          \
-			fprintf(stderr, "semantics: %s:%d: not so: %s (errno %d)\n",    \
-				__func__, __LINE__, #what, errno);                      \
-			_exit(1);                                                       \
-		}                                                                       \
+#define CHECK(what)                                                                  \
+	do {                                                                         \
+		if (!(what)) {                                                       \
+			fprintf(stderr, "semantics: %s:%d: not so: %s (errno %d)\n", \
+				__func__, __LINE__, #what, errno);                   \
+			_exit(1);                                                    \
+		}                                                                    \
 	} while (0)
 
 static double seconds(void)
@@ -265,8 +265,7 @@ static void arrived_over_a_socket(void)
 {
 	char space[CMSG_SPACE(sizeof(int))] = { 0 };
 	struct iovec v = { "x", 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = space,
-			    .msg_controllen = sizeof space };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	int channel[2], pair[2], got;
 
@@ -312,10 +311,22 @@ static void everything_closed(int how)
 		CHECK(read(near_end[i], sink, 8) == 8);
 	}
 }
-static void survives_close_range(void) { everything_closed(0); }
-static void survives_closefrom(void) { everything_closed(1); }
-static void survives_close_loop(void) { everything_closed(2); }
-static void survives_raw_closes(void) { everything_closed(3); }
+static void survives_close_range(void)
+{
+	everything_closed(0);
+}
+static void survives_closefrom(void)
+{
+	everything_closed(1);
+}
+static void survives_close_loop(void)
+{
+	everything_closed(2);
+}
+static void survives_raw_closes(void)
+{
+	everything_closed(3);
+}
 
 static void numbers_are_the_lowest(void)
 {
@@ -696,7 +707,12 @@ static void closed_while_another_waits_on(void)
 	static const struct {
 		int in_select, ms, data;
 	} cases[] = {
-		{ 0, 60, 0 }, { 0, 700, 0 }, { 0, 5000, 1 }, { 1, 60, 0 }, { 1, 700, 0 }, { 1, 5000, 1 },
+		{ 0, 60, 0 },
+		{ 0, 700, 0 },
+		{ 0, 5000, 1 },
+		{ 1, 60, 0 },
+		{ 1, 700, 0 },
+		{ 1, 5000, 1 },
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -898,9 +914,18 @@ static void forked(int how)
 		CHECK(read(near_end[i], sink, 8) == 8);
 	}
 }
-static void fork_by_libc(void) { forked(0); }
-static void fork_without_handlers(void) { forked(1); }
-static void fork_by_system_call(void) { forked(2); }
+static void fork_by_libc(void)
+{
+	forked(0);
+}
+static void fork_without_handlers(void)
+{
+	forked(1);
+}
+static void fork_by_system_call(void)
+{
+	forked(2);
+}
 
 static void child_of_vfork(void)
 {
@@ -1236,8 +1261,26 @@ static void closed_by_each_function(void)
  * creates: told at once. Each is ready in the end. */
 static void taken_by_each_function(void)
 {
-	enum { PIPE, PIPE2, SOCKETPAIR, SOCKET, ACCEPT, ACCEPT4, EVENTFD, TIMERFD, SIGNALFD, INOTIFY,
-	       EPOLL, EPOLL1, MEMFD, OPEN, OPENAT, CREAT, DUP, DUPFD, PIDFD, WAYS };
+	enum { PIPE,
+	       PIPE2,
+	       SOCKETPAIR,
+	       SOCKET,
+	       ACCEPT,
+	       ACCEPT4,
+	       EVENTFD,
+	       TIMERFD,
+	       SIGNALFD,
+	       INOTIFY,
+	       EPOLL,
+	       EPOLL1,
+	       MEMFD,
+	       OPEN,
+	       OPENAT,
+	       CREAT,
+	       DUP,
+	       DUPFD,
+	       PIDFD,
+	       WAYS };
 	extern int pidfd_open(pid_t, unsigned);
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t size = sizeof a;
@@ -1283,7 +1326,10 @@ static void taken_by_each_function(void)
 		case EVENTFD: pair[0] = eventfd(1, 0); break;
 		case TIMERFD: CHECK(timerfd_settime(pair[0] = timerfd_create(CLOCK_MONOTONIC, 0), 0, &at_once, NULL) == 0); break;
 		case SIGNALFD: pair[0] = signalfd(-1, &usr2, 0); break;
-		case INOTIFY: CHECK(inotify_add_watch(pair[0] = inotify_init1(0), path, IN_ATTRIB) >= 0); CHECK(chmod(path, 0600) == 0); break;
+		case INOTIFY:
+			CHECK(inotify_add_watch(pair[0] = inotify_init1(0), path, IN_ATTRIB) >= 0);
+			CHECK(chmod(path, 0600) == 0);
+			break;
 		case EPOLL: CHECK(epoll_ctl(pair[0] = epoll_create(1), EPOLL_CTL_ADD, ready, &event) == 0); break;
 		case EPOLL1: CHECK(epoll_ctl(pair[0] = epoll_create1(0), EPOLL_CTL_ADD, ready, &event) == 0); break;
 		case MEMFD: pair[0] = memfd_create("x", 0); break;
@@ -1537,8 +1583,13 @@ static void replaced_unseen_by_a_quiet_one(void)
 static void perf_event_tells(void)
 {
 	struct perf_event_attr a = {
-		.type = PERF_TYPE_SOFTWARE, .size = sizeof a, .config = PERF_COUNT_SW_PAGE_FAULTS,
-		.sample_period = 1, .sample_type = PERF_SAMPLE_IP, .disabled = 1, .wakeup_events = 1,
+		.type = PERF_TYPE_SOFTWARE,
+		.size = sizeof a,
+		.config = PERF_COUNT_SW_PAGE_FAULTS,
+		.sample_period = 1,
+		.sample_type = PERF_SAMPLE_IP,
+		.disabled = 1,
+		.wakeup_events = 1,
 	};
 	int fd = (int)sys_call(SYS_perf_event_open, &a, 0, -1, -1, 0);
 	struct perf_event_mmap_page *page;
@@ -1603,14 +1654,14 @@ static void private_number_taken(void)
 
 	CHECK(!served || private >= 0);
 	if (private < 0)
-		private = 5000;
+	private = 5000;
 	CHECK(pipe(pair) == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0);
-	if (limit.rlim_max <= (rlim_t)private + 1) {
+	if (limit.rlim_max <= (rlim_t) private + 1) {
 		printf("  private_number_taken: not run: the limit cannot be raised above %d\n", private);
 		return;
 	}
-	if (limit.rlim_cur <= (rlim_t)private + 1) {
-		limit.rlim_cur = (rlim_t)private + 2;
+	if (limit.rlim_cur <= (rlim_t) private + 1) {
+		limit.rlim_cur = (rlim_t) private + 2;
 		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	}
 	CHECK(sys_call(SYS_dup3, pair[0], private, 0) == private);
@@ -1701,9 +1752,15 @@ static void epoll_refuses(void)
 		long call;
 		int error;
 	} cases[] = {
-		{ SYS_epoll_ctl, ENOMEM }, { SYS_epoll_ctl, ENOSPC }, { SYS_epoll_ctl, ELOOP },
-		{ SYS_epoll_ctl, EPERM }, { SYS_epoll_pwait, ENOSYS }, { SYS_epoll_pwait2, ENOSYS },
-		{ SYS_epoll_pwait2, EPERM }, { SYS_epoll_create1, EMFILE }, { SYS_epoll_create1, ENOMEM },
+		{ SYS_epoll_ctl, ENOMEM },
+		{ SYS_epoll_ctl, ENOSPC },
+		{ SYS_epoll_ctl, ELOOP },
+		{ SYS_epoll_ctl, EPERM },
+		{ SYS_epoll_pwait, ENOSYS },
+		{ SYS_epoll_pwait2, ENOSYS },
+		{ SYS_epoll_pwait2, EPERM },
+		{ SYS_epoll_create1, EMFILE },
+		{ SYS_epoll_create1, ENOMEM },
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -1759,7 +1816,9 @@ static void refused_while_made_anew(void)
 /* No more memory while the set grows: the answers stay right. */
 static void memory_runs_out(void)
 {
-	enum { MANY = 1500, FILES = 500, MORE = 100 };
+	enum { MANY = 1500,
+	       FILES = 500,
+	       MORE = 100 };
 	static struct pollfd many[MANY];
 	struct rlimit limit, none = { 1 << 20, 0 };
 	int file = open("/proc/self/exe", O_RDONLY), at;
@@ -1772,7 +1831,7 @@ static void memory_runs_out(void)
 	limit.rlim_cur = limit.rlim_cur < 4096 ? 4096 : limit.rlim_cur;
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	for (int i = 0; i < MANY; i++)
-		many[i] = i < FILES ? (struct pollfd){ dup(file), 0, 0 } :
+		many[i] = i < FILES        ? (struct pollfd){ dup(file), 0, 0 } :
 			  i < FILES + MORE ? (struct pollfd){ -1, 0, 0 } :
 					     (struct pollfd){ dup(near_end[i % N]), POLLIN, 0 };
 	for (int i = 0; i < 4; i++)
@@ -1795,30 +1854,81 @@ static void memory_runs_out(void)
 
 /* --------------------------------------------------------------------- */
 
-#define TEST(f) { #f, f }
+#define TEST(f)       \
+	{             \
+#f, f \
+	}
 static const struct test {
 	const char *name;
 	void (*run)(void);
 } tests[] = {
-	TEST(level_triggered), TEST(interest_toggled), TEST(closed_is_invalid), TEST(duplicates_in_array),
-	TEST(dup_survives_close), TEST(replaced_by_dup2), TEST(replaced_unseen), TEST(replaced_unseen_busy),
-	TEST(closed_unseen), TEST(closed_by_stdio), TEST(arrived_over_a_socket), TEST(survives_close_range),
-	TEST(survives_closefrom), TEST(survives_close_loop), TEST(survives_raw_closes),
-	TEST(numbers_are_the_lowest), TEST(regular_files_are_ready), TEST(out_of_band),
-	TEST(hang_up_for_select), TEST(timeouts), TEST(interrupted_despite_restart), TEST(mask_is_atomic),
-	TEST(stopped_and_continued), TEST(called_from_handler), TEST(left_by_longjmp),
-	TEST(closed_while_another_waits), TEST(overlapping_sets), TEST(cancellation), TEST(fork_by_libc),
-	TEST(fork_without_handlers), TEST(fork_by_system_call), TEST(child_of_vfork), TEST(exec_starts_over),
-	TEST(nested_epoll), TEST(more_than_fd_setsize), TEST(fortified), TEST(bad_memory), TEST(limit_lowered),
-	TEST(two_sets_in_turns), TEST(unstable_set), TEST(installs_filter), TEST(starts_under_filter),
-	TEST(no_watches_left), TEST(shares_the_table), TEST(closed_by_each_function),
-	TEST(taken_by_each_function), TEST(closed_by_io_uring), TEST(terminal_gets_room),
-	TEST(closed_while_another_registers), TEST(limit_stays), TEST(private_gone_with_a_side),
-	TEST(private_number_taken), TEST(bits_beyond_the_table), TEST(nested_epoll_grows),
-	TEST(epoll_refuses), TEST(memory_runs_out), TEST(handler_gone_again), TEST(stopped_with_a_handler),
-	TEST(closed_while_another_waits_on), TEST(closed_as_a_wait_ends), TEST(closed_after_a_jump),
-	TEST(replaced_unseen_by_a_quiet_one), TEST(refused_while_made_anew), TEST(perf_event_tells),
-	TEST(errno_is_left_alone), TEST(array_beyond_memory), TEST(call_tried_with_nothing),
+	TEST(level_triggered),
+	TEST(interest_toggled),
+	TEST(closed_is_invalid),
+	TEST(duplicates_in_array),
+	TEST(dup_survives_close),
+	TEST(replaced_by_dup2),
+	TEST(replaced_unseen),
+	TEST(replaced_unseen_busy),
+	TEST(closed_unseen),
+	TEST(closed_by_stdio),
+	TEST(arrived_over_a_socket),
+	TEST(survives_close_range),
+	TEST(survives_closefrom),
+	TEST(survives_close_loop),
+	TEST(survives_raw_closes),
+	TEST(numbers_are_the_lowest),
+	TEST(regular_files_are_ready),
+	TEST(out_of_band),
+	TEST(hang_up_for_select),
+	TEST(timeouts),
+	TEST(interrupted_despite_restart),
+	TEST(mask_is_atomic),
+	TEST(stopped_and_continued),
+	TEST(called_from_handler),
+	TEST(left_by_longjmp),
+	TEST(closed_while_another_waits),
+	TEST(overlapping_sets),
+	TEST(cancellation),
+	TEST(fork_by_libc),
+	TEST(fork_without_handlers),
+	TEST(fork_by_system_call),
+	TEST(child_of_vfork),
+	TEST(exec_starts_over),
+	TEST(nested_epoll),
+	TEST(more_than_fd_setsize),
+	TEST(fortified),
+	TEST(bad_memory),
+	TEST(limit_lowered),
+	TEST(two_sets_in_turns),
+	TEST(unstable_set),
+	TEST(installs_filter),
+	TEST(starts_under_filter),
+	TEST(no_watches_left),
+	TEST(shares_the_table),
+	TEST(closed_by_each_function),
+	TEST(taken_by_each_function),
+	TEST(closed_by_io_uring),
+	TEST(terminal_gets_room),
+	TEST(closed_while_another_registers),
+	TEST(limit_stays),
+	TEST(private_gone_with_a_side),
+	TEST(private_number_taken),
+	TEST(bits_beyond_the_table),
+	TEST(nested_epoll_grows),
+	TEST(epoll_refuses),
+	TEST(memory_runs_out),
+	TEST(handler_gone_again),
+	TEST(stopped_with_a_handler),
+	TEST(closed_while_another_waits_on),
+	TEST(closed_as_a_wait_ends),
+	TEST(closed_after_a_jump),
+	TEST(replaced_unseen_by_a_quiet_one),
+	TEST(refused_while_made_anew),
+	TEST(perf_event_tells),
+	TEST(errno_is_left_alone),
+	TEST(array_beyond_memory),
+	TEST(call_tried_with_nothing),
 };
 
 /* What is found by a full look only. */
@@ -1837,7 +1947,7 @@ int main(int argc, char **argv)
 	while ((c = getopt(argc, argv, "lwx:")) != -1)
 		switch (c) {
 		case 'l':
-			served = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "debox_select_served");
+			served = (uint64_t(*)(void))dlsym(RTLD_DEFAULT, "debox_select_served");
 			if (!served) {
 				fprintf(stderr, "semantics: -l: libdebox-select.so is not loaded\n");
 				return 2;

@@ -64,8 +64,14 @@ static void same_as_an_array(uint32_t capacity, uint32_t turns)
 
 		switch (rand_r(&random) % 8) {
 		case 0:
-		case 1: debox_tree_insert(&tree, number); there[number] = 1; break;
-		case 2: debox_tree_insert_atomic(&tree, number); there[number] = 1; break;
+		case 1:
+			debox_tree_insert(&tree, number);
+			there[number] = 1;
+			break;
+		case 2:
+			debox_tree_insert_atomic(&tree, number);
+			there[number] = 1;
+			break;
 		case 3:
 			/* Only what is a member may be removed. */
 			if (there[number])
@@ -147,6 +153,7 @@ int main(void)
 	shared_by_threads();
 	CHECK(debox_select_measure(1 << 20, ns) == 0);
 	printf("tree: the same as an array; lowest free of 1,048,576: %.1f ns, with giving it back %.1f ns, "
-	       "by looking through a table %.0f us\n", ns[0], ns[1], ns[2] / 1000);
+	       "by looking through a table %.0f us\n",
+	       ns[0], ns[1], ns[2] / 1000);
 	return 0;
 }

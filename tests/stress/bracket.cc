@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 static int failures;
-#define CHECK(cond)                                                        \
-	do {                                                               \
-		if (!(cond)) {                                             \
-			failures++;                                        \
+#define CHECK(cond)                                                           \
+	do {                                                                  \
+		if (!(cond)) {                                                \
+			failures++;                                           \
 			fprintf(stderr, "%d: not so: %s\n", __LINE__, #cond); \
-		}                                                          \
+		}                                                             \
 	} while (0)
 
 static debox_info last()

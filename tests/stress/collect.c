@@ -122,12 +122,12 @@ static struct sum sum_of(int n, int nr)
 }
 
 static int failures;
-#define CHECK(cond)                                                              \
-	do {                                                                     \
-		if (!(cond)) {                                                   \
-			failures++;                                              \
+#define CHECK(cond)                                                                     \
+	do {                                                                            \
+		if (!(cond)) {                                                          \
+			failures++;                                                     \
 			fprintf(stderr, "collect.c:%d: not so: %s\n", __LINE__, #cond); \
-		}                                                                \
+		}                                                                       \
 	} while (0)
 
 int main(int argc, char **argv)

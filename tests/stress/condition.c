@@ -25,12 +25,18 @@ static void call_read(struct facts *call, char *line, char *const comm)
 		const char *name;
 		int number;
 	} names[] = {
-		{ "wall", NUMBER_WALL },	 { "cpu", NUMBER_CPU },
-		{ "blocked", NUMBER_BLOCKED },	 { "runq", NUMBER_RUNQ },
-		{ "retval", NUMBER_RETVAL },	 { "minflt", NUMBER_MINFLT },
-		{ "majflt", NUMBER_MAJFLT },	 { "sleeps", NUMBER_SLEEPS },
-		{ "preemptions", NUMBER_PREEMPTIONS }, { "waiters", NUMBER_WAITERS },
-		{ "pid", NUMBER_PID },		 { "tid", NUMBER_TID },
+		{ "wall", NUMBER_WALL },
+		{ "cpu", NUMBER_CPU },
+		{ "blocked", NUMBER_BLOCKED },
+		{ "runq", NUMBER_RUNQ },
+		{ "retval", NUMBER_RETVAL },
+		{ "minflt", NUMBER_MINFLT },
+		{ "majflt", NUMBER_MAJFLT },
+		{ "sleeps", NUMBER_SLEEPS },
+		{ "preemptions", NUMBER_PREEMPTIONS },
+		{ "waiters", NUMBER_WAITERS },
+		{ "pid", NUMBER_PID },
+		{ "tid", NUMBER_TID },
 	};
 	static char kept[4096];
 	char *save = NULL;
@@ -159,11 +165,11 @@ static void table_check(const char *path)
 /* Pieces of the language in any order, and single bytes changed. */
 static void noise_check(unsigned rounds)
 {
-	static const char *const pieces[] = { "wall", "call", "label", "errno", "in", "{",   "}",
-					      ",",    "(",    ")",     "!",	"&&", "||",  "==",
-					      "!=",   "<",    ">=",    "=~",	"!~", "=",   "1ms",
-					      "1",    "-5",   "fsync", "%net", "'a b'", "'", "\"",
-					      "*",    "\xe6\x97\xa5", " ", "comm", "0x7f", "\xff" };
+	static const char *const pieces[] = { "wall", "call", "label", "errno", "in", "{", "}",
+					      ",", "(", ")", "!", "&&", "||", "==",
+					      "!=", "<", ">=", "=~", "!~", "=", "1ms",
+					      "1", "-5", "fsync", "%net", "'a b'", "'", "\"",
+					      "*", "\xe6\x97\xa5", " ", "comm", "0x7f", "\xff" };
 	struct debox_watch_error error;
 	struct facts call = { .nr = 0, .known = 1, .sites_whole = 1 };
 	unsigned accepted = 0;

@@ -39,11 +39,11 @@
 
 /* Shared between the test and its broker. */
 struct fake_state {
-	uint32_t segments;   /* handed out */
-	uint32_t refuse;     /* answer -ENOSPC */
-	uint32_t blind;      /* bind no thread */
+	uint32_t segments; /* handed out */
+	uint32_t refuse;   /* answer -ENOSPC */
+	uint32_t blind;    /* bind no thread */
 	uint32_t requests;
-	uint32_t silent;     /* answer nothing */
+	uint32_t silent;                   /* answer nothing */
 	int32_t owner[FAKE_SEGMENTS];      /* pid of the client */
 	int32_t connection[FAKE_SEGMENTS]; /* descriptor in the broker; -1 */
 };

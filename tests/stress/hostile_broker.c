@@ -70,7 +70,11 @@ enum thing {
 	THINGS,
 };
 
-enum when { NEVER, AT_ACCEPT, AT_REQUEST, AFTER_REPLY, WHENS };
+enum when { NEVER,
+	    AT_ACCEPT,
+	    AT_REQUEST,
+	    AFTER_REPLY,
+	    WHENS };
 
 /* How this broker lies. All 0: it does not. */
 struct lie {
@@ -80,17 +84,17 @@ struct lie {
 	uint32_t length;       /* of the reply: 0 as it should be */
 	int32_t version, type; /* added */
 	int32_t status;
-	uint32_t fds;          /* of descriptors sent, less 1; 0: as it should be */
-	uint32_t size;         /* of the reply's own size field; 0 as it should be */
-	uint32_t text;         /* the text has no end */
-	uint32_t replies;      /* more than one for each request */
-	enum thing thing[3];   /* slots */
+	uint32_t fds;        /* of descriptors sent, less 1; 0: as it should be */
+	uint32_t size;       /* of the reply's own size field; 0 as it should be */
+	uint32_t text;       /* the text has no end */
+	uint32_t replies;    /* more than one for each request */
+	enum thing thing[3]; /* slots */
 	enum thing trace[3];
-	uint32_t header;       /* which field of the shared page lies; 0 none */
-	uint64_t value;        /* ... and what it says */
-	uint32_t table;        /* the same for the head of the trace's table */
-	uint32_t noise;        /* the records, sites and traces are filled with it */
-	uint32_t scribble;     /* ... and it changes all the time */
+	uint32_t header;   /* which field of the shared page lies; 0 none */
+	uint64_t value;    /* ... and what it says */
+	uint32_t table;    /* the same for the head of the trace's table */
+	uint32_t noise;    /* the records, sites and traces are filled with it */
+	uint32_t scribble; /* ... and it changes all the time */
 };
 
 static uint64_t dice_state;
@@ -681,8 +685,7 @@ static void each_step(void)
 			if (field <= 6 && !(field == 6 && !v))
 				run("the trace's table lies", (struct lie){ .table = field, .value = value });
 		}
-	run("a sparse trace", (struct lie){ .table = 3, .value = 1u << 20,
-					    .trace = { THING_HUGE, THING_GOOD, THING_GOOD } });
+	run("a sparse trace", (struct lie){ .table = 3, .value = 1u << 20, .trace = { THING_HUGE, THING_GOOD, THING_GOOD } });
 }
 
 static void random_case(uint32_t seed)

@@ -18,14 +18,14 @@
 #include <time.h>
 
 static int failures, checks;
-#define CHECK(cond)                                                              \
-	do {                                                                     \
-		checks++;                                                        \
-		if (!(cond)) {                                                   \
-			failures++;                                              \
+#define CHECK(cond)                                                                    \
+	do {                                                                           \
+		checks++;                                                              \
+		if (!(cond)) {                                                         \
+			failures++;                                                    \
 			fprintf(stderr, "%s:%d: %s: not so: %s\n", __FILE__, __LINE__, \
-				__func__, #cond);                                \
-		}                                                                \
+				__func__, #cond);                                      \
+		}                                                                      \
 	} while (0)
 
 static struct fake broker;
@@ -40,15 +40,15 @@ static struct debox_info last(void)
 	return i;
 }
 
-#define RECORDED(expr, number, result)                                       \
-	do {                                                                 \
-		long want__ = (result);                                      \
-		(void)(expr);                                                \
-		struct debox_info i__ = last();                              \
-		CHECK(i__.nr == (number));                                   \
-		CHECK(i__.retval == want__);                                 \
-		CHECK(i__.call_site > (uint64_t)(uintptr_t)here_begin &&     \
-		      i__.call_site < (uint64_t)(uintptr_t)here_end);        \
+#define RECORDED(expr, number, result)                                   \
+	do {                                                             \
+		long want__ = (result);                                  \
+		(void)(expr);                                            \
+		struct debox_info i__ = last();                          \
+		CHECK(i__.nr == (number));                               \
+		CHECK(i__.retval == want__);                             \
+		CHECK(i__.call_site > (uint64_t)(uintptr_t)here_begin && \
+		      i__.call_site < (uint64_t)(uintptr_t)here_end);    \
 	} while (0)
 
 extern const char here_begin[] __asm__("__executable_start");

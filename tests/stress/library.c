@@ -15,14 +15,14 @@
 #include <time.h>
 
 static int failures, checks;
-#define CHECK(cond)                                                              \
-	do {                                                                     \
-		checks++;                                                        \
-		if (!(cond)) {                                                   \
-			failures++;                                              \
+#define CHECK(cond)                                                                    \
+	do {                                                                           \
+		checks++;                                                              \
+		if (!(cond)) {                                                         \
+			failures++;                                                    \
 			fprintf(stderr, "%s:%d: %s: not so: %s\n", __FILE__, __LINE__, \
-				__func__, #cond);                                \
-		}                                                                \
+				__func__, #cond);                                      \
+		}                                                                      \
 	} while (0)
 
 #define KERNEL_BITS (DEBOX_VALID_BLOCKED | DEBOX_VALID_RUNQ | DEBOX_VALID_FAULTS | \
@@ -387,7 +387,8 @@ static __attribute__((noinline)) void call_and_jump(void)
 	char room[4000];
 
 	memset(room, 1, sizeof room);
-	__asm__ volatile("" ::"r"(room) : "memory");
+	__asm__ volatile("" ::"r"(room)
+			 : "memory");
 	DEBOX_CALL_NR(SYS_read, raise(SIGUSR1));
 }
 
@@ -396,7 +397,8 @@ static __attribute__((noinline)) void overwrite_stack(void)
 	char room[9000];
 
 	memset(room, 0xee, sizeof room);
-	__asm__ volatile("" ::"r"(room) : "memory");
+	__asm__ volatile("" ::"r"(room)
+			 : "memory");
 }
 
 static void jump_once(void)
@@ -915,11 +917,11 @@ static void test_stale(void)
 	CHECK(i.blocked_ns == 10 && i.flags == DEBOX_FLAG_WRAP);
 }
 
-#define RUN(t)                                                                         \
-	do {                                                                           \
-		int before = failures;                                                 \
-		t();                                                                   \
-		printf("%-28s %s\n", #t, failures == before ? "ok" : "FAILED");        \
+#define RUN(t)                                                                  \
+	do {                                                                    \
+		int before = failures;                                          \
+		t();                                                            \
+		printf("%-28s %s\n", #t, failures == before ? "ok" : "FAILED"); \
 	} while (0)
 
 int main(void)

@@ -16,12 +16,12 @@
 #include <unistd.h>
 
 static int failures, shared;
-#define CHECK(cond)                                                                \
-	do {                                                                       \
-		if (!(cond)) {                                                     \
-			failures++;                                                \
+#define CHECK(cond)                                                                        \
+	do {                                                                               \
+		if (!(cond)) {                                                             \
+			failures++;                                                        \
 			fprintf(stderr, "two_copies.c:%d: not so: %s\n", __LINE__, #cond); \
-		}                                                                  \
+		}                                                                          \
 	} while (0)
 
 static struct debox_info last(void)

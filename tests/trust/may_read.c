@@ -19,8 +19,15 @@ static int failed;
 
 static const struct watcher ordinary = { .uid = 1000, .gid = 100, .euid = 1000, .user_ns = INIT_NS };
 static const struct subject plain = {
-	.uid = 1000, .euid = 1000, .suid = 1000, .gid = 100, .egid = 100, .sgid = 100,
-	.user_ns = INIT_NS, .has_mm = 1, .dumpable = 1,
+	.uid = 1000,
+	.euid = 1000,
+	.suid = 1000,
+	.gid = 100,
+	.egid = 100,
+	.sgid = 100,
+	.user_ns = INIT_NS,
+	.has_mm = 1,
+	.dumpable = 1,
 };
 
 static void expect(const char *what, struct watcher watcher, struct subject subject, __u32 wanted)

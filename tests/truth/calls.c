@@ -74,9 +74,9 @@ static void *thread_kill(void *arg)
 static int sandbox(void)
 {
 	static const int allowed[] = { SYS_write, SYS_getppid, SYS_clone, SYS_clone3, SYS_vfork,
-		SYS_mmap, SYS_mprotect, SYS_munmap, SYS_madvise, SYS_brk, SYS_futex, SYS_wait4,
-		SYS_rseq, SYS_set_robust_list, SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_exit,
-		SYS_exit_group, SYS_getrandom };
+				       SYS_mmap, SYS_mprotect, SYS_munmap, SYS_madvise, SYS_brk, SYS_futex, SYS_wait4,
+				       SYS_rseq, SYS_set_robust_list, SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_exit,
+				       SYS_exit_group, SYS_getrandom };
 	enum { ALLOWED = sizeof(allowed) / sizeof(*allowed) };
 	struct sock_filter code[ALLOWED + 3];
 	struct sock_fprog filter = { ALLOWED + 3, code };

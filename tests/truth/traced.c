@@ -275,7 +275,8 @@ static unsigned long long ticks(void)
 {
 	unsigned lo, hi;
 
-	__asm__ __volatile__("rdtsc" : "=a"(lo), "=d"(hi)::"memory");
+	__asm__ __volatile__("rdtsc"
+			     : "=a"(lo), "=d"(hi)::"memory");
 	return (unsigned long long)hi << 32 | lo;
 }
 
@@ -283,18 +284,18 @@ static int cost_fd;
 static char cost_buffer[4096];
 
 /* The least of some rounds: interrupts only add. */
-#define COST(expr)                                                     \
-	({                                                             \
-		unsigned long long best = ~0ull;                       \
-		for (int round = 0; round < 30; round++) {             \
-			unsigned long long begin = ticks();            \
-			for (int i = 0; i < 20; i++)                   \
-				expr;                                  \
-			begin = ticks() - begin;                       \
-			if (begin < best)                              \
-				best = begin;                          \
-		}                                                      \
-		best / 20;                                             \
+#define COST(expr)                                          \
+	({                                                  \
+		unsigned long long best = ~0ull;            \
+		for (int round = 0; round < 30; round++) {  \
+			unsigned long long begin = ticks(); \
+			for (int i = 0; i < 20; i++)        \
+				expr;                       \
+			begin = ticks() - begin;            \
+			if (begin < best)                   \
+				best = begin;               \
+		}                                           \
+		best / 20;                                  \
 	})
 
 static void cost_bare(unsigned long long out[2])

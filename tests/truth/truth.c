@@ -172,18 +172,18 @@ static void report(const char *call, long value, long other)
 }
 
 /* The call's own value and errno must come out untouched. */
-#define MEASURE(name, nr, other, expr)                                                     \
-	({                                                                                 \
-		long value__;                                                              \
-		int errno__;                                                               \
-		books_read(&before);                                                       \
-		errno = 0;                                                                 \
-		value__ = bracket ? (long)DEBOX_CALL_NR(nr, (expr)) : (long)(expr);        \
-		errno__ = errno;                                                           \
-		books_read(&after);                                                        \
-		errno = errno__;                                                           \
-		report(name, value__, (long)(other));                                      \
-		value__;                                                                   \
+#define MEASURE(name, nr, other, expr)                                              \
+	({                                                                          \
+		long value__;                                                       \
+		int errno__;                                                        \
+		books_read(&before);                                                \
+		errno = 0;                                                          \
+		value__ = bracket ? (long)DEBOX_CALL_NR(nr, (expr)) : (long)(expr); \
+		errno__ = errno;                                                    \
+		books_read(&after);                                                 \
+		errno = errno__;                                                    \
+		report(name, value__, (long)(other));                               \
+		value__;                                                            \
 	})
 
 /* In a child: sleeps for `ms` from when the parent sleeps, so that however late it
@@ -211,17 +211,17 @@ static void sleep_beside_parent(long ms)
 }
 
 /* A child that waits `ms` and then does something to let us go on. */
-#define CHILD(ms, ...)                                                                     \
-	({                                                                                 \
-		pid_t child__ = fork();                                                    \
-		if (child__ < 0)                                                           \
-			fail("fork");                                                      \
-		if (child__ == 0) {                                                        \
-			sleep_beside_parent(ms);                                           \
-			__VA_ARGS__;                                                       \
-			_exit(0);                                                          \
-		}                                                                          \
-		child__;                                                                   \
+#define CHILD(ms, ...)                           \
+	({                                       \
+		pid_t child__ = fork();          \
+		if (child__ < 0)                 \
+			fail("fork");            \
+		if (child__ == 0) {              \
+			sleep_beside_parent(ms); \
+			__VA_ARGS__;             \
+			_exit(0);                \
+		}                                \
+		child__;                         \
 	})
 
 static void reap(pid_t child)

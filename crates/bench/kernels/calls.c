@@ -15,8 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* clang-format off */
 enum { CALL_GETPID, CALL_GETTIMEOFDAY, CALL_PREAD, CALL_TRIP };
 enum { PLAIN, WITH_DEBOX, WITH_CLOCK, WITH_GETRUSAGE };
+/* clang-format on */
 
 struct call {
 	int what;

@@ -49,20 +49,20 @@ static double now(void)
 	return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-#define BEST(name, rounds, n, ...)                                  \
-	do {                                                        \
-		double best_ = 1e18;                                \
-		for (int r_ = 0; r_ < (rounds); r_++) {             \
-			double t_ = now();                          \
-			for (int i = 0; i < (n); i++) {             \
-				__VA_ARGS__;                        \
-			}                                           \
-			t_ = (now() - t_) / (n);                    \
-			if (t_ < best_)                             \
-				best_ = t_;                         \
-		}                                                   \
-		printf("%s %.3f\n", name, best_);                   \
-		fflush(stdout);                                     \
+#define BEST(name, rounds, n, ...)                      \
+	do {                                            \
+		double best_ = 1e18;                    \
+		for (int r_ = 0; r_ < (rounds); r_++) { \
+			double t_ = now();              \
+			for (int i = 0; i < (n); i++) { \
+				__VA_ARGS__;            \
+			}                               \
+			t_ = (now() - t_) / (n);        \
+			if (t_ < best_)                 \
+				best_ = t_;             \
+		}                                       \
+		printf("%s %.3f\n", name, best_);       \
+		fflush(stdout);                         \
 	} while (0)
 
 static void on_cpu(int cpu)
@@ -124,9 +124,18 @@ static int take_word(int fd)
 	return read(fd, &one, message) == message;
 }
 
-static int fd_us(void) { return send_word(to_them[1]) && take_word(to_us[0]); }
-static int fd_them(void) { return take_word(to_them[0]) && send_word(to_us[1]); }
-static int fd_calls(void) { return send_word(to_them[1]) && take_word(to_them[0]); }
+static int fd_us(void)
+{
+	return send_word(to_them[1]) && take_word(to_us[0]);
+}
+static int fd_them(void)
+{
+	return take_word(to_them[0]) && send_word(to_us[1]);
+}
+static int fd_calls(void)
+{
+	return send_word(to_them[1]) && take_word(to_them[0]);
+}
 
 static void on_signal(int sig)
 {
@@ -142,12 +151,30 @@ static int handler_wait(void)
 	return 1;
 }
 
-static int handler_us(void) { return !kill(them, SIGUSR1) && handler_wait(); }
-static int handler_them(void) { return handler_wait() && !kill(us, SIGUSR1); }
-static int handler_calls(void) { return !kill(us, SIGUSR1) && handler_wait(); }
-static int wait_us(void) { return !kill(them, SIGUSR2) && sigwaitinfo(&waited, NULL) > 0; }
-static int wait_them(void) { return sigwaitinfo(&waited, NULL) > 0 && !kill(us, SIGUSR2); }
-static int wait_calls(void) { return !kill(us, SIGUSR2) && sigwaitinfo(&waited, NULL) > 0; }
+static int handler_us(void)
+{
+	return !kill(them, SIGUSR1) && handler_wait();
+}
+static int handler_them(void)
+{
+	return handler_wait() && !kill(us, SIGUSR1);
+}
+static int handler_calls(void)
+{
+	return !kill(us, SIGUSR1) && handler_wait();
+}
+static int wait_us(void)
+{
+	return !kill(them, SIGUSR2) && sigwaitinfo(&waited, NULL) > 0;
+}
+static int wait_them(void)
+{
+	return sigwaitinfo(&waited, NULL) > 0 && !kill(us, SIGUSR2);
+}
+static int wait_calls(void)
+{
+	return !kill(us, SIGUSR2) && sigwaitinfo(&waited, NULL) > 0;
+}
 
 static void futex_until(int value)
 {
@@ -163,8 +190,18 @@ static void futex_give(int value)
 	syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static int futex_us(void) { futex_give(1); futex_until(0); return 1; }
-static int futex_them(void) { futex_until(1); futex_give(0); return 1; }
+static int futex_us(void)
+{
+	futex_give(1);
+	futex_until(0);
+	return 1;
+}
+static int futex_them(void)
+{
+	futex_until(1);
+	futex_give(0);
+	return 1;
+}
 
 static int futex_calls(void)
 {
@@ -190,9 +227,25 @@ static void cond_until(int whose)
 	pthread_mutex_unlock(&mutex);
 }
 
-static int cond_us(void) { cond_give(1); cond_until(0); return 1; }
-static int cond_them(void) { cond_until(1); cond_give(0); return 1; }
-static int cond_calls(void) { turn = 0; cond_give(0); cond_until(0); return futex_calls(); }
+static int cond_us(void)
+{
+	cond_give(1);
+	cond_until(0);
+	return 1;
+}
+static int cond_them(void)
+{
+	cond_until(1);
+	cond_give(0);
+	return 1;
+}
+static int cond_calls(void)
+{
+	turn = 0;
+	cond_give(0);
+	cond_until(0);
+	return futex_calls();
+}
 
 static const struct means {
 	const char *name, *calls_name;
@@ -314,7 +367,9 @@ static void switches(int cpu, int other)
 
 /* ---- page faults */
 
+/* clang-format off */
 enum { PAGE = 4096, PAGES = 1024, HUGE = 2 << 20 };
+/* clang-format on */
 
 static long minor(void)
 {
@@ -508,10 +563,24 @@ static char *to;
 static int file, direct, sink;
 static FILE *stream;
 
-static int by_read(size_t size, size_t at) { (void)at; return read(file, to, size) == (ssize_t)size; }
-static int by_pread(size_t size, size_t at) { return pread(file, to, size, at) == (ssize_t)size; }
-static int by_direct(size_t size, size_t at) { return pread(direct, to, size, at) == (ssize_t)size; }
-static int by_fread(size_t size, size_t at) { (void)at; return fread(to, 1, size, stream) == size; }
+static int by_read(size_t size, size_t at)
+{
+	(void)at;
+	return read(file, to, size) == (ssize_t)size;
+}
+static int by_pread(size_t size, size_t at)
+{
+	return pread(file, to, size, at) == (ssize_t)size;
+}
+static int by_direct(size_t size, size_t at)
+{
+	return pread(direct, to, size, at) == (ssize_t)size;
+}
+static int by_fread(size_t size, size_t at)
+{
+	(void)at;
+	return fread(to, 1, size, stream) == size;
+}
 
 static int by_readv(size_t size, size_t at)
 {
@@ -533,7 +602,10 @@ static char *mapped;
 static int by_mmap(size_t size, size_t at)
 {
 	memcpy(to, mapped + at, size);
-	__asm__ volatile("" : : "r"(to) : "memory");
+	__asm__ volatile(""
+			 :
+			 : "r"(to)
+			 : "memory");
 	return 1;
 }
 
@@ -615,24 +687,24 @@ static void reads(const char *path, int has_ring)
 /* ---- descriptors */
 
 /* The shortest round of 50, each timed alone, since what undoes it is not to be timed. */
-#define EACH(kind, level, before, timed, after)                                  \
-	do {                                                                     \
-		char name_[80];                                                  \
-		double best_ = 1e18;                                             \
-		for (int r_ = 0; r_ < 30; r_++) {                                \
-			double sum_ = 0;                                         \
-			for (int i = 0; i < 50; i++) {                           \
-				double t_;                                       \
-				before;                                          \
-				t_ = now();                                      \
-				timed;                                           \
-				sum_ += now() - t_;                              \
-				after;                                           \
-			}                                                        \
-			best_ = lower(best_, sum_ / 50);                         \
-		}                                                                \
-		snprintf(name_, sizeof name_, "descriptor/%s/%d", kind, level);  \
-		print(name_, best_);                                             \
+#define EACH(kind, level, before, timed, after)                                 \
+	do {                                                                    \
+		char name_[80];                                                 \
+		double best_ = 1e18;                                            \
+		for (int r_ = 0; r_ < 30; r_++) {                               \
+			double sum_ = 0;                                        \
+			for (int i = 0; i < 50; i++) {                          \
+				double t_;                                      \
+				before;                                         \
+				t_ = now();                                     \
+				timed;                                          \
+				sum_ += now() - t_;                             \
+				after;                                          \
+			}                                                       \
+			best_ = lower(best_, sum_ / 50);                        \
+		}                                                               \
+		snprintf(name_, sizeof name_, "descriptor/%s/%d", kind, level); \
+		print(name_, best_);                                            \
 	} while (0)
 
 static void descriptors(void)
@@ -680,13 +752,14 @@ static void descriptors(void)
 		EACH("dup", level, , fd = dup(0), close(fd));
 		EACH("dup-search", level, (close(low), low = dup(0)), fd = dup(0), close(fd));
 		EACH("socket", level, , fd = socket(AF_INET, SOCK_STREAM, 0), close(fd));
-		EACH("accept", level,
-		     {
-			     client = socket(AF_INET, SOCK_STREAM, 0);
-			     setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-			     must(!connect(client, (void *)&address, sizeof address), "connect");
-		     },
-		     fd = accept(listener, NULL, NULL), (close(client), close(fd)));
+		EACH(
+			"accept", level,
+			{
+				client = socket(AF_INET, SOCK_STREAM, 0);
+				setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+				must(!connect(client, (void *)&address, sizeof address), "connect");
+			},
+			fd = accept(listener, NULL, NULL), (close(client), close(fd)));
 		snprintf(name, sizeof name, "wait/poll/%d", level);
 		BEST(name, 40, level > 1000 ? 3 : 20, if (poll(p, level + 1, 0) != 1) exit(1));
 		snprintf(name, sizeof name, "wait/epoll/%d", level);
@@ -768,7 +841,8 @@ static void clocks(void)
 
 __attribute__((noinline)) static long nothing(long x)
 {
-	__asm__ volatile("" : "+r"(x));
+	__asm__ volatile(""
+			 : "+r"(x));
 	return x;
 }
 
