@@ -18,6 +18,8 @@ test="$test systemd"
 
 # the browser that the HTML report is tested in
 test="$test chromium fonts-dejavu-core"
+# judges how C is written, by this version (tests/lint.sh)
+test="$test clang-format-14"
 # servers that wait with select and poll, and Python's own tests of both
 test="$test lighttpd haproxy webfs libpython3.11-testsuite"
 # a place for DuckDB, which reads the exported tables
@@ -41,6 +43,8 @@ for package in $wanted; do
 	if [ "$package" = linux-perf ] && command -v perf >/dev/null 2>&1; then continue; fi
 	# any Go and any git will do
 	if [ "$package" = golang-go ] && command -v go >/dev/null 2>&1; then continue; fi
+	# not in every distribution; left out where apt's lists are there and lack it
+	if [ "$package" = clang-format-14 ] && ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1 && ! apt-cache show "$package" >/dev/null 2>&1; then continue; fi
 	status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
 	[ "$status" = installed ] || missing="$missing $package"
 done
@@ -74,6 +78,9 @@ if [ -n "$missing" ]; then
 	for package in $missing; do
 		if [ "$package" = linux-perf ] && ! apt-cache show linux-perf >/dev/null 2>&1; then
 			missing=$(echo "$missing" | sed 's/linux-perf/linux-tools-generic/')
+		fi
+		if [ "$package" = clang-format-14 ] && ! apt-cache show "$package" >/dev/null 2>&1; then
+			missing=$(echo "$missing" | sed 's/ clang-format-14//')
 		fi
 	done
 	# shellcheck disable=SC2086

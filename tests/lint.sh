@@ -1,14 +1,36 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Is the tree written as it should be? lint.sh clippy|rustfmt; status 77 where
-# the tool is missing.
+# Is the tree written as it should be? lint.sh clippy|rustfmt|clang-format; status
+# 77 where the tool is missing. lint.sh clang-format -i writes it so.
 set -eu
 cd "$(dirname "$0")/.."
+
+# Each version writes some lines otherwise: only this one is asked.
+CLANG_FORMAT=14
+clang_format() {
+	for tool in clang-format-$CLANG_FORMAT clang-format; do
+		case $("$tool" --version 2>/dev/null) in
+		*" version $CLANG_FORMAT."*)
+			# But what `make abi` writes.
+			find . \( -path ./target -o -path ./build -o -path ./tests/abi/layout.c \) -prune -o -type f \( -name '*.[ch]' -o -name '*.cc' \) -print |
+				sort | xargs "$tool" "${@:---dry-run}" --Werror
+			exit
+			;;
+		esac
+	done
+	echo "NOT RUN: clang-format $CLANG_FORMAT is missing ($(clang-format --version 2>&1 | head -n 1)): apt-get install clang-format-$CLANG_FORMAT"
+	exit 77
+}
+
 case ${1:-} in
+clang-format)
+	shift
+	clang_format "$@"
+	;;
 clippy) set -- cargo clippy --release --workspace --all-targets --quiet -- -D warnings ;;
 rustfmt) set -- cargo fmt --all --check ;;
 *)
-	echo "usage: tests/lint.sh clippy|rustfmt" >&2
+	echo "usage: tests/lint.sh clippy|rustfmt|clang-format [-i]" >&2
 	exit 2
 	;;
 esac
