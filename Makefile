@@ -20,7 +20,7 @@ help:
 	@echo "make test     set up, build, and run what must pass before a change lands (root)"
 	@echo "make test-all run every test there is (root; about 40 minutes)"
 	@echo "make fuzz     look for inputs that break something: SECONDS=60 for each target (docs/fuzzing.md)"
-	@echo "make bench    measure what DeBox costs on this machine (docs/PERFORMANCE.md)"
+	@echo "make bench    measure what DeBox costs here, and what the kernel does (docs/PERFORMANCE.md, docs/bench.md)"
 	@echo "make install  install under PREFIX=$(PREFIX) (DESTDIR, LIBDIR: as usual)"
 	@echo "make uninstall  take away what install put there"
 

@@ -3,8 +3,8 @@
  * What does the kernel itself charge for a program on the system call
  * tracepoints, before that program does anything?
  *
- * Empty programs, and ones that do a single thing, for performance/ to compare ours
- * with. Never part of DeBox at work.
+ * Empty programs, and ones that do a single thing, for `debox bench self` to
+ * compare ours with. Never part of DeBox at work.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>

@@ -64,9 +64,9 @@ TEST_CFLAGS := $(DEBOX_CPPFLAGS) -O2 -g $(DEBOX_WARN) -Wno-clobbered
 DEBOX_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 DEBOX_SAN_OBJ := $(LIBDEBOX_SRC:%=$(C_OBJ)/san/%.o)
 
-.PHONY: c-tests c-test-programs bench-programs
+.PHONY: c-tests c-test-programs
 c-test-programs: $(C_TESTS)/library $(C_TESTS)/library-san $(C_TESTS)/interposer $(C_TESTS)/condition $(C_TESTS)/watch $(C_TESTS)/collect $(C_TESTS)/fake_broker $(C_TESTS)/two_copies $(C_TESTS)/signals $(C_TESTS)/signals-stamps \
-	$(C_TESTS)/hostile_broker $(C_TESTS)/libdebox-wrap-ub.so $(C_TESTS)/layout-c $(C_TESTS)/layout-cxx $(C_TESTS)/bracket-cxx $(C_TESTS)/compat_paper bench-programs
+	$(C_TESTS)/hostile_broker $(C_TESTS)/libdebox-wrap-ub.so $(C_TESTS)/layout-c $(C_TESTS)/layout-cxx $(C_TESTS)/bracket-cxx $(C_TESTS)/compat_paper
 
 c-tests: c-test-programs $(OUT)/libdebox-wrap.so
 	$(C_TESTS)/library
@@ -152,11 +152,6 @@ $(C_TESTS)/layout-cxx: $(TOP)/tests/abi/layout.c $(LIBDEBOX_HDR)
 $(C_TESTS)/bracket-cxx: $(TOP)/tests/stress/bracket.cc $(TEST_HDR) $(LIBDEBOX_HDR) $(OUT)/libdebox.so
 	@mkdir -p $(@D)
 	$(CXX) $(DEBOX_CPPFLAGS) -O2 -g -Wall -Wextra -std=c++11 -o $@ $< $(DEBOX_LINK) -ldebox
-
-bench-programs: $(C_TESTS)/wrap_getpid
-$(C_TESTS)/wrap_getpid: $(TOP)/performance/wrap_getpid.c $(LIBDEBOX_HDR) $(OUT)/libdebox-wrap.so
-	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) -o $@ $< $(DEBOX_LINK) -ldebox-wrap -ldebox -ldl
 
 # ------------------------------------------------------------- examples
 C_EXAMPLES := $(patsubst $(TOP)/examples/%.c,$(OUT)/examples/c-%,$(wildcard $(TOP)/examples/*.c))

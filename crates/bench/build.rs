@@ -6,6 +6,7 @@ fn main() {
         std::path::PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     cc::Build::new()
         .file(root.join("kernels/calls.c"))
+        .file(root.join("kernels/wrap.c"))
         .include(root.join("../../include"))
         .define("_GNU_SOURCE", None)
         .std("gnu11")

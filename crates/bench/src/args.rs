@@ -40,7 +40,7 @@ pub enum Command {
 /// Where results come from and go to.
 #[derive(clap::Args, Debug, Default)]
 pub struct OutputArgs {
-    /// In under 20 seconds, with wider intervals
+    /// In seconds instead of minutes, with wider intervals
     #[arg(long)]
     pub quick: bool,
     /// So many rounds, however long they take (default: until the time is over)
@@ -112,14 +112,15 @@ pub struct OsArgs {
 /// Measure what DeBox costs here, and what other tools cost for the same job
 ///
 /// All ways take turns in one run: nothing, nothing again (what these two
-/// differ by is noise), DeBox's captures, and strace, perf, bcc, bpftrace,
-/// ltrace where they are installed. Without root, or where a tool refuses, the
-/// rest is measured, and what was left out is listed with the reason.
+/// differ by is noise), the kernel's floor, DeBox's captures, and strace, perf,
+/// bcc, bpftrace, ltrace where they are installed. What it may cost at most
+/// stands beside what it costs. Without root, or where a tool refuses, the rest
+/// is measured, and what was left out is listed with the reason.
 #[derive(clap::Args, Debug, Default)]
 #[command(after_help = "\
 Examples:
   debox bench self --quick
-  debox bench self --markdown README.md    # between its markers
+  debox bench self --only boundary,sleeps
   debox bench self --only calls,peers --json -o self.json")]
 pub struct SelfArgs {
     #[command(flatten)]
@@ -127,7 +128,7 @@ pub struct SelfArgs {
     /// Only these parts
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// Of whole programs only these: tar-1, tar-10, build, storm, nginx, redis, fio
+    /// Of whole programs only these: tar-1, tar-10, build, storm, redis, fio
     #[arg(
         long,
         value_name = "PROGRAMS",
@@ -135,10 +136,9 @@ pub struct SelfArgs {
         hide_short_help = true
     )]
     pub programs: Vec<String>,
-    /// Write the tables into this Markdown file between its markers, or to
-    /// standard output (-)
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub markdown: Option<PathBuf>,
+    /// Write the shortest table, as Markdown: for a README
+    #[arg(long, conflicts_with_all = ["json", "html", "compare"], hide_short_help = true)]
+    pub markdown: bool,
     /// Put temporary files in this directory
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub dir: Option<PathBuf>,
@@ -154,4 +154,14 @@ pub enum Part {
     Macro,
     /// Other tools, beside either
     Peers,
+    /// A call by wrap capture, and what that consists of
+    Wrap,
+    /// A call by boundary capture, and others' calls, above the kernel's floor
+    Boundary,
+    /// A sleep, and others' switches, above the kernel's floor
+    Sleeps,
+    /// A web server's requests
+    Nginx,
+    /// What DeBox has in memory
+    Memory,
 }

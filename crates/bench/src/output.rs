@@ -155,6 +155,19 @@ fn figures_write(directory: &Path, kind: Kind, figures: &[Figure]) -> std::io::R
     Ok(())
 }
 
+/// A text where the result is wanted.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(args: &OutputArgs, text: &str) -> Result<(), Error> {
+    match &args.output {
+        Some(path) if path != Path::new("-") => {
+            debox_output::write(path, text.as_bytes()).map_err(failed(path))
+        }
+        _ => print(text, args.json),
+    }
+}
+
 /// Compares, prints and writes as asked. `only`: `None` for a loaded result.
 ///
 /// What can be written is written, also when something else fails.

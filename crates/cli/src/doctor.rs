@@ -6,13 +6,13 @@
 
 use crate::access::{self, Server};
 use crate::args::{Color, DoctorArgs};
-use crate::capture::wrap;
 use crate::error::Error;
 use crate::output;
 use crate::source::{capabilities, may_load};
 use crate::status::{feature_names, socket_of};
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
 use debox_client::Connection;
+use debox_command::Library;
 use debox_output::{printable, printable_lines};
 use serde::Serialize;
 use std::fs;
@@ -388,10 +388,10 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
         },
         &remedy,
     );
-    let library = wrap::LIBRARY.find();
+    let library = Library::WRAP.find();
     list.put(
         "parts",
-        wrap::LIBRARY.name,
+        Library::WRAP.name,
         "`run --wrap`",
         when(library.is_ok(), State::Degraded),
         match &library {

@@ -376,12 +376,6 @@ fn shortest(mut f: impl FnMut()) -> f64 {
 fn self_compares_debox_with_others() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let readme = dir.path().join("README.md");
-    std::fs::write(
-        &readme,
-        "before\n<!-- debox bench self: begin -->\n<!-- debox bench self: end -->\nafter\n",
-    )
-    .unwrap();
     let temporary = dir.path().join("tmp");
     std::fs::create_dir(&temporary).unwrap();
     let (status, out, errors) = run(Command::new(DEBOX)
@@ -394,8 +388,6 @@ fn self_compares_debox_with_others() {
             "calls,peers",
             "--json",
         ])
-        .arg("--markdown")
-        .arg(&readme)
         .env("TMPDIR", &temporary));
     assert_eq!(status, 0, "{errors}");
     assert!(empty(&temporary), "something was left behind");
@@ -494,15 +486,85 @@ fn self_compares_debox_with_others() {
         assert!(a < 3.0 * b && b < 3.0 * a, "{} {}", pair[0], pair[1]);
     }
 
-    let text = std::fs::read_to_string(&readme).unwrap();
-    assert!(text.starts_with("before\n") && text.ends_with("after\n"));
+    let result = dir.path().join("result.json");
+    std::fs::write(&result, &out).unwrap();
+    let (_, text, _) = run(Command::new(DEBOX)
+        .args(["bench", "self", "--markdown", "--load"])
+        .arg(&result));
     for word in [
         "| time of one call | getpid, ",
         "| strace -c |",
         "Measured on 2",
-        "docs/bench.md",
+        "docs/PERFORMANCE.md",
     ] {
         assert!(text.contains(word), "{word} is not in:\n{text}");
+    }
+}
+
+/// What each way costs above nothing, and above the kernel's floor.
+#[test]
+fn self_holds_its_own_cost_against_its_goals() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (status, out, errors) = run(Command::new(DEBOX)
+        .args(["bench", "self", "--quick", "--rounds", "2", "--json"])
+        .args(["--only", "wrap,boundary,sleeps,memory"])
+        .env("TMPDIR", dir.path()));
+    assert_eq!(status, 0, "{errors}");
+    assert!(empty(dir.path()), "something was left behind");
+    let document: Value = serde_json::from_str(&out).unwrap();
+    let own = &document["self_cost"];
+    let grid = |id: &str| Grid(&own[id]);
+    // SAFETY: no arguments.
+    let call = shortest(|| unsafe {
+        libc::syscall(libc::SYS_getpid);
+    });
+    let (wrap, boundary, sleeps) = (grid("wrap"), grid("boundary"), grid("sleeps"));
+    for bare in [wrap.min("getpid", "bare"), boundary.min("getpid", "bare")] {
+        assert!(
+            bare < 4.0 * call && call < 4.0 * bare,
+            "{bare}, by hand {call}"
+        );
+    }
+    // True of any machine: who does more in the same process takes longer.
+    for (grid, row, ways) in [
+        (&wrap, "getpid", &["bare", "bracket", "last"][..]),
+        (&wrap, "instruction", &["bare", "stamps"]),
+        (&wrap, "counted-getpid", &["bare", "interposed", "last"]),
+        (&wrap, "counted-turns", &["bare", "interposed"]),
+        (&boundary, "getpid", &["bare", "floor", "floor-clock"]),
+        (&boundary, "getpid", &["floor", "watched-boundary"]),
+    ] {
+        let times: Vec<f64> = ways.iter().map(|way| grid.min(row, way)).collect();
+        assert!(times.is_sorted(), "{row}: {ways:?} {times:?}");
+    }
+    // Four system calls and two switches a round trip, one call and one switch a yield.
+    assert!(sleeps.min("trip", "bare") > 4.0 * boundary.min("getpid", "bare"));
+    for way in ["watched-wrap", "watched-boundary", "record"] {
+        assert!(
+            sleeps.min("trip", way) > 0.8 * sleeps.min("trip", "bare"),
+            "{way}"
+        );
+    }
+    let switch = grid("switches").min("yield", "bare");
+    assert!(switch > boundary.min("getpid", "bare") && switch < sleeps.min("trip", "bare"));
+    let memory = |of: &str| own["memory"][of].as_f64().unwrap();
+    // A page for the record and one for the thread's part of it.
+    assert_eq!(
+        memory("slots") / memory("maps"),
+        32.0 * 4096.0,
+        "{}",
+        own["memory"]
+    );
+    assert!(memory("slots") >= 2.0 * 4096.0 * memory("watched"));
+    assert!((1e6..100e6).contains(&memory("broker")));
+    let goals = own["goals"].as_array().unwrap();
+    assert_eq!(goals.len(), 16, "{}", own["left_out"]);
+    for goal in goals {
+        assert!(
+            goal["found"]["value"].is_f64() && goal["missing"].is_null(),
+            "{goal}"
+        );
     }
 }
 
@@ -607,7 +669,7 @@ fn self_measures_what_it_may_without_privilege() {
             "--rounds",
             "2",
             "--only",
-            "calls,peers",
+            "wrap,boundary,sleeps,memory,calls,peers",
             "--json",
         ])
         .env("TMPDIR", dir.path())
@@ -635,6 +697,35 @@ fn self_measures_what_it_may_without_privilege() {
         assert!(grid.min("getpid", "strace-c") > 3.0 * grid.min("getpid", "bare"));
     }
     assert!(document["notes"].to_string().contains("without root"));
+    // What takes more than this program says what it takes.
+    let own = &document["self_cost"];
+    let reason = |grid: &str, of: &str, n: usize| own[grid][of][n]["missing"].to_string();
+    for (why, word) in [
+        (reason("wrap", "rows", 0), "libdebox-wrap.so"),
+        (reason("boundary", "ways", 2), "ermi"),
+        (reason("switches", "rows", 0), "real-time"),
+        (own["left_out"].to_string(), "deboxd"),
+    ] {
+        assert!(why.contains(word), "no {word} in {why}");
+    }
+    assert!(Grid(&own["boundary"]).min("getpid", "bare") > 0.0);
+    for goal in own["goals"].as_array().unwrap() {
+        assert!(
+            goal["found"].is_null() && goal["missing"].is_string(),
+            "{goal}"
+        );
+    }
+    let result = dir.path().join("result.json");
+    std::fs::write(&result, &out).unwrap();
+    let (_, text, _) = run(Command::new(&copy)
+        .args(["bench", "self", "--load"])
+        .arg(&result));
+    let (goals, reasons) = text.split_once("Not measured").expect(&text);
+    assert!(
+        goals.contains("not measured") && reasons.contains("deboxd"),
+        "{text}"
+    );
+    std::fs::remove_file(&result).unwrap();
     std::fs::remove_file(&copy).unwrap();
     assert!(empty(dir.path()), "something was left behind");
 }

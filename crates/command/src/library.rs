@@ -12,6 +12,12 @@ pub struct Library {
 }
 
 impl Library {
+    /// What `run --wrap` puts between a program and libc.
+    pub const WRAP: Self = Self {
+        name: "libdebox-wrap.so",
+        variable: "DEBOX_WRAP_LIBRARY",
+    };
+
     /// Named in the environment; beside this executable (a build directory); in
     /// the library directory beside its bin directory (an installation).
     fn candidates(&self) -> Vec<PathBuf> {

@@ -11,15 +11,51 @@ use crate::sampling::pin;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 #[repr(C)]
-struct RawCall {
+#[derive(Default)]
+pub(super) struct RawCall {
     what: i32,
     fd: i32,
     fd_out: i32,
     size: usize,
+}
+
+impl RawCall {
+    pub(super) fn getpid() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn trip(echo: &Echo) -> Self {
+        Self {
+            what: 3,
+            fd: echo.from.as_raw_fd(),
+            fd_out: echo.to.as_raw_fd(),
+            size: 1,
+        }
+    }
+
+    /// ns that `n` of these calls take.
+    pub(super) fn timed(&self, bracket: Bracket, n: i64) -> Result<f64, Error> {
+        let how = match bracket {
+            Bracket::Plain => 0,
+            Bracket::Debox => 1,
+            Bracket::Clock => 2,
+            Bracket::Getrusage => 3,
+        };
+        let from = gettime_ns(libc::CLOCK_MONOTONIC);
+        // SAFETY: descriptors that are open, a size within the C side's buffer.
+        let failed = unsafe { debox_bench_calls(self, how, n) };
+        let took = gettime_ns(libc::CLOCK_MONOTONIC) - from;
+        if failed > 0 {
+            Err(os_error("a measured call failed"))
+        } else {
+            Ok(took as f64)
+        }
+    }
 }
 
 unsafe extern "C" {
@@ -58,6 +94,13 @@ pub enum Task {
     Storm(u64),
     /// accept and sendfile under load, by user-space stamps and by DeBox in turn.
     Server { connections: u64 },
+    /// Loops of calls under the interposer: the shortest of so many turns.
+    Wrap { turns: usize },
+    /// Loops as they are asked for on standard input.
+    Obey,
+    /// A recorded call in each of so many threads, and what is then in the
+    /// memory of this process and of the broker.
+    Threads { number: usize, broker: u32 },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,16 +127,7 @@ pub fn main(order: &str) -> Result<i32, Error> {
     }
     pin(order.cpu)?;
     let session = match (&order.socket, order.bracket) {
-        (Some(socket), _) => {
-            let session = debox::Options::new()
-                .socket_path(socket)
-                .open()
-                .map_err(|e| Error::Unavailable(e.to_string()))?;
-            if session.status() != debox::Status::Measured {
-                return Err(Error::Unavailable(session.why()));
-            }
-            Some(session)
-        }
+        (Some(socket), _) => Some(session(socket)?),
         (None, Bracket::Debox) => {
             return Err(Error::Usage(
                 "brackets of DeBox need a broker's socket".into(),
@@ -113,6 +147,9 @@ pub fn main(order: &str) -> Result<i32, Error> {
         Task::Command(words) => command(words)?,
         Task::Storm(n) => storm(*n)?,
         Task::Server { connections } => super::server::serve(*connections)?,
+        Task::Wrap { turns } => super::wrap::turns(&block()?, *turns)?,
+        Task::Obey => return super::obey::obey().map(|()| 0),
+        Task::Threads { number, broker } => super::memory::threads(*number, *broker)?,
     };
     if let Some(session) = session {
         session.close();
@@ -123,6 +160,18 @@ pub fn main(order: &str) -> Result<i32, Error> {
         what: e.to_string(),
     })?;
     Ok(0)
+}
+
+/// A client of this broker, with everything on.
+pub(super) fn session(socket: &Path) -> Result<debox::Session, Error> {
+    let session = debox::Options::new()
+        .socket_path(socket)
+        .open()
+        .map_err(|e| Error::Unavailable(e.to_string()))?;
+    match session.status() {
+        debox::Status::Measured => Ok(session),
+        _ => Err(Error::Unavailable(session.why())),
+    }
 }
 
 fn wait_for_signal() {
@@ -147,18 +196,57 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     }
 }
 
-/// The other end of the round trip: a child on the same CPU.
-struct Echo {
+/// The other end of the round trip: a child on the same CPU, that answers each
+/// byte, and yields in turn with this process when the byte is [`YIELD`].
+pub(super) struct Echo {
     pid: i32,
     to: OwnedFd,
     from: OwnedFd,
+    /// Whether the child still has to yield; shared with it.
+    yields: &'static AtomicBool,
+}
+
+static YIELD: u8 = b'y';
+
+/// In front of everything else on this CPU, or as usual.
+fn realtime(on: bool) -> Result<(), Error> {
+    let (policy, priority) = if on {
+        (libc::SCHED_FIFO, 1)
+    } else {
+        (libc::SCHED_OTHER, 0)
+    };
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: parameters of our own.
+    check(
+        unsafe { libc::sched_setscheduler(0, policy, &parameters) },
+        "becoming a real-time process",
+    )
+    .map(drop)
 }
 
 impl Echo {
-    fn start() -> Result<Self, Error> {
+    pub(super) fn start() -> Result<Self, Error> {
         let (their_from, to) = pipe()?;
         let (from, their_to) = pipe()?;
-        // SAFETY: the child only reads, writes and exits.
+        // SAFETY: new memory, of zeros, that nothing else points into; it stays
+        // mapped as long as the process.
+        let yields = unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if at == libc::MAP_FAILED {
+                return Err(os_error("mapping memory"));
+            }
+            &*at.cast::<AtomicBool>()
+        };
+        // SAFETY: the child makes system calls only, and exits.
         let pid = unsafe {
             let pid = check(libc::fork(), "fork")?;
             if pid == 0 {
@@ -166,14 +254,79 @@ impl Echo {
                 libc::close(to.as_raw_fd());
                 let mut byte = 0u8;
                 let at = (&raw mut byte).cast();
-                while libc::read(their_from.as_raw_fd(), at, 1) == 1
-                    && libc::write(their_to.as_raw_fd(), at, 1) == 1
-                {}
+                while libc::read(their_from.as_raw_fd(), at, 1) == 1 {
+                    if byte == YIELD {
+                        if realtime(true).is_err() || libc::write(their_to.as_raw_fd(), at, 1) != 1
+                        {
+                            break;
+                        }
+                        while yields.load(Relaxed) {
+                            libc::sched_yield();
+                        }
+                        let _ = realtime(false);
+                    }
+                    if libc::write(their_to.as_raw_fd(), at, 1) != 1 {
+                        break;
+                    }
+                }
                 libc::_exit(0);
             }
             pid
         };
-        Ok(Self { pid, to, from })
+        Ok(Self {
+            pid,
+            to,
+            from,
+            yields,
+        })
+    }
+
+    /// ns of a sched_yield with the switch it makes, of `n` by this process and
+    /// as many by the child; that they switch is checked.
+    pub(super) fn yielding(&self, n: i64) -> Result<f64, Error> {
+        let mut byte = YIELD;
+        let mut answer = || {
+            // SAFETY: one byte of our own.
+            let got = unsafe { libc::read(self.from.as_raw_fd(), (&raw mut byte).cast(), 1) };
+            check(got as i32 - 1, "the other end of the switch").map(drop)
+        };
+        self.yields.store(true, Relaxed);
+        realtime(true)?;
+        // SAFETY: one byte of our own.
+        let sent = unsafe { libc::write(self.to.as_raw_fd(), (&raw const YIELD).cast(), 1) };
+        check(sent as i32 - 1, "the other end of the switch")?;
+        answer()?;
+        // SAFETY: no arguments.
+        let turn = || unsafe {
+            libc::sched_yield();
+        };
+        turn();
+        let before = switches();
+        let from = gettime_ns(libc::CLOCK_MONOTONIC);
+        for _ in 0..n {
+            turn();
+        }
+        let took = (gettime_ns(libc::CLOCK_MONOTONIC) - from) as f64;
+        let seen = switches() - before;
+        self.yields.store(false, Relaxed);
+        answer()?;
+        realtime(false)?;
+        if seen < n * 9 / 10 {
+            return Err(Error::Unavailable(format!(
+                "only {seen} switches in {n} yields: something else of real-time priority runs here"
+            )));
+        }
+        Ok(took / n as f64 / 2.0)
+    }
+}
+
+/// How often this process has left its CPU.
+fn switches() -> i64 {
+    // SAFETY: zeroed is valid, getrusage fills it.
+    unsafe {
+        let mut u: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut u);
+        u.ru_nvcsw + u.ru_nivcsw
     }
 }
 
@@ -208,52 +361,23 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
     let file = block()?;
     let echo = Echo::start()?;
     let mut answer = Answer::new();
-    let how = match bracket {
-        Bracket::Plain => 0,
-        Bracket::Debox => 1,
-        Bracket::Clock => 2,
-        Bracket::Getrusage => 3,
-    };
     let call = |name: &str| match name {
-        "getpid" => RawCall {
-            what: 0,
-            fd: 0,
-            fd_out: 0,
-            size: 0,
-        },
+        "getpid" => RawCall::getpid(),
         "gettimeofday" => RawCall {
             what: 1,
-            fd: 0,
-            fd_out: 0,
-            size: 0,
+            ..RawCall::default()
         },
-        "sleep" => RawCall {
-            what: 3,
-            fd: echo.from.as_raw_fd(),
-            fd_out: echo.to.as_raw_fd(),
-            size: 1,
-        },
+        "sleep" => RawCall::trip(&echo),
         name => RawCall {
             what: 2,
             fd: file.as_raw_fd(),
-            fd_out: 0,
             size: name
                 .rsplit('-')
                 .next()
                 .and_then(|n| n.parse().ok())
                 .unwrap_or(4096),
+            ..RawCall::default()
         },
-    };
-    let timed = |raw: &RawCall, n: i64| -> Result<f64, Error> {
-        let from = gettime_ns(libc::CLOCK_MONOTONIC);
-        // SAFETY: descriptors that are open, a size within the C side's buffer.
-        let failed = unsafe { debox_bench_calls(raw, how, n) };
-        let took = gettime_ns(libc::CLOCK_MONOTONIC) - from;
-        if failed > 0 {
-            Err(os_error("a measured call failed"))
-        } else {
-            Ok(took as f64)
-        }
     };
     let mut sizes = Vec::new();
     for (name, _) in CALLS {
@@ -261,7 +385,7 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
         // Under some tools a call takes a thousand times longer.
         let mut n = 8;
         loop {
-            let took = timed(&raw, n)?;
+            let took = raw.timed(bracket, n)?;
             if took >= batch.as_nanos() as f64 || n >= 1 << 20 {
                 break;
             }
@@ -272,7 +396,7 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
     }
     for _ in 0..repetitions {
         for ((name, _), n) in CALLS.iter().zip(&sizes) {
-            let took = timed(&call(name), *n)? / *n as f64;
+            let took = call(name).timed(bracket, *n)? / *n as f64;
             answer.entry((*name).to_owned()).or_default().push(took);
         }
     }

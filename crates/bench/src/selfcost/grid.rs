@@ -13,6 +13,16 @@ pub struct RowHead {
     pub missing: Option<String>,
 }
 
+impl From<&(&str, &str)> for RowHead {
+    fn from((id, title): &(&str, &str)) -> Self {
+        Self {
+            id: (*id).into(),
+            title: (*title).into(),
+            missing: None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WayKind {
@@ -52,7 +62,7 @@ pub struct Absent {
 }
 
 /// JSON has no NaN and says null.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+pub(super) fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
@@ -90,7 +100,7 @@ pub struct Cell {
 /// Distribution-free 95 % interval of the median: the k-th from either end,
 /// with P(fewer than k of n below the median) < 2.5 %. Fewer than 6 values
 /// cannot have one; then it is Student's interval of the mean.
-fn median_interval(values: &[f64]) -> (f64, f64) {
+pub(super) fn median_interval(values: &[f64]) -> (f64, f64) {
     let v = sorted(values.iter().copied());
     let n = v.len();
     if n < 2 {

@@ -11,7 +11,7 @@ use super::grid::WayKind;
 use super::ways::{Bench, Way, installed};
 use crate::Error;
 use crate::tidy::{self, Guarded};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ fn build(dir: &Path) -> Result<String, Error> {
     ))
 }
 
-fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
+pub(super) fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error + '_ {
     move |source| Error::System {
         what: what.into(),
         source,
@@ -116,7 +116,7 @@ fn shell(text: String) -> Vec<String> {
     vec!["sh".into(), "-c".into(), text]
 }
 
-const IDS: [&str; 7] = ["tar-1", "tar-10", "build", "storm", "nginx", "redis", "fio"];
+const IDS: [&str; 6] = ["tar-1", "tar-10", "build", "storm", "redis", "fio"];
 
 /// # Errors
 /// [`Error::Usage`] when one is named that there is not.
@@ -205,14 +205,6 @@ pub fn prepare(
             }),
         });
     }
-    if wanted("nginx") && lacking("nginx", "nginx", "nginx-light") && lacking("nginx", "wrk", "wrk")
-    {
-        found.push(Load {
-            id: "nginx",
-            title: "nginx",
-            run: Box::new(nginx),
-        });
-    }
     if wanted("redis")
         && lacking("redis", "redis-server", "redis-server")
         && lacking("redis", "redis-benchmark", "redis-tools")
@@ -261,7 +253,7 @@ pub fn prepare(
     Ok(found)
 }
 
-fn port_free() -> Result<u16, Error> {
+pub(super) fn port_free() -> Result<u16, Error> {
     let listener =
         TcpListener::bind(("127.0.0.1", 0)).map_err(failed("looking for a free port"))?;
     Ok(listener
@@ -271,13 +263,13 @@ fn port_free() -> Result<u16, Error> {
 }
 
 /// A server, by itself or under a tool; ends with this.
-struct Server {
-    guarded: Guarded,
+pub(super) struct Server {
+    pub guarded: Guarded,
     errors: PathBuf,
 }
 
 impl Server {
-    fn start(
+    pub fn start(
         bench: &mut Bench,
         prefix: &[String],
         words: &[String],
@@ -319,7 +311,7 @@ impl Server {
     }
 
     /// Ends the server as its users do, so that the tool ends in its own way.
-    fn stop(mut self, pid: Option<i32>) {
+    pub fn stop(mut self, pid: Option<i32>) {
         match pid {
             // SAFETY: the server that we started and that said this number itself.
             Some(pid) => unsafe {
@@ -332,31 +324,11 @@ impl Server {
     }
 }
 
-/// Runs the other end, on another CPU; `enough`: Ctrl-C after that.
-fn client(bench: &Bench, words: &[String], enough: Option<Duration>) -> Result<String, Error> {
+/// Runs the other end, on another CPU.
+fn client(bench: &Bench, words: &[String]) -> Result<String, Error> {
     let mut command = Command::new(&words[0]);
-    command
-        .args(&words[1..])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    tidy::bind(&mut command, Some(bench.other_cpu), None);
-    let mut guarded = Guarded::spawn(&mut command)?;
-    if let Some(enough) = enough {
-        std::thread::sleep(enough);
-        guarded.signal(libc::SIGINT);
-    }
-    // What they say fits into a pipe.
-    let status = guarded.wait(bench.limit)?;
-    let text = |from: Option<&mut dyn Read>| {
-        let mut bytes = Vec::new();
-        if let Some(from) = from {
-            let _ = from.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let out = text(guarded.child.stdout.as_mut().map(|o| o as &mut dyn Read));
-    let err = text(guarded.child.stderr.as_mut().map(|e| e as &mut dyn Read));
+    command.args(&words[1..]);
+    let (status, out, err) = tidy::run(&mut command, Some(bench.other_cpu), None, bench.limit)?;
     if status.success() {
         Ok(out)
     } else {
@@ -366,72 +338,6 @@ fn client(bench: &Bench, words: &[String], enough: Option<Duration>) -> Result<S
             err.trim()
         )))
     }
-}
-
-/// ns for one request, from `wrk`'s count.
-fn nginx(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
-    bench.under(way, |bench, prefix| {
-        let port = port_free()?;
-        let dir = bench.directory.join("nginx");
-        std::fs::create_dir_all(dir.join("www")).map_err(failed("making a directory"))?;
-        std::fs::write(dir.join("www/index.html"), vec![b'x'; 1024])
-            .map_err(failed("writing a file"))?;
-        let d = dir.display();
-        let configuration = format!(
-            "user nobody nogroup; worker_processes 1; daemon off; pid {d}/nginx.pid; error_log {d}/error.log;\n\
-             events {{ worker_connections 512; }}\n\
-             http {{ access_log off; keepalive_requests 100000000;\n\
-             client_body_temp_path {d}/body; proxy_temp_path {d}/proxy; fastcgi_temp_path {d}/fastcgi;\n\
-             uwsgi_temp_path {d}/uwsgi; scgi_temp_path {d}/scgi;\n\
-             server {{ listen 127.0.0.1:{port}; root {d}/www; }} }}\n"
-        );
-        let file = dir.join("nginx.conf");
-        std::fs::write(&file, configuration).map_err(failed("writing a file"))?;
-        let _ = std::fs::remove_file(dir.join("nginx.pid"));
-        // The worker runs as nobody and must reach its files.
-        open_directory(&bench.directory)?;
-        let words: Vec<String> =
-            ["nginx", "-c", &file.display().to_string(), "-p", &d.to_string()].map(String::from).into();
-        let server = Server::start(bench, &prefix, &words, port)?;
-        let pid = std::fs::read_to_string(dir.join("nginx.pid"))
-            .ok()
-            .and_then(|t| t.trim().parse().ok());
-        // -d knows whole seconds only; Ctrl-C ends it with its report as well.
-        // On a busy machine the worker may not have begun by then.
-        let mut said = Ok(String::new());
-        for enough in [400, 3000] {
-            said = client(
-                bench,
-                &[
-                    "wrk".into(),
-                    "-t1".into(),
-                    "-c16".into(),
-                    "-d60s".into(),
-                    format!("http://127.0.0.1:{port}/index.html"),
-                ],
-                Some(Duration::from_millis(enough)),
-            );
-            if !matches!(&said, Ok(text) if text.contains(" 0 requests in ")) {
-                break;
-            }
-        }
-        server.stop(pid);
-        let said = said?;
-        let rate: Option<f64> = said
-            .lines()
-            .find_map(|l| l.trim().strip_prefix("Requests/sec:"))
-            .and_then(|v| v.trim().parse().ok());
-        match rate {
-            Some(rate) if rate > 0.0 && !said.contains("Non-2xx") => Ok(1e9 / rate),
-            _ => Err(Error::Unavailable(format!("wrk: {}", said.replace('\n', " ")))),
-        }
-    })
-}
-
-fn open_directory(path: &Path) -> Result<(), Error> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
-        .map_err(failed("opening the temporary directory to nginx's worker"))
 }
 
 fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
@@ -478,7 +384,6 @@ fn redis(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
                 "--csv",
             ]
             .map(String::from),
-            None,
         );
         server.stop(pid);
         let said = said?;

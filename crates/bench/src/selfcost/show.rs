@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How are the costs of watching shown: terminal, Markdown, page?
 
+use super::goals::{Found, Goal, Reached, Unit, two_calls};
 use super::grid::{Cell, Grid, WayKind};
+use super::memory::Memory;
 use super::result::{SelfCost, ServerRow};
 use crate::model::Document;
 use crate::shown::{Figures, date, paragraph};
 use crate::titles::mark;
 use debox_output::chart::{self, Bar, Scale};
-use debox_output::{Pen, Section, Style, Table, digits_text, html_table, measured_text};
+use debox_output::{
+    Pen, Section, Style, Table, bytes_text, digits_text, html_table, measured_text,
+};
 use std::fmt::Write;
 
 /// Rows that stand for the others in tables of many ways.
@@ -27,8 +31,9 @@ fn two_digits(v: f64) -> String {
     }
 }
 
-/// A number that its own interval hides is none.
-const WIDE: &str = "wide";
+/// In place of a number that its own interval hides, and of a difference that
+/// two bare runs have as well.
+const NOISE: &str = "noise";
 
 fn hidden(value: f64, low: f64, high: f64) -> bool {
     half(value, low, high).is_some_and(|far| far >= value.abs())
@@ -37,7 +42,7 @@ fn hidden(value: f64, low: f64, high: f64) -> bool {
 /// `+354 ±12 ns`, in the value's unit.
 fn plus(value: f64, low: f64, high: f64) -> String {
     if hidden(value, low, high) {
-        return WIDE.into();
+        return NOISE.into();
     }
     let text = measured_text(value);
     let sign = if value >= 0.0 { "+" } else { "" };
@@ -55,7 +60,7 @@ fn plus(value: f64, low: f64, high: f64) -> String {
 
 fn added(cell: &Cell) -> String {
     match cell.distinguishable {
-        Some(false) => "n.d.".into(),
+        Some(false) => NOISE.into(),
         _ => plus(cell.added, cell.added_low, cell.added_high),
     }
 }
@@ -69,8 +74,8 @@ fn factor(cell: &Cell) -> String {
         cell.distinguishable,
         half(cell.ratio, cell.ratio_low, cell.ratio_high),
     ) {
-        (Some(false), _) => "n.d.".into(),
-        _ if hidden(cell.ratio, cell.ratio_low, cell.ratio_high) => WIDE.into(),
+        (Some(false), _) => NOISE.into(),
+        _ if hidden(cell.ratio, cell.ratio_low, cell.ratio_high) => NOISE.into(),
         (_, Some(far)) => format!("{number} ±{}×", two_digits(far)),
         (_, None) => format!("{number}×"),
     }
@@ -82,9 +87,9 @@ fn percent(cell: &Cell) -> String {
         cell.distinguishable,
         half(cell.ratio, cell.ratio_low, cell.ratio_high),
     ) {
-        (Some(false), _) => "n.d.".into(),
+        (Some(false), _) => NOISE.into(),
         _ if cell.ratio >= 2.0 => factor(cell),
-        (_, Some(far)) if far * 100.0 >= number.abs() => WIDE.into(),
+        (_, Some(far)) if far * 100.0 >= number.abs() => NOISE.into(),
         (_, Some(far)) => format!("{number:+.1} ±{} %", two_digits(far * 100.0)),
         (_, None) => format!("{number:+.1} %"),
     }
@@ -114,6 +119,11 @@ fn null_percent(cell: &Cell) -> String {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
+    Goals,
+    Wrap,
+    Floor,
+    Memory,
+    Nginx,
     Server,
     Calls,
     Programs,
@@ -130,10 +140,81 @@ struct Sheet {
     detail: bool,
 }
 
-/// The paper's Table 2: a row a call, a column a way of DeBox's.
-fn by_call(g: &Grid) -> Sheet {
+/// `+5.3 ±2.1 %`, or what a value is that its interval hides.
+fn goal_text(unit: Unit, found: &Found) -> String {
+    let nothing = if unit == Unit::Times { 1.0 } else { 0.0 };
+    let far = half(found.value, found.low, found.high).unwrap_or(0.0);
+    if unit != Unit::Bytes
+        && hidden(
+            found.value - nothing,
+            found.low - nothing,
+            found.high - nothing,
+        )
+    {
+        return format!("{NOISE}, ±{}", unit_text(unit, far, false));
+    }
+    match unit {
+        Unit::Times => format!("{:.3} ±{far:.3}×", found.value),
+        Unit::Percent => format!("{:+.1} ±{} %", found.value, two_digits(far)),
+        Unit::Ns => plus(found.value, found.low, found.high),
+        Unit::Bytes => bytes_text(found.value as u64),
+    }
+}
+
+fn unit_text(unit: Unit, value: f64, signed: bool) -> String {
+    let sign = if signed && value >= 0.0 { "+" } else { "" };
+    match unit {
+        Unit::Times => format!("{value:.3}×"),
+        Unit::Percent => format!("{sign}{value:.1} %"),
+        Unit::Ns => format!("{sign}{}", measured_text(value)),
+        Unit::Bytes => bytes_text(value as u64),
+    }
+}
+
+/// What it may cost, and costs.
+fn by_goal(goals: &[Goal]) -> Sheet {
+    let rows = goals.iter().map(|g| {
+        let mut cells = vec![g.title.clone(), unit_text(g.unit, g.most, true)];
+        match &g.found {
+            None => cells.extend(["-", "-", "-", "-", "not measured"].map(String::from)),
+            Some(f) => cells.extend([
+                goal_text(g.unit, f),
+                unit_text(g.unit, f.of_minima, true),
+                unit_text(g.unit, f.of_medians, true),
+                match g.unit {
+                    Unit::Bytes => "-".into(),
+                    unit => format!("±{}", unit_text(unit, f.null, false)),
+                },
+                match f.reached {
+                    Reached::Yes => "yes".into(),
+                    Reached::No => "no".into(),
+                    Reached::Untold => "hidden by noise".to_owned(),
+                },
+            ]),
+        }
+        cells
+    });
+    Sheet {
+        of: Of::Goals,
+        caption: "What DeBox may cost, and costs here".into(),
+        head: ["what", "at most", "measured", "of minima", "of medians", "null run", "reached"]
+            .map(String::from)
+            .into(),
+        rows: rows.collect(),
+        note: "Measured: the median over the rounds of the difference (or ratio) within a round, and how far its \
+               interval reaches (95 %); a round's value is the shortest of many. Of minima, of medians: the same of \
+               all rounds' least values, and of their medians. Null run: as far from nothing two runs of the same \
+               came. noise: the interval is wider than the value. hidden by noise: the goal lies within the interval \
+               and the null run's. The floor is what the kernel charges for programs that do nothing."
+            .into(),
+        detail: false,
+    }
+}
+
+/// A row a call, a column a way; `ways` of these that are shown.
+fn by_call(g: &Grid, of: Of, caption: &str, note: &str, ways: impl Fn(WayKind) -> bool) -> Sheet {
     let ways: Vec<usize> = (2..g.ways.len())
-        .filter(|w| g.ways[*w].kind == WayKind::Debox && g.ways[*w].missing.is_none())
+        .filter(|w| ways(g.ways[*w].kind) && g.ways[*w].missing.is_none())
         .collect();
     let mut head = vec!["call".to_owned(), "base".into(), "null run".into()];
     head.extend(ways.iter().map(|w| g.ways[*w].title.clone()));
@@ -153,19 +234,52 @@ fn by_call(g: &Grid) -> Sheet {
         })
         .collect();
     Sheet {
-        of: Of::Calls,
-        caption: "What DeBox adds to one call".into(),
+        of,
+        caption: caption.into(),
         head,
         rows,
         note: format!(
             "{} rounds. Median of the differences to the base within rounds, and how far its interval reaches \
-             (95 %, from 6 rounds on free of any distribution). n.d.: not distinguishable from what two bare \
-             runs differ by (null run). wide: its own interval hides the value. The round trip makes two calls and sleeps once; its partner is watched \
-             as well where a tool follows children.",
+             (95 %, from 6 rounds on free of any distribution). noise: no more than what two bare runs differ by \
+             (null run), or than its own interval. {note}",
             g.rounds()
         ),
         detail: false,
     }
+}
+
+/// What is in memory.
+fn by_size(m: &Memory) -> Sheet {
+    let row = |what: String, bytes: f64| vec![what, bytes_text(bytes as u64)];
+    Sheet {
+        of: Of::Memory,
+        caption: format!("Memory of DeBox, with a client of {} threads", m.threads),
+        head: ["what", "size"].map(String::from).into(),
+        rows: vec![
+            vec!["threads that are watched".into(), m.watched.to_string()],
+            row("a slot, for one thread".into(), m.slot()),
+            row(format!("all slots, in {} segments", m.segments()), m.slots),
+            row("table of sites, one for all clients".into(), m.sites),
+            row("broker, resident, before".into(), m.broker_before),
+            row(format!("broker, resident, {} threads", m.threads), m.broker),
+        ],
+        note: String::new(),
+        detail: false,
+    }
+}
+
+/// Of what boundary capture adds to a round trip, which part is whose.
+fn shares(own: &SelfCost, g: &Grid) -> Option<String> {
+    let least = |way: &str| Some(g.cell(0, g.way(way)?)?.min);
+    let (bare, others) = (least("bare")?, least("other-boundary")?);
+    let (watched, calls) = (least("watched-boundary")?, two_calls(own)?);
+    Some(format!(
+        "Boundary capture charges the round trip's four calls, too: of what it adds, {} are the hooks' for unwatched \
+         threads, {} those of the watched thread's two calls, and {} the sleep's own (minima).",
+        measured_text(others - bare),
+        measured_text(calls),
+        measured_text(watched - others - calls)
+    ))
 }
 
 /// A row a way, a column a call or program: how many times as long.
@@ -181,7 +295,7 @@ fn by_way(g: &Grid, of: Of, columns: &[usize], caption: &str, note: String) -> S
                 (_, None) => "-".into(),
                 (0, Some(c)) => measured_text(c.median),
                 (1, Some(c)) => null_percent(c),
-                (_, Some(c)) if of == Of::Programs => percent(c),
+                (_, Some(c)) if of != Of::Calls => percent(c),
                 (_, Some(c)) => factor(c),
             });
             std::iter::once(g.ways[w].title.clone())
@@ -201,6 +315,7 @@ fn by_way(g: &Grid, of: Of, columns: &[usize], caption: &str, note: String) -> S
 
 /// What lies behind one column of these: the spread of each way.
 fn spread(g: &Grid, of: Of, row: usize) -> Sheet {
+    let title = &g.rows[row].title;
     let rows = (0..g.ways.len())
         .filter_map(|w| {
             let c = g.cell(row, w)?;
@@ -227,14 +342,17 @@ fn spread(g: &Grid, of: Of, row: usize) -> Sheet {
                 match c.distinguishable {
                     None => "-".into(),
                     Some(true) => "yes".into(),
-                    Some(false) => "n.d.".into(),
+                    Some(false) => NOISE.into(),
                 },
             ])
         })
         .collect();
     Sheet {
         of,
-        caption: format!("{}, way by way", g.rows[row].title),
+        caption: match of {
+            Of::Calls | Of::Programs => format!("{title}, way by way"),
+            _ => format!("{}: {title}, way by way", g.title),
+        },
         head: ["way", "min", "median", "quartiles", "added", "95 %", "told"]
             .map(String::from)
             .into(),
@@ -282,13 +400,87 @@ fn by_stamps(rows: &[ServerRow]) -> Sheet {
     }
 }
 
+/// Whether any way of DeBox's was measured: without, there is nothing to tell.
+fn told(g: &Option<Grid>) -> Option<&Grid> {
+    let g = g.as_ref()?;
+    let debox = |c: &Cell| g.ways[c.way].kind == WayKind::Debox;
+    g.cells.iter().any(debox).then_some(g)
+}
+
 fn sheets(own: &SelfCost) -> Vec<Sheet> {
     let mut found = Vec::new();
+    if !own.goals.is_empty() {
+        found.push(by_goal(&own.goals));
+    }
+    if let Some(g) = told(&own.wrap) {
+        found.push(by_call(
+            g,
+            Of::Wrap,
+            "What wrap capture adds to one call, and what it consists of",
+            "All variants of a row take turns in one process into which the interposer was preloaded, with everything \
+             on and nothing happening inside the calls. counted: under debox run --wrap --call-site.",
+            |_| true,
+        ));
+        let few = ["getpid", "pread-4096", "counted-getpid"];
+        let rows = few.iter().filter_map(|id| g.row(id));
+        found.extend(rows.map(|r| spread(g, Of::Wrap, r)));
+    }
+    for (grid, note) in [
+        (
+            &own.boundary,
+            "One process makes calls all the time, while what hangs on the kernel changes.",
+        ),
+        (
+            &own.sleeps,
+            "Two processes, two pipes, one CPU: four system calls, two switches, two sleeps, two wake-ups a round \
+             trip. Only one of the two is watched, so a round trip has one watched sleep (and one watched switch back).",
+        ),
+        (
+            &own.switches,
+            "Two SCHED_FIFO processes that yield to each other.",
+        ),
+    ] {
+        if let Some(g) = told(grid) {
+            let shares = (g.id == "sleeps").then(|| shares(own, g)).flatten();
+            found.push(Sheet {
+                note: [Some(format!("{} rounds. {note}", g.rounds())), shares]
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join(" "),
+                detail: false,
+                ..spread(g, Of::Floor, 0)
+            });
+        }
+    }
+    found.extend(own.memory.as_ref().map(by_size));
+    if let Some(g) = &own.nginx {
+        found.push(by_way(
+            g,
+            Of::Nginx,
+            &[0, 1],
+            "nginx: one request for 1 KiB",
+            format!(
+                "{} rounds (of other tools 4 at most). One worker, a fresh server each time; wrk with 64 connections on \
+                 another CPU. The worker's CPU time in the calmest of six tenths of a second, by its own count of \
+                 requests; the time for one request by wrk's.",
+                g.rounds()
+            ),
+        ));
+        found.push(spread(g, Of::Nginx, 0));
+    }
     if !own.server.is_empty() {
         found.push(by_stamps(&own.server));
     }
     if let Some(g) = &own.calls {
-        let of_debox = by_call(g);
+        let of_debox = by_call(
+            g,
+            Of::Calls,
+            "What DeBox adds to one call",
+            "The round trip makes two calls and sleeps once; its partner is watched as well where a tool follows \
+             children.",
+            |kind| kind == WayKind::Debox,
+        );
         if of_debox.head.len() > 3 {
             found.push(of_debox);
         }
@@ -328,8 +520,8 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
             &all,
             "Whole programs: added to the time, or times as long",
             format!(
-                "{} rounds. Time inside of the tool, without its start and its report. {}n.d.: not \
-                 distinguishable from what two bare runs differ by, which is in the second line.",
+                "{} rounds. Time inside of the tool, without its start and its report. {}noise: no more than what two \
+                 bare runs differ by, which is in the second line, or than its own interval.",
                 g.rounds(),
                 PROGRAMS
                     .iter()
@@ -344,17 +536,13 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
 }
 
 /// What the short names of programs stand for.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("tar-1", "tar-gz: tar with gzip -1"),
     (
         "build",
         "build: the C sources of libdebox, compiled by cc -O0",
     ),
     ("storm", "fork+exec: one process, /bin/true"),
-    (
-        "nginx",
-        "nginx: one request of 1 KiB by wrk, 16 connections",
-    ),
     ("redis", "redis: one GET by redis-benchmark, 16 connections"),
     (
         "fio",
@@ -362,24 +550,28 @@ const PROGRAMS: [(&str, &str); 6] = [
     ),
 ];
 
+/// What was not measured, and why; many things with one reason are one line.
 fn missing(own: &SelfCost) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
-    for g in own.calls.iter().chain(&own.loads) {
+    let mut add = |title: String, why: &str| match found.iter_mut().find(|(_, y)| y == why) {
+        Some((titles, _)) if titles.split("; ").any(|t| t == title) => {}
+        Some((titles, _)) => *titles = format!("{titles}; {title}"),
+        None => found.push((title, why.to_owned())),
+    };
+    for (title, why) in &own.left_out {
+        add(title.clone(), why);
+    }
+    for g in own.grids() {
         for w in &g.ways {
-            let Some(why) = &w.missing else { continue };
-            // Many ways, one reason: one line.
-            match found.iter_mut().find(|(_, y)| y == why) {
-                Some((titles, _)) if titles.split("; ").any(|t| t == w.title) => {}
-                Some((titles, _)) => *titles = format!("{titles}; {}", w.title),
-                None => found.push((w.title.clone(), why.clone())),
+            if let Some(why) = &w.missing {
+                add(w.title.clone(), why);
             }
         }
         for r in &g.rows {
             if let Some(why) = &r.missing {
-                found.push((r.title.clone(), why.clone()));
+                add(r.title.clone(), why);
             }
         }
-        // Many programs, one reason: one line.
         let mut lines: Vec<(usize, &str, Vec<&str>)> = Vec::new();
         for a in &g.absent {
             let row = g.rows[a.row].title.as_str();
@@ -388,12 +580,18 @@ fn missing(own: &SelfCost) -> Vec<(String, String)> {
                 None => lines.push((a.way, &a.why, vec![row])),
             }
         }
-        found.extend(lines.into_iter().map(|(way, why, rows)| {
-            (
+        for (way, why, rows) in lines {
+            add(
                 format!("{} with {}", rows.join(", "), g.ways[way].title),
-                why.to_owned(),
-            )
-        }));
+                why,
+            );
+        }
+    }
+    for g in &own.goals {
+        // Every other reason stands with its row or way.
+        if let Some(why) = g.missing.as_ref().filter(|why| why.contains("--only")) {
+            add(g.title.clone(), why);
+        }
     }
     found
 }
@@ -516,7 +714,7 @@ pub fn markdown(d: &Document, own: &SelfCost) -> String {
     let _ = write!(
         out,
         "\nMeasured on {} by `debox bench self` ({}) on: {}.{} All of it, with intervals and other tools, \
-         stands in [docs/bench.md](docs/bench.md); `sudo debox bench self` measures yours.\n",
+         stands in [docs/PERFORMANCE.md](docs/PERFORMANCE.md); `sudo debox bench self` measures yours.\n",
         date(d.started).split(' ').next().unwrap_or_default(),
         rounds_text(own),
         d.machine.line(),
@@ -597,6 +795,11 @@ pub fn sections(own: &SelfCost, figures: &mut Figures) -> Vec<Section> {
     };
     let section = |(id, title, body)| Section { id, title, body };
     [
+        ("goals", "Goals", html(Of::Goals)),
+        ("wrap", "Wrap capture", html(Of::Wrap)),
+        ("floor", "Above the kernel's floor", html(Of::Floor)),
+        ("memory", "Memory", html(Of::Memory)),
+        ("nginx", "nginx", html(Of::Nginx)),
         ("calls", "Single calls", calls + &html(Of::Calls)),
         ("programs", "Whole programs", html(Of::Programs)),
         ("server", "A busy server", html(Of::Server)),
@@ -656,7 +859,7 @@ mod tests {
         assert_eq!(plus(1150.0, 1100.0, 1180.0), "+1.15 ±0.05 µs");
         assert_eq!(plus(-20.0, -25.0, -11.0), "-20.0 ±9.0 ns");
         assert_eq!(plus(354.0, f64::NAN, f64::NAN), "+354 ns");
-        assert_eq!(plus(354.0, 20.0, 720.0), "wide");
+        assert_eq!(plus(354.0, 20.0, 720.0), "noise");
     }
 
     #[test]

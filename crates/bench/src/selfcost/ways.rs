@@ -3,11 +3,10 @@
 
 use super::calls::{Answer, Bracket, Order, Task};
 use super::grid::{WayHead, WayKind};
+use super::hooks::{Capture, Hang, Hooks};
 use crate::Error;
-use crate::noise::bpf_links;
 use crate::tidy::{self, Guarded};
 use debox_broker::{Private, PrivateOptions};
-use debox_probe::{Kernel, Probe};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,12 +21,12 @@ pub enum How {
     Broker,
     /// The program brackets its own calls.
     Bracket(BracketWith),
-    /// Another process is watched: by wrap (false) or boundary capture (true).
-    AnotherWatched(bool),
-    /// A command in front of it.
-    Prefix(&'static [&'static str]),
+    /// Another process is watched.
+    AnotherWatched(Capture),
+    /// A command in front of it, of words without spaces.
+    Prefix(&'static str),
     /// The same, and the first word is this debox.
-    Debox(&'static [&'static str]),
+    Debox(&'static str),
     /// A tool that is started beside it and attaches by process id.
     Attach(&'static [&'static str]),
     /// A tool that is started before it and watches the whole machine.
@@ -81,88 +80,47 @@ impl Default for Way {
 /// Nothing, nothing again, and DeBox in all its ways. The first two are what
 /// the grid takes for base and null run.
 pub fn of_debox() -> Vec<Way> {
-    let way = |id, title, how, programs: bool| Way {
+    let bare = |title| Way {
+        title,
+        ..Way::default()
+    };
+    let way = |id, title, how| Way {
         id,
         title,
         kind: WayKind::Debox,
         how,
-        programs: programs.then_some(how),
+        programs: Some(how).filter(|how| !matches!(how, How::Bracket(_))),
         missing: None,
     };
-    let mut found = vec![
+    const TRACE: &str = "run --trace default -o /dev/null --";
+    let (wrap, boundary) = (
+        "another process watched, wrap",
+        "another process watched, boundary",
+    );
+    let run = How::Debox("run -o /dev/null --");
+    let run_wrap = How::Debox("run --wrap -o /dev/null --");
+    let bracket = How::Bracket(BracketWith::Debox);
+    vec![
         Way {
             id: "bare",
-            title: "nothing",
-            ..Way::default()
+            ..bare("nothing")
         },
         Way {
             id: "again",
-            title: "nothing, again",
-            ..Way::default()
+            ..bare("nothing, again")
         },
-        way(
-            "broker",
-            "broker running, nobody watched",
-            How::Broker,
-            true,
-        ),
-        way(
-            "bracket",
-            "DEBOX_CALL brackets",
-            How::Bracket(BracketWith::Debox),
-            false,
-        ),
-        way(
-            "other-wrap",
-            "another process watched, wrap",
-            How::AnotherWatched(false),
-            true,
-        ),
+        way("broker", "broker running, nobody watched", How::Broker),
+        way("bracket", "DEBOX_CALL brackets", bracket),
+        way("other-wrap", wrap, How::AnotherWatched(Capture::Wrap)),
         way(
             "other-boundary",
-            "another process watched, boundary",
-            How::AnotherWatched(true),
-            true,
+            boundary,
+            How::AnotherWatched(Capture::Boundary),
         ),
-        way(
-            "run-wrap",
-            "debox run --wrap",
-            How::Debox(&["run", "--wrap", "-o", "/dev/null", "--"]),
-            true,
-        ),
-        way(
-            "run",
-            "debox run",
-            How::Debox(&["run", "-o", "/dev/null", "--"]),
-            true,
-        ),
-    ];
-    let mut trace = way(
-        "run-trace",
-        "debox run --trace",
-        How::Debox(&["run", "--trace", "default", "-o", "/dev/null", "--"]),
-        true,
-    );
-    if !run_has("--trace") {
-        trace.missing = Some("this debox has no call trace".into());
-    }
-    found.push(trace);
-    found
-}
-
-/// Whether `debox run` knows an option.
-fn run_has(option: &str) -> bool {
-    let Ok(exe) = std::env::current_exe() else {
-        return false;
-    };
-    Command::new(exe)
-        .args(["run", "--help"])
-        .output()
-        .is_ok_and(|o| {
-            String::from_utf8_lossy(&o.stdout)
-                .split_whitespace()
-                .any(|w| w == option)
-        })
+        way("run-wrap", "debox run --wrap", run_wrap),
+        way("run", "debox run", run),
+        way("run-trace", "debox run --trace", How::Debox(TRACE)),
+    ]
 }
 
 /// As it is for whole programs: with what their children need.
@@ -257,129 +215,98 @@ fn version(said: &str) -> Option<String> {
 }
 
 /// The tools that are usual for the job, with the Debian package of each.
-pub fn of_others(quick: bool, notes: &mut Vec<String>) -> Vec<Way> {
-    const TRACED: &str = "trace=getpid,gettimeofday,pread64,read,write";
-    const STRACE: &[&str] = &["strace", "-f", "-c", "-o", "/dev/null", "--"];
-    const STRACE_T: &[&str] = &["strace", "-f", "-T", "-o", "/dev/null", "--"];
-    const SECCOMP: &[&str] = &[
-        "strace",
-        "-f",
-        "--seccomp-bpf",
-        "-c",
-        "-e",
-        TRACED,
-        "-o",
-        "/dev/null",
-        "--",
-    ];
-    const SECCOMP_OTHERS: &[&str] = &[
-        "strace",
-        "-f",
-        "--seccomp-bpf",
-        "-c",
-        "-e",
-        "trace=openat",
-        "-o",
-        "/dev/null",
-        "--",
-    ];
-    const PERF_TRACE: &[&str] = &["perf", "trace", "-s", "-o", "/dev/null", "--"];
-    const PERF_STAT: &[&str] = &["perf", "stat", "-o", "/dev/null", "--"];
-    const LTRACE: &[&str] = &["ltrace", "-f", "-S", "-c", "-L", "-o", "/dev/null"];
-    struct Tool {
-        id: &'static str,
-        title: &'static str,
-        how: How,
-        programs: Option<How>,
-        /// Program and Debian package.
-        needs: Option<(&'static str, &'static str)>,
-        in_quick: bool,
-    }
-    let brackets = |id, title, with| Tool {
+pub fn of_others(quick: bool) -> Vec<Way> {
+    const SECCOMP: &str = "strace -f --seccomp-bpf -c -e \
+        trace=getpid,gettimeofday,pread64,read,write -o /dev/null --";
+    const SECCOMP_OTHERS: &str = "strace -f --seccomp-bpf -c -e trace=openat -o /dev/null --";
+    const LTRACE: &str = "ltrace -f -S -c -L -o /dev/null";
+    let tool = |id, title, how, programs| Way {
         id,
         title,
-        how: How::Bracket(with),
-        programs: None,
-        needs: None,
-        in_quick: true,
+        kind: WayKind::Other,
+        how,
+        programs,
+        missing: None,
     };
-    let before = |id, title, words, needs, in_quick| Tool {
-        id,
-        title,
-        how: How::Prefix(words),
-        programs: Some(How::Prefix(words)),
-        needs: Some(needs),
-        in_quick,
+    let brackets = |id, title, with| tool(id, title, How::Bracket(with), None);
+    let before = |id, title, words| {
+        let how = How::Prefix(words);
+        tool(id, title, how, Some(how))
     };
-    let strace = ("strace", "strace");
-    let perf = ("perf", "linux-perf");
+    let syscount = tool(
+        "syscount",
+        "bcc's syscount -L",
+        How::Attach(&["syscount-bpfcc", "-L", "-p"]),
+        Some(How::Beside(&["syscount-bpfcc", "-L"])),
+    );
+    let bpftrace = tool(
+        "bpftrace",
+        "bpftrace, count and time by call",
+        How::Attach(&["bpftrace", "-e", BPFTRACE]),
+        Some(How::Beside(&["bpftrace", "-e", BPFTRACE_ALL])),
+    );
+    let of_calls = "strace --seccomp-bpf -c, of these calls";
+    let of_openat = "strace --seccomp-bpf -c, of openat only";
+    // With the Debian package of each, and whether --quick has time for it.
     let all = [
-        brackets("getrusage", "getrusage brackets", BracketWith::Getrusage),
-        brackets("clock", "clock_gettime brackets", BracketWith::Clock),
-        before("strace-c", "strace -c", STRACE, strace, true),
-        before("strace-T", "strace -T", STRACE_T, strace, true),
-        before(
-            "strace-seccomp",
-            "strace --seccomp-bpf -c, of these calls",
-            SECCOMP,
-            strace,
+        (
+            brackets("getrusage", "getrusage brackets", BracketWith::Getrusage),
+            "",
+            true,
+        ),
+        (
+            brackets("clock", "clock_gettime brackets", BracketWith::Clock),
+            "",
+            true,
+        ),
+        (
+            before("strace-c", "strace -c", "strace -f -c -o /dev/null --"),
+            "strace",
+            true,
+        ),
+        (
+            before("strace-T", "strace -T", "strace -f -T -o /dev/null --"),
+            "strace",
+            true,
+        ),
+        (before("strace-seccomp", of_calls, SECCOMP), "strace", false),
+        (
+            before("strace-seccomp-others", of_openat, SECCOMP_OTHERS),
+            "strace",
             false,
         ),
-        before(
-            "strace-seccomp-others",
-            "strace --seccomp-bpf -c, of openat only",
-            SECCOMP_OTHERS,
-            strace,
+        (
+            before(
+                "perf-trace",
+                "perf trace -s",
+                "perf trace -s -o /dev/null --",
+            ),
+            "linux-perf",
             false,
         ),
-        before("perf-trace", "perf trace -s", PERF_TRACE, perf, false),
-        before("perf-stat", "perf stat", PERF_STAT, perf, false),
-        Tool {
-            id: "syscount",
-            title: "bcc's syscount -L",
-            how: How::Attach(&["syscount-bpfcc", "-L", "-p"]),
-            programs: Some(How::Beside(&["syscount-bpfcc", "-L"])),
-            needs: Some(("syscount-bpfcc", "bpfcc-tools")),
-            in_quick: false,
-        },
-        Tool {
-            id: "bpftrace",
-            title: "bpftrace, count and time by call",
-            how: How::Attach(&["bpftrace", "-e", BPFTRACE]),
-            programs: Some(How::Beside(&["bpftrace", "-e", BPFTRACE_ALL])),
-            needs: Some(("bpftrace", "bpftrace")),
-            in_quick: false,
-        },
-        before("ltrace", "ltrace -S -c", LTRACE, ("ltrace", "ltrace"), true),
+        (
+            before("perf-stat", "perf stat", "perf stat -o /dev/null --"),
+            "linux-perf",
+            false,
+        ),
+        (syscount, "bpfcc-tools", false),
+        (bpftrace, "bpftrace", false),
+        (before("ltrace", "ltrace -S -c", LTRACE), "ltrace", true),
     ];
     let mut found = Vec::new();
-    let mut absent = Vec::new();
-    for tool in all {
-        if quick && !tool.in_quick {
+    for (mut way, package, in_quick) in all {
+        if quick && !in_quick {
             continue;
         }
-        let missing = tool
-            .needs
-            .filter(|(program, _)| !installed(program))
-            .map(|(_, package)| {
-                absent.push(package);
-                format!("not installed (Debian: {package})")
-            });
-        found.push(Way {
-            id: tool.id,
-            title: tool.title,
-            kind: WayKind::Other,
-            how: tool.how,
-            programs: tool.programs,
-            missing,
-        });
-    }
-    absent.dedup();
-    if !absent.is_empty() {
-        notes.push(format!(
-            "not installed, so not compared with: {}",
-            absent.join(", ")
-        ));
+        let program = match way.how {
+            How::Prefix(words) => words.split(' ').next(),
+            How::Attach(words) => words.first().copied(),
+            _ => None,
+        };
+        if program.is_some_and(|program| !installed(program)) {
+            way.missing = Some(format!("not installed (Debian: {package})"));
+        }
+        found.push(way);
     }
     found
 }
@@ -392,10 +319,9 @@ pub struct Bench {
     pub executable: PathBuf,
     /// How long a program may take in a way.
     pub limit: Duration,
+    /// For what is known by its own process id only.
+    pub hooks: Hooks,
     broker: Option<Private>,
-    probe: Option<Probe>,
-    /// Links of others, there before us.
-    foreign: Option<u32>,
     files: u64,
 }
 
@@ -407,12 +333,14 @@ fn running() -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-pub const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(120);
+/// A tool that takes longer for a program that ends in a second by itself is
+/// not worth waiting for.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What is in place while a program runs; taken away when dropped, but for
 /// what the next way may need as well.
 struct InPlace {
-    account: Option<u32>,
     watched: Option<Guarded>,
     tool: Option<Watcher>,
 }
@@ -498,20 +426,27 @@ impl Bench {
                 source,
             })?,
             limit: LIMIT,
+            hooks: Hooks::new(),
             broker: None,
-            probe: None,
-            foreign: bpf_links(),
             files: 0,
         })
     }
 
+    /// How long a program may take in this way.
+    pub fn limit_for(&mut self, way: &Way) {
+        self.limit = match way.kind {
+            WayKind::Other => PATIENCE,
+            _ => LIMIT,
+        };
+    }
+
     pub fn finish(&mut self) {
         self.broker = None;
-        self.probe = None;
+        self.hooks = Hooks::new();
     }
 
     /// A private broker; without the privileges for one, that of the system.
-    fn broker(&mut self) -> Result<PathBuf, Error> {
+    pub fn broker(&mut self) -> Result<PathBuf, Error> {
         if self.broker.is_none() {
             match Private::start(PrivateOptions::default()) {
                 Ok(broker) => self.broker = Some(broker),
@@ -522,19 +457,16 @@ impl Bench {
         Ok(broker.socket_path().to_owned())
     }
 
-    /// Programs go a moment after who used them: what is measured next must
-    /// not pay for them.
-    fn settle(&self) {
-        let Some(before) = self.foreign else { return };
-        let begin = Instant::now();
-        while bpf_links().is_some_and(|n| n > before) && begin.elapsed() < Duration::from_secs(2) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    /// Somebody else, who does nothing.
+    pub fn idler(&self) -> Result<Guarded, Error> {
+        let mut command = Command::new("sleep");
+        command.arg("infinity");
+        tidy::bind(&mut command, Some(self.other_cpu), None);
+        Guarded::spawn(&mut command)
     }
 
     fn put(&mut self, how: How) -> Result<InPlace, Error> {
         let mut place = InPlace {
-            account: None,
             watched: None,
             tool: None,
         };
@@ -552,45 +484,20 @@ impl Bench {
                 "a broker of this machine runs all the time: it is in \"nothing\" as well".into(),
             ));
         }
-        if let How::AnotherWatched(boundary) = how {
-            let mut command = Command::new("sleep");
-            command.arg("infinity");
-            tidy::bind(&mut command, Some(self.other_cpu), None);
-            let watched = Guarded::spawn(&mut command)?;
-            if self.probe.is_none() {
-                self.probe = Some(
-                    Probe::load(debox_probe::Options::default())
-                        .map_err(|e| Error::Unavailable(e.to_string()))?,
-                );
-            }
-            let probe = self.probe.as_mut().expect("just loaded");
-            let account = probe
-                .account_create(
-                    debox_probe::Watcher::root(),
-                    debox_probe::AccountOptions {
-                        boundary,
-                        ..Default::default()
-                    },
-                )
-                .map_err(|e| Error::Unavailable(e.to_string()))?;
-            place.account = Some(account.id);
-            probe
-                .account_join(account.id, watched.child.id(), false)
-                .map_err(|e| Error::Unavailable(e.to_string()))?;
+        if let How::AnotherWatched(capture) = how {
+            let watched = self.idler()?;
+            self.hooks.put(Hang::Watch(capture, watched.child.id()))?;
             place.watched = Some(watched);
         }
         Ok(place)
     }
 
     fn take_away(&mut self, place: InPlace) {
-        if let (Some(id), Some(probe)) = (place.account, self.probe.as_mut()) {
-            probe.account_release(id);
-        }
-        drop(place.watched);
         if let Some(tool) = place.tool {
             tool.stop();
         }
-        self.settle();
+        self.hooks.off();
+        drop(place.watched);
     }
 
     pub fn out_file(&mut self) -> PathBuf {
@@ -607,9 +514,9 @@ impl Bench {
     ) -> Result<T, Error> {
         let place = self.put(way.how)?;
         let prefix: Vec<String> = match way.how {
-            How::Prefix(words) => words.iter().map(|w| (*w).to_owned()).collect(),
+            How::Prefix(words) => words.split(' ').map(String::from).collect(),
             How::Debox(words) => std::iter::once(self.executable.display().to_string())
-                .chain(words.iter().map(|w| (*w).to_owned()))
+                .chain(words.split(' ').map(String::from))
                 .collect(),
             _ => Vec::new(),
         };
@@ -634,16 +541,14 @@ impl Bench {
                 None
             };
             let order = Order {
-                task: task.clone(),
                 bracket,
-                cpu: bench.cpu,
-                out: bench.out_file(),
                 wait: matches!(how, How::Attach(_)),
                 socket,
+                ..bench.order(task.clone())
             };
             match how {
                 How::Attach(tool) => bench.attached(tool, &order),
-                _ => bench.program(&prefix, &order),
+                _ => bench.program(&prefix, None, &order),
             }
         })
     }
@@ -651,20 +556,34 @@ impl Bench {
     /// The paper's Table 1: one process, stamped both ways.
     pub fn server(&mut self, connections: u64) -> Result<Answer, Error> {
         let order = Order {
-            task: Task::Server { connections },
-            bracket: Bracket::Debox,
-            cpu: self.cpu,
-            out: self.out_file(),
-            wait: false,
             socket: Some(self.broker()?),
+            ..self.order(Task::Server { connections })
         };
-        let answer = self.program(&[], &order);
-        self.broker = None;
-        self.settle();
+        let answer = self.program(&[], None, &order);
+        self.broker_end();
         answer
     }
 
-    fn command(&self, prefix: &[String], order: &Order) -> Command {
+    /// What the measured program is told, with nobody in its way.
+    pub fn order(&mut self, task: Task) -> Order {
+        Order {
+            task,
+            bracket: Bracket::Plain,
+            cpu: self.cpu,
+            out: self.out_file(),
+            wait: false,
+            socket: None,
+        }
+    }
+
+    /// Programs go a moment after who used them: what is measured next must
+    /// not pay for them.
+    pub fn broker_end(&mut self) {
+        self.broker = None;
+        self.hooks.off();
+    }
+
+    pub fn command(&self, prefix: &[String], order: &Order) -> Command {
         let words: Vec<String> = prefix
             .iter()
             .cloned()
@@ -680,8 +599,15 @@ impl Bench {
         command
     }
 
-    pub fn program(&self, prefix: &[String], order: &Order) -> Result<Answer, Error> {
+    /// `preload`: a library between the program and libc.
+    pub fn program(
+        &self,
+        prefix: &[String],
+        preload: Option<&Path>,
+        order: &Order,
+    ) -> Result<Answer, Error> {
         let mut command = self.command(prefix, order);
+        command.envs(preload.map(|library| ("LD_PRELOAD", library)));
         let (status, _, errors) = tidy::run(&mut command, Some(self.cpu), None, self.limit)?;
         self.answer(order)
             .ok_or_else(|| Error::Unavailable(refusal(prefix, status, &errors)))

@@ -9,18 +9,13 @@ use debox_abi::{DEBOX_ENV_COLLECT, DEBOX_ENV_SOCKET};
 use debox_command::{Environment, Library};
 use std::os::unix::ffi::OsStrExt;
 
-pub const LIBRARY: Library = Library {
-    name: "libdebox-wrap.so",
-    variable: "DEBOX_WRAP_LIBRARY",
-};
-
 /// The interposer, its broker and its collector for the command's environment.
 pub fn prepare(
     environment: &mut Environment,
     source: &Source,
     call_sites: bool,
 ) -> Result<Collector, Error> {
-    let library = LIBRARY.find()?;
+    let library = Library::WRAP.find()?;
     let collector = Collector::start(call_sites)?;
     environment.preload(&library, false)?;
     environment.set(DEBOX_ENV_SOCKET, source.socket().as_os_str().as_bytes())?;
