@@ -281,6 +281,7 @@ impl Server {
         let mut command = Command::new(all[0]);
         command
             .args(&all[1..])
+            .env("TMPDIR", &bench.directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::from(file));

@@ -583,6 +583,8 @@ impl Bench {
         self.hooks.off();
     }
 
+    /// What a `debox run` in front of it makes lies in our directory: it goes with
+    /// that when both are killed.
     pub fn command(&self, prefix: &[String], order: &Order) -> Command {
         let words: Vec<String> = prefix
             .iter()
@@ -595,7 +597,10 @@ impl Bench {
             ])
             .collect();
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).env_remove("LD_PRELOAD");
+        command
+            .args(&words[1..])
+            .env_remove("LD_PRELOAD")
+            .env("TMPDIR", &self.directory);
         command
     }
 
