@@ -88,6 +88,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 		hot->account = st->account;
 		hot->details = details_wanted(st);
 		hot->call.seq = st->call.seq;
+		hot->call.called_ns = st->call.called_ns;
 		call_open(&hot->call, task, nr);
 	}
 	return 0;
@@ -182,6 +183,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		if (!hot->call.in_call)
 			return 0;
 		hot->call.in_call = 0;
+		hot->call.called_ns = call_called(&hot->call, now);
 		if (hot->watched == HOT_CHECKED &&
 		    !unchanged_by_call(task_kept(hot->task), hot->checked_cred, hot->checked_dumpable) &&
 		    !hot_renew(hot))
@@ -211,6 +213,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	if (!st->call.in_call)
 		return 0;
 	st->call.in_call = 0;
+	st->call.called_ns = call_called(&st->call, now);
 	if (st->flags & WATCH_ACCOUNT)
 		account_trusted(task, st);
 	if (st->flags & WATCH_BOUNDARY)

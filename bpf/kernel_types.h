@@ -145,6 +145,22 @@ struct rw_semaphore {
 
 struct linux_binprm;
 
+struct irqaction {
+	const char *name;
+};
+struct gendisk {
+	char disk_name[32];
+};
+struct request_queue {
+	struct gendisk *disk;
+};
+struct request {
+	struct request_queue *q;
+	unsigned int cmd_flags;
+};
+struct sk_buff;
+struct hrtimer;
+
 struct super_block {
 	u32 s_dev;
 };

@@ -14,6 +14,9 @@
 #include "site.h"
 #include "details.h"
 #include "trust.h"
+#include "chain.h"
+#include "follow.h"
+#include "interrupt.h"
 
 /* Regs say whether the thread was inside a system call: orig_ax holds its
  * number, or -1 when an exception or interrupt brought it into the kernel. ax
@@ -57,7 +60,7 @@ static __always_inline u32 lock_waiters_now(u64 lock)
 static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)
 {
 	struct off_cpu off = {};
-	u32 kind;
+	u32 kind, seen;
 
 	if (!st)
 		return 0;
@@ -74,10 +77,16 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		off.waiters_entry = st->out_waiters;
 		if (kind & OUT_LOCK)
 			off.waiters_exit = lock_waiters_now(st->lock);
-		else if (off.site < SITES_MAX)
+		else if (kind & OUT_COUNTED)
 			off.waiters_exit =
 				__sync_fetch_and_add(&site_waiters[off.site & (SITES_MAX - 1)], -1) - 1;
 	}
+	seen = st->flags & WATCH_ACCOUNT && account_trusted(task, st) ? st->flags : 0;
+	if (kind & OUT_BLOCKED && st->flags & (WATCH_DETAILS | WATCH_FOLLOWED))
+		chain_sleep_end(st, off.blocked_ns, seen & WATCH_DETAILS);
+	if (off.runq_ns)
+		past_add(&st->past, st->out_ns + off.blocked_ns, st->out_ns + away, st->called_ns,
+			 PAST_RUNQ);
 
 	if ((st->flags & WATCH_SLOT) && slot_trusted(task, st)) {
 		struct debox_record *record = record_of(st);
@@ -113,10 +122,10 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		}
 	}
 
-	if ((st->flags & WATCH_ACCOUNT) && account_trusted(task, st)) {
+	if (seen) {
 		u32 key = DEBOX_NR_OUTSIDE;
 
-		if (st->flags & WATCH_BOUNDARY) {
+		if (seen & WATCH_BOUNDARY) {
 			if (st->call.in_call) {
 				st->call.blocked_ns += off.blocked_ns;
 				st->call.runq_ns += off.runq_ns;
@@ -131,7 +140,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		}
 		if (kind & OUT_BLOCKED) {
 			account_sleep_add(st, &off, key);
-			if (st->flags & WATCH_DETAILS)
+			if (seen & WATCH_DETAILS)
 				details_sleep_add(st, &off, key);
 		}
 	}
@@ -185,6 +194,10 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		switch_hidden(prev, st);
 	hot_flush(st);
 	phase = call_phase(prev, &nr);
+	if (prev->flags & PF_KTHREAD) {
+		phase = CALL_OUTSIDE;
+		nr = -1;
+	}
 	st->out_nr = nr;
 	if (blocks) {
 		kind |= OUT_BLOCKED;
@@ -196,24 +209,31 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		st->waker_tgid = 0;
 		st->waker_nr = -1;
 		st->waker_comm[0] = 0;
+		st->parts.used = 0;
+		st->out_key = phase == CALL_OUTSIDE ? -1 : (s32)nr_key(nr, task_in_compat_call(prev));
+		who_renew(st, prev);
 		st->stack_base = (u64)prev->stack;
 		st->out_site = site_identify(ctx, st, phase == CALL_OUTSIDE ? -1 : nr);
 		if (st->lock) {
 			kind |= OUT_LOCK;
 			st->out_waiters = st->lock_waiters;
-		} else if (st->out_site < SITES_MAX)
+		} else if (st->out_site < SITES_MAX && st->flags & (WATCH_ACCOUNT | WATCH_SLOT)) {
+			kind |= OUT_COUNTED;
 			st->out_waiters = __sync_fetch_and_add(&site_waiters[st->out_site], 1);
-		else
+		} else
 			st->out_waiters = 0;
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}
-	st->out_kind = kind;
 	if (st->flags & WATCH_SLOT)
 		record_away(prev, st, kind, nr);
 	st->out_run_delay = prev->sched_info.run_delay;
 	st->out_clock = runqueue_clock(prev);
 	st->out_ns = bpf_ktime_get_ns();
+	st->called_ns = st->call.in_call ? call_called(&st->call, st->out_ns) : st->call.called_ns;
+	/* Last: whoever wakes the thread from another CPU looks at it first. */
+	barrier();
+	*(volatile u32 *)&st->out_kind = kind;
 	return 0;
 }
 
@@ -221,8 +241,14 @@ static __noinline int switch_in(struct task_struct *next, struct thread_state *s
 {
 	u64 away, wait, queued;
 
-	if (!st || !(st->out_kind & OUT_VALID))
+	if (!st)
 		return 0;
+	if (!(st->out_kind & OUT_VALID)) {
+		/* The first time that it is seen. */
+		if (!st->past.since_ns)
+			st->past.since_ns = bpf_ktime_get_ns();
+		return 0;
+	}
 	away = bpf_ktime_get_ns() - st->out_ns;
 	/* sched_info_arrive() runs after this tracepoint, so the wait that
 	 * ends now is added here the way it will do it. */
@@ -261,18 +287,67 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
+/* The call that the running thread wakes somebody from. */
+static __always_inline void waking_call(struct thread_state *st, struct waking *waking, u64 now)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	const struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
+	const struct open_call *call = &st->call;
+
+	waking->told = !!(st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY));
+	if (st->hot_regs && hot->regs == st->hot_regs)
+		call = &hot->call;
+	waking->call_ns = call->in_call ? call->enter_ns : 0;
+	waking->called_ns = call->in_call ? call_called(call, now) : call->called_ns;
+}
+
+/* Somebody, not an interrupt, wakes `st`. */
+static __noinline int woken_by(struct thread_state *st, s32 nr)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+	struct thread_state *waker;
+	struct waking waking = {};
+	struct chain_key root;
+	u64 now = bpf_ktime_get_ns();
+	s32 key = nr < 0 ? -1 : (s32)nr_key(nr, task_in_compat_call(self));
+
+	if (!st)
+		return 0;
+	waker = self->bpf_storage ? bpf_task_storage_get(&threads, self, 0, 0) : NULL;
+	if (waker) {
+		who_renew(waker, self);
+		waker->mattered_ns = now;
+		waking.key = key;
+		waking_call(waker, &waking, now);
+		return chain_woken(st, waker, now, &waking);
+	}
+	__builtin_memset(&root, 0, sizeof(root));
+	root.kind = DEBOX_CHAIN_WOKEN;
+	root.site = DEBOX_SITE_NONE;
+	root.nr = key;
+	root.uid = chain_owner(self);
+	if (self->flags & PF_WQ_WORKER)
+		__builtin_memcpy(root.comm, "kworker\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
+	else
+		__builtin_memcpy(root.comm, self->comm, DEBOX_COMM_LEN);
+	follow_ask(self->pid);
+	return chain_rooted(st, chain_intern(&root, self->pid), now);
+}
+
 /*
  * Who wakes a watched thread. In an interrupt `current` is a bystander: the
- * waker is then a device or a timer, pid 0. Interrupts run on a stack of
- * their own, or, when they hit user mode, on the task's with orig_ax = -1; so
- * a waker is believed when it stands on its own stack and is a kernel thread
- * or inside a system call.
+ * waker is then a device, a timer or the network, pid 0. Interrupts run on a
+ * stack of their own, or, when they hit user mode, on the task's with orig_ax =
+ * -1; so a waker is believed when it stands on its own stack and is a kernel
+ * thread or inside a system call. (This program's own stack stays below 64
+ * bytes, see site.h: its variable lies on the stack that it was called on.)
  */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(sched_waking, struct task_struct *p)
 {
 	struct thread_state *st;
 	struct task_struct *self;
+	bool sleeps, interrupt;
 	u64 here;
 	s32 nr = -1;
 
@@ -281,19 +356,31 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	st = bpf_task_storage_get(&threads, p, 0, 0);
 	if (!st)
 		return 0;
+	/* Who is asked what they waited for, and who is followed for that. */
+	sleeps = st->flags & (WATCH_DETAILS | WATCH_FOLLOWED) &&
+		 (*(volatile u32 *)&st->out_kind & (OUT_VALID | OUT_BLOCKED)) == (OUT_VALID | OUT_BLOCKED);
 	self = bpf_get_current_task_btf();
 	st->waker_anchor = (u64)&here;
 	st->waker_base = (u64)self->stack;
 	/* Read back from the map, the pointer has become a number. */
 	barrier();
-	if (st->waker_anchor - st->waker_base >= THREAD_SIZE ||
-	    (!(self->flags & PF_KTHREAD) && call_phase(self, &nr) == CALL_OUTSIDE)) {
+	if (!(self->flags & PF_KTHREAD) && call_phase(self, &nr) == CALL_OUTSIDE)
+		nr = -1;
+	interrupt = st->waker_anchor - st->waker_base >= THREAD_SIZE ||
+		    (nr < 0 && !(self->flags & PF_KTHREAD));
+	if (interrupt && nr >= 0 && interrupt_sent_by(self->pid))
+		interrupt = false;
+	if (interrupt) {
 		st->waker_pid = 0;
 		st->waker_tgid = 0;
 		st->waker_nr = -1;
 		__builtin_memcpy(st->waker_comm, "(interrupt)\0\0\0\0\0", DEBOX_COMM_LEN);
+		if (sleeps)
+			chain_rooted(st, interrupt_root(), bpf_ktime_get_ns());
 		return 0;
 	}
+	if (sleeps)
+		woken_by(st, nr);
 	if (name_withheld(st, self->real_cred->uid.val)) {
 		st->waker_pid = 0;
 		st->waker_tgid = 0;

@@ -14,11 +14,13 @@
 #include "core_fixes.h"
 #include "histogram.h"
 #include "may_read.h"
+#include "past.h"
 
 #define SEGMENTS_MAX 4096
 #define ACCOUNTS_MAX 64
 #define NONE 0xffffffffu
 
+#define PF_WQ_WORKER 0x00000020u
 #define PF_KTHREAD 0x00200000u
 
 /*
@@ -52,6 +54,8 @@ struct comm_text {
 #define WATCH_CHECKED (1u << 6)       /* the account's watcher has no privileges: see trust.h */
 #define WATCH_SLOT_CHECKED (1u << 7)  /* ... and the slot's */
 
+#define WATCH_FOLLOWED (1u << 8) /* woke somebody who is watched: see follow.h */
+
 #define WATCH_OF_ACCOUNT \
 	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED)
 #define WATCH_OF_SLOT (WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED)
@@ -61,7 +65,8 @@ struct comm_text {
 #define OUT_BLOCKED (1u << 0) /* asleep until woken; else preempted or yielding */
 #define OUT_IN_CALL (1u << 1) /* inside a system call, as wrap capture sees it */
 #define OUT_VALID (1u << 2)
-#define OUT_LOCK (1u << 3) /* counted among the lock's waiters, not the site's */
+#define OUT_LOCK (1u << 3)    /* counted among the lock's waiters, not the site's */
+#define OUT_COUNTED (1u << 4) /* counted among the site's waiters */
 
 /* A call that boundary capture has seen begin. */
 struct open_call {
@@ -71,6 +76,7 @@ struct open_call {
 	u32 compat;
 	u64 seq;
 	u64 enter_ns;
+	u64 called_ns; /* on a CPU in all calls before this one */
 	u64 blocked_ns;
 	u64 runq_ns;
 	u64 min_flt;
@@ -78,6 +84,12 @@ struct open_call {
 	u32 nvcsw;
 	u32 nivcsw;
 };
+
+/* Time on a CPU in calls, this one, open at `now`, included. */
+static __always_inline u64 call_called(const struct open_call *call, u64 now)
+{
+	return call->called_ns + (now - call->enter_ns) - call->blocked_ns - call->runq_ns;
+}
 
 /* All of a thread that decides whether it may be seen, see trust.h. */
 struct checked {
@@ -100,6 +112,23 @@ struct judged {
 	struct checked found; /* out */
 };
 
+/* Of whom a chain's links tell. */
+struct who {
+	u32 uid;
+	u32 tid;
+	char comm[DEBOX_COMM_LEN];
+};
+
+/* A link that was interned before. */
+#define CHAIN_MEMOS 8 /* a power of two */
+struct chain_memo {
+	u32 kind;
+	u32 site;
+	s32 nr;
+	u32 parent;
+	u32 id; /* 0: none */
+};
+
 struct thread_state {
 	u32 flags; /* first: the user side reads it, see Probe::watched_test */
 	u32 account;
@@ -117,6 +146,7 @@ struct thread_state {
 	u32 out_kind;
 	u32 out_site;
 	s32 out_nr;
+	s32 out_key; /* nr_key() of it, -1 outside of calls */
 	u32 out_waiters;
 	u32 last_signature;
 	u64 out_ns;
@@ -141,6 +171,15 @@ struct thread_state {
 	u64 own_regs;
 	u64 own_stack;
 	char holder_comm[DEBOX_COMM_LEN];
+
+	/* chains; see chain.h */
+	struct who who;
+	struct past past;
+	struct parts parts; /* of the sleep that is ending */
+	struct chain_memo memo[CHAIN_MEMOS];
+	u32 memo_next;
+	u64 called_ns;   /* on a CPU in calls, until it left the CPU */
+	u64 mattered_ns; /* with WATCH_FOLLOWED: when it last woke somebody */
 
 	/* boundary capture; see struct cpu_hot for who holds the truth */
 	struct open_call call;
@@ -293,6 +332,13 @@ struct account_control_map {
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(struct debox_account_control));
 };
+struct chain_sums_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_chain_sums));
+};
 struct account_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, DEBOX_EVENTS_BYTES);
@@ -315,6 +361,12 @@ struct {
 	__type(key, u32);
 	__array(values, struct account_ring);
 } account_rings SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct chain_sums_map);
+} account_chains SEC(".maps");
 
 /* Counters for the broker; index = CPU & 63, so nearly uncontended. */
 struct counters {

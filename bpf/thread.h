@@ -168,7 +168,9 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 			}
 		}
 	}
-	bpf_task_storage_delete(&threads, task);
+	/* Its past stays until the task itself goes: it has yet to wake whoever
+	 * waits for its end. */
+	st->flags &= WATCH_FOLLOWED | WATCH_BOUNDARY;
 	return 0;
 }
 

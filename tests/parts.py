@@ -66,6 +66,7 @@ PARTS = (
     Part("guest: Linux 6.12, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.12", "--smoke"), root=True, within="guest: Linux 6.12"),
     Part("truth: programs with a known answer", "test", 1800, rust("debox-tests::truth"), "alone", root=True, kernel=True),
     Part("details: call sites, culprits, threads", "test", 1800, rust("debox-tests::details"), root=True, kernel=True),
+    Part("chains: what was waited for, link by link", "test", 1800, rust("debox-tests::chains"), root=True, kernel=True),
     Part("cross-checks: strace, perf, schedstat", "test", 1800,
          rust("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "alone", root=True, kernel=True),
     Part("behaviour: the same with and without", "test", 1800, rust("debox-tests::behaviour"), root=True, kernel=True),

@@ -71,7 +71,9 @@ pub fn check(data: &[u8]) {
                     assert_eq!((flags, pid), (u32::from(!follow) << 1, named));
                     assert!(named as i32 > 0);
                 }
-                Request::Status | Request::SiteStacks => assert_eq!((flags, pid), (0, 0)),
+                Request::Status | Request::SiteStacks | Request::Chains => {
+                    assert_eq!((flags, pid), (0, 0))
+                }
                 Request::TraceStop => {
                     assert_eq!(
                         (flags & DEBOX_REQ_TRACE_STOP, pid),

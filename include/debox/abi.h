@@ -535,6 +535,60 @@ struct debox_details {
 	struct debox_user_stack stacks[DEBOX_USER_STACKS_MAX];
 };
 
+/* ------ chains: what a sleep was waiting for, down to a root */
+
+/*
+ * A chain is a link and, through `parent`, what that waited for. It is made when
+ * its first sleep ends and never changes. Times are counted under the number
+ * of the first link. The last link has no parent: the root.
+ */
+#define DEBOX_CHAINS_MAX 16384u
+#define DEBOX_CHAIN_NONE 0u  /* not a chain: never given out */
+#define DEBOX_CHAIN_SLEEP 1u /* comm slept at site, in call nr, until its parent ended */
+/* Roots. */
+#define DEBOX_CHAIN_RAN_USER 2u   /* comm ran its own code */
+#define DEBOX_CHAIN_RAN_CALL 3u   /* comm ran in call nr */
+#define DEBOX_CHAIN_RAN 4u        /* comm ran, own code and calls not told apart */
+#define DEBOX_CHAIN_RUNQ 5u       /* comm waited for a CPU */
+#define DEBOX_CHAIN_DEVICE 6u     /* an interrupt of a device: comm is its name */
+#define DEBOX_CHAIN_DISK 7u       /* a block device: comm is its name, nr what it did (REQ_OP_*) */
+#define DEBOX_CHAIN_TIMER 8u      /* a time set before */
+#define DEBOX_CHAIN_NETWORK 9u    /* packets that came */
+#define DEBOX_CHAIN_INTERRUPT 10u /* another interrupt: nr is the vector of a soft one, -1 a hard one */
+/* Roots that are the end of what is known. */
+#define DEBOX_CHAIN_EARLIER 11u /* comm woke us; what it did at that time is not known any more, or not yet */
+#define DEBOX_CHAIN_WOKEN 12u   /* comm woke us, in call nr, and was not followed */
+#define DEBOX_CHAIN_UNSEEN 13u  /* who woke us was not seen */
+#define DEBOX_CHAIN_KINDS 16u   /* more than there are */
+#define DEBOX_CHAIN_DEEPER 14u  /* longer than is kept */
+
+struct debox_chain {
+	__u32 kind;   /* DEBOX_CHAIN_*, written last */
+	__u32 parent; /* 0: this is the root */
+	__u32 site;   /* SLEEP: where; DEBOX_SITE_NONE: not known */
+	__s32 nr;     /* nr key of the system call (see DEBOX_NR_COMPAT), -1 none */
+	__u32 uid;    /* whose thread; what the broker withholds depends on it */
+	__u32 tid;    /* a thread it was seen of */
+	__u32 depth;  /* links from here to the root, this one included */
+	__u32 reserved0;
+	char comm[DEBOX_COMM_LEN];
+	__u64 reserved[2];
+};
+
+struct debox_chain_sum {
+	__u64 count; /* sleeps, or parts of them */
+	__u64 total_ns;
+	__u64 max_ns;
+};
+
+/* Of one account. sum[0]: those that found no room among the chains. */
+struct debox_chain_sums {
+	__u64 sleeps;   /* all, and ... */
+	__u64 total_ns; /* ... their blocked time: the sum over sum[] */
+	__u64 reserved[6];
+	struct debox_chain_sum sum[DEBOX_CHAINS_MAX];
+};
+
 /* ------ events */
 
 #define DEBOX_EVENT_CALL 1u /* one finished call: slow, or meeting a condition */

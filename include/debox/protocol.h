@@ -53,17 +53,23 @@
 #define DEBOX_MSG_SITE_STACKS 6u
 /* Opens or stops a call trace: struct debox_trace_request in trace.h. */
 #define DEBOX_MSG_TRACE 7u
+/* The links of chains (abi.h). Reply carries 1 descriptor, a file for reading:
+ * struct debox_chain, the first of number 1; those that come later are added at the
+ * next request. Clients without privileges are told the names and places of
+ * their own user's threads only. */
+#define DEBOX_MSG_CHAINS 8u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 
 /* request.flags */
 #define DEBOX_REQ_BOUNDARY (1u << 0) /* SLOTS, ACCOUNT: take call boundaries in the kernel */
 #define DEBOX_REQ_NOFOLLOW (1u << 1) /* JOIN, WATCH: leave children alone */
-/* ACCOUNT, with BOUNDARY: three more descriptors come, between the per-CPU map
+/* ACCOUNT, with BOUNDARY: four more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
  * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),
- * control (struct debox_account_control, PROT_READ|PROT_WRITE). EOPNOTSUPP to
+ * control (struct debox_account_control, PROT_READ|PROT_WRITE), chains (struct
+ * debox_chain_sums, PROT_READ). EOPNOTSUPP to
  * senders without CAP_PERFMON on kernels with CVE-2024-41009. */
 #define DEBOX_REQ_DETAILS (1u << 2)
 /* ACCOUNT, with DETAILS: user stacks will be asked for; the reply comes when the

@@ -165,6 +165,39 @@ pub const DEBOX_DETAIL_THREADS: u32 = 1 << 2;
 pub const DEBOX_DETAIL_EVENTS: u32 = 1 << 3;
 /// events carry a user stack
 pub const DEBOX_DETAIL_EVENT_STACKS: u32 = 1 << 4;
+pub const DEBOX_CHAINS_MAX: usize = 16384;
+/// not a chain: never given out
+pub const DEBOX_CHAIN_NONE: u32 = 0;
+/// comm slept at site, in call nr, until its parent ended
+pub const DEBOX_CHAIN_SLEEP: u32 = 1;
+/// comm ran its own code
+pub const DEBOX_CHAIN_RAN_USER: u32 = 2;
+/// comm ran in call nr
+pub const DEBOX_CHAIN_RAN_CALL: u32 = 3;
+/// comm ran, own code and calls not told apart
+pub const DEBOX_CHAIN_RAN: u32 = 4;
+/// comm waited for a CPU
+pub const DEBOX_CHAIN_RUNQ: u32 = 5;
+/// an interrupt of a device: comm is its name
+pub const DEBOX_CHAIN_DEVICE: u32 = 6;
+/// a block device: comm is its name, nr what it did (REQ_OP_*)
+pub const DEBOX_CHAIN_DISK: u32 = 7;
+/// a time set before
+pub const DEBOX_CHAIN_TIMER: u32 = 8;
+/// packets that came
+pub const DEBOX_CHAIN_NETWORK: u32 = 9;
+/// another interrupt: nr is the vector of a soft one, -1 a hard one
+pub const DEBOX_CHAIN_INTERRUPT: u32 = 10;
+/// comm woke us; what it did at that time is not known any more, or not yet
+pub const DEBOX_CHAIN_EARLIER: u32 = 11;
+/// comm woke us, in call nr, and was not followed
+pub const DEBOX_CHAIN_WOKEN: u32 = 12;
+/// who woke us was not seen
+pub const DEBOX_CHAIN_UNSEEN: u32 = 13;
+/// more than there are
+pub const DEBOX_CHAIN_KINDS: u32 = 16;
+/// longer than is kept
+pub const DEBOX_CHAIN_DEEPER: u32 = 14;
 /// one finished call: slow, or meeting a condition
 pub const DEBOX_EVENT_CALL: u32 = 1;
 /// at least slow_ns
@@ -653,6 +686,49 @@ mirror! {
 }
 
 mirror! {
+    debox_chain = 64 {
+        /// DEBOX_CHAIN_*, written last
+        kind: u32 = 0,
+        /// 0: this is the root
+        parent: u32 = 4,
+        /// SLEEP: where; DEBOX_SITE_NONE: not known
+        site: u32 = 8,
+        /// nr key of the system call (see DEBOX_NR_COMPAT), -1 none
+        nr: i32 = 12,
+        /// whose thread; what the broker withholds depends on it
+        uid: u32 = 16,
+        /// a thread it was seen of
+        tid: u32 = 20,
+        /// links from here to the root, this one included
+        depth: u32 = 24,
+        reserved0: u32 = 28,
+        comm: [u8; 16] = 32,
+        reserved: [u64; 2] = 48,
+    }
+}
+
+mirror! {
+    debox_chain_sum = 24 {
+        /// sleeps, or parts of them
+        count: u64 = 0,
+        total_ns: u64 = 8,
+        max_ns: u64 = 16,
+    }
+}
+
+mirror! {
+    /// Of one account. sum[0]: those that found no room among the chains.
+    debox_chain_sums = 393280 {
+        /// all, and ...
+        sleeps: u64 = 0,
+        /// ... their blocked time: the sum over sum[]
+        total_ns: u64 = 8,
+        reserved: [u64; 6] = 16,
+        sum: [debox_chain_sum; 16384] = 64,
+    }
+}
+
+mirror! {
     /// One sleep of a single call, in order; not merged.
     debox_event_sleep = 88 {
         /// CLOCK_MONOTONIC
@@ -729,6 +805,7 @@ pub const DEBOX_MSG_JOIN: u32 = 3;
 pub const DEBOX_MSG_WATCH: u32 = 4;
 pub const DEBOX_MSG_SITE_STACKS: u32 = 6;
 pub const DEBOX_MSG_TRACE: u32 = 7;
+pub const DEBOX_MSG_CHAINS: u32 = 8;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
@@ -1052,6 +1129,9 @@ pub const LAYOUTS: &[Layout] = &[
     debox_account_control::LAYOUT,
     debox_condition_state::LAYOUT,
     debox_details::LAYOUT,
+    debox_chain::LAYOUT,
+    debox_chain_sum::LAYOUT,
+    debox_chain_sums::LAYOUT,
     debox_event_sleep::LAYOUT,
     debox_event_call::LAYOUT,
     debox_request::LAYOUT,

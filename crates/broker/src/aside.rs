@@ -281,17 +281,21 @@ fn kernel_work<K: Kernel, B>(
 
 /// Until there is something to do.
 fn rest<K: Kernel, B>(between: &Between<K, B>, kernel: &Mutex<K>, event: Option<&OwnedFd>) {
-    let watching = lock(kernel).features() != 0;
+    let (watching, due) = {
+        let kernel = lock(kernel);
+        (kernel.features() != 0, kernel.due())
+    };
     let mut fds = vec![PollFd::new(&between.ordered, PollFlags::IN)];
     if let Some(event) = event {
         fds.push(PollFd::new(event, PollFlags::IN));
     }
-    let tick = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: STACKS_TICK.subsec_nanos().into(),
-    };
-    let polled = event.is_none() && watching;
-    let _ = poll(&mut fds, polled.then_some(&tick));
+    let tick = (event.is_none() && watching).then_some(STACKS_TICK);
+    let until = tick.into_iter().chain(due).min();
+    let until = until.map(|until| rustix::event::Timespec {
+        tv_sec: until.as_secs() as i64,
+        tv_nsec: until.subsec_nanos().into(),
+    });
+    let _ = poll(&mut fds, until.as_ref());
 }
 
 fn names_work<K, B, R: SiteResolver>(

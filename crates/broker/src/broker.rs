@@ -10,6 +10,7 @@
 //! slots do not wait for a parent that shares the socket.
 
 use crate::aside::{Aside, Back, Done, OWN_LANE};
+use crate::chains::ChainBook;
 use crate::error::BrokerError;
 use crate::identity::{Peer, Process, SenderProof};
 use crate::limits::{Limits, Usage, What};
@@ -176,6 +177,7 @@ pub struct Broker<K: Kernel + Send + 'static> {
     aside: Aside<K, Broker<K>>,
     failed: Option<String>,
     book: SiteBook,
+    chains: ChainBook,
     limits: Limits,
     proof: SenderProof,
     epoll: OwnedFd,
@@ -245,6 +247,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             aside: Aside::start(kernel, resolver)?,
             failed: None,
             book: SiteBook::new()?,
+            chains: ChainBook::default(),
             limits,
             proof,
             epoll,
@@ -1037,6 +1040,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 }
                 self.account(token, wish, user_stacks)
             }
+            Request::Chains => self.chains(kind, token),
             Request::Join { follow } => self.join(token, process, follow),
             Request::Watch { pid, follow } => {
                 privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
@@ -1334,7 +1338,12 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         reply.cpu_stride = account.cpu_stride;
         let mut fds = vec![account.account, account.cpus_map];
         if let Some(details) = account.details {
-            fds.extend([details.details, details.events, details.control]);
+            fds.extend([
+                details.details,
+                details.events,
+                details.control,
+                details.chains,
+            ]);
         }
         let grant = Grant {
             reply,
@@ -1351,6 +1360,39 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 kind,
                 libc::ENFILE,
                 format!("the names of the sites cannot be opened: {error}; try again later."),
+            )
+        })?;
+        Ok(Grant {
+            reply: debox_reply::new(kind),
+            fds: vec![file],
+            shared: false,
+        })
+    }
+
+    /// First the new links from the kernel side, then a file of all.
+    fn chains(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+        self.held_account(kind, token)?;
+        let lane = self.lane(token);
+        let from = self.chains.next();
+        self.aside.order(lane, move |kernel| {
+            let new = kernel.chains(from);
+            let done: Done<Self> = Box::new(move |broker| {
+                broker.chains.add(from, new);
+                let reply = broker.chains_file(kind, token);
+                broker.reply(token, reply, true);
+            });
+            done
+        });
+        Ok(())
+    }
+
+    fn chains_file(&mut self, kind: u32, token: u64) -> Result<Grant, Refusal> {
+        let watcher = self.held_account(kind, token)?.watcher;
+        let file = self.chains.file(&watcher).map_err(|error| {
+            Refusal::new(
+                kind,
+                libc::ENFILE,
+                format!("the links of chains cannot be opened: {error}; try again later."),
             )
         })?;
         Ok(Grant {

@@ -2,16 +2,15 @@
 //! How does a new stack become the text of a site, and which sites are one?
 
 use crate::shared::{Shared, SharedError};
+use crate::shared_file::SharedFile;
 use debox_abi::{
     DEBOX_FILE_LEN, DEBOX_LABEL_LEN, DEBOX_SITE_FLAG_UNLABELLED, DEBOX_SITES_MAX, debox_site,
 };
 use debox_symbol::Site;
-use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::OwnedFd;
 
 /// Turns kernel return addresses into text.
 pub trait SiteResolver {
@@ -30,7 +29,7 @@ pub(crate) struct SiteBook {
     /// Functions of a site, innermost first. Chains that were merged into one
     /// site keep what they have in common.
     frames: BTreeMap<u32, Vec<String>>,
-    stacks: StacksFile,
+    stacks: SharedFile,
 }
 
 impl SiteBook {
@@ -40,7 +39,10 @@ impl SiteBook {
             published: HashSet::new(),
             refused: 0,
             frames: BTreeMap::new(),
-            stacks: StacksFile::new()?,
+            stacks: SharedFile::new("debox-stacks").map_err(|source| SharedError::Memory {
+                step: "create a file in",
+                source,
+            })?,
         })
     }
 
@@ -105,64 +107,16 @@ impl SiteBook {
             }
         };
         let names: Vec<&str> = changed.iter().rev().map(String::as_str).collect();
-        self.stacks
-            .append(&format!("{site}\t{}\n", names.join(";")));
+        let line = format!("{site}\t{}\n", names.join(";"));
+        if let Err(error) = self.stacks.append(line.as_bytes()) {
+            tracing::warn!(%error, line, "the functions of a site are lost");
+        }
     }
 
     /// `SITE TAB FUNCTION;FUNCTION;...`, outermost first; of several lines of a
     /// site the last holds.
     pub fn stacks(&self) -> Result<OwnedFd, Errno> {
         self.stacks.for_reading()
-    }
-}
-
-/// One file for all clients, to which lines are added: what they hold of it is
-/// one piece of memory, however many there are and however often they ask.
-struct StacksFile {
-    file: std::fs::File,
-    length: usize,
-}
-
-/// Some hundred bytes for each of the 8192 sites.
-const STACKS_BYTES_MAX: usize = 16 << 20;
-
-impl StacksFile {
-    fn new() -> Result<Self, SharedError> {
-        let memory = |step| move |source| SharedError::Memory { step, source };
-        let flags = MemfdFlags::CLOEXEC;
-        // MFD_NOEXEC_SEAL exists since 6.3; vm.memfd_noexec=2 demands it there.
-        let fd = rustix::fs::memfd_create("debox-stacks", flags | MemfdFlags::NOEXEC_SEAL)
-            .or_else(|_| rustix::fs::memfd_create("debox-stacks", flags))
-            .map_err(memory("memfd_create"))?;
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o400)).map_err(memory("fchmod"))?;
-        Ok(Self {
-            file: fd.into(),
-            length: 0,
-        })
-    }
-
-    /// With a position of its own. Nothing can be written through it, and the
-    /// file's mode lets nobody but root open it for more.
-    fn for_reading(&self) -> Result<OwnedFd, Errno> {
-        rustix::fs::open(
-            format!("/proc/self/fd/{}", self.file.as_raw_fd()),
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-    }
-
-    fn append(&mut self, line: &str) {
-        let room = STACKS_BYTES_MAX.saturating_sub(self.length);
-        if line.len() > room {
-            tracing::warn!(line, "no room is left for the functions of a site");
-            return;
-        }
-        // A reader sees a line when all of it is there: the file grows after
-        // the write.
-        match self.file.write_all_at(line.as_bytes(), self.length as u64) {
-            Ok(()) => self.length += line.len(),
-            Err(error) => tracing::warn!(%error, line, "the functions of a site are lost"),
-        }
     }
 }
 

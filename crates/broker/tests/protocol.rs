@@ -887,11 +887,11 @@ fn tables_of_one_client_are_waited_for_by_nobody_else() {
     let ready = broker.kernel.state().tables.pop().unwrap();
     ready();
     let (reply, fds) = heavy.reply();
-    assert_eq!((reply.status, fds.len()), (0, 6), "{}", reply.text());
+    assert_eq!((reply.status, fds.len()), (0, 7), "{}", reply.text());
     // Tables that never come are not waited for for ever.
     let second = broker.client();
     let (reply, fds) = second.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags));
-    assert_eq!((reply.status, fds.len()), (0, 6), "{}", reply.text());
+    assert_eq!((reply.status, fds.len()), (0, 7), "{}", reply.text());
     let late = broker.kernel.state().tables.pop().unwrap();
     late();
     broker.serves_well();
@@ -927,6 +927,45 @@ fn the_functions_of_sites_are_one_piece_of_memory() {
     }
     assert_eq!(rustix::fs::fstat(&first).unwrap().st_mode & 0o777, 0o400);
     assert_eq!(read(first), "4\tentry;pipe_read\n");
+}
+
+/// They come once, in the order of their numbers, in one file for all who may read
+/// the same.
+#[test]
+fn the_links_of_chains_are_one_piece_of_memory() {
+    let broker = Running::new();
+    let client = broker.client();
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_CHAINS, 0));
+    assert_eq!(reply.status, -libc::ENOENT, "without an account");
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let link = |parent, tid| debox_chain {
+        kind: DEBOX_CHAIN_SLEEP,
+        parent,
+        tid,
+        ..debox_chain::zeroed()
+    };
+    let ask = || {
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_CHAINS, 0));
+        assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+        fds.into_iter().next().unwrap()
+    };
+    let parents = |fd: &OwnedFd| -> Vec<u32> {
+        let mut bytes = vec![0; 4096];
+        let length = rustix::io::pread(fd, &mut bytes, 0).unwrap();
+        let links = bytes[..length].chunks_exact(size_of::<debox_chain>());
+        links
+            .map(|bytes| debox_chain::read_from(bytes).unwrap().parent)
+            .collect()
+    };
+    broker.kernel.state().chains = vec![link(0, 7), link(1, 8)];
+    let first = ask();
+    assert_eq!(parents(&first), [0, 1]);
+    broker.kernel.state().chains.push(link(2, 9));
+    let second = ask();
+    assert_eq!(parents(&second), [0, 1, 2]);
+    assert_eq!(parents(&first), [0, 1, 2], "the same file");
+    assert!(rustix::io::pwrite(&second, b"x", 0).is_err());
+    assert!(rustix::fs::ftruncate(&second, 0).is_err());
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub fn collected(packet: &debox_collect, memory: &File) -> Result<Report, String
         stale: false,
         details: None,
         site_stacks: Vec::new(),
+        chain_sums: Vec::new(),
+        chains: Vec::new(),
     };
     let mut facts = RunFacts::new(RunKind::Run, Capture::Wrap, vec!["program".into()]);
     facts.pids.push(4711);

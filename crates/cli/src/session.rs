@@ -36,7 +36,20 @@ pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: boo
             Err(error) => crate::say(&format!("without the kernel's call paths: {error}")),
         }
     }
+    chains_add(&mut snapshot, account, connection);
     snapshot
+}
+
+/// What the sleeps waited for: sums first, so that every number has its link.
+fn chains_add(snapshot: &mut Snapshot, account: &AccountView, connection: &Connection) {
+    let Some(details) = account.details.as_ref().filter(|_| !snapshot.stale) else {
+        return;
+    };
+    let sums = details.chain_sums();
+    match connection.chains() {
+        Ok(links) => snapshot.chains_set(account, sums, links),
+        Err(error) => crate::say(&format!("without what was waited for: {error}")),
+    }
 }
 
 pub fn nanos(duration: Duration) -> u64 {
@@ -163,6 +176,8 @@ pub fn report(
     let details = snapshot.details.as_ref().map(|details| Details {
         details,
         site_stacks: &snapshot.site_stacks,
+        chain_sums: &snapshot.chain_sums,
+        chain_links: &snapshot.chains,
         events: &events,
         frames: &name,
         start_ns: extra.start_ns,

@@ -25,6 +25,7 @@ pub struct AccountView {
 /// What the account tells beyond its sums, if that was asked for.
 pub struct DetailsView {
     details: Mapping,
+    chains: Mapping,
     pub control: DetailControl,
     pub events: EventRing,
 }
@@ -36,6 +37,17 @@ impl DetailsView {
         let mut details = debox_details::zeroed_box();
         self.details.copy_words(0, details.as_bytes_mut());
         details
+    }
+
+    /// Blocked time by chain: the numbers of the chains, and of those that found
+    /// no room under 0.
+    pub fn chain_sums(&self) -> Vec<(u32, debox_chain_sum)> {
+        let mut sums = debox_chain_sums::zeroed_box();
+        self.chains.copy_words(0, sums.as_bytes_mut());
+        (0..)
+            .zip(sums.sum)
+            .filter(|(_, sum)| sum.count > 0)
+            .collect()
     }
 
     /// One user stack; None for an index that was never handed out.
@@ -72,6 +84,45 @@ pub struct Snapshot {
     pub details: Option<Box<debox_details>>,
     /// Kernel functions of sites, outermost first; empty until asked for.
     pub site_stacks: Vec<(u32, Vec<String>)>,
+    /// Blocked time by chain, and all links, the first of number 1; empty until
+    /// asked for.
+    pub chain_sums: Vec<(u32, debox_chain_sum)>,
+    pub chains: Vec<debox_chain>,
+}
+
+impl Snapshot {
+    /// The text of this site, and of the one that it stands under.
+    fn site_add(&mut self, account: &AccountView, index: usize) {
+        if let Some(site) = account.site(index) {
+            // Its text may stand under the number of an equal one.
+            if let Some(first) = account.site(site.merged as usize) {
+                self.sites[site.merged as usize] = first;
+            }
+            self.sites[index] = site;
+        }
+    }
+
+    /// `links`: as the broker told them, and their sites' texts.
+    pub fn chains_set(
+        &mut self,
+        account: &AccountView,
+        sums: Vec<(u32, debox_chain_sum)>,
+        links: Vec<debox_chain>,
+    ) {
+        let mut seen = vec![false; links.len() + 1];
+        for (number, _) in &sums {
+            let mut next = *number;
+            while let Some(link) = (next as usize).checked_sub(1).and_then(|at| links.get(at)) {
+                if std::mem::replace(&mut seen[next as usize], true) {
+                    break;
+                }
+                self.site_add(account, link.site as usize);
+                next = link.parent;
+            }
+        }
+        self.chain_sums = sums;
+        self.chains = links;
+    }
 }
 
 impl AccountView {
@@ -82,8 +133,8 @@ impl AccountView {
         let (account, cpus) = (next()?, next()?);
         let detail_fds = match count {
             3 => None,
-            6 => Some((next()?, next()?, next()?)),
-            n => return Err(format!("an account comes with 3 or 6 descriptors, not {n}")),
+            7 => Some((next()?, next()?, next()?, next()?)),
+            n => return Err(format!("an account comes with 3 or 7 descriptors, not {n}")),
         };
         let shared = next()?;
         let (account, cpus, shared) = (&account, &cpus, &shared);
@@ -112,8 +163,9 @@ impl AccountView {
         };
         let view = match detail_fds {
             None => view,
-            Some((details, events, control)) => Self {
+            Some((details, events, control, chains)) => Self {
                 details: Some(DetailsView {
+                    chains: map(&chains, size_of::<debox_chain_sums>(), "the chains")?,
                     details: map(&details, size_of::<debox_details>(), "the details")?,
                     control: DetailControl::map(&control)
                         .map_err(|e| format!("mapping the control of details: {e}"))?,
@@ -219,32 +271,28 @@ impl AccountView {
                 self.row_copy(offset, &mut counters.rows[row], ROW_COPIES);
             }
         }
-        let mut sites = debox_site::zeroed_slice(DEBOX_SITES_MAX);
         let named: Vec<usize> = account
             .sites
             .iter()
             .filter_map(|row| row.key_parts())
             .map(|(_, site)| site as usize)
             .collect();
-        for index in named {
-            if let Some(site) = self.site(index) {
-                // Its text may stand under the number of an equal one.
-                if let Some(first) = self.site(site.merged as usize) {
-                    sites[site.merged as usize] = first;
-                }
-                sites[index] = site;
-            }
-        }
         // What was attached at any time while we watched.
         let features = self.features | self.header().features;
-        Snapshot {
+        let mut snapshot = Snapshot {
             account,
             cpus,
-            sites,
+            sites: debox_site::zeroed_slice(DEBOX_SITES_MAX),
             features,
             stale: self.stale(),
             details: self.details.as_ref().map(DetailsView::copy),
             site_stacks: Vec::new(),
+            chain_sums: Vec::new(),
+            chains: Vec::new(),
+        };
+        for index in named {
+            snapshot.site_add(self, index);
         }
+        snapshot
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A broker that has not answered by then is broken, not busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The broker writes no more.
-const SITE_STACKS_BYTES_MAX: u64 = 16 << 20;
+const SHARED_BYTES_MAX: u64 = 16 << 20;
 
 pub struct Connection {
     socket: OwnedFd,
@@ -113,10 +113,20 @@ impl Connection {
     pub fn site_stacks(&self) -> Result<Vec<(u32, Vec<String>)>, Error> {
         let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_SITE_STACKS, 0))?;
         let bytes = match fds.into_iter().next() {
-            Some(fd) => site_stacks_read(fd.into()).map_err(|source| self.lost(source))?,
+            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
             None => Vec::new(),
         };
         Ok(site_stacks_parse(&String::from_utf8_lossy(&bytes)))
+    }
+
+    /// The links of chains, the first of number 1.
+    pub fn chains(&self) -> Result<Vec<debox_chain>, Error> {
+        let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_CHAINS, 0))?;
+        let bytes = match fds.into_iter().next() {
+            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
+            None => Vec::new(),
+        };
+        Ok(chains_parse(&bytes))
     }
 }
 
@@ -159,15 +169,28 @@ pub fn reply_judge(
 }
 
 /// A pipe would be waited for, and a device read for ever.
-fn site_stacks_read(file: std::fs::File) -> io::Result<Vec<u8>> {
+fn shared_read(file: std::fs::File) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(
-            "the names of the sites are no regular file",
+            "what the broker shares is no regular file",
         ));
     }
     let mut bytes = Vec::new();
-    file.take(SITE_STACKS_BYTES_MAX).read_to_end(&mut bytes)?;
+    file.take(SHARED_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A link leads only to one with a lower number, so chains end.
+pub fn chains_parse(bytes: &[u8]) -> Vec<debox_chain> {
+    (1u32..)
+        .zip(bytes.chunks_exact(size_of::<debox_chain>()))
+        .take(DEBOX_CHAINS_MAX)
+        .filter_map(|(number, bytes)| {
+            let link = debox_chain::read_from(bytes)?;
+            let parent = if link.parent < number { link.parent } else { 0 };
+            Some(debox_chain { parent, ..link })
+        })
+        .collect()
 }
 
 /// Of several lines about one site the last holds.
@@ -188,16 +211,16 @@ pub fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::site_stacks_read;
+    use super::shared_read;
     use std::os::fd::OwnedFd;
 
     #[test]
     fn names_of_sites_come_from_a_file_of_bounded_size() {
         let (from, _open) = std::io::pipe().unwrap();
-        let error = site_stacks_read(OwnedFd::from(from).into()).unwrap_err();
+        let error = shared_read(OwnedFd::from(from).into()).unwrap_err();
         assert!(error.to_string().contains("no regular file"), "{error}");
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 30).unwrap();
-        assert_eq!(site_stacks_read(file).unwrap().len(), 16 << 20);
+        assert_eq!(shared_read(file).unwrap().len(), 16 << 20);
     }
 }

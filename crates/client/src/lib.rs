@@ -18,7 +18,7 @@ pub mod packet;
 mod ring;
 
 pub use account::{AccountView, DetailsView, Snapshot};
-pub use connection::{Connection, reply_judge, site_stacks_parse};
+pub use connection::{Connection, chains_parse, reply_judge, site_stacks_parse};
 pub use control::DetailControl;
 pub use error::Error;
 pub use look::Looks;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use debox_output::error_name;
-use debox_report::{CulpritRole, Frame, Report};
+use debox_report::{ChainRow, CulpritRole, Frame, Report, link_text, links_of};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::metadata::KeyValue;
@@ -329,6 +329,24 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("total_ns", c, |c| c.total_ns)
         .number("max_ns", c, |c| c.max_ns);
 
+    let mut chains = Table::new("chains");
+    let h = &r.chains;
+    let root = |row: &ChainRow| links_of(r, row.first).pop();
+    chains
+        .text("chain", h, |row| {
+            let links = links_of(r, row.first);
+            let texts: Vec<String> = links.iter().map(|link| link_text(link, r)).collect();
+            texts.join(" ← ")
+        })
+        .number("links", h, |row| links_of(r, row.first).len() as u64)
+        .maybe_text("root", h, |row| root(row).map(|link| link_text(link, r)))
+        .number("root_known", h, |row| {
+            root(row).is_some_and(|link| link.kind.known()).into()
+        })
+        .number("count", h, |row| row.count)
+        .number("total_ns", h, |row| row.total_ns)
+        .number("max_ns", h, |row| row.max_ns);
+
     let mut threads = Table::new("threads");
     let t = &r.threads;
     threads
@@ -481,8 +499,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .text("text", n, |n| n.text.clone());
 
     vec![
-        run, calls, histogram, blocking, call_sites, culprits, threads, paths, slow_calls, sleeps,
-        history, gauges, trends, notes,
+        run, calls, histogram, blocking, call_sites, culprits, chains, threads, paths, slow_calls,
+        sleeps, history, gauges, trends, notes,
     ]
 }
 

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub struct Attached {
     events: Vec<Link>,
     boundary: Vec<Link>,
-    waker: Option<Link>,
+    waker: Vec<Link>,
     features: u64,
 }
 
@@ -72,23 +72,42 @@ impl Attached {
         Ok(())
     }
 
-    /// Only records say who woke a thread, accounts do not; and the hook is
-    /// a cost to every wake-up of the machine.
+    /// Only records and details say who woke a thread, and the hooks are a
+    /// cost to every wake-up and interrupt of the machine.
     pub fn waker_attach(&mut self, programs: &DeboxProgs<'_>) {
-        if self.waker.is_some() {
+        if !self.waker.is_empty() {
             return;
         }
         match programs.sched_waking.attach_trace() {
             Ok(link) => {
-                self.waker = Some(link);
+                self.waker.push(link);
                 self.features |= debox_abi::DEBOX_FEATURE_WAKERS;
             }
-            Err(error) => tracing::warn!(%error, "no wakers: sched_waking refused"),
+            Err(error) => {
+                tracing::warn!(%error, "no wakers: sched_waking refused");
+                return;
+            }
+        }
+        // Without one of these an interrupt is told with less of a name.
+        for (program, what) in [
+            (&programs.irq_handler_entry, "irq_handler_entry"),
+            (&programs.irq_handler_exit, "irq_handler_exit"),
+            (&programs.softirq_entry, "softirq_entry"),
+            (&programs.softirq_exit, "softirq_exit"),
+            (&programs.hrtimer_expire_entry, "hrtimer_expire_entry"),
+            (&programs.hrtimer_expire_exit, "hrtimer_expire_exit"),
+            (&programs.block_rq_complete, "block_rq_complete"),
+            (&programs.netif_rx, "netif_rx"),
+        ] {
+            match program.attach_trace() {
+                Ok(link) => self.waker.push(link),
+                Err(error) => tracing::warn!(%error, what, "interrupts lack names: refused"),
+            }
         }
     }
 
     pub fn waker_detach(&mut self) {
-        self.waker = None;
+        self.waker.clear();
         self.features &= !debox_abi::DEBOX_FEATURE_WAKERS;
     }
 
@@ -108,7 +127,7 @@ impl Attached {
 
     pub fn events_detach(&mut self) {
         self.events.clear();
-        self.waker = None;
+        self.waker.clear();
         self.features = 0;
     }
 }

@@ -92,6 +92,8 @@ pub struct Details {
     pub events: OwnedFd,
     /// One `debox_account_control`, for the client to write.
     pub control: OwnedFd,
+    /// One `debox_chain_sums`, frozen.
+    pub chains: OwnedFd,
 }
 
 /// A stack seen for the first time. Its addresses stay in the broker.
@@ -173,10 +175,17 @@ pub trait Kernel {
     /// Readable when new stacks are waiting; None if that cannot be told. The
     /// same for all its life.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// When to call [`Kernel::new_stacks`] even if nothing is readable; None:
+    /// not at all.
+    fn due(&self) -> Option<std::time::Duration>;
     /// Those seen since the last call.
     fn new_stacks(&mut self) -> Vec<NewStack>;
     /// Site `id` reads the same as site `merged`: count them as one.
     fn site_merged(&mut self, id: u32, merged: u32);
+
+    /// The links of chains from number `from` on, which are complete and will not
+    /// change. One of kind NONE is nobody's.
+    fn chains(&mut self, from: u32) -> Vec<debox_abi::debox_chain>;
 
     /// A test that can be asked while the kernel side is at work.
     fn watched_test(&self) -> WatchedTest;

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ mod attach;
 mod check;
 mod error;
 mod floor;
+mod follow;
 mod kernel;
 mod place;
 mod pool;
@@ -126,6 +128,7 @@ pub struct Probe {
     runqueue_clock: bool,
     unwind: Option<unwind::Unwind>,
     requests: Arc<Mutex<VecDeque<unwind::Request>>>,
+    follow: follow::Follow,
     /// Of the account with details made last.
     serial: u64,
 }
@@ -197,6 +200,13 @@ impl Probe {
             0
         })
         .map_err(Error::bpf("opening the ring buffer"))?;
+        let asked = Arc::new(AtomicBool::new(false));
+        let sink = asked.clone();
+        ring.add(&skel.maps.follow_requests, move |_| {
+            sink.store(true, Ordering::Relaxed);
+            0
+        })
+        .map_err(Error::bpf("opening the ring buffer"))?;
         let requests = Arc::new(Mutex::new(VecDeque::new()));
         let sink = requests.clone();
         ring.add(&skel.maps.unwind_requests, move |bytes| {
@@ -239,6 +249,7 @@ impl Probe {
             runqueue_clock: runqueue_clock_exists(),
             unwind: None,
             requests,
+            follow: follow::Follow::new(asked),
             serial: 0,
         })
     }
@@ -270,6 +281,15 @@ impl Probe {
             1,
             BPF_F_MMAPABLE,
         )?;
+        let chains = array_create(
+            "debox_chains",
+            size_of::<debox_abi::debox_chain_sums>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        chains
+            .freeze()
+            .map_err(Error::bpf("freezing an account's chains"))?;
         let events = MapHandle::create(
             MapType::RingBuf,
             Some("debox_events"),
@@ -286,12 +306,14 @@ impl Probe {
                 (maps.account_details.as_fd(), details.as_fd()),
                 (maps.account_detail_controls.as_fd(), control.as_fd()),
                 (maps.account_rings.as_fd(), events.as_fd()),
+                (maps.account_chains.as_fd(), chains.as_fd()),
             ],
         )?;
         Ok(Details {
             details: owned(&details)?,
             events: owned(&events)?,
             control: owned(&control)?,
+            chains: owned(&chains)?,
         })
     }
 
@@ -372,6 +394,7 @@ impl Probe {
             self.attached.waker_detach();
         }
         if self.segments.is_empty() && self.accounts.is_empty() {
+            self.follow_run(true);
             self.attached.events_detach();
             if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
                 // Nobody is asleep under watch any more.
@@ -761,7 +784,7 @@ impl Kernel for Probe {
         let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
         for map in details_maps
             .iter()
-            .flat_map(|d| [&d.details, &d.events, &d.control])
+            .flat_map(|d| [&d.details, &d.events, &d.control, &d.chains])
         {
             memory.push(map_id(map)?);
         }
@@ -807,6 +830,7 @@ impl Kernel for Probe {
             let _ = self.skel.maps.account_details.delete(&key);
             let _ = self.skel.maps.account_detail_controls.delete(&key);
             let _ = self.skel.maps.account_rings.delete(&key);
+            let _ = self.skel.maps.account_chains.delete(&key);
         }
         let _ = self.skel.maps.accounts.delete(&key);
         let _ = self.skel.maps.account_cpus.delete(&key);
@@ -827,6 +851,14 @@ impl Kernel for Probe {
             tracing::warn!(%error, "memory that was given out stays counted");
             memory.to_vec()
         })
+    }
+
+    fn due(&self) -> Option<Duration> {
+        self.follow.due()
+    }
+
+    fn chains(&mut self, from: u32) -> Vec<debox_abi::debox_chain> {
+        self.chains_read(from)
     }
 
     fn watched_test(&self) -> WatchedTest {
@@ -895,6 +927,9 @@ impl Kernel for Probe {
     fn new_stacks(&mut self) -> Vec<NewStack> {
         if let Err(error) = self.ring.consume() {
             tracing::warn!(%error, "reading stack samples");
+        }
+        if self.follow.due() == Some(Duration::ZERO) {
+            self.follow_run(false);
         }
         let requests =
             std::mem::take(&mut *self.requests.lock().unwrap_or_else(|e| e.into_inner()));

@@ -280,6 +280,8 @@ fn empty(start: &Start) -> Report {
         open_calls: Vec::new(),
         notes: Vec::new(),
         culprits: Vec::new(),
+        chain_links: Vec::new(),
+        chains: Vec::new(),
         threads: Vec::new(),
         sites: Vec::new(),
         stacks: Vec::new(),

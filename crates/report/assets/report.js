@@ -294,9 +294,8 @@ function onWidth(node, redraw) {
 })();
 
 // ---------------------------------------------------------------- the flame
-(function flame() {
-	const view = $("flame-view");
-	if (!view) return;
+// What a program was blocked in, as paths from the root.
+function flamePaths() {
 	const idle = new Set(data.idle.map(([call, abi, label]) => JSON.stringify([call, call === null ? 0 : abi, label])));
 	const isIdle = (call, abi, label) => idle.has(JSON.stringify([call, call === null ? 0 : abi, label]));
 	const stacks = data.stacks || [], sites = data.sites || [];
@@ -340,6 +339,26 @@ function onWidth(node, redraw) {
 			paths.push({ steps, ns: b.total_ns, n: b.count, idle: isIdle(b.call, b.abi, b.label) });
 		}
 	}
+	return paths;
+}
+
+// What was waited for: the sleep, what that waited for, and so on to the end.
+function chainPaths() {
+	const links = data.chain_links || [], texts = data.chain_texts || [];
+	return (data.chains || []).map((row) => {
+		const steps = [];
+		for (let at = row.first; at !== null && steps.length <= links.length; at = links[at].parent) {
+			const sleep = links[at].kind === "sleep";
+			steps.push([steps.length === 0 ? "s" : sleep ? "k" : "l", texts[at], sleep ? "slept" : "where it ends"]);
+		}
+		return { steps, ns: row.total_ns, n: row.count, idle: false };
+	});
+}
+
+function flameGraph(id, what, legends, gather) {
+	const view = $(id + "-view");
+	if (!view) return;
+	const paths = gather();
 	const someIdle = paths.some((p) => p.idle), someBusy = paths.some((p) => !p.idle);
 	let withIdle = !someBusy, words = "";
 	let root = null, zoomed = null, focus = null, byCount = false;
@@ -364,18 +383,18 @@ function onWidth(node, redraw) {
 	const sorted = (node) => Array.from(node.children.values()).sort((a, b) => size(b) - size(a));
 	const matches = (node) => words !== "" && (node.name + " " + node.more).toLowerCase().includes(words);
 
-	const search = el("input", { type: "search", placeholder: "Search frames", "aria-label": "Search the flame graph", id: "flame-search" });
-	const reset = el("button", { type: "button", id: "flame-reset" }, "Show all");
+	const search = el("input", { type: "search", placeholder: "Search frames", "aria-label": `Search the ${what.toLowerCase()}`, id: id + "-search" });
+	const reset = el("button", { type: "button", id: id + "-reset" }, "Show all");
 	const measure = el("button", { type: "button", "aria-pressed": "false" }, "By number of sleeps");
-	const idleButton = el("button", { type: "button", "aria-pressed": "false", id: "flame-idle" }, "With waiting for work");
+	const idleButton = el("button", { type: "button", "aria-pressed": "false", id: id + "-idle" }, "With waiting for work");
 	const status = el("span", { class: "status", role: "status", "aria-live": "polite" });
 	const controls = el("div", { class: "controls" }, search, reset, measure);
 	if (someIdle && someBusy) controls.append(idleButton);
 	controls.append(status);
 	const legend = el("ul", { class: "legend" });
-	for (const [cls, text] of [["u", "program"], ["s", "system call"], ["k", "kernel"], ["l", "label"]]) legend.append(el("li", {}, el("i", { class: cls }), text));
-	const graph = el("div", { class: "flame", role: "tree", "aria-label": "Flame graph of blocked time: arrow keys move, Enter zooms, Escape shows all", id: "flame-graph" });
-	const readout = el("p", { class: "readout", id: "flame-readout" });
+	for (const [cls, text] of legends) legend.append(el("li", {}, el("i", { class: cls }), text));
+	const graph = el("div", { class: "flame", role: "tree", "aria-label": `${what}: arrow keys move, Enter zooms, Escape shows all`, id: id + "-graph" });
+	const readout = el("p", { class: "readout", id: id + "-readout" });
 	view.append(controls, legend, graph, readout);
 
 	function say(node) {
@@ -460,7 +479,9 @@ function onWidth(node, redraw) {
 	draw();
 	tell(root);
 	onWidth(graph, draw);
-})();
+}
+flameGraph("flame", "Flame graph of blocked time", [["u", "program"], ["s", "system call"], ["k", "kernel"], ["l", "label"]], flamePaths);
+flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k", "what it waited for slept"], ["l", "where it ends"]], chainPaths);
 
 // ------------------------------------------------------------- the timeline
 (function timeline() {

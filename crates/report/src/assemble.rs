@@ -872,6 +872,8 @@ pub fn assemble(input: Input<'_>) -> Report {
         open_calls: input.facts.open_calls,
         notes: notes.0,
         culprits: told.culprits,
+        chain_links: told.chain_links,
+        chains: told.chains,
         threads: told.threads,
         sites: told.sites,
         stacks: told.stacks,

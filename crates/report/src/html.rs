@@ -14,6 +14,7 @@
 mod parts;
 mod table;
 
+use crate::chains;
 use crate::findings;
 use crate::model::*;
 use debox_output::{Page, Section, duration_text, printable, result_text};
@@ -55,6 +56,12 @@ fn data(report: &Report) -> serde_json::Value {
         .map(|r| serde_json::json!([r.call, r.abi, r.label]))
         .collect();
     map.insert("idle".into(), idle.into());
+    let texts: Vec<serde_json::Value> = report
+        .chain_links
+        .iter()
+        .map(|link| chains::link_text(link, report).into())
+        .collect();
+    map.insert("chain_texts".into(), texts.into());
     each_string(&mut value, &|s| printable(s));
     value
 }
@@ -75,6 +82,7 @@ pub fn render_html(report: &Report) -> String {
         ("matrix", "Blocked: label × call", parts::matrix(report)),
         ("calls", "Calls", parts::calls(report)),
         ("places", "Where it blocked", parts::places(report)),
+        ("chains", "Who it waited for", parts::chains(report)),
         ("culprits", "Culprits", parts::culprits(report)),
         ("sites", "Call sites", parts::call_sites(report)),
         ("flame", "Flame graph of blocked time", parts::flame(report)),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod chains;
 mod diff;
 mod findings;
 mod hist;
@@ -25,6 +26,7 @@ pub use assemble::{
     CallNames, CodePlace, Details, EventFacts, FrameNames, Input, RunFacts, assemble, call_of_key,
     frame_text,
 };
+pub use chains::{ChainNode, Root, TreeLine, link_text, links_of, roots, tree, tree_lines};
 pub use diff::{
     Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
     NotComparable, Only, Side, diff, render_diff,

@@ -34,6 +34,12 @@ pub struct Report {
     /// Who held what was waited for, or ended the wait.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub culprits: Vec<CulpritRow>,
+    /// What sleeps waited for: the links, and what they lead to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chain_links: Vec<ChainLink>,
+    /// Blocked time by chain, largest first; the parts of a sleep add up to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chains: Vec<ChainRow>,
     /// One row per thread, largest wall time first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadRow>,
@@ -86,6 +92,69 @@ pub struct CulpritRow {
     /// The system call that the culprit was in, when known.
     pub culprit_call: Option<String>,
     /// Waits, and how long they were.
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+}
+
+/// A link of a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChainLink {
+    pub kind: ChainKind,
+    /// Of the task; of a device or disk its name; empty: withheld, or nobody.
+    pub comm: String,
+    /// The system call that it was in.
+    pub call: Option<String>,
+    /// Index into `sites`, of a sleep.
+    pub site: Option<usize>,
+    /// What a disk did.
+    pub operation: Option<String>,
+    /// Index into `chain_links`: what this waited for; null: the root.
+    pub parent: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChainKind {
+    /// The task slept, until what `parent` tells of ended.
+    Sleep,
+    /// It ran its own code.
+    RanUser,
+    /// It ran in the call.
+    RanCall,
+    /// It ran, in which of both is not known.
+    Ran,
+    /// It waited for a CPU.
+    Runq,
+    /// An interrupt of a device.
+    Device,
+    /// A block device.
+    Disk,
+    Timer,
+    Network,
+    /// Another interrupt.
+    Interrupt,
+    /// The task woke it; what it did at that time is not known.
+    Earlier,
+    /// The task woke it, and was not followed.
+    Woken,
+    /// Who woke it was not seen.
+    Unseen,
+    /// More links than are kept.
+    Deeper,
+    /// No room was left for the chain.
+    Dropped,
+    /// A kind that a later version wrote.
+    #[serde(other)]
+    Other,
+}
+
+/// Blocked time of one chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainRow {
+    /// Index into `chain_links`.
+    pub first: usize,
+    /// Sleeps, or parts of them.
     pub count: u64,
     pub total_ns: u64,
     pub max_ns: u64,

@@ -5,6 +5,7 @@
 //! column that would not fit is left out, least important first, rather than
 //! wrapped; a column without a single value is left out as well.
 
+use crate::chains::{self, Root, TreeLine};
 use crate::model::*;
 use crate::options::TextOptions;
 use debox_output::{
@@ -387,82 +388,54 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
     out.push_str(&rest);
 }
 
-/// Without --top, as many culprits and slow calls as are read.
-const CULPRITS_SHOWN: usize = 12;
+/// Without --top, as many chains, roots and slow calls as are read.
+const CHAINS_SHOWN: usize = 14;
+const ROOTS_SHOWN: usize = 6;
 const SLOW_CALLS_SHOWN: usize = 8;
 
-struct Culprit<'a> {
-    row: &'a CulpritRow,
-    who: String,
-}
-
-/// Who kept calls waiting. Wake-ups by interrupts (a device, a timer) name
-/// nobody, so they stand here only beside others of the same place.
-fn culprit_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
-    let lines: Vec<Culprit<'_>> = report
-        .culprits
-        .iter()
-        .filter(|row| row.role != CulpritRole::Waker || row.pid != 0)
-        .map(|row| Culprit {
-            row,
-            who: match row.pid {
-                0 => row.comm.clone(),
-                pid => format!("{} ({pid})", row.comm),
-            },
-        })
-        .collect();
-    if lines.is_empty() {
+/// What was waited for, link by link, and where it ends.
+fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    let tree = chains::tree(report);
+    if tree.total_ns == 0 {
         return;
     }
-    out.push_str(&format!(
+    let share = |ns: u64| format!("{:.0} %", ns as f64 * 100.0 / tree.total_ns as f64);
+    let most = options.top.unwrap_or(CHAINS_SHOWN);
+    let (lines, left) = chains::tree_lines(&tree, most);
+    let column = |f: &dyn Fn(&TreeLine) -> String| lines.iter().map(f).collect::<Vec<_>>();
+    *out += &format!(
         "\n{}\n",
-        pen.paint(Style::Bold, "Who it waited for")
-    ));
-    let shown = options.top.unwrap_or(CULPRITS_SHOWN).min(lines.len());
-    let rows = &lines[..shown];
-    let column = |f: &dyn Fn(&Culprit<'_>) -> String| rows.iter().map(f).collect::<Vec<_>>();
+        pen.paint(Style::Bold, "Who it waited for, and what that waited for")
+    );
     let columns = vec![
-        Column::new("LABEL", 0, column(&|l| l.row.label.clone()))
-            .left()
-            .style(Style::Label),
+        Column::new("TOTAL", 0, column(&|l| pen.cell(l.total_ns))),
+        Column::new("SHARE", 0, column(&|l| share(l.total_ns))),
+        Column::new("COUNT", 1, column(&|l| count_cell(l.count))),
         Column::new(
-            "CALL",
+            "WAITED  ←  FOR",
             0,
-            column(&|l| match &l.row.call {
-                Some(call) => call_name(call, l.row.abi),
-                None => "(no call)".into(),
-            }),
+            column(&|l| format!("{}{}", "  ".repeat(l.depth), l.text)),
         )
         .left(),
-        Column::new("COUNT", 0, column(&|l| count_cell(l.row.count))),
-        Column::new("TOTAL", 0, column(&|l| pen.cell(l.row.total_ns))),
-        Column::new("MAX", 1, column(&|l| pen.cell(l.row.max_ns))),
-        Column::new(
-            "",
-            0,
-            column(&|l| {
-                match l.row.role {
-                    CulpritRole::Holder => "held by",
-                    CulpritRole::Reader => "read-held by",
-                    CulpritRole::Waker => "woken by",
-                }
-                .into()
-            }),
-        )
-        .left(),
-        Column::new("WHO", 0, column(&|l| l.who.clone())).left(),
-        Column::new(
-            "IN",
-            2,
-            column(&|l| l.row.culprit_call.clone().unwrap_or_default()),
-        )
-        .left()
-        .optional(),
     ];
     *out += &Table::from(columns).text(pen, options.width);
-    let more = lines.len() - shown;
-    if more > 0 {
-        out.push_str(&format!("  ({more} more; --top N shows more)\n"));
+    if left > 0 {
+        *out += &format!("  ({left} more; --top N shows more)\n");
+    }
+    let roots = chains::roots(report);
+    *out += &format!("\n{}\n", pen.paint(Style::Bold, "Where that waiting ends"));
+    let shown = roots.len().min(options.top.unwrap_or(ROOTS_SHOWN));
+    let rows = &roots[..shown];
+    let column = |f: &dyn Fn(&Root) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let columns = vec![
+        Column::new("TOTAL", 0, column(&|r| pen.cell(r.total_ns))),
+        Column::new("SHARE", 0, column(&|r| share(r.total_ns))),
+        Column::new("WAYS", 1, column(&|r| count_cell(r.ways as u64))),
+        Column::new("ROOT", 0, column(&|r| r.text.clone())).left(),
+    ];
+    *out += &Table::from(columns).text(pen, options.width);
+    if roots.len() > shown {
+        *out += &format!("  ({} more; --top N shows more)\n", roots.len() - shown);
     }
 }
 
@@ -747,7 +720,7 @@ pub fn render_text(report: &Report, options: &TextOptions) -> String {
     headline(&mut out, report, &pen, options.width);
     call_table(&mut out, report, &pen, options);
     blocking_table(&mut out, report, &pen, options);
-    culprit_table(&mut out, report, &pen, options);
+    chain_tree(&mut out, report, &pen, options);
     call_site_table(&mut out, report, &pen, options);
     slow_call_lines(&mut out, report, &pen, options);
     trend_lines(&mut out, report, &pen, options);

@@ -55,6 +55,7 @@ pub struct State {
     pub released_twice: u64,
     pub merged: Vec<(u32, u32)>,
     pub waiting: Vec<NewStack>,
+    pub chains: Vec<debox_abi::debox_chain>,
     pub fail_next: Option<Error>,
     /// Killed and reaped while it is bound.
     pub dies_in_join: Option<std::process::Child>,
@@ -264,6 +265,7 @@ impl Kernel for FakeKernel {
                 details: map(u64::from(id), 4096, true),
                 events: map(u64::from(id), 4096, true),
                 control: map(u64::from(id), 4096, false),
+                chains: map(u64::from(id), 4096, true),
             }),
         })
     }
@@ -312,6 +314,15 @@ impl Kernel for FakeKernel {
             .copied()
             .filter(|id| state.kept.contains(id))
             .collect()
+    }
+
+    fn due(&self) -> Option<Duration> {
+        None
+    }
+
+    fn chains(&mut self, from: u32) -> Vec<debox_abi::debox_chain> {
+        let links = self.state().chains.clone();
+        links.into_iter().skip(from as usize - 1).collect()
     }
 
     fn trace_start(

@@ -38,6 +38,9 @@ pub struct Details<'a> {
     /// Single calls, longest first.
     pub events: &'a [EventFacts<'a>],
     pub frames: &'a FrameNames<'a>,
+    /// Blocked time by chain, and the links, the first of number 1.
+    pub chain_sums: &'a [(u32, debox_chain_sum)],
+    pub chain_links: &'a [debox_chain],
     /// CLOCK_MONOTONIC at the start of the run.
     pub start_ns: u64,
     /// Texts of the conditions, by number.
@@ -48,6 +51,8 @@ pub struct Details<'a> {
 #[derive(Default)]
 pub(super) struct Told {
     pub culprits: Vec<CulpritRow>,
+    pub chain_links: Vec<ChainLink>,
+    pub chains: Vec<ChainRow>,
     pub threads: Vec<ThreadRow>,
     pub sites: Vec<Site>,
     pub stacks: Vec<UserStack>,
@@ -99,6 +104,20 @@ fn placed<T: Clone + Eq + std::hash::Hash>(
     *known.entry(entry).or_insert_with_key(|entry| {
         list.push(entry.clone());
         list.len() - 1
+    })
+}
+
+/// REQ_OP_*, include/linux/blk_types.h.
+fn disk_operation(operation: i32) -> Option<&'static str> {
+    Some(match operation {
+        0 => "read",
+        1 => "write",
+        2 => "flush",
+        3 => "discard",
+        5 => "secure erase",
+        7 => "zone append",
+        9 => "write zeroes",
+        _ => return None,
     })
 }
 
@@ -220,6 +239,104 @@ impl<'a> Tables<'a> {
 
     fn since_start(&self, ns: u64) -> u64 {
         ns.saturating_sub(self.facts.start_ns)
+    }
+
+    /// Links that read the same are one, and so are chains of the same links.
+    fn chains(&mut self) -> (Vec<ChainLink>, Vec<ChainRow>) {
+        let mut links = Vec::new();
+        let mut known = HashMap::new();
+        let mut index_of: HashMap<u32, usize> = HashMap::new();
+        let mut rows: BTreeMap<usize, ChainRow> = BTreeMap::new();
+        for (number, sum) in self.facts.chain_sums {
+            // From the root: a link's parent has a lower number.
+            let mut path = vec![*number];
+            while let Some(parent) = self
+                .chain_link(*path.last().unwrap_or(&0))
+                .map(|link| link.parent)
+                .filter(|parent| *parent != 0 && !path.contains(parent))
+            {
+                path.push(parent);
+            }
+            let mut parent = None;
+            for number in path.into_iter().rev() {
+                let index = match index_of.get(&number) {
+                    Some(index) => *index,
+                    None => {
+                        let link = self.chain_link_told(number, parent);
+                        let index = placed(&mut links, &mut known, link);
+                        index_of.insert(number, index);
+                        index
+                    }
+                };
+                parent = Some(index);
+            }
+            let Some(first) = parent else { continue };
+            let row = rows.entry(first).or_insert(ChainRow {
+                first,
+                count: 0,
+                total_ns: 0,
+                max_ns: 0,
+            });
+            row.count = row.count.saturating_add(sum.count);
+            row.total_ns = row.total_ns.saturating_add(sum.total_ns);
+            row.max_ns = row.max_ns.max(sum.max_ns);
+        }
+        let mut rows: Vec<ChainRow> = rows.into_values().collect();
+        rows.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then(a.first.cmp(&b.first)));
+        (links, rows)
+    }
+
+    fn chain_link(&self, number: u32) -> Option<&'a debox_chain> {
+        let at = (number as usize).checked_sub(1)?;
+        self.facts.chain_links.get(at)
+    }
+
+    fn chain_link_told(&mut self, number: u32, parent: Option<usize>) -> ChainLink {
+        let Some(link) = self.chain_link(number) else {
+            return ChainLink {
+                kind: ChainKind::Dropped,
+                comm: String::new(),
+                call: None,
+                site: None,
+                operation: None,
+                parent,
+            };
+        };
+        let kind = match link.kind {
+            DEBOX_CHAIN_SLEEP => ChainKind::Sleep,
+            DEBOX_CHAIN_RAN_USER => ChainKind::RanUser,
+            DEBOX_CHAIN_RAN_CALL => ChainKind::RanCall,
+            DEBOX_CHAIN_RAN => ChainKind::Ran,
+            DEBOX_CHAIN_RUNQ => ChainKind::Runq,
+            DEBOX_CHAIN_DEVICE => ChainKind::Device,
+            DEBOX_CHAIN_DISK => ChainKind::Disk,
+            DEBOX_CHAIN_TIMER => ChainKind::Timer,
+            DEBOX_CHAIN_NETWORK => ChainKind::Network,
+            DEBOX_CHAIN_INTERRUPT => ChainKind::Interrupt,
+            DEBOX_CHAIN_EARLIER => ChainKind::Earlier,
+            DEBOX_CHAIN_WOKEN => ChainKind::Woken,
+            DEBOX_CHAIN_UNSEEN => ChainKind::Unseen,
+            DEBOX_CHAIN_DEEPER => ChainKind::Deeper,
+            _ => ChainKind::Other,
+        };
+        let called = matches!(
+            kind,
+            ChainKind::Sleep | ChainKind::RanCall | ChainKind::Woken
+        );
+        ChainLink {
+            kind,
+            comm: text_get(&link.comm).to_owned(),
+            call: u32::try_from(link.nr)
+                .ok()
+                .filter(|_| called)
+                .and_then(|key| key_name(key, self.names).0),
+            site: (kind == ChainKind::Sleep && link.site != DEBOX_SITE_NONE)
+                .then(|| self.site(link.site)),
+            operation: (kind == ChainKind::Disk)
+                .then(|| disk_operation(link.nr).map(str::to_owned))
+                .flatten(),
+            parent,
+        }
     }
 
     fn culprits(&self) -> Vec<CulpritRow> {
@@ -592,7 +709,10 @@ pub(super) fn tell(
     let slow_calls = facts.events.iter().map(|e| tables.slow_call(e)).collect();
     let paths = tables.paths();
     let call_sites = tables.call_sites();
+    let (chain_links, chains) = tables.chains();
     Told {
+        chain_links,
+        chains,
         culprits: tables.culprits(),
         threads: tables.threads(),
         paths,

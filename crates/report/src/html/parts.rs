@@ -3,6 +3,7 @@
 
 use super::table::{Cell, Column, Table, drawing, head, number, words};
 use super::time;
+use crate::chains;
 use crate::findings::{frame_text, idle_rows, nothing_found, waits_for};
 use crate::model::*;
 use debox_output::{count_text, escape, result_text};
@@ -690,6 +691,59 @@ pub fn places(report: &Report) -> String {
         sorted: Some(3),
     }
     .html()
+}
+
+pub fn chains(report: &Report) -> String {
+    let roots = chains::roots(report);
+    let all: u64 = report
+        .chains
+        .iter()
+        .fold(0, |sum, row| sum.saturating_add(row.total_ns));
+    if all == 0 {
+        return String::new();
+    }
+    let rows = roots
+        .iter()
+        .map(|root| {
+            (
+                String::new(),
+                vec![
+                    Cell::text(&root.text),
+                    Cell::Time(Some(root.total_ns)),
+                    Cell::Value(
+                        part(root.total_ns, all),
+                        format!("{:.1} %", part(root.total_ns, all)),
+                    ),
+                    Cell::Count(Some(root.count)),
+                    Cell::Count(Some(root.ways as u64)),
+                    Cell::text(if root.known {
+                        ""
+                    } else {
+                        "not followed further"
+                    }),
+                ],
+            )
+        })
+        .collect();
+    let table = Table {
+        id: "t-roots",
+        caption: "Where the waiting ends".into(),
+        columns: vec![
+            words("Root", "What stands at the end of the chains"),
+            number("Total", "Blocked time that ends here"),
+            number("Share", "Of all blocked time"),
+            number("Sleeps", "Or parts of them"),
+            number("Ways", "Different chains that end here"),
+            words("", ""),
+        ],
+        rows,
+        page: 10,
+        sorted: Some(1),
+    };
+    format!(
+        "<p>Each sleep, what it waited for, what that waited for, and so on to the end. The wider, the longer.</p>\n<noscript><p>The flame graph is drawn by JavaScript.</p></noscript>\n<div id=\"chains-view\"></div>\n{}",
+        table.html()
+    )
 }
 
 pub fn culprits(report: &Report) -> String {

@@ -39,6 +39,8 @@ pub fn empty() -> Report {
         call_sites: vec![],
         open_calls: vec![],
         notes: vec![],
+        chain_links: Vec::new(),
+        chains: Vec::new(),
         culprits: vec![],
         threads: vec![],
         sites: vec![],

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What was a sleep waiting for, link by link, down to a root?
+ *
+ * When W wakes T, T's sleep is explained by what W did meanwhile (past.h): by
+ * W's own last sleeps, each with the chain that explains it, by W running, by W
+ * waiting for a CPU. So a chain of any depth costs one step a link. Chains are
+ * interned: a number stands for (task, call, site, what it waited for), and an
+ * account adds a time to a number.
+ *
+ * Wakers that nobody watches are followed from then on (follow.h): they have a
+ * past, and no hook on their calls.
+ *
+ * Who writes what: `past` and `who` of a thread are written on the CPU that it
+ * leaves or gets, with interrupts off. `parts` and `memo` of a sleeping thread
+ * are written by whoever wakes it, under its pi_lock (sched_waking), and by
+ * nobody while it runs but itself. A thread that is not yet seen to be off
+ * the CPU when it is woken has its short sleep left unexplained (UNSEEN).
+ */
+#ifndef DEBOX_CHAIN_H
+#define DEBOX_CHAIN_H
+
+#include "state.h"
+
+struct chain_key {
+	u32 kind; /* DEBOX_CHAIN_* */
+	u32 site;
+	s32 nr;
+	u32 parent;
+	u32 uid;
+	u32 reserved;
+	char comm[DEBOX_COMM_LEN];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, DEBOX_CHAINS_MAX);
+	__type(key, struct chain_key);
+	__type(value, u32);
+} chain_ids SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEBOX_CHAINS_MAX);
+	__type(key, u32);
+	__type(value, struct debox_chain);
+} chains SEC(".maps");
+
+/* Numbers handed out: 1.. */
+u32 chains_used;
+/* Links that found no room; their times stand under chain 0. */
+u64 chains_dropped;
+
+/* A chain that is longer ends in DEBOX_CHAIN_DEEPER. */
+#define CHAIN_DEPTH_MAX 16u
+
+/* The number of a link; 0 when the table is full. */
+VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
+{
+	struct debox_chain *chain;
+	struct chain_key copy, *key = &copy;
+	u32 *found, id, depth = 1;
+
+	if (!asked)
+		return 0;
+	/* 6.1 takes no argument as a map's key. */
+	copy = *asked;
+	found = bpf_map_lookup_elem(&chain_ids, key);
+	if (found)
+		return *found;
+	if (key->parent) {
+		u32 parent = key->parent;
+
+		chain = bpf_map_lookup_elem(&chains, &parent);
+		if (chain)
+			depth = chain->depth + 1;
+	}
+	if (chains_used >= DEBOX_CHAINS_MAX - 1) {
+		__sync_fetch_and_add(&chains_dropped, 1);
+		return 0;
+	}
+	id = __sync_fetch_and_add(&chains_used, 1) + 1;
+	chain = bpf_map_lookup_elem(&chains, &id);
+	if (!chain) {
+		__sync_fetch_and_add(&chains_dropped, 1);
+		return 0;
+	}
+	chain->site = key->site;
+	chain->nr = key->nr;
+	chain->parent = key->parent;
+	chain->uid = key->uid;
+	chain->tid = tid;
+	chain->depth = depth;
+	__builtin_memcpy(chain->comm, key->comm, DEBOX_COMM_LEN);
+	/* Before anybody can learn its number from the table of ids. */
+	barrier();
+	*(volatile u32 *)&chain->kind = key->kind;
+	if (!bpf_map_update_elem(&chain_ids, key, &id, BPF_NOEXIST))
+		return id;
+	/* Another CPU was faster: its number is the one, ours is never used. */
+	found = bpf_map_lookup_elem(&chain_ids, key);
+	if (found) {
+		chain->kind = DEBOX_CHAIN_NONE;
+		return *found;
+	}
+	return id;
+}
+
+/* Roots that have no name but their kind: each has one number, once it has been
+ * asked for. */
+u32 chain_plain[DEBOX_CHAIN_KINDS];
+
+static __always_inline u32 chain_plain_root(u32 kind)
+{
+	struct chain_key key;
+	u32 id;
+
+	kind &= DEBOX_CHAIN_KINDS - 1;
+	id = chain_plain[kind];
+	if (id)
+		return id;
+	__builtin_memset(&key, 0, sizeof(key));
+	key.kind = kind;
+	key.site = DEBOX_SITE_NONE;
+	key.nr = -1;
+	id = chain_intern(&key, 0);
+	chain_plain[kind] = id;
+	return id;
+}
+
+/* ... of a link of a thread of ours, which remembers its last ones. */
+VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
+{
+	struct chain_memo *memo;
+	struct chain_key key;
+	u32 id;
+
+	if (!st)
+		return 0;
+	for (u32 i = 0; i < CHAIN_MEMOS; i++) {
+		memo = &st->memo[i];
+		if (memo->id && memo->kind == kind && memo->parent == parent && memo->site == site &&
+		    memo->nr == nr)
+			return memo->id;
+	}
+	__builtin_memset(&key, 0, sizeof(key));
+	key.kind = kind;
+	key.site = site;
+	key.nr = nr;
+	key.parent = parent;
+	key.uid = st->who.uid;
+	__builtin_memcpy(key.comm, st->who.comm, DEBOX_COMM_LEN);
+	if (parent && kind == DEBOX_CHAIN_SLEEP) {
+		struct debox_chain *above = bpf_map_lookup_elem(&chains, &parent);
+
+		if (above && above->depth >= CHAIN_DEPTH_MAX - 1)
+			key.parent = chain_plain_root(DEBOX_CHAIN_DEEPER);
+	}
+	id = chain_intern(&key, st->who.tid);
+	memo = &st->memo[st->memo_next++ & (CHAIN_MEMOS - 1)];
+	memo->kind = kind;
+	memo->site = site;
+	memo->nr = nr;
+	memo->parent = parent;
+	memo->id = id;
+	return id;
+}
+
+/* Whose names and places it tells: its user's, and root's if it may do more than
+ * its user, or is closed to it. */
+static __always_inline u32 chain_owner(const struct task_struct *task)
+{
+	const struct cred *cred = task->real_cred;
+	u32 uid = cred->uid.val;
+
+	if (cred->euid.val != uid || cred->suid.val != uid || task_dumpable(task) != DUMPABLE_BY_USER)
+		return 0;
+	return uid;
+}
+
+/* The thread's name and user, of whom the links are; what was remembered under
+ * other ones goes. */
+static __always_inline void who_renew(struct thread_state *st, const struct task_struct *task)
+{
+	const u64 *is = (const u64 *)task->comm;
+	u64 *was = (u64 *)st->who.comm;
+	u32 uid = chain_owner(task);
+	bool worker = task->flags & PF_WQ_WORKER;
+
+	if (st->who.tid && st->who.uid == uid && (worker || (was[0] == is[0] && was[1] == is[1])))
+		return;
+	was[0] = is[0];
+	was[1] = is[1];
+	/* The name of a kernel worker says which work it did last. */
+	if (worker)
+		__builtin_memcpy(st->who.comm, "kworker\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
+	st->who.uid = uid;
+	st->who.tid = task->pid;
+	for (u32 i = 0; i < CHAIN_MEMOS; i++)
+		st->memo[i].id = 0;
+}
+
+static __always_inline u32 chain_past(struct thread_state *waker, u32 from, s32 key)
+{
+	switch (from) {
+	case PAST_RAN_USER:
+		return chain_of(waker, DEBOX_CHAIN_RAN_USER, DEBOX_SITE_NONE, -1, 0);
+	case PAST_RAN_CALL:
+		return chain_of(waker, DEBOX_CHAIN_RAN_CALL, DEBOX_SITE_NONE, key, 0);
+	case PAST_RAN_CALLS:
+		return chain_of(waker, DEBOX_CHAIN_RAN_CALL, DEBOX_SITE_NONE, -1, 0);
+	case PAST_RAN:
+		return chain_of(waker, DEBOX_CHAIN_RAN, DEBOX_SITE_NONE, -1, 0);
+	case PAST_RUNQ:
+		return chain_of(waker, DEBOX_CHAIN_RUNQ, DEBOX_SITE_NONE, -1, 0);
+	case PAST_EARLIER:
+		return chain_of(waker, DEBOX_CHAIN_EARLIER, DEBOX_SITE_NONE, -1, 0);
+	}
+	return from;
+}
+
+/* Each step by itself: the verifier would follow all of them together through
+ * every branch. */
+VERIFIED_ONCE int chain_explain_step(struct explaining *e, const struct past *past, u32 i,
+				     struct parts *parts)
+{
+	return e && past && parts ? explain_step(e, past, i, parts) : 1;
+}
+
+/* `st` sleeps and is woken now by a thread with a past. */
+VERIFIED_ONCE int chain_woken(struct thread_state *st, struct thread_state *waker, u64 now,
+			      const struct waking *waking)
+{
+	struct explaining e;
+	u32 used;
+
+	if (!st || !waker || !waking)
+		return 0;
+	explain_begin(&e, &waker->past, st->out_ns, now, waking, &st->parts);
+	for (u32 i = 0; i < PAST_MAX; i++)
+		if (chain_explain_step(&e, &waker->past, i, &st->parts))
+			break;
+	explain_end(&e, &waker->past, &st->parts);
+	used = st->parts.used;
+	for (u32 i = 0; i < PARTS_MAX; i++) {
+		struct stretch *part = &st->parts.part[i];
+
+		if (i >= used)
+			break;
+		part->chain = chain_of(st, DEBOX_CHAIN_SLEEP, st->out_site, st->out_key,
+				       chain_past(waker, part->chain, waking->key));
+	}
+	return 0;
+}
+
+/* ... by somebody without a past, or by an interrupt: one part. */
+VERIFIED_ONCE int chain_rooted(struct thread_state *st, u32 root, u64 now)
+{
+	struct stretch *part;
+
+	if (!st)
+		return 0;
+	part = &st->parts.part[0];
+	part->begin_ns = st->out_ns;
+	part->end_ns = now;
+	part->chain = chain_of(st, DEBOX_CHAIN_SLEEP, st->out_site, st->out_key, root);
+	st->parts.used = 1;
+	return 0;
+}
+
+static __always_inline struct debox_chain_sums *chain_sums_of(u32 account)
+{
+	u32 zero = 0;
+	void *inner = bpf_map_lookup_elem(&account_chains, &account);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
+/* A sleep that is over, part by part, oldest first. */
+struct ending {
+	u64 end_ns;   /* of the sleep */
+	u64 held_ns;  /* where the past's next stretch begins */
+	u64 least_ns; /* shorter ones are not handed on by themselves */
+	u32 account;  /* NONE: no account is told */
+};
+
+/* Each part by itself, see chain_explain_step(). */
+VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 at)
+{
+	struct debox_chain_sums *sums;
+	struct stretch *part;
+	u64 ns;
+
+	if (!st || !e || at >= PARTS_MAX)
+		return 0;
+	part = &st->parts.part[at];
+	ns = part_fit(part, at, e->end_ns);
+	if (!e->held_ns)
+		e->held_ns = part->begin_ns;
+	sums = e->account == NONE ? NULL : chain_sums_of(e->account);
+	if (sums) {
+		struct debox_chain_sum *sum = &sums->sum[part->chain & (DEBOX_CHAINS_MAX - 1)];
+
+		__sync_fetch_and_add(&sum->count, 1);
+		__sync_fetch_and_add(&sum->total_ns, ns);
+		if (ns > sum->max_ns)
+			sum->max_ns = ns;
+	}
+	if (part->end_ns - e->held_ns < e->least_ns && at)
+		return 0;
+	past_add(&st->past, e->held_ns, part->end_ns, st->called_ns, part->chain);
+	e->held_ns = part->end_ns;
+	return 0;
+}
+
+/*
+ * The sleep is over: its parts become the thread's past, and with `account`
+ * the account's. What comes down to others is a little coarser than what is
+ * counted: a part that is less than a thirty-second of its sleep goes to its
+ * neighbour there, or the past would fill with wake-ups.
+ */
+VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 account)
+{
+	struct debox_chain_sums *sums;
+	struct ending e = {};
+	u32 used;
+
+	if (!st)
+		return 0;
+	e.end_ns = st->out_ns + blocked_ns;
+	e.least_ns = blocked_ns / 32;
+	e.account = account ? st->account : NONE;
+	used = st->parts.used;
+	if (!used) {
+		chain_rooted(st, chain_plain_root(DEBOX_CHAIN_UNSEEN), e.end_ns);
+		used = 1;
+	}
+	st->parts.used = 0;
+	for (u32 i = 0; i < PARTS_MAX; i++) {
+		if (i >= used)
+			break;
+		chain_part_end(st, &e, used - 1 - i);
+	}
+	sums = account ? chain_sums_of(st->account) : NULL;
+	if (sums) {
+		__sync_fetch_and_add(&sums->sleeps, 1);
+		__sync_fetch_and_add(&sums->total_ns, blocked_ns);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What did sleeps wait for, what did that wait for, and where does it end?
+
+use crate::model::{ChainKind, ChainLink, Report};
+use debox_output::printable;
+use std::collections::BTreeMap;
+
+/// One line of the tree: all chains that read the same up to here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainNode {
+    pub text: String,
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+    /// Largest first; empty: a root.
+    pub next: Vec<ChainNode>,
+}
+
+/// Where chains end, summed up over all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    pub text: String,
+    pub total_ns: u64,
+    pub count: u64,
+    /// Different chains that end here.
+    pub ways: usize,
+    /// What is really known to be the end; else it is where knowledge ends.
+    pub known: bool,
+}
+
+impl ChainKind {
+    /// Whether a chain that ends so has been followed to its end.
+    pub fn known(self) -> bool {
+        !matches!(
+            self,
+            Self::Earlier | Self::Woken | Self::Unseen | Self::Deeper | Self::Dropped | Self::Other
+        )
+    }
+}
+
+/// Of a link, without what it waited for.
+pub fn link_text(link: &ChainLink, report: &Report) -> String {
+    let who = match link.comm.as_str() {
+        "" => "another user's task".to_owned(),
+        comm => printable(comm),
+    };
+    let call = link.call.as_deref().map(printable);
+    match link.kind {
+        ChainKind::Sleep => {
+            let site = link.site.and_then(|site| report.sites.get(site));
+            let label = printable(site.map_or("(unknown)", |site| site.label.as_str()));
+            match call {
+                Some(call) => format!("{who} in {call}: {label}"),
+                None => format!("{who}: {label}"),
+            }
+        }
+        ChainKind::RanUser => format!("{who} ran its own code"),
+        ChainKind::RanCall => match call {
+            Some(call) => format!("{who} ran in {call}"),
+            None => format!("{who} ran in calls"),
+        },
+        ChainKind::Ran => format!("{who} ran"),
+        ChainKind::Runq => format!("{who} waited for a CPU"),
+        ChainKind::Device => format!("device {who}"),
+        ChainKind::Disk => match &link.operation {
+            Some(operation) => format!("disk {who}: {operation}"),
+            None => format!("disk {who}"),
+        },
+        ChainKind::Timer => "a timer".to_owned(),
+        ChainKind::Network => "a packet from the network".to_owned(),
+        ChainKind::Interrupt => "an interrupt".to_owned(),
+        ChainKind::Earlier => format!("{who}, what it did before is not known"),
+        ChainKind::Woken => match call {
+            Some(call) => format!("{who} in {call}, not followed yet"),
+            None => format!("{who}, not followed yet"),
+        },
+        ChainKind::Unseen => "who woke it was not seen".to_owned(),
+        ChainKind::Deeper => "more links than are kept".to_owned(),
+        ChainKind::Dropped => "no room for more chains".to_owned(),
+        ChainKind::Other => "(unknown)".to_owned(),
+    }
+}
+
+/// The links of a chain, first to root.
+pub fn links_of(report: &Report, first: usize) -> Vec<&ChainLink> {
+    let mut links = Vec::new();
+    let mut next = Some(first);
+    while let Some(link) = next.and_then(|at| report.chain_links.get(at)) {
+        // A recording's numbers are foreign: they may lead in a circle.
+        if links.len() > report.chain_links.len() {
+            break;
+        }
+        links.push(link);
+        next = link.parent;
+    }
+    links
+}
+
+/// The forest of all chains; children of the one that is returned.
+pub fn tree(report: &Report) -> ChainNode {
+    #[derive(Default)]
+    struct Growing {
+        count: u64,
+        total_ns: u64,
+        max_ns: u64,
+        next: BTreeMap<String, Growing>,
+    }
+    fn grown(text: String, node: Growing) -> ChainNode {
+        let mut next: Vec<ChainNode> = node
+            .next
+            .into_iter()
+            .map(|(text, node)| grown(text, node))
+            .collect();
+        next.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then(a.text.cmp(&b.text)));
+        ChainNode {
+            text,
+            count: node.count,
+            total_ns: node.total_ns,
+            max_ns: node.max_ns,
+            next,
+        }
+    }
+    let mut all = Growing::default();
+    for row in &report.chains {
+        let mut at = &mut all;
+        let texts = links_of(report, row.first)
+            .into_iter()
+            .map(|link| link_text(link, report));
+        for text in std::iter::once(String::new()).chain(texts) {
+            if !text.is_empty() {
+                at = at.next.entry(text).or_default();
+            }
+            at.count = at.count.saturating_add(row.count);
+            at.total_ns = at.total_ns.saturating_add(row.total_ns);
+            at.max_ns = at.max_ns.max(row.max_ns);
+        }
+    }
+    grown(String::new(), all)
+}
+
+/// Largest first.
+pub fn roots(report: &Report) -> Vec<Root> {
+    let mut roots: BTreeMap<String, Root> = BTreeMap::new();
+    for row in &report.chains {
+        let Some(last) = links_of(report, row.first).pop() else {
+            continue;
+        };
+        let text = link_text(last, report);
+        let root = roots.entry(text.clone()).or_insert(Root {
+            text,
+            total_ns: 0,
+            count: 0,
+            ways: 0,
+            known: last.kind.known(),
+        });
+        root.total_ns = root.total_ns.saturating_add(row.total_ns);
+        root.count = root.count.saturating_add(row.count);
+        root.ways += 1;
+    }
+    let mut roots: Vec<Root> = roots.into_values().collect();
+    roots.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then(a.text.cmp(&b.text)));
+    roots
+}
+
+/// A line of the tree as it is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeLine {
+    pub depth: usize,
+    pub text: String,
+    pub count: u64,
+    pub total_ns: u64,
+}
+
+/// The tree in lines, `most` of them at most: what is least of the whole is left
+/// out, with what comes after it. A link with one thing to wait for stands
+/// in a line with it.
+pub fn tree_lines(tree: &ChainNode, most: usize) -> (Vec<TreeLine>, usize) {
+    fn lines(nodes: &[ChainNode], depth: usize, least: u64, out: &mut Vec<TreeLine>) {
+        for node in nodes.iter().filter(|node| node.total_ns >= least) {
+            let mut text = node.text.clone();
+            let mut last = node;
+            while let [only] = last.next.as_slice() {
+                text.push_str(" ← ");
+                text.push_str(&only.text);
+                last = only;
+            }
+            out.push(TreeLine {
+                depth,
+                text,
+                count: node.count,
+                total_ns: node.total_ns,
+            });
+            lines(&last.next, depth + 1, least, out);
+        }
+    }
+    let mut every = Vec::new();
+    lines(&tree.next, 0, 0, &mut every);
+    if every.len() <= most {
+        return (every, 0);
+    }
+    let mut times: Vec<u64> = every.iter().map(|line| line.total_ns).collect();
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    let mut shown = Vec::new();
+    // Equal times may be more than there is room for.
+    lines(&tree.next, 0, times[most - 1], &mut shown);
+    shown.truncate(most);
+    let left = every.len() - shown.len();
+    (shown, left)
+}

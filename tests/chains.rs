@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Is it told rightly what a sleep waited for, link by link?
+//!
+//! In each scenario of tests/truth/chains.c it is known who waits for whom, and
+//! for how long. What a busy machine adds is waiting for a CPU, and is told as that.
+
+use debox_tests::*;
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const MS: u64 = 1_000_000;
+
+struct Chain {
+    /// First to root, each as "KIND comm call label".
+    links: Vec<String>,
+    total_ns: u64,
+}
+
+fn chains(report: &Value) -> Vec<Chain> {
+    let list = |name: &str| report[name].as_array().cloned().unwrap_or_default();
+    let (links, sites) = (list("chain_links"), list("sites"));
+    let text = |link: &Value| {
+        let words = [
+            link["kind"].as_str(),
+            link["comm"].as_str(),
+            link["call"].as_str(),
+            link["site"]
+                .as_u64()
+                .and_then(|site| sites[site as usize]["label"].as_str()),
+        ];
+        let words: Vec<&str> = words
+            .into_iter()
+            .flatten()
+            .filter(|w| !w.is_empty())
+            .collect();
+        words.join(" ")
+    };
+    let mut out = Vec::new();
+    for row in list("chains") {
+        let mut path = Vec::new();
+        let mut next = row["first"].as_u64();
+        while let Some(at) = next {
+            let link = &links[at as usize];
+            path.push(text(link));
+            next = link["parent"].as_u64();
+        }
+        out.push(Chain {
+            links: path,
+            total_ns: number(&row, "total_ns"),
+        });
+    }
+    out
+}
+
+/// Every sleep is explained, to the nanosecond.
+#[track_caller]
+fn check_sums(run: &Run) -> Vec<Chain> {
+    run.check_sound();
+    let blocking = run.report["blocking"].as_array().unwrap();
+    let slept: u64 = blocking.iter().map(|row| number(row, "total_ns")).sum();
+    let chains = chains(&run.report);
+    let explained: u64 = chains.iter().map(|chain| chain.total_ns).sum();
+    assert_eq!(explained, slept, "chains do not add up to the sleeps");
+    chains
+}
+
+fn scenario(name: &str, ms: u64) -> Vec<Chain> {
+    let command = [
+        program("chains").display().to_string(),
+        name.to_owned(),
+        ms.to_string(),
+    ];
+    check_sums(&run(&[], &command))
+}
+
+/// Of the chains that begin with `first`: in all, that lead on through `then`,
+/// and that end where the machine was busy or knowledge ends.
+fn shares(chains: &[Chain], first: &str, then: &[&str]) -> (u64, u64, u64) {
+    let (mut all, mut so, mut busy) = (0, 0, 0);
+    for chain in chains.iter().filter(|chain| chain.links[0] == first) {
+        all += chain.total_ns;
+        let root = chain.links.last().map_or("", String::as_str);
+        if chain.links[1..]
+            .iter()
+            .map(String::as_str)
+            .eq(then.iter().copied())
+        {
+            so += chain.total_ns;
+        } else if root.starts_with("runq")
+            || root.starts_with("earlier")
+            || root.starts_with("unseen")
+        {
+            busy += chain.total_ns;
+        }
+    }
+    (all, so, busy)
+}
+
+/// The waiter waited `due` or longer, for what `then` says and for CPUs.
+#[track_caller]
+fn leads(chains: &[Chain], first: &str, then: &[&str], due: u64) {
+    let (all, so, busy) = shares(chains, first, then);
+    let every = || {
+        let lines = chains
+            .iter()
+            .map(|c| format!("{:>12} {}", c.total_ns, c.links.join(" <- ")));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    assert!(
+        all + MS >= due,
+        "{first}: {all} ns of {due} ns:\n{}",
+        every()
+    );
+    let slack = (all / 20).max(MS);
+    assert!(
+        so + busy + slack >= all,
+        "{first}: {all} ns, of it through {then:?} {so} ns, busy {busy} ns:\n{}",
+        every()
+    );
+    assert!(
+        slow() || so + slack >= due || busy > all / 4,
+        "{first}: {so} ns of {due} ns through {then:?}:\n{}",
+        every()
+    );
+    assert!(so > 0, "{first}: nothing through {then:?}:\n{}", every());
+}
+
+const TIMER: &str = "timer";
+
+#[test]
+fn a_mutex_whose_holder_waits_for_a_pipe() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("mutex-pipe", 60);
+    let sleeps = "sleep writer clock_nanosleep nanosleep";
+    leads(
+        &chains,
+        "sleep waiter futex futex",
+        &["sleep holder read pipe-read", sleeps, TIMER],
+        58 * MS,
+    );
+    leads(
+        &chains,
+        "sleep holder read pipe-read",
+        &[sleeps, TIMER],
+        58 * MS,
+    );
+}
+
+#[test]
+fn a_condition_that_is_signalled_after_computing() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("condition", 30);
+    leads(
+        &chains,
+        "sleep waiter futex futex",
+        &["ran_user computer"],
+        29 * MS,
+    );
+}
+
+#[test]
+fn a_convoy_ends_in_what_each_holder_does() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("convoy", 10);
+    let waits = chains.iter().filter(|chain| {
+        chain.links[0].starts_with("sleep convoy-") && chain.links[0].ends_with("futex futex")
+    });
+    let (mut all, mut timers, mut busy, mut longest) = (0, 0, 0, 0);
+    for chain in waits {
+        all += chain.total_ns;
+        longest = longest.max(chain.links.len());
+        let root = chain.links.last().map_or("", String::as_str);
+        if root == TIMER {
+            timers += chain.total_ns;
+        } else if root.starts_with("runq") {
+            busy += chain.total_ns;
+        }
+    }
+    // 1 + 2 + ... + 9 turns of 10 ms.
+    assert!(all >= 440 * MS, "{all} ns");
+    assert!(
+        timers + busy >= all - all / 5 && timers >= 200 * MS,
+        "{timers} of {all} ns end in a timer, {busy} at a CPU"
+    );
+    // The last one waits for the one before it, and that one did, too.
+    assert!(longest >= 9, "{longest} links");
+}
+
+#[test]
+fn a_futex_with_priority_inheritance() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("priority", 40);
+    leads(
+        &chains,
+        "sleep waiter futex futex-pi",
+        &["sleep pi-holder clock_nanosleep nanosleep", TIMER],
+        38 * MS,
+    );
+}
+
+#[test]
+fn a_file_lock_of_another_process() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("file-lock", 40);
+    leads(
+        &chains,
+        "sleep waiter flock flock",
+        &["sleep locker clock_nanosleep nanosleep", TIMER],
+        38 * MS,
+    );
+}
+
+#[test]
+fn a_server_on_this_machine() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("loopback", 40);
+    leads(
+        &chains,
+        "sleep waiter recvfrom sock-recv",
+        &["sleep server clock_nanosleep nanosleep", TIMER],
+        3 * 38 * MS,
+    );
+}
+
+#[test]
+fn a_child_that_sleeps_and_computes() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let chains = scenario("child", 40);
+    let (all, slept, _) = shares(
+        &chains,
+        "sleep waiter wait4 wait-child",
+        &["sleep child clock_nanosleep nanosleep", TIMER],
+    );
+    let (_, computed, busy) = shares(
+        &chains,
+        "sleep waiter wait4 wait-child",
+        &["ran_user child"],
+    );
+    assert!(all >= 78 * MS, "{all} ns");
+    assert!(
+        slow() || slept >= 38 * MS || busy > all / 4,
+        "slept {slept} ns of {all} ns"
+    );
+    assert!(computed > 0, "computed {computed} ns of {all} ns");
+    assert!(
+        slept + computed + busy + all / 20 + MS >= all,
+        "{slept} + {computed} + {busy} of {all} ns"
+    );
+}
+
+/// Nobody watches the one that writes: it is followed since it wakes the reader.
+#[test]
+fn a_waker_that_is_not_watched() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = shared_broker();
+    let mut outsider = Command::new(program("chains"))
+        .args(["writer", "400"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut reader = Command::new(program("chains"))
+        .args(["reader", "0"])
+        .stdin(outsider.stdout.take().unwrap())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = Command::new(debox())
+        .args(["attach", "--json", "-d", "2s", "-o"])
+        .arg(file.path())
+        .arg("--socket")
+        .arg(broker.socket())
+        .args(["-p", &reader.id().to_string()])
+        .output()
+        .unwrap();
+    for child in [&mut outsider, &mut reader] {
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
+    let chains = chains(&report);
+    let first = "sleep waiter read pipe-read";
+    let (all, so, busy) = shares(
+        &chains,
+        first,
+        &["sleep outsider clock_nanosleep nanosleep", TIMER],
+    );
+    let lines: Vec<String> = chains
+        .iter()
+        .map(|c| format!("{} {}", c.total_ns, c.links.join(" <- ")))
+        .collect();
+    assert!(all >= 500 * MS, "{lines:#?}");
+    // The first wake-ups come before it is followed.
+    assert!(
+        so + busy >= all - all / 4 && so >= all / 2,
+        "{so} of {all} ns: {lines:#?}"
+    );
+}
