@@ -326,9 +326,10 @@ fn waiting_for_a_cpu_is_not_blocking() {
             close += 1;
         }
     }
+    // The scheduler may let the thread in at once; then its own books say so, too.
     assert!(
-        runq > 5 * MS,
-        "a hog on the same CPU, and no wait? {runq} ns"
+        runq > 5 * MS || books < 5 * MS,
+        "a hog on the same CPU, and no wait? {runq} ns, the kernel says {books} ns"
     );
     let (enough_slept, enough_close) = if slow() { (20, 20) } else { (40, 30) };
     assert!(
