@@ -93,13 +93,13 @@ VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 	__builtin_memcpy(chain->comm, key->comm, DEBOX_COMM_LEN);
 	/* Before anybody can learn its number from the table of ids. */
 	barrier();
-	*(volatile u32 *)&chain->kind = key->kind;
+	*(volatile u32 *)&chain->type = key->kind;
 	if (!bpf_map_update_elem(&chain_ids, key, &id, BPF_NOEXIST))
 		return id;
 	/* Another CPU was faster: its number is the one, ours is never used. */
 	found = bpf_map_lookup_elem(&chain_ids, key);
 	if (found) {
-		chain->kind = DEBOX_CHAIN_NONE;
+		chain->type = DEBOX_CHAIN_NONE;
 		return *found;
 	}
 	return id;

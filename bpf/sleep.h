@@ -366,7 +366,8 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	barrier();
 	if (!(self->flags & PF_KTHREAD) && call_phase(self, &nr) == CALL_OUTSIDE)
 		nr = -1;
-	interrupt = st->waker_anchor - st->waker_base >= THREAD_SIZE ||
+	/* The idle task works for others only. */
+	interrupt = !self->pid || st->waker_anchor - st->waker_base >= THREAD_SIZE ||
 		    (nr < 0 && !(self->flags & PF_KTHREAD));
 	if (interrupt && nr >= 0 && interrupt_sent_by(self->pid))
 		interrupt = false;

@@ -327,7 +327,7 @@ int unbind_threads(struct bpf_iter__task *ctx)
 		st->flags &= ~WATCH_OF_ACCOUNT;
 	if ((st->flags & WATCH_SLOT) && st->segment == unbind.segment)
 		st->flags &= ~WATCH_OF_SLOT;
-	if (!(st->flags & (WATCH_ACCOUNT | WATCH_SLOT))) {
+	if (!(st->flags & (WATCH_ACCOUNT | WATCH_SLOT | WATCH_FOLLOWED))) {
 		bpf_task_storage_delete(&threads, task);
 		unbind.freed++;
 	}

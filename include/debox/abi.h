@@ -563,7 +563,7 @@ struct debox_details {
 #define DEBOX_CHAIN_DEEPER 14u  /* longer than is kept */
 
 struct debox_chain {
-	__u32 kind;   /* DEBOX_CHAIN_*, written last */
+	__u32 type;   /* DEBOX_CHAIN_*, written last */
 	__u32 parent; /* 0: this is the root */
 	__u32 site;   /* SLEEP: where; DEBOX_SITE_NONE: not known */
 	__s32 nr;     /* nr key of the system call (see DEBOX_NR_COMPAT), -1 none */

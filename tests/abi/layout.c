@@ -271,7 +271,7 @@ int main(void)
 	F(struct, debox_details, call_sites);
 	F(struct, debox_details, stacks);
 	S(struct, debox_chain);
-	F(struct, debox_chain, kind);
+	F(struct, debox_chain, type);
 	F(struct, debox_chain, parent);
 	F(struct, debox_chain, site);
 	F(struct, debox_chain, nr);

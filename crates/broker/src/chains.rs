@@ -103,7 +103,7 @@ mod tests {
         let own = shown_to(Some(1000), link(1000));
         assert_eq!((own.tid, own.site, own.nr), (41, 3, 74));
         let other = shown_to(Some(1000), link(0));
-        assert_eq!(other.comm.map(|c| c as u8), [0; 16]);
+        assert_eq!(other.comm, [0; 16]);
         assert_eq!((other.tid, other.uid, other.nr), (0, 0, -1));
         assert_eq!(
             (other.kind, other.parent, other.site),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use debox_export::*;
-use debox_report::Report;
+use debox_report::{ChainKind, ChainLink, ChainRow, Report};
 use serde_json::{Value, json};
 
 fn blocked_ns(report: &Report) -> u64 {
@@ -229,10 +229,32 @@ fn duckdb() -> PathBuf {
 /// A database that shares no code with us.
 #[test]
 fn duckdb_reads_the_tables() {
-    let report = support::server(500);
+    let mut report = support::server(500);
+    let link = |kind, comm: &str, parent| ChainLink {
+        kind,
+        comm: comm.into(),
+        call: None,
+        site: None,
+        operation: None,
+        parent,
+    };
+    report.chain_links = vec![
+        link(ChainKind::Disk, "vda", None),
+        link(ChainKind::Sleep, "jbd2", Some(0)),
+        link(ChainKind::Sleep, "server", Some(1)),
+        link(ChainKind::Earlier, "find", None),
+    ];
+    report.chains = [(2, 30), (1, 20), (3, 10)]
+        .map(|(first, total_ns)| ChainRow {
+            first,
+            count: 2,
+            total_ns,
+            max_ns: 9,
+        })
+        .to_vec();
     let dir = tempfile::tempdir().unwrap();
     let files = parquet(&report, dir.path()).expect("writes");
-    assert_eq!(files.len(), 14);
+    assert_eq!(files.len(), 15);
     let own: u64 = report
         .slow_calls
         .iter()
@@ -274,6 +296,13 @@ fn duckdb_reads_the_tables() {
         (
             "select (select count(*) from 'history.parquet'), (select count(*) from 'gauges.parquet'), (select complete from 'run.parquet'), (select text from 'trends.parquet') like 'clone%'",
             json!([[points, 60, false, true]]),
+        ),
+        (
+            "select root, root_known, max(links), sum(total_ns), sum(count), max(max_ns) from 'chains.parquet' group by all order by 4 desc",
+            json!([
+                ["disk vda", 1, 3, 50, 4, 9],
+                ["find, what it did before is not known", 0, 1, 10, 2, 9]
+            ]),
         ),
         (
             "select count(*), sum(count) from 'histogram.parquet'",

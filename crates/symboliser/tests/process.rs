@@ -210,7 +210,16 @@ fn is_root() -> bool {
 }
 
 fn passes(command: &mut Command) {
-    let output = command.output().unwrap();
+    let output = loop {
+        match command.output() {
+            // Another test's child, on its way to exec, still has the copy open
+            // for writing.
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::yield_now();
+            }
+            done => break done.unwrap(),
+        }
+    };
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text} {output:?}");
 }
