@@ -96,6 +96,12 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 			struct debox_totals *totals = &record->totals;
 			struct debox_info *info = bank_open(st, record, control, st->out_nr, task);
 
+			/* The way back was hidden, and the thread has gone on to another
+			 * call since: that one did not sleep. */
+			if (!(st->flags & WATCH_SLOT_BOUNDARY) &&
+			    *(volatile u64 *)&control->open_seq != st->out_seq)
+				info = NULL;
+
 			totals->blocked_ns += off.blocked_ns;
 			totals->runq_ns += off.runq_ns;
 			if (!(kind & OUT_IN_CALL)) {
@@ -178,6 +184,7 @@ static __noinline int record_away(struct task_struct *task, struct thread_state 
 	if (!record || !control)
 		return 0;
 	record->away = 1;
+	st->out_seq = *(volatile u64 *)&control->open_seq;
 	bank_open(st, record, control, nr, task);
 	return 0;
 }

@@ -149,6 +149,7 @@ struct thread_state {
 	s32 out_key; /* nr_key() of it, -1 outside of calls */
 	u32 out_waiters;
 	u32 last_signature;
+	u64 out_seq; /* with WATCH_SLOT: control.open_seq then */
 	u64 out_ns;
 	u64 out_run_delay;
 	u64 out_clock;
