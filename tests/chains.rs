@@ -97,6 +97,12 @@ fn shares(chains: &[Chain], first: &str, then: &[&str]) -> (u64, u64, u64) {
     (all, so, busy)
 }
 
+/// What may be told otherwise: on a machine that is emulated a wake-up takes
+/// milliseconds.
+fn slack(all: u64) -> u64 {
+    if slow() { all / 4 } else { (all / 20).max(MS) }
+}
+
 /// The waiter waited `due` or longer, for what `then` says and for CPUs.
 #[track_caller]
 fn leads(chains: &[Chain], first: &str, then: &[&str], due: u64) {
@@ -112,7 +118,7 @@ fn leads(chains: &[Chain], first: &str, then: &[&str], due: u64) {
         "{first}: {all} ns of {due} ns:\n{}",
         every()
     );
-    let slack = (all / 20).max(MS);
+    let slack = slack(all);
     assert!(
         so + busy + slack >= all,
         "{first}: {all} ns, of it through {then:?} {so} ns, busy {busy} ns:\n{}",
@@ -189,7 +195,7 @@ fn a_convoy_ends_in_what_each_holder_does() {
     // 1 + 2 + ... + 9 turns of 10 ms.
     assert!(all >= 440 * MS, "{all} ns");
     assert!(
-        timers + busy >= all - all / 5 && timers >= 200 * MS,
+        timers + busy + slack(all).max(all / 5) >= all && timers >= 200 * MS,
         "{timers} of {all} ns end in a timer, {busy} at a CPU"
     );
     // The last one waits for the one before it, and that one did, too.
@@ -265,7 +271,7 @@ fn a_child_that_sleeps_and_computes() {
     );
     assert!(computed > 0, "computed {computed} ns of {all} ns");
     assert!(
-        slept + computed + busy + all / 20 + MS >= all,
+        slept + computed + busy + slack(all) >= all,
         "{slept} + {computed} + {busy} of {all} ns"
     );
 }

@@ -46,6 +46,7 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
     };
     let call = link.call.as_deref().map(printable);
     match link.kind {
+        ChainKind::Sleep if link.comm.is_empty() => format!("{who} slept"),
         ChainKind::Sleep => {
             let site = link.site.and_then(|site| report.sites.get(site));
             let label = printable(site.map_or("(unknown)", |site| site.label.as_str()));

@@ -9,7 +9,7 @@ from guest import *  # noqa: F403
 
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0",
-    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm",
+    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains",
 ]  # fmt: skip
 # So slow that reading a file in is seen to block.
 DISK_OPTIONS = "throttling.bps-read=6000000"
@@ -25,6 +25,7 @@ FAULTS = "page faults in the call that took them"
 PAGE_IN = "major faults apart from minor ones"
 RUNQ = "waits for a CPU apart from sleeps"
 INODE_LOCK = "who held the lock, who woke the sleeper"
+CHAINS = "what a sleep waited for, link by link"
 SPAN = "spans"
 SITES_VERIFIED = "sites recognised in the raw stack, none wrong"
 NOTHING_STAYS_ATTACHED = "nothing stays attached afterwards"
@@ -35,6 +36,7 @@ native(PROGRAMS_LOAD, "deboxd_starts_serves_and_stops", "a_sleep_of_known_length
 native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "static_go_and_32_bit_programs_are_counted_exactly")
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(PAGE_IN, "a_mapped_file_written_to_another")
+native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machine", "a_waker_that_is_not_watched")
 native(SITES_VERIFIED, "no_site_is_ever_mislabelled")
 native(NOTHING_STAYS_ATTACHED, "nothing_stays_attached")
 
@@ -175,6 +177,20 @@ for name, feature, smoke in (
     ("a_span_holds_everything_in_it", SPAN, False),
 ):
     check(name, "truth", name, feature=feature, smoke=smoke)(rust_test)
+
+
+RUST["chains"] = []
+for name, smoke in (
+    ("a_mutex_whose_holder_waits_for_a_pipe", True),
+    ("a_condition_that_is_signalled_after_computing", False),
+    ("a_convoy_ends_in_what_each_holder_does", False),
+    ("a_futex_with_priority_inheritance", False),
+    ("a_file_lock_of_another_process", False),
+    ("a_server_on_this_machine", False),
+    ("a_child_that_sleeps_and_computes", False),
+    ("a_waker_that_is_not_watched", True),
+):
+    check(name, "chains", name, feature=CHAINS, smoke=smoke)(rust_test)
 
 
 def perf_event_paranoid(value):
