@@ -156,7 +156,8 @@ fn no_sequence_of_packets_hurts_a_running_broker() {
         .unwrap();
     broker.kernel.wait_held((0, 0));
     let created = broker.kernel.state().created;
-    assert!(created > 100, "good requests were among them: {created}");
+    // Drawn at random: 85 to 117 in twelve runs.
+    assert!(created > 40, "good requests were among them: {created}");
     wait_for("descriptors to be closed", || descriptors() <= before);
     broker.serves_well();
 }
