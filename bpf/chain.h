@@ -45,10 +45,9 @@ struct {
 	__type(value, struct debox_chain);
 } chains SEC(".maps");
 
-/* Numbers handed out: 1.. */
+/* Numbers handed out: 1.. The times of links that find no room stand under
+ * chain 0. */
 u32 chains_used;
-/* Links that found no room; their times stand under chain 0. */
-u64 chains_dropped;
 
 /* A chain that is longer ends in DEBOX_CHAIN_DEEPER. */
 #define CHAIN_DEPTH_MAX 16u
@@ -74,16 +73,12 @@ VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 		if (chain)
 			depth = chain->depth + 1;
 	}
-	if (chains_used >= DEBOX_CHAINS_MAX - 1) {
-		__sync_fetch_and_add(&chains_dropped, 1);
+	if (chains_used >= DEBOX_CHAINS_MAX - 1)
 		return 0;
-	}
 	id = __sync_fetch_and_add(&chains_used, 1) + 1;
 	chain = bpf_map_lookup_elem(&chains, &id);
-	if (!chain) {
-		__sync_fetch_and_add(&chains_dropped, 1);
+	if (!chain)
 		return 0;
-	}
 	chain->site = key->site;
 	chain->nr = key->nr;
 	chain->parent = key->parent;
@@ -177,6 +172,20 @@ static __always_inline u32 chain_owner(const struct task_struct *task)
 	return uid;
 }
 
+static __always_inline bool task_is_worker(const struct task_struct *task)
+{
+	return task->flags & PF_WQ_WORKER;
+}
+
+/* A kernel worker's own name says which work it did last. */
+static __always_inline void who_name(char *to, const struct task_struct *task)
+{
+	if (task_is_worker(task))
+		__builtin_memcpy(to, "kworker\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
+	else
+		__builtin_memcpy(to, task->comm, DEBOX_COMM_LEN);
+}
+
 /* The thread's name and user, of whom the links are; what was remembered under
  * other ones goes. */
 static __always_inline void who_renew(struct thread_state *st, const struct task_struct *task)
@@ -184,15 +193,11 @@ static __always_inline void who_renew(struct thread_state *st, const struct task
 	const u64 *is = (const u64 *)task->comm;
 	u64 *was = (u64 *)st->who.comm;
 	u32 uid = chain_owner(task);
-	bool worker = task->flags & PF_WQ_WORKER;
+	bool worker = task_is_worker(task);
 
 	if (st->who.tid && st->who.uid == uid && (worker || (was[0] == is[0] && was[1] == is[1])))
 		return;
-	was[0] = is[0];
-	was[1] = is[1];
-	/* The name of a kernel worker says which work it did last. */
-	if (worker)
-		__builtin_memcpy(st->who.comm, "kworker\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
+	who_name(st->who.comm, task);
 	st->who.uid = uid;
 	st->who.tid = task->pid;
 	for (u32 i = 0; i < CHAIN_MEMOS; i++)
@@ -320,7 +325,6 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 
  */
 VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 account)
 {
-	struct debox_chain_sums *sums;
 	struct ending e = {};
 	u32 used;
 
@@ -339,11 +343,6 @@ VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 a
 		if (i >= used)
 			break;
 		chain_part_end(st, &e, used - 1 - i);
-	}
-	sums = account ? chain_sums_of(st->account) : NULL;
-	if (sums) {
-		__sync_fetch_and_add(&sums->sleeps, 1);
-		__sync_fetch_and_add(&sums->total_ns, blocked_ns);
 	}
 	return 0;
 }

@@ -333,10 +333,7 @@ static __noinline int woken_by(struct thread_state *st, s32 nr)
 	root.site = DEBOX_SITE_NONE;
 	root.nr = key;
 	root.uid = chain_owner(self);
-	if (self->flags & PF_WQ_WORKER)
-		__builtin_memcpy(root.comm, "kworker\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
-	else
-		__builtin_memcpy(root.comm, self->comm, DEBOX_COMM_LEN);
+	who_name(root.comm, self);
 	follow_ask(self->pid);
 	return chain_rooted(st, chain_intern(&root, self->pid), now);
 }

@@ -583,9 +583,7 @@ struct debox_chain_sum {
 
 /* Of one account. sum[0]: those that found no room among the chains. */
 struct debox_chain_sums {
-	__u64 sleeps;   /* all, and ... */
-	__u64 total_ns; /* ... their blocked time: the sum over sum[] */
-	__u64 reserved[6];
+	__u64 reserved[8];
 	struct debox_chain_sum sum[DEBOX_CHAINS_MAX];
 };
 

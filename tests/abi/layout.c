@@ -286,8 +286,6 @@ int main(void)
 	F(struct, debox_chain_sum, total_ns);
 	F(struct, debox_chain_sum, max_ns);
 	S(struct, debox_chain_sums);
-	F(struct, debox_chain_sums, sleeps);
-	F(struct, debox_chain_sums, total_ns);
 	F(struct, debox_chain_sums, reserved);
 	F(struct, debox_chain_sums, sum);
 	S(struct, debox_event_sleep);

@@ -39,7 +39,6 @@ struct told {
 	struct past past;
 	__u64 called_ns;
 	__u64 call_ns; /* of the call that is open at the end */
-	unsigned since;
 };
 
 /* A life until `to`, which is spent on a CPU at the end. */
@@ -48,7 +47,6 @@ static void live(struct told *told, unsigned to, unsigned since, unsigned chains
 	unsigned at = 1, mode = USER;
 
 	memset(told, 0, sizeof(*told));
-	told->since = since;
 	while (at < to) {
 		unsigned length = 1 + random_below(random_below(4) ? 20 : 300), end;
 
@@ -83,8 +81,6 @@ static void live(struct told *told, unsigned to, unsigned since, unsigned chains
 				life[at] = CHAIN + chain;
 			if (begin >= since)
 				past_add(&told->past, begin, at, told->called_ns, chain);
-			else if (at > since)
-				told->past.since_ns = 0; /* not a life that is told so */
 		}
 		if (random_below(2)) {
 			unsigned begin = at;

@@ -719,11 +719,7 @@ mirror! {
 mirror! {
     /// Of one account. sum[0]: those that found no room among the chains.
     debox_chain_sums = 393280 {
-        /// all, and ...
-        sleeps: u64 = 0,
-        /// ... their blocked time: the sum over sum[]
-        total_ns: u64 = 8,
-        reserved: [u64; 6] = 16,
+        reserved: [u64; 8] = 0,
         sum: [debox_chain_sum; 16384] = 64,
     }
 }

@@ -11,7 +11,6 @@ pub struct ChainNode {
     pub text: String,
     pub count: u64,
     pub total_ns: u64,
-    pub max_ns: u64,
     /// Largest first; empty: a root.
     pub next: Vec<ChainNode>,
 }
@@ -103,7 +102,6 @@ pub fn tree(report: &Report) -> ChainNode {
     struct Growing {
         count: u64,
         total_ns: u64,
-        max_ns: u64,
         next: BTreeMap<String, Growing>,
     }
     fn grown(text: String, node: Growing) -> ChainNode {
@@ -117,7 +115,6 @@ pub fn tree(report: &Report) -> ChainNode {
             text,
             count: node.count,
             total_ns: node.total_ns,
-            max_ns: node.max_ns,
             next,
         }
     }
@@ -133,7 +130,6 @@ pub fn tree(report: &Report) -> ChainNode {
             }
             at.count = at.count.saturating_add(row.count);
             at.total_ns = at.total_ns.saturating_add(row.total_ns);
-            at.max_ns = at.max_ns.max(row.max_ns);
         }
     }
     grown(String::new(), all)
