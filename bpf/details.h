@@ -18,6 +18,7 @@
 #include "record.h"
 #include "trust.h"
 #include "user_stack.h"
+#include "label.h"
 
 #define DETAIL_PROBES 16
 
@@ -117,7 +118,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	struct debox_details *details;
 	struct debox_account_control *control;
 	struct debox_event_sleep *sleep;
-	u32 site, most, count;
+	u32 site, most, count, label;
 
 	if (!st || !off)
 		return 0;
@@ -154,6 +155,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	if (off->waiters_entry > st->waiters_most)
 		st->waiters_most = off->waiters_entry;
 	site = off->site;
+	label = site < SITES_MAX ? site_label[site] : DEBOX_LABEL_UNKNOWN;
 	most = control->conditions;
 	for (u32 i = 0; i < DEBOX_CONDITIONS_MAX; i++) {
 		const struct debox_condition *condition = &control->condition[i];
@@ -163,6 +165,12 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 			break;
 		if (!(condition->flags & (DEBOX_CONDITION_SITES | DEBOX_CONDITION_SITES_NOT)))
 			continue;
+		if (condition->flags & DEBOX_CONDITION_LABELS && label != DEBOX_LABEL_UNKNOWN &&
+		    label != DEBOX_LABEL_NONE) {
+			if (condition->labels[label >> 6 & (DEBOX_LABELS_MAX / 64 - 1)] >> (label & 63) & 1)
+				st->conditions_hit |= 1u << i;
+			continue;
+		}
 		if (site >= DEBOX_SITES_MAX || !(condition->known[word] >> (site & 63) & 1))
 			st->conditions_unknown |= 1u << i;
 		else if (condition->sites[word] >> (site & 63) & 1)

@@ -38,6 +38,7 @@
 #ifndef DEBOX_SITE_H
 #define DEBOX_SITE_H
 
+#include "label.h"
 #include "state.h"
 
 #define THREAD_SIZE 16384ull /* x86-64 without KASAN */
@@ -279,6 +280,7 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 			return sig->site;
 		}
 	}
+	label_find(ctx, id);
 	return site_walked(st, id, hint, limit, end);
 }
 

@@ -483,10 +483,11 @@ fn no_site_is_ever_mislabelled() {
         storm = program("storm").display(),
         dir = directory.path().display(),
     );
-    let run = run_privately(
-        &["--socket", socket.to_str().unwrap()],
-        &["bash", "-c", &script],
-    );
+    // A condition on a label has the kernel side give labels, which are compared too.
+    let on_label = ["--on", "label == nanosleep && wall > 100s", "--do", "print"];
+    let mut options = vec!["--socket", socket.to_str().unwrap()];
+    options.extend(on_label);
+    let run = run_privately(&options, &["bash", "-c", &script]);
     run.check_sound();
     assert_eq!(
         run.output.status.code(),

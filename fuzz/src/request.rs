@@ -71,7 +71,7 @@ pub fn check(data: &[u8]) {
                     assert_eq!((flags, pid), (u32::from(!follow) << 1, named));
                     assert!(named as i32 > 0);
                 }
-                Request::Status | Request::SiteStacks | Request::Chains => {
+                Request::Status | Request::SiteStacks | Request::Chains | Request::Labels => {
                     assert_eq!((flags, pid), (0, 0))
                 }
                 Request::TraceStop => {

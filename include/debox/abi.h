@@ -462,6 +462,13 @@ struct debox_thread_row {
 #define DEBOX_CONDITION_SITES_NOT (1u << 4)     /* no sleep at a site of sites[] */
 #define DEBOX_CONDITION_EVENT (1u << 5)         /* send an event */
 #define DEBOX_CONDITION_SIGNAL_THREAD (1u << 6) /* signal to the thread, else to its process */
+#define DEBOX_CONDITION_LABELS (1u << 7)        /* of places that a rule gives a label, labels[] decides \
+						 * alone, also before sites[] is told of them */
+
+/* Labels by number: of DEBOX_MSG_LABELS from 1 on. */
+#define DEBOX_LABELS_MAX 256u
+#define DEBOX_LABEL_UNKNOWN 0u
+#define DEBOX_LABEL_NONE 255u /* no rule gives one */
 
 /* All of its parts must hold (a conjunction). `serial` rises with each change;
  * a condition whose flags lack ON is not looked at. */
@@ -475,10 +482,11 @@ struct debox_condition {
 	char comm[DEBOX_COMM_LEN];
 	__s64 min[DEBOX_FIELDS];
 	__s64 max[DEBOX_FIELDS];
-	__u64 calls[DEBOX_NR_SLOTS / 64];  /* bit = nr key */
-	__u64 sites[DEBOX_SITES_MAX / 64]; /* bit = site; the client sets them as sites get their text */
-	__u64 known[DEBOX_SITES_MAX / 64]; /* sites that the client has judged; a sleep at another one makes
+	__u64 calls[DEBOX_NR_SLOTS / 64];    /* bit = nr key */
+	__u64 sites[DEBOX_SITES_MAX / 64];   /* bit = site; the client sets them as sites get their text */
+	__u64 known[DEBOX_SITES_MAX / 64];   /* sites that the client has judged; a sleep at another one makes
 	                                     * the answer uncertain: DEBOX_EVENT_UNCERTAIN */
+	__u64 labels[DEBOX_LABELS_MAX / 64]; /* bit = label; with CONDITION_LABELS */
 };
 
 #define DEBOX_DETAIL_CALL_SITES (1u << 0) /* fill call_sites[] with the call site alone */

@@ -58,6 +58,11 @@
  * next request. Clients without privileges are told the names and places of
  * their own user's threads only. */
 #define DEBOX_MSG_CHAINS 8u
+/* Gives places their label in the kernel from now on, for conditions
+ * (DEBOX_CONDITION_LABELS): the reply comes when it does. It carries 1 descriptor,
+ * a file for reading: a line per label, the first is label 1. EOPNOTSUPP where
+ * the broker cannot. */
+#define DEBOX_MSG_LABELS 9u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 

@@ -230,6 +230,7 @@ int main(void)
 	F(struct, debox_condition, calls);
 	F(struct, debox_condition, sites);
 	F(struct, debox_condition, known);
+	F(struct, debox_condition, labels);
 	S(struct, debox_account_control);
 	F(struct, debox_account_control, flags);
 	F(struct, debox_account_control, conditions);

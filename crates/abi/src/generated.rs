@@ -156,6 +156,11 @@ pub const DEBOX_CONDITION_SITES_NOT: u32 = 1 << 4;
 pub const DEBOX_CONDITION_EVENT: u32 = 1 << 5;
 /// signal to the thread, else to its process
 pub const DEBOX_CONDITION_SIGNAL_THREAD: u32 = 1 << 6;
+pub const DEBOX_CONDITION_LABELS: u32 = 1 << 7;
+pub const DEBOX_LABELS_MAX: usize = 256;
+pub const DEBOX_LABEL_UNKNOWN: u32 = 0;
+/// no rule gives one
+pub const DEBOX_LABEL_NONE: u32 = 255;
 /// fill call_sites[] with the call site alone
 pub const DEBOX_DETAIL_CALL_SITES: u32 = 1 << 0;
 /// ... with whole user stacks; paths[] too
@@ -592,7 +597,7 @@ mirror! {
 mirror! {
     /// All of its parts must hold (a conjunction). `serial` rises with each change;
     /// a condition whose flags lack ON is not looked at.
-    debox_condition = 4464 {
+    debox_condition = 4496 {
         /// DEBOX_CONDITION_*
         flags: u32 = 0,
         /// sent to the caller as the call returns; 0: none
@@ -614,11 +619,13 @@ mirror! {
         /// sites that the client has judged; a sleep at another one makes
         /// the answer uncertain: DEBOX_EVENT_UNCERTAIN
         known: [u64; 256] = 2416,
+        /// bit = label; with CONDITION_LABELS
+        labels: [u64; 4] = 4464,
     }
 }
 
 mirror! {
-    debox_account_control = 43968 {
+    debox_account_control = 44224 {
         /// DEBOX_DETAIL_*
         flags: u32 = 0,
         /// entries in use
@@ -802,6 +809,7 @@ pub const DEBOX_MSG_WATCH: u32 = 4;
 pub const DEBOX_MSG_SITE_STACKS: u32 = 6;
 pub const DEBOX_MSG_TRACE: u32 = 7;
 pub const DEBOX_MSG_CHAINS: u32 = 8;
+pub const DEBOX_MSG_LABELS: u32 = 9;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;

@@ -10,6 +10,7 @@
 
 use crate::error::BrokerError;
 use crate::site::SiteResolver;
+use debox_labels::LabelTable;
 use debox_probe::{Counters, Kernel, NewStack, Turns};
 use debox_symbol::Site;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -35,7 +36,10 @@ type Work<K, B> = Box<dyn FnOnce(&mut K) -> Done<B> + Send>;
 /// What comes back to the loop.
 pub(crate) enum Back<B> {
     Done(Done<B>),
-    Site(u32, Site),
+    /// With the label that the kernel side gave it.
+    Site(u32, Site, u8),
+    /// None: it cannot be made.
+    Labels(Option<LabelTable>),
     /// One of the threads ended by a panic.
     Failed(String),
 }
@@ -43,6 +47,7 @@ pub(crate) enum Back<B> {
 enum Ask {
     Stacks(Vec<NewStack>),
     Reload,
+    Labels,
 }
 
 struct Orders<K, B> {
@@ -210,6 +215,14 @@ impl<K: Kernel + Send + 'static, B: 'static> Aside<K, B> {
         }
     }
 
+    /// Brings [`Back::Labels`], now and whenever the symbols are read anew.
+    pub fn labels_ask(&self) {
+        if let Some(names) = &self.names {
+            // Fails only when the thread has failed, which the loop is told.
+            let _ = names.send(Ask::Labels);
+        }
+    }
+
     pub fn features(&self) -> u64 {
         self.known().0
     }
@@ -303,12 +316,16 @@ fn names_work<K, B, R: SiteResolver>(
     mut resolver: R,
     asked: &Receiver<Ask>,
 ) {
+    // What the kernel side's table was made of; None: nobody asked for one.
+    let mut table_of: Option<u64> = None;
     while let Ok(ask) = asked.recv() {
+        let asked = matches!(ask, Ask::Labels);
         match ask {
             Ask::Reload => match resolver.reload() {
                 Ok(()) => tracing::info!("symbols and labels were read again"),
                 Err(error) => tracing::error!(%error, "symbols and labels stay as they were"),
             },
+            Ask::Labels => {}
             Ask::Stacks(mut stacks) => {
                 // By number, so that within a batch the lowest becomes the
                 // canonical one. A number that comes later than a higher one
@@ -319,9 +336,14 @@ fn names_work<K, B, R: SiteResolver>(
                         return;
                     }
                     let text = resolver.resolve(&stack.frames);
-                    between.bring(Back::Site(stack.id, text));
+                    between.bring(Back::Site(stack.id, text, stack.label));
                 }
             }
+        }
+        let serial = resolver.symbols_serial();
+        if asked || table_of.is_some_and(|old| old != serial) {
+            table_of = Some(serial);
+            between.bring(Back::Labels(resolver.label_table()));
         }
     }
 }

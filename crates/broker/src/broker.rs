@@ -13,6 +13,7 @@ use crate::aside::{Aside, Back, Done, OWN_LANE};
 use crate::chains::ChainBook;
 use crate::error::BrokerError;
 use crate::identity::{Peer, Process, SenderProof};
+use crate::label::LabelBook;
 use crate::limits::{Limits, Usage, What};
 use crate::message::{Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, parse_request};
 use crate::shared::Shared;
@@ -20,9 +21,10 @@ use crate::site::{SiteBook, SiteResolver};
 use crate::socket::{self, Ancillary, Received};
 use crate::subuid::Subordinates;
 use debox_abi::{
-    DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_SLOTS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH,
-    DEBOX_SEGMENT_SLOTS, debox_reply,
+    DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SLOTS, DEBOX_MSG_TRACE,
+    DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, debox_reply,
 };
+use debox_labels::LabelTable;
 use debox_probe::{
     Account, AccountOptions, Kernel, KernelVersion, Segment, Trace, TraceOptions, TraceTarget,
     WatchedTest, Watcher,
@@ -178,6 +180,7 @@ pub struct Broker<K: Kernel + Send + 'static> {
     failed: Option<String>,
     book: SiteBook,
     chains: ChainBook,
+    labels: LabelBook,
     limits: Limits,
     proof: SenderProof,
     epoll: OwnedFd,
@@ -248,6 +251,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             failed: None,
             book: SiteBook::new()?,
             chains: ChainBook::default(),
+            labels: LabelBook::default(),
             limits,
             proof,
             epoll,
@@ -881,7 +885,10 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         for back in self.aside.take() {
             match back {
                 Back::Done(done) => done(self),
-                Back::Site(id, text) => {
+                Back::Labels(table) => self.labels_install(table),
+                Back::Site(id, text, label) => {
+                    let named = text.labelled.then_some(text.label.as_str());
+                    self.labels.compare(label, named);
                     if let Some(merged) = self.book.publish(&self.shared, id, text) {
                         self.aside.order(OWN_LANE, move |kernel| {
                             kernel.site_merged(id, merged);
@@ -1041,6 +1048,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 self.account(token, wish, user_stacks)
             }
             Request::Chains => self.chains(kind, token),
+            Request::Labels => self.labels(kind, token),
             Request::Join { follow } => self.join(token, process, follow),
             Request::Watch { pid, follow } => {
                 privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
@@ -1076,7 +1084,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         reply.accounts_used = connections.filter(|c| c.account.is_some()).count() as u64;
         reply.site_walks = counters.site_walks;
         reply.site_hits = counters.site_hits;
-        reply.site_mismatches = counters.site_mismatches;
+        reply.site_mismatches = counters.site_mismatches + self.labels.mismatches;
         reply.site_failures = counters.site_failures;
         reply.storage_failures = counters.storage_failures;
         reply.slots_exhausted = counters.slots_exhausted;
@@ -1400,6 +1408,70 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             fds: vec![file],
             shared: false,
         })
+    }
+
+    fn labels(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+        self.held_account(kind, token)?;
+        self.labels.waiting.push(token);
+        if self.labels.installed {
+            self.labels_reply(None);
+        } else if self.labels.waiting.len() == 1 {
+            self.aside.labels_ask();
+        }
+        Ok(())
+    }
+
+    /// The kernel side gets a table, or another one.
+    fn labels_install(&mut self, table: Option<LabelTable>) {
+        let Some(table) = table else {
+            self.labels_reply(Some(
+                "the kernel shows no symbols, or there are too many rules",
+            ));
+            return;
+        };
+        let numbers = match self.labels.number(&table.labels) {
+            Ok(numbers) => numbers,
+            Err(error) => {
+                self.labels_reply(Some(&error.to_string()));
+                return;
+            }
+        };
+        self.aside.order(OWN_LANE, move |kernel| {
+            let set = kernel.labels_set(&table, &numbers);
+            let done: Done<Self> = Box::new(move |broker| match set {
+                Ok(()) => {
+                    broker.labels.installed = true;
+                    broker.labels_reply(None);
+                }
+                Err(error) => broker.labels_reply(Some(&error.to_string())),
+            });
+            done
+        });
+    }
+
+    fn labels_reply(&mut self, problem: Option<&str>) {
+        let kind = DEBOX_MSG_LABELS;
+        for token in std::mem::take(&mut self.labels.waiting) {
+            let refusal = |why: &str| {
+                Refusal::new(
+                    kind,
+                    libc::EOPNOTSUPP,
+                    format!("places get their labels some milliseconds after they are met: {why}."),
+                )
+            };
+            let reply = match problem {
+                Some(why) => Err(refusal(why)),
+                None => match self.labels.file() {
+                    Ok(file) => Ok(Grant {
+                        reply: debox_reply::new(kind),
+                        fds: vec![file],
+                        shared: false,
+                    }),
+                    Err(error) => Err(refusal(&error.to_string())),
+                },
+            };
+            self.reply(token, reply, true);
+        }
     }
 
     fn held_account(&self, kind: u32, token: u64) -> Result<&HeldAccount, Refusal> {

@@ -16,6 +16,7 @@ mod broker;
 mod chains;
 mod error;
 mod identity;
+mod label;
 mod limits;
 mod listen;
 mod message;

@@ -3,6 +3,7 @@
 
 use crate::error::BrokerError;
 use crate::site::SiteResolver;
+use debox_labels::LabelTable;
 use debox_probe::Probe;
 use debox_symbol::{
     Debuginfod, KernelSymbols, Resolver, Site, SymbolError, SymbolOptions, UNKNOWN_FUNCTION,
@@ -122,6 +123,20 @@ impl SiteResolver for Names {
             }
         }
         site
+    }
+
+    fn label_table(&mut self) -> Option<LabelTable> {
+        match self {
+            Names::Known { resolver, .. } => resolver.label_table(),
+            Names::Hidden => None,
+        }
+    }
+
+    fn symbols_serial(&self) -> u64 {
+        match self {
+            Names::Known { resolver, .. } => resolver.serial(),
+            Names::Hidden => 0,
+        }
     }
 
     fn reload(&mut self) -> Result<(), String> {

@@ -6,6 +6,7 @@ use crate::shared_file::SharedFile;
 use debox_abi::{
     DEBOX_FILE_LEN, DEBOX_LABEL_LEN, DEBOX_SITE_FLAG_UNLABELLED, DEBOX_SITES_MAX, debox_site,
 };
+use debox_labels::LabelTable;
 use debox_symbol::Site;
 use rustix::io::Errno;
 use std::collections::btree_map::Entry;
@@ -15,6 +16,10 @@ use std::os::fd::OwnedFd;
 /// Turns kernel return addresses into text.
 pub trait SiteResolver {
     fn resolve(&mut self, frames: &[u64]) -> Site;
+    /// What the kernel side needs to give labels itself; None: it cannot.
+    fn label_table(&mut self) -> Option<LabelTable>;
+    /// Rises when the table would be another one.
+    fn symbols_serial(&self) -> u64;
     /// Reads symbols and rules anew (a module was loaded, a rule was edited).
     fn reload(&mut self) -> Result<(), String>;
 }

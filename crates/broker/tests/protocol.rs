@@ -912,6 +912,7 @@ fn the_functions_of_sites_are_one_piece_of_memory() {
     broker.kernel.announce(vec![NewStack {
         id: 4,
         frames: vec![1],
+        label: 0,
     }]);
     wait_for("the site", || read(ask()).contains("4\tentry;pipe_read\n"));
     // However many are held, and whenever they were asked for.
@@ -927,6 +928,25 @@ fn the_functions_of_sites_are_one_piece_of_memory() {
     }
     assert_eq!(rustix::fs::fstat(&first).unwrap().st_mode & 0o777, 0o400);
     assert_eq!(read(first), "4\tentry;pipe_read\n");
+}
+
+/// Whoever asks is answered when the kernel side gives labels; it is told once.
+#[test]
+fn labels_have_numbers_for_all_clients() {
+    let broker = Running::new();
+    let client = broker.client();
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_LABELS, 0));
+    assert_eq!(reply.status, -libc::ENOENT, "without an account");
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    for _ in 0..2 {
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_LABELS, 0));
+        assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+        let mut bytes = vec![0; 1 << 16];
+        let length = rustix::io::pread(&fds[0], &mut bytes, 0).unwrap();
+        let text = String::from_utf8(bytes[..length].to_vec()).unwrap();
+        assert!(text.lines().any(|line| line == "pipe-read"), "{text}");
+        assert_eq!(broker.kernel.state().label_tables, 1);
+    }
 }
 
 /// They come once, in the order of their numbers, in one file for all who may read
@@ -1034,6 +1054,7 @@ fn sites_of(broker: &Running) {
     let stack = |id, frame| NewStack {
         id,
         frames: vec![frame, 0xffff_ffff_8100_0000],
+        label: 0,
     };
     broker
         .kernel

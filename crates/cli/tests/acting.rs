@@ -271,6 +271,114 @@ for i in range(5):
     );
 }
 
+const SLEEPER: &str = "
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#include <sys/wait.h>
+static volatile int got;
+static void count(int signal) { (void)signal; got++; }
+int main(void)
+{
+	struct timespec ms = { .tv_nsec = 1000000 }, two_s = { .tv_sec = 2 };
+	struct sigaction action = { .sa_handler = count, .sa_flags = SA_RESTART };
+	sigaction(SIGUSR1, &action, NULL);
+	for (int i = 0; i < 3; i++) {
+		nanosleep(&ms, NULL);
+		printf(\"%d \", got);
+		fflush(stdout);
+	}
+	if (!fork()) {
+		usleep(50000);
+		_exit(0);
+	}
+	wait(NULL);
+	printf(\"%d \", got);
+	fflush(stdout);
+	nanosleep(&two_s, NULL);
+	nanosleep(&ms, NULL);
+	printf(\"%d\\n\", got);
+}
+";
+
+/// Also the first time that anybody sleeps at a place: the name of it comes later.
+#[test]
+fn a_label_is_known_at_the_first_sleep() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let (_source, program) = build(SLEEPER);
+    for (condition, expected) in [
+        ("label == wait-child", "0 0 0 1 1\n"),
+        ("label =~ nano*", "1 1 1 1 1\n"),
+        ("label != wait-child && blocked > 500us", "1 1 1 1 1\n"),
+    ] {
+        let out = debox(&[
+            "run",
+            "--top",
+            "1",
+            "--on",
+            condition,
+            "--do",
+            "signal USR1",
+        ])
+        .args(["--limit", "1", "--"])
+        .arg(&program)
+        .output()
+        .unwrap();
+        let stderr = one_line(&text(&out.stderr));
+        assert_eq!(text(&out.stdout), expected, "{condition}: {stderr}");
+        assert!(
+            stderr.contains("signal sent 1 times"),
+            "{condition}: {stderr}"
+        );
+        assert!(!stderr.contains("late"), "{condition}: {stderr}");
+        assert!(
+            !stderr.contains("judged afterwards"),
+            "{condition}: {stderr}"
+        );
+    }
+}
+
+/// The function of a new place has no name when its first call returns: that one
+/// gets no signal, and costs nothing of the limit.
+#[test]
+fn a_late_match_spends_no_limit() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let (_source, program) = build(SLEEPER);
+    let condition =
+        "call in {nanosleep, clock_nanosleep} && function =~ *nanosleep* && blocked < 1s";
+    let out = debox(&[
+        "run",
+        "--top",
+        "1",
+        "--on",
+        condition,
+        "--do",
+        "signal USR1",
+    ])
+    .args(["--limit", "1", "--no-follow", "--"])
+    .arg(&program)
+    .output()
+    .unwrap();
+    let stderr = one_line(&text(&out.stderr));
+    let stdout = text(&out.stdout);
+    // Named within 2 s; the calls before that come too early, all or some of them.
+    assert!(
+        stdout.starts_with('0') && stdout.ends_with("1\n"),
+        "{stdout} {stderr}"
+    );
+    assert!(stderr.contains("signal sent 1 times, "), "{stderr}");
+    assert!(
+        stderr.contains(" not, as the call had returned"),
+        "{stderr}"
+    );
+}
+
 /// Six conditions that reach their limits in the middle of the calls.
 #[test]
 fn none_is_missed_when_a_limit_is_reached() {

@@ -119,6 +119,18 @@ impl Connection {
         Ok(site_stacks_parse(&String::from_utf8_lossy(&bytes)))
     }
 
+    /// Labels, the first of number 1; from now on the kernel side gives them to
+    /// places as it meets them.
+    pub fn labels(&self) -> Result<Vec<String>, Error> {
+        let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_LABELS, 0))?;
+        let bytes = match fds.into_iter().next() {
+            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
+            None => Vec::new(),
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.lines().map(debox_output::printable).collect())
+    }
+
     /// The links of chains, the first of number 1.
     pub fn chains(&self) -> Result<Vec<debox_chain>, Error> {
         let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_CHAINS, 0))?;

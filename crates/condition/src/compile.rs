@@ -478,11 +478,7 @@ impl Part {
 
     /// Whether a place with this text belongs into the condition's `sites`.
     pub fn wants_site(&self, label: &str, function: &str) -> bool {
-        let set = match self.cube.any.first() {
-            Some(first) => first,
-            None => &self.cube.none,
-        };
-        set.iter().any(|(field, pattern)| {
+        self.places().iter().any(|(field, pattern)| {
             pattern.fits(
                 *field,
                 match field {
@@ -491,6 +487,29 @@ impl Part {
                 },
             )
         })
+    }
+
+    fn places(&self) -> &BTreeSet<(TextField, Pattern)> {
+        match self.cube.any.first() {
+            Some(first) => first,
+            None => &self.cube.none,
+        }
+    }
+
+    /// Whether a place's label says all that is asked of it.
+    pub fn asks_labels(&self) -> bool {
+        self.asks_sites()
+            && self
+                .places()
+                .iter()
+                .all(|(field, _)| *field == TextField::Label)
+    }
+
+    /// Whether a label belongs into the condition's `labels`, with
+    /// [`Part::asks_labels`].
+    pub fn wants_label(&self, label: &str) -> bool {
+        let mut patterns = self.places().iter();
+        patterns.any(|(field, pattern)| pattern.fits(*field, label))
     }
 
     /// Fills in what is compared: `fields`, `min`, `max`, `calls`, `comm` and

@@ -7,6 +7,8 @@
 
 mod meaning;
 mod rules;
+mod table;
 
 pub use meaning::{Kind, Meaning, Meanings};
 pub use rules::{LABEL_LEN_MAX, Rule, Rules, RulesError, glob, plain, sleeper};
+pub use table::{FunctionSet, LABEL_RULES_MAX, LabelTable, RuleSet, UNKNOWN_SET};

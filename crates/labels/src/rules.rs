@@ -24,7 +24,7 @@ const SYSTEM_FILE: &str = "/etc/debox/labels.toml";
 
 /// The scheduler's own function: what lies inside of it is whoever watches,
 /// what lies outside is the sleeper.
-const SWITCH_FUNCTION: &str = "__schedule";
+pub(crate) const SWITCH_FUNCTION: &str = "__schedule";
 
 /// Why rules cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -109,19 +109,19 @@ struct PlumbingTable {
 #[derive(Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
-    conditions: Vec<Conditions>,
-    patterns: Patterns,
-    plumbing: Vec<usize>,
+    pub(crate) conditions: Vec<Conditions>,
+    pub(crate) patterns: Patterns,
+    pub(crate) plumbing: Vec<usize>,
     meanings: Meanings,
 }
 
 /// A rule's lists as pattern numbers.
 #[derive(Debug)]
-struct Conditions {
-    wait: Vec<usize>,
-    site: Vec<usize>,
-    any: Vec<usize>,
-    not: Vec<usize>,
+pub(crate) struct Conditions {
+    pub wait: Vec<usize>,
+    pub site: Vec<usize>,
+    pub any: Vec<usize>,
+    pub not: Vec<usize>,
 }
 
 impl Rules {
@@ -397,7 +397,7 @@ fn check(rule: &Rule) -> Result<(), String> {
 
 /// All distinct patterns, numbered.
 #[derive(Debug, Default)]
-struct Patterns {
+pub(crate) struct Patterns {
     numbers: HashMap<String, usize>,
     /// Those with a wildcard; the others are found in `numbers`.
     globs: Vec<(String, usize)>,
@@ -435,7 +435,7 @@ impl Patterns {
     }
 
     /// The patterns that fit one function's name.
-    fn matching(&self, function: &str) -> PatternSet {
+    pub fn matching(&self, function: &str) -> PatternSet {
         let name = plain(function);
         let mut set = self.empty_set();
         if let Some(&number) = self.numbers.get(name) {
@@ -451,7 +451,7 @@ impl Patterns {
 }
 
 #[derive(Clone, Debug)]
-struct PatternSet(Vec<u64>);
+pub(crate) struct PatternSet(Vec<u64>);
 
 impl PatternSet {
     fn insert(&mut self, number: usize) {
@@ -464,7 +464,11 @@ impl PatternSet {
         }
     }
 
-    fn has_any(&self, numbers: &[usize]) -> bool {
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    pub fn has_any(&self, numbers: &[usize]) -> bool {
         numbers
             .iter()
             .any(|number| self.0[number / 64] >> (number % 64) & 1 == 1)

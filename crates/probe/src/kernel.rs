@@ -9,6 +9,8 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use debox_labels::LabelTable;
+
 use crate::{Error, Trace, TraceOptions, TraceTarget};
 
 /// Who reads what is recorded, and by what right: `struct watcher` of
@@ -103,6 +105,8 @@ pub struct NewStack {
     pub id: u32,
     /// Return addresses, innermost first.
     pub frames: Vec<u64>,
+    /// DEBOX_LABEL_*, from the kernel side.
+    pub label: u8,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -186,6 +190,10 @@ pub trait Kernel {
     /// The links of chains from number `from` on, which are complete and will not
     /// change. One of kind NONE is nobody's.
     fn chains(&mut self, from: u32) -> Vec<debox_abi::debox_chain>;
+
+    /// From now on the kernel side gives places their label as it meets them;
+    /// `numbers`: of each rule's.
+    fn labels_set(&mut self, table: &LabelTable, numbers: &[u8]) -> Result<(), Error>;
 
     /// A test that can be asked while the kernel side is at work.
     fn watched_test(&self) -> WatchedTest;

@@ -6,6 +6,7 @@
 //! programs attached exactly as long as somebody is watched. It decides
 //! nothing about who may watch whom: that is the broker's.
 
+use debox_labels::LabelTable;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,6 +25,7 @@ mod error;
 mod floor;
 mod follow;
 mod kernel;
+mod label;
 mod place;
 mod pool;
 mod ring_fix;
@@ -861,6 +863,10 @@ impl Kernel for Probe {
         self.chains_read(from)
     }
 
+    fn labels_set(&mut self, table: &LabelTable, numbers: &[u8]) -> Result<(), Error> {
+        self.label_table_set(table, numbers)
+    }
+
     fn watched_test(&self) -> WatchedTest {
         let map = &self.skel.maps.threads;
         let size = map.value_size() as usize;
@@ -948,6 +954,7 @@ impl Kernel for Probe {
                 out.push(NewStack {
                     id: sample.stack,
                     frames: frames[..depth].to_vec(),
+                    label: self.label_of(sample.stack),
                 });
             }
         }

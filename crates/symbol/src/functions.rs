@@ -384,6 +384,34 @@ impl Functions {
         (!is_marker(name)).then_some((name, first.address))
     }
 
+    /// Where each function begins, by address, under the name that
+    /// [`Functions::name_around`] gives. None: nothing that stays (generated code, the
+    /// space behind a module, into which another one may be loaded).
+    pub fn starts(&self) -> impl Iterator<Item = (u64, Option<&str>)> {
+        let places = 0..self.symbols.len();
+        let first = places
+            .filter(|&at| at == 0 || self.symbols[at - 1].address != self.symbols[at].address);
+        first.flat_map(|at| {
+            let symbol = &self.symbols[at];
+            let name = self.name(symbol);
+            let stays = symbol.module != GENERATED && !is_marker(name);
+            let after = self.symbols[at..]
+                .iter()
+                .find(|s| s.address != symbol.address);
+            // A module begins on a page of its own.
+            let page_end = (symbol.address | 0xfff) + 1;
+            let open =
+                after.is_none_or(|next| next.module != symbol.module) && symbol.module != NO_MODULE;
+            let gap = open && after.is_none_or(|next| next.address > page_end);
+            [
+                Some((symbol.address, stays.then_some(name))),
+                gap.then_some((page_end, None)),
+            ]
+            .into_iter()
+            .flatten()
+        })
+    }
+
     /// The address of the function called `name`; the first one if several
     /// are called so.
     pub fn address(&self, name: &str) -> Option<u64> {

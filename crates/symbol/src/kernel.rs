@@ -299,6 +299,11 @@ impl KernelSymbols {
         })
     }
 
+    /// Where each function begins, by address; None: what lies there is not known.
+    pub fn starts(&self) -> impl Iterator<Item = (u64, Option<&str>)> {
+        self.table.starts()
+    }
+
     /// File, relative to the kernel's source directory, and line of the call
     /// that returns to this address. Only the kernel image itself is covered,
     /// not its modules.

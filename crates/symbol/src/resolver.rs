@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::kernel::{Frame, KernelSymbols, SymbolError};
-use debox_labels::{LABEL_LEN_MAX, Rules, plain, sleeper};
+use debox_labels::{LABEL_LEN_MAX, LabelTable, Rules, plain, sleeper};
 
 /// What a frame is called that lies in no known function, for instance in a
 /// BPF program that is gone. Never its address: that is the kernel's secret.
@@ -42,6 +42,7 @@ pub struct Resolver {
     rules: Rules,
     frames: HashMap<u64, Frame>,
     sites: HashMap<Box<[u64]>, Site>,
+    serial: u64,
 }
 
 impl Resolver {
@@ -51,6 +52,7 @@ impl Resolver {
             rules,
             frames: HashMap::new(),
             sites: HashMap::new(),
+            serial: 1,
         }
     }
 
@@ -68,7 +70,18 @@ impl Resolver {
         self.symbols.reload()?;
         self.frames.clear();
         self.sites.clear();
+        self.serial += 1;
         Ok(())
+    }
+
+    /// How often the symbols were read.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Labels for who has addresses alone; see [`LabelTable`].
+    pub fn label_table(&self) -> Option<LabelTable> {
+        self.rules.table(self.symbols.starts())
     }
 
     /// `stack` is what bpf_get_stackid() gives: return addresses, innermost

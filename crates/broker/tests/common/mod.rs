@@ -14,6 +14,7 @@ pub mod needs;
 use debox_abi::{Pod, debox_reply, debox_request};
 use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};
 use debox_client::packet;
+use debox_labels::{LabelTable, Rules};
 use debox_probe::{
     Account, AccountOptions, Counters, Details, Error, Kernel, NewStack, Refused, Segment, Trace,
     TraceOptions, TraceTarget, WatchedTest, Watcher,
@@ -56,6 +57,7 @@ pub struct State {
     pub merged: Vec<(u32, u32)>,
     pub waiting: Vec<NewStack>,
     pub chains: Vec<debox_abi::debox_chain>,
+    pub label_tables: u32,
     pub fail_next: Option<Error>,
     /// Killed and reaped while it is bound.
     pub dies_in_join: Option<std::process::Child>,
@@ -325,6 +327,12 @@ impl Kernel for FakeKernel {
         links.into_iter().skip(from as usize - 1).collect()
     }
 
+    fn labels_set(&mut self, table: &LabelTable, numbers: &[u8]) -> Result<(), Error> {
+        assert_eq!(table.labels.len(), numbers.len());
+        self.state().label_tables += 1;
+        Ok(())
+    }
+
     fn trace_start(
         &mut self,
         _id: u32,
@@ -378,6 +386,14 @@ impl Kernel for FakeKernel {
 pub struct FakeResolver;
 
 impl SiteResolver for FakeResolver {
+    fn label_table(&mut self) -> Option<LabelTable> {
+        Rules::builtin().table([(1, Some("pipe_read"))].into_iter())
+    }
+
+    fn symbols_serial(&self) -> u64 {
+        1
+    }
+
     fn resolve(&mut self, frames: &[u64]) -> Site {
         let text = |label: &str, function: &str, line, labelled| Site {
             label: label.to_owned(),

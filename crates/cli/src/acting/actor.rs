@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::session::nanos;
 use ::debox_condition::{Answer, CallFacts, Number, SiteFacts};
 use debox_abi::*;
-use debox_client::{AccountView, DetailsView};
+use debox_client::{AccountView, Connection, DetailsView};
 use debox_output::{count_text, error_name, shell_word};
 use debox_report::{Note, NoteKind};
 use debox_symbol::{CodeFile, UserCode, UserSymbols};
@@ -39,6 +39,9 @@ thread_local! {
 struct State {
     acted: u64,
     late: u64,
+    /// Signals that were not sent: the call had returned before its place had
+    /// a name.
+    missed: u64,
     /// Refused or failed: a signal that may not be sent, a command that cannot
     /// be started.
     failed: u64,
@@ -79,7 +82,12 @@ pub struct Actor {
 
 impl Actor {
     /// Before the first process joins: puts the conditions in place.
-    pub fn install(plan: Plan, view: &mut AccountView) -> Result<Self, Error> {
+    pub fn install(
+        mut plan: Plan,
+        view: &mut AccountView,
+        connection: &Connection,
+    ) -> Result<Self, Error> {
+        plan.labels_resolve(connection)?;
         plan.install(view)?;
         let mut actor = Self::new(plan);
         actor.sites_learn(view);
@@ -228,6 +236,8 @@ impl Actor {
                 continue;
             }
             let mut late = false;
+            // Nothing but the name of a place was missing.
+            let unannounced = (event.conditions | event.uncertain) & mine & !exact == 0;
             if sure == 0 {
                 // Naming it may take long, the first time.
                 let caller = if self.plan.watches[watch].asks_caller() {
@@ -263,7 +273,9 @@ impl Actor {
                 // Of an event that the kernel side has sent for the sake of
                 // another action, this one is none of its conditions.
                 let class = if signal { signals } else { mine & !signals };
-                if late || sure & class != 0 {
+                if late && signal && unannounced {
+                    self.states[watch][index].missed += 1;
+                } else if late || sure & class != 0 {
                     tasks.push((watch, index, late, signal && !late));
                 }
             }
@@ -570,10 +582,16 @@ impl Actor {
                 if state.late > 0 {
                     text.push_str(&format!(" ({} late)", count_text(state.late)));
                 }
+                if state.missed > 0 {
+                    text.push_str(&format!(
+                        ", {} not, as the call had returned before its place had a name",
+                        count_text(state.missed)
+                    ));
+                }
                 if state.failed > 0 {
                     text.push_str(&format!(", {} failed", count_text(state.failed)));
                 }
-                let rest = met.saturating_sub(state.acted + state.failed);
+                let rest = met.saturating_sub(state.acted + state.missed + state.failed);
                 if rest > 0 {
                     text.push_str(&format!(", held back {} times", count_text(rest)));
                 }

@@ -8,7 +8,7 @@ use crate::session::nanos;
 use ::debox_condition::{Expression, Part, Predicate, TextField, compile, underline};
 use debox_abi::debox_condition as Condition;
 use debox_abi::*;
-use debox_client::AccountView;
+use debox_client::{AccountView, Connection};
 use debox_labels::Rules;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -207,6 +207,36 @@ impl Plan {
     pub fn wants_stacks(&self) -> bool {
         let asks_caller = self.watches.iter().any(Watch::asks_caller);
         asks_caller || self.has(|action| matches!(action, Action::Stack | Action::Exec(_)))
+    }
+
+    /// Lets the kernel side judge labels at the first sleep at a place, before it
+    /// has a name.
+    pub fn labels_resolve(&mut self, connection: &Connection) -> Result<(), Error> {
+        let watches = &self.watches;
+        let mut asking: Vec<&mut Slot> = (self.slots.iter_mut())
+            .filter(|slot| watches[slot.watch].parts[slot.part].asks_labels())
+            .collect();
+        if asking.is_empty() {
+            return Ok(());
+        }
+        let labels = match connection.labels() {
+            Ok(labels) => labels,
+            Err(debox_client::Error::Refused { text, .. }) => {
+                crate::say(&format!("note: {text}"));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for slot in &mut asking {
+            let part = &watches[slot.watch].parts[slot.part];
+            slot.condition.flags |= DEBOX_CONDITION_LABELS;
+            for (number, label) in (1..DEBOX_LABEL_NONE as usize).zip(&labels) {
+                if part.wants_label(label) {
+                    slot.condition.labels[number / 64] |= 1 << (number % 64);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Before the first process joins.

@@ -112,7 +112,10 @@ impl Opened {
         if let Some(view) = &mut view.details {
             view.control.flags_set(want.details);
         }
-        let actor = want.plan.take().map(|plan| Actor::install(plan, &mut view));
+        let actor = want
+            .plan
+            .take()
+            .map(|plan| Actor::install(plan, &mut view, &connection));
         let actor = actor.transpose()?;
         let watched = Watched::new(view, actor, facts_of(&want, target, without));
         let learner = want.trace.learner()?;
