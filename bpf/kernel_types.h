@@ -32,6 +32,7 @@ struct sched_info {
 
 struct thread_info {
 	u32 status;
+	u32 cpu;
 };
 
 typedef struct {
@@ -58,6 +59,7 @@ struct user_namespace {
 
 struct rq {
 	u64 clock;
+	u64 clock_task; /* clock without what interrupts and other guests took */
 };
 
 struct cfs_rq {
@@ -66,6 +68,9 @@ struct cfs_rq {
 
 struct sched_entity {
 	struct cfs_rq *cfs_rq;
+	u64 exec_start; /* clock_task when it ran last */
+	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime; /* when it got its CPU, in the fair class */
 };
 
 struct cred {
@@ -80,6 +85,16 @@ struct cred {
 };
 
 struct task_struct;
+struct rt_mutex_waiter;
+
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
 
 struct bpf_local_storage;
 
@@ -113,6 +128,14 @@ struct task_struct {
 	struct bpf_local_storage *bpf_storage;
 	struct task_struct *group_leader;
 	struct mm_struct *mm;
+	unsigned int __state;
+	int exit_state;
+	int on_cpu;
+	int prio;
+	unsigned int ptrace;
+	struct task_struct *parent; /* its tracer, if it has one */
+	struct pid *thread_pid;
+	struct rt_mutex_waiter *pi_blocked_on;
 };
 
 /* x86-64 */
@@ -135,12 +158,26 @@ typedef struct {
 } atomic64_t;
 typedef atomic64_t atomic_long_t;
 
+struct list_head {
+	struct list_head *next, *prev;
+};
+
 struct mutex {
 	atomic_long_t owner;
+	struct list_head wait_list;
 };
 
 struct rw_semaphore {
 	atomic_long_t owner;
+	struct list_head wait_list;
+};
+
+struct rt_mutex_base {
+	struct task_struct *owner;
+};
+
+struct rt_mutex_waiter {
+	struct rt_mutex_base *lock;
 };
 
 struct linux_binprm;
@@ -165,6 +202,8 @@ struct super_block {
 	u32 s_dev;
 };
 struct inode {
+	unsigned short i_mode;
+	u32 i_rdev;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 };
@@ -192,6 +231,8 @@ struct path {
 struct file {
 	struct path f_path;
 	struct inode *f_inode;
+	unsigned int f_flags;
+	void *private_data;
 };
 struct vm_area_struct {
 	unsigned long vm_start;
@@ -210,6 +251,13 @@ struct bpf_iter_meta {
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	u32 fd;
+	struct file *file;
 };
 
 struct bpf_map {

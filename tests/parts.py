@@ -40,7 +40,7 @@ def rust(*groups, options=()):
 
 # Tests of crates that need BPF or root for most of what they ask.
 WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign", "debox-cli::hostile", "debox-cli::kernel",
-               "debox-cli::select", "debox-probe::boundary_record", "debox-unwind::live")  # fmt: skip
+               "debox-cli::select", "debox-cli::why", "debox-probe::boundary_record", "debox-unwind::live")  # fmt: skip
 # Those that hold times against each other.
 WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")
 SERVERS = ("nginx_under_wrk", "redis_under_its_benchmark")

@@ -26,6 +26,7 @@ Examples:
   debox run --json -o report.json -- make
   debox run -o make.debox -- make && debox report make.debox
   debox attach -p $(pidof -s nginx) -d 10s
+  debox why postgres
   debox doctor
 
 Environment:
@@ -45,6 +46,7 @@ pub enum Verb {
     Attach(AttachArgs),
     Report(ShowArgs),
     Top(TopArgs),
+    Why(WhyArgs),
     Diff(DiffArgs),
     Kern(Box<debox_kern::Args>),
     Select(Box<debox_select::Args>),
@@ -395,6 +397,32 @@ pub struct TopArgs {
     /// The command and its arguments; its input is empty
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub command: Vec<OsString>,
+}
+
+/// Say what a process is waiting for right now, and who keeps it waiting
+///
+/// For each thread: since when, in which call and on what, behind whom, and what that
+/// one waits for, to the end of the chain; threads that wait for each other are named as
+/// a deadlock. Nothing is stopped or changed, and processes that hang already are seen as
+/// well as others. As an ordinary user: one's own processes, as far as /proc tells.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox why 4711
+  debox why postgres
+  debox why --json 4711 | jq -r '.sentences[]'")]
+pub struct WhyArgs {
+    /// Processes or threads: numbers, or names as ps shows them
+    #[arg(value_name = "PID|TID|NAME", required = true)]
+    pub targets: Vec<String>,
+    #[command(flatten)]
+    pub result: ResultArgs,
+    /// Show the calls and stacks of idle threads as well (JSON always has them)
+    #[arg(short, long)]
+    pub all: bool,
+    /// Name waits by the rules in FILE first
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub labels: Option<PathBuf>,
 }
 
 /// Say what works on this machine, what does not, why, and what to do about it

@@ -30,6 +30,10 @@ pub enum Error {
     #[error(transparent)]
     Recording(#[from] debox_record::ReadError),
     #[error(transparent)]
+    Why(#[from] debox_why::Error),
+    #[error(transparent)]
+    Labels(#[from] debox_labels::RulesError),
+    #[error(transparent)]
     Parquet(#[from] debox_export::ParquetError),
     /// Before anything had started.
     #[error("ended by {}", debox_command::signal_name(*.signal))]

@@ -38,6 +38,7 @@ mod source;
 mod status;
 mod top;
 mod trace;
+mod why;
 
 use args::Verb;
 use debox_command::{Ended, Inherited};
@@ -99,6 +100,7 @@ pub fn main(inherited: Inherited) -> i32 {
         Verb::Attach(args) => attach::attach(args, inherited),
         Verb::Report(args) => report::report(args),
         Verb::Top(args) => top::top(args, inherited),
+        Verb::Why(args) => why::why(args),
         Verb::Diff(args) => diff::run(args),
         Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
         Verb::Kern(args) => {

@@ -128,6 +128,11 @@ impl ResultArgs {
     pub fn on_terminal(&self) -> bool {
         self.file().is_none() && io::stdout().is_terminal()
     }
+
+    /// How long lines of text may be there.
+    pub fn width(&self) -> Option<usize> {
+        self.on_terminal().then(|| columns(1))
+    }
 }
 
 pub fn deliver(to: &ResultArgs, text: &str) -> Result<(), Error> {

@@ -145,6 +145,11 @@ impl Symboliser {
         self.ends
     }
 
+    /// Processor time that all requests took together.
+    pub fn cpu(&self) -> Duration {
+        self.cpu
+    }
+
     /// The process, if one is running.
     pub fn pid(&self) -> Option<u32> {
         self.running.as_ref().map(|running| running.child.id())

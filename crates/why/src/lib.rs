@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does a process wait for right now, who keeps it waiting, and what does that one
+//! wait for?
+//!
+//! [`look`] takes one picture of all threads (`bpf/why.bpf.c`; without the privileges
+//! for it, of /proc) and follows it from the threads that were asked about: nobody is
+//! stopped, nothing is attached, and who blocked before DeBox was there is seen as well
+//! as others. Where the kernel or a program keeps no record of who holds something,
+//! nobody is named.
+
+mod answer;
+mod call;
+mod file_lock;
+pub mod futex;
+mod graph;
+mod kernel;
+mod machine;
+mod proc;
+mod task;
+mod text;
+mod user_stack;
+mod wait;
+
+pub use answer::{Answer, Deadlock, Link, Neighbour, Thread};
+pub use text::{TextOptions, render};
+
+use debox_labels::Rules;
+
+use machine::Machine;
+use wait::Asker;
+
+/// Whom to ask about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A process, with all its threads; or one thread.
+    Number(u32),
+    /// Processes whose command or executable is called so.
+    Name(String),
+}
+
+#[derive(Debug)]
+pub struct Options {
+    /// Whether the kernel may be asked (CAP_BPF and CAP_PERFMON).
+    pub kernel: bool,
+    pub rules: Rules,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("there is no process or thread {0}")]
+    NoNumber(u32),
+    #[error("no process is called \"{0}\". debox why takes the name that ps shows, or a number")]
+    NoName(String),
+    #[error(
+        "process {pid} ({comm}) belongs to {owner}: what it waits for is for root and that user \
+         to know. Ask as root: sudo debox why {pid}"
+    )]
+    NotYours {
+        pid: u32,
+        comm: String,
+        owner: String,
+    },
+}
+
+/// Follows the chains of all threads that are asked about.
+pub fn look(targets: &[Target], options: Options) -> Result<Answer, Error> {
+    let machine = Machine::look(options.kernel, options.rules);
+    let mut asker = Asker::new(machine);
+    let asked = asked_threads(&mut asker.machine, targets)?;
+    Ok(answer::answer(asker, &asked))
+}
+
+fn asked_threads(machine: &mut Machine, targets: &[Target]) -> Result<Vec<u32>, Error> {
+    let own = std::process::id();
+    let mut asked = Vec::new();
+    for target in targets {
+        let (pids, threads) = match target {
+            Target::Number(number) => {
+                let process = machine.leader(*number).map(|task| task.pid);
+                match process.or_else(|| proc::process_of(*number)) {
+                    Some(pid) if pid == *number => (vec![pid], None),
+                    Some(pid) => (vec![pid], Some(*number)),
+                    None => return Err(Error::NoNumber(*number)),
+                }
+            }
+            Target::Name(name) => {
+                let mut pids: Vec<u32> = machine
+                    .tasks()
+                    .iter()
+                    .filter(|task| task.pid == task.tid && task.pid != own)
+                    .filter(|task| task.comm == *name || proc::executable(task.pid) == *name)
+                    .map(|task| task.pid)
+                    .collect();
+                pids.sort_unstable();
+                if pids.is_empty() {
+                    return Err(Error::NoName(name.clone()));
+                }
+                (pids, None)
+            }
+        };
+        for pid in pids {
+            if !proc::may_read(pid) {
+                let comm = machine.leader(pid).map(|task| task.comm.clone());
+                return Err(Error::NotYours {
+                    pid,
+                    comm: debox_output::printable(&comm.unwrap_or_default()),
+                    owner: proc::owner(pid).map_or("another user".into(), |uid| {
+                        format!("the user with id {uid}")
+                    }),
+                });
+            }
+            let all = machine.threads(pid);
+            match threads {
+                Some(tid) if all.contains(&tid) => asked.push(tid),
+                Some(tid) => return Err(Error::NoNumber(tid)),
+                // Its main thread may have ended, or all of it.
+                None if all.is_empty() => asked.push(pid),
+                None => asked.extend(all),
+            }
+        }
+    }
+    asked.sort_unstable();
+    asked.dedup();
+    Ok(asked)
+}

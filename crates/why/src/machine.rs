@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is there, who has which end of a pipe or socket open, and on whose file
+//! systems?
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use debox_labels::Rules;
+use debox_symbol::{KernelSymbols, SymbolOptions, SymbolSources, UNKNOWN_FUNCTION};
+
+use crate::kernel::{self, FileKind, OpenFile};
+use crate::proc;
+use crate::task::{State, Task};
+
+/// The PID namespace in which all processes are seen.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+pub(crate) struct Machine {
+    tasks: Vec<Task>,
+    by_tid: HashMap<u32, usize>,
+    by_pid: HashMap<u32, Vec<usize>>,
+    files: Option<Files>,
+    /// All processes are seen, with all that they have open.
+    pub sees_all: bool,
+    /// Why the kernel could not be asked; then /proc was.
+    pub refused: Option<String>,
+    symbols: Option<KernelSymbols>,
+    pub rules: Rules,
+    pub notes: Vec<String>,
+    loaded: HashSet<u32>,
+}
+
+struct Files {
+    list: Vec<OpenFile>,
+    by_fd: HashMap<(u32, u32), usize>,
+    by_ino: HashMap<u64, Vec<usize>>,
+}
+
+impl Files {
+    fn new(list: Vec<OpenFile>) -> Files {
+        let mut by_ino: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (at, file) in list.iter().enumerate() {
+            by_ino.entry(file.ino).or_default().push(at);
+        }
+        Files {
+            by_fd: kernel::files_by_descriptor(&list),
+            by_ino,
+            list,
+        }
+    }
+}
+
+impl Machine {
+    /// `kernel`: ask it, where that is allowed. Else, and of the processes that are
+    /// asked about, /proc tells what it may.
+    pub fn look(kernel: bool, rules: Rules) -> Machine {
+        let mut machine = Machine {
+            tasks: Vec::new(),
+            by_tid: HashMap::new(),
+            by_pid: HashMap::new(),
+            files: None,
+            sees_all: false,
+            refused: None,
+            symbols: None,
+            rules,
+            notes: Vec::new(),
+            loaded: HashSet::new(),
+        };
+        let seen = if kernel {
+            kernel::look().map_err(|error| error.to_string())
+        } else {
+            Err("it was not asked".into())
+        };
+        match seen {
+            Ok(seen) => {
+                machine.sees_all = std::fs::read_link("/proc/self/ns/pid")
+                    .is_ok_and(|link| link.as_os_str() == FIRST_PID_NAMESPACE);
+                machine.files = Some(Files::new(seen.files));
+                for task in seen.tasks {
+                    machine.add(task);
+                }
+                // Lines are not shown, and a vmlinux with them takes long to read.
+                let sources = SymbolSources {
+                    vmlinux_search: Vec::new(),
+                    ..SymbolSources::default()
+                };
+                match KernelSymbols::open_from(sources, SymbolOptions::default()) {
+                    Ok(symbols) => machine.symbols = Some(symbols),
+                    Err(error) => machine
+                        .notes
+                        .push(format!("kernel functions have no names: {error}")),
+                }
+            }
+            Err(why) => {
+                machine.refused = Some(why);
+                for pid in proc::numbers_in("/proc") {
+                    if let Some(task) = proc::task(pid, pid) {
+                        machine.add(task);
+                    }
+                }
+            }
+        }
+        machine
+    }
+
+    fn add(&mut self, task: Task) {
+        // A thread that was seen twice is the later one.
+        if let Some(at) = self.by_tid.get(&task.tid) {
+            self.tasks[*at] = task;
+            return;
+        }
+        self.by_tid.insert(task.tid, self.tasks.len());
+        self.by_pid
+            .entry(task.pid)
+            .or_default()
+            .push(self.tasks.len());
+        self.tasks.push(task);
+    }
+
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    pub fn task(&self, tid: u32) -> Option<&Task> {
+        self.by_tid.get(&tid).map(|at| &self.tasks[*at])
+    }
+
+    /// The first thread, which has the process's name.
+    pub fn leader(&self, pid: u32) -> Option<&Task> {
+        self.task(pid)
+            .filter(|task| task.pid == pid)
+            .or_else(|| self.by_pid.get(&pid).map(|all| &self.tasks[all[0]]))
+    }
+
+    pub fn running_on(&self, cpu: u32) -> Option<u32> {
+        self.tasks
+            .iter()
+            .find(|task| task.state == State::Running { cpu })
+            .map(|task| task.tid)
+    }
+
+    /// All threads of a process that have not ended.
+    pub fn threads(&mut self, pid: u32) -> Vec<u32> {
+        if self.refused.is_some() && self.loaded.insert(pid) {
+            for tid in proc::numbers_in(&format!("/proc/{pid}/task")) {
+                if let Some(task) = proc::task(pid, tid) {
+                    self.add(task);
+                }
+            }
+        }
+        let all = self.by_pid.get(&pid).map(Vec::as_slice).unwrap_or_default();
+        let mut threads: Vec<u32> = all
+            .iter()
+            .map(|at| &self.tasks[*at])
+            .filter(|task| !matches!(task.state, State::Zombie | State::Dead))
+            .map(|task| task.tid)
+            .collect();
+        threads.sort_unstable();
+        threads
+    }
+
+    /// Its children, whichever of its threads started them.
+    pub fn children(&self, pid: u32) -> Vec<&Task> {
+        let mut found: Vec<&Task> = self
+            .tasks
+            .iter()
+            .filter(|task| {
+                task.tid == task.pid
+                    && task.parent == pid
+                    && !matches!(task.state, State::Zombie | State::Dead)
+            })
+            .collect();
+        found.sort_by_key(|task| task.pid);
+        found
+    }
+
+    /// Looks the functions of its stack up.
+    pub fn functions_name(&mut self, tid: u32) {
+        let Some(at) = self.by_tid.get(&tid).copied() else {
+            return;
+        };
+        let task = &self.tasks[at];
+        if !task.functions.is_empty() || task.stack.is_empty() {
+            return;
+        }
+        let Some(symbols) = &self.symbols else { return };
+        let functions = task
+            .stack
+            .iter()
+            .map(|address| {
+                symbols
+                    .frame(*address)
+                    .map_or_else(|| UNKNOWN_FUNCTION.to_owned(), |frame| frame.function)
+            })
+            .collect();
+        self.tasks[at].functions = functions;
+    }
+
+    /// Pipes, sockets and FUSE connections that are open.
+    fn files(&mut self) -> &Files {
+        self.files
+            .get_or_insert_with(|| Files::new(pipes_of_proc()))
+    }
+
+    pub fn file(&mut self, pid: u32, fd: u32) -> Option<OpenFile> {
+        let files = self.files();
+        let at = files.by_fd.get(&(pid, fd))?;
+        Some(files.list[*at].clone())
+    }
+
+    fn holders(&mut self, ino: u64, fits: impl Fn(&OpenFile) -> bool) -> Vec<u32> {
+        let files = self.files();
+        let mut pids: Vec<u32> = files
+            .by_ino
+            .get(&ino)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+            .iter()
+            .map(|at| &files.list[*at])
+            .filter(|file| fits(file))
+            .map(|file| file.pid)
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Processes that have a pipe open for writing, or for reading.
+    pub fn pipe_ends(&mut self, ino: u64, writers: bool) -> Vec<u32> {
+        self.holders(ino, |file| {
+            let access = file.flags as i32 & libc::O_ACCMODE;
+            let fits = if writers {
+                access != libc::O_RDONLY
+            } else {
+                access != libc::O_WRONLY
+            };
+            file.kind == FileKind::Pipe && fits
+        })
+    }
+
+    /// Processes that have the other end of a socket open.
+    pub fn socket_peers(&mut self, socket: &OpenFile) -> Vec<u32> {
+        match &socket.kind {
+            FileKind::Unix { peer } if *peer != 0 => self.holders(*peer, |_| true),
+            FileKind::Inet { net, own, peer, .. } => {
+                let (net, own, peer) = (*net, *own, *peer);
+                let mut pids: Vec<u32> = self
+                    .files()
+                    .list
+                    .iter()
+                    .filter(|file| match &file.kind {
+                        FileKind::Inet {
+                            net: other_net,
+                            own: other_own,
+                            peer: other_peer,
+                            ..
+                        } => *other_net == net && *other_own == peer && *other_peer == own,
+                        _ => false,
+                    })
+                    .map(|file| file.pid)
+                    .collect();
+                pids.sort_unstable();
+                pids.dedup();
+                pids
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Who serves a FUSE file system, by its device.
+    pub fn fuse_servers(&mut self, device: u32) -> Vec<u32> {
+        let mut pids: Vec<u32> = self
+            .files()
+            .list
+            .iter()
+            .filter(|file| file.kind == FileKind::Fuse { device } && device != 0)
+            .map(|file| file.pid)
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The thread that a program calls `number`, in a process or, with `None`, anywhere
+    /// that shares memory of that inode.
+    pub fn thread_called(&mut self, number: u32, pid: u32, shared: Option<u64>) -> Option<u32> {
+        if number == 0 {
+            return None;
+        }
+        let fits = |task: &Task| match shared {
+            None => task.pid == pid,
+            Some(inode) => {
+                task.pid == pid
+                    || proc::mappings(task.pid)
+                        .iter()
+                        .any(|map| map.shared && map.inode == inode)
+            }
+        };
+        let here = self.task(number).filter(|task| fits(task));
+        if let Some(task) = here {
+            return (!matches!(task.state, State::Zombie | State::Dead)).then_some(number);
+        }
+        // In a PID namespace of its own it has another number there.
+        if shared.is_some() || !has_own_numbers(pid) {
+            return None;
+        }
+        self.threads(pid)
+            .into_iter()
+            .find(|tid| own_number(*tid) == Some(number))
+    }
+}
+
+fn own_number(tid: u32) -> Option<u32> {
+    let status = proc::read(&format!("/proc/{tid}/status"))?;
+    proc::field(&status, "NSpid")?
+        .split_ascii_whitespace()
+        .next_back()?
+        .parse()
+        .ok()
+}
+
+fn has_own_numbers(pid: u32) -> bool {
+    own_number(pid).is_some_and(|own| own != pid)
+}
+
+/// Without the kernel's help: pipes of those processes that may be looked into.
+fn pipes_of_proc() -> Vec<OpenFile> {
+    let mut found = Vec::new();
+    for pid in proc::numbers_in("/proc") {
+        for fd in proc::numbers_in(&format!("/proc/{pid}/fd")) {
+            let Some(link) = proc::descriptor(pid, fd) else {
+                continue;
+            };
+            let (ino, kind) = if let Some(ino) = proc::bracketed(&link, "pipe") {
+                (ino, FileKind::Pipe)
+            } else if let Some(ino) = proc::bracketed(&link, "socket") {
+                (ino, FileKind::Socket)
+            } else {
+                continue;
+            };
+            let flags = proc::fdinfo(pid, fd)
+                .and_then(|text| u32::from_str_radix(proc::field(&text, "flags")?, 8).ok())
+                .unwrap_or(0);
+            found.push(OpenFile {
+                pid,
+                tid: pid,
+                fd,
+                ino,
+                flags,
+                kind,
+            });
+        }
+    }
+    found
+}
+
+/// A file system as a process sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub id: u32,
+    /// As the kernel has it.
+    pub device: u32,
+    pub point: String,
+    pub kind: String,
+    pub source: String,
+}
+
+/// `\040` and the like in mountinfo.
+fn unescaped(text: &str) -> String {
+    let mut out = Vec::new();
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = bytes
+            .get(at + 1..at + 4)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (bytes[at], octal) {
+            (b'\\', Some(byte)) => {
+                out.push(byte);
+                at += 4;
+            }
+            (byte, _) => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn mount(line: &str) -> Option<Mount> {
+    let (before, after) = line.split_once(" - ")?;
+    let words: Vec<&str> = before.split(' ').collect();
+    let (major, minor) = words.get(2)?.split_once(':')?;
+    let mut after = after.split(' ');
+    Some(Mount {
+        id: words.first()?.parse().ok()?,
+        device: kernel::device_of_stat(libc::makedev(major.parse().ok()?, minor.parse().ok()?)),
+        point: unescaped(words.get(4)?),
+        kind: after.next()?.to_owned(),
+        source: unescaped(after.next().unwrap_or_default()),
+    })
+}
+
+pub(crate) fn mounts(pid: u32) -> Vec<Mount> {
+    proc::read(&format!("/proc/{pid}/mountinfo"))
+        .unwrap_or_default()
+        .lines()
+        .filter_map(mount)
+        .collect()
+}
+
+/// `127.0.0.1:80`, `[::1]:80`.
+pub(crate) fn address_text((address, port): (IpAddr, u16)) -> String {
+    std::net::SocketAddr::new(address, port).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read() {
+        let line = r"36 35 0:45 / /mnt/a\040b rw,noatime shared:1 - fuse.sshfs host:/x rw";
+        let mount = mount(line).unwrap();
+        assert_eq!((mount.id, mount.device), (36, 45));
+        assert_eq!(mount.point, "/mnt/a b");
+        assert_eq!(
+            (mount.kind.as_str(), mount.source.as_str()),
+            ("fuse.sshfs", "host:/x")
+        );
+        assert_eq!(unescaped(r"\134\x"), r"\\x");
+        assert!(super::mount("1 2 3").is_none());
+    }
+}

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Programs that hang, each in a known way, for `debox why`.
+ *
+ *   stuck SCENARIO [FILE]
+ *
+ * Every thread has a name of its own; children end with whoever started them. Prints
+ * "ready" when all that can be arranged without waiting is arranged; the last step of
+ * each thread, the one that it hangs in, comes just after.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void must(int good, const char *what)
+{
+	if (good)
+		return;
+	fprintf(stderr, "stuck: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void named(const char *name)
+{
+	prctl(PR_SET_NAME, name);
+}
+
+static void ready(void)
+{
+	puts("ready");
+	fflush(stdout);
+}
+
+/* 0 in the child, which has a name and ends with its parent. */
+static pid_t child(const char *name)
+{
+	pid_t pid = fork();
+
+	must(pid >= 0, "fork");
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		named(name);
+	}
+	return pid;
+}
+
+static void *shared(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	must(at != MAP_FAILED, "mmap");
+	return at;
+}
+
+static void mutex_between_processes(pthread_mutex_t *mutex)
+{
+	pthread_mutexattr_t attr;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutex_init(mutex, &attr);
+}
+
+/* Three threads, each of which has a mutex and wants the next one's. */
+static pthread_mutex_t ring[3];
+static pthread_barrier_t meet;
+
+static void *ring_member(void *number)
+{
+	long n = (long)number;
+	char name[] = "ring-A";
+
+	name[5] += n;
+	named(name);
+	pthread_mutex_lock(&ring[n]);
+	pthread_barrier_wait(&meet);
+	pthread_mutex_lock(&ring[(n + 1) % 3]);
+	return NULL;
+}
+
+static void scenario_ring(void)
+{
+	pthread_t thread[3];
+
+	pthread_barrier_init(&meet, NULL, 3);
+	for (long i = 0; i < 3; i++) {
+		pthread_mutex_init(&ring[i], NULL);
+		pthread_create(&thread[i], NULL, ring_member, (void *)i);
+	}
+	ready();
+	pthread_join(thread[0], NULL);
+}
+
+static void scenario_self(void)
+{
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+	named("twice");
+	pthread_mutex_lock(&mutex);
+	ready();
+	pthread_mutex_lock(&mutex);
+}
+
+static void scenario_flock(const char *file)
+{
+	int fd = open(file, O_RDWR | O_CREAT, 0600);
+
+	must(fd >= 0 && flock(fd, LOCK_EX) == 0, file);
+	if (child("flock-waiter") == 0) {
+		fd = open(file, O_RDWR);
+		ready();
+		flock(fd, LOCK_EX);
+		_exit(0);
+	}
+	named("flock-holder");
+	sleep(1000);
+}
+
+static void scenario_posix(const char *file)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 20 };
+	int fd = open(file, O_RDWR | O_CREAT, 0600);
+
+	must(fd >= 0 && fcntl(fd, F_SETLK, &lock) == 0, file);
+	if (child("posix-waiter") == 0) {
+		ready();
+		fcntl(fd, F_SETLKW, &lock);
+		_exit(0);
+	}
+	named("posix-holder");
+	sleep(1000);
+}
+
+/* A waits for a flock of B, B waits for a mutex of A. */
+static void scenario_crossed(const char *file)
+{
+	pthread_mutex_t *mutex = shared(sizeof(*mutex));
+	volatile int *taken = shared(sizeof(*taken));
+	int fd;
+
+	mutex_between_processes(mutex);
+	if (child("crossed-B") == 0) {
+		fd = open(file, O_RDWR | O_CREAT, 0600);
+		must(fd >= 0 && flock(fd, LOCK_EX) == 0, file);
+		*taken = 1;
+		while (*taken != 2)
+			usleep(1000);
+		pthread_mutex_lock(mutex);
+		_exit(0);
+	}
+	named("crossed-A");
+	pthread_mutex_lock(mutex);
+	while (*taken != 1)
+		usleep(1000);
+	fd = open(file, O_RDWR);
+	*taken = 2;
+	ready();
+	flock(fd, LOCK_EX);
+}
+
+static void scenario_pipe(void)
+{
+	static char bytes[4096];
+	int ends[2];
+
+	must(pipe(ends) == 0, "pipe");
+	if (child("pipe-reader") == 0) {
+		close(ends[1]);
+		raise(SIGSTOP);
+		pause();
+	}
+	close(ends[0]);
+	named("pipe-writer");
+	ready();
+	for (;;)
+		must(write(ends[1], bytes, sizeof(bytes)) > 0, "write");
+}
+
+static void scenario_shared(void)
+{
+	pthread_mutex_t *mutex = shared(sizeof(*mutex));
+
+	mutex_between_processes(mutex);
+	pthread_mutex_lock(mutex);
+	if (child("shared-waiter") == 0) {
+		ready();
+		pthread_mutex_lock(mutex);
+		_exit(0);
+	}
+	named("shared-holder");
+	pause();
+}
+
+static void *waits_for_mutex(void *mutex)
+{
+	named("kind-waiter");
+	pthread_mutex_lock(mutex);
+	return NULL;
+}
+
+static void *waits_to_read(void *lock)
+{
+	named("kind-waiter");
+	pthread_rwlock_rdlock(lock);
+	return NULL;
+}
+
+/* A mutex of another kind, held by the main thread. */
+static void scenario_kind(const char *kind)
+{
+	static pthread_mutex_t mutex;
+	static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+	pthread_mutexattr_t attr;
+	pthread_t thread;
+
+	named("kind-holder");
+	pthread_mutexattr_init(&attr);
+	if (strcmp(kind, "pi") == 0)
+		pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
+	if (strcmp(kind, "robust") == 0)
+		pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	if (strcmp(kind, "recursive") == 0)
+		pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&mutex, &attr);
+	if (strcmp(kind, "rwlock") == 0) {
+		pthread_rwlock_wrlock(&lock);
+		pthread_create(&thread, NULL, waits_to_read, &lock);
+	} else {
+		pthread_mutex_lock(&mutex);
+		pthread_create(&thread, NULL, waits_for_mutex, &mutex);
+	}
+	ready();
+	pause();
+}
+
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+
+static void *waits_for_condition(void *mutex)
+{
+	named("cond-waiter");
+	pthread_mutex_lock(mutex);
+	pthread_cond_wait(&never, mutex);
+	return NULL;
+}
+
+static void *waits_for_semaphore(void *semaphore)
+{
+	named("sem-waiter");
+	sem_wait(semaphore);
+	return NULL;
+}
+
+/* What has no owner. */
+static void scenario_ownerless(void)
+{
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static sem_t semaphore;
+	pthread_t thread;
+
+	sem_init(&semaphore, 0, 0);
+	pthread_create(&thread, NULL, waits_for_condition, &mutex);
+	pthread_create(&thread, NULL, waits_for_semaphore, &semaphore);
+	ready();
+	pause();
+}
+
+/* Words that look like a mutex, with owners that cannot be: `file` is the owner. */
+static void scenario_garbage(const char *owner)
+{
+	static int words[8] __attribute__((aligned(64)));
+
+	named("\033[31mgarbage\n");
+	words[0] = 2;
+	words[2] = atoi(owner);
+	words[3] = 1;
+	ready();
+	syscall(SYS_futex, words, 128, 2, NULL, NULL, 0);
+}
+
+static void scenario_stopped(void)
+{
+	if (child("stopped-child") == 0) {
+		raise(SIGSTOP);
+		_exit(0);
+	}
+	named("stopped-parent");
+	ready();
+	wait(NULL);
+}
+
+static void scenario_vfork(void)
+{
+	named("vfork-parent");
+	ready();
+	if (vfork() == 0) {
+		prctl(PR_SET_NAME, "vfork-child");
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+}
+
+static void scenario_compute(void)
+{
+	volatile long sum = 0;
+
+	named("computing");
+	ready();
+	for (;;)
+		sum++;
+}
+
+/* Each waits for the other to say something. */
+static void scenario_sockets(const char *family)
+{
+	int ends[2];
+	char byte;
+
+	if (strcmp(family, "tcp") == 0) {
+		struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+		socklen_t length = sizeof(to);
+		int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+		must(bind(listener, (struct sockaddr *)&to, sizeof(to)) == 0, "bind");
+		must(listen(listener, 1) == 0, "listen");
+		must(getsockname(listener, (struct sockaddr *)&to, &length) == 0, "getsockname");
+		ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+		must(connect(ends[0], (struct sockaddr *)&to, sizeof(to)) == 0, "connect");
+		ends[1] = accept(listener, NULL, NULL);
+		close(listener);
+	} else {
+		must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+	}
+	if (child("socket-B") == 0) {
+		close(ends[0]);
+		must(read(ends[1], &byte, 1) >= 0, "read");
+		_exit(0);
+	}
+	close(ends[1]);
+	named("socket-A");
+	ready();
+	must(read(ends[0], &byte, 1) >= 0, "read");
+}
+
+/* A FUSE file system at `place` whose server answers the first request only. */
+static void scenario_fuse(const char *place)
+{
+	static char request[1 << 18];
+	struct {
+		struct fuse_out_header head;
+		struct fuse_init_out init;
+	} answer = { .head.len = sizeof(answer) };
+	struct stat stat_buffer;
+	struct fuse_in_header *in = (void *)request;
+	struct fuse_init_in *init = (void *)(in + 1);
+	char options[128], path[4096];
+	int device, told[2];
+	char byte;
+
+	must(unshare(CLONE_NEWNS) == 0, "unshare");
+	must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "mount private");
+	must(pipe(told) == 0, "pipe");
+	device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	must(device >= 0, "/dev/fuse");
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
+	must(mount("stuck", place, "fuse.stuck", 0, options) == 0, "mounting fuse");
+	named("fuse-server");
+	if (child("fuse-waiter") == 0) {
+		close(device);
+		must(read(told[0], &byte, 1) == 1, "read");
+		ready();
+		snprintf(path, sizeof(path), "%s/some/file", place);
+		stat(path, &stat_buffer);
+		_exit(0);
+	}
+	must(read(device, request, sizeof(request)) > 0, "reading /dev/fuse");
+	answer.head.unique = in->unique;
+	answer.init.major = FUSE_KERNEL_VERSION;
+	answer.init.minor = init->minor;
+	answer.init.max_write = 4096;
+	must(write(device, &answer, sizeof(answer)) == sizeof(answer), "answering");
+	must(write(told[1], "x", 1) == 1, "write");
+	pause();
+}
+
+static void *one_of_many(void *mutex)
+{
+	pthread_mutex_lock(mutex);
+	return NULL;
+}
+
+/* So many threads that want what the first one has. */
+static void scenario_many(const char *count)
+{
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	named("many");
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 64 << 10);
+	pthread_mutex_lock(&mutex);
+	for (int i = 0; i < atoi(count); i++)
+		must(pthread_create(&thread, &attr, one_of_many, &mutex) == 0, "pthread_create");
+	ready();
+	pause();
+}
+
+int main(int count, char **words)
+{
+	const char *what = count > 1 ? words[1] : "", *file = count > 2 ? words[2] : "";
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (strcmp(what, "ring") == 0)
+		scenario_ring();
+	else if (strcmp(what, "self") == 0)
+		scenario_self();
+	else if (strcmp(what, "flock") == 0)
+		scenario_flock(file);
+	else if (strcmp(what, "posix") == 0)
+		scenario_posix(file);
+	else if (strcmp(what, "crossed") == 0)
+		scenario_crossed(file);
+	else if (strcmp(what, "pipe") == 0)
+		scenario_pipe();
+	else if (strcmp(what, "shared") == 0)
+		scenario_shared();
+	else if (strcmp(what, "kind") == 0)
+		scenario_kind(file);
+	else if (strcmp(what, "ownerless") == 0)
+		scenario_ownerless();
+	else if (strcmp(what, "garbage") == 0)
+		scenario_garbage(file);
+	else if (strcmp(what, "stopped") == 0)
+		scenario_stopped();
+	else if (strcmp(what, "vfork") == 0)
+		scenario_vfork();
+	else if (strcmp(what, "compute") == 0)
+		scenario_compute();
+	else if (strcmp(what, "sockets") == 0)
+		scenario_sockets(file);
+	else if (strcmp(what, "fuse") == 0)
+		scenario_fuse(file);
+	else if (strcmp(what, "many") == 0)
+		scenario_many(file);
+	else
+		fprintf(stderr, "stuck: no scenario \"%s\"\n", what);
+	return 1;
+}
