@@ -71,6 +71,46 @@ struct mm_struct___word {
 };
 #pragma clang attribute pop
 
+/* 6.9: what locks of files and leases have in common went from struct file_lock
+ * to struct file_lock_core, which stands first in it, and its members are named
+ * flc_ where they were named fl_. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct file_lock_core {
+	struct file_lock_core *flc_blocker;
+	struct list_head flc_list;
+	struct list_head flc_blocked_requests;
+	struct list_head flc_blocked_member;
+	void *flc_owner;
+	unsigned int flc_flags;
+	unsigned char flc_type;
+	int flc_pid;
+	struct wait_queue_head flc_wait;
+	struct file *flc_file;
+};
+struct file_lock {
+	s64 fl_start;
+	s64 fl_end;
+};
+struct file_lock___whole {
+	struct file_lock *fl_blocker;
+	struct list_head fl_list;
+	struct list_head fl_blocked_requests;
+	struct list_head fl_blocked_member;
+	void *fl_owner;
+	unsigned int fl_flags;
+	unsigned char fl_type;
+	int fl_pid;
+	struct wait_queue_head fl_wait;
+	struct file *fl_file;
+};
+#pragma clang attribute pop
+
+/* Where a member lies in either. */
+#define FILE_LOCK_AT(member)                                                  \
+	(bpf_core_type_exists(struct file_lock_core) ?                        \
+		 bpf_core_field_offset(struct file_lock_core, flc_##member) : \
+		 bpf_core_field_offset(struct file_lock___whole, fl_##member))
+
 /* 0 as well for a thread without an address space. */
 static __always_inline u32 task_dumpable(const struct task_struct *task)
 {

@@ -126,13 +126,13 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	control = details_control(st->account);
 	if (!details || !control)
 		return 0;
-	if (st->holder_kind != DEBOX_HOLDER_NONE && st->holder_pid)
+	if (st->holder.kind != DEBOX_HOLDER_NONE && st->holder.pid)
 		culprit_add(details,
 			    culprit_key(key, off->site,
-					st->holder_kind == DEBOX_HOLDER_READER ? DEBOX_CULPRIT_HOLDER_READER :
+					st->holder.kind == DEBOX_HOLDER_READER ? DEBOX_CULPRIT_HOLDER_READER :
 										 DEBOX_CULPRIT_HOLDER_WRITER,
-					st->holder_nr, st->holder_tgid),
-			    (const struct comm_text *)st->holder_comm, st->holder_pid, off->blocked_ns);
+					st->holder.nr, st->holder.tgid),
+			    (const struct comm_text *)st->holder.comm, st->holder.pid, off->blocked_ns);
 	if (st->waker_comm[0])
 		culprit_add(details,
 			    culprit_key(key, off->site, DEBOX_CULPRIT_WAKER, st->waker_nr, st->waker_tgid),
@@ -152,8 +152,8 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 		st->sleep_count = 0;
 		st->sleeps_dropped_ns = 0;
 	}
-	if (off->waiters_entry > st->waiters_most)
-		st->waiters_most = off->waiters_entry;
+	if (st->waiters_entry > st->waiters_most)
+		st->waiters_most = st->waiters_entry;
 	site = off->site;
 	label = site < SITES_MAX ? site_label[site] : DEBOX_LABEL_UNKNOWN;
 	most = control->conditions;
@@ -187,14 +187,19 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	sleep->blocked_ns = off->blocked_ns;
 	sleep->runq_ns = off->runq_ns;
 	sleep->site = off->site;
-	sleep->waiters_entry = off->waiters_entry;
-	sleep->waiters_exit = off->waiters_exit;
-	sleep->holder_kind = st->holder_kind;
-	sleep->holder_pid = st->holder_pid;
-	sleep->holder_nr = st->holder_nr;
+	sleep->flags = st->wait_flags;
+	sleep->waiters_entry = st->waiters_entry;
+	sleep->waiters_exit = st->waiters_exit;
+	sleep->holder_kind = st->holder.kind;
+	sleep->holder_pid = st->holder.pid;
+	sleep->holder_nr = st->holder.nr;
+	sleep->holder_exit_kind = st->holder_exit.kind;
+	sleep->holder_exit_pid = st->holder_exit.pid;
+	sleep->holder_exit_nr = st->holder_exit.nr;
 	sleep->waker_pid = st->waker_pid;
 	sleep->waker_nr = st->waker_nr;
-	comm_copy(sleep->holder_comm, st->holder_comm);
+	comm_copy(sleep->holder_comm, st->holder.comm);
+	comm_copy(sleep->holder_exit_comm, st->holder_exit.comm);
 	comm_copy(sleep->waker_comm, st->waker_comm);
 	return 0;
 }

@@ -17,19 +17,6 @@
 #include "histogram.h"
 #include "kern.h"
 
-/* Not in kernel_types.h, which belongs to the other object: they say when a
- * whole process is gone. */
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct signal_struct {
-	struct {
-		int counter;
-	} live;
-};
-struct task_struct___kern {
-	struct signal_struct *signal;
-};
-#pragma clang attribute pop
-
 #define TASK_DEAD 0x80
 #define PF_KTHREAD 0x00200000
 #define TS_COMPAT 0x2
@@ -735,7 +722,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 
 	bpf_map_delete_elem(&at_call_site, &tid);
 	/* counted down before the tracepoint */
-	if (((struct task_struct___kern *)task)->signal->live.counter == 0)
+	if (task->signal->live.counter == 0)
 		bpf_map_delete_elem(&processes, &tgid);
 	return 0;
 }

@@ -87,16 +87,50 @@ struct cred {
 struct task_struct;
 struct rt_mutex_waiter;
 
-struct upid {
-	int nr;
+struct bpf_local_storage;
+
+struct list_head {
+	struct list_head *next;
+	struct list_head *prev;
+};
+struct hlist_node {
+	struct hlist_node *next;
+};
+struct hlist_head {
+	struct hlist_node *first;
 };
 
+/* Process numbers: a tree with 64 ways at each node. */
+struct xa_node {
+	unsigned char shift;
+	void *slots[64];
+};
+struct xarray {
+	void *xa_head;
+};
+struct idr {
+	struct xarray idr_rt;
+};
+struct pid_namespace {
+	struct idr idr;
+};
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
 struct pid {
 	unsigned int level;
+	struct hlist_head tasks[4];
 	struct upid numbers[1];
 };
 
-struct bpf_local_storage;
+struct files_struct;
+struct signal_struct {
+	int nr_threads;
+	struct {
+		int counter;
+	} live; /* threads that have not ended */
+};
 
 struct mm_struct {
 	unsigned long mmap_base;
@@ -112,6 +146,9 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	struct hlist_node pid_links[4];
+	struct files_struct *files;
+	struct signal_struct *signal;
 	struct task_struct *real_parent;
 	char comm[16];
 	unsigned in_execve : 1; /* from before the new program's ids until after sched_process_exec */
@@ -158,10 +195,6 @@ typedef struct {
 } atomic64_t;
 typedef atomic64_t atomic_long_t;
 
-struct list_head {
-	struct list_head *next, *prev;
-};
-
 struct mutex {
 	atomic_long_t owner;
 	struct list_head wait_list;
@@ -178,6 +211,61 @@ struct rt_mutex_base {
 
 struct rt_mutex_waiter {
 	struct rt_mutex_base *lock;
+};
+
+/* What a waiting thread has put into a queue. */
+struct mutex_waiter {
+	struct list_head list;
+	struct task_struct *task;
+};
+struct rwsem_waiter {
+	struct list_head list;
+	struct task_struct *task;
+};
+struct semaphore_waiter {
+	struct list_head list;
+	struct task_struct *task;
+};
+struct wait_queue_entry {
+	void *private;
+	void *func;
+	struct list_head entry;
+};
+struct wait_queue_head {
+	struct list_head head;
+};
+struct percpu_rw_semaphore {
+	struct wait_queue_head waiters;
+};
+struct swait_queue {
+	struct task_struct *task;
+	struct list_head task_list;
+};
+struct spinlock;
+struct plist_head {
+	struct list_head node_list;
+};
+struct plist_node {
+	struct list_head node_list;
+};
+union futex_key {
+	struct {
+		u64 ptr;
+		unsigned long word;
+		unsigned int offset;
+	} both;
+};
+struct futex_q {
+	struct plist_node list;
+	struct task_struct *task;
+	struct spinlock *lock_ptr;
+	union futex_key key;
+};
+typedef struct spinlock {
+} spinlock_t;
+struct futex_hash_bucket {
+	spinlock_t lock;
+	struct plist_head chain;
 };
 
 struct linux_binprm;
@@ -201,11 +289,17 @@ struct hrtimer;
 struct super_block {
 	u32 s_dev;
 };
+struct file_lock_context {
+	struct list_head flc_flock;
+	struct list_head flc_posix;
+	struct list_head flc_lease;
+};
 struct inode {
 	unsigned short i_mode;
 	u32 i_rdev;
 	unsigned long i_ino;
 	struct super_block *i_sb;
+	struct file_lock_context *i_flctx;
 };
 struct qstr {
 	u32 len;
@@ -233,6 +327,13 @@ struct file {
 	struct inode *f_inode;
 	unsigned int f_flags;
 	void *private_data;
+};
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+struct files_struct {
+	struct fdtable *fdt;
 };
 struct vm_area_struct {
 	unsigned long vm_start;

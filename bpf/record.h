@@ -37,8 +37,6 @@ struct off_cpu {
 	u64 runq_ns;
 	u32 site;
 	u32 kind; /* OUT_* */
-	u32 waiters_entry;
-	u32 waiters_exit;
 };
 
 static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, u64 call_site,
@@ -147,13 +145,16 @@ VERIFIED_ONCE int info_sleep_add(struct debox_info *info, const struct thread_st
 	sleep->total_ns += off->blocked_ns;
 	if (off->blocked_ns > sleep->max_ns)
 		sleep->max_ns = off->blocked_ns;
-	sleep->waiters_entry = off->waiters_entry;
-	sleep->waiters_exit = off->waiters_exit;
+	sleep->flags = st->wait_flags;
+	sleep->waiters_entry = st->waiters_entry;
+	sleep->waiters_exit = st->waiters_exit;
 	sleep->waker_pid = st->waker_pid;
 	comm_copy(sleep->waker_comm, st->waker_comm);
-	sleep->holder_pid = st->holder_pid;
-	sleep->holder_kind = st->holder_kind;
-	comm_copy(sleep->holder_comm, st->holder_comm);
+	sleep->holder_pid = st->holder.pid;
+	sleep->holder_kind = st->holder.kind;
+	sleep->holder_nr = st->holder.nr;
+	sleep->holder_exit_pid = st->holder_exit.pid;
+	comm_copy(sleep->holder_comm, st->holder.comm);
 	return 0;
 }
 
@@ -208,12 +209,15 @@ VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cp
 			continue;
 		__sync_fetch_and_add(&row->count, 1);
 		__sync_fetch_and_add(&row->total_ns, off->blocked_ns);
-		__sync_fetch_and_add(&row->waiters_entry, off->waiters_entry);
+		if (st->wait_flags & DEBOX_SLEEP_WAITERS_ENTRY) {
+			__sync_fetch_and_add(&row->waiters_known, 1);
+			__sync_fetch_and_add(&row->waiters_entry, st->waiters_entry);
+		}
 		/* A race here can only lose a smaller maximum of the same instant. */
 		if (off->blocked_ns > row->max_ns)
 			row->max_ns = off->blocked_ns;
-		if (off->waiters_entry > row->waiters_max)
-			row->waiters_max = off->waiters_entry;
+		if (st->waiters_entry > row->waiters_max)
+			row->waiters_max = st->waiters_entry;
 		return 0;
 	}
 	__sync_fetch_and_add(&account->sites_dropped, 1);

@@ -110,9 +110,6 @@ u32 stack_seen[SITES_MAX];
  * calls; 0 for those inside, where the distance is random. */
 u16 stack_end[SITES_MAX];
 
-/* Watched threads asleep at a site now. */
-u32 site_waiters[SITES_MAX];
-
 /* Distance, in words, from the anchor to the return address of schedule();
  * 0 until the user side has learned it. */
 u64 schedule_word;
@@ -214,6 +211,7 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 
 	if (!st)
 		return DEBOX_SITE_NONE;
+	st->out_signature = 0;
 	room = st->stack_base + THREAD_SIZE - st->anchor;
 	if (st->anchor > st->stack_base && room <= THREAD_SIZE) {
 		limit = room & (THREAD_SIZE - 1) & ~7u;
@@ -267,6 +265,7 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 
 		if (sig) {
 			st->last_signature = found;
+			st->out_signature = found;
 			__sync_fetch_and_add(&counters_here()->site_hits, 1);
 			/* A walk that failed says nothing of the place. */
 			if (verify_sites && id < 0)

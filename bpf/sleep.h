@@ -17,6 +17,7 @@
 #include "chain.h"
 #include "follow.h"
 #include "interrupt.h"
+#include "wait.h"
 
 /* Regs say whether the thread was inside a system call: orig_ax holds its
  * number, or -1 when an exception or interrupt brought it into the kernel. ax
@@ -37,25 +38,6 @@ static __always_inline int call_phase(const struct task_struct *task, s32 *nr)
 	return (s64)regs->ax == -38 ? CALL_RUNNING : CALL_LEAVING;
 }
 
-/* How many wait for a lock; lock.h counts them.
- * Least recently used, since an entry is not taken away when its last waiter
- * leaves: another one may be adding itself at that moment. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, u64);
-	__type(value, u32);
-} lock_waiters SEC(".maps");
-
-static __always_inline u32 lock_waiters_now(u64 lock)
-{
-	u32 *waiters = bpf_map_lookup_elem(&lock_waiters, &lock);
-	u32 n = waiters ? *waiters : 0;
-
-	/* ourselves not counted */
-	return n ? n - 1 : 0;
-}
-
 /* The thread is back: one stretch off the CPU goes into record and account. */
 static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)
 {
@@ -74,12 +56,8 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 			wait = away;
 		off.runq_ns = wait;
 		off.blocked_ns = away - wait;
-		off.waiters_entry = st->out_waiters;
-		if (kind & OUT_LOCK)
-			off.waiters_exit = lock_waiters_now(st->lock);
-		else if (kind & OUT_COUNTED)
-			off.waiters_exit =
-				__sync_fetch_and_add(&site_waiters[off.site & (SITES_MAX - 1)], -1) - 1;
+		if (st->flags & (WATCH_ACCOUNT | WATCH_SLOT))
+			wait_end(st);
 	}
 	seen = st->flags & WATCH_ACCOUNT && account_trusted(task, st) ? st->flags : 0;
 	if (kind & OUT_BLOCKED && st->flags & (WATCH_DETAILS | WATCH_FOLLOWED))
@@ -221,14 +199,8 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		who_renew(st, prev);
 		st->stack_base = (u64)prev->stack;
 		st->out_site = site_identify(ctx, st, phase == CALL_OUTSIDE ? -1 : nr);
-		if (st->lock) {
-			kind |= OUT_LOCK;
-			st->out_waiters = st->lock_waiters;
-		} else if (st->out_site < SITES_MAX && st->flags & (WATCH_ACCOUNT | WATCH_SLOT)) {
-			kind |= OUT_COUNTED;
-			st->out_waiters = __sync_fetch_and_add(&site_waiters[st->out_site], 1);
-		} else
-			st->out_waiters = 0;
+		if (st->flags & (WATCH_ACCOUNT | WATCH_SLOT))
+			wait_begin(st);
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}

@@ -65,8 +65,6 @@ struct comm_text {
 #define OUT_BLOCKED (1u << 0) /* asleep until woken; else preempted or yielding */
 #define OUT_IN_CALL (1u << 1) /* inside a system call, as wrap capture sees it */
 #define OUT_VALID (1u << 2)
-#define OUT_LOCK (1u << 3)    /* counted among the lock's waiters, not the site's */
-#define OUT_COUNTED (1u << 4) /* counted among the site's waiters */
 
 /* A call that boundary capture has seen begin. */
 struct open_call {
@@ -119,6 +117,50 @@ struct who {
 	char comm[DEBOX_COMM_LEN];
 };
 
+/* Who holds what a thread waits for. */
+struct holder {
+	u32 pid; /* 0: nobody, not known, or withheld */
+	u32 tgid;
+	u32 kind; /* DEBOX_HOLDER_* */
+	s32 nr;   /* the call that it was in, -1 none or not known */
+	char comm[DEBOX_COMM_LEN];
+};
+
+/* The queue that a thread waits in; see queue.h. */
+struct queue {
+	u64 head; /* 0: not known */
+	u64 own;  /* the thread's own node; 0: not known */
+	u64 key_object;
+	u64 key_word;
+	u32 key_offset;
+	u32 kind; /* QUEUE_* */
+	u32 many; /* one queue for many things to wait for */
+	u32 reserved0;
+	/* while it is walked */
+	u64 task;
+	u64 at;
+	u64 before;
+	u64 end;
+	u32 others;
+	u32 heads;
+	u32 result; /* QUEUE_COUNT_* */
+	u32 reserved;
+};
+
+/* A lock of a file that a thread waits for; see file_lock.h. */
+struct file_lock_wait {
+	u64 list; /* the locks that the file has; 0: none is waited for */
+	u64 owner;
+	s64 start;
+	s64 end;
+	u64 at; /* while they are walked */
+	u64 root;
+	u32 type;
+	u32 up;
+	u32 others;
+	u32 result;
+};
+
 /* A link that was interned before. */
 #define CHAIN_MEMOS 8 /* a power of two */
 struct chain_memo {
@@ -147,8 +189,11 @@ struct thread_state {
 	u32 out_site;
 	s32 out_nr;
 	s32 out_key; /* nr_key() of it, -1 outside of calls */
-	u32 out_waiters;
 	u32 last_signature;
+	u32 out_signature; /* by which its place was recognised; 0: by none */
+	u32 wait_flags;    /* DEBOX_SLEEP_* */
+	u32 waiters_entry;
+	u32 waiters_exit;
 	u64 out_seq; /* with WATCH_SLOT: control.open_seq then */
 	u64 out_ns;
 	u64 out_run_delay;
@@ -160,18 +205,17 @@ struct thread_state {
 	u32 waker_pid;
 	u32 waker_tgid;
 	s32 waker_nr; /* the call that it was in, -1 none */
-	s32 holder_nr;
+	u32 lock_flags;
 	char waker_comm[DEBOX_COMM_LEN];
-
-	/* contended lock, between contention_begin and contention_end */
-	u64 lock;
-	u32 lock_waiters;
-	u32 holder_pid;
-	u32 holder_kind;
-	u32 holder_tgid;
+	u64 lock;     /* contended, between contention_begin and contention_end */
+	u32 held_tid; /* who held what it waits for when it fell asleep, withheld or not; 0: not known */
+	u32 held_tgid;
+	struct holder holder;      /* ... as its watcher may know it */
+	struct holder holder_exit; /* when the sleep ended */
+	struct queue queue;
+	struct file_lock_wait file_lock;
 	u64 own_regs;
 	u64 own_stack;
-	char holder_comm[DEBOX_COMM_LEN];
 
 	/* chains; see chain.h */
 	struct who who;

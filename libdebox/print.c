@@ -90,6 +90,14 @@ static uint32_t places_merge(struct place *out, const struct debox_info *info, i
 	return n;
 }
 
+static void print_waiters(FILE *to, uint32_t known, uint32_t waiters, const char *when)
+{
+	if (known)
+		fprintf(to, "  %" PRIu32 ", /* # waiters on %s */\n", waiters, when);
+	else
+		fprintf(to, "  -, /* # waiters on %s: not known */\n", when);
+}
+
 static void print_sleep(FILE *to, const struct place *p, unsigned i)
 {
 	const struct debox_sleep *s = &p->sleep;
@@ -114,8 +122,8 @@ static void print_sleep(FILE *to, const struct place *p, unsigned i)
 			fprintf(to, "  %s,\n  %" PRIu32 ", /* file and line where blocked */\n",
 				site->file, site->line);
 	}
-	fprintf(to, "  %" PRIu32 ", /* # waiters on entry */\n", s->waiters_entry);
-	fprintf(to, "  %" PRIu32 ", /* # waiters on exit */\n", s->waiters_exit);
+	print_waiters(to, s->flags & DEBOX_SLEEP_WAITERS_ENTRY, s->waiters_entry, "entry");
+	print_waiters(to, s->flags & DEBOX_SLEEP_WAITERS_EXIT, s->waiters_exit, "exit");
 	if (s->holder_kind != DEBOX_HOLDER_NONE)
 		fprintf(to, "  %" PRIu32 " %.*s, /* held by (%s) */\n", s->holder_pid,
 			(int)sizeof s->holder_comm, s->holder_comm,

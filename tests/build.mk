@@ -3,7 +3,7 @@
 # Included by the root Makefile.
 
 TRUTH := $(TOP)/target/truth
-TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/stuck $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/calls-32 $(TRUTH)/traced $(TOP)/target/proxy/proxy
+TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/calls-32 $(TRUTH)/traced $(TOP)/target/proxy/proxy
 
 .PHONY: test-programs
 test-programs: $(TEST_PROGRAMS)
@@ -24,13 +24,18 @@ $(TRUTH)/callsites-static: tests/truth/callsites.c
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -fomit-frame-pointer -static -Wall -o $@ $<
 
-$(TRUTH)/calls $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/stuck $(TRUTH)/grow $(TRUTH)/dirfight: $(TRUTH)/%: tests/truth/%.c
+$(TRUTH)/calls $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/grow $(TRUTH)/dirfight: $(TRUTH)/%: tests/truth/%.c
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -o $@ $< -lpthread
 
 $(TRUTH)/calls-static: tests/truth/calls.c
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -static -o $@ $< -lpthread
+
+# Another C library: package musl-tools. It has no headers of the kernel of its own.
+$(TRUTH)/locks-musl: tests/truth/locks.c
+	@mkdir -p $(@D)
+	musl-gcc -O2 -g -Wall -idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu -static -o $@ $<
 
 # The i386 entry: package gcc-multilib.
 $(TRUTH)/calls-32: tests/truth/calls.c

@@ -54,21 +54,34 @@
 #define DEBOX_HOLDER_WRITER 1u /* holder_pid owned the lock when we went to sleep */
 #define DEBOX_HOLDER_READER 2u /* held for reading; holder_pid is one reader, a hint */
 
+/* A sleep's flags: what is known of its waiters and of who held the lock as it
+ * ended. Where a bit is clear, the number is 0 and means nothing. */
+#define DEBOX_SLEEP_WAITERS_ENTRY (1u << 0)      /* waiters_entry: 0 is nobody */
+#define DEBOX_SLEEP_WAITERS_EXIT (1u << 1)       /* waiters_exit */
+#define DEBOX_SLEEP_WAITERS_ENTRY_MORE (1u << 2) /* there were at least so many */
+#define DEBOX_SLEEP_WAITERS_EXIT_MORE (1u << 3)
+#define DEBOX_SLEEP_HOLDER_EXIT (1u << 4) /* holder_exit_pid: 0 is nobody else, or withheld */
+
+/* Others at one lock or queue are counted up to here. */
+#define DEBOX_WAITERS_MAX 64u
+
 /* One blocking place inside one call (the paper's PerSleepInfo). */
 struct debox_sleep {
 	__u64 total_ns;      /* blocked here in all */
 	__u64 max_ns;        /* longest single sleep */
 	__u32 site;          /* index into the site table */
 	__u32 count;         /* how often */
-	__u32 waiters_entry; /* other watched threads waiting when the last sleep began */
+	__u32 waiters_entry; /* other threads waiting for the same when the last sleep began */
 	__u32 waiters_exit;  /* ... and when it ended */
 	__u32 holder_pid;    /* thread id of the lock's owner, 0 unknown or withheld */
 	__u32 waker_pid;     /* thread id of who woke us last, 0 unknown or withheld */
 	__u32 holder_kind;   /* DEBOX_HOLDER_* */
-	__u32 reserved0;
+	__u32 flags;         /* DEBOX_SLEEP_* */
 	char holder_comm[DEBOX_COMM_LEN];
 	char waker_comm[DEBOX_COMM_LEN];
-	__u64 reserved[2];
+	__s32 holder_nr;       /* the call the holder was in; -1 none or unknown */
+	__u32 holder_exit_pid; /* thread id of who held the lock when the last sleep ended */
+	__u64 reserved[1];
 };
 
 /* The account of one call, of any capture, in any language. */
@@ -283,9 +296,10 @@ struct debox_site_row {
 	__u64 count;
 	__u64 total_ns;
 	__u64 max_ns;
-	__u64 waiters_entry; /* sum over the sleeps */
+	__u64 waiters_entry; /* sum over the sleeps of which they are known */
 	__u64 waiters_max;
-	__u64 reserved[2];
+	__u64 waiters_known; /* so many sleeps */
+	__u64 reserved[1];
 };
 
 struct debox_account {
@@ -620,8 +634,13 @@ struct debox_event_sleep {
 	__s32 holder_nr;   /* the call the holder was in; -1 none or unknown */
 	__u32 waker_pid;
 	__s32 waker_nr;
+	__u32 flags;            /* DEBOX_SLEEP_* */
+	__u32 holder_exit_kind; /* ... when it ended */
+	__u32 holder_exit_pid;
+	__s32 holder_exit_nr;
 	char holder_comm[DEBOX_COMM_LEN];
 	char waker_comm[DEBOX_COMM_LEN];
+	char holder_exit_comm[DEBOX_COMM_LEN];
 };
 
 struct debox_event_call {

@@ -32,9 +32,11 @@ int main(void)
 	F(struct, debox_sleep, holder_pid);
 	F(struct, debox_sleep, waker_pid);
 	F(struct, debox_sleep, holder_kind);
-	F(struct, debox_sleep, reserved0);
+	F(struct, debox_sleep, flags);
 	F(struct, debox_sleep, holder_comm);
 	F(struct, debox_sleep, waker_comm);
+	F(struct, debox_sleep, holder_nr);
+	F(struct, debox_sleep, holder_exit_pid);
 	F(struct, debox_sleep, reserved);
 	S(struct, debox_info);
 	F(struct, debox_info, size);
@@ -143,6 +145,7 @@ int main(void)
 	F(struct, debox_site_row, max_ns);
 	F(struct, debox_site_row, waiters_entry);
 	F(struct, debox_site_row, waiters_max);
+	F(struct, debox_site_row, waiters_known);
 	F(struct, debox_site_row, reserved);
 	S(struct, debox_account);
 	F(struct, debox_account, rows_used);
@@ -301,8 +304,13 @@ int main(void)
 	F(struct, debox_event_sleep, holder_nr);
 	F(struct, debox_event_sleep, waker_pid);
 	F(struct, debox_event_sleep, waker_nr);
+	F(struct, debox_event_sleep, flags);
+	F(struct, debox_event_sleep, holder_exit_kind);
+	F(struct, debox_event_sleep, holder_exit_pid);
+	F(struct, debox_event_sleep, holder_exit_nr);
 	F(struct, debox_event_sleep, holder_comm);
 	F(struct, debox_event_sleep, waker_comm);
+	F(struct, debox_event_sleep, holder_exit_comm);
 	S(struct, debox_event_call);
 	F(struct, debox_event_call, size);
 	F(struct, debox_event_call, type);

@@ -59,6 +59,16 @@ pub const DEBOX_HOLDER_NONE: u32 = 0;
 pub const DEBOX_HOLDER_WRITER: u32 = 1;
 /// held for reading; holder_pid is one reader, a hint
 pub const DEBOX_HOLDER_READER: u32 = 2;
+/// waiters_entry: 0 is nobody
+pub const DEBOX_SLEEP_WAITERS_ENTRY: u32 = 1 << 0;
+/// waiters_exit
+pub const DEBOX_SLEEP_WAITERS_EXIT: u32 = 1 << 1;
+/// there were at least so many
+pub const DEBOX_SLEEP_WAITERS_ENTRY_MORE: u32 = 1 << 2;
+pub const DEBOX_SLEEP_WAITERS_EXIT_MORE: u32 = 1 << 3;
+/// holder_exit_pid: 0 is nobody else, or withheld
+pub const DEBOX_SLEEP_HOLDER_EXIT: u32 = 1 << 4;
+pub const DEBOX_WAITERS_MAX: u32 = 64;
 pub const DEBOX_PAGE_SIZE: usize = 4096;
 pub const DEBOX_SEGMENT_SLOTS: usize = 32;
 pub const DEBOX_BANKS: usize = 2;
@@ -226,7 +236,7 @@ mirror! {
         site: u32 = 16,
         /// how often
         count: u32 = 20,
-        /// other watched threads waiting when the last sleep began
+        /// other threads waiting for the same when the last sleep began
         waiters_entry: u32 = 24,
         /// ... and when it ended
         waiters_exit: u32 = 28,
@@ -236,10 +246,15 @@ mirror! {
         waker_pid: u32 = 36,
         /// DEBOX_HOLDER_*
         holder_kind: u32 = 40,
-        reserved0: u32 = 44,
+        /// DEBOX_SLEEP_*
+        flags: u32 = 44,
         holder_comm: [u8; 16] = 48,
         waker_comm: [u8; 16] = 64,
-        reserved: [u64; 2] = 80,
+        /// the call the holder was in; -1 none or unknown
+        holder_nr: i32 = 80,
+        /// thread id of who held the lock when the last sleep ended
+        holder_exit_pid: u32 = 84,
+        reserved: [u64; 1] = 88,
     }
 }
 
@@ -452,10 +467,12 @@ mirror! {
         count: u64 = 8,
         total_ns: u64 = 16,
         max_ns: u64 = 24,
-        /// sum over the sleeps
+        /// sum over the sleeps of which they are known
         waiters_entry: u64 = 32,
         waiters_max: u64 = 40,
-        reserved: [u64; 2] = 48,
+        /// so many sleeps
+        waiters_known: u64 = 48,
+        reserved: [u64; 1] = 56,
     }
 }
 
@@ -733,7 +750,7 @@ mirror! {
 
 mirror! {
     /// One sleep of a single call, in order; not merged.
-    debox_event_sleep = 88 {
+    debox_event_sleep = 120 {
         /// CLOCK_MONOTONIC
         start_ns: u64 = 0,
         blocked_ns: u64 = 8,
@@ -750,13 +767,20 @@ mirror! {
         holder_nr: i32 = 44,
         waker_pid: u32 = 48,
         waker_nr: i32 = 52,
-        holder_comm: [u8; 16] = 56,
-        waker_comm: [u8; 16] = 72,
+        /// DEBOX_SLEEP_*
+        flags: u32 = 56,
+        /// ... when it ended
+        holder_exit_kind: u32 = 60,
+        holder_exit_pid: u32 = 64,
+        holder_exit_nr: i32 = 68,
+        holder_comm: [u8; 16] = 72,
+        waker_comm: [u8; 16] = 88,
+        holder_exit_comm: [u8; 16] = 104,
     }
 }
 
 mirror! {
-    debox_event_call = 1016 {
+    debox_event_call = 1272 {
         /// of this event
         size: u32 = 0,
         /// DEBOX_EVENT_CALL

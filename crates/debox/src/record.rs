@@ -299,14 +299,15 @@ impl Sleep {
         Duration::from_nanos(self.raw.max_ns)
     }
 
-    /// Other watched threads that waited for the same when the last sleep began.
-    pub fn waiters_entry(&self) -> u32 {
-        self.raw.waiters_entry
+    /// Other threads that waited for the same when the last sleep began, counted up to
+    /// 64; `None` where that cannot be known.
+    pub fn waiters_entry(&self) -> Option<u32> {
+        (self.raw.flags & DEBOX_SLEEP_WAITERS_ENTRY != 0).then_some(self.raw.waiters_entry)
     }
 
     /// ... and when it ended.
-    pub fn waiters_exit(&self) -> u32 {
-        self.raw.waiters_exit
+    pub fn waiters_exit(&self) -> Option<u32> {
+        (self.raw.flags & DEBOX_SLEEP_WAITERS_EXIT != 0).then_some(self.raw.waiters_exit)
     }
 
     /// Who held the lock; `None` where the kernel records no owner.

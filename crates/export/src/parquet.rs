@@ -289,7 +289,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("max_ns", b, |b| b.max_ns)
         .real("share", b, |b| b.share)
         .real("waiters_mean", b, |b| b.waiters_mean)
-        .number("waiters_max", b, |b| b.waiters_max);
+        .number("waiters_max", b, |b| b.waiters_max)
+        .number("waiters_known", b, |b| b.waiters_known);
 
     let mut call_sites = Table::new("call_sites");
     let s = &r.call_sites;
@@ -427,8 +428,12 @@ fn tables(r: &Report) -> Vec<Table> {
             site(s.site).map(|s| s.label.clone())
         })
         .maybe_text("function", &rows, |(_, s)| site(s.site)?.function.clone())
-        .number("waiters_entry", &rows, |(_, s)| u64::from(s.waiters_entry))
-        .number("waiters_exit", &rows, |(_, s)| u64::from(s.waiters_exit))
+        .maybe("waiters_entry", &rows, |(_, s)| {
+            Some(u64::from(s.waiters_entry?))
+        })
+        .maybe("waiters_exit", &rows, |(_, s)| {
+            Some(u64::from(s.waiters_exit?))
+        })
         .maybe("holder_tid", &rows, |(_, s)| {
             Some(u64::from(s.holder.as_ref()?.tid))
         })

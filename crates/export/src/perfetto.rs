@@ -95,8 +95,12 @@ fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
         if let Some(place) = site.and_then(place) {
             args.insert("place".into(), json!(place));
         }
-        args.insert("waiters at entry".into(), json!(sleep.waiters_entry));
-        args.insert("waiters at wake-up".into(), json!(sleep.waiters_exit));
+        if let Some(waiters) = sleep.waiters_entry {
+            args.insert("waiters at entry".into(), json!(waiters));
+        }
+        if let Some(waiters) = sleep.waiters_exit {
+            args.insert("waiters at wake-up".into(), json!(waiters));
+        }
         if let Some(holder) = &sleep.holder {
             args.insert("held by".into(), json!(party(holder)));
         }

@@ -398,10 +398,6 @@ impl Probe {
         if self.segments.is_empty() && self.accounts.is_empty() {
             self.follow_run(true);
             self.attached.events_detach();
-            if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-                // Nobody is asleep under watch any more.
-                bss.site_waiters.fill(0);
-            }
         }
     }
 

@@ -636,7 +636,7 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 				const place = site && site.function ? site.function + (site.file ? ` [${site.file}${site.line ? ":" + site.line : ""}]` : "") : "";
 				body.append(el("tr", {}, el("th", { scope: "row" }, swatch(colour(labelOf(s))), " " + labelOf(s)),
 					el("td", { class: "n" }, "+" + time(Math.max(0, s.start_ns - c.start_ns))), el("td", { class: "n" }, time(s.blocked_ns)), el("td", { class: "n" }, time(s.runq_ns)),
-					el("td", {}, place), el("td", {}, who(s.holder)), el("td", {}, who(s.waker)), el("td", { class: "n" }, `${s.waiters_entry} → ${s.waiters_exit}`)));
+					el("td", {}, place), el("td", {}, who(s.holder)), el("td", {}, who(s.waker)), el("td", { class: "n" }, `${s.waiters_entry ?? "?"} → ${s.waiters_exit ?? "?"}`)));
 			}
 			const heads = [["Label", ""], ["Began", "n"], ["Blocked", "n"], ["Run queue", "n"], ["Place", ""], ["Held by", ""], ["Ended by", ""], ["Waiters", "n"]];
 			const sleeps = el("table", { class: "sleeps" }, el("thead", {}, el("tr", {}, ...heads.map(([h, cls]) => el("th", { scope: "col", class: cls || false }, h)))), body);

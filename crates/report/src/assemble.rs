@@ -236,6 +236,7 @@ struct PlaceSum {
     max_ns: u64,
     waiters: u64,
     waiters_max: u64,
+    waiters_known: u64,
 }
 
 struct Blocking {
@@ -290,6 +291,7 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
         grow(&mut sum.total_ns, row.total_ns);
         sum.max_ns = sum.max_ns.max(row.max_ns);
         grow(&mut sum.waiters, row.waiters_entry);
+        grow(&mut sum.waiters_known, row.waiters_known);
         sum.waiters_max = sum.waiters_max.max(row.waiters_max);
     }
     let all_ns = places
@@ -319,8 +321,9 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
                 } else {
                     sum.total_ns as f64 / all_ns as f64
                 },
-                waiters_mean: sum.waiters as f64 / sum.count as f64,
+                waiters_mean: sum.waiters as f64 / sum.waiters_known.max(1) as f64,
                 waiters_max: sum.waiters_max,
+                waiters_known: sum.waiters_known,
             }
         })
         .collect();

@@ -495,7 +495,7 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
         if most > 0 {
             evidence.push(format!(
                 "up to {} waited there at the same time",
-                plural(most, "other watched thread", "other watched threads")
+                plural(most, "other thread", "other threads")
             ));
         }
         if name == "read" {

@@ -351,9 +351,15 @@ pub struct Sleep {
     pub runq_ns: u64,
     /// Index into `sites`.
     pub site: Option<usize>,
-    pub waiters_entry: u32,
-    pub waiters_exit: u32,
+    /// Others that waited for the same when it began, and when it ended: none where
+    /// that could not be known. Counted up to DEBOX_WAITERS_MAX.
+    pub waiters_entry: Option<u32>,
+    pub waiters_exit: Option<u32>,
+    /// Who held it when the sleep began,
     pub holder: Option<Party>,
+    /// and when it ended.
+    #[serde(default)]
+    pub holder_exit: Option<Party>,
     pub waker: Option<Party>,
 }
 
@@ -528,9 +534,12 @@ pub struct BlockingRow {
     pub max_ns: u64,
     /// Of all blocked time in this table, 0 to 1.
     pub share: f64,
-    /// Other watched threads waiting here when a sleep began: mean and most.
+    /// Others waiting for the same when a sleep began, where they are known: mean,
+    /// most, and of how many sleeps.
     pub waiters_mean: f64,
     pub waiters_max: u64,
+    #[serde(default)]
+    pub waiters_known: u64,
 }
 
 /// The calls of one system call from one place in the program.

@@ -262,8 +262,7 @@ struct BlockLine {
     count: u64,
     total_ns: u64,
     max_ns: u64,
-    waiters: f64,
-    waiters_max: u64,
+    waiters: Option<f64>,
     place: String,
     bold: bool,
 }
@@ -286,15 +285,16 @@ fn block_lines(report: &Report) -> Vec<BlockLine> {
         let one = rows.len() == 1;
         if !one {
             let count = rows.iter().fold(0u64, |n, r| n.saturating_add(r.count));
-            let waiters: f64 = rows.iter().map(|r| r.waiters_mean * r.count as f64).sum();
+            let waiters = |r: &&BlockingRow| r.waiters_mean * r.waiters_known as f64;
+            let waiters: f64 = rows.iter().map(waiters).sum();
+            let known: u64 = rows.iter().map(|r| r.waiters_known).sum();
             lines.push(BlockLine {
                 label: label.to_owned(),
                 call: format!("({} places)", rows.len()),
                 count,
                 total_ns,
                 max_ns: rows.iter().map(|r| r.max_ns).max().unwrap_or(0),
-                waiters: waiters / count.max(1) as f64,
-                waiters_max: rows.iter().map(|r| r.waiters_max).max().unwrap_or(0),
+                waiters: (known > 0).then(|| waiters / known as f64),
                 place: String::new(),
                 bold: true,
             });
@@ -309,8 +309,7 @@ fn block_lines(report: &Report) -> Vec<BlockLine> {
                 count: row.count,
                 total_ns: row.total_ns,
                 max_ns: row.max_ns,
-                waiters: row.waiters_mean,
-                waiters_max: row.waiters_max,
+                waiters: (row.waiters_known > 0).then_some(row.waiters_mean),
                 place: place(row),
                 bold: false,
             });
@@ -371,12 +370,10 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
         Column::new(
             "WAITERS",
             6,
-            column(&|l| {
-                if l.waiters_max == 0 {
-                    "-".into()
-                } else {
-                    format!("{:.1}", l.waiters)
-                }
+            column(&|l| match l.waiters {
+                None => "?".into(),
+                Some(0.0) => "-".into(),
+                Some(waiters) => format!("{waiters:.1}"),
             }),
         )
         .optional(),
@@ -478,17 +475,17 @@ fn sleep_lines(call: &SlowCall, report: &Report, pen: &Pen) -> Vec<String> {
         if let Some(function) = site.and_then(|s| s.function.as_deref()) {
             line.push_str(&format!(" in {}", printable(function)));
         }
-        if sleep.waiters_entry > 0 {
-            let others = if sleep.waiters_entry == 1 {
-                "other"
-            } else {
-                "others"
-            };
-            line.push_str(&format!(", behind {} {others}", sleep.waiters_entry));
+        if let Some(waiters) = sleep.waiters_entry.filter(|&w| w > 0) {
+            let others = if waiters == 1 { "other" } else { "others" };
+            line.push_str(&format!(", with {waiters} {others}"));
         }
         if let Some(holder) = &sleep.holder {
             let how = if holder.reader { "read-held" } else { "held" };
             line.push_str(&format!(", {how} by {}", party(holder)));
+        }
+        let still = |next: &&Party| sleep.holder.as_ref().is_none_or(|h| h.tid != next.tid);
+        if let Some(next) = sleep.holder_exit.as_ref().filter(still) {
+            line.push_str(&format!(", then by {}", party(next)));
         }
         if let Some(waker) = sleep.waker.as_ref().filter(|w| w.tid != 0) {
             line.push_str(&format!(", woken by {}", party(waker)));

@@ -75,7 +75,7 @@ fn lock_holder_is_named() {
         evidence.contains("find (pid 812) in getdents64"),
         "{evidence}"
     );
-    assert!(evidence.contains("3 other watched threads"), "{evidence}");
+    assert!(evidence.contains("3 other threads"), "{evidence}");
     assert!(list[1].title.starts_with(
         "32 % of the blocked time is openat waiting for pages of files to be read from disk"
     ));

@@ -179,6 +179,7 @@ fn full() -> Snapshot {
     let row = s.slept(0, 2, 20, 60_000_000, 9_000_000);
     row.waiters_entry = 30;
     row.waiters_max = 4;
+    row.waiters_known = 20;
     s.slept(0, 4, 19, 40_000_000, 20_000_000);
     s.slept(257, 2, 1, 1_200, 1_200);
     s.slept(1, 3, 40, 30_000_000, 2_000_000);

@@ -9,7 +9,7 @@ from guest import *  # noqa: F403
 
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0",
-    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains",
+    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/locks", "truth/locks-musl",
 ]  # fmt: skip
 # So slow that reading a file in is seen to block.
 DISK_OPTIONS = "throttling.bps-read=6000000"
@@ -26,6 +26,7 @@ PAGE_IN = "major faults apart from minor ones"
 RUNQ = "waits for a CPU apart from sleeps"
 INODE_LOCK = "who held the lock, who woke the sleeper"
 CHAINS = "what a sleep waited for, link by link"
+LOCKS = "who holds locks of the kernel, of files and of programs, and how many wait for them"
 SPAN = "spans"
 SITES_VERIFIED = "sites recognised in the raw stack, none wrong"
 NOTHING_STAYS_ATTACHED = "nothing stays attached afterwards"
@@ -37,6 +38,7 @@ native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "s
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(PAGE_IN, "a_mapped_file_written_to_another")
 native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machine", "a_waker_that_is_not_watched")
+native(LOCKS, "three_others_who_are_not_watched_are_counted_as_three", "the_owner_of_a_mutex_is_named", "the_writer_of_a_rwlock_is_named", "musl_has_owners_too")
 native(SITES_VERIFIED, "no_site_is_ever_mislabelled")
 native(NOTHING_STAYS_ATTACHED, "nothing_stays_attached")
 
@@ -191,6 +193,23 @@ for name, smoke in (
     ("a_waker_that_is_not_watched", True),
 ):
     check(name, "chains", name, feature=CHAINS, smoke=smoke)(rust_test)
+
+
+RUST["locks"] = []
+for name, smoke in (
+    ("three_others_who_are_not_watched_are_counted_as_three", True),
+    ("nobody_else_is_counted_as_nobody", False),
+    ("who_took_a_lock_and_is_gone_is_not_named", False),
+    ("the_owner_of_a_mutex_is_named", True),
+    ("the_writer_of_a_rwlock_is_named", False),
+    ("musl_has_owners_too", False),
+    ("what_is_no_lock_has_no_owner", False),
+    ("what_only_looks_like_a_lock_has_no_owner", False),
+    ("an_owner_that_is_the_waiter", False),
+    ("a_crowd_of_five_hundred", False),
+    ("a_stranger_that_is_claimed_to_be_the_owner", False),
+):
+    check(name, "locks", name, feature=LOCKS, smoke=smoke)(rust_test)
 
 
 def perf_event_paranoid(value):

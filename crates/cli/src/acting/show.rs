@@ -170,7 +170,7 @@ pub fn stack(
             }
         };
         if sleep.waiters_entry > 0 {
-            let _ = write!(text, ", behind {} other waiters", sleep.waiters_entry);
+            let _ = write!(text, ", with {} other waiters", sleep.waiters_entry);
         }
         if sleep.holder_kind != DEBOX_HOLDER_NONE && sleep.holder_pid != 0 {
             let _ = write!(

@@ -531,19 +531,29 @@ impl<'a> Tables<'a> {
     fn sleep(&mut self, sleep: &debox_event_sleep) -> Sleep {
         let reader = sleep.holder_kind == DEBOX_HOLDER_READER;
         let held = sleep.holder_kind != DEBOX_HOLDER_NONE && sleep.holder_pid != 0;
+        let held_on = sleep.holder_exit_kind != DEBOX_HOLDER_NONE && sleep.holder_exit_pid != 0;
+        let known = |flag: u32, waiters: u32| (sleep.flags & flag != 0).then_some(waiters);
         Sleep {
             start_ns: self.since_start(sleep.start_ns),
             blocked_ns: sleep.blocked_ns,
             runq_ns: sleep.runq_ns,
             site: (sleep.site != DEBOX_SITE_NONE).then(|| self.site(sleep.site)),
-            waiters_entry: sleep.waiters_entry,
-            waiters_exit: sleep.waiters_exit,
+            waiters_entry: known(DEBOX_SLEEP_WAITERS_ENTRY, sleep.waiters_entry),
+            waiters_exit: known(DEBOX_SLEEP_WAITERS_EXIT, sleep.waiters_exit),
             holder: held.then(|| {
                 self.party(
                     sleep.holder_pid,
                     &sleep.holder_comm,
                     sleep.holder_nr,
                     reader,
+                )
+            }),
+            holder_exit: held_on.then(|| {
+                self.party(
+                    sleep.holder_exit_pid,
+                    &sleep.holder_exit_comm,
+                    sleep.holder_exit_nr,
+                    sleep.holder_exit_kind == DEBOX_HOLDER_READER,
                 )
             }),
             waker: (sleep.waker_comm[0] != 0)

@@ -649,7 +649,7 @@ pub fn places(report: &Report) -> String {
         number("Max", ""),
         number(
             "Waiters",
-            "Other watched threads waiting here when a sleep began: mean",
+            "Others waiting for the same when a sleep began: mean; ? not known",
         ),
         words("Place", "Where in the kernel"),
         words("Waiting for", ""),
@@ -675,10 +675,10 @@ pub fn places(report: &Report) -> String {
                         Cell::Time(Some(b.max_ns)),
                         Cell::Value(
                             b.waiters_mean,
-                            if b.waiters_mean > 0.0 {
-                                format!("{:.1}", b.waiters_mean)
-                            } else {
-                                "–".into()
+                            match (b.waiters_known, b.waiters_mean) {
+                                (0, _) => "?".into(),
+                                (_, 0.0) => "–".into(),
+                                (_, mean) => format!("{mean:.1}"),
                             },
                         ),
                         Cell::Text(place),

@@ -182,6 +182,7 @@ impl Build {
             share: 0.0,
             waiters_mean: 0.0,
             waiters_max: 0,
+            waiters_known: 0,
         });
         self.report.blocking.last_mut().unwrap()
     }
@@ -309,6 +310,7 @@ pub fn server(call_sites: usize) -> Report {
     row.line = Some(3_517);
     row.waiters_mean = 2.4;
     row.waiters_max = 5;
+    row.waiters_known = row.count;
     b.blocked("buffer-io", "openat", "__ext4_find_entry", 940, 2_900 * MS);
     b.blocked("page-in", "read", "filemap_read", 1_204, 1_820 * MS);
     b.blocked("page-in", "sendfile", "filemap_get_pages", 402, 610 * MS);
@@ -580,8 +582,9 @@ pub fn server(call_sites: usize) -> Report {
             blocked_ns,
             runq_ns: 30_000,
             site: Some(site),
-            waiters_entry: 2,
-            waiters_exit: 1,
+            waiters_entry: Some(2),
+            waiters_exit: None,
+            holder_exit: None,
             holder: (site == 0).then(|| Party {
                 tid: 4_812,
                 comm: "find".into(),

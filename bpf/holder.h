@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Who is the task that holds a lock, in which call is it, and may its name be
+ * told?
+ *
+ * Locks of the kernel give the task itself, those of files and of programs a
+ * process number. Numbers are looked up the way the kernel does it, in the tree of
+ * their namespace: no helper for that exists before 6.2.
+ */
+#ifndef DEBOX_HOLDER_H
+#define DEBOX_HOLDER_H
+
+#include "state.h"
+#include "trust.h"
+
+/* What lies behind an address that was not looked up but read is a number to the
+ * verifier: every read through it may fail, and then gives 0. */
+
+/* The tree of numbers of a namespace: 64 ways at each node, 22 bits at most. */
+#define NUMBER_TREE_DEPTH 5
+#define NUMBER_TREE_WAYS 64u
+
+/* The namespace in which `task` numbers others, or the first one of all. */
+static __always_inline u64 numbers_of(const struct task_struct *task, bool first)
+{
+	/* A pointer of the verifier's takes no sums. */
+	u64 pid = (u64)BPF_CORE_READ(task, thread_pid);
+	u64 upid = pid + bpf_core_field_offset(struct pid, numbers);
+	u32 level = first ? 0 : BPF_CORE_READ((struct pid *)pid, level);
+
+	upid += (u64)level * bpf_core_type_size(struct upid);
+	return (u64)BPF_CORE_READ((struct upid *)upid, ns);
+}
+
+/* The address of the task that has this number in the namespace at `ns`; 0: none has. */
+VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
+{
+	u64 entry = (u64)BPF_CORE_READ((struct pid_namespace *)ns, idr.idr_rt.xa_head);
+	u64 task;
+	bool leaf = false;
+
+	for (u32 i = 0; i < NUMBER_TREE_DEPTH; i++) {
+		u64 node = entry - 2, way;
+		u32 shift;
+
+		/* A node's address is marked by its low two bits. */
+		if ((entry & 3) != 2 || entry < 4096)
+			return 0;
+		shift = BPF_CORE_READ((struct xa_node *)node, shift);
+		if (shift > 24)
+			return 0;
+		way = number >> shift;
+		if (!i && way >= NUMBER_TREE_WAYS)
+			return 0;
+		way &= NUMBER_TREE_WAYS - 1;
+		if (bpf_probe_read_kernel(&entry, sizeof(entry),
+					  (void *)(node + bpf_core_field_offset(struct xa_node, slots) + way * 8)))
+			return 0;
+		if (!shift) {
+			leaf = true;
+			break;
+		}
+	}
+	if (!leaf || !entry || (entry & 3))
+		return 0;
+	/* The number's tasks[PIDTYPE_PID]. */
+	task = (u64)BPF_CORE_READ((struct pid *)entry, tasks[0].first);
+	return task ? task - bpf_core_field_offset(struct task_struct, pid_links) : 0;
+}
+
+/*
+ * The system call that another task is in, -1 for none. bpf_task_pt_regs()
+ * wants a task pointer that the verifier knows; so the place of the saved
+ * registers is learned from the running task: THREAD_SIZE, less padding that
+ * depends on the kernel's configuration (16 bytes with FRED, from 6.9 on).
+ *
+ * Whoever holds a lock of the kernel is in the kernel. Others may compute, and
+ * then the registers are those of their last call: theirs is told when they sleep
+ * in it. Of a process that is several threads it is not known whose counts.
+ */
+#define HOLDER_THREAD 0u
+#define HOLDER_IN_KERNEL 1u
+#define HOLDER_PROCESS 2u
+static __always_inline s32 holder_call(struct thread_state *st, struct task_struct *owner, u32 how)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+	struct pt_regs *regs;
+
+	if (BPF_CORE_READ(owner, flags) & PF_KTHREAD)
+		return -1;
+	/* Through the map the pointers become numbers. */
+	st->own_regs = bpf_task_pt_regs(self);
+	st->own_stack = (u64)self->stack;
+	barrier();
+	regs = (struct pt_regs *)((u64)BPF_CORE_READ(owner, stack) + (st->own_regs - st->own_stack));
+	if (how == HOLDER_PROCESS && BPF_CORE_READ(owner, signal, nr_threads) != 1)
+		return -1;
+	if (how != HOLDER_IN_KERNEL && (!BPF_CORE_READ(owner, __state) || (s64)BPF_CORE_READ(regs, ax) != -38))
+		return -1;
+	return (s32)BPF_CORE_READ(regs, orig_ax);
+}
+
+static __always_inline void holder_none(struct holder *holder)
+{
+	holder->kind = DEBOX_HOLDER_NONE;
+	holder->pid = 0;
+	holder->tgid = 0;
+	holder->nr = -1;
+	holder->comm[0] = 0;
+}
+
+static __always_inline void holder_withhold(struct holder *holder)
+{
+	holder_none(holder);
+	__builtin_memcpy(holder->comm, "(other user)\0\0\0\0", DEBOX_COMM_LEN);
+}
+
+#define WATCH_ANY_CHECKED (WATCH_CHECKED | WATCH_SLOT_CHECKED)
+
+/*
+ * Whether a watcher without privileges is told who the task at `address` is: its own user's,
+ * and not one that may do more than its user or is closed to it. (Which task that is, a
+ * program may choose: it writes any number into its lock.)
+ */
+VERIFIED_ONCE u32 holder_withheld(struct thread_state *st, u64 address)
+{
+	struct task_struct *task = (struct task_struct *)address;
+	struct mm_struct *mm;
+	u32 uid;
+
+	if (!st)
+		return 1;
+	if (!(st->flags & WATCH_ANY_CHECKED))
+		return 0;
+	uid = BPF_CORE_READ(task, real_cred, uid.val);
+	if (name_withheld(st, uid))
+		return 1;
+	mm = BPF_CORE_READ(task, mm);
+	return BPF_CORE_READ(task, real_cred, euid.val) != uid ||
+	       BPF_CORE_READ(task, real_cred, suid.val) != uid ||
+	       (mm && mm_dumpable((u64)mm) != DUMPABLE_BY_USER);
+}
+
+VERIFIED_ONCE int holder_tell(struct thread_state *st, struct holder *holder, u64 address, u32 kind,
+			      u32 how)
+{
+	struct task_struct *task = (struct task_struct *)address;
+
+	if (!st || !holder)
+		return 0;
+	if (holder_withheld(st, address)) {
+		holder_withhold(holder);
+		return 0;
+	}
+	holder->kind = kind;
+	holder->pid = BPF_CORE_READ(task, pid);
+	holder->tgid = BPF_CORE_READ(task, tgid);
+	holder->nr = holder_call(st, task, how);
+	bpf_probe_read_kernel(holder->comm, DEBOX_COMM_LEN, &task->comm);
+	return 0;
+}
+
+#endif
