@@ -14,7 +14,8 @@
 #include "details.h"
 #include "trust.h"
 
-static __always_inline void call_open(struct open_call *call, const struct task_struct *task, s64 nr)
+static __always_inline void call_open(struct open_call *call, const struct task_struct *task,
+				      const struct pt_regs *regs, s64 nr)
 {
 	call->in_call = 1;
 	call->nr = nr;
@@ -28,6 +29,7 @@ static __always_inline void call_open(struct open_call *call, const struct task_
 	call->nvcsw = 0;
 	call->nivcsw = 0;
 	call->enter_ns = bpf_ktime_get_ns();
+	descriptor_removed(task, regs, call->key, call->compat, call->enter_ns);
 }
 
 static __noinline int record_open(struct thread_state *st, struct task_struct *task)
@@ -53,7 +55,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 
 	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
 		if (hot->watched)
-			call_open(&hot->call, task_kept(hot->task), nr);
+			call_open(&hot->call, task_kept(hot->task), regs, nr);
 		return 0;
 	}
 	task = bpf_get_current_task_btf();
@@ -68,7 +70,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 		slot_trusted(task, st);
 	flags = st ? st->flags : 0;
 	if (st && (flags & WATCH_SLOT_BOUNDARY || (flags & WATCH_BOUNDARY && cpu >= HOT_CPUS))) {
-		call_open(&st->call, task, nr);
+		call_open(&st->call, task, regs, nr);
 		if (flags & WATCH_SLOT_BOUNDARY)
 			record_open(st, task);
 		return 0;
@@ -89,7 +91,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 		hot->details = details_wanted(st);
 		hot->call.seq = st->call.seq;
 		hot->call.called_ns = st->call.called_ns;
-		call_open(&hot->call, task, nr);
+		call_open(&hot->call, task, regs, nr);
 	}
 	return 0;
 }
@@ -184,6 +186,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 			return 0;
 		hot->call.in_call = 0;
 		hot->call.called_ns = call_called(&hot->call, now);
+		descriptor_removed(task_kept(hot->task), regs, hot->call.key, hot->call.compat, now);
 		if (hot->watched == HOT_CHECKED &&
 		    !unchanged_by_call(task_kept(hot->task), hot->checked_cred, hot->checked_dumpable) &&
 		    !hot_renew(hot))
@@ -214,6 +217,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		return 0;
 	st->call.in_call = 0;
 	st->call.called_ns = call_called(&st->call, now);
+	descriptor_removed(task, regs, st->call.key, st->call.compat, now);
 	if (st->flags & WATCH_ACCOUNT)
 		account_trusted(task, st);
 	if (st->flags & WATCH_BOUNDARY)

@@ -15,6 +15,7 @@
 #ifndef DEBOX_DETAILS_H
 #define DEBOX_DETAILS_H
 
+#include "object.h"
 #include "record.h"
 #include "trust.h"
 #include "user_stack.h"
@@ -322,28 +323,9 @@ static long condition_check(u32 i, void *unused)
 	return 0;
 }
 
-/* Which argument is a path, 1-based, by 64-bit call number; 0 none. After
- * execve the old image's memory is gone. */
-static __always_inline u32 path_argument(u32 key)
+static __always_inline bool call_is_exec(s32 nr, u32 compat)
 {
-	switch (key) {
-	/* clang-format off */
-	case 2: case 4: case 6: case 21: case 76: case 80: case 82: case 83: case 84: case 85:
-	case 86: case 87: case 88: case 89: case 90: case 92: case 94: case 133: case 137:
-	case 161: case 165: case 166:
-		/* clang-format on */
-		return 1; /* open stat lstat access truncate chdir rename mkdir rmdir creat link
-			   * unlink symlink readlink chmod chown lchown mknod statfs chroot
-			   * mount umount2 */
-			  /* clang-format off */
-	case 257: case 258: case 259: case 260: case 261: case 262: case 263: case 264: case 265:
-	case 267: case 268: case 269: case 280: case 316: case 332: case 437: case 439:
-			  /* clang-format on */
-		return 2; /* the ...at() family, statx, openat2 */
-	case 266:
-		return 3; /* symlinkat */
-	}
-	return 0;
+	return compat ? nr == 11 || nr == 358 : nr == 59 || nr == 322;
 }
 
 VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
@@ -353,7 +335,7 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct finished *call = finished_here();
 	struct debox_event_call *event;
-	u32 account, kept, path;
+	u32 account, kept;
 	void *ring;
 
 	if (!st || !details || !call)
@@ -416,23 +398,14 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 		else
 			__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
 	}
-	__builtin_memset(event->path, 0, sizeof(event->path));
-	path = st->call.compat ? 0 : path_argument(call->key);
-	if (path) {
-		u64 address = path == 1 ? regs->di : path == 2 ? regs->si :
-								 regs->dx;
-
-		if (bpf_probe_read_user_str(event->path, sizeof(event->path), (void *)address) > 0)
-			event->flags |= DEBOX_EVENT_PATH;
-	}
+	if (st->object_now)
+		event->object = st->object.object;
+	else
+		__builtin_memset(&event->object, 0, sizeof(event->object));
+	event->object.flags |= st->object_flags;
 	__sync_fetch_and_add(&details->events_sent, 1);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
-}
-
-static __always_inline bool call_is_exec(s32 nr, u32 compat)
-{
-	return compat ? nr == 11 || nr == 358 : nr == 59 || nr == 322;
 }
 
 static __always_inline u32 coarse_bucket(u64 ns)
@@ -631,6 +604,11 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	event_stack = stack;
 	if ((flags & DEBOX_DETAIL_EVENT_STACKS) && !(flags & DEBOX_DETAIL_STACKS))
 		event_stack = user_stack_take(st->account, 1);
+	/* After a successful exec the caller's image is gone. */
+	if (result < 0 || !call_is_exec(st->call.nr, st->call.compat))
+		object_late(st, key, st->call.compat);
+	else if (st->object_seq != st->call.seq)
+		st->object_now = st->object_flags = 0;
 	event_send(st, details, slow, event_stack);
 	return 0;
 }

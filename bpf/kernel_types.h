@@ -178,6 +178,7 @@ struct task_struct {
 /* x86-64 */
 struct pt_regs {
 	unsigned long bp;
+	unsigned long bx;
 	unsigned long r10;
 	unsigned long r9;
 	unsigned long r8;
@@ -190,6 +191,9 @@ struct pt_regs {
 	unsigned long sp;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
 typedef struct {
 	s64 counter;
 } atomic64_t;
@@ -288,6 +292,7 @@ struct hrtimer;
 
 struct super_block {
 	u32 s_dev;
+	unsigned long s_magic;
 };
 struct file_lock_context {
 	struct list_head flc_flock;
@@ -301,11 +306,16 @@ struct inode {
 	struct super_block *i_sb;
 	struct file_lock_context *i_flctx;
 };
+/* Read whole: in this order, and with nothing in between. */
 struct qstr {
-	u32 len;
+	u64 hash_len; /* length << 32 | hash */
 	const unsigned char *name;
 };
+struct hlist_bl_node {
+	struct hlist_bl_node **pprev;
+};
 struct dentry {
+	struct hlist_bl_node d_hash; /* in no list: without a name any more */
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
@@ -318,6 +328,7 @@ struct mount {
 	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
 };
+/* Read whole, like qstr. */
 struct path {
 	struct vfsmount *mnt;
 	struct dentry *dentry;
@@ -333,7 +344,54 @@ struct fdtable {
 	struct file **fd;
 };
 struct files_struct {
+	atomic_t count;
 	struct fdtable *fdt;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+struct net {
+	struct ns_common ns;
+};
+struct in6_addr {
+	u8 bytes[16];
+};
+struct sock_common {
+	u32 skc_daddr;
+	u32 skc_rcv_saddr;
+	u16 skc_dport;
+	u16 skc_num;
+	unsigned short skc_family;
+	unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+struct sock {
+	struct sock_common __sk_common;
+	u16 sk_type;
+	u16 sk_protocol;
+	struct pid *sk_peer_pid;
+	const struct cred *sk_peer_cred;
+	struct socket *sk_socket;
+};
+struct socket {
+	short type;
+	struct file *file;
+	struct sock *sk;
+};
+struct sockaddr_un {
+	char sun_path[108];
+};
+struct unix_address {
+	int len; /* with the family's two bytes */
+	struct sockaddr_un name[];
+};
+struct unix_sock {
+	struct sock sk;
+	struct unix_address *addr;
+	struct sock *peer;
 };
 struct vm_area_struct {
 	unsigned long vm_start;

@@ -124,8 +124,10 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		}
 		if (kind & OUT_BLOCKED) {
 			account_sleep_add(st, &off, key);
-			if (seen & WATCH_DETAILS)
+			if (seen & WATCH_DETAILS) {
 				details_sleep_add(st, &off, key);
+				object_sleep_add(st, key, off.blocked_ns);
+			}
 		}
 	}
 	return 0;
@@ -204,6 +206,9 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}
+	if (st->flags & WATCH_DETAILS && phase != CALL_OUTSIDE)
+		object_leave(st, nr_key(nr, task_in_compat_call(prev)), task_in_compat_call(prev),
+			     phase == CALL_RUNNING);
 	if (st->flags & WATCH_SLOT)
 		record_away(prev, st, kind, nr);
 	st->out_run_delay = prev->sched_info.run_delay;

@@ -171,6 +171,22 @@ struct chain_memo {
 	u32 id; /* 0: none */
 };
 
+/* What a thread's call worked on, and what it is recognised by; see object.h. */
+struct object_memo {
+	u64 inode; /* their addresses */
+	u64 dentry;
+	u64 parent;
+	u64 mnt;
+	u64 number;
+	u64 hash_len;
+	u64 hashed;
+	u64 check;  /* of sockets */
+	u64 serial; /* of the account in which it has this number */
+	u32 id;     /* 0: none yet */
+	u32 reserved;
+	struct debox_object object;
+};
+
 struct thread_state {
 	u32 flags; /* first: the user side reads it, see Probe::watched_test */
 	u32 account;
@@ -225,6 +241,12 @@ struct thread_state {
 	u32 memo_next;
 	u64 called_ns;   /* on a CPU in calls, until it left the CPU */
 	u64 mattered_ns; /* with WATCH_FOLLOWED: when it last woke somebody */
+
+	/* objects; see object.h */
+	u64 object_seq;   /* the call whose object was taken last */
+	u32 object_now;   /* the memo is of this call */
+	u32 object_flags; /* more of it, of this call only */
+	struct object_memo object;
 
 	/* boundary capture; see struct cpu_hot for who holds the truth */
 	struct open_call call;
@@ -384,6 +406,13 @@ struct chain_sums_map {
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(struct debox_chain_sums));
 };
+struct objects_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_objects));
+};
 struct account_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, DEBOX_EVENTS_BYTES);
@@ -412,6 +441,12 @@ struct {
 	__type(key, u32);
 	__array(values, struct chain_sums_map);
 } account_chains SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct objects_map);
+} account_objects SEC(".maps");
 
 /* Counters for the broker; index = CPU & 63, so nearly uncontended. */
 struct counters {

@@ -20,6 +20,7 @@
 #ifndef DEBOX_USER_STACK_H
 #define DEBOX_USER_STACK_H
 
+#include "path.h"
 #include "state.h"
 
 /* debox_unwind::Row::kind */
@@ -41,7 +42,6 @@
 #define UNWIND_FILES_MAX 4096u
 #define UNWIND_ROWS_BITS 24u /* of one file: 16 million rows */
 #define WALK_STEPS 64u
-#define PATH_PARTS 24u
 
 struct unwind_row {
 	u32 pc;
@@ -149,12 +149,6 @@ struct walk {
 	u32 pid;
 	struct rule rule;
 	u64 frames[DEBOX_USER_FRAMES_MAX];
-	/* a path on its way from the leaf to the root */
-	u64 dentry;
-	u64 mnt;
-	u32 path_at;
-	u32 path_done;
-	char path[2 * 256];
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -168,76 +162,6 @@ static __always_inline struct walk *walk_here(void)
 	u32 zero = 0;
 
 	return bpf_map_lookup_elem(&walks, &zero);
-}
-
-/* ---- the path of a file, written from its end */
-
-static long path_part(u32 i, void *unused)
-{
-	struct walk *w = walk_here();
-	struct dentry *dentry, *parent;
-	struct vfsmount *mnt;
-	const unsigned char *name;
-	u32 length, at;
-
-	if (!w)
-		return 1;
-	dentry = (struct dentry *)w->dentry;
-	mnt = (struct vfsmount *)w->mnt;
-	parent = BPF_CORE_READ(dentry, d_parent);
-	if (dentry == BPF_CORE_READ(mnt, mnt_root) || dentry == parent) {
-		struct mount *mount =
-			(struct mount *)((char *)mnt - bpf_core_field_offset(struct mount, mnt));
-		struct mount *above = BPF_CORE_READ(mount, mnt_parent);
-
-		if (!above || above == mount) {
-			w->path_done = 1;
-			return 1;
-		}
-		w->dentry = (u64)BPF_CORE_READ(mount, mnt_mountpoint);
-		w->mnt = (u64)above + bpf_core_field_offset(struct mount, mnt);
-		return 0;
-	}
-	name = BPF_CORE_READ(dentry, d_name.name);
-	length = BPF_CORE_READ(dentry, d_name.len);
-	at = w->path_at;
-	if (length >= DEBOX_PATH_LEN || at < length + 1 || at >= DEBOX_PATH_LEN)
-		return 1;
-	at -= length;
-	if (bpf_probe_read_kernel(&w->path[at & 255], length & 255, name))
-		return 1;
-	at--;
-	w->path[at & 255] = '/';
-	w->path_at = at;
-	w->dentry = (u64)parent;
-	return 0;
-}
-
-/* Leaves the path in w->path, from w->path_at to DEBOX_PATH_LEN - 1. */
-static __always_inline void path_write(struct walk *w, u64 file)
-{
-	w->dentry = (u64)BPF_CORE_READ((struct file *)file, f_path.dentry);
-	w->mnt = (u64)BPF_CORE_READ((struct file *)file, f_path.mnt);
-	w->path_at = DEBOX_PATH_LEN - 1;
-	w->path_done = 0;
-	w->path[DEBOX_PATH_LEN - 1] = 0;
-	bpf_loop(PATH_PARTS, path_part, NULL, 0);
-	/* Without its first part it must not look like a path from the root. */
-	if (!w->path_done && w->path_at < DEBOX_PATH_LEN - 1)
-		w->path_at++;
-}
-
-static __always_inline void path_copy(char *to, struct walk *w)
-{
-	u32 at = w->path_at & 255, length;
-
-	if (at >= DEBOX_PATH_LEN)
-		return;
-	length = DEBOX_PATH_LEN - at;
-	barrier_var(length);
-	if (length > DEBOX_PATH_LEN)
-		return;
-	bpf_probe_read_kernel(to, length, &w->path[at]);
 }
 
 /* ---- which file is this address in? */
@@ -271,12 +195,13 @@ static long vma_read(struct task_struct *task, struct vm_area_struct *vma, struc
 /* The file's number in the account, 0 when there is no place for one more. */
 static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer)
 {
+	struct path_walk *path = path_walk_here();
 	struct file_key key = {};
 	struct debox_details *details;
 	struct debox_user_file *file;
 	u32 *known, index;
 
-	if (!w || !answer)
+	if (!w || !answer || !path)
 		return 0;
 	key.serial = w->serial;
 	key.id.ino = answer->ino;
@@ -295,11 +220,11 @@ static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer
 	if (index >= DEBOX_USER_FILES_MAX)
 		return 0;
 	file = &details->files[index];
-	path_write(w, answer->file);
+	path_write(path, answer->file);
 	file->ino = answer->ino;
 	file->dev = answer->dev;
 	file->pid = w->pid;
-	path_copy(file->path, w);
+	path_copy(file->path, path);
 	/* A store of another CPU that reads state as 1 sees the path: x86-64
 	 * keeps the order of stores, the barrier that of the compiler. */
 	barrier();
@@ -311,10 +236,11 @@ static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer
 static __noinline int table_request(struct walk *w, const struct vma_answer *answer, u64 address)
 {
 	struct unwind_file asked = { .state = UNWIND_REQUESTED };
+	struct path_walk *path = path_walk_here();
 	struct unwind_request *request;
 	struct file_id id = {};
 
-	if (!w || !answer)
+	if (!w || !answer || !path)
 		return 0;
 	id.ino = answer->ino;
 	id.dev = answer->dev;
@@ -329,9 +255,9 @@ static __noinline int table_request(struct walk *w, const struct vma_answer *ans
 	request->address = address;
 	request->pid = w->pid;
 	request->reserved = 0;
-	path_write(w, answer->file);
+	path_write(path, answer->file);
 	__builtin_memset(request->path, 0, sizeof(request->path));
-	path_copy(request->path, w);
+	path_copy(request->path, path);
 	bpf_ringbuf_submit(request, 0);
 	return 0;
 }

@@ -85,38 +85,6 @@ struct task_struct___blocked_on {
 struct task_struct___blocker {
 	unsigned long blocker;
 };
-typedef struct {
-	struct net *net;
-} possible_net_t;
-struct net {
-	struct ns_common ns;
-};
-struct in6_addr {
-	u8 bytes[16];
-};
-struct sock_common {
-	u32 skc_daddr;
-	u32 skc_rcv_saddr;
-	u16 skc_dport;
-	u16 skc_num;
-	unsigned short skc_family;
-	unsigned char skc_state;
-	possible_net_t skc_net;
-	struct in6_addr skc_v6_daddr;
-	struct in6_addr skc_v6_rcv_saddr;
-};
-struct sock {
-	struct sock_common __sk_common;
-	struct socket *sk_socket;
-};
-struct socket {
-	short type;
-	struct file *file;
-	struct sock *sk;
-};
-struct unix_sock {
-	struct sock *peer;
-};
 struct fuse_conn {
 	u32 dev;
 };

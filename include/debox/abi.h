@@ -609,17 +609,91 @@ struct debox_chain_sums {
 	struct debox_chain_sum sum[DEBOX_CHAINS_MAX];
 };
 
+/* ------ objects: what a call worked on, taken while it was in the call */
+
+/*
+ * Of an account with details: a map of its own (frozen, read-only). An object is
+ * what a descriptor, a path or an address among the arguments of a call stood for,
+ * read in the kernel when the thread first left the CPU in that call. One that
+ * is equal in all that is summed under it has one number.
+ */
+#define DEBOX_OBJECT_NONE 0u
+#define DEBOX_OBJECT_FILE 1u
+#define DEBOX_OBJECT_DIRECTORY 2u
+#define DEBOX_OBJECT_CHARACTER 3u /* a device: rdev */
+#define DEBOX_OBJECT_BLOCK 4u     /* the same */
+#define DEBOX_OBJECT_FIFO 5u      /* a pipe with a name */
+#define DEBOX_OBJECT_PIPE 6u      /* ino is its number */
+#define DEBOX_OBJECT_SOCKET 7u
+#define DEBOX_OBJECT_ANON 8u   /* text is the kernel's name of its kind, as "[eventpoll]" */
+#define DEBOX_OBJECT_PSEUDO 9u /* a file with a name and no place, as "memfd:..." */
+#define DEBOX_OBJECT_PATH 10u  /* text is the string passed */
+#define DEBOX_OBJECT_FUTEX 11u /* ino is its address, in process pid */
+#define DEBOX_OBJECT_OTHER 12u
+
+#define DEBOX_OBJECT_DELETED (1u << 0)
+#define DEBOX_OBJECT_CUT (1u << 1)       /* text is not all of it: of files the front is missing, else the end */
+#define DEBOX_OBJECT_UNREAD (1u << 2)    /* text could not be read */
+#define DEBOX_OBJECT_WITHHELD (1u << 3)  /* peer_pid is another user's, and 0 */
+#define DEBOX_OBJECT_LOCAL (1u << 4)     /* local address and port are there */
+#define DEBOX_OBJECT_PEER (1u << 5)      /* peer address and port are there */
+#define DEBOX_OBJECT_TEXT_PEER (1u << 6) /* text is the name of the peer's socket */
+#define DEBOX_OBJECT_ANY_PORT (1u << 7)  /* a port of a passing connection was left out */
+#define DEBOX_OBJECT_SEVERAL (1u << 8)   /* of several inodes: ino is the first one's */
+#define DEBOX_OBJECT_LATE (1u << 9)      /* taken as the call ended: it never left the CPU */
+#define DEBOX_OBJECT_UNSURE (1u << 10)   /* not taken: it would have been as the call ended, and
+                                          * another thread could have changed the descriptor */
+
+#define DEBOX_OBJECT_TEXT_LEN 240u
+struct debox_object {
+	__u64 hash; /* of what it is told apart by, never 0; 0: free, or not in a table */
+	__u64 ino;
+	__u32 type; /* DEBOX_OBJECT_*, written last */
+	__u32 flags;
+	__u32 dev; /* kernel's encoding: major << 20 | minor */
+	__u32 rdev;
+	__u32 pid;         /* ANON, FUTEX: of this process */
+	__s32 fd;          /* the descriptor; -1 none. Of many, in a table: 0 to all but ANON */
+	__u32 peer_pid;    /* unix sockets: who connected, or listened; 0 not known */
+	__u16 family;      /* AF_* */
+	__u16 socket_type; /* SOCK_* */
+	__u16 protocol;    /* IPPROTO_* */
+	__u16 local_port;
+	__u16 peer_port;
+	__u16 reserved0;
+	__u8 local[16]; /* network order; IPv4: the first four */
+	__u8 peer[16];
+	char text[DEBOX_OBJECT_TEXT_LEN];
+};
+
+#define DEBOX_OBJECTS_MAX 4096u
+#define DEBOX_OBJECT_ROWS_MAX 8192u
+#define DEBOX_OBJECT_NO_ROOM 0xffffffffu /* in a key: its object found no room */
+struct debox_object_row {
+	__u64 key;   /* 0 empty, else 1 << 63 | nr key << 32 | number of the object; 0: none, or not known */
+	__u64 count; /* sleeps */
+	__u64 total_ns;
+	__u64 max_ns;
+};
+
+struct debox_objects {
+	__u64 serial; /* that of the details */
+	__u64 rows_dropped;
+	__u64 rows_dropped_ns;
+	__u64 reserved[5];
+	struct debox_object objects[DEBOX_OBJECTS_MAX]; /* the first is not used */
+	struct debox_object_row rows[DEBOX_OBJECT_ROWS_MAX];
+};
+
 /* ------ events */
 
 #define DEBOX_EVENT_CALL 1u /* one finished call: slow, or meeting a condition */
 
 #define DEBOX_EVENT_SLOW (1u << 0)      /* at least slow_ns */
 #define DEBOX_EVENT_UNCERTAIN (1u << 1) /* a condition's label was not known yet: the client judges */
-#define DEBOX_EVENT_PATH (1u << 2)      /* path[] is the call's first path argument */
 #define DEBOX_EVENT_COMPAT32 (1u << 3)
 
 #define DEBOX_EVENT_SLEEPS_MAX 8u
-#define DEBOX_EVENT_PATH_LEN 128u
 
 /* One sleep of a single call, in order; not merged. */
 struct debox_event_sleep {
@@ -669,7 +743,7 @@ struct debox_event_call {
 	__u32 sleep_count;
 	__u32 sleeps_dropped;
 	__u64 sleeps_dropped_ns;
-	char path[DEBOX_EVENT_PATH_LEN];
+	struct debox_object object; /* what the call worked on */
 	struct debox_event_sleep sleeps[DEBOX_EVENT_SLEEPS_MAX];
 };
 

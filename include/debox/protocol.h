@@ -69,12 +69,12 @@
 /* request.flags */
 #define DEBOX_REQ_BOUNDARY (1u << 0) /* SLOTS, ACCOUNT: take call boundaries in the kernel */
 #define DEBOX_REQ_NOFOLLOW (1u << 1) /* JOIN, WATCH: leave children alone */
-/* ACCOUNT, with BOUNDARY: four more descriptors come, between the per-CPU map
+/* ACCOUNT, with BOUNDARY: five more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
  * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),
  * control (struct debox_account_control, PROT_READ|PROT_WRITE), chains (struct
- * debox_chain_sums, PROT_READ). EOPNOTSUPP to
+ * debox_chain_sums, PROT_READ), objects (struct debox_objects, PROT_READ). EOPNOTSUPP to
  * senders without CAP_PERFMON on kernels with CVE-2024-41009. */
 #define DEBOX_REQ_DETAILS (1u << 2)
 /* ACCOUNT, with DETAILS: user stacks will be asked for; the reply comes when the

@@ -213,17 +213,60 @@ pub const DEBOX_CHAIN_UNSEEN: u32 = 13;
 pub const DEBOX_CHAIN_KINDS: u32 = 16;
 /// longer than is kept
 pub const DEBOX_CHAIN_DEEPER: u32 = 14;
+pub const DEBOX_OBJECT_NONE: u32 = 0;
+pub const DEBOX_OBJECT_FILE: u32 = 1;
+pub const DEBOX_OBJECT_DIRECTORY: u32 = 2;
+/// a device: rdev
+pub const DEBOX_OBJECT_CHARACTER: u32 = 3;
+/// the same
+pub const DEBOX_OBJECT_BLOCK: u32 = 4;
+/// a pipe with a name
+pub const DEBOX_OBJECT_FIFO: u32 = 5;
+/// ino is its number
+pub const DEBOX_OBJECT_PIPE: u32 = 6;
+pub const DEBOX_OBJECT_SOCKET: u32 = 7;
+/// text is the kernel's name of its kind, as "[eventpoll]"
+pub const DEBOX_OBJECT_ANON: u32 = 8;
+/// a file with a name and no place, as "memfd:..."
+pub const DEBOX_OBJECT_PSEUDO: u32 = 9;
+/// text is the string passed
+pub const DEBOX_OBJECT_PATH: u32 = 10;
+/// ino is its address, in process pid
+pub const DEBOX_OBJECT_FUTEX: u32 = 11;
+pub const DEBOX_OBJECT_OTHER: u32 = 12;
+pub const DEBOX_OBJECT_DELETED: u32 = 1 << 0;
+/// text is not all of it: of files the front is missing, else the end
+pub const DEBOX_OBJECT_CUT: u32 = 1 << 1;
+/// text could not be read
+pub const DEBOX_OBJECT_UNREAD: u32 = 1 << 2;
+/// peer_pid is another user's, and 0
+pub const DEBOX_OBJECT_WITHHELD: u32 = 1 << 3;
+/// local address and port are there
+pub const DEBOX_OBJECT_LOCAL: u32 = 1 << 4;
+/// peer address and port are there
+pub const DEBOX_OBJECT_PEER: u32 = 1 << 5;
+/// text is the name of the peer's socket
+pub const DEBOX_OBJECT_TEXT_PEER: u32 = 1 << 6;
+/// a port of a passing connection was left out
+pub const DEBOX_OBJECT_ANY_PORT: u32 = 1 << 7;
+/// of several inodes: ino is the first one's
+pub const DEBOX_OBJECT_SEVERAL: u32 = 1 << 8;
+/// taken as the call ended: it never left the CPU
+pub const DEBOX_OBJECT_LATE: u32 = 1 << 9;
+pub const DEBOX_OBJECT_UNSURE: u32 = 1 << 10;
+pub const DEBOX_OBJECT_TEXT_LEN: usize = 240;
+pub const DEBOX_OBJECTS_MAX: usize = 4096;
+pub const DEBOX_OBJECT_ROWS_MAX: usize = 8192;
+/// in a key: its object found no room
+pub const DEBOX_OBJECT_NO_ROOM: u32 = 0xffffffff;
 /// one finished call: slow, or meeting a condition
 pub const DEBOX_EVENT_CALL: u32 = 1;
 /// at least slow_ns
 pub const DEBOX_EVENT_SLOW: u32 = 1 << 0;
 /// a condition's label was not known yet: the client judges
 pub const DEBOX_EVENT_UNCERTAIN: u32 = 1 << 1;
-/// path[] is the call's first path argument
-pub const DEBOX_EVENT_PATH: u32 = 1 << 2;
 pub const DEBOX_EVENT_COMPAT32: u32 = 1 << 3;
 pub const DEBOX_EVENT_SLEEPS_MAX: usize = 8;
-pub const DEBOX_EVENT_PATH_LEN: usize = 128;
 
 mirror! {
     /// One blocking place inside one call (the paper's PerSleepInfo).
@@ -749,6 +792,63 @@ mirror! {
 }
 
 mirror! {
+    debox_object = 328 {
+        /// of what it is told apart by, never 0; 0: free, or not in a table
+        hash: u64 = 0,
+        ino: u64 = 8,
+        /// DEBOX_OBJECT_*, written last
+        kind: u32 = 16,
+        flags: u32 = 20,
+        /// kernel's encoding: major << 20 | minor
+        dev: u32 = 24,
+        rdev: u32 = 28,
+        /// ANON, FUTEX: of this process
+        pid: u32 = 32,
+        /// the descriptor; -1 none. Of many, in a table: 0 to all but ANON
+        fd: i32 = 36,
+        /// unix sockets: who connected, or listened; 0 not known
+        peer_pid: u32 = 40,
+        /// AF_*
+        family: u16 = 44,
+        /// SOCK_*
+        socket_type: u16 = 46,
+        /// IPPROTO_*
+        protocol: u16 = 48,
+        local_port: u16 = 50,
+        peer_port: u16 = 52,
+        reserved0: u16 = 54,
+        /// network order; IPv4: the first four
+        local: [u8; 16] = 56,
+        peer: [u8; 16] = 72,
+        text: [u8; 240] = 88,
+    }
+}
+
+mirror! {
+    debox_object_row = 32 {
+        /// 0 empty, else 1 << 63 | nr key << 32 | number of the object; 0: none, or not known
+        key: u64 = 0,
+        /// sleeps
+        count: u64 = 8,
+        total_ns: u64 = 16,
+        max_ns: u64 = 24,
+    }
+}
+
+mirror! {
+    debox_objects = 1605696 {
+        /// that of the details
+        serial: u64 = 0,
+        rows_dropped: u64 = 8,
+        rows_dropped_ns: u64 = 16,
+        reserved: [u64; 5] = 24,
+        /// the first is not used
+        objects: [debox_object; 4096] = 64,
+        rows: [debox_object_row; 8192] = 1343552,
+    }
+}
+
+mirror! {
     /// One sleep of a single call, in order; not merged.
     debox_event_sleep = 120 {
         /// CLOCK_MONOTONIC
@@ -780,7 +880,7 @@ mirror! {
 }
 
 mirror! {
-    debox_event_call = 1272 {
+    debox_event_call = 1472 {
         /// of this event
         size: u32 = 0,
         /// DEBOX_EVENT_CALL
@@ -815,8 +915,9 @@ mirror! {
         sleep_count: u32 = 168,
         sleeps_dropped: u32 = 172,
         sleeps_dropped_ns: u64 = 176,
-        path: [u8; 128] = 184,
-        sleeps: [debox_event_sleep; 8] = 312,
+        /// what the call worked on
+        object: debox_object = 184,
+        sleeps: [debox_event_sleep; 8] = 512,
     }
 }
 
@@ -1160,6 +1261,9 @@ pub const LAYOUTS: &[Layout] = &[
     debox_chain::LAYOUT,
     debox_chain_sum::LAYOUT,
     debox_chain_sums::LAYOUT,
+    debox_object::LAYOUT,
+    debox_object_row::LAYOUT,
+    debox_objects::LAYOUT,
     debox_event_sleep::LAYOUT,
     debox_event_call::LAYOUT,
     debox_request::LAYOUT,

@@ -1351,6 +1351,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 details.events,
                 details.control,
                 details.chains,
+                details.objects,
             ]);
         }
         let grant = Grant {

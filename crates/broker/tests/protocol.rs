@@ -887,11 +887,11 @@ fn tables_of_one_client_are_waited_for_by_nobody_else() {
     let ready = broker.kernel.state().tables.pop().unwrap();
     ready();
     let (reply, fds) = heavy.reply();
-    assert_eq!((reply.status, fds.len()), (0, 7), "{}", reply.text());
+    assert_eq!((reply.status, fds.len()), (0, 8), "{}", reply.text());
     // Tables that never come are not waited for for ever.
     let second = broker.client();
     let (reply, fds) = second.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags));
-    assert_eq!((reply.status, fds.len()), (0, 7), "{}", reply.text());
+    assert_eq!((reply.status, fds.len()), (0, 8), "{}", reply.text());
     let late = broker.kernel.state().tables.pop().unwrap();
     late();
     broker.serves_well();

@@ -42,6 +42,7 @@ pub fn collected(packet: &debox_collect, memory: &File) -> Result<Report, String
         features: DEBOX_FEATURE_SLEEPS | DEBOX_FEATURE_RUNQ,
         stale: false,
         details: None,
+        objects: None,
         site_stacks: Vec::new(),
         chain_sums: Vec::new(),
         chains: Vec::new(),

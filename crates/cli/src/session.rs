@@ -2,11 +2,11 @@
 //! What `run` and `attach` have in common: from an account to a report.
 
 use crate::own_labels;
+use debox_abi::debox_event_call;
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_output::printable;
-use debox_record::SlowEvent;
 use debox_report::{
-    CodePlace, Details, EventFacts, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
+    CallArgument, CodePlace, Details, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
     assemble,
 };
 use debox_symbol::{CodeFile, UserCode, UserFrame, UserSymbols};
@@ -61,6 +61,18 @@ pub fn call_name(nr: u32, compat: bool) -> Option<String> {
     Some(debox_symbol::syscall_name(nr, compat).into_owned())
 }
 
+/// The arguments of a call by name.
+pub fn call_arguments(nr: u32, compat: bool, args: &[u64; 6]) -> Vec<CallArgument> {
+    let told = debox_symbol::arguments(nr as i32, compat, args);
+    told.into_iter()
+        .map(|argument| CallArgument {
+            name: argument.name.into(),
+            text: argument.text,
+            address: argument.address,
+        })
+        .collect()
+}
+
 /// Threads of a command that have not ended. The account counts those that
 /// began under watch, so the command's first one is added; a thread that left
 /// the watch went out of sight without an end.
@@ -74,7 +86,7 @@ pub fn threads_running(snapshot: &Snapshot) -> u64 {
 /// What goes into a report beside the snapshot.
 pub struct Extra<'a> {
     /// Single calls, longest first.
-    pub slow: &'a [&'a SlowEvent],
+    pub slow: &'a [&'a debox_event_call],
     /// CLOCK_MONOTONIC at the start of the run.
     pub start_ns: u64,
     /// Texts of the conditions, by number.
@@ -164,14 +176,7 @@ pub fn report(
 ) -> Report {
     facts.features = snapshot.features;
     facts.stale = snapshot.stale;
-    let events: Vec<EventFacts<'_>> = extra
-        .slow
-        .iter()
-        .map(|event| EventFacts {
-            call: &event.call,
-            path: event.path.as_deref(),
-        })
-        .collect();
+    let events: Vec<&debox_event_call> = extra.slow.to_vec();
     let name = |place: CodePlace<'_>| frames(place, extra.symbols);
     let details = snapshot.details.as_ref().map(|details| Details {
         details,
@@ -179,6 +184,8 @@ pub fn report(
         chain_sums: &snapshot.chain_sums,
         chain_links: &snapshot.chains,
         events: &events,
+        call_arguments: &call_arguments,
+        objects: snapshot.objects.as_deref(),
         frames: &name,
         start_ns: extra.start_ns,
         conditions: extra.conditions,

@@ -26,6 +26,7 @@ pub struct AccountView {
 pub struct DetailsView {
     details: Mapping,
     chains: Mapping,
+    objects: Mapping,
     pub control: DetailControl,
     pub events: EventRing,
 }
@@ -48,6 +49,13 @@ impl DetailsView {
             .zip(sums.sum)
             .filter(|(_, sum)| sum.count > 0)
             .collect()
+    }
+
+    /// What sleeps were on, and how long; a copy like that of the details.
+    pub fn objects(&self) -> Box<debox_objects> {
+        let mut objects = debox_objects::zeroed_box();
+        self.objects.copy_words(0, objects.as_bytes_mut());
+        objects
     }
 
     /// One user stack; None for an index that was never handed out.
@@ -82,6 +90,7 @@ pub struct Snapshot {
     pub features: u64,
     pub stale: bool,
     pub details: Option<Box<debox_details>>,
+    pub objects: Option<Box<debox_objects>>,
     /// Kernel functions of sites, outermost first; empty until asked for.
     pub site_stacks: Vec<(u32, Vec<String>)>,
     /// Blocked time by chain, and all links, the first of number 1; empty until
@@ -133,8 +142,8 @@ impl AccountView {
         let (account, cpus) = (next()?, next()?);
         let detail_fds = match count {
             3 => None,
-            7 => Some((next()?, next()?, next()?, next()?)),
-            n => return Err(format!("an account comes with 3 or 7 descriptors, not {n}")),
+            8 => Some((next()?, next()?, next()?, next()?, next()?)),
+            n => return Err(format!("an account comes with 3 or 8 descriptors, not {n}")),
         };
         let shared = next()?;
         let (account, cpus, shared) = (&account, &cpus, &shared);
@@ -163,9 +172,10 @@ impl AccountView {
         };
         let view = match detail_fds {
             None => view,
-            Some((details, events, control, chains)) => Self {
+            Some((details, events, control, chains, objects)) => Self {
                 details: Some(DetailsView {
                     chains: map(&chains, size_of::<debox_chain_sums>(), "the chains")?,
+                    objects: map(&objects, size_of::<debox_objects>(), "the objects")?,
                     details: map(&details, size_of::<debox_details>(), "the details")?,
                     control: DetailControl::map(&control)
                         .map_err(|e| format!("mapping the control of details: {e}"))?,
@@ -286,6 +296,7 @@ impl AccountView {
             features,
             stale: self.stale(),
             details: self.details.as_ref().map(DetailsView::copy),
+            objects: self.details.as_ref().map(DetailsView::objects),
             site_stacks: Vec::new(),
             chain_sums: Vec::new(),
             chains: Vec::new(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use debox_output::error_name;
-use debox_report::{ChainRow, CulpritRole, Frame, Report, link_text, links_of};
+use debox_report::{ChainRow, CulpritRole, Frame, ObjectRow, Report, link_text, links_of};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::metadata::KeyValue;
@@ -348,6 +348,27 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("total_ns", h, |row| row.total_ns)
         .number("max_ns", h, |row| row.max_ns);
 
+    let mut objects = Table::new("objects");
+    let o = &r.by_object;
+    let object = |row: &ObjectRow| r.objects.get(row.object?);
+    objects
+        .maybe_text("call", o, |row| row.call.clone())
+        .number("abi", o, |row| u64::from(row.abi))
+        .maybe_text("object", o, |row| Some(object(row)?.text.clone()))
+        .maybe_text("kind", o, |row| {
+            let kind = serde_json::to_value(object(row)?.kind).unwrap_or_default();
+            kind.as_str().map(str::to_owned)
+        })
+        .maybe_text("name", o, |row| object(row)?.name.clone())
+        .maybe_text("device", o, |row| object(row)?.device.clone())
+        .maybe("inode", o, |row| object(row)?.inode)
+        .maybe_text("local", o, |row| object(row)?.local.clone())
+        .maybe_text("peer", o, |row| object(row)?.peer.clone())
+        .maybe("peer_pid", o, |row| object(row)?.peer_pid.map(u64::from))
+        .number("count", o, |row| row.count)
+        .number("total_ns", o, |row| row.total_ns)
+        .number("max_ns", o, |row| row.max_ns);
+
     let mut threads = Table::new("threads");
     let t = &r.threads;
     threads
@@ -399,6 +420,10 @@ fn tables(r: &Report) -> Vec<Table> {
         slow_calls.columns.push(column);
     }
     slow_calls
+        .text("arguments", s, |(_, s)| {
+            let told = s.arguments.iter().map(|a| format!("{}={}", a.name, a.text));
+            told.collect::<Vec<_>>().join(", ")
+        })
         .maybe_text("path", s, |(_, s)| s.path.clone())
         .number("wall_ns", s, |(_, s)| s.wall_ns)
         .number("cpu_ns", s, |(_, s)| s.cpu_ns)
@@ -504,8 +529,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .text("text", n, |n| n.text.clone());
 
     vec![
-        run, calls, histogram, blocking, call_sites, culprits, chains, threads, paths, slow_calls,
-        sleeps, history, gauges, trends, notes,
+        run, calls, histogram, blocking, call_sites, culprits, chains, objects, threads, paths,
+        slow_calls, sleeps, history, gauges, trends, notes,
     ]
 }
 

@@ -58,7 +58,13 @@ fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
     let frames: Vec<String> = stack
         .map(|s| s.frames.iter().map(frame_name).collect())
         .unwrap_or_default();
-    let arguments: Vec<String> = call.args.iter().map(|a| format!("{a:#x}")).collect();
+    let arguments: Vec<String> = match call.arguments.as_slice() {
+        [] => call.args.iter().map(|a| format!("{a:#x}")).collect(),
+        told => told
+            .iter()
+            .map(|a| format!("{}={}", a.name, a.text))
+            .collect(),
+    };
     let mut args = json!({
         "return value": call.retval,
         "arguments": arguments.join(", "),
@@ -72,7 +78,7 @@ fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
         args["error"] = json!(error);
     }
     if let Some(path) = &call.path {
-        args["path"] = json!(path);
+        args["object"] = json!(path);
     }
     if !frames.is_empty() {
         args["called from"] = json!(frames.join(" < "));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use debox_export::*;
-use debox_report::{ChainKind, ChainLink, ChainRow, Report};
+use debox_report::{ChainKind, ChainLink, ChainRow, Object, ObjectKind, ObjectRow, Report};
 use serde_json::{Value, json};
 
 fn blocked_ns(report: &Report) -> u64 {
@@ -252,9 +252,26 @@ fn duckdb_reads_the_tables() {
             max_ns: 9,
         })
         .to_vec();
+    report.objects = vec![Object {
+        kind: ObjectKind::IoUring,
+        text: "io_uring 5 of process 7".into(),
+        descriptor: Some(5),
+        pid: Some(7),
+        ..Object::default()
+    }];
+    report.by_object = [(Some(0), 30), (None, 20)]
+        .map(|(object, total_ns)| ObjectRow {
+            call: object.map(|_| "io_uring_enter".into()),
+            abi: 64,
+            object,
+            count: 2,
+            total_ns,
+            max_ns: 9,
+        })
+        .to_vec();
     let dir = tempfile::tempdir().unwrap();
     let files = parquet(&report, dir.path()).expect("writes");
-    assert_eq!(files.len(), 15);
+    assert_eq!(files.len(), 16);
     let own: u64 = report
         .slow_calls
         .iter()
@@ -302,6 +319,19 @@ fn duckdb_reads_the_tables() {
             json!([
                 ["disk vda", 1, 3, 50, 4, 9],
                 ["find, what it did before is not known", 0, 1, 10, 2, 9]
+            ]),
+        ),
+        (
+            "select call, kind, object, peer, total_ns from 'objects.parquet' order by total_ns desc",
+            json!([
+                [
+                    "io_uring_enter",
+                    "io_uring",
+                    "io_uring 5 of process 7",
+                    null,
+                    30
+                ],
+                [null, null, null, null, 20]
             ]),
         ),
         (

@@ -96,6 +96,8 @@ pub struct Details {
     pub control: OwnedFd,
     /// One `debox_chain_sums`, frozen.
     pub chains: OwnedFd,
+    /// One `debox_objects`, frozen.
+    pub objects: OwnedFd,
 }
 
 /// A stack seen for the first time. Its addresses stay in the broker.

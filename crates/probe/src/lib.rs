@@ -59,7 +59,7 @@ use skel::{DeboxSkel, DeboxSkelBuilder};
 pub use trace::{Trace, TraceOptions, TraceTarget, Way, functions_choose};
 pub use turns::Turns;
 
-/// Limits shared with `bpf/state.h` and `bpf/site.h`.
+/// Shared with `bpf/state.h`, `bpf/site.h` and `bpf/object.h`.
 const SEGMENTS_MAX: u32 = 4096;
 const ACCOUNTS_MAX: u32 = 64;
 const SIGNATURES_MAX: u32 = 4096;
@@ -69,6 +69,7 @@ const STACKS_MAX: u32 = 8192;
 /// many the chain is walked when none fits.
 const VARIANTS_MAX: usize = 4;
 const NONE: u32 = u32::MAX;
+const REMOVES_MANY: u8 = 8;
 
 const WATCH_ACCOUNT: u32 = 1 << 0;
 const WATCH_BOUNDARY: u32 = 1 << 1;
@@ -160,6 +161,29 @@ impl Probe {
             .map_err(Error::bpf("opening the BPF object"))?;
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.verify_sites = options.verify_sites;
+            for call in debox_symbol::object_arguments() {
+                let (first, end) = match call.compat {
+                    false => (0, debox_abi::DEBOX_NR_COMPAT),
+                    true => (debox_abi::DEBOX_NR_COMPAT, debox_abi::DEBOX_NR_OUTSIDE),
+                };
+                let key = first + call.nr;
+                let Some(entry) = rodata
+                    .call_objects
+                    .get_mut(key as usize)
+                    .filter(|_| key < end)
+                else {
+                    continue;
+                };
+                if let Some((by, index)) = call.object {
+                    (entry.by, entry.index) = (by as u8, index);
+                }
+                entry.address = call.address.map_or(0, |at| at + 1);
+                entry.removes = match call.removes {
+                    None => 0,
+                    Some(debox_symbol::Removes::One(at)) => at + 1,
+                    Some(debox_symbol::Removes::Many) => REMOVES_MANY,
+                };
+            }
         }
         let cpus_possible =
             libbpf_rs::num_possible_cpus().map_err(Error::bpf("counting CPUs"))? as u32;
@@ -292,6 +316,24 @@ impl Probe {
         chains
             .freeze()
             .map_err(Error::bpf("freezing an account's chains"))?;
+        let objects = array_create(
+            "debox_objects",
+            size_of::<debox_abi::debox_objects>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let mut none = <debox_abi::debox_objects as debox_abi::Pod>::zeroed_box();
+        none.serial = self.serial;
+        objects
+            .update(
+                &0u32.to_ne_bytes(),
+                debox_abi::Pod::as_bytes(&*none),
+                MapFlags::ANY,
+            )
+            .map_err(Error::bpf("numbering an account's objects"))?;
+        objects
+            .freeze()
+            .map_err(Error::bpf("freezing an account's objects"))?;
         let events = MapHandle::create(
             MapType::RingBuf,
             Some("debox_events"),
@@ -309,6 +351,7 @@ impl Probe {
                 (maps.account_detail_controls.as_fd(), control.as_fd()),
                 (maps.account_rings.as_fd(), events.as_fd()),
                 (maps.account_chains.as_fd(), chains.as_fd()),
+                (maps.account_objects.as_fd(), objects.as_fd()),
             ],
         )?;
         Ok(Details {
@@ -316,6 +359,7 @@ impl Probe {
             events: owned(&events)?,
             control: owned(&control)?,
             chains: owned(&chains)?,
+            objects: owned(&objects)?,
         })
     }
 
@@ -782,7 +826,7 @@ impl Kernel for Probe {
         let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
         for map in details_maps
             .iter()
-            .flat_map(|d| [&d.details, &d.events, &d.control, &d.chains])
+            .flat_map(|d| [&d.details, &d.events, &d.control, &d.chains, &d.objects])
         {
             memory.push(map_id(map)?);
         }
@@ -829,6 +873,7 @@ impl Kernel for Probe {
             let _ = self.skel.maps.account_detail_controls.delete(&key);
             let _ = self.skel.maps.account_rings.delete(&key);
             let _ = self.skel.maps.account_chains.delete(&key);
+            let _ = self.skel.maps.account_objects.delete(&key);
         }
         let _ = self.skel.maps.accounts.delete(&key);
         let _ = self.skel.maps.account_cpus.delete(&key);

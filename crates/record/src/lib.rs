@@ -27,5 +27,5 @@ pub use gauge::Gauges;
 pub use history::{History, POINTS_MAX, RowSums};
 pub use observe::{Account, Observed, Observer, Options, Recording, monotonic_ns, start_here};
 pub use reader::{ReadError, is_recording, read, read_bytes};
-pub use slow::{Reservoir, SLOW_CALLS_MAX, SlowEvent};
+pub use slow::{Reservoir, SLOW_CALLS_MAX};
 pub use writer::{Contents, WriteError, Writer};

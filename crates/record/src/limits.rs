@@ -45,6 +45,12 @@ pub fn check(r: &Report) -> Result<(), String> {
         (r.open_calls.len(), "open calls", THREADS_MAX),
         (r.notes.len(), "notes", NOTES_MAX),
         (r.culprits.len(), "culprits", 2 * DEBOX_CULPRIT_ROWS_MAX),
+        (
+            r.objects.len(),
+            "objects",
+            DEBOX_OBJECTS_MAX + SLOW_CALLS_MAX,
+        ),
+        (r.by_object.len(), "rows of objects", DEBOX_OBJECT_ROWS_MAX),
         (r.threads.len(), "threads", THREADS_MAX),
         (r.sites.len(), "sites", 2 * DEBOX_SITES_MAX),
         (
@@ -72,6 +78,11 @@ pub fn check(r: &Report) -> Result<(), String> {
             inner(&mut r.slow_calls.iter().map(|c| c.sleeps.len())),
             "sleeps of a call",
             DEBOX_SLEEPS_MAX,
+        ),
+        (
+            inner(&mut r.slow_calls.iter().map(|c| c.arguments.len())),
+            "arguments of a call",
+            6,
         ),
         (
             inner(&mut r.slow_calls.iter().map(|c| c.conditions.len())),

@@ -9,9 +9,7 @@
 use crate::format::Start;
 use crate::gauge::{Gauges, gauge};
 use crate::history::{History, RowSums};
-use crate::slow::{
-    MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, SlowEvent, THRESHOLD_FIRST_NS, thresholds,
-};
+use crate::slow::{MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, THRESHOLD_FIRST_NS, thresholds};
 use crate::writer::{Contents, WriteError, Writer};
 use debox_abi::{DEBOX_NR_SLOTS, debox_event_call};
 use debox_output::count_text;
@@ -57,7 +55,7 @@ pub trait Account: Send + 'static {
     /// long to wait at most, `age` after the start.
     fn urgent(&self, age: Duration) -> Option<(BorrowedFd<'_>, Duration)>;
     /// A report of now, for a flush. `slow` is what was kept so far.
-    fn report(&mut self, wall_ns: u64, slow: &[&SlowEvent]) -> Report;
+    fn report(&mut self, wall_ns: u64, slow: &[&debox_event_call]) -> Report;
 }
 
 pub struct Options {
@@ -81,7 +79,7 @@ pub struct Observed {
 impl Observed {
     /// Takes in an event that comes after the last look.
     pub fn event(&mut self, event: &debox_event_call) {
-        self.slow.add(event, &mut descriptor_path);
+        self.slow.add(event);
     }
 
     /// Puts what only an observer sees into a report.
@@ -133,76 +131,6 @@ impl Pace {
         let by_cost = (now - began) * COST_TIMES;
         self.due = now + by_age.clamp(self.min, self.max).max(by_cost);
     }
-}
-
-/// System calls whose first argument is a descriptor that their time depends
-/// on, on x86-64.
-fn takes_descriptor(nr: u32) -> bool {
-    matches!(
-        i64::from(nr),
-        libc::SYS_read
-            | libc::SYS_write
-            | libc::SYS_fstat
-            | libc::SYS_lseek
-            | libc::SYS_ioctl
-            | libc::SYS_pread64
-            | libc::SYS_pwrite64
-            | libc::SYS_readv
-            | libc::SYS_writev
-            | libc::SYS_preadv
-            | libc::SYS_pwritev
-            | libc::SYS_preadv2
-            | libc::SYS_pwritev2
-            | libc::SYS_sendfile
-            | libc::SYS_connect
-            | libc::SYS_accept
-            | libc::SYS_accept4
-            | libc::SYS_sendto
-            | libc::SYS_recvfrom
-            | libc::SYS_sendmsg
-            | libc::SYS_recvmsg
-            | libc::SYS_sendmmsg
-            | libc::SYS_recvmmsg
-            | libc::SYS_shutdown
-            | libc::SYS_fcntl
-            | libc::SYS_flock
-            | libc::SYS_fsync
-            | libc::SYS_fdatasync
-            | libc::SYS_ftruncate
-            | libc::SYS_getdents
-            | libc::SYS_getdents64
-            | libc::SYS_fchdir
-            | libc::SYS_fchmod
-            | libc::SYS_fchown
-            | libc::SYS_fadvise64
-            | libc::SYS_fallocate
-            | libc::SYS_sync_file_range
-            | libc::SYS_syncfs
-            | libc::SYS_readahead
-            | libc::SYS_splice
-            | libc::SYS_tee
-            | libc::SYS_vmsplice
-            | libc::SYS_copy_file_range
-            | libc::SYS_epoll_wait
-            | libc::SYS_epoll_pwait
-            | libc::SYS_epoll_pwait2
-            | libc::SYS_fsetxattr
-            | libc::SYS_fgetxattr
-            | libc::SYS_io_uring_enter
-    )
-}
-
-/// What the descriptor argument of a call refers to by now; the program may
-/// have closed it since, or given its number to another file.
-fn descriptor_path(event: &debox_event_call) -> Option<String> {
-    if event.key >= debox_abi::DEBOX_NR_COMPAT || !takes_descriptor(event.key) {
-        return None;
-    }
-    let fd = i32::try_from(event.args[0] as i64)
-        .ok()
-        .filter(|fd| *fd >= 0)?;
-    let target = std::fs::read_link(format!("/proc/{}/fd/{fd}", event.pid)).ok()?;
-    Some(target.to_string_lossy().into_owned())
 }
 
 impl<A: Account> Observer<A> {
@@ -362,7 +290,7 @@ impl<A: Account> Watcher<A> {
         let (slow, kept) = (&mut self.seen.slow, self.writer.is_some());
         self.account.events(&mut |event| {
             if kept {
-                slow.add(event, &mut descriptor_path);
+                slow.add(event);
             }
         });
     }

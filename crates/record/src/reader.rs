@@ -282,6 +282,8 @@ fn empty(start: &Start) -> Report {
         culprits: Vec::new(),
         chain_links: Vec::new(),
         chains: Vec::new(),
+        objects: Vec::new(),
+        by_object: Vec::new(),
         threads: Vec::new(),
         sites: Vec::new(),
         stacks: Vec::new(),

@@ -9,7 +9,7 @@
 //! events stay few however many calls a run makes.
 
 use crate::history::RowSums;
-use debox_abi::{DEBOX_EVENT_PATH, DEBOX_HIST_BUCKETS, debox_event_call, hist_range, text_get};
+use debox_abi::{DEBOX_HIST_BUCKETS, debox_event_call, hist_range};
 use std::collections::HashMap;
 
 /// Slow calls kept of a run.
@@ -24,23 +24,19 @@ pub const THRESHOLD_FIRST_NS: u64 = 10_000;
 /// Never worth an event.
 const THRESHOLD_MIN_NS: u64 = 5_000;
 
-/// One event, with what had to be asked at once.
-#[derive(Clone)]
-pub struct SlowEvent {
-    pub call: Box<debox_event_call>,
-    /// The first path argument, or what the descriptor argument referred to
-    /// when the event was read.
-    pub path: Option<String>,
+/// One event. In a box: events are sorted in often, and large.
+struct Kept {
+    call: Box<debox_event_call>,
 }
 
 /// The slow calls kept so far.
 pub struct Reservoir {
     /// By nr key, each sorted by wall time, shortest first.
-    calls: HashMap<u32, Vec<SlowEvent>>,
+    calls: HashMap<u32, Vec<Kept>>,
     kept: usize,
     max: usize,
     /// Calls that met a condition.
-    matched: Vec<SlowEvent>,
+    matched: Vec<Kept>,
     matched_dropped: u64,
 }
 
@@ -64,8 +60,7 @@ impl Reservoir {
     /// The call whose shortest entry goes when one must: the shortest of all
     /// among calls with more than their share, else of the fullest call.
     fn victim(&self) -> Option<u32> {
-        let shortest =
-            |events: &Vec<SlowEvent>| events.first().map_or(u64::MAX, |e| e.call.wall_ns);
+        let shortest = |events: &Vec<Kept>| events.first().map_or(u64::MAX, |e| e.call.wall_ns);
         let above = self
             .calls
             .iter()
@@ -84,18 +79,14 @@ impl Reservoir {
         let Some(own) = self.calls.get(&key).filter(|own| own.len() >= EACH) else {
             return true;
         };
-        let shortest = |events: &[SlowEvent]| events.first().map_or(0, |e| e.call.wall_ns);
+        let shortest = |events: &[Kept]| events.first().map_or(0, |e| e.call.wall_ns);
         let victim = self.victim().and_then(|v| self.calls.get(&v));
         let limit = victim.map_or(0, |events| shortest(events));
         wall_ns > limit.min(shortest(own))
     }
 
-    /// Takes in one event. `path_of` is asked only for what is kept.
-    pub fn add(
-        &mut self,
-        event: &debox_event_call,
-        path_of: &mut dyn FnMut(&debox_event_call) -> Option<String>,
-    ) {
+    /// Takes in one event.
+    pub fn add(&mut self, event: &debox_event_call) {
         let matched = event.conditions | event.uncertain != 0;
         let matched_fits = matched && self.matched.len() < MATCHED_MAX;
         if matched && !matched_fits {
@@ -104,14 +95,8 @@ impl Reservoir {
         if !matched_fits && !self.wanted(event.key, event.wall_ns) {
             return;
         }
-        let path = if event.flags & DEBOX_EVENT_PATH != 0 {
-            Some(text_get(&event.path).to_owned())
-        } else {
-            path_of(event)
-        };
-        let kept = SlowEvent {
+        let kept = Kept {
             call: Box::new(*event),
-            path,
         };
         if matched_fits {
             self.matched.push(kept);
@@ -131,12 +116,10 @@ impl Reservoir {
     }
 
     /// Everything kept, longest first; what met a condition is among it.
-    pub fn events(&self) -> Vec<&SlowEvent> {
-        let mut all: Vec<&SlowEvent> = self.calls.values().flatten().chain(&self.matched).collect();
-        all.sort_by_key(|e| {
-            let c = &e.call;
-            (std::cmp::Reverse(c.wall_ns), c.start_ns, c.tid)
-        });
+    pub fn events(&self) -> Vec<&debox_event_call> {
+        let kept = self.calls.values().flatten().chain(&self.matched);
+        let mut all: Vec<&debox_event_call> = kept.map(|event| &*event.call).collect();
+        all.sort_by_key(|e| (std::cmp::Reverse(e.wall_ns), e.start_ns, e.tid));
         all
     }
 
@@ -201,8 +184,8 @@ mod tests {
 
     fn kept(reservoir: &Reservoir, key: u32) -> Vec<u64> {
         let events = reservoir.events();
-        let own = events.iter().filter(|e| e.call.key == key);
-        own.map(|e| e.call.wall_ns).collect()
+        let own = events.iter().filter(|e| e.key == key);
+        own.map(|e| e.wall_ns).collect()
     }
 
     #[test]
@@ -211,9 +194,9 @@ mod tests {
         for i in 0..10_000u64 {
             // A stir of lengths without a pattern.
             let stirred = (i * 7_919) % 10_007;
-            reservoir.add(&event(0, 1_000_000 + stirred), &mut |_| None);
-            reservoir.add(&event(1, 20_000 + stirred), &mut |_| None);
-            reservoir.add(&event(2, 2_000_000 + stirred), &mut |_| None);
+            reservoir.add(&event(0, 1_000_000 + stirred));
+            reservoir.add(&event(1, 20_000 + stirred));
+            reservoir.add(&event(2, 2_000_000 + stirred));
         }
         let of = |base: u64| {
             let mut all: Vec<u64> = (0..10_000).map(|i| base + (i * 7_919) % 10_007).collect();
@@ -225,14 +208,14 @@ mod tests {
         assert_eq!(kept(&reservoir, 0), of(1_000_000)[..EACH]);
         assert_eq!(kept(&reservoir, 2), of(2_000_000)[..100 - 2 * EACH]);
         let events = reservoir.events();
-        assert!(events.is_sorted_by_key(|e| std::cmp::Reverse(e.call.wall_ns)));
+        assert!(events.is_sorted_by_key(|e| std::cmp::Reverse(e.wall_ns)));
     }
 
     #[test]
     fn the_bound_holds_with_more_calls_than_shares() {
         let mut reservoir = Reservoir::with_bound(50);
         for i in 0..5_000u64 {
-            reservoir.add(&event((i % 40) as u32, i), &mut |_| None);
+            reservoir.add(&event((i % 40) as u32, i));
         }
         assert_eq!(reservoir.events().len(), 50);
     }
@@ -243,10 +226,10 @@ mod tests {
         let mut met = event(3, 1);
         met.conditions = 1;
         for _ in 0..MATCHED_MAX + 5 {
-            reservoir.add(&met, &mut |_| None);
+            reservoir.add(&met);
         }
         for i in 0..100 {
-            reservoir.add(&event(3, 1_000 + i), &mut |_| None);
+            reservoir.add(&event(3, 1_000 + i));
         }
         assert_eq!(
             kept(&reservoir, 3).iter().filter(|ns| **ns == 1).count(),
@@ -276,7 +259,7 @@ mod tests {
             slowest.push((wall_ns, key));
             if wall_ns >= now[key as usize] {
                 sent += 1;
-                reservoir.add(&event(key, wall_ns), &mut |_| None);
+                reservoir.add(&event(key, wall_ns));
             }
             if i % 1_000 == 999 {
                 let sums: Vec<(u32, &RowSums)> = rows.iter().map(|(k, r)| (*k, r)).collect();
@@ -289,7 +272,7 @@ mod tests {
         assert!(sent < 30_000, "{sent} events of a million calls");
         // The slowest 200 of all and the slowest 10 of each are there.
         slowest.sort_unstable_by(|a, b| b.cmp(a));
-        let have: Vec<u64> = reservoir.events().iter().map(|e| e.call.wall_ns).collect();
+        let have: Vec<u64> = reservoir.events().iter().map(|e| e.wall_ns).collect();
         for (wall_ns, _) in &slowest[..200] {
             assert!(have.contains(wall_ns));
         }

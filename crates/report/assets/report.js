@@ -619,8 +619,9 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 		const facts = el("dl", { class: "facts-grid" });
 		const fact = (name, value) => { if (value) facts.append(el("dt", {}, name), el("dd", {}, value)); };
 		fact("thread", `${c.comm}, thread ${c.tid} of process ${c.pid}`);
-		fact("file or descriptor", c.path);
-		fact("arguments, result", `(${c.args.join(", ")}) = ${c.retval}`);
+		fact("object", c.path);
+		const told = c.arguments ? c.arguments.map((a) => `${a.name}=${a.text}`) : c.args;
+		fact("arguments, result", `(${told.join(", ")}) = ${c.retval}`);
 		fact("started", `${time(c.start_ns)} after the start of the run`);
 		fact("wall time", `${time(c.wall_ns)}: on CPU ${time(c.cpu_ns)}, blocked ${time(c.blocked_ns)}, waiting for a CPU ${time(c.runq_ns)}`);
 		if (c.minor_faults || c.major_faults) fact("page faults", `${count(c.major_faults)} with the disk, ${count(c.minor_faults)} without`);

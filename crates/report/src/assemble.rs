@@ -2,8 +2,9 @@
 //! What do the counters of a run add up to, and what do they leave out?
 
 mod details;
+mod objects;
 
-pub use details::{CodePlace, Details, EventFacts, FrameNames, frame_text};
+pub use details::{CallArguments, CodePlace, Details, FrameNames, frame_text};
 
 use crate::model::*;
 use crate::sum::{Sum, grow};
@@ -877,6 +878,8 @@ pub fn assemble(input: Input<'_>) -> Report {
         culprits: told.culprits,
         chain_links: told.chain_links,
         chains: told.chains,
+        objects: told.objects,
+        by_object: told.by_object,
         threads: told.threads,
         sites: told.sites,
         stacks: told.stacks,

@@ -41,7 +41,15 @@ fn data(report: &Report) -> serde_json::Value {
     let mut value =
         serde_json::to_value(report).expect("a report holds only text, numbers and lists");
     let map = value.as_object_mut().expect("a report is an object");
-    for done in ["call_sites", "notes", "findings", "open_calls", "threads"] {
+    for done in [
+        "call_sites",
+        "notes",
+        "findings",
+        "open_calls",
+        "threads",
+        "objects",
+        "by_object",
+    ] {
         map.remove(done);
     }
     if let Some(calls) = map.get_mut("slow_calls").and_then(|c| c.as_array_mut()) {
@@ -82,6 +90,7 @@ pub fn render_html(report: &Report) -> String {
         ("matrix", "Blocked: label × call", parts::matrix(report)),
         ("calls", "Calls", parts::calls(report)),
         ("places", "Where it blocked", parts::places(report)),
+        ("objects", "On what it blocked", parts::objects(report)),
         ("chains", "Who it waited for", parts::chains(report)),
         ("culprits", "Culprits", parts::culprits(report)),
         ("sites", "Call sites", parts::call_sites(report)),

@@ -23,8 +23,8 @@ mod trend;
 mod wrap;
 
 pub use assemble::{
-    CallNames, CodePlace, Details, EventFacts, FrameNames, Input, RunFacts, assemble, call_of_key,
-    frame_text,
+    CallArguments, CallNames, CodePlace, Details, FrameNames, Input, RunFacts, assemble,
+    call_of_key, frame_text,
 };
 pub use chains::{ChainNode, Root, TreeLine, link_text, links_of, roots, tree, tree_lines};
 pub use diff::{

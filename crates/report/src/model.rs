@@ -40,6 +40,13 @@ pub struct Report {
     /// Blocked time by chain, largest first; the parts of a sleep add up to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chains: Vec<ChainRow>,
+    /// What calls worked on, for `by_object` and `slow_calls`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<Object>,
+    /// Blocked time by call and object, largest first; with those that have no
+    /// object it adds up to that of `blocking`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_object: Vec<ObjectRow>,
     /// One row per thread, largest wall time first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadRow>,
@@ -191,6 +198,121 @@ pub struct ThreadRow {
     pub ended_ns: Option<u64>,
 }
 
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// What a call worked on, as it was while the call was open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Object {
+    pub kind: ObjectKind,
+    /// As people read it.
+    pub text: String,
+    /// Path, name of a socket or of an anonymous file, string passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub deleted: bool,
+    /// The front of a file's path is missing, or the end of a string passed.
+    #[serde(skip_serializing_if = "is_false")]
+    pub cut: bool,
+    /// The file system's, "major:minor".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Of a futex its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u64>,
+    /// Several files had this path; `inode` is the first one's.
+    #[serde(skip_serializing_if = "is_false")]
+    pub several_inodes: bool,
+    /// Which device a device file stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub special: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descriptor: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// "tcp", "udp", "unix", ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// "address:port"; port "*": many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// `name` is that of the peer's socket.
+    #[serde(skip_serializing_if = "is_false")]
+    pub peer_name: bool,
+    /// Of a unix socket: the process that connected, or listened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_pid: Option<u32>,
+    /// The peer is another user's process.
+    #[serde(skip_serializing_if = "is_false")]
+    pub withheld: bool,
+    /// Looked up as the call ended: it had never left the CPU.
+    #[serde(skip_serializing_if = "is_false")]
+    pub late: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectKind {
+    File,
+    Directory,
+    CharacterDevice,
+    BlockDevice,
+    /// A pipe with a name.
+    Fifo,
+    Pipe,
+    Socket,
+    Epoll,
+    Eventfd,
+    Timerfd,
+    Signalfd,
+    Inotify,
+    Fanotify,
+    Pidfd,
+    Memfd,
+    IoUring,
+    /// Another anonymous file; `name` is the kernel's name of its kind.
+    Anonymous,
+    /// A string passed, as it stood in the program's memory.
+    Path,
+    Futex,
+    NoRoom,
+    /// Not looked up: another thread could have changed the descriptor.
+    Unsure,
+    /// Also kinds that a later version wrote.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// The sleeps of one call on one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRow {
+    /// null: outside of calls.
+    pub call: Option<String>,
+    pub abi: u32,
+    /// Index into `objects`; null: the call has none, or it is not known.
+    pub object: Option<usize>,
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+}
+
+/// An argument of a call, with its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallArgument {
+    pub name: String,
+    /// Flags and constants by name.
+    pub text: String,
+    /// A place in memory.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub address: bool,
+}
+
 /// A place in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Site {
@@ -326,8 +448,14 @@ pub struct SlowCall {
     #[serde(default)]
     pub error: Option<String>,
     pub args: [u64; 6],
-    /// The first path argument, or what the descriptor argument refers to.
+    /// The same by name, as far as the call is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<CallArgument>,
+    /// What it worked on, in words: that of `object`.
     pub path: Option<String>,
+    /// Index into `objects`.
+    #[serde(default)]
+    pub object: Option<usize>,
     pub wall_ns: u64,
     pub cpu_ns: u64,
     pub blocked_ns: u64,

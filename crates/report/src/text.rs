@@ -389,6 +389,7 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
 const CHAINS_SHOWN: usize = 14;
 const ROOTS_SHOWN: usize = 6;
 const SLOW_CALLS_SHOWN: usize = 8;
+const OBJECTS_SHOWN: usize = 10;
 
 /// What was waited for, link by link, and where it ends.
 fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
@@ -436,12 +437,75 @@ fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     }
 }
 
-/// What a call was about, as far as it is known.
-fn object(call: &SlowCall) -> String {
-    match &call.path {
-        Some(path) => printable(path),
-        None => String::new(),
+/// Which file, which peer, which lock word the blocked time belongs to.
+fn object_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    let rows: Vec<(&ObjectRow, &Object)> = report
+        .by_object
+        .iter()
+        .filter_map(|row| Some((row, report.objects.get(row.object?)?)))
+        .collect();
+    if rows.is_empty() {
+        return;
     }
+    let total = |rows: &mut dyn Iterator<Item = &ObjectRow>| {
+        rows.fold(0u64, |sum, row| sum.saturating_add(row.total_ns))
+    };
+    let all_ns = total(&mut report.by_object.iter());
+    let title = format!(
+        "On what it blocked: {} of {}",
+        pen.time(total(&mut rows.iter().map(|(row, _)| *row))),
+        pen.time(all_ns)
+    );
+    *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
+    let shown = rows.len().min(options.top.unwrap_or(OBJECTS_SHOWN));
+    let (rows, others) = rows.split_at(shown);
+    let column = |f: &dyn Fn(&ObjectRow, &Object) -> String| {
+        rows.iter()
+            .map(|(row, object)| f(row, object))
+            .collect::<Vec<_>>()
+    };
+    let columns = vec![
+        Column::new("TOTAL", 0, column(&|r, _| pen.cell(r.total_ns))),
+        Column::new("%", 2, column(&|r, _| share_text(r.total_ns, all_ns))),
+        Column::new("COUNT", 1, column(&|r, _| count_cell(r.count))),
+        Column::new("MAX", 3, column(&|r, _| pen.cell(r.max_ns))),
+        Column::new(
+            "CALL",
+            0,
+            column(&|r, _| {
+                r.call
+                    .as_ref()
+                    .map_or("(no call)".into(), |c| call_name(c, r.abi))
+            }),
+        )
+        .left()
+        .style(Style::Label),
+        Column::new("OBJECT", 0, column(&|_, o| pen.plain(&printable(&o.text)))).left(),
+    ];
+    *out += &Table::from(columns).text(pen, options.width);
+    if !others.is_empty() {
+        *out += &format!("  ({} more; --top N shows more)\n", others.len());
+    }
+}
+
+/// What a call was made with, in brackets: numbers and flags, not addresses.
+fn arguments(call: &SlowCall) -> String {
+    let told: Vec<String> = call
+        .arguments
+        .iter()
+        .filter(|argument| !argument.address)
+        .map(|argument| {
+            format!(
+                "{}={}",
+                printable(&argument.name),
+                printable(&argument.text)
+            )
+        })
+        .collect();
+    if told.is_empty() {
+        return String::new();
+    }
+    format!("({})", told.join(", "))
 }
 
 fn party(who: &Party) -> String {
@@ -534,13 +598,13 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
     ));
     for call in rows {
         let mut head = format!(
-            "{} {}",
+            "{} {}{}",
             pen.time(call.wall_ns),
-            pen.paint(Style::Label, &call_name(&call.call, call.abi))
+            pen.paint(Style::Label, &call_name(&call.call, call.abi)),
+            arguments(call)
         );
-        let what = object(call);
-        if !what.is_empty() {
-            head.push_str(&format!(" {what}"));
+        if let Some(what) = &call.path {
+            head.push_str(&format!(" {}", pen.plain(&printable(what))));
         }
         if call.retval < 0 && call.retval >= -4095 {
             let how = match call.retval {
@@ -717,6 +781,7 @@ pub fn render_text(report: &Report, options: &TextOptions) -> String {
     headline(&mut out, report, &pen, options.width);
     call_table(&mut out, report, &pen, options);
     blocking_table(&mut out, report, &pen, options);
+    object_table(&mut out, report, &pen, options);
     chain_tree(&mut out, report, &pen, options);
     call_site_table(&mut out, report, &pen, options);
     slow_call_lines(&mut out, report, &pen, options);

@@ -6,6 +6,7 @@
 //! the kernel's debug information is installed. System call numbers get
 //! their names here too.
 
+mod arguments;
 mod debuginfod;
 mod functions;
 mod kernel;
@@ -15,6 +16,7 @@ mod syscalls;
 pub mod tracefs;
 mod user;
 
+pub use arguments::{Argument, ObjectArgument, ObjectBy, Removes, arguments, object_arguments};
 pub use debuginfod::{Debuginfod, DebuginfodError};
 pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};

@@ -9,7 +9,7 @@ from guest import *  # noqa: F403
 
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0",
-    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/locks", "truth/locks-musl",
+    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/locks", "truth/locks-musl", "truth/objects",
 ]  # fmt: skip
 # So slow that reading a file in is seen to block.
 DISK_OPTIONS = "throttling.bps-read=6000000"
@@ -27,6 +27,7 @@ RUNQ = "waits for a CPU apart from sleeps"
 INODE_LOCK = "who held the lock, who woke the sleeper"
 CHAINS = "what a sleep waited for, link by link"
 LOCKS = "who holds locks of the kernel, of files and of programs, and how many wait for them"
+OBJECTS = "on which object a call slept"
 SPAN = "spans"
 SITES_VERIFIED = "sites recognised in the raw stack, none wrong"
 NOTHING_STAYS_ATTACHED = "nothing stays attached afterwards"
@@ -39,6 +40,7 @@ native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(PAGE_IN, "a_mapped_file_written_to_another")
 native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machine", "a_waker_that_is_not_watched")
 native(LOCKS, "three_others_who_are_not_watched_are_counted_as_three", "the_owner_of_a_mutex_is_named", "the_writer_of_a_rwlock_is_named", "musl_has_owners_too")
+native(OBJECTS, "descriptors_are_named_as_they_were_not_as_they_are", "every_kind_of_object_is_told")
 native(SITES_VERIFIED, "no_site_is_ever_mislabelled")
 native(NOTHING_STAYS_ATTACHED, "nothing_stays_attached")
 
@@ -193,6 +195,15 @@ for name, smoke in (
     ("a_waker_that_is_not_watched", True),
 ):
     check(name, "chains", name, feature=CHAINS, smoke=smoke)(rust_test)
+
+RUST["objects"] = []
+for name, smoke in (
+    ("descriptors_are_named_as_they_were_not_as_they_are", False),
+    ("every_kind_of_object_is_told", True),
+    ("a_path_leads_over_mount_points", False),
+    ("a_descriptor_that_may_be_another_one_is_not_told", False),
+):
+    check(name, "objects", name, feature=OBJECTS, smoke=smoke)(rust_test)
 
 
 RUST["locks"] = []

@@ -268,6 +268,7 @@ impl Kernel for FakeKernel {
                 events: map(u64::from(id), 4096, true),
                 control: map(u64::from(id), 4096, false),
                 chains: map(u64::from(id), 4096, true),
+                objects: map(u64::from(id), 4096, true),
             }),
         })
     }

@@ -11,7 +11,7 @@ use ::debox_condition::{Answer, CallFacts, Number, SiteFacts};
 use debox_abi::*;
 use debox_client::{AccountView, Connection, DetailsView};
 use debox_output::{count_text, error_name, shell_word};
-use debox_report::{Note, NoteKind};
+use debox_report::{Note, NoteKind, Object};
 use debox_symbol::{CodeFile, UserCode, UserSymbols};
 use std::cell::RefCell;
 use std::io::Write;
@@ -454,6 +454,8 @@ impl Actor {
             .max_by_key(|sleep| sleep.blocked_ns);
         let site = longest.and_then(|sleep| view.site(sleep.site as usize));
         let caller = frames(view.details.as_ref(), event, true).and_then(|frames| frames.caller);
+        let object = Object::of(&event.object);
+        let path = object.as_ref().and_then(|o| o.path()).map(str::to_owned);
         let errno = error_name(event.retval).unwrap_or_default();
         let mut command = Command::new(&words[0]);
         command
@@ -476,7 +478,11 @@ impl Actor {
                 "DEBOX_FUNCTION",
                 site.as_ref().map_or("", |site| text_get(&site.function)),
             )
-            .env("DEBOX_PATH", text_get(&event.path))
+            .env("DEBOX_PATH", path.unwrap_or_default())
+            .env(
+                "DEBOX_OBJECT",
+                object.map_or(String::new(), |object| object.text),
+            )
             .env("DEBOX_CALLER", caller.unwrap_or_default())
             .env(
                 "DEBOX_CONDITION",

@@ -4,6 +4,7 @@
 use crate::session::call_name;
 use debox_abi::*;
 use debox_output::{duration_text, printable, result_text};
+use debox_report::Object;
 use std::fmt::Write;
 
 /// The system call of an event.
@@ -76,6 +77,11 @@ fn clock_text(ns: u64) -> String {
     )
 }
 
+/// What the call worked on.
+pub fn object(event: &debox_event_call) -> Option<String> {
+    Object::of(&event.object).map(|object| object.text)
+}
+
 /// One line: when, who, which call, how long, and where that went.
 pub fn line(
     event: &debox_event_call,
@@ -84,18 +90,15 @@ pub fn line(
     ascii: bool,
 ) -> String {
     let time = |ns| duration_text(ns, ascii);
-    let path = if event.flags & DEBOX_EVENT_PATH != 0 {
-        format!("\"{}\"", printable(text_get(&event.path)))
-    } else {
-        String::new()
-    };
+    let what = object(event);
     let mut text = format!(
-        "{} {} {}/{} {}({path}) = {}, {}: on CPU {}",
+        "{} {} {}/{} {}({}) = {}, {}: on CPU {}",
         clock_text(event.start_ns + event.wall_ns),
         comm(&event.comm),
         event.pid,
         event.tid,
         event_call(event),
+        what.as_deref().map_or(String::new(), printable),
         match event.retval {
             // Broken off by a signal: the program sees EINTR, or the kernel
             // makes the call anew.

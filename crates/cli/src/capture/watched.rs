@@ -11,7 +11,7 @@ use crate::trace::TraceView;
 use debox_abi::{DEBOX_EVENT_CALL, Pod, debox_event_call, debox_row};
 use debox_client::{AccountView, Looks};
 use debox_output::{bytes_text, duration_text, shell_word};
-use debox_record::{Account, Observer, Options, SlowEvent, Start, Writer, start_here};
+use debox_record::{Account, Observer, Options, Start, Writer, start_here};
 use debox_report::{Note, NoteKind, Report, RunFacts};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -92,7 +92,7 @@ impl Account for Watched {
         }
     }
 
-    fn report(&mut self, wall_ns: u64, slow: &[&SlowEvent]) -> Report {
+    fn report(&mut self, wall_ns: u64, slow: &[&debox_event_call]) -> Report {
         let mut facts = self.facts.clone();
         facts.wall_ns = wall_ns;
         let extra = Extra {
@@ -190,7 +190,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    pub fn slow(&self) -> Vec<&SlowEvent> {
+    pub fn slow(&self) -> Vec<&debox_event_call> {
         self.observed.slow.events()
     }
 

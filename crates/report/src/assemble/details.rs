@@ -23,12 +23,8 @@ pub enum CodePlace<'a> {
 /// Names a place: innermost function first, never empty.
 pub type FrameNames<'a> = dyn Fn(CodePlace<'_>) -> Vec<Frame> + 'a;
 
-/// One event, and what its descriptor or path argument meant.
-#[derive(Clone, Copy)]
-pub struct EventFacts<'a> {
-    pub call: &'a debox_event_call,
-    pub path: Option<&'a str>,
-}
+/// The arguments of a call by name: (number, 32-bit table?, as they were passed).
+pub type CallArguments<'a> = dyn Fn(u32, bool, &[u64; 6]) -> Vec<CallArgument> + 'a;
 
 /// The details of a snapshot.
 pub struct Details<'a> {
@@ -36,7 +32,10 @@ pub struct Details<'a> {
     /// Kernel functions of sites, outermost first; may lack any.
     pub site_stacks: &'a [(u32, Vec<String>)],
     /// Single calls, longest first.
-    pub events: &'a [EventFacts<'a>],
+    pub events: &'a [&'a debox_event_call],
+    pub call_arguments: &'a CallArguments<'a>,
+    /// What sleeps were on, and how long.
+    pub objects: Option<&'a debox_objects>,
     pub frames: &'a FrameNames<'a>,
     /// Blocked time by chain, and the links, the first of number 1.
     pub chain_sums: &'a [(u32, debox_chain_sum)],
@@ -53,6 +52,8 @@ pub(super) struct Told {
     pub culprits: Vec<CulpritRow>,
     pub chain_links: Vec<ChainLink>,
     pub chains: Vec<ChainRow>,
+    pub objects: Vec<Object>,
+    pub by_object: Vec<ObjectRow>,
     pub threads: Vec<ThreadRow>,
     pub sites: Vec<Site>,
     pub stacks: Vec<UserStack>,
@@ -93,6 +94,8 @@ struct Tables<'a> {
     stack_index: HashMap<u32, Option<usize>>,
     stacks: Vec<UserStack>,
     stack_known: HashMap<UserStack, usize>,
+    objects: Vec<Object>,
+    object_known: HashMap<Object, usize>,
 }
 
 /// The index of an entry, which is added unless it is there.
@@ -561,9 +564,49 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn slow_call(&mut self, event: &EventFacts<'_>) -> SlowCall {
-        let call = event.call;
-        let (name, _, abi) = key_name(call.key, self.names);
+    fn object(&mut self, object: Object) -> usize {
+        placed(&mut self.objects, &mut self.object_known, object)
+    }
+
+    /// Objects that read the same are one.
+    fn by_object(&mut self) -> Vec<ObjectRow> {
+        let Some(told) = self.facts.objects else {
+            return Vec::new();
+        };
+        let mut rows: BTreeMap<(u32, Option<usize>), ObjectRow> = BTreeMap::new();
+        for row in told
+            .rows
+            .iter()
+            .filter(|row| row.key >> 63 != 0 && row.count > 0)
+        {
+            let nr_key = (row.key >> 32) as u32 & (DEBOX_NR_SLOTS as u32 - 1);
+            let object = match row.key as u32 {
+                0 => None,
+                DEBOX_OBJECT_NO_ROOM => Some(Object::no_room()),
+                number => told.objects.get(number as usize).and_then(Object::of),
+            };
+            let object = object.map(|object| self.object(object));
+            let (call, _, abi) = key_name(nr_key, self.names);
+            let sum = rows.entry((nr_key, object)).or_insert(ObjectRow {
+                call,
+                abi,
+                object,
+                count: 0,
+                total_ns: 0,
+                max_ns: 0,
+            });
+            sum.count = sum.count.saturating_add(row.count);
+            sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+            sum.max_ns = sum.max_ns.max(row.max_ns);
+        }
+        let mut rows: Vec<ObjectRow> = rows.into_values().collect();
+        rows.sort_by_key(|row| (std::cmp::Reverse(row.total_ns), row.object));
+        rows
+    }
+
+    fn slow_call(&mut self, call: &debox_event_call) -> SlowCall {
+        let (name, nr, abi) = key_name(call.key, self.names);
+        let object = Object::of(&call.object);
         let sleeps = (call.sleep_count as usize).min(DEBOX_EVENT_SLEEPS_MAX);
         SlowCall {
             start_ns: self.since_start(call.start_ns),
@@ -575,7 +618,11 @@ impl<'a> Tables<'a> {
             retval: call.retval,
             error: error_name(call.retval),
             args: call.args,
-            path: event.path.map(str::to_owned),
+            arguments: nr.map_or(Vec::new(), |nr| {
+                (self.facts.call_arguments)(nr, abi == 32, &call.args)
+            }),
+            path: object.as_ref().map(|object| object.text.clone()),
+            object: object.map(|object| self.object(object)),
             wall_ns: call.wall_ns,
             cpu_ns: call.cpu_ns,
             blocked_ns: call.blocked_ns,
@@ -601,7 +648,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-fn notes_of(details: &debox_details, notes: &mut Notes) {
+fn notes_of(details: &debox_details, objects: Option<&debox_objects>, notes: &mut Notes) {
     let mut put = |count: u64, time_ns: Option<u64>, text: String| {
         if count > 0 {
             notes.put(NoteKind::DetailsDropped, count, time_ns, text);
@@ -664,6 +711,18 @@ fn notes_of(details: &debox_details, notes: &mut Notes) {
             DEBOX_CULPRIT_ROWS_MAX
         ),
     );
+    if let Some(objects) = objects {
+        put(
+            objects.rows_dropped,
+            Some(objects.rows_dropped_ns),
+            format!(
+                "{} ({}) missing among the objects: room for {} pairs of call and object",
+                n(objects.rows_dropped, "sleep is", "sleeps are"),
+                time(objects.rows_dropped_ns),
+                DEBOX_OBJECT_ROWS_MAX
+            ),
+        );
+    }
     put(
         d.files_dropped,
         None,
@@ -714,20 +773,25 @@ pub(super) fn tell(
         stack_index: HashMap::new(),
         stacks: Vec::new(),
         stack_known: HashMap::new(),
+        objects: Vec::new(),
+        object_known: HashMap::new(),
     };
-    notes_of(facts.details, notes);
+    notes_of(facts.details, facts.objects, notes);
     let slow_calls = facts.events.iter().map(|e| tables.slow_call(e)).collect();
+    let by_object = tables.by_object();
     let paths = tables.paths();
     let call_sites = tables.call_sites();
     let (chain_links, chains) = tables.chains();
     Told {
         chain_links,
         chains,
+        by_object,
         culprits: tables.culprits(),
         threads: tables.threads(),
         paths,
         call_sites,
         slow_calls,
+        objects: tables.objects,
         sites: tables.sites,
         stacks: tables.stacks,
     }

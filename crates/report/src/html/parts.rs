@@ -693,6 +693,58 @@ pub fn places(report: &Report) -> String {
     .html()
 }
 
+pub fn objects(report: &Report) -> String {
+    let all = report
+        .by_object
+        .iter()
+        .fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
+    let rows: Vec<_> = report
+        .by_object
+        .iter()
+        .filter_map(|row| Some((row, report.objects.get(row.object?)?)))
+        .map(|(row, object)| {
+            let share = part(row.total_ns, all);
+            (
+                String::new(),
+                vec![
+                    Cell::text(&object.text),
+                    Cell::text(&call_name(row.call.as_deref(), row.abi)),
+                    Cell::Time(Some(row.total_ns)),
+                    Cell::Value(share, format!("{share:.1} %")),
+                    Cell::Count(Some(row.count)),
+                    Cell::Time(Some(row.max_ns)),
+                    Cell::text(object.device.as_deref().unwrap_or("")),
+                    Cell::Count(object.inode.filter(|_| object.device.is_some())),
+                ],
+            )
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    Table {
+        id: "t-objects",
+        caption: "Blocked time by what the calls worked on".into(),
+        columns: vec![
+            words(
+                "Object",
+                "File, socket, pipe or lock word, as it was during the call",
+            ),
+            head("Call", ""),
+            number("Total", "Blocked"),
+            number("Share", "Of all blocked time"),
+            number("Sleeps", ""),
+            number("Longest", ""),
+            words("Device", "Of the file system"),
+            number("Inode", ""),
+        ],
+        rows,
+        page: 15,
+        sorted: Some(2),
+    }
+    .html()
+}
+
 pub fn chains(report: &Report) -> String {
     let roots = chains::roots(report);
     let all: u64 = report
@@ -902,10 +954,7 @@ pub fn slow_calls(report: &Report) -> String {
             number("Wall", "How long it took"),
             words("Longest sleep", "Its label"),
             words("Behind", "Who held the lock, or else who ended the wait"),
-            words(
-                "File or descriptor",
-                "The first path argument, or what the descriptor refers to",
-            ),
+            words("Object", "What it worked on, as it was during the call"),
             words("Call site", ""),
             number("Started", "Since the start of the run"),
             words("Thread", ""),

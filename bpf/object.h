@@ -1,0 +1,656 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Which file, which peer, which lock word did this call work on?
+ *
+ * Read when the thread first leaves the CPU in the call: the arguments are in its
+ * saved registers, the descriptor is looked up in its table, and all that the
+ * descriptor stands for is read from the kernel's own structures at that moment.
+ * From then on nothing that another thread does (close, dup2, rename, unlink) can
+ * bring another name to the call. Earlier would be at its begin, at the price
+ * of a look-up for every call, also for those that never sleep and that nobody asks
+ * about. A call that never left the CPU and is worth an event is looked up as it
+ * ends. What is left is the time that the call ran before: calls that take a
+ * descriptor away note when (removed[]), and if one of another thread did so
+ * meanwhile, the object is not told, since it may be another one.
+ *
+ * Which argument it is, by call, is data: call_objects[], filled by the user side
+ * from crates/symbol/data/arguments.txt.
+ *
+ * A thread remembers its last object. What tells a file from another is
+ * compared (inode, its number, directory entry, name, parent, mount), so that most
+ * sleeps cost some loads. Sums are kept for each call and object in the
+ * account's own map; an object is interned there when a sleep on it has ended
+ * and its thread may still be seen (trust.h).
+ */
+#ifndef DEBOX_OBJECT_H
+#define DEBOX_OBJECT_H
+
+#include "path.h"
+#include "state.h"
+#include "trust.h"
+
+/* How the argument of a call names its object. */
+#define OBJECT_BY_DESCRIPTOR 1u
+#define OBJECT_BY_PATH 2u
+#define OBJECT_BY_FUTEX 3u
+#define OBJECT_BY_POLL 4u /* a struct pollfd, with a count of 1 after it */
+
+struct call_object {
+	u8 by;      /* OBJECT_BY_*, 0: none */
+	u8 index;   /* of the argument, from 0 */
+	u8 address; /* index + 1 of the argument with a socket's address; 0: none */
+	u8 removes; /* index + 1 of the descriptor that the call takes away, REMOVES_MANY; 0: none */
+};
+#define REMOVES_MANY 8u
+/* By nr key. */
+const volatile struct call_object call_objects[DEBOX_NR_SLOTS];
+
+#define S_IFMT 0170000u
+#define S_IFSOCK 0140000u
+#define S_IFREG 0100000u
+#define S_IFBLK 0060000u
+#define S_IFDIR 0040000u
+#define S_IFCHR 0020000u
+#define S_IFIFO 0010000u
+#define PIPEFS_MAGIC 0x50495045u
+#define SOCKFS_MAGIC 0x534F434Bu
+#define ANON_INODE_FS_MAGIC 0x09041934u
+#define PID_FS_MAGIC 0x50494446u
+#define AF_UNIX 1
+#define AF_INET 2
+#define AF_INET6 10
+#define UNIX_PATH_MAX 108u
+/* Linux gives ports from here on to whoever asks for none. */
+#define PORT_PASSING 32768u
+
+static __always_inline u64 call_argument(const struct pt_regs *regs, u32 compat, u32 index)
+{
+	if (compat) {
+		/* ebx ecx edx esi edi; ecx has the user's ip after sysenter */
+		switch (index) {
+		case 0:
+			return (u32)regs->bx;
+		case 2:
+			return (u32)regs->dx;
+		case 3:
+			return (u32)regs->si;
+		case 4:
+			return (u32)regs->di;
+		}
+		return 0;
+	}
+	switch (index) {
+	case 0:
+		return regs->di;
+	case 1:
+		return regs->si;
+	case 2:
+		return regs->dx;
+	case 3:
+		return regs->r10;
+	case 4:
+		return regs->r8;
+	}
+	return regs->r9;
+}
+
+/* ---- sockets */
+
+/* What may change while it stays the same socket. */
+VERIFIED_ONCE u64 socket_check(u64 file)
+{
+	struct socket *socket = (struct socket *)BPF_CORE_READ((struct file *)file, private_data);
+	struct sock *sk = BPF_CORE_READ(socket, sk);
+	u16 family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	u64 check = (u64)sk;
+
+	if (family == AF_UNIX && bpf_core_type_exists(struct unix_sock)) {
+		struct unix_sock *u = (struct unix_sock *)sk;
+
+		check ^= (u64)BPF_CORE_READ(u, addr) << 8;
+		check ^= (u64)BPF_CORE_READ(u, peer) << 16;
+		return check;
+	}
+	check ^= (u64)BPF_CORE_READ(sk, __sk_common.skc_daddr) << 32;
+	check ^= (u64)BPF_CORE_READ(sk, __sk_common.skc_dport) << 16;
+	check ^= (u64)BPF_CORE_READ(sk, __sk_common.skc_num);
+	return check;
+}
+
+/* The name of a unix socket, if it has one. An abstract one gets '@' for its NUL. */
+static __always_inline bool unix_name(struct debox_object *o, const struct unix_sock *u)
+{
+	struct unix_address *address = BPF_CORE_READ(u, addr);
+	u32 length;
+
+	if (!address)
+		return false;
+	length = BPF_CORE_READ(address, len) - 2;
+	if (!length || length > UNIX_PATH_MAX)
+		return false;
+	if (bpf_probe_read_kernel(o->text, length & 127, &address->name[0].sun_path))
+		return false;
+	if (!o->text[0])
+		o->text[0] = '@';
+	return true;
+}
+
+/* Without a peer, it is whom the call names. */
+VERIFIED_ONCE int socket_asked(struct debox_object *o, u64 address)
+{
+	u8 bytes[28];
+	u16 family = 0;
+
+	if (!o || !address || bpf_probe_read_user(&family, 2, (void *)address) || family != o->family)
+		return 0;
+	if (family == AF_UNIX) {
+		if (bpf_probe_read_user(o->text, UNIX_PATH_MAX, (void *)(address + 2)))
+			return 0;
+		if (!o->text[0] && o->text[1])
+			o->text[0] = '@';
+		if (o->text[0])
+			o->flags |= DEBOX_OBJECT_TEXT_PEER;
+		return 0;
+	}
+	__builtin_memset(bytes, 0, sizeof(bytes));
+	if (bpf_probe_read_user(bytes, family == AF_INET ? 16 : 28, (void *)address))
+		return 0;
+	o->peer_port = (u16)bytes[2] << 8 | bytes[3];
+	if (family == AF_INET)
+		__builtin_memcpy(o->peer, bytes + 4, 4);
+	else
+		__builtin_memcpy(o->peer, bytes + 8, 16);
+	o->flags |= DEBOX_OBJECT_PEER;
+	return 0;
+}
+
+VERIFIED_ONCE int object_socket(struct thread_state *st, u64 file, u64 address)
+{
+	struct socket *socket = (struct socket *)BPF_CORE_READ((struct file *)file, private_data);
+	struct sock *sk = BPF_CORE_READ(socket, sk);
+	struct debox_object *o;
+	u16 port;
+
+	if (!st)
+		return 0;
+	o = &st->object.object;
+	o->type = DEBOX_OBJECT_SOCKET;
+	o->family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	o->socket_type = BPF_CORE_READ(sk, sk_type);
+	o->protocol = BPF_CORE_READ(sk, sk_protocol);
+	if (o->family == AF_UNIX && bpf_core_type_exists(struct unix_sock)) {
+		struct unix_sock *u = (struct unix_sock *)sk;
+		struct sock *peer = BPF_CORE_READ(u, peer);
+		struct pid *pid = BPF_CORE_READ(sk, sk_peer_pid);
+
+		if (!unix_name(o, u) && peer && unix_name(o, (struct unix_sock *)peer)) {
+			if (BPF_CORE_READ(u, peer) == peer)
+				o->flags |= DEBOX_OBJECT_TEXT_PEER;
+			else
+				__builtin_memset(o->text, 0, sizeof(o->text));
+		}
+		if (pid) {
+			if (name_withheld(st, BPF_CORE_READ(sk, sk_peer_cred, uid.val)))
+				o->flags |= DEBOX_OBJECT_WITHHELD;
+			else
+				o->peer_pid = BPF_CORE_READ(pid, numbers[0].nr);
+		} else if (!o->text[0]) {
+			socket_asked(o, address);
+		}
+		return 0;
+	}
+	if (o->family != AF_INET && o->family != AF_INET6)
+		return 0;
+	o->local_port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	if (o->local_port)
+		o->flags |= DEBOX_OBJECT_LOCAL;
+	port = BPF_CORE_READ(sk, __sk_common.skc_dport);
+	if (port) {
+		o->peer_port = __builtin_bswap16(port);
+		o->flags |= DEBOX_OBJECT_PEER;
+	}
+	if (o->family == AF_INET) {
+		bpf_core_read(o->local, 4, &sk->__sk_common.skc_rcv_saddr);
+		if (port)
+			bpf_core_read(o->peer, 4, &sk->__sk_common.skc_daddr);
+	} else {
+		bpf_core_read(o->local, 16, &sk->__sk_common.skc_v6_rcv_saddr);
+		if (port)
+			bpf_core_read(o->peer, 16, &sk->__sk_common.skc_v6_daddr);
+	}
+	if (!port)
+		socket_asked(o, address);
+	return 0;
+}
+
+/* ---- descriptors */
+
+/* When, and by whom, a descriptor was taken away last: 256 ns << 22 | thread. By a hash:
+ * others of the same place make an object untold without need. */
+#define REMOVED_PLACES 16384u
+#define REMOVED_TID 0x3fffffull
+u64 removed[REMOVED_PLACES];
+
+static __always_inline u32 removed_place(u32 tgid, u32 fd)
+{
+	return ((tgid * 2654435761u) ^ (fd * 40503u)) & (REMOVED_PLACES - 1);
+}
+
+/* The call takes a descriptor away; at its begin and its end. */
+static __always_inline void descriptor_removed(const struct task_struct *task, const struct pt_regs *regs,
+					       u32 key, u32 compat, u64 now)
+{
+	u32 removes = call_objects[key & (DEBOX_NR_SLOTS - 1)].removes, fd;
+
+	if (!removes)
+		return;
+	fd = removes == REMOVES_MANY ? NONE : (u32)call_argument(regs, compat, removes - 1);
+	removed[removed_place(task->tgid, fd)] = now >> 8 << 22 | (task->pid & REMOVED_TID);
+}
+
+/* Another thread has, since `since`. Both are compared as ages, since the time
+ * has 42 bits. */
+static __always_inline bool removed_since(u32 place, u32 tid, u64 since, u64 now)
+{
+	u64 last = removed[place & (REMOVED_PLACES - 1)];
+	u64 age = ((now >> 8) - (last >> 22)) & (~0ull >> 22);
+
+	return last && (last & REMOVED_TID) != tid && age <= (now >> 8) - (since >> 8);
+}
+
+/* What the thread's descriptor refers to; 0: nothing. */
+static __always_inline u64 file_of(u64 slot)
+{
+	u64 file = 0;
+
+	bpf_probe_read_kernel(&file, sizeof(file), (void *)slot);
+	return file;
+}
+
+/* All of the file behind `memo`, into it. */
+VERIFIED_ONCE int object_file(struct thread_state *st, u64 file, u64 address)
+{
+	struct path_walk *path = path_walk_here();
+	struct object_memo *memo;
+	struct debox_object *o;
+	struct inode *inode;
+	struct dentry *dentry;
+	struct vfsmount *mnt;
+	struct qstr name = {};
+	u64 magic, root;
+	u32 mode;
+
+	if (!st || !path)
+		return 0;
+	memo = &st->object;
+	o = &memo->object;
+	inode = (struct inode *)memo->inode;
+	dentry = (struct dentry *)memo->dentry;
+	o->ino = memo->number;
+	mode = BPF_CORE_READ(inode, i_mode) & S_IFMT;
+	o->dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	magic = BPF_CORE_READ(inode, i_sb, s_magic);
+	if (mode == S_IFSOCK && magic == SOCKFS_MAGIC) {
+		memo->check = socket_check(file);
+		object_socket(st, file, address);
+		/* Whom this call named is not the next one's. */
+		if (address)
+			memo->inode = 0;
+		return 0;
+	}
+	if (mode == S_IFIFO && magic == PIPEFS_MAGIC) {
+		o->type = DEBOX_OBJECT_PIPE;
+		return 0;
+	}
+	if (magic == PID_FS_MAGIC) {
+		__builtin_memcpy(o->text, "[pidfd]", 8);
+		o->type = DEBOX_OBJECT_ANON;
+		return 0;
+	}
+	mnt = (struct vfsmount *)memo->mnt;
+	root = (u64)BPF_CORE_READ(mnt, mnt_root);
+	if (memo->parent == memo->dentry && memo->dentry != root) {
+		o->type = magic == ANON_INODE_FS_MAGIC ? DEBOX_OBJECT_ANON : DEBOX_OBJECT_PSEUDO;
+		bpf_core_read(&name, sizeof(name), &dentry->d_name);
+		if (bpf_probe_read_kernel_str(o->text, sizeof(o->text), name.name) < 0)
+			o->flags |= DEBOX_OBJECT_UNREAD;
+		return 0;
+	}
+	switch (mode) {
+	case S_IFREG:
+		o->type = DEBOX_OBJECT_FILE;
+		break;
+	case S_IFDIR:
+		o->type = DEBOX_OBJECT_DIRECTORY;
+		break;
+	case S_IFCHR:
+		o->type = DEBOX_OBJECT_CHARACTER;
+		o->rdev = BPF_CORE_READ(inode, i_rdev);
+		break;
+	case S_IFBLK:
+		o->type = DEBOX_OBJECT_BLOCK;
+		o->rdev = BPF_CORE_READ(inode, i_rdev);
+		break;
+	case S_IFIFO:
+		o->type = DEBOX_OBJECT_FIFO;
+		break;
+	default:
+		o->type = DEBOX_OBJECT_OTHER;
+	}
+	if (!memo->hashed && memo->parent != memo->dentry)
+		o->flags |= DEBOX_OBJECT_DELETED;
+	path_write(path, file);
+	path_copy(o->text, path);
+	if (!path->whole)
+		o->flags |= DEBOX_OBJECT_CUT;
+	return 0;
+}
+
+/* What the descriptor stands for now, into the thread's memo, unless it is there. */
+VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, u32 fd, u64 address)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct fdtable *table;
+	struct path path = {};
+	struct object_memo *memo;
+	struct dentry *dentry;
+	struct inode *inode;
+	u64 slot, file, parent, hash_len = 0, hashed;
+	unsigned long number;
+
+	if (!st)
+		return 0;
+	table = task->files->fdt;
+	if (fd >= table->max_fds)
+		return 0;
+	slot = (u64)table->fd + 8ull * fd;
+	file = file_of(slot);
+	if (!file)
+		return 0;
+	if (task->files->count.counter > 1) {
+		u64 now = bpf_ktime_get_ns();
+
+		if (removed_since(removed_place(task->tgid, fd), task->pid, st->call.enter_ns, now) ||
+		    removed_since(removed_place(task->tgid, NONE), task->pid, st->call.enter_ns, now))
+			return DEBOX_OBJECT_UNSURE;
+	}
+	bpf_core_read(&path, sizeof(path), &((struct file *)file)->f_path);
+	inode = BPF_CORE_READ((struct file *)file, f_inode);
+	number = BPF_CORE_READ(inode, i_ino);
+	dentry = path.dentry;
+	parent = (u64)BPF_CORE_READ(dentry, d_parent);
+	hashed = (u64)BPF_CORE_READ(dentry, d_hash.pprev) != 0;
+	bpf_core_read(&hash_len, sizeof(hash_len), &dentry->d_name.hash_len);
+	memo = &st->object;
+	if (memo->inode == (u64)inode && memo->number == number && memo->dentry == (u64)dentry &&
+	    memo->parent == parent && memo->hash_len == hash_len && memo->mnt == (u64)path.mnt &&
+	    memo->hashed == hashed && memo->object.fd == (s32)fd &&
+	    (!memo->check || (!address && memo->check == socket_check(file)))) {
+		st->object_now = 1;
+		return 0;
+	}
+	__builtin_memset(memo, 0, sizeof(*memo));
+	memo->inode = (u64)inode;
+	memo->number = number;
+	memo->dentry = (u64)dentry;
+	memo->parent = parent;
+	memo->hash_len = hash_len;
+	memo->mnt = (u64)path.mnt;
+	memo->hashed = hashed;
+	memo->object.fd = fd;
+	memo->object.pid = task->tgid;
+	object_file(st, file, address);
+	/* All of it was read while it was this descriptor's: nothing of another file, or
+	 * of what came to lie in its memory, is in it. */
+	if (file_of(slot) != file) {
+		__builtin_memset(memo, 0, sizeof(*memo));
+		return 0;
+	}
+	st->object_now = 1;
+	return 0;
+}
+
+/* ---- the call's argument */
+
+/* The object of the running thread's call `key`, into its state; why not, as flags. */
+VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	const volatile struct call_object *of = &call_objects[key & (DEBOX_NR_SLOTS - 1)];
+	struct object_memo *memo;
+	u32 by = of->by;
+	u64 value;
+	long length;
+
+	if (!st)
+		return 0;
+	st->object_now = 0;
+	if (!by)
+		return 0;
+	value = call_argument(regs, compat, of->index);
+	if (by == OBJECT_BY_POLL) {
+		s32 fd = -1;
+
+		if ((u32)call_argument(regs, compat, of->index + 1) != 1 ||
+		    bpf_probe_read_user(&fd, sizeof(fd), (void *)value))
+			return 0;
+		value = (u32)fd;
+		by = OBJECT_BY_DESCRIPTOR;
+	}
+	if (by == OBJECT_BY_DESCRIPTOR) {
+		u32 address = of->address;
+
+		return object_of_descriptor(st, (u32)value,
+					    address ? call_argument(regs, compat, address - 1) : 0);
+	}
+	memo = &st->object;
+	__builtin_memset(memo, 0, sizeof(*memo));
+	memo->object.fd = -1;
+	if (by == OBJECT_BY_FUTEX) {
+		memo->object.type = DEBOX_OBJECT_FUTEX;
+		memo->object.ino = value;
+		memo->object.pid = task->tgid;
+	} else {
+		memo->object.type = DEBOX_OBJECT_PATH;
+		length = bpf_probe_read_user_str(memo->object.text, DEBOX_OBJECT_TEXT_LEN, (void *)value);
+		if (length < 0)
+			memo->object.flags |= DEBOX_OBJECT_UNREAD;
+		else if (length == DEBOX_OBJECT_TEXT_LEN)
+			memo->object.flags |= DEBOX_OBJECT_CUT;
+	}
+	st->object_now = 1;
+	return 0;
+}
+
+/* The thread leaves the CPU in a call: the first time, its object is taken. */
+static __always_inline void object_leave(struct thread_state *st, u32 key, u32 compat, bool running)
+{
+	if (!st->call.in_call || st->object_seq == st->call.seq)
+		return;
+	st->object_seq = st->call.seq;
+	st->object_now = 0;
+	st->object_flags = running ? object_take(st, key, compat) : 0;
+}
+
+/* A call worth an event ends now. If it never left the CPU, its object is taken
+ * here. */
+static __always_inline void object_late(struct thread_state *st, u32 key, u32 compat)
+{
+	if (st->object_seq == st->call.seq)
+		return;
+	st->object_seq = st->call.seq;
+	st->object_flags = object_take(st, key, compat);
+	if (st->object_now)
+		st->object_flags |= DEBOX_OBJECT_LATE;
+}
+
+/* ---- sums */
+
+static __always_inline struct debox_objects *objects_of(u32 account)
+{
+	u32 zero = 0;
+	void *inner = bpf_map_lookup_elem(&account_objects, &account);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
+#define OBJECT_PROBES 16
+
+static __always_inline u64 object_mix(u64 hash, u64 word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+	return hash ^ hash >> 29;
+}
+
+/* What is told apart in sums is less than what is told of a single call: not the
+ * number of a descriptor, the inode of a file with a path, or the one of two ports
+ * that is given anew to each connection. */
+static __always_inline void object_sum_up(struct debox_object *o)
+{
+	if (o->type != DEBOX_OBJECT_ANON) {
+		o->fd = 0;
+		if (o->type != DEBOX_OBJECT_FUTEX)
+			o->pid = 0;
+	} else {
+		o->ino = 0;
+	}
+	if (o->type != DEBOX_OBJECT_SOCKET)
+		return;
+	if (o->flags & (DEBOX_OBJECT_LOCAL | DEBOX_OBJECT_PEER) || o->text[0] || o->peer_pid)
+		o->ino = 0;
+	if ((o->flags & (DEBOX_OBJECT_LOCAL | DEBOX_OBJECT_PEER)) ==
+	    (DEBOX_OBJECT_LOCAL | DEBOX_OBJECT_PEER)) {
+		if (o->peer_port >= PORT_PASSING && o->local_port < PORT_PASSING) {
+			o->peer_port = 0;
+			o->flags |= DEBOX_OBJECT_ANY_PORT;
+		} else if (o->local_port >= PORT_PASSING && o->peer_port < PORT_PASSING) {
+			o->local_port = 0;
+			o->flags |= DEBOX_OBJECT_ANY_PORT;
+		}
+	}
+}
+
+VERIFIED_ONCE u64 object_hash(const struct debox_object *o)
+{
+	const u64 *text;
+	bool placed;
+	u64 hash;
+
+	if (!o)
+		return 1;
+	placed = o->type <= DEBOX_OBJECT_FIFO && !(o->flags & DEBOX_OBJECT_CUT);
+	hash = object_mix((u64)o->type << 32 | (o->flags & ~DEBOX_OBJECT_SEVERAL), placed ? 0 : o->ino);
+	hash = object_mix(hash, (u64)o->dev << 32 | o->rdev);
+	hash = object_mix(hash, (u64)o->pid << 32 | (u32)o->fd);
+	hash = object_mix(hash, (u64)o->peer_pid << 32 | (u32)o->family << 16 | o->socket_type);
+	hash = object_mix(hash, (u64)o->protocol << 32 | (u32)o->local_port << 16 | o->peer_port);
+	text = (const u64 *)o->local;
+	/* both addresses and the text */
+	for (u32 i = 0; i < (32 + DEBOX_OBJECT_TEXT_LEN) / 8; i++)
+		hash = object_mix(hash, text[i]);
+	return hash ? hash : 1;
+}
+
+/* One for each CPU: they run with preemption off. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct debox_object);
+} objects_summed SEC(".maps");
+
+/* The number of the object in the account's table. */
+VERIFIED_ONCE u32 object_intern(struct debox_objects *objects, const struct debox_object *from)
+{
+	u32 zero = 0, at;
+	struct debox_object *o = bpf_map_lookup_elem(&objects_summed, &zero);
+	u64 hash, found;
+
+	if (!objects || !from || !o)
+		return DEBOX_OBJECT_NO_ROOM;
+	*o = *from;
+	object_sum_up(o);
+	hash = object_hash(o);
+	at = (u32)(hash >> 40);
+	for (u32 i = 0; i < OBJECT_PROBES; i++, at++) {
+		struct debox_object *entry = &objects->objects[at & (DEBOX_OBJECTS_MAX - 1)];
+
+		if (!(at & (DEBOX_OBJECTS_MAX - 1)))
+			continue;
+		found = entry->hash;
+		if (!found) {
+			found = __sync_val_compare_and_swap(&entry->hash, 0, hash);
+			if (!found) {
+				u32 type = o->type;
+
+				o->type = DEBOX_OBJECT_NONE;
+				o->hash = hash;
+				*entry = *o;
+				barrier();
+				*(volatile u32 *)&entry->type = type;
+				found = hash;
+			}
+		}
+		if (found != hash)
+			continue;
+		if (entry->type && entry->ino != o->ino)
+			entry->flags |= DEBOX_OBJECT_SEVERAL;
+		return at & (DEBOX_OBJECTS_MAX - 1);
+	}
+	return DEBOX_OBJECT_NO_ROOM;
+}
+
+VERIFIED_ONCE int object_row_add(struct debox_objects *objects, u32 nr_key, u32 id, u64 ns)
+{
+	u64 key = 1ull << 63 | (u64)nr_key << 32 | id, found;
+	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+
+	if (!objects)
+		return 0;
+	for (u32 i = 0; i < OBJECT_PROBES; i++, at++) {
+		struct debox_object_row *row = &objects->rows[at & (DEBOX_OBJECT_ROWS_MAX - 1)];
+
+		found = row->key;
+		if (!found) {
+			found = __sync_val_compare_and_swap(&row->key, 0, key);
+			if (!found)
+				found = key;
+		}
+		if (found != key)
+			continue;
+		__sync_fetch_and_add(&row->count, 1);
+		__sync_fetch_and_add(&row->total_ns, ns);
+		if (ns > row->max_ns)
+			row->max_ns = ns;
+		return 0;
+	}
+	__sync_fetch_and_add(&objects->rows_dropped, 1);
+	__sync_fetch_and_add(&objects->rows_dropped_ns, ns);
+	return 0;
+}
+
+/* A sleep has ended, in call `key`, or outside of calls. */
+VERIFIED_ONCE int object_sleep_add(struct thread_state *st, u32 key, u64 ns)
+{
+	struct debox_objects *objects;
+	struct object_memo *memo;
+	u32 id = 0;
+
+	if (!st)
+		return 0;
+	objects = objects_of(st->account);
+	if (!objects)
+		return 0;
+	if (key != DEBOX_NR_OUTSIDE && st->object_now) {
+		memo = &st->object;
+		if (!memo->id || memo->serial != objects->serial) {
+			memo->id = object_intern(objects, &memo->object);
+			memo->serial = objects->serial;
+		}
+		id = memo->id;
+	}
+	return object_row_add(objects, key, id, ns);
+}
+
+#endif
