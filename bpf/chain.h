@@ -28,7 +28,7 @@ struct chain_key {
 	s32 nr;
 	u32 parent;
 	u32 uid;
-	u32 reserved;
+	u32 flags; /* DEBOX_CHAIN_HELD */
 	char comm[DEBOX_COMM_LEN];
 };
 struct {
@@ -83,6 +83,7 @@ VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 	chain->nr = key->nr;
 	chain->parent = key->parent;
 	chain->uid = key->uid;
+	chain->flags = key->flags;
 	chain->tid = tid;
 	chain->depth = depth;
 	__builtin_memcpy(chain->comm, key->comm, DEBOX_COMM_LEN);
@@ -127,14 +128,15 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 {
 	struct chain_memo *memo;
 	struct chain_key key;
-	u32 id;
+	u32 id, flags;
 
 	if (!st)
 		return 0;
+	flags = kind == DEBOX_CHAIN_SLEEP ? st->chain_flags : 0;
 	for (u32 i = 0; i < CHAIN_MEMOS; i++) {
 		memo = &st->memo[i];
 		if (memo->id && memo->kind == kind && memo->parent == parent && memo->site == site &&
-		    memo->nr == nr)
+		    memo->nr == nr && memo->flags == flags)
 			return memo->id;
 	}
 	__builtin_memset(&key, 0, sizeof(key));
@@ -143,6 +145,7 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 	key.nr = nr;
 	key.parent = parent;
 	key.uid = st->who.uid;
+	key.flags = flags;
 	__builtin_memcpy(key.comm, st->who.comm, DEBOX_COMM_LEN);
 	if (parent && kind == DEBOX_CHAIN_SLEEP) {
 		struct debox_chain *above = bpf_map_lookup_elem(&chains, &parent);
@@ -153,6 +156,7 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 	id = chain_intern(&key, st->who.tid);
 	memo = &st->memo[st->memo_next++ & (CHAIN_MEMOS - 1)];
 	memo->kind = kind;
+	memo->flags = flags;
 	memo->site = site;
 	memo->nr = nr;
 	memo->parent = parent;
@@ -335,6 +339,7 @@ VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 a
 	e.account = account ? st->account : NONE;
 	used = st->parts.used;
 	if (!used) {
+		st->chain_flags = 0;
 		chain_rooted(st, chain_plain_root(DEBOX_CHAIN_UNSEEN), e.end_ns);
 		used = 1;
 	}

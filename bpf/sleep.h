@@ -297,6 +297,9 @@ static __noinline int woken_by(struct thread_state *st, s32 nr)
 
 	if (!st)
 		return 0;
+	/* A lock of a file is a process's, others are a thread's. */
+	st->chain_flags =
+		self->pid == st->held_tid || self->tgid == st->held_tgid ? DEBOX_CHAIN_HELD : 0;
 	waker = self->bpf_storage ? bpf_task_storage_get(&threads, self, 0, 0) : NULL;
 	if (waker) {
 		who_renew(waker, self);
@@ -357,8 +360,10 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		st->waker_tgid = 0;
 		st->waker_nr = -1;
 		__builtin_memcpy(st->waker_comm, "(interrupt)\0\0\0\0\0", DEBOX_COMM_LEN);
-		if (sleeps)
+		if (sleeps) {
+			st->chain_flags = 0;
 			chain_rooted(st, interrupt_root(), bpf_ktime_get_ns());
+		}
 		return 0;
 	}
 	if (sleeps)

@@ -165,6 +165,7 @@ struct file_lock_wait {
 #define CHAIN_MEMOS 8 /* a power of two */
 struct chain_memo {
 	u32 kind;
+	u32 flags;
 	u32 site;
 	s32 nr;
 	u32 parent;
@@ -239,6 +240,7 @@ struct thread_state {
 	struct parts parts; /* of the sleep that is ending */
 	struct chain_memo memo[CHAIN_MEMOS];
 	u32 memo_next;
+	u32 chain_flags; /* DEBOX_CHAIN_*, of the sleep that is ending */
 	u64 called_ns;   /* on a CPU in calls, until it left the CPU */
 	u64 mattered_ns; /* with WATCH_FOLLOWED: when it last woke somebody */
 

@@ -3,7 +3,7 @@
 # Included by the root Makefile.
 
 TRUTH := $(TOP)/target/truth
-TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/calls-32 $(TRUTH)/traced $(TOP)/target/proxy/proxy
+TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TOP)/target/proxy/proxy
 
 .PHONY: test-programs
 test-programs: $(TEST_PROGRAMS)
@@ -43,7 +43,7 @@ $(TRUTH)/calls-32: tests/truth/calls.c
 	$(CC) -m32 -O2 -g -Wall -static -o $@ $< -lpthread
 
 # A Go program makes its calls itself, without libc.
-$(TRUTH)/gocalls: tests/truth/gocalls.go
+$(TRUTH)/gocalls $(TRUTH)/gochannel: $(TRUTH)/%: tests/truth/%.go
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 GO111MODULE=off go build -o $@ $<
 

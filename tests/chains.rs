@@ -14,6 +14,8 @@ const MS: u64 = 1_000_000;
 struct Chain {
     /// First to root, each as "KIND comm call label".
     links: Vec<String>,
+    /// The second link tells of who held what the first one waited for.
+    held: bool,
     total_ns: u64,
 }
 
@@ -45,8 +47,10 @@ fn chains(report: &Value) -> Vec<Chain> {
             path.push(text(link));
             next = link["parent"].as_u64();
         }
+        let first = &links[number(&row, "first") as usize];
         out.push(Chain {
             links: path,
+            held: first["held"] == true,
             total_ns: number(&row, "total_ns"),
         });
     }
@@ -132,6 +136,17 @@ fn leads(chains: &[Chain], first: &str, then: &[&str], due: u64) {
 
 const TIMER: &str = "timer";
 
+/// Of the time in chains that begin with `first`, and lead on at all: how much is behind
+/// who held what was waited for, in percent.
+fn held_percent(chains: &[Chain], first: &str) -> u64 {
+    let (mut all, mut held) = (0, 0);
+    for chain in chains.iter().filter(|chain| chain.links[0] == first) {
+        all += chain.total_ns;
+        held += if chain.held { chain.total_ns } else { 0 };
+    }
+    100 * held / all.max(1)
+}
+
 #[test]
 fn a_mutex_whose_holder_waits_for_a_pipe() {
     if !bpf_wanted() {
@@ -152,6 +167,7 @@ fn a_mutex_whose_holder_waits_for_a_pipe() {
         &[sleeps, TIMER],
         58 * MS,
     );
+    assert!(held_percent(&chains, "sleep waiter futex futex") >= 90);
 }
 
 #[test]
@@ -167,6 +183,7 @@ fn a_condition_that_is_signalled_after_computing() {
         &["ran_user computer"],
         29 * MS,
     );
+    assert!(held_percent(&chains, "sleep waiter futex futex") <= 10);
 }
 
 #[test]
@@ -213,6 +230,7 @@ fn a_futex_with_priority_inheritance() {
         &["sleep pi-holder clock_nanosleep nanosleep", TIMER],
         38 * MS,
     );
+    assert!(held_percent(&chains, "sleep waiter futex futex-pi") >= 90);
 }
 
 #[test]
@@ -228,6 +246,7 @@ fn a_file_lock_of_another_process() {
         &["sleep locker clock_nanosleep nanosleep", TIMER],
         38 * MS,
     );
+    assert!(held_percent(&chains, "sleep waiter flock flock") >= 90);
 }
 
 #[test]
@@ -243,6 +262,7 @@ fn a_server_on_this_machine() {
         &["sleep server clock_nanosleep nanosleep", TIMER],
         3 * 38 * MS,
     );
+    assert!(held_percent(&chains, "sleep waiter recvfrom sock-recv") == 0);
 }
 
 #[test]
@@ -272,6 +292,87 @@ fn a_child_that_sleeps_and_computes() {
         slept + computed + busy + slack(all) >= all,
         "{slept} + {computed} + {busy} of {all} ns"
     );
+}
+
+/// Of the time that "waiter" slept in futex(): whether nearly all of it leads to a thread
+/// "worker" that computed meanwhile, over whatever threads its runtime put between.
+#[track_caller]
+fn leads_to_the_worker(command: &[String], ms: u64) {
+    let chains = check_sums(&run(&[], command));
+    let (mut all, mut worker, mut computed, mut ended) = (0, 0, 0, 0);
+    for chain in chains
+        .iter()
+        .filter(|chain| chain.links[0] == "sleep waiter futex futex")
+    {
+        all += chain.total_ns;
+        let root = chain.links.last().map_or("", String::as_str);
+        if root.ends_with(" worker") {
+            worker += chain.total_ns;
+            computed += if root.starts_with("ran") {
+                chain.total_ns
+            } else {
+                0
+            };
+        } else if root.starts_with("earlier") || root.starts_with("runq") {
+            // Where the CPUs are busy, more stretches than are remembered.
+            ended += chain.total_ns;
+        }
+    }
+    let lines: Vec<String> = chains
+        .iter()
+        .map(|c| format!("{} {}", c.total_ns, c.links.join(" <- ")))
+        .collect();
+    assert!(all >= ms * MS / 2, "{all} ns: {lines:#?}");
+    // A runtime's threads also wait for it to start.
+    assert!(
+        worker + ended + slack(all).max(all / 5) >= all && worker >= all / 10,
+        "{worker} of {all} ns, {ended} known no further: {lines:#?}"
+    );
+    assert!(computed > 0 || slow(), "{lines:#?}");
+}
+
+fn source(name: &str) -> String {
+    root().join("tests/truth").join(name).display().to_string()
+}
+
+/// The interpreter itself: a shim in its place would be a shell script.
+#[test]
+fn pythons_lock_leads_to_the_thread_that_computes() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let python = Command::new("python3")
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output()
+        .expect("python3 runs");
+    let python = String::from_utf8_lossy(&python.stdout).trim().to_owned();
+    leads_to_the_worker(&[python, source("gil.py"), "100".into()], 100);
+}
+
+#[test]
+fn a_channel_of_go_leads_to_the_thread_that_computes() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let program = program("gochannel").display().to_string();
+    leads_to_the_worker(&[program, "100".into()], 100);
+}
+
+/// With a JDK, which setup does not bring: it is large.
+#[test]
+fn a_parked_thread_of_java_leads_to_the_thread_that_computes() {
+    if !bpf_wanted() {
+        return;
+    }
+    if Command::new("javac").arg("-version").output().is_err() {
+        let line = "NOT RUN: Java's parks: no JDK is installed\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        return;
+    }
+    let _alone = alone();
+    leads_to_the_worker(&["java".into(), source("Park.java"), "200".into()], 200);
 }
 
 /// Nobody watches the one that writes: it is followed since it wakes the reader.

@@ -584,6 +584,8 @@ struct debox_details {
 #define DEBOX_CHAIN_KINDS 16u   /* more than there are */
 #define DEBOX_CHAIN_DEEPER 14u  /* longer than is kept */
 
+#define DEBOX_CHAIN_HELD (1u << 0) /* SLEEP: whose parent is who held what was waited for */
+
 struct debox_chain {
 	__u32 type;   /* DEBOX_CHAIN_*, written last */
 	__u32 parent; /* 0: this is the root */
@@ -592,7 +594,7 @@ struct debox_chain {
 	__u32 uid;    /* whose thread; what the broker withholds depends on it */
 	__u32 tid;    /* a thread it was seen of */
 	__u32 depth;  /* links from here to the root, this one included */
-	__u32 reserved0;
+	__u32 flags;  /* DEBOX_CHAIN_HELD */
 	char comm[DEBOX_COMM_LEN];
 	__u64 reserved[2];
 };

@@ -282,7 +282,7 @@ int main(void)
 	F(struct, debox_chain, uid);
 	F(struct, debox_chain, tid);
 	F(struct, debox_chain, depth);
-	F(struct, debox_chain, reserved0);
+	F(struct, debox_chain, flags);
 	F(struct, debox_chain, comm);
 	F(struct, debox_chain, reserved);
 	S(struct, debox_chain_sum);

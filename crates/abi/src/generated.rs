@@ -213,6 +213,8 @@ pub const DEBOX_CHAIN_UNSEEN: u32 = 13;
 pub const DEBOX_CHAIN_KINDS: u32 = 16;
 /// longer than is kept
 pub const DEBOX_CHAIN_DEEPER: u32 = 14;
+/// SLEEP: whose parent is who held what was waited for
+pub const DEBOX_CHAIN_HELD: u32 = 1 << 0;
 pub const DEBOX_OBJECT_NONE: u32 = 0;
 pub const DEBOX_OBJECT_FILE: u32 = 1;
 pub const DEBOX_OBJECT_DIRECTORY: u32 = 2;
@@ -768,7 +770,8 @@ mirror! {
         tid: u32 = 20,
         /// links from here to the root, this one included
         depth: u32 = 24,
-        reserved0: u32 = 28,
+        /// DEBOX_CHAIN_HELD
+        flags: u32 = 28,
         comm: [u8; 16] = 32,
         reserved: [u64; 2] = 48,
     }

@@ -237,6 +237,7 @@ fn duckdb_reads_the_tables() {
         site: None,
         operation: None,
         parent,
+        held: false,
     };
     report.chain_links = vec![
         link(ChainKind::Disk, "vda", None),

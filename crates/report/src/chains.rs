@@ -49,9 +49,10 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
         ChainKind::Sleep => {
             let site = link.site.and_then(|site| report.sites.get(site));
             let label = printable(site.map_or("(unknown)", |site| site.label.as_str()));
+            let held = if link.held { ", held by" } else { "" };
             match call {
-                Some(call) => format!("{who} in {call}: {label}"),
-                None => format!("{who}: {label}"),
+                Some(call) => format!("{who} in {call}: {label}{held}"),
+                None => format!("{who}: {label}{held}"),
             }
         }
         ChainKind::RanUser => format!("{who} ran its own code"),

@@ -118,6 +118,9 @@ pub struct ChainLink {
     pub operation: Option<String>,
     /// Index into `chain_links`: what this waited for; null: the root.
     pub parent: Option<usize>,
+    /// Of a sleep: `parent` tells of who held what was waited for.
+    #[serde(default)]
+    pub held: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ fn link(kind: ChainKind, comm: &str, site: Option<usize>, parent: Option<usize>)
         site,
         operation: None,
         parent,
+        held: false,
     }
 }
 

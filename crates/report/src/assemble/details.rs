@@ -303,6 +303,7 @@ impl<'a> Tables<'a> {
                 site: None,
                 operation: None,
                 parent,
+                held: false,
             };
         };
         let kind = match link.kind {
@@ -339,6 +340,7 @@ impl<'a> Tables<'a> {
                 .then(|| disk_operation(link.nr).map(str::to_owned))
                 .flatten(),
             parent,
+            held: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_HELD != 0,
         }
     }
 
