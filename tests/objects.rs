@@ -339,7 +339,8 @@ fn a_descriptor_that_may_be_another_one_is_not_told() {
         // A read of /dev/null ends at once.
         .filter(|c| number(c, "wall_ns") > 5_000_000)
         .collect();
-    assert!(reads.len() > 5, "{} reads", reads.len());
+    let least = if slow() { 1 } else { 5 };
+    assert!(reads.len() >= least, "{} reads", reads.len());
     for read in &reads {
         let kind = &object_of(&report, read)["kind"];
         assert!(

@@ -319,7 +319,7 @@ static void *signal_us(void *unused)
 
 static int kinds(const char *directory)
 {
-	struct itimerspec soon = { .it_value.tv_nsec = WAIT_MS * 1000000l };
+	struct itimerspec soon = { .it_value.tv_nsec = 5 * WAIT_MS * 1000000l };
 	struct timespec until = { 0, WAIT_MS * 1000000l };
 	struct sockaddr_in in = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
