@@ -289,6 +289,7 @@ struct ending {
 	u64 end_ns;   /* of the sleep */
 	u64 held_ns;  /* where the past's next stretch begins */
 	u64 least_ns; /* shorter ones are not handed on by themselves */
+	u64 most_ns;  /* of the longest part */
 	u32 account;  /* NONE: no account is told */
 };
 
@@ -313,6 +314,10 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 
 		__sync_fetch_and_add(&sum->total_ns, ns);
 		if (ns > sum->max_ns)
 			sum->max_ns = ns;
+	}
+	if (ns >= e->most_ns) {
+		e->most_ns = ns;
+		st->sleep_chain = part->chain;
 	}
 	if (part->end_ns - e->held_ns < e->least_ns && at)
 		return 0;

@@ -201,6 +201,8 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	sleep->waker_nr = st->waker_nr;
 	comm_copy(sleep->holder_comm, st->holder.comm);
 	comm_copy(sleep->holder_exit_comm, st->holder_exit.comm);
+	sleep->chain = st->sleep_chain;
+	sleep->reserved0 = 0;
 	comm_copy(sleep->waker_comm, st->waker_comm);
 	return 0;
 }

@@ -238,6 +238,7 @@ struct thread_state {
 	struct who who;
 	struct past past;
 	struct parts parts; /* of the sleep that is ending */
+	u32 sleep_chain;    /* of the longest part of the sleep that ended last */
 	struct chain_memo memo[CHAIN_MEMOS];
 	u32 memo_next;
 	u32 chain_flags; /* DEBOX_CHAIN_*, of the sleep that is ending */

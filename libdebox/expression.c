@@ -33,17 +33,20 @@ static const struct field {
 	{ "call", FIELD_CALL, 0, "call == fsync" },
 	{ "caller", FIELD_TEXT, TEXT_CALLER, "caller == main" },
 	{ "comm", FIELD_TEXT, TEXT_COMM, "comm == nginx" },
+	{ "chain", FIELD_TEXT, TEXT_CHAIN, "chain =~ jbd2*" },
 	{ "cpu", FIELD_NUMBER, NUMBER_CPU, "cpu > 1ms" },
 	{ "errno", FIELD_NUMBER, NUMBER_ERRNO, "errno == EAGAIN" },
 	{ "error", FIELD_NUMBER, NUMBER_ERRNO, "error == EAGAIN" },
 	{ "faults", FIELD_NUMBER, NUMBER_FAULTS, "faults > 0" },
 	{ "function", FIELD_TEXT, TEXT_FUNCTION, "function == do_wait" },
+	{ "holder", FIELD_TEXT, TEXT_HOLDER, "holder == backup" },
 	{ "label", FIELD_TEXT, TEXT_LABEL, "label == inode-lock" },
 	{ "majflt", FIELD_NUMBER, NUMBER_MAJFLT, "majflt > 0" },
 	{ "minflt", FIELD_NUMBER, NUMBER_MINFLT, "minflt > 0" },
 	{ "pid", FIELD_NUMBER, NUMBER_PID, "pid == 1234" },
 	{ "preemptions", FIELD_NUMBER, NUMBER_PREEMPTIONS, "preemptions > 0" },
 	{ "retval", FIELD_NUMBER, NUMBER_RETVAL, "retval == 0" },
+	{ "root", FIELD_TEXT, TEXT_ROOT, "root == disk-flush" },
 	{ "runq", FIELD_NUMBER, NUMBER_RUNQ, "runq > 1ms" },
 	{ "sleeps", FIELD_NUMBER, NUMBER_SLEEPS, "sleeps > 1" },
 	{ "tid", FIELD_NUMBER, NUMBER_TID, "tid == 1234" },
@@ -83,7 +86,7 @@ const char *debox_errno_name_(int64_t number)
 
 _Static_assert(sizeof(struct node) == 40 + 16 + DEBOX_NR_SLOTS / 8, "crates/condition/src/core.rs");
 _Static_assert(sizeof(struct expression) == 32, "crates/condition/src/core.rs");
-_Static_assert(sizeof(struct facts) == 8 + NUMBERS * 8 + 16 + 8 + DEBOX_SLEEPS_MAX * 16,
+_Static_assert(sizeof(struct facts) == 8 + NUMBERS * 8 + 16 + 8 + DEBOX_SLEEPS_MAX * 40,
 	       "crates/condition/src/core.rs");
 
 /* ------------------------------------------------------------------- lexer */
@@ -706,7 +709,7 @@ static uint32_t predicate(struct parser *p, const struct field *f, enum operator
 			fail_call(p, t);
 		}
 	} else {
-		if (!like && f->which <= TEXT_FUNCTION && has_pattern(s, t->extent)) {
+		if (!like && f->which <= TEXT_CHAIN && has_pattern(s, t->extent)) {
 			fail_at(p, t, NEEDS_MATCH, NO_PATTERN);
 		} else if (!like && f->which == TEXT_LABEL && t->extent >= DEBOX_LABEL_LEN) {
 			fail_at(p, t, NULL, "a label has at most 23 bytes");
@@ -750,7 +753,8 @@ static int value_read(struct parser *p, const struct field *f, struct token *t)
 
 static int field_known(const struct parser *p, const struct field *f)
 {
-	return p->names->caller || f->kind != FIELD_TEXT || f->which != TEXT_CALLER;
+	return p->names->observer || f->kind != FIELD_TEXT ||
+	       (f->which != TEXT_CALLER && f->which != TEXT_ROOT && f->which != TEXT_CHAIN);
 }
 
 static uint32_t test(struct parser *p, const struct token *word)
@@ -773,6 +777,11 @@ static uint32_t test(struct parser *p, const struct token *word)
 				"a test begins with a field");
 			return 0;
 		}
+		if (same(s, word->extent, "root") || same(s, word->extent, "chain")) {
+			fail_at(p, word, "ask for label, holder or function",
+				"chains are for the command debox: records do not have them");
+			return 0;
+		}
 		if (same(s, word->extent, "caller")) {
 			fail_at(p, word, "compare the record's call_site yourself",
 				"'caller' is for the command debox: a program knows its own call sites");
@@ -785,7 +794,8 @@ static uint32_t test(struct parser *p, const struct token *word)
 		fail(p, word->at, word->length,
 		     meant ? meant :
 			     "there are wall, cpu, blocked, runq, call, label, function, errno, retval, "
-			     "faults, minflt, majflt, sleeps, preemptions, waiters, pid, tid, comm, caller",
+			     "faults, minflt, majflt, sleeps, preemptions, waiters, pid, tid, comm, "
+			     "holder, root, chain, caller",
 		     "there is no field '%.*s'", (int)word->extent, s);
 		return 0;
 	}
@@ -1014,6 +1024,26 @@ static int text_fits(const struct expression *x, const struct node *n, const cha
 	return (size_t)(dot - name) == n->length && !memcmp(pattern, name, n->length);
 }
 
+/* One of the lines. */
+static int line_fits(const struct expression *x, const struct node *n, const char *lines)
+{
+	char line[DEBOX_FUNCTION_LEN];
+
+	for (;;) {
+		size_t length = strcspn(lines, "\n");
+
+		if (length < sizeof line) {
+			memcpy(line, lines, length);
+			line[length] = 0;
+			if (text_fits(x, n, line))
+				return 1;
+		}
+		if (!lines[length])
+			return 0;
+		lines += length + 1;
+	}
+}
+
 static enum answer text_judge(const struct expression *x, const struct node *n,
 			      const struct facts *call)
 {
@@ -1027,12 +1057,15 @@ static enum answer text_judge(const struct expression *x, const struct node *n,
 		return text_fits(x, n, name) ? ANSWER_YES : ANSWER_NO;
 	}
 	for (uint32_t i = 0; i < call->sites; i++) {
-		const char *name = n->which == TEXT_LABEL ? call->site[i].label :
-							    call->site[i].function;
+		const char *name = n->which == TEXT_LABEL    ? call->site[i].label :
+				   n->which == TEXT_FUNCTION ? call->site[i].function :
+				   n->which == TEXT_HOLDER   ? call->site[i].holder :
+				   n->which == TEXT_ROOT     ? call->site[i].root :
+							       call->site[i].chain;
 
 		if (!name)
 			answer = ANSWER_UNKNOWN;
-		else if (text_fits(x, n, name))
+		else if (line_fits(x, n, name))
 			return ANSWER_YES;
 	}
 	return call->sites_whole ? answer : ANSWER_UNKNOWN;
@@ -1124,7 +1157,7 @@ static int eventful(const struct expression *x, uint32_t i)
 			return 0;
 		}
 	case NODE_TEXT:
-		return n->which <= TEXT_FUNCTION;
+		return n->which <= TEXT_CHAIN;
 	default:
 		return 0;
 	}
@@ -1146,7 +1179,7 @@ int debox_expression_asks_comm_(const struct expression *x)
 int debox_expression_asks_sites_(const struct expression *x)
 {
 	for (uint32_t i = 0; i < x->nodes; i++)
-		if (x->node[i].kind == NODE_TEXT && x->node[i].which <= TEXT_FUNCTION)
+		if (x->node[i].kind == NODE_TEXT && x->node[i].which <= TEXT_CHAIN)
 			return 1;
 	return 0;
 }

@@ -41,6 +41,8 @@ struct facts {
 	uint32_t sites_whole; /* every sleep has its site in site[] */
 	struct {
 		const char *label, *function; /* NULL: not known (yet) */
+		const char *holder;           /* NULL: not known; "": nobody */
+		const char *root, *chain;     /* words, a line each; NULL: not known */
 	} site[DEBOX_SLEEPS_MAX];
 };
 
@@ -50,6 +52,9 @@ enum answer { ANSWER_NO,
 
 enum text_field { TEXT_LABEL,
 		  TEXT_FUNCTION,
+		  TEXT_HOLDER,
+		  TEXT_ROOT,
+		  TEXT_CHAIN, /* up to here: of each place where the call slept */
 		  TEXT_COMM,
 		  TEXT_CALLER };
 
@@ -87,7 +92,9 @@ struct expression_names {
 	/* Of the call with this account key; NULL: none has it. */
 	const char *(*name)(int key);
 	int32_t keys;
-	int32_t caller; /* whether there is a field `caller`: a program knows its own call sites */
+	/* Whether there are the fields `caller`, `root` and `chain`: a program knows its
+	 * own call sites, and no chains. */
+	int32_t observer;
 };
 
 /* NULL: error says what is wrong (or, with column 0, that there is no memory).

@@ -229,6 +229,8 @@ static void places_find(const struct debox_info *o, struct facts *call, struct p
 
 		call->site[i].label = err ? NULL : places->site[i].label;
 		call->site[i].function = err ? NULL : places->site[i].function;
+		call->site[i].holder = o->sleeps[i].holder_comm;
+		call->site[i].root = call->site[i].chain = NULL;
 	}
 }
 

@@ -44,6 +44,7 @@ fn call(taker: &mut Taker<'_>) -> CallFacts<'static> {
         call.sites.push(SiteFacts {
             label: pick(&LABELS, which),
             function: pick(&FUNCTIONS, which >> 4),
+            ..SiteFacts::default()
         });
     }
     call

@@ -717,6 +717,8 @@ struct debox_event_sleep {
 	char holder_comm[DEBOX_COMM_LEN];
 	char waker_comm[DEBOX_COMM_LEN];
 	char holder_exit_comm[DEBOX_COMM_LEN];
+	__u32 chain; /* that explains the longest part of it; 0: there was no room */
+	__u32 reserved0;
 };
 
 struct debox_event_call {

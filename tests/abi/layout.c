@@ -342,6 +342,8 @@ int main(void)
 	F(struct, debox_event_sleep, holder_comm);
 	F(struct, debox_event_sleep, waker_comm);
 	F(struct, debox_event_sleep, holder_exit_comm);
+	F(struct, debox_event_sleep, chain);
+	F(struct, debox_event_sleep, reserved0);
 	S(struct, debox_event_call);
 	F(struct, debox_event_call, size);
 	F(struct, debox_event_call, type);

@@ -853,7 +853,7 @@ mirror! {
 
 mirror! {
     /// One sleep of a single call, in order; not merged.
-    debox_event_sleep = 120 {
+    debox_event_sleep = 128 {
         /// CLOCK_MONOTONIC
         start_ns: u64 = 0,
         blocked_ns: u64 = 8,
@@ -879,11 +879,14 @@ mirror! {
         holder_comm: [u8; 16] = 72,
         waker_comm: [u8; 16] = 88,
         holder_exit_comm: [u8; 16] = 104,
+        /// that explains the longest part of it; 0: there was no room
+        chain: u32 = 120,
+        reserved0: u32 = 124,
     }
 }
 
 mirror! {
-    debox_event_call = 1472 {
+    debox_event_call = 1536 {
         /// of this event
         size: u32 = 0,
         /// DEBOX_EVENT_CALL

@@ -342,6 +342,79 @@ fn a_label_is_known_at_the_first_sleep() {
     }
 }
 
+const LOCKER: &str = "
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int count, char **argument)
+{
+	char byte = 0;
+	int ready[2], after[2];
+	int fd = open(argument[count - 1], O_CREAT | O_RDWR, 0600);
+	if (pipe(ready) || pipe(after))
+		return 1;
+	if (!fork()) {
+		int own = open(argument[count - 1], O_RDWR);
+		prctl(PR_SET_NAME, \"backup\");
+		flock(own, LOCK_EX);
+		write(ready[1], &byte, 1);
+		usleep(60000);
+		flock(own, LOCK_UN);
+		usleep(40000);
+		write(after[1], &byte, 1);
+		_exit(0);
+	}
+	read(ready[0], &byte, 1);
+	flock(fd, LOCK_EX);
+	read(after[0], &byte, 1);
+	return 0;
+}
+";
+
+/// Behind whom it waited, where that ended, and on what way.
+#[test]
+fn conditions_ask_for_holders_and_chains() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let (source, program) = build(LOCKER);
+    for (condition, met) in [
+        ("holder == backup", "flock"),
+        ("holder == backup && call == read", ""),
+        ("call == read && blocked > 10ms && root == timer", "read"),
+        ("call == flock && root in {timer, disk-flush}", "flock"),
+        ("call == flock && root == network", ""),
+        (
+            "call == flock && root == nanosleep && chain =~ back*",
+            "flock",
+        ),
+        ("call == flock && chain != backup && blocked > 1ms", ""),
+    ] {
+        let out = debox(&[
+            "run", "--top", "1", "--on", condition, "--do", "print", "--",
+        ])
+        .arg(&program)
+        .arg(source.path().join("lock"))
+        .output()
+        .unwrap();
+        let stderr = one_line(&text(&out.stderr));
+        assert!(out.status.success(), "{condition}: {stderr}");
+        let printed = lines(&stderr, "(late)");
+        match met {
+            "" => assert!(printed.is_empty(), "{condition}: {stderr}"),
+            call => {
+                assert_eq!(printed.len(), 1, "{condition}: {stderr}");
+                assert!(
+                    printed[0].contains(&format!(" {call}(")),
+                    "{condition}: {stderr}"
+                );
+            }
+        }
+    }
+}
+
 /// The function of a new place has no name when its first call returns: that one
 /// gets no signal, and costs nothing of the limit.
 #[test]

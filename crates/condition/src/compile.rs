@@ -45,7 +45,8 @@ struct Cube {
     comm_not: BTreeSet<String>,
     /// Alternatives, of which one must fit; or negated: none.
     comm_like: BTreeSet<(bool, BTreeSet<Pattern>)>,
-    caller: BTreeSet<(bool, BTreeSet<Pattern>)>,
+    /// For user space to judge.
+    later: BTreeSet<(TextField, bool, BTreeSet<Pattern>)>,
     /// Each has a sleep with one of its texts.
     any: BTreeSet<SiteSet>,
     /// No sleep has any of these.
@@ -84,7 +85,7 @@ impl Cube {
             comm_is: None,
             comm_not: BTreeSet::new(),
             comm_like: BTreeSet::new(),
-            caller: BTreeSet::new(),
+            later: BTreeSet::new(),
             any: BTreeSet::new(),
             none: SiteSet::new(),
         }
@@ -108,7 +109,7 @@ impl Cube {
         }
         both.comm_not.extend(other.comm_not.iter().cloned());
         both.comm_like.extend(other.comm_like.iter().cloned());
-        both.caller.extend(other.caller.iter().cloned());
+        both.later.extend(other.later.iter().cloned());
         both.any.extend(other.any.iter().cloned());
         both.none.extend(other.none.iter().cloned());
         if let Some(name) = &both.comm_is {
@@ -171,7 +172,7 @@ impl Cube {
         ranges()
             && self.calls.covers(&other.calls)
             && comm()
-            && self.caller.is_subset(&other.caller)
+            && self.later.is_subset(&other.later)
             && sites()
     }
 
@@ -206,16 +207,20 @@ impl Cube {
         {
             return None;
         }
-        if self.caller != other.caller {
+        if self.later != other.later {
             differ += 1;
-            let mine: Vec<_> = self.caller.difference(&other.caller).collect();
-            let theirs: Vec<_> = other.caller.difference(&self.caller).collect();
-            let ([a @ (false, of_a)], [(false, of_b)]) = (&mine[..], &theirs[..]) else {
+            let mine: Vec<_> = self.later.difference(&other.later).collect();
+            let theirs: Vec<_> = other.later.difference(&self.later).collect();
+            let ([a @ (field, false, of_a)], [(same, false, of_b)]) = (&mine[..], &theirs[..])
+            else {
                 return None;
             };
-            one.caller.remove(*a);
-            one.caller
-                .insert((false, of_a.union(of_b).cloned().collect()));
+            if field != same {
+                return None;
+            }
+            one.later.remove(*a);
+            one.later
+                .insert((*field, false, of_a.union(of_b).cloned().collect()));
         }
         if self.any != other.any {
             differ += 1;
@@ -340,7 +345,16 @@ fn text_cube(field: TextField, pattern: &Pattern, negated: bool) -> Cube {
     let pattern = pattern.clone();
     match (field, negated) {
         (TextField::Caller, _) => {
-            cube.caller.insert((negated, BTreeSet::from([pattern])));
+            cube.later
+                .insert((field, negated, BTreeSet::from([pattern])));
+        }
+        (TextField::Holder | TextField::Root | TextField::Chain, _) => {
+            cube.later
+                .insert((field, negated, BTreeSet::from([pattern])));
+            if !negated {
+                let sleeps = Number::Sleeps as usize;
+                cube.ranges[sleeps] = (1, domain(sleeps).1);
+            }
         }
         (TextField::Label | TextField::Function, false) => {
             cube.any.insert(SiteSet::from([(field, pattern)]));
@@ -447,8 +461,15 @@ impl Part {
     pub fn late(&self) -> Vec<&'static str> {
         let cube = &self.cube;
         let mut late = Vec::new();
-        if !cube.caller.is_empty() {
-            late.push("`caller`");
+        for (field, name) in [
+            (TextField::Caller, "`caller`"),
+            (TextField::Holder, "`holder`"),
+            (TextField::Root, "`root`"),
+            (TextField::Chain, "`chain`"),
+        ] {
+            if cube.later.iter().any(|(asked, _, _)| *asked == field) {
+                late.push(name);
+            }
         }
         if !cube.comm_like.is_empty() {
             late.push("patterns for `comm`");

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use debox_abi::{DEBOX_NR_COMPAT, DEBOX_NR_SLOTS, DEBOX_SLEEPS_MAX};
 
 use crate::error::ExpressionError;
-use crate::facts::{Answer, CallFacts};
+use crate::facts::{Answer, CallFacts, SiteFacts};
 use crate::field::NUMBERS;
 
 #[repr(C)]
@@ -28,6 +28,9 @@ struct WatchError {
 struct Site {
     label: *const c_char,
     function: *const c_char,
+    holder: *const c_char,
+    root: *const c_char,
+    chain: *const c_char,
 }
 
 #[repr(C)]
@@ -82,13 +85,13 @@ struct RawExpression {
 struct Names {
     name: extern "C" fn(c_int) -> *const c_char,
     keys: i32,
-    caller: i32,
+    observer: i32,
 }
 
 // libdebox/expression.c asserts the same of its own.
 const _: () = assert!(size_of::<RawNode>() == 40 + 16 + DEBOX_NR_SLOTS / 8);
 const _: () = assert!(size_of::<RawExpression>() == 32);
-const _: () = assert!(size_of::<Facts>() == 8 + NUMBERS * 8 + 16 + 8 + DEBOX_SLEEPS_MAX * 16);
+const _: () = assert!(size_of::<Facts>() == 8 + NUMBERS * 8 + 16 + 8 + DEBOX_SLEEPS_MAX * 40);
 
 unsafe extern "C" {
     fn debox_condition_parse_(
@@ -136,7 +139,7 @@ extern "C" fn call_name(key: c_int) -> *const c_char {
 static NAMES: Names = Names {
     name: call_name,
     keys: DEBOX_NR_SLOTS as i32,
-    caller: 1,
+    observer: 1,
 };
 
 fn said(field: &[c_char]) -> String {
@@ -214,11 +217,19 @@ impl Parsed {
         let pointer =
             |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr());
         let (comm, caller) = (optional(call.comm), optional(call.caller));
-        let sites: Vec<(Option<CString>, Option<CString>)> = call
-            .sites
-            .iter()
+        let texts = |site: &SiteFacts<'_>| {
+            let texts = [
+                site.label,
+                site.function,
+                site.holder,
+                site.root,
+                site.chain,
+            ];
+            texts.map(optional)
+        };
+        let sites: Vec<[Option<CString>; 5]> = (call.sites.iter())
             .take(DEBOX_SLEEPS_MAX)
-            .map(|site| (optional(site.label), optional(site.function)))
+            .map(texts)
             .collect();
         let mut facts = Facts {
             nr: call.key.map_or(-1, |key| key as i32),
@@ -231,6 +242,9 @@ impl Parsed {
             site: [Site {
                 label: std::ptr::null(),
                 function: std::ptr::null(),
+                holder: std::ptr::null(),
+                root: std::ptr::null(),
+                chain: std::ptr::null(),
             }; DEBOX_SLEEPS_MAX],
         };
         for (number, value) in call.numbers.iter().enumerate() {
@@ -239,9 +253,13 @@ impl Parsed {
                 facts.number[number] = *value;
             }
         }
-        for (site, (label, function)) in facts.site.iter_mut().zip(&sites) {
+        for (site, texts) in facts.site.iter_mut().zip(&sites) {
+            let [label, function, holder, root, chain] = texts;
             site.label = pointer(label);
             site.function = pointer(function);
+            site.holder = pointer(holder);
+            site.root = pointer(root);
+            site.chain = pointer(chain);
         }
         // SAFETY: parsed and not yet freed; the facts have C's layout and their
         // texts live in `comm`, `caller` and `sites` until here.

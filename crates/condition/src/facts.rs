@@ -13,10 +13,15 @@ pub enum Answer {
 }
 
 /// One place where the call slept; None: not known (yet).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteFacts<'a> {
     pub label: Option<&'a str>,
     pub function: Option<&'a str>,
+    /// Empty: nobody.
+    pub holder: Option<&'a str>,
+    /// A word a line.
+    pub root: Option<&'a str>,
+    pub chain: Option<&'a str>,
 }
 
 /// What is known of one finished call.

@@ -80,6 +80,12 @@ pub enum TextField {
     Label,
     /// The kernel functions of these places.
     Function,
+    /// Command names of those who held locks that these sleeps waited for.
+    Holder,
+    /// Where what these sleeps waited for ends.
+    Root,
+    /// Names and labels on the way there.
+    Chain,
     /// The thread's command name.
     Comm,
     /// The program's function that made the call.
@@ -88,9 +94,12 @@ pub enum TextField {
 
 impl TextField {
     /// In the parser's order.
-    pub const ALL: [TextField; 4] = [
+    pub const ALL: [TextField; 7] = [
         TextField::Label,
         TextField::Function,
+        TextField::Holder,
+        TextField::Root,
+        TextField::Chain,
         TextField::Comm,
         TextField::Caller,
     ];

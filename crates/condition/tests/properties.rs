@@ -49,6 +49,12 @@ fn call() -> impl Strategy<Value = Call> {
     )
         .prop_map(|(key, mut numbers, retval, comm, caller, sites)| {
             numbers[Number::Retval as usize] = retval;
+            // A call that slept nowhere has not slept.
+            let sleeps = &mut numbers[Number::Sleeps as usize];
+            *sleeps = match sites.len() {
+                0 => 0,
+                least => (least as i64).max(*sleeps),
+            };
             Call {
                 key,
                 numbers,
@@ -122,13 +128,13 @@ fn test() -> impl Strategy<Value = String> {
         ])
         .prop_map(str::to_owned),
         (
-            quoted(&["comm", "caller"]),
+            quoted(&["comm", "caller", "holder", "root", "chain"]),
             name,
             quoted(&["nginx", "ng", "redis-server", "zz"])
         )
             .prop_map(|(f, o, v)| format!("{f} {o} {v}")),
         (
-            quoted(&["comm", "caller"]),
+            quoted(&["comm", "caller", "holder", "root", "chain"]),
             quoted(&["=~", "!~"]),
             quoted(&["ng*", "*-*"])
         )
@@ -167,6 +173,9 @@ fn compare(text: &str, call: &Call) -> Result<(), TestCaseError> {
                 function: SITES[*site]
                     .map(|s| s.1)
                     .or(named.then_some("late_function")),
+                holder: Some(COMMS[site % COMMS.len()]),
+                root: Some("ng\nzz"),
+                chain: Some(COMMS[call.caller]),
             })
             .collect(),
         sites_whole: true,

@@ -25,6 +25,7 @@ fn facts(line: &str) -> CallFacts<'_> {
                 call.sites.push(SiteFacts {
                     label: none_unknown(label),
                     function: none_unknown(function),
+                    ..SiteFacts::default()
                 });
                 continue;
             }

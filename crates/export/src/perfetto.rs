@@ -3,11 +3,11 @@
 //!
 //! The JSON trace format of Chrome, which Perfetto reads: a slice for each slow
 //! call on its thread, its sleeps as slices inside, waiting for a CPU after a
-//! sleep as another; counters for the gauges and for the mean time of each
+//! sleep as another, an arrow from whoever ended it; counters for the gauges and for the mean time of each
 //! call with a history. Time stamps are microseconds since the start of the
 //! run, with the nanoseconds behind the point.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use debox_output::{error_name, json_printable};
 use debox_report::{Party, Report, Site, SlowCall};
@@ -53,7 +53,41 @@ fn place(site: &Site) -> Option<String> {
     })
 }
 
-fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
+/// An arrow needs a slice at each end: on the waker's thread there is one for it.
+fn wake_events(pids: &Pids, call: &SlowCall, waker: &Party, at_ns: u64, events: &mut Vec<Value>) {
+    let pid = pids.of(waker.tid);
+    let id = events.len();
+    let arrow = |phase: &str, pid: u32, tid: u32| {
+        json!({
+            "name": "wakes", "cat": "wake", "ph": phase, "bp": "e", "id": id,
+            "pid": pid, "tid": tid, "ts": micro(at_ns),
+        })
+    };
+    let name = format!("wakes {} {}", call.comm, call.tid);
+    events.push(json!({
+        "name": name, "cat": "wake", "ph": "X", "pid": pid, "tid": waker.tid,
+        "ts": micro(at_ns), "dur": 0, "args": {"from": party(waker)},
+    }));
+    events.push(arrow("s", pid, waker.tid));
+    events.push(arrow("f", call.pid, call.tid));
+}
+
+/// Process by thread. Of a thread that nobody watched only its own number is known.
+struct Pids(HashMap<u32, u32>);
+
+impl Pids {
+    fn new(report: &Report) -> Self {
+        let calls = report.slow_calls.iter().map(|call| (call.tid, call.pid));
+        let threads = report.threads.iter().map(|thread| (thread.tid, thread.pid));
+        Self(calls.chain(threads).collect())
+    }
+
+    fn of(&self, tid: u32) -> u32 {
+        self.0.get(&tid).copied().unwrap_or(tid)
+    }
+}
+
+fn call_events(report: &Report, pids: &Pids, call: &SlowCall, events: &mut Vec<Value>) {
     let stack = call.stack.and_then(|s| report.stacks.get(s));
     let frames: Vec<String> = stack
         .map(|s| s.frames.iter().map(frame_name).collect())
@@ -123,8 +157,11 @@ fn call_events(report: &Report, call: &SlowCall, events: &mut Vec<Value>) {
             sleep.blocked_ns,
             args,
         ));
+        let woken = sleep.start_ns.saturating_add(sleep.blocked_ns);
+        if let Some(waker) = sleep.waker.as_ref().filter(|waker| waker.tid != 0) {
+            wake_events(pids, call, waker, woken, events);
+        }
         if sleep.runq_ns > 0 {
-            let woken = sleep.start_ns.saturating_add(sleep.blocked_ns);
             events.push(slice(
                 "run queue",
                 "runq",
@@ -145,11 +182,22 @@ fn counter(name: &str, pid: u32, time_ns: u64, value: Value) -> Value {
 pub fn perfetto(report: &Report) -> String {
     let mut events = Vec::new();
     let mut threads = BTreeSet::new();
+    let pids = Pids::new(report);
     for call in &report.slow_calls {
         threads.insert((call.pid, call.tid, call.comm.as_str()));
     }
     for thread in report.threads.iter().filter(|t| t.tid != 0) {
         threads.insert((thread.pid, thread.tid, thread.comm.as_str()));
+    }
+    let wakers: Vec<&Party> = (report.slow_calls.iter())
+        .flat_map(|call| &call.sleeps)
+        .filter_map(|sleep| sleep.waker.as_ref())
+        .filter(|waker| waker.tid != 0 && !waker.comm.is_empty())
+        .collect();
+    for waker in wakers {
+        if !pids.0.contains_key(&waker.tid) {
+            threads.insert((waker.tid, waker.tid, waker.comm.as_str()));
+        }
     }
     let mut named = BTreeSet::new();
     for (pid, tid, comm) in &threads {
@@ -162,7 +210,7 @@ pub fn perfetto(report: &Report) -> String {
     let mut calls: Vec<&SlowCall> = report.slow_calls.iter().collect();
     calls.sort_by_key(|c| c.start_ns);
     for call in calls {
-        call_events(report, call, &mut events);
+        call_events(report, &pids, call, &mut events);
     }
     let first = report
         .run

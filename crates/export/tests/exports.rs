@@ -110,10 +110,29 @@ fn trace_has_each_sleep_inside_its_call() {
     let named = |kind: &str| events.iter().filter(|e| e["name"] == kind).count();
     assert_eq!(
         named("thread_name"),
-        5 + 4,
-        "the workers have other names in the thread table"
+        5 + 4 + 1,
+        "the workers have other names in the thread table, and one who wakes is in none"
     );
-    assert_eq!(named("process_name"), 1);
+    assert_eq!(named("process_name"), 2);
+    // An arrow for each sleep that a thread ended: from a slice of that thread's to
+    // the sleep's end.
+    let phase = |ph: &'static str| events.iter().filter(move |e| e["ph"] == ph);
+    let woken =
+        (report.slow_calls.iter()).flat_map(|call| call.sleeps.iter().map(move |s| (call, s)));
+    let woken: Vec<_> = woken
+        .filter_map(|(call, s)| Some((call, s, s.waker.as_ref().filter(|w| w.tid != 0)?)))
+        .collect();
+    assert!(!woken.is_empty());
+    assert_eq!(phase("s").count(), woken.len());
+    for (call, sleep, waker) in woken {
+        let at = json!((sleep.start_ns + sleep.blocked_ns) as f64 / 1e3);
+        let end = phase("f")
+            .find(|e| e["tid"] == call.tid && e["ts"] == at)
+            .unwrap();
+        let begin = phase("s").find(|e| e["id"] == end["id"]).unwrap();
+        assert_eq!((&begin["tid"], &begin["ts"]), (&json!(waker.tid), &at));
+        assert!(slices("wake").any(|e| e["tid"] == waker.tid && e["ts"] == at));
+    }
     assert_eq!(named("open descriptors"), report.gauges.len());
     assert!(named("clone: mean ns") > 100);
 }

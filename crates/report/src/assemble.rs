@@ -4,7 +4,7 @@
 mod details;
 mod objects;
 
-pub use details::{CallArguments, CodePlace, Details, FrameNames, frame_text};
+pub use details::{CallArguments, CodePlace, Details, FrameNames, disk_operation, frame_text};
 
 use crate::model::*;
 use crate::sum::{Sum, grow};

@@ -20,6 +20,8 @@ pub struct ChainNode {
 pub struct Root {
     pub text: String,
     pub total_ns: u64,
+    /// The longest part of a sleep.
+    pub max_ns: u64,
     pub count: u64,
     /// Different chains that end here.
     pub ways: usize,
@@ -147,11 +149,13 @@ pub fn roots(report: &Report) -> Vec<Root> {
         let root = roots.entry(text.clone()).or_insert(Root {
             text,
             total_ns: 0,
+            max_ns: 0,
             count: 0,
             ways: 0,
             known: last.kind.known(),
         });
         root.total_ns = root.total_ns.saturating_add(row.total_ns);
+        root.max_ns = root.max_ns.max(row.max_ns);
         root.count = root.count.saturating_add(row.count);
         root.ways += 1;
     }

@@ -22,6 +22,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
+use crate::chains::roots;
 use crate::model::*;
 use estimate::Estimate;
 
@@ -109,6 +110,8 @@ pub enum Kind {
     Call,
     Label,
     CallSite,
+    /// Where waiting ends: see [`crate::chains::roots`].
+    Root,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -121,7 +124,7 @@ pub enum Metric {
     Blocked,
     /// Calls by second, or by run.
     Count,
-    /// Blocked nanoseconds of a label by second, or by run.
+    /// Blocked nanoseconds of a label or root by second, or by run.
     LabelTime,
 }
 
@@ -342,6 +345,7 @@ impl Work<'_> {
             Kind::Call => name.to_owned(),
             Kind::Label => format!("label {name}"),
             Kind::CallSite => format!("call site {name}"),
+            Kind::Root => format!("root {name}"),
         };
         let what = match metric {
             Metric::Mean => format!("mean {} -> {}", time(a.value), time(b.value)),
@@ -536,38 +540,18 @@ impl Work<'_> {
         }
     }
 
-    fn labels(&mut self) {
-        if !(self.a.measured.sites && self.b.measured.sites) {
-            return;
-        }
-        let sums = |r: &Report| {
-            let mut map: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
-            for row in &r.blocking {
-                let sum = map.entry(row.label.clone()).or_default();
-                sum.0 += row.count;
-                sum.1 = sum.1.saturating_add(row.total_ns);
-                sum.2 = sum.2.max(row.max_ns);
-            }
-            map
-        };
-        let (a, b) = (sums(self.a), sums(self.b));
-        for (label, x) in &a {
-            let Some(y) = b.get(label) else { continue };
-            if x.0 + y.0 < 2 * MEAN_CALLS_MIN {
+    /// Blocked time by name, of what both have.
+    fn sums(&mut self, kind: Kind) {
+        let (a, b) = (sums_of(kind, self.a), sums_of(kind, self.b));
+        for (name, x) in &a {
+            let Some(y) = b.get(name) else { continue };
+            if x.count + y.count < 2 * MEAN_CALLS_MIN {
                 continue;
             }
             let scale = self.unit.1;
-            let x = estimate::bounded_sum(x.0, x.1, x.2, self.unit.0);
-            let y = estimate::bounded_sum(y.0, y.1, y.2, self.unit.1);
-            self.compare(
-                Kind::Label,
-                label,
-                Metric::LabelTime,
-                Basis::Bound,
-                &x,
-                &y,
-                scale,
-            );
+            let x = estimate::bounded_sum(x.count, x.total_ns, x.max_ns, self.unit.0);
+            let y = estimate::bounded_sum(y.count, y.total_ns, y.max_ns, self.unit.1);
+            self.compare(kind, name, Metric::LabelTime, Basis::Bound, &x, &y, scale);
         }
     }
 
@@ -604,6 +588,39 @@ impl Work<'_> {
     }
 }
 
+#[derive(Default)]
+struct Sum {
+    count: u64,
+    total_ns: u64,
+    max_ns: u64,
+}
+
+/// Blocked time by label or root; empty where it was not measured.
+fn sums_of(kind: Kind, report: &Report) -> BTreeMap<String, Sum> {
+    let mut map: BTreeMap<String, Sum> = BTreeMap::new();
+    let mut add = |name: String, count: u64, total_ns: u64, max_ns: u64| {
+        let sum = map.entry(name).or_default();
+        sum.count += count;
+        sum.total_ns = sum.total_ns.saturating_add(total_ns);
+        sum.max_ns = sum.max_ns.max(max_ns);
+    };
+    match kind {
+        Kind::Label if report.measured.sites => {
+            for row in &report.blocking {
+                add(row.label.clone(), row.count, row.total_ns, row.max_ns);
+            }
+        }
+        // Where knowledge ends differs from run to run by chance.
+        Kind::Root => {
+            for root in roots(report).into_iter().filter(|root| root.known) {
+                add(root.text, root.count, root.total_ns, root.max_ns);
+            }
+        }
+        _ => {}
+    }
+    map
+}
+
 /// What `with` has and `without` has not.
 fn only(with: &Report, without: &Report) -> Vec<Only> {
     let mut list = Vec::new();
@@ -621,21 +638,19 @@ fn only(with: &Report, without: &Report) -> Vec<Only> {
             });
         }
     }
-    if with.measured.sites && without.measured.sites {
-        let mut labels: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for row in &with.blocking {
-            let sum = labels.entry(&row.label).or_default();
-            sum.0 += row.count;
-            sum.1 = sum.1.saturating_add(row.total_ns);
-        }
-        for (label, (count, total_ns)) in labels {
-            let there = without.blocking.iter().any(|r| r.label == label);
-            if !there && count >= ONLY_COUNT_MIN {
+    for kind in [Kind::Label, Kind::Root] {
+        let there = sums_of(kind, without);
+        let measured = match kind {
+            Kind::Root => !without.chains.is_empty(),
+            _ => without.measured.sites,
+        };
+        for (name, sum) in sums_of(kind, with) {
+            if measured && !there.contains_key(&name) && sum.count >= ONLY_COUNT_MIN {
                 list.push(Only {
-                    kind: Kind::Label,
-                    name: label.to_owned(),
-                    count,
-                    total_ns,
+                    kind,
+                    name,
+                    count: sum.count,
+                    total_ns: sum.total_ns,
                 });
             }
         }
@@ -687,7 +702,8 @@ pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotCo
         changes: Vec::new(),
     };
     work.calls();
-    work.labels();
+    work.sums(Kind::Label);
+    work.sums(Kind::Root);
     work.call_sites();
     let mut changes = work.changes;
 

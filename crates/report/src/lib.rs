@@ -24,7 +24,7 @@ mod wrap;
 
 pub use assemble::{
     CallArguments, CallNames, CodePlace, Details, FrameNames, Input, RunFacts, assemble,
-    call_of_key, frame_text,
+    call_of_key, disk_operation, frame_text,
 };
 pub use chains::{ChainNode, Root, TreeLine, link_text, links_of, roots, tree, tree_lines};
 pub use diff::{

@@ -492,6 +492,9 @@ pub struct Sleep {
     #[serde(default)]
     pub holder_exit: Option<Party>,
     pub waker: Option<Party>,
+    /// Index into `chain_links`: what explains the longest part of it.
+    #[serde(default)]
+    pub chain: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -551,7 +551,14 @@ fn sleep_lines(call: &SlowCall, report: &Report, pen: &Pen) -> Vec<String> {
         if let Some(next) = sleep.holder_exit.as_ref().filter(still) {
             line.push_str(&format!(", then by {}", party(next)));
         }
-        if let Some(waker) = sleep.waker.as_ref().filter(|w| w.tid != 0) {
+        let after: Vec<String> = (sleep.chain.into_iter())
+            .flat_map(|chain| chains::links_of(report, chain))
+            .skip(1)
+            .map(|link| chains::link_text(link, report))
+            .collect();
+        if !after.is_empty() {
+            line.push_str(&format!(" ← {}", after.join(" ← ")));
+        } else if let Some(waker) = sleep.waker.as_ref().filter(|w| w.tid != 0) {
             line.push_str(&format!(", woken by {}", party(waker)));
         }
         lines.push(line);

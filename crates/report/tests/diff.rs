@@ -253,6 +253,67 @@ fn new_and_vanished_are_listed() {
     assert!(d.vanished.is_empty(), "{:?}", d.vanished);
 }
 
+/// Chains of one link: the root.
+fn with_roots(mut report: Report, roots: &[(ChainKind, &str, u64, u64)]) -> Report {
+    for (kind, comm, count, total_ns) in roots {
+        report.chain_links.push(ChainLink {
+            kind: *kind,
+            comm: (*comm).into(),
+            call: None,
+            site: None,
+            operation: None,
+            parent: None,
+            held: false,
+        });
+        report.chains.push(ChainRow {
+            first: report.chain_links.len() - 1,
+            count: *count,
+            total_ns: *total_ns,
+            max_ns: total_ns / count * 2,
+        });
+    }
+    report
+}
+
+#[test]
+fn roots_are_compared() {
+    use ChainKind::{Device, Disk, Earlier};
+    let mut dice = Dice(21);
+    let runs = [(); 2].map(|()| run(&mut dice, &[], 0.0, false));
+    let [a, b] = runs;
+    let a = with_roots(
+        a,
+        &[
+            (Disk, "vda", 500, 500 * MS),
+            (Device, "eth0", 50, 50 * MS),
+            (Earlier, "x", 500, 500 * MS),
+        ],
+    );
+    let b = with_roots(
+        b,
+        &[
+            (Disk, "vda", 500, 3_000 * MS),
+            (Disk, "vdb", 30, 30 * MS),
+            (Earlier, "x", 500, 5_000 * MS),
+        ],
+    );
+    let d = diff(&a, &b, &DiffOptions::default()).expect("comparable");
+    let changed: Vec<&str> = (d.changes.iter())
+        .filter(|c| c.kind == Kind::Root)
+        .map(|c| c.name.as_str())
+        .collect();
+    // Where knowledge ends is no root.
+    assert_eq!(changed, ["disk vda"], "{:#?}", d.changes);
+    let names = |list: &[Only]| list.iter().map(|o| o.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&d.appeared), ["disk vdb"]);
+    assert_eq!(names(&d.vanished), ["device eth0"]);
+    let text = render_diff(&d, None);
+    assert!(
+        text.contains("root disk vda: blocked 500 ms -> 3.00 s"),
+        "{text}"
+    );
+}
+
 #[test]
 fn the_same_report_twice_has_no_difference() {
     let report = server(500);

@@ -3,6 +3,7 @@
 
 use super::action::Action;
 use super::core_file::core_found;
+use super::ends::Ends;
 use super::plan::{Plan, Slot};
 use super::show;
 use crate::error::Error;
@@ -19,6 +20,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A new place gets its name within milliseconds; a call whose condition
@@ -74,6 +76,9 @@ pub struct Actor {
     /// Sites whose text was compared: bit = site.
     known: Box<[u64; DEBOX_SITES_MAX / 64]>,
     pending: Vec<(Instant, Box<debox_event_call>)>,
+    /// For the links of chains, where conditions ask for them.
+    connection: Arc<Connection>,
+    links: Vec<debox_chain>,
     running: Option<(Child, String)>,
     /// Processes told to dump core.
     cores: Vec<Core>,
@@ -85,17 +90,19 @@ impl Actor {
     pub fn install(
         mut plan: Plan,
         view: &mut AccountView,
-        connection: &Connection,
+        connection: Arc<Connection>,
     ) -> Result<Self, Error> {
-        plan.labels_resolve(connection)?;
+        plan.labels_resolve(&connection)?;
         plan.install(view)?;
-        let mut actor = Self::new(plan);
+        let mut actor = Self::new(plan, connection);
         actor.sites_learn(view);
         Ok(actor)
     }
 
-    fn new(plan: Plan) -> Self {
+    fn new(plan: Plan, connection: Arc<Connection>) -> Self {
         Self {
+            connection,
+            links: Vec::new(),
             states: plan
                 .watches
                 .iter()
@@ -249,9 +256,16 @@ impl Actor {
                     .iter()
                     .map(|sleep| site(sleep.site))
                     .collect();
+                let ends: Vec<Option<Ends>> = if self.plan.watches[watch].asks_chains() {
+                    let sleeps = show::sleeps(&event).iter();
+                    sleeps.map(|sleep| self.ends(view, sleep.chain)).collect()
+                } else {
+                    Vec::new()
+                };
                 let answer = self.plan.watches[watch].expression.judge(&facts(
                     &event,
                     &texts,
+                    &ends,
                     caller.as_deref(),
                 ));
                 match answer {
@@ -285,6 +299,14 @@ impl Actor {
         for (watch, action, late, sent) in tasks {
             self.act(view, &event, watch, action, late, sent);
         }
+    }
+
+    /// What `root` and `chain` are compared with; None: not known.
+    fn ends(&mut self, view: &AccountView, chain: u32) -> Option<Ends> {
+        if chain as usize > self.links.len() {
+            self.links = self.connection.chains().ok()?;
+        }
+        Ends::of(&self.links, chain, &|index| view.site(index as usize))
     }
 
     /// `sent`: the kernel side has done it.
@@ -639,6 +661,7 @@ impl Actor {
 fn facts<'a>(
     event: &'a debox_event_call,
     sites: &'a [Option<debox_site>],
+    ends: &'a [Option<Ends>],
     caller: Option<&'a str>,
 ) -> CallFacts<'a> {
     let mut call = CallFacts {
@@ -663,11 +686,18 @@ fn facts<'a>(
     if event.sleeps_dropped == 0 {
         call.set(Number::Waiters, waiters.max().unwrap_or(0).into());
     }
-    call.sites = sites
-        .iter()
-        .map(|site| SiteFacts {
-            label: site.as_ref().map(|site| text_get(&site.label)),
-            function: site.as_ref().map(|site| text_get(&site.function)),
+    let sleeps = show::sleeps(event).iter().enumerate();
+    call.sites = sleeps
+        .map(|(at, sleep)| {
+            let site = sites[at].as_ref();
+            let end = ends.get(at).and_then(Option::as_ref);
+            SiteFacts {
+                label: site.map(|site| text_get(&site.label)),
+                function: site.map(|site| text_get(&site.function)),
+                holder: Some(text_get(&sleep.holder_comm)),
+                root: end.map(|end| end.root.as_str()),
+                chain: end.map(|end| end.chain.as_str()),
+            }
         })
         .collect();
     call

@@ -12,6 +12,7 @@ mod action;
 mod actor;
 mod args;
 mod core_file;
+mod ends;
 mod plan;
 mod show;
 

@@ -29,6 +29,15 @@ pub struct Watch {
 }
 
 impl Watch {
+    pub fn asks_chains(&self) -> bool {
+        self.expression.tests().iter().any(|test| {
+            matches!(
+                test.predicate,
+                Predicate::Text(TextField::Root | TextField::Chain, _)
+            )
+        })
+    }
+
     pub fn asks_caller(&self) -> bool {
         self.expression
             .tests()

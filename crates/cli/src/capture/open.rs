@@ -100,7 +100,7 @@ impl Opened {
             }
         }
         let source = Source::choose(&want.broker)?;
-        let connection = source.connect()?;
+        let connection = Arc::new(source.connect()?);
         let mapped = match target {
             Target::Command { program, .. } if want.request & DEBOX_REQ_USER_STACKS != 0 => {
                 Some(MappedCommand::map(program.path()))
@@ -115,7 +115,7 @@ impl Opened {
         let actor = want
             .plan
             .take()
-            .map(|plan| Actor::install(plan, &mut view, &connection));
+            .map(|plan| Actor::install(plan, &mut view, connection.clone()));
         let actor = actor.transpose()?;
         let watched = Watched::new(view, actor, facts_of(&want, target, without));
         let learner = want.trace.learner()?;
@@ -132,7 +132,7 @@ impl Opened {
         Ok(Self {
             signals,
             source,
-            connection: Arc::new(connection),
+            connection,
             watched,
             learner,
             environment,

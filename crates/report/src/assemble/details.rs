@@ -96,6 +96,10 @@ struct Tables<'a> {
     stack_known: HashMap<UserStack, usize>,
     objects: Vec<Object>,
     object_known: HashMap<Object, usize>,
+    /// By the kernel side's number.
+    chain_index: HashMap<u32, usize>,
+    chain_links: Vec<ChainLink>,
+    chain_known: HashMap<ChainLink, usize>,
 }
 
 /// The index of an entry, which is added unless it is there.
@@ -111,7 +115,7 @@ fn placed<T: Clone + Eq + std::hash::Hash>(
 }
 
 /// REQ_OP_*, include/linux/blk_types.h.
-fn disk_operation(operation: i32) -> Option<&'static str> {
+pub fn disk_operation(operation: i32) -> Option<&'static str> {
     Some(match operation {
         0 => "read",
         1 => "write",
@@ -244,36 +248,40 @@ impl<'a> Tables<'a> {
         ns.saturating_sub(self.facts.start_ns)
     }
 
-    /// Links that read the same are one, and so are chains of the same links.
-    fn chains(&mut self) -> (Vec<ChainLink>, Vec<ChainRow>) {
-        let mut links = Vec::new();
-        let mut known = HashMap::new();
-        let mut index_of: HashMap<u32, usize> = HashMap::new();
+    /// A chain's first link. Links that read the same are one.
+    fn chain(&mut self, number: u32) -> Option<usize> {
+        // From the root: a link's parent has a lower number.
+        let mut path = vec![number];
+        while let Some(parent) = self
+            .chain_link(*path.last().unwrap_or(&0))
+            .map(|link| link.parent)
+            .filter(|parent| *parent != 0 && !path.contains(parent))
+        {
+            path.push(parent);
+        }
+        let mut parent = None;
+        for number in path.into_iter().rev() {
+            let index = match self.chain_index.get(&number) {
+                Some(index) => *index,
+                None => {
+                    let link = self.chain_link_told(number, parent);
+                    let index = placed(&mut self.chain_links, &mut self.chain_known, link);
+                    self.chain_index.insert(number, index);
+                    index
+                }
+            };
+            parent = Some(index);
+        }
+        parent
+    }
+
+    /// Chains of the same links are one.
+    fn chains(&mut self) -> Vec<ChainRow> {
         let mut rows: BTreeMap<usize, ChainRow> = BTreeMap::new();
         for (number, sum) in self.facts.chain_sums {
-            // From the root: a link's parent has a lower number.
-            let mut path = vec![*number];
-            while let Some(parent) = self
-                .chain_link(*path.last().unwrap_or(&0))
-                .map(|link| link.parent)
-                .filter(|parent| *parent != 0 && !path.contains(parent))
-            {
-                path.push(parent);
-            }
-            let mut parent = None;
-            for number in path.into_iter().rev() {
-                let index = match index_of.get(&number) {
-                    Some(index) => *index,
-                    None => {
-                        let link = self.chain_link_told(number, parent);
-                        let index = placed(&mut links, &mut known, link);
-                        index_of.insert(number, index);
-                        index
-                    }
-                };
-                parent = Some(index);
-            }
-            let Some(first) = parent else { continue };
+            let Some(first) = self.chain(*number) else {
+                continue;
+            };
             let row = rows.entry(first).or_insert(ChainRow {
                 first,
                 count: 0,
@@ -286,7 +294,7 @@ impl<'a> Tables<'a> {
         }
         let mut rows: Vec<ChainRow> = rows.into_values().collect();
         rows.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then(a.first.cmp(&b.first)));
-        (links, rows)
+        rows
     }
 
     fn chain_link(&self, number: u32) -> Option<&'a debox_chain> {
@@ -561,6 +569,9 @@ impl<'a> Tables<'a> {
                     sleep.holder_exit_kind == DEBOX_HOLDER_READER,
                 )
             }),
+            chain: (sleep.chain != 0 && self.chain_link(sleep.chain).is_some())
+                .then(|| self.chain(sleep.chain))
+                .flatten(),
             waker: (sleep.waker_comm[0] != 0)
                 .then(|| self.party(sleep.waker_pid, &sleep.waker_comm, sleep.waker_nr, false)),
         }
@@ -777,15 +788,17 @@ pub(super) fn tell(
         stack_known: HashMap::new(),
         objects: Vec::new(),
         object_known: HashMap::new(),
+        chain_index: HashMap::new(),
+        chain_links: Vec::new(),
+        chain_known: HashMap::new(),
     };
     notes_of(facts.details, facts.objects, notes);
     let slow_calls = facts.events.iter().map(|e| tables.slow_call(e)).collect();
     let by_object = tables.by_object();
     let paths = tables.paths();
     let call_sites = tables.call_sites();
-    let (chain_links, chains) = tables.chains();
+    let chains = tables.chains();
     Told {
-        chain_links,
         chains,
         by_object,
         culprits: tables.culprits(),
@@ -796,5 +809,6 @@ pub(super) fn tell(
         objects: tables.objects,
         sites: tables.sites,
         stacks: tables.stacks,
+        chain_links: tables.chain_links,
     }
 }

@@ -40,9 +40,10 @@ fn only_lines(out: &mut String, title: &str, list: &[Only], top: usize) {
             Kind::Call => "",
             Kind::Label => "label ",
             Kind::CallSite => "call site ",
+            Kind::Root => "root ",
         };
         let (one, many) = match o.kind {
-            Kind::Label => ("sleep", "sleeps"),
+            Kind::Label | Kind::Root => ("sleep", "sleeps"),
             _ => ("call", "calls"),
         };
         out.push_str(&format!(

@@ -603,6 +603,7 @@ pub fn server(call_sites: usize) -> Report {
                 call: None,
                 reader: false,
             }),
+            chain: None,
         };
         r.slow_calls.push(SlowCall {
             start_ns,

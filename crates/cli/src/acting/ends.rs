@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! With which words does a condition ask for `root` and `chain`?
+
+use debox_abi::*;
+use std::collections::BTreeSet;
+
+/// What a sleep waited for, in words, a line each.
+pub struct Ends {
+    /// What the last link is, and the label of the last sleep.
+    pub root: String,
+    /// Names of tasks and devices, and labels, from the second link on.
+    pub chain: String,
+}
+
+/// A word for a root; of a disk's also what it did.
+fn root_word(link: &debox_chain) -> String {
+    match link.kind {
+        DEBOX_CHAIN_RAN_USER | DEBOX_CHAIN_RAN_CALL | DEBOX_CHAIN_RAN => "running".to_owned(),
+        DEBOX_CHAIN_RUNQ => "run-queue".to_owned(),
+        DEBOX_CHAIN_DEVICE => "device".to_owned(),
+        DEBOX_CHAIN_DISK => match debox_report::disk_operation(link.nr) {
+            Some(operation) => format!("disk-{}", operation.replace(' ', "-")),
+            None => "disk".to_owned(),
+        },
+        DEBOX_CHAIN_TIMER => "timer".to_owned(),
+        DEBOX_CHAIN_NETWORK => "network".to_owned(),
+        DEBOX_CHAIN_INTERRUPT => "interrupt".to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}
+
+impl Ends {
+    /// None: there is no such chain (yet).
+    pub fn of(
+        links: &[debox_chain],
+        first: u32,
+        site: &dyn Fn(u32) -> Option<debox_site>,
+    ) -> Option<Self> {
+        let mut chain = BTreeSet::new();
+        let mut label = None;
+        let mut at = first;
+        loop {
+            // A parent has a lower number (debox_client::chains_parse).
+            let link = links.get((at as usize).checked_sub(1)?)?;
+            let name = text_get(&link.comm);
+            let mine = (link.kind == DEBOX_CHAIN_SLEEP)
+                .then(|| site(link.site))
+                .flatten()
+                .map(|site| text_get(&site.label).to_owned());
+            if at != first {
+                chain.extend((!name.is_empty()).then(|| name.to_owned()));
+                chain.extend(mine.clone());
+            }
+            label = mine.or(label);
+            if link.parent == 0 {
+                let mut root = root_word(link);
+                if let Some(label) = label {
+                    root.push('\n');
+                    root.push_str(&label);
+                }
+                let chain: Vec<String> = chain.into_iter().collect();
+                return Some(Self {
+                    root,
+                    chain: chain.join("\n"),
+                });
+            }
+            at = link.parent;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_have_words_and_chains_names() {
+        let comm = |text: &str| {
+            let mut comm = [0; DEBOX_COMM_LEN];
+            text_put(&mut comm, text);
+            comm
+        };
+        let link = |kind, parent, name: &str, nr| debox_chain {
+            kind,
+            parent,
+            nr,
+            comm: comm(name),
+            ..debox_chain::zeroed()
+        };
+        let links = [
+            link(DEBOX_CHAIN_DISK, 0, "vda", 2),
+            link(DEBOX_CHAIN_SLEEP, 1, "jbd2/vda1-8", -1),
+            link(DEBOX_CHAIN_SLEEP, 2, "dd", 74),
+        ];
+        let site = |_| {
+            let mut site = debox_site::zeroed();
+            text_put(&mut site.label, "device-flush");
+            Some(site)
+        };
+        let ends = Ends::of(&links, 3, &site).unwrap();
+        assert_eq!(ends.root, "disk-flush\ndevice-flush");
+        assert_eq!(ends.chain, "device-flush\njbd2/vda1-8\nvda");
+        assert!(Ends::of(&links, 0, &site).is_none());
+        assert!(Ends::of(&links, 4, &site).is_none());
+    }
+}
