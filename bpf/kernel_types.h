@@ -87,6 +87,10 @@ struct cred {
 struct task_struct;
 struct rt_mutex_waiter;
 
+struct thread_struct {
+	unsigned long sp; /* while it does not run */
+};
+
 struct bpf_local_storage;
 
 struct list_head {
@@ -143,6 +147,7 @@ struct mm_struct {
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
+	struct thread_struct thread;
 	unsigned int flags;
 	int pid;
 	int tgid;

@@ -15,7 +15,16 @@
 #define PF_KTHREAD 0x00200000
 #define TS_COMPAT 0x0002
 #define MAX_RT_PRIO 100
+/* x86-64 without KASAN. */
+#define THREAD_SIZE 16384
+/* Of a sleeper's stack, from its inner end: the waiter lies in the frame of
+ * the function that called schedule(). */
+#define STACK_WORDS 256
+/* Waiters of one lock that are passed on the way to it. */
+#define WAITERS_MAX 64
 #define WHY_FRAMES 48
+#define WHY_CODES 8
+#define KERNEL_TEXT 0xffffffff80000000ull
 #define WHY_KTHREAD 1u
 #define WHY_ON_CPU 2u
 #define WHY_COMPAT 4u
@@ -34,6 +43,7 @@ enum why_lock {
 	WHY_LOCK_SEMAPHORE,
 	WHY_LOCK_RWSEM,
 	WHY_LOCK_RT_MUTEX,
+	WHY_LOCK_FOUND, /* mutex, rwsem or semaphore: `code` says in which function */
 };
 
 struct why_task {
@@ -49,9 +59,12 @@ struct why_task {
 	u32 parent, tracer;
 	u32 state, exit_state;
 	u32 cpu, flags;
-	u32 lock;         /* enum why_lock */
-	u32 lock_owner;   /* thread, 0 if nobody or not known */
-	u32 lock_readers; /* 1: the owner is one of perhaps several readers */
+	u32 lock;                       /* enum why_lock */
+	u32 lock_owner;                 /* thread, 0 if nobody or not known */
+	u32 lock_readers;               /* 1: the owner is one of perhaps several readers */
+	u32 rwsem_owner, rwsem_readers; /* of WHY_LOCK_FOUND, if it is an rwsem */
+	u32 codes;
+	u64 code[WHY_CODES]; /* what is returned to below the waiter, a ring */
 	u32 frames;
 	char comm[16];
 	u64 frame[WHY_FRAMES];
@@ -76,11 +89,6 @@ struct why_task task_now;
 struct why_file file_now;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-/* 6.18: unconditional; what it was before (with CONFIG_DEBUG_MUTEXES) is a
- * waiter and has another type. */
-struct task_struct___blocked_on {
-	struct mutex *blocked_on;
-};
 /* 6.16, with CONFIG_DETECT_HUNG_TASK_BLOCKER: address and kind of the lock. */
 struct task_struct___blocker {
 	unsigned long blocker;
@@ -138,7 +146,104 @@ static __always_inline void rwsem_take(struct rw_semaphore *lock)
 	owner_take(word, word & 1);
 }
 
-/* Which lock of the kernel it waits for, where the kernel says so itself. */
+/*
+ * Kernels before 6.16 do not say which lock a task waits for. But a waiter for a
+ * mutex or rwsem lies on its own stack: a node of the lock's list and, behind it,
+ * its task. So a word on the stack that is the task, behind a node whose neighbours
+ * agree that it is one, is a waiter; and the one node of that list that does not lie
+ * on the stack of the task behind it is the list's head, which is in the lock.
+ */
+struct search {
+	u64 task;
+	u64 sp; /* of the first word */
+	u64 words;
+	u64 node; /* where the walk is */
+	u64 head;
+};
+
+struct search search_now;
+u64 stack_now[STACK_WORDS];
+
+struct waiter {
+	u64 next, prev, task;
+};
+
+static long waiter_pass(u32 step, void *unused)
+{
+	struct waiter at = {};
+	struct task_struct *task;
+	u64 stack;
+
+	if (bpf_probe_read_kernel(&at, sizeof(at), (void *)search_now.node))
+		return 1;
+	task = (struct task_struct *)at.task;
+	stack = (u64)BPF_CORE_READ(task, stack);
+	if (!stack || search_now.node - stack >= THREAD_SIZE) {
+		search_now.head = search_now.node;
+		return 1;
+	}
+	search_now.node = at.next;
+	return 0;
+}
+
+static long word_try(u32 index, void *unused)
+{
+	struct waiter own = {};
+	u64 back = 0, node;
+
+	if (index < 2 || index >= STACK_WORDS || index >= search_now.words)
+		return 0;
+	if (stack_now[index] >= KERNEL_TEXT && stack_now[index] < -4096ull)
+		task_now.code[task_now.codes++ & (WHY_CODES - 1)] = stack_now[index];
+	if (stack_now[index] != search_now.task)
+		return 0;
+	node = search_now.sp + (index - 2) * sizeof(u64);
+	if (bpf_probe_read_kernel(&own, sizeof(own), (void *)node) || own.next == node)
+		return 0;
+	if (bpf_probe_read_kernel(&back, sizeof(back), (void *)(own.next + sizeof(u64))) ||
+	    back != node)
+		return 0;
+	if (bpf_probe_read_kernel(&back, sizeof(back), (void *)own.prev) || back != node)
+		return 0;
+	search_now.node = own.next;
+	bpf_loop(WAITERS_MAX, waiter_pass, NULL, 0);
+	return search_now.head != 0;
+}
+
+static __always_inline void lock_search(struct task_struct *task)
+{
+	struct mutex *mutex;
+	struct rw_semaphore *rwsem;
+	u64 word, room;
+
+	search_now.task = (u64)task;
+	search_now.sp = task->thread.sp;
+	search_now.head = 0;
+	/* Behind the stack's outer end there is no memory. */
+	room = (u64)BPF_CORE_READ(task, stack) + THREAD_SIZE - search_now.sp;
+	if (room > sizeof(stack_now))
+		room = sizeof(stack_now);
+	search_now.words = room / sizeof(u64);
+	if (bpf_probe_read_kernel(stack_now, room, (void *)search_now.sp))
+		return;
+	bpf_loop(STACK_WORDS, word_try, NULL, 0);
+	if (!search_now.head) {
+		task_now.codes = 0;
+		return;
+	}
+	mutex = (struct mutex *)(search_now.head - bpf_core_field_offset(struct mutex, wait_list));
+	rwsem = (struct rw_semaphore *)(search_now.head -
+					bpf_core_field_offset(struct rw_semaphore, wait_list));
+	task_now.lock = WHY_LOCK_FOUND;
+	owner_take(BPF_CORE_READ(mutex, owner.counter), false);
+	word = BPF_CORE_READ(rwsem, owner.counter);
+	if (word & ~7ull) {
+		task_now.rwsem_owner = number_of((struct task_struct *)(word & ~7ull));
+		task_now.rwsem_readers = word & 1;
+	}
+}
+
+/* Which lock of the kernel it waits for. */
 static __always_inline void lock_take(struct task_struct *task)
 {
 	struct rt_mutex_waiter *waiter = task->pi_blocked_on;
@@ -160,12 +265,7 @@ static __always_inline void lock_take(struct task_struct *task)
 			rwsem_take((struct rw_semaphore *)lock);
 		return;
 	}
-	if (bpf_core_field_exists(struct task_struct___blocked_on, blocked_on)) {
-		struct mutex *lock = BPF_CORE_READ((struct task_struct___blocked_on *)task, blocked_on);
-
-		if (lock)
-			mutex_take(lock);
-	}
+	lock_search(task);
 }
 
 SEC("iter/task")

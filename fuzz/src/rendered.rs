@@ -58,7 +58,11 @@ fn top(report: Report) {
         fn owns_command(&self) -> bool {
             false
         }
+        fn why(&mut self, _: Option<u32>) -> String {
+            String::new()
+        }
     }
+
     let settings = Settings {
         title: report.run.command.join(" "),
         interval: Duration::from_millis(100),

@@ -362,8 +362,34 @@ static void scenario_sockets(const char *family)
 	must(read(ends[0], &byte, 1) >= 0, "read");
 }
 
-/* A FUSE file system at `place` whose server answers the first request only. */
-static void scenario_fuse(const char *place)
+/* Makes a directory in the hung one, where `after` has its lock already. */
+static void maker(const char *name, const char *place, pid_t after, int device)
+{
+	char path[4096], state[64] = "";
+	ssize_t got;
+	int fd;
+
+	if (child(name) != 0)
+		return;
+	close(device);
+	while (!strstr(state, "request_wait_answer")) {
+		usleep(1000);
+		snprintf(path, sizeof(path), "/proc/%d/wchan", after);
+		fd = open(path, O_RDONLY);
+		got = read(fd, state, sizeof(state) - 1);
+		state[got > 0 ? got : 0] = 0;
+		close(fd);
+	}
+	snprintf(path, sizeof(path), "%s/%s", place, name);
+	mkdir(path, 0700);
+	_exit(0);
+}
+
+/*
+ * A FUSE file system at `place` whose server answers the first request only. With
+ * `locked` the first who waits for it holds a lock of the kernel that another one wants.
+ */
+static void scenario_fuse(const char *place, int locked)
 {
 	static char request[1 << 18];
 	struct {
@@ -375,6 +401,7 @@ static void scenario_fuse(const char *place)
 	struct fuse_init_in *init = (void *)(in + 1);
 	char options[128], path[4096];
 	int device, told[2];
+	pid_t first;
 	char byte;
 
 	must(unshare(CLONE_NEWNS) == 0, "unshare");
@@ -385,12 +412,16 @@ static void scenario_fuse(const char *place)
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
 	must(mount("stuck", place, "fuse.stuck", 0, options) == 0, "mounting fuse");
 	named("fuse-server");
-	if (child("fuse-waiter") == 0) {
+	first = child(locked ? "fuse-maker" : "fuse-waiter");
+	if (first == 0) {
 		close(device);
 		must(read(told[0], &byte, 1) == 1, "read");
 		ready();
-		snprintf(path, sizeof(path), "%s/some/file", place);
-		stat(path, &stat_buffer);
+		snprintf(path, sizeof(path), "%s/some", place);
+		if (locked)
+			mkdir(path, 0700);
+		else
+			stat(path, &stat_buffer);
 		_exit(0);
 	}
 	must(read(device, request, sizeof(request)) > 0, "reading /dev/fuse");
@@ -400,6 +431,8 @@ static void scenario_fuse(const char *place)
 	answer.init.max_write = 4096;
 	must(write(device, &answer, sizeof(answer)) == sizeof(answer), "answering");
 	must(write(told[1], "x", 1) == 1, "write");
+	if (locked)
+		maker("fuse-behind", place, first, device);
 	pause();
 }
 
@@ -460,7 +493,9 @@ int main(int count, char **words)
 	else if (strcmp(what, "sockets") == 0)
 		scenario_sockets(file);
 	else if (strcmp(what, "fuse") == 0)
-		scenario_fuse(file);
+		scenario_fuse(file, 0);
+	else if (strcmp(what, "fuse-lock") == 0)
+		scenario_fuse(file, 1);
 	else if (strcmp(what, "many") == 0)
 		scenario_many(file);
 	else

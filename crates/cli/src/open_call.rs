@@ -85,6 +85,7 @@ impl OpenCalls {
                     call: call_name(seen.nr, is_32_bit(*pid))
                         .unwrap_or_else(|| format!("call {}", seen.nr)),
                     at_least_ns: u64::try_from((now - seen.since).as_nanos()).unwrap_or(u64::MAX),
+                    why: String::new(),
                 }
             })
             .collect();

@@ -56,6 +56,11 @@ impl Host for Live {
     fn owns_command(&self) -> bool {
         self.capture.child.is_some()
     }
+
+    fn why(&mut self, thread: Option<u32>) -> String {
+        let pids: Vec<u32> = self.capture.pids().iter().map(|pid| *pid as u32).collect();
+        crate::why::of_now(thread, &pids)
+    }
 }
 
 fn null_open() -> Result<File, Error> {

@@ -162,6 +162,7 @@ fn full() -> Report {
         comm: "worker".into(),
         call: "read".into(),
         at_least_ns: 7,
+        why: "worker waits".into(),
     });
     report.trace = Some(TraceReport {
         way: "fentry".into(),
@@ -381,6 +382,9 @@ impl debox_top::Host for Shown {
     }
     fn owns_command(&self) -> bool {
         false
+    }
+    fn why(&mut self, _: Option<u32>) -> String {
+        EVIL.into()
     }
 }
 

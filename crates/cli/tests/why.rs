@@ -113,6 +113,7 @@ impl Drop for Stuck {
 
 fn why(words: &[&str]) -> Value {
     let out = Command::new(DEBOX)
+        .env("LC_ALL", "C.UTF-8")
         .arg("why")
         .arg("--json")
         .args(words)
@@ -414,6 +415,14 @@ fn what_has_no_owner_is_given_none() {
             (what, &serde_json::json!([]))
         );
     }
+    sentence_is(
+        &answer,
+        &format!(
+            "nobody is seen to hold up stuck ({}): its 3 threads wait for input, for time, or to \
+             be woken",
+            stuck.pid()
+        ),
+    );
     no_deadlock(&answer);
 }
 
@@ -532,6 +541,100 @@ fn a_hung_fuse_file_system_has_a_server() {
              {place} from fuse-server ({server}), which waits for a signal (pause)"
         ),
     );
+}
+
+/// A lock of the kernel: its holder waits for the server of a file system.
+#[test]
+fn the_holder_of_a_lock_of_the_kernel_is_named() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().canonicalize().unwrap();
+    let stuck = Stuck::start(&["fuse-lock", place.to_str().unwrap()]);
+    let server = stuck.asleep("fuse-server", libc::SYS_pause);
+    let holder = stuck.asleep("fuse-maker", libc::SYS_mkdir);
+    let behind = stuck.asleep("fuse-behind", libc::SYS_mkdir);
+    let answer = why(&[&behind.to_string()]);
+    let told = thread(&answer, behind);
+    waits(told, "holder", holder, holder);
+    assert_eq!(told["label"], "inode-lock");
+    assert_eq!(told["chain"][1]["tid"], server);
+    sentence_is(
+        &answer,
+        &format!(
+            "fuse-behind ({behind}) has waited TIME for a read-write semaphore of the kernel \
+             (inode-lock) held by fuse-maker ({holder}), which waits for an answer of the FUSE \
+             file system at {} from fuse-server ({server}), which waits for a signal (pause)",
+            place.display()
+        ),
+    );
+}
+
+/// What `attach` cannot count, because it never returns, is explained.
+#[test]
+fn attach_explains_calls_that_are_open_at_the_end() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().canonicalize().unwrap().join("lock");
+    let stuck = Stuck::start(&["flock", file.to_str().unwrap()]);
+    let waiter = stuck.asleep("flock-waiter", libc::SYS_flock);
+    let holder = stuck.asleep("flock-holder", libc::SYS_clock_nanosleep);
+    let attach = |form: &[&str]| {
+        let out = Command::new(DEBOX)
+            .args([
+                "attach",
+                "-d",
+                "300ms",
+                "-o",
+                "-",
+                "-p",
+                &waiter.to_string(),
+            ])
+            .args(form)
+            .env_remove("DEBOX_SOCKET")
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let report: Value = serde_json::from_str(&attach(&["--json"])).unwrap();
+    let expected = format!(
+        "flock-waiter ({waiter}) has waited TIME for an exclusive flock on {} held by flock-holder \
+         ({holder}), which sleeps in clock_nanosleep, TIME left",
+        file.display()
+    );
+    assert_eq!(timeless(words(&report["open_calls"][0]["why"])), expected);
+    let shown = attach(&[]);
+    let shown: Vec<&str> = shown.split_whitespace().collect();
+    assert!(timeless(&shown.join(" ")).contains(&expected), "{shown:?}");
+}
+
+/// Processes that come and go while they are read, by name and by number.
+#[test]
+fn who_ends_meanwhile_is_no_error() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let mut storm = Command::new("/bin/sh")
+        .args([
+            "-c",
+            "while :; do /bin/true; /bin/sleep 0.001; (exit 0) & wait; done",
+        ])
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let pid = storm.id().to_string();
+    for _ in 0..30 {
+        let answer = why(&[&pid]);
+        assert_eq!(answer["threads"][0]["tid"], storm.id(), "{answer:#}");
+        no_deadlock(&answer);
+    }
+    // SAFETY: the group that was just made, with its leader not waited for.
+    unsafe { libc::kill(-(storm.id() as libc::pid_t), libc::SIGKILL) };
+    storm.wait().unwrap();
 }
 
 #[test]

@@ -64,6 +64,7 @@ impl Pen {
             text.replace('µ', "u")
                 .replace('…', "...")
                 .replace('→', "->")
+                .replace('←', "<-")
         } else {
             text.to_owned()
         }

@@ -703,6 +703,9 @@ pub struct OpenCall {
     pub call: String,
     /// The thread has been asleep in it for at least this long.
     pub at_least_ns: u64,
+    /// What it waited for when the report was made, in a sentence; empty if not asked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -759,6 +759,11 @@ fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             if more == 1 { "thread" } else { "threads" }
         ));
     }
+    for row in rows.iter().filter(|row| !row.why.is_empty()) {
+        let text = pen.plain(&printable(&row.why));
+        *out += &wrapped(&text, line_width(options.width), "  ", "    ");
+        out.push('\n');
+    }
 }
 
 /// Of sentences: as wide as the terminal, but readable.

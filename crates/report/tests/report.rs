@@ -334,6 +334,7 @@ fn text_of_an_attach() {
             comm: "nginx".into(),
             call: "epoll_wait".into(),
             at_least_ns: 2_100_000_000,
+            why: String::new(),
         },
         OpenCall {
             pid: 72,
@@ -341,6 +342,7 @@ fn text_of_an_attach() {
             comm: "\u{202e}evil\n".into(),
             call: "futex".into(),
             at_least_ns: 0,
+            why: String::new(),
         },
     ];
     golden(

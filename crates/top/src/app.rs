@@ -28,10 +28,16 @@ pub struct Settings {
 /// What the loop must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    Quit { end_command: bool },
+    Quit {
+        end_command: bool,
+    },
     Suspend,
     Redraw,
     Interval,
+    /// Ask what this thread, or everything, waits for.
+    Why {
+        thread: Option<u32>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +45,8 @@ pub enum Mode {
     Table,
     Filter,
     Help,
+    /// What somebody waits for.
+    Why,
     /// The command runs: end it, too?
     Quit,
 }
@@ -66,6 +74,8 @@ pub struct App {
     pub curve: VecDeque<f64>,
     /// Rows on the screen, set by the drawing.
     pub page: usize,
+    /// What was answered last, and from which line on it is shown.
+    pub why: (String, usize),
 }
 
 impl App {
@@ -87,6 +97,7 @@ impl App {
             latest: None,
             curve: VecDeque::new(),
             page: 10,
+            why: (String::new(), 0),
         }
     }
 
@@ -196,6 +207,20 @@ impl App {
                 self.mode = Mode::Table;
                 None
             }
+            Mode::Why => {
+                let page = self.page.max(1);
+                let line = &mut self.why.1;
+                // The drawing keeps it within the text.
+                match key.code {
+                    KeyCode::Down | KeyCode::Char('j') => *line += 1,
+                    KeyCode::Up | KeyCode::Char('k') => *line = line.saturating_sub(1),
+                    KeyCode::PageDown | KeyCode::Char(' ') => *line += page,
+                    KeyCode::PageUp => *line = line.saturating_sub(page),
+                    KeyCode::Char('w') => return self.why_ask(),
+                    _ => self.mode = Mode::Table,
+                }
+                None
+            }
             Mode::Quit => match key.code {
                 KeyCode::Char('y' | 'Y') => Some(Done::Quit { end_command: true }),
                 KeyCode::Char('n' | 'N') => Some(Done::Quit { end_command: false }),
@@ -205,6 +230,23 @@ impl App {
                 }
             },
         }
+    }
+
+    /// Of the chosen thread, where threads are shown; else of all.
+    fn why_ask(&mut self) -> Option<Done> {
+        let mut thread = None;
+        if self.settings.view == View::Threads {
+            let table = self.table();
+            let selected = self.state().selected;
+            let row = table.rows.get(selected);
+            thread = row.and_then(|row| row.cells.get(1)?.text().parse().ok());
+        }
+        Some(Done::Why { thread })
+    }
+
+    pub fn why_show(&mut self, text: String) {
+        self.why = (text, 0);
+        self.mode = Mode::Why;
     }
 
     fn quit(&mut self, owns_command: bool) -> Option<Done> {
@@ -265,6 +307,7 @@ impl App {
             KeyCode::Char('p' | ' ') => {
                 self.paused = !self.paused;
             }
+            KeyCode::Char('w') => return self.why_ask(),
             KeyCode::Char('t') => self.settings.totals = !self.settings.totals,
             KeyCode::Char('+' | '=') => return self.interval_change(true),
             KeyCode::Char('-') => return self.interval_change(false),

@@ -8,7 +8,7 @@ use crate::app::{App, Mode};
 use crate::frame::Between;
 use crate::table::{Table, fit};
 use crate::views::View;
-use debox_output::{count_text, duration_text, printable};
+use debox_output::{Pen, count_text, duration_text, printable, wrapped};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -73,6 +73,25 @@ pub fn paint(app: &mut App, area: Rect, buffer: &mut Buffer) {
     foot(app, &mut paint, height - 1, width);
     match app.mode {
         Mode::Help => panel(&mut paint, &help(app.settings.ascii)),
+        Mode::Why => {
+            let room = width.saturating_sub(6);
+            let pen = Pen {
+                color: false,
+                ascii: app.settings.ascii,
+            };
+            let text: Vec<String> = pen
+                .plain(&app.why.0)
+                .lines()
+                .flat_map(|line| {
+                    let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+                    let next = format!("{indent}    ");
+                    let folded = wrapped(line, room, &indent, &next);
+                    folded.lines().map(str::to_owned).collect::<Vec<_>>()
+                })
+                .collect();
+            app.why.1 = app.why.1.min(text.len().saturating_sub(1));
+            panel(&mut paint, &text[app.why.1.min(text.len())..]);
+        }
         Mode::Quit => panel(
             &mut paint,
             &[
@@ -380,6 +399,7 @@ fn help(ascii: bool) -> Vec<String> {
         &format!("{arrows} sort by another column       r  the other way round"),
         &format!("{updown} choose a row (also PgUp, PgDn, Home, End)"),
         "Enter    on a call: where it blocks",
+        "w        what it waits for right now: the chosen thread, or all",
         "/        show only rows with these words    Esc  all rows",
         "t        per second, or totals since the start",
         "p        pause and go on              + -  interval",
@@ -647,6 +667,44 @@ mod tests {
         app.mode = Mode::Table;
         assert_eq!(app.event(&c, true), None);
         assert_eq!(app.event(&c, true), Some(Done::Quit { end_command: true }));
+    }
+
+    #[test]
+    fn w_asks_what_the_chosen_thread_waits_for() {
+        let mut app = app(true);
+        let w = KeyCode::Char('w');
+        assert_eq!(press(&mut app, w), Some(Done::Why { thread: None }));
+        app.settings.view = View::Threads;
+        let tid: u32 = app.table().rows[0].cells[1].text().parse().unwrap();
+        let asked = Some(Done::Why { thread: Some(tid) });
+        assert_eq!(press(&mut app, w), asked);
+        let lines: Vec<String> = (0..40)
+            .map(|n| format!("  line {n} \u{2190} \u{b5}s"))
+            .collect();
+        app.why_show(format!(
+            "a long {}\n{}",
+            "word ".repeat(40),
+            lines.join("\n")
+        ));
+        let shown = screen(&mut app, 80, 24);
+        assert!(
+            shown.contains("a long word word") && shown.contains("line 3 <- us"),
+            "{shown}"
+        );
+        assert!(shown.is_ascii(), "{shown}");
+        for _ in 0..99 {
+            press(&mut app, KeyCode::PageDown);
+        }
+        let shown = screen(&mut app, 80, 24);
+        assert!(
+            shown.contains("line 39") && !shown.contains("line 3 <-"),
+            "{shown}"
+        );
+        screen(&mut app, 30, 8);
+        // Asked again from there; any other key leads back.
+        assert_eq!(press(&mut app, w), asked);
+        assert_eq!(press(&mut app, KeyCode::Char('x')), None);
+        assert_eq!(app.mode, Mode::Table);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub trait Host {
     /// Whether quitting must say what happens to the command: it is our child
     /// and runs.
     fn owns_command(&self) -> bool;
+    /// What a thread, or everything that is watched, waits for at this moment: lines.
+    fn why(&mut self, thread: Option<u32>) -> String;
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +84,7 @@ pub fn run(host: &mut dyn Host, settings: Settings) -> io::Result<End> {
                     None => {}
                     Some(Done::Quit { end_command }) => return Ok(End::Quit { end_command }),
                     Some(Done::Suspend) => screen.suspend()?,
+                    Some(Done::Why { thread }) => app.why_show(host.why(thread)),
                     Some(Done::Redraw) => screen.clear()?,
                     // At once from now on.
                     Some(Done::Interval) => next = next.min(Instant::now() + app.interval()),

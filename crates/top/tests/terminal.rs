@@ -54,6 +54,10 @@ impl Host for Still {
     fn owns_command(&self) -> bool {
         false
     }
+
+    fn why(&mut self, _: Option<u32>) -> String {
+        "it waits for a test".into()
+    }
 }
 
 fn view() {

@@ -309,6 +309,10 @@ impl Book {
     /// waits for others, then the first.
     fn next(&mut self, tid: u32) -> Option<u32> {
         let wait = self.waits.get(&tid)?.clone();
+        // Who has the CPU has been named, and waits for nothing.
+        if wait.verb == Verb::Queued {
+            return None;
+        }
         let mut candidates = Vec::new();
         for on in wait.on {
             match on {
@@ -464,6 +468,13 @@ impl Book {
             .map(|meaning| meaning.what.clone());
         let later = self.clause(tid, false);
         let mut notes = wait.notes.clone();
+        if !task.kernel && !crate::proc::may_read(task.pid) {
+            notes.push(
+                "its memory and files may not be read (CAP_SYS_PTRACE is missing, or a security \
+                 policy forbids it): arguments, descriptors and the program's stack are missing"
+                    .into(),
+            );
+        }
         if task.compat {
             notes.push("a 32-bit call: its arguments and the program's stack are not read".into());
         }

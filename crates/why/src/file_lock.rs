@@ -73,14 +73,17 @@ fn parse(text: &str) -> Vec<FileLock> {
     locks
 }
 
+/// All of the machine.
+pub(crate) fn all() -> Vec<FileLock> {
+    parse(&proc::read("/proc/locks").unwrap_or_default())
+}
+
 /// The locks that a process waits for, each with the one that is held and in the way.
-pub(crate) fn waited_by(pid: u32) -> Vec<(FileLock, FileLock)> {
-    let text = proc::read("/proc/locks").unwrap_or_default();
-    let locks = parse(&text);
+pub(crate) fn waited_by(locks: &[FileLock], pid: u32) -> Vec<(FileLock, FileLock)> {
     locks
         .iter()
         .filter(|lock| lock.pid == i64::from(pid) && lock.waits_for.is_some())
-        .map(|lock| (lock.clone(), held(&locks, lock).clone()))
+        .map(|lock| (lock.clone(), held(locks, lock).clone()))
         .collect()
 }
 

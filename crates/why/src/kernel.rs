@@ -12,7 +12,7 @@ use std::time::Duration;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link};
 
-use crate::task::{Asleep, KernelLock, LockKind, Registers, State, Task};
+use crate::task::{Asleep, FoundLock, KernelLock, LockKind, Registers, State, Task};
 
 #[allow(
     clippy::all,
@@ -30,6 +30,9 @@ use skel::types::{why_file, why_task};
 const KTHREAD: u32 = 1;
 const ON_CPU: u32 = 2;
 const COMPAT: u32 = 4;
+
+/// Of `enum why_lock`.
+const LOCK_FOUND: u32 = 5;
 
 const INTERRUPTIBLE: u32 = 1;
 const UNINTERRUPTIBLE: u32 = 2;
@@ -79,6 +82,8 @@ pub(crate) enum FileKind {
 pub(crate) struct Seen {
     pub tasks: Vec<Task>,
     pub files: Vec<OpenFile>,
+    /// There were not more than are looked at.
+    pub complete: bool,
 }
 
 /// Why the kernel was not asked.
@@ -90,13 +95,19 @@ pub(crate) enum Refused {
     Read(#[from] io::Error),
 }
 
-fn read(link: &Link) -> Result<Vec<u8>, Refused> {
+/// What is read of either iterator: somebody can have started and opened as much as
+/// the machine's limits let him.
+const BYTES_MAX: usize = 128 << 20;
+
+/// All of it, or its beginning.
+fn read(link: &Link) -> Result<(Vec<u8>, bool), Refused> {
     let mut iter = Iter::new(link)?;
     let mut bytes = Vec::new();
     let mut part = vec![0u8; 1 << 16];
     loop {
         match iter.read(&mut part) {
-            Ok(0) => return Ok(bytes),
+            Ok(0) => return Ok((bytes, true)),
+            Ok(_) if bytes.len() >= BYTES_MAX => return Ok((bytes, false)),
             Ok(got) => bytes.extend_from_slice(&part[..got]),
             Err(error)
                 if matches!(
@@ -130,8 +141,8 @@ pub(crate) fn look() -> Result<Seen, Refused> {
     let tasks = skel.progs.why_tasks.attach()?;
     let files = skel.progs.why_files.attach()?;
     moment_make();
-    let tasks = read(&tasks)?;
-    let files = read(&files)?;
+    let (tasks, all_tasks) = read(&tasks)?;
+    let (files, all_files) = read(&files)?;
     // SAFETY: no arguments.
     let own = unsafe { libc::gettid() } as u32;
     let now = records::<why_task>(&tasks)
@@ -146,6 +157,7 @@ pub(crate) fn look() -> Result<Seen, Refused> {
         files: records::<why_file>(&files)
             .map(|file| file_of(&file))
             .collect(),
+        complete: all_tasks && all_files,
     })
 }
 
@@ -223,6 +235,7 @@ fn task_of(task: &why_task, now: u64) -> Task {
         sp: task.sp,
         bp: task.bp,
     });
+    let number = |tid: u32| (tid != 0).then_some(tid);
     let kind = match task.lock {
         1 => Some(LockKind::Mutex),
         2 => Some(LockKind::Semaphore),
@@ -247,8 +260,14 @@ fn task_of(task: &why_task, now: u64) -> Task {
         memory: task.mm,
         lock: kind.map(|kind| KernelLock {
             kind,
-            owner: (task.lock_owner != 0).then_some(task.lock_owner),
+            owner: number(task.lock_owner),
             readers: task.lock_readers != 0,
+        }),
+        found: (task.lock == LOCK_FOUND).then(|| FoundLock {
+            mutex_owner: number(task.lock_owner),
+            rwsem_owner: number(task.rwsem_owner),
+            rwsem_readers: task.rwsem_readers != 0,
+            code: task.code[..(task.codes as usize).min(task.code.len())].to_vec(),
         }),
         stack: task.frame[..(task.frames as usize).min(task.frame.len())].to_vec(),
         functions: Vec::new(),

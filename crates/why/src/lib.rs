@@ -71,6 +71,23 @@ pub fn look(targets: &[Target], options: Options) -> Result<Answer, Error> {
     Ok(answer::answer(asker, &asked))
 }
 
+/// The same for threads (with their processes) that were there a moment ago; those that
+/// are gone, or may not be read, have no answer.
+pub fn look_at(threads: &[(u32, u32)], options: Options) -> Answer {
+    let mut machine = Machine::look(options.kernel, options.rules);
+    let mut asked: Vec<u32> = threads
+        .iter()
+        .filter(|(pid, tid)| {
+            machine.threads(*pid).contains(tid)
+                && (machine.refused.is_none() || proc::may_read(*pid))
+        })
+        .map(|(_, tid)| *tid)
+        .collect();
+    asked.sort_unstable();
+    asked.dedup();
+    answer::answer(Asker::new(machine), &asked)
+}
+
 fn asked_threads(machine: &mut Machine, targets: &[Target]) -> Result<Vec<u32>, Error> {
     let own = std::process::id();
     let mut asked = Vec::new();
@@ -100,7 +117,8 @@ fn asked_threads(machine: &mut Machine, targets: &[Target]) -> Result<Vec<u32>, 
             }
         };
         for pid in pids {
-            if !proc::may_read(pid) {
+            // The kernel was asked: then it may be known, as far as it can be read.
+            if machine.refused.is_some() && !proc::may_read(pid) {
                 let comm = machine.leader(pid).map(|task| task.comm.clone());
                 return Err(Error::NotYours {
                     pid,

@@ -28,23 +28,35 @@ pub(crate) struct Machine {
     pub rules: Rules,
     pub notes: Vec<String>,
     loaded: HashSet<u32>,
+    /// Of processes in other PID namespaces: threads by their numbers there.
+    own_numbers: HashMap<u32, HashMap<u32, u32>>,
 }
 
 struct Files {
     list: Vec<OpenFile>,
     by_fd: HashMap<(u32, u32), usize>,
     by_ino: HashMap<u64, Vec<usize>>,
+    /// By the network and both addresses, own first.
+    by_address: HashMap<Connection, Vec<usize>>,
 }
+
+type Connection = (u32, (IpAddr, u16), (IpAddr, u16));
 
 impl Files {
     fn new(list: Vec<OpenFile>) -> Files {
         let mut by_ino: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut by_address: HashMap<Connection, Vec<usize>> = HashMap::new();
         for (at, file) in list.iter().enumerate() {
             by_ino.entry(file.ino).or_default().push(at);
+            if let FileKind::Inet { net, own, peer, .. } = &file.kind {
+                let connection = (*net, *own, *peer);
+                by_address.entry(connection).or_default().push(at);
+            }
         }
         Files {
             by_fd: kernel::files_by_descriptor(&list),
             by_ino,
+            by_address,
             list,
         }
     }
@@ -65,6 +77,7 @@ impl Machine {
             rules,
             notes: Vec::new(),
             loaded: HashSet::new(),
+            own_numbers: HashMap::new(),
         };
         let seen = if kernel {
             kernel::look().map_err(|error| error.to_string())
@@ -73,8 +86,16 @@ impl Machine {
         };
         match seen {
             Ok(seen) => {
-                machine.sees_all = std::fs::read_link("/proc/self/ns/pid")
-                    .is_ok_and(|link| link.as_os_str() == FIRST_PID_NAMESPACE);
+                if !seen.complete {
+                    machine.notes.push(
+                        "there are more threads or open files than are looked at, so some \
+                         holders and ends of pipes may be missing"
+                            .into(),
+                    );
+                }
+                machine.sees_all = seen.complete
+                    && std::fs::read_link("/proc/self/ns/pid")
+                        .is_ok_and(|link| link.as_os_str() == FIRST_PID_NAMESPACE);
                 machine.files = Some(Files::new(seen.files));
                 for task in seen.tasks {
                     machine.add(task);
@@ -180,10 +201,18 @@ impl Machine {
             return;
         };
         let task = &self.tasks[at];
-        if !task.functions.is_empty() || task.stack.is_empty() {
+        if !task.functions.is_empty() {
             return;
         }
         let Some(symbols) = &self.symbols else { return };
+        let lock = task.found.as_ref().and_then(|found| {
+            let names: Vec<String> = found
+                .code
+                .iter()
+                .filter_map(|address| Some(symbols.frame(*address)?.function))
+                .collect();
+            found.kind(names.iter().map(String::as_str))
+        });
         let functions = task
             .stack
             .iter()
@@ -194,6 +223,7 @@ impl Machine {
             })
             .collect();
         self.tasks[at].functions = functions;
+        self.tasks[at].lock = self.tasks[at].lock.or(lock);
     }
 
     /// Pipes, sockets and FUSE connections that are open.
@@ -243,20 +273,15 @@ impl Machine {
         match &socket.kind {
             FileKind::Unix { peer } if *peer != 0 => self.holders(*peer, |_| true),
             FileKind::Inet { net, own, peer, .. } => {
-                let (net, own, peer) = (*net, *own, *peer);
-                let mut pids: Vec<u32> = self
-                    .files()
-                    .list
+                let other = (*net, *peer, *own);
+                let files = self.files();
+                let mut pids: Vec<u32> = files
+                    .by_address
+                    .get(&other)
+                    .map(Vec::as_slice)
+                    .unwrap_or_default()
                     .iter()
-                    .filter(|file| match &file.kind {
-                        FileKind::Inet {
-                            net: other_net,
-                            own: other_own,
-                            peer: other_peer,
-                            ..
-                        } => *other_net == net && *other_own == peer && *other_peer == own,
-                        _ => false,
-                    })
+                    .map(|at| &files.list[*at])
                     .map(|file| file.pid)
                     .collect();
                 pids.sort_unstable();
@@ -301,12 +326,19 @@ impl Machine {
             return (!matches!(task.state, State::Zombie | State::Dead)).then_some(number);
         }
         // In a PID namespace of its own it has another number there.
-        if shared.is_some() || !has_own_numbers(pid) {
+        if shared.is_some() {
             return None;
         }
-        self.threads(pid)
-            .into_iter()
-            .find(|tid| own_number(*tid) == Some(number))
+        if !self.own_numbers.contains_key(&pid) {
+            let mut numbers = HashMap::new();
+            if own_number(pid).is_some_and(|own| own != pid) {
+                for tid in self.threads(pid) {
+                    numbers.extend(own_number(tid).map(|own| (own, tid)));
+                }
+            }
+            self.own_numbers.insert(pid, numbers);
+        }
+        self.own_numbers[&pid].get(&number).copied()
     }
 }
 
@@ -317,10 +349,6 @@ fn own_number(tid: u32) -> Option<u32> {
         .next_back()?
         .parse()
         .ok()
-}
-
-fn has_own_numbers(pid: u32) -> bool {
-    own_number(pid).is_some_and(|own| own != pid)
 }
 
 /// Without the kernel's help: pipes of those processes that may be looked into.

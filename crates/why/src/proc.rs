@@ -282,6 +282,7 @@ pub(crate) fn task(pid: u32, tid: u32) -> Option<Task> {
         registers: call.as_deref().and_then(registers),
         memory: 0,
         lock: None,
+        found: None,
         stack: Vec::new(),
         functions,
     })

@@ -118,6 +118,47 @@ pub struct KernelLock {
     pub readers: bool,
 }
 
+/// A lock that was found from its waiter, on a kernel that does not name it: which kind
+/// it is says the function that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundLock {
+    pub mutex_owner: Option<u32>,
+    pub rwsem_owner: Option<u32>,
+    pub rwsem_readers: bool,
+    /// Addresses in the kernel that lie on the stack below the waiter.
+    pub code: Vec<u64>,
+}
+
+impl FoundLock {
+    /// By the functions that `code` is in.
+    pub fn kind<'a>(&self, functions: impl Iterator<Item = &'a str>) -> Option<KernelLock> {
+        for name in functions {
+            if name.starts_with("rwsem_down_") {
+                return Some(KernelLock {
+                    kind: LockKind::Rwsem,
+                    owner: self.rwsem_owner,
+                    readers: self.rwsem_readers,
+                });
+            }
+            if name.starts_with("__mutex_lock") || name.starts_with("__ww_mutex_lock") {
+                return Some(KernelLock {
+                    kind: LockKind::Mutex,
+                    owner: self.mutex_owner,
+                    readers: false,
+                });
+            }
+            if name.starts_with("__down") {
+                return Some(KernelLock {
+                    kind: LockKind::Semaphore,
+                    owner: None,
+                    readers: false,
+                });
+            }
+        }
+        None
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Task {
     pub pid: u32,
@@ -135,6 +176,7 @@ pub struct Task {
     /// Alike for those that share their memory; 0 if not known.
     pub memory: u64,
     pub lock: Option<KernelLock>,
+    pub found: Option<FoundLock>,
     /// Return addresses in the kernel, innermost first. Never shown.
     pub stack: Vec<u64>,
     /// Their functions, once they have been looked up.
@@ -156,5 +198,29 @@ impl Task {
     /// Whether one is whose name begins so.
     pub fn is_in_any(&self, prefix: &str) -> bool {
         self.functions.iter().any(|name| name.starts_with(prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_was_found_is_what_its_waiter_is_in() {
+        let found = FoundLock {
+            mutex_owner: Some(1),
+            rwsem_owner: Some(2),
+            rwsem_readers: true,
+            code: Vec::new(),
+        };
+        let owner = |name: &str| {
+            let lock = found.kind(["schedule_preempt_disabled", name].into_iter());
+            lock.map(|lock| (lock.owner, lock.readers))
+        };
+        assert_eq!(owner("__mutex_lock.constprop.0"), Some((Some(1), false)));
+        assert_eq!(owner("rwsem_down_write_slowpath"), Some((Some(2), true)));
+        assert_eq!(owner("__down_common"), Some((None, false)));
+        // A node of some other list that looks like a waiter.
+        assert_eq!(owner("io_schedule"), None);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use debox_output::{duration_text, wrapped};
+use debox_output::{Pen, duration_text, wrapped};
 
 use crate::answer::{Answer, Thread};
 
@@ -17,6 +17,8 @@ pub struct TextOptions {
     pub width: Option<usize>,
     /// The stacks and calls of idle threads as well.
     pub all: bool,
+    /// No signs of its own beyond ASCII.
+    pub ascii: bool,
 }
 
 /// Groups in the order of their first thread; stuck ones before idle ones.
@@ -67,10 +69,31 @@ pub(crate) fn sentences(threads: &[Thread], told: &BTreeSet<u32>) -> Vec<String>
             .collect()
     };
     let stuck = of(false);
-    match stuck.is_empty() && told.is_empty() {
-        true => of(true),
-        false => stuck,
+    if !stuck.is_empty() || !told.is_empty() {
+        return stuck;
     }
+    // Of a server that has nothing to do not each of its threads; but whoever waits to
+    // be woken may hang for a reason that nobody wrote down.
+    let mut processes: BTreeMap<u32, Vec<&Thread>> = BTreeMap::new();
+    for thread in threads {
+        processes.entry(thread.pid).or_default().push(thread);
+    }
+    let mut sentences = Vec::new();
+    for (pid, threads) in processes {
+        match threads[..] {
+            [only] => sentences.push(only.sentence.clone()),
+            _ => {
+                let name = threads.iter().find(|thread| thread.tid == pid);
+                sentences.push(format!(
+                    "nobody is seen to hold up {} ({pid}): its {} threads wait for input, for \
+                     time, or to be woken",
+                    name.unwrap_or(&threads[0]).comm,
+                    threads.len()
+                ));
+            }
+        }
+    }
+    sentences
 }
 
 /// The answer as text.
@@ -109,7 +132,11 @@ pub fn render(answer: &Answer, options: &TextOptions) -> String {
     for note in &answer.notes {
         line(note, "note: ", "      ");
     }
-    out
+    let pen = Pen {
+        color: false,
+        ascii: options.ascii,
+    };
+    pen.plain(&out)
 }
 
 fn who(group: &[&Thread]) -> String {

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use debox_labels::{Kind, LABEL_LEN_MAX, plain};
-use debox_output::printable_within;
+use debox_output::{printable, printable_within};
 
 use crate::call::{self, Call, Limit};
-use crate::file_lock;
+use crate::file_lock::{self, FileLock};
 use crate::futex::{self, Lock, Waited};
 use crate::kernel::{FileKind, OpenFile};
 use crate::machine::{Machine, Mount, address_text, mounts};
@@ -19,6 +19,8 @@ use crate::user_stack::{Place, UserStacks};
 /// Descriptors of a poll that are looked at.
 const POLLED_MAX: usize = 1024;
 const SHOWN_MAX: usize = 120;
+/// Of which more is told.
+const LISTED_MAX: usize = 8;
 
 /// Who could end a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,6 +117,8 @@ pub(crate) struct Asker {
     calls: HashMap<u32, Option<Call>>,
     places: HashMap<u32, Vec<Place>>,
     mounts: HashMap<u32, Vec<Mount>>,
+    locks: Option<Vec<FileLock>>,
+    lock_holders: HashMap<(String, u64), Vec<u32>>,
 }
 
 impl Asker {
@@ -125,6 +129,8 @@ impl Asker {
             calls: HashMap::new(),
             places: HashMap::new(),
             mounts: HashMap::new(),
+            locks: None,
+            lock_holders: HashMap::new(),
         }
     }
 
@@ -156,7 +162,16 @@ impl Asker {
     /// The label by the rules, whether a rule gave it, and the function that decided to
     /// sleep.
     pub fn label(&self, task: &Task) -> Option<(String, bool, String)> {
-        let names: Vec<&str> = task.functions.iter().map(String::as_str).collect();
+        // The walk passes over the scheduler's own functions, and the kernel counts its
+        // locks among them; the rules want to see that it waits for one.
+        let lock = match task.lock.map(|lock| lock.kind) {
+            Some(LockKind::Mutex) => Some("__mutex_lock"),
+            Some(LockKind::Rwsem) => Some("rwsem_down_write_slowpath"),
+            Some(LockKind::Semaphore) => Some("__down"),
+            Some(LockKind::RtMutex) | None => None,
+        };
+        let walked = task.functions.iter().map(String::as_str);
+        let names: Vec<&str> = lock.into_iter().chain(walked).collect();
         let rules = &self.machine.rules;
         let site = rules.site_frame(&names).or(names.len().checked_sub(1))?;
         let function = names[site].to_owned();
@@ -219,6 +234,10 @@ impl Asker {
                 return Wait::new(Verb::Ended, "").on("to be reaped by ", "parent", on);
             }
             State::Idle if task.kernel => {
+                return Wait::new(Verb::Waits, "for work, as a kernel thread").idle();
+            }
+            // In its own function, and in nobody's that a rule knows.
+            State::Asleep if task.kernel && self.label(task).is_none_or(|label| !label.1) => {
                 return Wait::new(Verb::Waits, "for work, as a kernel thread").idle();
             }
             _ => {}
@@ -534,8 +553,9 @@ impl Asker {
         let fds = polled_descriptors(task, call);
         let mut on: Vec<On> = Vec::new();
         let mut listed: Vec<String> = Vec::new();
+        let mut listens = None;
         let mut known = true;
-        for fd in &fds {
+        for fd in fds.iter().take(LISTED_MAX) {
             let Some(file) = self.machine.file(task.pid, *fd) else {
                 known = false;
                 let link = proc::descriptor(task.tid, *fd).unwrap_or_else(|| "closed".into());
@@ -569,6 +589,7 @@ impl Asker {
                         Peer::Listens(place) => {
                             known = false;
                             listed.push(format!("{fd} listens{place}"));
+                            listens = Some(place);
                         }
                         Peer::Nobody(_) => {
                             known = false;
@@ -583,7 +604,13 @@ impl Asker {
         let name = &call.name;
         let mut wait = match fds.len() {
             0 => Wait::new(Verb::Waits, format!("in {name} for nothing but its time")),
-            1 => Wait::new(Verb::Waits, format!("for input ({name})")),
+            1 => Wait::new(
+                Verb::Waits,
+                match listens {
+                    Some(place) => format!("for a connection{place} ({name})"),
+                    None => format!("for input ({name})"),
+                },
+            ),
             n => Wait::new(
                 Verb::Waits,
                 format!("for input on {n} descriptors ({name})"),
@@ -596,13 +623,25 @@ impl Asker {
         }
         wait.idle = true;
         if !listed.is_empty() {
-            let more = listed.len().saturating_sub(8);
-            listed.truncate(8);
+            let more = fds.len() - listed.len();
             let mut text = format!("waits at {}", listed.join(", "));
             if more > 0 {
                 text += &format!(" and {more} more");
             }
             wait = wait.note(text);
+        }
+        // Who starts others waits so for the end of one of them as well.
+        let children = self.machine.children(task.pid);
+        if wait.on.is_empty() && !children.is_empty() {
+            let mut names: Vec<String> = children
+                .iter()
+                .take(LISTED_MAX)
+                .map(|child| format!("{} ({})", printable(&child.comm), child.pid))
+                .collect();
+            if children.len() > names.len() {
+                names.push(format!("{} more", children.len() - names.len()));
+            }
+            wait = wait.note(format!("its children: {}", names.join(", ")));
         }
         wait
     }
@@ -676,7 +715,8 @@ impl Asker {
             let info = proc::fdinfo(task.tid, fd)?;
             proc::field(&info, "ino")?.parse::<u64>().ok()
         });
-        let waited = file_lock::waited_by(task.pid);
+        let locks = self.locks.get_or_insert_with(file_lock::all);
+        let waited = file_lock::waited_by(locks, task.pid);
         let (own, held) = waited
             .iter()
             .find(|(lock, _)| inode.is_none_or(|inode| lock.inode == inode))
@@ -704,7 +744,11 @@ impl Asker {
         let taker = u32::try_from(held.pid).ok().filter(|pid| *pid != 0);
         let holders = match taker.filter(|pid| self.machine.leader(*pid).is_some()) {
             Some(pid) => vec![pid],
-            None => file_lock::holders(held),
+            None => self
+                .lock_holders
+                .entry((held.kind.clone(), held.inode))
+                .or_insert_with(|| file_lock::holders(held))
+                .clone(),
         };
         let wait = Wait::new(Verb::Waits, text).on(" held by ", "holder", processes(&holders));
         Some(if holders.is_empty() {

@@ -206,6 +206,7 @@ impl Capture {
                 self.open_calls
                     .sample(live.map(|process| process.pid as u32));
                 facts.open_calls = self.open_calls.list();
+                crate::why::explain(&mut facts.open_calls);
             }
         }
         let collected = self.collector.map(Collector::finish);

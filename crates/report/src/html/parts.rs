@@ -1107,11 +1107,16 @@ pub fn notes(report: &Report) -> String {
                 String::new()
             };
             out.push_str(&format!(
-                "<li>{} (thread {} of process {}) in {}{length}</li>\n",
+                "<li>{} (thread {} of process {}) in {}{length}{}</li>\n",
                 escape(&c.comm),
                 c.tid,
                 c.pid,
-                escape(&c.call)
+                escape(&c.call),
+                if c.why.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {}", escape(&c.why))
+                }
             ));
         }
         out.push_str("</ul>\n");
