@@ -58,7 +58,7 @@ impl Host for Live {
     }
 
     fn why(&mut self, thread: Option<u32>) -> String {
-        let pids: Vec<u32> = self.capture.pids().iter().map(|pid| *pid as u32).collect();
+        let pids = self.capture.pids().to_vec();
         crate::why::of_now(thread, &pids)
     }
 }
