@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -28,6 +29,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -362,6 +364,30 @@ static void scenario_sockets(const char *family)
 	must(read(ends[0], &byte, 1) >= 0, "read");
 }
 
+/* Waits for a timer or, as servers do, for the end of whoever started it: `alone`
+ * leaves out the timer. */
+static void scenario_watching(int alone)
+{
+	struct itimerspec in = { .it_value.tv_sec = 1000 };
+	struct pollfd at[2] = {};
+	int life[2];
+
+	must(pipe(life) == 0, "pipe");
+	if (child("watcher") == 0) {
+		close(life[1]);
+		at[0].fd = life[0];
+		at[1].fd = timerfd_create(CLOCK_MONOTONIC, 0);
+		at[0].events = at[1].events = POLLIN;
+		must(timerfd_settime(at[1].fd, 0, &in, NULL) == 0, "timerfd_settime");
+		poll(at, alone ? 1 : 2, -1);
+		_exit(0);
+	}
+	close(life[0]);
+	named("starter");
+	ready();
+	pause();
+}
+
 /* Makes a directory in the hung one, where `after` has its lock already. */
 static void maker(const char *name, const char *place, pid_t after, int device)
 {
@@ -492,6 +518,8 @@ int main(int count, char **words)
 		scenario_compute();
 	else if (strcmp(what, "sockets") == 0)
 		scenario_sockets(file);
+	else if (strcmp(what, "watching") == 0)
+		scenario_watching(strcmp(file, "alone") == 0);
 	else if (strcmp(what, "fuse") == 0)
 		scenario_fuse(file, 0);
 	else if (strcmp(what, "fuse-lock") == 0)

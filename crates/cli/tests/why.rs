@@ -519,6 +519,31 @@ fn two_ends_that_both_listen_are_a_deadlock() {
     }
 }
 
+/// The other end of a pipe is waited for only if nothing else could end the wait.
+#[test]
+fn who_watches_over_somebody_does_not_wait_for_them() {
+    if !kernel_or_skip() {
+        return;
+    }
+    for (how, waited) in [("alone", true), ("beside-a-timer", false)] {
+        let stuck = Stuck::start(&["watching", how]);
+        let watcher = stuck.asleep("watcher", libc::SYS_poll);
+        let answer = why(&[&watcher.to_string()]);
+        let starter = stuck.pid();
+        if waited {
+            waits(thread(&answer, watcher), "peer", starter, 0);
+        } else {
+            let sentence = words(&answer["sentences"][0]);
+            assert!(!sentence.contains("starter"), "{answer:#}");
+            let notes = thread(&answer, watcher)["notes"].to_string();
+            assert!(
+                notes.contains(&format!("a pipe of process {starter}")),
+                "{answer:#}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_hung_fuse_file_system_has_a_server() {
     if !kernel_or_skip() {

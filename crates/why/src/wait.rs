@@ -568,7 +568,10 @@ impl Asker {
                     ends.retain(|pid| *pid != task.pid);
                     known &= !ends.is_empty();
                     on.extend(processes(&ends));
-                    listed.push(format!("{fd} a pipe"));
+                    listed.push(match ends[..] {
+                        [pid] => format!("{fd} a pipe of process {pid}"),
+                        _ => format!("{fd} a pipe"),
+                    });
                 }
                 _ => {
                     let (peers, place) = self.peer_of(task.pid, &file);
@@ -616,10 +619,12 @@ impl Asker {
                 format!("for input on {n} descriptors ({name})"),
             ),
         };
-        // With many it is a server between requests, and none of them is "the" one.
-        if fds.len() <= 4 && on.len() <= 2 {
+        // With many it is a server between requests, and none of them is "the" one. Where
+        // something else could end it as well (a signal, a timer, somebody elsewhere),
+        // whoever holds the other end of one of them need not be waited for at all.
+        if known && fds.len() <= 4 && on.len() <= 2 {
             wait = wait.on(" from ", "peer", on);
-            wait.only_they = known && self.machine.sees_all && !wait.on.is_empty();
+            wait.only_they = self.machine.sees_all && !wait.on.is_empty();
         }
         wait.idle = true;
         if !listed.is_empty() {
