@@ -63,12 +63,12 @@ pub fn call_name(nr: u32, compat: bool) -> Option<String> {
 
 /// The arguments of a call by name.
 pub fn call_arguments(nr: u32, compat: bool, args: &[u64; 6]) -> Vec<CallArgument> {
-    let told = debox_symbol::arguments(nr as i32, compat, args);
+    let told = debox_symbol::arguments(nr as i32, compat, args).unwrap_or_default();
     told.into_iter()
         .map(|argument| CallArgument {
             name: argument.name.into(),
+            address: argument.is_address(),
             text: argument.text,
-            address: argument.address,
         })
         .collect()
 }

@@ -795,7 +795,10 @@ fn ordinary_users_ask_about_their_own() {
     let told = thread(&answer, pid);
     assert_eq!(told["call"], "clock_nanosleep");
     assert_eq!(told["idle"], true);
-    assert!(words(&told["call_text"]).contains("1000 s"), "{told:#}");
+    assert!(
+        words(&told["call_text"]).contains("request=1000 s"),
+        "{told:#}"
+    );
     let note = answer["notes"].to_string();
     assert!(note.contains("sudo debox why"), "{note}");
 }

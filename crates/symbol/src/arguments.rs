@@ -46,12 +46,23 @@ pub enum Removes {
 pub struct Argument {
     pub name: &'static str,
     pub text: String,
-    /// A place in memory.
-    pub address: bool,
+    pub value: u64,
+    pub kind: Kind,
 }
 
+impl Argument {
+    /// Whether it is a place in memory.
+    pub fn is_address(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Path | Kind::Futex | Kind::Poll | Kind::Address | Kind::Pointer | Kind::Timespec
+        )
+    }
+}
+
+/// What an argument is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Descriptor,
     Directory,
     Path,
@@ -59,6 +70,8 @@ enum Kind {
     Poll,
     Address,
     Pointer,
+    /// A place in memory with a length of time or a moment, as the call has it.
+    Timespec,
     Signed,
     Unsigned,
     Size,
@@ -80,6 +93,7 @@ impl Kind {
             "poll" => Kind::Poll,
             "sockaddr" => Kind::Address,
             "pointer" => Kind::Pointer,
+            "timespec" => Kind::Timespec,
             "int" => Kind::Signed,
             "uint" => Kind::Unsigned,
             "size" => Kind::Size,
@@ -288,7 +302,9 @@ fn text(kind: Kind, value: u64, before: Option<u64>) -> String {
         Kind::Descriptor => format!("{}", value as i32),
         Kind::Directory if value as i32 == libc::AT_FDCWD => "AT_FDCWD".to_owned(),
         Kind::Directory => format!("{}", value as i32),
-        Kind::Path | Kind::Futex | Kind::Poll | Kind::Address | Kind::Pointer => pointer(value),
+        Kind::Path | Kind::Futex | Kind::Poll | Kind::Address | Kind::Pointer | Kind::Timespec => {
+            pointer(value)
+        }
         Kind::Signed if value >> 32 == 0 => format!("{}", value as i32),
         Kind::Signed => format!("{}", value as i64),
         Kind::Unsigned => format!("{}", value as u32),
@@ -317,12 +333,10 @@ fn text(kind: Kind, value: u64, before: Option<u64>) -> String {
     }
 }
 
-/// The arguments of call `nr`, in order; none of a call that the table does not know.
+/// The arguments of call `nr`, in order; `None` of a call that the table does not know.
 /// Strings and structs that arguments point to are not in them.
-pub fn arguments(nr: i32, compat: bool, args: &[u64; 6]) -> Vec<Argument> {
-    let Some(parameters) = TABLE.calls.get(syscall_name(nr, compat).as_ref()) else {
-        return Vec::new();
-    };
+pub fn arguments(nr: i32, compat: bool, args: &[u64; 6]) -> Option<Vec<Argument>> {
+    let parameters = TABLE.calls.get(syscall_name(nr, compat).as_ref())?;
     // A mode is read by the kernel only where a file may be made.
     let made = |flags: u64| flags & 0o100 != 0 || flags & 0o20_200_000 == 0o20_200_000;
     let opens = parameters
@@ -336,6 +350,7 @@ pub fn arguments(nr: i32, compat: bool, args: &[u64; 6]) -> Vec<Argument> {
         {
             continue;
         }
+        let (mut name, mut kind) = (parameter.name, parameter.kind);
         // Of a futex's further arguments those that its operation takes.
         if parameters[0].kind == Kind::Futex && parameters[1].kind == Kind::Named("futex_op") {
             let waits = matches!(args[1] & 0x7f, 0 | 9);
@@ -344,21 +359,23 @@ pub fn arguments(nr: i32, compat: bool, args: &[u64; 6]) -> Vec<Argument> {
             if (at >= 4 && (waits || lock || wakes)) || (at == 3 && wakes) || (at == 2 && lock) {
                 continue;
             }
+            let timed = waits || lock || args[1] & 0x7f == 11;
+            if at == 3 && !timed {
+                (name, kind) = ("val2", Kind::Unsigned);
+            }
         }
         let before = at
             .checked_sub(1)
             .and_then(|before| args.get(before))
             .copied();
         list.push(Argument {
-            name: parameter.name,
-            text: text(parameter.kind, *value, before),
-            address: matches!(
-                parameter.kind,
-                Kind::Path | Kind::Futex | Kind::Poll | Kind::Address | Kind::Pointer
-            ),
+            name,
+            text: text(kind, *value, before),
+            value: *value,
+            kind,
         });
     }
-    list
+    Some(list)
 }
 
 #[cfg(test)]
@@ -367,6 +384,7 @@ mod tests {
 
     fn told(nr: libc::c_long, args: [u64; 6]) -> String {
         let words: Vec<String> = arguments(nr as i32, false, &args)
+            .unwrap_or_default()
             .into_iter()
             .map(|a| format!("{}={}", a.name, a.text))
             .collect();
@@ -388,7 +406,11 @@ mod tests {
         let wait = (libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG) as u64;
         assert_eq!(
             told(libc::SYS_futex, [0x10, wait, 2, 0, 0, 7]),
-            "uaddr=0x10 op=FUTEX_WAIT_BITSET|FUTEX_PRIVATE_FLAG val=2 timeout=0"
+            "uaddr=0x10 op=FUTEX_WAIT_BITSET|FUTEX_PRIVATE_FLAG val=2 timeout=NULL"
+        );
+        assert_eq!(
+            told(libc::SYS_futex, [0x10, 3, 1, 2, 0x20, 0]),
+            "uaddr=0x10 op=FUTEX_REQUEUE val=1 val2=2 uaddr2=0x20 val3=0"
         );
         let (prot, map) = (
             libc::PROT_READ | libc::PROT_EXEC,

@@ -16,10 +16,12 @@ mod syscalls;
 pub mod tracefs;
 mod user;
 
-pub use arguments::{Argument, ObjectArgument, ObjectBy, Removes, arguments, object_arguments};
+pub use arguments::{
+    Argument, Kind as ArgumentKind, ObjectArgument, ObjectBy, Removes, arguments, object_arguments,
+};
 pub use debuginfod::{Debuginfod, DebuginfodError};
 pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};
-pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION};
+pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION, function_label};
 pub use syscalls::{syscall_name, syscall_number, syscall_number_compat};
 pub use user::{CodeFile, UserCode, UserFrame, UserNote, UserOptions, UserSymbols};

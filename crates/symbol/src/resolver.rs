@@ -135,7 +135,7 @@ impl Resolver {
         let (file, line) = self.symbols.location(stack[site]).unwrap_or_default();
         let (label, labelled) = match self.rules.label(&names) {
             Some(rule) => (rule.label.clone(), true),
-            None => (fallback(names[site]), false),
+            None => (function_label(names[site]), false),
         };
         Site {
             label,
@@ -149,8 +149,8 @@ impl Resolver {
     }
 }
 
-/// A label made of a function's name.
-fn fallback(function: &str) -> String {
+/// A label made of a function's name, where no rule has one.
+pub fn function_label(function: &str) -> String {
     if function == UNKNOWN_FUNCTION {
         return "unknown".into();
     }
@@ -167,16 +167,16 @@ mod tests {
 
     #[test]
     fn fallback_labels_fit() {
-        assert_eq!(fallback("pipe_read"), "pipe_read");
+        assert_eq!(function_label("pipe_read"), "pipe_read");
         assert_eq!(
-            fallback("ext4_wait_block_bitmap.isra.0"),
+            function_label("ext4_wait_block_bitmap.isra.0"),
             "ext4_wait_block_bitmap"
         );
         assert_eq!(
-            fallback("a_function_with_a_very_long_name"),
+            function_label("a_function_with_a_very_long_name"),
             "a_function_with_a_very_"
         );
-        assert_eq!(fallback("ääääääääääääää"), "äääääääääää");
-        assert_eq!(fallback(UNKNOWN_FUNCTION), "unknown");
+        assert_eq!(function_label("ääääääääääääää"), "äääääääääää");
+        assert_eq!(function_label(UNKNOWN_FUNCTION), "unknown");
     }
 }

@@ -2,13 +2,14 @@
 //! Which call is a thread in, with which arguments, and on which object?
 //!
 //! Of a call that has not returned its descriptors are still what they were when it
-//! began, unless another thread of the process closed them meanwhile. Numbers are
-//! those of the 64-bit calls.
+//! began, unless another thread of the process closed them meanwhile. What they are
+//! stands in the table of `debox_symbol`; here is what the process's files and memory
+//! say of them.
 
 use std::time::Duration;
 
 use debox_output::printable_within;
-use debox_symbol::syscall_name;
+use debox_symbol::{Argument, ArgumentKind, arguments, syscall_name};
 
 use crate::proc;
 use crate::task::Task;
@@ -17,88 +18,12 @@ use crate::task::Task;
 const PATH_BYTES_MAX: usize = 4096;
 const SHOWN_MAX: usize = 200;
 
-/// What an argument is: `f` descriptor, `d` directory of a path, `p` path, `x` address
-/// or bits, `n` number with a sign, `i` the same of 32 bits, `u` without, `t` a timespec, `m` milliseconds;
-/// the other letters are sets of names below.
-const CALLS: &[(&str, &str)] = &[
-    ("accept", "fxx"),
-    ("accept4", "fxxx"),
-    ("clock_nanosleep", "CNtx"),
-    ("close", "f"),
-    ("connect", "fxu"),
-    ("copy_file_range", "fxfxux"),
-    ("epoll_pwait", "fxim"),
-    ("epoll_pwait2", "fxit"),
-    ("epoll_wait", "fxim"),
-    ("fallocate", "fxnn"),
-    ("fcntl", "fLx"),
-    ("fdatasync", "f"),
-    ("flock", "fK"),
-    ("fstat", "fx"),
-    ("fsync", "f"),
-    ("ftruncate", "fn"),
-    ("futex", "xFutxx"),
-    ("getdents64", "fxu"),
-    ("io_getevents", "xnnxt"),
-    ("io_uring_enter", "fuux"),
-    ("ioctl", "fxx"),
-    ("linkat", "dpdpx"),
-    ("lseek", "fnn"),
-    ("lstat", "px"),
-    ("mkdir", "px"),
-    ("mkdirat", "dpx"),
-    ("mmap", "xuxxfx"),
-    ("msgrcv", "ixunx"),
-    ("msgsnd", "ixux"),
-    ("nanosleep", "tx"),
-    ("newfstatat", "dpxx"),
-    ("open", "px"),
-    ("openat", "dpx"),
-    ("pause", ""),
-    ("poll", "xum"),
-    ("ppoll", "xut"),
-    ("pread64", "fxun"),
-    ("preadv", "fxun"),
-    ("pselect6", "ixxxt"),
-    ("pwrite64", "fxun"),
-    ("pwritev", "fxun"),
-    ("read", "fxu"),
-    ("readv", "fxu"),
-    ("recvfrom", "fxux"),
-    ("recvmmsg", "fxux"),
-    ("recvmsg", "fxx"),
-    ("rename", "pp"),
-    ("renameat2", "dpdpx"),
-    ("rmdir", "p"),
-    ("rt_sigsuspend", "x"),
-    ("rt_sigtimedwait", "xxt"),
-    ("select", "ixxxx"),
-    ("semop", "ixu"),
-    ("semtimedop", "ixut"),
-    ("sendfile", "ffxu"),
-    ("sendmsg", "fxx"),
-    ("sendto", "fxux"),
-    ("splice", "fxfxux"),
-    ("stat", "px"),
-    ("statx", "dpxx"),
-    ("sync", ""),
-    ("syncfs", "f"),
-    ("unlink", "p"),
-    ("unlinkat", "dpx"),
-    ("vfork", ""),
-    ("wait4", "ixWx"),
-    ("waitid", "Iuxx"),
-    ("write", "fxu"),
-    ("writev", "fxu"),
-];
-
 /// One call that has not returned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    pub number: i32,
     pub name: String,
-    /// As they are shown; empty if it is not known what they are.
-    pub args: Vec<String>,
+    /// As they are shown; `None` if it is not known what they are.
+    pub args: Option<Vec<String>>,
     /// What it works on: a path, `pipe:[123]`.
     pub object: Option<String>,
     /// Of the object, if it is one.
@@ -117,16 +42,11 @@ pub enum Limit {
 
 impl Call {
     pub fn text(&self) -> String {
-        if self.args.is_empty() && arguments(&self.name).is_none() {
-            return format!("{}(...)", self.name);
+        match &self.args {
+            Some(args) => format!("{}({})", self.name, args.join(", ")),
+            None => format!("{}(...)", self.name),
         }
-        format!("{}({})", self.name, self.args.join(", "))
     }
-}
-
-fn arguments(name: &str) -> Option<&'static str> {
-    let at = CALLS.binary_search_by_key(&name, |(name, _)| name).ok()?;
-    Some(CALLS[at].1)
 }
 
 /// A string of the process.
@@ -151,7 +71,7 @@ fn timespec_at(tid: u32, address: u64) -> Option<Duration> {
     (half(8) < 1_000_000_000).then(|| Duration::new(half(0), half(8) as u32))
 }
 
-fn clock_now(clock: libc::clockid_t) -> Option<Duration> {
+pub(crate) fn clock_now(clock: libc::clockid_t) -> Option<Duration> {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -161,153 +81,60 @@ fn clock_now(clock: libc::clockid_t) -> Option<Duration> {
     (done == 0).then(|| Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-fn named(value: u64, names: &[(u64, &str)]) -> Option<String> {
-    names
-        .iter()
-        .find(|(number, _)| *number == value)
-        .map(|(_, name)| (*name).to_owned())
-}
-
-fn flock_text(value: u64) -> String {
-    let kind = match value & 7 {
-        1 => "LOCK_SH",
-        2 => "LOCK_EX",
-        _ => return format!("{value:#x}"),
-    };
-    kind.to_owned()
-}
-
-fn clock_text(value: u64) -> String {
-    let names = [
-        (0, "CLOCK_REALTIME"),
-        (1, "CLOCK_MONOTONIC"),
-        (7, "CLOCK_BOOTTIME"),
-        (11, "CLOCK_TAI"),
-    ];
-    named(value, &names).unwrap_or_else(|| value.to_string())
-}
-
-fn futex_text(value: u64) -> String {
-    let names = [
-        (0, "FUTEX_WAIT"),
-        (6, "FUTEX_LOCK_PI"),
-        (9, "FUTEX_WAIT_BITSET"),
-        (11, "FUTEX_WAIT_REQUEUE_PI"),
-        (13, "FUTEX_LOCK_PI2"),
-    ];
-    let mut text = named(value & 0x7f, &names).unwrap_or_else(|| format!("{:#x}", value & 0x7f));
-    if value & 128 != 0 {
-        text.push_str("|PRIVATE");
-    }
-    if value & 256 != 0 {
-        text.push_str("|REALTIME");
-    }
-    text
-}
-
-fn fcntl_text(value: u64) -> String {
-    let names = [(7, "F_SETLKW"), (38, "F_OFD_SETLKW"), (1024, "F_SETLEASE")];
-    named(value, &names).unwrap_or_else(|| value.to_string())
-}
-
-fn waited_text(value: u64) -> String {
-    let names = [(0, "P_ALL"), (1, "P_PID"), (2, "P_PGID"), (3, "P_PIDFD")];
-    named(value, &names).unwrap_or_else(|| value.to_string())
-}
-
-fn wait_options_text(value: u64) -> String {
-    let mut names = Vec::new();
-    for (bit, name) in [(2, "WUNTRACED"), (8, "WCONTINUED")] {
-        if value & bit != 0 {
-            names.push(name);
-        }
-    }
-    match (&names[..], value) {
-        ([], 0) => "0".into(),
-        ([], _) => format!("{value:#x}"),
-        (names, _) => names.join("|"),
-    }
-}
-
 /// The call a thread is in, as far as may be read of its process.
 pub(crate) fn call_of(task: &Task) -> Option<Call> {
-    let number = task.call()?;
     let args = task.registers?.args;
-    let name = syscall_name(number, task.compat).into_owned();
+    Some(told(task.tid, task.call()?, task.compat, &args))
+}
+
+fn told(tid: u32, number: i32, compat: bool, args: &[u64; 6]) -> Call {
     let mut call = Call {
-        number,
-        name: name.clone(),
+        name: syscall_name(number, compat).into_owned(),
         ..Call::default()
     };
     // The arguments of a 32-bit call lie in other registers.
-    let kinds = arguments(&name).filter(|_| !task.compat);
-    let tid = task.tid;
+    let arguments = arguments(number, compat, args).filter(|_| !compat);
     let mut directory = None;
-    for (kind, value) in kinds.unwrap_or_default().chars().zip(args) {
-        let text = match kind {
-            'f' if (value as i32) < 0 => (value as i32).to_string(),
-            'f' => {
-                let fd = value as u32;
-                let what = proc::descriptor(tid, fd);
-                let text = what.as_deref().map_or_else(
-                    || fd.to_string(),
-                    |what| format!("{fd} {}", printable_within(what, SHOWN_MAX)),
-                );
-                if call.fd.is_none() && call.object.is_none() {
-                    call.fd = Some(fd);
-                    call.object = what;
+    let mut tell = |argument: Argument| {
+        let (value, mut text) = (argument.value, argument.text);
+        let fd = u32::try_from(value as i32).ok();
+        match argument.kind {
+            ArgumentKind::Descriptor | ArgumentKind::Directory => {
+                let what = fd.and_then(|fd| proc::descriptor(tid, fd));
+                if let Some(what) = &what {
+                    text += &format!(" {}", printable_within(what, SHOWN_MAX));
                 }
-                text
-            }
-            'd' => {
-                let fd = value as i32;
-                directory = Some(fd);
-                if fd == libc::AT_FDCWD {
-                    "AT_FDCWD".into()
-                } else {
-                    fd.to_string()
+                if argument.kind == ArgumentKind::Directory {
+                    directory = fd;
+                } else if fd.is_some() && call.fd.is_none() && call.object.is_none() {
+                    (call.fd, call.object) = (fd, what);
                 }
             }
-            'p' => match path_at(tid, value) {
-                Some(path) => {
+            ArgumentKind::Path => {
+                if let Some(path) = path_at(tid, value) {
+                    text = format!("\"{}\"", printable_within(&path, SHOWN_MAX));
                     if call.object.is_none() {
                         call.object = Some(absolute(tid, directory, &path));
                     }
-                    format!("\"{}\"", printable_within(&path, SHOWN_MAX))
                 }
-                None => format!("{value:#x}"),
-            },
-            'n' => (value as i64).to_string(),
-            'i' => (value as i32).to_string(),
-            'u' => value.to_string(),
-            'm' => {
-                let ms = value as i32;
-                if ms >= 0 {
-                    call.limit = Some(Limit::After(Duration::from_millis(ms as u64)));
-                }
-                ms.to_string()
             }
-            't' => match timespec_at(tid, value) {
-                Some(time) => {
-                    call.limit = limit(&name, &args, time);
-                    format!("{} s", time.as_secs_f64())
+            ArgumentKind::Milliseconds => {
+                let ms = u64::try_from(value as i32).ok();
+                call.limit = ms.map(|ms| Limit::After(Duration::from_millis(ms)));
+            }
+            ArgumentKind::Timespec => {
+                if let Some(time) = timespec_at(tid, value) {
+                    text = format!("{} s", time.as_secs_f64());
+                    call.limit = limit(&call.name, args, time);
                 }
-                None if value == 0 => "NULL".into(),
-                None => format!("{value:#x}"),
-            },
-            'C' => clock_text(value),
-            'N' => named(value, &[(1, "TIMER_ABSTIME")]).unwrap_or_else(|| value.to_string()),
-            'F' => futex_text(value),
-            'K' => flock_text(value),
-            'L' => fcntl_text(value),
-            'I' => waited_text(value),
-            'W' => wait_options_text(value),
-            _ if value == 0 => "0".into(),
-            _ => format!("{value:#x}"),
-        };
-        call.args.push(text);
-    }
-    Some(call)
+            }
+            _ => {}
+        }
+        format!("{}={text}", argument.name)
+    };
+    let shown = arguments.map(|list| list.into_iter().map(&mut tell).collect());
+    call.args = shown;
+    call
 }
 
 /// Whether a time is a length or a moment depends on the call.
@@ -322,18 +149,23 @@ fn limit(name: &str, args: &[u64; 6], time: Duration) -> Option<Limit> {
         "futex" if args[1] & 0x7f == 0 => Some(Limit::After(time)),
         "futex" if args[1] & 256 != 0 || args[1] & 0x7f == 6 => moment(libc::CLOCK_REALTIME),
         "futex" => moment(libc::CLOCK_MONOTONIC),
+        "futex_wait" => moment(args[5] as libc::clockid_t),
+        "futex_waitv" => moment(args[4] as libc::clockid_t),
+        "mq_timedsend" | "mq_timedreceive" => moment(libc::CLOCK_REALTIME),
+        // It is looked at after each message that came, and ends no wait for one.
+        "recvmmsg" => None,
         _ => Some(Limit::After(time)),
     }
 }
 
 /// As seen from the process's root, without asking any file system.
-fn absolute(tid: u32, directory: Option<i32>, path: &str) -> String {
+fn absolute(tid: u32, directory: Option<u32>, path: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
     }
     let base = match directory {
-        Some(fd) if fd >= 0 => proc::descriptor(tid, fd as u32),
-        _ => std::fs::read_link(format!("/proc/{tid}/cwd"))
+        Some(fd) => proc::descriptor(tid, fd),
+        None => std::fs::read_link(format!("/proc/{tid}/cwd"))
             .ok()
             .map(|path| path.to_string_lossy().into_owned()),
     };
@@ -347,26 +179,75 @@ fn absolute(tid: u32, directory: Option<i32>, path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd as _;
 
-    #[test]
-    fn the_table_is_sorted_and_names_calls_that_exist() {
-        assert!(CALLS.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        for (name, kinds) in CALLS {
-            assert!(debox_symbol::syscall_number(name).is_some(), "{name}");
-            assert!(kinds.len() <= 6, "{name}");
-        }
+    /// Of a call that this process might be in.
+    fn own(number: libc::c_long, args: [u64; 6]) -> Call {
+        told(std::process::id(), number as i32, false, &args)
     }
 
     #[test]
-    fn flags_have_names() {
+    fn arguments_are_told_with_what_they_stand_for() {
+        let root = std::fs::File::open("/").unwrap();
+        let fd = root.as_raw_fd() as u64;
+        let call = own(libc::SYS_flock, [fd, 2, 0, 0, 0, 0]);
+        assert_eq!(call.text(), format!("flock(fd={fd} /, operation=LOCK_EX)"));
+        assert_eq!(call.fd, Some(fd as u32));
+        assert_eq!(call.object.as_deref(), Some("/"));
+
+        let path = c"etc/hostname";
+        let args = [fd, path.as_ptr() as u64, libc::O_PATH as u64, 0, 0, 0];
+        let call = own(libc::SYS_openat, args);
         assert_eq!(
-            futex_text(128 | 256 | 9),
-            "FUTEX_WAIT_BITSET|PRIVATE|REALTIME"
+            call.text(),
+            format!("openat(dirfd={fd} /, pathname=\"etc/hostname\", flags=O_RDONLY|O_PATH)")
         );
-        assert_eq!(flock_text(2), "LOCK_EX");
-        assert_eq!(fcntl_text(7), "F_SETLKW");
-        assert_eq!(wait_options_text(0), "0");
-        assert_eq!(wait_options_text(2 | 8), "WUNTRACED|WCONTINUED");
-        assert_eq!(clock_text(1), "CLOCK_MONOTONIC");
+        assert_eq!(call.fd, None);
+        assert_eq!(call.object.as_deref(), Some("/etc/hostname"));
+
+        // The writing end of sendfile is the one that makes it wait.
+        let call = own(libc::SYS_sendfile, [fd, u64::MAX, 0, 1, 0, 0]);
+        assert_eq!(
+            call.text(),
+            format!("sendfile(out_fd={fd} /, in_fd=-1, offset=NULL, count=1)")
+        );
+        assert_eq!(call.fd, Some(fd as u32));
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_open() {
+        assert_eq!(own(libc::SYS_getppid, [1; 6]).text(), "getppid(...)");
+        assert_eq!(own(libc::SYS_pause, [1; 6]).text(), "pause()");
+        let compat = told(std::process::id(), 3, true, &[0; 6]);
+        assert_eq!(compat.text(), "read(...)");
+        // Nothing can be read at 8.
+        assert_eq!(own(libc::SYS_rmdir, [8; 6]).text(), "rmdir(pathname=0x8)");
+    }
+
+    #[test]
+    fn limits_are_lengths_or_moments() {
+        let time = libc::timespec {
+            tv_sec: 7,
+            tv_nsec: 500_000_000,
+        };
+        let at = &raw const time as u64;
+        let after = |ms| Some(Limit::After(Duration::from_millis(ms)));
+        let call = own(libc::SYS_clock_nanosleep, [1, 0, at, 0, 0, 0]);
+        assert_eq!(
+            call.text(),
+            "clock_nanosleep(clock=CLOCK_MONOTONIC, flags=0, request=7.5 s, remain=NULL)"
+        );
+        assert_eq!(call.limit, after(7500));
+        // Long ago.
+        let call = own(libc::SYS_clock_nanosleep, [0, 1, at, 0, 0, 0]);
+        assert_eq!(call.limit, Some(Limit::In(Duration::ZERO)));
+        let futex = |operation: u64| own(libc::SYS_futex, [8, operation, 0, at, 0, 0]).limit;
+        assert_eq!(futex(128), after(7500));
+        assert_eq!(futex(128 | 256 | 9), Some(Limit::In(Duration::ZERO)));
+        // A number of waiters, though it may be an address as well.
+        assert_eq!(futex(3), None);
+        assert_eq!(own(libc::SYS_poll, [0, 0, 250, 0, 0, 0]).limit, after(250));
+        assert_eq!(own(libc::SYS_poll, [0, 0, u64::MAX, 0, 0, 0]).limit, None);
+        assert_eq!(own(libc::SYS_recvmmsg, [0, 0, 0, 0, at, 0]).limit, None);
     }
 }

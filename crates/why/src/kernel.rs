@@ -134,6 +134,11 @@ fn moment_make() {
     std::thread::sleep(Duration::from_nanos(1));
 }
 
+pub(crate) fn own_tid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() as u32 }
+}
+
 /// One look at all threads, and at the files through which they wait for each other.
 pub(crate) fn look() -> Result<Seen, Refused> {
     let mut place = MaybeUninit::uninit();
@@ -143,8 +148,7 @@ pub(crate) fn look() -> Result<Seen, Refused> {
     moment_make();
     let (tasks, all_tasks) = read(&tasks)?;
     let (files, all_files) = read(&files)?;
-    // SAFETY: no arguments.
-    let own = unsafe { libc::gettid() } as u32;
+    let own = own_tid();
     let now = records::<why_task>(&tasks)
         .find(|task| task.tid == own)
         .map_or(0, |task| task.last_arrival);

@@ -15,6 +15,7 @@ use debox_symbol::{CodeFile, UserCode, UserOptions, UserSymbols};
 use debox_symboliser::{Symboliser, foreign};
 use debox_unwind::{END, FRAME_POINTER, PLT, RBP, RBP_LOST, RDI, REALIGNED, RSP, Row, SIGNAL};
 
+use crate::call::clock_now;
 use crate::proc::{self, Mapping};
 use crate::task::Registers;
 
@@ -254,13 +255,7 @@ impl UserStacks {
 }
 
 fn cpu_of_this_process() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a local of the right type; the clock exists on every kernel.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    clock_now(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
 /// One function of a program.

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use debox_labels::{Kind, LABEL_LEN_MAX, plain};
+use debox_labels::Kind;
 use debox_output::{printable, printable_within};
+use debox_symbol::function_label;
 
 use crate::call::{self, Call, Limit};
 use crate::file_lock::{self, FileLock};
 use crate::futex::{self, Lock, Waited};
-use crate::kernel::{FileKind, OpenFile};
+use crate::kernel::{FileKind, OpenFile, own_tid};
 use crate::machine::{Machine, Mount, address_text, mounts};
 use crate::proc;
 use crate::task::{LockKind, State, Task};
@@ -177,13 +178,7 @@ impl Asker {
         let function = names[site].to_owned();
         Some(match rules.label(&names) {
             Some(rule) => (rule.label.clone(), true, function),
-            None => {
-                let mut label = plain(&function).to_owned();
-                while label.len() > LABEL_LEN_MAX {
-                    label.pop();
-                }
-                (label, false, function)
-            }
+            None => (function_label(&function), false, function),
         })
     }
 
@@ -860,11 +855,6 @@ impl Asker {
             None => Wait::new(Verb::Waits, format!("to be woken (futex){place}")).idle(),
         })
     }
-}
-
-fn own_tid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { libc::gettid() as u32 }
 }
 
 enum Peer {
