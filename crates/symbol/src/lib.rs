@@ -22,6 +22,6 @@ pub use arguments::{
 pub use debuginfod::{Debuginfod, DebuginfodError};
 pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};
-pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION, function_label};
+pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION, stack_label};
 pub use syscalls::{syscall_name, syscall_number, syscall_number_compat};
 pub use user::{CodeFile, UserCode, UserFrame, UserNote, UserOptions, UserSymbols};

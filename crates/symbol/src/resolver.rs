@@ -119,9 +119,7 @@ impl Resolver {
         let frames: Vec<&Frame> = stack.iter().map(|address| &self.frames[address]).collect();
         let names: Vec<&str> = frames.iter().map(|frame| frame.function.as_str()).collect();
         let own = sleeper(&names);
-        // A stack that is plumbing to its end still ended somewhere.
-        let site = self.rules.site_frame(&names).or(names.len().checked_sub(1));
-        let Some(site) = site else {
+        let Some((site, label, labelled)) = stack_label(&self.rules, &names) else {
             return Site {
                 label: "no-stack".into(),
                 function: UNKNOWN_FUNCTION.into(),
@@ -133,10 +131,6 @@ impl Resolver {
             };
         };
         let (file, line) = self.symbols.location(stack[site]).unwrap_or_default();
-        let (label, labelled) = match self.rules.label(&names) {
-            Some(rule) => (rule.label.clone(), true),
-            None => (function_label(names[site]), false),
-        };
         Site {
             label,
             function: names[site].to_owned(),
@@ -149,8 +143,20 @@ impl Resolver {
     }
 }
 
+/// Which of a stack's functions decided to sleep, the label, and whether a rule gave it.
+/// Nothing of no stack.
+pub fn stack_label(rules: &Rules, functions: &[&str]) -> Option<(usize, String, bool)> {
+    // A stack that is plumbing to its end still ended somewhere.
+    let last = functions.len().checked_sub(1);
+    let site = rules.site_frame(functions).or(last)?;
+    Some(match rules.label(functions) {
+        Some(rule) => (site, rule.label.clone(), true),
+        None => (site, function_label(functions[site]), false),
+    })
+}
+
 /// A label made of a function's name, where no rule has one.
-pub fn function_label(function: &str) -> String {
+fn function_label(function: &str) -> String {
     if function == UNKNOWN_FUNCTION {
         return "unknown".into();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use debox_labels::Kind;
 use debox_output::{printable, printable_within};
-use debox_symbol::function_label;
+use debox_symbol::stack_label;
 
 use crate::call::{self, Call, Limit};
 use crate::file_lock::{self, FileLock};
@@ -173,13 +173,8 @@ impl Asker {
         };
         let walked = task.functions.iter().map(String::as_str);
         let names: Vec<&str> = lock.into_iter().chain(walked).collect();
-        let rules = &self.machine.rules;
-        let site = rules.site_frame(&names).or(names.len().checked_sub(1))?;
-        let function = names[site].to_owned();
-        Some(match rules.label(&names) {
-            Some(rule) => (rule.label.clone(), true, function),
-            None => (function_label(&function), false, function),
-        })
+        let (site, label, by_rule) = stack_label(&self.machine.rules, &names)?;
+        Some((label, by_rule, names[site].to_owned()))
     }
 
     /// What a thread waits for.
