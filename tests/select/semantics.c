@@ -526,7 +526,8 @@ static void handler_gone_again(void)
 			CHECK(signal(SIGALRM, count_once) != SIG_ERR);
 		else
 			on_signal(SIGALRM, how ? count_once : count_signal, how ? 0 : SA_RESETHAND);
-		alarm_in(20000);
+		/* Long enough to be asleep by then, on a busy machine too. */
+		alarm_in(400000);
 		begin = seconds();
 		CHECK(poll(set, N, 5000) == -1 && errno == EINTR && signals == how + 1);
 		CHECK(seconds() - begin < 4);

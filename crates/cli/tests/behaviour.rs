@@ -710,7 +710,13 @@ fn wrap_sets_the_environment_and_says_when_nobody_came() {
 #[test]
 fn attach_ends_by_time_by_interrupt_and_with_the_process() {
     let broker = broker();
-    let mut target = Command::new("sleep").arg("1000").spawn().unwrap();
+    // Without the test's own output, which it would keep open if the test fails.
+    let mut target = Command::new("sleep")
+        .arg("1000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let pid = target.id().to_string();
     let out = broker.run(&["attach", "-p", &pid, "-d", "0.3"]);
     assert_eq!(out.status.code(), Some(0));

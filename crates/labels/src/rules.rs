@@ -399,8 +399,9 @@ fn check(rule: &Rule) -> Result<(), String> {
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
     numbers: HashMap<String, usize>,
-    /// Those with a wildcard; the others are found in `numbers`.
-    globs: Vec<(String, usize)>,
+    /// Those with a wildcard, by their first character (0: that is the wildcard): a
+    /// kernel has a hundred thousand names. The others are found in `numbers`.
+    globs: Vec<Vec<(String, usize)>>,
 }
 
 impl Patterns {
@@ -425,7 +426,13 @@ impl Patterns {
         let number = self.numbers.len();
         self.numbers.insert(pattern.to_owned(), number);
         if pattern.contains(['*', '?']) {
-            self.globs.push((pattern.to_owned(), number));
+            let first = match pattern.as_bytes()[0] {
+                b'*' | b'?' => 0,
+                first => usize::from(first),
+            };
+            self.globs
+                .resize_with(self.globs.len().max(first + 1), Vec::new);
+            self.globs[first].push((pattern.to_owned(), number));
         }
         Ok(number)
     }
@@ -441,12 +448,18 @@ impl Patterns {
         if let Some(&number) = self.numbers.get(name) {
             set.insert(number);
         }
-        for (glob, number) in &self.globs {
+        let first = name.bytes().next().map_or(0, usize::from);
+        for (glob, number) in self.globs_of(first).iter().chain(self.globs_of(0)) {
             if self::glob(glob, name) {
                 set.insert(*number);
             }
         }
         set
+    }
+
+    /// Those whose first character is this one; 0: a wildcard.
+    fn globs_of(&self, first: usize) -> &[(String, usize)] {
+        self.globs.get(first).map_or(&[], Vec::as_slice)
     }
 }
 

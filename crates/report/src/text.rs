@@ -349,6 +349,9 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
     }
     let bold: Vec<bool> = lines.iter().map(|l| l.bold).collect();
     let column = |f: &dyn Fn(&BlockLine) -> String| lines.iter().map(f).collect::<Vec<_>>();
+    let others_waited = lines
+        .iter()
+        .any(|line| line.waiters.is_some_and(|n| n > 0.0));
     let columns = vec![
         Column::new("LABEL", 0, column(&|l| l.label.clone()))
             .left()
@@ -371,8 +374,9 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
             "WAITERS",
             6,
             column(&|l| match l.waiters {
-                None => "?".into(),
-                Some(0.0) => "-".into(),
+                // A column of nothing but doubt says nothing.
+                None if others_waited => "?".into(),
+                None | Some(0.0) => "-".into(),
                 Some(waiters) => format!("{waiters:.1}"),
             }),
         )
