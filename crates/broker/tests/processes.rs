@@ -397,8 +397,9 @@ fn helper(what: &str, args: &[String]) {
             // As a daemon would: all of root, not the effective id only.
             // SAFETY: no memory involved; fails where it is not set-user-id.
             unsafe { libc::setresuid(0, 0, 0) };
-            std::io::stdout().write_all(&bytes).unwrap();
-            std::io::stdout().flush().unwrap();
+            // In one piece: std's standard output cuts at a byte that is a newline.
+            let written = rustix::io::write(std::io::stdout(), &bytes).unwrap();
+            assert_eq!(written, bytes.len());
             let _ = std::io::stdin().read(&mut [0]);
         }
         // Connects, opens an account if told to, and lets a program write
