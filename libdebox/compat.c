@@ -48,7 +48,8 @@ void debox_compat_fill_(struct debox_thread *t, const struct debox_entry_ *e)
 	out->numPGFaults = (int)(o.minor_faults + o.major_faults);
 	out->traceDepth = 0;
 	if (o.valid & DEBOX_VALID_TRACE) {
-		uint32_t entries = o.trace_count < t->compat_trace ? o.trace_count : t->compat_trace;
+		/* Not the record's count, which comes from the broker's memory. */
+		uint32_t entries = t->trace_count < t->compat_trace ? t->trace_count : t->compat_trace;
 
 		for (uint32_t i = 0; i < entries; i++) {
 			const struct debox_trace_entry *from = &t->trace_copy[i];

@@ -113,6 +113,9 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 	}
 	o->retval = e->ret;
 	o->valid |= DEBOX_VALID_RETVAL;
+	/* The trace is this library's: whatever stands in the record is not of it. */
+	o->trace_count = o->trace_dropped = 0;
+	o->valid &= ~DEBOX_VALID_TRACE;
 	if (t->trace_seq == e->seq) {
 		o->trace_count = t->trace_count;
 		o->trace_dropped = t->trace_dropped;

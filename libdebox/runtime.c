@@ -825,6 +825,8 @@ void debox_trace_free_(struct debox_thread *t)
 				 ~(size_t)(DEBOX_PAGE_SIZE - 1));
 	t->trace_copy = NULL;
 	t->trace_room = 0;
+	/* What the last call's record says of it is gone too. */
+	t->trace_count = 0;
 }
 
 static struct debox_thread *thread_make(void)
