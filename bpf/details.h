@@ -21,8 +21,6 @@
 #include "user_stack.h"
 #include "label.h"
 
-#define DETAIL_PROBES 16
-
 static __always_inline struct debox_account_control *details_control(u32 account)
 {
 	u32 zero = 0;
@@ -40,21 +38,14 @@ static __always_inline u64 site_bits(u32 site)
 
 VERIFIED_ONCE int culprit_add(struct debox_details *details, u64 key, const struct comm_text *comm, u32 tid, u64 ns)
 {
-	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
-	u64 found;
+	u32 at = row_place(key);
 
 	if (!details || !comm)
 		return 0;
-	for (u32 i = 0; i < DETAIL_PROBES; i++, at++) {
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_culprit_row *row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
 
-		found = row->key;
-		if (!found) {
-			found = __sync_val_compare_and_swap(&row->key, 0, key);
-			if (!found)
-				found = key;
-		}
-		if (found != key)
+		if (!row_is_of(&row->key, key))
 			continue;
 		__sync_fetch_and_add(&row->count, 1);
 		__sync_fetch_and_add(&row->total_ns, ns);
@@ -85,21 +76,14 @@ static __always_inline u64 path_key(u32 nr_key, u32 site, u32 stack)
 
 VERIFIED_ONCE int path_add(struct debox_details *details, u64 key, u64 count, u64 ns)
 {
-	u64 found;
-	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+	u32 at = row_place(key);
 
 	if (!details)
 		return 0;
-	for (u32 i = 0; i < DETAIL_PROBES; i++, at++) {
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_path_row *row = &details->paths[at & (DEBOX_PATH_ROWS_MAX - 1)];
 
-		found = row->key;
-		if (!found) {
-			found = __sync_val_compare_and_swap(&row->key, 0, key);
-			if (!found)
-				found = key;
-		}
-		if (found != key)
+		if (!row_is_of(&row->key, key))
 			continue;
 		__sync_fetch_and_add(&row->count, count);
 		__sync_fetch_and_add(&row->total_ns, ns);
@@ -420,25 +404,19 @@ static __always_inline u32 coarse_bucket(u64 ns)
 VERIFIED_ONCE int call_site_add(struct thread_state *st, struct debox_details *details,
 				const struct finished *call, u32 stack)
 {
-	u64 key, found, wall;
+	u64 key, wall;
 	u32 at;
 
 	if (!st || !details || !call)
 		return 0;
 	key = DEBOX_KEY_USED | (u64)call->key << DEBOX_KEY_NR_SHIFT | stack;
-	at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+	at = row_place(key);
 	wall = call->field[DEBOX_FIELD_WALL_NS];
-	for (u32 i = 0; i < DETAIL_PROBES; i++, at++) {
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_call_site_row *row = &details->call_sites[at & (DEBOX_CALL_SITE_ROWS_MAX - 1)];
 		s64 result = call->field[DEBOX_FIELD_RETVAL];
 
-		found = row->key;
-		if (!found) {
-			found = __sync_val_compare_and_swap(&row->key, 0, key);
-			if (!found)
-				found = key;
-		}
-		if (found != key)
+		if (!row_is_of(&row->key, key))
 			continue;
 		__sync_fetch_and_add(&row->count, 1);
 		__sync_fetch_and_add(&row->wall_ns, wall);

@@ -26,6 +26,7 @@
 #define DEBOX_OBJECT_H
 
 #include "path.h"
+#include "row.h"
 #include "state.h"
 #include "trust.h"
 
@@ -495,8 +496,6 @@ static __always_inline struct debox_objects *objects_of(u32 account)
 	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
 }
 
-#define OBJECT_PROBES 16
-
 static __always_inline u64 object_mix(u64 hash, u64 word)
 {
 	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
@@ -573,7 +572,7 @@ VERIFIED_ONCE u32 object_intern(struct debox_objects *objects, const struct debo
 	object_sum_up(o);
 	hash = object_hash(o);
 	at = (u32)(hash >> 40);
-	for (u32 i = 0; i < OBJECT_PROBES; i++, at++) {
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_object *entry = &objects->objects[at & (DEBOX_OBJECTS_MAX - 1)];
 
 		if (!(at & (DEBOX_OBJECTS_MAX - 1)))
@@ -603,21 +602,15 @@ VERIFIED_ONCE u32 object_intern(struct debox_objects *objects, const struct debo
 
 VERIFIED_ONCE int object_row_add(struct debox_objects *objects, u32 nr_key, u32 id, u64 ns)
 {
-	u64 key = 1ull << 63 | (u64)nr_key << 32 | id, found;
-	u32 at = (u32)((key * 0x9e3779b97f4a7c15ull) >> 40);
+	u64 key = 1ull << 63 | (u64)nr_key << 32 | id;
+	u32 at = row_place(key);
 
 	if (!objects)
 		return 0;
-	for (u32 i = 0; i < OBJECT_PROBES; i++, at++) {
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_object_row *row = &objects->rows[at & (DEBOX_OBJECT_ROWS_MAX - 1)];
 
-		found = row->key;
-		if (!found) {
-			found = __sync_val_compare_and_swap(&row->key, 0, key);
-			if (!found)
-				found = key;
-		}
-		if (found != key)
+		if (!row_is_of(&row->key, key))
 			continue;
 		__sync_fetch_and_add(&row->count, 1);
 		__sync_fetch_and_add(&row->total_ns, ns);

@@ -8,6 +8,7 @@
 #ifndef DEBOX_RECORD_H
 #define DEBOX_RECORD_H
 
+#include "row.h"
 #include "state.h"
 
 /* Results by which the kernel asks itself to run the call again: ERESTARTSYS,
@@ -175,14 +176,11 @@ static __always_inline void info_off_cpu_add(struct debox_info *info, const stru
 	}
 }
 
-/* Where a system call blocked, summed over the account. Open addressing, at
- * most SITE_PROBES places; rows are shared between CPUs, hence the atomics. */
-#define SITE_PROBES 16
-
+/* Where a system call blocked, summed over the account. */
 VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
 	struct debox_account *account;
-	u64 tag, found = 0;
+	u64 tag;
 	u32 at;
 
 	if (!st || !off)
@@ -196,16 +194,10 @@ VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cp
 	}
 	tag = (1ull << 63) | (u64)key << 32 | off->site;
 	at = (off->site * 2654435761u ^ key * 40503u) >> 8;
-	for (u32 i = 0; i < SITE_PROBES; i++, at++) {
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_site_row *row = &account->sites[at & (DEBOX_SITE_ROWS_MAX - 1)];
 
-		found = row->key;
-		if (!found) {
-			found = __sync_val_compare_and_swap(&row->key, 0, tag);
-			if (!found)
-				found = tag;
-		}
-		if (found != tag)
+		if (!row_is_of(&row->key, tag))
 			continue;
 		__sync_fetch_and_add(&row->count, 1);
 		__sync_fetch_and_add(&row->total_ns, off->blocked_ns);
@@ -213,7 +205,6 @@ VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cp
 			__sync_fetch_and_add(&row->waiters_known, 1);
 			__sync_fetch_and_add(&row->waiters_entry, st->waiters_entry);
 		}
-		/* A race here can only lose a smaller maximum of the same instant. */
 		if (off->blocked_ns > row->max_ns)
 			row->max_ns = off->blocked_ns;
 		if (st->waiters_entry > row->waiters_max)

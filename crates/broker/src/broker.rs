@@ -166,6 +166,25 @@ struct Grant {
     shared: bool,
 }
 
+impl Grant {
+    /// What was asked for stands in a file.
+    fn file(kind: u32, file: OwnedFd) -> Self {
+        Self {
+            reply: debox_reply::new(kind),
+            fds: vec![file],
+            shared: false,
+        }
+    }
+}
+
+fn labels_refusal(why: &str) -> Refusal {
+    Refusal::new(
+        DEBOX_MSG_LABELS,
+        libc::EOPNOTSUPP,
+        format!("places get their labels some milliseconds after they are met: {why}."),
+    )
+}
+
 enum Answer {
     Now(Box<Grant>),
     /// It is being carried out aside.
@@ -1048,7 +1067,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 self.account(token, wish, user_stacks)
             }
             Request::Chains => self.chains(kind, token),
-            Request::Labels => self.labels(kind, token),
+            Request::Labels => return self.labels(kind, token),
             Request::Join { follow } => self.join(token, process, follow),
             Request::Watch { pid, follow } => {
                 privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
@@ -1371,11 +1390,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 format!("the names of the sites cannot be opened: {error}; try again later."),
             )
         })?;
-        Ok(Grant {
-            reply: debox_reply::new(kind),
-            fds: vec![file],
-            shared: false,
-        })
+        Ok(Grant::file(kind, file))
     }
 
     /// First the new links from the kernel side, then a file of all.
@@ -1404,22 +1419,26 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 format!("the links of chains cannot be opened: {error}; try again later."),
             )
         })?;
-        Ok(Grant {
-            reply: debox_reply::new(kind),
-            fds: vec![file],
-            shared: false,
-        })
+        Ok(Grant::file(kind, file))
     }
 
-    fn labels(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+    fn labels(&mut self, kind: u32, token: u64) -> Result<Answer, Refusal> {
         self.held_account(kind, token)?;
-        self.labels.waiting.push(token);
         if self.labels.installed {
-            self.labels_reply(None);
-        } else if self.labels.waiting.len() == 1 {
+            return self.labels_file().map(|grant| Answer::Now(grant.into()));
+        }
+        self.labels.waiting.push(token);
+        if self.labels.waiting.len() == 1 {
             self.aside.labels_ask();
         }
-        Ok(())
+        Ok(Answer::Later)
+    }
+
+    fn labels_file(&self) -> Result<Grant, Refusal> {
+        match self.labels.file() {
+            Ok(file) => Ok(Grant::file(DEBOX_MSG_LABELS, file)),
+            Err(error) => Err(labels_refusal(&error.to_string())),
+        }
     }
 
     /// The kernel side gets a table, or another one.
@@ -1450,26 +1469,12 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         });
     }
 
+    /// To all who wait for labels.
     fn labels_reply(&mut self, problem: Option<&str>) {
-        let kind = DEBOX_MSG_LABELS;
         for token in std::mem::take(&mut self.labels.waiting) {
-            let refusal = |why: &str| {
-                Refusal::new(
-                    kind,
-                    libc::EOPNOTSUPP,
-                    format!("places get their labels some milliseconds after they are met: {why}."),
-                )
-            };
             let reply = match problem {
-                Some(why) => Err(refusal(why)),
-                None => match self.labels.file() {
-                    Ok(file) => Ok(Grant {
-                        reply: debox_reply::new(kind),
-                        fds: vec![file],
-                        shared: false,
-                    }),
-                    Err(error) => Err(refusal(&error.to_string())),
-                },
+                Some(why) => Err(labels_refusal(why)),
+                None => self.labels_file(),
             };
             self.reply(token, reply, true);
         }

@@ -947,6 +947,8 @@ fn labels_have_numbers_for_all_clients() {
         assert!(text.lines().any(|line| line == "pipe-read"), "{text}");
         assert_eq!(broker.kernel.state().label_tables, 1);
     }
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_STATUS, 0));
+    assert_eq!(reply.status, 0, "it is heard after an answer given at once");
 }
 
 /// They come once, in the order of their numbers, in one file for all who may read

@@ -303,6 +303,18 @@ int main(void)
 }
 ";
 
+/// What the program and debox say, when one call may have a signal.
+fn signalled_once(condition: &str, options: &[&str], program: &Path) -> (String, String) {
+    let out = debox(&["run", "--top", "1", "--on", condition])
+        .args(["--do", "signal USR1", "--limit", "1"])
+        .args(options)
+        .arg("--")
+        .arg(program)
+        .output()
+        .unwrap();
+    (text(&out.stdout), one_line(&text(&out.stderr)))
+}
+
 /// Also the first time that anybody sleeps at a place: the name of it comes later.
 #[test]
 fn a_label_is_known_at_the_first_sleep() {
@@ -315,21 +327,8 @@ fn a_label_is_known_at_the_first_sleep() {
         ("label =~ nano*", "1 1 1 1 1\n"),
         ("label != wait-child && blocked > 500us", "1 1 1 1 1\n"),
     ] {
-        let out = debox(&[
-            "run",
-            "--top",
-            "1",
-            "--on",
-            condition,
-            "--do",
-            "signal USR1",
-        ])
-        .args(["--limit", "1", "--"])
-        .arg(&program)
-        .output()
-        .unwrap();
-        let stderr = one_line(&text(&out.stderr));
-        assert_eq!(text(&out.stdout), expected, "{condition}: {stderr}");
+        let (stdout, stderr) = signalled_once(condition, &[], &program);
+        assert_eq!(stdout, expected, "{condition}: {stderr}");
         assert!(
             stderr.contains("signal sent 1 times"),
             "{condition}: {stderr}"
@@ -425,21 +424,7 @@ fn a_late_match_spends_no_limit() {
     let (_source, program) = build(SLEEPER);
     let condition =
         "call in {nanosleep, clock_nanosleep} && function =~ *nanosleep* && blocked < 1s";
-    let out = debox(&[
-        "run",
-        "--top",
-        "1",
-        "--on",
-        condition,
-        "--do",
-        "signal USR1",
-    ])
-    .args(["--limit", "1", "--no-follow", "--"])
-    .arg(&program)
-    .output()
-    .unwrap();
-    let stderr = one_line(&text(&out.stderr));
-    let stdout = text(&out.stdout);
+    let (stdout, stderr) = signalled_once(condition, &["--no-follow"], &program);
     // Named within 2 s; the calls before that come too early, all or some of them.
     assert!(
         stdout.starts_with('0') && stdout.ends_with("1\n"),

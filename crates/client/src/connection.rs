@@ -109,35 +109,32 @@ impl Connection {
         AccountView::map(&reply, fds).map_err(|what| self.broken(what))
     }
 
+    /// What is in the file that answers such a request.
+    fn shared_file(&self, kind: u32) -> Result<Vec<u8>, Error> {
+        let (_, fds) = self.ask(&debox_request::new(kind, 0))?;
+        match fds.into_iter().next() {
+            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source)),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// The kernel functions of the sites, outermost first.
     pub fn site_stacks(&self) -> Result<Vec<(u32, Vec<String>)>, Error> {
-        let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_SITE_STACKS, 0))?;
-        let bytes = match fds.into_iter().next() {
-            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
-            None => Vec::new(),
-        };
+        let bytes = self.shared_file(DEBOX_MSG_SITE_STACKS)?;
         Ok(site_stacks_parse(&String::from_utf8_lossy(&bytes)))
     }
 
     /// Labels, the first of number 1; from now on the kernel side gives them to
     /// places as it meets them.
     pub fn labels(&self) -> Result<Vec<String>, Error> {
-        let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_LABELS, 0))?;
-        let bytes = match fds.into_iter().next() {
-            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
-            None => Vec::new(),
-        };
+        let bytes = self.shared_file(DEBOX_MSG_LABELS)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.lines().map(debox_output::printable).collect())
     }
 
     /// The links of chains, the first of number 1.
     pub fn chains(&self) -> Result<Vec<debox_chain>, Error> {
-        let (_, fds) = self.ask(&debox_request::new(DEBOX_MSG_CHAINS, 0))?;
-        let bytes = match fds.into_iter().next() {
-            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
-            None => Vec::new(),
-        };
+        let bytes = self.shared_file(DEBOX_MSG_CHAINS)?;
         Ok(chains_parse(&bytes))
     }
 }

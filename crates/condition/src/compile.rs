@@ -529,8 +529,7 @@ impl Part {
     /// Whether a label belongs into the condition's `labels`, with
     /// [`Part::asks_labels`].
     pub fn wants_label(&self, label: &str) -> bool {
-        let mut patterns = self.places().iter();
-        patterns.any(|(field, pattern)| pattern.fits(*field, label))
+        self.wants_site(label, "")
     }
 
     /// Fills in what is compared: `fields`, `min`, `max`, `calls`, `comm` and

@@ -319,11 +319,6 @@ fn file_of(file: &why_file) -> OpenFile {
     }
 }
 
-/// The kernel's device number as stat() has it.
-pub(crate) fn device_of_stat(dev: u64) -> u32 {
-    (libc::major(dev) << 20) | (libc::minor(dev) & 0xfffff)
-}
-
 /// By process and descriptor.
 pub(crate) fn files_by_descriptor(files: &[OpenFile]) -> HashMap<(u32, u32), usize> {
     let mut found = HashMap::new();

@@ -2,7 +2,7 @@
 //! Who is there, who has which end of a pipe or socket open, and on whose file
 //! systems?
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use debox_labels::Rules;
@@ -60,6 +60,17 @@ impl Files {
             list,
         }
     }
+
+    fn at(&self, places: Option<&Vec<usize>>) -> impl Iterator<Item = &OpenFile> {
+        let places = places.map(Vec::as_slice).unwrap_or_default();
+        places.iter().map(|at| &self.list[*at])
+    }
+}
+
+/// Each process once.
+fn pids_of<'a>(files: impl Iterator<Item = &'a OpenFile>) -> Vec<u32> {
+    let pids: BTreeSet<u32> = files.map(|file| file.pid).collect();
+    pids.into_iter().collect()
 }
 
 impl Machine {
@@ -240,19 +251,7 @@ impl Machine {
 
     fn holders(&mut self, ino: u64, fits: impl Fn(&OpenFile) -> bool) -> Vec<u32> {
         let files = self.files();
-        let mut pids: Vec<u32> = files
-            .by_ino
-            .get(&ino)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
-            .iter()
-            .map(|at| &files.list[*at])
-            .filter(|file| fits(file))
-            .map(|file| file.pid)
-            .collect();
-        pids.sort_unstable();
-        pids.dedup();
-        pids
+        pids_of(files.at(files.by_ino.get(&ino)).filter(|file| fits(file)))
     }
 
     /// Processes that have a pipe open for writing, or for reading.
@@ -275,18 +274,7 @@ impl Machine {
             FileKind::Inet { net, own, peer, .. } => {
                 let other = (*net, *peer, *own);
                 let files = self.files();
-                let mut pids: Vec<u32> = files
-                    .by_address
-                    .get(&other)
-                    .map(Vec::as_slice)
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|at| &files.list[*at])
-                    .map(|file| file.pid)
-                    .collect();
-                pids.sort_unstable();
-                pids.dedup();
-                pids
+                pids_of(files.at(files.by_address.get(&other)))
             }
             _ => Vec::new(),
         }
@@ -294,16 +282,9 @@ impl Machine {
 
     /// Who serves a FUSE file system, by its device.
     pub fn fuse_servers(&mut self, device: u32) -> Vec<u32> {
-        let mut pids: Vec<u32> = self
-            .files()
-            .list
-            .iter()
-            .filter(|file| file.kind == FileKind::Fuse { device } && device != 0)
-            .map(|file| file.pid)
-            .collect();
-        pids.sort_unstable();
-        pids.dedup();
-        pids
+        let served = FileKind::Fuse { device };
+        let files = self.files().list.iter();
+        pids_of(files.filter(|file| file.kind == served && device != 0))
     }
 
     /// The thread that a program calls `number`, in a process or, with `None`, anywhere
@@ -424,7 +405,7 @@ fn mount(line: &str) -> Option<Mount> {
     let mut after = after.split(' ');
     Some(Mount {
         id: words.first()?.parse().ok()?,
-        device: kernel::device_of_stat(libc::makedev(major.parse().ok()?, minor.parse().ok()?)),
+        device: (major.parse::<u32>().ok()? << 20) | minor.parse::<u32>().ok()?,
         point: unescaped(words.get(4)?),
         kind: after.next()?.to_owned(),
         source: unescaped(after.next().unwrap_or_default()),

@@ -34,8 +34,7 @@ pub(crate) fn descriptor(tid: u32, fd: u32) -> Option<String> {
     Some(String::from_utf8_lossy(link.as_os_str().as_bytes()).into_owned())
 }
 
-/// Device and inode of a descriptor's file. Asks the file system: of one that
-/// may hang only what its mount point says may be asked.
+/// What the kernel tells of an open descriptor: `flags`, `mnt_id` and the like.
 pub(crate) fn fdinfo(tid: u32, fd: u32) -> Option<String> {
     read(&format!("/proc/{tid}/fdinfo/{fd}"))
 }

@@ -128,6 +128,15 @@ pub fn disk_operation(operation: i32) -> Option<&'static str> {
     })
 }
 
+/// Adds what a row of the kernel side has counted to a row of the report.
+macro_rules! sums_add {
+    ($to:expr, $from:expr) => {
+        $to.count = $to.count.saturating_add($from.count);
+        $to.total_ns = $to.total_ns.saturating_add($from.total_ns);
+        $to.max_ns = $to.max_ns.max($from.max_ns);
+    };
+}
+
 fn some_text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -288,9 +297,7 @@ impl<'a> Tables<'a> {
                 total_ns: 0,
                 max_ns: 0,
             });
-            row.count = row.count.saturating_add(sum.count);
-            row.total_ns = row.total_ns.saturating_add(sum.total_ns);
-            row.max_ns = row.max_ns.max(sum.max_ns);
+            sums_add!(row, sum);
         }
         let mut rows: Vec<ChainRow> = rows.into_values().collect();
         rows.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then(a.first.cmp(&b.first)));
@@ -387,9 +394,7 @@ impl<'a> Tables<'a> {
                     total_ns: 0,
                     max_ns: 0,
                 });
-            sum.count = sum.count.saturating_add(row.count);
-            sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
-            sum.max_ns = sum.max_ns.max(row.max_ns);
+            sums_add!(sum, row);
         }
         let mut rows: Vec<CulpritRow> = rows.into_values().collect();
         rows.sort_by(|a, b| {
@@ -450,9 +455,7 @@ impl<'a> Tables<'a> {
                 total_ns: 0,
                 max_ns: 0,
             });
-            sum.count = sum.count.saturating_add(row.count);
-            sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
-            sum.max_ns = sum.max_ns.max(row.max_ns);
+            sums_add!(sum, row);
         }
         let mut rows: Vec<PathRow> = rows.into_values().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
@@ -608,9 +611,7 @@ impl<'a> Tables<'a> {
                 total_ns: 0,
                 max_ns: 0,
             });
-            sum.count = sum.count.saturating_add(row.count);
-            sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
-            sum.max_ns = sum.max_ns.max(row.max_ns);
+            sums_add!(sum, row);
         }
         let mut rows: Vec<ObjectRow> = rows.into_values().collect();
         rows.sort_by_key(|row| (std::cmp::Reverse(row.total_ns), row.object));
