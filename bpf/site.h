@@ -41,7 +41,8 @@
 #include "label.h"
 #include "state.h"
 
-#define THREAD_SIZE 16384ull /* x86-64 without KASAN */
+#define THREAD_SIZE 16384ull                  /* x86-64 without KASAN */
+#define KERNEL_TEXT_MIN 0xffffffff80000000ull /* and modules; x86-64 */
 
 struct stack_frames {
 	u64 address[STACK_DEPTH];
@@ -228,6 +229,10 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 
 			if (at && at * 8 < limit)
 				bpf_probe_read_kernel(&word, 8, (void *)(st->anchor + at * 8));
+			/* Of who dies, and calls __schedule() itself, something else
+			 * stands there, different each time. */
+			if (word < KERNEL_TEXT_MIN)
+				word = 0;
 		}
 	}
 	hint = word ^ ((u64)(u32)nr << 48);

@@ -608,7 +608,7 @@ impl Probe {
             frames,
             &sample.words,
             |a| self.text.contains(a),
-            |a| self.text.is_scheduler(a),
+            |a| self.text.is_schedule(a),
             |a| self.text.is_dispatch(a),
         );
         let variant = match learned {

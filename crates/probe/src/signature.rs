@@ -15,7 +15,7 @@ pub struct Signature {
     pub words: Vec<(u16, u64)>,
     /// Bytes to read from the anchor upwards.
     pub span: u32,
-    /// Where the scheduler returns to, when `is_scheduler` knows its code.
+    /// Where the scheduler returns to, when the chain has it.
     pub schedule_word: Option<u16>,
 }
 
@@ -55,13 +55,13 @@ impl Variant {
     /// `frames` is the walk, innermost first, zero-terminated or full; `words`
     /// the stack from the anchor upwards; `is_kernel_text` tells the kernel's
     /// own code from the BPF program's frames, which lie below the anchor;
-    /// `is_scheduler` names the code of schedule() itself, `is_dispatch` that of
+    /// `is_schedule` names the code of schedule() itself, `is_dispatch` that of
     /// the system calls' dispatch, with its frame of random size.
     pub fn learn(
         frames: &[u64],
         words: &[u64],
         is_kernel_text: impl Fn(u64) -> bool,
-        is_scheduler: impl Fn(u64) -> bool,
+        is_schedule: impl Fn(u64) -> bool,
         is_dispatch: impl Fn(u64) -> bool,
     ) -> Result<Variant, Unsigned> {
         if words.is_empty() {
@@ -93,9 +93,7 @@ impl Variant {
                 return Err(Unsigned::BeyondCopy);
             };
             from += at + 1;
-            if schedule_word.is_none()
-                && previous.is_some_and(&is_scheduler)
-                && !is_scheduler(frame)
+            if schedule_word.is_none() && previous.is_some_and(&is_schedule) && !is_schedule(frame)
             {
                 schedule_word = Some((from - 1) as u16);
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which addresses are the kernel's own code, and which of them the
-//! scheduler's or the system calls' dispatch?
+//! Which addresses are the kernel's own code, and which of them
+//! schedule() or the system calls' dispatch?
 
 use std::io;
 use std::ops::Range;
@@ -12,20 +12,9 @@ use debox_symbol::Functions;
 #[derive(Debug, Default)]
 pub struct KernelText {
     text: Range<u64>,
-    scheduler: Vec<Range<u64>>,
+    schedule: Vec<Range<u64>>,
     dispatch: Vec<Range<u64>>,
 }
-
-/// Functions that stand between the tracepoint and the code that decided to
-/// sleep.
-const SCHEDULER: &[&str] = &[
-    "__schedule",
-    "schedule",
-    "__schedule_loop",
-    "__traceiter_sched_switch",
-    "bpf_trace_run4",
-    "__bpf_trace_sched_switch",
-];
 
 /// Functions that call the system call's own, from a frame of random size; each
 /// of them is called from one place only.
@@ -54,7 +43,7 @@ impl KernelText {
         };
         KernelText {
             text: all.address("_stext").unwrap_or(0)..all.address("_etext").unwrap_or(0),
-            scheduler: ranges(SCHEDULER),
+            schedule: ranges(&["schedule"]),
             dispatch: ranges(DISPATCH),
         }
     }
@@ -69,9 +58,10 @@ impl KernelText {
         self.text.contains(&address)
     }
 
-    /// `address` is a return address: it belongs to the function before it.
-    pub fn is_scheduler(&self, address: u64) -> bool {
-        self.scheduler.iter().any(|r| r.contains(&(address - 1)))
+    /// `address` is a return address: it belongs to the function before it. Not
+    /// __schedule(), which do_task_dead() calls too, with a frame of its own.
+    pub fn is_schedule(&self, address: u64) -> bool {
+        self.schedule.iter().any(|r| r.contains(&(address - 1)))
     }
 
     /// The same.
@@ -95,14 +85,14 @@ mod tests {
         let text = KernelText::of(&functions);
         assert!(text.known());
         assert!(text.contains(0x2800) && !text.contains(0x9000));
-        assert!(text.is_scheduler(0x2001) && text.is_scheduler(0x2800));
-        assert!(!text.is_scheduler(0x2801));
-        assert!(text.is_scheduler(0x3100) && !text.is_scheduler(0x3101));
+        assert!(text.is_schedule(0x3001) && text.is_schedule(0x3100));
+        assert!(!text.is_schedule(0x3000) && !text.is_schedule(0x3101));
+        assert!(!text.is_schedule(0x2001), "__schedule");
         assert!(text.is_dispatch(0x4001) && text.is_dispatch(0x5000));
         assert!(!text.is_dispatch(0x4000) && !text.is_dispatch(0x5001));
         assert!(
-            !text.is_scheduler(0xa001),
-            "a module's function of that name is not the scheduler"
+            !text.is_schedule(0xa001),
+            "a module's function of that name is not the kernel's"
         );
     }
 }
