@@ -49,9 +49,6 @@ struct {
  * chain 0. */
 u32 chains_used;
 
-/* A chain that is longer ends in DEBOX_CHAIN_DEEPER. */
-#define CHAIN_DEPTH_MAX 16u
-
 /* The number of a link; 0 when the table is full. */
 VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 {
@@ -150,7 +147,7 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 	if (parent && kind == DEBOX_CHAIN_SLEEP) {
 		struct debox_chain *above = bpf_map_lookup_elem(&chains, &parent);
 
-		if (above && above->depth >= CHAIN_DEPTH_MAX - 1)
+		if (above && above->depth >= DEBOX_CHAIN_DEPTH_MAX - 1)
 			key.parent = chain_plain_root(DEBOX_CHAIN_DEEPER);
 	}
 	id = chain_intern(&key, st->who.tid);
@@ -318,6 +315,7 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 
 	if (ns >= e->most_ns) {
 		e->most_ns = ns;
 		st->sleep_chain = part->chain;
+		st->sleep_chain_ns = ns;
 	}
 	if (part->end_ns - e->held_ns < e->least_ns && at)
 		return 0;

@@ -112,6 +112,14 @@ static __always_inline void comm_copy(char *to, const char *from)
 	__builtin_memcpy(to, from, DEBOX_COMM_LEN);
 }
 
+/* What the sleep that has just ended waited for. */
+static __always_inline void sleep_chain_tell(struct debox_sleep *sleep, const struct thread_state *st,
+					     u64 blocked_ns)
+{
+	sleep->chain = st->sleep_chain;
+	sleep->chain_permille = blocked_ns ? st->sleep_chain_ns * 1000 / blocked_ns : 1000;
+}
+
 VERIFIED_ONCE int info_sleep_add(struct debox_info *info, const struct thread_state *st,
 				 const struct off_cpu *off, u32 max_sleeps)
 {
@@ -141,12 +149,19 @@ VERIFIED_ONCE int info_sleep_add(struct debox_info *info, const struct thread_st
 		sleep->max_ns = 0;
 		sleep->site = off->site;
 		sleep->count = 0;
+		sleep->chain = 0;
+		sleep->chain_permille = 0;
 	}
 	sleep->count++;
 	sleep->total_ns += off->blocked_ns;
+	sleep->flags = st->wait_flags;
+	if (st->flags & WATCH_SLOT_CHAINS) {
+		sleep->flags |= DEBOX_SLEEP_CHAIN;
+		if (off->blocked_ns >= sleep->max_ns)
+			sleep_chain_tell(sleep, st, off->blocked_ns);
+	}
 	if (off->blocked_ns > sleep->max_ns)
 		sleep->max_ns = off->blocked_ns;
-	sleep->flags = st->wait_flags;
 	sleep->waiters_entry = st->waiters_entry;
 	sleep->waiters_exit = st->waiters_exit;
 	sleep->waker_pid = st->waker_pid;

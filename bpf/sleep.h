@@ -60,7 +60,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 			wait_end(st);
 	}
 	seen = st->flags & WATCH_ACCOUNT && account_trusted(task, st) ? st->flags : 0;
-	if (kind & OUT_BLOCKED && st->flags & (WATCH_DETAILS | WATCH_FOLLOWED))
+	if (kind & OUT_BLOCKED && st->flags & WATCH_EXPLAINED)
 		chain_sleep_end(st, off.blocked_ns, seen & WATCH_DETAILS);
 	if (off.runq_ns)
 		past_add(&st->past, st->out_ns + off.blocked_ns, st->out_ns + away, st->called_ns,
@@ -286,10 +286,9 @@ static __always_inline void waking_call(struct thread_state *st, struct waking *
 }
 
 /* Somebody, not an interrupt, wakes `st`. */
-static __noinline int woken_by(struct thread_state *st, s32 nr)
+static __noinline int woken_by(struct thread_state *st, struct thread_state *waker, s32 nr)
 {
 	struct task_struct *self = bpf_get_current_task_btf();
-	struct thread_state *waker;
 	struct waking waking = {};
 	struct chain_key root;
 	u64 now = bpf_ktime_get_ns();
@@ -300,7 +299,6 @@ static __noinline int woken_by(struct thread_state *st, s32 nr)
 	/* A lock of a file is a process's, others are a thread's. */
 	st->chain_flags =
 		self->pid == st->held_tid || self->tgid == st->held_tgid ? DEBOX_CHAIN_HELD : 0;
-	waker = self->bpf_storage ? bpf_task_storage_get(&threads, self, 0, 0) : NULL;
 	if (waker) {
 		who_renew(waker, self);
 		waker->mattered_ns = now;
@@ -341,7 +339,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	if (!st)
 		return 0;
 	/* Who is asked what they waited for, and who is followed for that. */
-	sleeps = st->flags & (WATCH_DETAILS | WATCH_FOLLOWED) &&
+	sleeps = st->flags & WATCH_EXPLAINED &&
 		 (*(volatile u32 *)&st->out_kind & (OUT_VALID | OUT_BLOCKED)) == (OUT_VALID | OUT_BLOCKED);
 	self = bpf_get_current_task_btf();
 	st->waker_anchor = (u64)&here;
@@ -366,8 +364,15 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		}
 		return 0;
 	}
-	if (sleeps)
-		woken_by(st, nr);
+	if (sleeps) {
+		struct thread_state *waker =
+			self->bpf_storage ? bpf_task_storage_get(&threads, self, 0, 0) : NULL;
+
+		/* Or its last sleep is not in its past yet. */
+		if (waker && waker->out_kind & OUT_VALID)
+			switch_hidden(self, waker);
+		woken_by(st, waker, nr);
+	}
 	if (name_withheld(st, self->real_cred->uid.val)) {
 		st->waker_pid = 0;
 		st->waker_tgid = 0;

@@ -53,12 +53,15 @@ struct comm_text {
 #define WATCH_FOLLOW (1u << 4)        /* children of the account are watched too */
 #define WATCH_CHECKED (1u << 6)       /* the account's watcher has no privileges: see trust.h */
 #define WATCH_SLOT_CHECKED (1u << 7)  /* ... and the slot's */
+#define WATCH_SLOT_CHAINS (1u << 9)   /* its records say what sleeps waited for */
 
 #define WATCH_FOLLOWED (1u << 8) /* woke somebody who is watched: see follow.h */
+/* Whose sleeps are explained, see chain.h. */
+#define WATCH_EXPLAINED (WATCH_DETAILS | WATCH_SLOT_CHAINS | WATCH_FOLLOWED)
 
 #define WATCH_OF_ACCOUNT \
 	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED)
-#define WATCH_OF_SLOT (WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED)
+#define WATCH_OF_SLOT (WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS)
 
 /* thread_state.out_kind: how the thread left the CPU */
 #define OUT_NONE 0u
@@ -239,6 +242,7 @@ struct thread_state {
 	struct past past;
 	struct parts parts; /* of the sleep that is ending */
 	u32 sleep_chain;    /* of the longest part of the sleep that ended last */
+	u64 sleep_chain_ns; /* ... so long */
 	struct chain_memo memo[CHAIN_MEMOS];
 	u32 memo_next;
 	u32 chain_flags; /* DEBOX_CHAIN_*, of the sleep that is ending */

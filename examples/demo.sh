@@ -112,4 +112,4 @@ say "debox run -- ANY COMMAND       account for any program        (debox run --
 say "debox attach -p PID -d 10      ... for one that runs already"
 say "debox doctor                   what works on this machine, what does not, and why"
 say "debox is $out/debox. For your own programs: README.md,"
-say "examples/bracket.c, span.c, history.c."
+say "examples/bracket.c, span.c, history.c, chain.c."

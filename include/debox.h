@@ -54,6 +54,10 @@ extern "C" {
 /* options.flags: stamp with clock_gettime even where the processor's time
  * stamp counter is usable (it is chosen by itself where the counter is not). */
 #define DEBOX_OPEN_CLOCK_GETTIME (1u << 0)
+/* ... records say what each sleep waited for, link by link: debox_sleep.chain. Costs
+ * a part of a microsecond a sleep, and tasks of others that wake this process are
+ * followed, which costs them as much; what calls without sleeps cost does not change. */
+#define DEBOX_OPEN_CHAINS (1u << 1)
 
 /*
  * What debox_open() may be told. Set `size` to sizeof(struct debox_options)
@@ -78,8 +82,8 @@ struct debox_options {
  * Starts recording for this process, all its threads and, on their own
  * account, its future forked children. Needs no privilege. May be called
  * again at any time: a second call with the process open and a live broker
- * changes nothing but max_sleeps, and one after the broker died asks for a new
- * broker.
+ * changes nothing but max_sleeps, and gives chains if it is the first to ask for
+ * them; one after the broker died asks for a new broker.
  *
  * Returns 0 also when no broker can be had (debox_status() is then
  * DEBOX_STATUS_WALL_ONLY). -EINVAL: opts->size unknown, an unknown flag, a
@@ -506,6 +510,48 @@ DEBOX_API int debox_watch_read(int watch, struct debox_watch_counts *out);
  * site is seen). -ENOENT: no such site. -ENOTCONN: no broker.
  */
 DEBOX_API int debox_site_read(uint32_t site, struct debox_site *out);
+
+/* ----------------------------------------------------------------- chains */
+
+#define DEBOX_LINK_HELD (1u << 0)     /* the next link held what this one waited for */
+#define DEBOX_LINK_COMPAT32 (1u << 1) /* nr is of the i386 table */
+#define DEBOX_LINK_WITHHELD (1u << 2) /* of another user's task: no name, call or place */
+
+/* One link of a chain: a task that slept until what the next link says had ended,
+ * or, the last one, the root. */
+struct debox_link {
+	uint32_t chain;              /* its number: of the chain from here on */
+	uint32_t kind;               /* DEBOX_CHAIN_* */
+	uint32_t flags;              /* DEBOX_LINK_* */
+	uint32_t site;               /* SLEEP: where; DEBOX_SITE_NONE not known, or withheld */
+	int32_t nr;                  /* the task's call, -1 none or unknown; of a disk REQ_OP_* */
+	uint32_t tid;                /* a thread it was seen of; 0: no task, or withheld */
+	char comm[DEBOX_COMM_LEN];   /* of the task or device; empty: withheld */
+	char label[DEBOX_LABEL_LEN]; /* SLEEP: of the site; empty: not known, or not yet */
+	uint64_t reserved[4];
+};
+
+/*
+ * What did a sleep wait for, what did that wait for, and so on? Writes the links of
+ * a record's sleeps[].chain, first to root: the first is the sleep itself, in the
+ * calling thread. At most n are written; returns how many there are, which is at most
+ * DEBOX_CHAIN_DEPTH_MAX. Links are read from the broker, once each: a chain that is new
+ * costs a round trip to it (a millisecond or less), one that is known no system
+ * call but those that block signals. docs/chains.md says how links are known and what
+ * is not exact; of other users' tasks without privileges only their kind is told.
+ *
+ * -ENOENT: no such chain. -EOPNOTSUPP: not opened with DEBOX_OPEN_CHAINS, or the
+ * broker is too old. -ENOTCONN: not open, or no broker. -ETIMEDOUT, -EPROTO: the
+ * broker does not answer, or what it says makes no sense. Others: it refused.
+ */
+DEBOX_API int debox_chain_read(uint32_t chain, struct debox_link *out, unsigned n);
+
+/*
+ * The same in words, as in `debox run`: "waiter in futex: futex, held by <- holder in
+ * read: pipe-read <- a timer", with arrows in UTF-8. Always terminated, cut to fit;
+ * returns the length of the whole text, like snprintf, or an error as above.
+ */
+DEBOX_API int debox_chain_text(uint32_t chain, char *buf, size_t len);
 
 /* ----------------------------------------------------------------- traces */
 

@@ -11,7 +11,7 @@ DEBOX_CPPFLAGS := -I$(TOP)/include -D_GNU_SOURCE -U_FORTIFY_SOURCE
 DEBOX_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 DEBOX_LIBFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -fexceptions -ftls-model=initial-exec
 
-LIBDEBOX_SRC := runtime access descriptor call clock record print compat trace expression watch
+LIBDEBOX_SRC := runtime access descriptor call chain clock record print compat trace expression watch
 LIBDEBOX_OBJ := $(LIBDEBOX_SRC:%=$(C_OBJ)/libdebox/%.o)
 LIBDEBOX_HDR := $(wildcard $(TOP)/include/*.h $(TOP)/include/debox/*.h $(TOP)/libdebox/*.h)
 

@@ -121,6 +121,7 @@ struct debox_trace_map {
 
 /* descriptor.c: so many bytes of it can be mapped and will stay */
 int debox_fd_lasting_(int fd, uint64_t bytes) HIDDEN;
+int debox_fd_memory_(int fd) HIDDEN; /* a memory file: reading it cannot be waited for */
 
 /* runtime.c */
 struct debox_thread *debox_thread_get_(void) HIDDEN; /* NULL: do not record */
@@ -130,6 +131,18 @@ int debox_is_open_(void) HIDDEN;
 /* Asks the broker for a trace, if there is none yet or `wish` says otherwise. */
 int debox_trace_want_(const struct debox_trace_request *wish) HIDDEN;
 void debox_trace_map_(struct debox_trace_map *out) HIDDEN;
+
+/* A link of a chain, and its number. */
+struct debox_numbered_link {
+	uint32_t number;
+	struct debox_chain link;
+};
+/* Those of a chain, first to root. Errors as debox_chain_read(). */
+int debox_chain_links_(uint32_t chain, struct debox_numbered_link out[DEBOX_CHAIN_DEPTH_MAX]) HIDDEN;
+
+/* chain.c: debox_chain_text() from link `skip` on; waits for labels as long as the
+ * budget lasts */
+int debox_chain_say_(uint32_t chain, int skip, char *buf, size_t len, int *budget_ms) HIDDEN;
 
 void debox_trace_free_(struct debox_thread *t) HIDDEN; /* the copies */
 
@@ -155,6 +168,7 @@ struct debox_runtime {
 	const struct debox_site *(*site_table)(uint32_t *);
 	int (*trace_want)(const struct debox_trace_request *);
 	void (*trace_map)(struct debox_trace_map *);
+	int (*chain_links)(uint32_t, struct debox_numbered_link *);
 	uint32_t (*watching)(void);
 };
 /* watch.c's part of it: runtime.c knows nothing of watches but that there are some. */

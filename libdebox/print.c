@@ -84,8 +84,11 @@ static uint32_t places_merge(struct place *out, const struct debox_info *info, i
 		}
 		out[k].sleep.count += s->count;
 		out[k].sleep.total_ns += s->total_ns;
-		if (s->max_ns > out[k].sleep.max_ns)
+		if (s->max_ns > out[k].sleep.max_ns) {
 			out[k].sleep.max_ns = s->max_ns;
+			out[k].sleep.chain = s->chain;
+			out[k].sleep.chain_permille = s->chain_permille;
+		}
 	}
 	return n;
 }
@@ -98,7 +101,29 @@ static void print_waiters(FILE *to, uint32_t known, uint32_t waiters, const char
 		fprintf(to, "  -, /* # waiters on %s: not known */\n", when);
 }
 
-static void print_sleep(FILE *to, const struct place *p, unsigned i)
+/* What the longest of these sleeps waited for. */
+static void print_chain(FILE *to, const struct debox_sleep *s, int *budget_ms)
+{
+	char text[1024];
+	int err;
+
+	if (!(s->flags & DEBOX_SLEEP_CHAIN))
+		return;
+	err = s->chain ? debox_chain_say_(s->chain, 1, text, sizeof text, budget_ms) : -ENOSPC;
+	if (err < 0) {
+		const char *name = debox_errno_name_(-err);
+
+		fprintf(to, "  -, /* waited for: %s */\n",
+			err == -ENOSPC ? "no room for more chains" :
+			name           ? name :
+					 "not known");
+	} else {
+		fprintf(to, "  %s, /* waited for, %" PRIu32 ".%" PRIu32 " %% of the longest */\n", text,
+			s->chain_permille / 10, s->chain_permille % 10);
+	}
+}
+
+static void print_sleep(FILE *to, const struct place *p, unsigned i, int *budget_ms)
 {
 	const struct debox_sleep *s = &p->sleep;
 	const struct debox_site *site = &p->site;
@@ -131,6 +156,7 @@ static void print_sleep(FILE *to, const struct place *p, unsigned i)
 	if (s->waker_pid)
 		fprintf(to, "  %" PRIu32 " %.*s, /* woken by */\n", s->waker_pid,
 			(int)sizeof s->waker_comm, s->waker_comm);
+	print_chain(to, s, budget_ms);
 }
 
 static void print_flags(FILE *to, uint32_t flags)
@@ -211,6 +237,6 @@ int debox_info_print(FILE *to, const struct debox_info *info)
 	}
 	print_flags(to, info->flags);
 	for (uint32_t i = 0; i < places; i++)
-		print_sleep(to, &place[i], i);
+		print_sleep(to, &place[i], i, &budget_ms);
 	return ferror(to) ? -EIO : 0;
 }

@@ -76,6 +76,9 @@ static struct {
 	struct debox_thread *threads;
 	struct debox_trace_map trace;          /* base NULL: no call trace */
 	int trace_err;                         /* why not */
+	struct debox_chain *chains;            /* a copy; its addresses stay. The first is number 1 */
+	uint32_t chains_known;                 /* so many are in it */
+	int chains_err;                        /* why none can be asked for */
 	struct debox_trace_request trace_wish; /* size 0: nobody has asked yet */
 	char why[512];
 } process = { .fd = -1 };
@@ -235,8 +238,9 @@ int debox_private_connect(const char *path)
 	return (int)fd;
 }
 
-/* Sends one request and takes its reply with up to three descriptors. */
-static long broker_ask(int fd, const struct debox_request *req, struct debox_reply *rep, int fds[3])
+/* Sends one request and takes its reply with `count` descriptors, up to three. */
+static long broker_ask(int fd, const struct debox_request *req, struct debox_reply *rep, int fds[3],
+		       int count)
 {
 	struct iovec iov = { (void *)(uintptr_t)req, req->size };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
@@ -287,7 +291,7 @@ static long broker_ask(int fd, const struct debox_request *req, struct debox_rep
 		return rep->status;
 	if (rep->version != DEBOX_PROTOCOL_VERSION)
 		return -EPROTONOSUPPORT;
-	return got == 3 && rep->type == req->type ? 0 : -EPROTO;
+	return got == count && rep->type == req->type ? 0 : -EPROTO;
 }
 
 static void fds_close(const int fds[3])
@@ -463,12 +467,10 @@ static void trace_ask(void)
 		process.trace_err = -ENOTCONN;
 		return;
 	}
-	err = broker_ask(process.fd, &req->head, &rep, fds);
+	err = broker_ask(process.fd, &req->head, &rep, fds, 3);
 	if (!err)
 		err = trace_map(fds);
-	for (int i = 0; i < 3; i++)
-		if (fds[i] >= 0)
-			sys_call(SYS_close, fds[i]);
+	fds_close(fds);
 	process.trace_err = (int)err;
 	if (err) {
 		process.why[0] = 0;
@@ -478,6 +480,102 @@ static void trace_ask(void)
 		else
 			text_add_error(err);
 	}
+}
+
+/* ------------------------------------------------------------------- chains */
+
+static int process_stale(void);
+
+#define CHAINS_BYTES ((size_t)DEBOX_CHAINS_MAX * sizeof(struct debox_chain))
+
+static void chains_forget(void)
+{
+	process.chains_known = 0;
+	process.chains_err = process.flags & DEBOX_OPEN_CHAINS ? 0 : -EOPNOTSUPP;
+}
+
+/* Read and not mapped: what was judged is what is used, whatever becomes of the file. */
+static long chains_copy(int fd)
+{
+	size_t have = (size_t)process.chains_known * sizeof(struct debox_chain);
+	long n = 0;
+
+	if (!debox_fd_memory_(fd))
+		return -EPROTO;
+	if (!process.chains)
+		process.chains = map_at(NULL, CHAINS_BYTES, PROT_READ | PROT_WRITE, -1);
+	if (!process.chains)
+		return -ENOMEM;
+	while (have < CHAINS_BYTES) {
+		n = sys_call(SYS_pread64, fd, (char *)process.chains + have, CHAINS_BYTES - have, have);
+		if (n == -EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		have += (size_t)n;
+	}
+	process.chains_known = (uint32_t)(have / sizeof(struct debox_chain));
+	return sys_failed(n) ? -EPROTO : 0;
+}
+
+/* Asks for the links that are not known yet; the lock is held. */
+static long chains_ask(void)
+{
+	struct debox_request req = { .size = sizeof req,
+				     .version = DEBOX_PROTOCOL_VERSION,
+				     .type = DEBOX_MSG_CHAINS };
+	struct debox_reply rep;
+	int fds[3];
+	long err;
+
+	if (process.chains_err)
+		return process.chains_err;
+	if (process.fd < 0 || fd_inode(process.fd) != process.fd_ino || process_stale())
+		return -ENOTCONN;
+	err = broker_ask(process.fd, &req, &rep, fds, 1);
+	if (!err)
+		err = chains_copy(fds[0]);
+	fds_close(fds);
+	/* Who does not answer, or not what was asked, is not asked again. */
+	if (err && rep.status >= 0 && err != -ENOMEM)
+		process.chains_err = (int)err;
+	return err;
+}
+
+/* The lock is held. */
+static int chain_follow(uint32_t chain, struct debox_numbered_link *out)
+{
+	int n = 0;
+
+	if (process.status != DEBOX_STATUS_MEASURED)
+		return -ENOTCONN;
+	if (process.chains_err == -EOPNOTSUPP)
+		return -EOPNOTSUPP;
+	if (!chain || chain >= DEBOX_CHAINS_MAX)
+		return -ENOENT;
+	if (chain > process.chains_known) {
+		long err = chains_ask();
+
+		if (err)
+			return (int)err;
+		if (chain > process.chains_known)
+			return -ENOENT;
+	}
+	while (chain) {
+		const struct debox_chain *link = &process.chains[chain - 1];
+
+		if (link->type == DEBOX_CHAIN_NONE)
+			return n ? -EPROTO : -ENOENT;
+		if (n == (int)DEBOX_CHAIN_DEPTH_MAX)
+			return -EPROTO;
+		out[n].number = chain;
+		out[n++].link = *link;
+		/* A link leads only to one that was there before it. */
+		if (link->parent >= chain)
+			return -EPROTO;
+		chain = link->parent;
+	}
+	return n;
 }
 
 static void text_add_way_in(const char *path, int err)
@@ -533,7 +631,19 @@ static long segment_ask(uint32_t *threads)
 		process.fd_ino = fd_inode(fd);
 		process.fd = fd;
 	}
-	err = broker_ask(process.fd, &req, &rep, fds);
+	if (process.flags & DEBOX_OPEN_CHAINS && process.chains_err != -EOPNOTSUPP)
+		req.flags |= DEBOX_REQ_CHAINS;
+	err = broker_ask(process.fd, &req, &rep, fds, 3);
+	if (rep.status == -EINVAL && req.flags) {
+		/* A broker that does not know of chains. */
+		process.chains_err = -EOPNOTSUPP;
+		req.flags = 0;
+		fds_close(fds);
+		err = broker_ask(process.fd, &req, &rep, fds, 3);
+	}
+	if (!err && process.flags & DEBOX_OPEN_CHAINS && process.chains_err == -EOPNOTSUPP)
+		text_add("records do not say what sleeps waited for: the broker is older than this "
+			 "library. Update it.");
 	if (!err) {
 		process.features = rep.features;
 		*threads = rep.threads;
@@ -576,6 +686,7 @@ static void process_attach(void)
 
 	process.unslotted = 0;
 	process.features = 0;
+	chains_forget();
 	process.status = segment_ask(&threads) ? DEBOX_STATUS_WALL_ONLY : DEBOX_STATUS_MEASURED;
 	/* A forked child, or another broker: the wish is still there. */
 	if (process.trace_wish.head.size)
@@ -1012,6 +1123,7 @@ DEBOX_API const struct debox_runtime debox_private_runtime = {
 	.site_table = debox_site_table_,
 	.trace_want = debox_trace_want_,
 	.trace_map = debox_trace_map_,
+	.chain_links = debox_chain_links_,
 	.watching = debox_watching_,
 };
 
@@ -1079,7 +1191,7 @@ static void process_detach(void)
 
 static int options_check(const struct debox_options *o)
 {
-	if (o->size != sizeof *o || (o->flags & ~DEBOX_OPEN_CLOCK_GETTIME) ||
+	if (o->size != sizeof *o || (o->flags & ~(DEBOX_OPEN_CLOCK_GETTIME | DEBOX_OPEN_CHAINS)) ||
 	    o->history > HISTORY_MAX)
 		return -EINVAL;
 	for (unsigned i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
@@ -1128,7 +1240,9 @@ int debox_open(const struct debox_options *opts)
 			     opts->max_sleeps == 0                 ? DEBOX_SLEEPS_MAX :
 			     opts->max_sleeps > DEBOX_SLEEPS_MAX   ? DEBOX_SLEEPS_MAX :
 								     opts->max_sleeps;
-	if (process.opened && (process_stale() || process.status == DEBOX_STATUS_WALL_ONLY))
+	/* Slots are made with chains, or without. */
+	if (process.opened && (process_stale() || process.status == DEBOX_STATUS_WALL_ONLY ||
+			       (opts->flags & ~process.flags & DEBOX_OPEN_CHAINS)))
 		process_detach();
 	if (!process.attached) {
 		process.history = power_of_two(opts->history ? opts->history : HISTORY_DEFAULT);
@@ -1319,4 +1433,22 @@ void debox_trace_map_(struct debox_trace_map *out)
 	*out = process.trace;
 	lock_give();
 	signals_restore(&mask);
+}
+
+int debox_chain_links_(uint32_t chain, struct debox_numbered_link out[DEBOX_CHAIN_DEPTH_MAX])
+{
+	uint64_t mask;
+	int n;
+
+	if (elsewhere)
+		return elsewhere->chain_links(chain, out);
+	if (!debox_private_thread())
+		return -ENOTCONN;
+	signals_block(&mask);
+	fork_check();
+	lock_take();
+	n = chain_follow(chain, out);
+	lock_give();
+	signals_restore(&mask);
+	return n;
 }

@@ -6,6 +6,7 @@
 
 use debox_tests::*;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -426,4 +427,136 @@ fn a_waker_that_is_not_watched() {
         so + busy >= all - all / 4 && so >= all / 2,
         "{so} of {all} ns: {lines:#?}"
     );
+}
+
+/// What the sleeps of a program's own records waited for, as it reads them itself.
+fn inband(command: &mut Command) -> Vec<Value> {
+    lines(&command.output().expect("inband runs"))
+}
+
+/// Links as "comm nr label".
+fn link_words(sleep: &Value) -> Vec<String> {
+    let links = sleep["links"].as_array().expect("links");
+    let words = |link: &Value| {
+        let text = |field: &str| link[field].as_str().unwrap_or("?").to_owned();
+        format!("{} {} {}", text("comm"), link["nr"], text("label"))
+    };
+    links.iter().map(words).collect()
+}
+
+#[test]
+fn a_record_says_what_its_sleep_waited_for() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = shared_broker();
+    let ms = if slow() { 400 } else { 80 };
+    let run = |options: &[&str]| {
+        let mut command = Command::new(program("inband"));
+        command.args(options).args(["mutex-pipe", &ms.to_string()]);
+        inband(command.env("DEBOX_SOCKET", broker.socket()))
+    };
+    // On a busy machine a thread may begin late, and has less to wait for then.
+    let least = if slow() {
+        ms * MS / 2
+    } else {
+        ms * MS - 4 * MS
+    };
+    let mut explained = 0;
+    let mut sleeps = Vec::new();
+    for _ in 0..3 {
+        sleeps = run(&[]);
+        let [sleep] = sleeps.as_slice() else {
+            panic!("not one place: {sleeps:?}");
+        };
+        explained = number(sleep, "max_ns") * number(sleep, "permille") / 1000;
+        if explained >= least {
+            break;
+        }
+    }
+    let sleep = &sleeps[0];
+    assert_eq!(sleep["told"], 1, "{sleep}");
+    assert!(explained >= least, "{explained} ns: {sleep}");
+    let words = link_words(sleep);
+    assert_eq!(
+        words[..3],
+        [
+            "waiter 202 futex",
+            "holder 0 pipe-read",
+            "writer 230 nanosleep"
+        ],
+        "{sleep}"
+    );
+    // DEBOX_CHAIN_TIMER is the root.
+    assert_eq!(sleep["links"][3]["kind"], 8, "{sleep}");
+    assert_eq!(words.len(), 4, "{sleep}");
+    assert_eq!(sleep["links"][0]["held"], 1, "{sleep}");
+    assert_eq!(sleep["links"][1]["held"], 0, "{sleep}");
+    assert_eq!(
+        sleep["text"],
+        "waiter in futex: futex, held by ← holder in read: pipe-read ← writer in \
+         clock_nanosleep: nanosleep ← a timer",
+    );
+    // Who does not ask is told nothing, and has no way to read.
+    for sleep in run(&["-p"]) {
+        assert_eq!((&sleep["told"], &sleep["chain"]), (&0.into(), &0.into()));
+        assert_eq!(sleep["read"], -libc::EOPNOTSUPP, "{sleep}");
+    }
+}
+
+#[test]
+fn a_record_does_not_name_other_users() {
+    if !bpf_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let broker = shared_broker();
+    let read = |nobody: bool| {
+        let mut command = Command::new(program("inband"));
+        command.args(["stdin", "3"]).stdin(Stdio::piped());
+        command.env("DEBOX_SOCKET", broker.socket());
+        if nobody {
+            as_nobody(&mut command);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("inband runs");
+        let mut to = child.stdin.take().expect("a pipe");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut sleeps = Vec::new();
+        for line in said.lines() {
+            let line = line.expect("inband writes");
+            if line == "{}" {
+                // By now it reads.
+                std::thread::sleep(Duration::from_millis(300));
+                to.write_all(b"x").expect("inband reads");
+            } else {
+                sleeps.push(serde_json::from_str::<Value>(&line).expect("JSON"));
+            }
+        }
+        assert!(child.wait().expect("inband ends").success());
+        sleeps
+    };
+    for nobody in [true, false] {
+        let sleeps = read(nobody);
+        assert_eq!(sleeps.len(), 3, "{sleeps:?}");
+        for (i, sleep) in sleeps.iter().enumerate() {
+            let links = sleep["links"].as_array().expect("links");
+            assert_eq!(links[0]["comm"], "inband", "{sleep}");
+            assert_eq!(links[0]["label"], "pipe-read", "{sleep}");
+            // At first not followed, or its sleep began before (DEBOX_CHAIN_WOKEN, _EARLIER).
+            let kind = number(&links[1], "kind");
+            assert!(kind == 1 || (i < 2 && [11, 12].contains(&kind)), "{sleep}");
+            assert_eq!(links[1]["withheld"], i32::from(nobody), "{sleep}");
+            let told = (&links[1]["comm"], &links[1]["tid"], &links[1]["label"]);
+            if nobody {
+                assert_eq!(told, (&"".into(), &0.into(), &"".into()), "{sleep}");
+                assert_eq!(links[1]["site"], u32::MAX, "{sleep}");
+                let text = sleep["text"].as_str().unwrap_or_default();
+                assert!(text.contains("another user's task"), "{sleep}");
+            } else {
+                assert_ne!(links[1]["comm"], "", "{sleep}");
+                assert_ne!(links[1]["tid"], 0, "{sleep}");
+            }
+        }
+    }
 }

@@ -52,8 +52,9 @@ pub fn check(data: &[u8]) {
             );
             // Nothing of the bytes is lost or made up: the request says the same.
             match request {
-                Request::Slots { boundary } => {
-                    assert_eq!((flags, pid), (u32::from(boundary), 0));
+                Request::Slots { options } => {
+                    let said = u32::from(options.boundary) | u32::from(options.chains) << 4;
+                    assert_eq!((flags, pid), (said, 0));
                 }
                 Request::Account {
                     options,

@@ -61,6 +61,7 @@
 #define DEBOX_SLEEP_WAITERS_ENTRY_MORE (1u << 2) /* there were at least so many */
 #define DEBOX_SLEEP_WAITERS_EXIT_MORE (1u << 3)
 #define DEBOX_SLEEP_HOLDER_EXIT (1u << 4) /* holder_exit_pid: 0 is nobody else, or withheld */
+#define DEBOX_SLEEP_CHAIN (1u << 5)       /* chain, chain_permille: 0 is no room for more chains */
 
 /* Others at one lock or queue are counted up to here. */
 #define DEBOX_WAITERS_MAX 64u
@@ -81,7 +82,8 @@ struct debox_sleep {
 	char waker_comm[DEBOX_COMM_LEN];
 	__s32 holder_nr;       /* the call the holder was in; -1 none or unknown */
 	__u32 holder_exit_pid; /* thread id of who held the lock when the last sleep ended */
-	__u64 reserved[1];
+	__u32 chain;           /* what the longest sleep waited for: explains the longest part of it */
+	__u32 chain_permille;  /* so much of it */
 };
 
 /* The account of one call, of any capture, in any language. */
@@ -565,8 +567,9 @@ struct debox_details {
  * of the first link. The last link has no parent: the root.
  */
 #define DEBOX_CHAINS_MAX 16384u
-#define DEBOX_CHAIN_NONE 0u  /* not a chain: never given out */
-#define DEBOX_CHAIN_SLEEP 1u /* comm slept at site, in call nr, until its parent ended */
+#define DEBOX_CHAIN_DEPTH_MAX 16u /* one that is longer ends in DEBOX_CHAIN_DEEPER */
+#define DEBOX_CHAIN_NONE 0u       /* not a chain: never given out */
+#define DEBOX_CHAIN_SLEEP 1u      /* comm slept at site, in call nr, until its parent ended */
 /* Roots. */
 #define DEBOX_CHAIN_RAN_USER 2u   /* comm ran its own code */
 #define DEBOX_CHAIN_RAN_CALL 3u   /* comm ran in call nr */

@@ -53,7 +53,7 @@
 #define DEBOX_MSG_SITE_STACKS 6u
 /* Opens or stops a call trace: struct debox_trace_request in trace.h. */
 #define DEBOX_MSG_TRACE 7u
-/* The links of chains (abi.h). Reply carries 1 descriptor, a file for reading:
+/* The links of chains (abi.h), for who has an account or slots with chains. Reply carries 1 descriptor, a file for reading:
  * struct debox_chain, the first of number 1; those that come later are added at the
  * next request. Clients without privileges are told the names and places of
  * their own user's threads only. */
@@ -68,6 +68,7 @@
 
 /* request.flags */
 #define DEBOX_REQ_BOUNDARY (1u << 0) /* SLOTS, ACCOUNT: take call boundaries in the kernel */
+#define DEBOX_REQ_CHAINS (1u << 4)   /* SLOTS: records say what sleeps waited for (debox_sleep.chain) */
 #define DEBOX_REQ_NOFOLLOW (1u << 1) /* JOIN, WATCH: leave children alone */
 /* ACCOUNT, with BOUNDARY: five more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct

@@ -37,7 +37,8 @@ int main(void)
 	F(struct, debox_sleep, waker_comm);
 	F(struct, debox_sleep, holder_nr);
 	F(struct, debox_sleep, holder_exit_pid);
-	F(struct, debox_sleep, reserved);
+	F(struct, debox_sleep, chain);
+	F(struct, debox_sleep, chain_permille);
 	S(struct, debox_info);
 	F(struct, debox_info, size);
 	F(struct, debox_info, flags);

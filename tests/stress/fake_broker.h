@@ -44,6 +44,8 @@ struct fake_state {
 	uint32_t blind;    /* bind no thread */
 	uint32_t requests;
 	uint32_t silent;                   /* answer nothing */
+	uint32_t old;                      /* know nothing of chains */
+	uint32_t pipe;                     /* a pipe instead of chains */
 	int32_t owner[FAKE_SEGMENTS];      /* pid of the client */
 	int32_t connection[FAKE_SEGMENTS]; /* descriptor in the broker; -1 */
 };
@@ -53,6 +55,7 @@ struct fake {
 	char path[108];
 	int listen_fd;
 	int record_fd[FAKE_SEGMENTS], control_fd[FAKE_SEGMENTS], shared_fd;
+	int chains_fd; /* the test writes the links */
 	struct debox_record *records[FAKE_SEGMENTS];
 	struct debox_control *controls[FAKE_SEGMENTS];
 	struct debox_shared *shared;
@@ -114,6 +117,31 @@ static int fake_bind(struct fake *k, pid_t pid, uint32_t tid)
 	return 0;
 }
 
+static void fake_chains_reply(struct fake *k, int conn, struct debox_reply *rep)
+{
+	struct iovec iov = { rep, sizeof *rep };
+	union {
+		struct cmsghdr align;
+		char room[CMSG_SPACE(sizeof(int))];
+	} c;
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = &c,
+			      .msg_controllen = sizeof c };
+	struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
+	int ends[2] = { -1, -1 };
+
+	if (k->state->pipe && pipe(ends))
+		exit(2);
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(h), k->state->pipe ? &ends[0] : &k->chains_fd, sizeof(int));
+	rep->fds = 1;
+	if (sendmsg(conn, &msg, MSG_NOSIGNAL) < 0)
+		perror("fake broker: sendmsg");
+}
+
 static void fake_reply(struct fake *k, int conn, pid_t pid, const struct debox_request *req)
 {
 	struct debox_reply rep;
@@ -132,7 +160,11 @@ static void fake_reply(struct fake *k, int conn, pid_t pid, const struct debox_r
 	k->state->requests++;
 	if (k->state->silent)
 		return;
-	if (req->size != sizeof *req || req->version != DEBOX_PROTOCOL_VERSION ||
+	if (req->type == DEBOX_MSG_CHAINS && !k->state->old) {
+		fake_chains_reply(k, conn, &rep);
+		return;
+	}
+	if (req->size != sizeof *req || (k->state->old && req->flags) || req->version != DEBOX_PROTOCOL_VERSION ||
 	    req->type != DEBOX_MSG_SLOTS) {
 		rep.status = -EINVAL;
 		strcpy(rep.text, "fake broker: bad request");
@@ -251,6 +283,7 @@ static void fake_start(struct fake *k)
 	}
 	k->state = fake_map(-1, sizeof *k->state);
 	k->shared_fd = fake_memory("shared", FAKE_SHARED_BYTES);
+	k->chains_fd = memfd_create("chains", MFD_CLOEXEC);
 	k->shared = fake_map(k->shared_fd, FAKE_SHARED_BYTES);
 	k->shared->magic = DEBOX_SHARED_MAGIC;
 	k->shared->abi_version = DEBOX_ABI_VERSION;

@@ -46,6 +46,8 @@
 #define TRACE_CAPACITY 8u
 #define TRACE_STRIDE (sizeof(struct debox_trace) + TRACE_CAPACITY * sizeof(struct debox_trace_entry))
 #define TRACE_BUFFERS 16u
+#define LINKS 64u
+#define CHAINS_BYTES (2 * DEBOX_PAGE_SIZE)
 /* The library gives a reply 5 s; nothing here asks more than a few times. */
 #define CASE_SECONDS 40
 
@@ -90,6 +92,7 @@ struct lie {
 	uint32_t replies;    /* more than one for each request */
 	enum thing thing[3]; /* slots */
 	enum thing trace[3];
+	enum thing chains;
 	uint32_t header;   /* which field of the shared page lies; 0 none */
 	uint64_t value;    /* ... and what it says */
 	uint32_t table;    /* the same for the head of the trace's table */
@@ -123,12 +126,13 @@ static uint64_t edge(void)
 struct broker {
 	struct lie lie;
 	int record_fd, control_fd, shared_fd;
-	int trace_fd, sums_fd, table_fd;
+	int trace_fd, sums_fd, table_fd, chains_fd;
 	struct debox_record *records;
 	struct debox_control *controls;
 	struct debox_shared *shared;
 	char *traces;
 	struct debox_trace_table *table;
+	struct debox_chain *chains;
 };
 
 static int memory(size_t bytes, int seal)
@@ -246,8 +250,11 @@ static void lies_tell(struct broker *b)
 			r->bank[k].info.call_seq = b->controls[i].open_seq + (dice() & 3) - 1;
 			if (dice() & 1)
 				r->bank[k].info.valid = ~0ull;
-			for (uint32_t s = 0; s < DEBOX_SLEEPS_MAX; s++)
+			for (uint32_t s = 0; s < DEBOX_SLEEPS_MAX; s++) {
 				r->bank[k].info.sleeps[s].site = (uint32_t)dice() % 8;
+				if (dice() & 3)
+					r->bank[k].info.sleeps[s].chain = (uint32_t)dice() % LINKS;
+			}
 		}
 	}
 	for (uint32_t i = 0; i < 8; i++) {
@@ -265,6 +272,17 @@ static void lies_tell(struct broker *b)
 		noise(t, TRACE_STRIDE);
 		t->tid = tid;
 		t->call_seq = b->controls[i / 2].open_seq;
+	}
+	for (uint32_t i = 0; i < LINKS; i++) {
+		noise(&b->chains[i], sizeof *b->chains);
+		b->chains[i].type = dice() & 7 ? (uint32_t)dice() % DEBOX_CHAIN_KINDS : (uint32_t)edge();
+		/* Back, forward, to itself, and out of all bounds. */
+		if (dice() & 7)
+			b->chains[i].parent = (uint32_t)dice() % LINKS;
+		if (dice() & 1)
+			b->chains[i].site = (uint32_t)dice() % 8;
+		if (dice() & 1)
+			memset(b->chains[i].comm, 'x', sizeof b->chains[i].comm);
 	}
 	/* Names that have no end, the last one too. */
 	memset((char *)b->table + DEBOX_PAGE_SIZE, 'n', DEBOX_TRACE_TABLE_SIZE - DEBOX_PAGE_SIZE);
@@ -329,11 +347,14 @@ static void broker_make(struct broker *b, const struct lie *lie)
 	b->trace_fd = memory(TRACE_BUFFERS * TRACE_STRIDE + DEBOX_PAGE_SIZE, 1);
 	b->sums_fd = memory(DEBOX_PAGE_SIZE, 1);
 	b->table_fd = memory(DEBOX_TRACE_TABLE_SIZE, 1);
+	b->chains_fd = memory(CHAINS_BYTES, 1);
 	b->records = mapped(b->record_fd, SEGMENT_BYTES);
 	b->controls = mapped(b->control_fd, SEGMENT_BYTES);
 	b->shared = mapped(b->shared_fd, SHARED_BYTES);
 	b->traces = mapped(b->trace_fd, TRACE_BUFFERS * TRACE_STRIDE + DEBOX_PAGE_SIZE);
 	b->table = mapped(b->table_fd, DEBOX_TRACE_TABLE_SIZE);
+	b->chains = mapped(b->chains_fd, CHAINS_BYTES);
+	b->chains[0] = (struct debox_chain){ .type = DEBOX_CHAIN_TIMER };
 	b->shared->magic = DEBOX_SHARED_MAGIC;
 	b->shared->abi_version = DEBOX_ABI_VERSION;
 	b->shared->site_entry_size = sizeof(struct debox_site);
@@ -357,8 +378,9 @@ static void reply(struct broker *b, int conn, pid_t pid, uint32_t type)
 	static char bytes[sizeof(struct debox_reply) + 4096];
 	struct debox_reply rep;
 	const struct lie *lie = &b->lie;
-	uint32_t count = lie->fds ? lie->fds - 1 : 3;
-	int trace = type == DEBOX_MSG_TRACE, fds[8];
+	const int chains = type == DEBOX_MSG_CHAINS, trace = type == DEBOX_MSG_TRACE;
+	uint32_t due = chains ? 1 : 3, count = lie->fds ? lie->fds - 1 : due;
+	int fds[8];
 	struct iovec iov = { bytes, lie->length ? lie->length : sizeof rep };
 	union {
 		struct cmsghdr align;
@@ -374,7 +396,7 @@ static void reply(struct broker *b, int conn, pid_t pid, uint32_t type)
 	rep.version = (uint32_t)(DEBOX_PROTOCOL_VERSION + lie->version);
 	rep.type = (uint32_t)((int32_t)type + lie->type);
 	rep.status = lie->status;
-	rep.fds = 3;
+	rep.fds = due;
 	rep.slots = DEBOX_SEGMENT_SLOTS;
 	rep.features = 0x7f;
 	rep.threads = 1;
@@ -387,7 +409,10 @@ static void reply(struct broker *b, int conn, pid_t pid, uint32_t type)
 					 { b->trace_fd, b->sums_fd, b->table_fd } };
 		enum thing thing = trace ? lie->trace[i % 3] : lie->thing[i % 3];
 
-		fds[i] = thing_make(thing, good[trace][i % 3], sizes[trace][i % 3]);
+		if (chains)
+			fds[i] = thing_make(i ? THING_GOOD : lie->chains, b->chains_fd, CHAINS_BYTES);
+		else
+			fds[i] = thing_make(thing, good[trace][i % 3], sizes[trace][i % 3]);
 		if (fds[i] < 0)
 			fds[i] = b->sums_fd;
 	}
@@ -405,7 +430,8 @@ static void reply(struct broker *b, int conn, pid_t pid, uint32_t type)
 			break;
 	/* Of what was mapped, nothing is left, if that can be done. */
 	for (uint32_t i = 0; i < count; i++)
-		if ((trace ? lie->trace : lie->thing)[i % 3] == THING_UNSEALED && ftruncate(fds[i], 0))
+		if ((chains ? lie->chains : (trace ? lie->trace : lie->thing)[i % 3]) == THING_UNSEALED &&
+		    ftruncate(fds[i], 0))
 			break;
 }
 
@@ -498,6 +524,8 @@ static int program(int honest)
 	static struct debox_info history[64];
 	static DeBoxInfo compat;
 	struct debox_trace_options trace = { .size = sizeof trace, .max_entries = TRACE_CAPACITY };
+	struct debox_options options = { .size = sizeof options, .flags = DEBOX_OPEN_CHAINS };
+	struct debox_link link[DEBOX_CHAIN_DEPTH_MAX];
 	struct debox_trace_table table;
 	struct debox_trace_entry entries[32];
 	struct debox_watch_error wrong;
@@ -512,7 +540,7 @@ static int program(int honest)
 
 	nowhere = fopen("/dev/null", "w");
 	debox_collect_start_();
-	debox_open(NULL);
+	debox_open(&options);
 	if (honest && debox_status() != DEBOX_STATUS_MEASURED)
 		abort();
 	debox_features();
@@ -535,6 +563,16 @@ static int program(int honest)
 	for (uint32_t i = 0; i < 12; i++)
 		debox_site_read(i, &site);
 	debox_site_read(DEBOX_SITES_MAX - 1, &site);
+	for (uint32_t i = 0; i < LINKS; i++) {
+		n = debox_chain_read(i, link, 1 + i % DEBOX_CHAIN_DEPTH_MAX);
+		if (n > (int)DEBOX_CHAIN_DEPTH_MAX || (honest && i == 1 && n != 1))
+			abort();
+		n = debox_chain_text(i, why, 1 + i % sizeof why);
+		if (n >= 0 && strlen(why) > i % sizeof why)
+			abort();
+	}
+	debox_chain_read(DEBOX_CHAINS_MAX - 1, link, 1);
+	debox_chain_read(~0u, NULL, 0);
 	n = debox_trace_open(&trace);
 	if (!n)
 		n = debox_trace_set(TRACE_CAPACITY);
@@ -576,10 +614,10 @@ static char **command;
 static void describe(const struct lie *l)
 {
 	printf("    seed %u hang_up %d silent %d length %u version %d type %d status %d fds %u size %u text %u "
-	       "replies %u things %d %d %d traces %d %d %d header %u table %u value %#llx noise %u scribble %u\n",
+	       "replies %u things %d %d %d traces %d %d %d chains %d header %u table %u value %#llx noise %u scribble %u\n",
 	       l->seed, l->hang_up, l->silent, l->length, l->version, l->type, l->status, l->fds, l->size,
 	       l->text, l->replies, l->thing[0], l->thing[1], l->thing[2], l->trace[0], l->trace[1],
-	       l->trace[2], l->header, l->table, (unsigned long long)l->value, l->noise, l->scribble);
+	       l->trace[2], l->chains, l->header, l->table, (unsigned long long)l->value, l->noise, l->scribble);
 }
 
 static void run(const char *name, struct lie lie)
@@ -677,6 +715,8 @@ static void each_step(void)
 			run("another thing for slots", slots);
 			run("another thing for traces", trace);
 		}
+	for (enum thing t = THING_UNSEALED; t < THINGS; t++)
+		run("another thing for chains", (struct lie){ .chains = t });
 	for (uint32_t field = 1; field <= 7; field++)
 		for (uint64_t v = 0; v < 5; v++) {
 			uint64_t value = (uint64_t[]){ 0, 4093, 4096, 0x7fffffff, ~0ull }[v];
@@ -712,6 +752,8 @@ static void random_case(uint32_t seed)
 		if (!(dice() % 16))
 			lie.trace[i] = dice() % THINGS;
 	}
+	if (!(dice() % 16))
+		lie.chains = dice() % THINGS;
 	if (!(dice() % 4)) {
 		lie.header = (uint32_t)(dice() % 8);
 		lie.value = edge();

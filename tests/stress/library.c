@@ -814,6 +814,158 @@ static void test_sites(void)
 	      debox_call_name(99999) == NULL);
 }
 
+static void link_write(uint32_t number, uint32_t kind, uint32_t parent, const char *comm, int nr, uint32_t site)
+{
+	struct debox_chain link = {
+		.type = kind, .parent = parent, .site = site, .nr = nr, .tid = comm[0] ? 7 : 0
+	};
+
+	snprintf(link.comm, sizeof link.comm, "%s", comm);
+	if (pwrite(broker.chains_fd, &link, sizeof link, (off_t)((number - 1) * sizeof link)) !=
+	    (ssize_t)sizeof link)
+		exit(2);
+}
+
+static volatile int growing_stop;
+
+static void *links_grow(void *unused)
+{
+	for (uint32_t i = 100; i < DEBOX_CHAINS_MAX && !growing_stop; i++)
+		link_write(i, DEBOX_CHAIN_SLEEP, 3, "many", 0, 11);
+	return unused;
+}
+
+static void test_chains(void)
+{
+	struct debox_options o = { .size = sizeof o, .flags = DEBOX_OPEN_CHAINS };
+	struct debox_link link[DEBOX_CHAIN_DEPTH_MAX];
+	struct debox_info i;
+	struct debox_control *c;
+	char text[256], *printed = NULL;
+	uint32_t before;
+	pthread_t grower;
+	size_t n = 0;
+	FILE *f;
+
+	/* The process is open without them. */
+	CHECK(debox_chain_read(1, link, 4) == -EOPNOTSUPP);
+	CHECK(debox_open(&o) == 0 && debox_status() == DEBOX_STATUS_MEASURED);
+	fake_site(&broker, 11, "pipe-read", "anon_pipe_read", "", 0, 11);
+	link_write(1, DEBOX_CHAIN_TIMER, 0, "", -1, DEBOX_SITE_NONE);
+	link_write(2, DEBOX_CHAIN_SLEEP, 1, "", -1, DEBOX_SITE_NONE);
+	link_write(3, DEBOX_CHAIN_SLEEP, 2, "own\x1b[2J", SYS_read, 11);
+	before = broker.state->requests;
+	memset(link, 0x55, sizeof link);
+	CHECK(debox_chain_read(3, link, 2) == 3);
+	CHECK(broker.state->requests == before + 1);
+	CHECK(link[0].chain == 3 && link[0].kind == DEBOX_CHAIN_SLEEP && link[0].nr == SYS_read &&
+	      link[0].site == 11 && !strcmp(link[0].label, "pipe-read") && link[0].flags == 0);
+	CHECK(link[1].chain == 2 && link[1].flags == DEBOX_LINK_WITHHELD && !link[1].label[0]);
+	CHECK(link[2].chain == 0x55555555);
+	CHECK(debox_chain_read(2, NULL, 0) == 2);
+	/* Control characters in names do not come through, and arrows are not cut. */
+	CHECK(debox_chain_text(3, text, sizeof text) == (int)strlen(text));
+	CHECK(!strcmp(text, "own?[2J in read: pipe-read \xe2\x86\x90 another user's task slept "
+			    "\xe2\x86\x90 a timer"));
+	n = strlen(text);
+	for (size_t len = 0; len <= n; len++) {
+		char cut[256];
+
+		memset(cut, 'x', sizeof cut);
+		CHECK(debox_chain_text(3, cut, len) == (int)n);
+		CHECK(!len || (strlen(cut) < len && !strncmp(cut, text, strlen(cut))));
+		CHECK(cut[len] == 'x');
+		CHECK(!len || !strlen(cut) || (unsigned char)cut[strlen(cut) - 1] < 0x80 ||
+		      (unsigned char)cut[strlen(cut) - 1] == 0x90);
+	}
+	/* What is known is not asked for. */
+	CHECK(broker.state->requests == before + 1);
+	CHECK(debox_chain_read(0, link, 4) == -ENOENT);
+	CHECK(debox_chain_read(DEBOX_CHAINS_MAX, link, 4) == -ENOENT);
+	CHECK(debox_chain_read(~0u, link, 4) == -ENOENT);
+	CHECK(broker.state->requests == before + 1);
+	CHECK(debox_chain_read(4, link, 4) == -ENOENT);
+	CHECK(broker.state->requests == before + 2);
+	/* It grows; half a link is none. */
+	link_write(4, DEBOX_CHAIN_RAN_USER, 0, "computer", -1, DEBOX_SITE_NONE);
+	if (ftruncate(broker.chains_fd, (off_t)(3 * sizeof(struct debox_chain) + 20)))
+		exit(2);
+	CHECK(debox_chain_read(4, link, 4) == -ENOENT);
+	link_write(4, DEBOX_CHAIN_RAN_USER, 0, "computer", -1, DEBOX_SITE_NONE);
+	CHECK(debox_chain_read(4, link, 4) == 1 && !strcmp(link[0].comm, "computer"));
+	CHECK(debox_chain_text(4, text, sizeof text) > 0 && !strcmp(text, "computer ran its own code"));
+	/* A table that leads in circles, forward, to nobody, or too far. */
+	link_write(5, DEBOX_CHAIN_SLEEP, 5, "itself", 0, 11);
+	link_write(6, DEBOX_CHAIN_SLEEP, 7, "forward", 0, 11);
+	link_write(7, DEBOX_CHAIN_SLEEP, 6, "back", 0, 11);
+	link_write(8, DEBOX_CHAIN_NONE, 0, "", 0, 11);
+	link_write(9, DEBOX_CHAIN_SLEEP, 8, "to nobody", 0, 11);
+	link_write(10, DEBOX_CHAIN_SLEEP, 0xffffffff, "far", 0, 11);
+	link_write(11, 0xffffffff, 0, "kind", 600, ~0u - 1);
+	CHECK(debox_chain_read(5, link, 4) == -EPROTO);
+	CHECK(debox_chain_read(6, link, 4) == -EPROTO && debox_chain_read(7, link, 4) == -EPROTO);
+	CHECK(debox_chain_read(8, link, 4) == -ENOENT && debox_chain_read(9, link, 4) == -EPROTO);
+	CHECK(debox_chain_read(10, link, 4) == -EPROTO);
+	CHECK(debox_chain_read(11, link, 4) == 1 && debox_chain_text(11, text, sizeof text) > 0);
+	for (uint32_t k = 12; k < 12 + DEBOX_CHAIN_DEPTH_MAX; k++)
+		link_write(k, DEBOX_CHAIN_SLEEP, k == 12 ? 1 : k - 1, "deep", DEBOX_NR_COMPAT + 3, 11);
+	CHECK(debox_chain_read(26, link, DEBOX_CHAIN_DEPTH_MAX) == (int)DEBOX_CHAIN_DEPTH_MAX);
+	CHECK(link[0].flags == DEBOX_LINK_COMPAT32 && link[0].nr == 3);
+	CHECK(debox_chain_read(27, link, DEBOX_CHAIN_DEPTH_MAX) == -EPROTO);
+	/* In a record. */
+	DEBOX_CALL_NR(SYS_read, ({
+			      fake_event(&broker, (struct fake_what){ .blocked_ns = 2500, .site = 11 });
+			      struct debox_info *b = &fake_record(&broker, &c)->bank[0].info;
+			      b->sleeps[0].flags |= DEBOX_SLEEP_CHAIN;
+			      b->sleeps[0].chain = 3;
+			      b->sleeps[0].chain_permille = 987;
+			      0;
+		      }));
+	i = last();
+	CHECK(i.sleeps[0].chain == 3 && i.sleeps[0].chain_permille == 987);
+	f = open_memstream(&printed, &n);
+	CHECK(debox_info_print(f, &i) == 0);
+	i.sleeps[0].chain = 8;
+	CHECK(debox_info_print(f, &i) == 0);
+	i.sleeps[0].chain = 0;
+	CHECK(debox_info_print(f, &i) == 0);
+	fclose(f);
+	CHECK(strstr(printed, "  another user's task slept \xe2\x86\x90 a timer, /* waited for, 98.7 % of "
+			      "the longest */"));
+	CHECK(strstr(printed, "  -, /* waited for: ENOENT */"));
+	CHECK(strstr(printed, "  -, /* waited for: no room for more chains */"));
+	free(printed);
+	/* While it grows. */
+	CHECK(pthread_create(&grower, NULL, links_grow, NULL) == 0);
+	for (uint32_t k = 0; k < 2000; k++) {
+		int got = debox_chain_read(100 + k * 7, link, DEBOX_CHAIN_DEPTH_MAX);
+
+		CHECK(got == 4 || got == -ENOENT);
+	}
+	growing_stop = 1;
+	pthread_join(grower, NULL);
+	CHECK(ftruncate(broker.chains_fd, 0) == 0);
+	CHECK(debox_chain_read(3, link, 4) == 3);
+	/* Another thing than memory: not asked again. */
+	debox_close();
+	CHECK(debox_chain_read(3, link, 4) == -ENOTCONN);
+	broker.state->pipe = 1;
+	CHECK(debox_open(&o) == 0);
+	CHECK(debox_chain_read(3, link, 4) == -EPROTO);
+	before = broker.state->requests;
+	CHECK(debox_chain_read(3, link, 4) == -EPROTO && broker.state->requests == before);
+	broker.state->pipe = 0;
+	debox_close();
+	/* A broker that knows nothing of chains gives slots all the same. */
+	broker.state->old = 1;
+	CHECK(debox_open(&o) == 0 && debox_status() == DEBOX_STATUS_MEASURED);
+	CHECK(debox_why(text, sizeof text) > 0 && strstr(text, "older"));
+	CHECK(debox_chain_read(3, link, 4) == -EOPNOTSUPP);
+	broker.state->old = 0;
+	debox_close();
+	CHECK(debox_open(NULL) == 0);
+}
+
 static void test_compat(void)
 {
 	static DeBoxInfo one, two;
@@ -947,6 +1099,7 @@ int main(void)
 	RUN(test_fork);
 	RUN(test_spans);
 	RUN(test_sites);
+	RUN(test_chains);
 	RUN(test_compat);
 	RUN(test_clock);
 	RUN(test_stale);

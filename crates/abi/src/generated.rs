@@ -68,6 +68,8 @@ pub const DEBOX_SLEEP_WAITERS_ENTRY_MORE: u32 = 1 << 2;
 pub const DEBOX_SLEEP_WAITERS_EXIT_MORE: u32 = 1 << 3;
 /// holder_exit_pid: 0 is nobody else, or withheld
 pub const DEBOX_SLEEP_HOLDER_EXIT: u32 = 1 << 4;
+/// chain, chain_permille: 0 is no room for more chains
+pub const DEBOX_SLEEP_CHAIN: u32 = 1 << 5;
 pub const DEBOX_WAITERS_MAX: u32 = 64;
 pub const DEBOX_PAGE_SIZE: usize = 4096;
 pub const DEBOX_SEGMENT_SLOTS: usize = 32;
@@ -181,6 +183,8 @@ pub const DEBOX_DETAIL_EVENTS: u32 = 1 << 3;
 /// events carry a user stack
 pub const DEBOX_DETAIL_EVENT_STACKS: u32 = 1 << 4;
 pub const DEBOX_CHAINS_MAX: usize = 16384;
+/// one that is longer ends in DEBOX_CHAIN_DEEPER
+pub const DEBOX_CHAIN_DEPTH_MAX: u32 = 16;
 /// not a chain: never given out
 pub const DEBOX_CHAIN_NONE: u32 = 0;
 /// comm slept at site, in call nr, until its parent ended
@@ -299,7 +303,10 @@ mirror! {
         holder_nr: i32 = 80,
         /// thread id of who held the lock when the last sleep ended
         holder_exit_pid: u32 = 84,
-        reserved: [u64; 1] = 88,
+        /// what the longest sleep waited for: explains the longest part of it
+        chain: u32 = 88,
+        /// so much of it
+        chain_permille: u32 = 92,
     }
 }
 
@@ -944,6 +951,8 @@ pub const DEBOX_MSG_LABELS: u32 = 9;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
+/// SLOTS: records say what sleeps waited for (debox_sleep.chain)
+pub const DEBOX_REQ_CHAINS: u32 = 1 << 4;
 /// JOIN, WATCH: leave children alone
 pub const DEBOX_REQ_NOFOLLOW: u32 = 1 << 1;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;

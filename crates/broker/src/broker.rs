@@ -26,8 +26,8 @@ use debox_abi::{
 };
 use debox_labels::LabelTable;
 use debox_probe::{
-    Account, AccountOptions, Kernel, KernelVersion, Segment, Trace, TraceOptions, TraceTarget,
-    WatchedTest, Watcher,
+    Account, AccountOptions, Kernel, KernelVersion, Segment, SegmentOptions, Trace, TraceOptions,
+    TraceTarget, WatchedTest, Watcher,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -117,6 +117,8 @@ struct HeldSegment {
     id: u32,
     tgid: u32,
     payer: u32,
+    /// Whose it is, if its records say what sleeps waited for.
+    chains_for: Option<Watcher>,
     memory: Vec<u32>,
 }
 
@@ -1044,9 +1046,9 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             peer.may_watch_others(target)
         };
         match request {
-            Request::Slots { boundary } => {
+            Request::Slots { options } => {
                 let watcher = process.watcher(sender, privileged(process.pid).is_ok());
-                self.slots(token, watcher, process, boundary)
+                self.slots(token, watcher, process, options)
             }
             Request::Account {
                 options,
@@ -1120,7 +1122,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         token: u64,
         watcher: Watcher,
         process: Process,
-        boundary: bool,
+        options: SegmentOptions,
     ) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_SLOTS;
         let uid = watcher.uid;
@@ -1151,7 +1153,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         self.usage.take(payer, What::Segments);
         self.aside.order(self.lane(token), move |kernel| {
             let made = kernel
-                .segment_create(tgid, watcher, boundary)
+                .segment_create(tgid, watcher, options)
                 .map_err(|error| kernel_refusal(kind, error))
                 .and_then(|segment| {
                     // Alive now, hence `tgid` was this process all the while.
@@ -1161,8 +1163,10 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                     kernel.segment_release(segment.id);
                     Err(gone(kind, tgid))
                 });
-            let done: Done<Self> =
-                Box::new(move |broker| broker.slots_made(token, payer, &process, made));
+            let done: Done<Self> = Box::new(move |broker| {
+                let chains_for = options.chains.then_some(watcher);
+                broker.slots_made(token, payer, chains_for, &process, made);
+            });
             done
         });
         Ok(())
@@ -1204,6 +1208,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         &mut self,
         token: u64,
         payer: u32,
+        chains_for: Option<Watcher>,
         process: &Arc<Process>,
         made: Result<Segment, Refusal>,
     ) {
@@ -1220,6 +1225,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             id: segment.id,
             tgid,
             payer,
+            chains_for,
             memory: segment.memory,
         };
         let known = self
@@ -1395,7 +1401,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
 
     /// First the new links from the kernel side, then a file of all.
     fn chains(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
-        self.held_account(kind, token)?;
+        self.chains_reader(kind, token)?;
         let lane = self.lane(token);
         let from = self.chains.next();
         self.aside.order(lane, move |kernel| {
@@ -1410,8 +1416,26 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         Ok(())
     }
 
+    /// For whom links are told: the watcher of the account, else of the slots.
+    fn chains_reader(&self, kind: u32, token: u64) -> Result<Watcher, Refusal> {
+        let connection = self.connections.get(&token);
+        let account = connection.and_then(|c| c.account.as_ref());
+        let slots = connection.and_then(|c| c.segments.last());
+        account
+            .map(|account| account.watcher)
+            .or(slots.and_then(|segment| segment.chains_for))
+            .ok_or_else(|| {
+                Refusal::new(
+                    kind,
+                    libc::ENOENT,
+                    "this connection has neither an account nor slots with chains; send \
+                     DEBOX_MSG_ACCOUNT first, or DEBOX_MSG_SLOTS with DEBOX_REQ_CHAINS.",
+                )
+            })
+    }
+
     fn chains_file(&mut self, kind: u32, token: u64) -> Result<Grant, Refusal> {
-        let watcher = self.held_account(kind, token)?.watcher;
+        let watcher = self.chains_reader(kind, token)?;
         let file = self.chains.file(&watcher).map_err(|error| {
             Refusal::new(
                 kind,

@@ -8,11 +8,12 @@
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SITE_STACKS,
     DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
-    DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW,
-    DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX,
-    DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_trace_request,
+    DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DETAILS,
+    DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
+    DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request,
+    debox_trace_request,
 };
-use debox_probe::{AccountOptions, TraceOptions, Way};
+use debox_probe::{AccountOptions, SegmentOptions, TraceOptions, Way};
 
 /// The one length of a request of protocol version 1.
 pub const REQUEST_SIZE: usize = size_of::<debox_request>();
@@ -46,7 +47,7 @@ pub struct Packet<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     Slots {
-        boundary: bool,
+        options: SegmentOptions,
     },
     Account {
         options: AccountOptions,
@@ -211,7 +212,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
     }
 
     let allowed_flags = match kind {
-        DEBOX_MSG_SLOTS => DEBOX_REQ_BOUNDARY,
+        DEBOX_MSG_SLOTS => DEBOX_REQ_BOUNDARY | DEBOX_REQ_CHAINS,
         DEBOX_MSG_ACCOUNT => DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS,
         DEBOX_MSG_JOIN | DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW,
         DEBOX_MSG_STATUS | DEBOX_MSG_SITE_STACKS | DEBOX_MSG_CHAINS | DEBOX_MSG_LABELS => 0,
@@ -264,7 +265,12 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
     let boundary = request.flags & DEBOX_REQ_BOUNDARY != 0;
     let follow = request.flags & DEBOX_REQ_NOFOLLOW == 0;
     Ok(match kind {
-        DEBOX_MSG_SLOTS => Request::Slots { boundary },
+        DEBOX_MSG_SLOTS => Request::Slots {
+            options: SegmentOptions {
+                boundary,
+                chains: request.flags & DEBOX_REQ_CHAINS != 0,
+            },
+        },
         DEBOX_MSG_ACCOUNT => {
             let details = request.flags & DEBOX_REQ_DETAILS != 0;
             let user_stacks = request.flags & DEBOX_REQ_USER_STACKS != 0;

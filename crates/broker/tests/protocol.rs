@@ -951,6 +951,27 @@ fn labels_have_numbers_for_all_clients() {
     assert_eq!(reply.status, 0, "it is heard after an answer given at once");
 }
 
+/// Slots give links only to who asked for them.
+#[test]
+fn links_are_for_slots_with_chains() {
+    let broker = Running::new();
+    for (flags, status) in [(0, -libc::ENOENT), (DEBOX_REQ_CHAINS, 0)] {
+        let client = broker.client();
+        let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_SLOTS, flags));
+        assert_eq!(reply.status, 0, "{}", reply.text());
+        let (reply, fds) = client.ask(&debox_request::new(DEBOX_MSG_CHAINS, 0));
+        assert_eq!(reply.status, status, "{}", reply.text());
+        assert_eq!(fds.len(), usize::from(status == 0));
+    }
+    let client = broker.client();
+    let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, DEBOX_REQ_CHAINS));
+    assert_eq!(
+        reply.status,
+        -libc::EINVAL,
+        "accounts have them by themselves"
+    );
+}
+
 /// They come once, in the order of their numbers, in one file for all who may read
 /// the same.
 #[test]

@@ -28,10 +28,12 @@
 //! A [`Span`] is the account of any stretch of a thread's execution, without a
 //! system call of its own; [`history`] are the thread's last records.
 
+mod chain;
 mod record;
 mod site;
 mod sys;
 
+pub use chain::{Chain, ChainError, Link};
 pub use debox_abi as abi;
 pub use record::{Holder, Record, Sleep, Waker, call_name};
 pub use site::{Site, SiteError};
@@ -103,6 +105,7 @@ pub struct Options {
     max_sleeps: Option<u32>,
     history: u32,
     clock_gettime: bool,
+    chains: bool,
 }
 
 impl Options {
@@ -134,6 +137,13 @@ impl Options {
         self
     }
 
+    /// Records say what each sleep waited for: [`Sleep::chain`]. Costs a part of a
+    /// microsecond a sleep.
+    pub fn chains(mut self, yes: bool) -> Self {
+        self.chains = yes;
+        self
+    }
+
     /// Starts recording in this process.
     pub fn open(self) -> Result<Session, OpenError> {
         let path = match &self.socket_path {
@@ -148,11 +158,13 @@ impl Options {
         };
         let options = sys::debox_options {
             size: size_of::<sys::debox_options>() as u32,
-            flags: if self.clock_gettime {
-                sys::DEBOX_OPEN_CLOCK_GETTIME
-            } else {
-                0
-            },
+            flags: [
+                (self.clock_gettime, sys::DEBOX_OPEN_CLOCK_GETTIME),
+                (self.chains, sys::DEBOX_OPEN_CHAINS),
+            ]
+            .iter()
+            .filter(|(wanted, _)| *wanted)
+            .fold(0, |flags, (_, flag)| flags | flag),
             socket_path: path.as_ref().map_or(core::ptr::null(), |p| p.as_ptr()),
             max_sleeps: match self.max_sleeps {
                 None => 0,

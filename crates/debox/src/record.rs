@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What does the record of a call say?
 
+use crate::chain::Chain;
 use crate::site::{Site, SiteError};
 use crate::sys;
 use core::ffi::CStr;
@@ -316,6 +317,16 @@ impl Sleep {
             tid: self.raw.holder_pid,
             comm: text_get(&self.raw.holder_comm).to_string(),
             reader: self.raw.holder_kind == DEBOX_HOLDER_READER,
+        })
+    }
+
+    /// What the longest of these sleeps waited for, and how much of it that explains
+    /// (1.0 is all). `None` where it was not asked for ([`Options::chains`](crate::Options::chains)),
+    /// or there was no room for more chains.
+    pub fn chain(&self) -> Option<(Chain, f64)> {
+        (self.raw.flags & DEBOX_SLEEP_CHAIN != 0 && self.raw.chain != 0).then(|| {
+            let share = f64::from(self.raw.chain_permille) / 1000.0;
+            (Chain::new(self.raw.chain), share)
         })
     }
 

@@ -3,13 +3,17 @@
 #![allow(non_camel_case_types)]
 
 use core::ffi::{c_char, c_int, c_long};
-use debox_abi::{debox_info, debox_site, debox_totals};
+use debox_abi::{DEBOX_COMM_LEN, DEBOX_LABEL_LEN, debox_info, debox_site, debox_totals};
 
 pub const DEBOX_STATUS_CLOSED: c_int = 0;
 pub const DEBOX_STATUS_MEASURED: c_int = 1;
 pub const DEBOX_STATUS_WALL_ONLY: c_int = 2;
 pub const DEBOX_STATUS_STALE: c_int = 3;
 pub const DEBOX_OPEN_CLOCK_GETTIME: u32 = 1 << 0;
+pub const DEBOX_OPEN_CHAINS: u32 = 1 << 1;
+pub const DEBOX_LINK_HELD: u32 = 1 << 0;
+pub const DEBOX_LINK_COMPAT32: u32 = 1 << 1;
+pub const DEBOX_LINK_WITHHELD: u32 = 1 << 2;
 pub const DEBOX_SLEEPS_NONE: u32 = u32::MAX;
 
 #[repr(C)]
@@ -21,6 +25,23 @@ pub struct debox_options {
     pub history: u32,
     pub reserved: [u64; 8],
 }
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct debox_link {
+    pub chain: u32,
+    pub kind: u32,
+    pub flags: u32,
+    pub site: u32,
+    pub nr: i32,
+    pub tid: u32,
+    pub comm: [u8; DEBOX_COMM_LEN],
+    pub label: [u8; DEBOX_LABEL_LEN],
+    pub reserved: [u64; 4],
+}
+
+// As libdebox/chain.c says.
+const _: () = assert!(size_of::<debox_link>() == 96);
 
 #[repr(C)]
 pub struct debox_frame {
@@ -61,4 +82,6 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn debox_trace_function(function: u32) -> *const c_char;
     pub fn debox_site_read(site: u32, out: *mut debox_site) -> c_int;
+    pub fn debox_chain_read(chain: u32, out: *mut debox_link, n: u32) -> c_int;
+    pub fn debox_chain_text(chain: u32, buf: *mut c_char, len: usize) -> c_int;
 }

@@ -61,6 +61,15 @@ pub struct Segment {
     pub memory: Vec<u32>,
 }
 
+/// What a segment's records are to say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SegmentOptions {
+    /// Call boundaries from the tracepoints.
+    pub boundary: bool,
+    /// What sleeps waited for.
+    pub chains: bool,
+}
+
 /// What an account is to hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccountOptions {
@@ -139,7 +148,7 @@ pub trait Kernel {
         &mut self,
         tgid: u32,
         watcher: Watcher,
-        boundary: bool,
+        options: SegmentOptions,
     ) -> Result<Segment, Error>;
     fn segment_release(&mut self, id: u32);
 

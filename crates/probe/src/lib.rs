@@ -50,7 +50,8 @@ pub use check::{Check, State, check};
 pub use error::{Error, Refused};
 pub use floor::{Floor, FloorGuard, floor_attach};
 pub use kernel::{
-    Account, AccountOptions, Counters, Details, Kernel, NewStack, Segment, WatchedTest, Watcher,
+    Account, AccountOptions, Counters, Details, Kernel, NewStack, Segment, SegmentOptions,
+    WatchedTest, Watcher,
 };
 use place::Place;
 pub use ring_fix::KernelVersion;
@@ -75,6 +76,7 @@ const WATCH_ACCOUNT: u32 = 1 << 0;
 const WATCH_BOUNDARY: u32 = 1 << 1;
 const WATCH_SLOT: u32 = 1 << 2;
 const WATCH_SLOT_BOUNDARY: u32 = 1 << 3;
+const WATCH_SLOT_CHAINS: u32 = 1 << 9;
 const WATCH_FOLLOW: u32 = 1 << 4;
 const WATCH_DETAILS: u32 = 1 << 5;
 
@@ -711,16 +713,19 @@ impl Kernel for Probe {
         &mut self,
         tgid: u32,
         watcher: Watcher,
-        boundary: bool,
+        options: SegmentOptions,
     ) -> Result<Segment, Error> {
         self.pool_start()?;
         let ready = self.pool.as_ref().expect("started above").take()?;
         let id = ready.id;
+        let SegmentOptions { boundary, chains } = options;
         self.segments.insert(id, SegmentEntry { boundary, watcher });
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.segment_watchers[id as usize] = watcher_of(watcher);
         }
-        let flags = WATCH_SLOT | if boundary { WATCH_SLOT_BOUNDARY } else { 0 };
+        let flags = WATCH_SLOT
+            | if boundary { WATCH_SLOT_BOUNDARY } else { 0 }
+            | if chains { WATCH_SLOT_CHAINS } else { 0 };
         let bound = self.attach_as_needed().and_then(|()| {
             self.bind(skel::types::bind_request {
                 tgid,

@@ -12,7 +12,7 @@ mod needs;
 use std::os::fd::AsRawFd;
 
 use debox_abi::*;
-use debox_probe::{Kernel, Options, Probe};
+use debox_probe::{Kernel, Options, Probe, SegmentOptions};
 
 fn map<T>(fd: &impl AsRawFd, protection: i32) -> *mut T {
     let length = DEBOX_PAGE_SIZE * DEBOX_SEGMENT_SLOTS;
@@ -38,7 +38,14 @@ fn any_call_of_the_thread_leaves_its_record() {
     }
     let mut probe = Probe::load(Options::default()).unwrap();
     let segment = probe
-        .segment_create(std::process::id(), debox_probe::Watcher::root(), true)
+        .segment_create(
+            std::process::id(),
+            debox_probe::Watcher::root(),
+            SegmentOptions {
+                boundary: true,
+                chains: false,
+            },
+        )
         .unwrap();
     assert!(segment.threads >= 1);
     let records: *const debox_record = map(&segment.record, libc::PROT_READ);

@@ -9,7 +9,7 @@ from guest import *  # noqa: F403
 
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0",
-    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/locks", "truth/locks-musl", "truth/objects",
+    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects",
 ]  # fmt: skip
 # So slow that reading a file in is seen to block.
 DISK_OPTIONS = "throttling.bps-read=6000000"
@@ -38,7 +38,8 @@ native(PROGRAMS_LOAD, "deboxd_starts_serves_and_stops", "a_sleep_of_known_length
 native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "static_go_and_32_bit_programs_are_counted_exactly")
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(PAGE_IN, "a_mapped_file_written_to_another")
-native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machine", "a_waker_that_is_not_watched")
+native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machine", "a_waker_that_is_not_watched",
+       "a_record_says_what_its_sleep_waited_for", "a_record_does_not_name_other_users")
 native(LOCKS, "three_others_who_are_not_watched_are_counted_as_three", "the_owner_of_a_mutex_is_named", "the_writer_of_a_rwlock_is_named", "musl_has_owners_too")
 native(OBJECTS, "descriptors_are_named_as_they_were_not_as_they_are", "every_kind_of_object_is_told")
 native(SITES_VERIFIED, "no_site_is_ever_mislabelled")
@@ -198,6 +199,8 @@ for name, smoke in (
     ("a_server_on_this_machine", False),
     ("a_child_that_sleeps_and_computes", False),
     ("a_waker_that_is_not_watched", True),
+    ("a_record_says_what_its_sleep_waited_for", True),
+    ("a_record_does_not_name_other_users", False),
 ):
     check(name, "chains", name, feature=CHAINS, smoke=smoke)(rust_test)
 

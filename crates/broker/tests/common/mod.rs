@@ -16,8 +16,8 @@ use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};
 use debox_client::packet;
 use debox_labels::{LabelTable, Rules};
 use debox_probe::{
-    Account, AccountOptions, Counters, Details, Error, Kernel, NewStack, Refused, Segment, Trace,
-    TraceOptions, TraceTarget, WatchedTest, Watcher,
+    Account, AccountOptions, Counters, Details, Error, Kernel, NewStack, Refused, Segment,
+    SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher,
 };
 use debox_symbol::Site;
 use rustix::event::{EventfdFlags, eventfd};
@@ -172,7 +172,7 @@ impl Kernel for FakeKernel {
         &mut self,
         tgid: u32,
         watcher: Watcher,
-        boundary: bool,
+        options: SegmentOptions,
     ) -> Result<Segment, Error> {
         let mut state = self.state();
         if let Some(error) = state.fail_next.take() {
@@ -186,7 +186,7 @@ impl Kernel for FakeKernel {
             FakeSegment {
                 tgid,
                 uid: watcher.uid,
-                boundary,
+                boundary: options.boundary,
             },
         );
         let mark = u64::from(tgid) << 32 | u64::from(id);
