@@ -125,17 +125,18 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 {
 	struct chain_memo *memo;
 	struct chain_key key;
-	u32 id, flags;
+	u32 id, flags, what;
 
 	if (!st)
 		return 0;
+	_Static_assert(DEBOX_CHAINS_MAX <= 1 << 16 && DEBOX_NR_SLOTS < 1 << 16, "numbers share words");
 	flags = kind == DEBOX_CHAIN_SLEEP ? st->chain_flags : 0;
-	for (u32 i = 0; i < CHAIN_MEMOS; i++) {
-		memo = &st->memo[i];
-		if (memo->id && memo->kind == kind && memo->parent == parent && memo->site == site &&
-		    memo->nr == nr && memo->flags == flags)
-			return memo->id;
-	}
+	what = kind | flags << 8 | (u32)nr << 16;
+	memo = &st->memo[(what * 0x9e3779b1u ^ site * 0x85ebca6bu ^ parent * 0xc2b2ae35u) >>
+			 (32 - CHAIN_MEMOS_LOG2)];
+	id = memo->numbers >> 16;
+	if (id && memo->what == what && memo->site == site && (memo->numbers & 0xffff) == parent)
+		return id;
 	__builtin_memset(&key, 0, sizeof(key));
 	key.kind = kind;
 	key.site = site;
@@ -151,13 +152,9 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 			key.parent = chain_plain_root(DEBOX_CHAIN_DEEPER);
 	}
 	id = chain_intern(&key, st->who.tid);
-	memo = &st->memo[st->memo_next++ & (CHAIN_MEMOS - 1)];
-	memo->kind = kind;
-	memo->flags = flags;
+	memo->what = what;
 	memo->site = site;
-	memo->nr = nr;
-	memo->parent = parent;
-	memo->id = id;
+	memo->numbers = parent | id << 16;
 	return id;
 }
 
@@ -202,7 +199,7 @@ static __always_inline void who_renew(struct thread_state *st, const struct task
 	st->who.uid = uid;
 	st->who.tid = task->pid;
 	for (u32 i = 0; i < CHAIN_MEMOS; i++)
-		st->memo[i].id = 0;
+		st->memo[i].numbers = 0;
 }
 
 static __always_inline u32 chain_past(struct thread_state *waker, u32 from, s32 key)

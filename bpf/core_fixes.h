@@ -48,6 +48,44 @@ static __always_inline const struct task_struct *task_kept(u64 address)
 	return bpf_get_current_task_btf();
 }
 
+static __always_inline bool kernel_word_is_load(void)
+{
+	return bpf_ksym_exists(bpf_rdonly_cast);
+}
+
+/*
+ * The word at an address of the kernel's, 0 where there is none. Through
+ * bpf_rdonly_cast() it is one load, which the kernel sees through if it faults; the
+ * helper costs ten times that. (Any struct that begins with a number would do.)
+ */
+static __always_inline u64 kernel_word(u64 address)
+{
+	u64 word = 0;
+
+	if (bpf_ksym_exists(bpf_rdonly_cast))
+		return ((const struct pt_regs *)bpf_rdonly_cast((const void *)address,
+								bpf_core_type_id_kernel(struct pt_regs)))
+			->r15;
+	bpf_probe_read_kernel(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+static __always_inline u32 kernel_int(u64 address)
+{
+	u32 value = 0;
+
+	if (bpf_ksym_exists(bpf_rdonly_cast))
+		return *(const u32 *)&((const struct pt_regs *)bpf_rdonly_cast(
+					       (const void *)address, bpf_core_type_id_kernel(struct pt_regs)))
+				->r15;
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+/* A member of eight bytes, and one of four. */
+#define KERNEL_WORD(type, address, member) kernel_word((u64)(address) + bpf_core_field_offset(type, member))
+#define KERNEL_INT(type, address, member) kernel_int((u64)(address) + bpf_core_field_offset(type, member))
+
 /* 6.3: kernel_cap_t went from two u32 to one u64; 8 bytes both ways. */
 static __always_inline u64 cred_capabilities(u64 cred)
 {

@@ -321,6 +321,7 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct finished *call = finished_here();
 	struct debox_event_call *event;
+	struct thread_objects *objects;
 	u32 account, kept;
 	void *ring;
 
@@ -384,8 +385,9 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 		else
 			__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
 	}
-	if (st->object_now)
-		event->object = st->object.object;
+	objects = st->object_now ? bpf_task_storage_get(&thread_objects, task, 0, 0) : NULL;
+	if (objects)
+		event->object = object_memo_of(objects, st->object_now - 1)->object;
 	else
 		__builtin_memset(&event->object, 0, sizeof(event->object));
 	event->object.flags |= st->object_flags;

@@ -37,35 +37,16 @@
 /* Descriptors of a process that are looked at. */
 #define FILE_LOCK_FILES 256u
 
-static __always_inline u64 word_at(u64 address)
-{
-	u64 word = 0;
-
-	bpf_probe_read_kernel(&word, sizeof(word), (void *)address);
-	return word;
-}
-
-static __always_inline u32 number_at(u64 address)
-{
-	u32 number = 0;
-
-	bpf_probe_read_kernel(&number, sizeof(number), (void *)address);
-	return number;
-}
-
-#define FILE_LOCK_WORD(lock, member) word_at((lock) + FILE_LOCK_AT(member))
+#define FILE_LOCK_WORD(lock, member) kernel_word((lock) + FILE_LOCK_AT(member))
 
 static __always_inline u32 file_lock_type(u64 lock)
 {
-	u8 type = 0;
-
-	bpf_probe_read_kernel(&type, sizeof(type), (void *)(lock + FILE_LOCK_AT(type)));
-	return type;
+	return (u8)kernel_int(lock + FILE_LOCK_AT(type));
 }
 
 static __always_inline u64 file_lock_context(u64 file)
 {
-	return file ? (u64)BPF_CORE_READ((struct file *)file, f_inode, i_flctx) : 0;
+	return file ? KERNEL_WORD(struct inode, KERNEL_WORD(struct file, file, f_inode), i_flctx) : 0;
 }
 
 /* Calls that can wait for such a lock: flock, fcntl, and those that break a lease. */
@@ -166,7 +147,7 @@ VERIFIED_ONCE u32 file_lock_is_of(u64 address, u64 lock)
 {
 	struct task_struct *task = (struct task_struct *)address;
 	u64 files = (u64)BPF_CORE_READ(task, files), file, table;
-	u32 flags = number_at(lock + FILE_LOCK_AT(flags)), most;
+	u32 flags = kernel_int(lock + FILE_LOCK_AT(flags)), most;
 
 	if (!files)
 		return 0;
@@ -178,7 +159,7 @@ VERIFIED_ONCE u32 file_lock_is_of(u64 address, u64 lock)
 	for (u32 i = 0; i < FILE_LOCK_FILES; i++) {
 		if (i >= most)
 			break;
-		if (word_at(table + i * 8) == file)
+		if (kernel_word(table + i * 8) == file)
 			return 1;
 	}
 	return 0;
@@ -191,7 +172,7 @@ VERIFIED_ONCE int file_lock_holder(struct thread_state *st, struct holder *holde
 
 	if (!st || !holder)
 		return 0;
-	number = number_at(lock + FILE_LOCK_AT(pid));
+	number = kernel_int(lock + FILE_LOCK_AT(pid));
 	kind = file_lock_type(lock) == TYPE_READ ? DEBOX_HOLDER_READER : DEBOX_HOLDER_WRITER;
 	task = task_numbered(numbers_of(bpf_get_current_task_btf(), true), number);
 	if (task && file_lock_is_of(task, lock)) {
@@ -244,10 +225,10 @@ static __noinline u32 file_lock_enter(struct thread_state *st, u64 head)
 	blocker = FILE_LOCK_WORD(request, blocker);
 	member = FILE_LOCK_WORD(request, blocked_member);
 	if (blocker < KERNEL_HALF || member < KERNEL_HALF ||
-	    word_at(member + 8) != request + FILE_LOCK_AT(blocked_member))
+	    kernel_word(member + 8) != request + FILE_LOCK_AT(blocked_member))
 		return 0;
 	root = file_lock_root(request);
-	flags = root ? number_at(root + FILE_LOCK_AT(flags)) & FL_KINDS : 0;
+	flags = root ? kernel_int(root + FILE_LOCK_AT(flags)) & FL_KINDS : 0;
 	context = flags ? file_lock_context(FILE_LOCK_WORD(root, file)) : 0;
 	if (!context)
 		return 0;
@@ -287,7 +268,7 @@ VERIFIED_ONCE u64 file_lock_held(struct thread_state *st)
 	if (!st || !st->file_lock.list)
 		return 0;
 	w = &st->file_lock;
-	at = word_at(w->list);
+	at = kernel_word(w->list);
 	for (u32 i = 0; i < FILE_LOCKS_MAX; i++) {
 		if (at == w->list)
 			return FILE_LOCK_FREE;
@@ -296,7 +277,7 @@ VERIFIED_ONCE u64 file_lock_held(struct thread_state *st)
 		lock = at - FILE_LOCK_AT(list);
 		if (file_lock_conflicts(w, lock))
 			return lock;
-		at = word_at(at);
+		at = kernel_word(at);
 	}
 	return 0;
 }

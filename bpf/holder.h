@@ -26,16 +26,16 @@ static __always_inline u64 numbers_of(const struct task_struct *task, bool first
 	/* A pointer of the verifier's takes no sums. */
 	u64 pid = (u64)BPF_CORE_READ(task, thread_pid);
 	u64 upid = pid + bpf_core_field_offset(struct pid, numbers);
-	u32 level = first ? 0 : BPF_CORE_READ((struct pid *)pid, level);
+	u32 level = first ? 0 : KERNEL_INT(struct pid, pid, level);
 
 	upid += (u64)level * bpf_core_type_size(struct upid);
-	return (u64)BPF_CORE_READ((struct upid *)upid, ns);
+	return KERNEL_WORD(struct upid, upid, ns);
 }
 
 /* The address of the task that has this number in the namespace at `ns`; 0: none has. */
 VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
 {
-	u64 entry = (u64)BPF_CORE_READ((struct pid_namespace *)ns, idr.idr_rt.xa_head);
+	u64 entry = KERNEL_WORD(struct pid_namespace, ns, idr.idr_rt.xa_head);
 	u64 task;
 	bool leaf = false;
 
@@ -46,16 +46,14 @@ VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
 		/* A node's address is marked by its low two bits. */
 		if ((entry & 3) != 2 || entry < 4096)
 			return 0;
-		shift = BPF_CORE_READ((struct xa_node *)node, shift);
+		shift = (u8)KERNEL_INT(struct xa_node, node, shift);
 		if (shift > 24)
 			return 0;
 		way = number >> shift;
 		if (!i && way >= NUMBER_TREE_WAYS)
 			return 0;
 		way &= NUMBER_TREE_WAYS - 1;
-		if (bpf_probe_read_kernel(&entry, sizeof(entry),
-					  (void *)(node + bpf_core_field_offset(struct xa_node, slots) + way * 8)))
-			return 0;
+		entry = kernel_word(node + bpf_core_field_offset(struct xa_node, slots) + way * 8);
 		if (!shift) {
 			leaf = true;
 			break;
@@ -64,7 +62,7 @@ VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
 	if (!leaf || !entry || (entry & 3))
 		return 0;
 	/* The number's tasks[PIDTYPE_PID]. */
-	task = (u64)BPF_CORE_READ((struct pid *)entry, tasks[0].first);
+	task = KERNEL_WORD(struct pid, entry, tasks[0].first);
 	return task ? task - bpf_core_field_offset(struct task_struct, pid_links) : 0;
 }
 
@@ -81,23 +79,25 @@ VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
 #define HOLDER_THREAD 0u
 #define HOLDER_IN_KERNEL 1u
 #define HOLDER_PROCESS 2u
-static __always_inline s32 holder_call(struct thread_state *st, struct task_struct *owner, u32 how)
+static __always_inline s32 holder_call(struct thread_state *st, u64 owner, u32 how)
 {
 	struct task_struct *self = bpf_get_current_task_btf();
-	struct pt_regs *regs;
+	u64 regs;
 
-	if (BPF_CORE_READ(owner, flags) & PF_KTHREAD)
+	if (KERNEL_INT(struct task_struct, owner, flags) & PF_KTHREAD)
 		return -1;
 	/* Through the map the pointers become numbers. */
 	st->own_regs = bpf_task_pt_regs(self);
 	st->own_stack = (u64)self->stack;
 	barrier();
-	regs = (struct pt_regs *)((u64)BPF_CORE_READ(owner, stack) + (st->own_regs - st->own_stack));
-	if (how == HOLDER_PROCESS && BPF_CORE_READ(owner, signal, nr_threads) != 1)
+	regs = KERNEL_WORD(struct task_struct, owner, stack) + (st->own_regs - st->own_stack);
+	if (how == HOLDER_PROCESS &&
+	    KERNEL_INT(struct signal_struct, KERNEL_WORD(struct task_struct, owner, signal), nr_threads) != 1)
 		return -1;
-	if (how != HOLDER_IN_KERNEL && (!BPF_CORE_READ(owner, __state) || (s64)BPF_CORE_READ(regs, ax) != -38))
+	if (how != HOLDER_IN_KERNEL && (!KERNEL_INT(struct task_struct, owner, __state) ||
+					(s64)KERNEL_WORD(struct pt_regs, regs, ax) != -38))
 		return -1;
-	return (s32)BPF_CORE_READ(regs, orig_ax);
+	return (s32)KERNEL_WORD(struct pt_regs, regs, orig_ax);
 }
 
 static __always_inline void holder_none(struct holder *holder)
@@ -144,7 +144,7 @@ VERIFIED_ONCE u32 holder_withheld(struct thread_state *st, u64 address)
 VERIFIED_ONCE int holder_tell(struct thread_state *st, struct holder *holder, u64 address, u32 kind,
 			      u32 how)
 {
-	struct task_struct *task = (struct task_struct *)address;
+	u64 *comm;
 
 	if (!st || !holder)
 		return 0;
@@ -153,10 +153,12 @@ VERIFIED_ONCE int holder_tell(struct thread_state *st, struct holder *holder, u6
 		return 0;
 	}
 	holder->kind = kind;
-	holder->pid = BPF_CORE_READ(task, pid);
-	holder->tgid = BPF_CORE_READ(task, tgid);
-	holder->nr = holder_call(st, task, how);
-	bpf_probe_read_kernel(holder->comm, DEBOX_COMM_LEN, &task->comm);
+	holder->pid = KERNEL_INT(struct task_struct, address, pid);
+	holder->tgid = KERNEL_INT(struct task_struct, address, tgid);
+	holder->nr = holder_call(st, address, how);
+	comm = (u64 *)holder->comm;
+	comm[0] = KERNEL_WORD(struct task_struct, address, comm);
+	comm[1] = kernel_word(address + bpf_core_field_offset(struct task_struct, comm) + 8);
 	return 0;
 }
 

@@ -32,16 +32,16 @@ VERIFIED_ONCE u32 kernel_lock_owner(struct thread_state *st, struct holder *hold
 	if (flags & (LCB_F_RT | LCB_F_PERCPU))
 		return 0;
 	if (flags & LCB_F_MUTEX)
-		word = BPF_CORE_READ((struct mutex *)lock, owner.counter);
+		word = KERNEL_WORD(struct mutex, lock, owner.counter);
 	else if (flags & (LCB_F_READ | LCB_F_WRITE))
-		word = BPF_CORE_READ((struct rw_semaphore *)lock, owner.counter);
+		word = KERNEL_WORD(struct rw_semaphore, lock, owner.counter);
 	else
 		return 0;
 	/* The low three bits of both are flags; bit 0 of a rwsem says that the
 	 * owner is one of perhaps several readers. */
 	owner = word & ~7ull;
 	if (owner && owner != st->queue.task) {
-		st->held_tid = BPF_CORE_READ((struct task_struct *)owner, pid);
+		st->held_tid = KERNEL_INT(struct task_struct, owner, pid);
 		holder_tell(st, holder, owner,
 			    !(flags & LCB_F_MUTEX) && (word & 1) ? DEBOX_HOLDER_READER : DEBOX_HOLDER_WRITER,
 			    HOLDER_IN_KERNEL);

@@ -182,6 +182,7 @@ struct task_struct {
 
 /* x86-64 */
 struct pt_regs {
+	unsigned long r15; /* the first of all, see kernel_word() */
 	unsigned long bp;
 	unsigned long bx;
 	unsigned long r10;

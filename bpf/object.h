@@ -16,7 +16,7 @@
  * Which argument it is, by call, is data: call_objects[], filled by the user side
  * from crates/symbol/data/arguments.txt.
  *
- * A thread remembers its last object. What tells a file from another is
+ * A thread remembers its last objects. What tells a file from another is
  * compared (inode, its number, directory entry, name, parent, mount), so that most
  * sleeps cost some loads. Sums are kept for each call and object in the
  * account's own map; an object is interned there when a sleep on it has ended
@@ -100,21 +100,19 @@ static __always_inline u64 call_argument(const struct pt_regs *regs, u32 compat,
 /* What may change while it stays the same socket. */
 VERIFIED_ONCE u64 socket_check(u64 file)
 {
-	struct socket *socket = (struct socket *)BPF_CORE_READ((struct file *)file, private_data);
-	struct sock *sk = BPF_CORE_READ(socket, sk);
-	u16 family = BPF_CORE_READ(sk, __sk_common.skc_family);
-	u64 check = (u64)sk;
+	u64 socket = KERNEL_WORD(struct file, file, private_data);
+	u64 sk = KERNEL_WORD(struct socket, socket, sk);
+	u64 check = sk;
 
-	if (family == AF_UNIX && bpf_core_type_exists(struct unix_sock)) {
-		struct unix_sock *u = (struct unix_sock *)sk;
-
-		check ^= (u64)BPF_CORE_READ(u, addr) << 8;
-		check ^= (u64)BPF_CORE_READ(u, peer) << 16;
+	if ((u16)KERNEL_WORD(struct sock, sk, __sk_common.skc_family) == AF_UNIX &&
+	    bpf_core_type_exists(struct unix_sock)) {
+		check ^= KERNEL_WORD(struct unix_sock, sk, addr) << 8;
+		check ^= KERNEL_WORD(struct unix_sock, sk, peer) << 16;
 		return check;
 	}
-	check ^= (u64)BPF_CORE_READ(sk, __sk_common.skc_daddr) << 32;
-	check ^= (u64)BPF_CORE_READ(sk, __sk_common.skc_dport) << 16;
-	check ^= (u64)BPF_CORE_READ(sk, __sk_common.skc_num);
+	check ^= KERNEL_WORD(struct sock, sk, __sk_common.skc_daddr) << 32;
+	check ^= (u64)(u16)KERNEL_WORD(struct sock, sk, __sk_common.skc_dport) << 16;
+	check ^= (u16)KERNEL_WORD(struct sock, sk, __sk_common.skc_num);
 	return check;
 }
 
@@ -165,16 +163,16 @@ VERIFIED_ONCE int socket_asked(struct debox_object *o, u64 address)
 	return 0;
 }
 
-VERIFIED_ONCE int object_socket(struct thread_state *st, u64 file, u64 address)
+VERIFIED_ONCE int object_socket(struct thread_state *st, struct object_memo *memo, u64 file, u64 address)
 {
 	struct socket *socket = (struct socket *)BPF_CORE_READ((struct file *)file, private_data);
 	struct sock *sk = BPF_CORE_READ(socket, sk);
 	struct debox_object *o;
 	u16 port;
 
-	if (!st)
+	if (!st || !memo)
 		return 0;
-	o = &st->object.object;
+	o = &memo->object;
 	o->type = DEBOX_OBJECT_SOCKET;
 	o->family = BPF_CORE_READ(sk, __sk_common.skc_family);
 	o->socket_type = BPF_CORE_READ(sk, sk_type);
@@ -259,20 +257,10 @@ static __always_inline bool removed_since(u32 place, u32 tid, u64 since, u64 now
 	return last && (last & REMOVED_TID) != tid && age <= (now >> 8) - (since >> 8);
 }
 
-/* What the thread's descriptor refers to; 0: nothing. */
-static __always_inline u64 file_of(u64 slot)
-{
-	u64 file = 0;
-
-	bpf_probe_read_kernel(&file, sizeof(file), (void *)slot);
-	return file;
-}
-
 /* All of the file behind `memo`, into it. */
-VERIFIED_ONCE int object_file(struct thread_state *st, u64 file, u64 address)
+VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo, u64 file, u64 address)
 {
 	struct path_walk *path = path_walk_here();
-	struct object_memo *memo;
 	struct debox_object *o;
 	struct inode *inode;
 	struct dentry *dentry;
@@ -281,9 +269,8 @@ VERIFIED_ONCE int object_file(struct thread_state *st, u64 file, u64 address)
 	u64 magic, root;
 	u32 mode;
 
-	if (!st || !path)
+	if (!st || !memo || !path)
 		return 0;
-	memo = &st->object;
 	o = &memo->object;
 	inode = (struct inode *)memo->inode;
 	dentry = (struct dentry *)memo->dentry;
@@ -293,7 +280,7 @@ VERIFIED_ONCE int object_file(struct thread_state *st, u64 file, u64 address)
 	magic = BPF_CORE_READ(inode, i_sb, s_magic);
 	if (mode == S_IFSOCK && magic == SOCKFS_MAGIC) {
 		memo->check = socket_check(file);
-		object_socket(st, file, address);
+		object_socket(st, memo, file, address);
 		/* Whom this call named is not the next one's. */
 		if (address)
 			memo->inode = 0;
@@ -347,25 +334,58 @@ VERIFIED_ONCE int object_file(struct thread_state *st, u64 file, u64 address)
 	return 0;
 }
 
+/* The call's object is the one of memo `i`. */
+static __always_inline void object_is(struct thread_state *st, const struct object_memo *memo, u32 i)
+{
+	st->object_now = 1 + i;
+	st->object_id = memo->id;
+	st->object_serial = memo->serial;
+}
+
+static __always_inline struct object_memo *object_memo_of(struct thread_objects *objects, u32 i)
+{
+	return &objects->memo[i & (OBJECT_MEMOS - 1)];
+}
+
+/* The memo of a descriptor, or of a futex by its address; else that of the object
+ * which was put in longest ago, emptied. */
+VERIFIED_ONCE u32 object_memo_find(struct thread_objects *objects, s32 fd, u64 futex)
+{
+	struct object_memo *memo;
+	u32 i;
+
+	if (!objects)
+		return 0;
+	for (i = 0; i < OBJECT_MEMOS; i++) {
+		memo = &objects->memo[i];
+		if (fd >= 0 ? memo->inode && memo->object.fd == fd :
+			      futex && memo->object.type == DEBOX_OBJECT_FUTEX && memo->object.ino == futex)
+			return i;
+	}
+	i = objects->next++ & (OBJECT_MEMOS - 1);
+	memo = &objects->memo[i];
+	__builtin_memset(memo, 0, sizeof(*memo));
+	memo->object.fd = -1;
+	return i;
+}
+
 /* What the descriptor stands for now, into the thread's memo, unless it is there. */
-VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, u32 fd, u64 address)
+VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, struct thread_objects *objects, u32 fd,
+				       u64 address)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct fdtable *table;
-	struct path path = {};
 	struct object_memo *memo;
-	struct dentry *dentry;
-	struct inode *inode;
-	u64 slot, file, parent, hash_len = 0, hashed;
-	unsigned long number;
+	u64 slot, file, inode, number, mnt, dentry, parent, hash_len, hashed;
+	u32 i;
 
-	if (!st)
+	if (!st || !objects)
 		return 0;
 	table = task->files->fdt;
 	if (fd >= table->max_fds)
 		return 0;
 	slot = (u64)table->fd + 8ull * fd;
-	file = file_of(slot);
+	file = kernel_word(slot);
 	if (!file)
 		return 0;
 	if (task->files->count.counter > 1) {
@@ -375,52 +395,54 @@ VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, u32 fd, u64 addr
 		    removed_since(removed_place(task->tgid, NONE), task->pid, st->call.enter_ns, now))
 			return DEBOX_OBJECT_UNSURE;
 	}
-	bpf_core_read(&path, sizeof(path), &((struct file *)file)->f_path);
-	inode = BPF_CORE_READ((struct file *)file, f_inode);
-	number = BPF_CORE_READ(inode, i_ino);
-	dentry = path.dentry;
-	parent = (u64)BPF_CORE_READ(dentry, d_parent);
-	hashed = (u64)BPF_CORE_READ(dentry, d_hash.pprev) != 0;
-	bpf_core_read(&hash_len, sizeof(hash_len), &dentry->d_name.hash_len);
-	memo = &st->object;
-	if (memo->inode == (u64)inode && memo->number == number && memo->dentry == (u64)dentry &&
-	    memo->parent == parent && memo->hash_len == hash_len && memo->mnt == (u64)path.mnt &&
-	    memo->hashed == hashed && memo->object.fd == (s32)fd &&
-	    (!memo->check || (!address && memo->check == socket_check(file)))) {
-		st->object_now = 1;
+	mnt = KERNEL_WORD(struct file, file, f_path.mnt);
+	dentry = KERNEL_WORD(struct file, file, f_path.dentry);
+	inode = KERNEL_WORD(struct file, file, f_inode);
+	number = KERNEL_WORD(struct inode, inode, i_ino);
+	parent = KERNEL_WORD(struct dentry, dentry, d_parent);
+	hashed = KERNEL_WORD(struct dentry, dentry, d_hash.pprev) != 0;
+	hash_len = KERNEL_WORD(struct dentry, dentry, d_name.hash_len);
+	i = object_memo_find(objects, fd, 0);
+	memo = object_memo_of(objects, i);
+	if (memo->inode == inode && memo->number == number && memo->dentry == dentry &&
+	    memo->parent == parent && memo->hash_len == hash_len && memo->mnt == mnt &&
+	    memo->hashed == hashed && (!memo->check || (!address && memo->check == socket_check(file)))) {
+		object_is(st, memo, i);
 		return 0;
 	}
 	__builtin_memset(memo, 0, sizeof(*memo));
-	memo->inode = (u64)inode;
+	memo->inode = inode;
 	memo->number = number;
-	memo->dentry = (u64)dentry;
+	memo->dentry = dentry;
 	memo->parent = parent;
 	memo->hash_len = hash_len;
-	memo->mnt = (u64)path.mnt;
+	memo->mnt = mnt;
 	memo->hashed = hashed;
 	memo->object.fd = fd;
 	memo->object.pid = task->tgid;
-	object_file(st, file, address);
+	object_file(st, memo, file, address);
 	/* All of it was read while it was this descriptor's: nothing of another file, or
 	 * of what came to lie in its memory, is in it. */
-	if (file_of(slot) != file) {
+	if (kernel_word(slot) != file) {
 		__builtin_memset(memo, 0, sizeof(*memo));
+		memo->object.fd = -1;
 		return 0;
 	}
-	st->object_now = 1;
+	object_is(st, memo, i);
 	return 0;
 }
 
 /* ---- the call's argument */
 
-/* The object of the running thread's call `key`, into its state; why not, as flags. */
-VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
+/* The object of the running thread's call `key`, into its memos; why not, as flags. */
+static __noinline int object_take(struct thread_state *st, u32 key, u32 compat)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	const volatile struct call_object *of = &call_objects[key & (DEBOX_NR_SLOTS - 1)];
+	struct thread_objects *objects;
 	struct object_memo *memo;
-	u32 by = of->by;
+	u32 by = of->by, i;
 	u64 value;
 	long length;
 
@@ -428,6 +450,9 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 		return 0;
 	st->object_now = 0;
 	if (!by)
+		return 0;
+	objects = bpf_task_storage_get(&thread_objects, task, 0, 0);
+	if (!objects)
 		return 0;
 	value = call_argument(regs, compat, of->index);
 	if (by == OBJECT_BY_POLL) {
@@ -442,13 +467,13 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 	if (by == OBJECT_BY_DESCRIPTOR) {
 		u32 address = of->address;
 
-		return object_of_descriptor(st, (u32)value,
+		return object_of_descriptor(st, objects, (u32)value,
 					    address ? call_argument(regs, compat, address - 1) : 0);
 	}
-	memo = &st->object;
-	__builtin_memset(memo, 0, sizeof(*memo));
-	memo->object.fd = -1;
+	i = object_memo_find(objects, -1, by == OBJECT_BY_FUTEX ? value : 0);
+	memo = object_memo_of(objects, i);
 	if (by == OBJECT_BY_FUTEX) {
+		/* The process is the thread's own, always. */
 		memo->object.type = DEBOX_OBJECT_FUTEX;
 		memo->object.ino = value;
 		memo->object.pid = task->tgid;
@@ -460,7 +485,7 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 		else if (length == DEBOX_OBJECT_TEXT_LEN)
 			memo->object.flags |= DEBOX_OBJECT_CUT;
 	}
-	st->object_now = 1;
+	object_is(st, memo, i);
 	return 0;
 }
 
@@ -623,10 +648,11 @@ VERIFIED_ONCE int object_row_add(struct debox_objects *objects, u32 nr_key, u32 
 	return 0;
 }
 
-/* A sleep has ended, in call `key`, or outside of calls. */
-VERIFIED_ONCE int object_sleep_add(struct thread_state *st, u32 key, u64 ns)
+/* A sleep of `task` has ended, in call `key`, or outside of calls. */
+static __noinline int object_sleep_add(struct task_struct *task, struct thread_state *st, u32 key, u64 ns)
 {
 	struct debox_objects *objects;
+	struct thread_objects *own;
 	struct object_memo *memo;
 	u32 id = 0;
 
@@ -636,12 +662,15 @@ VERIFIED_ONCE int object_sleep_add(struct thread_state *st, u32 key, u64 ns)
 	if (!objects)
 		return 0;
 	if (key != DEBOX_NR_OUTSIDE && st->object_now) {
-		memo = &st->object;
-		if (!memo->id || memo->serial != objects->serial) {
-			memo->id = object_intern(objects, &memo->object);
-			memo->serial = objects->serial;
+		if (!st->object_id || st->object_serial != objects->serial) {
+			own = bpf_task_storage_get(&thread_objects, task, 0, 0);
+			if (own) {
+				memo = object_memo_of(own, st->object_now - 1);
+				st->object_id = memo->id = object_intern(objects, &memo->object);
+				st->object_serial = memo->serial = objects->serial;
+			}
 		}
-		id = memo->id;
+		id = st->object_id;
 	}
 	return object_row_add(objects, key, id, ns);
 }

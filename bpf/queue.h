@@ -67,14 +67,6 @@ static __always_inline bool queue_layouts_fit(void)
 		       16;
 }
 
-/* What surrounds a node, from 16 bytes before it. */
-struct queue_node {
-	u64 before[2]; /* wait_queue_entry: private, func; swait_queue: -, task */
-	u64 next;
-	u64 prev;
-	u64 after; /* waiter, futex_q: task */
-};
-
 struct futex_key_copy {
 	u64 object;
 	u64 word;
@@ -87,16 +79,17 @@ static __always_inline void futex_key_read(struct futex_key_copy *key, u64 node)
 	u64 at = node - bpf_core_field_offset(struct futex_q, list.node_list) +
 		 bpf_core_field_offset(struct futex_q, key);
 
-	key->object = 0;
-	bpf_probe_read_kernel(key, 24, (void *)at);
+	key->object = kernel_word(at);
+	key->word = kernel_word(at + 8);
+	key->offset = kernel_int(at + 16);
 }
 
 /* One node of the walk; 1: it is over. */
 VERIFIED_ONCE u32 queue_step(struct thread_state *st)
 {
-	struct queue_node node = {};
 	struct futex_key_copy key;
 	struct queue *q;
+	u64 at, function, owner;
 
 	if (!st)
 		return 1;
@@ -107,41 +100,45 @@ VERIFIED_ONCE u32 queue_step(struct thread_state *st)
 		q->result = QUEUE_COUNT_MORE;
 		return 1;
 	}
-	if (bpf_probe_read_kernel(&node, sizeof(node), (void *)(q->at - 16)) || node.prev != q->before) {
+	at = q->at;
+	if (kernel_word(at + 8) != q->before) {
 		q->result = QUEUE_COUNT_BROKEN;
 		return 1;
 	}
 	switch (q->kind) {
 	case QUEUE_WAIT:
+		function = kernel_word(at - 8);
+		owner = kernel_word(at - 16);
 		/* A queue's head has its lock where an entry has a function. */
-		if (node.before[1] < KERNEL_IMAGE) {
+		if (function < KERNEL_IMAGE) {
 			q->heads++;
-			q->head = q->at;
-		} else if (node.before[0] && node.before[0] != q->task)
+			q->head = at;
+		} else if (owner && owner != q->task)
 			q->others++;
 		break;
 	case QUEUE_SIMPLE:
-		if (node.before[1] < KERNEL_HALF) {
+		owner = kernel_word(at - 8);
+		if (owner < KERNEL_HALF) {
 			q->heads++;
-			q->head = q->at;
-		} else if (node.before[1] != q->task)
+			q->head = at;
+		} else if (owner != q->task)
 			q->others++;
 		break;
 	case QUEUE_LIST:
 		/* Without the head's address it is counted as one, see queue_enter(). */
-		if (!q->head || node.after != q->task)
+		if (!q->head || kernel_word(at + 16) != q->task)
 			q->others++;
 		break;
 	case QUEUE_FUTEX:
-		if (node.after == q->task)
+		if (kernel_word(at + 16) == q->task)
 			break;
-		futex_key_read(&key, q->at);
+		futex_key_read(&key, at);
 		if (key.object == q->key_object && key.word == q->key_word && key.offset == q->key_offset)
 			q->others++;
 		break;
 	}
-	q->before = q->at;
-	q->at = node.next;
+	q->before = at;
+	q->at = kernel_word(at);
 	return 0;
 }
 
@@ -158,7 +155,7 @@ VERIFIED_ONCE int queue_walk(struct thread_state *st, u64 start)
 	q->others = 0;
 	q->heads = 0;
 	q->result = QUEUE_COUNT_WHOLE;
-	q->at = (u64)BPF_CORE_READ((struct list_head *)start, next);
+	q->at = kernel_word(start);
 	if (!q->at) {
 		q->result = QUEUE_COUNT_BROKEN;
 		return 0;
@@ -173,53 +170,49 @@ VERIFIED_ONCE int queue_walk(struct thread_state *st, u64 start)
 /* Whether the node at `node` is in a list that other nodes are in. */
 static __always_inline bool node_linked(u64 node, u64 next, u64 prev)
 {
-	struct {
-		u64 next;
-		u64 prev;
-	} there = {};
-
 	if (next == node || next < KERNEL_HALF || prev < KERNEL_HALF || (next | prev) & 7)
 		return false;
-	if (bpf_probe_read_kernel(&there, sizeof(there), (void *)next) || there.prev != node)
-		return false;
-	if (next != prev && bpf_probe_read_kernel(&there, sizeof(there), (void *)prev))
-		return false;
-	return there.next == node;
+	return kernel_word(next + 8) == node && kernel_word(prev) == node;
 }
 
 /* Whether the thread's address, at this word above the anchor, stands in a node of a
  * list; then queue.own is it. */
 VERIFIED_ONCE u32 queue_verify(struct thread_state *st, u32 at)
 {
-	u64 word[6] = {}, here;
+	u64 here, after, next, prev, before[2];
 	struct queue *q;
 
 	if (!st || at < 2)
 		return 0;
 	q = &st->queue;
 	here = st->anchor + (u64)at * 8;
-	if (bpf_probe_read_kernel(word, sizeof(word), (void *)(here - 16)) || word[2] != q->task)
+	if (kernel_word(here) != q->task)
 		return 0;
 	q->head = 0;
-	if (word[3] >= KERNEL_IMAGE && node_linked(here + 16, word[4], word[5])) {
+	after = kernel_word(here + 8);
+	next = kernel_word(here + 16);
+	prev = kernel_word(here + 24);
+	if (after >= KERNEL_IMAGE && node_linked(here + 16, next, prev)) {
 		q->kind = QUEUE_WAIT;
 		q->own = here + 16;
-		if (word[4] == word[5])
-			q->head = word[4];
+		if (next == prev)
+			q->head = next;
 		return 1;
 	}
-	if (node_linked(here - 16, word[0], word[1])) {
+	before[0] = kernel_word(here - 16);
+	before[1] = kernel_word(here - 8);
+	if (node_linked(here - 16, before[0], before[1])) {
 		q->kind = QUEUE_LIST;
 		q->own = here - 16;
-		if (word[0] == word[1])
-			q->head = word[0];
+		if (before[0] == before[1])
+			q->head = before[0];
 		return 1;
 	}
-	if (node_linked(here + 8, word[3], word[4])) {
+	if (node_linked(here + 8, after, next)) {
 		q->kind = QUEUE_SIMPLE;
 		q->own = here + 8;
-		if (word[3] == word[4])
-			q->head = word[3];
+		if (after == next)
+			q->head = after;
 		return 1;
 	}
 	return 0;
@@ -298,7 +291,7 @@ static __noinline int queue_futex(struct thread_state *st)
 		return 0;
 	q = &st->queue;
 	own = q->own - bpf_core_field_offset(struct futex_q, list.node_list);
-	lock = (u64)BPF_CORE_READ((struct futex_q *)own, lock_ptr);
+	lock = KERNEL_WORD(struct futex_q, own, lock_ptr);
 	futex_key_read(&key, q->own);
 	q->head = 0;
 	if (lock < KERNEL_HALF || !key.object || !bpf_core_type_exists(struct futex_hash_bucket))

@@ -125,7 +125,9 @@ struct {
 	__type(value, struct stack_copy);
 } stack_copies SEC(".maps");
 
-static __always_inline bool signature_matches(const struct signature *sig, const struct stack_copy *copy)
+/* `copy` of the stack from `anchor` on; NULL: its words are read as they are compared. */
+static __always_inline bool signature_matches(const struct signature *sig, u64 anchor,
+					      const struct stack_copy *copy)
 {
 	u32 n = sig->words;
 
@@ -137,7 +139,7 @@ static __always_inline bool signature_matches(const struct signature *sig, const
 		if (i >= n)
 			break;
 		at = sig->offset[i] & (STACK_WORDS - 1);
-		if (copy->words[at] != sig->value[i])
+		if ((copy ? copy->words[at] : kernel_word(anchor + at * 8)) != sig->value[i])
 			return false;
 	}
 	return true;
@@ -149,19 +151,22 @@ VERIFIED_ONCE u32 signature_try(struct thread_state *st, u32 index, u32 limit, u
 {
 	u32 zero = 0;
 	struct signature *sig = bpf_map_lookup_elem(&signatures, &index);
-	struct stack_copy *copy = bpf_map_lookup_elem(&stack_copies, &zero);
+	struct stack_copy *copy;
 	u32 span;
 
-	if (!sig || !copy || !st)
+	if (!sig || !st)
 		return NONE;
 	if (stack_end[sig->stack & (SITES_MAX - 1)] != end)
 		return NONE;
 	span = sig->span;
 	if (!span || span > limit || span > sizeof(copy->words))
 		return NONE;
-	if (bpf_probe_read_kernel(copy->words, span, (void *)st->anchor))
+	if (kernel_word_is_load())
+		return signature_matches(sig, st->anchor, NULL) ? index : NONE;
+	copy = bpf_map_lookup_elem(&stack_copies, &zero);
+	if (!copy || bpf_probe_read_kernel(copy->words, span, (void *)st->anchor))
 		return NONE;
-	return signature_matches(sig, copy) ? index : NONE;
+	return signature_matches(sig, 0, copy) ? index : NONE;
 }
 
 /* A stack that no signature fits: its id is its site, and a sample of the raw
@@ -222,13 +227,13 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 			end = room & (2 * THREAD_SIZE - 1);
 	}
 	if (limit) {
-		if (st->last_signature)
-			found = signature_try(st, st->last_signature, limit, end);
+		if (st->last_signature[nr & (LAST_SIGNATURES - 1)])
+			found = signature_try(st, st->last_signature[nr & (LAST_SIGNATURES - 1)], limit, end);
 		if (found == NONE) {
 			u64 at = schedule_word;
 
 			if (at && at * 8 < limit)
-				bpf_probe_read_kernel(&word, 8, (void *)(st->anchor + at * 8));
+				word = kernel_word(st->anchor + at * 8);
 			/* Of who dies, and calls __schedule() itself, something else
 			 * stands there, different each time. */
 			if (word < KERNEL_TEXT_MIN)
@@ -269,7 +274,7 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 		struct signature *sig = bpf_map_lookup_elem(&signatures, &found);
 
 		if (sig) {
-			st->last_signature = found;
+			st->last_signature[nr & (LAST_SIGNATURES - 1)] = found;
 			st->out_signature = found;
 			__sync_fetch_and_add(&counters_here()->site_hits, 1);
 			/* A walk that failed says nothing of the place. */

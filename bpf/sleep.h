@@ -126,7 +126,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 			account_sleep_add(st, &off, key);
 			if (seen & WATCH_DETAILS) {
 				details_sleep_add(st, &off, key);
-				object_sleep_add(st, key, off.blocked_ns);
+				object_sleep_add(task, st, key, off.blocked_ns);
 			}
 		}
 	}
@@ -221,7 +221,8 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	return 0;
 }
 
-static __noinline int switch_in(struct task_struct *next, struct thread_state *st)
+/* `now`: 0, or what the clock was read as a moment ago. */
+static __noinline int switch_in(struct task_struct *next, struct thread_state *st, u64 now)
 {
 	u64 away, wait, queued;
 
@@ -233,7 +234,9 @@ static __noinline int switch_in(struct task_struct *next, struct thread_state *s
 			st->past.since_ns = bpf_ktime_get_ns();
 		return 0;
 	}
-	away = bpf_ktime_get_ns() - st->out_ns;
+	if (!now)
+		now = bpf_ktime_get_ns();
+	away = now - st->out_ns;
 	/* sched_info_arrive() runs after this tracepoint, so the wait that
 	 * ends now is added here the way it will do it. */
 	wait = next->sched_info.run_delay - st->out_run_delay;
@@ -253,7 +256,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	     unsigned int prev_state)
 {
 	struct thread_state *st;
-	u64 anchor;
+	u64 anchor, now = 0;
 
 	if (prev->bpf_storage) {
 		st = bpf_task_storage_get(&threads, prev, 0, 0);
@@ -261,12 +264,13 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 			/* Through the map a pointer becomes a number. */
 			st->anchor = (u64)&anchor;
 			switch_out(ctx, prev, st, !preempt && prev_state != 0);
+			now = st->out_ns;
 		}
 	}
 	if (next->bpf_storage) {
 		st = bpf_task_storage_get(&threads, next, 0, 0);
 		if (st)
-			switch_in(next, st);
+			switch_in(next, st, now);
 	}
 	return 0;
 }

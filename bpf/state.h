@@ -43,6 +43,7 @@ struct comm_text {
 #define SIGNATURE_WORDS 64
 #define STACK_WORDS 256 /* 2 KiB */
 #define HINT_SIGNATURES 8
+#define LAST_SIGNATURES 8 /* a power of two */
 
 /* thread_state.flags */
 #define WATCH_ACCOUNT (1u << 0)       /* sums go to an account */
@@ -164,18 +165,16 @@ struct file_lock_wait {
 	u32 result;
 };
 
-/* A link that was interned before. */
-#define CHAIN_MEMOS 8 /* a power of two */
+/* A link that was interned before, at the place that its hash gives. */
+#define CHAIN_MEMOS_LOG2 4
+#define CHAIN_MEMOS (1u << CHAIN_MEMOS_LOG2)
 struct chain_memo {
-	u32 kind;
-	u32 flags;
+	u32 what; /* kind | flags << 8 | nr << 16 */
 	u32 site;
-	s32 nr;
-	u32 parent;
-	u32 id; /* 0: none */
+	u32 numbers; /* parent | its own << 16; 0: none */
 };
 
-/* What a thread's call worked on, and what it is recognised by; see object.h. */
+/* What calls of a thread worked on last, and what each is recognised by; see object.h. */
 struct object_memo {
 	u64 inode; /* their addresses */
 	u64 dentry;
@@ -189,6 +188,12 @@ struct object_memo {
 	u32 id;     /* 0: none yet */
 	u32 reserved;
 	struct debox_object object;
+};
+#define OBJECT_MEMOS 4 /* a power of two; all of them stay below 2 KiB */
+struct thread_objects {
+	u32 next; /* to be replaced */
+	u32 reserved;
+	struct object_memo memo[OBJECT_MEMOS];
 };
 
 struct thread_state {
@@ -208,10 +213,10 @@ struct thread_state {
 	u32 out_kind;
 	u32 out_site;
 	s32 out_nr;
-	s32 out_key; /* nr_key() of it, -1 outside of calls */
-	u32 last_signature;
-	u32 out_signature; /* by which its place was recognised; 0: by none */
-	u32 wait_flags;    /* DEBOX_SLEEP_* */
+	s32 out_key;                         /* nr_key() of it, -1 outside of calls */
+	u16 last_signature[LAST_SIGNATURES]; /* by call number: what fitted there last */
+	u32 out_signature;                   /* by which its place was recognised; 0: by none */
+	u32 wait_flags;                      /* DEBOX_SLEEP_* */
 	u32 waiters_entry;
 	u32 waiters_exit;
 	u64 out_seq; /* with WATCH_SLOT: control.open_seq then */
@@ -244,16 +249,16 @@ struct thread_state {
 	u32 sleep_chain;    /* of the longest part of the sleep that ended last */
 	u64 sleep_chain_ns; /* ... so long */
 	struct chain_memo memo[CHAIN_MEMOS];
-	u32 memo_next;
 	u32 chain_flags; /* DEBOX_CHAIN_*, of the sleep that is ending */
 	u64 called_ns;   /* on a CPU in calls, until it left the CPU */
 	u64 mattered_ns; /* with WATCH_FOLLOWED: when it last woke somebody */
 
 	/* objects; see object.h */
-	u64 object_seq;   /* the call whose object was taken last */
-	u32 object_now;   /* the memo is of this call */
-	u32 object_flags; /* more of it, of this call only */
-	struct object_memo object;
+	u64 object_seq;    /* the call whose object was taken last */
+	u32 object_now;    /* 1 + number of the memo that is of this call; 0: none */
+	u32 object_flags;  /* more of it, of this call only */
+	u64 object_serial; /* the account in which it has this number */
+	u32 object_id;     /* 0: none yet */
 
 	/* boundary capture; see struct cpu_hot for who holds the truth */
 	struct open_call call;
@@ -328,6 +333,13 @@ struct {
 	__type(key, int);
 	__type(value, struct thread_state);
 } threads SEC(".maps");
+/* Of threads with details only, and apart: together they would lie in 8 KiB. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread_objects);
+} thread_objects SEC(".maps");
 
 /* Inner maps give sizes, not types: clang keeps only a forward declaration
  * of a struct that is reached through __array(values, ...) alone.

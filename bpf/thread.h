@@ -42,12 +42,13 @@ VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
 	return NONE;
 }
 
-static __always_inline struct thread_state *thread_state_create(struct task_struct *task)
+static __always_inline struct thread_state *thread_state_create(struct task_struct *task, u32 flags)
 {
 	struct thread_state *st =
 		bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
-	if (!st)
+	if (!st || (flags & WATCH_DETAILS &&
+		    !bpf_task_storage_get(&thread_objects, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE)))
 		__sync_fetch_and_add(&counters_here()->storage_failures, 1);
 	return st;
 }
@@ -79,7 +80,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	account = flags & WATCH_ACCOUNT ? account_of(from) : NULL;
 	if ((flags & WATCH_ACCOUNT) && !account)
 		flags &= ~WATCH_OF_ACCOUNT;
-	to = thread_state_create(child);
+	to = thread_state_create(child, flags);
 	if (!to) {
 		if (account)
 			__sync_fetch_and_add(&account->threads_unwatched, 1);
@@ -288,7 +289,7 @@ int bind_threads(struct bpf_iter__task *ctx)
 	if (!task || task->tgid != bind.tgid)
 		return 0;
 	bind.seen++;
-	st = thread_state_create(task);
+	st = thread_state_create(task, bind.flags);
 	if (!st) {
 		bind.failed++;
 		return 0;
@@ -327,6 +328,8 @@ int unbind_threads(struct bpf_iter__task *ctx)
 		st->flags &= ~WATCH_OF_ACCOUNT;
 	if ((st->flags & WATCH_SLOT) && st->segment == unbind.segment)
 		st->flags &= ~WATCH_OF_SLOT;
+	if (!(st->flags & WATCH_DETAILS))
+		bpf_task_storage_delete(&thread_objects, task);
 	if (!(st->flags & (WATCH_ACCOUNT | WATCH_SLOT | WATCH_FOLLOWED))) {
 		bpf_task_storage_delete(&threads, task);
 		unbind.freed++;

@@ -199,11 +199,11 @@ static __noinline int user_lock_owner(struct thread_state *st)
 	task = task_numbered(numbers_of(self, false), number);
 	if (!task)
 		return 0;
-	if (wait.shared ? BPF_CORE_READ((struct task_struct *)task, real_cred, uid.val) !=
+	if (wait.shared ? KERNEL_INT(struct cred, KERNEL_WORD(struct task_struct, task, real_cred), uid.val) !=
 				  self->real_cred->uid.val :
-			  BPF_CORE_READ((struct task_struct *)task, tgid) != self->tgid)
+			  KERNEL_INT(struct task_struct, task, tgid) != self->tgid)
 		return 0;
-	st->held_tid = BPF_CORE_READ((struct task_struct *)task, pid);
+	st->held_tid = KERNEL_INT(struct task_struct, task, pid);
 	holder_tell(st, &st->holder, task, DEBOX_HOLDER_WRITER, HOLDER_THREAD);
 	return 0;
 }
