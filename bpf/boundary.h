@@ -17,7 +17,6 @@
 static __always_inline void call_open(struct open_call *call, const struct task_struct *task,
 				      const struct pt_regs *regs, s64 nr)
 {
-	call->in_call = 1;
 	call->nr = nr;
 	call->compat = task_in_compat_call(task);
 	call->key = nr_key(nr, call->compat);
@@ -29,7 +28,20 @@ static __always_inline void call_open(struct open_call *call, const struct task_
 	call->nvcsw = 0;
 	call->nivcsw = 0;
 	call->enter_ns = bpf_ktime_get_ns();
+	/* An interrupt in between is one of the call's whole only: its parts must
+	 * not exceed it. */
+	call->irq_ns = 0;
+	barrier();
+	*(volatile u32 *)&call->in_call = 1;
 	descriptor_removed(task, regs, call->key, call->compat, call->enter_ns);
+}
+
+/* From here on interrupts are not the call's; then the clock may be read. */
+static __always_inline u64 call_close(struct open_call *call)
+{
+	*(volatile u32 *)&call->in_call = 0;
+	barrier();
+	return bpf_ktime_get_ns();
 }
 
 static __noinline int record_open(struct thread_state *st, struct task_struct *task)
@@ -41,7 +53,8 @@ static __noinline int record_open(struct thread_state *st, struct task_struct *t
 	record = record_of(st);
 	if (record)
 		info_open(&record->bank[0].info, st->call.seq, st->call.nr, 0,
-			  DEBOX_FLAG_BOUNDARY | (st->call.compat ? DEBOX_FLAG_COMPAT32 : 0), task);
+			  DEBOX_FLAG_BOUNDARY | (st->call.compat ? DEBOX_FLAG_COMPAT32 : 0), valid_irq(st),
+			  task);
 	return 0;
 }
 
@@ -82,6 +95,9 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 	hot->generation = watch_generation;
 	hot->watched = 0;
 	if (st && flags & WATCH_BOUNDARY) {
+		/* The one that stood here. */
+		*(volatile u32 *)&hot->call.in_call = 0;
+		barrier();
 		st->hot_regs = hot->regs;
 		hot->watched = flags & WATCH_CHECKED ? HOT_CHECKED : HOT_WATCHED;
 		hot->checked_cred = st->checked.cred;
@@ -127,6 +143,8 @@ static __always_inline void account_call_add(u32 account, const struct open_call
 		row->blocked_ns += call->blocked_ns;
 		row->runq_ns += call->runq_ns;
 	}
+	if (call->irq_ns)
+		row->irq_ns += call->irq_ns;
 }
 
 /* ... and into the record of a thread that asked for boundary capture. */
@@ -144,7 +162,8 @@ static __noinline int record_close(struct thread_state *st, struct task_struct *
 	info->retval = result;
 	info->start_ns = st->call.enter_ns;
 	info->wall_ns = wall;
-	info->cpu_ns = wall - info->blocked_ns - info->runq_ns;
+	info->irq_ns = st->call.irq_ns;
+	info->cpu_ns = wall - info->blocked_ns - info->runq_ns - info->irq_ns;
 	info->minor_faults = task->min_flt - st->call.min_flt;
 	info->major_faults = task->maj_flt - st->call.maj_flt;
 	if (call_restarts(result))
@@ -174,17 +193,16 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
 	struct task_struct *task;
 	struct thread_state *st;
-	u64 now;
+	u64 now, closed;
 
 	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
 		if (!hot->watched)
 			return 0;
-		now = bpf_ktime_get_ns();
 		/* A call that was entered before the thread was watched has no
 		 * entry time; it is left out rather than guessed. */
 		if (!hot->call.in_call)
 			return 0;
-		hot->call.in_call = 0;
+		now = call_close(&hot->call);
 		hot->call.called_ns = call_called(&hot->call, now);
 		descriptor_removed(task_kept(hot->task), regs, hot->call.key, hot->call.compat, now);
 		if (hot->watched == HOT_CHECKED &&
@@ -215,7 +233,10 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	hot_flush(st);
 	if (!st->call.in_call)
 		return 0;
-	st->call.in_call = 0;
+	closed = call_close(&st->call);
+	/* One that came since `now` was counted. */
+	if (st->call.irq_ns)
+		now = closed;
 	st->call.called_ns = call_called(&st->call, now);
 	descriptor_removed(task, regs, st->call.key, st->call.compat, now);
 	if (st->flags & WATCH_ACCOUNT)

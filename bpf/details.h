@@ -365,6 +365,7 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	event->cpu_ns = call->field[DEBOX_FIELD_CPU_NS];
 	event->blocked_ns = call->field[DEBOX_FIELD_BLOCKED_NS];
 	event->runq_ns = call->field[DEBOX_FIELD_RUNQ_NS];
+	event->irq_ns = call->field[DEBOX_FIELD_IRQ_NS];
 	event->minor_faults = call->field[DEBOX_FIELD_MINOR_FAULTS];
 	event->major_faults = call->field[DEBOX_FIELD_MAJOR_FAULTS];
 	event->nvcsw = st->call.nvcsw;
@@ -435,6 +436,8 @@ VERIFIED_ONCE int call_site_add(struct thread_state *st, struct debox_details *d
 			__sync_fetch_and_add(&row->blocked_ns, call->field[DEBOX_FIELD_BLOCKED_NS]);
 			__sync_fetch_and_add(&row->runq_ns, call->field[DEBOX_FIELD_RUNQ_NS]);
 		}
+		if (call->field[DEBOX_FIELD_IRQ_NS])
+			__sync_fetch_and_add(&row->irq_ns, call->field[DEBOX_FIELD_IRQ_NS]);
 		return 0;
 	}
 	__sync_fetch_and_add(&details->call_sites_dropped, 1);
@@ -500,6 +503,8 @@ VERIFIED_ONCE int thread_row_add(struct thread_state *st, struct debox_details *
 		__sync_fetch_and_add(&row->blocked_ns, call->field[DEBOX_FIELD_BLOCKED_NS]);
 		__sync_fetch_and_add(&row->runq_ns, call->field[DEBOX_FIELD_RUNQ_NS]);
 	}
+	if (call->field[DEBOX_FIELD_IRQ_NS])
+		__sync_fetch_and_add(&row->irq_ns, call->field[DEBOX_FIELD_IRQ_NS]);
 	if (call->field[DEBOX_FIELD_MINOR_FAULTS] | call->field[DEBOX_FIELD_MAJOR_FAULTS]) {
 		__sync_fetch_and_add(&row->minor_faults, call->field[DEBOX_FIELD_MINOR_FAULTS]);
 		__sync_fetch_and_add(&row->major_faults, call->field[DEBOX_FIELD_MAJOR_FAULTS]);
@@ -537,7 +542,9 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	call->field[DEBOX_FIELD_WALL_NS] = wall;
 	call->field[DEBOX_FIELD_BLOCKED_NS] = st->call.blocked_ns;
 	call->field[DEBOX_FIELD_RUNQ_NS] = st->call.runq_ns;
-	call->field[DEBOX_FIELD_CPU_NS] = wall - st->call.blocked_ns - st->call.runq_ns;
+	call->field[DEBOX_FIELD_IRQ_NS] = st->call.irq_ns;
+	call->field[DEBOX_FIELD_CPU_NS] =
+		wall - st->call.blocked_ns - st->call.runq_ns - st->call.irq_ns;
 	call->field[DEBOX_FIELD_RETVAL] = result;
 	call->field[DEBOX_FIELD_MINOR_FAULTS] = task->min_flt - st->call.min_flt;
 	call->field[DEBOX_FIELD_MAJOR_FAULTS] = task->maj_flt - st->call.maj_flt;

@@ -2,10 +2,10 @@
 /*
  * In an interrupt: whose?
  *
- * `current` is a bystander there. These hooks say which interrupt it is: the
- * device's handler, the soft interrupt's vector, a timer that ran out, and the
- * disk whose request was completed. They run once an interrupt, only
- * while wakers are wanted. (The kernel's own count of nested contexts can be
+ * `current` is a bystander there. These hooks, and those of irq_time.h, say which
+ * interrupt it is: the device's handler, the soft interrupt's vector, a timer
+ * that ran out, and the disk whose request was completed. They run once an
+ * interrupt, only while wakers are wanted. (The kernel's own count of nested contexts can be
  * found with CONFIG_KALLSYMS_ALL only.)
  */
 #ifndef DEBOX_INTERRUPT_H
@@ -21,7 +21,11 @@ struct cpu_interrupt {
 	u32 vector; /* 1 + of the soft interrupt that runs now */
 	u32 timer;  /* a high-resolution timer's function runs now */
 	u32 sender; /* thread that put a packet into the loopback's queue, and not gone since */
-	u64 pad[4];
+	/* irq_time.h */
+	u64 hard_begin_ns; /* of the hard interrupt that runs now; 0: none, or its begin was not seen */
+	u64 hard_ns;       /* in all of them so far */
+	u64 soft_begin_ns;
+	u64 soft_hard_ns; /* hard_ns at that time */
 } __attribute__((aligned(64)));
 struct cpu_interrupt cpu_interrupts[HOT_CPUS];
 
@@ -37,42 +41,6 @@ static __always_inline struct cpu_interrupt *interrupt_here(void)
 #define NET_TX_SOFTIRQ 2u
 #define TIMER_SOFTIRQ 1u
 #define HRTIMER_SOFTIRQ 8u
-
-SEC("tp_btf/irq_handler_entry")
-int BPF_PROG(irq_handler_entry, int irq, struct irqaction *action)
-{
-	interrupt_here()->action = (u64)action;
-	return 0;
-}
-
-SEC("tp_btf/irq_handler_exit")
-int BPF_PROG(irq_handler_exit, int irq, struct irqaction *action, int ret)
-{
-	struct cpu_interrupt *here = interrupt_here();
-
-	here->action = 0;
-	here->disk = 0;
-	return 0;
-}
-
-SEC("tp_btf/softirq_entry")
-int BPF_PROG(softirq_entry, unsigned int vector)
-{
-	interrupt_here()->vector = vector + 1;
-	return 0;
-}
-
-SEC("tp_btf/softirq_exit")
-int BPF_PROG(softirq_exit, unsigned int vector)
-{
-	struct cpu_interrupt *here = interrupt_here();
-
-	here->vector = 0;
-	here->disk = 0;
-	if (vector == NET_RX_SOFTIRQ)
-		here->sender = 0;
-	return 0;
-}
 
 SEC("tp_btf/hrtimer_expire_entry")
 int BPF_PROG(hrtimer_expire_entry, struct hrtimer *timer)

@@ -40,12 +40,19 @@ struct off_cpu {
 	u32 kind; /* OUT_* */
 };
 
+static __always_inline u64 valid_irq(const struct thread_state *st)
+{
+	return st->flags & WATCH_SLOT_IRQ ? DEBOX_VALID_IRQ : 0;
+}
+
+/* `valid`: what depends on the thread. */
 static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, u64 call_site,
-				      u32 flags, const struct task_struct *task)
+				      u32 flags, u64 valid, const struct task_struct *task)
 {
 	info->size = sizeof(*info);
 	info->flags = flags;
-	info->valid = VALID_BY_EVENTS | DEBOX_VALID_NR | (runqueue_clock_exists() ? DEBOX_VALID_RUNQ : 0);
+	info->valid = VALID_BY_EVENTS | DEBOX_VALID_NR | (runqueue_clock_exists() ? DEBOX_VALID_RUNQ : 0) |
+		      valid;
 	info->call_seq = seq;
 	info->nr = nr;
 	info->sleep_count = 0;
@@ -101,7 +108,8 @@ static __always_inline struct debox_info *bank_open(struct thread_state *st, str
 		info = &record->bank[0].info;
 	if (info->call_seq != seq)
 		info_open(info, seq, control->nr >= 0 ? control->nr : nr, control->call_site,
-			  DEBOX_FLAG_WRAP | (task_in_compat_call(task) ? DEBOX_FLAG_COMPAT32 : 0), task);
+			  DEBOX_FLAG_WRAP | (task_in_compat_call(task) ? DEBOX_FLAG_COMPAT32 : 0),
+			  valid_irq(st), task);
 	else if (info->nr < 0)
 		info->nr = nr;
 	return info;

@@ -60,9 +60,14 @@ struct comm_text {
 /* Whose sleeps are explained, see chain.h. */
 #define WATCH_EXPLAINED (WATCH_DETAILS | WATCH_SLOT_CHAINS | WATCH_FOLLOWED)
 
+#define WATCH_IRQ (1u << 10)      /* interrupts are measured for the account */
+#define WATCH_SLOT_IRQ (1u << 11) /* ... and for the slot */
+
 #define WATCH_OF_ACCOUNT \
-	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED)
-#define WATCH_OF_SLOT (WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS)
+	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED | WATCH_IRQ)
+#define WATCH_OF_SLOT                                                                \
+	(WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS | \
+	 WATCH_SLOT_IRQ)
 
 /* thread_state.out_kind: how the thread left the CPU */
 #define OUT_NONE 0u
@@ -81,6 +86,7 @@ struct open_call {
 	u64 called_ns; /* on a CPU in all calls before this one */
 	u64 blocked_ns;
 	u64 runq_ns;
+	u64 irq_ns; /* of its time on a CPU: in interrupts; see irq_time.h */
 	u64 min_flt;
 	u64 maj_flt;
 	u32 nvcsw;

@@ -159,13 +159,15 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 			__sync_fetch_and_add(&account->threads_ended, 1);
 		if (account && st->call.in_call) {
 			/* exit, exit_group, or killed inside a call */
+			u64 now = call_close(&st->call);
 			struct debox_row *row = account_row(st->account, st->call.key);
 
 			if (row) {
 				row->unfinished++;
 				row->blocked_ns += st->call.blocked_ns;
 				row->runq_ns += st->call.runq_ns;
-				row->wall_ns += bpf_ktime_get_ns() - st->call.enter_ns;
+				row->irq_ns += st->call.irq_ns;
+				row->wall_ns += now - st->call.enter_ns;
 			}
 		}
 	}

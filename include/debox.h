@@ -58,6 +58,10 @@ extern "C" {
  * a part of a microsecond a sleep, and tasks of others that wake this process are
  * followed, which costs them as much; what calls without sleeps cost does not change. */
 #define DEBOX_OPEN_CHAINS (1u << 1)
+/* ... measure interrupts (debox_info.irq_ns), which costs every interrupt of the
+ * machine a little; where it cannot be had, debox_features() lacks
+ * DEBOX_FEATURE_IRQ. */
+#define DEBOX_OPEN_IRQ (1u << 2)
 
 /*
  * What debox_open() may be told. Set `size` to sizeof(struct debox_options)

@@ -40,6 +40,7 @@ static const struct field {
 	{ "faults", FIELD_NUMBER, NUMBER_FAULTS, "faults > 0" },
 	{ "function", FIELD_TEXT, TEXT_FUNCTION, "function == do_wait" },
 	{ "holder", FIELD_TEXT, TEXT_HOLDER, "holder == backup" },
+	{ "irq", FIELD_NUMBER, NUMBER_IRQ, "irq > 1ms" },
 	{ "label", FIELD_TEXT, TEXT_LABEL, "label == inode-lock" },
 	{ "majflt", FIELD_NUMBER, NUMBER_MAJFLT, "majflt > 0" },
 	{ "minflt", FIELD_NUMBER, NUMBER_MINFLT, "minflt > 0" },
@@ -54,6 +55,11 @@ static const struct field {
 	{ "wall", FIELD_NUMBER, NUMBER_WALL, "wall > 1ms" },
 };
 #define FIELDS (sizeof fields / sizeof *fields)
+
+static int is_time(int number)
+{
+	return number <= NUMBER_RUNQ || number == NUMBER_IRQ;
+}
 
 /* What the names stand for beside the calls of that name: from
  * crates/condition/data/calls.tsv. */
@@ -678,7 +684,7 @@ static uint32_t predicate(struct parser *p, const struct field *f, enum operator
 	if (f->kind == FIELD_NUMBER) {
 		int64_t value;
 
-		if (f->which <= NUMBER_RUNQ)
+		if (is_time(f->which))
 			value = value_time(p, t);
 		else if (f->which == NUMBER_ERRNO)
 			value = value_errno(p, t);
@@ -793,7 +799,7 @@ static uint32_t test(struct parser *p, const struct token *word)
 		meant = did_you_mean(&near, help, sizeof help);
 		fail(p, word->at, word->length,
 		     meant ? meant :
-			     "there are wall, cpu, blocked, runq, call, label, function, errno, retval, "
+			     "there are wall, cpu, blocked, runq, irq, call, label, function, errno, retval, "
 			     "faults, minflt, majflt, sleeps, preemptions, waiters, pid, tid, comm, "
 			     "holder, root, chain, caller",
 		     "there is no field '%.*s'", (int)word->extent, s);
@@ -1122,7 +1128,7 @@ static uint64_t wall_ns(const struct expression *x, uint32_t i)
 		return (left > right) == (n->kind == NODE_AND) ? left : right;
 	case NODE_NUMBER:
 		/* Each part of a call's time is no longer than the whole. */
-		return n->which <= NUMBER_RUNQ && n->low > 0 ? (uint64_t)n->low : 0;
+		return is_time(n->which) && n->low > 0 ? (uint64_t)n->low : 0;
 	default:
 		return 0;
 	}
@@ -1146,6 +1152,7 @@ static int eventful(const struct expression *x, uint32_t i)
 		switch (n->which) {
 		case NUMBER_BLOCKED:
 		case NUMBER_RUNQ:
+		case NUMBER_IRQ:
 		case NUMBER_SLEEPS:
 		case NUMBER_PREEMPTIONS:
 		case NUMBER_WAITERS:

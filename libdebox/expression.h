@@ -26,6 +26,7 @@ enum {
 	NUMBER_PID,
 	NUMBER_TID,
 	NUMBER_WAITERS,
+	NUMBER_IRQ,
 	NUMBER_FAULTS, /* follow from the others */
 	NUMBER_ERRNO,
 	NUMBERS,

@@ -225,7 +225,7 @@ DEBOX_API void debox_private_vfork_leave(void *cookie);
 DEBOX_API struct debox_thread *debox_private_thread(void);
 /* Fills the kernel's part of the last finished call; for counting. */
 struct debox_private_counts {
-	uint64_t wall_ns, blocked_ns, runq_ns;
+	uint64_t wall_ns, blocked_ns, runq_ns, irq_ns;
 	uint64_t minor_faults, major_faults, nvcsw, nivcsw;
 	uint32_t stale, measured;
 };

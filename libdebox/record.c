@@ -30,6 +30,8 @@ static uint64_t valid_of_features(uint64_t features)
 		v |= DEBOX_VALID_RUNQ;
 	if (features & DEBOX_FEATURE_FAULTS)
 		v |= DEBOX_VALID_FAULTS;
+	if (features & DEBOX_FEATURE_IRQ)
+		v |= DEBOX_VALID_IRQ;
 	return v;
 }
 
@@ -78,7 +80,7 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 			/* These the kernel side knows best; the others depend on
 			 * which of its programs are attached. */
 			o->valid &= valid_of_features(t->features) | DEBOX_VALID_RUNQ |
-				    DEBOX_VALID_IRQ | DEBOX_VALID_TRACE;
+				    DEBOX_VALID_TRACE;
 		else
 			flags |= DEBOX_FLAG_CLOBBERED; /* events came faster than they were read */
 	} else {
@@ -286,13 +288,15 @@ static uint64_t totals_read(const struct debox_thread *t, struct debox_totals *o
 	for (int tries = 0; tries < 8; tries++) {
 		uint64_t nv = from->nvcsw, ni = from->nivcsw, runq = from->runq_ns;
 		uint64_t faults = from->kernel_faults, major = from->major_faults;
+		uint64_t irq = from->irq_ns;
 
 		DEBOX_BARRIER_();
 		memcpy(out, (const void *)(uintptr_t)from, sizeof *out);
 		stamp = debox_clock_stamp_();
 		DEBOX_BARRIER_();
 		if (nv == from->nvcsw && ni == from->nivcsw && runq == from->runq_ns &&
-		    faults == from->kernel_faults && major == from->major_faults)
+		    faults == from->kernel_faults && major == from->major_faults &&
+		    irq == from->irq_ns)
 			break;
 	}
 	return stamp;
@@ -361,6 +365,8 @@ int debox_span_end(const struct debox_span *span, struct debox_info *out)
 				o.blocked_ns = now.blocked_ns - then->blocked_ns;
 			if (o.valid & DEBOX_VALID_RUNQ)
 				o.runq_ns = now.runq_ns - then->runq_ns;
+			if (o.valid & DEBOX_VALID_IRQ)
+				o.irq_ns = now.irq_ns - then->irq_ns;
 			if (o.valid & DEBOX_VALID_FAULTS) {
 				o.minor_faults =
 					(uint32_t)(now.kernel_faults - then->kernel_faults);
@@ -469,6 +475,7 @@ void debox_private_count(struct debox_thread *t, const struct debox_entry_ *e,
 	out->wall_ns = o.wall_ns;
 	out->blocked_ns = o.blocked_ns;
 	out->runq_ns = o.runq_ns;
+	out->irq_ns = o.irq_ns;
 	out->minor_faults = o.minor_faults;
 	out->major_faults = o.major_faults;
 	out->nvcsw = o.nvcsw;

@@ -609,7 +609,8 @@ static long segment_ask(uint32_t *threads)
 {
 	struct debox_request req = { .size = sizeof req,
 				     .version = DEBOX_PROTOCOL_VERSION,
-				     .type = DEBOX_MSG_SLOTS };
+				     .type = DEBOX_MSG_SLOTS,
+				     .flags = process.flags & DEBOX_OPEN_IRQ ? DEBOX_REQ_IRQ : 0 };
 	struct debox_reply rep;
 	const char *path = process.socket_path;
 	int fds[3];
@@ -635,7 +636,7 @@ static long segment_ask(uint32_t *threads)
 		req.flags |= DEBOX_REQ_CHAINS;
 	err = broker_ask(process.fd, &req, &rep, fds, 3);
 	if (rep.status == -EINVAL && req.flags) {
-		/* A broker that does not know of chains. */
+		/* A broker that does not know of chains, or of interrupts. */
 		process.chains_err = -EOPNOTSUPP;
 		req.flags = 0;
 		fds_close(fds);
@@ -646,6 +647,9 @@ static long segment_ask(uint32_t *threads)
 			 "library. Update it.");
 	if (!err) {
 		process.features = rep.features;
+		/* Somebody else's wish. */
+		if (!(process.flags & DEBOX_OPEN_IRQ))
+			process.features &= ~DEBOX_FEATURE_IRQ;
 		*threads = rep.threads;
 		err = segment_map(fds);
 	}
@@ -1191,7 +1195,8 @@ static void process_detach(void)
 
 static int options_check(const struct debox_options *o)
 {
-	if (o->size != sizeof *o || (o->flags & ~(DEBOX_OPEN_CLOCK_GETTIME | DEBOX_OPEN_CHAINS)) ||
+	if (o->size != sizeof *o ||
+	    (o->flags & ~(DEBOX_OPEN_CLOCK_GETTIME | DEBOX_OPEN_CHAINS | DEBOX_OPEN_IRQ)) ||
 	    o->history > HISTORY_MAX)
 		return -EINVAL;
 	for (unsigned i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)

@@ -193,6 +193,8 @@ static void facts_of(const struct debox_info *o, struct facts *call)
 		fact(call, NUMBER_BLOCKED, o->blocked_ns);
 	if (o->valid & DEBOX_VALID_RUNQ)
 		fact(call, NUMBER_RUNQ, o->runq_ns);
+	if (o->valid & DEBOX_VALID_IRQ)
+		fact(call, NUMBER_IRQ, o->irq_ns);
 	if (o->valid & DEBOX_VALID_RETVAL) {
 		call->number[NUMBER_RETVAL] = o->retval;
 		call->known |= 1u << NUMBER_RETVAL;

@@ -49,11 +49,14 @@ void debox_collect_fd_moved_(int fd)
 void debox_collect_start_(void)
 {
 	const char *path = secure_getenv(DEBOX_ENV_COLLECT);
+	struct debox_options options = { .size = sizeof options };
 
 	if (!path || !path[0] || strlen(path) >= sizeof collect_path)
 		return;
 	strcpy(collect_path, path);
-	if (debox_open(NULL))
+	if (secure_getenv(DEBOX_ENV_IRQ))
+		options.flags = DEBOX_OPEN_IRQ;
+	if (debox_open(&options))
 		return;
 	debox_collect_rate_ = debox_private_rate(&debox_collect_again_);
 	debox_collecting_ = 1;
@@ -256,7 +259,7 @@ static struct debox_wrap_row *row_find(struct debox_wrap_stripe *s, int nr, uint
 #define ADOPTED 0x61646f70746564ull /* marks spare_[0] */
 
 struct adopted_counts {
-	uint64_t blocked_ns, runq_ns, outside_ns;
+	uint64_t blocked_ns, runq_ns, irq_ns, outside_ns;
 	uint32_t minor, major, nvcsw, nivcsw;
 };
 
@@ -271,6 +274,7 @@ static struct adopted_counts bracket_counts(const struct debox_thread *t)
 	if (t->measured && b->call_seq == t->hot.control->open_seq) {
 		c.blocked_ns = b->blocked_ns;
 		c.runq_ns = b->runq_ns;
+		c.irq_ns = b->irq_ns;
 		c.outside_ns = b->outside_ns;
 		c.minor = b->minor_faults;
 		c.major = b->major_faults;
@@ -304,6 +308,7 @@ static void row_add(struct debox_wrap_row *row, const struct debox_private_count
 	row->hist[debox_bucket_(c->wall_ns)]++;
 	row->blocked_ns += c->blocked_ns;
 	row->runq_ns += c->runq_ns;
+	row->irq_ns += c->irq_ns;
 	row->minor_faults += c->minor_faults;
 	row->major_faults += c->major_faults;
 	row->nvcsw += c->nvcsw;
@@ -344,6 +349,7 @@ void debox_collect_slow_(struct debox_frame *f, int nr, uint64_t call_site, int6
 		c.wall_ns = (uint64_t)(((unsigned __int128)span * debox_collect_rate_) >> 32);
 		c.blocked_ns = now.blocked_ns - adopted_before.blocked_ns;
 		c.runq_ns = now.runq_ns - adopted_before.runq_ns;
+		c.irq_ns = now.irq_ns - adopted_before.irq_ns;
 		c.minor_faults = now.minor - adopted_before.minor;
 		c.major_faults = now.major - adopted_before.major;
 		c.nvcsw = now.nvcsw - adopted_before.nvcsw;

@@ -279,13 +279,13 @@ impl Run {
             .collect()
     }
 
-    /// wall = cpu + blocked + run queue in every row, and nothing lost.
+    /// wall = cpu + blocked + run queue (+ interrupts) in every row, and nothing lost.
     pub fn check_sound(&self) {
         for row in self.report["calls"].as_array().expect("calls") {
             let n = |f: &str| row[f].as_u64().unwrap_or_else(|| panic!("{f} in {row}"));
             assert_eq!(
                 n("wall_ns"),
-                n("cpu_ns") + n("blocked_ns") + n("runq_ns"),
+                n("cpu_ns") + n("blocked_ns") + n("runq_ns") + row["irq_ns"].as_u64().unwrap_or(0),
                 "{row}"
             );
             assert!(n("max_ns") <= n("wall_ns"), "{row}");
@@ -377,7 +377,10 @@ pub fn programs_attached() -> Vec<String> {
             let Ok(text) = std::fs::read_to_string(fd.path()) else {
                 continue;
             };
-            if text.contains("link_type:\ttracing") || text.contains("link_type:\tperf") {
+            if ["tracing", "perf", "raw_tracepoint"]
+                .iter()
+                .any(|kind| text.contains(&format!("link_type:\t{kind}")))
+            {
                 found.push(format!("pid {pid}: {}", text.replace('\n', " ")));
             }
         }

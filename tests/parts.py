@@ -69,6 +69,7 @@ PARTS = (
     Part("chains: what was waited for, link by link", "test", 1800, rust("debox-tests::chains"), root=True, kernel=True),
     Part("locks: who holds what is waited for, how many others wait", "test", 1800, rust("debox-tests::locks"), root=True, kernel=True),
     Part("objects: which file, which peer", "test", 1800, rust("debox-tests::objects"), root=True, kernel=True),
+    Part("interrupts: where they landed", "test", 900, rust("debox-tests::irq"), "alone", root=True, kernel=True),
     Part("cross-checks: strace, perf, schedstat", "test", 1800,
          rust("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "alone", root=True, kernel=True),
     Part("behaviour: the same with and without", "test", 1800, rust("debox-tests::behaviour"), root=True, kernel=True),

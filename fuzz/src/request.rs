@@ -53,7 +53,9 @@ pub fn check(data: &[u8]) {
             // Nothing of the bytes is lost or made up: the request says the same.
             match request {
                 Request::Slots { options } => {
-                    let said = u32::from(options.boundary) | u32::from(options.chains) << 4;
+                    let said = u32::from(options.boundary)
+                        | u32::from(options.chains) << 4
+                        | u32::from(options.irq) << 5;
                     assert_eq!((flags, pid), (said, 0));
                 }
                 Request::Account {
@@ -62,7 +64,8 @@ pub fn check(data: &[u8]) {
                 } => {
                     let said = u32::from(options.boundary)
                         | u32::from(options.details) << 2
-                        | u32::from(user_stacks) << 3;
+                        | u32::from(user_stacks) << 3
+                        | u32::from(options.irq) << 5;
                     assert_eq!((flags, pid), (said, 0));
                     assert!(options.boundary || !options.details);
                     assert!(options.details || !user_stacks);

@@ -100,8 +100,9 @@ struct debox_info {
 	__u64 cpu_ns;      /* on a CPU */
 	__u64 blocked_ns;  /* asleep until woken */
 	__u64 runq_ns;     /* runnable, waiting for a CPU */
-	__u64 irq_ns;      /* interrupts that landed in the call (off by default) */
-	__u64 outside_ns;  /* off CPU in user mode beside the call: not part of wall_ns */
+	__u64 irq_ns;      /* interrupts that landed in the call; only where asked for */
+	__u64 outside_ns;  /* in user mode beside the call, off CPU or in (measured) interrupts: not
+	                    * part of wall_ns */
 	__u64 call_site;   /* return address in the program */
 	__u32 minor_faults;
 	__u32 major_faults;
@@ -166,7 +167,8 @@ struct debox_totals {
 	__u64 nvcsw;
 	__u64 nivcsw;
 	__u64 dropped_ns; /* blocked time that found no room in a record */
-	__u64 reserved[14];
+	__u64 irq_ns;     /* all interrupts, in and outside of calls; 0 where not asked for */
+	__u64 reserved[13];
 };
 
 union debox_bank {
@@ -244,6 +246,7 @@ struct debox_shared {
 #define DEBOX_FEATURE_WAKERS (1ull << 4)
 #define DEBOX_FEATURE_RUNQ (1ull << 5)
 #define DEBOX_FEATURE_SITES (1ull << 6)
+#define DEBOX_FEATURE_IRQ (1ull << 7) /* of whoever asked for it */
 
 /* --------------------------------------------------------------- histogram */
 
@@ -285,6 +288,7 @@ struct debox_row {
 	__u64 major_faults;
 	__u64 nvcsw;
 	__u64 nivcsw;
+	__u64 irq_ns;
 	__u64 hist[DEBOX_HIST_BUCKETS];
 };
 
@@ -302,6 +306,30 @@ struct debox_site_row {
 	__u64 waiters_max;
 	__u64 waiters_known; /* so many sleeps */
 	__u64 reserved[1];
+};
+
+/*
+ * Interrupts that landed on the CPU while a thread of the account had it: by
+ * device, by the processor's own vector, by the soft interrupt. A hard interrupt
+ * in a soft one is counted as the hard one alone.
+ */
+#define DEBOX_IRQ_ROWS_MAX 128u
+#define DEBOX_IRQ_NAME_LEN 32u
+#define DEBOX_IRQ_DEVICE 1u /* number: of the line; name: its handler's */
+#define DEBOX_IRQ_VECTOR 2u /* number: the processor's vector */
+#define DEBOX_IRQ_SOFT 3u   /* number: of the soft interrupt */
+#define DEBOX_IRQ_KIND_SHIFT 56u
+#define DEBOX_IRQ_NUMBER_SHIFT 24u /* 32 bits; below them a hash of the name */
+struct debox_irq_row {
+	__u64 key;   /* 0 free, else 1 << 63 | kind | number | hash */
+	__u64 count; /* that landed in calls */
+	__u64 total_ns;
+	__u64 max_ns;
+	__u64 outside_count; /* ... between calls, in the program's own code */
+	__u64 outside_ns;
+	__u64 outside_max_ns;
+	__u64 reserved[1];
+	char name[DEBOX_IRQ_NAME_LEN];
 };
 
 struct debox_account {
@@ -324,9 +352,11 @@ struct debox_account {
 	__u64 left_credentials;     /* changed their user or group ids or capabilities */
 	__u64 left_undumpable;      /* closed themselves (PR_SET_DUMPABLE), or their process did */
 	__u64 left_taken;           /* another account has them now */
-	__u64 reserved[2];
+	__u64 irqs_dropped;         /* interrupts that found no row; their time is in the calls' */
+	__u64 irqs_dropped_ns;
 	__u32 row_of[DEBOX_NR_SLOTS]; /* nr key -> row index, 0 none */
 	struct debox_site_row sites[DEBOX_SITE_ROWS_MAX];
+	struct debox_irq_row irqs[DEBOX_IRQ_ROWS_MAX];
 };
 
 /* ----------------------------------------------------------------- details */
@@ -400,7 +430,8 @@ struct debox_call_site_row {
 	__u64 runq_ns;
 	__u64 minor_faults;
 	__u64 major_faults;
-	__u64 reserved[3];
+	__u64 irq_ns;
+	__u64 reserved[2];
 	__u32 hist[DEBOX_COARSE_BUCKETS];
 };
 
@@ -448,7 +479,9 @@ struct debox_thread_row {
 	__u64 runq_ns;
 	__u64 minor_faults;
 	__u64 major_faults;
-	__u64 reserved[3];
+	__u64 irq_ns; /* in its calls */
+	__u64 irq_outside_ns;
+	__u64 reserved[1];
 };
 
 /* ------ conditions: which single calls are worth an event or an action */
@@ -469,7 +502,8 @@ struct debox_thread_row {
 #define DEBOX_FIELD_PID 9u
 #define DEBOX_FIELD_TID 10u
 #define DEBOX_FIELD_WAITERS 11u /* most other waiters at any of its sleeps */
-#define DEBOX_FIELDS 12u
+#define DEBOX_FIELD_IRQ_NS 12u
+#define DEBOX_FIELDS 13u
 
 #define DEBOX_CONDITION_ON (1u << 0)
 #define DEBOX_CONDITION_COMM (1u << 1)          /* the thread's command name must equal comm */
@@ -739,6 +773,7 @@ struct debox_event_call {
 	__u64 cpu_ns;
 	__u64 blocked_ns;
 	__u64 runq_ns;
+	__u64 irq_ns; /* 0 as well where it is not measured */
 	__u32 minor_faults;
 	__u32 major_faults;
 	__u32 nvcsw;

@@ -29,6 +29,8 @@
 /* Where `debox run --wrap` collects what the interposer counted. */
 #define DEBOX_ENV_SOCKET "DEBOX_SOCKET"
 #define DEBOX_ENV_COLLECT "DEBOX_COLLECT"
+/* ... and set where that is to measure interrupts. */
+#define DEBOX_ENV_IRQ "DEBOX_IRQ"
 
 /* Gives the sender's process one more segment of slots and binds every thread
  * of it that has none. Reply carries 3 descriptors: record map (mmap
@@ -83,6 +85,10 @@
  * executable (its own program left out), are in place: a client maps the
  * program that it is about to run. */
 #define DEBOX_REQ_USER_STACKS (1u << 3)
+/* SLOTS, ACCOUNT: measure interrupts too. It costs every interrupt of the machine
+ * something. Where it cannot be had, DEBOX_FEATURE_IRQ is missing from the reply
+ * to SLOTS, to JOIN and to WATCH. */
+#define DEBOX_REQ_IRQ (1u << 5)
 
 struct debox_request {
 	__u32 size;    /* sizeof(struct debox_request) of the sender */
@@ -147,6 +153,7 @@ struct debox_wrap_row {
 	__u64 major_faults;
 	__u64 nvcsw;
 	__u64 nivcsw;
+	__u64 irq_ns;
 	__u64 hist[DEBOX_HIST_BUCKETS];
 };
 

@@ -90,6 +90,7 @@ int main(void)
 	F(struct, debox_totals, nvcsw);
 	F(struct, debox_totals, nivcsw);
 	F(struct, debox_totals, dropped_ns);
+	F(struct, debox_totals, irq_ns);
 	F(struct, debox_totals, reserved);
 	S(union, debox_bank);
 	F(union, debox_bank, info);
@@ -136,6 +137,7 @@ int main(void)
 	F(struct, debox_row, major_faults);
 	F(struct, debox_row, nvcsw);
 	F(struct, debox_row, nivcsw);
+	F(struct, debox_row, irq_ns);
 	F(struct, debox_row, hist);
 	S(struct, debox_account_cpu);
 	F(struct, debox_account_cpu, rows);
@@ -148,6 +150,16 @@ int main(void)
 	F(struct, debox_site_row, waiters_max);
 	F(struct, debox_site_row, waiters_known);
 	F(struct, debox_site_row, reserved);
+	S(struct, debox_irq_row);
+	F(struct, debox_irq_row, key);
+	F(struct, debox_irq_row, count);
+	F(struct, debox_irq_row, total_ns);
+	F(struct, debox_irq_row, max_ns);
+	F(struct, debox_irq_row, outside_count);
+	F(struct, debox_irq_row, outside_ns);
+	F(struct, debox_irq_row, outside_max_ns);
+	F(struct, debox_irq_row, reserved);
+	F(struct, debox_irq_row, name);
 	S(struct, debox_account);
 	F(struct, debox_account, rows_used);
 	F(struct, debox_account, cpus);
@@ -165,9 +177,11 @@ int main(void)
 	F(struct, debox_account, left_credentials);
 	F(struct, debox_account, left_undumpable);
 	F(struct, debox_account, left_taken);
-	F(struct, debox_account, reserved);
+	F(struct, debox_account, irqs_dropped);
+	F(struct, debox_account, irqs_dropped_ns);
 	F(struct, debox_account, row_of);
 	F(struct, debox_account, sites);
+	F(struct, debox_account, irqs);
 	S(struct, debox_user_stack);
 	F(struct, debox_user_stack, hash);
 	F(struct, debox_user_stack, depth);
@@ -192,6 +206,7 @@ int main(void)
 	F(struct, debox_call_site_row, runq_ns);
 	F(struct, debox_call_site_row, minor_faults);
 	F(struct, debox_call_site_row, major_faults);
+	F(struct, debox_call_site_row, irq_ns);
 	F(struct, debox_call_site_row, reserved);
 	F(struct, debox_call_site_row, hist);
 	S(struct, debox_path_row);
@@ -220,6 +235,8 @@ int main(void)
 	F(struct, debox_thread_row, runq_ns);
 	F(struct, debox_thread_row, minor_faults);
 	F(struct, debox_thread_row, major_faults);
+	F(struct, debox_thread_row, irq_ns);
+	F(struct, debox_thread_row, irq_outside_ns);
 	F(struct, debox_thread_row, reserved);
 	S(struct, debox_condition);
 	F(struct, debox_condition, flags);
@@ -360,6 +377,7 @@ int main(void)
 	F(struct, debox_event_call, cpu_ns);
 	F(struct, debox_event_call, blocked_ns);
 	F(struct, debox_event_call, runq_ns);
+	F(struct, debox_event_call, irq_ns);
 	F(struct, debox_event_call, minor_faults);
 	F(struct, debox_event_call, major_faults);
 	F(struct, debox_event_call, nvcsw);
@@ -421,6 +439,7 @@ int main(void)
 	F(struct, debox_wrap_row, major_faults);
 	F(struct, debox_wrap_row, nvcsw);
 	F(struct, debox_wrap_row, nivcsw);
+	F(struct, debox_wrap_row, irq_ns);
 	F(struct, debox_wrap_row, hist);
 	S(struct, debox_wrap_stripe);
 	F(struct, debox_wrap_stripe, owner_tid);
@@ -548,6 +567,16 @@ int main(void)
 	F(struct, debox_watch_counts, met);
 	F(struct, debox_watch_counts, unknown);
 	F(struct, debox_watch_counts, inside);
+	S(struct, debox_link);
+	F(struct, debox_link, chain);
+	F(struct, debox_link, kind);
+	F(struct, debox_link, flags);
+	F(struct, debox_link, site);
+	F(struct, debox_link, nr);
+	F(struct, debox_link, tid);
+	F(struct, debox_link, comm);
+	F(struct, debox_link, label);
+	F(struct, debox_link, reserved);
 	S(struct, debox_trace_options);
 	F(struct, debox_trace_options, size);
 	F(struct, debox_trace_options, max_entries);

@@ -93,6 +93,8 @@ pub const DEBOX_FEATURE_LOCKS: u64 = 1 << 3;
 pub const DEBOX_FEATURE_WAKERS: u64 = 1 << 4;
 pub const DEBOX_FEATURE_RUNQ: u64 = 1 << 5;
 pub const DEBOX_FEATURE_SITES: u64 = 1 << 6;
+/// of whoever asked for it
+pub const DEBOX_FEATURE_IRQ: u64 = 1 << 7;
 pub const DEBOX_HIST_MIN_EXP: u32 = 4;
 pub const DEBOX_HIST_MAX_EXP: u32 = 40;
 pub const DEBOX_HIST_SUB: u32 = 8;
@@ -106,6 +108,17 @@ pub const DEBOX_NR_OUTSIDE: u32 = 1022;
 /// key of numbers beyond the tables
 pub const DEBOX_NR_UNKNOWN: u32 = 1023;
 pub const DEBOX_SITE_ROWS_MAX: usize = 2048;
+pub const DEBOX_IRQ_ROWS_MAX: usize = 128;
+pub const DEBOX_IRQ_NAME_LEN: usize = 32;
+/// number: of the line; name: its handler's
+pub const DEBOX_IRQ_DEVICE: u32 = 1;
+/// number: the processor's vector
+pub const DEBOX_IRQ_VECTOR: u32 = 2;
+/// number: of the soft interrupt
+pub const DEBOX_IRQ_SOFT: u32 = 3;
+pub const DEBOX_IRQ_KIND_SHIFT: u32 = 56;
+/// 32 bits; below them a hash of the name
+pub const DEBOX_IRQ_NUMBER_SHIFT: u32 = 24;
 pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
 pub const DEBOX_KEY_USED: u64 = 1 << 63;
 /// 10 bits: nr key of the call
@@ -154,7 +167,8 @@ pub const DEBOX_FIELD_PID: u32 = 9;
 pub const DEBOX_FIELD_TID: u32 = 10;
 /// most other waiters at any of its sleeps
 pub const DEBOX_FIELD_WAITERS: u32 = 11;
-pub const DEBOX_FIELDS: usize = 12;
+pub const DEBOX_FIELD_IRQ_NS: u32 = 12;
+pub const DEBOX_FIELDS: usize = 13;
 pub const DEBOX_CONDITION_ON: u32 = 1 << 0;
 /// the thread's command name must equal comm
 pub const DEBOX_CONDITION_COMM: u32 = 1 << 1;
@@ -337,9 +351,10 @@ mirror! {
         blocked_ns: u64 = 64,
         /// runnable, waiting for a CPU
         runq_ns: u64 = 72,
-        /// interrupts that landed in the call (off by default)
+        /// interrupts that landed in the call; only where asked for
         irq_ns: u64 = 80,
-        /// off CPU in user mode beside the call: not part of wall_ns
+        /// in user mode beside the call, off CPU or in (measured) interrupts: not
+        /// part of wall_ns
         outside_ns: u64 = 88,
         /// return address in the program
         call_site: u64 = 96,
@@ -410,7 +425,9 @@ mirror! {
         nivcsw: u64 = 64,
         /// blocked time that found no room in a record
         dropped_ns: u64 = 72,
-        reserved: [u64; 14] = 80,
+        /// all interrupts, in and outside of calls; 0 where not asked for
+        irq_ns: u64 = 80,
+        reserved: [u64; 13] = 88,
     }
 }
 
@@ -484,7 +501,7 @@ mirror! {
 
 mirror! {
     /// One system call of an account, on one CPU. Index 0 is never used.
-    debox_row = 2416 {
+    debox_row = 2424 {
         /// calls that returned
         count: u64 = 0,
         /// of those: returned -errno
@@ -501,12 +518,13 @@ mirror! {
         major_faults: u64 = 72,
         nvcsw: u64 = 80,
         nivcsw: u64 = 88,
-        hist: [u64; 290] = 96,
+        irq_ns: u64 = 96,
+        hist: [u64; 290] = 104,
     }
 }
 
 mirror! {
-    debox_account_cpu = 463872 {
+    debox_account_cpu = 465408 {
         rows: [debox_row; 192] = 0,
     }
 }
@@ -529,7 +547,24 @@ mirror! {
 }
 
 mirror! {
-    debox_account = 135304 {
+    debox_irq_row = 96 {
+        /// 0 free, else 1 << 63 | kind | number | hash
+        key: u64 = 0,
+        /// that landed in calls
+        count: u64 = 8,
+        total_ns: u64 = 16,
+        max_ns: u64 = 24,
+        /// ... between calls, in the program's own code
+        outside_count: u64 = 32,
+        outside_ns: u64 = 40,
+        outside_max_ns: u64 = 48,
+        reserved: [u64; 1] = 56,
+        name: [u8; 32] = 64,
+    }
+}
+
+mirror! {
+    debox_account = 147592 {
         /// row indices handed out, 1..
         rows_used: u32 = 0,
         cpus: u32 = 4,
@@ -558,10 +593,13 @@ mirror! {
         left_undumpable: u64 = 104,
         /// another account has them now
         left_taken: u64 = 112,
-        reserved: [u64; 2] = 120,
+        /// interrupts that found no row; their time is in the calls'
+        irqs_dropped: u64 = 120,
+        irqs_dropped_ns: u64 = 128,
         /// nr key -> row index, 0 none
         row_of: [u32; 1024] = 136,
         sites: [debox_site_row; 2048] = 4232,
+        irqs: [debox_irq_row; 128] = 135304,
     }
 }
 
@@ -612,7 +650,8 @@ mirror! {
         runq_ns: u64 = 48,
         minor_faults: u64 = 56,
         major_faults: u64 = 64,
-        reserved: [u64; 3] = 72,
+        irq_ns: u64 = 72,
+        reserved: [u64; 2] = 80,
         hist: [u32; 40] = 96,
     }
 }
@@ -659,14 +698,17 @@ mirror! {
         runq_ns: u64 = 72,
         minor_faults: u64 = 80,
         major_faults: u64 = 88,
-        reserved: [u64; 3] = 96,
+        /// in its calls
+        irq_ns: u64 = 96,
+        irq_outside_ns: u64 = 104,
+        reserved: [u64; 1] = 112,
     }
 }
 
 mirror! {
     /// All of its parts must hold (a conjunction). `serial` rises with each change;
     /// a condition whose flags lack ON is not looked at.
-    debox_condition = 4496 {
+    debox_condition = 4512 {
         /// DEBOX_CONDITION_*
         flags: u32 = 0,
         /// sent to the caller as the call returns; 0: none
@@ -679,22 +721,22 @@ mirror! {
         /// ... and not again before this time has passed
         interval_ns: u64 = 24,
         comm: [u8; 16] = 32,
-        min: [i64; 12] = 48,
-        max: [i64; 12] = 144,
+        min: [i64; 13] = 48,
+        max: [i64; 13] = 152,
         /// bit = nr key
-        calls: [u64; 16] = 240,
+        calls: [u64; 16] = 256,
         /// bit = site; the client sets them as sites get their text
-        sites: [u64; 256] = 368,
+        sites: [u64; 256] = 384,
         /// sites that the client has judged; a sleep at another one makes
         /// the answer uncertain: DEBOX_EVENT_UNCERTAIN
-        known: [u64; 256] = 2416,
+        known: [u64; 256] = 2432,
         /// bit = label; with CONDITION_LABELS
-        labels: [u64; 4] = 4464,
+        labels: [u64; 4] = 4480,
     }
 }
 
 mirror! {
-    debox_account_control = 44224 {
+    debox_account_control = 44352 {
         /// DEBOX_DETAIL_*
         flags: u32 = 0,
         /// entries in use
@@ -893,7 +935,7 @@ mirror! {
 }
 
 mirror! {
-    debox_event_call = 1536 {
+    debox_event_call = 1544 {
         /// of this event
         size: u32 = 0,
         /// DEBOX_EVENT_CALL
@@ -913,24 +955,26 @@ mirror! {
         cpu_ns: u64 = 112,
         blocked_ns: u64 = 120,
         runq_ns: u64 = 128,
-        minor_faults: u32 = 136,
-        major_faults: u32 = 140,
-        nvcsw: u32 = 144,
-        nivcsw: u32 = 148,
+        /// 0 as well where it is not measured
+        irq_ns: u64 = 136,
+        minor_faults: u32 = 144,
+        major_faults: u32 = 148,
+        nvcsw: u32 = 152,
+        nivcsw: u32 = 156,
         /// index into stacks[], 0 none
-        user_stack: u32 = 152,
+        user_stack: u32 = 160,
         /// bit n: met condition n
-        conditions: u32 = 156,
+        conditions: u32 = 164,
         /// bit n: met condition n but for a label not known yet
-        uncertain: u32 = 160,
+        uncertain: u32 = 168,
         /// sent to the caller, 0 none
-        signal: u32 = 164,
-        sleep_count: u32 = 168,
-        sleeps_dropped: u32 = 172,
-        sleeps_dropped_ns: u64 = 176,
+        signal: u32 = 172,
+        sleep_count: u32 = 176,
+        sleeps_dropped: u32 = 180,
+        sleeps_dropped_ns: u64 = 184,
         /// what the call worked on
-        object: debox_object = 184,
-        sleeps: [debox_event_sleep; 8] = 512,
+        object: debox_object = 192,
+        sleeps: [debox_event_sleep; 8] = 520,
     }
 }
 
@@ -940,6 +984,7 @@ pub const DEBOX_PROTOCOL_VERSION: u32 = 1;
 pub const DEBOX_SOCKET_PATH: &str = "/run/debox/debox.sock";
 pub const DEBOX_ENV_SOCKET: &str = "DEBOX_SOCKET";
 pub const DEBOX_ENV_COLLECT: &str = "DEBOX_COLLECT";
+pub const DEBOX_ENV_IRQ: &str = "DEBOX_IRQ";
 pub const DEBOX_MSG_SLOTS: u32 = 1;
 pub const DEBOX_MSG_ACCOUNT: u32 = 2;
 pub const DEBOX_MSG_JOIN: u32 = 3;
@@ -957,6 +1002,7 @@ pub const DEBOX_REQ_CHAINS: u32 = 1 << 4;
 pub const DEBOX_REQ_NOFOLLOW: u32 = 1 << 1;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;
 pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;
+pub const DEBOX_REQ_IRQ: u32 = 1 << 5;
 pub const DEBOX_COLLECT_MAGIC: u32 = 0x77304265;
 pub const DEBOX_WRAP_ROWS: usize = 256;
 
@@ -1033,7 +1079,7 @@ mirror! {
 }
 
 mirror! {
-    debox_wrap_row = 2416 {
+    debox_wrap_row = 2424 {
         /// 0 free; else 1<<63 | nr
         used: u64 = 0,
         /// return address of the wrapped call in the program
@@ -1048,13 +1094,14 @@ mirror! {
         major_faults: u64 = 72,
         nvcsw: u64 = 80,
         nivcsw: u64 = 88,
-        hist: [u64; 290] = 96,
+        irq_ns: u64 = 96,
+        hist: [u64; 290] = 104,
     }
 }
 
 mirror! {
     /// One thread at a time writes a stripe, so its counters are plain.
-    debox_wrap_stripe = 618560 {
+    debox_wrap_stripe = 620608 {
         /// 0: free
         owner_tid: u32 = 0,
         rows_used: u32 = 4,
@@ -1262,6 +1309,7 @@ pub const LAYOUTS: &[Layout] = &[
     debox_row::LAYOUT,
     debox_account_cpu::LAYOUT,
     debox_site_row::LAYOUT,
+    debox_irq_row::LAYOUT,
     debox_account::LAYOUT,
     debox_user_stack::LAYOUT,
     debox_user_file::LAYOUT,

@@ -8,7 +8,7 @@
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SITE_STACKS,
     DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
-    DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DETAILS,
+    DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
     DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
     DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request,
     debox_trace_request,
@@ -212,8 +212,10 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
     }
 
     let allowed_flags = match kind {
-        DEBOX_MSG_SLOTS => DEBOX_REQ_BOUNDARY | DEBOX_REQ_CHAINS,
-        DEBOX_MSG_ACCOUNT => DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS,
+        DEBOX_MSG_SLOTS => DEBOX_REQ_BOUNDARY | DEBOX_REQ_CHAINS | DEBOX_REQ_IRQ,
+        DEBOX_MSG_ACCOUNT => {
+            DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS | DEBOX_REQ_IRQ
+        }
         DEBOX_MSG_JOIN | DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW,
         DEBOX_MSG_STATUS | DEBOX_MSG_SITE_STACKS | DEBOX_MSG_CHAINS | DEBOX_MSG_LABELS => 0,
         DEBOX_MSG_TRACE => DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_STOP,
@@ -263,12 +265,14 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         return trace_request(packet);
     }
     let boundary = request.flags & DEBOX_REQ_BOUNDARY != 0;
+    let irq = request.flags & DEBOX_REQ_IRQ != 0;
     let follow = request.flags & DEBOX_REQ_NOFOLLOW == 0;
     Ok(match kind {
         DEBOX_MSG_SLOTS => Request::Slots {
             options: SegmentOptions {
                 boundary,
                 chains: request.flags & DEBOX_REQ_CHAINS != 0,
+                irq,
             },
         },
         DEBOX_MSG_ACCOUNT => {
@@ -287,7 +291,11 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
                 ));
             }
             Request::Account {
-                options: AccountOptions { boundary, details },
+                options: AccountOptions {
+                    boundary,
+                    details,
+                    irq,
+                },
                 user_stacks,
             }
         }

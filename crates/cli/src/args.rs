@@ -179,6 +179,10 @@ pub struct CaptureArgs {
     /// Do not follow children that are started from now on (threads are always watched)
     #[arg(long, hide_short_help = true)]
     pub no_follow: bool,
+    /// Measure interrupts that land in its calls and take them out of the time on CPU (costs
+    /// every interrupt of the machine a little)
+    #[arg(long, hide_short_help = true)]
+    pub irq: bool,
     #[command(flatten)]
     pub details: DetailArgs,
     #[command(flatten)]
@@ -380,6 +384,10 @@ pub struct TopArgs {
     /// Where CMD's output goes (default: nowhere)
     #[arg(long, value_name = "FILE", requires = "command")]
     pub command_output: Option<PathBuf>,
+    /// Measure interrupts that land in its calls and take them out of the time on CPU (costs
+    /// every interrupt of the machine a little)
+    #[arg(long, hide_short_help = true)]
+    pub irq: bool,
     /// Do not follow children
     #[arg(long)]
     pub no_follow: bool,

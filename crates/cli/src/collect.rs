@@ -463,7 +463,7 @@ fn is_believable(stripe: &debox_wrap_stripe, elapsed: Duration) -> bool {
         }
         calls = calls.saturating_add(row.count);
         time = time.saturating_add(row.wall_ns);
-        if row.blocked_ns.max(row.runq_ns) > time_max {
+        if row.blocked_ns.max(row.runq_ns).max(row.irq_ns) > time_max {
             return false;
         }
     }

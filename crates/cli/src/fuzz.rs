@@ -74,7 +74,7 @@ pub fn command_line(words: &[&str]) -> Result<(), String> {
         log: None,
         ..act.clone()
     };
-    Plan::new(&act, None)
+    Plan::new(&act, true, None)
         .map(drop)
         .map_err(|error| error.to_string())
 }

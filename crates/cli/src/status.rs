@@ -42,6 +42,7 @@ pub fn feature_names(features: u64) -> Vec<&'static str> {
         (DEBOX_FEATURE_LOCKS, "locks"),
         (DEBOX_FEATURE_WAKERS, "wakers"),
         (DEBOX_FEATURE_SITES, "sites"),
+        (DEBOX_FEATURE_IRQ, "irq"),
     ]
     .iter()
     .filter(|(bit, _)| features & bit != 0)

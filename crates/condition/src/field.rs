@@ -18,13 +18,15 @@ pub enum Number {
     Pid,
     Tid,
     Waiters,
+    /// Interrupts that landed in the call.
+    Irq,
     /// Minor and major page faults together.
     Faults,
     /// 0 for calls that did not fail.
     Errno,
 }
 
-pub const NUMBERS: usize = 14;
+pub const NUMBERS: usize = 15;
 
 impl Number {
     pub const ALL: [Number; NUMBERS] = [
@@ -40,6 +42,7 @@ impl Number {
         Number::Pid,
         Number::Tid,
         Number::Waiters,
+        Number::Irq,
         Number::Faults,
         Number::Errno,
     ];
@@ -71,6 +74,7 @@ const _: () = {
     assert!(Number::Pid as u32 == DEBOX_FIELD_PID);
     assert!(Number::Tid as u32 == DEBOX_FIELD_TID);
     assert!(Number::Waiters as u32 == DEBOX_FIELD_WAITERS);
+    assert!(Number::Irq as u32 == DEBOX_FIELD_IRQ_NS);
     assert!(Number::Faults as usize == DEBOX_FIELDS);
 };
 

@@ -9,7 +9,9 @@ use ::debox_condition::{
     Answer, CallFacts, CompileError, Expression, KernelAnswer, Number, SiteFacts, compile,
     kernel_judge,
 };
-use debox_abi::{DEBOX_COMM_LEN, DEBOX_CONDITION_ON, Pod, debox_condition as Condition, text_put};
+use debox_abi::{
+    DEBOX_COMM_LEN, DEBOX_CONDITION_ON, DEBOX_FIELDS, Pod, debox_condition as Condition, text_put,
+};
 use proptest::prelude::*;
 
 /// The texts of the sites that random calls sleep at; the last one has none yet.
@@ -27,7 +29,7 @@ const CALLS: [u32; 5] = [0, 1, 74, 257, 512 + 118];
 #[derive(Clone, Debug)]
 struct Call {
     key: u32,
-    numbers: [i64; 12],
+    numbers: [i64; DEBOX_FIELDS],
     comm: usize,
     caller: usize,
     sites: Vec<usize>,
@@ -41,7 +43,7 @@ fn call() -> impl Strategy<Value = Call> {
     ];
     (
         prop::sample::select(&CALLS[..]),
-        prop::array::uniform12(number),
+        prop::array::uniform13(number),
         prop_oneof![0i64..3, -13i64..0, Just(-4096), Just(i64::MIN)],
         0..COMMS.len(),
         0..COMMS.len(),
@@ -196,8 +198,8 @@ fn compare(text: &str, call: &Call) -> Result<(), TestCaseError> {
         Err(_) => return Ok(()),
         Ok(compiled) => compiled,
     };
-    let mut numbers = [0; 14];
-    numbers[..12].copy_from_slice(&call.numbers);
+    let mut numbers = [0; Number::ALL.len()];
+    numbers[..DEBOX_FIELDS].copy_from_slice(&call.numbers);
     let mut comm = [0; DEBOX_COMM_LEN];
     text_put(&mut comm, COMMS[call.comm]);
     let sites: Vec<u32> = call.sites.iter().map(|site| *site as u32 * 100).collect();

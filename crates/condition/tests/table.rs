@@ -33,6 +33,7 @@ fn facts(line: &str) -> CallFacts<'_> {
             "cpu" => Number::Cpu,
             "blocked" => Number::Blocked,
             "runq" => Number::Runq,
+            "irq" => Number::Irq,
             "retval" => Number::Retval,
             "minflt" => Number::Minflt,
             "majflt" => Number::Majflt,

@@ -106,6 +106,7 @@ pub struct Options {
     history: u32,
     clock_gettime: bool,
     chains: bool,
+    irq: bool,
 }
 
 impl Options {
@@ -144,6 +145,13 @@ impl Options {
         self
     }
 
+    /// Measure interrupts that land in calls. It costs every interrupt of the machine
+    /// a little; in a process that is open already it changes nothing.
+    pub fn irq(mut self, yes: bool) -> Self {
+        self.irq = yes;
+        self
+    }
+
     /// Starts recording in this process.
     pub fn open(self) -> Result<Session, OpenError> {
         let path = match &self.socket_path {
@@ -161,6 +169,7 @@ impl Options {
             flags: [
                 (self.clock_gettime, sys::DEBOX_OPEN_CLOCK_GETTIME),
                 (self.chains, sys::DEBOX_OPEN_CHAINS),
+                (self.irq, sys::DEBOX_OPEN_IRQ),
             ]
             .iter()
             .filter(|(wanted, _)| *wanted)

@@ -80,7 +80,8 @@ impl Record {
     }
 
     duration!(
-        /// The whole call: [`cpu`](Self::cpu) + [`blocked`](Self::blocked) + [`runq`](Self::runq).
+        /// The whole call: [`cpu`](Self::cpu) + [`blocked`](Self::blocked) + [`runq`](Self::runq),
+        /// and [`irq`](Self::irq) where that is measured.
         wall, DEBOX_VALID_WALL, wall_ns);
     duration!(
         /// On a CPU.
@@ -92,7 +93,7 @@ impl Record {
         /// Runnable, and waiting for a CPU.
         runq, DEBOX_VALID_RUNQ, runq_ns);
     duration!(
-        /// Interrupts that landed in the call; off by default.
+        /// Interrupts that landed in the call; measured on request ([`Options::irq`](crate::Options::irq)).
         irq, DEBOX_VALID_IRQ, irq_ns);
     duration!(
         /// Off the CPU in user mode beside the call; in a span, within it.

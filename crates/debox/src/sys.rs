@@ -11,6 +11,7 @@ pub const DEBOX_STATUS_WALL_ONLY: c_int = 2;
 pub const DEBOX_STATUS_STALE: c_int = 3;
 pub const DEBOX_OPEN_CLOCK_GETTIME: u32 = 1 << 0;
 pub const DEBOX_OPEN_CHAINS: u32 = 1 << 1;
+pub const DEBOX_OPEN_IRQ: u32 = 1 << 2;
 pub const DEBOX_LINK_HELD: u32 = 1 << 0;
 pub const DEBOX_LINK_COMPAT32: u32 = 1 << 1;
 pub const DEBOX_LINK_WITHHELD: u32 = 1 << 2;

@@ -230,6 +230,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .maybe("cpu_ns", &one, |_| r.totals.cpu_ns)
         .maybe("blocked_ns", &one, |_| r.totals.blocked_ns)
         .maybe("runq_ns", &one, |_| r.totals.runq_ns)
+        .maybe("irq_ns", &one, |_| r.totals.irq_ns)
+        .maybe("irq_outside_ns", &one, |_| r.totals.irq_outside_ns)
         .number("sleeps", &one, |_| r.totals.sleeps)
         .number("sleeps_ns", &one, |_| r.totals.sleeps_ns)
         .truth("complete", &one, |_| {
@@ -254,6 +256,7 @@ fn tables(r: &Report) -> Vec<Table> {
         .maybe("cpu_ns", c, |c| c.cpu_ns)
         .maybe("blocked_ns", c, |c| c.blocked_ns)
         .maybe("runq_ns", c, |c| c.runq_ns)
+        .maybe("irq_ns", c, |c| c.irq_ns)
         .maybe("minor_faults", c, |c| c.minor_faults)
         .maybe("major_faults", c, |c| c.major_faults)
         .maybe("nvcsw", c, |c| c.nvcsw)
@@ -305,7 +308,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("max_ns", s, |s| s.max_ns)
         .maybe("cpu_ns", s, |s| s.cpu_ns)
         .maybe("blocked_ns", s, |s| s.blocked_ns)
-        .maybe("runq_ns", s, |s| s.runq_ns);
+        .maybe("runq_ns", s, |s| s.runq_ns)
+        .maybe("irq_ns", s, |s| s.irq_ns);
 
     let mut culprits = Table::new("culprits");
     let c = &r.culprits;
@@ -369,6 +373,19 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("total_ns", o, |row| row.total_ns)
         .number("max_ns", o, |row| row.max_ns);
 
+    let mut interrupts = Table::new("interrupts");
+    let i = &r.interrupts;
+    interrupts
+        .text("kind", i, |i| i.kind.text().to_owned())
+        .number("number", i, |i| u64::from(i.number))
+        .text("name", i, |i| i.name.clone())
+        .number("count", i, |i| i.count)
+        .number("total_ns", i, |i| i.total_ns)
+        .number("max_ns", i, |i| i.max_ns)
+        .number("outside_count", i, |i| i.outside_count)
+        .number("outside_ns", i, |i| i.outside_ns)
+        .number("outside_max_ns", i, |i| i.outside_max_ns);
+
     let mut threads = Table::new("threads");
     let t = &r.threads;
     threads
@@ -381,6 +398,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("cpu_ns", t, |t| t.cpu_ns)
         .number("blocked_ns", t, |t| t.blocked_ns)
         .number("runq_ns", t, |t| t.runq_ns)
+        .maybe("irq_ns", t, |t| t.irq_ns)
+        .maybe("irq_outside_ns", t, |t| t.irq_outside_ns)
         .number("minor_faults", t, |t| t.minor_faults)
         .number("major_faults", t, |t| t.major_faults)
         .number("first_ns", t, |t| t.first_ns)
@@ -429,6 +448,7 @@ fn tables(r: &Report) -> Vec<Table> {
         .number("cpu_ns", s, |(_, s)| s.cpu_ns)
         .number("blocked_ns", s, |(_, s)| s.blocked_ns)
         .number("runq_ns", s, |(_, s)| s.runq_ns)
+        .maybe("irq_ns", s, |(_, s)| s.irq_ns)
         .number("minor_faults", s, |(_, s)| u64::from(s.minor_faults))
         .number("major_faults", s, |(_, s)| u64::from(s.major_faults))
         .maybe_text("call_site", s, |(_, s)| site_text(r, s.stack))
@@ -529,8 +549,8 @@ fn tables(r: &Report) -> Vec<Table> {
         .text("text", n, |n| n.text.clone());
 
     vec![
-        run, calls, histogram, blocking, call_sites, culprits, chains, objects, threads, paths,
-        slow_calls, sleeps, history, gauges, trends, notes,
+        run, calls, histogram, blocking, call_sites, culprits, chains, objects, interrupts,
+        threads, paths, slow_calls, sleeps, history, gauges, trends, notes,
     ]
 }
 

@@ -108,6 +108,9 @@ fn call_events(report: &Report, pids: &Pids, call: &SlowCall, events: &mut Vec<V
         "minor faults": call.minor_faults,
         "major faults": call.major_faults,
     });
+    if let Some(irq_ns) = call.irq_ns {
+        args["interrupts ns"] = json!(irq_ns);
+    }
     if let Some(error) = error_name(call.retval) {
         args["error"] = json!(error);
     }

@@ -291,7 +291,7 @@ fn duckdb_reads_the_tables() {
         .to_vec();
     let dir = tempfile::tempdir().unwrap();
     let files = parquet(&report, dir.path()).expect("writes");
-    assert_eq!(files.len(), 16);
+    assert_eq!(files.len(), 17);
     let own: u64 = report
         .slow_calls
         .iter()

@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         debox_probe::Watcher::root(),
         AccountOptions {
             boundary: true,
+            irq: false,
             details: true,
         },
     )?;

@@ -4,6 +4,7 @@
 //! The event hooks while anybody is watched, the system call tracepoints only
 //! while somebody is watched by boundary capture, nothing when nobody is.
 
+use libbpf_rs::btf::{Btf, types};
 use libbpf_rs::{Link, ProgramImpl};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -17,7 +18,60 @@ pub struct Attached {
     events: Vec<Link>,
     boundary: Vec<Link>,
     waker: Vec<Link>,
+    /// Handlers of devices and soft interrupts: for wakers, and for `irq`.
+    handlers: Vec<Link>,
+    /// The processor's own vectors.
+    irq: Vec<Link>,
     features: u64,
+}
+
+/// What is wanted of interrupts.
+#[derive(Clone, Copy)]
+pub struct Interrupts {
+    /// Who woke whom.
+    pub wakers: bool,
+    /// How long they took.
+    pub irq: bool,
+}
+
+/// Tracepoints of the processor's own interrupts, and whether every kernel has
+/// them: the others go with kinds of processors and with what is configured.
+const VECTORS: [(&str, bool); 11] = [
+    ("local_timer", true),
+    ("reschedule", true),
+    ("call_function", true),
+    ("call_function_single", true),
+    ("irq_work", true),
+    ("x86_platform_ipi", false),
+    ("error_apic", false),
+    ("spurious_apic", false),
+    ("thermal_apic", false),
+    ("threshold_apic", false),
+    ("deferred_error_apic", false),
+];
+
+/// Which tracepoints there are: the kernel has a type of that name for each.
+struct Tracepoints(Option<Btf<'static>>);
+
+impl Tracepoints {
+    fn of_kernel() -> Self {
+        Self(Btf::from_vmlinux().ok())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let name = format!("btf_trace_{name}");
+        (self.0.as_ref()).is_some_and(|btf| {
+            btf.type_by_name::<types::Typedef<'_>>(name.as_str())
+                .is_some()
+        })
+    }
+}
+
+/// A real-time kernel runs soft interrupts in tasks that can be preempted: from
+/// begin to end is then not one stretch of one CPU.
+fn preemption_splits_interrupts() -> bool {
+    let version = std::fs::read_to_string("/proc/sys/kernel/version");
+    version.is_ok_and(|text| text.contains("PREEMPT_RT"))
 }
 
 fn hook(program: &ProgramImpl<'_, libbpf_rs::Mut>, action: &'static str) -> Result<Link, Error> {
@@ -74,7 +128,7 @@ impl Attached {
 
     /// Only records and details say who woke a thread, and the hooks are a
     /// cost to every wake-up and interrupt of the machine.
-    pub fn waker_attach(&mut self, programs: &DeboxProgs<'_>) {
+    fn waker_attach(&mut self, programs: &DeboxProgs<'_>) {
         if !self.waker.is_empty() {
             return;
         }
@@ -90,10 +144,6 @@ impl Attached {
         }
         // Without one of these an interrupt is told with less of a name.
         for (program, what) in [
-            (&programs.irq_handler_entry, "irq_handler_entry"),
-            (&programs.irq_handler_exit, "irq_handler_exit"),
-            (&programs.softirq_entry, "softirq_entry"),
-            (&programs.softirq_exit, "softirq_exit"),
             (&programs.hrtimer_expire_entry, "hrtimer_expire_entry"),
             (&programs.hrtimer_expire_exit, "hrtimer_expire_exit"),
             (&programs.block_rq_complete, "block_rq_complete"),
@@ -106,9 +156,76 @@ impl Attached {
         }
     }
 
-    pub fn waker_detach(&mut self) {
-        self.waker.clear();
-        self.features &= !debox_abi::DEBOX_FEATURE_WAKERS;
+    /// Ends before begins: the first begin that is seen has its end.
+    fn handlers_attach(&mut self, programs: &DeboxProgs<'_>) -> bool {
+        if self.handlers.is_empty() {
+            for (program, what) in [
+                (&programs.irq_handler_exit, "irq_handler_exit"),
+                (&programs.softirq_exit, "softirq_exit"),
+                (&programs.irq_handler_entry, "irq_handler_entry"),
+                (&programs.softirq_entry, "softirq_entry"),
+            ] {
+                match program.attach_trace() {
+                    Ok(link) => self.handlers.push(link),
+                    Err(error) => tracing::warn!(%error, what, "interrupts are not told: refused"),
+                }
+            }
+        }
+        self.handlers.len() == 4
+    }
+
+    fn vectors_attach(&mut self, programs: &DeboxProgs<'_>) -> bool {
+        let mut all = true;
+        let kernel = Tracepoints::of_kernel();
+        for (program, end) in [
+            (&programs.vector_exit, "exit"),
+            (&programs.vector_entry, "entry"),
+        ] {
+            for (vector, everywhere) in VECTORS {
+                let name = format!("{vector}_{end}");
+                if !everywhere && !kernel.has(&name) {
+                    continue;
+                }
+                match program.attach_raw_tracepoint(&name) {
+                    Ok(link) => self.irq.push(link),
+                    Err(error) => {
+                        tracing::warn!(%error, name, "interrupts are not measured: refused");
+                        all = false;
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The hooks are a cost to every interrupt of the machine.
+    pub fn interrupts_attach(&mut self, programs: &DeboxProgs<'_>, wanted: Interrupts) {
+        if wanted.wakers {
+            self.waker_attach(programs);
+        }
+        let handlers = (wanted.wakers || wanted.irq) && self.handlers_attach(programs);
+        if !wanted.irq || !self.irq.is_empty() {
+            return;
+        }
+        if preemption_splits_interrupts() {
+            tracing::warn!("interrupts are not measured: the kernel lets tasks preempt them");
+        } else if self.vectors_attach(programs) && handlers {
+            self.features |= debox_abi::DEBOX_FEATURE_IRQ;
+        }
+    }
+
+    pub fn interrupts_detach(&mut self, wanted: Interrupts) {
+        if !wanted.irq {
+            self.irq.clear();
+            self.features &= !debox_abi::DEBOX_FEATURE_IRQ;
+        }
+        if !wanted.wakers {
+            self.waker.clear();
+            self.features &= !debox_abi::DEBOX_FEATURE_WAKERS;
+        }
+        if !wanted.wakers && !wanted.irq {
+            self.handlers.clear();
+        }
     }
 
     pub fn boundary_attach(&mut self, programs: &DeboxProgs<'_>) -> Result<(), Error> {
@@ -128,6 +245,8 @@ impl Attached {
     pub fn events_detach(&mut self) {
         self.events.clear();
         self.waker.clear();
+        self.handlers.clear();
+        self.irq.clear();
         self.features = 0;
     }
 }

@@ -68,6 +68,8 @@ pub struct SegmentOptions {
     pub boundary: bool,
     /// What sleeps waited for.
     pub chains: bool,
+    /// Interrupts: [`debox_abi::DEBOX_FEATURE_IRQ`] where they can be had.
+    pub irq: bool,
 }
 
 /// What an account is to hold.
@@ -77,6 +79,8 @@ pub struct AccountOptions {
     pub boundary: bool,
     /// Call sites, culprits, threads and single calls too (with `boundary`).
     pub details: bool,
+    /// Interrupts too: [`debox_abi::DEBOX_FEATURE_IRQ`] where they can be had.
+    pub irq: bool,
 }
 
 /// An account: one `debox_account`, and one `debox_account_cpu` per CPU.

@@ -70,6 +70,8 @@ const STACKS_MAX: u32 = 8192;
 /// many the chain is walked when none fits.
 const VARIANTS_MAX: usize = 4;
 const NONE: u32 = u32::MAX;
+/// Shared with `bpf/state.h`: of so many CPUs the kernel side keeps what runs there.
+const HOT_CPUS: u32 = 1024;
 const REMOVES_MANY: u8 = 8;
 
 const WATCH_ACCOUNT: u32 = 1 << 0;
@@ -79,6 +81,8 @@ const WATCH_SLOT_BOUNDARY: u32 = 1 << 3;
 const WATCH_SLOT_CHAINS: u32 = 1 << 9;
 const WATCH_FOLLOW: u32 = 1 << 4;
 const WATCH_DETAILS: u32 = 1 << 5;
+const WATCH_IRQ: u32 = 1 << 10;
+const WATCH_SLOT_IRQ: u32 = 1 << 11;
 
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
@@ -92,13 +96,12 @@ pub struct Options {
 }
 
 struct SegmentEntry {
-    boundary: bool,
+    options: SegmentOptions,
     watcher: Watcher,
 }
 
 struct AccountEntry {
-    boundary: bool,
-    details: bool,
+    options: AccountOptions,
     watcher: Watcher,
 }
 
@@ -425,9 +428,7 @@ impl Probe {
 
     fn attach_as_needed(&mut self) -> Result<(), Error> {
         self.attached.events_attach(&self.skel.progs)?;
-        if self.wakers_wanted() {
-            self.attached.waker_attach(&self.skel.progs);
-        }
+        self.interrupts_attach();
         if self.boundary_wanted() {
             self.attached.boundary_attach(&self.skel.progs)?;
         }
@@ -438,8 +439,10 @@ impl Probe {
         if !self.boundary_wanted() {
             self.attached.boundary_detach();
         }
-        if !self.wakers_wanted() {
-            self.attached.waker_detach();
+        let wanted = self.interrupts_wanted();
+        self.attached.interrupts_detach(wanted);
+        if !wanted.irq {
+            self.irq_timed_set(false);
         }
         if self.segments.is_empty() && self.accounts.is_empty() {
             self.follow_run(true);
@@ -449,11 +452,55 @@ impl Probe {
 
     fn wakers_wanted(&self) -> bool {
         !self.options.no_wakers
-            && (!self.segments.is_empty() || self.accounts.values().any(|a| a.details))
+            && (!self.segments.is_empty() || self.accounts.values().any(|a| a.options.details))
+    }
+
+    fn interrupts_wanted(&self) -> attach::Interrupts {
+        let irq = self.segments.values().any(|s| s.options.irq)
+            || self.accounts.values().any(|a| a.options.irq);
+        attach::Interrupts {
+            wakers: self.wakers_wanted(),
+            irq,
+        }
+    }
+
+    fn interrupts_attach(&mut self) {
+        let mut wanted = self.interrupts_wanted();
+        if wanted.irq && self.cpus_possible > HOT_CPUS {
+            tracing::warn!(
+                cpus = self.cpus_possible,
+                "interrupts are not measured: more than {HOT_CPUS} CPUs"
+            );
+            wanted.irq = false;
+        }
+        self.attached.interrupts_attach(&self.skel.progs, wanted);
+        // All of it or nothing.
+        self.irq_timed_set(self.attached.features() & debox_abi::DEBOX_FEATURE_IRQ != 0);
+    }
+
+    /// Whether the kernel side takes the time of interrupts.
+    fn irq_timed_set(&mut self, timed: bool) {
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return;
+        };
+        if timed == (bss.irq_timed != 0) {
+            return;
+        }
+        if timed {
+            // What began at an earlier time, its end not seen.
+            for cpu in &mut bss.cpu_interrupts {
+                cpu.hard_begin_ns = 0;
+                cpu.soft_begin_ns = 0;
+            }
+        }
+        // Release: whoever sees it set finds no begin of an earlier time.
+        std::sync::atomic::fence(Ordering::Release);
+        bss.irq_timed = u32::from(timed);
     }
 
     fn boundary_wanted(&self) -> bool {
-        self.segments.values().any(|s| s.boundary) || self.accounts.values().any(|a| a.boundary)
+        self.segments.values().any(|s| s.options.boundary)
+            || self.accounts.values().any(|a| a.options.boundary)
     }
 
     /// Threads that are running look at their state again.
@@ -718,14 +765,18 @@ impl Kernel for Probe {
         self.pool_start()?;
         let ready = self.pool.as_ref().expect("started above").take()?;
         let id = ready.id;
-        let SegmentOptions { boundary, chains } = options;
-        self.segments.insert(id, SegmentEntry { boundary, watcher });
+        self.segments.insert(id, SegmentEntry { options, watcher });
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.segment_watchers[id as usize] = watcher_of(watcher);
         }
         let flags = WATCH_SLOT
-            | if boundary { WATCH_SLOT_BOUNDARY } else { 0 }
-            | if chains { WATCH_SLOT_CHAINS } else { 0 };
+            | if options.boundary {
+                WATCH_SLOT_BOUNDARY
+            } else {
+                0
+            }
+            | if options.chains { WATCH_SLOT_CHAINS } else { 0 }
+            | if options.irq { WATCH_SLOT_IRQ } else { 0 };
         let bound = self.attach_as_needed().and_then(|()| {
             self.bind(skel::types::bind_request {
                 tgid,
@@ -785,8 +836,13 @@ impl Kernel for Probe {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
-        let AccountOptions { boundary, .. } = options;
+        let AccountOptions { boundary, irq, .. } = options;
         let details = options.details && boundary;
+        let options = AccountOptions {
+            boundary,
+            details,
+            irq,
+        };
         let id = account_id_free(&self.accounts)?;
         if !boundary {
             // Wrap capture: its processes will ask for slots.
@@ -817,14 +873,7 @@ impl Kernel for Probe {
         } else {
             None
         };
-        self.accounts.insert(
-            id,
-            AccountEntry {
-                boundary,
-                details,
-                watcher,
-            },
-        );
+        self.accounts.insert(id, AccountEntry { options, watcher });
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.account_watchers[id as usize] = watcher_of(watcher);
         }
@@ -851,9 +900,18 @@ impl Kernel for Probe {
             return Err(Error::NoProcess { pid: tgid });
         };
         let flags = WATCH_ACCOUNT
-            | if entry.boundary { WATCH_BOUNDARY } else { 0 }
+            | if entry.options.boundary {
+                WATCH_BOUNDARY
+            } else {
+                0
+            }
             | if follow { WATCH_FOLLOW } else { 0 }
-            | if entry.details { WATCH_DETAILS } else { 0 };
+            | if entry.options.details {
+                WATCH_DETAILS
+            } else {
+                0
+            }
+            | if entry.options.irq { WATCH_IRQ } else { 0 };
         self.attach_as_needed()?;
         self.bind(skel::types::bind_request {
             tgid,
@@ -873,7 +931,7 @@ impl Kernel for Probe {
             return;
         };
         let key = id.to_ne_bytes();
-        if entry.details {
+        if entry.options.details {
             let _ = self.skel.maps.account_details.delete(&key);
             let _ = self.skel.maps.account_detail_controls.delete(&key);
             let _ = self.skel.maps.account_rings.delete(&key);
@@ -885,7 +943,7 @@ impl Kernel for Probe {
         self.unbind(id, NONE, 0);
         // A thread that is reading a large program is not waited for: it goes
         // with a later account, or stays for one.
-        if !self.accounts.values().any(|a| a.details)
+        if !self.accounts.values().any(|a| a.options.details)
             && self.unwind.as_ref().is_some_and(unwind::Unwind::idle)
         {
             self.unwind = None;

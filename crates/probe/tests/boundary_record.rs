@@ -44,6 +44,7 @@ fn any_call_of_the_thread_leaves_its_record() {
             SegmentOptions {
                 boundary: true,
                 chains: false,
+                irq: true,
             },
         )
         .unwrap();
@@ -88,11 +89,12 @@ fn any_call_of_the_thread_leaves_its_record() {
         | DEBOX_VALID_FAULTS
         | DEBOX_VALID_SLEEPS
         | DEBOX_VALID_RETVAL
+        | DEBOX_VALID_IRQ
         | DEBOX_VALID_NR;
     assert_eq!(sleep.valid & all, all);
     assert_eq!(
         sleep.wall_ns,
-        sleep.cpu_ns + sleep.blocked_ns + sleep.runq_ns
+        sleep.cpu_ns + sleep.blocked_ns + sleep.runq_ns + sleep.irq_ns
     );
     assert!(
         (19_900_000..100_000_000).contains(&sleep.blocked_ns),
@@ -137,6 +139,26 @@ fn any_call_of_the_thread_leaves_its_record() {
         assert_eq!((got, read.retval), (length as i64, length as i64));
         assert_eq!((read.minor_faults, read.major_faults), (64, 0));
     }
+
+    // A call of some 50 ms on a CPU: the tick, at the least, lands in it.
+    let random = std::fs::File::open("/dev/urandom").unwrap();
+    let mut bytes = vec![0u8; 16 << 20];
+    // SAFETY: bytes of our own.
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_read,
+            random.as_raw_fd(),
+            bytes.as_mut_ptr(),
+            bytes.len(),
+        )
+    };
+    let read = last();
+    assert_eq!(got, bytes.len() as i64);
+    assert!(read.irq_ns > 0, "{} ns on a CPU", read.cpu_ns);
+    assert_eq!(
+        read.wall_ns,
+        read.cpu_ns + read.blocked_ns + read.runq_ns + read.irq_ns
+    );
 
     // Nobody can write what the kernel side says.
     // SAFETY: a mapping that must be refused.

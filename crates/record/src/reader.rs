@@ -284,6 +284,7 @@ fn empty(start: &Start) -> Report {
         chains: Vec::new(),
         objects: Vec::new(),
         by_object: Vec::new(),
+        interrupts: Vec::new(),
         threads: Vec::new(),
         sites: Vec::new(),
         stacks: Vec::new(),

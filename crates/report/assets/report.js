@@ -623,7 +623,7 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 		const told = c.arguments ? c.arguments.map((a) => `${a.name}=${a.text}`) : c.args;
 		fact("arguments, result", `(${told.join(", ")}) = ${c.retval}`);
 		fact("started", `${time(c.start_ns)} after the start of the run`);
-		fact("wall time", `${time(c.wall_ns)}: on CPU ${time(c.cpu_ns)}, blocked ${time(c.blocked_ns)}, waiting for a CPU ${time(c.runq_ns)}`);
+		fact("wall time", `${time(c.wall_ns)}: on CPU ${time(c.cpu_ns)}, blocked ${time(c.blocked_ns)}, waiting for a CPU ${time(c.runq_ns)}${c.irq_ns ? `, in interrupts ${time(c.irq_ns)}` : ""}`);
 		if (c.minor_faults || c.major_faults) fact("page faults", `${count(c.major_faults)} with the disk, ${count(c.minor_faults)} without`);
 		if (c.conditions.length) fact("conditions met", c.conditions.join("; "));
 		const stack = c.stack === null || c.stack === undefined ? null : stacks[c.stack];

@@ -2,6 +2,7 @@
 //! What do the counters of a run add up to, and what do they leave out?
 
 mod details;
+mod interrupts;
 mod objects;
 
 pub use details::{CallArguments, CodePlace, Details, FrameNames, disk_operation, frame_text};
@@ -29,6 +30,8 @@ pub struct RunFacts {
     pub exit: Option<Exit>,
     /// DEBOX_FEATURE_* of the broker.
     pub features: u64,
+    /// Interrupts were asked for.
+    pub irq: bool,
     /// The broker died during the run.
     pub stale: bool,
     /// Threads of the run that live on (or None if nobody looked).
@@ -49,6 +52,7 @@ impl RunFacts {
             wall_ns: 0,
             exit: None,
             features: 0,
+            irq: false,
             stale: false,
             threads_running: None,
             open_calls: Vec::new(),
@@ -127,7 +131,7 @@ pub fn call_of_key(key: u32, names: &CallNames<'_>) -> Option<(String, u32)> {
     Some((name?, abi))
 }
 
-fn measured_by(features: u64, capture: Capture, wrap: Option<&WrapCounts>) -> Measured {
+fn measured_by(features: u64, irq: bool, capture: Capture, wrap: Option<&WrapCounts>) -> Measured {
     let has = |bit| features & bit != 0;
     let kernel_side = match capture {
         Capture::Boundary => true,
@@ -140,6 +144,7 @@ fn measured_by(features: u64, capture: Capture, wrap: Option<&WrapCounts>) -> Me
         major_faults: kernel_side && has(DEBOX_FEATURE_MAJOR_FAULTS),
         switches: kernel_side && has(DEBOX_FEATURE_SLEEPS),
         sites: has(DEBOX_FEATURE_SITES),
+        irq: irq && kernel_side && has(DEBOX_FEATURE_IRQ),
     }
 }
 
@@ -163,6 +168,7 @@ fn call_row(key: u32, sum: &Sum, measured: Measured, names: &CallNames<'_>) -> C
         cpu_ns: kept(measured.blocked && measured.runq, sum.cpu_ns()),
         blocked_ns: kept(measured.blocked, sum.blocked_ns),
         runq_ns: kept(measured.runq, sum.runq_ns),
+        irq_ns: kept(measured.irq, sum.irq_ns),
         minor_faults: kept(measured.minor_faults, sum.minor_faults),
         major_faults: kept(measured.major_faults, sum.major_faults),
         nvcsw: kept(measured.switches, sum.nvcsw),
@@ -200,6 +206,7 @@ fn totals_of(calls: &[CallRow], blocking: &[BlockingRow], account: &debox_accoun
         grow_some(&mut totals.cpu_ns, row.cpu_ns);
         grow_some(&mut totals.blocked_ns, row.blocked_ns);
         grow_some(&mut totals.runq_ns, row.runq_ns);
+        grow_some(&mut totals.irq_ns, row.irq_ns);
         grow_some(&mut totals.minor_faults, row.minor_faults);
         grow_some(&mut totals.major_faults, row.major_faults);
         grow_some(&mut totals.nvcsw, row.nvcsw);
@@ -378,6 +385,7 @@ fn call_sites_of(input: &Input<'_>, measured: Measured) -> Vec<CallSiteRow> {
         merged.max_ns = merged.max_ns.max(sum.max_ns);
         grow(&mut merged.blocked_ns, sum.blocked_ns);
         grow(&mut merged.runq_ns, sum.runq_ns);
+        grow(&mut merged.irq_ns, sum.irq_ns);
     }
     let mut rows: Vec<CallSiteRow> = by_place
         .into_iter()
@@ -396,6 +404,7 @@ fn call_sites_of(input: &Input<'_>, measured: Measured) -> Vec<CallSiteRow> {
                 cpu_ns: kept(measured.blocked && measured.runq, sum.cpu_ns()),
                 blocked_ns: kept(measured.blocked, sum.blocked_ns),
                 runq_ns: kept(measured.runq, sum.runq_ns),
+                irq_ns: kept(measured.irq, sum.irq_ns),
             }
         })
         .collect();
@@ -536,6 +545,19 @@ fn account_notes(
             ),
         );
     }
+    if account.irqs_dropped > 0 {
+        notes.put(
+            NoteKind::RowsDropped,
+            account.irqs_dropped,
+            Some(account.irqs_dropped_ns),
+            format!(
+                "{} ({}) missing in the table of interrupts: an account has room for {} kinds",
+                n(account.irqs_dropped, "interrupt", "interrupts"),
+                time(account.irqs_dropped_ns),
+                DEBOX_IRQ_ROWS_MAX
+            ),
+        );
+    }
     let left = account.threads_left();
     if left > 0 {
         notes.put(
@@ -584,13 +606,14 @@ fn account_notes(
     }
 }
 
-fn measured_notes(measured: Measured, capture: Capture, notes: &mut Notes) {
+fn measured_notes(measured: Measured, irq: bool, capture: Capture, notes: &mut Notes) {
     let missing: Vec<&str> = [
         (measured.blocked, "blocked time"),
         (measured.runq, "run-queue wait"),
         (measured.minor_faults, "minor faults"),
         (measured.major_faults, "major faults"),
         (measured.sites, "places"),
+        (measured.irq || !irq, "interrupts"),
     ]
     .iter()
     .filter(|(on, _)| !on)
@@ -823,7 +846,7 @@ fn uncovered_note(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, n
 /// Adds everything up. The call table is sorted by total wall time.
 pub fn assemble(input: Input<'_>) -> Report {
     let capture = input.facts.capture;
-    let measured = measured_by(input.facts.features, capture, input.wrap);
+    let measured = measured_by(input.facts.features, input.facts.irq, capture, input.wrap);
     let from_account = account_sums(input.account, input.cpus);
     let sums = match input.wrap {
         Some(wrap) => &wrap.by_nr,
@@ -838,7 +861,7 @@ pub fn assemble(input: Input<'_>) -> Report {
 
     let mut notes = Notes(Vec::new());
     account_notes(&input, &blocking, sums, &mut notes);
-    measured_notes(measured, capture, &mut notes);
+    measured_notes(measured, input.facts.irq, capture, &mut notes);
     if let Some(wrap) = input.wrap {
         wrap_notes(&input, wrap, input.call_names, &mut notes);
     }
@@ -848,7 +871,12 @@ pub fn assemble(input: Input<'_>) -> Report {
     let mut told = told.unwrap_or_default();
     notes.0.extend(input.facts.notes.iter().cloned());
 
-    let totals = totals_of(&calls, &blocking.rows, input.account);
+    let mut totals = totals_of(&calls, &blocking.rows, input.account);
+    let interrupts = match measured.irq {
+        true => interrupts::rows(input.account),
+        false => Vec::new(),
+    };
+    totals.irq_outside_ns = measured.irq.then(|| interrupts::outside_ns(&interrupts));
     let mut call_sites = call_sites_of(&input, measured);
     call_sites.append(&mut told.call_sites);
     let mut report = Report {
@@ -880,6 +908,7 @@ pub fn assemble(input: Input<'_>) -> Report {
         chains: told.chains,
         objects: told.objects,
         by_object: told.by_object,
+        interrupts,
         threads: told.threads,
         sites: told.sites,
         stacks: told.stacks,

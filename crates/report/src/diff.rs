@@ -112,6 +112,8 @@ pub enum Kind {
     CallSite,
     /// Where waiting ends: see [`crate::chains::roots`].
     Root,
+    /// Interrupts that landed in calls, by their name.
+    Interrupt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -126,6 +128,8 @@ pub enum Metric {
     Count,
     /// Blocked nanoseconds of a label or root by second, or by run.
     LabelTime,
+    /// The same of interrupts.
+    InterruptTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -346,6 +350,7 @@ impl Work<'_> {
             Kind::Label => format!("label {name}"),
             Kind::CallSite => format!("call site {name}"),
             Kind::Root => format!("root {name}"),
+            Kind::Interrupt => format!("interrupts {name}"),
         };
         let what = match metric {
             Metric::Mean => format!("mean {} -> {}", time(a.value), time(b.value)),
@@ -356,6 +361,7 @@ impl Work<'_> {
             }
             Metric::Count => format!("{} -> {} calls a second", number(a.value), number(b.value)),
             Metric::LabelTime => format!("blocked {} -> {}{per}", time(a.value), time(b.value)),
+            Metric::InterruptTime => format!("{} -> {}{per}", time(a.value), time(b.value)),
         };
         self.changes.push(Change {
             kind,
@@ -540,7 +546,7 @@ impl Work<'_> {
         }
     }
 
-    /// Blocked time by name, of what both have.
+    /// Time by name, of what both have.
     fn sums(&mut self, kind: Kind) {
         let (a, b) = (sums_of(kind, self.a), sums_of(kind, self.b));
         for (name, x) in &a {
@@ -551,7 +557,11 @@ impl Work<'_> {
             let scale = self.unit.1;
             let x = estimate::bounded_sum(x.count, x.total_ns, x.max_ns, self.unit.0);
             let y = estimate::bounded_sum(y.count, y.total_ns, y.max_ns, self.unit.1);
-            self.compare(kind, name, Metric::LabelTime, Basis::Bound, &x, &y, scale);
+            let metric = match kind {
+                Kind::Interrupt => Metric::InterruptTime,
+                _ => Metric::LabelTime,
+            };
+            self.compare(kind, name, metric, Basis::Bound, &x, &y, scale);
         }
     }
 
@@ -595,7 +605,8 @@ struct Sum {
     max_ns: u64,
 }
 
-/// Blocked time by label or root; empty where it was not measured.
+/// Blocked time by label or root, interrupts by name; empty where it was not
+/// measured.
 fn sums_of(kind: Kind, report: &Report) -> BTreeMap<String, Sum> {
     let mut map: BTreeMap<String, Sum> = BTreeMap::new();
     let mut add = |name: String, count: u64, total_ns: u64, max_ns: u64| {
@@ -614,6 +625,11 @@ fn sums_of(kind: Kind, report: &Report) -> BTreeMap<String, Sum> {
         Kind::Root => {
             for root in roots(report).into_iter().filter(|root| root.known) {
                 add(root.text, root.count, root.total_ns, root.max_ns);
+            }
+        }
+        Kind::Interrupt => {
+            for row in report.interrupts.iter().filter(|row| row.count > 0) {
+                add(row.name.clone(), row.count, row.total_ns, row.max_ns);
             }
         }
         _ => {}
@@ -638,10 +654,11 @@ fn only(with: &Report, without: &Report) -> Vec<Only> {
             });
         }
     }
-    for kind in [Kind::Label, Kind::Root] {
+    for kind in [Kind::Label, Kind::Root, Kind::Interrupt] {
         let there = sums_of(kind, without);
         let measured = match kind {
             Kind::Root => !without.chains.is_empty(),
+            Kind::Interrupt => without.measured.irq,
             _ => without.measured.sites,
         };
         for (name, sum) in sums_of(kind, with) {
@@ -704,6 +721,7 @@ pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotCo
     work.calls();
     work.sums(Kind::Label);
     work.sums(Kind::Root);
+    work.sums(Kind::Interrupt);
     work.call_sites();
     let mut changes = work.changes;
 

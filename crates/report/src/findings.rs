@@ -140,7 +140,9 @@ impl<'a> Times<'a> {
             lost_ns,
             losses,
             idle,
-            cpu_ns: report.totals.cpu_ns.unwrap_or(0),
+            // With what interrupts took of it, where that is known.
+            cpu_ns: (report.totals.cpu_ns.unwrap_or(0))
+                .saturating_add(report.totals.irq_ns.unwrap_or(0)),
             runq_ns: report.totals.runq_ns.unwrap_or(0),
         }
     }

@@ -49,6 +49,7 @@ fn data(report: &Report) -> serde_json::Value {
         "threads",
         "objects",
         "by_object",
+        "interrupts",
     ] {
         map.remove(done);
     }
@@ -92,6 +93,7 @@ pub fn render_html(report: &Report) -> String {
         ("places", "Where it blocked", parts::places(report)),
         ("objects", "On what it blocked", parts::objects(report)),
         ("chains", "Who it waited for", parts::chains(report)),
+        ("interrupts", "Interrupts", parts::interrupts(report)),
         ("culprits", "Culprits", parts::culprits(report)),
         ("sites", "Call sites", parts::call_sites(report)),
         ("flame", "Flame graph of blocked time", parts::flame(report)),

@@ -47,6 +47,10 @@ pub struct Report {
     /// object it adds up to that of `blocking`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_object: Vec<ObjectRow>,
+    /// Interrupts that landed in calls, and between them, largest total in calls
+    /// first (--irq).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interrupts: Vec<InterruptRow>,
     /// One row per thread, largest wall time first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadRow>,
@@ -193,6 +197,12 @@ pub struct ThreadRow {
     pub cpu_ns: u64,
     pub blocked_ns: u64,
     pub runq_ns: u64,
+    /// Interrupts in its calls,
+    #[serde(default)]
+    pub irq_ns: Option<u64>,
+    /// and between them.
+    #[serde(default)]
+    pub irq_outside_ns: Option<u64>,
     pub minor_faults: u64,
     pub major_faults: u64,
     /// Since the start of the run.
@@ -203,6 +213,49 @@ pub struct ThreadRow {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// Interrupts of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InterruptRow {
+    pub kind: InterruptKind,
+    /// Of a device's line, of the processor's vector, of the soft interrupt.
+    pub number: u32,
+    /// Its device's handler, or what it is for.
+    pub name: String,
+    /// That landed in calls.
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+    /// Between calls, in the program's own code.
+    pub outside_count: u64,
+    pub outside_ns: u64,
+    pub outside_max_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InterruptKind {
+    Device,
+    /// One of the processor's own.
+    Vector,
+    Soft,
+    /// A kind that a later version wrote.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+impl InterruptKind {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Vector => "processor",
+            Self::Soft => "soft",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// What a call worked on, as it was while the call was open.
@@ -463,6 +516,8 @@ pub struct SlowCall {
     pub cpu_ns: u64,
     pub blocked_ns: u64,
     pub runq_ns: u64,
+    #[serde(default)]
+    pub irq_ns: Option<u64>,
     pub minor_faults: u32,
     pub major_faults: u32,
     /// Index into `stacks`.
@@ -580,6 +635,9 @@ pub struct Measured {
     pub major_faults: bool,
     pub switches: bool,
     pub sites: bool,
+    /// Interrupts (--irq); `cpu_ns` is without them then.
+    #[serde(default)]
+    pub irq: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -592,6 +650,12 @@ pub struct Totals {
     pub cpu_ns: Option<u64>,
     pub blocked_ns: Option<u64>,
     pub runq_ns: Option<u64>,
+    /// Interrupts that landed in calls,
+    #[serde(default)]
+    pub irq_ns: Option<u64>,
+    /// and between them.
+    #[serde(default)]
+    pub irq_outside_ns: Option<u64>,
     pub minor_faults: Option<u64>,
     pub major_faults: Option<u64>,
     pub nvcsw: Option<u64>,
@@ -624,6 +688,8 @@ pub struct CallRow {
     pub cpu_ns: Option<u64>,
     pub blocked_ns: Option<u64>,
     pub runq_ns: Option<u64>,
+    #[serde(default)]
+    pub irq_ns: Option<u64>,
     pub minor_faults: Option<u64>,
     pub major_faults: Option<u64>,
     pub nvcsw: Option<u64>,
@@ -692,6 +758,8 @@ pub struct CallSiteRow {
     pub cpu_ns: Option<u64>,
     pub blocked_ns: Option<u64>,
     pub runq_ns: Option<u64>,
+    #[serde(default)]
+    pub irq_ns: Option<u64>,
 }
 
 /// A call that one thread was in when the report was made.
@@ -772,18 +840,19 @@ pub enum SortKey {
     Cpu,
     Blocked,
     Runq,
+    Irq,
     Faults,
     Name,
 }
 
 impl SortKey {
-    pub const NAMES: [&'static str; 12] = [
-        "total", "count", "errors", "mean", "p50", "p99", "max", "cpu", "blocked", "runq",
+    pub const NAMES: [&'static str; 13] = [
+        "total", "count", "errors", "mean", "p50", "p99", "max", "cpu", "blocked", "runq", "irq",
         "faults", "name",
     ];
 
     pub fn parse(name: &str) -> Option<Self> {
-        const KEYS: [SortKey; 12] = [
+        const KEYS: [SortKey; 13] = [
             SortKey::Total,
             SortKey::Count,
             SortKey::Errors,
@@ -794,6 +863,7 @@ impl SortKey {
             SortKey::Cpu,
             SortKey::Blocked,
             SortKey::Runq,
+            SortKey::Irq,
             SortKey::Faults,
             SortKey::Name,
         ];
@@ -817,6 +887,7 @@ impl Report {
                 SortKey::Cpu => row.cpu_ns.unwrap_or(0),
                 SortKey::Blocked => row.blocked_ns.unwrap_or(0),
                 SortKey::Runq => row.runq_ns.unwrap_or(0),
+                SortKey::Irq => row.irq_ns.unwrap_or(0),
                 SortKey::Faults => {
                     let minor = row.minor_faults.unwrap_or(0);
                     minor.saturating_add(row.major_faults.unwrap_or(0))

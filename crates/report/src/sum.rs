@@ -18,6 +18,7 @@ pub(crate) struct Sum {
     pub(crate) max_ns: u64,
     pub(crate) blocked_ns: u64,
     pub(crate) runq_ns: u64,
+    pub(crate) irq_ns: u64,
     pub(crate) minor_faults: u64,
     pub(crate) major_faults: u64,
     pub(crate) nvcsw: u64,
@@ -41,6 +42,7 @@ impl Sum {
         self.max_ns = self.max_ns.max(row.max_ns);
         grow(&mut self.blocked_ns, row.blocked_ns);
         grow(&mut self.runq_ns, row.runq_ns);
+        grow(&mut self.irq_ns, row.irq_ns);
         grow(&mut self.minor_faults, row.minor_faults);
         grow(&mut self.major_faults, row.major_faults);
         grow(&mut self.nvcsw, row.nvcsw);
@@ -59,6 +61,7 @@ impl Sum {
             grow(&mut self.measured_wall_ns, row.wall_ns);
             grow(&mut self.blocked_ns, row.blocked_ns);
             grow(&mut self.runq_ns, row.runq_ns);
+            grow(&mut self.irq_ns, row.irq_ns);
             grow(&mut self.minor_faults, row.minor_faults);
             grow(&mut self.major_faults, row.major_faults);
             grow(&mut self.nvcsw, row.nvcsw);
@@ -74,12 +77,14 @@ impl Sum {
         self.measured_wall_ns
             .saturating_sub(self.blocked_ns)
             .saturating_sub(self.runq_ns)
+            .saturating_sub(self.irq_ns)
     }
 
     /// By how much the parts exceed the whole.
     pub(crate) fn excess_ns(&self) -> u64 {
         self.blocked_ns
             .saturating_add(self.runq_ns)
+            .saturating_add(self.irq_ns)
             .saturating_sub(self.measured_wall_ns)
     }
 }

@@ -57,6 +57,7 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
         ("on CPU", totals.cpu_ns),
         ("blocked", totals.blocked_ns),
         ("run queue", totals.runq_ns),
+        ("interrupts", totals.irq_ns),
     ]
     .iter()
     .filter_map(|(name, ns)| ns.map(|ns| format!("{name} {}", pen.time(ns))))
@@ -218,6 +219,7 @@ fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
             Column::new("BLOCKED", 0, timed_opt(&|r| r.blocked_ns)),
         ),
         measured(m.runq, Column::new("RUNQ", 1, timed_opt(&|r| r.runq_ns))),
+        measured(m.irq, Column::new("IRQ", 1, timed_opt(&|r| r.irq_ns))),
         measured(
             m.minor_faults,
             Column::new("MINFLT", 11, counted_opt(&|r| r.minor_faults)).optional(),
@@ -492,6 +494,87 @@ fn object_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOpti
     }
 }
 
+/// What ran in its calls for others, as far as can be told: which interrupt served
+/// whom is not known, and packets for the machine itself are the sender's own doing.
+fn interrupt_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    if !report.measured.irq {
+        return;
+    }
+    let totals = &report.totals;
+    let (in_calls, outside) = (
+        totals.irq_ns.unwrap_or(0),
+        totals.irq_outside_ns.unwrap_or(0),
+    );
+    let on_cpu = totals.cpu_ns.unwrap_or(0).saturating_add(in_calls);
+    let share = match share_text(in_calls, on_cpu) {
+        share if share.is_empty() => share,
+        share => format!(" ({share} of their time on CPU)"),
+    };
+    let title = format!(
+        "Interrupts that landed in its calls: {}{share}; between its calls: {}",
+        pen.time(in_calls),
+        pen.time(outside)
+    );
+    *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
+    let rows = &report.interrupts;
+    if rows.is_empty() {
+        return;
+    }
+    let shown = rows.len().min(options.top.unwrap_or(usize::MAX));
+    let sum =
+        |f: fn(&InterruptRow) -> u64| rows.iter().fold(0u64, |all, r| all.saturating_add(f(r)));
+    let column = |f: &dyn Fn(&InterruptRow) -> String, all: String| {
+        let mut cells: Vec<String> = rows[..shown].iter().map(f).collect();
+        cells.push(all);
+        cells
+    };
+    let columns = vec![
+        Column::new(
+            "TOTAL",
+            0,
+            column(&|r| pen.cell(r.total_ns), pen.cell(sum(|r| r.total_ns))),
+        ),
+        Column::new(
+            "COUNT",
+            0,
+            column(&|r| count_cell(r.count), count_cell(sum(|r| r.count))),
+        ),
+        Column::new("MAX", 1, column(&|r| pen.cell(r.max_ns), String::new())),
+        Column::new(
+            "BETWEEN",
+            2,
+            column(&|r| pen.cell(r.outside_ns), pen.cell(sum(|r| r.outside_ns))),
+        ),
+        Column::new(
+            "COUNT",
+            3,
+            column(
+                &|r| count_cell(r.outside_count),
+                count_cell(sum(|r| r.outside_count)),
+            ),
+        ),
+        Column::new(
+            "KIND",
+            0,
+            column(&|r| r.kind.text().to_owned(), "all".to_owned()),
+        )
+        .left(),
+        Column::new(
+            "INTERRUPT",
+            0,
+            column(
+                &|r| pen.plain(&printable(&r.name)),
+                "work done for others".to_owned(),
+            ),
+        )
+        .left(),
+    ];
+    *out += &Table::from(columns).text(pen, options.width);
+    if rows.len() > shown {
+        *out += &format!("  ({} more; --top N shows more)\n", rows.len() - shown);
+    }
+}
+
 /// What a call was made with, in brackets: numbers and flags, not addresses.
 fn arguments(call: &SlowCall) -> String {
     let told: Vec<String> = call
@@ -635,6 +718,9 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         let mut parts = vec![format!("on CPU {}", pen.time(call.cpu_ns))];
         if call.runq_ns > 0 {
             parts.push(format!("run queue {}", pen.time(call.runq_ns)));
+        }
+        if let Some(irq_ns) = call.irq_ns.filter(|ns| *ns > 0) {
+            parts.push(format!("interrupts {}", pen.time(irq_ns)));
         }
         if call.major_faults > 0 {
             parts.push(format!("major faults {}", call.major_faults));
@@ -799,6 +885,7 @@ pub fn render_text(report: &Report, options: &TextOptions) -> String {
     blocking_table(&mut out, report, &pen, options);
     object_table(&mut out, report, &pen, options);
     chain_tree(&mut out, report, &pen, options);
+    interrupt_table(&mut out, report, &pen, options);
     call_site_table(&mut out, report, &pen, options);
     slow_call_lines(&mut out, report, &pen, options);
     trend_lines(&mut out, report, &pen, options);

@@ -114,6 +114,7 @@ fn facts() -> RunFacts {
         wall_ns: 1_520_000_000,
         exit: Some(Exit::Code(0)),
         features: ALL,
+        irq: false,
         stale: false,
         threads_running: Some(0),
         open_calls: vec![],
@@ -229,6 +230,60 @@ fn lossy() -> (Snapshot, RunFacts) {
 fn text_of_a_full_run() {
     let report = full().report(facts(), None);
     golden("full.txt", &render_text(&report, &TextOptions::default()));
+}
+
+/// Interrupts are parts of calls where they were asked for, and nothing where not.
+#[test]
+fn interrupts_are_shown_where_they_were_measured() {
+    let mut snapshot = Snapshot::new(1);
+    let row = snapshot.calls(1, 0, &[10_000, 20_000]);
+    (row.irq_ns, row.runq_ns) = (6_000, 1_000);
+    for (at, kind, number, counts) in [
+        (3, DEBOX_IRQ_SOFT, 3, [2, 5_000, 4_000, 0, 0, 0]),
+        (
+            90,
+            DEBOX_IRQ_VECTOR,
+            0xec,
+            [1, 1_000, 1_000, 7, 9_000, 2_000],
+        ),
+    ] {
+        let row = &mut snapshot.account.irqs[at];
+        row.key = DEBOX_KEY_USED
+            | u64::from(kind) << DEBOX_IRQ_KIND_SHIFT
+            | number << DEBOX_IRQ_NUMBER_SHIFT;
+        let [count, total, max, outside, outside_ns, outside_max] = counts;
+        (row.count, row.total_ns, row.max_ns) = (count, total, max);
+        (row.outside_count, row.outside_ns, row.outside_max_ns) =
+            (outside, outside_ns, outside_max);
+    }
+    let with = |irq: bool, feature: u64| {
+        let mut facts = facts();
+        (facts.irq, facts.features) = (irq, ALL | feature);
+        snapshot.report(facts, None)
+    };
+    let report = with(true, DEBOX_FEATURE_IRQ);
+    let write = &report.calls[0];
+    assert_eq!((write.irq_ns, write.cpu_ns), (Some(6_000), Some(23_000)));
+    assert_eq!(report.totals.irq_ns, Some(6_000));
+    assert_eq!(report.totals.irq_outside_ns, Some(9_000));
+    let names: Vec<&str> = report.interrupts.iter().map(|i| i.name.as_str()).collect();
+    assert_eq!(names, ["NET_RX", "local timer"]);
+    golden("irq.txt", &render_text(&report, &TextOptions::default()));
+    let page = render_html(&report);
+    assert!(page.contains("NET_RX") && page.contains("Work done for others"));
+
+    // Asked for, and refused by the kernel: said, and never 0.
+    let report = with(true, 0);
+    assert!(report.notes.iter().any(|n| n.text.contains("interrupts")));
+    for report in [report, with(false, DEBOX_FEATURE_IRQ)] {
+        assert_eq!((report.calls[0].irq_ns, report.totals.irq_ns), (None, None));
+        assert!(report.interrupts.is_empty());
+        let text = render_text(&report, &TextOptions::default());
+        assert!(
+            !text.contains("IRQ") && !text.contains("local timer"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

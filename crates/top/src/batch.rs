@@ -76,7 +76,11 @@ pub(crate) fn frame_text(app: &mut App, views: &[View], width: usize) -> String 
             ("on CPU", now.cpu_ns, before.map(|t| t.cpu_ns)),
             ("blocked", now.blocked_ns, before.map(|t| t.blocked_ns)),
             ("run queue", now.runq_ns, before.map(|t| t.runq_ns)),
+            ("interrupts", now.irq_ns, before.map(|t| t.irq_ns)),
         ] {
+            if name == "interrupts" && now.is_none() {
+                continue;
+            }
             let value = between.some_per_second(now, then.flatten());
             let shown = match value.map(|v| v.round() as u64) {
                 None => "?".into(),

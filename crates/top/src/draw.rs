@@ -166,9 +166,9 @@ fn sums(app: &App, between: &Between<'_>) -> (String, Vec<Part>) {
         |now: Option<u64>, then: Option<Option<u64>>| between.some_per_second(now, then.flatten());
     let ascii = app.settings.ascii;
     let signs = if ascii {
-        ["#", "=", "."]
+        ["#", "=", ".", "!"]
     } else {
-        ["█", "▒", "░"]
+        ["█", "▒", "░", "▞"]
     };
     let parts: Vec<Part> = [
         (
@@ -188,6 +188,12 @@ fn sums(app: &App, between: &Between<'_>) -> (String, Vec<Part>) {
             signs[2],
             Color::Yellow,
             part(now.runq_ns, before.map(|t| t.runq_ns)),
+        ),
+        (
+            "interrupts",
+            signs[3],
+            Color::Magenta,
+            part(now.irq_ns, before.map(|t| t.irq_ns)),
         ),
     ]
     .into_iter()

@@ -149,6 +149,7 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
         .flat_map(|report| &report.calls)
         .map(|row| ((row.name.as_str(), row.abi), row))
         .collect();
+    let irq = between.now.measured.irq;
     let rows = between.now.calls.iter().map(|row| {
         let old = before.get(&(row.name.as_str(), row.abi)).copied();
         let was = |get: fn(&debox_report::CallRow) -> u64| old.map_or(0, get);
@@ -162,7 +163,8 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
             old.map_or(&[][..], |o| o.histogram.as_slice()),
         );
         let percent = |p| style.time(percentile(&buckets, p, row.max_ns).unwrap_or(0) as f64);
-        Row {
+        let interrupts = irq.then(|| part(row.irq_ns, old.and_then(|o| o.irq_ns)));
+        let mut row = Row {
             cells: vec![
                 text(&call_text(Some(&row.name), row.abi)),
                 style.count(count),
@@ -176,9 +178,11 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
                 style.count(between.per_second(row.errors, was(|r| r.errors))),
             ],
             idle: count == 0.0 && wall == 0.0,
-        }
+        };
+        row.cells.extend(interrupts);
+        row
     });
-    Table {
+    let mut table = Table {
         rows: rows.collect(),
         columns: vec![
             words("CALL", 10, 0),
@@ -193,7 +197,10 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
             number(titled(style, "ERRORS/S", "ERRORS"), 6),
         ],
         nothing: "no call has returned yet".into(),
-    }
+    };
+    // Last: what a column is sorted by keeps its place.
+    table.columns.extend(irq.then(|| number("IRQ", 2)));
+    table
 }
 
 #[derive(Default)]

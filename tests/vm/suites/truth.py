@@ -9,7 +9,7 @@ from guest import *  # noqa: F403
 
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0",
-    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects",
+    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects", "truth/flood",
 ]  # fmt: skip
 # So slow that reading a file in is seen to block.
 DISK_OPTIONS = "throttling.bps-read=6000000"
@@ -28,6 +28,7 @@ INODE_LOCK = "who held the lock, who woke the sleeper"
 CHAINS = "what a sleep waited for, link by link"
 LOCKS = "who holds locks of the kernel, of files and of programs, and how many wait for them"
 OBJECTS = "on which object a call slept"
+IRQ = "interrupts that landed in calls, out of the time on CPU"
 SPAN = "spans"
 SITES_VERIFIED = "sites recognised in the raw stack, none wrong"
 NOTHING_STAYS_ATTACHED = "nothing stays attached afterwards"
@@ -42,6 +43,7 @@ native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machin
        "a_record_says_what_its_sleep_waited_for", "a_record_does_not_name_other_users")
 native(LOCKS, "three_others_who_are_not_watched_are_counted_as_three", "the_owner_of_a_mutex_is_named", "the_writer_of_a_rwlock_is_named", "musl_has_owners_too")
 native(OBJECTS, "descriptors_are_named_as_they_were_not_as_they_are", "every_kind_of_object_is_told")
+native(IRQ, "packets_for_the_machine_itself_are_received_in_the_call_that_sends_them", "records_have_them_too")
 native(SITES_VERIFIED, "no_site_is_ever_mislabelled")
 native(NOTHING_STAYS_ATTACHED, "nothing_stays_attached")
 
@@ -203,6 +205,18 @@ for name, smoke in (
     ("a_record_does_not_name_other_users", False),
 ):
     check(name, "chains", name, feature=CHAINS, smoke=smoke)(rust_test)
+
+RUST["irq"] = []
+for name, smoke in (
+    ("packets_for_the_machine_itself_are_received_in_the_call_that_sends_them", True),
+    ("calls_without_packets_have_hardly_any", False),
+    ("interrupts_are_of_who_has_the_cpu", False),
+    ("what_nobody_asked_for_is_not_measured", False),
+    ("records_have_them_too", True),
+    ("the_interposer_counts_them", False),
+    ("conditions_ask_for_them", False),
+):
+    check(name, "irq", name, feature=IRQ, smoke=smoke)(rust_test)
 
 # Which calls are slow enough to be kept differs on an emulated machine; and no guest
 # has Python's sockets.

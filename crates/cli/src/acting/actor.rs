@@ -267,6 +267,7 @@ impl Actor {
                     &texts,
                     &ends,
                     caller.as_deref(),
+                    self.plan.irq,
                 ));
                 match answer {
                     Answer::Yes => late = true,
@@ -492,6 +493,11 @@ impl Actor {
             .env("DEBOX_CPU_NS", event.cpu_ns.to_string())
             .env("DEBOX_BLOCKED_NS", event.blocked_ns.to_string())
             .env("DEBOX_RUNQ_NS", event.runq_ns.to_string())
+            .envs(
+                self.plan
+                    .irq
+                    .then(|| ("DEBOX_IRQ_NS", event.irq_ns.to_string())),
+            )
             .env(
                 "DEBOX_LABEL",
                 site.as_ref().map_or("", |site| text_get(&site.label)),
@@ -663,6 +669,7 @@ fn facts<'a>(
     sites: &'a [Option<debox_site>],
     ends: &'a [Option<Ends>],
     caller: Option<&'a str>,
+    irq: bool,
 ) -> CallFacts<'a> {
     let mut call = CallFacts {
         key: Some(event.key),
@@ -675,6 +682,9 @@ fn facts<'a>(
     call.set(Number::Cpu, event.cpu_ns);
     call.set(Number::Blocked, event.blocked_ns);
     call.set(Number::Runq, event.runq_ns);
+    if irq {
+        call.set(Number::Irq, event.irq_ns);
+    }
     call.set(Number::Minflt, event.minor_faults.into());
     call.set(Number::Majflt, event.major_faults.into());
     call.set(Number::Sleeps, event.nvcsw.into());

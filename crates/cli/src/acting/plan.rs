@@ -5,7 +5,7 @@ use super::action::Action;
 use super::args::ActArgs;
 use crate::error::Error;
 use crate::session::nanos;
-use ::debox_condition::{Expression, Part, Predicate, TextField, compile, underline};
+use ::debox_condition::{Expression, Number, Part, Predicate, TextField, compile, underline};
 use debox_abi::debox_condition as Condition;
 use debox_abi::*;
 use debox_client::{AccountView, Connection};
@@ -19,6 +19,8 @@ pub struct Plan {
     pub slots: Vec<Slot>,
     /// Instead of standard error.
     pub log: Option<(File, PathBuf)>,
+    /// Interrupts are measured.
+    pub irq: bool,
 }
 
 /// One --on.
@@ -78,7 +80,11 @@ fn indented(text: &str) -> String {
 impl Plan {
     /// Refuses what makes no sense before anything starts; None: nothing is
     /// asked for.
-    pub fn new(args: &ActArgs, label_rules: Option<&Path>) -> Result<Option<Self>, Error> {
+    pub fn new(
+        args: &ActArgs,
+        irq: bool,
+        label_rules: Option<&Path>,
+    ) -> Result<Option<Self>, Error> {
         if args.rules.is_empty() {
             return Ok(None);
         }
@@ -87,6 +93,14 @@ impl Plan {
         for rule in &args.rules {
             let expression = Expression::parse(&rule.on)
                 .map_err(|error| Error::Usage(format!("--on: {}", error.render(&rule.on))))?;
+            if let Some(test) = (expression.tests().into_iter())
+                .find(|test| !irq && matches!(test.predicate, Predicate::Number(Number::Irq, _)))
+            {
+                return Err(Error::Usage(format!(
+                    "--on: interrupts are measured on request only: add --irq\n{}",
+                    underline(&rule.on, test.at, test.length)
+                )));
+            }
             let known = labels(label_rules);
             for (at, length, name, near) in
                 expression.labels_unknown(known.iter().map(String::as_str))
@@ -198,6 +212,7 @@ impl Plan {
             watches,
             slots,
             log,
+            irq,
         }))
     }
 

@@ -134,6 +134,9 @@ pub fn line(
     if event.runq_ns > 0 {
         let _ = write!(text, ", run queue {}", time(event.runq_ns));
     }
+    if event.irq_ns > 0 {
+        let _ = write!(text, ", interrupts {}", time(event.irq_ns));
+    }
     if event.major_faults > 0 {
         let _ = write!(text, ", {} major faults", event.major_faults);
     }

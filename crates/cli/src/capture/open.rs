@@ -72,6 +72,7 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
         false => report::Capture::Boundary,
     };
     let mut facts = RunFacts::new(RunKind::Attach, capture, target.words());
+    facts.irq = want.irq;
     facts.notes.extend(without);
     match target {
         Target::Command { .. } => {
@@ -126,7 +127,12 @@ impl Opened {
         }
         let mut environment = Environment::inherited();
         let collector = match want.wrap {
-            true => Some(wrap::prepare(&mut environment, &source, want.call_sites)?),
+            true => Some(wrap::prepare(
+                &mut environment,
+                &source,
+                want.call_sites,
+                want.irq,
+            )?),
             false => None,
         };
         Ok(Self {

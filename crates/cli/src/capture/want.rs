@@ -11,7 +11,8 @@ use crate::output::Output;
 use crate::trace::TraceArgs;
 use debox_abi::{
     DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_STACKS,
-    DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_USER_STACKS,
+    DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
+    DEBOX_REQ_USER_STACKS,
 };
 use debox_output::printable_bytes;
 use std::ffi::OsStr;
@@ -36,12 +37,14 @@ pub struct Want {
     pub recording: Option<PathBuf>,
     pub plan: Option<Plan>,
     pub trace: TraceArgs,
+    /// Interrupts.
+    pub irq: bool,
 }
 
 impl Want {
     /// Of `run` and `attach`.
     pub fn new(args: &CaptureArgs, wrap: bool) -> Result<Self, Error> {
-        let plan = Plan::new(&args.act, args.broker.labels.as_deref())?;
+        let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         if wrap && plan.is_some() {
             return Err(Error::Usage(
                 "--on needs calls to be counted in the kernel: leave out --wrap".into(),
@@ -63,16 +66,18 @@ impl Want {
         if details & walks != 0 || plan.as_ref().is_some_and(Plan::wants_stacks) {
             request |= DEBOX_REQ_USER_STACKS;
         }
+        let irq = if args.irq { DEBOX_REQ_IRQ } else { 0 };
         Ok(Self {
             broker: args.broker.clone(),
             follow: !args.no_follow,
             wrap,
             call_sites: args.details.call_site,
-            request: if wrap { 0 } else { request },
+            request: irq | if wrap { 0 } else { request },
             details: if wrap { 0 } else { details },
             recording,
             plan,
             trace: args.trace.clone(),
+            irq: args.irq,
         })
     }
 
@@ -81,6 +86,7 @@ impl Want {
         let common = CaptureArgs {
             broker: args.broker.clone(),
             no_follow: args.no_follow,
+            irq: args.irq,
             ..CaptureArgs::default()
         };
         let mut want = Self::new(&common, false)?;

@@ -423,9 +423,12 @@ impl<'a> Tables<'a> {
                 cpu_ns: row
                     .wall_ns
                     .saturating_sub(row.blocked_ns)
-                    .saturating_sub(row.runq_ns),
+                    .saturating_sub(row.runq_ns)
+                    .saturating_sub(row.irq_ns),
                 blocked_ns: row.blocked_ns,
                 runq_ns: row.runq_ns,
+                irq_ns: self.measured.irq.then_some(row.irq_ns),
+                irq_outside_ns: self.measured.irq.then_some(row.irq_outside_ns),
                 minor_faults: row.minor_faults,
                 major_faults: row.major_faults,
                 first_ns: self.since_start(row.first_ns),
@@ -500,6 +503,7 @@ impl<'a> Tables<'a> {
                     cpu_ns: none(m.blocked && m.runq),
                     blocked_ns: none(m.blocked),
                     runq_ns: none(m.runq),
+                    irq_ns: none(m.irq),
                 };
                 (sum, 0)
             });
@@ -512,9 +516,11 @@ impl<'a> Tables<'a> {
             sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
             sum.max_ns = sum.max_ns.max(row.max_ns);
             let off_ns = row.blocked_ns.saturating_add(row.runq_ns);
+            let off_ns = off_ns.saturating_add(row.irq_ns);
             for (to, from) in [
                 (&mut sum.blocked_ns, row.blocked_ns),
                 (&mut sum.runq_ns, row.runq_ns),
+                (&mut sum.irq_ns, row.irq_ns),
                 (&mut sum.cpu_ns, row.wall_ns.saturating_sub(off_ns)),
             ] {
                 if let Some(to) = to {
@@ -641,6 +647,7 @@ impl<'a> Tables<'a> {
             cpu_ns: call.cpu_ns,
             blocked_ns: call.blocked_ns,
             runq_ns: call.runq_ns,
+            irq_ns: self.measured.irq.then_some(call.irq_ns),
             minor_faults: call.minor_faults,
             major_faults: call.major_faults,
             stack: self.stack(call.user_stack),

@@ -41,9 +41,11 @@ fn only_lines(out: &mut String, title: &str, list: &[Only], top: usize) {
             Kind::Label => "label ",
             Kind::CallSite => "call site ",
             Kind::Root => "root ",
+            Kind::Interrupt => "interrupts ",
         };
         let (one, many) = match o.kind {
             Kind::Label | Kind::Root => ("sleep", "sleeps"),
+            Kind::Interrupt => ("interrupt", "interrupts"),
             _ => ("call", "calls"),
         };
         out.push_str(&format!(

@@ -233,7 +233,7 @@ fn bars(report: &Report) -> Vec<Bar> {
             // Without a broker only the whole is known; it is shown as such.
             Bar {
                 name: call_name(Some(&c.name), c.abi),
-                cpu: c.cpu_ns.unwrap_or(0),
+                cpu: c.cpu_ns.unwrap_or(0).saturating_add(c.irq_ns.unwrap_or(0)),
                 blocked: blocked - idle,
                 runq: c.runq_ns.unwrap_or(0),
                 idle,
@@ -292,7 +292,7 @@ pub fn time_bars(report: &Report) -> String {
             "cpu",
             "on a CPU",
             all.cpu,
-            "in the kernel, working for the call",
+            "in the kernel, working for the call; interrupts are in it",
         ),
         (
             "blocked",
@@ -570,6 +570,7 @@ pub fn calls(report: &Report) -> String {
             number("On CPU", ""),
             number("Blocked", "Asleep until woken"),
             number("Run queue", "Runnable, waiting for a CPU"),
+            number("Interrupts", "That landed in the calls"),
             number("Major faults", "Page faults that needed the disk"),
             number("Minor faults", "Page faults that did not"),
             number("Switches", "Context switches: voluntary and not"),
@@ -600,6 +601,7 @@ pub fn calls(report: &Report) -> String {
                         Cell::Time(measured(m.blocked, c.cpu_ns)),
                         Cell::Time(measured(m.blocked, c.blocked_ns)),
                         Cell::Time(measured(m.runq, c.runq_ns)),
+                        Cell::Time(measured(m.irq, c.irq_ns)),
                         Cell::Count(measured(m.major_faults, c.major_faults)),
                         Cell::Count(measured(m.minor_faults, c.minor_faults)),
                         Cell::Count(measured(m.switches, switches)),
@@ -860,6 +862,71 @@ pub fn culprits(report: &Report) -> String {
     )
 }
 
+/// What ran in its calls, and between them, for whoever it was.
+pub fn interrupts(report: &Report) -> String {
+    if !report.measured.irq {
+        return String::new();
+    }
+    let (in_calls, outside) = (
+        report.totals.irq_ns.unwrap_or(0),
+        report.totals.irq_outside_ns.unwrap_or(0),
+    );
+    let on_cpu = report.totals.cpu_ns.unwrap_or(0).saturating_add(in_calls);
+    let text = format!(
+        "<p>Work done for others: {} in its calls ({:.1} % of their time on a CPU), {} between them. \
+         Whose work an interrupt did is not known; of packets to the machine itself it is the sender's \
+         own.</p>\n",
+        time(in_calls),
+        part(in_calls, on_cpu),
+        time(outside)
+    );
+    if report.interrupts.is_empty() {
+        return text;
+    }
+    let rows = report
+        .interrupts
+        .iter()
+        .map(|row| {
+            (
+                String::new(),
+                vec![
+                    Cell::text(&row.name),
+                    Cell::text(row.kind.text()),
+                    Cell::Count(Some(row.count)),
+                    Cell::Time(Some(row.total_ns)),
+                    Cell::Value(
+                        part(row.total_ns, in_calls),
+                        format!("{:.1} %", part(row.total_ns, in_calls)),
+                    ),
+                    Cell::Time(Some(row.max_ns)),
+                    Cell::Count(Some(row.outside_count)),
+                    Cell::Time(Some(row.outside_ns)),
+                    Cell::Time(Some(row.outside_max_ns)),
+                ],
+            )
+        })
+        .collect();
+    let table = Table {
+        id: "t-interrupts",
+        caption: "Interrupts by what they are for".into(),
+        columns: vec![
+            head("Interrupt", ""),
+            words("Kind", ""),
+            number("Count", "That landed in calls"),
+            number("Total", ""),
+            number("Share", "Of all in calls"),
+            number("Max", ""),
+            number("Between", "In the program's own code"),
+            number("Total there", ""),
+            number("Max there", ""),
+        ],
+        rows,
+        page: 25,
+        sorted: None,
+    };
+    text + &table.html()
+}
+
 pub fn call_sites(report: &Report) -> String {
     if report.call_sites.is_empty() {
         return String::new();
@@ -885,6 +952,7 @@ pub fn call_sites(report: &Report) -> String {
                     Cell::Time(s.cpu_ns.or((!report.measured.blocked).then_some(0))),
                     Cell::Time(s.blocked_ns.or((!report.measured.blocked).then_some(0))),
                     Cell::Time(s.runq_ns.or((!report.measured.runq).then_some(0))),
+                    Cell::Time(s.irq_ns.or((!report.measured.irq).then_some(0))),
                 ],
             )
         })
@@ -904,6 +972,7 @@ pub fn call_sites(report: &Report) -> String {
             number("On CPU", ""),
             number("Blocked", ""),
             number("Run queue", ""),
+            number("Interrupts", "That landed in the calls"),
         ],
         rows,
         page: 25,
@@ -962,6 +1031,7 @@ pub fn slow_calls(report: &Report) -> String {
             number("On CPU", ""),
             number("Blocked", ""),
             number("Run queue", ""),
+            number("Interrupts", "That landed in the call"),
             words("Conditions", "That it met"),
         ],
         rows: report
@@ -995,6 +1065,7 @@ pub fn slow_calls(report: &Report) -> String {
                         Cell::Time(Some(c.cpu_ns)),
                         Cell::Time(Some(c.blocked_ns)),
                         Cell::Time(Some(c.runq_ns)),
+                        Cell::Time(c.irq_ns.or(Some(0))),
                         Cell::Text(c.conditions.join("; ")),
                     ],
                 )
@@ -1044,6 +1115,8 @@ pub fn threads(report: &Report) -> String {
             number("On CPU", ""),
             number("Blocked", ""),
             number("Run queue", ""),
+            number("Interrupts", "In its calls"),
+            number("Between", "Interrupts between its calls"),
             number("Major faults", ""),
             number("Minor faults", ""),
             number("Began", "Since the start of the run"),
@@ -1075,6 +1148,8 @@ pub fn threads(report: &Report) -> String {
                         Cell::Time(Some(t.cpu_ns)),
                         Cell::Time(Some(t.blocked_ns)),
                         Cell::Time(Some(t.runq_ns)),
+                        Cell::Time(t.irq_ns.or(Some(0))),
+                        Cell::Time(t.irq_outside_ns.or(Some(0))),
                         Cell::Count(Some(t.major_faults)),
                         Cell::Count(Some(t.minor_faults)),
                         Cell::Time(Some(t.first_ns)),

@@ -31,6 +31,7 @@ pub fn empty() -> Report {
             major_faults: true,
             switches: true,
             sites: true,
+            irq: false,
         },
         totals: Totals::default(),
         calls: vec![],
@@ -43,6 +44,7 @@ pub fn empty() -> Report {
         chains: Vec::new(),
         objects: Vec::new(),
         by_object: Vec::new(),
+        interrupts: Vec::new(),
         culprits: vec![],
         threads: vec![],
         sites: vec![],
@@ -150,6 +152,7 @@ impl Build {
             cpu_ns: Some(parts_ns[0]),
             blocked_ns: Some(parts_ns[1]),
             runq_ns: Some(parts_ns[2]),
+            irq_ns: None,
             minor_faults: Some(0),
             major_faults: Some(0),
             nvcsw: Some(0),
@@ -510,6 +513,7 @@ pub fn server(call_sites: usize) -> Report {
             cpu_ns: Some(wall_ns / 3),
             blocked_ns: Some(wall_ns / 2),
             runq_ns: Some(wall_ns - wall_ns / 3 - wall_ns / 2),
+            irq_ns: None,
         });
     }
     r.call_sites.sort_by_key(|c| std::cmp::Reverse(c.wall_ns));
@@ -622,6 +626,7 @@ pub fn server(call_sites: usize) -> Report {
             cpu_ns: 140_000,
             blocked_ns: blocked,
             runq_ns: 60_000,
+            irq_ns: None,
             minor_faults: 1,
             major_faults: u32::from(call == "read"),
             stack: Some(stack),
@@ -654,6 +659,8 @@ pub fn server(call_sites: usize) -> Report {
             cpu_ns: 900 * MS,
             blocked_ns: 14_000 * MS,
             runq_ns: 100 * MS,
+            irq_ns: None,
+            irq_outside_ns: None,
             minor_faults: 300,
             major_faults: 240,
             first_ns: u64::from(i) * 3 * MS,
