@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* clang-format off */
-enum { CALL_GETPID, CALL_GETTIMEOFDAY, CALL_PREAD, CALL_TRIP };
+enum { CALL_GETPID, CALL_GETTIMEOFDAY, CALL_PREAD, CALL_TRIP, CALL_DATAGRAM };
 enum { PLAIN, WITH_DEBOX, WITH_CLOCK, WITH_GETRUSAGE };
 /* clang-format on */
 
@@ -42,6 +42,8 @@ static inline long one(const struct call *c)
 		return syscall(SYS_gettimeofday, &tv, NULL);
 	case CALL_PREAD:
 		return pread(c->fd, buffer, c->size, 0);
+	case CALL_DATAGRAM:
+		return write(c->fd_out, buffer, c->size);
 	default:
 		if (write(c->fd_out, &byte, 1) != 1)
 			return -1;
@@ -65,6 +67,8 @@ static inline long one_debox(const struct call *c)
 		return DEBOX_CALL_NR(SYS_gettimeofday, syscall(SYS_gettimeofday, &tv, NULL));
 	case CALL_PREAD:
 		return DEBOX_CALL_NR(SYS_pread64, pread(c->fd, buffer, c->size, 0));
+	case CALL_DATAGRAM:
+		return DEBOX_CALL_NR(SYS_write, write(c->fd_out, buffer, c->size));
 	default:
 		if (write(c->fd_out, &byte, 1) != 1)
 			return -1;

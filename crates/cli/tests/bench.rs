@@ -520,6 +520,7 @@ fn self_holds_its_own_cost_against_its_goals() {
         libc::syscall(libc::SYS_getpid);
     });
     let (wrap, boundary, sleeps) = (grid("wrap"), grid("boundary"), grid("sleeps"));
+    let interrupts = grid("interrupts");
     for bare in [wrap.min("getpid", "bare"), boundary.min("getpid", "bare")] {
         assert!(
             bare < 4.0 * call && call < 4.0 * bare,
@@ -534,6 +535,7 @@ fn self_holds_its_own_cost_against_its_goals() {
         (&wrap, "counted-turns", &["bare", "interposed"]),
         (&boundary, "getpid", &["bare", "floor", "floor-clock"]),
         (&boundary, "getpid", &["floor", "watched-boundary"]),
+        (&interrupts, "datagram", &["bare", "watched-boundaryirq"]),
     ] {
         let times: Vec<f64> = ways.iter().map(|way| grid.min(row, way)).collect();
         assert!(times.is_sorted(), "{row}: {ways:?} {times:?}");

@@ -80,10 +80,26 @@ pub(super) const SWITCHES: Case = Case {
     ],
 };
 
+pub(super) const INTERRUPTS: Case = Case {
+    id: "interrupts",
+    title: "A call with a soft interrupt",
+    row: ("datagram", "write of a packet to itself"),
+    what: Loop::Datagram,
+    n: 5000,
+    ways: &[
+        ("other-wrap", "another process watched, wrap"),
+        ("other-wrapirq", "the same with --irq"),
+        ("watched-boundary", "watched, boundary capture"),
+        ("watched-boundaryirq", "the same with --irq"),
+    ],
+};
+
 fn hang(way: &str, what: Loop, own: u32, other: u32) -> Hang {
     let capture = |name| match name {
         "wrap" => Capture::Wrap,
         "boundary" => Capture::Boundary,
+        "wrapirq" => Capture::WrapIrq,
+        "boundaryirq" => Capture::BoundaryIrq,
         _ => Capture::NoWakers,
     };
     match (way.split_once('-').unwrap_or((way, "")), what) {

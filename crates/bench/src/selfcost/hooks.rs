@@ -15,6 +15,9 @@ pub enum Capture {
     Boundary,
     /// Wrap without the hook on sched_waking.
     NoWakers,
+    /// The same as the two first, and interrupts are measured.
+    WrapIrq,
+    BoundaryIrq,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +85,8 @@ impl Hooks {
                 }
                 let probe = self.probes[index].as_mut().expect("just loaded");
                 let options = AccountOptions {
-                    boundary: capture == Capture::Boundary,
+                    boundary: matches!(capture, Capture::Boundary | Capture::BoundaryIrq),
+                    irq: matches!(capture, Capture::WrapIrq | Capture::BoundaryIrq),
                     ..AccountOptions::default()
                 };
                 let account = probe

@@ -249,6 +249,7 @@ impl Parts<'_> {
         };
         if boundary {
             self.found.boundary = Some(grid(&floor::BOUNDARY, 40, 90)?);
+            self.found.interrupts = Some(grid(&floor::INTERRUPTS, 30, 60)?);
         }
         if sleeps {
             self.found.sleeps = Some(grid(&floor::SLEEPS, 30, 120)?);

@@ -5,7 +5,7 @@
 //! The measured process obeys lines on its standard input, so that what hangs
 //! on the kernel can change between two rounds of it.
 
-use super::calls::{Bracket, Echo, Order, RawCall};
+use super::calls::{Bracket, Echo, Loopback, Order, RawCall};
 use super::ways::Bench;
 use crate::Error;
 use crate::tidy::Guarded;
@@ -22,6 +22,8 @@ pub(super) enum Loop {
     Trip,
     /// This side's read()s in DEBOX_CALL brackets.
     TripBracketed,
+    /// A packet to itself: one soft interrupt, in the call that sends it.
+    Datagram,
     /// Of two SCHED_FIFO processes in turn: a sched_yield() and its switch.
     Yield,
 }
@@ -41,13 +43,13 @@ enum Step {
 
 /// The measured process.
 pub(super) fn obey() -> Result<(), Error> {
-    let echo = Echo::start()?;
+    let (echo, loopback) = (Echo::start()?, Loopback::open()?);
     let mut session = None;
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let step = serde_json::from_str(&line)
             .map_err(|e| Error::Usage(format!("this subcommand is for debox itself: {e}")))?;
-        let answer = step_do(step, &echo, &mut session).map_err(|e| e.to_string());
+        let answer = step_do(step, &echo, &loopback, &mut session).map_err(|e| e.to_string());
         println!("{}", serde_json::to_string(&answer).expect("plain data"));
     }
     Ok(())
@@ -56,12 +58,14 @@ pub(super) fn obey() -> Result<(), Error> {
 fn step_do(
     step: Step,
     echo: &Echo,
+    loopback: &Loopback,
     session: &mut Option<debox::Session>,
 ) -> Result<Vec<f64>, Error> {
     match step {
         Step::Run { what, n, times } => {
             let one = |n: i64| match what {
                 Loop::Getpid => RawCall::getpid().timed(Bracket::Plain, n),
+                Loop::Datagram => RawCall::datagram(loopback).timed(Bracket::Plain, n),
                 Loop::Trip => RawCall::trip(echo).timed(Bracket::Plain, n),
                 Loop::TripBracketed => RawCall::trip(echo).timed(Bracket::Debox, n),
                 Loop::Yield => echo.yielding(n).map(|ns| ns * n as f64),

@@ -24,6 +24,9 @@ pub struct SelfCost {
     /// A switch between threads that nobody watches, ns.
     #[serde(default)]
     pub switches: Option<Grid>,
+    /// A call in which a soft interrupt lands, ns.
+    #[serde(default)]
+    pub interrupts: Option<Grid>,
     /// One request of a web server, ns.
     #[serde(default)]
     pub nginx: Option<Grid>,
@@ -65,6 +68,7 @@ impl SelfCost {
             &self.boundary,
             &self.sleeps,
             &self.switches,
+            &self.interrupts,
             &self.nginx,
             &self.calls,
             &self.loads,

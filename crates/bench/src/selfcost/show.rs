@@ -439,6 +439,10 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
             &own.switches,
             "Two SCHED_FIFO processes that yield to each other.",
         ),
+        (
+            &own.interrupts,
+            "A datagram over 127.0.0.1: the soft interrupt that receives it runs in the call.",
+        ),
     ] {
         if let Some(g) = told(grid) {
             let shares = (g.id == "sleeps").then(|| shares(own, g)).flatten();
