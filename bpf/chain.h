@@ -12,7 +12,7 @@
  * past, and no hook on their calls.
  *
  * Who writes what: `past` and `who` of a thread are written on the CPU that it
- * leaves or gets, with interrupts off. `parts` and `memo` of a sleeping thread
+ * leaves or gets, with interrupts off. `parts` of a sleeping thread
  * are written by whoever wakes it, under its pi_lock (sched_waking), and by
  * nobody while it runs but itself. A thread that is not yet seen to be off
  * the CPU when it is woken has its short sleep left unexplained (UNSEEN).
@@ -120,23 +120,42 @@ static __always_inline u32 chain_plain_root(u32 kind)
 	return id;
 }
 
-/* ... of a link of a thread of ours, which remembers its last ones. */
+/*
+ * Where links were found, by a hash of what they consist of. A number that stands there
+ * is a guess (others have the same hash, and CPUs write at the same time): the link
+ * itself is compared. The kernel's hash tables take five times as long.
+ */
+#define CHAIN_GUESSES_LOG2 13
+u16 chain_guesses[1 << CHAIN_GUESSES_LOG2];
+
+/* ... of a link of a thread of ours. */
 VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
 {
-	struct chain_memo *memo;
+	struct debox_chain *chain;
 	struct chain_key key;
-	u32 id, flags, what;
+	const u64 *comm, *its;
+	u32 id, flags;
+	u16 *guess;
+	u64 hash;
 
 	if (!st)
 		return 0;
-	_Static_assert(DEBOX_CHAINS_MAX <= 1 << 16 && DEBOX_NR_SLOTS < 1 << 16, "numbers share words");
+	_Static_assert(DEBOX_CHAINS_MAX <= 1 << 16, "a guess has 16 bits");
 	flags = kind == DEBOX_CHAIN_SLEEP ? st->chain_flags : 0;
-	what = kind | flags << 8 | (u32)nr << 16;
-	memo = &st->memo[(what * 0x9e3779b1u ^ site * 0x85ebca6bu ^ parent * 0xc2b2ae35u) >>
-			 (32 - CHAIN_MEMOS_LOG2)];
-	id = memo->numbers >> 16;
-	if (id && memo->what == what && memo->site == site && (memo->numbers & 0xffff) == parent)
-		return id;
+	comm = (const u64 *)st->who.comm;
+	hash = (comm[0] ^ kind) * 0x9e3779b97f4a7c15ull;
+	hash = (hash ^ hash >> 32 ^ comm[1] ^ (u64)site << 32 ^ (u32)nr) * 0xbf58476d1ce4e5b9ull;
+	hash = (hash ^ hash >> 32 ^ (u64)flags << 32 ^ parent) * 0x94d049bb133111ebull;
+	guess = &chain_guesses[hash >> (64 - CHAIN_GUESSES_LOG2)];
+	id = *guess;
+	chain = id ? bpf_map_lookup_elem(&chains, &id) : NULL;
+	if (chain) {
+		its = (const u64 *)chain->comm;
+		if (chain->type == kind && chain->site == site && chain->nr == nr &&
+		    chain->parent == parent && chain->uid == st->who.uid && chain->flags == flags &&
+		    its[0] == comm[0] && its[1] == comm[1])
+			return id;
+	}
 	__builtin_memset(&key, 0, sizeof(key));
 	key.kind = kind;
 	key.site = site;
@@ -152,9 +171,7 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 			key.parent = chain_plain_root(DEBOX_CHAIN_DEEPER);
 	}
 	id = chain_intern(&key, st->who.tid);
-	memo->what = what;
-	memo->site = site;
-	memo->numbers = parent | id << 16;
+	*guess = id;
 	return id;
 }
 
@@ -184,8 +201,7 @@ static __always_inline void who_name(char *to, const struct task_struct *task)
 		__builtin_memcpy(to, task->comm, DEBOX_COMM_LEN);
 }
 
-/* The thread's name and user, of whom the links are; what was remembered under
- * other ones goes. */
+/* The thread's name and user, of whom the links are. */
 static __always_inline void who_renew(struct thread_state *st, const struct task_struct *task)
 {
 	const u64 *is = (const u64 *)task->comm;
@@ -198,8 +214,6 @@ static __always_inline void who_renew(struct thread_state *st, const struct task
 	who_name(st->who.comm, task);
 	st->who.uid = uid;
 	st->who.tid = task->pid;
-	for (u32 i = 0; i < CHAIN_MEMOS; i++)
-		st->memo[i].numbers = 0;
 }
 
 static __always_inline u32 chain_past(struct thread_state *waker, u32 from, s32 key)
@@ -284,13 +298,11 @@ struct ending {
 	u64 held_ns;  /* where the past's next stretch begins */
 	u64 least_ns; /* shorter ones are not handed on by themselves */
 	u64 most_ns;  /* of the longest part */
-	u32 account;  /* NONE: no account is told */
 };
 
 /* Each part by itself, see chain_explain_step(). */
-VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 at)
+VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, struct debox_chain_sums *sums, u32 at)
 {
-	struct debox_chain_sums *sums;
 	struct stretch *part;
 	u64 ns;
 
@@ -300,7 +312,6 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 
 	ns = part_fit(part, at, e->end_ns);
 	if (!e->held_ns)
 		e->held_ns = part->begin_ns;
-	sums = e->account == NONE ? NULL : chain_sums_of(e->account);
 	if (sums) {
 		struct debox_chain_sum *sum = &sums->sum[part->chain & (DEBOX_CHAINS_MAX - 1)];
 
@@ -329,6 +340,7 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, u32 
  */
 VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 account)
 {
+	struct debox_chain_sums *sums;
 	struct ending e = {};
 	u32 used;
 
@@ -336,7 +348,7 @@ VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 a
 		return 0;
 	e.end_ns = st->out_ns + blocked_ns;
 	e.least_ns = blocked_ns / 32;
-	e.account = account ? st->account : NONE;
+	sums = account ? chain_sums_of(st->account) : NULL;
 	used = st->parts.used;
 	if (!used) {
 		st->chain_flags = 0;
@@ -347,7 +359,7 @@ VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 a
 	for (u32 i = 0; i < PARTS_MAX; i++) {
 		if (i >= used)
 			break;
-		chain_part_end(st, &e, used - 1 - i);
+		chain_part_end(st, &e, sums, used - 1 - i);
 	}
 	return 0;
 }

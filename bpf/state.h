@@ -171,15 +171,6 @@ struct file_lock_wait {
 	u32 result;
 };
 
-/* A link that was interned before, at the place that its hash gives. */
-#define CHAIN_MEMOS_LOG2 4
-#define CHAIN_MEMOS (1u << CHAIN_MEMOS_LOG2)
-struct chain_memo {
-	u32 what; /* kind | flags << 8 | nr << 16 */
-	u32 site;
-	u32 numbers; /* parent | its own << 16; 0: none */
-};
-
 /* What calls of a thread worked on last, and what each is recognised by; see object.h. */
 struct object_memo {
 	u64 inode; /* their addresses */
@@ -254,10 +245,9 @@ struct thread_state {
 	struct parts parts; /* of the sleep that is ending */
 	u32 sleep_chain;    /* of the longest part of the sleep that ended last */
 	u64 sleep_chain_ns; /* ... so long */
-	struct chain_memo memo[CHAIN_MEMOS];
-	u32 chain_flags; /* DEBOX_CHAIN_*, of the sleep that is ending */
-	u64 called_ns;   /* on a CPU in calls, until it left the CPU */
-	u64 mattered_ns; /* with WATCH_FOLLOWED: when it last woke somebody */
+	u32 chain_flags;    /* DEBOX_CHAIN_*, of the sleep that is ending */
+	u64 called_ns;      /* on a CPU in calls, until it left the CPU */
+	u64 mattered_ns;    /* with WATCH_FOLLOWED: when it last woke somebody */
 
 	/* objects; see object.h */
 	u64 object_seq;    /* the call whose object was taken last */
@@ -483,7 +473,7 @@ struct counters {
 	u64 slots_exhausted;
 	u64 switches_hidden;
 	u64 site_mismatch_last; /* recognised stack << 32 | walked stack */
-};
+} __attribute__((aligned(64)));
 struct counters counters[64];
 
 /* Set by the user side before loading. */
