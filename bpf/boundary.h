@@ -14,8 +14,8 @@
 #include "details.h"
 #include "trust.h"
 
-static __always_inline void call_open(struct open_call *call, const struct task_struct *task,
-				      const struct pt_regs *regs, s64 nr)
+static __always_inline void call_begin(struct open_call *call, const struct task_struct *task, s64 nr,
+				       u64 now)
 {
 	call->nr = nr;
 	call->compat = task_in_compat_call(task);
@@ -27,12 +27,18 @@ static __always_inline void call_open(struct open_call *call, const struct task_
 	call->maj_flt = task->maj_flt;
 	call->nvcsw = 0;
 	call->nivcsw = 0;
-	call->enter_ns = bpf_ktime_get_ns();
+	call->enter_ns = now;
 	/* An interrupt in between is one of the call's whole only: its parts must
 	 * not exceed it. */
 	call->irq_ns = 0;
 	barrier();
 	*(volatile u32 *)&call->in_call = 1;
+}
+
+static __always_inline void call_open(struct open_call *call, const struct task_struct *task,
+				      const struct pt_regs *regs, s64 nr)
+{
+	call_begin(call, task, nr, bpf_ktime_get_ns());
 	descriptor_removed(task, regs, call->key, call->compat, call->enter_ns);
 }
 
@@ -198,8 +204,9 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
 		if (!hot->watched)
 			return 0;
-		/* A call that was entered before the thread was watched has no
-		 * entry time; it is left out rather than guessed. */
+		/* A call that ran as the thread's watch began has no entry time; it
+		 * is left out rather than guessed. (Of one that slept then, see
+		 * asleep.h, the state says that, and it is not hot.) */
 		if (!hot->call.in_call)
 			return 0;
 		now = call_close(&hot->call);

@@ -173,6 +173,7 @@ struct task_struct {
 	unsigned int __state;
 	int exit_state;
 	int on_cpu;
+	int on_rq;
 	int prio;
 	unsigned int ptrace;
 	struct task_struct *parent; /* its tracer, if it has one */

@@ -57,7 +57,7 @@ struct {
  * second one for the others: sites from STACKS_MAX on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
-	__uint(max_entries, STACKS_MAX);
+	__uint(max_entries, STACKS_SECOND_MAX);
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(struct stack_frames));
 } stacks_second SEC(".maps");
@@ -178,7 +178,7 @@ VERIFIED_ONCE u32 site_walked(struct thread_state *st, long id, u64 hint, u32 li
 
 	if (!st)
 		return DEBOX_SITE_NONE;
-	if (id < 0 || id >= SITES_MAX) {
+	if (id < 0 || id >= SITES_WALKED_MAX) {
 		__sync_fetch_and_add(&counters_here()->site_failures, 1);
 		return DEBOX_SITE_NONE;
 	}

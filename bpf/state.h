@@ -37,8 +37,10 @@ struct comm_text {
 
 /* Depth of a recorded stack, and how much of the raw stack is compared. */
 #define STACK_DEPTH 40
-#define STACKS_MAX 8192 /* each of two tables */
-#define SITES_MAX (2 * STACKS_MAX)
+#define STACKS_MAX 8192
+#define STACKS_SECOND_MAX 4096 /* of those that hash alike */
+#define SITES_WALKED_MAX (STACKS_MAX + STACKS_SECOND_MAX)
+#define SITES_MAX 16384 /* with those that the user side numbers, see asleep.h */
 #define SIGNATURES_MAX 4096
 #define SIGNATURE_WORDS 64
 #define STACK_WORDS 256 /* 2 KiB */

@@ -9,6 +9,7 @@
 #define DEBOX_THREAD_H
 
 #include "state.h"
+#include "asleep.h"
 #include "boundary.h"
 #include "details.h"
 #include "trust.h"
@@ -177,25 +178,6 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	return 0;
 }
 
-/*
- * Puts every thread of one process under watch; the user side sets `bind`
- * and reads the iterator to its end, twice, since a thread may be cloned by
- * one that was not watched yet.
- */
-struct bind_request {
-	u32 tgid;
-	u32 flags;      /* to add */
-	u32 segment;    /* with WATCH_SLOT */
-	u32 account;    /* with WATCH_ACCOUNT */
-	u32 bound;      /* out: threads newly bound */
-	u32 exhausted;  /* out: threads that found no slot */
-	u32 failed;     /* out: threads with no memory for their state */
-	u32 seen;       /* out: threads of the process */
-	u32 busy;       /* out: threads that another account keeps */
-	u32 refused[4]; /* out: threads that the watcher may not see, by REFUSED_* */
-	struct judged judged;
-} bind;
-
 /* Whether the watcher that binds may see the thread; counts if not. */
 static __always_inline bool bind_allowed(struct task_struct *task, const struct watcher *watcher)
 {
@@ -271,12 +253,13 @@ static __always_inline void bind_account(struct task_struct *task, struct thread
 		thread_row_end(st);
 	}
 	st->flags &= ~WATCH_OF_ACCOUNT;
-	/* a call that is open now began unseen, or for another account */
+	/* a call that is open now began unseen, or for another account; see asleep.h */
 	st->call.in_call = 0;
 	st->account = bind.account;
 	st->thread_row_asked = 0;
 	if (checked)
 		st->checked = bind.judged.found;
+	asleep_begin(task, st, bind.flags);
 	barrier();
 	st->flags |= (bind.flags & WATCH_OF_ACCOUNT) | (checked ? WATCH_CHECKED : 0);
 	bind.bound++;

@@ -75,7 +75,11 @@ pub fn check(data: &[u8]) {
                     assert_eq!((flags, pid), (u32::from(!follow) << 1, named));
                     assert!(named as i32 > 0);
                 }
-                Request::Status | Request::SiteStacks | Request::Chains | Request::Labels => {
+                Request::Status
+                | Request::SiteStacks
+                | Request::Chains
+                | Request::Labels
+                | Request::Away => {
                     assert_eq!((flags, pid), (0, 0))
                 }
                 Request::TraceStop => {

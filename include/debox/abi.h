@@ -354,9 +354,33 @@ struct debox_account {
 	__u64 left_taken;           /* another account has them now */
 	__u64 irqs_dropped;         /* interrupts that found no row; their time is in the calls' */
 	__u64 irqs_dropped_ns;
+	__u64 calls_begun_before; /* calls that slept as their thread's watch began: of them what came after */
+	__u64 reserved[3];
 	__u32 row_of[DEBOX_NR_SLOTS]; /* nr key -> row index, 0 none */
 	struct debox_site_row sites[DEBOX_SITE_ROWS_MAX];
 	struct debox_irq_row irqs[DEBOX_IRQ_ROWS_MAX];
+};
+
+/*
+ * A thread of an account that is off the CPU: of DEBOX_MSG_AWAY. What is told is not
+ * yet in the account's sums.
+ */
+#define DEBOX_AWAY_CALL (1u << 0)   /* inside a call that boundary capture has seen begin, or found asleep */
+#define DEBOX_AWAY_ASLEEP (1u << 1) /* blocked; else preempted, or waiting for its turn */
+struct debox_away {
+	__u32 pid;
+	__u32 tid;
+	__u32 key;   /* nr key of the call that it is in, DEBOX_NR_OUTSIDE none */
+	__u32 site;  /* ASLEEP: where; DEBOX_SITE_NONE: not known */
+	__u32 flags; /* DEBOX_AWAY_* */
+	__u32 reserved0;
+	__u64 wall_ns;    /* CALL: since it began, or its watch did */
+	__u64 blocked_ns; /* of the call so far (CALL), else of this stretch off the CPU */
+	__u64 runq_ns;
+	__u64 irq_ns;    /* CALL: interrupts that landed in it; see debox_row */
+	__u64 asleep_ns; /* ASLEEP: of this sleep so far */
+	char comm[DEBOX_COMM_LEN];
+	__u64 reserved[2];
 };
 
 /* ----------------------------------------------------------------- details */
@@ -615,11 +639,12 @@ struct debox_details {
 #define DEBOX_CHAIN_NETWORK 9u    /* packets that came */
 #define DEBOX_CHAIN_INTERRUPT 10u /* another interrupt: nr is the vector of a soft one, -1 a hard one */
 /* Roots that are the end of what is known. */
-#define DEBOX_CHAIN_EARLIER 11u /* comm woke us; what it did at that time is not known any more, or not yet */
-#define DEBOX_CHAIN_WOKEN 12u   /* comm woke us, in call nr, and was not followed */
-#define DEBOX_CHAIN_UNSEEN 13u  /* who woke us was not seen */
-#define DEBOX_CHAIN_KINDS 16u   /* more than there are */
-#define DEBOX_CHAIN_DEEPER 14u  /* longer than is kept */
+#define DEBOX_CHAIN_EARLIER 11u  /* comm woke us; what it did at that time is not known any more, or not yet */
+#define DEBOX_CHAIN_WOKEN 12u    /* comm woke us, in call nr, and was not followed */
+#define DEBOX_CHAIN_UNSEEN 13u   /* who woke us was not seen */
+#define DEBOX_CHAIN_NOT_OVER 15u /* nobody yet: the sleep was not over (made by clients) */
+#define DEBOX_CHAIN_KINDS 16u    /* more than there are */
+#define DEBOX_CHAIN_DEEPER 14u   /* longer than is kept */
 
 #define DEBOX_CHAIN_HELD (1u << 0) /* SLEEP: whose parent is who held what was waited for */
 

@@ -65,6 +65,11 @@
  * a file for reading: a line per label, the first is label 1. EOPNOTSUPP where
  * the broker cannot. */
 #define DEBOX_MSG_LABELS 9u
+/* Which threads of this connection's account are off the CPU now. Reply carries 1
+ * descriptor, a file for reading: struct debox_away (abi.h) of each, at most
+ * DEBOX_AWAY_MAX of them. */
+#define DEBOX_MSG_AWAY 10u
+#define DEBOX_AWAY_MAX 65536u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 

@@ -119,6 +119,10 @@ pub const DEBOX_IRQ_SOFT: u32 = 3;
 pub const DEBOX_IRQ_KIND_SHIFT: u32 = 56;
 /// 32 bits; below them a hash of the name
 pub const DEBOX_IRQ_NUMBER_SHIFT: u32 = 24;
+/// inside a call that boundary capture has seen begin, or found asleep
+pub const DEBOX_AWAY_CALL: u32 = 1 << 0;
+/// blocked; else preempted, or waiting for its turn
+pub const DEBOX_AWAY_ASLEEP: u32 = 1 << 1;
 pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
 pub const DEBOX_KEY_USED: u64 = 1 << 63;
 /// 10 bits: nr key of the call
@@ -227,6 +231,8 @@ pub const DEBOX_CHAIN_EARLIER: u32 = 11;
 pub const DEBOX_CHAIN_WOKEN: u32 = 12;
 /// who woke us was not seen
 pub const DEBOX_CHAIN_UNSEEN: u32 = 13;
+/// nobody yet: the sleep was not over (made by clients)
+pub const DEBOX_CHAIN_NOT_OVER: u32 = 15;
 /// more than there are
 pub const DEBOX_CHAIN_KINDS: u32 = 16;
 /// longer than is kept
@@ -564,7 +570,7 @@ mirror! {
 }
 
 mirror! {
-    debox_account = 147592 {
+    debox_account = 147624 {
         /// row indices handed out, 1..
         rows_used: u32 = 0,
         cpus: u32 = 4,
@@ -596,10 +602,38 @@ mirror! {
         /// interrupts that found no row; their time is in the calls'
         irqs_dropped: u64 = 120,
         irqs_dropped_ns: u64 = 128,
+        /// calls that slept as their thread's watch began: of them what came after
+        calls_begun_before: u64 = 136,
+        reserved: [u64; 3] = 144,
         /// nr key -> row index, 0 none
-        row_of: [u32; 1024] = 136,
-        sites: [debox_site_row; 2048] = 4232,
-        irqs: [debox_irq_row; 128] = 135304,
+        row_of: [u32; 1024] = 168,
+        sites: [debox_site_row; 2048] = 4264,
+        irqs: [debox_irq_row; 128] = 135336,
+    }
+}
+
+mirror! {
+    debox_away = 96 {
+        pid: u32 = 0,
+        tid: u32 = 4,
+        /// nr key of the call that it is in, DEBOX_NR_OUTSIDE none
+        key: u32 = 8,
+        /// ASLEEP: where; DEBOX_SITE_NONE: not known
+        site: u32 = 12,
+        /// DEBOX_AWAY_*
+        flags: u32 = 16,
+        reserved0: u32 = 20,
+        /// CALL: since it began, or its watch did
+        wall_ns: u64 = 24,
+        /// of the call so far (CALL), else of this stretch off the CPU
+        blocked_ns: u64 = 32,
+        runq_ns: u64 = 40,
+        /// CALL: interrupts that landed in it; see debox_row
+        irq_ns: u64 = 48,
+        /// ASLEEP: of this sleep so far
+        asleep_ns: u64 = 56,
+        comm: [u8; 16] = 64,
+        reserved: [u64; 2] = 80,
     }
 }
 
@@ -993,6 +1027,8 @@ pub const DEBOX_MSG_SITE_STACKS: u32 = 6;
 pub const DEBOX_MSG_TRACE: u32 = 7;
 pub const DEBOX_MSG_CHAINS: u32 = 8;
 pub const DEBOX_MSG_LABELS: u32 = 9;
+pub const DEBOX_MSG_AWAY: u32 = 10;
+pub const DEBOX_AWAY_MAX: u32 = 65536;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
@@ -1311,6 +1347,7 @@ pub const LAYOUTS: &[Layout] = &[
     debox_site_row::LAYOUT,
     debox_irq_row::LAYOUT,
     debox_account::LAYOUT,
+    debox_away::LAYOUT,
     debox_user_stack::LAYOUT,
     debox_user_file::LAYOUT,
     debox_call_site_row::LAYOUT,

@@ -17,12 +17,13 @@ use crate::label::LabelBook;
 use crate::limits::{Limits, Usage, What};
 use crate::message::{Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, parse_request};
 use crate::shared::Shared;
+use crate::shared_file::SharedFile;
 use crate::site::{SiteBook, SiteResolver};
 use crate::socket::{self, Ancillary, Received};
 use crate::subuid::Subordinates;
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SLOTS, DEBOX_MSG_TRACE,
-    DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, debox_reply,
+    DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, Pod, debox_away, debox_reply,
 };
 use debox_labels::LabelTable;
 use debox_probe::{
@@ -177,6 +178,24 @@ impl Grant {
             shared: false,
         }
     }
+}
+
+/// One after the other, for this client alone.
+fn away_file(kind: u32, away: &[debox_away]) -> Result<Grant, Refusal> {
+    let bytes: Vec<u8> = away.iter().flat_map(Pod::as_bytes).copied().collect();
+    SharedFile::new("debox-away")
+        .and_then(|mut file| {
+            file.append(&bytes)?;
+            file.for_reading()
+        })
+        .map(|file| Grant::file(kind, file))
+        .map_err(|error| {
+            Refusal::new(
+                kind,
+                libc::ENFILE,
+                format!("the threads off the CPU cannot be told: {error}; try again later."),
+            )
+        })
 }
 
 fn labels_refusal(why: &str) -> Refusal {
@@ -1070,6 +1089,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             }
             Request::Chains => self.chains(kind, token),
             Request::Labels => return self.labels(kind, token),
+            Request::Away => self.away(kind, token),
             Request::Join { follow } => self.join(token, process, follow),
             Request::Watch { pid, follow } => {
                 privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
@@ -1444,6 +1464,22 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             )
         })?;
         Ok(Grant::file(kind, file))
+    }
+
+    fn away(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+        let account = self.account_id(kind, token)?;
+        let lane = self.lane(token);
+        self.aside.order(lane, move |kernel| {
+            let away = kernel.away(account);
+            let done: Done<Self> = Box::new(move |broker| {
+                let reply = away
+                    .map_err(|error| kernel_refusal(kind, error))
+                    .and_then(|away| away_file(kind, &away));
+                broker.reply(token, reply, true);
+            });
+            done
+        });
+        Ok(())
     }
 
     fn labels(&mut self, kind: u32, token: u64) -> Result<Answer, Refusal> {

@@ -6,12 +6,12 @@
 //! here, so this is what the fuzz target drives.
 
 use debox_abi::{
-    DEBOX_MSG_ACCOUNT, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SITE_STACKS,
-    DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
-    DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
-    DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
-    DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request,
-    debox_trace_request,
+    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS,
+    DEBOX_MSG_SITE_STACKS, DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH,
+    DEBOX_NR_SLOTS, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS,
+    DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT,
+    DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod,
+    debox_reply, debox_request, debox_trace_request,
 };
 use debox_probe::{AccountOptions, SegmentOptions, TraceOptions, Way};
 
@@ -58,6 +58,7 @@ pub enum Request {
     SiteStacks,
     Chains,
     Labels,
+    Away,
     Join {
         follow: bool,
     },
@@ -118,6 +119,7 @@ impl Request {
             Request::SiteStacks => DEBOX_MSG_SITE_STACKS,
             Request::Chains => DEBOX_MSG_CHAINS,
             Request::Labels => DEBOX_MSG_LABELS,
+            Request::Away => DEBOX_MSG_AWAY,
             Request::Join { .. } => DEBOX_MSG_JOIN,
             Request::Watch { .. } => DEBOX_MSG_WATCH,
             Request::Status => DEBOX_MSG_STATUS,
@@ -217,7 +219,11 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
             DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS | DEBOX_REQ_IRQ
         }
         DEBOX_MSG_JOIN | DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW,
-        DEBOX_MSG_STATUS | DEBOX_MSG_SITE_STACKS | DEBOX_MSG_CHAINS | DEBOX_MSG_LABELS => 0,
+        DEBOX_MSG_STATUS
+        | DEBOX_MSG_SITE_STACKS
+        | DEBOX_MSG_CHAINS
+        | DEBOX_MSG_LABELS
+        | DEBOX_MSG_AWAY => 0,
         DEBOX_MSG_TRACE => DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_STOP,
         _ => {
             return Err(Refusal::new(
@@ -225,7 +231,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
                 libc::EOPNOTSUPP,
                 format!(
                     "request type {kind} is not known to this broker (it knows \
-                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_LABELS}); a newer deboxd may."
+                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_AWAY}); a newer deboxd may."
                 ),
             ));
         }
@@ -302,6 +308,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         DEBOX_MSG_SITE_STACKS => Request::SiteStacks,
         DEBOX_MSG_CHAINS => Request::Chains,
         DEBOX_MSG_LABELS => Request::Labels,
+        DEBOX_MSG_AWAY => Request::Away,
         DEBOX_MSG_JOIN => Request::Join { follow },
         DEBOX_MSG_WATCH => {
             if request.pid <= 0 {

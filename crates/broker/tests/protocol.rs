@@ -972,6 +972,37 @@ fn links_are_for_slots_with_chains() {
     );
 }
 
+/// Anew with every request.
+#[test]
+fn threads_off_the_cpu_are_told() {
+    let broker = Running::new();
+    let client = broker.client();
+    let request = debox_request::new(DEBOX_MSG_AWAY, 0);
+    let (reply, _) = client.ask(&request);
+    assert_eq!(reply.status, -libc::ENOENT, "without an account");
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    for tids in [&[][..], &[7, 8], &[9]] {
+        broker.kernel.state().away = tids
+            .iter()
+            .map(|tid| debox_away {
+                tid: *tid,
+                flags: DEBOX_AWAY_ASLEEP,
+                ..debox_away::zeroed()
+            })
+            .collect();
+        let (reply, fds) = client.ask(&request);
+        assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+        let mut bytes = vec![0; 4096];
+        let length = rustix::io::pread(&fds[0], &mut bytes, 0).unwrap();
+        let told: Vec<u32> = bytes[..length]
+            .chunks_exact(size_of::<debox_away>())
+            .map(|bytes| debox_away::read_from(bytes).unwrap().tid)
+            .collect();
+        assert_eq!(told, tids);
+        assert!(rustix::io::pwrite(&fds[0], b"x", 0).is_err());
+    }
+}
+
 /// They come once, in the order of their numbers, in one file for all who may read
 /// the same.
 #[test]

@@ -212,7 +212,7 @@ The columns: COUNT calls that returned, ERRORS of those, TOTAL/MEAN/P50/P99/MAX
 wall time, ON-CPU + BLOCKED + RUNQ = TOTAL (RUNQ: runnable, but no CPU was
 free), MINFLT/MAJFLT page faults inside of calls, VCSW/ICSW voluntary and
 involuntary context switches, RESTART interrupted by a signal, UNFIN never
-returned. - is zero, ? is not measured.")]
+returned, or not yet. - is zero, ? is not measured.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub capture: CaptureArgs,

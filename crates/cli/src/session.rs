@@ -37,7 +37,19 @@ pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: boo
         }
     }
     chains_add(&mut snapshot, account, connection);
+    away_add(&mut snapshot, account, connection);
     snapshot
+}
+
+/// What has not ended yet, so far.
+pub fn away_add(snapshot: &mut Snapshot, account: &AccountView, connection: &Connection) {
+    if snapshot.stale {
+        return;
+    }
+    match connection.away_threads() {
+        Ok(away) => snapshot.away_add(account, &away),
+        Err(error) => crate::say(&format!("without calls that are still open: {error}")),
+    }
 }
 
 /// What the sleeps waited for: sums first, so that every number has its link.

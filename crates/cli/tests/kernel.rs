@@ -282,6 +282,58 @@ fn attach_sees_a_process_at_work_and_one_asleep() {
         .expect("the idle one");
     assert_eq!(asleep["call"], "clock_nanosleep");
     assert!(number(&asleep["at_least_ns"]) > 900_000_000, "{asleep}");
+    assert!(number(&sleeps["unfinished"]) >= 1, "{sleeps}");
+    assert!(number(&sleeps["blocked_ns"]) > 900_000_000, "{sleeps}");
+}
+
+/// Its sleep has begun before, or is not over at the end, or both.
+#[test]
+fn attach_counts_sleeps_that_are_under_way() {
+    if !kernel_or_skip() {
+        return;
+    }
+    for (program, unfinished) in [("sleep 1.5; exit 0", 0), ("exec sleep 1000", 1)] {
+        let mut sleeper = Command::new("sh").args(["-c", program]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        let out = debox(&["attach", "-p", &sleeper.id().to_string(), "-d", "3"])
+            .args(["--json", "-o", "-"])
+            .output()
+            .unwrap();
+        let lasted = begin.elapsed().as_nanos() as u64;
+        let _ = sleeper.kill();
+        sleeper.wait().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        check_sums(&report);
+        let name = if unfinished == 1 {
+            "clock_nanosleep"
+        } else {
+            "wait4"
+        };
+        let row = call(&report, name).expect(name);
+        assert_eq!(number(&row["unfinished"]), unfinished, "{row}");
+        let wall = number(&report["run"]["wall_ns"]);
+        let blocked = number(&row["blocked_ns"]);
+        // The watch lasts as long as the shell waits, but for its last steps.
+        assert!(
+            blocked <= lasted && wall - blocked < 500_000_000,
+            "{wall}: {row}"
+        );
+        let place = report["blocking"].as_array().unwrap();
+        let place = place.iter().find(|p| p["call"] == name).expect("a place");
+        let label = if unfinished == 1 {
+            "nanosleep"
+        } else {
+            "wait-child"
+        };
+        assert_eq!(place["label"], label, "{place}");
+        assert_eq!(number(&place["total_ns"]), blocked, "{place}");
+        let chains = report["chains"].as_array().unwrap();
+        let told: u64 = chains.iter().map(|chain| number(&chain["total_ns"])).sum();
+        let all = number(&report["totals"]["blocked_ns"]);
+        assert_eq!(told, all, "the parts of all sleeps are all of them");
+    }
 }
 
 #[test]

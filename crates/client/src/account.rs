@@ -101,7 +101,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The text of this site, and of the one that it stands under.
-    fn site_add(&mut self, account: &AccountView, index: usize) {
+    pub(crate) fn site_add(&mut self, account: &AccountView, index: usize) {
         if let Some(site) = account.site(index) {
             // Its text may stand under the number of an equal one.
             if let Some(first) = account.site(site.merged as usize) {

@@ -2,6 +2,7 @@
 //! How is a broker asked, and are its answers what was asked for?
 
 use crate::account::AccountView;
+use crate::away::away_parse;
 use crate::error::Error;
 use crate::packet;
 use debox_abi::*;
@@ -130,6 +131,11 @@ impl Connection {
         let bytes = self.shared_file(DEBOX_MSG_LABELS)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.lines().map(debox_output::printable).collect())
+    }
+
+    /// The account's threads that are off the CPU now.
+    pub fn away_threads(&self) -> Result<Vec<debox_away>, Error> {
+        Ok(away_parse(&self.shared_file(DEBOX_MSG_AWAY)?))
     }
 
     /// The links of chains, the first of number 1.

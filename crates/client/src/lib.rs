@@ -8,6 +8,7 @@
 //! (libdebox does the same in C, since it works inside other programs.)
 
 mod account;
+mod away;
 mod connection;
 mod control;
 mod error;
@@ -18,6 +19,7 @@ pub mod packet;
 mod ring;
 
 pub use account::{AccountView, DetailsView, Snapshot};
+pub use away::away_parse;
 pub use connection::{Connection, chains_parse, reply_judge, site_stacks_parse};
 pub use control::DetailControl;
 pub use error::Error;

@@ -174,6 +174,8 @@ pub trait Kernel {
     /// with that number was meant.
     fn account_leave(&mut self, id: u32, tgid: u32);
     fn account_release(&mut self, id: u32);
+    /// The account's threads that are off the CPU now.
+    fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error>;
 
     /// Which of these pieces of memory, of what was released, somebody in user
     /// space may still hold: by a descriptor, a mapping, or in a socket.

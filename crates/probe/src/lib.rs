@@ -19,6 +19,7 @@ use libbpf_rs::{
     Iter, MapCore, MapFlags, MapHandle, MapType, OpenObject, RingBuffer, RingBufferBuilder,
 };
 
+mod asleep;
 mod attach;
 mod check;
 mod error;
@@ -66,6 +67,8 @@ const ACCOUNTS_MAX: u32 = 64;
 const SIGNATURES_MAX: u32 = 4096;
 const HINT_SIGNATURES: usize = 8;
 const STACKS_MAX: u32 = 8192;
+const STACKS_SECOND_MAX: u32 = 4096;
+const SITES_WALKED_MAX: u32 = STACKS_MAX + STACKS_SECOND_MAX;
 /// Different stale words make different signatures of one chain; beyond this
 /// many the chain is walked when none fits.
 const VARIANTS_MAX: usize = 4;
@@ -137,6 +140,7 @@ pub struct Probe {
     unwind: Option<unwind::Unwind>,
     requests: Arc<Mutex<VecDeque<unwind::Request>>>,
     follow: follow::Follow,
+    asleep: asleep::Asleep,
     /// Of the account with details made last.
     serial: u64,
 }
@@ -281,6 +285,7 @@ impl Probe {
             unwind: None,
             requests,
             follow: follow::Follow::new(asked),
+            asleep: asleep::Asleep::default(),
             serial: 0,
         })
     }
@@ -634,12 +639,11 @@ impl Probe {
     }
 
     fn stack_read(&self, id: u32) -> Option<Vec<u64>> {
-        let table: &dyn MapCore = if id < STACKS_MAX {
-            &self.skel.maps.stacks
-        } else {
-            &self.skel.maps.stacks_second
+        let (table, key): (&dyn MapCore, u32) = match id.checked_sub(STACKS_MAX) {
+            None => (&self.skel.maps.stacks, id),
+            Some(key) => (&self.skel.maps.stacks_second, key),
         };
-        let key = (id % STACKS_MAX).to_ne_bytes();
+        let key = key.to_ne_bytes();
         let bytes = table.lookup(&key, MapFlags::ANY).ok()??;
         Some(
             bytes
@@ -913,13 +917,20 @@ impl Kernel for Probe {
             }
             | if entry.options.irq { WATCH_IRQ } else { 0 };
         self.attach_as_needed()?;
-        self.bind(skel::types::bind_request {
+        self.asleep_tell(tgid);
+        let bound = self.bind(skel::types::bind_request {
             tgid,
             flags,
             segment: NONE,
             account: id,
             ..Default::default()
-        })
+        });
+        self.asleep_forget();
+        bound
+    }
+
+    fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error> {
+        self.away_read(id)
     }
 
     fn account_leave(&mut self, id: u32, tgid: u32) {
@@ -960,6 +971,9 @@ impl Kernel for Probe {
     }
 
     fn due(&self) -> Option<Duration> {
+        if self.asleep.waits() {
+            return Some(Duration::ZERO);
+        }
         self.follow.due()
     }
 
@@ -1047,7 +1061,7 @@ impl Kernel for Probe {
             unwind.serve(requests);
         }
         let samples = std::mem::take(&mut *self.samples.lock().unwrap_or_else(|e| e.into_inner()));
-        let mut out = vec![];
+        let mut out = self.asleep.new_stacks();
         for sample in samples {
             let Some(frames) = self.stack_read(sample.stack) else {
                 continue;
@@ -1197,10 +1211,15 @@ fn signature_bytes(stack: u32, site: u32, signature: &signature::Signature) -> V
 fn iterate(link: &libbpf_rs::Link) -> Result<(), Error> {
     let mut iter = Iter::new(link).map_err(Error::bpf("creating the task iterator"))?;
     let mut sink = [0u8; 64];
+    while iter_read(&mut iter, &mut sink)? > 0 {}
+    Ok(())
+}
+
+/// Bytes that an iterator wrote; 0 at its end.
+fn iter_read(iter: &mut Iter, to: &mut [u8]) -> Result<usize, Error> {
     loop {
-        match iter.read(&mut sink) {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
+        match iter.read(to) {
+            Ok(got) => return Ok(got),
             Err(e)
                 if matches!(
                     e.kind(),

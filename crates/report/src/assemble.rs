@@ -483,6 +483,17 @@ fn account_notes(
                 .into(),
         );
     }
+    if account.calls_begun_before > 0 {
+        notes.put(
+            NoteKind::Other,
+            account.calls_begun_before,
+            None,
+            format!(
+                "{} begun before the watch: what came after is counted",
+                n(account.calls_begun_before, "call had", "calls had")
+            ),
+        );
+    }
     if account.threads_unwatched > 0 {
         notes.put(
             NoteKind::ThreadsUnwatched,

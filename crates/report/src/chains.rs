@@ -34,7 +34,13 @@ impl ChainKind {
     pub fn known(self) -> bool {
         !matches!(
             self,
-            Self::Earlier | Self::Woken | Self::Unseen | Self::Deeper | Self::Dropped | Self::Other
+            Self::Earlier
+                | Self::Woken
+                | Self::Unseen
+                | Self::NotOver
+                | Self::Deeper
+                | Self::Dropped
+                | Self::Other
         )
     }
 }
@@ -78,6 +84,7 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
             None => format!("{who}, not followed yet"),
         },
         ChainKind::Unseen => "who woke it was not seen".to_owned(),
+        ChainKind::NotOver => "not over yet".to_owned(),
         ChainKind::Deeper => "more links than are kept".to_owned(),
         ChainKind::Dropped => "no room for more chains".to_owned(),
         ChainKind::Other => "(unknown)".to_owned(),

@@ -154,6 +154,8 @@ pub enum ChainKind {
     Woken,
     /// Who woke it was not seen.
     Unseen,
+    /// Nobody yet: it was still asleep.
+    NotOver,
     /// More links than are kept.
     Deeper,
     /// No room was left for the chain.

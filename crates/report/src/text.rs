@@ -823,7 +823,7 @@ fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
     }
     out.push_str(&format!(
         "\n{}\n",
-        pen.paint(Style::Bold, "Still in a call (not counted above)")
+        pen.paint(Style::Bold, "Still in a call")
     ));
     let shown = options
         .top

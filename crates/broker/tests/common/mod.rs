@@ -57,6 +57,7 @@ pub struct State {
     pub merged: Vec<(u32, u32)>,
     pub waiting: Vec<NewStack>,
     pub chains: Vec<debox_abi::debox_chain>,
+    pub away: Vec<debox_abi::debox_away>,
     pub label_tables: u32,
     pub fail_next: Option<Error>,
     /// Killed and reaped while it is bound.
@@ -308,6 +309,12 @@ impl Kernel for FakeKernel {
         if state.accounts.remove(&id).is_none() {
             state.released_twice += 1;
         }
+    }
+
+    fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error> {
+        let state = self.state();
+        assert!(state.accounts.contains_key(&id), "held");
+        Ok(state.away.clone())
     }
 
     fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {

@@ -165,7 +165,8 @@ impl Capture {
             panic!("the observer has the account");
         };
         // Names that are not there yet stand in the next one.
-        let snapshot = watched.view.snapshot();
+        let mut snapshot = watched.view.snapshot();
+        session::away_add(&mut snapshot, &watched.view, &self.connection);
         let facts = RunFacts {
             wall_ns: session::nanos(self.since.elapsed()),
             open_calls: self.open_calls.list(),

@@ -335,6 +335,7 @@ impl<'a> Tables<'a> {
             DEBOX_CHAIN_EARLIER => ChainKind::Earlier,
             DEBOX_CHAIN_WOKEN => ChainKind::Woken,
             DEBOX_CHAIN_UNSEEN => ChainKind::Unseen,
+            DEBOX_CHAIN_NOT_OVER => ChainKind::NotOver,
             DEBOX_CHAIN_DEEPER => ChainKind::Deeper,
             _ => ChainKind::Other,
         };
@@ -412,7 +413,7 @@ impl<'a> Tables<'a> {
             .threads
             .iter()
             .enumerate()
-            .filter(|(i, row)| row.count > 0 && (*i == 0 || row.tid != 0))
+            .filter(|(i, row)| (row.count > 0 || row.wall_ns > 0) && (*i == 0 || row.tid != 0))
             .map(|(i, row)| ThreadRow {
                 pid: if i == 0 { 0 } else { row.tgid },
                 tid: if i == 0 { 0 } else { row.tid },

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What would the sums be if the calls and sleeps under way ended now?
+
+use crate::account::{AccountView, Snapshot};
+use debox_abi::*;
+
+/// As the broker told them.
+pub fn away_parse(bytes: &[u8]) -> Vec<debox_away> {
+    bytes
+        .chunks_exact(size_of::<debox_away>())
+        .take(DEBOX_AWAY_MAX as usize)
+        .filter_map(debox_away::read_from)
+        .collect()
+}
+
+impl Snapshot {
+    /// Adds what is open, with its times so far: a call to those that have not
+    /// returned, a sleep to the sleeps.
+    pub fn away_add(&mut self, account: &AccountView, away: &[debox_away]) {
+        let mut still = 0;
+        for away in away {
+            let key = (away.key as usize) % DEBOX_NR_SLOTS;
+            if away.flags & DEBOX_AWAY_CALL != 0 {
+                self.away_call_add(key, away);
+                self.away_thread_add(away);
+            }
+            if away.flags & DEBOX_AWAY_ASLEEP != 0 {
+                self.away_sleep_add(key, away);
+                self.site_add(account, away.site as usize);
+                if self.details.is_some() {
+                    self.away_chain_add(key, away, &mut still);
+                }
+            }
+        }
+    }
+
+    fn away_call_add(&mut self, key: usize, away: &debox_away) {
+        let rows_used = &mut self.account.rows_used;
+        let place = &mut self.account.row_of[key];
+        if *place == 0 && (*rows_used as usize) + 1 < DEBOX_ROWS_MAX {
+            *rows_used += 1;
+            *place = *rows_used;
+        }
+        let place = *place as usize;
+        let row = (self.cpus.first_mut()).and_then(|cpu| cpu.rows.get_mut(place));
+        let Some(row) = row.filter(|_| place > 0) else {
+            self.account.rows_dropped = self.account.rows_dropped.saturating_add(1);
+            return;
+        };
+        grow(&mut row.unfinished, 1);
+        grow(&mut row.wall_ns, away.wall_ns);
+        grow(&mut row.blocked_ns, away.blocked_ns);
+        grow(&mut row.runq_ns, away.runq_ns);
+        grow(&mut row.irq_ns, away.irq_ns);
+        row.max_ns = row.max_ns.max(away.wall_ns);
+    }
+
+    fn away_thread_add(&mut self, away: &debox_away) {
+        let Some(details) = &mut self.details else {
+            return;
+        };
+        let rows = &mut details.threads[1..];
+        let at = (rows.iter().position(|row| row.tid == away.tid))
+            .or_else(|| rows.iter().position(|row| row.tid == 0));
+        let row = match at {
+            Some(at) => &mut details.threads[at + 1],
+            None => &mut details.threads[0],
+        };
+        if row.tid == 0 && at.is_some() {
+            (row.tid, row.tgid, row.comm) = (away.tid, away.pid, away.comm);
+        }
+        grow(&mut row.wall_ns, away.wall_ns);
+        grow(&mut row.blocked_ns, away.blocked_ns);
+        grow(&mut row.runq_ns, away.runq_ns);
+    }
+
+    fn away_sleep_add(&mut self, key: usize, away: &debox_away) {
+        let account = &mut self.account;
+        if away.site as usize >= DEBOX_SITES_MAX {
+            grow(&mut account.sites_unknown, 1);
+            grow(&mut account.sites_unknown_ns, away.asleep_ns);
+            return;
+        }
+        let tag = 1 << 63 | (key as u64) << 32 | u64::from(away.site);
+        let rows = &mut account.sites;
+        let at = (rows.iter().position(|row| row.key == tag))
+            .or_else(|| rows.iter().position(|row| row.key == 0));
+        let Some(at) = at else {
+            grow(&mut account.sites_dropped, 1);
+            grow(&mut account.sites_dropped_ns, away.asleep_ns);
+            return;
+        };
+        let row = &mut rows[at];
+        row.key = tag;
+        grow(&mut row.count, 1);
+        grow(&mut row.total_ns, away.asleep_ns);
+        row.max_ns = row.max_ns.max(away.asleep_ns);
+    }
+
+    /// `still`: the number of the root of all of them, 0 before the first.
+    fn away_chain_add(&mut self, key: usize, away: &debox_away, still: &mut u32) {
+        let mut link_add = |link: debox_chain| {
+            self.chains.push(link);
+            self.chains.len() as u32
+        };
+        if *still == 0 {
+            *still = link_add(debox_chain {
+                kind: DEBOX_CHAIN_NOT_OVER,
+                site: DEBOX_SITE_NONE,
+                nr: -1,
+                depth: 1,
+                ..debox_chain::zeroed()
+            });
+        }
+        let first = link_add(debox_chain {
+            kind: DEBOX_CHAIN_SLEEP,
+            parent: *still,
+            site: away.site,
+            nr: if key == DEBOX_NR_OUTSIDE as usize {
+                -1
+            } else {
+                key as i32
+            },
+            tid: away.tid,
+            depth: 2,
+            comm: away.comm,
+            ..debox_chain::zeroed()
+        });
+        let sum = debox_chain_sum {
+            count: 1,
+            total_ns: away.asleep_ns,
+            max_ns: away.asleep_ns,
+        };
+        self.chain_sums.push((first, sum));
+    }
+}
+
+fn grow(to: &mut u64, by: u64) {
+    *to = to.saturating_add(by);
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where do the threads sleep that a watch begins with, and which sleep now?
+//!
+//! Iterators over the tasks tell (`bpf/asleep.h`). A stack that was taken from
+//! outside has no number of the kernel side's tables; it gets one behind theirs.
+
+use std::collections::HashMap;
+
+use debox_abi::{DEBOX_AWAY_MAX, DEBOX_SITES_MAX, Pod, debox_away};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags};
+
+use crate::signature::STACK_DEPTH;
+use crate::{Error, NewStack, Probe, SITES_WALKED_MAX, iter_read, skel};
+
+#[derive(Default)]
+pub(crate) struct Asleep {
+    numbers: HashMap<Vec<u64>, u32>,
+    /// Not told yet.
+    new: Vec<NewStack>,
+}
+
+impl Asleep {
+    /// A stack's number; None when there are no more.
+    fn number(&mut self, frames: &[u64]) -> Option<u32> {
+        if let Some(number) = self.numbers.get(frames) {
+            return Some(*number);
+        }
+        let number = SITES_WALKED_MAX + self.numbers.len() as u32;
+        if number as usize >= DEBOX_SITES_MAX {
+            return None;
+        }
+        self.numbers.insert(frames.to_vec(), number);
+        self.new.push(NewStack {
+            id: number,
+            frames: frames.to_vec(),
+            label: 0,
+        });
+        Some(number)
+    }
+
+    pub fn waits(&self) -> bool {
+        !self.new.is_empty()
+    }
+
+    pub fn new_stacks(&mut self) -> Vec<NewStack> {
+        std::mem::take(&mut self.new)
+    }
+}
+
+/// What an iterator wrote, up to `most` bytes.
+fn written(link: &Link, most: usize) -> Result<Vec<u8>, Error> {
+    let mut iter = Iter::new(link).map_err(Error::bpf("creating the task iterator"))?;
+    let mut bytes = Vec::new();
+    let mut part = vec![0u8; 1 << 16];
+    loop {
+        let got = iter_read(&mut iter, &mut part)?;
+        if got == 0 || bytes.len() >= most {
+            bytes.truncate(most);
+            return Ok(bytes);
+        }
+        bytes.extend_from_slice(&part[..got]);
+    }
+}
+
+/// struct asleep_stack: thread, depth, switches, frames.
+const STACK_BYTES: usize = 16 + 8 * STACK_DEPTH;
+/// As many threads as `asleep_sites` has room for.
+const THREADS_MAX: usize = 4096;
+
+impl Probe {
+    /// Tells the kernel side where the threads of a process sleep that is about to be
+    /// bound. Without it their sleeps are counted, at no place.
+    pub(crate) fn asleep_tell(&mut self, tgid: u32) {
+        if let Err(error) = self.asleep_try(tgid) {
+            tracing::warn!(%error, tgid, "not known where its threads sleep already");
+        }
+    }
+
+    fn asleep_try(&mut self, tgid: u32) -> Result<(), Error> {
+        let link = self
+            .skel
+            .progs
+            .asleep_threads
+            .attach()
+            .map_err(Error::bpf("attaching the task iterator"))?;
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.bind = skel::types::bind_request {
+                tgid,
+                ..Default::default()
+            };
+        }
+        let bytes = written(&link, THREADS_MAX * STACK_BYTES)?;
+        for stack in bytes.chunks_exact(STACK_BYTES) {
+            let words: Vec<u64> = stack
+                .chunks_exact(8)
+                .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
+                .collect();
+            let (tid, depth, switches) = (words[0] as u32, words[0] >> 32, words[1]);
+            let frames = &words[2..][..(depth as usize).min(STACK_DEPTH)];
+            let Some(site) = self.asleep.number(frames) else {
+                continue;
+            };
+            let mut value = switches.to_ne_bytes().to_vec();
+            value.extend_from_slice(&u64::from(site).to_ne_bytes());
+            self.skel
+                .maps
+                .asleep_sites
+                .update(&tid.to_ne_bytes(), &value, MapFlags::ANY)
+                .map_err(Error::bpf("telling where a thread sleeps"))?;
+        }
+        Ok(())
+    }
+
+    /// What was told holds for one binding.
+    pub(crate) fn asleep_forget(&mut self) {
+        let map = &self.skel.maps.asleep_sites;
+        for key in map.keys().collect::<Vec<_>>() {
+            let _ = map.delete(&key);
+        }
+    }
+
+    pub(crate) fn away_read(&mut self, account: u32) -> Result<Vec<debox_away>, Error> {
+        let link = self
+            .skel
+            .progs
+            .away_threads
+            .attach()
+            .map_err(Error::bpf("attaching the task iterator"))?;
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.away_request = skel::types::away_request {
+                account,
+                ..Default::default()
+            };
+        }
+        let bytes = written(&link, DEBOX_AWAY_MAX as usize * size_of::<debox_away>())?;
+        Ok(bytes
+            .chunks_exact(size_of::<debox_away>())
+            .filter_map(debox_away::read_from)
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_keeps_its_number() {
+        let mut asleep = Asleep::default();
+        assert_eq!(asleep.number(&[1, 2]), Some(SITES_WALKED_MAX));
+        assert_eq!(asleep.number(&[1, 3]), Some(SITES_WALKED_MAX + 1));
+        assert_eq!(asleep.number(&[1, 2]), Some(SITES_WALKED_MAX));
+        assert!(asleep.waits());
+        let new = asleep.new_stacks();
+        assert_eq!(new.len(), 2);
+        assert_eq!(
+            (new[1].id, &new[1].frames[..]),
+            (SITES_WALKED_MAX + 1, &[1, 3][..])
+        );
+        assert!(!asleep.waits());
+        let room = DEBOX_SITES_MAX as u64 - u64::from(SITES_WALKED_MAX);
+        let numbers: Vec<_> = (0..room).map(|n| asleep.number(&[2, n])).collect();
+        assert_eq!(numbers[room as usize - 3], Some(DEBOX_SITES_MAX as u32 - 1));
+        assert_eq!(numbers[room as usize - 2], None);
+    }
+}
