@@ -128,34 +128,34 @@ static __always_inline u32 chain_plain_root(u32 kind)
 #define CHAIN_GUESSES_LOG2 13
 u16 chain_guesses[1 << CHAIN_GUESSES_LOG2];
 
-/* ... of a link of a thread of ours. */
-VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
+static __always_inline u16 *chain_guess(const struct thread_state *st, u32 kind, u32 flags, u32 site, s32 nr,
+					u32 parent)
 {
-	struct debox_chain *chain;
-	struct chain_key key;
-	const u64 *comm, *its;
-	u32 id, flags;
-	u16 *guess;
+	const u64 *comm = (const u64 *)st->who.comm;
 	u64 hash;
 
-	if (!st)
-		return 0;
 	_Static_assert(DEBOX_CHAINS_MAX <= 1 << 16, "a guess has 16 bits");
-	flags = kind == DEBOX_CHAIN_SLEEP ? st->chain_flags : 0;
-	comm = (const u64 *)st->who.comm;
 	hash = (comm[0] ^ kind) * 0x9e3779b97f4a7c15ull;
 	hash = (hash ^ hash >> 32 ^ comm[1] ^ (u64)site << 32 ^ (u32)nr) * 0xbf58476d1ce4e5b9ull;
 	hash = (hash ^ hash >> 32 ^ (u64)flags << 32 ^ parent) * 0x94d049bb133111ebull;
-	guess = &chain_guesses[hash >> (64 - CHAIN_GUESSES_LOG2)];
-	id = *guess;
-	chain = id ? bpf_map_lookup_elem(&chains, &id) : NULL;
-	if (chain) {
-		its = (const u64 *)chain->comm;
-		if (chain->type == kind && chain->site == site && chain->nr == nr &&
-		    chain->parent == parent && chain->uid == st->who.uid && chain->flags == flags &&
-		    its[0] == comm[0] && its[1] == comm[1])
-			return id;
-	}
+	return &chain_guesses[hash >> (64 - CHAIN_GUESSES_LOG2)];
+}
+
+/* Only a sleep's link says whether its waker held what was waited for. */
+static __always_inline u32 chain_flags_of(const struct thread_state *st, u32 kind)
+{
+	return kind == DEBOX_CHAIN_SLEEP ? st->chain_flags : 0;
+}
+
+/* ... of a link that no guess was right about. */
+VERIFIED_ONCE u32 chain_look_up(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
+{
+	struct chain_key key;
+	u32 id, flags;
+
+	if (!st)
+		return 0;
+	flags = chain_flags_of(st, kind);
 	__builtin_memset(&key, 0, sizeof(key));
 	key.kind = kind;
 	key.site = site;
@@ -171,8 +171,25 @@ VERIFIED_ONCE u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, 
 			key.parent = chain_plain_root(DEBOX_CHAIN_DEEPER);
 	}
 	id = chain_intern(&key, st->who.tid);
-	*guess = id;
+	*chain_guess(st, kind, flags, site, nr, parent) = id;
 	return id;
+}
+
+/* ... of a link of a thread of ours. */
+static __always_inline u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
+{
+	const u64 *comm = (const u64 *)st->who.comm, *its;
+	u32 flags = chain_flags_of(st, kind), id = *chain_guess(st, kind, flags, site, nr, parent);
+	struct debox_chain *chain = id ? bpf_map_lookup_elem(&chains, &id) : NULL;
+
+	if (chain) {
+		its = (const u64 *)chain->comm;
+		if (chain->type == kind && chain->site == site && chain->nr == nr &&
+		    chain->parent == parent && chain->uid == st->who.uid && chain->flags == flags &&
+		    its[0] == comm[0] && its[1] == comm[1])
+			return id;
+	}
+	return chain_look_up(st, kind, site, nr, parent);
 }
 
 /* Whose names and places it tells: its user's, and root's if it may do more than
@@ -216,23 +233,49 @@ static __always_inline void who_renew(struct thread_state *st, const struct task
 	st->who.tid = task->pid;
 }
 
+/* What a part of a sleep is explained by: a chain, or what the waker ran or waited for. */
 static __always_inline u32 chain_past(struct thread_state *waker, u32 from, s32 key)
 {
+	u32 kind;
+	s32 nr = -1;
+
 	switch (from) {
 	case PAST_RAN_USER:
-		return chain_of(waker, DEBOX_CHAIN_RAN_USER, DEBOX_SITE_NONE, -1, 0);
+		kind = DEBOX_CHAIN_RAN_USER;
+		break;
 	case PAST_RAN_CALL:
-		return chain_of(waker, DEBOX_CHAIN_RAN_CALL, DEBOX_SITE_NONE, key, 0);
+		kind = DEBOX_CHAIN_RAN_CALL;
+		nr = key;
+		break;
 	case PAST_RAN_CALLS:
-		return chain_of(waker, DEBOX_CHAIN_RAN_CALL, DEBOX_SITE_NONE, -1, 0);
+		kind = DEBOX_CHAIN_RAN_CALL;
+		break;
 	case PAST_RAN:
-		return chain_of(waker, DEBOX_CHAIN_RAN, DEBOX_SITE_NONE, -1, 0);
+		kind = DEBOX_CHAIN_RAN;
+		break;
 	case PAST_RUNQ:
-		return chain_of(waker, DEBOX_CHAIN_RUNQ, DEBOX_SITE_NONE, -1, 0);
+		kind = DEBOX_CHAIN_RUNQ;
+		break;
 	case PAST_EARLIER:
-		return chain_of(waker, DEBOX_CHAIN_EARLIER, DEBOX_SITE_NONE, -1, 0);
+		kind = DEBOX_CHAIN_EARLIER;
+		break;
+	default:
+		return from;
 	}
-	return from;
+	return chain_of(waker, kind, DEBOX_SITE_NONE, nr, 0);
+}
+
+/* One part of a sleep that has been explained gets its chain. */
+VERIFIED_ONCE int chain_part_link(struct thread_state *st, struct thread_state *waker, u32 i, s32 key)
+{
+	struct stretch *part;
+
+	if (!st || !waker || i >= PARTS_MAX)
+		return 0;
+	part = &st->parts.part[i];
+	part->chain = chain_of(st, DEBOX_CHAIN_SLEEP, st->out_site, st->out_key,
+			       chain_past(waker, part->chain, key));
+	return 0;
 }
 
 /* Each step by itself: the verifier would follow all of them together through
@@ -259,12 +302,9 @@ VERIFIED_ONCE int chain_woken(struct thread_state *st, struct thread_state *wake
 	explain_end(&e, &waker->past, &st->parts);
 	used = st->parts.used;
 	for (u32 i = 0; i < PARTS_MAX; i++) {
-		struct stretch *part = &st->parts.part[i];
-
 		if (i >= used)
 			break;
-		part->chain = chain_of(st, DEBOX_CHAIN_SLEEP, st->out_site, st->out_key,
-				       chain_past(waker, part->chain, waking->key));
+		chain_part_link(st, waker, i, waking->key);
 	}
 	return 0;
 }

@@ -67,10 +67,8 @@ VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
 }
 
 /*
- * The system call that another task is in, -1 for none. bpf_task_pt_regs()
- * wants a task pointer that the verifier knows; so the place of the saved
- * registers is learned from the running task: THREAD_SIZE, less padding that
- * depends on the kernel's configuration (16 bytes with FRED, from 6.9 on).
+ * The system call that another task is in, -1 for none. bpf_task_pt_regs() wants a task
+ * pointer that the verifier knows; hence regs_above.
  *
  * Whoever holds a lock of the kernel is in the kernel. Others may compute, and
  * then the registers are those of their last call: theirs is told when they sleep
@@ -79,18 +77,13 @@ VERIFIED_ONCE u64 task_numbered(u64 ns, u32 number)
 #define HOLDER_THREAD 0u
 #define HOLDER_IN_KERNEL 1u
 #define HOLDER_PROCESS 2u
-static __always_inline s32 holder_call(struct thread_state *st, u64 owner, u32 how)
+static __always_inline s32 holder_call(u64 owner, u32 how)
 {
-	struct task_struct *self = bpf_get_current_task_btf();
 	u64 regs;
 
 	if (KERNEL_INT(struct task_struct, owner, flags) & PF_KTHREAD)
 		return -1;
-	/* Through the map the pointers become numbers. */
-	st->own_regs = bpf_task_pt_regs(self);
-	st->own_stack = (u64)self->stack;
-	barrier();
-	regs = KERNEL_WORD(struct task_struct, owner, stack) + (st->own_regs - st->own_stack);
+	regs = KERNEL_WORD(struct task_struct, owner, stack) + regs_above;
 	if (how == HOLDER_PROCESS &&
 	    KERNEL_INT(struct signal_struct, KERNEL_WORD(struct task_struct, owner, signal), nr_threads) != 1)
 		return -1;
@@ -155,7 +148,7 @@ VERIFIED_ONCE int holder_tell(struct thread_state *st, struct holder *holder, u6
 	holder->kind = kind;
 	holder->pid = KERNEL_INT(struct task_struct, address, pid);
 	holder->tgid = KERNEL_INT(struct task_struct, address, tgid);
-	holder->nr = holder_call(st, address, how);
+	holder->nr = holder_call(address, how);
 	comm = (u64 *)holder->comm;
 	comm[0] = KERNEL_WORD(struct task_struct, address, comm);
 	comm[1] = kernel_word(address + bpf_core_field_offset(struct task_struct, comm) + 8);

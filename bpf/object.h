@@ -349,13 +349,11 @@ static __always_inline struct object_memo *object_memo_of(struct thread_objects 
 
 /* The memo of a descriptor, or of a futex by its address; else that of the object
  * which was put in longest ago, emptied. */
-VERIFIED_ONCE u32 object_memo_find(struct thread_objects *objects, s32 fd, u64 futex)
+static __always_inline u32 object_memo_find(struct thread_objects *objects, s32 fd, u64 futex)
 {
 	struct object_memo *memo;
 	u32 i;
 
-	if (!objects)
-		return 0;
 	for (i = 0; i < OBJECT_MEMOS; i++) {
 		memo = &objects->memo[i];
 		if (fd >= 0 ? memo->inode && memo->object.fd == fd :
@@ -370,8 +368,7 @@ VERIFIED_ONCE u32 object_memo_find(struct thread_objects *objects, s32 fd, u64 f
 }
 
 /* What the descriptor stands for now, into the thread's memo, unless it is there. */
-VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, struct thread_objects *objects, u32 fd,
-				       u64 address)
+static __always_inline int object_of_descriptor(struct thread_state *st, struct thread_objects *objects, u32 fd, u64 address)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct fdtable *table;
@@ -379,8 +376,6 @@ VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, struct thread_ob
 	u64 slot, file, inode, number, mnt, dentry, parent, hash_len, hashed;
 	u32 i;
 
-	if (!st || !objects)
-		return 0;
 	table = task->files->fdt;
 	if (fd >= table->max_fds)
 		return 0;
@@ -435,11 +430,11 @@ VERIFIED_ONCE int object_of_descriptor(struct thread_state *st, struct thread_ob
 /* ---- the call's argument */
 
 /* The object of the running thread's call `key`, into its memos; why not, as flags. */
-static __noinline int object_take(struct thread_state *st, u32 key, u32 compat)
+VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	const volatile struct call_object *of = &call_objects[key & (DEBOX_NR_SLOTS - 1)];
+	const struct pt_regs *regs;
 	struct thread_objects *objects;
 	struct object_memo *memo;
 	u32 by = of->by, i;
@@ -454,6 +449,7 @@ static __noinline int object_take(struct thread_state *st, u32 key, u32 compat)
 	objects = bpf_task_storage_get(&thread_objects, task, 0, 0);
 	if (!objects)
 		return 0;
+	regs = regs_here(st, task);
 	value = call_argument(regs, compat, of->index);
 	if (by == OBJECT_BY_POLL) {
 		s32 fd = -1;

@@ -177,12 +177,12 @@ static __always_inline bool node_linked(u64 node, u64 next, u64 prev)
 
 /* Whether the thread's address, at this word above the anchor, stands in a node of a
  * list; then queue.own is it. */
-VERIFIED_ONCE u32 queue_verify(struct thread_state *st, u32 at)
+static __always_inline u32 queue_node_at(struct thread_state *st, u32 at)
 {
 	u64 here, after, next, prev, before[2];
 	struct queue *q;
 
-	if (!st || at < 2)
+	if (at < 2)
 		return 0;
 	q = &st->queue;
 	here = st->anchor + (u64)at * 8;
@@ -216,6 +216,12 @@ VERIFIED_ONCE u32 queue_verify(struct thread_state *st, u32 at)
 		return 1;
 	}
 	return 0;
+}
+
+/* For the search: each place by itself. */
+VERIFIED_ONCE u32 queue_verify(struct thread_state *st, u32 at)
+{
+	return st ? queue_node_at(st, at) : 0;
 }
 
 /* Where the node lies at a place that a signature recognises: its word above the anchor,
@@ -255,17 +261,15 @@ VERIFIED_ONCE u32 queue_search(struct thread_state *st)
 }
 
 /* The node of the thread that is going to sleep: false when none is known. */
-static __noinline u32 queue_find(struct thread_state *st)
+static __always_inline u32 queue_find(struct thread_state *st)
 {
 	u32 signature, word;
 
-	if (!st)
-		return 0;
 	signature = st->out_signature & (SIGNATURES_MAX - 1);
 	if (signature) {
 		word = signature_node[signature];
 		if (word)
-			return queue_verify(st, word);
+			return queue_node_at(st, word);
 		if (signature_searched[signature] >= SEARCHES_MAX)
 			return 0;
 	}
@@ -366,12 +370,17 @@ static __noinline u32 queue_enter(struct thread_state *st, u64 head, u32 kind, u
 }
 
 /* The sleep is over: who waits there now? `others` is set as well. */
-static __noinline u32 queue_leave(struct thread_state *st)
+static __always_inline u32 queue_leave(struct thread_state *st)
 {
 	u32 flags;
 
-	if (!st || !st->queue.head || !queue_layouts_fit())
+	if (!st->queue.head || !queue_layouts_fit())
 		return 0;
+	/* Nobody is the most frequent, and needs no walk. */
+	if (kernel_word(st->queue.head) == st->queue.head && kernel_word(st->queue.head + 8) == st->queue.head) {
+		st->queue.others = 0;
+		return DEBOX_SLEEP_WAITERS_EXIT;
+	}
 	queue_walk(st, st->queue.head);
 	flags = queue_flags(&st->queue);
 	if (!flags || st->queue.heads) {

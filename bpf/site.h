@@ -41,7 +41,6 @@
 #include "label.h"
 #include "state.h"
 
-#define THREAD_SIZE 16384ull                  /* x86-64 without KASAN */
 #define KERNEL_TEXT_MIN 0xffffffff80000000ull /* and modules; x86-64 */
 
 struct stack_frames {

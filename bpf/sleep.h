@@ -29,13 +29,23 @@
 
 static __always_inline int call_phase(const struct task_struct *task, s32 *nr)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs((struct task_struct *)task);
-	s64 number = (s64)regs->orig_ax;
+	s64 number, result;
 
+	if (kernel_word_is_load() && regs_above) {
+		u64 at = (u64)task->stack + regs_above;
+
+		number = KERNEL_WORD(struct pt_regs, at, orig_ax);
+		result = KERNEL_WORD(struct pt_regs, at, ax);
+	} else {
+		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs((struct task_struct *)task);
+
+		number = regs->orig_ax;
+		result = regs->ax;
+	}
 	*nr = (s32)number;
 	if (number < 0)
 		return CALL_OUTSIDE;
-	return (s64)regs->ax == -38 ? CALL_RUNNING : CALL_LEAVING;
+	return result == -38 ? CALL_RUNNING : CALL_LEAVING;
 }
 
 /* The thread is back: one stretch off the CPU goes into record and account. */
@@ -180,6 +190,8 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	if (st->out_kind & OUT_VALID)
 		switch_hidden(prev, st);
 	hot_flush(st);
+	if (!regs_above)
+		regs_learn(st, prev);
 	phase = call_phase(prev, &nr);
 	if (prev->flags & PF_KTHREAD) {
 		phase = CALL_OUTSIDE;

@@ -238,8 +238,7 @@ struct thread_state {
 	struct holder holder_exit; /* when the sleep ended */
 	struct queue queue;
 	struct file_lock_wait file_lock;
-	u64 own_regs;
-	u64 own_stack;
+	u64 own_regs; /* see regs_learn() */
 
 	/* chains; see chain.h */
 	struct who who;
@@ -522,6 +521,40 @@ static __always_inline struct debox_control *control_of(const struct thread_stat
 	void *inner = bpf_map_lookup_elem(&segment_controls, &segment);
 
 	return inner ? bpf_map_lookup_elem(inner, &slot) : NULL;
+}
+
+/*
+ * Bytes from the lower end of a thread's stack to its saved registers, the same for all
+ * threads: THREAD_SIZE, less the registers, less padding that depends on the
+ * kernel's configuration (16 bytes with FRED, from 6.9 on). 0: nobody watched has
+ * left a CPU yet.
+ */
+u32 regs_above;
+
+#define THREAD_SIZE 16384ull /* x86-64 without KASAN */
+
+static __always_inline void regs_learn(struct thread_state *st, struct task_struct *task)
+{
+	u64 above;
+
+	/* Through the map the pointers become numbers. */
+	st->own_regs = bpf_task_pt_regs(task);
+	st->stack_base = (u64)task->stack;
+	barrier();
+	above = st->own_regs - st->stack_base;
+	if (above < THREAD_SIZE && above > THREAD_SIZE - 512)
+		regs_above = above;
+}
+
+/* The saved registers of the running thread, whose state `st` is. */
+static __always_inline const struct pt_regs *regs_here(struct thread_state *st, struct task_struct *task)
+{
+	if (!kernel_word_is_load())
+		return (const struct pt_regs *)bpf_task_pt_regs(task);
+	if (!regs_above)
+		regs_learn(st, task);
+	return bpf_rdonly_cast((const void *)((u64)task->stack + regs_above),
+			       bpf_core_type_id_kernel(struct pt_regs));
 }
 
 /* TS_COMPAT: entered through int 0x80 or the 32-bit vsyscall page. */

@@ -19,8 +19,6 @@
 #include "state.h"
 #include <debox/trace.h>
 
-#define THREAD_SIZE 16384ull /* x86-64 without KASAN */
-
 #define TRACE_NONE 0u
 #define TRACE_SLOT 1u    /* the thread's own program asked: calls as it brackets them */
 #define TRACE_ACCOUNT 2u /* somebody watches it: calls from the tracepoints */

@@ -174,18 +174,19 @@ VERIFIED_ONCE u32 user_lock_number(const struct futex_wait *wait)
 static __noinline int user_lock_owner(struct thread_state *st)
 {
 	struct task_struct *self = bpf_get_current_task_btf();
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(self);
+	u64 regs = (u64)self->stack + regs_above;
 	struct futex_wait wait = {};
-	u32 number, operation = (u32)regs->si, limit = (u32)regs->r9;
+	u32 number, operation = (u32)KERNEL_WORD(struct pt_regs, regs, si);
+	u32 limit = (u32)KERNEL_WORD(struct pt_regs, regs, r9);
 	u64 task;
 
 	if (!st)
 		return 0;
-	wait.address = regs->di;
+	wait.address = KERNEL_WORD(struct pt_regs, regs, di);
 	wait.command = operation & FUTEX_COMMAND;
-	wait.expected = (u32)regs->dx;
+	wait.expected = (u32)KERNEL_WORD(struct pt_regs, regs, dx);
 	wait.shared = !(operation & FUTEX_PRIVATE);
-	wait.timed = regs->r10 != 0;
+	wait.timed = KERNEL_WORD(struct pt_regs, regs, r10) != 0;
 	if (wait.command != FUTEX_WAIT && wait.command != FUTEX_WAIT_BITSET &&
 	    wait.command != FUTEX_LOCK_PI && wait.command != FUTEX_LOCK_PI2)
 		return 0;

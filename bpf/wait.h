@@ -20,14 +20,12 @@
 #define NR_FUTEX 202
 
 /* The thread leaves the CPU and is the running one still. */
-static __noinline int wait_begin(struct thread_state *st)
+static __always_inline int wait_begin(struct thread_state *st)
 {
 	u32 flags, kind = QUEUE_NONE;
 	u64 head = 0;
 	bool futex;
 
-	if (!st)
-		return 0;
 	st->waiters_entry = 0;
 	st->waiters_exit = 0;
 	st->held_tid = 0;
@@ -65,12 +63,10 @@ static __noinline int wait_begin(struct thread_state *st)
 }
 
 /* The sleep is over, and the thread has not run yet. */
-static __noinline int wait_end(struct thread_state *st)
+static __always_inline int wait_end(struct thread_state *st)
 {
 	u32 flags, known;
 
-	if (!st)
-		return 0;
 	flags = st->wait_flags & (DEBOX_SLEEP_WAITERS_ENTRY | DEBOX_SLEEP_WAITERS_ENTRY_MORE);
 	if (st->file_lock.list) {
 		flags |= file_lock_leave(st);
