@@ -879,10 +879,11 @@ static void thread_bind(struct debox_thread *t)
 		return;
 	}
 	found = slot_find(tid, &segment, &slot);
-	if (!found) {
-		/* Born before the broker knew us, or all slots were in use. */
-		if (!segment_ask(&threads))
-			found = slot_find(tid, &segment, &slot);
+	/* Born before the broker knew us, or all slots were in use. Others of that
+	 * kind may have got all that came with a new segment: then there are fewer
+	 * of them. */
+	while (!found && !segment_ask(&threads) && threads) {
+		found = slot_find(tid, &segment, &slot);
 		if (!found && threads == 1 && process.segments) {
 			/* The kernel side counts threads from outside of our pid
 			 * namespace. One new slot, one thread without: ours. */
@@ -895,6 +896,7 @@ static void thread_bind(struct debox_thread *t)
 					slot = i;
 				}
 			found = used == 1;
+			break;
 		}
 	}
 	if (!found) {

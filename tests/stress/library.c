@@ -541,6 +541,45 @@ static void test_threads(void)
 	CHECK(broker.state->requests == before + 1);
 }
 
+#define CROWD 100
+
+static int crowd_turn;
+static pthread_barrier_t crowd_end;
+
+static void *thread_of_crowd(void *arg)
+{
+	struct debox_info i;
+
+	while (__atomic_load_n(&crowd_turn, __ATOMIC_ACQUIRE) != (int)(intptr_t)arg)
+		usleep(100);
+	DEBOX_CALL_NR(SYS_getpid, getpid());
+	i = last();
+	CHECK((i.valid & KERNEL_BITS) == KERNEL_BITS);
+	__atomic_fetch_sub(&crowd_turn, 1, __ATOMIC_RELEASE);
+	pthread_barrier_wait(&crowd_end);
+	return NULL;
+}
+
+/* More threads than a segment has slots, all there before the broker is asked. It
+ * binds the oldest first; the youngest ask first. */
+static void test_crowd(void)
+{
+	pthread_t t[CROWD];
+
+	CHECK(debox_close() == 0);
+	__atomic_store_n(&crowd_turn, CROWD, __ATOMIC_RELEASE);
+	pthread_barrier_init(&crowd_end, NULL, CROWD);
+	for (int n = 0; n < CROWD; n++)
+		CHECK(pthread_create(&t[n], NULL, thread_of_crowd, (void *)(intptr_t)n) == 0);
+	CHECK(debox_open(NULL) == 0);
+	__atomic_store_n(&crowd_turn, CROWD - 1, __ATOMIC_RELEASE);
+	for (int n = 0; n < CROWD; n++)
+		thread_gone(t[n]);
+	pthread_barrier_destroy(&crowd_end);
+	CHECK(debox_close() == 0);
+	CHECK(debox_open(NULL) == 0);
+}
+
 static void *thread_unslotted(void *arg)
 {
 	struct debox_info i;
@@ -1092,6 +1131,7 @@ int main(void)
 	RUN(test_longjmp);
 	RUN(test_high_alternate_stack);
 	RUN(test_threads);
+	RUN(test_crowd);
 	RUN(test_unslotted);
 	RUN(test_dirty_slot);
 	RUN(test_slot_taken_back);
