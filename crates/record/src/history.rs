@@ -29,6 +29,7 @@ struct Point {
     wall_ns: u64,
     blocked_ns: u64,
     runq_ns: u64,
+    irq_ns: u64,
     /// (bucket, calls), ascending.
     buckets: Vec<(u16, u64)>,
 }
@@ -48,6 +49,7 @@ fn difference(before: Option<&RowSums>, now: &RowSums, time_ns: u64) -> Point {
         wall_ns: less(now.wall_ns, before.map(|b| b.wall_ns)),
         blocked_ns: less(now.blocked_ns, before.map(|b| b.blocked_ns)),
         runq_ns: less(now.runq_ns, before.map(|b| b.runq_ns)),
+        irq_ns: less(now.irq_ns, before.map(|b| b.irq_ns)),
         buckets,
     }
 }
@@ -59,6 +61,7 @@ impl Point {
         self.wall_ns = self.wall_ns.saturating_add(next.wall_ns);
         self.blocked_ns = self.blocked_ns.saturating_add(next.blocked_ns);
         self.runq_ns = self.runq_ns.saturating_add(next.runq_ns);
+        self.irq_ns = self.irq_ns.saturating_add(next.irq_ns);
         let (a, b) = (std::mem::take(&mut self.buckets), &next.buckets);
         let (mut i, mut j) = (0, 0);
         self.buckets.reserve_exact(a.len().max(b.len()));
@@ -110,6 +113,7 @@ impl Point {
             wall_ns: self.wall_ns,
             blocked_ns: self.blocked_ns,
             runq_ns: self.runq_ns,
+            irq_ns: self.irq_ns,
             p50_ns: self.percentile(50),
             p99_ns: self.percentile(99),
             max_ns,
@@ -298,6 +302,7 @@ fn join(a: &HistoryPoint, b: &HistoryPoint) -> HistoryPoint {
         wall_ns: a.wall_ns.saturating_add(b.wall_ns),
         blocked_ns: a.blocked_ns.saturating_add(b.blocked_ns),
         runq_ns: a.runq_ns.saturating_add(b.runq_ns),
+        irq_ns: a.irq_ns.saturating_add(b.irq_ns),
         p50_ns: weighed(a.p50_ns, b.p50_ns),
         p99_ns: a.p99_ns.max(b.p99_ns),
         max_ns: a.max_ns.max(b.max_ns),

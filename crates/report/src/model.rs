@@ -213,6 +213,10 @@ pub struct ThreadRow {
     pub ended_ns: Option<u64>,
 }
 
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -441,6 +445,9 @@ pub struct HistoryPoint {
     pub wall_ns: u64,
     pub blocked_ns: u64,
     pub runq_ns: u64,
+    /// Left out when there were none, or they were not measured.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub irq_ns: u64,
     pub p50_ns: u64,
     pub p99_ns: u64,
     /// Upper edge of the highest histogram bucket with a call in it.
@@ -484,7 +491,8 @@ pub struct Trend {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrendPart {
-    /// Time on CPU and blocked together; waiting for a CPU is not the call's doing.
+    /// Time on CPU and blocked together; waiting for a CPU, and interrupts where they are
+    /// measured, are not the call's doing.
     #[default]
     Whole,
     Cpu,

@@ -61,6 +61,7 @@ fn blocks_of(points: &[HistoryPoint]) -> Vec<Block> {
         sum.wall_ns = sum.wall_ns.saturating_add(point.wall_ns);
         sum.blocked_ns = sum.blocked_ns.saturating_add(point.blocked_ns);
         sum.runq_ns = sum.runq_ns.saturating_add(point.runq_ns);
+        sum.irq_ns = sum.irq_ns.saturating_add(point.irq_ns);
         if sum.count >= share {
             blocks.push(block_of(&sum));
             sum = HistoryPoint::default();
@@ -75,7 +76,7 @@ fn blocks_of(points: &[HistoryPoint]) -> Vec<Block> {
 
 fn block_of(sum: &HistoryPoint) -> Block {
     let count = sum.count as f64;
-    let off_ns = sum.blocked_ns.saturating_add(sum.runq_ns);
+    let off_ns = (sum.blocked_ns.saturating_add(sum.runq_ns)).saturating_add(sum.irq_ns);
     Block {
         x: sum.first as f64 + (count - 1.0) / 2.0,
         time_ns: sum.time_ns,

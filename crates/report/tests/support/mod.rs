@@ -538,6 +538,7 @@ pub fn server(call_sites: usize) -> Report {
                 wall_ns,
                 blocked_ns: if call == "clone" { 0 } else { wall_ns * 8 / 10 },
                 runq_ns: wall_ns / 50,
+                irq_ns: 0,
                 p50_ns: wall_ns / per * 7 / 10,
                 p99_ns: wall_ns / per * 3,
                 max_ns: wall_ns / per * 5,
