@@ -15,6 +15,7 @@ mod findings;
 mod hist;
 mod html;
 mod model;
+mod open;
 mod options;
 mod sum;
 mod text;

@@ -7,6 +7,7 @@
 
 use crate::chains::{self, Root, TreeLine};
 use crate::model::*;
+use crate::open::{OpenGroup, open_groups};
 use crate::options::TextOptions;
 use debox_output::{
     Column, Pen, Style, Table, count_cell, count_cell_opt, count_text, printable, result_text,
@@ -16,6 +17,8 @@ use debox_output::{
 /// A program has hundreds of places that make calls; without --top, these are
 /// enough to see where the time goes.
 const CALL_SITES_SHOWN: usize = 30;
+/// The same of threads in a call.
+const OPEN_SHOWN: usize = 20;
 
 /// The command as a shell takes it.
 fn command_text(command: &[String]) -> String {
@@ -825,32 +828,39 @@ fn open_call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         "\n{}\n",
         pen.paint(Style::Bold, "Still in a call")
     ));
-    let shown = options
-        .top
-        .unwrap_or(usize::MAX)
-        .min(report.open_calls.len());
-    let rows = &report.open_calls[..shown];
-    let column = |f: &dyn Fn(&OpenCall) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let groups = open_groups(&report.open_calls);
+    let shown = options.top.unwrap_or(OPEN_SHOWN).min(groups.len());
+    let rows = &groups[..shown];
+    let column = |f: &dyn Fn(&OpenGroup<'_>) -> String| rows.iter().map(f).collect::<Vec<_>>();
     let at_least = |ns: u64| if ns == 0 { "-".into() } else { pen.time(ns) };
     let columns = vec![
-        Column::new("CALL", 0, column(&|r| r.call.clone()))
+        Column::new("CALL", 0, column(&|r| r.first.call.clone()))
             .left()
             .style(Style::Label),
-        Column::new("FOR AT LEAST", 0, column(&|r| at_least(r.at_least_ns))),
-        Column::new("THREAD", 1, column(&|r| r.tid.to_string())),
-        Column::new("PROCESS", 2, column(&|r| r.pid.to_string())),
-        Column::new("NAME", 0, column(&|r| r.comm.clone())).left(),
+        Column::new(
+            "FOR AT LEAST",
+            0,
+            column(&|r| at_least(r.first.at_least_ns)),
+        ),
+        Column::new("THREAD", 1, column(&|r| r.threads_text())),
+        Column::new("PROCESS", 2, column(&|r| r.first.pid.to_string())),
+        Column::new("NAME", 0, column(&|r| r.first.comm.clone())).left(),
     ];
     *out += &Table::from(columns).text(pen, options.width);
-    let more = report.open_calls.len() - shown;
+    let more: usize = groups[shown..].iter().map(|group| group.threads).sum();
     if more > 0 {
         out.push_str(&format!(
-            "  ({more} more {})\n",
+            "  ({} more {}; --top N shows more)\n",
+            count_text(more as u64),
             if more == 1 { "thread" } else { "threads" }
         ));
     }
-    for row in rows.iter().filter(|row| !row.why.is_empty()) {
-        let text = pen.plain(&printable(&row.why));
+    for why in rows
+        .iter()
+        .map(OpenGroup::why)
+        .filter(|why| !why.is_empty())
+    {
+        let text = pen.plain(&printable(&why));
         *out += &wrapped(&text, line_width(options.width), "  ", "    ");
         out.push('\n');
     }

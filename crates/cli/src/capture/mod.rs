@@ -199,6 +199,10 @@ impl Capture {
         facts.notes = watched.facts.notes.clone();
         facts.notes.extend(notes);
         let snapshot = session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
+        // What is under way has been counted up to here.
+        if self.child.is_none() {
+            facts.wall_ns = session::nanos(self.since.elapsed());
+        }
         facts.exit = self.child.as_mut().and_then(Child::ended).map(exit);
         match self.child {
             Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),

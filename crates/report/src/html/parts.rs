@@ -6,6 +6,7 @@ use super::time;
 use crate::chains;
 use crate::findings::{frame_text, idle_rows, nothing_found, waits_for};
 use crate::model::*;
+use crate::open::open_groups;
 use debox_output::{count_text, escape, result_text};
 
 /// Columns and rows of the label × call matrix; the others are summed.
@@ -1175,23 +1176,26 @@ pub fn notes(report: &Report) -> String {
     }
     if !report.open_calls.is_empty() {
         out.push_str("<h3>Still in a call at the end</h3>\n<ul>\n");
-        for c in &report.open_calls {
+        for group in open_groups(&report.open_calls) {
+            let c = group.first;
             let length = if c.at_least_ns > 0 {
                 format!(", for at least {}", time(c.at_least_ns))
             } else {
                 String::new()
             };
+            let threads = match group.threads {
+                1 => format!("thread {}", c.tid),
+                _ => group.threads_text(),
+            };
+            let why = match group.why().as_str() {
+                "" => String::new(),
+                why => format!(": {}", escape(why)),
+            };
             out.push_str(&format!(
-                "<li>{} (thread {} of process {}) in {}{length}{}</li>\n",
+                "<li>{} ({threads} of process {}) in {}{length}{why}</li>\n",
                 escape(&c.comm),
-                c.tid,
                 c.pid,
                 escape(&c.call),
-                if c.why.is_empty() {
-                    String::new()
-                } else {
-                    format!(": {}", escape(&c.why))
-                }
             ));
         }
         out.push_str("</ul>\n");
