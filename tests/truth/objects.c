@@ -67,6 +67,33 @@ static void nap(int ms)
 	nanosleep(&time, NULL);
 }
 
+static char main_state(void)
+{
+	char path[64], stat[256];
+	const char *end;
+	ssize_t length;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
+	fd = must(open(path, O_RDONLY | O_CLOEXEC), path);
+	length = must(read(fd, stat, sizeof(stat) - 1), path);
+	close(fd);
+	stat[length] = 0;
+	end = strrchr(stat, ')');
+	return end ? end[2] : '?';
+}
+
+/* Returns when the first thread has slept for so long: on a busy machine it may come
+ * late to the call that is meant. */
+static void main_sleeps(int ms)
+{
+	do {
+		while (main_state() != 'S')
+			nap(1);
+		nap(ms);
+	} while (main_state() != 'S');
+}
+
 /* ---- lock */
 
 struct theft {
@@ -79,7 +106,7 @@ static void *steal(void *argument)
 	struct theft *theft = argument;
 	int other = must(open("/dev/null", O_RDONLY), "/dev/null");
 
-	nap(WAIT_MS / 2);
+	main_sleeps(WAIT_MS / 2);
 	must(dup2(other, theft->waited), "dup2");
 	nap(WAIT_MS / 2);
 	must(flock(theft->held, LOCK_UN), "unlock");
@@ -164,7 +191,7 @@ static void *give(void *argument)
 	struct gift *gift = argument;
 	uint64_t one = 1;
 
-	nap(WAIT_MS);
+	main_sleeps(WAIT_MS);
 	must(write(gift->fd, &one, gift->length), "write");
 	return NULL;
 }
@@ -229,7 +256,7 @@ static void *connect_later(void *argument)
 
 	must(getsockname(listener, (void *)&address, &length), "getsockname");
 	fd = must(socket(address.ss_family, SOCK_STREAM, 0), "socket");
-	nap(WAIT_MS);
+	main_sleeps(WAIT_MS);
 	must(connect(fd, (void *)&address, length), "connect");
 	*(int *)argument = fd;
 	return NULL;
@@ -295,9 +322,9 @@ static void *write_fifo(void *argument)
 {
 	int fd;
 
-	nap(WAIT_MS);
+	main_sleeps(WAIT_MS);
 	fd = must(open(argument, O_WRONLY), "fifo");
-	nap(WAIT_MS);
+	main_sleeps(WAIT_MS);
 	must(write(fd, "x", 1), "write");
 	close(fd);
 	return NULL;
@@ -305,14 +332,14 @@ static void *write_fifo(void *argument)
 
 static void *make_file(void *argument)
 {
-	nap(WAIT_MS);
+	main_sleeps(WAIT_MS);
 	close(must(open(argument, O_WRONLY | O_CREAT, 0600), argument));
 	return NULL;
 }
 
 static void *signal_us(void *unused)
 {
-	nap(WAIT_MS);
+	main_sleeps(WAIT_MS);
 	kill(getpid(), SIGUSR1);
 	return unused;
 }

@@ -292,42 +292,54 @@ fn attach_counts_sleeps_that_are_under_way() {
     if !kernel_or_skip() {
         return;
     }
-    for (program, unfinished) in [("sleep 1.5; exit 0", 0), ("exec sleep 1000", 1)] {
-        let mut sleeper = Command::new("sh").args(["-c", program]).spawn().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("recording.debox");
+    for unfinished in [0, 1] {
+        let mut sleeper = Command::new("sh")
+            .args(["-c", "read line; exit 0"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = sleeper.stdin.take();
         std::thread::sleep(Duration::from_millis(300));
         let begin = Instant::now();
-        let out = debox(&["attach", "-p", &sleeper.id().to_string(), "-d", "3"])
-            .args(["--json", "-o", "-"])
-            .output()
+        let mut attach = debox(&["attach", "-p", &sleeper.id().to_string()])
+            .args(["-d", if unfinished == 1 { "1" } else { "60" }])
+            .arg("-o")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
             .unwrap();
+        let mut said = BufReader::new(attach.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.contains("watching"), "{line}");
+        if unfinished == 0 {
+            std::thread::sleep(Duration::from_millis(700));
+            drop(input);
+        }
+        let status = attach.wait().unwrap();
         let lasted = begin.elapsed().as_nanos() as u64;
         let _ = sleeper.kill();
         sleeper.wait().unwrap();
-        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(status.success());
+        let out = debox(&["report", "--json", file.to_str().unwrap()])
+            .output()
+            .unwrap();
         let report: Value = serde_json::from_slice(&out.stdout).unwrap();
         check_sums(&report);
-        let name = if unfinished == 1 {
-            "clock_nanosleep"
-        } else {
-            "wait4"
-        };
+        let name = "read";
         let row = call(&report, name).expect(name);
         assert_eq!(number(&row["unfinished"]), unfinished, "{row}");
         let wall = number(&report["run"]["wall_ns"]);
         let blocked = number(&row["blocked_ns"]);
-        // The watch lasts as long as the shell waits, but for its last steps.
-        assert!(
-            blocked <= lasted && wall - blocked < 500_000_000,
-            "{wall}: {row}"
-        );
+        // From the watch's begin to the line that does not come, or to the end.
+        assert!((600_000_000..lasted).contains(&blocked), "{wall}: {row}");
+        assert!(blocked <= wall, "{wall}: {row}");
         let place = report["blocking"].as_array().unwrap();
         let place = place.iter().find(|p| p["call"] == name).expect("a place");
-        let label = if unfinished == 1 {
-            "nanosleep"
-        } else {
-            "wait-child"
-        };
-        assert_eq!(place["label"], label, "{place}");
+        assert_eq!(place["label"], "pipe-read", "{place}");
         assert_eq!(number(&place["total_ns"]), blocked, "{place}");
         let chains = report["chains"].as_array().unwrap();
         let told: u64 = chains.iter().map(|chain| number(&chain["total_ns"])).sum();
