@@ -36,32 +36,38 @@ pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: boo
             Err(error) => crate::say(&format!("without the kernel's call paths: {error}")),
         }
     }
-    chains_add(&mut snapshot, account, connection);
-    away_add(&mut snapshot, account, connection);
+    if let Err(error) = chains_add(&mut snapshot, account, connection) {
+        crate::say(&format!("without what was waited for: {error}"));
+    }
+    if let Err(error) = away_add(&mut snapshot, account, connection) {
+        crate::say(&format!("without calls that are still open: {error}"));
+    }
     snapshot
 }
 
 /// What has not ended yet, so far.
-pub fn away_add(snapshot: &mut Snapshot, account: &AccountView, connection: &Connection) {
-    if snapshot.stale {
-        return;
+pub fn away_add(
+    snapshot: &mut Snapshot,
+    account: &AccountView,
+    connection: &Connection,
+) -> Result<(), debox_client::Error> {
+    if !snapshot.stale {
+        snapshot.away_add(account, &connection.away_threads()?);
     }
-    match connection.away_threads() {
-        Ok(away) => snapshot.away_add(account, &away),
-        Err(error) => crate::say(&format!("without calls that are still open: {error}")),
-    }
+    Ok(())
 }
 
 /// What the sleeps waited for: sums first, so that every number has its link.
-fn chains_add(snapshot: &mut Snapshot, account: &AccountView, connection: &Connection) {
-    let Some(details) = account.details.as_ref().filter(|_| !snapshot.stale) else {
-        return;
-    };
-    let sums = details.chain_sums();
-    match connection.chains() {
-        Ok(links) => snapshot.chains_set(account, sums, links),
-        Err(error) => crate::say(&format!("without what was waited for: {error}")),
+pub fn chains_add(
+    snapshot: &mut Snapshot,
+    account: &AccountView,
+    connection: &Connection,
+) -> Result<(), debox_client::Error> {
+    if let Some(details) = account.details.as_ref().filter(|_| !snapshot.stale) {
+        let sums = details.chain_sums();
+        snapshot.chains_set(account, sums, connection.chains()?);
     }
+    Ok(())
 }
 
 pub fn nanos(duration: Duration) -> u64 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What did sleeps wait for, what did that wait for, and where does it end?
 
-use crate::model::{ChainKind, ChainLink, Report};
+use crate::model::{ChainKind, ChainLink, ChainRow, Report};
 use debox_output::printable;
 use std::collections::BTreeMap;
 
@@ -106,8 +106,8 @@ pub fn links_of(report: &Report, first: usize) -> Vec<&ChainLink> {
     links
 }
 
-/// The forest of all chains; children of the one that is returned.
-pub fn tree(report: &Report) -> ChainNode {
+/// The forest of chains (all are `report.chains`); children of the one that is returned.
+pub fn tree(report: &Report, rows: &[ChainRow]) -> ChainNode {
     #[derive(Default)]
     struct Growing {
         count: u64,
@@ -129,7 +129,7 @@ pub fn tree(report: &Report) -> ChainNode {
         }
     }
     let mut all = Growing::default();
-    for row in &report.chains {
+    for row in rows {
         let mut at = &mut all;
         let texts = links_of(report, row.first)
             .into_iter()
@@ -145,10 +145,10 @@ pub fn tree(report: &Report) -> ChainNode {
     grown(String::new(), all)
 }
 
-/// Largest first.
-pub fn roots(report: &Report) -> Vec<Root> {
+/// Of these chains. Largest first.
+pub fn roots(report: &Report, rows: &[ChainRow]) -> Vec<Root> {
     let mut roots: BTreeMap<String, Root> = BTreeMap::new();
-    for row in &report.chains {
+    for row in rows {
         let Some(last) = links_of(report, row.first).pop() else {
             continue;
         };

@@ -623,7 +623,10 @@ fn sums_of(kind: Kind, report: &Report) -> BTreeMap<String, Sum> {
         }
         // Where knowledge ends differs from run to run by chance.
         Kind::Root => {
-            for root in roots(report).into_iter().filter(|root| root.known) {
+            for root in roots(report, &report.chains)
+                .into_iter()
+                .filter(|root| root.known)
+            {
                 add(root.text, root.count, root.total_ns, root.max_ns);
             }
         }

@@ -402,7 +402,7 @@ const OBJECTS_SHOWN: usize = 10;
 
 /// What was waited for, link by link, and where it ends.
 fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
-    let tree = chains::tree(report);
+    let tree = chains::tree(report, &report.chains);
     if tree.total_ns == 0 {
         return;
     }
@@ -429,7 +429,7 @@ fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     if left > 0 {
         *out += &format!("  ({left} more; --top N shows more)\n");
     }
-    let roots = chains::roots(report);
+    let roots = chains::roots(report, &report.chains);
     *out += &format!("\n{}\n", pen.paint(Style::Bold, "Where that waiting ends"));
     let shown = roots.len().min(options.top.unwrap_or(ROOTS_SHOWN));
     let rows = &roots[..shown];

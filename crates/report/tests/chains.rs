@@ -49,7 +49,7 @@ fn report() -> Report {
 
 #[test]
 fn chains_that_begin_alike_are_one_branch() {
-    let (lines, left) = tree_lines(&tree(&report()), 10);
+    let (lines, left) = tree_lines(&tree(&report(), &report().chains), 10);
     let lines: Vec<_> = lines
         .iter()
         .map(|l| (l.depth, l.text.as_str(), l.total_ns))
@@ -68,14 +68,14 @@ fn chains_that_begin_alike_are_one_branch() {
 
 #[test]
 fn what_is_least_is_left_out_first() {
-    let (lines, left) = tree_lines(&tree(&report()), 2);
+    let (lines, left) = tree_lines(&tree(&report(), &report().chains), 2);
     let texts: Vec<_> = lines.iter().map(|l| l.total_ns).collect();
     assert_eq!((texts, left), (vec![100, 60], 2));
 }
 
 #[test]
 fn roots_are_summed_up_over_all_ways() {
-    let roots = roots(&report());
+    let roots = roots(&report(), &report().chains);
     let roots: Vec<_> = roots
         .iter()
         .map(|r| (r.text.as_str(), r.total_ns, r.ways, r.known))
@@ -88,6 +88,6 @@ fn a_circle_in_a_foreign_report_ends() {
     let mut report = report();
     report.chain_links[0].parent = Some(2);
     assert!(links_of(&report, 2).len() <= report.chain_links.len() + 1);
-    tree(&report);
-    roots(&report);
+    tree(&report, &report.chains);
+    roots(&report, &report.chains);
 }

@@ -47,6 +47,10 @@ pub enum Mode {
     Help,
     /// What somebody waits for.
     Why,
+    /// What the sleeps of a process, or of all, waited for.
+    Chains {
+        pid: Option<u32>,
+    },
     /// The command runs: end it, too?
     Quit,
 }
@@ -74,8 +78,10 @@ pub struct App {
     pub curve: VecDeque<f64>,
     /// Rows on the screen, set by the drawing.
     pub page: usize,
-    /// What was answered last, and from which line on it is shown.
-    pub why: (String, usize),
+    /// What was answered last.
+    pub why: String,
+    /// From which line on it, or another text, is shown.
+    pub line: usize,
 }
 
 impl App {
@@ -97,7 +103,8 @@ impl App {
             latest: None,
             curve: VecDeque::new(),
             page: 10,
-            why: (String::new(), 0),
+            why: String::new(),
+            line: 0,
         }
     }
 
@@ -207,9 +214,9 @@ impl App {
                 self.mode = Mode::Table;
                 None
             }
-            Mode::Why => {
+            Mode::Why | Mode::Chains { .. } => {
                 let page = self.page.max(1);
-                let line = &mut self.why.1;
+                let line = &mut self.line;
                 // The drawing keeps it within the text.
                 match key.code {
                     KeyCode::Down | KeyCode::Char('j') => *line += 1,
@@ -217,6 +224,10 @@ impl App {
                     KeyCode::PageDown | KeyCode::Char(' ') => *line += page,
                     KeyCode::PageUp => *line = line.saturating_sub(page),
                     KeyCode::Char('w') => return self.why_ask(),
+                    KeyCode::Char('t') if self.mode != Mode::Why => {
+                        self.settings.totals = !self.settings.totals;
+                    }
+                    KeyCode::Char('p') if self.mode != Mode::Why => self.paused = !self.paused,
                     _ => self.mode = Mode::Table,
                 }
                 None
@@ -232,20 +243,25 @@ impl App {
         }
     }
 
+    /// A number of the chosen row, where threads are shown.
+    fn chosen(&mut self, column: usize) -> Option<u32> {
+        if self.settings.view != View::Threads {
+            return None;
+        }
+        let table = self.table();
+        let row = table.rows.get(self.state().selected)?;
+        row.cells.get(column)?.text().parse().ok()
+    }
+
     /// Of the chosen thread, where threads are shown; else of all.
     fn why_ask(&mut self) -> Option<Done> {
-        let mut thread = None;
-        if self.settings.view == View::Threads {
-            let table = self.table();
-            let selected = self.state().selected;
-            let row = table.rows.get(selected);
-            thread = row.and_then(|row| row.cells.get(1)?.text().parse().ok());
-        }
+        let thread = self.chosen(1);
         Some(Done::Why { thread })
     }
 
     pub fn why_show(&mut self, text: String) {
-        self.why = (text, 0);
+        self.why = text;
+        self.line = 0;
         self.mode = Mode::Why;
     }
 
@@ -308,6 +324,12 @@ impl App {
                 self.paused = !self.paused;
             }
             KeyCode::Char('w') => return self.why_ask(),
+            KeyCode::Char('c') => {
+                self.line = 0;
+                self.mode = Mode::Chains {
+                    pid: self.chosen(2),
+                };
+            }
             KeyCode::Char('t') => self.settings.totals = !self.settings.totals,
             KeyCode::Char('+' | '=') => return self.interval_change(true),
             KeyCode::Char('-') => return self.interval_change(false),

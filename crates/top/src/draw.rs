@@ -5,6 +5,7 @@
 //! and a line of keys. Colours only underline what is also said in signs.
 
 use crate::app::{App, Mode};
+use crate::chains::lines;
 use crate::frame::Between;
 use crate::table::{Table, fit};
 use crate::views::View;
@@ -74,23 +75,13 @@ pub fn paint(app: &mut App, area: Rect, buffer: &mut Buffer) {
     match app.mode {
         Mode::Help => panel(&mut paint, &help(app.settings.ascii)),
         Mode::Why => {
-            let room = width.saturating_sub(6);
-            let pen = Pen {
-                color: false,
-                ascii: app.settings.ascii,
-            };
-            let text: Vec<String> = pen
-                .plain(&app.why.0)
-                .lines()
-                .flat_map(|line| {
-                    let indent: String = line.chars().take_while(|c| *c == ' ').collect();
-                    let next = format!("{indent}    ");
-                    let folded = wrapped(line, room, &indent, &next);
-                    folded.lines().map(str::to_owned).collect::<Vec<_>>()
-                })
-                .collect();
-            app.why.1 = app.why.1.min(text.len().saturating_sub(1));
-            panel(&mut paint, &text[app.why.1.min(text.len())..]);
+            let text = app.why.clone();
+            text_panel(app, &mut paint, &text);
+        }
+        Mode::Chains { pid } => {
+            let style = app.style();
+            let lines = app.between().map(|between| lines(&between, pid, style));
+            text_panel(app, &mut paint, &lines.unwrap_or_default().join("\n"));
         }
         Mode::Quit => panel(
             &mut paint,
@@ -406,6 +397,7 @@ fn help(ascii: bool) -> Vec<String> {
         &format!("{updown} choose a row (also PgUp, PgDn, Home, End)"),
         "Enter    on a call: where it blocks",
         "w        what it waits for right now: the chosen thread, or all",
+        "c        what its process, or all, waited for, and where that ends",
         "/        show only rows with these words    Esc  all rows",
         "t        per second, or totals since the start",
         "p        pause and go on              + -  interval",
@@ -421,6 +413,30 @@ fn help(ascii: bool) -> Vec<String> {
     .iter()
     .map(|line| (*line).to_owned())
     .collect()
+}
+
+/// A text that may be longer than the screen.
+fn text_panel(app: &mut App, paint: &mut Paint<'_>, text: &str) {
+    let room = (paint.area.width as usize).saturating_sub(6);
+    let pen = Pen {
+        color: false,
+        ascii: app.settings.ascii,
+    };
+    let text: Vec<String> = pen
+        .plain(text)
+        .lines()
+        .flat_map(|line| {
+            if line.width() <= room {
+                return vec![line.to_owned()];
+            }
+            let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+            let next = format!("{indent}    ");
+            let folded = wrapped(line, room, &indent, &next);
+            folded.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    app.line = app.line.min(text.len().saturating_sub(1));
+    panel(paint, &text[app.line.min(text.len())..]);
 }
 
 /// A framed box in the middle.
@@ -451,7 +467,7 @@ mod tests {
     use crate::app::{Done, Settings};
     use crate::frame::Frame;
     use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
-    use debox_report::{Report, parse_json};
+    use debox_report::{ChainKind, ChainRow, Report, parse_json};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::Duration;
@@ -711,6 +727,83 @@ mod tests {
         assert_eq!(press(&mut app, w), asked);
         assert_eq!(press(&mut app, KeyCode::Char('x')), None);
         assert_eq!(app.mode, Mode::Table);
+    }
+
+    /// A report in which the first thread's process, and another one, slept.
+    fn chained(n: u64) -> Report {
+        let mut report = report(n);
+        let link = |kind, comm: &str, parent| debox_report::ChainLink {
+            kind,
+            comm: comm.into(),
+            call: Some("read".into()),
+            site: None,
+            operation: None,
+            parent,
+            held: false,
+        };
+        let own = report.threads[0].comm.clone();
+        report.chain_links = vec![
+            link(ChainKind::Timer, "", None),
+            link(ChainKind::RanUser, "computer", None),
+            link(ChainKind::Sleep, &own, Some(0)),
+            link(ChainKind::Sleep, "somebody-else", Some(1)),
+        ];
+        let row = |first, total_ns| ChainRow {
+            first,
+            count: n,
+            total_ns,
+            max_ns: total_ns,
+        };
+        report.chains = vec![row(2, n * 3_000_000), row(3, n * 1_000_000)];
+        report
+    }
+
+    #[test]
+    fn c_shows_what_a_process_waited_for() {
+        let mut app = app(true);
+        let c = KeyCode::Char('c');
+        press(&mut app, c);
+        assert!(screen(&mut app, 80, 24).contains("no sleep has ended"));
+        // Any other key leads back.
+        press(&mut app, c);
+        assert_eq!(app.mode, Mode::Table);
+        app.take(Frame::new(chained(1), Duration::from_secs(20)));
+        app.take(Frame::new(chained(3), Duration::from_secs(22)));
+        press(&mut app, c);
+        let shown = screen(&mut app, 80, 24);
+        // 2 s apart: two times 3 ms and 1 ms.
+        assert!(shown.contains("3.00 ms   75 %"), "{shown}");
+        assert!(shown.contains("<- a timer"), "{shown}");
+        assert!(
+            shown.contains("1.00 ms   25 %  computer ran its own code"),
+            "{shown}"
+        );
+        assert!(shown.contains("somebody-else in read"), "{shown}");
+        assert!(shown.is_ascii(), "{shown}");
+        // It goes on while it is shown, and can be of the whole time.
+        app.take(Frame::new(chained(5), Duration::from_secs(23)));
+        assert!(screen(&mut app, 80, 24).contains("6.00 ms   75 %"));
+        press(&mut app, KeyCode::Char('t'));
+        assert!(screen(&mut app, 80, 24).contains("15.0 ms   75 %"));
+        press(&mut app, KeyCode::Char('t'));
+        app.take(Frame::new(chained(5), Duration::from_secs(24)));
+        assert!(screen(&mut app, 80, 24).contains("nothing in this interval"));
+        press(&mut app, c);
+        // Of the chosen thread's process.
+        app.take(Frame::new(chained(6), Duration::from_secs(25)));
+        app.settings.view = View::Threads;
+        let own = chained(6).threads[0].clone();
+        let rows = app.table().rows;
+        let at = rows
+            .iter()
+            .position(|row| row.cells[1].text() == own.tid.to_string());
+        app.state().selected = at.unwrap();
+        press(&mut app, c);
+        assert_eq!(app.mode, Mode::Chains { pid: Some(own.pid) });
+        let shown = screen(&mut app, 80, 24);
+        assert!(shown.contains("3.00 ms  100 %"), "{shown}");
+        assert!(!shown.contains("somebody-else"), "{shown}");
+        screen(&mut app, 30, 8);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod app;
 mod batch;
+mod chains;
 mod draw;
 mod frame;
 mod screen;

@@ -164,9 +164,10 @@ impl Capture {
         let Watch::Idle(watched) = &self.watch else {
             panic!("the observer has the account");
         };
-        // Names that are not there yet stand in the next one.
+        // What is not there yet stands in the next one.
         let mut snapshot = watched.view.snapshot();
-        session::away_add(&mut snapshot, &watched.view, &self.connection);
+        let _ = session::chains_add(&mut snapshot, &watched.view, &self.connection);
+        let _ = session::away_add(&mut snapshot, &watched.view, &self.connection);
         let facts = RunFacts {
             wall_ns: session::nanos(self.since.elapsed()),
             open_calls: self.open_calls.list(),

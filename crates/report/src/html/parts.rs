@@ -749,7 +749,7 @@ pub fn objects(report: &Report) -> String {
 }
 
 pub fn chains(report: &Report) -> String {
-    let roots = chains::roots(report);
+    let roots = chains::roots(report, &report.chains);
     let all: u64 = report
         .chains
         .iter()
