@@ -9,7 +9,7 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-bench build abi demo check test test-all fuzz bench install uninstall clean
+.PHONY: help setup setup-test setup-all setup-bench build abi demo check test test-all fuzz bench install uninstall clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
@@ -33,6 +33,9 @@ setup-bench:
 setup-test:
 	@setup/packages.sh test
 
+setup-all:
+	@setup/packages.sh all
+
 include libdebox/build.mk
 include preload/build.mk
 include libdebox-select/build.mk
@@ -51,7 +54,9 @@ demo: build
 check: build
 	tests/run.py check
 
-test test-all: setup-test build
+test: setup-test build
+test-all: setup-all build
+test test-all:
 	tests/run.py $@
 
 SECONDS ?= 60

@@ -5,6 +5,7 @@
 #
 #   setup/packages.sh build   what building needs
 #   setup/packages.sh test    and what the tests compare DeBox with
+#   setup/packages.sh all     and what only `make test-all` needs
 #   setup/packages.sh bench   and what `debox bench self` compares it with
 set -eu
 
@@ -26,15 +27,18 @@ test="$test musl-tools"
 test="$test lighttpd haproxy webfs libpython3.11-testsuite"
 # a place for DuckDB, which reads the exported tables
 test="$test python3-venv"
+# a database that knows what it waits for
+all="$test postgresql"
 # tools that `debox bench self` compares DeBox with
 bench="$test bpftrace bpfcc-tools ltrace fio"
 
 case "${1:-build}" in
 build) wanted=$build ;;
 test) wanted=$test ;;
+all) wanted=$all ;;
 bench) wanted=$bench ;;
 *)
-	echo "usage: setup/packages.sh build|test|bench" >&2
+	echo "usage: setup/packages.sh build|test|all|bench" >&2
 	exit 2
 	;;
 esac

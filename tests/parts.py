@@ -78,6 +78,7 @@ PARTS = (
     Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, rust("debox-tests::record"), "alone", root=True, kernel=True),
 
     Part("cross-checks: nginx, redis", "test-all", 1800, rust("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
+    Part("cross-checks: PostgreSQL", "test-all", 900, rust("debox-tests::databases"), "alone", root=True, kernel=True),
     Part("reports in Chromium", "test-all", 1800, rust("debox-report::chromium")),
     Part("storms: threads, processes, kill -9", "test-all", 1800, rust("debox-tests::storms"), "alone", root=True, kernel=True),
     Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
