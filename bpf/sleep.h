@@ -150,13 +150,18 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
  */
 static __noinline int switch_hidden(struct task_struct *task, struct thread_state *st)
 {
-	u64 arrival = task->sched_info.last_arrival, away = 0;
+	u64 arrival = task->sched_info.last_arrival, away = 0, most;
 
 	if (!st)
 		return 0;
 	__sync_fetch_and_add(&counters_here()->switches_hidden, 1);
 	if (runqueue_clock_exists() && arrival > st->out_clock)
 		away = arrival - st->out_clock;
+	/* The clock of a run queue that was idle stands still: of a thread that was
+	 * asleep as its watch began (asleep.h), out_clock is older than out_ns. */
+	most = bpf_ktime_get_ns() - st->out_ns;
+	if (away > most)
+		away = most;
 	return away_add(task, st, away, task->sched_info.run_delay - st->out_run_delay);
 }
 
