@@ -343,6 +343,7 @@ struct path {
 struct file {
 	struct path f_path;
 	struct inode *f_inode;
+	const void *f_op;
 	unsigned int f_flags;
 	void *private_data;
 };

@@ -374,7 +374,7 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	struct fdtable *table;
 	struct object_memo *memo;
 	u64 slot, file, inode, number, mnt, dentry, parent, hash_len, hashed;
-	u32 i;
+	u32 i, operations;
 
 	table = task->files->fdt;
 	if (fd >= table->max_fds)
@@ -397,11 +397,15 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	parent = KERNEL_WORD(struct dentry, dentry, d_parent);
 	hashed = KERNEL_WORD(struct dentry, dentry, d_hash.pprev) != 0;
 	hash_len = KERNEL_WORD(struct dentry, dentry, d_name.hash_len);
+	/* Eventfds, inotify and their like share one inode, their names may be as
+	 * long, and the memory of a closed one's name is used for the next. */
+	operations = (u32)KERNEL_WORD(struct file, file, f_op);
 	i = object_memo_find(objects, fd, 0);
 	memo = object_memo_of(objects, i);
 	if (memo->inode == inode && memo->number == number && memo->dentry == dentry &&
 	    memo->parent == parent && memo->hash_len == hash_len && memo->mnt == mnt &&
-	    memo->hashed == hashed && (!memo->check || (!address && memo->check == socket_check(file)))) {
+	    memo->hashed == hashed && memo->operations == operations &&
+	    (!memo->check || (!address && memo->check == socket_check(file)))) {
 		object_is(st, memo, i);
 		return 0;
 	}
@@ -413,6 +417,7 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	memo->hash_len = hash_len;
 	memo->mnt = mnt;
 	memo->hashed = hashed;
+	memo->operations = operations;
 	memo->object.fd = fd;
 	memo->object.pid = task->tgid;
 	object_file(st, memo, file, address);

@@ -182,10 +182,10 @@ struct object_memo {
 	u64 number;
 	u64 hash_len;
 	u64 hashed;
-	u64 check;  /* of sockets */
-	u64 serial; /* of the account in which it has this number */
-	u32 id;     /* 0: none yet */
-	u32 reserved;
+	u64 check;      /* of sockets */
+	u64 serial;     /* of the account in which it has this number */
+	u32 id;         /* 0: none yet */
+	u32 operations; /* of the file, their address's lower half */
 	struct debox_object object;
 };
 #define OBJECT_MEMOS 4 /* a power of two; all of them stay below 2 KiB */

@@ -413,7 +413,8 @@ static int kinds(const char *directory)
 	fd = must(syscall(SYS_pidfd_open, getpid(), 0), "pidfd_open");
 	expect_numbered("poll", "pidfd", fd);
 	poll_one = (struct pollfd){ .fd = fd, .events = POLLIN };
-	poll(&poll_one, 1, 10 * WAIT_MS);
+	/* Longer than the one before, or it may not be slow enough to be kept. */
+	poll(&poll_one, 1, 20 * WAIT_MS);
 
 	tcp((void *)&in, sizeof(in));
 	tcp((void *)&in6, sizeof(in6));
