@@ -14,7 +14,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
 	@echo "make build    build target/release/debox, deboxd and the libraries beside them"
-	@echo "make abi      write what is made from the headers in include/ (Rust's side of them)"
+	@echo "make abi      write what is made from C headers (Rust's side of them)"
 	@echo "make demo     set up, build, and run the main job on real input"
 	@echo "make check    build, and run what needs neither root nor BPF (DEVELOPING.md)"
 	@echo "make test     set up, build, and run what must pass before a change lands (root)"

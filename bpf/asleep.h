@@ -17,7 +17,6 @@
 #include "state.h"
 #include "trust.h"
 
-#define TASK_DEAD 0x80u
 #define ASLEEP_MAX 4096
 
 struct asleep_site {
@@ -33,26 +32,7 @@ struct {
 	__type(value, struct asleep_site);
 } asleep_sites SEC(".maps");
 
-/*
- * Puts every thread of one process under watch; the user side sets `bind`
- * and reads the iterator to its end, twice, since a thread may be cloned by
- * one that was not watched yet.
- */
-struct bind_request {
-	u32 tgid;
-	u32 flags;      /* to add */
-	u32 segment;    /* with WATCH_SLOT */
-	u32 account;    /* with WATCH_ACCOUNT */
-	u32 bound;      /* out: threads newly bound */
-	u32 exhausted;  /* out: threads that found no slot */
-	u32 failed;     /* out: threads with no memory for their state */
-	u32 seen;       /* out: threads of the process */
-	u32 busy;       /* out: threads that another account keeps */
-	u32 refused[4]; /* out: threads that the watcher may not see, by REFUSED_* */
-	struct judged judged;
-} bind;
-
-/* As the iterator below writes it. */
+/* As asleep_threads (thread.h) writes it. */
 struct asleep_stack {
 	u32 tid;
 	u32 depth;
@@ -70,24 +50,6 @@ static __always_inline bool task_sleeps(const struct task_struct *task)
 static __always_inline u64 task_switches(const struct task_struct *task)
 {
 	return task->nvcsw + task->nivcsw;
-}
-
-/* Where the sleeping threads of process bind.tgid sleep. */
-SEC("iter/task")
-int asleep_threads(struct bpf_iter__task *ctx)
-{
-	struct task_struct *task = ctx->task;
-	long bytes;
-
-	if (!task || task->tgid != bind.tgid || !task_sleeps(task))
-		return 0;
-	asleep_stack.tid = task->pid;
-	asleep_stack.switches = task_switches(task);
-	bytes = bpf_get_task_stack(task, asleep_stack.frames, sizeof(asleep_stack.frames), 0);
-	asleep_stack.depth = bytes > 0 ? (u64)bytes / 8 : 0;
-	if (asleep_stack.depth)
-		bpf_seq_write(ctx->meta->seq, &asleep_stack, sizeof(asleep_stack));
-	return 0;
 }
 
 /* The watch of a thread begins: what is it in the middle of? */
@@ -120,13 +82,7 @@ static __noinline int asleep_begin(struct task_struct *task, struct thread_state
 		st->out_site = told && told->switches == switches ? told->site : DEBOX_SITE_NONE;
 		st->out_signature = 0;
 		st->out_nr = nr;
-		st->out_key = phase == CALL_OUTSIDE ? -1 : (s32)nr_key(nr, task_in_compat_call(task));
-		st->waker_pid = 0;
-		st->waker_tgid = 0;
-		st->waker_nr = -1;
-		st->waker_comm[0] = 0;
-		st->parts.used = 0;
-		who_renew(st, task);
+		sleep_open(task, st, phase, nr);
 	}
 	st->out_run_delay = task->sched_info.run_delay;
 	st->out_clock = runqueue_clock(task);
@@ -145,34 +101,87 @@ static __noinline int asleep_begin(struct task_struct *task, struct thread_state
 	return 0;
 }
 
-/* Which threads of an account are off the CPU now, and since when. */
-struct away_request {
-	u32 account;
-	u32 reserved;
-} away_request;
+/* Which threads of an account live, and for how long do they do what they do now? */
+u32 away_account;
 struct debox_away away_now;
+
+/* Its time on a CPU in calls, asked from another CPU. */
+static __always_inline u64 called_there(const struct task_struct *task, const struct thread_state *st, u64 now)
+{
+	const struct cpu_hot *hot = &cpu_hot[task->thread_info.cpu & (HOT_CPUS - 1)];
+	const struct open_call *call = &st->call;
+
+	if (st->hot_regs && hot->regs == st->hot_regs)
+		call = &hot->call;
+	return call->in_call ? call_called(call, now) : call->called_ns;
+}
+
+/* How its life is split from when it was last counted up to now. It may run meanwhile: a
+ * copy is split, whose parts add up whatever they are. */
+static __noinline int life_now(struct task_struct *task, struct thread_state *st, u64 now, u64 off)
+{
+	struct life life;
+	u64 away, queued, called_ns = st ? st->called_ns : 0;
+
+	if (!st || !st->life.serial)
+		return 0;
+	life = st->life;
+	if (off) {
+		away = now - st->out_ns;
+		queued = away;
+		if (st->out_kind & OUT_BLOCKED) {
+			queued = task->on_rq ? queued_ns(task) : 0;
+			if (queued > away)
+				queued = away;
+		}
+		if (life.stopped)
+			life.stopped_ns += away - queued;
+		else if (st->out_kind & OUT_IN_CALL)
+			life.blocked_ns += away - queued;
+		else
+			life.outside_ns += away - queued;
+		if (st->rest.resting == REST_YES)
+			life.rest_ns += away - queued;
+		life.runq_ns += queued;
+	} else {
+		called_ns = called_there(task, st, now);
+	}
+	life_split(&away_now.life, &life, now, called_ns);
+	life_counted(&away_now.life, &life, task);
+	away_now.program = life.program;
+	away_now.flags |= DEBOX_AWAY_LIFE;
+	return 0;
+}
 
 SEC("iter/task")
 int away_threads(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct thread_state *st;
-	u64 now, away, queued;
+	u64 now, away;
 	u32 kind;
 
 	if (!task || !task->bpf_storage)
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st || !(st->flags & WATCH_ACCOUNT) || st->account != away_request.account)
+	if (!st || !(st->flags & WATCH_ACCOUNT) || st->account != away_account)
 		return 0;
 	kind = *(volatile u32 *)&st->out_kind;
-	if (!(kind & OUT_VALID) || task->on_cpu || task->exit_state || !account_trusted(task, st))
+	if (task->exit_state || !account_trusted(task, st))
 		return 0;
 	now = bpf_ktime_get_ns();
-	away = now - st->out_ns;
 	__builtin_memset(&away_now, 0, sizeof(away_now));
-	away_now.pid = task->tgid;
-	away_now.tid = task->pid;
+	away_now.pid = tgid_of(task);
+	away_now.tid = pid_of(task);
+	if (st->flags & WATCH_DETAILS)
+		life_now(task, st, now, kind & OUT_VALID && !task->on_cpu);
+	if (!(kind & OUT_VALID) || task->on_cpu) {
+		if (away_now.flags)
+			bpf_seq_write(ctx->meta->seq, &away_now, sizeof(away_now));
+		return 0;
+	}
+	away_now.flags |= DEBOX_AWAY_OFF;
+	away = now - st->out_ns;
 	away_now.site = kind & OUT_BLOCKED ? st->out_site : DEBOX_SITE_NONE;
 	away_now.key = DEBOX_NR_OUTSIDE;
 	__builtin_memcpy(away_now.comm, task->comm, DEBOX_COMM_LEN);
@@ -181,13 +190,10 @@ int away_threads(struct bpf_iter__task *ctx)
 		away_now.flags |= DEBOX_AWAY_ASLEEP;
 		away_now.runq_ns = 0;
 		/* Woken, and not yet run. */
-		queued = task->sched_info.last_queued;
-		if (task->on_rq && queued && runqueue_clock_exists()) {
-			s64 waited = (s64)(runqueue_clock(task) - queued);
-
-			if (waited > 0)
-				away_now.runq_ns = (u64)waited < away ? (u64)waited : away;
-		}
+		if (task->on_rq)
+			away_now.runq_ns = queued_ns(task);
+		if (away_now.runq_ns > away)
+			away_now.runq_ns = away;
 		away_now.blocked_ns = away - away_now.runq_ns;
 		away_now.asleep_ns = away_now.blocked_ns;
 	}

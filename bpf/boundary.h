@@ -60,7 +60,7 @@ static __noinline int record_open(struct thread_state *st, struct task_struct *t
 	if (record)
 		info_open(&record->bank[0].info, st->call.seq, st->call.nr, 0,
 			  DEBOX_FLAG_BOUNDARY | (st->call.compat ? DEBOX_FLAG_COMPAT32 : 0), valid_irq(st),
-			  task);
+			  record);
 	return 0;
 }
 
@@ -129,10 +129,15 @@ static __always_inline void account_call_add(u32 account, const struct open_call
 	if (!row)
 		return;
 	row->count++;
-	if (call_failed(result, call->key))
+	if (call_failed(result, call->key)) {
 		row->errors++;
-	else if (call_restarts(result) && !call_is_sigreturn(call->key))
+		if (result == -2) /* ENOENT */
+			row->missing++;
+	} else if (result == 1) {
+		row->ones++;
+	} else if (call_restarts(result) && !call_is_sigreturn(call->key)) {
 		row->restarted++;
+	}
 	row->wall_ns += wall;
 	if (wall > row->max_ns)
 		row->max_ns = wall;

@@ -20,15 +20,19 @@
 #ifndef DEBOX_CHAIN_H
 #define DEBOX_CHAIN_H
 
+#include "life.h"
 #include "state.h"
 
+/* It lies on the stack twice, where there is little room (6.1). */
 struct chain_key {
-	u32 kind; /* DEBOX_CHAIN_* */
+	u8 kind;    /* DEBOX_CHAIN_* */
+	u8 flags;   /* DEBOX_CHAIN_HELD, _REST, _FIRST */
+	u16 stack;  /* a user stack, below DEBOX_USER_STACKS_MAX; 0: none */
+	u32 serial; /* ... of this account */
 	u32 site;
 	s32 nr;
 	u32 parent;
 	u32 uid;
-	u32 flags; /* DEBOX_CHAIN_HELD */
 	char comm[DEBOX_COMM_LEN];
 };
 struct {
@@ -81,6 +85,8 @@ VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 	chain->parent = key->parent;
 	chain->uid = key->uid;
 	chain->flags = key->flags;
+	chain->user_stack = key->stack;
+	chain->serial = key->serial;
 	chain->tid = tid;
 	chain->depth = depth;
 	__builtin_memcpy(chain->comm, key->comm, DEBOX_COMM_LEN);
@@ -128,17 +134,26 @@ static __always_inline u32 chain_plain_root(u32 kind)
 #define CHAIN_GUESSES_LOG2 13
 u16 chain_guesses[1 << CHAIN_GUESSES_LOG2];
 
-static __always_inline u16 *chain_guess(const struct thread_state *st, u32 kind, u32 flags, u32 site, s32 nr,
-					u32 parent)
+static __always_inline u16 *chain_guess(const struct thread_state *st, u32 kind, u32 flags, u32 stack,
+					u32 site, s32 nr, u32 parent)
 {
 	const u64 *comm = (const u64 *)st->who.comm;
 	u64 hash;
 
 	_Static_assert(DEBOX_CHAINS_MAX <= 1 << 16, "a guess has 16 bits");
-	hash = (comm[0] ^ kind) * 0x9e3779b97f4a7c15ull;
+	hash = (comm[0] ^ kind ^ (u64)stack << 32) * 0x9e3779b97f4a7c15ull;
 	hash = (hash ^ hash >> 32 ^ comm[1] ^ (u64)site << 32 ^ (u32)nr) * 0xbf58476d1ce4e5b9ull;
 	hash = (hash ^ hash >> 32 ^ (u64)flags << 32 ^ parent) * 0x94d049bb133111ebull;
 	return &chain_guesses[hash >> (64 - CHAIN_GUESSES_LOG2)];
+}
+
+/* What a link of the thread's sleep says before it is known who ends it. */
+static __always_inline u32 chain_rests(const struct thread_state *st)
+{
+	u32 at = st->rest.resting;
+
+	return at == REST_YES ? DEBOX_CHAIN_REST : at == REST_PERHAPS ? DEBOX_CHAIN_FIRST :
+									0;
 }
 
 /* Only a sleep's link says whether its waker held what was waited for. */
@@ -147,15 +162,26 @@ static __always_inline u32 chain_flags_of(const struct thread_state *st, u32 kin
 	return kind == DEBOX_CHAIN_SLEEP ? st->chain_flags : 0;
 }
 
+/* Only who ran has a place of its own, see place.h; of calls it is the one that it wakes
+ * from. */
+static __always_inline u32 chain_stack_of(const struct thread_state *st, u32 kind, s32 nr)
+{
+	if (kind == DEBOX_CHAIN_RAN_USER || kind == DEBOX_CHAIN_RAN ||
+	    (kind == DEBOX_CHAIN_RAN_CALL && nr >= 0))
+		return st->chain_stack;
+	return 0;
+}
+
 /* ... of a link that no guess was right about. */
 VERIFIED_ONCE u32 chain_look_up(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
 {
 	struct chain_key key;
-	u32 id, flags;
+	u32 id, flags, stack;
 
 	if (!st)
 		return 0;
 	flags = chain_flags_of(st, kind);
+	stack = chain_stack_of(st, kind, nr);
 	__builtin_memset(&key, 0, sizeof(key));
 	key.kind = kind;
 	key.site = site;
@@ -163,6 +189,8 @@ VERIFIED_ONCE u32 chain_look_up(struct thread_state *st, u32 kind, u32 site, s32
 	key.parent = parent;
 	key.uid = st->who.uid;
 	key.flags = flags;
+	key.stack = stack;
+	key.serial = stack ? st->chain_serial : 0;
 	__builtin_memcpy(key.comm, st->who.comm, DEBOX_COMM_LEN);
 	if (parent && kind == DEBOX_CHAIN_SLEEP) {
 		struct debox_chain *above = bpf_map_lookup_elem(&chains, &parent);
@@ -171,7 +199,7 @@ VERIFIED_ONCE u32 chain_look_up(struct thread_state *st, u32 kind, u32 site, s32
 			key.parent = chain_plain_root(DEBOX_CHAIN_DEEPER);
 	}
 	id = chain_intern(&key, st->who.tid);
-	*chain_guess(st, kind, flags, site, nr, parent) = id;
+	*chain_guess(st, kind, flags, stack, site, nr, parent) = id;
 	return id;
 }
 
@@ -179,13 +207,15 @@ VERIFIED_ONCE u32 chain_look_up(struct thread_state *st, u32 kind, u32 site, s32
 static __always_inline u32 chain_of(struct thread_state *st, u32 kind, u32 site, s32 nr, u32 parent)
 {
 	const u64 *comm = (const u64 *)st->who.comm, *its;
-	u32 flags = chain_flags_of(st, kind), id = *chain_guess(st, kind, flags, site, nr, parent);
+	u32 flags = chain_flags_of(st, kind), stack = chain_stack_of(st, kind, nr);
+	u32 id = *chain_guess(st, kind, flags, stack, site, nr, parent);
 	struct debox_chain *chain = id ? bpf_map_lookup_elem(&chains, &id) : NULL;
 
 	if (chain) {
 		its = (const u64 *)chain->comm;
 		if (chain->type == kind && chain->site == site && chain->nr == nr &&
 		    chain->parent == parent && chain->uid == st->who.uid && chain->flags == flags &&
+		    chain->user_stack == stack && (!stack || chain->serial == st->chain_serial) &&
 		    its[0] == comm[0] && its[1] == comm[1])
 			return id;
 	}
@@ -230,7 +260,7 @@ static __always_inline void who_renew(struct thread_state *st, const struct task
 		return;
 	who_name(st->who.comm, task);
 	st->who.uid = uid;
-	st->who.tid = task->pid;
+	st->who.tid = pid_of(task);
 }
 
 /* What a part of a sleep is explained by: a chain, or what the waker ran or waited for. */
@@ -259,6 +289,13 @@ static __always_inline u32 chain_past(struct thread_state *waker, u32 from, s32 
 	case PAST_EARLIER:
 		kind = DEBOX_CHAIN_EARLIER;
 		break;
+	case PAST_EARLIER_CALL:
+		kind = DEBOX_CHAIN_EARLIER;
+		nr = key;
+		break;
+	case PAST_SLEPT:
+		kind = DEBOX_CHAIN_SLEPT;
+		break;
 	default:
 		return from;
 	}
@@ -273,6 +310,9 @@ VERIFIED_ONCE int chain_part_link(struct thread_state *st, struct thread_state *
 	if (!st || !waker || i >= PARTS_MAX)
 		return 0;
 	part = &st->parts.part[i];
+	/* What it ran before it slept was elsewhere. */
+	if (part->chain < PAST_RAN)
+		waker->chain_stack = 0;
 	part->chain = chain_of(st, DEBOX_CHAIN_SLEEP, st->out_site, st->out_key,
 			       chain_past(waker, part->chain, key));
 	return 0;
@@ -295,11 +335,15 @@ VERIFIED_ONCE int chain_woken(struct thread_state *st, struct thread_state *wake
 
 	if (!st || !waker || !waking)
 		return 0;
-	explain_begin(&e, &waker->past, st->out_ns, now, waking, &st->parts);
+	explain_begin(&e, st->out_ns, now, waking, &st->parts);
 	for (u32 i = 0; i < PAST_MAX; i++)
 		if (chain_explain_step(&e, &waker->past, i, &st->parts))
 			break;
-	explain_end(&e, &waker->past, &st->parts);
+	explain_since(&e, &waker->past, &st->parts);
+	for (u32 i = 0; i < EPOCHS; i++)
+		if (explain_epoch(&e, &waker->past, i, &st->parts))
+			break;
+	explain_end(&e, &st->parts);
 	used = st->parts.used;
 	for (u32 i = 0; i < PARTS_MAX; i++) {
 		if (i >= used)
@@ -319,6 +363,7 @@ VERIFIED_ONCE int chain_rooted(struct thread_state *st, u32 root, u64 now)
 	part = &st->parts.part[0];
 	part->begin_ns = st->out_ns;
 	part->end_ns = now;
+	part->coarse = 0;
 	part->chain = chain_of(st, DEBOX_CHAIN_SLEEP, st->out_site, st->out_key, root);
 	st->parts.used = 1;
 	return 0;
@@ -344,6 +389,7 @@ struct ending {
 VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, struct debox_chain_sums *sums, u32 at)
 {
 	struct stretch *part;
+	u32 coarse;
 	u64 ns;
 
 	if (!st || !e || at >= PARTS_MAX)
@@ -367,14 +413,15 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, stru
 	}
 	if (part->end_ns - e->held_ns < e->least_ns && at)
 		return 0;
-	past_add(&st->past, e->held_ns, part->end_ns, st->called_ns, part->chain);
+	coarse = part->coarse ? coarse_from(e->held_ns, coarse_group(part)) : 0;
+	past_add_coarse(&st->past, e->held_ns, part->end_ns, st->called_ns, part->chain, coarse);
 	e->held_ns = part->end_ns;
 	return 0;
 }
 
 /*
- * The sleep is over: its parts become the thread's past, and with `account`
- * the account's. What comes down to others is a little coarser than what is
+ * The sleep is over: its parts, which stand until the next one, become the thread's past,
+ * and with `account` the account's. What comes down to others is a little coarser than what is
  * counted: a part that is less than a thirty-second of its sleep goes to its
  * neighbour there, or the past would fill with wake-ups.
  */
@@ -391,14 +438,15 @@ VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 a
 	sums = account ? chain_sums_of(st->account) : NULL;
 	used = st->parts.used;
 	if (!used) {
-		st->chain_flags = 0;
+		st->chain_flags = chain_rests(st);
 		chain_rooted(st, chain_plain_root(DEBOX_CHAIN_UNSEEN), e.end_ns);
 		used = 1;
 	}
-	st->parts.used = 0;
 	for (u32 i = 0; i < PARTS_MAX; i++) {
 		if (i >= used)
 			break;
+		/* Here, where 6.1 has stack left for it. */
+		past_room(&st->past);
 		chain_part_end(st, &e, sums, used - 1 - i);
 	}
 	return 0;

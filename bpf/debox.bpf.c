@@ -2,12 +2,12 @@
 /*
  * What runs in the kernel?
  *
- * One object, one file per fact: who is watched (thread.h), whether its watcher may see it (trust.h, may_read.h), where a call
+ * One object, one file per fact: who is watched (thread.h, whom.h), whether its watcher may see it (trust.h, may_read.h), where a call
  * begins and ends (boundary.h), when and where a thread slept (sleep.h,
  * site.h), what it waited for (wait.h, lock.h), which faults it took (fault.h), which
  * interrupts kept it (irq_time.h), how all of
  * that gets into records and accounts (record.h), and what is told beyond sums
- * (details.h, user_stack.h).
+ * (details.h, user_stack.h), and what the CPU did (on_cpu.h).
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -20,6 +20,7 @@
 #include "sleep.h"
 #include "fault.h"
 #include "boundary.h"
+#include "on_cpu.h"
 #include "irq_time.h"
 #include "thread.h"
 #include "held.h"

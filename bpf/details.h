@@ -36,22 +36,36 @@ static __always_inline u64 site_bits(u32 site)
 
 /* ---- sleeps */
 
-VERIFIED_ONCE int culprit_add(struct debox_details *details, u64 key, const struct comm_text *comm, u32 tid, u64 ns)
+/* Rows of one key are told apart by their place: whoever finds none there claims it. */
+static __always_inline bool culprit_is_at(u32 *at, u32 place)
 {
-	u32 at = row_place(key);
+	u32 found = *at;
+
+	if (!found) {
+		found = __sync_val_compare_and_swap(at, 0, place);
+		if (!found)
+			found = place;
+	}
+	return found == place;
+}
+
+/* `who`: 1 + the user stack where it was << 32 | thread. */
+VERIFIED_ONCE int culprit_add(struct debox_details *details, u64 key, const struct comm_text *comm, u64 who, u64 ns)
+{
+	u32 place = who >> 32, at = row_place(key + place);
 
 	if (!details || !comm)
 		return 0;
 	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_culprit_row *row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
 
-		if (!row_is_of(&row->key, key))
+		if (!row_is_of(&row->key, key) || !culprit_is_at(&row->place, place))
 			continue;
 		__sync_fetch_and_add(&row->count, 1);
 		__sync_fetch_and_add(&row->total_ns, ns);
 		if (ns > row->max_ns)
 			row->max_ns = ns;
-		row->tid = tid;
+		row->tid = who;
 		comm_copy(row->comm, comm->text);
 		return 0;
 	}
@@ -103,7 +117,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	struct debox_details *details;
 	struct debox_account_control *control;
 	struct debox_event_sleep *sleep;
-	u32 site, most, count, label;
+	u32 site, most, count, label, held_stack;
 
 	if (!st || !off)
 		return 0;
@@ -111,17 +125,19 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	control = details_control(st->account);
 	if (!details || !control)
 		return 0;
+	held_stack = st->held_serial == (u32)details->serial ? st->held_stack : 0;
 	if (st->holder.kind != DEBOX_HOLDER_NONE && st->holder.pid)
 		culprit_add(details,
 			    culprit_key(key, off->site,
 					st->holder.kind == DEBOX_HOLDER_READER ? DEBOX_CULPRIT_HOLDER_READER :
 										 DEBOX_CULPRIT_HOLDER_WRITER,
 					st->holder.nr, st->holder.tgid),
-			    (const struct comm_text *)st->holder.comm, st->holder.pid, off->blocked_ns);
+			    (const struct comm_text *)st->holder.comm,
+			    (u64)(held_stack + 1) << 32 | st->holder.pid, off->blocked_ns);
 	if (st->waker_comm[0])
 		culprit_add(details,
 			    culprit_key(key, off->site, DEBOX_CULPRIT_WAKER, st->waker_nr, st->waker_tgid),
-			    (const struct comm_text *)st->waker_comm, st->waker_pid, off->blocked_ns);
+			    (const struct comm_text *)st->waker_comm, 1ull << 32 | st->waker_pid, off->blocked_ns);
 	if (!control->flags)
 		return 0;
 	if (!st->call.in_call) {
@@ -173,6 +189,10 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	sleep->runq_ns = off->runq_ns;
 	sleep->site = off->site;
 	sleep->flags = st->wait_flags;
+	if (st->sleep_chain_ns < off->blocked_ns)
+		sleep->flags |= (u32)(st->sleep_chain_ns * 1000 / off->blocked_ns) << DEBOX_SLEEP_PERMILLE_SHIFT;
+	else
+		sleep->flags |= 1000u << DEBOX_SLEEP_PERMILLE_SHIFT;
 	sleep->waiters_entry = st->waiters_entry;
 	sleep->waiters_exit = st->waiters_exit;
 	sleep->holder_kind = st->holder.kind;
@@ -186,7 +206,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	comm_copy(sleep->holder_comm, st->holder.comm);
 	comm_copy(sleep->holder_exit_comm, st->holder_exit.comm);
 	sleep->chain = st->sleep_chain;
-	sleep->reserved0 = 0;
+	sleep->holder_stack = held_stack;
 	comm_copy(sleep->waker_comm, st->waker_comm);
 	return 0;
 }
@@ -341,8 +361,8 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	event->flags = (slow ? DEBOX_EVENT_SLOW : 0) | (call->uncertain ? DEBOX_EVENT_UNCERTAIN : 0) |
 		       (st->call.compat ? DEBOX_EVENT_COMPAT32 : 0);
 	event->key = call->key;
-	event->pid = task->tgid;
-	event->tid = task->pid;
+	event->pid = call->field[DEBOX_FIELD_PID];
+	event->tid = call->field[DEBOX_FIELD_TID];
 	comm_copy(event->comm, call->comm);
 	event->retval = call->field[DEBOX_FIELD_RETVAL];
 	if (st->call.compat) {
@@ -481,9 +501,9 @@ VERIFIED_ONCE int thread_row_add(struct thread_state *st, struct debox_details *
 			index = __sync_fetch_and_add(&details->threads_used, 1) + 1;
 			if (index < DEBOX_THREAD_ROWS_MAX) {
 				row = &details->threads[index];
-				row->tgid = task->tgid;
+				row->tgid = tgid_of(task);
 				row->first_ns = st->call.enter_ns;
-				row->tid = task->pid;
+				row->tid = pid_of(task);
 				st->thread_row = index;
 			}
 		}
@@ -550,8 +570,8 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	call->field[DEBOX_FIELD_MAJOR_FAULTS] = task->maj_flt - st->call.maj_flt;
 	call->field[DEBOX_FIELD_SLEEPS] = st->call.nvcsw;
 	call->field[DEBOX_FIELD_PREEMPTIONS] = st->call.nivcsw;
-	call->field[DEBOX_FIELD_PID] = task->tgid;
-	call->field[DEBOX_FIELD_TID] = task->pid;
+	call->field[DEBOX_FIELD_PID] = tgid_of(task);
+	call->field[DEBOX_FIELD_TID] = pid_of(task);
 	call->field[DEBOX_FIELD_WAITERS] = 0;
 	call->hit = 0;
 	call->unknown = 0;

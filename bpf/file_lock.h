@@ -185,8 +185,8 @@ VERIFIED_ONCE int file_lock_holder(struct thread_state *st, struct holder *holde
 		return 0;
 	}
 	holder->kind = kind;
-	holder->pid = number;
-	holder->tgid = number;
+	holder->pid = pid_translate ? 0 : number;
+	holder->tgid = holder->pid;
 	holder->nr = -1;
 	__builtin_memcpy(holder->comm, "(gone)\0\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
 	return 0;

@@ -146,8 +146,13 @@ VERIFIED_ONCE int holder_tell(struct thread_state *st, struct holder *holder, u6
 		return 0;
 	}
 	holder->kind = kind;
-	holder->pid = KERNEL_INT(struct task_struct, address, pid);
-	holder->tgid = KERNEL_INT(struct task_struct, address, tgid);
+	if (pid_translate) {
+		holder->pid = pid_of_address(address);
+		holder->tgid = pid_of_address(KERNEL_WORD(struct task_struct, address, group_leader));
+	} else {
+		holder->pid = KERNEL_INT(struct task_struct, address, pid);
+		holder->tgid = KERNEL_INT(struct task_struct, address, tgid);
+	}
 	holder->nr = holder_call(address, how);
 	comm = (u64 *)holder->comm;
 	comm[0] = KERNEL_WORD(struct task_struct, address, comm);

@@ -12,15 +12,17 @@
 #define DEBOX_INTERRUPT_H
 
 #include "state.h"
+#include "call_phase.h"
 #include "chain.h"
 
 struct cpu_interrupt {
 	u64 action; /* of the handler that runs now: struct irqaction, 0 none */
 	u64 disk;   /* struct gendisk of the last request completed in here */
 	u32 disk_op;
-	u32 vector; /* 1 + of the soft interrupt that runs now */
-	u32 timer;  /* a high-resolution timer's function runs now */
-	u32 sender; /* thread that put a packet into the loopback's queue, and not gone since */
+	u32 vector;     /* 1 + of the soft interrupt that runs now */
+	u64 timer;      /* struct hrtimer whose function runs now */
+	u64 list_timer; /* struct timer_list of the last function that a timers' soft interrupt ran */
+	u32 sender;     /* thread that put a packet into the loopback's queue, and not gone since */
 	/* irq_time.h */
 	u64 hard_begin_ns; /* of the hard interrupt that runs now; 0: none, or its begin was not seen */
 	u64 hard_ns;       /* in all of them so far */
@@ -45,7 +47,7 @@ static __always_inline struct cpu_interrupt *interrupt_here(void)
 SEC("tp_btf/hrtimer_expire_entry")
 int BPF_PROG(hrtimer_expire_entry, struct hrtimer *timer)
 {
-	interrupt_here()->timer = 1;
+	interrupt_here()->timer = (u64)timer;
 	return 0;
 }
 
@@ -56,11 +58,21 @@ int BPF_PROG(hrtimer_expire_exit, struct hrtimer *timer)
 	return 0;
 }
 
+SEC("tp_btf/timer_expire_entry")
+int BPF_PROG(timer_expire_entry, struct timer_list *timer)
+{
+	interrupt_here()->list_timer = (u64)timer;
+	return 0;
+}
+
 SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *request, u8 error, unsigned int bytes)
 {
 	struct cpu_interrupt *here = interrupt_here();
 
+	/* By a thread: that is who wakes then, and nobody would take the mark back. */
+	if (!here->action && !here->vector)
+		return 0;
 	here->disk = (u64)request->q->disk;
 	here->disk_op = request->cmd_flags & REQ_OP_MASK;
 	/* A flush that was asked for by itself is an empty write. */
@@ -91,18 +103,45 @@ static __always_inline bool interrupt_sent_by(u32 tid)
 	return here->vector == NET_RX_SOFTIRQ + 1 && !here->action && here->sender == tid;
 }
 
-/* The interrupt that wakes somebody, as a chain's root. */
-static __noinline u32 interrupt_root(void)
+/*
+ * A timer woke `p`. One that lies on its own stack is the time that its wait may last at
+ * most: what it waited for had not come. Of a call that waits for nothing else, and of a
+ * kernel thread's pause, the timer is what it waited for.
+ */
+static __always_inline u32 timer_root(struct task_struct *p, u64 timer)
+{
+	s32 nr;
+
+	if (p->flags & PF_KTHREAD || timer - (u64)p->stack >= THREAD_SIZE)
+		return chain_plain_root(DEBOX_CHAIN_TIMER);
+	if (call_phase(p, &nr) == CALL_OUTSIDE)
+		return chain_plain_root(DEBOX_CHAIN_TIMER);
+	switch (nr) {
+	case 35:  /* nanosleep */
+	case 230: /* clock_nanosleep */
+	case 162: /* on i386 nanosleep, clock_nanosleep, clock_nanosleep_time64 */
+	case 267:
+	case 407:
+		return chain_plain_root(DEBOX_CHAIN_TIMER);
+	}
+	return chain_plain_root(DEBOX_CHAIN_LIMIT);
+}
+
+/* The interrupt that wakes `p`, as a chain's root. */
+static __noinline u32 interrupt_root(struct task_struct *p)
 {
 	struct cpu_interrupt *here = interrupt_here();
 	u64 action = here->action, disk = here->disk;
 	u32 vector = here->vector;
 	struct chain_key key;
 
+	/* In the midst of any other. */
+	if (here->timer)
+		return timer_root(p, here->timer);
 	if (!disk) {
-		if (here->timer)
-			return chain_plain_root(DEBOX_CHAIN_TIMER);
-		if (!action && (vector == TIMER_SOFTIRQ + 1 || vector == HRTIMER_SOFTIRQ + 1))
+		if (!action && vector == TIMER_SOFTIRQ + 1)
+			return timer_root(p, here->list_timer);
+		if (!action && vector == HRTIMER_SOFTIRQ + 1)
 			return chain_plain_root(DEBOX_CHAIN_TIMER);
 		if (!action && (vector == NET_RX_SOFTIRQ + 1 || vector == NET_TX_SOFTIRQ + 1))
 			return chain_plain_root(DEBOX_CHAIN_NETWORK);

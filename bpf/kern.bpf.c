@@ -17,6 +17,9 @@
 #include "histogram.h"
 #include "kern.h"
 
+/* Frames of measured functions that one thread can be inside of. */
+#define KERN_DEPTH 32
+
 #define TASK_DEAD 0x80
 #define PF_KTHREAD 0x00200000
 #define TS_COMPAT 0x2
@@ -54,12 +57,34 @@ struct {
 	__type(value, struct kern_histogram);
 } histograms SEC(".maps");
 
+struct kern_bucket {
+	u64 task[KERN_WAYS];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct kern_bucket);
 } buckets SEC(".maps");
+
+struct kern_frame {
+	u64 place; /* where on the stack; identifies the call */
+	u64 entered_at;
+	u64 off_before_ns;
+	u64 child_ns;
+	u64 child_off_ns;
+	u32 id;
+	u32 recursive;
+};
+
+struct kern_thread {
+	u64 off_ns;  /* off the CPU since the outermost frame began */
+	u64 left_at; /* off the CPU since, 0 while on it */
+	u32 depth;
+	u32 busy;
+	struct kern_frame frames[KERN_DEPTH];
+};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -87,10 +112,6 @@ struct {
 } cgroups SEC(".maps");
 
 /* system call number -> ids */
-struct kern_call_ids {
-	u32 id[KERN_PER_CALL];
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, KERN_CALLS);
@@ -757,12 +778,6 @@ struct {
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, STACK_DEPTH * sizeof(u64));
 } stacks SEC(".maps");
-
-struct kern_stack_time {
-	u64 samples; /* on a CPU */
-	u64 times;   /* off the CPU: how often */
-	u64 off_ns;  /* and how long */
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

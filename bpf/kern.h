@@ -2,18 +2,14 @@
 /*
  * What do `debox kern` and its BPF programs tell each other?
  *
- * crates/kern/src/layout.rs mirrors this file; its tests compare the sizes
- * with the BTF of the compiled object.
+ * Rust's side of this file is made by `make abi`.
  */
 #ifndef DEBOX_KERN_H
 #define DEBOX_KERN_H
 
-/* Frames of measured functions that one thread can be inside of. */
-#define KERN_DEPTH 32
-
 /* Threads that are inside of a measured function at the same time: buckets of
  * KERN_WAYS neighbours. The number of buckets is set before loading. */
-#define KERN_WAYS 8
+#define KERN_WAYS 8u
 
 /* kern_metric.flags */
 #define KERN_TIMED (1u << 0)  /* entry and exit; else calls are only counted */
@@ -63,28 +59,6 @@ struct kern_sums {
 	__u64 begun;
 };
 
-struct kern_frame {
-	__u64 place; /* where on the stack; identifies the call */
-	__u64 entered_at;
-	__u64 off_before_ns;
-	__u64 child_ns;
-	__u64 child_off_ns;
-	__u32 id;
-	__u32 recursive;
-};
-
-struct kern_thread {
-	__u64 off_ns;  /* off the CPU since the outermost frame began */
-	__u64 left_at; /* off the CPU since, 0 while on it */
-	__u32 depth;
-	__u32 busy;
-	struct kern_frame frames[KERN_DEPTH];
-};
-
-struct kern_bucket {
-	__u64 task[KERN_WAYS];
-};
-
 /* An indirect call instruction: the operand tells whom it calls. Packed into
  * the cookie of its kprobe. */
 #define KERN_OPERAND_MEMORY (1ull << 63)
@@ -113,7 +87,18 @@ struct kern_state {
 };
 
 /* Metrics on one system call, for different processes and the like. */
-#define KERN_PER_CALL 4
-#define KERN_CALLS 512
+#define KERN_PER_CALL 4u
+#define KERN_CALLS 512u
+
+struct kern_call_ids {
+	__u32 id[KERN_PER_CALL];
+};
+
+/* Of one stack. */
+struct kern_stack_time {
+	__u64 samples; /* on a CPU */
+	__u64 times;   /* off the CPU: how often */
+	__u64 off_ns;  /* and how long */
+};
 
 #endif

@@ -19,11 +19,25 @@
 #define LCB_F_PERCPU (1u << 4)
 #define LCB_F_MUTEX (1u << 5)
 
+/*
+ * Of readers the lock keeps the last one, also when that one has let go and another still
+ * has it. Nobody who has an address space's lock sleeps so that a signal would end
+ * it: who does has gone on.
+ */
+static __always_inline bool reader_is_gone(const struct thread_state *st, u64 owner)
+{
+	u64 mm = KERNEL_WORD(struct task_struct, st->queue.task, mm);
+
+	return st->lock == mm + bpf_core_field_offset(struct mm_struct, mmap_lock) &&
+	       KERNEL_INT(struct task_struct, owner, __state) & TASK_INTERRUPTIBLE;
+}
+
 /* False where the lock has no owner that could be known. Nobody holds it: 0. */
 VERIFIED_ONCE u32 kernel_lock_owner(struct thread_state *st, struct holder *holder)
 {
 	u32 flags;
 	u64 lock, word, owner;
+	bool reader;
 
 	if (!st || !holder)
 		return 0;
@@ -40,10 +54,10 @@ VERIFIED_ONCE u32 kernel_lock_owner(struct thread_state *st, struct holder *hold
 	/* The low three bits of both are flags; bit 0 of a rwsem says that the
 	 * owner is one of perhaps several readers. */
 	owner = word & ~7ull;
-	if (owner && owner != st->queue.task) {
+	reader = !(flags & LCB_F_MUTEX) && (word & 1);
+	if (owner && owner != st->queue.task && !(reader && reader_is_gone(st, owner))) {
 		st->held_tid = KERNEL_INT(struct task_struct, owner, pid);
-		holder_tell(st, holder, owner,
-			    !(flags & LCB_F_MUTEX) && (word & 1) ? DEBOX_HOLDER_READER : DEBOX_HOLDER_WRITER,
+		holder_tell(st, holder, owner, reader ? DEBOX_HOLDER_READER : DEBOX_HOLDER_WRITER,
 			    HOLDER_IN_KERNEL);
 	}
 	return DEBOX_SLEEP_HOLDER_EXIT;

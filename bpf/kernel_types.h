@@ -88,7 +88,8 @@ struct task_struct;
 struct rt_mutex_waiter;
 
 struct thread_struct {
-	unsigned long sp; /* while it does not run */
+	unsigned long sp;     /* while it does not run */
+	unsigned long fsbase; /* as it was set by a call: user space may have changed it since */
 };
 
 struct bpf_local_storage;
@@ -128,6 +129,21 @@ struct pid {
 	struct upid numbers[1];
 };
 
+/* Control groups: of the unified hierarchy, and their names' files. */
+struct kernfs_node {
+	u64 id;
+};
+struct cgroup_root {
+	int hierarchy_id;
+};
+struct cgroup {
+	struct kernfs_node *kn;
+	struct cgroup_root *root;
+};
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct files_struct;
 struct signal_struct {
 	int nr_threads;
@@ -136,10 +152,31 @@ struct signal_struct {
 	} live; /* threads that have not ended */
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+typedef struct {
+	s64 counter;
+} atomic64_t;
+typedef atomic64_t atomic_long_t;
+
+struct rw_semaphore {
+	atomic_long_t owner;
+	struct list_head wait_list;
+};
+
+typedef struct {
+	void *vdso;
+} mm_context_t;
+
 struct mm_struct {
+	mm_context_t context;
+	struct rw_semaphore mmap_lock;
 	unsigned long mmap_base;
 	unsigned long start_code;
 	unsigned long start_stack;
+	unsigned long arg_start;
+	unsigned long arg_end;
 	unsigned long exec_vm;
 	struct user_namespace *user_ns;
 };
@@ -158,6 +195,8 @@ struct task_struct {
 	char comm[16];
 	unsigned in_execve : 1; /* from before the new program's ids until after sched_process_exec */
 	int pagefault_disabled;
+	u64 utime;
+	u64 stime;
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	unsigned long nvcsw;
@@ -178,6 +217,7 @@ struct task_struct {
 	unsigned int ptrace;
 	struct task_struct *parent; /* its tracer, if it has one */
 	struct pid *thread_pid;
+	struct css_set *cgroups;
 	struct rt_mutex_waiter *pi_blocked_on;
 };
 
@@ -198,20 +238,7 @@ struct pt_regs {
 	unsigned long sp;
 };
 
-typedef struct {
-	int counter;
-} atomic_t;
-typedef struct {
-	s64 counter;
-} atomic64_t;
-typedef atomic64_t atomic_long_t;
-
 struct mutex {
-	atomic_long_t owner;
-	struct list_head wait_list;
-};
-
-struct rw_semaphore {
 	atomic_long_t owner;
 	struct list_head wait_list;
 };
@@ -296,6 +323,7 @@ struct request {
 };
 struct sk_buff;
 struct hrtimer;
+struct timer_list;
 
 struct super_block {
 	u32 s_dev;
@@ -403,6 +431,7 @@ struct unix_sock {
 };
 struct vm_area_struct {
 	unsigned long vm_start;
+	unsigned long vm_end;
 	unsigned long vm_pgoff;
 	unsigned long vm_flags;
 	struct file *vm_file;

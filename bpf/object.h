@@ -32,7 +32,6 @@
 
 /* How the argument of a call names its object. */
 #define OBJECT_BY_DESCRIPTOR 1u
-#define OBJECT_BY_PATH 2u
 #define OBJECT_BY_FUTEX 3u
 #define OBJECT_BY_POLL 4u /* a struct pollfd, with a count of 1 after it */
 
@@ -137,10 +136,17 @@ static __always_inline bool unix_name(struct debox_object *o, const struct unix_
 /* Without a peer, it is whom the call names. */
 VERIFIED_ONCE int socket_asked(struct debox_object *o, u64 address)
 {
-	u8 bytes[28];
-	u16 family = 0;
+	/* In one place: the stack below sys_exit has no room for another word. */
+	union {
+		u16 family;
+		u8 byte[28];
+	} asked = {};
+	u16 family;
 
-	if (!o || !address || bpf_probe_read_user(&family, 2, (void *)address) || family != o->family)
+	if (!o || !address || bpf_probe_read_user(&asked.family, 2, (void *)address))
+		return 0;
+	family = asked.family;
+	if (family != o->family)
 		return 0;
 	if (family == AF_UNIX) {
 		if (bpf_probe_read_user(o->text, UNIX_PATH_MAX, (void *)(address + 2)))
@@ -151,14 +157,13 @@ VERIFIED_ONCE int socket_asked(struct debox_object *o, u64 address)
 			o->flags |= DEBOX_OBJECT_TEXT_PEER;
 		return 0;
 	}
-	__builtin_memset(bytes, 0, sizeof(bytes));
-	if (bpf_probe_read_user(bytes, family == AF_INET ? 16 : 28, (void *)address))
+	if (bpf_probe_read_user(asked.byte, family == AF_INET ? 16 : 28, (void *)address))
 		return 0;
-	o->peer_port = (u16)bytes[2] << 8 | bytes[3];
+	o->peer_port = (u16)asked.byte[2] << 8 | asked.byte[3];
 	if (family == AF_INET)
-		__builtin_memcpy(o->peer, bytes + 4, 4);
+		__builtin_memcpy(o->peer, asked.byte + 4, 4);
 	else
-		__builtin_memcpy(o->peer, bytes + 8, 16);
+		__builtin_memcpy(o->peer, asked.byte + 8, 16);
 	o->flags |= DEBOX_OBJECT_PEER;
 	return 0;
 }
@@ -189,10 +194,16 @@ VERIFIED_ONCE int object_socket(struct thread_state *st, struct object_memo *mem
 				__builtin_memset(o->text, 0, sizeof(o->text));
 		}
 		if (pid) {
+			u32 maker = BPF_CORE_READ(pid, numbers[0].nr);
+
+			/* Of a pair of sockets that is who made both, whoever has the other
+			 * one now: the process itself says nothing of its peer. */
+			if (maker == memo->object.pid)
+				return 0;
 			if (name_withheld(st, BPF_CORE_READ(sk, sk_peer_cred, uid.val)))
 				o->flags |= DEBOX_OBJECT_WITHHELD;
 			else
-				o->peer_pid = BPF_CORE_READ(pid, numbers[0].nr);
+				o->peer_pid = maker;
 		} else if (!o->text[0]) {
 			socket_asked(o, address);
 		}
@@ -260,7 +271,7 @@ static __always_inline bool removed_since(u32 place, u32 tid, u64 since, u64 now
 /* All of the file behind `memo`, into it. */
 VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo, u64 file, u64 address)
 {
-	struct path_walk *path = path_walk_here();
+	struct path_walk *path = path_walk_here(0);
 	struct debox_object *o;
 	struct inode *inode;
 	struct dentry *dentry;
@@ -419,7 +430,7 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	memo->hashed = hashed;
 	memo->operations = operations;
 	memo->object.fd = fd;
-	memo->object.pid = task->tgid;
+	memo->object.pid = tgid_of(task);
 	object_file(st, memo, file, address);
 	/* All of it was read while it was this descriptor's: nothing of another file, or
 	 * of what came to lie in its memory, is in it. */
@@ -477,7 +488,7 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 		/* The process is the thread's own, always. */
 		memo->object.type = DEBOX_OBJECT_FUTEX;
 		memo->object.ino = value;
-		memo->object.pid = task->tgid;
+		memo->object.pid = tgid_of(task);
 	} else {
 		memo->object.type = DEBOX_OBJECT_PATH;
 		length = bpf_probe_read_user_str(memo->object.text, DEBOX_OBJECT_TEXT_LEN, (void *)value);

@@ -23,32 +23,37 @@
 #define PATH_PARTS 128u
 
 /* On its way from the leaf to the root. Programs that ask run with preemption off:
- * one for each CPU is enough. */
+ * one for each CPU is enough, and one for an interrupt that comes in the midst. */
+#define PATH_WALKS 2u
 struct path_walk {
 	u64 dentry;
 	u64 mnt;
 	u64 root; /* of the mount */
 	u32 at;
 	u32 whole;
+	u32 which;
+	u32 reserved;
 	char text[2 * 256]; /* DEBOX_PATH_LEN of it; the verifier knows powers of two */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, PATH_WALKS);
 	__type(key, u32);
 	__type(value, struct path_walk);
 } path_walks SEC(".maps");
 
-static __always_inline struct path_walk *path_walk_here(void)
+static __always_inline struct path_walk *path_walk_here(u32 which)
 {
-	u32 zero = 0;
+	struct path_walk *w = bpf_map_lookup_elem(&path_walks, &which);
 
-	return bpf_map_lookup_elem(&path_walks, &zero);
+	if (w)
+		w->which = which;
+	return w;
 }
 
-static long path_part(u32 i, void *unused)
+static long path_part(u32 i, void *which)
 {
-	struct path_walk *w = path_walk_here();
+	struct path_walk *w = path_walk_here(*(u32 *)which);
 	struct qstr name = {}, again = {};
 	struct dentry *dentry, *parent;
 	u32 length, at;
@@ -104,6 +109,7 @@ static long path_part(u32 i, void *unused)
 static __always_inline void path_write(struct path_walk *w, u64 file)
 {
 	struct path path = {};
+	u32 which = w->which;
 
 	bpf_core_read(&path, sizeof(path), &((struct file *)file)->f_path);
 	w->dentry = (u64)path.dentry;
@@ -112,7 +118,7 @@ static __always_inline void path_write(struct path_walk *w, u64 file)
 	w->at = DEBOX_PATH_LEN - 1;
 	w->whole = 0;
 	w->text[DEBOX_PATH_LEN - 1] = 0;
-	bpf_loop(PATH_PARTS, path_part, NULL, 0);
+	bpf_loop(PATH_PARTS, path_part, &which, 0);
 	if (w->whole && w->at == DEBOX_PATH_LEN - 1) {
 		w->at--;
 		w->text[DEBOX_PATH_LEN - 2] = '/';

@@ -47,7 +47,7 @@ static __always_inline u64 valid_irq(const struct thread_state *st)
 
 /* `valid`: what depends on the thread. */
 static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, u64 call_site,
-				      u32 flags, u64 valid, const struct task_struct *task)
+				      u32 flags, u64 valid, const struct debox_record *record)
 {
 	info->size = sizeof(*info);
 	info->flags = flags;
@@ -73,8 +73,8 @@ static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, 
 	info->trace_count = 0;
 	info->sleeps_dropped_ns = 0;
 	info->trace_dropped = 0;
-	info->pid = task->tgid;
-	info->tid = task->pid;
+	info->pid = record->tgid;
+	info->tid = record->tid;
 	info->calls = 1;
 }
 
@@ -109,7 +109,7 @@ static __always_inline struct debox_info *bank_open(struct thread_state *st, str
 	if (info->call_seq != seq)
 		info_open(info, seq, control->nr >= 0 ? control->nr : nr, control->call_site,
 			  DEBOX_FLAG_WRAP | (task_in_compat_call(task) ? DEBOX_FLAG_COMPAT32 : 0),
-			  valid_irq(st), task);
+			  valid_irq(st), record);
 	else if (info->nr < 0)
 		info->nr = nr;
 	return info;

@@ -10,6 +10,7 @@
 #ifndef DEBOX_SLEEP_H
 #define DEBOX_SLEEP_H
 
+#include "call_phase.h"
 #include "record.h"
 #include "site.h"
 #include "details.h"
@@ -17,40 +18,13 @@
 #include "chain.h"
 #include "follow.h"
 #include "interrupt.h"
+#include "place.h"
 #include "wait.h"
-
-/* Regs say whether the thread was inside a system call: orig_ax holds its
- * number, or -1 when an exception or interrupt brought it into the kernel. ax
- * is preset to -ENOSYS at entry and holds the result once the call is done:
- * what happens on the way back to user mode is no longer the call. */
-#define CALL_OUTSIDE 0
-#define CALL_RUNNING 1
-#define CALL_LEAVING 2
-
-static __always_inline int call_phase(const struct task_struct *task, s32 *nr)
-{
-	s64 number, result;
-
-	if (kernel_word_is_load() && regs_above) {
-		u64 at = (u64)task->stack + regs_above;
-
-		number = KERNEL_WORD(struct pt_regs, at, orig_ax);
-		result = KERNEL_WORD(struct pt_regs, at, ax);
-	} else {
-		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs((struct task_struct *)task);
-
-		number = regs->orig_ax;
-		result = regs->ax;
-	}
-	*nr = (s32)number;
-	if (number < 0)
-		return CALL_OUTSIDE;
-	return result == -38 ? CALL_RUNNING : CALL_LEAVING;
-}
 
 /* The thread is back: one stretch off the CPU goes into record and account. */
 static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)
 {
+	struct critical *path = NULL;
 	struct off_cpu off = {};
 	u32 kind, seen;
 
@@ -70,8 +44,18 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 			wait_end(st);
 	}
 	seen = st->flags & WATCH_ACCOUNT && account_trusted(task, st) ? st->flags : 0;
+	if (st->life.serial) {
+		life_away_add(st, kind, off.blocked_ns, off.runq_ns);
+		path = critical_of(task, st);
+		critical_away(path, st);
+	}
 	if (kind & OUT_BLOCKED && st->flags & WATCH_EXPLAINED)
 		chain_sleep_end(st, off.blocked_ns, seen & WATCH_DETAILS);
+	if (path)
+		critical_back(path, st, st->out_ns + away);
+	st->parts.used = 0;
+	if (kind & OUT_BLOCKED)
+		activity_wait_add(st, off.blocked_ns);
 	if (off.runq_ns)
 		past_add(&st->past, st->out_ns + off.blocked_ns, st->out_ns + away, st->called_ns,
 			 PAST_RUNQ);
@@ -165,6 +149,18 @@ static __noinline int switch_hidden(struct task_struct *task, struct thread_stat
 	return away_add(task, st, away, task->sched_info.run_delay - st->out_run_delay);
 }
 
+/* ... and to a thread that had not run before. */
+static __noinline int first_run_hidden(struct task_struct *task, struct thread_state *st)
+{
+	u64 waited, most;
+
+	if (!st || st->past.since_ns || !st->life.serial || st->life.phase != LIFE_NEW)
+		return 0;
+	waited = task->sched_info.run_delay - st->out_run_delay;
+	most = bpf_ktime_get_ns() - st->life.since_ns;
+	return life_first_run(task, st, st->life.since_ns + (waited < most ? waited : most));
+}
+
 /* The record says that its thread is off the CPU: a reader that still finds
  * it so at the end of a call knows that the way back was hidden. */
 static __noinline int record_away(struct task_struct *task, struct thread_state *st, u32 kind, s32 nr)
@@ -184,6 +180,18 @@ static __noinline int record_away(struct task_struct *task, struct thread_state 
 	return 0;
 }
 
+/* A sleep begins, of which nothing else is known yet. */
+static __always_inline void sleep_open(struct task_struct *task, struct thread_state *st, int phase, s32 nr)
+{
+	st->waker_pid = 0;
+	st->waker_tgid = 0;
+	st->waker_nr = -1;
+	st->waker_comm[0] = 0;
+	st->parts.used = 0;
+	st->out_key = phase == CALL_OUTSIDE ? -1 : (s32)nr_key(nr, task_in_compat_call(task));
+	who_renew(st, task);
+}
+
 static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thread_state *st, u64 blocks)
 {
 	u32 kind = OUT_VALID;
@@ -194,6 +202,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		return 0;
 	if (st->out_kind & OUT_VALID)
 		switch_hidden(prev, st);
+	first_run_hidden(prev, st);
 	hot_flush(st);
 	if (!regs_above)
 		regs_learn(st, prev);
@@ -209,17 +218,13 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		 * stop) belongs to the call that caused it. */
 		if (phase != CALL_OUTSIDE)
 			kind |= OUT_IN_CALL;
-		st->waker_pid = 0;
-		st->waker_tgid = 0;
-		st->waker_nr = -1;
-		st->waker_comm[0] = 0;
-		st->parts.used = 0;
-		st->out_key = phase == CALL_OUTSIDE ? -1 : (s32)nr_key(nr, task_in_compat_call(prev));
-		who_renew(st, prev);
+		sleep_open(prev, st, phase, nr);
 		st->stack_base = (u64)prev->stack;
 		st->out_site = site_identify(ctx, st, phase == CALL_OUTSIDE ? -1 : nr);
 		if (st->flags & (WATCH_ACCOUNT | WATCH_SLOT))
 			wait_begin(st);
+		if (st->held_task)
+			place_holding(prev, st);
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}
@@ -232,23 +237,40 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	st->out_clock = runqueue_clock(prev);
 	st->out_ns = bpf_ktime_get_ns();
 	st->called_ns = st->call.in_call ? call_called(&st->call, st->out_ns) : st->call.called_ns;
+	if (st->life.serial)
+		life_leave(prev, st, kind);
 	/* Last: whoever wakes the thread from another CPU looks at it first. */
 	barrier();
 	*(volatile u32 *)&st->out_kind = kind;
 	return 0;
 }
 
+/* How long a thread that has been woken waits for a CPU by now. */
+static __always_inline u64 queued_ns(const struct task_struct *task)
+{
+	u64 queued = task->sched_info.last_queued;
+	s64 since;
+
+	if (!queued || !runqueue_clock_exists())
+		return 0;
+	since = (s64)(runqueue_clock(task) - queued);
+	return since > 0 ? since : 0;
+}
+
 /* `now`: 0, or what the clock was read as a moment ago. */
 static __noinline int switch_in(struct task_struct *next, struct thread_state *st, u64 now)
 {
-	u64 away, wait, queued;
+	u64 away, wait;
 
 	if (!st)
 		return 0;
 	if (!(st->out_kind & OUT_VALID)) {
 		/* The first time that it is seen. */
+		now = bpf_ktime_get_ns();
+		if (st->life.serial && st->life.phase == LIFE_NEW)
+			life_first_run(next, st, now);
 		if (!st->past.since_ns)
-			st->past.since_ns = bpf_ktime_get_ns();
+			st->past.since_ns = now;
 		return 0;
 	}
 	if (!now)
@@ -256,14 +278,7 @@ static __noinline int switch_in(struct task_struct *next, struct thread_state *s
 	away = now - st->out_ns;
 	/* sched_info_arrive() runs after this tracepoint, so the wait that
 	 * ends now is added here the way it will do it. */
-	wait = next->sched_info.run_delay - st->out_run_delay;
-	queued = next->sched_info.last_queued;
-	if (queued && runqueue_clock_exists()) {
-		s64 last = (s64)(runqueue_clock(next) - queued);
-
-		if (last > 0)
-			wait += last;
-	}
+	wait = next->sched_info.run_delay - st->out_run_delay + queued_ns(next);
 	return away_add(next, st, away, wait);
 }
 
@@ -307,7 +322,8 @@ static __always_inline void waking_call(struct thread_state *st, struct waking *
 }
 
 /* Somebody, not an interrupt, wakes `st`. */
-static __noinline int woken_by(struct thread_state *st, struct thread_state *waker, s32 nr)
+static __noinline int woken_by(struct task_struct *woken, struct thread_state *st, struct thread_state *waker,
+			       s32 nr)
 {
 	struct task_struct *self = bpf_get_current_task_btf();
 	struct waking waking = {};
@@ -319,12 +335,18 @@ static __noinline int woken_by(struct thread_state *st, struct thread_state *wak
 		return 0;
 	/* A lock of a file is a process's, others are a thread's. */
 	st->chain_flags =
-		self->pid == st->held_tid || self->tgid == st->held_tgid ? DEBOX_CHAIN_HELD : 0;
+		(self->pid == st->held_tid || self->tgid == st->held_tgid ? DEBOX_CHAIN_HELD : 0) |
+		chain_rests(st);
 	if (waker) {
 		who_renew(waker, self);
 		waker->mattered_ns = now;
 		waking.key = key;
 		waking_call(waker, &waking, now);
+		waker->chain_stack = 0;
+		if (key >= 0 && waker->flags & st->flags & WATCH_DETAILS && waker->account == st->account &&
+		    past_running(&waker->past, st->out_ns, now) >= PLACE_RUN_NS)
+			place_waking(self, waker);
+		critical_wake(self, waker, woken, st);
 		return chain_woken(st, waker, now, &waking);
 	}
 	__builtin_memset(&root, 0, sizeof(root));
@@ -334,7 +356,7 @@ static __noinline int woken_by(struct thread_state *st, struct thread_state *wak
 	root.uid = chain_owner(self);
 	who_name(root.comm, self);
 	follow_ask(self->pid);
-	return chain_rooted(st, chain_intern(&root, self->pid), now);
+	return chain_rooted(st, chain_intern(&root, pid_of(self)), now);
 }
 
 /*
@@ -380,8 +402,8 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		st->waker_nr = -1;
 		__builtin_memcpy(st->waker_comm, "(interrupt)\0\0\0\0\0", DEBOX_COMM_LEN);
 		if (sleeps) {
-			st->chain_flags = 0;
-			chain_rooted(st, interrupt_root(), bpf_ktime_get_ns());
+			st->chain_flags = chain_rests(st);
+			chain_rooted(st, interrupt_root(p), bpf_ktime_get_ns());
 		}
 		return 0;
 	}
@@ -392,7 +414,8 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		/* Or its last sleep is not in its past yet. */
 		if (waker && waker->out_kind & OUT_VALID)
 			switch_hidden(self, waker);
-		woken_by(st, waker, nr);
+		first_run_hidden(self, waker);
+		woken_by(p, st, waker, nr);
 	}
 	if (name_withheld(st, self->real_cred->uid.val)) {
 		st->waker_pid = 0;
@@ -401,8 +424,8 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		__builtin_memcpy(st->waker_comm, "(other user)\0\0\0\0", DEBOX_COMM_LEN);
 		return 0;
 	}
-	st->waker_pid = self->pid;
-	st->waker_tgid = self->tgid;
+	st->waker_pid = pid_of(self);
+	st->waker_tgid = tgid_of(self);
 	st->waker_nr = nr;
 	__builtin_memcpy(st->waker_comm, self->comm, DEBOX_COMM_LEN);
 	return 0;

@@ -14,11 +14,17 @@
 #include "core_fixes.h"
 #include "histogram.h"
 #include "may_read.h"
-#include "past.h"
+#include "rest.h"
 
 #define SEGMENTS_MAX 4096
 #define ACCOUNTS_MAX 64
 #define NONE 0xffffffffu
+
+/* task_struct.__state */
+#define TASK_INTERRUPTIBLE 0x01u
+#define TASK_STOPPED 0x04u
+#define TASK_TRACED 0x08u
+#define TASK_DEAD 0x80u
 
 #define PF_WQ_WORKER 0x00000020u
 #define PF_KTHREAD 0x00200000u
@@ -30,6 +36,11 @@
  * and may be NULL as far as the verifier knows.
  */
 #define VERIFIED_ONCE __noinline
+
+#define PAST_FUNCTION VERIFIED_ONCE
+#include "past.h"
+#define CRITICAL_FUNCTION VERIFIED_ONCE
+#include "critical.h"
 
 struct comm_text {
 	char text[DEBOX_COMM_LEN];
@@ -46,6 +57,87 @@ struct comm_text {
 #define STACK_WORDS 256 /* 2 KiB */
 #define HINT_SIGNATURES 8
 #define LAST_SIGNATURES 8 /* a power of two */
+
+/*
+ * Process numbers. Those that users are told are of the PID namespace of the user side, which
+ * may be a container's; a record has the numbers by which its own process knows itself. Within
+ * the kernel side (what is compared with task->pid) they are the first namespace's.
+ */
+const volatile bool pid_translate = false; /* the user side is not in the first one */
+u32 pid_level;                             /* ... but so deep below it, */
+u64 pid_namespace;                         /* in this one */
+
+/* Numbers of threads, for when they have none any more: they end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u32);   /* of the first namespace */
+	__type(value, u32); /* of the user side's */
+} pid_numbers SEC(".maps");
+
+/* The number of struct pid at `pid`, so deep; 0: it has none in this namespace (0: any). */
+static __always_inline u32 pid_number_at(u64 pid, u32 level, u64 namespace)
+{
+	u64 upid = pid + bpf_core_field_offset(struct pid, numbers) +
+		   (u64)level * bpf_core_type_size(struct upid);
+
+	if (!pid || BPF_CORE_READ((struct pid *)pid, level) < level)
+		return 0;
+	if (namespace && (u64)BPF_CORE_READ((struct upid *)upid, ns) != namespace)
+		return 0;
+	return BPF_CORE_READ((struct upid *)upid, nr);
+}
+
+/* The number of a task as the user side knows it, from its struct pid and first number; 0: it has
+ * none. */
+VERIFIED_ONCE u32 pid_there(u64 pid, u32 first)
+{
+	u32 number, *was;
+
+	if (pid) {
+		number = pid_number_at(pid, pid_level, pid_namespace);
+		if (number)
+			bpf_map_update_elem(&pid_numbers, &first, &number, BPF_ANY);
+		return number;
+	}
+	was = bpf_map_lookup_elem(&pid_numbers, &first);
+	return was ? *was : 0;
+}
+
+static __always_inline u32 pid_of_address(u64 address)
+{
+	struct task_struct *task = (struct task_struct *)address;
+
+	return pid_there((u64)BPF_CORE_READ(task, thread_pid), BPF_CORE_READ(task, pid));
+}
+
+static __always_inline u32 pid_of(const struct task_struct *task)
+{
+	return pid_translate ? pid_there((u64)BPF_CORE_READ(task, thread_pid), task->pid) : task->pid;
+}
+
+static __always_inline u32 tgid_of(const struct task_struct *task)
+{
+	return pid_translate ? pid_of_address((u64)BPF_CORE_READ(task, group_leader)) : task->tgid;
+}
+
+/* ... as it knows itself. */
+VERIFIED_ONCE u32 pid_innermost(u64 pid, u32 first)
+{
+	u32 level = pid ? BPF_CORE_READ((struct pid *)pid, level) : 0;
+
+	return level ? pid_number_at(pid, level, 0) : first;
+}
+
+static __always_inline u32 pid_own(const struct task_struct *task)
+{
+	return pid_innermost((u64)BPF_CORE_READ(task, thread_pid), BPF_CORE_READ(task, pid));
+}
+
+static __always_inline u32 tgid_own(const struct task_struct *task)
+{
+	return pid_innermost((u64)BPF_CORE_READ(task, group_leader, thread_pid), BPF_CORE_READ(task, tgid));
+}
 
 /* thread_state.flags */
 #define WATCH_ACCOUNT (1u << 0)       /* sums go to an account */
@@ -188,7 +280,7 @@ struct object_memo {
 	u32 operations; /* of the file, their address's lower half */
 	struct debox_object object;
 };
-#define OBJECT_MEMOS 4 /* a power of two; all of them stay below 2 KiB */
+#define OBJECT_MEMOS 4 /* a power of two */
 struct thread_objects {
 	u32 next; /* to be replaced */
 	u32 reserved;
@@ -234,6 +326,9 @@ struct thread_state {
 	u64 lock;     /* contended, between contention_begin and contention_end */
 	u32 held_tid; /* who held what it waits for when it fell asleep, withheld or not; 0: not known */
 	u32 held_tgid;
+	u64 held_task;             /* address of that task, if its watcher may know it and it is for place.h */
+	u32 held_stack;            /* where it was in its program, see place.h; 0: not known */
+	u32 held_serial;           /* ... in the account with this serial, its low half */
 	struct holder holder;      /* ... as its watcher may know it */
 	struct holder holder_exit; /* when the sleep ended */
 	struct queue queue;
@@ -247,8 +342,13 @@ struct thread_state {
 	u32 sleep_chain;    /* of the longest part of the sleep that ended last */
 	u64 sleep_chain_ns; /* ... so long */
 	u32 chain_flags;    /* DEBOX_CHAIN_*, of the sleep that is ending */
+	u32 chain_stack;    /* where it wakes somebody from, see place.h; 0: not known */
+	u32 chain_serial;   /* ... in the account with this serial, its low half */
 	u64 called_ns;      /* on a CPU in calls, until it left the CPU */
 	u64 mattered_ns;    /* with WATCH_FOLLOWED: when it last woke somebody */
+
+	struct life life; /* see life.h */
+	struct rest rest;
 
 	/* objects; see object.h */
 	u64 object_seq;    /* the call whose object was taken last */
@@ -324,6 +424,19 @@ static __always_inline void hot_flush(struct thread_state *st)
 	hot->regs = 0;
 }
 
+/*
+ * What a watched thread costs in memory. Task storage would take values of nearly 64 KiB,
+ * but each is one object of the slab, whose sizes are powers of two: the value, the 72
+ * bytes that the kernel has before it (struct bpf_local_storage_elem), and from 6.4 on
+ * the 8 bytes of BPF's own allocator. Measured on 6.18: 200 values of 4016 bytes are 200 more
+ * objects of kmalloc-4k, 200 of 4024 bytes of kmalloc-8k. One field too many would double
+ * the memory of every thread, and nothing else would tell.
+ */
+#define STORAGE_HEADER 80
+_Static_assert(sizeof(struct thread_state) + STORAGE_HEADER <= 4096,
+	       "a thread's state lies in 4 KiB of the slab: put what does not fit into a map of its own");
+_Static_assert(sizeof(struct thread_objects) + STORAGE_HEADER <= 2048,
+	       "a thread's objects lie in 2 KiB of the slab: fewer OBJECT_MEMOS");
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -429,6 +542,13 @@ struct objects_map {
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(struct debox_objects));
 };
+struct on_cpu_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_on_cpu));
+};
 struct account_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, DEBOX_EVENTS_BYTES);
@@ -455,6 +575,12 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, ACCOUNTS_MAX);
 	__type(key, u32);
+	__array(values, struct on_cpu_map);
+} account_on_cpu SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
 	__array(values, struct chain_sums_map);
 } account_chains SEC(".maps");
 struct {
@@ -463,6 +589,19 @@ struct {
 	__type(key, u32);
 	__array(values, struct objects_map);
 } account_objects SEC(".maps");
+struct lives_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct debox_lives));
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ACCOUNTS_MAX);
+	__type(key, u32);
+	__array(values, struct lives_map);
+} account_lives SEC(".maps");
 
 /* Counters for the broker; index = CPU & 63, so nearly uncontended. */
 struct counters {

@@ -12,7 +12,9 @@
 #include "asleep.h"
 #include "boundary.h"
 #include "details.h"
+#include "life.h"
 #include "trust.h"
+#include "whom.h"
 
 /* Takes a free slot of the segment for a thread. */
 VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
@@ -54,8 +56,53 @@ static __always_inline struct thread_state *thread_state_create(struct task_stru
 	return st;
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
+/* A process begins, or has become another one, for which some account may have asked. */
+static __noinline int whom_join(struct task_struct *task, u32 at_exec)
+{
+	struct whom_facts facts = {};
+	struct debox_account *account;
+	struct judged judged = {};
+	struct thread_state *st;
+	u32 index, flags;
+
+	if (!task || task->flags & PF_KTHREAD)
+		return 0;
+	whom_look(task, &facts);
+	judged.task = (u64)task;
+	index = whom_find(&facts, &judged);
+	if (index >= ACCOUNTS_MAX)
+		return 0;
+	flags = whom[index].flags;
+	st = thread_state_create(task, flags);
+	if (!st || st->flags & WATCH_ACCOUNT)
+		return 0;
+	if (!(account_watchers[index].flags & WATCHER_PRIVILEGED)) {
+		flags |= WATCH_CHECKED;
+		st->checked = judged.found;
+	}
+	st->call.in_call = 0;
+	st->account = index;
+	st->thread_row_asked = 0;
+	barrier();
+	st->flags |= flags;
+	/* What is known of this CPU's threads is no more. */
+	__sync_fetch_and_add(&watch_generation, 1);
+	if (flags & WATCH_DETAILS) {
+		life_begin(task, st);
+		if (at_exec)
+			life_exec(task, st);
+	}
+	account = account_of(st);
+	if (account) {
+		__sync_fetch_and_add(&account->threads_started, 1);
+		if (task->pid == task->tgid)
+			__sync_fetch_and_add(&account->processes_started, 1);
+	}
+	return 0;
+}
+
+/* What the parent is watched for, its child is; false: nothing. */
+static __always_inline bool fork_inherit(struct task_struct *parent, struct task_struct *child)
 {
 	struct thread_state *from, *to;
 	struct debox_account *account;
@@ -63,10 +110,10 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	u32 flags;
 
 	if (!parent->bpf_storage)
-		return 0;
+		return false;
 	from = bpf_task_storage_get(&threads, parent, 0, 0);
 	if (!from)
-		return 0;
+		return false;
 	/* What the parent may not show, its child does not inherit. */
 	account_trusted(parent, from);
 	slot_trusted(parent, from);
@@ -77,7 +124,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 			flags = 0;
 	}
 	if (!(flags & (WATCH_ACCOUNT | WATCH_SLOT)))
-		return 0;
+		return false;
 	account = flags & WATCH_ACCOUNT ? account_of(from) : NULL;
 	if ((flags & WATCH_ACCOUNT) && !account)
 		flags &= ~WATCH_OF_ACCOUNT;
@@ -85,7 +132,7 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	if (!to) {
 		if (account)
 			__sync_fetch_and_add(&account->threads_unwatched, 1);
-		return 0;
+		return true;
 	}
 	/* The child may run on the stack of a thread that died. */
 	__sync_fetch_and_add(&watch_generation, 1);
@@ -93,7 +140,8 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 	/* `checked` stays 0: whoever gets credentials of its own is asked
 	 * about before its first call is written. */
 	if (flags & WATCH_SLOT) {
-		u32 slot = slot_claim(from->segment, child->pid, child->tgid);
+		u32 tid = pid_own(child);
+		u32 slot = slot_claim(from->segment, tid, tgid_own(child));
 
 		if (slot == NONE) {
 			/* libdebox asks for another segment when the thread
@@ -102,17 +150,28 @@ int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct 
 			flags &= ~WATCH_OF_SLOT;
 		} else {
 			to->slot_exec = from->slot_exec;
-			to->tid = child->pid;
+			to->tid = tid;
 			to->segment = from->segment;
 			to->slot = slot;
 		}
 	}
 	to->flags = flags;
+	if (flags & WATCH_DETAILS)
+		life_fork(parent, from, child, to);
 	if (account) {
 		__sync_fetch_and_add(&account->threads_started, 1);
 		if (!thread)
 			__sync_fetch_and_add(&account->processes_started, 1);
 	}
+	return account != NULL;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(sched_process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	/* A thread belongs to its process, watched or not. */
+	if (!fork_inherit(parent, child) && whom_asked && child->pid == child->tgid)
+		whom_join(child, 0);
 	return 0;
 }
 
@@ -121,16 +180,21 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 {
 	struct thread_state *st;
 
-	if (!task->bpf_storage)
+	st = task->bpf_storage ? bpf_task_storage_get(&threads, task, 0, 0) : NULL;
+	if (!st) {
+		if (whom_asked)
+			whom_join(task, 1);
 		return 0;
-	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st)
-		return 0;
+	}
 	/* The mappings of the old image are gone, and its control page with them. */
 	slot_free(st);
 	/* Asked in any case: its address space is another one. */
 	if (st->flags & WATCH_CHECKED)
 		trust_renew(task, st);
+	if (st->flags & WATCH_DETAILS)
+		life_exec(task, st);
+	if (whom_asked && !(st->flags & WATCH_ACCOUNT))
+		whom_join(task, 1);
 	return 0;
 }
 
@@ -153,6 +217,10 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	 * are as its last call left them. */
 	if ((st->flags & WATCH_CHECKED) && !credentials_unchanged(task, &st->checked))
 		trust_renew(task, st);
+	if (st->flags & WATCH_DETAILS)
+		life_ending(task, st);
+	else
+		st->life.serial = 0;
 	if (st->flags & WATCH_ACCOUNT) {
 		struct debox_account *account = account_of(st);
 
@@ -176,6 +244,68 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	 * waits for its end. */
 	st->flags &= WATCH_FOLLOWED | WATCH_BOUNDARY;
 	return 0;
+}
+
+/*
+ * Puts every thread of one process (and of its descendants), or of those whom the account
+ * asks for, under watch; the user side sets `bind` and reads the iterator to its end, twice, since
+ * a thread may be cloned by one that was not watched yet.
+ */
+struct bind_request {
+	u32 tgid;        /* 0: whom the account asks for */
+	u32 flags;       /* to add */
+	u32 segment;     /* with WATCH_SLOT */
+	u32 account;     /* with WATCH_ACCOUNT */
+	u32 bound;       /* out: threads newly bound */
+	u32 exhausted;   /* out: threads that found no slot */
+	u32 failed;      /* out: threads with no memory for their state */
+	u32 seen;        /* out: threads of the process */
+	u32 busy;        /* out: threads that another account keeps */
+	u32 refused[4];  /* out: threads that the watcher may not see, by REFUSED_* */
+	u32 descendants; /* of tgid, too */
+	u32 except[2];   /* ... but not these processes */
+	u32 processes;   /* out: processes newly bound */
+	struct judged judged;
+} bind;
+
+#define ANCESTORS_MAX 64
+
+/* Whether a process is `tgid`, or came of it. */
+VERIFIED_ONCE u32 task_descends(u64 address, u32 tgid)
+{
+	for (u32 i = 0; i < ANCESTORS_MAX && address; i++) {
+		struct task_struct *task = (struct task_struct *)address;
+		u32 here = pid_translate ? pid_of_address((u64)BPF_CORE_READ(task, group_leader)) :
+					   BPF_CORE_READ(task, tgid);
+
+		if (here == tgid)
+			return 1;
+		if (here <= 1)
+			return 0;
+		address = (u64)BPF_CORE_READ(task, real_parent);
+	}
+	return 0;
+}
+
+/* Whether a thread is of those that are to be bound. */
+static __noinline int bind_wanted(struct task_struct *task)
+{
+	struct whom_facts facts = {};
+
+	if (!task)
+		return 0;
+	if (bind.tgid) {
+		u32 tgid = tgid_of(task);
+
+		if (tgid == bind.tgid)
+			return 1;
+		return bind.descendants && tgid != bind.except[0] && tgid != bind.except[1] &&
+		       task_descends((u64)BPF_CORE_READ(task, group_leader), bind.tgid);
+	}
+	if (task->flags & PF_KTHREAD || task->exit_state)
+		return 0;
+	whom_look(task, &facts);
+	return whom_fits(&facts, bind.account);
 }
 
 /* Whether the watcher that binds may see the thread; counts if not. */
@@ -215,7 +345,7 @@ static __always_inline void bind_slot(struct task_struct *task, struct thread_st
 	 * them is seen, what is answered is about this number's program or
 	 * one before it. */
 	u64 exec = *(volatile u64 *)&task->self_exec_id;
-	u32 slot;
+	u32 slot, tid;
 
 	/* A process may always see itself. That it is still the program that asked
 	 * is certain if it has called no exec since it was forked (a server's
@@ -223,7 +353,8 @@ static __always_inline void bind_slot(struct task_struct *task, struct thread_st
 	 * what any watcher may see. */
 	if (exec != task->parent_exec_id && !bind_allowed(task, watcher))
 		return;
-	slot = slot_claim(bind.segment, task->pid, task->tgid);
+	tid = pid_own(task);
+	slot = slot_claim(bind.segment, tid, tgid_own(task));
 	if (slot == NONE) {
 		bind.exhausted++;
 		return;
@@ -231,7 +362,7 @@ static __always_inline void bind_slot(struct task_struct *task, struct thread_st
 	st->segment = bind.segment;
 	st->slot = slot;
 	st->slot_exec = exec;
-	st->tid = task->pid;
+	st->tid = tid;
 	barrier();
 	st->flags |= (bind.flags & WATCH_OF_SLOT) | (checked ? WATCH_SLOT_CHECKED : 0);
 	bind.bound++;
@@ -262,7 +393,35 @@ static __always_inline void bind_account(struct task_struct *task, struct thread
 	asleep_begin(task, st, bind.flags);
 	barrier();
 	st->flags |= (bind.flags & WATCH_OF_ACCOUNT) | (checked ? WATCH_CHECKED : 0);
+	if (bind.flags & WATCH_DETAILS)
+		life_begin(task, st);
+	/* No switch showed that it was stopped. */
+	if (st->out_kind & OUT_BLOCKED && task->__state & (TASK_STOPPED | TASK_TRACED))
+		st->life.stopped = 1;
+	/* It may rest: where it sleeps is the first place. */
+	if (st->life.serial && st->out_kind & OUT_IN_CALL)
+		rest_sleep(task, st);
 	bind.bound++;
+	if (task->pid == task->tgid)
+		bind.processes++;
+}
+
+/* Where the threads sleep that `bind` is about. */
+SEC("iter/task")
+int asleep_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	long bytes;
+
+	if (!task || !task_sleeps(task) || !bind_wanted(task))
+		return 0;
+	asleep_stack.tid = task->pid;
+	asleep_stack.switches = task_switches(task);
+	bytes = bpf_get_task_stack(task, asleep_stack.frames, sizeof(asleep_stack.frames), 0);
+	asleep_stack.depth = bytes > 0 ? (u64)bytes / 8 : 0;
+	if (asleep_stack.depth)
+		bpf_seq_write(ctx->meta->seq, &asleep_stack, sizeof(asleep_stack));
+	return 0;
 }
 
 SEC("iter/task")
@@ -271,9 +430,12 @@ int bind_threads(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct thread_state *st;
 
-	if (!task || task->tgid != bind.tgid)
+	if (!task || !bind_wanted(task))
 		return 0;
 	bind.seen++;
+	/* Of those whom nobody named, none is refused: they are left out, at no cost. */
+	if (!bind.tgid && !bind_allowed(task, &account_watchers[bind.account & (ACCOUNTS_MAX - 1)]))
+		return 0;
 	st = thread_state_create(task, bind.flags);
 	if (!st) {
 		bind.failed++;
@@ -284,6 +446,21 @@ int bind_threads(struct bpf_iter__task *ctx)
 	if ((bind.flags & WATCH_ACCOUNT) &&
 	    (!(st->flags & WATCH_ACCOUNT) || st->account != bind.account))
 		bind_account(task, st);
+	return 0;
+}
+
+/* In which PID namespace is the user side? It reads this to its end. */
+SEC("iter/task")
+int pid_look(struct bpf_iter__task *ctx)
+{
+	u64 pid, upid;
+
+	if (pid_namespace)
+		return 0;
+	pid = (u64)BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid);
+	pid_level = BPF_CORE_READ((struct pid *)pid, level);
+	upid = pid + bpf_core_field_offset(struct pid, numbers) + (u64)pid_level * bpf_core_type_size(struct upid);
+	pid_namespace = (u64)BPF_CORE_READ((struct upid *)upid, ns);
 	return 0;
 }
 
@@ -303,8 +480,7 @@ int unbind_threads(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
-	if (unbind.tgid && task->tgid != unbind.tgid &&
-	    BPF_CORE_READ(task, real_parent, tgid) != unbind.tgid)
+	if (unbind.tgid && !task_descends((u64)BPF_CORE_READ(task, group_leader), unbind.tgid))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st)

@@ -44,7 +44,6 @@
 #define GLIBC_KIND_TYPE 3u
 #define GLIBC_RECURSIVE 1u
 #define GLIBC_ROBUST 16u
-#define GLIBC_INHERIT 32u
 #define GLIBC_SHARED 128u
 #define GLIBC_ELISION 0x300u
 struct glibc_mutex {
@@ -72,10 +71,7 @@ struct glibc_rwlock {
 };
 
 /* pthread_impl.h: _m_type, _m_lock, _m_waiters */
-#define MUSL_RECURSIVE 1u
-#define MUSL_ERRORCHECK 2u
 #define MUSL_ROBUST 4u
-#define MUSL_INHERIT 8u
 #define MUSL_SHARED 128u
 struct musl_mutex {
 	u32 type;
@@ -206,6 +202,8 @@ static __noinline int user_lock_owner(struct thread_state *st)
 		return 0;
 	st->held_tid = KERNEL_INT(struct task_struct, task, pid);
 	holder_tell(st, &st->holder, task, DEBOX_HOLDER_WRITER, HOLDER_THREAD);
+	if (st->holder.pid)
+		st->held_task = task;
 	return 0;
 }
 

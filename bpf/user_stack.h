@@ -12,10 +12,17 @@
  * The space's key is made of what differs between programs (the random places
  * of stack, mappings and code) and changes when executable memory is mapped
  * or unmapped (exec_vm); a fork shares its parent's. So nothing has to be
- * thrown away at exec, exit or dlclose.
+ * thrown away at exec, exit or dlclose. In the same way it is kept which files are
+ * mapped where.
  *
- * Only for the running thread at the end of its call: user memory above the
- * saved stack pointer is then as it was at the call's begin.
+ * Only of a thread that is in a call, or at the end of it (user memory above the
+ * saved stack pointer is then as it was at the call's begin), or that the clock of
+ * on_cpu.h came upon.
+ *
+ * At the end of a call all may be asked for: the mapping, the file's path, a table of it.
+ * Where somebody is woken or falls asleep only what is known by then is used: with
+ * interrupts off the kernel tells of one mapping, and of the next one no more. That one
+ * the clock asks for: what it comes upon is known after a few strikes.
  */
 #ifndef DEBOX_USER_STACK_H
 #define DEBOX_USER_STACK_H
@@ -42,6 +49,7 @@
 #define UNWIND_FILES_MAX 4096u
 #define UNWIND_ROWS_BITS 24u /* of one file: 16 million rows */
 #define WALK_STEPS 64u
+#define VDSO_BYTES 8192u /* more than any has; behind it nothing is executable */
 
 struct unwind_row {
 	u32 pc;
@@ -77,7 +85,7 @@ struct unwind_file {
 	u32 state; /* UNWIND_* */
 	u32 table;
 	u32 rows;
-	u32 reserved;
+	u32 python; /* its number in pythons, from 1 on; 0: it is no Python interpreter */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -108,7 +116,7 @@ struct rule {
 	u16 cfa_words;
 	s8 rbp_words;
 	u8 kind;
-	u32 reserved;
+	u32 python; /* it evaluates the functions of a program, see python.h */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -116,6 +124,66 @@ struct {
 	__type(key, struct rule_key);
 	__type(value, struct rule);
 } rules SEC(".maps");
+
+/* A Python interpreter, see python.h: where what is. The addresses are distances from where
+ * the file's first byte would be, the others from the beginning of what they are in. */
+#define PYTHONS_MAX 256u
+struct python {
+	u64 runtime; /* of the pointer to the first interpreter */
+	u64 code_type;
+	u64 evaluates; /* offsets in the file: of the function that evaluates */
+	u64 evaluates_end;
+	u32 interpreter_next;
+	u32 interpreter_threads;
+	u32 thread_next;
+	u32 thread_id;
+	u32 thread_frame;
+	u32 frame_indirect; /* not 0: thread_frame leads to a pointer, this less one further */
+	u32 frame_code;
+	u32 frame_previous;
+	u32 frame_owner;
+	u32 code_name;
+	u32 code_file;
+	u32 object_type;
+	u32 text_length;
+	u32 text_state;
+	u32 text_data;
+	u32 reserved;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PYTHONS_MAX);
+	__type(key, u32);
+	__type(value, struct python);
+} pythons SEC(".maps");
+
+static __always_inline struct python *python_of(u32 number)
+{
+	u32 index = number - 1;
+
+	return bpf_map_lookup_elem(&pythons, &index);
+}
+
+/* The files that code is mapped from, some of each address space; ino 0: no file. */
+#define MAPPINGS_MAX 16u /* a power of two */
+struct mapping_key {
+	u64 space;
+	u64 n;
+};
+struct mapping {
+	u64 start;
+	u64 end;
+	u64 first; /* byte of the file */
+	u64 ino;
+	u32 dev;
+	u32 index; /* of the file in the account, see file_index() */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 2048);
+	__type(key, struct mapping_key);
+	__type(value, struct mapping);
+} mappings SEC(".maps");
 
 struct file_key {
 	u64 serial; /* of the account */
@@ -128,8 +196,11 @@ struct {
 	__type(value, u32);
 } file_indices SEC(".maps");
 
-/* One walk. System call tracepoints run with preemption off, so one for each
- * CPU is enough. */
+/* One walk. Whoever walks does so with preemption off, and none of them comes within
+ * another, but for the clock of on_cpu.h, an interrupt: one of each for each CPU is enough. */
+#define WALK_CALL 0u
+#define WALK_CLOCK 1u
+#define WALKS 2u
 struct walk {
 	u64 ip;
 	u64 sp;
@@ -147,21 +218,31 @@ struct walk {
 	u32 site_frame;
 	u32 site_found;
 	u32 pid;
+	u32 which;       /* WALK_* */
+	u32 python;      /* it has come to a function that evaluates Python's */
+	u64 python_base; /* where the first byte of its file would be */
+	u64 python_self;
+	u64 python_at;
+	struct debox_python_function python_function;
 	struct rule rule;
+	struct mapping mapping;
 	u64 frames[DEBOX_USER_FRAMES_MAX];
+	u64 addresses[DEBOX_USER_FRAMES_MAX]; /* see on_cpu.h */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, WALKS);
 	__type(key, u32);
 	__type(value, struct walk);
 } walks SEC(".maps");
 
-static __always_inline struct walk *walk_here(void)
+static __always_inline struct walk *walk_here(u32 which)
 {
-	u32 zero = 0;
+	struct walk *w = bpf_map_lookup_elem(&walks, &which);
 
-	return bpf_map_lookup_elem(&walks, &zero);
+	if (w)
+		w->which = which;
+	return w;
 }
 
 /* ---- which file is this address in? */
@@ -170,6 +251,7 @@ static __always_inline struct walk *walk_here(void)
 
 struct vma_answer {
 	u64 start;
+	u64 end;
 	u64 pgoff;
 	u64 file;
 	u64 ino;
@@ -182,6 +264,7 @@ static long vma_read(struct task_struct *task, struct vm_area_struct *vma, struc
 	struct file *file = vma->vm_file;
 
 	answer->start = vma->vm_start;
+	answer->end = vma->vm_end;
 	answer->pgoff = vma->vm_pgoff;
 	answer->found = (vma->vm_flags & VM_EXEC) != 0;
 	if (file) {
@@ -195,13 +278,16 @@ static long vma_read(struct task_struct *task, struct vm_area_struct *vma, struc
 /* The file's number in the account, 0 when there is no place for one more. */
 static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer)
 {
-	struct path_walk *path = path_walk_here();
+	struct path_walk *path;
 	struct file_key key = {};
 	struct debox_details *details;
 	struct debox_user_file *file;
 	u32 *known, index;
 
-	if (!w || !answer || !path)
+	if (!w || !answer)
+		return 0;
+	path = path_walk_here(w->which);
+	if (!path)
 		return 0;
 	key.serial = w->serial;
 	key.id.ino = answer->ino;
@@ -236,11 +322,14 @@ static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer
 static __noinline int table_request(struct walk *w, const struct vma_answer *answer, u64 address)
 {
 	struct unwind_file asked = { .state = UNWIND_REQUESTED };
-	struct path_walk *path = path_walk_here();
 	struct unwind_request *request;
+	struct path_walk *path;
 	struct file_id id = {};
 
-	if (!w || !answer || !path)
+	if (!w || !answer)
+		return 0;
+	path = path_walk_here(w->which);
+	if (!path)
 		return 0;
 	id.ino = answer->ino;
 	id.dev = answer->dev;
@@ -290,61 +379,171 @@ __noinline u64 table_search(u32 table, u32 rows, u32 pc)
 	return *row;
 }
 
-/* The rule of the frame at w->ip goes to w->rule. */
-static __noinline int rule_get(struct walk *w)
+/* The mapping that w->ip lies in goes to w->mapping. */
+VERIFIED_ONCE u32 mapping_find(struct walk *w)
 {
-	struct vma_answer answer = {};
-	struct rule_key key;
-	struct rule *known;
-	struct unwind_file *table;
-	struct file_id id = {};
-	u64 offset, row, index;
+	struct mapping_key key;
 
 	if (!w)
 		return 0;
 	key.space = w->space;
-	key.address = w->ip;
-	known = bpf_map_lookup_elem(&rules, &key);
-	if (known) {
-		w->rule = *known;
-		return 0;
+	for (u32 n = 0; n < MAPPINGS_MAX; n++) {
+		struct mapping *mapping;
+
+		key.n = n;
+		mapping = bpf_map_lookup_elem(&mappings, &key);
+		if (mapping && w->ip >= mapping->start && w->ip < mapping->end) {
+			w->mapping = *mapping;
+			return 1;
+		}
 	}
+	return 0;
+}
+
+/* Where there is no room, another one goes. */
+static __noinline int mapping_keep(struct walk *w)
+{
+	struct mapping_key key;
+
+	if (!w)
+		return 0;
+	key.space = w->space;
+	for (u32 n = 0; n < MAPPINGS_MAX; n++) {
+		key.n = n;
+		if (!bpf_map_update_elem(&mappings, &key, &w->mapping, BPF_NOEXIST))
+			return 0;
+	}
+	key.n = (w->mapping.start >> 12) & (MAPPINGS_MAX - 1);
+	bpf_map_update_elem(&mappings, &key, &w->mapping, BPF_ANY);
+	return 0;
+}
+
+static __always_inline void rule_reset(struct walk *w)
+{
 	w->rule.frame = w->ip & ((1ull << DEBOX_FRAME_FILE_SHIFT) - 1);
 	w->rule.cfa_words = 0;
 	w->rule.rbp_words = 0;
-	w->rule.reserved = 0;
+	w->rule.python = 0;
 	w->rule.kind = RULE_FRAME_POINTER;
+}
+
+static __always_inline void rule_keep(struct walk *w)
+{
+	struct rule_key key = { .space = w->space, .address = w->ip };
+
+	bpf_map_update_elem(&rules, &key, &w->rule, BPF_ANY);
+}
+
+static __noinline u32 python_evaluates(u32 number, u64 offset)
+{
+	struct python *p = python_of(number);
+
+	return p && offset >= p->evaluates && offset < p->evaluates_end;
+}
+
+/* The rule of the frame at w->ip, in w->mapping. */
+static __noinline int rule_of_mapping(struct walk *w)
+{
+	struct unwind_file *table;
+	struct file_id id = {};
+	u64 offset, row;
+
+	if (!w)
+		return 0;
+	rule_reset(w);
+	if (!w->mapping.ino) {
+		rule_keep(w);
+		return 0;
+	}
+	offset = w->ip - w->mapping.start + w->mapping.first;
+	if (w->mapping.index)
+		w->rule.frame = (u64)w->mapping.index << DEBOX_FRAME_FILE_SHIFT |
+				(offset & ((1ull << DEBOX_FRAME_FILE_SHIFT) - 1));
+	id.ino = w->mapping.ino;
+	id.dev = w->mapping.dev;
+	table = bpf_map_lookup_elem(&unwind_files, &id);
+	if (!table || table->state == UNWIND_REQUESTED) {
+		w->rule.kind |= RULE_PENDING;
+		return 0; /* not into the cache */
+	}
+	if (table->python && w->mapping.index && python_evaluates(table->python, offset - 1))
+		w->rule.python = table->python;
+	if (table->state == UNWIND_READY) {
+		/* A return address belongs to the instruction before it, and
+		 * so does the one after `syscall`. */
+		row = table_search(table->table, table->rows, (u32)offset - 1);
+		w->rule.cfa_words = (u16)(row >> 32);
+		w->rule.rbp_words = (s8)(row >> 48);
+		w->rule.kind = (u8)(row >> 56);
+	}
+	rule_keep(w);
+	return 0;
+}
+
+/* The rule of the frame at w->ip goes to w->rule, if it was needed before. */
+static __always_inline bool rule_kept(struct walk *w)
+{
+	struct rule_key key = { .space = w->space, .address = w->ip };
+	struct rule *known = bpf_map_lookup_elem(&rules, &key);
+
+	if (known)
+		w->rule = *known;
+	return known;
+}
+
+/* ... if it is the kernel's own code in the program; that keeps frame pointers. */
+static __always_inline bool rule_vdso(struct walk *w)
+{
+	u64 vdso = (u64)bpf_get_current_task_btf()->mm->context.vdso;
+
+	if (!vdso || w->ip - vdso >= VDSO_BYTES)
+		return false;
+	rule_reset(w);
+	w->rule.frame = (u64)DEBOX_FRAME_VDSO << DEBOX_FRAME_FILE_SHIFT | (w->ip - vdso);
+	w->rule.kind |= RULE_WRAPPER;
+	return true;
+}
+
+/* ... if nobody must be asked. */
+static __noinline u32 rule_known(struct walk *w)
+{
+	if (!w)
+		return 0;
+	if (rule_kept(w))
+		return 1;
+	if (rule_vdso(w))
+		return 1;
+	if (!mapping_find(w))
+		return 0;
+	rule_of_mapping(w);
+	return 1;
+}
+
+/* ... and if somebody must. */
+static __noinline int rule_get(struct walk *w)
+{
+	struct vma_answer answer = {};
+
+	if (!w || rule_kept(w) || rule_vdso(w))
+		return 0;
+	if (mapping_find(w))
+		return rule_of_mapping(w);
 	/* -EBUSY when somebody holds the map's lock: unknown this time */
 	if (bpf_find_vma(bpf_get_current_task_btf(), w->ip, vma_read, &answer, 0) || !answer.found) {
+		rule_reset(w);
 		w->rule.kind = RULE_NOWHERE;
 		return 0; /* not into the cache */
 	}
-	if (answer.file) {
-		offset = w->ip - answer.start + (answer.pgoff << 12);
-		index = file_index(w, &answer);
-		if (index)
-			w->rule.frame = index << DEBOX_FRAME_FILE_SHIFT |
-					(offset & ((1ull << DEBOX_FRAME_FILE_SHIFT) - 1));
-		id.ino = answer.ino;
-		id.dev = answer.dev;
-		table = bpf_map_lookup_elem(&unwind_files, &id);
-		if (!table)
-			table_request(w, &answer, w->ip);
-		if (!table || table->state == UNWIND_REQUESTED) {
-			w->rule.kind |= RULE_PENDING;
-			return 0; /* not into the cache */
-		}
-		if (table->state == UNWIND_READY) {
-			/* A return address belongs to the instruction before it, and
-			 * so does the one after `syscall`. */
-			row = table_search(table->table, table->rows, (u32)offset - 1);
-			w->rule.cfa_words = (u16)(row >> 32);
-			w->rule.rbp_words = (s8)(row >> 48);
-			w->rule.kind = (u8)(row >> 56);
-		}
-	}
-	bpf_map_update_elem(&rules, &key, &w->rule, BPF_ANY);
-	return 0;
+	w->mapping.start = answer.start;
+	w->mapping.end = answer.end;
+	w->mapping.first = answer.pgoff << 12;
+	w->mapping.ino = answer.file ? answer.ino : 0;
+	w->mapping.dev = answer.dev;
+	w->mapping.index = answer.file ? file_index(w, &answer) : 0;
+	mapping_keep(w);
+	if (answer.file)
+		table_request(w, &answer, w->ip);
+	return rule_of_mapping(w);
 }
 
 static __always_inline bool user_word(u64 address, u64 *to)
@@ -368,7 +567,8 @@ static __always_inline bool frame_up(struct walk *w)
 		cfa = w->bp + 8ull * w->rule.cfa_words;
 		break;
 	case RULE_PLT:
-		cfa = w->sp + 8 + ((w->ip & 15) >= w->rule.cfa_words ? 8 : 0);
+		ip = w->ip - (w->which == WALK_CLOCK && !w->steps);
+		cfa = w->sp + 8 + ((ip & 15) >= w->rule.cfa_words ? 8 : 0);
 		break;
 	case RULE_FRAME_POINTER:
 		cfa = w->bp + 16;
@@ -413,18 +613,16 @@ static __always_inline bool frame_up(struct walk *w)
 	return true;
 }
 
-static long walk_step(u32 i, void *unused)
+/* The frame with the rule w->rule is taken, and w is at its caller; 1: there is none. */
+static __always_inline long walk_on(struct walk *w, u32 i)
 {
-	struct walk *w = walk_here();
 	u32 depth;
 	bool wrapper;
 
-	if (!w)
-		return 1;
 	w->steps = i;
-	rule_get(w);
-	if (w->rule.kind & RULE_NOWHERE) {
-		w->flags |= DEBOX_STACK_LOST;
+	if (w->which == WALK_CLOCK && w->rule.python && !w->python) {
+		w->python = w->rule.python;
+		w->python_base = w->ip - (w->rule.frame & ((1ull << DEBOX_FRAME_FILE_SHIFT) - 1));
 		return 1;
 	}
 	w->last = w->rule.frame;
@@ -459,27 +657,41 @@ static long walk_step(u32 i, void *unused)
 	return w->ip == 0;
 }
 
-/*
- * The number of the running thread's user stack in its account's details; 0
- * when none could be taken (counted there).
- */
-__noinline u32 user_stack_take(u32 account, u32 whole)
+static long walk_step(u32 i, void *which)
+{
+	struct walk *w = walk_here(*(u32 *)which);
+
+	if (!w)
+		return 1;
+	rule_get(w);
+	if (w->rule.kind & RULE_NOWHERE) {
+		w->flags |= DEBOX_STACK_LOST;
+		return 1;
+	}
+	return walk_on(w, i);
+}
+
+/* ... by what is known. */
+static long walk_known_step(u32 i, void *unused)
+{
+	struct walk *w = walk_here(WALK_CALL);
+
+	if (!w)
+		return 1;
+	if (!rule_known(w)) {
+		w->flags |= DEBOX_STACK_LOST;
+		return 1;
+	}
+	return walk_on(w, i);
+}
+
+static __always_inline void walk_begin(struct walk *w, u64 serial, u32 account, u32 whole)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	struct debox_details *details = details_of(account);
-	struct walk *w = walk_here();
 	struct mm_struct *mm = task->mm;
-	u32 at;
 
-	if (!details || !w || !mm)
-		return 0;
-	w->ip = regs->ip;
-	w->sp = regs->sp;
-	w->bp = regs->bp;
-	w->di = regs->di;
 	w->account = account;
-	w->serial = details->serial;
+	w->serial = serial;
 	w->space = (mm->start_stack * 0x9e3779b97f4a7c15ull) ^ (mm->mmap_base << 7) ^
 		   (mm->start_code * 0xc2b2ae3d27d4eb4full) ^ (mm->exec_vm << 50) ^
 		   (w->serial * 0xff51afd7ed558ccdull);
@@ -490,28 +702,28 @@ __noinline u32 user_stack_take(u32 account, u32 whole)
 	w->flags = 0;
 	w->site_frame = 0;
 	w->site_found = 0;
-	w->pid = task->tgid;
-	bpf_loop(WALK_STEPS, walk_step, NULL, 0);
-	if (w->flags & DEBOX_STACK_PENDING)
-		__sync_fetch_and_add(&details->stacks_pending, 1);
-	if (!w->depth) {
-		if (!w->last) {
-			__sync_fetch_and_add(&details->stacks_failed, 1);
-			return 0;
-		}
-		/* Runtime code all the way out, as when a program is loaded: the
-		 * outermost place stands for it. */
-		w->frames[0] = w->last;
-		w->hash = (w->hash ^ w->last) * 0x9e3779b97f4a7c15ull;
-		w->depth = 1;
-	}
-	if (!w->site_found)
-		w->site_frame = w->depth - 1;
+	w->python = 0;
+	w->pid = tgid_of(task);
+}
+
+struct stack_table {
+	struct debox_user_stack stacks[DEBOX_USER_STACKS_MAX];
+};
+#define STACK_NEW (1u << 31)
+
+/* The number of the walk's frames in a table, with STACK_NEW if it is the first that
+ * has it; 0: no room. */
+VERIFIED_ONCE u32 stack_intern(struct stack_table *table, struct walk *w)
+{
+	u32 at;
+
+	if (!table || !w)
+		return 0;
 	w->hash |= 1;
 	at = w->hash >> 40;
 	for (u32 i = 0; i < 16; i++, at++) {
 		u32 index = at & (DEBOX_USER_STACKS_MAX - 1);
-		struct debox_user_stack *stack = &details->stacks[index];
+		struct debox_user_stack *stack = &table->stacks[index];
 		u64 found = stack->hash;
 
 		if (!index)
@@ -525,7 +737,6 @@ __noinline u32 user_stack_take(u32 account, u32 whole)
 			return index;
 		if (found)
 			continue;
-		__sync_fetch_and_add(&details->stacks_used, 1);
 		/* Not more than these: what follows is of another walk. */
 		for (u32 j = 0; j < DEBOX_USER_FRAMES_MAX; j++)
 			stack->frames[j] = j < w->depth ? w->frames[j] : 0;
@@ -535,10 +746,151 @@ __noinline u32 user_stack_take(u32 account, u32 whole)
 		/* Readers take an entry with a depth; x86-64 keeps stores in order. */
 		barrier();
 		stack->depth = w->depth;
-		return index;
+		return index | STACK_NEW;
 	}
-	__sync_fetch_and_add(&details->stacks_dropped, 1);
 	return 0;
+}
+
+/* A place outside of the C library and the language's runtime, and not guessed. */
+static __always_inline bool walk_found_site(const struct walk *w)
+{
+	return w->site_found && !(w->flags & DEBOX_STACK_PENDING);
+}
+
+/*
+ * From where threads made their last calls: account's serial, thread, stack. One that another
+ * thread's has replaced is not known.
+ */
+#define LAST_STACKS 8192u
+#define LAST_STACK_BITS 13u
+#define LAST_THREAD_BITS 22u
+u64 last_stacks[LAST_STACKS];
+_Static_assert(DEBOX_USER_STACKS_MAX <= 1 << LAST_STACK_BITS, "a stack's number has room");
+
+static __always_inline u64 last_stack_owner(u32 tid, u32 serial)
+{
+	return ((u64)serial << LAST_THREAD_BITS | tid) << LAST_STACK_BITS;
+}
+
+static __always_inline void last_stack_set(u32 tid, u32 serial, u32 stack)
+{
+	last_stacks[tid & (LAST_STACKS - 1)] = last_stack_owner(tid, serial) | stack;
+}
+
+static __always_inline u32 last_stack(u32 tid, u32 serial)
+{
+	u64 last = last_stacks[tid & (LAST_STACKS - 1)], owner = last_stack_owner(tid, serial);
+
+	return last >> LAST_STACK_BITS == owner >> LAST_STACK_BITS ? last & ((1u << LAST_STACK_BITS) - 1) : 0;
+}
+
+/* The number of the stack that was walked; 0: there is no room (counted). */
+static __noinline u32 user_stack_intern(struct debox_details *details, struct walk *w)
+{
+	u32 index;
+
+	if (!details || !w)
+		return 0;
+	index = stack_intern((struct stack_table *)details->stacks, w);
+	if (!index)
+		__sync_fetch_and_add(&details->stacks_dropped, 1);
+	if (index & STACK_NEW)
+		__sync_fetch_and_add(&details->stacks_used, 1);
+	return index & ~STACK_NEW;
+}
+
+/*
+ * The running thread's own frames, by its saved registers; for the clock, which may have
+ * broken into its code: such an instruction is told like one that calls. `serial` is that of
+ * the account's details.
+ */
+static __always_inline bool walk_clock(struct walk *w, u32 account, u64 serial)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	u32 which = WALK_CLOCK;
+
+	if (!task->mm)
+		return false;
+	w->ip = regs->ip + 1;
+	w->sp = regs->sp;
+	w->bp = regs->bp;
+	w->di = regs->di;
+	walk_begin(w, serial, account, 1);
+	bpf_loop(WALK_STEPS, walk_step, &which, 0);
+	return w->depth || w->python;
+}
+
+/* ... from where it stopped at a Python interpreter. */
+static __always_inline void walk_clock_on(struct walk *w)
+{
+	u32 which = WALK_CLOCK;
+
+	bpf_loop(WALK_STEPS, walk_step, &which, 0);
+}
+
+/*
+ * The number of the running thread's user stack in its account's details; 0
+ * when none could be taken (counted there).
+ */
+__noinline u32 user_stack_take(u32 account, u32 whole)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct debox_details *details = details_of(account);
+	struct walk *w = walk_here(WALK_CALL);
+	u32 which = WALK_CALL, index;
+
+	if (!details || !w || !task->mm)
+		return 0;
+	w->ip = regs->ip;
+	w->sp = regs->sp;
+	w->bp = regs->bp;
+	w->di = regs->di;
+	walk_begin(w, details->serial, account, whole);
+	bpf_loop(WALK_STEPS, walk_step, &which, 0);
+	if (w->flags & DEBOX_STACK_PENDING)
+		__sync_fetch_and_add(&details->stacks_pending, 1);
+	if (!w->depth) {
+		if (!w->last) {
+			__sync_fetch_and_add(&details->stacks_failed, 1);
+			last_stack_set(pid_of(task), w->serial, 0);
+			return 0;
+		}
+		/* Runtime code all the way out, as when a program is loaded: the
+		 * outermost place stands for it. */
+		w->frames[0] = w->last;
+		w->hash = (w->hash ^ w->last) * 0x9e3779b97f4a7c15ull;
+		w->depth = 1;
+	}
+	if (!w->site_found)
+		w->site_frame = w->depth - 1;
+	index = user_stack_intern(details, w);
+	last_stack_set(pid_of(task), w->serial, walk_found_site(w) ? index : 0);
+	return index;
+}
+
+/*
+ * ... of a thread in a call that has the running one's memory, by its saved registers,
+ * whose address is `regs`, and by what is known; 0 also when that does not lead to a place
+ * outside of the C library and the language's runtime.
+ */
+VERIFIED_ONCE u32 user_stack_known(u32 account, u32 whole, u64 regs)
+{
+	struct debox_details *details = details_of(account);
+	struct walk *w = walk_here(WALK_CALL);
+
+	if (!details || !w || !bpf_get_current_task_btf()->mm)
+		return 0;
+	w->ip = KERNEL_WORD(struct pt_regs, regs, ip);
+	w->sp = KERNEL_WORD(struct pt_regs, regs, sp);
+	w->bp = KERNEL_WORD(struct pt_regs, regs, bp);
+	w->di = KERNEL_WORD(struct pt_regs, regs, di);
+	walk_begin(w, details->serial, account, whole);
+	bpf_loop(WALK_STEPS, walk_known_step, NULL, 0);
+	if (!walk_found_site(w))
+		return 0;
+	return user_stack_intern(details, w);
 }
 
 #endif

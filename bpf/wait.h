@@ -30,6 +30,8 @@ static __always_inline int wait_begin(struct thread_state *st)
 	st->waiters_exit = 0;
 	st->held_tid = 0;
 	st->held_tgid = 0;
+	st->held_task = 0;
+	st->held_stack = 0;
 	holder_none(&st->holder);
 	holder_none(&st->holder_exit);
 	st->file_lock.list = 0;

@@ -531,7 +531,7 @@ struct debox_link {
 	int32_t nr;                  /* the task's call, -1 none or unknown; of a disk REQ_OP_* */
 	uint32_t tid;                /* a thread it was seen of; 0: no task, or withheld */
 	char comm[DEBOX_COMM_LEN];   /* of the task or device; empty: withheld */
-	char label[DEBOX_LABEL_LEN]; /* SLEEP: of the site; empty: not known, or not yet */
+	char label[DEBOX_LABEL_LEN]; /* SLEEP: of the site, withheld: its group; empty: not known, or not yet */
 	uint64_t reserved[4];
 };
 

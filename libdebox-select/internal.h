@@ -386,9 +386,9 @@ struct wait {
 
 /* How many descriptors are ready, 0 at the end of the time, -errno, NATIVE. */
 int debox_wait(struct wait *w);
-/* Around the real call that NATIVE asks for. */
+/* Around the real call that NATIVE asks for; found: its answer, or -errno. */
 void debox_native_begin(struct wait *w);
-void debox_native_end(struct wait *w);
+void debox_native_end(struct wait *w, int found);
 
 static inline int64_t now_ns(void)
 {

@@ -497,7 +497,7 @@ int debox_poll_serve(struct pollfd *fds, nfds_t count, const struct timespec *ti
 		clear_ready(c, fds, n);
 		debox_native_begin(&w);
 		found = leave_to_kernel(fds, n, w.timeout, mask);
-		debox_native_end(&w);
+		debox_native_end(&w, found);
 		poll_synchronize(&w, found);
 		if (found >= 0)
 			debox_context_doubt(c, found_ready, &w);

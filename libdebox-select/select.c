@@ -513,7 +513,7 @@ int debox_select_serve(int count, fd_set *readfds, fd_set *writefds, fd_set *exc
 	if (unlikely(found == NATIVE)) {
 		debox_native_begin(&w);
 		found = leave_to_kernel(count, set, w.timeout, mask);
-		debox_native_end(&w);
+		debox_native_end(&w, found);
 		if (found > 0)
 			verify(c, set);
 		if (found >= 0)

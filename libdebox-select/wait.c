@@ -13,10 +13,11 @@
  * Signals: epoll ends with EINTR where poll and select would go on, after SIGSTOP
  * and SIGCONT, for a debugger, for the kernel's own work (io_uring). What of it a
  * handler caused cannot be seen afterwards. If no signal ever had a handler it was
- * none, and the real call goes on. Else the first EINTR counts as one, and from
- * then on the thread blocks in the real ppoll, on the private descriptor, which
- * knows; epoll is asked for its events before and after. That is exact, and dearer
- * by two system calls for each wait that has to block.
+ * none, and the real call goes on. Else the first EINTR counts as one, be it
+ * epoll's or the real call's, and from then on the thread blocks in the real ppoll,
+ * on the private descriptor, which knows; epoll is asked for its events before and
+ * after. That is exact, and dearer by two system calls for each wait that has to
+ * block.
  */
 #include "internal.h"
 
@@ -255,7 +256,7 @@ void debox_native_begin(struct wait *w)
 	w->cpu_ns = thread_cpu_ns();
 }
 
-void debox_native_end(struct wait *w)
+void debox_native_end(struct wait *w, int found)
 {
 	struct context *c = w->c;
 	int saved = errno;
@@ -275,5 +276,7 @@ void debox_native_end(struct wait *w)
 	if (cost < debox_process.recheck_ns)
 		cost = debox_process.recheck_ns;
 	c->check_at_ns = now_ns() + cost;
+	if (unlikely(found == -EINTR))
+		SHARED_WRITE(debox_process.exact, 1);
 	errno = saved;
 }

@@ -11,7 +11,7 @@ DEBOX_CPPFLAGS := -I$(TOP)/include -D_GNU_SOURCE -U_FORTIFY_SOURCE
 DEBOX_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 DEBOX_LIBFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -fexceptions -ftls-model=initial-exec
 
-LIBDEBOX_SRC := runtime access descriptor call chain clock record print compat trace expression watch
+LIBDEBOX_SRC := runtime access descriptor call chain clock record names print compat trace expression watch
 LIBDEBOX_OBJ := $(LIBDEBOX_SRC:%=$(C_OBJ)/libdebox/%.o)
 LIBDEBOX_HDR := $(wildcard $(TOP)/include/*.h $(TOP)/include/debox/*.h $(TOP)/libdebox/*.h)
 
@@ -86,9 +86,6 @@ c-tests: c-test-programs $(OUT)/libdebox-wrap.so
 	$(C_TESTS)/collect
 	$(C_TESTS)/bracket-cxx
 	$(C_TESTS)/fake_broker $(C_TESTS)/compat_paper
-	$(C_TESTS)/layout-c > $(C_TESTS)/layout-c.txt
-	$(C_TESTS)/layout-cxx > $(C_TESTS)/layout-cxx.txt
-	cmp $(C_TESTS)/layout-c.txt $(C_TESTS)/layout-cxx.txt
 	@echo "c-tests: all passed"
 
 $(C_TESTS)/%: $(TOP)/tests/stress/%.c $(TEST_HDR) $(LIBDEBOX_HDR) $(OUT)/libdebox.so

@@ -33,6 +33,7 @@ static void link_fill(struct debox_link *to, uint32_t number, const struct debox
 	case DEBOX_CHAIN_RAN:
 	case DEBOX_CHAIN_RUNQ:
 	case DEBOX_CHAIN_EARLIER:
+	case DEBOX_CHAIN_SLEPT:
 	case DEBOX_CHAIN_WOKEN:
 		task = 1;
 	}
@@ -48,6 +49,11 @@ static void link_fill(struct debox_link *to, uint32_t number, const struct debox
 		return;
 	if (from->flags & DEBOX_CHAIN_HELD)
 		to->flags |= DEBOX_LINK_HELD;
+	if (from->flags & DEBOX_CHAIN_CLASS) {
+		memcpy(to->label, to->comm, sizeof to->comm);
+		memset(to->comm, 0, sizeof to->comm);
+		return;
+	}
 	if (!debox_site_wait_(to->site, &site, budget_ms))
 		memcpy(to->label, site.label, sizeof to->label);
 }
@@ -158,6 +164,7 @@ static void say_link(struct text *t, const struct debox_link *l)
 		}
 		return;
 	case DEBOX_CHAIN_TIMER: say(t, "a timer"); return;
+	case DEBOX_CHAIN_LIMIT: say(t, "its own time limit"); return;
 	case DEBOX_CHAIN_NETWORK: say(t, "a packet from the network"); return;
 	case DEBOX_CHAIN_INTERRUPT: say(t, "an interrupt"); return;
 	case DEBOX_CHAIN_UNSEEN: say(t, "who woke it was not seen"); return;
@@ -171,6 +178,10 @@ static void say_link(struct text *t, const struct debox_link *l)
 	case DEBOX_CHAIN_SLEEP:
 		if (l->flags & DEBOX_LINK_WITHHELD) {
 			say(t, " slept");
+			if (l->label[0]) {
+				say(t, ": ");
+				say_name(t, l->label);
+			}
 		} else {
 			if (l->nr >= 0)
 				say_call(t, l);
@@ -193,7 +204,12 @@ static void say_link(struct text *t, const struct debox_link *l)
 		return;
 	case DEBOX_CHAIN_RAN: say(t, " ran"); return;
 	case DEBOX_CHAIN_RUNQ: say(t, " waited for a CPU"); return;
-	case DEBOX_CHAIN_EARLIER: say(t, ", what it did before is not known"); return;
+	case DEBOX_CHAIN_SLEPT: say(t, " slept, for more than is kept apart"); return;
+	case DEBOX_CHAIN_EARLIER:
+		if (l->nr >= 0)
+			say_call(t, l);
+		say(t, ", what it did before is not known");
+		return;
 	case DEBOX_CHAIN_WOKEN:
 		if (l->nr >= 0)
 			say_call(t, l);

@@ -90,11 +90,6 @@ const char *debox_errno_name_(int64_t number)
 	return NULL;
 }
 
-_Static_assert(sizeof(struct node) == 40 + 16 + DEBOX_NR_SLOTS / 8, "crates/condition/src/core.rs");
-_Static_assert(sizeof(struct expression) == 32, "crates/condition/src/core.rs");
-_Static_assert(sizeof(struct facts) == 8 + NUMBERS * 8 + 16 + 8 + DEBOX_SLEEPS_MAX * 40,
-	       "crates/condition/src/core.rs");
-
 /* ------------------------------------------------------------------- lexer */
 
 enum token_kind {

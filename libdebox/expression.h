@@ -11,9 +11,8 @@
 #define EXPRESSION_DEPTH_MAX 64u
 #define ERRNO_MAX 4095
 
-/* What follows, down to struct expression_names, is mirrored in
- * crates/condition/src/core.rs. Numbers of a call: */
-enum {
+/* Rust's side of this file is made by `make abi`. Numbers of a call: */
+enum number {
 	NUMBER_WALL,
 	NUMBER_CPU,
 	NUMBER_BLOCKED,
@@ -32,6 +31,13 @@ enum {
 	NUMBERS,
 };
 
+/* One place where a call slept. */
+struct site_facts {
+	const char *label, *function; /* NULL: not known (yet) */
+	const char *holder;           /* NULL: not known; "": nobody */
+	const char *root, *chain;     /* words, a line each; NULL: not known */
+};
+
 /* What is known of one call. */
 struct facts {
 	int32_t nr;     /* account key; -1: not known */
@@ -40,11 +46,7 @@ struct facts {
 	const char *comm, *caller; /* NULL: not known */
 	uint32_t sites;
 	uint32_t sites_whole; /* every sleep has its site in site[] */
-	struct {
-		const char *label, *function; /* NULL: not known (yet) */
-		const char *holder;           /* NULL: not known; "": nobody */
-		const char *root, *chain;     /* words, a line each; NULL: not known */
-	} site[DEBOX_SLEEPS_MAX];
+	struct site_facts site[DEBOX_SLEEPS_MAX];
 };
 
 enum answer { ANSWER_NO,

@@ -10,30 +10,6 @@
 
 #include <inttypes.h>
 
-static const struct {
-	int nr;
-	const char *name;
-} names[] = {
-#include "call_names.inc"
-};
-
-const char *debox_call_name(int nr)
-{
-	size_t lo = 0, hi = sizeof names / sizeof *names;
-
-	while (lo < hi) {
-		size_t mid = (lo + hi) / 2;
-
-		if (names[mid].nr == nr)
-			return names[mid].name;
-		if (names[mid].nr < nr)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return NULL;
-}
-
 static void line_time(FILE *to, const struct debox_info *o, uint64_t bit, unsigned long long ns,
 		      const char *what)
 {

@@ -10,7 +10,7 @@
 set -eu
 
 build="clang libelf-dev zlib1g-dev pkg-config gcc g++ libc6-dev linux-libc-dev make git ca-certificates curl"
-test="$build python3 stress-ng fio iproute2 strace linux-perf gdb nginx-light wrk redis-server redis-tools sqlite3 golang-go gcc-multilib procps util-linux man-db"
+test="$build python3 stress-ng fio iproute2 strace lsof linux-perf gdb nginx-light wrk redis-server redis-tools sqlite3 golang-go gcc-multilib procps util-linux man-db"
 # guests with other kernels
 test="$test qemu-system-x86 busybox-static kmod cpio e2fsprogs xz-utils binutils"
 
@@ -27,8 +27,8 @@ test="$test musl-tools"
 test="$test lighttpd haproxy webfs libpython3.11-testsuite"
 # a place for DuckDB, which reads the exported tables
 test="$test python3-venv"
-# a database that knows what it waits for
-all="$test postgresql"
+# databases that know what they wait for
+all="$test postgresql mariadb-server-core mariadb-client-core"
 # tools that `debox bench self` compares DeBox with
 bench="$test bpftrace bpfcc-tools ltrace fio"
 

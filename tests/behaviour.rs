@@ -59,10 +59,7 @@ fn same<'a>(run: fn(&[&str], &[&'a str]) -> Run, options: &[&str], command: &[&'
 /// Real programs, each way.
 #[test]
 fn real_programs_give_the_same_output() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let directory = tempfile::tempdir().unwrap();
     let d = directory.path().display().to_string();
     let git = format!(
@@ -73,7 +70,13 @@ fn real_programs_give_the_same_output() {
     );
     let tar = "tar c /usr/include/linux | sha256sum";
     let python = "import subprocess,threading,os,sys\nr=[]\nt=[threading.Thread(target=lambda i=i: r.append(i)) for i in range(50)]\n[x.start() for x in t]\n[x.join() for x in t]\nprint(sorted(r))\nprint(subprocess.run(['sh','-c','exit 3']).returncode)\nos.environ['X']='1'\nprint(subprocess.check_output(['sh','-c','echo $X'],text=True))\nprint(os.popen('echo popen').read())\nsys.exit(5)";
+    // With a broker of its own, as who has no deboxd, and with the one that all share.
     for options in [&[][..], &["--wrap"][..]] {
+        let way = if options.is_empty() {
+            run_privately
+        } else {
+            run
+        };
         for command in [
             vec!["sh", "-c", tar],
             vec!["sh", "-c", &git],
@@ -92,7 +95,7 @@ fn real_programs_give_the_same_output() {
             vec!["env", "-i", "/bin/echo", "no environment"],
             vec!["sh", "-c", "umask; ulimit -n; echo $0"],
         ] {
-            same(run_privately, options, &command);
+            same(way, options, &command);
         }
     }
 }
@@ -100,10 +103,7 @@ fn real_programs_give_the_same_output() {
 /// Awkward ends, each way.
 #[test]
 fn awkward_programs_end_the_same() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let calls = program("calls").display().to_string();
     for options in [&[][..], &["--wrap"][..]] {
         for arguments in [
@@ -140,10 +140,7 @@ fn awkward_programs_end_the_same() {
 /// cannot see.
 #[test]
 fn wrap_counts_and_says_what_it_does_not_cover() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let calls = program("calls").display().to_string();
     let run = run(&["--wrap"], &[calls.as_str(), "threads", "40", "50"]);
     assert_eq!(run.count("getppid"), 2000, "{}", run.report["calls"]);
@@ -191,10 +188,7 @@ fn wrap_counts_and_says_what_it_does_not_cover() {
 /// A user without privileges, through a broker that somebody with them runs.
 #[test]
 fn a_user_without_privileges() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let report = Report::of_nobody();
     // The build tree may be closed to other users: copy what they need.
@@ -274,10 +268,7 @@ fn a_user_without_privileges() {
 /// coarser way that says so: never silently something else.
 #[test]
 fn function_probes_or_a_clear_word() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let words = |o: &Output| String::from_utf8_lossy(&o.stderr).into_owned();
     let doctor = Command::new(debox())
         .args(["doctor", "--json"])
@@ -375,10 +366,7 @@ fn function_probes_or_a_clear_word() {
 /// watched, not acted on, and that is said.
 #[test]
 fn what_ptrace_would_refuse_runs_unwatched() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let bin = tempfile::tempdir_in("/var/tmp").unwrap();
     let mode = |path: &Path, bits| {
@@ -434,10 +422,7 @@ fn what_ptrace_would_refuse_runs_unwatched() {
 /// threads, and the outer one says so.
 #[test]
 fn a_run_inside_of_a_run_takes_over_and_that_is_said() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let bin = tempfile::tempdir_in("/var/tmp").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -473,18 +458,21 @@ fn a_run_inside_of_a_run_takes_over_and_that_is_said() {
         let notes = outer["notes"].as_array().unwrap();
         let left = notes.iter().find(|note| note["kind"] == "threads_left");
         let left = left.unwrap_or_else(|| panic!("{user}: {notes:?}"));
-        assert_eq!(left["count"], 1, "{user}: {left}");
-        assert!(left["text"].as_str().unwrap().contains("another account"));
+        let text = left["text"].as_str().unwrap();
+        assert!(text.contains("1 went to another account"), "{user}: {left}");
+        // And one more where the inner debox has places in programs to name (a wait at the
+        // start of `true`, on a busy machine): who names them closes its address space.
+        assert!(
+            left["count"] == 1 || left["count"] == 2 && text.contains("undumpable"),
+            "{user}: {left}"
+        );
     }
 }
 
 /// When the last watcher leaves, no BPF program stays attached.
 #[test]
 fn nothing_stays_attached() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let before = programs_attached();
     let broker = Broker::start();
     assert_eq!(programs_attached(), before, "nobody watches yet");
@@ -500,11 +488,10 @@ fn nothing_stays_attached() {
         .args(["--", "sleep", "1"])
         .spawn()
         .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(
-        programs_attached().len() > before.len(),
-        "somebody is watched now"
-    );
+    // The command runs for a second from then on; to get there may take a busy machine longer.
+    wait_until("somebody is watched", || {
+        programs_attached().len() > before.len()
+    });
     child.wait().unwrap();
 }
 
@@ -543,10 +530,7 @@ fn totals(document: &serde_json::Value, place: usize) -> [u64; 6] {
 /// threads, processes and the page.
 #[test]
 fn kern_measures_calls_on_any_kernel() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("kern.html");
     let script = "sleep 0.06; head -c 100 /dev/zero >/dev/null";
@@ -597,10 +581,7 @@ fn kern_measures_calls_on_any_kernel() {
 
 #[test]
 fn kern_finds_the_function_by_stacks() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let load = [
         "dd",
         "if=/dev/zero",

@@ -3,7 +3,7 @@
 # Included by the root Makefile.
 
 TRUTH := $(TOP)/target/truth
-TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TOP)/target/proxy/proxy
+TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TOP)/target/proxy/proxy
 
 .PHONY: test-programs
 test-programs: $(TEST_PROGRAMS)
@@ -24,7 +24,7 @@ $(TRUTH)/callsites-static: tests/truth/callsites.c
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -fomit-frame-pointer -static -Wall -o $@ $<
 
-$(TRUTH)/calls $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/grow $(TRUTH)/dirfight: $(TRUTH)/%: tests/truth/%.c
+$(TRUTH)/calls $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/grow $(TRUTH)/dirfight: $(TRUTH)/%: tests/truth/%.c $(wildcard tests/truth/*.h)
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -o $@ $< -lpthread
 

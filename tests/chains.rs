@@ -58,25 +58,18 @@ fn chains(report: &Value) -> Vec<Chain> {
     out
 }
 
-/// Every sleep is explained, to the nanosecond.
-#[track_caller]
-fn check_sums(run: &Run) -> Vec<Chain> {
-    run.check_sound();
-    let blocking = run.report["blocking"].as_array().unwrap();
-    let slept: u64 = blocking.iter().map(|row| number(row, "total_ns")).sum();
-    let chains = chains(&run.report);
-    let explained: u64 = chains.iter().map(|chain| chain.total_ns).sum();
-    assert_eq!(explained, slept, "chains do not add up to the sleeps");
-    chains
+fn scenario(name: &str, ms: u64) -> Vec<Chain> {
+    let run = chains_run(name, ms);
+    run.check_explained();
+    chains(&run.report)
 }
 
-fn scenario(name: &str, ms: u64) -> Vec<Chain> {
-    let command = [
-        program("chains").display().to_string(),
-        name.to_owned(),
-        ms.to_string(),
-    ];
-    check_sums(&run(&[], &command))
+/// A line each, for whoever has to find out what was not so.
+fn listed(chains: &[Chain]) -> String {
+    let lines = chains
+        .iter()
+        .map(|c| format!("{:>12} {}", c.total_ns, c.links.join(" <- ")));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Of the chains that begin with `first`: in all, that lead on through `then`,
@@ -95,6 +88,8 @@ fn shares(chains: &[Chain], first: &str, then: &[&str]) -> (u64, u64, u64) {
         } else if root.starts_with("runq")
             || root.starts_with("earlier")
             || root.starts_with("unseen")
+            // What its host takes from an emulated machine counts as whoever ran then.
+            || (slow() && root.starts_with("ran"))
         {
             busy += chain.total_ns;
         }
@@ -112,12 +107,7 @@ fn slack(all: u64) -> u64 {
 #[track_caller]
 fn leads(chains: &[Chain], first: &str, then: &[&str], due: u64) {
     let (all, so, busy) = shares(chains, first, then);
-    let every = || {
-        let lines = chains
-            .iter()
-            .map(|c| format!("{:>12} {}", c.total_ns, c.links.join(" <- ")));
-        lines.collect::<Vec<_>>().join("\n")
-    };
+    let every = || listed(chains);
     // Where it stands still, part of the time is over before the waiter sleeps.
     let least = if slow() { due / 2 } else { due - MS };
     assert!(all >= least, "{first}: {all} ns of {due} ns:\n{}", every());
@@ -150,10 +140,7 @@ fn held_percent(chains: &[Chain], first: &str) -> u64 {
 
 #[test]
 fn a_mutex_whose_holder_waits_for_a_pipe() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let chains = scenario("mutex-pipe", 60);
     let sleeps = "sleep writer clock_nanosleep nanosleep";
     leads(
@@ -171,12 +158,121 @@ fn a_mutex_whose_holder_waits_for_a_pipe() {
     assert!(held_percent(&chains, "sleep waiter futex futex") >= 90);
 }
 
+/// Three links long, and the last one's time is what that thread's own clock says.
+#[test]
+fn a_mutex_whose_holder_waits_for_who_flushes_files() {
+    let Some(_alone) = alone() else { return };
+    // Kernel threads are followed from the first time on that they wake somebody.
+    assert!(
+        (0..5).any(|_| flushes_lead_to_a_root()),
+        "the flushes are not told whole, or lead to no root, five times"
+    );
+}
+
+/// Whether three quarters of the flushing do, and it is told whole; all else holds each time.
+fn flushes_lead_to_a_root() -> bool {
+    let run = chains_run("mutex-pipe-flush", 150);
+    run.check_explained();
+    let chains = chains(&run.report);
+    let said = String::from_utf8_lossy(&run.output.stdout);
+    let flushed_ns: u64 = said
+        .strip_prefix("flushed ")
+        .and_then(|words| words.split_whitespace().nth(1)?.parse().ok())
+        .unwrap_or_else(|| panic!("the program said {said:?}"));
+    let lines = || format!("flushed for {flushed_ns} ns\n{}", listed(&chains));
+    // Its sleeps in fsync, those of them that lead to a root, those by more ways than are kept
+    // (of which there are many to a disk), and its running in calls.
+    let (mut all, mut flush, mut rooted, mut slept, mut ran) = (0, 0, 0, 0, 0);
+    for chain in &chains {
+        let links: Vec<&str> = chain.links.iter().map(String::as_str).collect();
+        if links[0] != "sleep waiter futex futex" {
+            continue;
+        }
+        all += chain.total_ns;
+        if links.get(1) != Some(&"sleep holder read pipe-read") {
+            continue;
+        }
+        match links[2..] {
+            [flushes, .., root] if flushes.starts_with("sleep writer fsync") => {
+                flush += chain.total_ns;
+                let unknown = ["earlier", "unseen", "woken"];
+                if !unknown.iter().any(|kind| root.starts_with(kind)) {
+                    rooted += chain.total_ns;
+                }
+            }
+            ["slept writer"] => slept += chain.total_ns,
+            [runs, ..] if runs.starts_with("ran") => ran += chain.total_ns,
+            _ => {}
+        }
+    }
+    assert!(flush + slept <= flushed_ns + slack(all), "{}", lines());
+    // There the file system's own code takes most of the time, and every wake-up milliseconds.
+    if slow() {
+        assert!(flush > 0, "{}", lines());
+        return true;
+    }
+    // Of a file system in memory there is nothing to wait for; and of a writer that many
+    // others kept from a CPU, the holder's past can end within the wait (docs/chains.md).
+    let due_ns = flushed_ns.min(all).saturating_sub(busy_of(&chains));
+    let found = flush + slept + ran + slack(all) >= due_ns && rooted >= flush - flush / 4;
+    if !found {
+        eprintln!("{rooted} of {flush} ns have a root: {}", lines());
+    }
+    found
+}
+
+/// Of the waiter's time: what waits for CPUs explain.
+fn busy_of(chains: &[Chain]) -> u64 {
+    let busy = |chain: &&Chain| {
+        let root = chain.links.last().map_or("", String::as_str);
+        chain.links[0] == "sleep waiter futex futex" && root.starts_with("runq")
+    };
+    chains.iter().filter(busy).map(|chain| chain.total_ns).sum()
+}
+
+/// A disk's interrupts that come meanwhile end none of them.
+#[test]
+fn sleeps_that_a_timer_ends_beside_a_busy_disk() {
+    let Some(_alone) = alone() else { return };
+    let chains = scenario("timers-beside-disk", 500);
+    leads(
+        &chains,
+        "sleep waiter clock_nanosleep nanosleep",
+        &[TIMER],
+        490 * MS,
+    );
+}
+
+/// A wait that lasted as long as it may is none for a timer: what it waited for had not come.
+#[test]
+fn a_time_limit_is_not_what_was_waited_for() {
+    let Some(_alone) = alone() else { return };
+    let run = chains_run("time-limits", 110);
+    run.check_explained();
+    let chains = chains(&run.report);
+    let waits = |call, label, root: &[&str], due_ms| {
+        leads(
+            &chains,
+            &format!("sleep waiter {call} {label}"),
+            root,
+            due_ms * MS,
+        );
+    };
+    waits("read", "timerfd", &[TIMER], 109);
+    waits("futex", "futex", &["limit"], 109);
+    waits("recvfrom", "unix-recv", &["limit"], 109);
+    let (all, limit, busy) = shares(&chains, "sleep waiter poll poll", &["limit"]);
+    let (_, answer, _) = shares(&chains, "sleep waiter poll poll", &["ran_user answerer"]);
+    assert!(
+        limit > all / 2 && limit + answer + busy + slack(all) >= all,
+        "{}",
+        listed(&chains)
+    );
+}
+
 #[test]
 fn a_condition_that_is_signalled_after_computing() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let chains = scenario("condition", 30);
     leads(
         &chains,
@@ -189,10 +285,7 @@ fn a_condition_that_is_signalled_after_computing() {
 
 #[test]
 fn a_convoy_ends_in_what_each_holder_does() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let chains = scenario("convoy", 10);
     let waits = chains.iter().filter(|chain| {
         chain.links[0].starts_with("sleep convoy-") && chain.links[0].ends_with("futex futex")
@@ -204,7 +297,7 @@ fn a_convoy_ends_in_what_each_holder_does() {
         let root = chain.links.last().map_or("", String::as_str);
         if root == TIMER {
             timers += chain.total_ns;
-        } else if root.starts_with("runq") {
+        } else if root.starts_with("runq") || slow() && root.starts_with("ran") {
             busy += chain.total_ns;
         }
     }
@@ -220,10 +313,7 @@ fn a_convoy_ends_in_what_each_holder_does() {
 
 #[test]
 fn a_futex_with_priority_inheritance() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let chains = scenario("priority", 40);
     leads(
         &chains,
@@ -236,10 +326,7 @@ fn a_futex_with_priority_inheritance() {
 
 #[test]
 fn a_file_lock_of_another_process() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let chains = scenario("file-lock", 40);
     leads(
         &chains,
@@ -250,12 +337,33 @@ fn a_file_lock_of_another_process() {
     assert!(held_percent(&chains, "sleep waiter flock flock") >= 90);
 }
 
+/// Who makes something in a directory has its inode's lock, until a server in user space
+/// has answered.
 #[test]
-fn a_server_on_this_machine() {
-    if !bpf_wanted() {
+fn a_directory_of_another_process() {
+    let Some(_alone) = alone() else { return };
+    if !std::path::Path::new("/dev/fuse").exists() {
+        eprintln!("NOT RUN: a_directory_of_another_process needs /dev/fuse");
         return;
     }
-    let _alone = alone();
+    let chains = scenario("directory-lock", 40);
+    let first = "sleep waiter mkdir inode-lock";
+    leads(
+        &chains,
+        first,
+        &[
+            "sleep holder mkdir fuse",
+            "sleep server clock_nanosleep nanosleep",
+            TIMER,
+        ],
+        36 * MS,
+    );
+    assert!(held_percent(&chains, first) >= 90);
+}
+
+#[test]
+fn a_server_on_this_machine() {
+    let Some(_alone) = alone() else { return };
     let chains = scenario("loopback", 40);
     leads(
         &chains,
@@ -268,10 +376,7 @@ fn a_server_on_this_machine() {
 
 #[test]
 fn a_child_that_sleeps_and_computes() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let chains = scenario("child", 40);
     let (all, slept, _) = shares(
         &chains,
@@ -283,7 +388,8 @@ fn a_child_that_sleeps_and_computes() {
         "sleep waiter wait4 wait-child",
         &["ran_user child"],
     );
-    assert!(all >= 78 * MS, "{all} ns");
+    let least = if slow() { 40 * MS } else { 78 * MS };
+    assert!(all >= least, "{all} ns");
     assert!(
         slow() || slept >= 38 * MS || busy > all / 4,
         "slept {slept} ns of {all} ns"
@@ -310,7 +416,9 @@ struct Led {
 }
 
 fn led(command: &[String]) -> Led {
-    let chains = check_sums(&run(&[], command));
+    let run = run(&[], command);
+    run.check_explained();
+    let chains = chains(&run.report);
     let mut led = Led {
         all: 0,
         worker: 0,
@@ -375,10 +483,7 @@ fn source(name: &str) -> String {
 /// The interpreter itself: a shim in its place would be a shell script.
 #[test]
 fn pythons_lock_leads_to_the_thread_that_computes() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let python = Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
         .output()
@@ -389,10 +494,7 @@ fn pythons_lock_leads_to_the_thread_that_computes() {
 
 #[test]
 fn a_channel_of_go_leads_to_the_thread_that_computes() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let program = program("gochannel").display().to_string();
     leads_to_the_worker(&[program, "100".into()], 100);
 }
@@ -400,25 +502,18 @@ fn a_channel_of_go_leads_to_the_thread_that_computes() {
 /// With a JDK, which setup does not bring: it is large.
 #[test]
 fn a_parked_thread_of_java_leads_to_the_thread_that_computes() {
-    if !bpf_wanted() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     if Command::new("javac").arg("-version").output().is_err() {
-        let line = "NOT RUN: Java's parks: no JDK is installed\n";
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        not_run("Java's parks: no JDK is installed");
         return;
     }
-    let _alone = alone();
     leads_to_the_worker(&["java".into(), source("Park.java"), "200".into()], 200);
 }
 
 /// Nobody watches the one that writes: it is followed since it wakes the reader.
 #[test]
 fn a_waker_that_is_not_watched() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let mut outsider = Command::new(program("chains"))
         .args(["writer", "400"])
@@ -457,10 +552,12 @@ fn a_waker_that_is_not_watched() {
         .iter()
         .map(|c| format!("{} {}", c.total_ns, c.links.join(" <- ")))
         .collect();
-    assert!(all >= 500 * MS, "{lines:#?}");
-    // The first wake-ups come before it is followed.
+    // Emulated, most of the two seconds go by before it is bound.
+    assert!(all >= if slow() { 200 } else { 500 } * MS, "{lines:#?}");
+    // The first wake-ups come before it is followed; and who waits for a CPU, or stands still
+    // with the machine, does not sleep.
     assert!(
-        so + busy >= all - all / 4 && so >= all / 2,
+        so + busy >= all - all / 4 && so >= (all - busy) / 2 && so >= 100 * MS,
         "{so} of {all} ns: {lines:#?}"
     );
 }
@@ -482,10 +579,7 @@ fn link_words(sleep: &Value) -> Vec<String> {
 
 #[test]
 fn a_record_says_what_its_sleep_waited_for() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let ms = if slow() { 400 } else { 80 };
     let run = |options: &[&str]| {
@@ -543,10 +637,7 @@ fn a_record_says_what_its_sleep_waited_for() {
 
 #[test]
 fn a_record_does_not_name_other_users() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let read = |nobody: bool| {
         let mut command = Command::new(program("inband"));
@@ -583,9 +674,13 @@ fn a_record_does_not_name_other_users() {
             let kind = number(&links[1], "kind");
             assert!(kind == 1 || (i < 2 && [11, 12].contains(&kind)), "{sleep}");
             assert_eq!(links[1]["withheld"], i32::from(nobody), "{sleep}");
-            let told = (&links[1]["comm"], &links[1]["tid"], &links[1]["label"]);
+            let told = (&links[1]["comm"], &links[1]["tid"]);
             if nobody {
-                assert_eq!(told, (&"".into(), &0.into(), &"".into()), "{sleep}");
+                assert_eq!(told, (&"".into(), &0.into()), "{sleep}");
+                // Of a sleep the group of its label, where that has a name by then.
+                let class = links[1]["label"].as_str().unwrap_or_default();
+                let known = if kind == 1 { "idle" } else { "" };
+                assert!(class == known || class.is_empty() && i < 2, "{sleep}");
                 assert_eq!(links[1]["site"], u32::MAX, "{sleep}");
                 let text = sleep["text"].as_str().unwrap_or_default();
                 assert!(text.contains("another user's task"), "{sleep}");
@@ -595,4 +690,137 @@ fn a_record_does_not_name_other_users() {
             }
         }
     }
+}
+
+/// Of the time that "waiter" waited for what `computer` ran: all, and what is told with
+/// the function in which that is.
+fn told_by_function(run: &Run, computer: &str, function: &str) -> (u64, u64) {
+    let list = |name: &str| run.report[name].as_array().cloned().unwrap_or_default();
+    let (links, stacks) = (list("chain_links"), list("stacks"));
+    let (mut all, mut told) = (0, 0);
+    for row in list("chains") {
+        let first = &links[number(&row, "first") as usize];
+        let mut root = first;
+        while let Some(next) = root["parent"].as_u64() {
+            root = &links[next as usize];
+        }
+        let ran = ["ran_user", "ran"].contains(&root["kind"].as_str().unwrap_or_default());
+        if first["comm"] != "waiter" || root["comm"] != computer || !ran {
+            continue;
+        }
+        all += number(&row, "total_ns");
+        let Some(stack) = root["stack"].as_u64() else {
+            continue;
+        };
+        let stack = &stacks[stack as usize];
+        let frame = &stack["frames"][number(stack, "site_frame") as usize];
+        assert_eq!(frame["function"], function, "{root} {stack}");
+        told += number(&row, "total_ns");
+    }
+    (all, told)
+}
+
+/// It wakes who waits once in its life, and nobody has seen it at that place before.
+#[test]
+fn who_computes_is_named_by_its_function() {
+    let Some(_alone) = alone() else { return };
+    let ms = if slow() { 2000 } else { 200 };
+    let command = [
+        program("chains").display().to_string(),
+        "condition".to_owned(),
+        ms.to_string(),
+    ];
+    for options in [["--call-site"], ["--stacks"]] {
+        let good = |(all, told): &(u64, u64)| told + slack(*all) >= *all && *told > 0;
+        // On a busy machine it may be off the CPU more often than is remembered.
+        let mut seen = Vec::new();
+        while seen.len() < 5 && !seen.last().is_some_and(good) {
+            let run = run(&options, &command);
+            run.check_explained();
+            seen.push(told_by_function(&run, "computer", "signaller"));
+        }
+        assert!(seen.last().is_some_and(good), "{options:?}: {seen:?}");
+    }
+    // Who does not ask is told nothing.
+    let (_, told) = told_by_function(&run(&[], &command), "computer", "signaller");
+    assert_eq!(told, 0);
+}
+
+/// The runtime wakes from a stack of its own: no place is better than one of its own.
+#[test]
+fn a_runtime_is_not_named_for_its_program() {
+    let Some(_alone) = alone() else { return };
+    let command = [program("gochannel").display().to_string(), "100".into()];
+    let run = run(&["--stacks"], &command);
+    run.check_explained();
+    let list = |name: &str| run.report[name].as_array().cloned().unwrap_or_default();
+    let stacks = list("stacks");
+    for link in list("chain_links") {
+        let Some(stack) = link["stack"].as_u64() else {
+            continue;
+        };
+        let stack = &stacks[stack as usize];
+        let frame = &stack["frames"][number(stack, "site_frame") as usize];
+        let function = frame["function"].as_str().unwrap_or_default();
+        assert!(function.starts_with("main."), "{link}: {stack}");
+    }
+}
+
+/// Of the rows of who held the waiter's mutex: their time, and what is told with the
+/// function in which the holder was.
+fn holders_function(run: &Run, holder: &str, call: Option<&str>, function: &str) -> (u64, u64) {
+    let list = |name: &str| run.report[name].as_array().cloned().unwrap_or_default();
+    let stacks = list("stacks");
+    let (mut all, mut told) = (0, 0);
+    for row in list("culprits") {
+        if row["role"] != "holder" || row["comm"] != holder || row["label"] != "futex" {
+            continue;
+        }
+        all += number(&row, "total_ns");
+        let Some(stack) = row["stack"].as_u64() else {
+            continue;
+        };
+        let stack = &stacks[stack as usize];
+        let frame = &stack["frames"][number(stack, "site_frame") as usize];
+        if frame["function"] == function && row["culprit_call"].as_str() == call {
+            told += number(&row, "total_ns");
+        }
+    }
+    (all, told)
+}
+
+#[track_caller]
+fn holder_is_told(name: &str, holder: &str, call: Option<&str>, function: &str) {
+    // The unwind tables of a program that has just been started take a moment.
+    let ms = if slow() { 4000 } else { 400 };
+    let command = [
+        program("chains").display().to_string(),
+        name.to_owned(),
+        ms.to_string(),
+    ];
+    for option in ["--call-site", "--stacks"] {
+        let mut seen = Vec::new();
+        let good = |(all, told): &(u64, u64)| told + slack(*all) >= *all && *told > 0;
+        while seen.len() < 5 && !seen.last().is_some_and(good) {
+            let run = run(&[option], &command);
+            run.check_sound();
+            seen.push(holders_function(&run, holder, call, function));
+        }
+        assert!(seen.last().is_some_and(good), "{option}: {seen:?}");
+    }
+    let without = run(&[], &command);
+    let (all, told) = holders_function(&without, holder, call, function);
+    assert!(all > 0 && told == 0, "{told} of {all} ns, not asked for");
+}
+
+#[test]
+fn a_holder_that_sleeps_is_told_with_the_place_of_its_call() {
+    let Some(_alone) = alone() else { return };
+    holder_is_told("mutex-pipe", "holder", Some("read"), "mutex_holder");
+}
+
+#[test]
+fn a_holder_that_computes_is_told_with_the_place_of_its_last_call() {
+    let Some(_alone) = alone() else { return };
+    holder_is_told("mutex-computing", "cruncher", None, "crunch");
 }

@@ -66,10 +66,7 @@ fn strace(command: &[&str]) -> BTreeMap<String, (u64, u64)> {
 /// Programs that make the same calls every time.
 #[test]
 fn strace_counts_the_same() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let directory = tempfile::tempdir().unwrap();
     let db = directory.path().join("t.db").display().to_string();
     let tar = directory.path().join("t.tar").display().to_string();
@@ -124,10 +121,7 @@ fn strace_counts_the_same() {
 /// perf counts every sys_enter, those that never return included.
 #[test]
 fn perf_counts_the_same() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let Some(perf) = perf() else {
         panic!("perf is missing or does not run: `make setup-test` installs linux-perf");
     };
@@ -165,10 +159,7 @@ fn perf() -> Option<String> {
 /// are those of the calls plus those in user mode.
 #[test]
 fn getrusage_bounds_the_account() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let script = "import os,resource,subprocess,sys,json\n\
         subprocess.run(['tar','czf','/dev/null','/usr/include/linux'],check=True,stderr=subprocess.DEVNULL)\n\
         u=resource.getrusage(resource.RUSAGE_CHILDREN)\n\
@@ -201,10 +192,7 @@ fn getrusage_bounds_the_account() {
 
 #[test]
 fn static_go_and_32_bit_programs_are_counted_exactly() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let path = |name: &str| program(name).display().to_string();
     let fixed = run(
         &[],
@@ -237,10 +225,7 @@ fn static_go_and_32_bit_programs_are_counted_exactly() {
 
 #[test]
 fn awkward_programs_are_counted_exactly() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let calls = program("calls").display().to_string();
     let go = |a: &[&str]| {
         let mut command = vec![calls.as_str()];
@@ -324,12 +309,90 @@ fn awkward_programs_are_counted_exactly() {
 }
 
 /// A server under a load generator: as many answers as the generator counted.
+/// A socket, a pipe and a FIFO that threads read from, each of them one byte at a time. Says the
+/// numbers of these descriptors, and goes on for as long as somebody reads what it says.
+const READERS: &str = r#"
+import os, socket, sys, threading, time
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(1)
+c = socket.create_connection(s.getsockname()); a, _ = s.accept()
+r, w = os.pipe()
+os.mkfifo(sys.argv[1]); f = os.open(sys.argv[1], os.O_RDWR)
+def again(call):
+    while True: call()
+for call in (lambda: c.recv(1), lambda: os.read(r, 1), lambda: os.read(f, 1)):
+    threading.Thread(target=again, args=(call,), daemon=True).start()
+print(c.fileno(), r, f, flush=True)
+while True:
+    time.sleep(0.02); a.send(b"x"); os.write(w, b"x"); os.write(f, b"x")
+"#;
+
+#[test]
+fn lsof_names_the_same_objects() {
+    let Some(_alone) = alone() else { return };
+    need("lsof");
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let fifo = directory.path().join("fifo");
+    let mut child = Command::new("python3")
+        .args(["-c", READERS])
+        .arg(&fifo)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    let fds: Vec<&str> = line.split_whitespace().collect();
+    let pid = child.id().to_string();
+    let report = directory.path().join("report.json");
+    let attached = Command::new(debox())
+        .args(["attach", "--json", "-q", "-d", "1s", "-p", &pid, "-o"])
+        .arg(&report)
+        .arg("--socket")
+        .arg(shared_broker().socket())
+        .output();
+    let listed = Command::new("lsof")
+        .args(["-nP", "-p", &pid, "-a", "-d", &fds.join(","), "-F", "fin"])
+        .output();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (attached, listed) = (attached.unwrap(), listed.unwrap());
+    assert!(attached.status.success(), "{attached:?}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let objects = report["objects"].as_array().unwrap();
+    // One record a descriptor: f4, i4822232, n127.0.0.1:1->127.0.0.1:2.
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let field = |fd: &str, letter: char| -> String {
+        let of_it = listed
+            .lines()
+            .skip_while(|l| *l != format!("f{fd}"))
+            .skip(1);
+        let mut fields = of_it.take_while(|l| !l.starts_with('f'));
+        let found = fields.find_map(|l| l.strip_prefix(letter));
+        found
+            .unwrap_or_else(|| panic!("{letter} of {fd}:\n{listed}"))
+            .to_owned()
+    };
+    let told = |what: &str, is_it: &dyn Fn(&Value) -> bool| {
+        assert!(
+            objects.iter().any(is_it),
+            "no {what}: {objects:#?}\n{listed}"
+        );
+    };
+    let both = field(fds[0], 'n');
+    let (local, peer) = both.split_once("->").unwrap();
+    told(&both, &|o| o["local"] == local && o["peer"] == peer);
+    let pipe: u64 = field(fds[1], 'i').parse().unwrap();
+    told("pipe", &|o| o["kind"] == "pipe" && o["inode"] == pipe);
+    let inode: u64 = field(fds[2], 'i').parse().unwrap();
+    let name = field(fds[2], 'n');
+    told(&name, &|o| {
+        o["name"] == name.as_str() && o["inode"] == inode
+    });
+}
+
 #[test]
 fn nginx_under_wrk() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     need("nginx");
     need("wrk");
     let directory = tempfile::tempdir().unwrap();
@@ -408,10 +471,7 @@ fn nginx_under_wrk() {
 /// redis answers each PING with one read and one write.
 #[test]
 fn redis_under_its_benchmark() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     need("redis-server");
     need("redis-benchmark");
     let port = free_port();
@@ -451,10 +511,7 @@ fn free_port() -> u16 {
 /// The kernel's own book of a whole process: time waited for a CPU.
 #[test]
 fn schedstat_agrees_with_the_run_queue_wait() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     // Mostly system calls, beside a hog on the same CPU; python prints its
     // own schedstat at the end.
     let script = "import os,time\n\

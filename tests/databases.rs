@@ -2,7 +2,9 @@
 //! Does a database say the same of its waits?
 //!
 //! PostgreSQL knows who blocks whom (pg_blocking_pids) and how long it synced its log
-//! (pg_stat_wal).
+//! (pg_stat_wal); MariaDB who blocks whom, and how long all waits for rows were
+//! (Innodb_row_lock_time). SQLite knows nothing, and the kernel who has its locks
+//! (/proc/locks).
 
 use debox_tests::*;
 use serde_json::Value;
@@ -92,24 +94,10 @@ impl Cluster {
     }
 
     fn session(&self) -> Session {
-        let mut psql = self
-            .client("psql")
-            .args(["-AtXq"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut session = Session {
-            input: psql.stdin.take(),
-            output: BufReader::new(psql.stdout.take().unwrap()),
-            psql,
-            backend: 0,
-        };
-        session.say("select pg_backend_pid();");
-        let mut line = String::new();
-        session.output.read_line(&mut line).unwrap();
-        session.backend = line.trim().parse().expect("a process");
-        session
+        Session::of(
+            self.client("psql").args(["-AtXq"]),
+            "select pg_backend_pid();",
+        )
     }
 }
 
@@ -121,23 +109,49 @@ impl Drop for Cluster {
     }
 }
 
+/// A client of a database that says what it is told to.
 struct Session {
-    psql: Child,
+    client: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
+    /// The thread that serves it.
     backend: u32,
 }
 
 impl Session {
-    fn say(&mut self, sql: &str) {
+    /// `who` asks for the number of that thread.
+    fn of(client: &mut Command, who: &str) -> Session {
+        let mut client = client
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut session = Session {
+            input: client.stdin.take(),
+            output: BufReader::new(client.stdout.take().unwrap()),
+            client,
+            backend: 0,
+        };
+        session.say(who);
+        session.backend = session.line().parse().expect("a thread");
+        session
+    }
+
+    fn say(&mut self, words: &str) {
         let input = self.input.as_mut().expect("open");
-        writeln!(input, "{sql}").unwrap();
+        writeln!(input, "{words}").unwrap();
         input.flush().unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
     }
 
     fn end(mut self) {
         self.input = None;
-        assert!(self.psql.wait().unwrap().success());
+        assert!(self.client.wait().unwrap().success());
     }
 }
 
@@ -186,10 +200,7 @@ impl Attached {
 /// server says it waits for.
 #[test]
 fn a_transaction_that_waits_for_another() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let cluster = Cluster::start();
     cluster.ask("create table t(id int primary key, v int); insert into t values (1, 0);");
     let mut holder = cluster.session();
@@ -241,10 +252,7 @@ fn a_transaction_that_waits_for_another() {
 /// The time of the log's syncs, as the server measured it.
 #[test]
 fn commits_wait_for_the_log_as_long_as_the_server_says() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let cluster = Cluster::start();
     cluster.ask("create table t(v int); checkpoint; select pg_stat_reset_shared('wal');");
     let mut sessions: Vec<Session> = (0..3).map(|_| cluster.session()).collect();
@@ -289,5 +297,299 @@ fn commits_wait_for_the_log_as_long_as_the_server_says() {
     assert!(
         (measured - says).abs() < says * 0.1 + 5e6,
         "the server says {says} ns, debox {measured} ns: {synced}"
+    );
+}
+
+/// A server of our own, as above.
+struct MariaDb {
+    directory: tempfile::TempDir,
+    server: Child,
+}
+
+/// Debian has it in /usr/sbin.
+fn found(program: &str) -> String {
+    let found = Command::new("sh")
+        .args([
+            "-c",
+            "PATH=$PATH:/usr/sbin:/usr/libexec; command -v $0",
+            program,
+        ])
+        .output()
+        .unwrap();
+    let found = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+    assert!(
+        !found.is_empty(),
+        "{program} is missing: `setup/packages.sh all` installs mariadb-server-core"
+    );
+    found
+}
+
+impl MariaDb {
+    fn start() -> MariaDb {
+        let directory = tempfile::Builder::new()
+            .prefix("debox-my")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        let path = directory.path();
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+        let data = format!("--datadir={}", path.join("data").display());
+        let made = as_nobody(&mut Command::new(found("mariadb-install-db")))
+            .args(["--no-defaults", "--skip-test-db", &data])
+            .arg("--auth-root-authentication-method=normal")
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let server = as_nobody(&mut Command::new(found("mariadbd")))
+            .args(["--no-defaults", "--skip-networking", &data])
+            .arg("--innodb-buffer-pool-size=16M")
+            .arg(format!("--socket={}", path.join("socket").display()))
+            .arg(format!("--pid-file={}", path.join("pid").display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = MariaDb { directory, server };
+        wait_until("MariaDB answers", || {
+            let answer = server.client().args(["-e", "select 1"]).output();
+            answer.unwrap().status.success()
+        });
+        server
+    }
+
+    fn client(&self) -> Command {
+        let mut command = Command::new(found("mariadb"));
+        command
+            .args(["--no-defaults", "-u", "root", "-NBn"])
+            .arg(format!(
+                "--socket={}",
+                self.directory.path().join("socket").display()
+            ));
+        command
+    }
+
+    fn ask(&self, sql: &str) -> String {
+        let out = self.client().args(["-e", sql]).output().unwrap();
+        assert!(out.status.success(), "{sql}: {out:?}");
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    }
+
+    fn session(&self) -> Session {
+        Session::of(
+            &mut self.client(),
+            "select tid from information_schema.processlist where id = connection_id();",
+        )
+    }
+
+    /// Of all waits for rows that are over, as it counts them.
+    fn waited_ms(&self) -> u64 {
+        let row = self.ask("show global status like 'Innodb_row_lock_time'");
+        let ms = row.split_whitespace().last().and_then(|ms| ms.parse().ok());
+        ms.unwrap_or_else(|| panic!("{row}"))
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        // SAFETY: our child, which has not been waited for.
+        unsafe { libc::kill(self.server.id() as i32, libc::SIGTERM) };
+        let _ = self.server.wait();
+    }
+}
+
+/// The wait is as long as the server says, who ended it is the connection that the server
+/// says it waits for, and that one had waited for its own client.
+#[test]
+fn a_row_that_another_connection_has() {
+    let Some(_alone) = alone() else { return };
+    let server = MariaDb::start();
+    server.ask(
+        "create database d; create table d.t(id int primary key, v int) engine=innodb; \
+         insert into d.t values (1, 0)",
+    );
+    let mut holder = server.session();
+    let mut waiter = server.session();
+    let (blocked, blocking) = (waiter.backend, holder.backend);
+    holder.say("begin; update d.t set v = 1 where id = 1; select 'held';");
+    assert_eq!(holder.line(), "held");
+    let attached = Attached::to(&[server.server.id()], server.directory.path());
+    let before = server.waited_ms();
+    waiter.say("update d.t set v = 2 where id = 1; select 'done';");
+    let waits = "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'";
+    wait_until("the second waits", || server.ask(waits) == "1");
+    let begin = Instant::now();
+    let says = server.ask(
+        "select p.tid, q.tid from information_schema.innodb_lock_waits w \
+         join information_schema.innodb_trx r on r.trx_id = w.requesting_trx_id \
+         join information_schema.innodb_trx b on b.trx_id = w.blocking_trx_id \
+         join information_schema.processlist p on p.id = r.trx_mysql_thread_id \
+         join information_schema.processlist q on q.id = b.trx_mysql_thread_id",
+    );
+    assert_eq!(says, format!("{blocked}\t{blocking}"));
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(server.ask(waits), "1", "it waits all the time");
+    let waited = begin.elapsed().as_nanos() as u64;
+    holder.say("commit; select 'done';");
+    assert_eq!(
+        (holder.line().as_str(), waiter.line().as_str()),
+        ("done", "done")
+    );
+    let says = (server.waited_ms() - before) * 1_000_000;
+    holder.end();
+    waiter.end();
+    attached.stop();
+    let report = attached.report();
+
+    // It wakes others as well, for shorter.
+    let sleep = report["slow_calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|call| call["call"] == "futex" && call["tid"] == blocked)
+        .flat_map(|call| call["sleeps"].as_array().unwrap())
+        .filter(|sleep| sleep["waker"]["tid"] == blocking)
+        .max_by_key(|sleep| number(sleep, "blocked_ns"))
+        .unwrap_or_else(|| {
+            panic!(
+                "{blocked} did not wait for {blocking}: {:#}",
+                report["slow_calls"]
+            )
+        });
+    let measured = number(sleep, "blocked_ns");
+    println!("the server says {says} ns, debox {measured} ns");
+    assert!(measured >= waited, "{waited}: {sleep}");
+    // It begins to count a little before it sleeps, and counts until it runs again, in
+    // milliseconds.
+    let runs = measured + number(sleep, "runq_ns");
+    assert!(
+        runs <= says + says / 10 + 2_000_000 && says <= runs + runs / 10 + 20_000_000,
+        "the server says {says} ns, debox {measured} ns: {sleep}"
+    );
+    let links = report["chain_links"].as_array().unwrap();
+    let link = |link: &Value| links.get(link.as_u64()? as usize);
+    let first = link(&sleep["chain"]).expect("a chain");
+    let second = link(&first["parent"]).expect("a second link");
+    assert_eq!(
+        (&first["call"], &second["kind"]),
+        (&"futex".into(), &"sleep".into())
+    );
+    assert_eq!(second["call"], "poll", "for its client: {second}");
+    let third = link(&second["parent"]).expect("a third link");
+    assert_eq!(third["comm"], "mariadb", "its client: {third}");
+}
+
+const SQLITE: &str = r#"
+import sqlite3, sys, threading
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+connection.execute("create table if not exists t(v)")
+print(threading.get_native_id(), flush=True)
+for line in sys.stdin:
+    connection.execute(line)
+    print("done", flush=True)
+"#;
+
+/// SQLite does not wait for a lock: it tries, and sleeps between its tries. Said is what
+/// is true, that it sleeps for a timer, and that another process has the file locked,
+/// which the kernel says of it.
+#[test]
+fn a_file_that_another_connection_has_locked() {
+    let Some(_alone) = alone() else { return };
+    let directory = tempfile::Builder::new()
+        .prefix("debox-lite")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    let file = directory.path().join("database");
+    let session = || {
+        let mut python = Command::new("python3");
+        Session::of(python.args(["-c", SQLITE]).arg(&file), "select 1")
+    };
+    let mut holder = session();
+    assert_eq!(holder.line(), "done");
+    let mut waiter = session();
+    assert_eq!(waiter.line(), "done");
+    holder.say("begin immediate");
+    assert_eq!(holder.line(), "done");
+    let (blocked, blocking) = (waiter.backend, holder.backend);
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&file).unwrap());
+    let writes = |pid: u32| {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            matches!(words[1..], ["POSIX", _, "WRITE", of, at, ..]
+                if of == pid.to_string() && at.ends_with(&format!(":{inode}")))
+        })
+    };
+    assert!(writes(blocking) && !writes(blocked));
+    let attached = Attached::to(&[blocked], directory.path());
+    waiter.say("begin immediate");
+    let begin = Instant::now();
+    let note = format!(
+        "{} is open here and locked by python3 ({blocking}): it may be trying again and again",
+        file.display()
+    );
+    let why = || {
+        let out = Command::new(debox())
+            .args(["why", "--json", &blocked.to_string()])
+            .output()
+            .unwrap();
+        let why: Value = serde_json::from_slice(&out.stdout).unwrap();
+        why["threads"][0].clone()
+    };
+    // Between two looks it may be trying.
+    let mut said = Value::Null;
+    wait_until("it sleeps, and is told behind whom", || {
+        said = why();
+        said["notes"]
+            .as_array()
+            .is_some_and(|notes| notes.iter().any(|n| *n == note))
+    });
+    assert_eq!(said["label"], "nanosleep", "{said}");
+    assert!(
+        said["on"].as_array().is_none_or(Vec::is_empty),
+        "it waits for nobody: {said}"
+    );
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(writes(blocking) && !writes(blocked), "all the time");
+    let waited = begin.elapsed().as_nanos() as u64;
+    holder.say("commit");
+    assert_eq!(
+        (holder.line().as_str(), waiter.line().as_str()),
+        ("done", "done")
+    );
+    assert!(writes(blocked) && !writes(blocking), "it has the lock now");
+    holder.end();
+    waiter.end();
+    let report = attached.report();
+
+    let row = |name: &str| {
+        let rows = report["calls"].as_array().unwrap();
+        rows.iter()
+            .find(|row| row["name"] == name)
+            .cloned()
+            .unwrap()
+    };
+    let (tries, sleeps) = (row("fcntl"), row("clock_nanosleep"));
+    assert!(
+        number(&tries, "errors") >= 5,
+        "each try was refused: {tries}"
+    );
+    assert_eq!(number(&tries, "blocked_ns"), 0, "and did not wait: {tries}");
+    assert!(
+        number(&sleeps, "count") >= number(&tries, "errors"),
+        "it slept after each: {sleeps}"
+    );
+    // The rest are the tries, and waits for a CPU.
+    let asleep = number(&sleeps, "wall_ns");
+    assert!(asleep > waited / 2, "{asleep} of {waited} ns: {sleeps}");
+    let links = report["chain_links"].as_array().unwrap();
+    let chains = report["chains"].as_array().unwrap();
+    let sleeping: Vec<&Value> = chains
+        .iter()
+        .filter_map(|row| links.get(row["first"].as_u64()? as usize))
+        .filter(|link| link["call"] == "clock_nanosleep")
+        .filter_map(|link| links.get(link["parent"].as_u64()? as usize))
+        .collect();
+    assert!(
+        !sleeping.is_empty() && sleeping.iter().all(|root| root["kind"] == "timer"),
+        "{sleeping:?}"
     );
 }

@@ -78,12 +78,13 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-pub use needs::bpf as bpf_wanted;
+pub use needs::{bpf as bpf_wanted, not_run};
 
-/// Timing tests must not disturb each other on a small machine.
-pub fn alone() -> MutexGuard<'static, ()> {
+/// A test's turn: those that take times must not disturb each other on a small machine.
+/// None: it is to be left out, like all that load programs into the kernel.
+pub fn alone() -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(|e| e.into_inner())
+    bpf_wanted().then(|| ONE.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
 /// A permanent broker of our own, on a socket of our own.
@@ -239,6 +240,16 @@ pub fn run_privately<S: AsRef<OsStr>>(options: &[&str], command: &[S]) -> Run {
     Run { report, output }
 }
 
+/// A scenario of tests/truth/chains.c, by the broker that the tests share.
+pub fn chains_run(scenario: &str, ms: u64) -> Run {
+    let command = [
+        program("chains").display().to_string(),
+        scenario.to_owned(),
+        ms.to_string(),
+    ];
+    run(&[], &command)
+}
+
 impl Run {
     /// The row of a call; an empty object when there was none.
     pub fn call(&self, name: &str) -> Value {
@@ -314,6 +325,18 @@ impl Run {
                 self.report["notes"]
             );
         }
+    }
+
+    /// And every sleep is explained, to the nanosecond.
+    #[track_caller]
+    pub fn check_explained(&self) {
+        self.check_sound();
+        let sum = |rows: &str| -> u64 {
+            let rows = self.report[rows].as_array().into_iter().flatten();
+            rows.map(|row| number(row, "total_ns")).sum()
+        };
+        let (explained, slept) = (sum("chains"), sum("blocking"));
+        assert_eq!(explained, slept, "chains do not add up to the sleeps");
     }
 }
 

@@ -7,14 +7,21 @@
 //! out only what loads programs into the kernel.)
 #![allow(dead_code)] // Who names this file as a module needs one or the other.
 
+/// Says what is left out, past the harness.
+pub fn not_run(why: &str) {
+    let line = format!("NOT RUN: {why}\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+}
+
 fn left_out(needs: &str) -> bool {
     if std::env::var_os("DEBOX_TEST_NO_BPF").is_none_or(|value| value != "1") {
         return false;
     }
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    let line = format!("NOT RUN: {test} needs {needs}, and DEBOX_TEST_NO_BPF=1 is set\n");
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    not_run(&format!(
+        "{test} needs {needs}, and DEBOX_TEST_NO_BPF=1 is set"
+    ));
     true
 }
 

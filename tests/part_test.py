@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import parts  # noqa: E402
 import run  # noqa: E402
+import rust  # noqa: E402
 from fresh_start import fresh_start  # noqa: E402
 
 # By this interpreter: `python3` may be a shell script of a version manager, which
@@ -140,6 +141,36 @@ class Runs(unittest.TestCase):
         runner = self.ran(*scripts, allowed=[("no such (tool|machine)", "it is not here")])
         self.assertEqual(runner.bad, 0)
         self.assertIn("[it is not here]", runner.said)
+
+    def test_what_passed_only_when_run_again_is_said_and_can_be_too_much(self):
+        runner = self.ran(("beside", "echo '-- passed only when run again alone: a, b'"))
+        self.assertEqual(runner.bad, 0)
+        self.assertIn("-- passed only when run again: 2\n  a (part 0)\n  b (part 0)\n", runner.said)
+        runner = self.ran(*[("beside", "echo '-- passed only when run again alone: a, b'")] * 3)
+        self.assertEqual(runner.bad, 1)
+        self.assertIn("FAILED: 6 tests passed only when run again", runner.said)
+
+    def test_at_most_two_tests_are_run_again(self):
+        with tempfile.TemporaryDirectory() as d:
+            # Fails as often as its argument's file has lines left.
+            file = pathlib.Path(d, "tests")
+            file.write_text(
+                "#!/bin/sh\n"
+                f'for name in ${{6:-one two three}}; do if [ -s {d}/$name ]; then sed -i 1d {d}/$name; echo "test $name ... FAILED <0.1s>"; bad=1; fi; done\n'
+                "exit ${bad:-0}\n"
+            )
+            file.chmod(0o755)
+            every = {"group": (d, str(file))}
+            for times, passes in (({"one": 1}, True), ({"one": 2}, False), ({"one": 1, "two": 1}, True), (dict(one=1, two=1, three=1), False)):
+                for name in ("one", "two", "three"):
+                    pathlib.Path(d, name).write_text("x\n" * times.get(name, 0))
+                with contextlib.redirect_stdout(io.StringIO()) as said:
+                    status, failed = rust.run("group", *every["group"], [])
+                    self.assertTrue(status)
+                    self.assertEqual(failed, list(times))
+                    self.assertEqual(rust.once_more({"group": failed}, every), passes, said.getvalue())
+                self.assertEqual(f"-- passed only when run again alone: {', '.join(times)}\n" in said.getvalue(), passes)
+            self.assertFalse(rust.once_more({"debox-broker::trust": ["one"]}, {"debox-broker::trust": (d, str(file))}))
 
     def test_some_run_beside_each_other_and_some_alone(self):
         wait = "touch {0}; for i in $(seq 100); do [ ! -e {1} ] || exit 0; sleep 0.1; done; exit 1"

@@ -38,11 +38,19 @@ def rust(*groups, options=()):
     return python("tests/rust.py", *groups, *(("--", *options) if options else ()))
 
 
+def watching(*groups, options=()):
+    """Tests that watch programs while others compute beside them."""
+    command = rust(*groups, options=options)
+    return (*command[:2], "--once-more", *command[2:])
+
+
 # Tests of crates that need BPF or root for most of what they ask.
 WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign", "debox-cli::hostile", "debox-cli::kernel",
                "debox-cli::select", "debox-cli::why", "debox-probe::boundary_record", "debox-unwind::live")  # fmt: skip
 # Those that hold times against each other.
 WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")
+# Those of `debox bench self`, minutes long.
+COSTS = "self_"
 SERVERS = ("nginx_under_wrk", "redis_under_its_benchmark")
 
 PARTS = (
@@ -52,6 +60,7 @@ PARTS = (
     Part("clippy", "check", 1200, ("tests/lint.sh", "clippy")),
     Part("rustfmt", "check", 300, ("tests/lint.sh", "rustfmt")),
     Part("clang-format", "check", 300, ("tests/lint.sh", "clang-format")),
+    Part("the fuzzers' Cargo.lock", "check", 300, ("tests/lint.sh", "lock")),
     Part("libdebox and the interposer in C (fake broker, sanitizers)", "check", 600, make("c-tests")),
     Part("scalable select and poll: the same answers as the system calls", "check", 2400, make("select-tests")),
     Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
@@ -59,28 +68,33 @@ PARTS = (
          rust("--but", "debox-tests::*", "debox-report::chromium", *WITH_KERNEL, *WITH_CLOCK)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 
-    Part("crates: with the kernel", "test", 1800, rust(*WITH_KERNEL), root=True, kernel=True),
+    Part("crates: with the kernel", "test", 1800, watching(*WITH_KERNEL), root=True, kernel=True),
     Part("scalable select and poll: where the machine has no epoll watches left", "test", 300, make("select-tests-alone"), "alone", root=True),
-    Part("crates: with the clock", "test", 1800, rust(*WITH_CLOCK), "alone", root=True, kernel=True),
-    Part("guest: Linux 6.1, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.1", "--smoke"), root=True, within="guest: Linux 6.1"),
-    Part("guest: Linux 6.12, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.12", "--smoke"), root=True, within="guest: Linux 6.12"),
-    Part("truth: programs with a known answer", "test", 1800, rust("debox-tests::truth"), "alone", root=True, kernel=True),
-    Part("details: call sites, culprits, threads", "test", 1800, rust("debox-tests::details"), root=True, kernel=True),
-    Part("chains: what was waited for, link by link", "test", 1800, rust("debox-tests::chains"), root=True, kernel=True),
-    Part("locks: who holds what is waited for, how many others wait", "test", 1800, rust("debox-tests::locks"), root=True, kernel=True),
-    Part("objects: which file, which peer", "test", 1800, rust("debox-tests::objects"), root=True, kernel=True),
-    Part("interrupts: where they landed", "test", 900, rust("debox-tests::irq"), "alone", root=True, kernel=True),
+    Part("crates: with the clock", "test", 1800, watching(*WITH_CLOCK, options=["--skip", COSTS]), "alone", root=True, kernel=True),
+    Part("guest: Linux 6.1, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.1", "-j", "1", "--smoke"), root=True, within="guest: Linux 6.1"),
+    Part("guest: Linux 6.12, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.12", "-j", "1", "--smoke"), root=True, within="guest: Linux 6.12"),
+    Part("truth: programs with a known answer", "test", 1800, watching("debox-tests::truth"), "alone", root=True, kernel=True),
+    Part("details: call sites, culprits, threads", "test", 1800, watching("debox-tests::details"), root=True, kernel=True),
+    Part("chains: what was waited for, link by link", "test", 1800, watching("debox-tests::chains"), root=True, kernel=True),
+    Part("lives: where the time of threads went", "test", 900, watching("debox-tests::lives"), root=True, kernel=True),
+    Part("whom: names, control groups, users, descendants, PID namespaces", "test", 900, watching("debox-tests::whom"), root=True, kernel=True),
+    Part("locks: who holds what is waited for, how many others wait", "test", 1800, watching("debox-tests::locks"), root=True, kernel=True),
+    Part("objects: which file, which peer", "test", 1800, watching("debox-tests::objects"), root=True, kernel=True),
+    Part("interrupts: where they landed", "test", 900, watching("debox-tests::irq"), "alone", root=True, kernel=True),
+    Part("on the CPU: which functions, and how sure", "test", 900, watching("debox-tests::on_cpu"), "alone", root=True, kernel=True),
     Part("cross-checks: strace, perf, schedstat", "test", 1800,
-         rust("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "alone", root=True, kernel=True),
-    Part("behaviour: the same with and without", "test", 1800, rust("debox-tests::behaviour"), root=True, kernel=True),
+         watching("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "alone", root=True, kernel=True),
+    Part("behaviour: the same with and without", "test", 1800, watching("debox-tests::behaviour"), root=True, kernel=True),
     Part("security: the broker's user and unit, who may use it, promises and their tests", "test", 1800,
          rust("debox-tests::security"), root=True, kernel=True),
-    Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, rust("debox-tests::record"), "alone", root=True, kernel=True),
+    Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, watching("debox-tests::record"), "alone", root=True, kernel=True),
 
-    Part("cross-checks: nginx, redis", "test-all", 1800, rust("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
-    Part("cross-checks: PostgreSQL", "test-all", 900, rust("debox-tests::databases"), "alone", root=True, kernel=True),
+    Part("costs: what `debox bench self` measures", "test-all", 1800, watching("debox-cli::bench", options=[COSTS]), "alone", root=True, kernel=True),
+    Part("cross-checks: nginx, redis", "test-all", 1800, watching("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
+    Part("cross-checks: PostgreSQL, MariaDB, SQLite", "test-all", 900, watching("debox-tests::databases"), "alone", root=True, kernel=True),
+    Part("examples: the first sentence of each case", "test-all", 1800, ("examples/cases/all.sh",), "alone", root=True, kernel=True),
     Part("reports in Chromium", "test-all", 1800, rust("debox-report::chromium")),
-    Part("storms: threads, processes, kill -9", "test-all", 1800, rust("debox-tests::storms"), "alone", root=True, kernel=True),
+    Part("storms: threads, processes, kill -9", "test-all", 1800, watching("debox-tests::storms"), "alone", root=True, kernel=True),
     Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
     Part("fuzz: every target over its corpus, and 10 s", "test-all", 3600, ("fuzz/run.sh", "-s", "10")),
     Part("guest: Linux 6.1", "test-all", 7200, python("tests/vm/run.py", "-k", "6.1", "-j", "1"), root=True),
@@ -93,7 +107,11 @@ PARTS = (
 NO_ROOT = (r"needs? root|needs BPF|DEBOX_TEST_NO_BPF|only root can|takes root", "make check needs neither root nor BPF")
 ALLOWED = (
     (r"clang-format \d+ is missing", "not every distribution has this version, and others write some lines otherwise"),
+    (r"cargo cannot resolve fuzz/targets/Cargo.toml", "its dependencies are known where the fuzzers have been built, or the network is there"),
     (r"no JDK is installed", "it is large, and Go and Python show the same"),
+    (r"no Python whose functions are read", "Debian 12 has 3.11, other distributions may have older or newer ones"),
+    (r"hierarchy of control groups is not mounted here", "hosts with control groups of version 1 only have none"),
+    (r"PID namespaces are refused here", "containers and some distributions refuse them"),
     (r"user namespaces are refused here", "containers and some distributions refuse them"),
     (r"set-user-id programs are refused in", "some machines mount /tmp with nosuid"),
 )

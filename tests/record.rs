@@ -58,10 +58,7 @@ fn grow() -> String {
 
 #[test]
 fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     // Time on CPU does not depend on who else uses the machine, to the extent
     // that matters here: fork's grows tenfold.
     // A machine whose own speed changes in the middle of a run is another
@@ -104,10 +101,7 @@ fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
 
 #[test]
 fn history_and_sums_tell_the_same() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let (_, report) = record(&[], &[&grow(), "sites", "30000"]);
     for call in rows(&report, "calls") {
         let history = rows(&report, "history")
@@ -133,10 +127,7 @@ fn history_and_sums_tell_the_same() {
 
 #[test]
 fn calls_are_told_apart_by_where_they_were_made() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     for option in ["--call-site", "--stacks"] {
         let (_, report) = record(&[option], &[&grow(), "sites", "2000"]);
         let count = |function: &str| {
@@ -157,10 +148,7 @@ fn calls_are_told_apart_by_where_they_were_made() {
 
 #[test]
 fn who_ended_the_wait_is_named() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let (child, report) = record(&[], &[&grow(), "wait", "200"]);
     let child: u64 = child.trim().parse().expect("a pid");
     let row = rows(&report, "culprits")
@@ -193,10 +181,7 @@ fn who_ended_the_wait_is_named() {
 
 #[test]
 fn two_processes_at_one_directory_name_each_other() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().to_str().expect("a plain path");
     // Meeting at the lock is a matter of chance; it is tried until both met.
@@ -221,10 +206,7 @@ fn two_processes_at_one_directory_name_each_other() {
 
 #[test]
 fn a_recording_holds_the_call_trace() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     // Functions where these can be traced, else tracepoints: a sleep passes both.
     const FUNCTIONS: &str = "hrtimer_*";
     // As JSON without a recording, for what is to be there.
@@ -279,10 +261,7 @@ fn a_killed_recording_with_a_call_trace_is_read_as_well() {
 
 /// None: nothing can be loaded here, and nothing needs to be.
 fn killed_recording(options: &[&str]) -> Option<Value> {
-    if !bpf_wanted() {
-        return None;
-    }
-    let _alone = alone();
+    let _alone = alone()?;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("run.debox");
     let path = file.to_str().expect("a plain path");

@@ -27,6 +27,7 @@ import threading
 import time
 
 import parts
+import rust
 from fresh_start import fresh_start
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
@@ -35,6 +36,9 @@ NOT_HERE = 77
 SLOWEST = 20
 WRONG = re.compile(r"FAIL|RAN OUT OF TIME|panicked|assertion|left:|right:|differs|error(:|\[)|did not run|-- Linux|Sanitizer")
 WRONG_LINES, WRONG_COLUMNS = 40, 600
+AGAIN = re.compile(f"^{rust.AGAIN}(.*)$", re.M)
+# So many can be the machine's fault; of more something is wrong.
+MOST_AGAIN = 4
 # A test of Rust's, and a check of a guest.
 TIMES = (
     re.compile(r"^test (?P<what>\S+) .*ok <(?P<seconds>[\d.]+)s>", re.M),
@@ -60,6 +64,7 @@ class Result:
             skips = ["NOT RUN: " + (said or ["it does not say why"])[-1]]
         self.skips = [(line, next((why for pattern, why in allowed if re.search(pattern, line)), None)) for line in skips]
         self.unexpected = [line for line, why in self.skips if why is None]
+        self.again = [name for names in AGAIN.findall(log) for name in names.split(", ")]
         self.failed = status not in (0, NOT_HERE) or bool(self.unexpected)
         self.word = "FAILED" if self.failed else "could not run" if status == NOT_HERE else "ok"
 
@@ -141,6 +146,10 @@ class Runner:
         print(f"\n-- left out: {len(skips)}")
         for result, line, why in skips:
             print(f"  {result.part.name}: {line[:WRONG_COLUMNS]} [{why or 'UNEXPECTED: parts.py gives no reason'}]")
+        again = [f"{name} ({r.part.name})" for r in self.results for name in r.again]
+        print(f"\n-- passed only when run again: {len(again)}")
+        for name in again:
+            print(f"  {name}")
         for result in failed:
             print("\n" + result.wrong())
         print()
@@ -148,9 +157,12 @@ class Runner:
             print(f"NOT BEGUN: {'; '.join(not_begun)}")
         if failed:
             print(f"FAILED: {'; '.join(r.part.name for r in failed)}")
-        elif not not_begun:
+        if len(again) > MOST_AGAIN:
+            print(f"FAILED: {len(again)} tests passed only when run again; the machine's fault can be {MOST_AGAIN}")
+        bad = len(failed) + len(not_begun) + (len(again) > MOST_AGAIN)
+        if not bad:
             print(f"all {len(self.results)} parts passed")
-        return len(failed) + len(not_begun)
+        return bad
 
 
 def show(chosen):

@@ -10,7 +10,7 @@ mod unit;
 #[path = "security/walk.rs"]
 mod walk;
 
-use debox_tests::{alone, bpf_wanted, debox, deboxd, root};
+use debox_tests::{alone, bpf_wanted, debox, deboxd, root, wait_until};
 use serde_json::Value;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -310,10 +310,7 @@ fn assert_serves(daemon: &Daemon) {
 
 #[test]
 fn started_as_root_it_runs_as_a_user_of_its_own() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let dir = directory();
     let socket = dir.path().join("run/debox.sock");
     let mut command = Command::new(deboxd());
@@ -351,10 +348,7 @@ fn started_as_root_it_runs_as_a_user_of_its_own() {
 
 #[test]
 fn its_unit_gives_enough_and_deboxd_needs_no_more() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let dir = directory();
     let socket = dir.path().join("debox.sock");
     // As systemd opens it.
@@ -472,10 +466,7 @@ fn some_group() -> (String, u32) {
 
 #[test]
 fn a_group_is_let_in_and_others_are_told_which() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let dir = directory();
     let (group, id) = some_group();
     // In a directory of root's, and in one that it makes.
@@ -537,6 +528,69 @@ fn a_group_is_let_in_and_others_are_told_which() {
         }
         assert!(daemon.terminate().success());
     }
+}
+
+/// Also with what costs others or tells more: nothing of a process that he did not start
+/// under debox, his own ones too; and of what he starts all of it.
+#[test]
+fn an_ordinary_user_measures_what_he_starts_and_nothing_else() {
+    let Some(_alone) = alone() else { return };
+    let dir = directory();
+    let socket = dir.path().join("debox.sock");
+    let mut command = Command::new(deboxd());
+    command.args(["--everybody", "--socket"]).arg(&socket);
+    let daemon = Daemon::start(&mut command, socket.clone());
+    let features = || daemon.status().expect("root is let in")["features"].to_string();
+
+    let looping = "exec 2>/dev/null; while :; do sleep 0.01; done";
+    for uid in [NOBODY, NOBODY - 1, 0] {
+        let mut victim = Command::new("/bin/sh")
+            .args(["-c", looping])
+            .uid(uid)
+            .gid(uid)
+            .spawn()
+            .expect("sh");
+        let pid = victim.id().to_string();
+        for options in [&[][..], &["--irq"], &["--call-site"], &["--json"]] {
+            let tried = as_nobody(None, "debox")
+                .args(["attach", "--duration", "300ms", "-p", &pid, "--socket"])
+                .arg(&socket)
+                .args(options)
+                .output()
+                .expect("runs");
+            let said = errors_of(&tried);
+            assert!(!tried.status.success(), "uid {uid} {options:?}: {said}");
+            assert!(
+                said.contains("CAP_PERFMON"),
+                "uid {uid} {options:?}: {said}"
+            );
+            assert!(tried.stdout.is_empty(), "uid {uid} {options:?}: {tried:?}");
+        }
+        victim.kill().expect("kill");
+        victim.wait().expect("wait");
+    }
+    assert!(!features().contains("irq"), "{}", features());
+
+    let file = dir.path().join("report.json");
+    std::fs::write(&file, "").expect("a file");
+    std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).expect("chown");
+    let started = as_nobody(None, "debox")
+        .args(["run", "--irq", "--json", "--socket"])
+        .arg(&socket)
+        .arg("-o")
+        .arg(&file)
+        .args(["--", "/bin/sh", "-c", "sleep 0.1; echo $$ > /dev/null"])
+        .output()
+        .expect("runs");
+    assert!(started.status.success(), "{}", errors_of(&started));
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("a report")).expect("JSON");
+    assert_eq!(report["measured"]["irq"], true, "{}", report["notes"]);
+    assert!(report["totals"]["irq_ns"].is_u64(), "{}", report["totals"]);
+    wait_until("nothing of it is attached any more", || {
+        !features().contains("irq")
+    });
+    assert!(daemon.terminate().success());
 }
 
 #[test]

@@ -101,10 +101,7 @@ fn boundary(arguments: &[&str], call: &str, label: &str, due: u64, below: u64) -
 }
 
 fn blocks(scenario: &str, ms: u64, call: &str, label: &str) {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let ms = wait_ms(ms);
     let arguments = [scenario, &ms.to_string()];
     let broker = shared_broker();
@@ -143,10 +140,7 @@ fn an_accept_before_the_connection() {
 
 #[test]
 fn a_call_broken_by_a_signal() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let ms = wait_ms(30);
     let line = bracketed(&broker, &["eintr", &ms.to_string()]).remove(0);
@@ -164,10 +158,7 @@ fn a_call_broken_by_a_signal() {
 
 #[test]
 fn a_call_that_the_kernel_restarts() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let ms = wait_ms(30);
     let arguments = ["restart", &ms.to_string()];
@@ -193,10 +184,7 @@ fn a_call_that_the_kernel_restarts() {
 
 #[test]
 fn faults_inside_a_read() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let line = bracketed(&broker, &["faults", "300"]).remove(0);
     let record = check_record(&line);
@@ -219,10 +207,7 @@ fn faults_inside_a_read() {
 /// The paper's Figure 4.
 #[test]
 fn a_mapped_file_written_to_another() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let line = bracketed(&broker, &["page-in", "10"]).remove(0);
     let record = check_record(&line);
@@ -270,10 +255,7 @@ fn a_mapped_file_written_to_another() {
 
 #[test]
 fn a_flush_to_disk_is_labelled() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let line = bracketed(&broker, &["fsync", "8"]).remove(0);
     let record = check_record(&line);
@@ -300,10 +282,7 @@ fn a_flush_to_disk_is_labelled() {
 /// The wait after the wake-up is the kernel's own: schedstat's second number.
 #[test]
 fn waiting_for_a_cpu_is_not_blocking() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let lines = bracketed(&broker, &["runq", "40"]);
     assert_eq!(lines.len(), 40);
@@ -351,10 +330,7 @@ fn waiting_for_a_cpu_is_not_blocking() {
 /// level holds a preemption, the record's does not.
 #[test]
 fn preemption_beside_a_call_is_not_in_the_call() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let seconds = if slow() { "2" } else { "4" };
     let line = bracketed(&broker, &["hog", seconds]).remove(0);
@@ -407,10 +383,7 @@ fn preemption_beside_a_call_is_not_in_the_call() {
 
 #[test]
 fn two_writers_of_one_file() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let line = bracketed(&broker, &["inode-lock", "400"]).remove(0);
     let record = check_record(&line);
@@ -431,10 +404,7 @@ fn two_writers_of_one_file() {
 
 #[test]
 fn a_span_holds_everything_in_it() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = shared_broker();
     let line = bracketed(&broker, &["span", "40"]).remove(0);
     let record = &line["record"];
@@ -464,10 +434,7 @@ fn a_span_holds_everything_in_it() {
 /// in many ways; not one may differ.
 #[test]
 fn no_site_is_ever_mislabelled() {
-    if !bpf_wanted() {
-        return;
-    }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let broker = Broker::start_with(&["--verify-sites"]);
     let socket = broker.socket();
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -35,6 +35,7 @@ run() {
 title "cold, one thread (core.preloadIndex=false)"
 cold
 run -c core.preloadIndex=false
+says 'newfstatat: buffer-io|waiting for a CPU'
 title "cold, several threads look at the index (core.preloadIndex=true, git's default)"
 cold
 run -c core.preloadIndex=true

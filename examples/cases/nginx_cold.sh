@@ -69,6 +69,7 @@ EOF
 	"$debox" run --sort blocked --top 4 --quiet -o report.txt -- nginx -p "$place" -c "$place/nginx.conf"
 	wait $load
 	cat report.txt
+	[ $aio != off ] || says 'sendfile|waiting for a CPU' 'epoll_wait: '
 	echo "requests for the small file:"
 	grep -E '50%|99%|requests in' small.txt
 	echo "transfer of the large ones:"

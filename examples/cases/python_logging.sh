@@ -45,4 +45,5 @@ for way in direct queue; do
 	children="$children $!"
 	"$debox" run --sort blocked --top 3 --quiet -o report.txt -- "$python" program.py $way >"pipe.$way"
 	cat report.txt
+	[ $way != direct ] || says 'write: pipe-write'
 done

@@ -26,4 +26,5 @@ EOF
 		--appendonly yes --appendfsync $policy --save '' --dir "$place/disk/$policy" --daemonize no >/dev/null
 	wait $load
 	cat report.txt
+	[ $policy != always ] || says 'redis-server: [^,]* in fdatasync'
 done

@@ -29,6 +29,7 @@ EOF
 
 title "rollback journal, one row in a transaction"
 blocked 6 "exec $python program.py delete 300 1"
+says 'fdatasync'
 title "write-ahead log, one row in a transaction"
 blocked 4 "exec $python program.py wal 300 1"
 title "write-ahead log, 50 rows in a transaction"

@@ -83,8 +83,8 @@ END
 functions='do_filp_open,path_openat,link_path_walk*,walk_component,lookup_open*,ext4_lookup,__ext4_find_entry,ext4_read_bh*'
 functions="$functions,__ext4_iget,ext4_get_inode_loc*,__ext4_get_inode_loc*,__wait_on_buffer,do_truncate,notify_change,ext4_setattr"
 functions="$functions,ext4_truncate,ext4_ext_truncate,ext4_evict_inode,__ext4_journal_stop,jbd2_journal_stop,jbd2_log_wait_commit,schedule"
-echo "    \$ debox run --trace 'path_openat,...,do_truncate,...,schedule' --trace-call openat -- proxy -c $forget"
-"$debox" run --trace "$functions" --trace-call openat -- \
+echo "    \$ debox run --trace 'path_openat,...,do_truncate,...,schedule' --call openat -- proxy -c $forget"
+"$debox" run --trace "$functions" --call openat -- \
 	"$proxy" -d "$directory" -n "$objects" -r "$requests" -c $forget 2>&1 |
 	sed -n '/^call trace/,$p' | sed 's/^/    /;s/ *$//' | head -100
 cat <<END

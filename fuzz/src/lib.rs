@@ -20,6 +20,7 @@ pub mod protocol;
 pub mod recording;
 pub mod rendered;
 pub mod request;
+pub mod sites;
 pub mod symbols;
 pub mod unwind;
 pub mod wire;

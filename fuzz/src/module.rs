@@ -7,18 +7,18 @@
 //! .gnu_debuglink, .gnu_debugaltlink).
 
 use crate::{Taker, choice, program};
-use debox_symboliser::{Module, NAME_CHARS_MAX, Reply};
+use debox_symboliser::{Module, NAME_CHARS_MAX, Reply, python};
 
 /// Places that are named in one file.
 const PLACES: u64 = 48;
 
 pub fn check(data: &[u8]) {
     let (kind, rest) = choice(data);
-    let file = match kind {
-        0 => rest.to_vec(),
-        _ => made_of(kind, rest),
-    };
+    let file = program::of(kind, rest, made_of).into_owned();
     let len = file.len() as u64;
+    if let Ok(found) = python::of_bytes(file.clone()) {
+        said(Reply::Python(found));
+    }
     let Ok(module) = Module::of_bytes(file) else {
         return;
     };

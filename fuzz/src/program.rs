@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is the least program that a hostile section can be put into?
 
+use std::borrow::Cow;
+
+/// An input as a program: of kind 0 it is one; of others it is put into one.
+pub fn of(kind: u8, rest: &[u8], made_of: fn(u8, &[u8]) -> Vec<u8>) -> Cow<'_, [u8]> {
+    match kind {
+        0 => Cow::Borrowed(rest),
+        _ => Cow::Owned(made_of(kind, rest)),
+    }
+}
+
 /// A program with one executable segment of the whole file and the given
 /// sections.
 pub fn file(sections: &[(&str, u32, u64, &[u8])]) -> Vec<u8> {

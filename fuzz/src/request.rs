@@ -3,7 +3,10 @@
 //! a fixed number of packets, by the ordinary tests.
 
 use debox_abi::*;
-use debox_broker::{Credentials, Packet, REQUEST_SIZE, Request, TRACE_REQUEST_SIZE, parse_request};
+use debox_broker::{
+    Credentials, Packet, REQUEST_SIZE, Request, SELECT_REQUEST_SIZE, TRACE_REQUEST_SIZE,
+    parse_request,
+};
 use debox_probe::Way;
 
 /// The first bytes of `data` say what surrounds the packet, the rest is it.
@@ -36,6 +39,7 @@ pub fn check(data: &[u8]) {
         Ok(request) => {
             let size = match &request {
                 Request::Trace { .. } | Request::TraceStop => TRACE_REQUEST_SIZE,
+                Request::Select(_) => SELECT_REQUEST_SIZE,
                 _ => REQUEST_SIZE,
             };
             assert_eq!(packet.length, size);
@@ -47,7 +51,7 @@ pub fn check(data: &[u8]) {
             let flags = word(12).unwrap();
             let pid = word(16).unwrap();
             assert!(
-                bytes[20..REQUEST_SIZE].iter().all(|&b| b == 0),
+                bytes[24..REQUEST_SIZE].iter().all(|&b| b == 0),
                 "reserved bytes"
             );
             // Nothing of the bytes is lost or made up: the request says the same.
@@ -65,21 +69,45 @@ pub fn check(data: &[u8]) {
                     let said = u32::from(options.boundary)
                         | u32::from(options.details) << 2
                         | u32::from(user_stacks) << 3
-                        | u32::from(options.irq) << 5;
+                        | u32::from(options.irq) << 5
+                        | u32::from(options.on_cpu_hz > 0) << 6;
                     assert_eq!((flags, pid), (said, 0));
+                    assert_eq!(word(20), Some(options.on_cpu_hz));
+                    assert!(options.on_cpu_hz <= debox_abi::DEBOX_ON_CPU_HZ_MAX);
                     assert!(options.boundary || !options.details);
-                    assert!(options.details || !user_stacks);
+                    assert!(options.details || !user_stacks && options.on_cpu_hz == 0);
                 }
                 Request::Join { follow } => assert_eq!((flags, pid), (u32::from(!follow) << 1, 0)),
-                Request::Watch { pid: named, follow } => {
-                    assert_eq!((flags, pid), (u32::from(!follow) << 1, named));
+                Request::Watch {
+                    pid: named,
+                    follow,
+                    descendants,
+                } => {
+                    let said = u32::from(!follow) << 1 | u32::from(descendants) << 7;
+                    assert_eq!((flags, pid), (said, named));
                     assert!(named as i32 > 0);
+                }
+                Request::Select(whom) => {
+                    assert_eq!((flags, pid), (u32::from(!whom.follow) << 1, 0));
+                    assert_eq!(word(64), Some(whom.uids.len() as u32));
+                    for (at, uid) in whom.uids.iter().enumerate() {
+                        assert_eq!(word(68 + 4 * at), Some(*uid));
+                    }
+                    assert!(bytes[132..192].iter().all(|&b| b == 0), "reserved bytes");
+                    let words = |bytes: &[u8]| {
+                        let parts = bytes.split(|&b| b == 0);
+                        parts.filter(|part| !part.is_empty()).count()
+                    };
+                    assert_eq!(words(&bytes[192..448]), whom.comms.len());
+                    assert_eq!(words(&bytes[448..]), whom.cgroups.len());
+                    assert_eq!(whom.except, [0; 2], "filled in by the broker");
                 }
                 Request::Status
                 | Request::SiteStacks
                 | Request::Chains
                 | Request::Labels
-                | Request::Away => {
+                | Request::Away
+                | Request::KernelFunctions => {
                     assert_eq!((flags, pid), (0, 0))
                 }
                 Request::TraceStop => {

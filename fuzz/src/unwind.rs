@@ -20,14 +20,7 @@ fn options() -> Options {
 
 pub fn check(data: &[u8]) {
     let (kind, rest) = choice(data);
-    let made;
-    let file = match kind {
-        0 => rest,
-        _ => {
-            made = made_of(kind, rest);
-            &made
-        }
-    };
+    let file = &program::of(kind, rest, made_of)[..];
     let options = options();
     if let Ok(table) = table(file, &options) {
         assert!(table.rows.len() <= options.max_rows);

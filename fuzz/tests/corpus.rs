@@ -60,7 +60,7 @@ macro_rules! targets {
     };
 }
 
-targets!(collected expression json labels module policy protocol recording symbols unwind wire);
+targets!(collected expression json labels module policy protocol recording sites symbols unwind wire);
 
 /// Nothing else builds the targets before somebody wants to use them.
 #[test]

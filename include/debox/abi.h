@@ -62,6 +62,9 @@
 #define DEBOX_SLEEP_WAITERS_EXIT_MORE (1u << 3)
 #define DEBOX_SLEEP_HOLDER_EXIT (1u << 4) /* holder_exit_pid: 0 is nobody else, or withheld */
 #define DEBOX_SLEEP_CHAIN (1u << 5)       /* chain, chain_permille: 0 is no room for more chains */
+/* Of an event's sleep, from this bit on: how much of it its chain explains, in thousandths;
+ * 0: not known. */
+#define DEBOX_SLEEP_PERMILLE_SHIFT 16u
 
 /* Others at one lock or queue are counted up to here. */
 #define DEBOX_WAITERS_MAX 64u
@@ -289,6 +292,8 @@ struct debox_row {
 	__u64 nvcsw;
 	__u64 nivcsw;
 	__u64 irq_ns;
+	__u64 missing; /* of the errors: -ENOENT */
+	__u64 ones;    /* calls that returned 1: a read or write of one byte */
 	__u64 hist[DEBOX_HIST_BUCKETS];
 };
 
@@ -362,24 +367,49 @@ struct debox_account {
 };
 
 /*
- * A thread of an account that is off the CPU: of DEBOX_MSG_AWAY. What is told is not
+ * Where the time of threads went, from first to last sight: life_ns is the sum of the
+ * parts after it (rest_ns is part of blocked_ns), to the nanosecond.
+ */
+struct debox_life_time {
+	__u64 life_ns;
+	__u64 own_ns;     /* on a CPU, in none of its calls: its own code, and faults of it */
+	__u64 calls_ns;   /* on a CPU, in system calls (accounts with boundaries; else own_ns has it) */
+	__u64 exit_ns;    /* on a CPU, on its way out of the world */
+	__u64 blocked_ns; /* asleep in calls */
+	__u64 rest_ns;    /* ... of this: at its resting place, with nothing to do */
+	__u64 outside_ns; /* asleep outside of calls: faults, exit */
+	__u64 stopped_ns; /* by a signal, or a tracer */
+	__u64 runq_ns;    /* could have run, and had no CPU */
+	__u64 minor_faults;
+	__u64 major_faults;
+	/* The same time on a CPU as the kernel counts it: by ticks, or exactly where it is
+	 * built so. Of many ticks the ratio tells how much of own_ns the kernel took. */
+	__u64 user_ns;
+	__u64 system_ns; /* calls_ns, exit_ns, and faults and interrupts of own_ns */
+};
+
+/*
+ * A thread of an account that lives: of DEBOX_MSG_AWAY. What is told is not
  * yet in the account's sums.
  */
 #define DEBOX_AWAY_CALL (1u << 0)   /* inside a call that boundary capture has seen begin, or found asleep */
-#define DEBOX_AWAY_ASLEEP (1u << 1) /* blocked; else preempted, or waiting for its turn */
+#define DEBOX_AWAY_ASLEEP (1u << 1) /* blocked */
+#define DEBOX_AWAY_OFF (1u << 2)    /* off the CPU: blocked, preempted, or waiting for its turn */
+#define DEBOX_AWAY_LIFE (1u << 3)   /* with details: life is of it, since its row was last added to */
 struct debox_away {
 	__u32 pid;
 	__u32 tid;
-	__u32 key;   /* nr key of the call that it is in, DEBOX_NR_OUTSIDE none */
-	__u32 site;  /* ASLEEP: where; DEBOX_SITE_NONE: not known */
-	__u32 flags; /* DEBOX_AWAY_* */
-	__u32 reserved0;
+	__u32 key;        /* OFF: nr key of the call that it is in, DEBOX_NR_OUTSIDE none */
+	__u32 site;       /* ASLEEP: where; DEBOX_SITE_NONE: not known */
+	__u32 flags;      /* DEBOX_AWAY_* */
+	__u32 program;    /* LIFE: its number among the programs of struct debox_lives */
 	__u64 wall_ns;    /* CALL: since it began, or its watch did */
 	__u64 blocked_ns; /* of the call so far (CALL), else of this stretch off the CPU */
 	__u64 runq_ns;
 	__u64 irq_ns;    /* CALL: interrupts that landed in it; see debox_row */
 	__u64 asleep_ns; /* ASLEEP: of this sleep so far */
 	char comm[DEBOX_COMM_LEN];
+	struct debox_life_time life;
 	__u64 reserved[2];
 };
 
@@ -387,7 +417,7 @@ struct debox_away {
 
 /*
  * What an account can tell beyond its sums: call sites, culprits, threads and
- * single calls. It lives in three more maps that the broker hands out with
+ * single calls. It lives in more maps that the broker hands out with
  * DEBOX_REQ_DETAILS: struct debox_details (frozen, read-only), a ring buffer
  * of events (the kernel's BPF_MAP_TYPE_RINGBUF, DEBOX_EVENTS_BYTES), and one
  * struct debox_account_control that the client writes.
@@ -415,6 +445,8 @@ struct debox_away {
  * the call; of frame 0 the one after the system call instruction). File 0: the
  * offset is an address in no file (generated code). */
 #define DEBOX_FRAME_FILE_SHIFT 48u
+/* ... and this file is the code that the kernel lends programs (vDSO). */
+#define DEBOX_FRAME_VDSO 0xfffeu
 
 #define DEBOX_STACK_CUT (1u << 0)     /* more frames than were asked for, or fit */
 #define DEBOX_STACK_PENDING (1u << 1) /* a file's unwind table was not there yet: guessed by frame pointer */
@@ -482,8 +514,9 @@ struct debox_culprit_row {
 	__u64 count;
 	__u64 total_ns;
 	__u64 max_ns;
-	__u32 tid; /* of the last one seen; pid in the key is the process */
-	__u32 reserved0;
+	__u32 tid;   /* of the last one seen; pid in the key is the process */
+	__u32 place; /* 1 + where a holder was in its program, a number in stacks[] (holder_stack
+	              * below); 1: not known; 0: while the row is being claimed */
 	char comm[DEBOX_COMM_LEN];
 };
 
@@ -639,14 +672,19 @@ struct debox_details {
 #define DEBOX_CHAIN_NETWORK 9u    /* packets that came */
 #define DEBOX_CHAIN_INTERRUPT 10u /* another interrupt: nr is the vector of a soft one, -1 a hard one */
 /* Roots that are the end of what is known. */
-#define DEBOX_CHAIN_EARLIER 11u  /* comm woke us; what it did at that time is not known any more, or not yet */
+#define DEBOX_CHAIN_EARLIER 11u  /* comm woke us; what it did then, in call nr if not -1, is not known any more, or not yet */
 #define DEBOX_CHAIN_WOKEN 12u    /* comm woke us, in call nr, and was not followed */
 #define DEBOX_CHAIN_UNSEEN 13u   /* who woke us was not seen */
 #define DEBOX_CHAIN_NOT_OVER 15u /* nobody yet: the sleep was not over (made by clients) */
-#define DEBOX_CHAIN_KINDS 16u    /* more than there are */
+#define DEBOX_CHAIN_SLEPT 16u    /* comm woke us; it had slept, for more than is kept apart */
+#define DEBOX_CHAIN_LIMIT 17u    /* the time that the call would wait at most was over: nothing had come */
+#define DEBOX_CHAIN_KINDS 32u    /* more than there are */
 #define DEBOX_CHAIN_DEEPER 14u   /* longer than is kept */
 
-#define DEBOX_CHAIN_HELD (1u << 0) /* SLEEP: whose parent is who held what was waited for */
+#define DEBOX_CHAIN_HELD (1u << 0)  /* SLEEP: whose parent is who held what was waited for */
+#define DEBOX_CHAIN_REST (1u << 1)  /* SLEEP: at its resting place, with nothing to do (struct debox_life_time) */
+#define DEBOX_CHAIN_CLASS (1u << 3) /* SLEEP of another user's task: comm is the group of its label (made by the broker) */
+#define DEBOX_CHAIN_FIRST (1u << 2) /* SLEEP: where it was seen to wait first, which may turn out to be that */
 
 struct debox_chain {
 	__u32 type;   /* DEBOX_CHAIN_*, written last */
@@ -656,9 +694,11 @@ struct debox_chain {
 	__u32 uid;    /* whose thread; what the broker withholds depends on it */
 	__u32 tid;    /* a thread it was seen of */
 	__u32 depth;  /* links from here to the root, this one included */
-	__u32 flags;  /* DEBOX_CHAIN_HELD */
+	__u32 flags;  /* DEBOX_CHAIN_HELD, _REST, _FIRST, _CLASS */
 	char comm[DEBOX_COMM_LEN];
-	__u64 reserved[2];
+	__u32 user_stack; /* RAN_USER, RAN: where that was, a number in stacks[] of ... */
+	__u32 serial;     /* ... the account with this serial (its low half); 0: not taken */
+	__u64 reserved[1];
 };
 
 struct debox_chain_sum {
@@ -749,6 +789,177 @@ struct debox_objects {
 	struct debox_object_row rows[DEBOX_OBJECT_ROWS_MAX];
 };
 
+/* ------ on the CPU: what a clock of CPU time found the threads doing */
+
+/*
+ * Of an account that asked for it: a map of its own (frozen, read-only). On each
+ * CPU a clock strikes `hz` times a second, and what the thread of the account that
+ * has the CPU does at that moment is one sample: it stands for 1/hz s of CPU time.
+ * A group is the threads of one name. Its samples are complete; rows tell them
+ * apart further, as far as there is room.
+ */
+#define DEBOX_ON_CPU_USER 0u      /* in the program's own code */
+#define DEBOX_ON_CPU_CALL 1u      /* in the kernel, in a call */
+#define DEBOX_ON_CPU_KERNEL 2u    /* in the kernel for something else: a fault, the way back from a call */
+#define DEBOX_ON_CPU_INTERRUPT 3u /* in a soft interrupt that came while it had the CPU */
+#define DEBOX_ON_CPU_CLASSES 4u
+
+#define DEBOX_ON_CPU_GROUPS_MAX 512u
+struct debox_on_cpu_group {
+	__u64 hash; /* of the name; 0: free. The first is of threads that found no group */
+	__u64 samples[DEBOX_ON_CPU_CLASSES];
+	char comm[DEBOX_COMM_LEN];
+	__u64 reserved[1];
+};
+
+/* A stack's frame is of the kernel: file is this, offset a function's number
+ * (DEBOX_MSG_KERNEL_FUNCTIONS); 0: not known. */
+#define DEBOX_FRAME_KERNEL 0xffffu
+
+/* ... and of a function that a Python interpreter ran: file is this, offset an index into
+ * python[]; 0: there was no room. */
+#define DEBOX_FRAME_PYTHON 0xfffdu
+#define DEBOX_PYTHON_TEXT 64u
+#define DEBOX_PYTHON_FUNCTIONS_MAX 2048u
+struct debox_python_function {
+	__u64 hash;                   /* 0: free */
+	char name[DEBOX_PYTHON_TEXT]; /* what was too long is cut off at its end */
+	char file[DEBOX_PYTHON_TEXT]; /* ... at its beginning */
+};
+
+/* Parts of the keys, above the number of the stack of the program's own frames. */
+#define DEBOX_ON_CPU_KERNEL_SHIFT 13u /* 13 bits: number of the stack of the kernel's frames */
+#define DEBOX_ON_CPU_NR_SHIFT 26u     /* 10 bits: nr key, DEBOX_NR_OUTSIDE: in no call */
+#define DEBOX_ON_CPU_CLASS_SHIFT 36u  /* 2 bits */
+#define DEBOX_ON_CPU_GROUP_SHIFT 38u  /* 9 bits */
+#define DEBOX_ON_CPU_ROWS_MAX 16384u
+struct debox_on_cpu_row {
+	__u64 key; /* USED | ...; of stacks 0: none, or no room */
+	__u64 count;
+};
+
+struct debox_on_cpu {
+	__u64 serial; /* that of the details, whose files[] the frames are in */
+	__u32 hz;     /* 0: there is no clock */
+	__s32 error;  /* then: why, an errno */
+	__u64 rows_dropped;
+	__u64 stacks_dropped; /* samples whose stack, or its callers, found no room */
+	__u64 stacks_pending; /* walks that met a file without an unwind table */
+	__u64 withheld;       /* samples of threads that may not be seen, or not any more, if that is not known yet */
+	__u32 stacks_used;
+	__u32 reserved0;
+	__u64 python_dropped; /* frames of Python functions that found no room */
+	__u64 reserved[8];
+	struct debox_on_cpu_group groups[DEBOX_ON_CPU_GROUPS_MAX];
+	struct debox_on_cpu_row rows[DEBOX_ON_CPU_ROWS_MAX];
+	/* Frame 0 is one byte behind the start of the instruction that ran: like
+	 * the others, it lies behind what it names. */
+	struct debox_user_stack stacks[DEBOX_USER_STACKS_MAX];
+	struct debox_python_function python[DEBOX_PYTHON_FUNCTIONS_MAX];
+};
+
+/* ------ lives */
+
+/*
+ * Where the time of threads went: struct debox_lives, frozen and read-only, a map of its
+ * own. A row is of the threads of one name in one process; when there are many rows, of
+ * those of one name in all processes that come later (pid 0). Names are numbered:
+ * programs. The sums grow when a thread ends or gets another name (exec); those that
+ * live are told by DEBOX_MSG_AWAY.
+ */
+#define DEBOX_PROGRAMS_MAX 1024u
+struct debox_program {
+	__u64 key; /* 0 empty; of its name */
+	char comm[DEBOX_COMM_LEN];
+};
+
+#define DEBOX_LIVES_MAX 4096u
+#define DEBOX_LIVES_ALONE 2560u /* rows in use beyond which new processes are summed up */
+#define DEBOX_TITLE_LEN 128u
+struct debox_life {
+	__u64 key;       /* 0 empty; else 1 << 63 | program << 32 | pid */
+	__u32 parent;    /* its process's, when the row was made; 0: rows of many */
+	__u32 threads;   /* that began under this name, or came to it */
+	__u32 processes; /* first threads among them */
+	__u32 execs;     /* of these, those that came to it by exec */
+	__u64 first_ns;  /* CLOCK_MONOTONIC: of the first thread's beginning */
+	__u64 last_ns;   /* of what was added last */
+	struct debox_life_time time;
+	__u64 cgroup; /* its process's, by number in the unified hierarchy, at its last beginning
+		       * or exec here; 0: not known, or of many */
+	__u64 reserved[1];
+	char title[DEBOX_TITLE_LEN]; /* the last exec's arguments, each with a 0 behind it; cut */
+};
+
+/*
+ * What the end of a process depended on, back to the beginning: the critical path, as
+ * sums. A thread that is woken by another one of its account takes over that one's
+ * path, a child begins with its parent's; whoever runs, waits for a CPU or is
+ * woken by anybody else goes on with its own. So the sum is always the time since the
+ * beginning. Of parts that find no room only the kind is kept.
+ */
+#define DEBOX_CRITICAL_OWN 1u     /* on a CPU, in its own code */
+#define DEBOX_CRITICAL_CALLS 2u   /* on a CPU, in calls */
+#define DEBOX_CRITICAL_EXIT 3u    /* on a CPU, ending */
+#define DEBOX_CRITICAL_RUNQ 4u    /* waiting for a CPU */
+#define DEBOX_CRITICAL_BLOCKED 5u /* asleep: the chain says for what */
+#define DEBOX_CRITICAL_KINDS 8u
+#define DEBOX_CRITICAL_PROGRAM_SHIFT 48u
+#define DEBOX_CRITICAL_KIND_SHIFT 32u
+#define DEBOX_CRITICAL_PARTS_MAX 32u /* a power of two */
+struct debox_critical_part {
+	__u64 key; /* program << 48 | DEBOX_CRITICAL_* << 32 | chain */
+	__u64 ns;
+};
+struct debox_critical {
+	__u64 other_ns[DEBOX_CRITICAL_KINDS]; /* by kind: what found no room */
+	__u32 used;
+	__u32 reserved0;
+	struct debox_critical_part part[DEBOX_CRITICAL_PARTS_MAX];
+};
+
+/*
+ * What threads do between two rests at their resting place: activities, by how long each
+ * took from its wake-up to the next rest.
+ */
+#define DEBOX_ACTIVITY_BUCKETS 24u /* below 2 us, 4 us, ...; the last one holds the rest */
+#define DEBOX_ACTIVITY_MIN_EXP 11u
+struct debox_activity_bucket {
+	__u64 count;
+	__u64 total_ns; /* the sum of the four after it */
+	__u64 own_ns;
+	__u64 calls_ns;
+	__u64 blocked_ns;
+	__u64 runq_ns;
+	__u64 longest_ns; /* the longest wait in one of them, */
+	__u32 chain;      /* and for what; 0: none */
+	__u32 reserved0;
+};
+#define DEBOX_ACTIVITIES_MAX 128u
+struct debox_activity {
+	__u64 key; /* 0 empty; else 1 << 63 | program << 32 | nr key of the call in which it rests */
+	__u64 max_ns;
+	__u64 reserved[2];
+	struct debox_activity_bucket bucket[DEBOX_ACTIVITY_BUCKETS];
+};
+
+struct debox_lives {
+	__u64 serial;   /* that of the details */
+	__u64 begin_ns; /* CLOCK_MONOTONIC: the first thread was bound */
+	__u64 end_ns;   /* the path's; 0: its process lives */
+	__u64 rows_used;
+	__u64 rows_dropped; /* stretches of life that found no row */
+	struct debox_life_time dropped;
+	__u32 critical_pid;       /* whose end the path leads to: the first process bound */
+	__u32 programs_dropped;   /* names that found no number; theirs is 0 */
+	__u64 activities_dropped; /* that found no row */
+	__u64 reserved[7];
+	struct debox_critical critical;
+	struct debox_activity activities[DEBOX_ACTIVITIES_MAX];
+	struct debox_program programs[DEBOX_PROGRAMS_MAX]; /* the first is not used */
+	struct debox_life rows[DEBOX_LIVES_MAX];
+};
+
 /* ------ events */
 
 #define DEBOX_EVENT_CALL 1u /* one finished call: slow, or meeting a condition */
@@ -772,15 +983,16 @@ struct debox_event_sleep {
 	__s32 holder_nr;   /* the call the holder was in; -1 none or unknown */
 	__u32 waker_pid;
 	__s32 waker_nr;
-	__u32 flags;            /* DEBOX_SLEEP_* */
+	__u32 flags;            /* DEBOX_SLEEP_*; above, what `chain` explains of it */
 	__u32 holder_exit_kind; /* ... when it ended */
 	__u32 holder_exit_pid;
 	__s32 holder_exit_nr;
 	char holder_comm[DEBOX_COMM_LEN];
 	char waker_comm[DEBOX_COMM_LEN];
 	char holder_exit_comm[DEBOX_COMM_LEN];
-	__u32 chain; /* that explains the longest part of it; 0: there was no room */
-	__u32 reserved0;
+	__u32 chain;        /* that explains the longest part of it; 0: there was no room */
+	__u32 holder_stack; /* of a lock of the program: where the holder was as the sleep began, in the call
+	                     * holder_nr; that is -1: where its last call had been made; 0: not known */
 };
 
 struct debox_event_call {

@@ -8,7 +8,8 @@
  * travel with the reply (SCM_RIGHTS). The broker turns SO_PASSCRED on and
  * believes only what the kernel says about the sender (SCM_CREDENTIALS) and
  * about who connected (SO_PEERCRED): nothing in a message can name another
- * process except in DEBOX_MSG_WATCH, which is for CAP_PERFMON. All requests
+ * process except in DEBOX_MSG_WATCH, which is for CAP_PERFMON, and DEBOX_MSG_SELECT, of
+ * which everybody gets what ptrace would let him read. All requests
  * but DEBOX_MSG_JOIN and DEBOX_MSG_STATUS are for the process that connected,
  * as long as it has no more privileges than then: a child opens a connection
  * of its own.
@@ -65,24 +66,33 @@
  * a file for reading: a line per label, the first is label 1. EOPNOTSUPP where
  * the broker cannot. */
 #define DEBOX_MSG_LABELS 9u
-/* Which threads of this connection's account are off the CPU now. Reply carries 1
+/* Which threads of this connection's account live, and what they are in the middle of. Reply carries 1
  * descriptor, a file for reading: struct debox_away (abi.h) of each, at most
  * DEBOX_AWAY_MAX of them. */
 #define DEBOX_MSG_AWAY 10u
 #define DEBOX_AWAY_MAX 65536u
+/* Names of the kernel's functions in the stacks of this connection's debox_on_cpu (abi.h).
+ * Reply carries 1 descriptor, a file for reading: a line for each, `NUMBER TAB NAME`. */
+#define DEBOX_MSG_KERNEL_FUNCTIONS 11u
+/* Puts all processes that have something in common into the connection's account, now and
+ * from now on: struct debox_select. A thread that ptrace's read access would not be granted
+ * to is left out, and one that another account keeps. */
+#define DEBOX_MSG_SELECT 12u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 
 /* request.flags */
-#define DEBOX_REQ_BOUNDARY (1u << 0) /* SLOTS, ACCOUNT: take call boundaries in the kernel */
-#define DEBOX_REQ_CHAINS (1u << 4)   /* SLOTS: records say what sleeps waited for (debox_sleep.chain) */
-#define DEBOX_REQ_NOFOLLOW (1u << 1) /* JOIN, WATCH: leave children alone */
-/* ACCOUNT, with BOUNDARY: five more descriptors come, between the per-CPU map
+#define DEBOX_REQ_BOUNDARY (1u << 0)    /* SLOTS, ACCOUNT: take call boundaries in the kernel */
+#define DEBOX_REQ_CHAINS (1u << 4)      /* SLOTS: records say what sleeps waited for (debox_sleep.chain) */
+#define DEBOX_REQ_NOFOLLOW (1u << 1)    /* JOIN, WATCH, SELECT: leave children alone, and what comes later */
+#define DEBOX_REQ_DESCENDANTS (1u << 7) /* WATCH: the children that it has, too, and theirs */
+/* ACCOUNT, with BOUNDARY: six more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
  * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),
  * control (struct debox_account_control, PROT_READ|PROT_WRITE), chains (struct
- * debox_chain_sums, PROT_READ), objects (struct debox_objects, PROT_READ). EOPNOTSUPP to
+ * debox_chain_sums, PROT_READ), objects (struct debox_objects, PROT_READ), lives
+ * (struct debox_lives, PROT_READ). EOPNOTSUPP to
  * senders without CAP_PERFMON on kernels with CVE-2024-41009. */
 #define DEBOX_REQ_DETAILS (1u << 2)
 /* ACCOUNT, with DETAILS: user stacks will be asked for; the reply comes when the
@@ -94,6 +104,11 @@
  * something. Where it cannot be had, DEBOX_FEATURE_IRQ is missing from the reply
  * to SLOTS, to JOIN and to WATCH. */
 #define DEBOX_REQ_IRQ (1u << 5)
+/* ACCOUNT, with DETAILS: a clock of CPU time strikes request.hz times a second, 1 to
+ * DEBOX_ON_CPU_HZ_MAX, on each CPU. One more descriptor comes, before the shared memory:
+ * struct debox_on_cpu, PROT_READ. Where the kernel refuses the clock, it says so. */
+#define DEBOX_REQ_ON_CPU (1u << 6)
+#define DEBOX_ON_CPU_HZ_MAX 1000u
 
 struct debox_request {
 	__u32 size;    /* sizeof(struct debox_request) of the sender */
@@ -101,7 +116,8 @@ struct debox_request {
 	__u32 type;    /* DEBOX_MSG_* */
 	__u32 flags;   /* DEBOX_REQ_* */
 	__s32 pid;     /* WATCH */
-	__u32 reserved[11];
+	__u32 hz;      /* ACCOUNT, with ON_CPU */
+	__u32 reserved[10];
 };
 
 struct debox_reply {
@@ -112,7 +128,7 @@ struct debox_reply {
 	__u32 fds;              /* descriptors that came along */
 	__u32 slots;            /* SLOTS: slots in the segment (DEBOX_SEGMENT_SLOTS) */
 	__u32 cpus;             /* ACCOUNT: elements of the per-CPU map */
-	__u32 threads;          /* SLOTS, JOIN, WATCH: threads bound now */
+	__u32 threads;          /* SLOTS, JOIN, WATCH, SELECT: threads bound now */
 	__u64 cpu_stride;       /* ACCOUNT: bytes from one CPU's element to the next */
 	__u64 features;         /* DEBOX_FEATURE_* attached now */
 	__u64 slots_used;       /* STATUS */
@@ -124,8 +140,28 @@ struct debox_reply {
 	__u64 storage_failures; /* STATUS: threads without memory for their state */
 	__u64 slots_exhausted;  /* STATUS: new threads that found no slot at once */
 	__u64 switches_hidden;  /* STATUS: switches back that the kernel did not show */
-	__u64 reserved[1];
-	char text[256]; /* what went wrong and the remedy, for people */
+	__u64 processes;        /* WATCH, SELECT: of those threads, first ones of a process */
+	char text[256];         /* what went wrong and the remedy, for people */
+};
+
+/*
+ * DEBOX_MSG_SELECT: what the processes have in common. Of one kind one must fit, of all kinds
+ * that are given each; none: all processes. The client and the broker are left out.
+ *
+ * Patterns end with a zero byte each, and are plain ASCII with *, ? and [...]; in paths
+ * these stop at a slash, and ** does not. A control group is one whose path in the unified
+ * hierarchy fits, or is below one that does.
+ */
+#define DEBOX_SELECT_UIDS_MAX 16u
+#define DEBOX_SELECT_COMMS_LEN 256u
+#define DEBOX_SELECT_CGROUPS_LEN 2048u
+struct debox_select {
+	struct debox_request head; /* head.size = sizeof(struct debox_select) */
+	__u32 uids;                /* effective user ids that follow */
+	__u32 uid[DEBOX_SELECT_UIDS_MAX];
+	__u32 reserved[15];
+	char comms[DEBOX_SELECT_COMMS_LEN];
+	char cgroups[DEBOX_SELECT_CGROUPS_LEN];
 };
 
 /*

@@ -3,8 +3,8 @@
  * How does this compiler lay out what the parts share?
  *
  * Prints `STRUCT - SIZE ALIGNMENT` and `STRUCT FIELD OFFSET SIZE`, in the order
- * of the headers, for C and (compiled with -x c++) C++. Rust prints the same
- * lines of what it has, and all outputs are compared. Made by `make abi`.
+ * of the headers, for C and (compiled with -x c++) C++. Made by `make abi`, and
+ * held against what Rust has.
  */
 #include <debox/abi.h>
 #include <debox/protocol.h>
@@ -138,6 +138,8 @@ int main(void)
 	F(struct, debox_row, nvcsw);
 	F(struct, debox_row, nivcsw);
 	F(struct, debox_row, irq_ns);
+	F(struct, debox_row, missing);
+	F(struct, debox_row, ones);
 	F(struct, debox_row, hist);
 	S(struct, debox_account_cpu);
 	F(struct, debox_account_cpu, rows);
@@ -184,19 +186,34 @@ int main(void)
 	F(struct, debox_account, row_of);
 	F(struct, debox_account, sites);
 	F(struct, debox_account, irqs);
+	S(struct, debox_life_time);
+	F(struct, debox_life_time, life_ns);
+	F(struct, debox_life_time, own_ns);
+	F(struct, debox_life_time, calls_ns);
+	F(struct, debox_life_time, exit_ns);
+	F(struct, debox_life_time, blocked_ns);
+	F(struct, debox_life_time, rest_ns);
+	F(struct, debox_life_time, outside_ns);
+	F(struct, debox_life_time, stopped_ns);
+	F(struct, debox_life_time, runq_ns);
+	F(struct, debox_life_time, minor_faults);
+	F(struct, debox_life_time, major_faults);
+	F(struct, debox_life_time, user_ns);
+	F(struct, debox_life_time, system_ns);
 	S(struct, debox_away);
 	F(struct, debox_away, pid);
 	F(struct, debox_away, tid);
 	F(struct, debox_away, key);
 	F(struct, debox_away, site);
 	F(struct, debox_away, flags);
-	F(struct, debox_away, reserved0);
+	F(struct, debox_away, program);
 	F(struct, debox_away, wall_ns);
 	F(struct, debox_away, blocked_ns);
 	F(struct, debox_away, runq_ns);
 	F(struct, debox_away, irq_ns);
 	F(struct, debox_away, asleep_ns);
 	F(struct, debox_away, comm);
+	F(struct, debox_away, life);
 	F(struct, debox_away, reserved);
 	S(struct, debox_user_stack);
 	F(struct, debox_user_stack, hash);
@@ -236,7 +253,7 @@ int main(void)
 	F(struct, debox_culprit_row, total_ns);
 	F(struct, debox_culprit_row, max_ns);
 	F(struct, debox_culprit_row, tid);
-	F(struct, debox_culprit_row, reserved0);
+	F(struct, debox_culprit_row, place);
 	F(struct, debox_culprit_row, comm);
 	S(struct, debox_thread_row);
 	F(struct, debox_thread_row, tid);
@@ -318,6 +335,8 @@ int main(void)
 	F(struct, debox_chain, depth);
 	F(struct, debox_chain, flags);
 	F(struct, debox_chain, comm);
+	F(struct, debox_chain, user_stack);
+	F(struct, debox_chain, serial);
 	F(struct, debox_chain, reserved);
 	S(struct, debox_chain_sum);
 	F(struct, debox_chain_sum, count);
@@ -357,6 +376,87 @@ int main(void)
 	F(struct, debox_objects, reserved);
 	F(struct, debox_objects, objects);
 	F(struct, debox_objects, rows);
+	S(struct, debox_on_cpu_group);
+	F(struct, debox_on_cpu_group, hash);
+	F(struct, debox_on_cpu_group, samples);
+	F(struct, debox_on_cpu_group, comm);
+	F(struct, debox_on_cpu_group, reserved);
+	S(struct, debox_python_function);
+	F(struct, debox_python_function, hash);
+	F(struct, debox_python_function, name);
+	F(struct, debox_python_function, file);
+	S(struct, debox_on_cpu_row);
+	F(struct, debox_on_cpu_row, key);
+	F(struct, debox_on_cpu_row, count);
+	S(struct, debox_on_cpu);
+	F(struct, debox_on_cpu, serial);
+	F(struct, debox_on_cpu, hz);
+	F(struct, debox_on_cpu, error);
+	F(struct, debox_on_cpu, rows_dropped);
+	F(struct, debox_on_cpu, stacks_dropped);
+	F(struct, debox_on_cpu, stacks_pending);
+	F(struct, debox_on_cpu, withheld);
+	F(struct, debox_on_cpu, stacks_used);
+	F(struct, debox_on_cpu, reserved0);
+	F(struct, debox_on_cpu, python_dropped);
+	F(struct, debox_on_cpu, reserved);
+	F(struct, debox_on_cpu, groups);
+	F(struct, debox_on_cpu, rows);
+	F(struct, debox_on_cpu, stacks);
+	F(struct, debox_on_cpu, python);
+	S(struct, debox_program);
+	F(struct, debox_program, key);
+	F(struct, debox_program, comm);
+	S(struct, debox_life);
+	F(struct, debox_life, key);
+	F(struct, debox_life, parent);
+	F(struct, debox_life, threads);
+	F(struct, debox_life, processes);
+	F(struct, debox_life, execs);
+	F(struct, debox_life, first_ns);
+	F(struct, debox_life, last_ns);
+	F(struct, debox_life, time);
+	F(struct, debox_life, cgroup);
+	F(struct, debox_life, reserved);
+	F(struct, debox_life, title);
+	S(struct, debox_critical_part);
+	F(struct, debox_critical_part, key);
+	F(struct, debox_critical_part, ns);
+	S(struct, debox_critical);
+	F(struct, debox_critical, other_ns);
+	F(struct, debox_critical, used);
+	F(struct, debox_critical, reserved0);
+	F(struct, debox_critical, part);
+	S(struct, debox_activity_bucket);
+	F(struct, debox_activity_bucket, count);
+	F(struct, debox_activity_bucket, total_ns);
+	F(struct, debox_activity_bucket, own_ns);
+	F(struct, debox_activity_bucket, calls_ns);
+	F(struct, debox_activity_bucket, blocked_ns);
+	F(struct, debox_activity_bucket, runq_ns);
+	F(struct, debox_activity_bucket, longest_ns);
+	F(struct, debox_activity_bucket, chain);
+	F(struct, debox_activity_bucket, reserved0);
+	S(struct, debox_activity);
+	F(struct, debox_activity, key);
+	F(struct, debox_activity, max_ns);
+	F(struct, debox_activity, reserved);
+	F(struct, debox_activity, bucket);
+	S(struct, debox_lives);
+	F(struct, debox_lives, serial);
+	F(struct, debox_lives, begin_ns);
+	F(struct, debox_lives, end_ns);
+	F(struct, debox_lives, rows_used);
+	F(struct, debox_lives, rows_dropped);
+	F(struct, debox_lives, dropped);
+	F(struct, debox_lives, critical_pid);
+	F(struct, debox_lives, programs_dropped);
+	F(struct, debox_lives, activities_dropped);
+	F(struct, debox_lives, reserved);
+	F(struct, debox_lives, critical);
+	F(struct, debox_lives, activities);
+	F(struct, debox_lives, programs);
+	F(struct, debox_lives, rows);
 	S(struct, debox_event_sleep);
 	F(struct, debox_event_sleep, start_ns);
 	F(struct, debox_event_sleep, blocked_ns);
@@ -377,7 +477,7 @@ int main(void)
 	F(struct, debox_event_sleep, waker_comm);
 	F(struct, debox_event_sleep, holder_exit_comm);
 	F(struct, debox_event_sleep, chain);
-	F(struct, debox_event_sleep, reserved0);
+	F(struct, debox_event_sleep, holder_stack);
 	S(struct, debox_event_call);
 	F(struct, debox_event_call, size);
 	F(struct, debox_event_call, type);
@@ -413,6 +513,7 @@ int main(void)
 	F(struct, debox_request, type);
 	F(struct, debox_request, flags);
 	F(struct, debox_request, pid);
+	F(struct, debox_request, hz);
 	F(struct, debox_request, reserved);
 	S(struct, debox_reply);
 	F(struct, debox_reply, size);
@@ -434,8 +535,15 @@ int main(void)
 	F(struct, debox_reply, storage_failures);
 	F(struct, debox_reply, slots_exhausted);
 	F(struct, debox_reply, switches_hidden);
-	F(struct, debox_reply, reserved);
+	F(struct, debox_reply, processes);
 	F(struct, debox_reply, text);
+	S(struct, debox_select);
+	F(struct, debox_select, head);
+	F(struct, debox_select, uids);
+	F(struct, debox_select, uid);
+	F(struct, debox_select, reserved);
+	F(struct, debox_select, comms);
+	F(struct, debox_select, cgroups);
 	S(struct, debox_collect);
 	F(struct, debox_collect, size);
 	F(struct, debox_collect, version);

@@ -549,7 +549,8 @@ static void stopped_with_a_handler(void)
 		CHECK(poll(set, N, 0) == 0);
 		CHECK(poll(set, N, 0) == 0);
 		on_signal(SIGALRM, count_signal, 0);
-		alarm_in(20000);
+		/* Long enough to be asleep by then, on a busy machine too. */
+		alarm_in(400000);
 		CHECK(poll(set, N, 5000) == -1 && errno == EINTR && signals == 1);
 		CHECK(write(ready[1], &byte, 1) == 1);
 		_exit(poll(set, N, 900) == 0 ? 7 : 8);
@@ -708,10 +709,10 @@ static void closed_while_another_waits_on(void)
 	static const struct {
 		int in_select, ms, data;
 	} cases[] = {
-		{ 0, 60, 0 },
+		{ 0, 250, 0 },
 		{ 0, 700, 0 },
 		{ 0, 5000, 1 },
-		{ 1, 60, 0 },
+		{ 1, 250, 0 },
 		{ 1, 700, 0 },
 		{ 1, 5000, 1 },
 	};

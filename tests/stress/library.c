@@ -865,6 +865,20 @@ static void link_write(uint32_t number, uint32_t kind, uint32_t parent, const ch
 		exit(2);
 }
 
+/* Of a link that is withheld. */
+static void link_class(uint32_t number, const char *group)
+{
+	struct debox_chain link;
+	off_t at = (off_t)((number - 1) * sizeof link);
+
+	if (pread(broker.chains_fd, &link, sizeof link, at) != (ssize_t)sizeof link)
+		exit(2);
+	link.flags |= DEBOX_CHAIN_CLASS;
+	snprintf(link.comm, sizeof link.comm, "%s", group);
+	if (pwrite(broker.chains_fd, &link, sizeof link, at) != (ssize_t)sizeof link)
+		exit(2);
+}
+
 static volatile int growing_stop;
 
 static void *links_grow(void *unused)
@@ -951,6 +965,13 @@ static void test_chains(void)
 	CHECK(debox_chain_read(26, link, DEBOX_CHAIN_DEPTH_MAX) == (int)DEBOX_CHAIN_DEPTH_MAX);
 	CHECK(link[0].flags == DEBOX_LINK_COMPAT32 && link[0].nr == 3);
 	CHECK(debox_chain_read(27, link, DEBOX_CHAIN_DEPTH_MAX) == -EPROTO);
+	/* Of a sleep that is withheld the broker tells the group of its label. */
+	link_write(28, DEBOX_CHAIN_SLEEP, 1, "", -1, DEBOX_SITE_NONE);
+	link_class(28, "sync");
+	CHECK(debox_chain_read(28, link, 4) == 2 && link[0].flags == DEBOX_LINK_WITHHELD);
+	CHECK(!strcmp(link[0].label, "sync") && !link[0].comm[0]);
+	CHECK(debox_chain_text(28, text, sizeof text) > 0);
+	CHECK(!strcmp(text, "another user's task slept: sync \xe2\x86\x90 a timer"));
 	/* In a record. */
 	DEBOX_CALL_NR(SYS_read, ({
 			      fake_event(&broker, (struct fake_what){ .blocked_ns = 2500, .site = 11 });

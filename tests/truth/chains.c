@@ -8,12 +8,16 @@
  * named as what they do. tests/chains.rs knows each chain.
  */
 #define _GNU_SOURCE
+#include "fuse.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +25,9 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,6 +57,14 @@ static void sleep_ms(long n)
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &ts, &ts) == EINTR)
 		;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
 }
 
 /* So long of this thread's own time. */
@@ -102,18 +116,251 @@ static void *mutex_holder(void *unused)
 	return unused;
 }
 
-static void mutex_pipe(void)
+static void mutex_behind(void *(*writer)(void *))
 {
 	pthread_t a, b;
 
 	pthread_barrier_init(&start, NULL, 3);
 	a = thread(mutex_holder);
-	b = thread(pipe_writer);
+	b = thread(writer);
 	pthread_barrier_wait(&start);
 	name("waiter");
 	pthread_mutex_lock(&lock);
 	pthread_join(a, NULL);
 	pthread_join(b, NULL);
+}
+
+static void mutex_pipe(void)
+{
+	mutex_behind(pipe_writer);
+}
+
+/* ---- the same, but the pipe's writer flushes files first, and says how long that took */
+
+static int file_without_name(void)
+{
+	/* The six are mkstemp()'s to fill in. */
+	char path[] = "/var/tmp/debox-chains-XXXXXX";
+	int file = mkstemp(path);
+
+	if (file < 0 || unlink(path))
+		fail(path);
+	return file;
+}
+
+static void *flushing_writer(void *unused)
+{
+	char block[65536] = { 1 };
+	uint64_t begin = now_ns(), flushed_ns = 0;
+	int file = file_without_name(), flushes = 0;
+
+	name("writer");
+	pthread_barrier_wait(&start);
+	while (now_ns() - begin < ms * 1000000ull) {
+		uint64_t from;
+
+		if (write(file, block, sizeof(block)) != sizeof(block))
+			fail("write to a file");
+		from = now_ns();
+		if (fsync(file))
+			fail("fsync");
+		flushed_ns += now_ns() - from;
+		flushes++;
+	}
+	if (write(ends[1], "x", 1) != 1)
+		fail("write");
+	printf("flushed %d %llu\n", flushes, (unsigned long long)flushed_ns);
+	return unused;
+}
+
+static void mutex_pipe_flush(void)
+{
+	mutex_behind(flushing_writer);
+}
+
+/* ---- sleeps that a timer ends, while a disk is busy */
+
+static void *flusher(void *unused)
+{
+	char block[65536] = { 1 };
+	int file = file_without_name();
+
+	name("flusher");
+	while (!__atomic_load_n(&done, __ATOMIC_RELAXED))
+		if (pwrite(file, block, sizeof(block), 0) != sizeof(block) || fsync(file))
+			fail("fsync");
+	return unused;
+}
+
+static void timers_beside_disk(void)
+{
+	pthread_t other = thread(flusher);
+
+	name("waiter");
+	for (int i = 0; i < ms / 5; i++)
+		sleep_ms(5);
+	__atomic_store_n(&done, 1, __ATOMIC_RELAXED);
+	pthread_join(other, NULL);
+}
+
+/* ---- what ends a wait: its own time limit, in each of the ways there are; or a timer that is read */
+
+#define LIMIT_MS 20
+
+static void *answerer(void *unused)
+{
+	uint64_t end = now_ns() + ms * 1000000ull;
+
+	name("answerer");
+	while (now_ns() < end)
+		;
+	if (write(ends[1], "", 1) != 1)
+		fail("write");
+	return unused;
+}
+
+static void time_limits(void)
+{
+	struct timespec limit = { 0, ms * 1000000 };
+	struct itimerspec once = { .it_value = limit };
+	struct timeval patience = { 0, ms * 1000 };
+	int sockets[2], timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+	struct pollfd waited = { .fd = ends[0], .events = POLLIN };
+	uint64_t times;
+	unsigned word = 0;
+	pthread_t other;
+	char byte;
+
+	name("waiter");
+	if (timer < 0 || timerfd_settime(timer, 0, &once, NULL) || read(timer, &times, sizeof(times)) < 0)
+		fail("timerfd");
+	if (!syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0) || errno != ETIMEDOUT)
+		fail("futex");
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) ||
+	    setsockopt(sockets[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)))
+		fail("socketpair");
+	if (recv(sockets[0], &byte, 1, 0) != -1 || errno != EAGAIN)
+		fail("recv");
+	/* What it waits for comes after MS. */
+	other = thread(answerer);
+	while (!poll(&waited, 1, LIMIT_MS))
+		;
+	pthread_join(other, NULL);
+}
+
+/* ---- storms: two threads on one CPU wake each other MS times; a thousand in a ring, MS rounds */
+
+static int back[2];
+
+static void *pong(void *unused)
+{
+	char byte;
+
+	name("pong");
+	for (long i = 0; i < ms; i++)
+		if (read(ends[0], &byte, 1) != 1 || write(back[1], &byte, 1) != 1)
+			fail("pong");
+	return unused;
+}
+
+static void ping_pong(void)
+{
+	cpu_set_t allowed, one;
+	pthread_t other;
+	char byte = 0;
+	int cpu = 0;
+
+	if (pipe2(back, O_CLOEXEC) || sched_getaffinity(0, sizeof(allowed), &allowed))
+		fail("ping-pong");
+	while (!CPU_ISSET(cpu, &allowed))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	if (sched_setaffinity(0, sizeof(one), &one))
+		fail("sched_setaffinity");
+	other = thread(pong);
+	name("ping");
+	for (long i = 0; i < ms; i++)
+		if (write(ends[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+			fail("ping");
+	pthread_join(other, NULL);
+}
+
+#define RING 1000
+static unsigned turn[RING + 1];
+
+static void *ring_member(void *number)
+{
+	long own = (long)number;
+
+	name("member");
+	for (long i = 1; i <= ms; i++) {
+		unsigned now;
+
+		while ((now = __atomic_load_n(&turn[own], __ATOMIC_ACQUIRE)) != i)
+			syscall(SYS_futex, &turn[own], FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+		__atomic_store_n(&turn[own + 1], i, __ATOMIC_RELEASE);
+		syscall(SYS_futex, &turn[own + 1], FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	}
+	return number;
+}
+
+static void ring(void)
+{
+	static pthread_t members[RING];
+	unsigned now;
+
+	for (long i = 0; i < RING; i++)
+		if (pthread_create(&members[i], NULL, ring_member, (void *)i))
+			fail("pthread_create");
+	name("ring");
+	for (unsigned i = 1; i <= ms; i++) {
+		__atomic_store_n(&turn[0], i, __ATOMIC_RELEASE);
+		syscall(SYS_futex, &turn[0], FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		while ((now = __atomic_load_n(&turn[RING], __ATOMIC_ACQUIRE)) != i)
+			syscall(SYS_futex, &turn[RING], FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+	}
+	for (int i = 0; i < RING; i++)
+		pthread_join(members[i], NULL);
+}
+
+/* ---- a mutex, whose holder computes after its last call, without another one */
+
+static __attribute__((noinline)) void crunch(void)
+{
+	struct timespec ts;
+	uint64_t until;
+
+	syscall(SYS_getppid);
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	until = ts.tv_sec * 1000000000ull + ts.tv_nsec + ms * 1000000ull;
+	do
+		clock_gettime(CLOCK_MONOTONIC, &ts);
+	while (ts.tv_sec * 1000000000ull + ts.tv_nsec < until);
+}
+
+static void *mutex_cruncher(void *unused)
+{
+	name("cruncher");
+	pthread_mutex_lock(&lock);
+	pthread_barrier_wait(&start);
+	crunch();
+	pthread_mutex_unlock(&lock);
+	return unused;
+}
+
+static void mutex_computing(void)
+{
+	pthread_t a;
+
+	pthread_barrier_init(&start, NULL, 2);
+	a = thread(mutex_cruncher);
+	pthread_barrier_wait(&start);
+	name("waiter");
+	/* It is to be in crunch() by then. */
+	sleep_ms(ms / 4);
+	pthread_mutex_lock(&lock);
+	pthread_join(a, NULL);
 }
 
 /* ---- a condition that is signalled after computing */
@@ -232,6 +479,77 @@ static void file_lock(void)
 	waitpid(child, NULL, 0);
 }
 
+/* ---- two processes and a directory, which the kernel locks for who makes something in it */
+
+static void maker(const char *who, const char *directory)
+{
+	char path[64];
+
+	name(who);
+	snprintf(path, sizeof(path), "%s/%s", directory, who);
+	/* Each of the server's answers is a refusal. */
+	if (mkdir(path, 0700) == 0)
+		fail("mkdir");
+}
+
+/* Looks for a name: there is none. To make one takes its time. */
+static void serve(int device)
+{
+	static char request[FUSE_REQUEST_BYTES];
+	struct fuse_in_header *in = (void *)request;
+
+	name("server");
+	while (read(device, request, sizeof(request)) > 0) {
+		struct fuse_out_header answer = { .len = sizeof(answer), .unique = in->unique };
+
+		if (in->opcode == FUSE_FORGET || in->opcode == FUSE_BATCH_FORGET)
+			continue;
+		answer.error = in->opcode == FUSE_LOOKUP ? -ENOENT : -EACCES;
+		if (in->opcode == FUSE_MKDIR) {
+			if (write(ends[1], "x", 1) != 1)
+				fail("write");
+			sleep_ms(ms);
+		}
+		if (write(device, &answer, sizeof(answer)) != sizeof(answer))
+			fail("answering /dev/fuse");
+	}
+	_exit(0);
+}
+
+static void directory_lock(void)
+{
+	static char request[FUSE_REQUEST_BYTES];
+	char directory[] = "/tmp/debox-chains-XXXXXX", byte;
+	int device;
+	pid_t server, holder;
+
+	if (!mkdtemp(directory))
+		fail("mkdtemp");
+	device = fuse_mount(directory);
+	if (device < 0)
+		fail("mounting fuse");
+	server = fork();
+	if (!server) {
+		if (fuse_begin(device, request))
+			fail("answering /dev/fuse");
+		serve(device);
+	}
+	close(device);
+	holder = fork();
+	if (!holder) {
+		maker("holder", directory);
+		_exit(0);
+	}
+	if (read(ends[0], &byte, 1) != 1)
+		fail("read");
+	maker("waiter", directory);
+	waitpid(holder, NULL, 0);
+	/* Which ends the server. */
+	umount2(directory, MNT_DETACH);
+	waitpid(server, NULL, 0);
+	rmdir(directory);
+}
+
 /* ---- a client and a server on this machine, three times around */
 
 static void loopback(void)
@@ -314,10 +632,17 @@ static const struct {
 	void (*run)(void);
 } scenarios[] = {
 	{ "mutex-pipe", mutex_pipe },
+	{ "mutex-pipe-flush", mutex_pipe_flush },
+	{ "timers-beside-disk", timers_beside_disk },
+	{ "time-limits", time_limits },
+	{ "ping-pong", ping_pong },
+	{ "ring", ring },
+	{ "mutex-computing", mutex_computing },
 	{ "condition", condition },
 	{ "convoy", convoy },
 	{ "priority", priority },
 	{ "file-lock", file_lock },
+	{ "directory-lock", directory_lock },
 	{ "loopback", loopback },
 	{ "reader", reader },
 	{ "writer", writer },

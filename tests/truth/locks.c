@@ -8,6 +8,9 @@
  *     locks wait KIND FILE     waits for it, once
  *     locks user KIND          a thread "waiter" waits for one of the program's own
  *                              locks, which a thread "owner" has; prints who that is
+ *     locks space KIND         a thread "waiter" waits for the lock of the program's
+ *                              address space, which a thread "owner" has in a long call;
+ *                              prints who that is, and the longest that the waiter waited
  *
  * tests/locks.rs knows what is right for each KIND.
  */
@@ -19,6 +22,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -65,7 +69,7 @@ static void name(const char *text)
 	prctl(PR_SET_NAME, text);
 }
 
-/* Until the thread sleeps in this system call. */
+/* Until the thread sleeps in this system call, or has ended. */
 static void wait_asleep(int pid, long nr)
 {
 	char path[64], text[256];
@@ -81,6 +85,8 @@ static void wait_asleep(int pid, long nr)
 			text[n] = 0;
 			if (text[0] != 'r' && strtol(text, NULL, 10) == nr)
 				return;
+		} else if (kill(pid, 0) && errno == ESRCH) {
+			return;
 		}
 		sleep_ms(2);
 	}
@@ -209,9 +215,12 @@ static void file_open(bool fresh)
 		shared_map(fresh);
 }
 
+static int stuck;
+
 static void *stuck_write(void *page)
 {
 	name("holder");
+	__atomic_store_n(&stuck, (int)syscall(SYS_gettid), __ATOMIC_RELEASE);
 	MUST(write(file, page, 1));
 	return NULL;
 }
@@ -262,7 +271,10 @@ static int hold(int others)
 		page = page_stuck();
 		if (pthread_create(&writer, NULL, stuck_write, page))
 			fail("pthread_create");
-		sleep_ms(50);
+		/* It sleeps there for nothing else than the page. */
+		while (!__atomic_load_n(&stuck, __ATOMIC_ACQUIRE))
+			sleep_ms(1);
+		wait_asleep(stuck, SYS_write);
 	} else if (!is("pipe"))
 		lock_wait();
 	for (int i = 0; i < others; i++) {
@@ -302,18 +314,21 @@ static int hold(int others)
 
 static int wait_once(void)
 {
-	char pid_path[PATH_MAX];
+	char pid_path[PATH_MAX], new_path[PATH_MAX];
 	FILE *f;
 
-	name("waiter");
 	if (!opening())
 		file_open(false);
 	snprintf(pid_path, sizeof(pid_path), "%s.waiter", path);
-	f = fopen(pid_path, "w");
+	snprintf(new_path, sizeof(new_path), "%s.new", path);
+	f = fopen(new_path, "w");
 	if (!f)
-		fail(pid_path);
+		fail(new_path);
 	fprintf(f, "%d\n", (int)getpid());
 	fclose(f);
+	name("waiter");
+	/* From here on it makes no call that writes: what sleeps in one waits for the lock. */
+	MUST(rename(new_path, pid_path));
 	lock_wait();
 	lock_free();
 	return 0;
@@ -540,6 +555,196 @@ static int user(void)
 	return 0;
 }
 
+/* ------------------------------------------- the address space, and its lock */
+
+/*
+ * What one thread does with a region of so many pages that its call takes SPACE_MS or
+ * more, holding the lock all the time, and what the other one does meanwhile: KIND is
+ * OWNER-WAITER. Most of the pages are the one page of zeros, so only their entries in
+ * the page tables are memory.
+ */
+#define SPACE_MS 50
+#define SPACE_ROUNDS 4
+#define SPACE_BYTES_MAX (64ull << 30)
+
+static char *space;
+static size_t space_bytes = 64 << 20;
+static int space_file, space_pipe[2];
+static pthread_barrier_t space_round;
+static volatile bool space_begun;
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec ts;
+
+	clock_gettime(clock, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+static bool owner_is(const char *what)
+{
+	return !strncmp(kind, what, strlen(what));
+}
+
+static bool waiter_is(const char *what)
+{
+	const char *at = strchr(kind, '-');
+
+	return at && !strcmp(at + 1, what);
+}
+
+static void space_make(void)
+{
+	space = mmap(NULL, space_bytes, PROT_READ,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_POPULATE, -1, 0);
+	if (space == MAP_FAILED)
+		fail("mmap");
+}
+
+/* Everything that owner_call() needs, outside of it. */
+static void space_prepare(void)
+{
+	if (owner_is("populate"))
+		return;
+	if (!space)
+		space_make();
+	/* Of a page that is there nobody takes a fault. */
+	MUST(madvise(space + space_bytes - 4096, 4096, MADV_DONTNEED));
+}
+
+static void owner_call(void)
+{
+	static bool executable;
+	char text[4096];
+
+	if (owner_is("mprotect")) {
+		executable = !executable;
+		MUST(mprotect(space, space_bytes, PROT_READ | (executable ? PROT_EXEC : 0)));
+	} else if (owner_is("munmap")) {
+		MUST(munmap(space, space_bytes));
+		space = NULL;
+	} else if (owner_is("populate")) {
+		space_make();
+	} else if (owner_is("smaps")) {
+		/* The region's pages are counted as its lines are written. */
+		MUST(lseek(space_file, 0, SEEK_SET));
+		while (MUST(read(space_file, text, sizeof(text))))
+			;
+	} else
+		fail(kind);
+}
+
+static void owner_clean(void)
+{
+	if (owner_is("populate") && space) {
+		MUST(munmap(space, space_bytes));
+		space = NULL;
+	}
+}
+
+static void space_wait(void)
+{
+	unsigned char byte;
+
+	if (waiter_is("mmap")) {
+		void *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (page == MAP_FAILED)
+			fail("mmap");
+		MUST(munmap(page, 4096));
+	} else if (waiter_is("fault")) {
+		/* The kernel reads the page that is not there. */
+		MUST(write(space_pipe[1], space + space_bytes - 1, 1));
+		MUST(read(space_pipe[0], &byte, 1));
+	} else if (waiter_is("mincore"))
+		MUST(mincore(space, 4096, &byte));
+	else
+		fail(kind);
+}
+
+static void *space_owner(void *unused)
+{
+	owner = (int)syscall(SYS_gettid);
+	name("owner");
+	for (int i = 0; i < SPACE_ROUNDS; i++) {
+		space_prepare();
+		pthread_barrier_wait(&space_round);
+		space_begun = true;
+		/* In the first round the waiter's own faults would make it the last reader, who
+		 * alone is known of all: nobody holds the lock then. */
+		if (i)
+			owner_call();
+		pthread_barrier_wait(&space_round);
+		owner_clean();
+		space_begun = false;
+	}
+	return unused;
+}
+
+/* Both on one CPU: who waits for a lock whose holder runs elsewhere spins, at first. */
+static void space_one_cpu(void)
+{
+	cpu_set_t cpus, one;
+	int cpu = 0;
+
+	MUST(sched_getaffinity(0, sizeof(cpus), &cpus));
+	while (!CPU_ISSET(cpu, &cpus))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	MUST(sched_setaffinity(0, sizeof(one), &one));
+}
+
+static int space_lock(void)
+{
+	uint64_t longest = 0, begin, took;
+
+	space_one_cpu();
+	/* Huge pages are mapped, and gone through, too quickly. */
+	MUST(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
+	space_file = MUST(open("/proc/self/smaps", O_RDONLY | O_CLOEXEC));
+	MUST(pipe(space_pipe));
+	for (;; space_bytes *= 2) {
+		space_prepare();
+		begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		owner_call();
+		took = clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
+		if (space)
+			MUST(munmap(space, space_bytes));
+		space = NULL;
+		if (took >= SPACE_MS * 1000000ull)
+			break;
+		if (space_bytes >= SPACE_BYTES_MAX) {
+			fprintf(stderr, "locks: %s of %zu bytes takes %llu ns only\n", kind,
+				space_bytes, (unsigned long long)took);
+			return 98;
+		}
+	}
+	pthread_barrier_init(&space_round, NULL, 2);
+	waiter = getpid();
+	if (pthread_create(&owner_thread, NULL, space_owner, NULL))
+		fail("pthread_create");
+	name("waiter");
+	for (int i = 0; i < SPACE_ROUNDS; i++) {
+		pthread_barrier_wait(&space_round);
+		do
+			sleep_ms(2);
+		while (!space_begun);
+		begin = clock_ns(CLOCK_MONOTONIC);
+		space_wait();
+		took = clock_ns(CLOCK_MONOTONIC) - begin;
+		if (took > longest)
+			longest = took;
+		pthread_barrier_wait(&space_round);
+		while (space_begun)
+			sleep_ms(1);
+	}
+	pthread_join(owner_thread, NULL);
+	printf("{\"owner\":%d,\"waiter\":%d,\"longest_ns\":%llu}\n", owner, waiter,
+	       (unsigned long long)longest);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3)
@@ -548,6 +753,8 @@ int main(int argc, char **argv)
 	path = argc > 3 ? argv[3] : "";
 	if (!strcmp(argv[1], "user"))
 		return user();
+	if (!strcmp(argv[1], "space"))
+		return space_lock();
 	if (!strcmp(argv[1], "hold"))
 		return hold(argc > 4 ? atoi(argv[4]) : 0);
 	return wait_once();

@@ -9,10 +9,11 @@
  * each thread, the one that it hangs in, comes just after.
  */
 #define _GNU_SOURCE
+#include "fuse.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -24,7 +25,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -153,6 +153,66 @@ static void scenario_posix(const char *file)
 	sleep(1000);
 }
 
+/* Of an open file, so that /proc/locks says nothing of who took it. */
+static void scenario_ofd(const char *file)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 20 };
+	int fd = open(file, O_RDWR | O_CREAT, 0600);
+
+	must(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0, file);
+	if (child("ofd-waiter") == 0) {
+		close(fd);
+		fd = open(file, O_RDWR);
+		ready();
+		fcntl(fd, F_OFD_SETLKW, &lock);
+		_exit(0);
+	}
+	named("ofd-holder");
+	sleep(1000);
+}
+
+static void scenario_lease(const char *file)
+{
+	int fd = open(file, O_RDONLY | O_CREAT, 0600);
+
+	signal(SIGIO, SIG_IGN);
+	must(fd >= 0 && fcntl(fd, F_SETLEASE, F_RDLCK) == 0, file);
+	if (child("lease-waiter") == 0) {
+		ready();
+		open(file, O_WRONLY);
+		_exit(0);
+	}
+	named("lease-holder");
+	for (;;)
+		sleep(1000);
+}
+
+/* Three hold it together, and one wants it alone. */
+static void scenario_readers(const char *file)
+{
+	int fd = open(file, O_RDWR | O_CREAT, 0600), ends[2];
+	static const char *const name[] = { "reader-1", "reader-2" };
+	char byte;
+
+	must(fd >= 0 && flock(fd, LOCK_SH) == 0 && pipe(ends) == 0, file);
+	for (int i = 0; i < 2; i++) {
+		if (child(name[i]) == 0) {
+			fd = open(file, O_RDWR);
+			must(flock(fd, LOCK_SH) == 0 && write(ends[1], "", 1) == 1, file);
+			sleep(1000);
+		}
+		must(read(ends[0], &byte, 1) == 1, "read");
+	}
+	if (child("readers-waiter") == 0) {
+		fd = open(file, O_RDWR);
+		ready();
+		flock(fd, LOCK_EX);
+		_exit(0);
+	}
+	named("reader-0");
+	sleep(1000);
+}
+
 /* A waits for a flock of B, B waits for a mutex of A. */
 static void scenario_crossed(const char *file)
 {
@@ -178,6 +238,33 @@ static void scenario_crossed(const char *file)
 	*taken = 2;
 	ready();
 	flock(fd, LOCK_EX);
+}
+
+/* Ended, and its parent does not care. */
+static void scenario_zombie(void)
+{
+	pid_t pid = child("zombie");
+	siginfo_t info;
+
+	if (pid == 0)
+		_exit(0);
+	must(waitid(P_PID, pid, &info, WEXITED | WNOWAIT) == 0, "waitid");
+	named("careless");
+	ready();
+	pause();
+}
+
+/* Anybody may send to it, and nobody does. */
+static void scenario_datagram(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	char byte;
+
+	must(bind(fd, (void *)&address, sizeof(address)) == 0, "bind");
+	named("datagram");
+	ready();
+	recv(fd, &byte, 1, 0);
 }
 
 static void scenario_pipe(void)
@@ -417,26 +504,16 @@ static void maker(const char *name, const char *place, pid_t after, int device)
  */
 static void scenario_fuse(const char *place, int locked)
 {
-	static char request[1 << 18];
-	struct {
-		struct fuse_out_header head;
-		struct fuse_init_out init;
-	} answer = { .head.len = sizeof(answer) };
+	static char request[FUSE_REQUEST_BYTES];
 	struct stat stat_buffer;
-	struct fuse_in_header *in = (void *)request;
-	struct fuse_init_in *init = (void *)(in + 1);
-	char options[128], path[4096];
+	char path[4096];
 	int device, told[2];
 	pid_t first;
 	char byte;
 
-	must(unshare(CLONE_NEWNS) == 0, "unshare");
-	must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "mount private");
 	must(pipe(told) == 0, "pipe");
-	device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-	must(device >= 0, "/dev/fuse");
-	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
-	must(mount("stuck", place, "fuse.stuck", 0, options) == 0, "mounting fuse");
+	device = fuse_mount(place);
+	must(device >= 0, "mounting fuse");
 	named("fuse-server");
 	first = child(locked ? "fuse-maker" : "fuse-waiter");
 	if (first == 0) {
@@ -450,12 +527,7 @@ static void scenario_fuse(const char *place, int locked)
 			stat(path, &stat_buffer);
 		_exit(0);
 	}
-	must(read(device, request, sizeof(request)) > 0, "reading /dev/fuse");
-	answer.head.unique = in->unique;
-	answer.init.major = FUSE_KERNEL_VERSION;
-	answer.init.minor = init->minor;
-	answer.init.max_write = 4096;
-	must(write(device, &answer, sizeof(answer)) == sizeof(answer), "answering");
+	must(fuse_begin(device, request) == 0, "answering /dev/fuse");
 	must(write(told[1], "x", 1) == 1, "write");
 	if (locked)
 		maker("fuse-behind", place, first, device);
@@ -498,8 +570,18 @@ int main(int count, char **words)
 		scenario_flock(file);
 	else if (strcmp(what, "posix") == 0)
 		scenario_posix(file);
+	else if (strcmp(what, "ofd") == 0)
+		scenario_ofd(file);
+	else if (strcmp(what, "lease") == 0)
+		scenario_lease(file);
+	else if (strcmp(what, "readers") == 0)
+		scenario_readers(file);
 	else if (strcmp(what, "crossed") == 0)
 		scenario_crossed(file);
+	else if (strcmp(what, "zombie") == 0)
+		scenario_zombie();
+	else if (strcmp(what, "datagram") == 0)
+		scenario_datagram();
 	else if (strcmp(what, "pipe") == 0)
 		scenario_pipe();
 	else if (strcmp(what, "shared") == 0)

@@ -19,6 +19,7 @@ nothing else writes to. One line each:
 
 import base64
 import bisect
+import collections
 import ctypes
 import importlib
 import json
@@ -38,22 +39,24 @@ NATIVE = []
 # As `debox doctor` calls them.
 WAYS_TO_PROBE = ("fentry", "kprobe", "kprobe.multi", "kprobe.session")
 CELLS = {}
+Check = collections.namedtuple("Check", "name function rows always last")
 
 
-def check(name, *arguments, feature=None, always=False, smoke=False):
+def check(name, *arguments, feature=None, always=False, last=False, smoke=False):
     """Declares a check: `@check("name")` over a function.
 
     The function passes unless it raises or leaves something attached to the
     kernel. `arguments` are handed to it.
     `feature` is a row of docs/KERNELS.md, or several: it says yes on a kernel where
     all checks of that row pass, unless cell() put something else there.
-    `always`: others need it, so it runs with any of them.
+    `always`: others need it, so it runs before and with any of them.
+    `last`: it looks at what the others left, and ends the shared broker.
     `smoke`: `make test` runs it, and not `make test-all` only.
     """
 
     def add(function):
         rows = (feature,) if isinstance(feature, str) else feature or ()
-        CHECKS.append((name, lambda: function(*arguments), rows, always))
+        CHECKS.append(Check(name, lambda: function(*arguments), rows, always, last))
         if function is rust_test:
             NATIVE.extend((row, arguments[1]) for row in rows)
         if smoke:
@@ -85,7 +88,7 @@ def native_needs(row, *ways, otherwise="no"):
 def native_needs_probes():
     """All rows declared so far that nothing native is said of need probes on functions."""
     said = {row for row, _ in NATIVE}
-    for row in dict.fromkeys(row for check in CHECKS for row in check[2]):
+    for row in dict.fromkeys(row for check in CHECKS for row in check.rows):
         if row not in said:
             native_needs(row)
 
@@ -396,14 +399,14 @@ def kernel_log_expect_clean():
 
 def chosen(names):
     """All checks, or those in a list with commas."""
-    names = names.split(",") if names else [c[0] for c in CHECKS]
-    if not any(c[0] in names for c in CHECKS):
+    names = names.split(",") if names else [c.name for c in CHECKS]
+    if not any(c.name in names for c in CHECKS):
         return []
-    return [c for c in CHECKS if c[3] or c[0] in names]
+    return sorted((c for c in CHECKS if c.always or c.name in names), key=lambda c: c.last - c.always)
 
 
-def load(suite):
-    if suite:
+def load(suites):
+    for suite in suites.split(",") if suites else []:
         importlib.import_module(f"suites.{suite}")
 
 
@@ -413,7 +416,7 @@ def run():
     rows = {}
     checks = chosen(command_line("debox.only"))
     AT_REST["alone"] = footprint()
-    for name, function, its_rows, _ in checks:
+    for name, function, its_rows, _, _ in checks:
         begin = time.monotonic()
         good = False
         try:
@@ -461,7 +464,7 @@ def modules(suite):
 def main():
     if sys.argv[1:2] == ["--list"]:
         load(sys.argv[2])
-        print("\n".join(c[0] for c in chosen(sys.argv[3])))
+        print("\n".join(c.name for c in chosen(sys.argv[3])))
     elif sys.argv[1:2] == ["--smoke"]:
         load(sys.argv[2])
         print("\n".join(SMOKE))

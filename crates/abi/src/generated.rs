@@ -5,8 +5,7 @@
 //! usize; a field that C calls `type` is called `kind`.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::Layout;
-use crate::pod::mirror;
+use crate::mirror;
 
 // debox/abi.h
 
@@ -70,6 +69,7 @@ pub const DEBOX_SLEEP_WAITERS_EXIT_MORE: u32 = 1 << 3;
 pub const DEBOX_SLEEP_HOLDER_EXIT: u32 = 1 << 4;
 /// chain, chain_permille: 0 is no room for more chains
 pub const DEBOX_SLEEP_CHAIN: u32 = 1 << 5;
+pub const DEBOX_SLEEP_PERMILLE_SHIFT: u32 = 16;
 pub const DEBOX_WAITERS_MAX: u32 = 64;
 pub const DEBOX_PAGE_SIZE: usize = 4096;
 pub const DEBOX_SEGMENT_SLOTS: usize = 32;
@@ -121,8 +121,12 @@ pub const DEBOX_IRQ_KIND_SHIFT: u32 = 56;
 pub const DEBOX_IRQ_NUMBER_SHIFT: u32 = 24;
 /// inside a call that boundary capture has seen begin, or found asleep
 pub const DEBOX_AWAY_CALL: u32 = 1 << 0;
-/// blocked; else preempted, or waiting for its turn
+/// blocked
 pub const DEBOX_AWAY_ASLEEP: u32 = 1 << 1;
+/// off the CPU: blocked, preempted, or waiting for its turn
+pub const DEBOX_AWAY_OFF: u32 = 1 << 2;
+/// with details: life is of it, since its row was last added to
+pub const DEBOX_AWAY_LIFE: u32 = 1 << 3;
 pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
 pub const DEBOX_KEY_USED: u64 = 1 << 63;
 /// 10 bits: nr key of the call
@@ -135,6 +139,7 @@ pub const DEBOX_USER_STACKS_MAX: usize = 8192;
 pub const DEBOX_USER_FILES_MAX: usize = 512;
 pub const DEBOX_PATH_LEN: usize = 240;
 pub const DEBOX_FRAME_FILE_SHIFT: u32 = 48;
+pub const DEBOX_FRAME_VDSO: u32 = 0xfffe;
 /// more frames than were asked for, or fit
 pub const DEBOX_STACK_CUT: u32 = 1 << 0;
 /// a file's unwind table was not there yet: guessed by frame pointer
@@ -225,7 +230,7 @@ pub const DEBOX_CHAIN_TIMER: u32 = 8;
 pub const DEBOX_CHAIN_NETWORK: u32 = 9;
 /// another interrupt: nr is the vector of a soft one, -1 a hard one
 pub const DEBOX_CHAIN_INTERRUPT: u32 = 10;
-/// comm woke us; what it did at that time is not known any more, or not yet
+/// comm woke us; what it did then, in call nr if not -1, is not known any more, or not yet
 pub const DEBOX_CHAIN_EARLIER: u32 = 11;
 /// comm woke us, in call nr, and was not followed
 pub const DEBOX_CHAIN_WOKEN: u32 = 12;
@@ -233,12 +238,22 @@ pub const DEBOX_CHAIN_WOKEN: u32 = 12;
 pub const DEBOX_CHAIN_UNSEEN: u32 = 13;
 /// nobody yet: the sleep was not over (made by clients)
 pub const DEBOX_CHAIN_NOT_OVER: u32 = 15;
+/// comm woke us; it had slept, for more than is kept apart
+pub const DEBOX_CHAIN_SLEPT: u32 = 16;
+/// the time that the call would wait at most was over: nothing had come
+pub const DEBOX_CHAIN_LIMIT: u32 = 17;
 /// more than there are
-pub const DEBOX_CHAIN_KINDS: u32 = 16;
+pub const DEBOX_CHAIN_KINDS: u32 = 32;
 /// longer than is kept
 pub const DEBOX_CHAIN_DEEPER: u32 = 14;
 /// SLEEP: whose parent is who held what was waited for
 pub const DEBOX_CHAIN_HELD: u32 = 1 << 0;
+/// SLEEP: at its resting place, with nothing to do (struct debox_life_time)
+pub const DEBOX_CHAIN_REST: u32 = 1 << 1;
+/// SLEEP of another user's task: comm is the group of its label (made by the broker)
+pub const DEBOX_CHAIN_CLASS: u32 = 1 << 3;
+/// SLEEP: where it was seen to wait first, which may turn out to be that
+pub const DEBOX_CHAIN_FIRST: u32 = 1 << 2;
 pub const DEBOX_OBJECT_NONE: u32 = 0;
 pub const DEBOX_OBJECT_FILE: u32 = 1;
 pub const DEBOX_OBJECT_DIRECTORY: u32 = 2;
@@ -285,6 +300,53 @@ pub const DEBOX_OBJECTS_MAX: usize = 4096;
 pub const DEBOX_OBJECT_ROWS_MAX: usize = 8192;
 /// in a key: its object found no room
 pub const DEBOX_OBJECT_NO_ROOM: u32 = 0xffffffff;
+/// in the program's own code
+pub const DEBOX_ON_CPU_USER: u32 = 0;
+/// in the kernel, in a call
+pub const DEBOX_ON_CPU_CALL: u32 = 1;
+/// in the kernel for something else: a fault, the way back from a call
+pub const DEBOX_ON_CPU_KERNEL: u32 = 2;
+/// in a soft interrupt that came while it had the CPU
+pub const DEBOX_ON_CPU_INTERRUPT: u32 = 3;
+pub const DEBOX_ON_CPU_CLASSES: usize = 4;
+pub const DEBOX_ON_CPU_GROUPS_MAX: usize = 512;
+pub const DEBOX_FRAME_KERNEL: u32 = 0xffff;
+pub const DEBOX_FRAME_PYTHON: u32 = 0xfffd;
+pub const DEBOX_PYTHON_TEXT: usize = 64;
+pub const DEBOX_PYTHON_FUNCTIONS_MAX: usize = 2048;
+/// 13 bits: number of the stack of the kernel's frames
+pub const DEBOX_ON_CPU_KERNEL_SHIFT: u32 = 13;
+/// 10 bits: nr key, DEBOX_NR_OUTSIDE: in no call
+pub const DEBOX_ON_CPU_NR_SHIFT: u32 = 26;
+/// 2 bits
+pub const DEBOX_ON_CPU_CLASS_SHIFT: u32 = 36;
+/// 9 bits
+pub const DEBOX_ON_CPU_GROUP_SHIFT: u32 = 38;
+pub const DEBOX_ON_CPU_ROWS_MAX: usize = 16384;
+pub const DEBOX_PROGRAMS_MAX: usize = 1024;
+pub const DEBOX_LIVES_MAX: usize = 4096;
+/// rows in use beyond which new processes are summed up
+pub const DEBOX_LIVES_ALONE: u32 = 2560;
+pub const DEBOX_TITLE_LEN: usize = 128;
+/// on a CPU, in its own code
+pub const DEBOX_CRITICAL_OWN: u32 = 1;
+/// on a CPU, in calls
+pub const DEBOX_CRITICAL_CALLS: u32 = 2;
+/// on a CPU, ending
+pub const DEBOX_CRITICAL_EXIT: u32 = 3;
+/// waiting for a CPU
+pub const DEBOX_CRITICAL_RUNQ: u32 = 4;
+/// asleep: the chain says for what
+pub const DEBOX_CRITICAL_BLOCKED: u32 = 5;
+pub const DEBOX_CRITICAL_KINDS: usize = 8;
+pub const DEBOX_CRITICAL_PROGRAM_SHIFT: u32 = 48;
+pub const DEBOX_CRITICAL_KIND_SHIFT: u32 = 32;
+/// a power of two
+pub const DEBOX_CRITICAL_PARTS_MAX: usize = 32;
+/// below 2 us, 4 us, ...; the last one holds the rest
+pub const DEBOX_ACTIVITY_BUCKETS: usize = 24;
+pub const DEBOX_ACTIVITY_MIN_EXP: u32 = 11;
+pub const DEBOX_ACTIVITIES_MAX: usize = 128;
 /// one finished call: slow, or meeting a condition
 pub const DEBOX_EVENT_CALL: u32 = 1;
 /// at least slow_ns
@@ -296,7 +358,7 @@ pub const DEBOX_EVENT_SLEEPS_MAX: usize = 8;
 
 mirror! {
     /// One blocking place inside one call (the paper's PerSleepInfo).
-    debox_sleep = 96 {
+    debox_sleep = 96, 8 {
         /// blocked here in all
         total_ns: u64 = 0,
         /// longest single sleep
@@ -332,7 +394,7 @@ mirror! {
 
 mirror! {
     /// The account of one call, of any capture, in any language.
-    debox_info = 1768 {
+    debox_info = 1768, 8 {
         /// sizeof(struct debox_info) of the writer
         size: u32 = 0,
         /// DEBOX_FLAG_*
@@ -387,7 +449,7 @@ mirror! {
 }
 
 mirror! {
-    debox_control = 4096 {
+    debox_control = 4096, 8 {
         /// the open call's number, 0 outside calls. Written last at
         /// begin, first at end. The reader runs on the same CPU or
         /// after a context switch, so a compiler barrier is enough.
@@ -412,7 +474,7 @@ mirror! {
 
 mirror! {
     /// Sums over the thread's whole watched life: two reads make a span.
-    debox_totals = 192 {
+    debox_totals = 192, 8 {
         /// all sleeps, inside and outside of calls
         blocked_ns: u64 = 0,
         /// all waits for a CPU
@@ -438,14 +500,14 @@ mirror! {
 }
 
 mirror! {
-    debox_bank = 1920 {
+    debox_bank = 1920, 8 {
         info: debox_info = 0,
         pad: [u8; 152] = 1768,
     }
 }
 
 mirror! {
-    debox_record = 4096 {
+    debox_record = 4096, 8 {
         /// the slot's thread, 0 when free; claimed and freed by the kernel side
         tid: u32 = 0,
         tgid: u32 = 4,
@@ -466,7 +528,7 @@ mirror! {
 mirror! {
     /// The text of one site. `state` is stored last with release order by the
     /// broker and must be loaded with acquire order.
-    debox_site = 256 {
+    debox_site = 256, 4 {
         /// DEBOX_SITE_*
         state: u32 = 0,
         /// the first site with the same label and place: print them as one
@@ -486,7 +548,7 @@ mirror! {
 }
 
 mirror! {
-    debox_shared = 200 {
+    debox_shared = 200, 8 {
         magic: u32 = 0,
         abi_version: u32 = 4,
         broker_pid: u32 = 8,
@@ -507,7 +569,7 @@ mirror! {
 
 mirror! {
     /// One system call of an account, on one CPU. Index 0 is never used.
-    debox_row = 2424 {
+    debox_row = 2440, 8 {
         /// calls that returned
         count: u64 = 0,
         /// of those: returned -errno
@@ -525,19 +587,23 @@ mirror! {
         nvcsw: u64 = 80,
         nivcsw: u64 = 88,
         irq_ns: u64 = 96,
-        hist: [u64; 290] = 104,
+        /// of the errors: -ENOENT
+        missing: u64 = 104,
+        /// calls that returned 1: a read or write of one byte
+        ones: u64 = 112,
+        hist: [u64; 290] = 120,
     }
 }
 
 mirror! {
-    debox_account_cpu = 465408 {
+    debox_account_cpu = 468480, 8 {
         rows: [debox_row; 192] = 0,
     }
 }
 
 mirror! {
     /// Where one system call blocked.
-    debox_site_row = 64 {
+    debox_site_row = 64, 8 {
         /// 0 empty, else 1<<63 | nr key << 32 | site
         key: u64 = 0,
         count: u64 = 8,
@@ -553,7 +619,7 @@ mirror! {
 }
 
 mirror! {
-    debox_irq_row = 96 {
+    debox_irq_row = 96, 8 {
         /// 0 free, else 1 << 63 | kind | number | hash
         key: u64 = 0,
         /// that landed in calls
@@ -570,7 +636,7 @@ mirror! {
 }
 
 mirror! {
-    debox_account = 147624 {
+    debox_account = 147624, 8 {
         /// row indices handed out, 1..
         rows_used: u32 = 0,
         cpus: u32 = 4,
@@ -613,16 +679,48 @@ mirror! {
 }
 
 mirror! {
-    debox_away = 96 {
+    /// Where the time of threads went, from first to last sight: life_ns is the sum of the
+    /// parts after it (rest_ns is part of blocked_ns), to the nanosecond.
+    debox_life_time = 104, 8 {
+        life_ns: u64 = 0,
+        /// on a CPU, in none of its calls: its own code, and faults of it
+        own_ns: u64 = 8,
+        /// on a CPU, in system calls (accounts with boundaries; else own_ns has it)
+        calls_ns: u64 = 16,
+        /// on a CPU, on its way out of the world
+        exit_ns: u64 = 24,
+        /// asleep in calls
+        blocked_ns: u64 = 32,
+        /// ... of this: at its resting place, with nothing to do
+        rest_ns: u64 = 40,
+        /// asleep outside of calls: faults, exit
+        outside_ns: u64 = 48,
+        /// by a signal, or a tracer
+        stopped_ns: u64 = 56,
+        /// could have run, and had no CPU
+        runq_ns: u64 = 64,
+        minor_faults: u64 = 72,
+        major_faults: u64 = 80,
+        /// The same time on a CPU as the kernel counts it: by ticks, or exactly where it is
+        /// built so. Of many ticks the ratio tells how much of own_ns the kernel took.
+        user_ns: u64 = 88,
+        /// calls_ns, exit_ns, and faults and interrupts of own_ns
+        system_ns: u64 = 96,
+    }
+}
+
+mirror! {
+    debox_away = 200, 8 {
         pid: u32 = 0,
         tid: u32 = 4,
-        /// nr key of the call that it is in, DEBOX_NR_OUTSIDE none
+        /// OFF: nr key of the call that it is in, DEBOX_NR_OUTSIDE none
         key: u32 = 8,
         /// ASLEEP: where; DEBOX_SITE_NONE: not known
         site: u32 = 12,
         /// DEBOX_AWAY_*
         flags: u32 = 16,
-        reserved0: u32 = 20,
+        /// LIFE: its number among the programs of struct debox_lives
+        program: u32 = 20,
         /// CALL: since it began, or its watch did
         wall_ns: u64 = 24,
         /// of the call so far (CALL), else of this stretch off the CPU
@@ -633,12 +731,13 @@ mirror! {
         /// ASLEEP: of this sleep so far
         asleep_ns: u64 = 56,
         comm: [u8; 16] = 64,
-        reserved: [u64; 2] = 80,
+        life: debox_life_time = 80,
+        reserved: [u64; 2] = 184,
     }
 }
 
 mirror! {
-    debox_user_stack = 280 {
+    debox_user_stack = 280, 8 {
         /// of frames, never 0; 0: free. Written first
         hash: u64 = 0,
         /// frames used; written last: 0 while being filled
@@ -656,7 +755,7 @@ mirror! {
 }
 
 mirror! {
-    debox_user_file = 264 {
+    debox_user_file = 264, 8 {
         /// 0: free
         ino: u64 = 0,
         /// kernel's encoding: major << 20 | minor
@@ -673,7 +772,7 @@ mirror! {
 }
 
 mirror! {
-    debox_call_site_row = 256 {
+    debox_call_site_row = 256, 8 {
         /// USED | nr key << NR_SHIFT | user stack index
         key: u64 = 0,
         count: u64 = 8,
@@ -691,7 +790,7 @@ mirror! {
 }
 
 mirror! {
-    debox_path_row = 32 {
+    debox_path_row = 32, 8 {
         /// USED | nr key << NR_SHIFT | site << SITE_SHIFT | user stack index (0: unknown)
         key: u64 = 0,
         count: u64 = 8,
@@ -701,7 +800,7 @@ mirror! {
 }
 
 mirror! {
-    debox_culprit_row = 56 {
+    debox_culprit_row = 56, 8 {
         /// USED | nr key << NR_SHIFT | site << SITE_SHIFT | kind | nr + 1 | pid
         key: u64 = 0,
         count: u64 = 8,
@@ -709,13 +808,15 @@ mirror! {
         max_ns: u64 = 24,
         /// of the last one seen; pid in the key is the process
         tid: u32 = 32,
-        reserved0: u32 = 36,
+        /// 1 + where a holder was in its program, a number in stacks[] (holder_stack
+        /// below); 1: not known; 0: while the row is being claimed
+        place: u32 = 36,
         comm: [u8; 16] = 40,
     }
 }
 
 mirror! {
-    debox_thread_row = 120 {
+    debox_thread_row = 120, 8 {
         /// 0: free. Row 0 sums up the threads that found no row
         tid: u32 = 0,
         tgid: u32 = 4,
@@ -742,7 +843,7 @@ mirror! {
 mirror! {
     /// All of its parts must hold (a conjunction). `serial` rises with each change;
     /// a condition whose flags lack ON is not looked at.
-    debox_condition = 4512 {
+    debox_condition = 4512, 8 {
         /// DEBOX_CONDITION_*
         flags: u32 = 0,
         /// sent to the caller as the call returns; 0: none
@@ -770,7 +871,7 @@ mirror! {
 }
 
 mirror! {
-    debox_account_control = 44352 {
+    debox_account_control = 44352, 8 {
         /// DEBOX_DETAIL_*
         flags: u32 = 0,
         /// entries in use
@@ -784,7 +885,7 @@ mirror! {
 
 mirror! {
     /// What the kernel side knows of a condition.
-    debox_condition_state = 64 {
+    debox_condition_state = 64, 8 {
         /// calls that met it
         matched: u64 = 0,
         /// signals sent
@@ -799,7 +900,7 @@ mirror! {
 
 mirror! {
     /// Below 4 MiB: older kernels (6.1, 6.12) have no larger elements of an array map.
-    debox_details = 4092664 {
+    debox_details = 4092664, 8 {
         events_sent: u64 = 0,
         /// found no room in the ring
         events_dropped: u64 = 8,
@@ -838,7 +939,7 @@ mirror! {
 }
 
 mirror! {
-    debox_chain = 64 {
+    debox_chain = 64, 8 {
         /// DEBOX_CHAIN_*, written last
         kind: u32 = 0,
         /// 0: this is the root
@@ -853,15 +954,19 @@ mirror! {
         tid: u32 = 20,
         /// links from here to the root, this one included
         depth: u32 = 24,
-        /// DEBOX_CHAIN_HELD
+        /// DEBOX_CHAIN_HELD, _REST, _FIRST, _CLASS
         flags: u32 = 28,
         comm: [u8; 16] = 32,
-        reserved: [u64; 2] = 48,
+        /// RAN_USER, RAN: where that was, a number in stacks[] of ...
+        user_stack: u32 = 48,
+        /// ... the account with this serial (its low half); 0: not taken
+        serial: u32 = 52,
+        reserved: [u64; 1] = 56,
     }
 }
 
 mirror! {
-    debox_chain_sum = 24 {
+    debox_chain_sum = 24, 8 {
         /// sleeps, or parts of them
         count: u64 = 0,
         total_ns: u64 = 8,
@@ -871,14 +976,14 @@ mirror! {
 
 mirror! {
     /// Of one account. sum[0]: those that found no room among the chains.
-    debox_chain_sums = 393280 {
+    debox_chain_sums = 393280, 8 {
         reserved: [u64; 8] = 0,
         sum: [debox_chain_sum; 16384] = 64,
     }
 }
 
 mirror! {
-    debox_object = 328 {
+    debox_object = 328, 8 {
         /// of what it is told apart by, never 0; 0: free, or not in a table
         hash: u64 = 0,
         ino: u64 = 8,
@@ -911,7 +1016,7 @@ mirror! {
 }
 
 mirror! {
-    debox_object_row = 32 {
+    debox_object_row = 32, 8 {
         /// 0 empty, else 1 << 63 | nr key << 32 | number of the object; 0: none, or not known
         key: u64 = 0,
         /// sleeps
@@ -922,7 +1027,7 @@ mirror! {
 }
 
 mirror! {
-    debox_objects = 1605696 {
+    debox_objects = 1605696, 8 {
         /// that of the details
         serial: u64 = 0,
         rows_dropped: u64 = 8,
@@ -935,8 +1040,172 @@ mirror! {
 }
 
 mirror! {
+    debox_on_cpu_group = 64, 8 {
+        /// of the name; 0: free. The first is of threads that found no group
+        hash: u64 = 0,
+        samples: [u64; 4] = 8,
+        comm: [u8; 16] = 40,
+        reserved: [u64; 1] = 56,
+    }
+}
+
+mirror! {
+    debox_python_function = 136, 8 {
+        /// 0: free
+        hash: u64 = 0,
+        /// what was too long is cut off at its end
+        name: [u8; 64] = 8,
+        /// ... at its beginning
+        file: [u8; 64] = 72,
+    }
+}
+
+mirror! {
+    debox_on_cpu_row = 16, 8 {
+        /// USED | ...; of stacks 0: none, or no room
+        key: u64 = 0,
+        count: u64 = 8,
+    }
+}
+
+mirror! {
+    debox_on_cpu = 2867328, 8 {
+        /// that of the details, whose files[] the frames are in
+        serial: u64 = 0,
+        /// 0: there is no clock
+        hz: u32 = 8,
+        /// then: why, an errno
+        error: i32 = 12,
+        rows_dropped: u64 = 16,
+        /// samples whose stack, or its callers, found no room
+        stacks_dropped: u64 = 24,
+        /// walks that met a file without an unwind table
+        stacks_pending: u64 = 32,
+        /// samples of threads that may not be seen, or not any more, if that is not known yet
+        withheld: u64 = 40,
+        stacks_used: u32 = 48,
+        reserved0: u32 = 52,
+        /// frames of Python functions that found no room
+        python_dropped: u64 = 56,
+        reserved: [u64; 8] = 64,
+        groups: [debox_on_cpu_group; 512] = 128,
+        rows: [debox_on_cpu_row; 16384] = 32896,
+        /// Frame 0 is one byte behind the start of the instruction that ran: like
+        /// the others, it lies behind what it names.
+        stacks: [debox_user_stack; 8192] = 295040,
+        python: [debox_python_function; 2048] = 2588800,
+    }
+}
+
+mirror! {
+    debox_program = 24, 8 {
+        /// 0 empty; of its name
+        key: u64 = 0,
+        comm: [u8; 16] = 8,
+    }
+}
+
+mirror! {
+    debox_life = 288, 8 {
+        /// 0 empty; else 1 << 63 | program << 32 | pid
+        key: u64 = 0,
+        /// its process's, when the row was made; 0: rows of many
+        parent: u32 = 8,
+        /// that began under this name, or came to it
+        threads: u32 = 12,
+        /// first threads among them
+        processes: u32 = 16,
+        /// of these, those that came to it by exec
+        execs: u32 = 20,
+        /// CLOCK_MONOTONIC: of the first thread's beginning
+        first_ns: u64 = 24,
+        /// of what was added last
+        last_ns: u64 = 32,
+        time: debox_life_time = 40,
+        /// its process's, by number in the unified hierarchy, at its last beginning
+        /// or exec here; 0: not known, or of many
+        cgroup: u64 = 144,
+        reserved: [u64; 1] = 152,
+        /// the last exec's arguments, each with a 0 behind it; cut
+        title: [u8; 128] = 160,
+    }
+}
+
+mirror! {
+    debox_critical_part = 16, 8 {
+        /// program << 48 | DEBOX_CRITICAL_* << 32 | chain
+        key: u64 = 0,
+        ns: u64 = 8,
+    }
+}
+
+mirror! {
+    debox_critical = 584, 8 {
+        /// by kind: what found no room
+        other_ns: [u64; 8] = 0,
+        used: u32 = 64,
+        reserved0: u32 = 68,
+        part: [debox_critical_part; 32] = 72,
+    }
+}
+
+mirror! {
+    debox_activity_bucket = 64, 8 {
+        count: u64 = 0,
+        /// the sum of the four after it
+        total_ns: u64 = 8,
+        own_ns: u64 = 16,
+        calls_ns: u64 = 24,
+        blocked_ns: u64 = 32,
+        runq_ns: u64 = 40,
+        /// the longest wait in one of them,
+        longest_ns: u64 = 48,
+        /// and for what; 0: none
+        chain: u32 = 56,
+        reserved0: u32 = 60,
+    }
+}
+
+mirror! {
+    debox_activity = 1568, 8 {
+        /// 0 empty; else 1 << 63 | program << 32 | nr key of the call in which it rests
+        key: u64 = 0,
+        max_ns: u64 = 8,
+        reserved: [u64; 2] = 16,
+        bucket: [debox_activity_bucket; 24] = 32,
+    }
+}
+
+mirror! {
+    debox_lives = 1405728, 8 {
+        /// that of the details
+        serial: u64 = 0,
+        /// CLOCK_MONOTONIC: the first thread was bound
+        begin_ns: u64 = 8,
+        /// the path's; 0: its process lives
+        end_ns: u64 = 16,
+        rows_used: u64 = 24,
+        /// stretches of life that found no row
+        rows_dropped: u64 = 32,
+        dropped: debox_life_time = 40,
+        /// whose end the path leads to: the first process bound
+        critical_pid: u32 = 144,
+        /// names that found no number; theirs is 0
+        programs_dropped: u32 = 148,
+        /// that found no row
+        activities_dropped: u64 = 152,
+        reserved: [u64; 7] = 160,
+        critical: debox_critical = 216,
+        activities: [debox_activity; 128] = 800,
+        /// the first is not used
+        programs: [debox_program; 1024] = 201504,
+        rows: [debox_life; 4096] = 226080,
+    }
+}
+
+mirror! {
     /// One sleep of a single call, in order; not merged.
-    debox_event_sleep = 128 {
+    debox_event_sleep = 128, 8 {
         /// CLOCK_MONOTONIC
         start_ns: u64 = 0,
         blocked_ns: u64 = 8,
@@ -953,7 +1222,7 @@ mirror! {
         holder_nr: i32 = 44,
         waker_pid: u32 = 48,
         waker_nr: i32 = 52,
-        /// DEBOX_SLEEP_*
+        /// DEBOX_SLEEP_*; above, what `chain` explains of it
         flags: u32 = 56,
         /// ... when it ended
         holder_exit_kind: u32 = 60,
@@ -964,12 +1233,14 @@ mirror! {
         holder_exit_comm: [u8; 16] = 104,
         /// that explains the longest part of it; 0: there was no room
         chain: u32 = 120,
-        reserved0: u32 = 124,
+        /// of a lock of the program: where the holder was as the sleep began, in the call
+        /// holder_nr; that is -1: where its last call had been made; 0: not known
+        holder_stack: u32 = 124,
     }
 }
 
 mirror! {
-    debox_event_call = 1544 {
+    debox_event_call = 1544, 8 {
         /// of this event
         size: u32 = 0,
         /// DEBOX_EVENT_CALL
@@ -1029,21 +1300,30 @@ pub const DEBOX_MSG_CHAINS: u32 = 8;
 pub const DEBOX_MSG_LABELS: u32 = 9;
 pub const DEBOX_MSG_AWAY: u32 = 10;
 pub const DEBOX_AWAY_MAX: u32 = 65536;
+pub const DEBOX_MSG_KERNEL_FUNCTIONS: u32 = 11;
+pub const DEBOX_MSG_SELECT: u32 = 12;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
 /// SLOTS: records say what sleeps waited for (debox_sleep.chain)
 pub const DEBOX_REQ_CHAINS: u32 = 1 << 4;
-/// JOIN, WATCH: leave children alone
+/// JOIN, WATCH, SELECT: leave children alone, and what comes later
 pub const DEBOX_REQ_NOFOLLOW: u32 = 1 << 1;
+/// WATCH: the children that it has, too, and theirs
+pub const DEBOX_REQ_DESCENDANTS: u32 = 1 << 7;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;
 pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;
 pub const DEBOX_REQ_IRQ: u32 = 1 << 5;
+pub const DEBOX_REQ_ON_CPU: u32 = 1 << 6;
+pub const DEBOX_ON_CPU_HZ_MAX: u32 = 1000;
+pub const DEBOX_SELECT_UIDS_MAX: usize = 16;
+pub const DEBOX_SELECT_COMMS_LEN: usize = 256;
+pub const DEBOX_SELECT_CGROUPS_LEN: usize = 2048;
 pub const DEBOX_COLLECT_MAGIC: u32 = 0x77304265;
 pub const DEBOX_WRAP_ROWS: usize = 256;
 
 mirror! {
-    debox_request = 64 {
+    debox_request = 64, 4 {
         /// sizeof(struct debox_request) of the sender
         size: u32 = 0,
         /// DEBOX_PROTOCOL_VERSION
@@ -1054,12 +1334,14 @@ mirror! {
         flags: u32 = 12,
         /// WATCH
         pid: i32 = 16,
-        reserved: [u32; 11] = 20,
+        /// ACCOUNT, with ON_CPU
+        hz: u32 = 20,
+        reserved: [u32; 10] = 24,
     }
 }
 
 mirror! {
-    debox_reply = 384 {
+    debox_reply = 384, 8 {
         /// sizeof(struct debox_reply) of the broker
         size: u32 = 0,
         version: u32 = 4,
@@ -1073,7 +1355,7 @@ mirror! {
         slots: u32 = 20,
         /// ACCOUNT: elements of the per-CPU map
         cpus: u32 = 24,
-        /// SLOTS, JOIN, WATCH: threads bound now
+        /// SLOTS, JOIN, WATCH, SELECT: threads bound now
         threads: u32 = 28,
         /// ACCOUNT: bytes from one CPU's element to the next
         cpu_stride: u64 = 32,
@@ -1097,14 +1379,28 @@ mirror! {
         slots_exhausted: u64 = 104,
         /// STATUS: switches back that the kernel did not show
         switches_hidden: u64 = 112,
-        reserved: [u64; 1] = 120,
+        /// WATCH, SELECT: of those threads, first ones of a process
+        processes: u64 = 120,
         /// what went wrong and the remedy, for people
         text: [u8; 256] = 128,
     }
 }
 
 mirror! {
-    debox_collect = 64 {
+    debox_select = 2496, 4 {
+        /// head.size = sizeof(struct debox_select)
+        head: debox_request = 0,
+        /// effective user ids that follow
+        uids: u32 = 64,
+        uid: [u32; 16] = 68,
+        reserved: [u32; 15] = 132,
+        comms: [u8; 256] = 192,
+        cgroups: [u8; 2048] = 448,
+    }
+}
+
+mirror! {
+    debox_collect = 64, 4 {
         size: u32 = 0,
         version: u32 = 4,
         stripes: u32 = 8,
@@ -1115,7 +1411,7 @@ mirror! {
 }
 
 mirror! {
-    debox_wrap_row = 2424 {
+    debox_wrap_row = 2424, 8 {
         /// 0 free; else 1<<63 | nr
         used: u64 = 0,
         /// return address of the wrapped call in the program
@@ -1137,7 +1433,7 @@ mirror! {
 
 mirror! {
     /// One thread at a time writes a stripe, so its counters are plain.
-    debox_wrap_stripe = 620608 {
+    debox_wrap_stripe = 620608, 8 {
         /// 0: free
         owner_tid: u32 = 0,
         rows_used: u32 = 4,
@@ -1152,7 +1448,7 @@ mirror! {
 }
 
 mirror! {
-    debox_wrap_header = 256 {
+    debox_wrap_header = 256, 4 {
         magic: u32 = 0,
         version: u32 = 4,
         pid: u32 = 8,
@@ -1208,7 +1504,7 @@ pub const DEBOX_TRACE_CALLS_MAX: usize = 32;
 
 mirror! {
     /// One function that the call ran through (the paper's CallTrace).
-    debox_trace_entry = 32 {
+    debox_trace_entry = 32, 8 {
         /// after debox_trace.start_ns; in a copy from libdebox: after the call began
         start_ns: u64 = 0,
         /// from entry to return, sleeps included
@@ -1226,7 +1522,7 @@ mirror! {
 
 mirror! {
     /// The head of a buffer; entries follow. Entries stand in the order of entry.
-    debox_trace = 128 {
+    debox_trace = 128, 8 {
         /// owner, 0 free
         tid: u32 = 0,
         /// nesting level of the calls it holds
@@ -1253,7 +1549,7 @@ mirror! {
 
 mirror! {
     /// One function, over all calls of an account.
-    debox_trace_sum = 32 {
+    debox_trace_sum = 32, 8 {
         calls: u64 = 0,
         /// recursion counts once
         total_ns: u64 = 8,
@@ -1263,7 +1559,7 @@ mirror! {
 }
 
 mirror! {
-    debox_trace_sums = 270464 {
+    debox_trace_sums = 270464, 8 {
         /// calls that were traced
         calls: u64 = 0,
         entries_dropped: u64 = 8,
@@ -1282,13 +1578,13 @@ mirror! {
 }
 
 mirror! {
-    debox_trace_function = 64 {
+    debox_trace_function = 64, 1 {
         name: [u8; 64] = 0,
     }
 }
 
 mirror! {
-    debox_trace_table = 1152 {
+    debox_trace_table = 1152, 8 {
         magic: u32 = 0,
         /// stored last with release order
         state: u32 = 4,
@@ -1314,7 +1610,7 @@ mirror! {
 }
 
 mirror! {
-    debox_trace_request = 8192 {
+    debox_trace_request = 8192, 4 {
         /// head.size = sizeof(struct debox_trace_request)
         head: debox_request = 0,
         /// entries of one call; 0: DEBOX_TRACE_DEFAULT
@@ -1332,51 +1628,3 @@ mirror! {
         patterns: [u8; 7808] = 384,
     }
 }
-
-/// Every struct of the headers.
-pub const LAYOUTS: &[Layout] = &[
-    debox_sleep::LAYOUT,
-    debox_info::LAYOUT,
-    debox_control::LAYOUT,
-    debox_totals::LAYOUT,
-    debox_record::LAYOUT,
-    debox_site::LAYOUT,
-    debox_shared::LAYOUT,
-    debox_row::LAYOUT,
-    debox_account_cpu::LAYOUT,
-    debox_site_row::LAYOUT,
-    debox_irq_row::LAYOUT,
-    debox_account::LAYOUT,
-    debox_away::LAYOUT,
-    debox_user_stack::LAYOUT,
-    debox_user_file::LAYOUT,
-    debox_call_site_row::LAYOUT,
-    debox_path_row::LAYOUT,
-    debox_culprit_row::LAYOUT,
-    debox_thread_row::LAYOUT,
-    debox_condition::LAYOUT,
-    debox_account_control::LAYOUT,
-    debox_condition_state::LAYOUT,
-    debox_details::LAYOUT,
-    debox_chain::LAYOUT,
-    debox_chain_sum::LAYOUT,
-    debox_chain_sums::LAYOUT,
-    debox_object::LAYOUT,
-    debox_object_row::LAYOUT,
-    debox_objects::LAYOUT,
-    debox_event_sleep::LAYOUT,
-    debox_event_call::LAYOUT,
-    debox_request::LAYOUT,
-    debox_reply::LAYOUT,
-    debox_collect::LAYOUT,
-    debox_wrap_row::LAYOUT,
-    debox_wrap_stripe::LAYOUT,
-    debox_wrap_header::LAYOUT,
-    debox_trace_entry::LAYOUT,
-    debox_trace::LAYOUT,
-    debox_trace_sum::LAYOUT,
-    debox_trace_sums::LAYOUT,
-    debox_trace_function::LAYOUT,
-    debox_trace_table::LAYOUT,
-    debox_trace_request::LAYOUT,
-];

@@ -24,20 +24,3 @@ pub use pod::Pod;
 pub use record::{DEBOX_ACCOUNT_CPU_STRIDE, DEBOX_SHARED_SIZE};
 pub use text::{text_get, text_put};
 pub use trace::debox_trace_slowest_buffer;
-
-/// One field of one struct, as the layout comparison wants it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    pub name: &'static str,
-    pub offset: usize,
-    pub size: usize,
-}
-
-/// One struct with its size and fields, in declaration order.
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    pub name: &'static str,
-    pub size: usize,
-    pub align: usize,
-    pub fields: &'static [Field],
-}

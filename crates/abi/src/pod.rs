@@ -84,12 +84,14 @@ pod_number!(u8 i8 u16 i16 u32 i32 u64 i64);
 // SAFETY: an array of padding-free values has no padding either.
 unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
 
-/// Declares a struct as C lays it out: `field: type = offset`, checked at compile
-/// time.
-macro_rules! mirror {
+/// Declares a struct as C lays it out: `name = size, alignment { field: type = offset }`,
+/// checked at compile time.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! laid_out {
     (
         $(#[$doc:meta])*
-        $name:ident = $size:literal {
+        $name:ident = $size:literal, $align:literal {
             $( $(#[$fdoc:meta])* $field:ident : $type:ty = $offset:literal ),+ $(,)?
         }
     ) => {
@@ -98,28 +100,36 @@ macro_rules! mirror {
         #[derive(Clone, Copy)]
         pub struct $name { $( $(#[$fdoc])* pub $field: $type ),+ }
 
+        const _: () = {
+            assert!(core::mem::size_of::<$name>() == $size);
+            assert!(core::mem::align_of::<$name>() == $align);
+            $( assert!(core::mem::offset_of!($name, $field) == $offset); )+
+        };
+    };
+}
+
+/// The same of plain old data, which it is shown to be.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mirror {
+    (
+        $(#[$doc:meta])*
+        $name:ident = $size:literal, $align:literal {
+            $( $(#[$fdoc:meta])* $field:ident : $type:ty = $offset:literal ),+ $(,)?
+        }
+    ) => {
+        $crate::laid_out! {
+            $(#[$doc])*
+            $name = $size, $align { $( $(#[$fdoc])* $field: $type = $offset ),+ }
+        }
+
         // SAFETY: all fields are Pod (checked by `is_pod` below) and their
         // sizes add up to the size of the struct, so there is no padding.
         unsafe impl $crate::Pod for $name {}
 
-        impl $name {
-            pub const LAYOUT: $crate::Layout = $crate::Layout {
-                name: stringify!($name),
-                size: core::mem::size_of::<$name>(),
-                align: core::mem::align_of::<$name>(),
-                fields: &[ $( $crate::Field {
-                    name: stringify!($field),
-                    offset: core::mem::offset_of!($name, $field),
-                    size: core::mem::size_of::<$type>(),
-                } ),+ ],
-            };
-        }
-
         const _: () = {
             const fn is_pod<T: $crate::Pod>() {}
             $( is_pod::<$type>(); )+
-            assert!(core::mem::size_of::<$name>() == $size);
-            $( assert!(core::mem::offset_of!($name, $field) == $offset); )+
             assert!(0 $( + core::mem::size_of::<$type>() )+ == $size, "padding");
         };
 
@@ -128,4 +138,3 @@ macro_rules! mirror {
         }
     };
 }
-pub(crate) use mirror;

@@ -13,6 +13,7 @@ mod fresh_start;
 pub mod account;
 pub mod args;
 pub mod clock;
+mod derive;
 mod drive;
 pub mod machine;
 pub mod model;
@@ -38,6 +39,7 @@ pub use text::render as document_text;
 
 pub use args::Args;
 
+use debox_command::stop;
 use std::path::PathBuf;
 
 /// Why could something not be measured, or shown?
@@ -71,7 +73,7 @@ impl Error {
     /// The signal that debox ends by as well.
     pub fn signal(&self) -> Option<i32> {
         match self {
-            Self::Interrupted => tidy::interrupted_by(),
+            Self::Interrupted => stop::asked_by(),
             _ => None,
         }
     }
@@ -88,20 +90,20 @@ pub fn run(args: Args) -> Result<i32, Error> {
         args::Command::SelfCost(own) => selfcost::run(own),
         args::Command::Select(select) => Ok(debox_select::bench_run(&select)),
         args::Command::Serve(serve) => {
-            tidy::signals_admit();
+            stop::admit_signals();
             Ok(debox_select::serve_run(&serve))
         }
         args::Command::Load(load) => {
-            tidy::signals_admit();
+            stop::admit_signals();
             Ok(debox_select::load_run(&load))
         }
         args::Command::Worker { order } => {
-            tidy::signals_admit();
+            stop::admit_signals();
             drive::worker(&order)
         }
         args::Command::Calls { order } => {
-            tidy::signals_admit();
-            selfcost::calls::main(&order)
+            stop::admit_signals();
+            selfcost::worker::main(&order)
         }
     }
 }

@@ -7,9 +7,12 @@ use crate::os::switches;
 use crate::shown::{Figures, date};
 use crate::stat::{Difference, Summary, Verdict};
 use crate::text::{self, levels_of, mean_text, mib_per_second};
-use crate::titles::{bytes, explanation, mark, title};
+use crate::titles::{explanation, title};
 use debox_output::chart::{self, Axis, Bar, Figure, Scale, Series};
-use debox_output::{Page, Section, digits_text, escape, html_table, measured_text, signed_text};
+use debox_output::{
+    Page, Section, digits_text, escape, html_table, mark_text, measured_text, signed_text,
+    size_text,
+};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../assets/bench.css");
@@ -211,7 +214,7 @@ fn clocks(d: &Document, figures: &mut Figures) -> String {
         &bars,
         Scale::Log,
         &["without the kernel", "by a system call"],
-        &mark,
+        &mark_text,
     ));
     let or = |v: Option<f64>| v.map_or_else(|| "–".into(), measured_text);
     let rows: Vec<Vec<String>> = survey
@@ -280,7 +283,7 @@ fn trivial(d: &Document, figures: &mut Figures) -> String {
         &bars,
         Scale::Linear,
         &["time"],
-        &mark,
+        &mark_text,
     )) + &everything(d, "trivial/")
 }
 
@@ -315,7 +318,7 @@ fn switches_section(d: &Document, figures: &mut Figures) -> String {
             &bars,
             Scale::Linear,
             &["the calls themselves", "two switches"],
-            &mark,
+            &mark_text,
         ));
     }
     for (place, caption) in [
@@ -399,7 +402,7 @@ fn faults(d: &Document, figures: &mut Figures) -> String {
         &latency,
         Scale::Log,
         &["time"],
-        &mark,
+        &mark_text,
     ));
     out += &figures.drawn(chart::bars(
         "Memory made usable, MiB a second",
@@ -465,8 +468,8 @@ fn reads(d: &Document, figures: &mut Figures) -> String {
             out += &figures.drawn(chart::lines(
                 &format!("1 MiB of a file, {name}: {which}"),
                 &read_series(d, state, from, to),
-                &axis(Scale::Log, &|x| bytes(x as u64), ""),
-                &axis(scale, &mark, "time for 1 MiB"),
+                &axis(Scale::Log, &|x| size_text(x as u64), ""),
+                &axis(scale, &mark_text, "time for 1 MiB"),
             ));
         }
     }
@@ -527,13 +530,13 @@ fn descriptors(d: &Document, figures: &mut Figures) -> String {
             &["open", "dup", "dup-search", "socket", "accept"],
         ),
         &axis(Scale::Log, &count, ""),
-        &axis(Scale::Log, &mark, "one call"),
+        &axis(Scale::Log, &mark_text, "one call"),
     ));
     out += &figures.drawn(chart::lines(
         "Waiting for one that is ready, by the number of idle ones",
         &series("wait/", &["select", "poll", "epoll"]),
         &axis(Scale::Log, &count, ""),
-        &axis(Scale::Log, &mark, "one call"),
+        &axis(Scale::Log, &mark_text, "one call"),
     ));
     out += "</div>";
     out += &paragraphs(&text::conclusions_descriptors(d));

@@ -7,7 +7,7 @@
 
 use crate::account::{Account, Slice};
 use crate::stat::{STABLE_WITHIN, Summary, Verdict};
-use debox_output::{digits_text, measured_text};
+use debox_output::{digits_text, measured_text, range_text};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
@@ -97,7 +97,7 @@ impl Span {
         if self.narrow() {
             measured_text(self.mid)
         } else {
-            range(self.low, self.high)
+            range_text(self.low, self.high)
         }
     }
 
@@ -112,25 +112,6 @@ impl Span {
             format!("{low}…{high}")
         }
     }
-}
-
-/// `144…146 ns`, `0.98…1.31 µs`: one unit.
-pub fn range(low: f64, high: f64) -> String {
-    if measured_text(low) == measured_text(high) {
-        return format!("~{}", measured_text(low));
-    }
-    let text = measured_text(high);
-    let (scale, unit) = match text.rsplit(' ').next() {
-        Some("ns") => (1.0, "ns"),
-        Some("µs") => (1e3, "µs"),
-        Some("ms") => (1e6, "ms"),
-        _ => (1e9, "s"),
-    };
-    format!(
-        "{}…{} {unit}",
-        digits_text(low / scale),
-        digits_text(high / scale)
-    )
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@
 //! confidence is the invocation: its mean (or median) is one observation.
 //! Batches inside one only say when it may stop.
 
+pub use debox_select::stat::{
+    Confidence, deviation, half_width, mean, median, median_interval, quantile, sorted, student_t,
+};
 use serde::{Deserialize, Serialize};
 
 /// JSON has no infinity: where an interval is open (one invocation says nothing
@@ -30,82 +33,6 @@ pub struct Invocation {
     pub batch: u64,
     /// Timed one at a time, ns, sorted.
     pub singles: Vec<f64>,
-}
-
-/// The value below which a share `q` (0 to 1) of the sorted values lies, between neighbours.
-pub fn quantile(sorted: &[f64], q: f64) -> f64 {
-    match sorted.len() {
-        0 => f64::NAN,
-        1 => sorted[0],
-        n => {
-            let at = q.clamp(0.0, 1.0) * (n - 1) as f64;
-            let low = at.floor() as usize;
-            let high = (low + 1).min(n - 1);
-            sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
-        }
-    }
-}
-
-pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
-    let mut v: Vec<f64> = values.into_iter().collect();
-    v.sort_by(f64::total_cmp);
-    v
-}
-
-pub fn median(values: &[f64]) -> f64 {
-    quantile(&sorted(values.iter().copied()), 0.5)
-}
-
-pub fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// Standard deviation with n-1 degrees of freedom; 0 for fewer than two values.
-pub fn deviation(values: &[f64]) -> f64 {
-    if values.len() < 2 {
-        return 0.0;
-    }
-    let m = mean(values);
-    (values.iter().map(|v| (v - m).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt()
-}
-
-/// The two-sided quantile of Student's t: 95 % or 99 % of the distribution
-/// with `df` degrees of freedom lies within ±t. Cornish-Fisher expansion,
-/// exact values where it is off (few degrees).
-pub fn student_t(df: f64, confidence: Confidence) -> f64 {
-    const T95: [f64; 6] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447];
-    const T99: [f64; 6] = [63.657, 9.925, 5.841, 4.604, 4.032, 3.707];
-    let (table, z): ([f64; 6], f64) = match confidence {
-        Confidence::P95 => (T95, 1.959_964),
-        Confidence::P99 => (T99, 2.575_829),
-    };
-    if df < 1.0 {
-        return f64::INFINITY;
-    }
-    if df < 6.0 {
-        let low = df.floor() as usize;
-        let part = df - df.floor();
-        return table[low - 1] + (table[low] - table[low - 1]) * part;
-    }
-    let g1 = (z.powi(3) + z) / 4.0;
-    let g2 = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    let g3 = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
-    z + g1 / df + g2 / df.powi(2) + g3 / df.powi(3)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confidence {
-    P95,
-    P99,
-}
-
-/// Half the width of the confidence interval of the mean of independent values.
-pub fn half_width(values: &[f64], confidence: Confidence) -> f64 {
-    if values.len() < 2 {
-        return f64::INFINITY;
-    }
-    student_t(values.len() as f64 - 1.0, confidence) * deviation(values)
-        / (values.len() as f64).sqrt()
 }
 
 /// Batches that follow each other are not independent: means of 10
@@ -376,34 +303,6 @@ mod tests {
         assert_eq!(one.verdict, Verdict::Unstable);
         let text = serde_json::to_string(&one).unwrap();
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), one);
-    }
-
-    #[test]
-    fn quantiles_lie_between_neighbours() {
-        let v = [1.0, 2.0, 3.0, 4.0];
-        assert_eq!(quantile(&v, 0.0), 1.0);
-        assert_eq!(quantile(&v, 0.5), 2.5);
-        assert_eq!(quantile(&v, 1.0), 4.0);
-        assert!(quantile(&[], 0.5).is_nan());
-    }
-
-    #[test]
-    fn student_t_is_the_tables() {
-        for (df, t95, t99) in [
-            (1.0, 12.706, 63.657),
-            (4.0, 2.776, 4.604),
-            (9.0, 2.262, 3.250),
-            (30.0, 2.042, 2.750),
-        ] {
-            assert!(
-                (student_t(df, Confidence::P95) / t95 - 1.0).abs() < 0.002,
-                "{df}"
-            );
-            assert!(
-                (student_t(df, Confidence::P99) / t99 - 1.0).abs() < 0.005,
-                "{df}"
-            );
-        }
     }
 
     /// Tables of the exact test: U = 0 of 5 and 5 has p = 2/252; U = 2 of 5

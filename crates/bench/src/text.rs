@@ -7,10 +7,12 @@ use crate::os::reads::{SIZES, WAYS};
 use crate::os::switches;
 use crate::sampling::alone_on_its_cpu;
 use crate::shown::paragraph;
-use crate::span::{Span, range};
+use crate::span::Span;
 use crate::stat::{Difference, Summary, Verdict};
-use crate::titles::{bytes, explanation, title};
-use debox_output::{Pen, Style, Table, digits_text, measured_text, printable, signed_text};
+use crate::titles::{explanation, title};
+use debox_output::{
+    Pen, Style, Table, digits_text, measured_text, printable, range_text, signed_text, size_text,
+};
 
 /// A mean that may be shown, or the range that hides it.
 pub fn mean_text(s: &Summary) -> String {
@@ -18,7 +20,7 @@ pub fn mean_text(s: &Summary) -> String {
         Verdict::Stable => measured_text(s.mean),
         Verdict::Unstable => {
             let (low, high) = s.range();
-            range(low, high)
+            range_text(low, high)
         }
     }
 }
@@ -342,7 +344,7 @@ impl Text<'_> {
                 cells.push(calls.map_or_else(|| "?".into(), |c| Span::of(c).scale(2.0).time()));
                 cells.push(match one {
                     Some(x) if x.verdict == Verdict::Stable => measured_text(x.ns),
-                    Some(x) if x.high > 0.0 => range(x.low.max(0.0), x.high),
+                    Some(x) if x.high > 0.0 => range_text(x.low.max(0.0), x.high),
                     _ => "hidden".into(),
                 });
                 table.row(cells);
@@ -441,7 +443,7 @@ impl Text<'_> {
                     )
                     .collect();
                 if cells.iter().any(|c| c != "-") {
-                    let mut row = vec![bytes(size as u64)];
+                    let mut row = vec![size_text(size as u64)];
                     row.extend(cells);
                     table.row(row);
                 }
@@ -482,7 +484,7 @@ impl Text<'_> {
                 })
                 .collect();
             if cells.iter().any(|c| c != "-") {
-                let mut row = vec![bytes(size as u64)];
+                let mut row = vec![size_text(size as u64)];
                 row.extend(cells);
                 table.row(row);
             }
@@ -778,7 +780,7 @@ pub fn conclusions_reads(d: &Document) -> Vec<String> {
             .collect();
         found.push(format!(
             "Warm, {} at a time: {}.",
-            bytes(size as u64),
+            size_text(size as u64),
             list.join(", ")
         ));
     }

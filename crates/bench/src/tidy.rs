@@ -4,65 +4,19 @@
 //! Files have no names (O_TMPFILE) where that can be; a directory that must
 //! have one is removed by its guard. Every process that is started dies with
 //! this one (PR_SET_PDEATHSIG, set before exec), and its own children die with
-//! it in the same way. Interruptions are noted, and every wait looks at the note.
+//! it in the same way. Every wait looks whether somebody asked for the end.
 
 use crate::Error;
+use debox_command::stop;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-/// By which signal; 0: not.
-static INTERRUPTED: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
-
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
-///
-/// # Errors
-/// When handlers cannot be installed.
-pub fn watch_signals() -> Result<(), Error> {
-    let flag = INTERRUPTED.get_or_init(Arc::default);
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(
-            |source| Error::System {
-                what: "watching for signals".into(),
-                source,
-            },
-        )?;
-    }
-    signals_admit();
-    Ok(())
-}
-
-/// The debox command blocks every signal at its start, for `debox run`; here
-/// those that end a program must come through.
-pub fn signals_admit() {
-    // SAFETY: a set that is emptied first.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::sigaddset(&mut set, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-    }
-}
-
-/// The signal that asked for the end.
-pub fn interrupted_by() -> Option<i32> {
-    let signal = INTERRUPTED.get()?.load(Ordering::Relaxed);
-    (signal != 0).then_some(signal as i32)
-}
-
-pub fn interrupted() -> bool {
-    interrupted_by().is_some()
-}
 
 /// # Errors
 /// [`Error::Interrupted`] after a signal.
 pub fn go_on() -> Result<(), Error> {
-    if interrupted() {
+    if stop::asked() {
         Err(Error::Interrupted)
     } else {
         Ok(())

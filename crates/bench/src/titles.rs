@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is a case called in tables, and what exactly is it?
 
-use debox_output::measured_text;
-
 /// (id, title, what it is)
 pub const TITLES: &[(&str, &str, &str)] = &[
     (
@@ -177,29 +175,6 @@ pub fn explanation(id: &str) -> &'static str {
         .iter()
         .find(|(key, _, _)| id == *key)
         .map_or("", |(_, _, text)| text)
-}
-
-/// A mark of an axis: no zeros that say nothing.
-pub fn mark(ns: f64) -> String {
-    let text = measured_text(ns);
-    match text.split_once(' ') {
-        Some((number, unit)) if number.contains('.') => {
-            format!(
-                "{} {unit}",
-                number.trim_end_matches('0').trim_end_matches('.')
-            )
-        }
-        _ => text,
-    }
-}
-
-/// 8 B, 4 KiB, 1 MiB.
-pub fn bytes(n: u64) -> String {
-    match n {
-        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
-        n if n >= 1 << 10 && n % (1 << 10) == 0 => format!("{} KiB", n >> 10),
-        n => format!("{n} B"),
-    }
 }
 
 #[cfg(test)]

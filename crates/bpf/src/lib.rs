@@ -9,13 +9,16 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, in OUT_DIR.
+/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, and the object
+/// itself, `NAME.bpf.o`, in OUT_DIR.
 ///
 /// # Panics
 /// As a build script fails: when clang is not there, or refuses the source.
 pub fn skeleton(name: &str) {
     compile(name, |builder| {
-        builder.build_and_generate(out().join(format!("{name}.skel.rs")))
+        builder
+            .obj(out().join(format!("{name}.bpf.o")))
+            .build_and_generate(out().join(format!("{name}.skel.rs")))
     });
 }
 

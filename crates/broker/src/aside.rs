@@ -30,6 +30,8 @@ const STACKS_TICK: Duration = Duration::from_millis(100);
 
 /// To be done in the loop; B is the broker.
 pub(crate) type Done<B> = Box<dyn FnOnce(&mut B) + Send>;
+/// With number and name of each function.
+pub(crate) type Named = Box<dyn FnOnce(Vec<(u32, String)>) + Send>;
 type Closing = Box<dyn FnOnce() + Send>;
 type Work<K, B> = Box<dyn FnOnce(&mut K) -> Done<B> + Send>;
 
@@ -48,6 +50,8 @@ enum Ask {
     Stacks(Vec<NewStack>),
     Reload,
     Labels,
+    /// Number and beginning of each; what to do with their names.
+    Functions(Vec<(u32, u64)>, Named),
 }
 
 struct Orders<K, B> {
@@ -223,6 +227,25 @@ impl<K: Kernel + Send + 'static, B: 'static> Aside<K, B> {
         }
     }
 
+    /// Names functions; `named` is called from another thread.
+    pub fn functions_ask(&self, functions: Vec<(u32, u64)>, named: Named) {
+        if let Some(names) = &self.names {
+            // Fails only when the thread has failed, which the loop is told.
+            let _ = names.send(Ask::Functions(functions, named));
+        }
+    }
+
+    /// What is done in the loop when it is called with a value, once, from any thread.
+    pub fn returning_with<T: Send + 'static>(
+        &self,
+        done: impl FnOnce(&mut B, T) + Send + 'static,
+    ) -> Box<dyn FnOnce(T) + Send> {
+        let between = self.between.clone();
+        Box::new(move |value| {
+            between.bring(Back::Done(Box::new(move |broker| done(broker, value))));
+        })
+    }
+
     pub fn features(&self) -> u64 {
         self.known().0
     }
@@ -326,6 +349,12 @@ fn names_work<K, B, R: SiteResolver>(
                 Err(error) => tracing::error!(%error, "symbols and labels stay as they were"),
             },
             Ask::Labels => {}
+            Ask::Functions(functions, named) => {
+                let names = functions
+                    .into_iter()
+                    .filter_map(|(number, address)| Some((number, resolver.function(address)?)));
+                named(names.collect());
+            }
             Ask::Stacks(mut stacks) => {
                 // By number, so that within a batch the lowest becomes the
                 // canonical one. A number that comes later than a higher one

@@ -18,17 +18,17 @@ use crate::limits::{Limits, Usage, What};
 use crate::message::{Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, parse_request};
 use crate::shared::Shared;
 use crate::shared_file::SharedFile;
-use crate::site::{SiteBook, SiteResolver};
+use crate::site::{SiteBook, SiteResolver, withhold_addresses};
 use crate::socket::{self, Ancillary, Received};
 use crate::subuid::Subordinates;
 use debox_abi::{
-    DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SLOTS, DEBOX_MSG_TRACE,
-    DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, Pod, debox_away, debox_reply,
+    DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SLOTS,
+    DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, Pod, debox_away, debox_reply,
 };
 use debox_labels::LabelTable;
 use debox_probe::{
-    Account, AccountOptions, Kernel, KernelVersion, Segment, SegmentOptions, Trace, TraceOptions,
-    TraceTarget, WatchedTest, Watcher,
+    Account, AccountOptions, Bound, Join, Kernel, KernelVersion, Segment, SegmentOptions, Trace,
+    TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -180,6 +180,17 @@ impl Grant {
     }
 }
 
+fn bound_grant(kind: u32, bound: Bound) -> Grant {
+    let mut reply = debox_reply::new(kind);
+    reply.threads = bound.threads;
+    reply.processes = bound.processes.into();
+    Grant {
+        reply,
+        fds: Vec::new(),
+        shared: false,
+    }
+}
+
 /// One after the other, for this client alone.
 fn away_file(kind: u32, away: &[debox_away]) -> Result<Grant, Refusal> {
     let bytes: Vec<u8> = away.iter().flat_map(Pod::as_bytes).copied().collect();
@@ -194,6 +205,26 @@ fn away_file(kind: u32, away: &[debox_away]) -> Result<Grant, Refusal> {
                 kind,
                 libc::ENFILE,
                 format!("the threads off the CPU cannot be told: {error}; try again later."),
+            )
+        })
+}
+
+fn functions_file(kind: u32, names: Vec<(u32, String)>) -> Result<Grant, Refusal> {
+    let lines = names
+        .into_iter()
+        .map(|(number, name)| format!("{number}\t{}\n", withhold_addresses(name)));
+    let text: String = lines.collect();
+    SharedFile::new("debox-functions")
+        .and_then(|mut file| {
+            file.append(text.as_bytes())?;
+            file.for_reading()
+        })
+        .map(|file| Grant::file(kind, file))
+        .map_err(|error| {
+            Refusal::new(
+                kind,
+                libc::ENFILE,
+                format!("the kernel's functions cannot be named: {error}; try again later."),
             )
         })
 }
@@ -1035,7 +1066,11 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         if request == Request::Status {
             return Ok(Answer::Now(self.status(kind).into()));
         }
-        if !matches!(request, Request::Join { .. } | Request::Watch { .. }) {
+        let binds = matches!(
+            request,
+            Request::Join { .. } | Request::Watch { .. } | Request::Select(_)
+        );
+        if !binds {
             self.in_flight_check(kind, token)?;
         }
         if request == Request::SiteStacks {
@@ -1090,10 +1125,27 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             Request::Chains => self.chains(kind, token),
             Request::Labels => return self.labels(kind, token),
             Request::Away => self.away(kind, token),
+            Request::KernelFunctions => self.kernel_functions(kind, token),
             Request::Join { follow } => self.join(token, process, follow),
-            Request::Watch { pid, follow } => {
+            Request::Watch {
+                pid,
+                follow,
+                descendants,
+            } => {
                 privileged(pid).map_err(|text| Refusal::new(kind, libc::EPERM, text))?;
-                self.watch_process(token, pid, follow)
+                let join = Join {
+                    follow,
+                    descendants,
+                    except: [process.pid, std::process::id()],
+                };
+                self.watch_process(token, pid, join)
+            }
+            Request::Select(whom) => {
+                let whom = Whom {
+                    except: [process.pid, std::process::id()],
+                    ..whom
+                };
+                self.select(token, process, whom)
             }
             Request::Trace { account, options } => {
                 let target = if account {
@@ -1397,7 +1449,9 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 details.control,
                 details.chains,
                 details.objects,
+                details.lives,
             ]);
+            fds.extend(details.on_cpu);
         }
         let grant = Grant {
             reply,
@@ -1456,7 +1510,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
 
     fn chains_file(&mut self, kind: u32, token: u64) -> Result<Grant, Refusal> {
         let watcher = self.chains_reader(kind, token)?;
-        let file = self.chains.file(&watcher).map_err(|error| {
+        let file = self.chains.file(&watcher, &self.book).map_err(|error| {
             Refusal::new(
                 kind,
                 libc::ENFILE,
@@ -1476,6 +1530,25 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                     .map_err(|error| kernel_refusal(kind, error))
                     .and_then(|away| away_file(kind, &away));
                 broker.reply(token, reply, true);
+            });
+            done
+        });
+        Ok(())
+    }
+
+    fn kernel_functions(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+        let account = self.account_id(kind, token)?;
+        let lane = self.lane(token);
+        self.aside.order(lane, move |kernel| {
+            let functions = kernel.on_cpu_functions(account);
+            let done: Done<Self> = Box::new(move |broker| {
+                let named = broker
+                    .aside
+                    .returning_with(move |broker: &mut Self, names| {
+                        let reply = functions_file(kind, names);
+                        broker.reply(token, reply, true);
+                    });
+                broker.aside.functions_ask(functions, named);
             });
             done
         });
@@ -1558,10 +1631,32 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         // Whether the account's watcher may see this process is asked in the
         // kernel, at the moment of binding.
         self.held_account(kind, token)?;
-        self.put_into_account(kind, token, process, follow)
+        let join = Join {
+            follow,
+            ..Join::default()
+        };
+        self.put_into_account(kind, token, process, join)
     }
 
-    fn watch_process(&mut self, token: u64, pid: u32, follow: bool) -> Result<(), Refusal> {
+    /// Each thread is judged in the kernel, by the account's watcher: who may not see a
+    /// thread is not told that it is there.
+    fn select(&mut self, token: u64, process: Process, whom: Whom) -> Result<(), Refusal> {
+        let kind = DEBOX_MSG_SELECT;
+        let id = self.account_id(kind, token)?;
+        self.answer_aside(token, move |kernel| {
+            let bound = kernel
+                .account_select(id, &whom)
+                .map_err(|error| kernel_refusal(kind, error))?;
+            // Alive now, hence it was itself who was left out.
+            if !process.alive() {
+                return Err(gone(kind, process.pid));
+            }
+            Ok(bound_grant(kind, bound))
+        });
+        Ok(())
+    }
+
+    fn watch_process(&mut self, token: u64, pid: u32, join: Join) -> Result<(), Refusal> {
         let kind = DEBOX_MSG_WATCH;
         let refuse = |text| Refusal::new(kind, libc::EPERM, text);
         let account = self.held_account(kind, token)?;
@@ -1573,7 +1668,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             )));
         }
         let target = Process::target(kind, pid)?;
-        self.put_into_account(kind, token, target, follow)
+        self.put_into_account(kind, token, target, join)
     }
 
     fn trace(
@@ -1690,12 +1785,12 @@ impl<K: Kernel + Send + 'static> Broker<K> {
         kind: u32,
         token: u64,
         process: Process,
-        follow: bool,
+        join: Join,
     ) -> Result<(), Refusal> {
         let id = self.account_id(kind, token)?;
         self.answer_aside(token, move |kernel| {
-            let threads = kernel
-                .account_join(id, process.pid, follow)
+            let bound = kernel
+                .account_join(id, process.pid, join)
                 .map_err(|error| kernel_refusal(kind, error))?;
             // The kernel side knows it by its number. Alive now, hence the
             // number was its own all the while; else somebody else may have
@@ -1704,13 +1799,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 kernel.account_leave(id, process.pid);
                 return Err(gone(kind, process.pid));
             }
-            let mut reply = debox_reply::new(kind);
-            reply.threads = threads;
-            Ok(Grant {
-                reply,
-                fds: Vec::new(),
-                shared: false,
-            })
+            Ok(bound_grant(kind, bound))
         });
         Ok(())
     }

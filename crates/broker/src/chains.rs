@@ -2,13 +2,18 @@
 //! What may a client read of the links of chains?
 //!
 //! All of it with privileges. Without, the names and places of its own
-//! user's threads; of others what kind of link it is, and no more. (Threads with
+//! user's threads; of others what kind of link it is and, of a sleep, the group of its
+//! label (where that has a name by then), and no more. (Threads with
 //! other rights than their user's count as root's, see `bpf/chain.h`.) One file for
 //! all clients of the same right: what they hold is one piece of memory, however
 //! often they ask.
 
 use crate::shared_file::SharedFile;
-use debox_abi::{DEBOX_CHAIN_DISK, DEBOX_CHAIN_SLEEP, DEBOX_SITE_NONE, Pod, debox_chain};
+use crate::site::SiteBook;
+use debox_abi::{
+    DEBOX_CHAIN_CLASS, DEBOX_CHAIN_DISK, DEBOX_CHAIN_SLEEP, DEBOX_SITE_NONE, Pod, debox_chain,
+    text_put,
+};
 use debox_probe::Watcher;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -38,7 +43,7 @@ impl ChainBook {
     }
 
     /// For this client to read.
-    pub fn file(&mut self, watcher: &Watcher) -> Result<OwnedFd, Errno> {
+    pub fn file(&mut self, watcher: &Watcher, sites: &SiteBook) -> Result<OwnedFd, Errno> {
         let reader = (!watcher.privileged).then_some(watcher.uid);
         if !self.files.contains_key(&reader) {
             if self.files.len() > USERS_MAX {
@@ -50,7 +55,7 @@ impl ChainBook {
         let (file, used) = self.files.get_mut(&reader).ok_or(Errno::NOENT)?;
         let mut bytes = Vec::new();
         for chain in &self.chains[*used..] {
-            bytes.extend_from_slice(shown_to(reader, *chain).as_bytes());
+            bytes.extend_from_slice(shown_to(reader, *chain, sites.group(chain.site)).as_bytes());
         }
         file.append(&bytes)?;
         *used = self.chains.len();
@@ -58,15 +63,26 @@ impl ChainBook {
     }
 }
 
-/// `reader` None: with privileges.
-fn shown_to(reader: Option<u32>, chain: debox_chain) -> debox_chain {
+/// `reader` None: with privileges. `group`: of the label of the link's site.
+fn shown_to(reader: Option<u32>, chain: debox_chain, group: Option<&str>) -> debox_chain {
     if reader.is_none_or(|uid| uid == chain.uid && chain.tid != 0) {
         return chain;
     }
     // A disk's name is in /proc/partitions, a device's in /proc/interrupts.
     let device = chain.kind > DEBOX_CHAIN_SLEEP && chain.tid == 0 && chain.uid == 0;
+    let group = group.filter(|_| chain.kind == DEBOX_CHAIN_SLEEP);
+    let mut comm = if device { chain.comm } else { [0; 16] };
+    if let Some(group) = group {
+        text_put(&mut comm, group);
+    }
     debox_chain {
-        comm: if device { chain.comm } else { [0; 16] },
+        comm,
+        flags: chain.flags
+            | if group.is_some() {
+                DEBOX_CHAIN_CLASS
+            } else {
+                0
+            },
         nr: if chain.kind == DEBOX_CHAIN_DISK {
             chain.nr
         } else {
@@ -75,6 +91,8 @@ fn shown_to(reader: Option<u32>, chain: debox_chain) -> debox_chain {
         site: DEBOX_SITE_NONE,
         uid: 0,
         tid: 0,
+        user_stack: 0,
+        serial: 0,
         ..chain
     }
 }
@@ -93,6 +111,8 @@ mod tests {
             uid,
             tid: 41,
             depth: 2,
+            user_stack: 9,
+            serial: 1,
             comm: b"backup\0\0\0\0\0\0\0\0\0\0".map(|byte| byte as _),
             ..debox_chain::zeroed()
         }
@@ -100,16 +120,31 @@ mod tests {
 
     #[test]
     fn names_of_others_are_withheld() {
-        let own = shown_to(Some(1000), link(1000));
+        let own = shown_to(Some(1000), link(1000), Some("sync"));
         assert_eq!((own.tid, own.site, own.nr), (41, 3, 74));
-        let other = shown_to(Some(1000), link(0));
-        assert_eq!(other.comm, [0; 16]);
+        assert_eq!(own.user_stack, 9);
+        assert_eq!(own.flags & DEBOX_CHAIN_CLASS, 0);
+        let other = shown_to(Some(1000), link(0), None);
+        assert_eq!((other.comm, other.flags), ([0; 16], 0));
+        let class = shown_to(Some(1000), link(0), Some("sync"));
+        assert_eq!(
+            (text_get(&class.comm), class.flags),
+            ("sync", DEBOX_CHAIN_CLASS)
+        );
+        assert_eq!((class.tid, class.site, class.nr), (0, DEBOX_SITE_NONE, -1));
+        // What runs has no label.
+        let runs = debox_chain {
+            kind: DEBOX_CHAIN_RAN_USER,
+            ..link(0)
+        };
+        assert_eq!(shown_to(Some(1000), runs, Some("sync")).comm, [0; 16]);
         assert_eq!((other.tid, other.uid, other.nr), (0, 0, -1));
+        assert_eq!((other.user_stack, other.serial), (0, 0));
         assert_eq!(
             (other.kind, other.parent, other.site),
             (DEBOX_CHAIN_SLEEP, 7, DEBOX_SITE_NONE)
         );
-        let all = shown_to(None, link(0));
+        let all = shown_to(None, link(0), Some("sync"));
         assert_eq!(all.tid, 41);
     }
 }

@@ -34,7 +34,8 @@ pub use identity::{SenderProof, nofile_raise};
 pub use limits::{Limits, Shares};
 pub use listen::{Access, Listener, activated, directory_make, directory_owner, listen};
 pub use message::{
-    Credentials, Packet, REQUEST_SIZE, Refusal, Request, TRACE_REQUEST_SIZE, parse_request,
+    Credentials, Packet, REQUEST_SIZE, Refusal, Request, SELECT_REQUEST_SIZE, TRACE_REQUEST_SIZE,
+    parse_request,
 };
 pub use private::{Private, PrivateOptions};
 pub use shared::{Shared, SharedError};

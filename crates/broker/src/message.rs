@@ -6,19 +6,22 @@
 //! here, so this is what the fuzz target drives.
 
 use debox_abi::{
-    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS,
-    DEBOX_MSG_SITE_STACKS, DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH,
-    DEBOX_NR_SLOTS, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS,
-    DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_TRACE_ACCOUNT,
-    DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod,
-    debox_reply, debox_request, debox_trace_request,
+    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN,
+    DEBOX_MSG_KERNEL_FUNCTIONS, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SITE_STACKS,
+    DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
+    DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS,
+    DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU,
+    DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX,
+    DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select, debox_trace_request,
 };
-use debox_probe::{AccountOptions, SegmentOptions, TraceOptions, Way};
+use debox_probe::{AccountOptions, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
 /// The one length of a request of protocol version 1.
 pub const REQUEST_SIZE: usize = size_of::<debox_request>();
-/// ... but for DEBOX_MSG_TRACE, which says more.
+/// ... but for DEBOX_MSG_TRACE, which says more, the longest of all,
 pub const TRACE_REQUEST_SIZE: usize = size_of::<debox_trace_request>();
+/// and DEBOX_MSG_SELECT.
+pub const SELECT_REQUEST_SIZE: usize = size_of::<debox_select>();
 
 /// What the kernel says about the sender of one packet (SCM_CREDENTIALS), as
 /// seen from the broker's own namespaces.
@@ -59,13 +62,18 @@ pub enum Request {
     Chains,
     Labels,
     Away,
+    /// Of the account's samples.
+    KernelFunctions,
     Join {
         follow: bool,
     },
     Watch {
         pid: u32,
         follow: bool,
+        descendants: bool,
     },
+    /// `except` is not filled in.
+    Select(Whom),
     Status,
     Trace {
         /// Of the connection's account, not of the sender's own calls.
@@ -120,8 +128,10 @@ impl Request {
             Request::Chains => DEBOX_MSG_CHAINS,
             Request::Labels => DEBOX_MSG_LABELS,
             Request::Away => DEBOX_MSG_AWAY,
+            Request::KernelFunctions => DEBOX_MSG_KERNEL_FUNCTIONS,
             Request::Join { .. } => DEBOX_MSG_JOIN,
             Request::Watch { .. } => DEBOX_MSG_WATCH,
+            Request::Select(_) => DEBOX_MSG_SELECT,
             Request::Status => DEBOX_MSG_STATUS,
             Request::Trace { .. } | Request::TraceStop => DEBOX_MSG_TRACE,
         }
@@ -132,6 +142,30 @@ impl Request {
 /// first, then version, then type, then the fields, so that a client of another
 /// version is told about the version and not about some field.
 pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
+    let (kind, request) = framed(packet)?;
+    sender_known(kind, packet)?;
+    fields_checked(kind, &request)?;
+    clock_checked(kind, &request)?;
+    match kind {
+        DEBOX_MSG_SLOTS => Ok(slots_request(&request)),
+        DEBOX_MSG_ACCOUNT => account_request(&request),
+        DEBOX_MSG_SITE_STACKS => Ok(Request::SiteStacks),
+        DEBOX_MSG_CHAINS => Ok(Request::Chains),
+        DEBOX_MSG_LABELS => Ok(Request::Labels),
+        DEBOX_MSG_AWAY => Ok(Request::Away),
+        DEBOX_MSG_KERNEL_FUNCTIONS => Ok(Request::KernelFunctions),
+        DEBOX_MSG_JOIN => Ok(Request::Join {
+            follow: !has(&request, DEBOX_REQ_NOFOLLOW),
+        }),
+        DEBOX_MSG_WATCH => watch_request(&request),
+        DEBOX_MSG_TRACE => trace_request(packet),
+        DEBOX_MSG_SELECT => select_request(packet, !has(&request, DEBOX_REQ_NOFOLLOW)),
+        _ => Ok(Request::Status),
+    }
+}
+
+/// The type and the head of a request of this version and of its length.
+fn framed(packet: &Packet) -> Result<(u32, debox_request), Refusal> {
     // The first 12 bytes keep their meaning in every version of the protocol.
     let word = |at: usize| -> Option<u32> {
         let bytes = packet.bytes.get(at..at + 4)?;
@@ -169,10 +203,10 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
             ),
         ));
     }
-    let wanted = if kind == DEBOX_MSG_TRACE {
-        TRACE_REQUEST_SIZE
-    } else {
-        REQUEST_SIZE
+    let wanted = match kind {
+        DEBOX_MSG_TRACE => TRACE_REQUEST_SIZE,
+        DEBOX_MSG_SELECT => SELECT_REQUEST_SIZE,
+        _ => REQUEST_SIZE,
     };
     if packet.length != wanted || size as usize != wanted {
         return Err(Refusal::closing(
@@ -195,7 +229,10 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
             "the packet was cut off.",
         ));
     };
+    Ok((kind, request))
+}
 
+fn sender_known(kind: u32, packet: &Packet) -> Result<(), Refusal> {
     let Some(sender) = packet.sender else {
         return Err(Refusal::closing(
             kind,
@@ -212,18 +249,28 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
              (run deboxd in the host's), or it asked before the broker was up (connect again).",
         ));
     }
+    Ok(())
+}
 
-    let allowed_flags = match kind {
+/// The flags that a type knows.
+fn flags_known(kind: u32) -> Result<u32, Refusal> {
+    Ok(match kind {
         DEBOX_MSG_SLOTS => DEBOX_REQ_BOUNDARY | DEBOX_REQ_CHAINS | DEBOX_REQ_IRQ,
         DEBOX_MSG_ACCOUNT => {
-            DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS | DEBOX_REQ_IRQ
+            DEBOX_REQ_BOUNDARY
+                | DEBOX_REQ_DETAILS
+                | DEBOX_REQ_USER_STACKS
+                | DEBOX_REQ_IRQ
+                | DEBOX_REQ_ON_CPU
         }
-        DEBOX_MSG_JOIN | DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW,
+        DEBOX_MSG_JOIN | DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW,
+        DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_DESCENDANTS,
         DEBOX_MSG_STATUS
         | DEBOX_MSG_SITE_STACKS
         | DEBOX_MSG_CHAINS
         | DEBOX_MSG_LABELS
-        | DEBOX_MSG_AWAY => 0,
+        | DEBOX_MSG_AWAY
+        | DEBOX_MSG_KERNEL_FUNCTIONS => 0,
         DEBOX_MSG_TRACE => DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_STOP,
         _ => {
             return Err(Refusal::new(
@@ -231,11 +278,15 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
                 libc::EOPNOTSUPP,
                 format!(
                     "request type {kind} is not known to this broker (it knows \
-                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_AWAY}); a newer deboxd may."
+                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_SELECT}); a newer deboxd may."
                 ),
             ));
         }
-    };
+    })
+}
+
+fn fields_checked(kind: u32, request: &debox_request) -> Result<(), Refusal> {
+    let allowed_flags = flags_known(kind)?;
     let unknown = request.flags & !allowed_flags;
     if unknown != 0 {
         return Err(Refusal::new(
@@ -266,68 +317,131 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
             ),
         ));
     }
+    Ok(())
+}
 
-    if kind == DEBOX_MSG_TRACE {
-        return trace_request(packet);
+fn clock_checked(kind: u32, request: &debox_request) -> Result<(), Refusal> {
+    let clock = kind == DEBOX_MSG_ACCOUNT && request.flags & DEBOX_REQ_ON_CPU != 0;
+    let hz_allowed = if clock {
+        1..=DEBOX_ON_CPU_HZ_MAX
+    } else {
+        0..=0
+    };
+    if !hz_allowed.contains(&request.hz) {
+        return Err(Refusal::new(
+            kind,
+            libc::EINVAL,
+            format!(
+                "hz is {}, which must be from {} to {} here; a clock is asked for with \
+                 DEBOX_REQ_ON_CPU ({DEBOX_REQ_ON_CPU:#x}) in DEBOX_MSG_ACCOUNT.",
+                request.hz,
+                hz_allowed.start(),
+                hz_allowed.end()
+            ),
+        ));
     }
-    let boundary = request.flags & DEBOX_REQ_BOUNDARY != 0;
-    let irq = request.flags & DEBOX_REQ_IRQ != 0;
-    let follow = request.flags & DEBOX_REQ_NOFOLLOW == 0;
-    Ok(match kind {
-        DEBOX_MSG_SLOTS => Request::Slots {
-            options: SegmentOptions {
-                boundary,
-                chains: request.flags & DEBOX_REQ_CHAINS != 0,
-                irq,
-            },
+    Ok(())
+}
+
+fn has(request: &debox_request, flag: u32) -> bool {
+    request.flags & flag != 0
+}
+
+fn slots_request(request: &debox_request) -> Request {
+    Request::Slots {
+        options: SegmentOptions {
+            boundary: has(request, DEBOX_REQ_BOUNDARY),
+            chains: has(request, DEBOX_REQ_CHAINS),
+            irq: has(request, DEBOX_REQ_IRQ),
         },
-        DEBOX_MSG_ACCOUNT => {
-            let details = request.flags & DEBOX_REQ_DETAILS != 0;
-            let user_stacks = request.flags & DEBOX_REQ_USER_STACKS != 0;
-            if (details && !boundary) || (user_stacks && !details) {
-                return Err(Refusal::new(
-                    kind,
-                    libc::EINVAL,
-                    format!(
-                        "flags {:#x}: details come with boundary capture, user stacks with \
-                         details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) and \
-                         DEBOX_REQ_DETAILS ({DEBOX_REQ_DETAILS:#x}) as well.",
-                        request.flags
-                    ),
-                ));
-            }
-            Request::Account {
-                options: AccountOptions {
-                    boundary,
-                    details,
-                    irq,
-                },
-                user_stacks,
-            }
-        }
-        DEBOX_MSG_SITE_STACKS => Request::SiteStacks,
-        DEBOX_MSG_CHAINS => Request::Chains,
-        DEBOX_MSG_LABELS => Request::Labels,
-        DEBOX_MSG_AWAY => Request::Away,
-        DEBOX_MSG_JOIN => Request::Join { follow },
-        DEBOX_MSG_WATCH => {
-            if request.pid <= 0 {
-                return Err(Refusal::new(
-                    kind,
-                    libc::EINVAL,
-                    format!(
-                        "pid {} names no process; give a process id above 0.",
-                        request.pid
-                    ),
-                ));
-            }
-            Request::Watch {
-                pid: request.pid as u32,
-                follow,
-            }
-        }
-        _ => Request::Status,
+    }
+}
+
+fn account_request(request: &debox_request) -> Result<Request, Refusal> {
+    let boundary = has(request, DEBOX_REQ_BOUNDARY);
+    let details = has(request, DEBOX_REQ_DETAILS);
+    let user_stacks = has(request, DEBOX_REQ_USER_STACKS);
+    let clock = has(request, DEBOX_REQ_ON_CPU);
+    if (details && !boundary) || ((user_stacks || clock) && !details) {
+        return Err(Refusal::new(
+            DEBOX_MSG_ACCOUNT,
+            libc::EINVAL,
+            format!(
+                "flags {:#x}: details come with boundary capture, user stacks and \
+                 the clock with details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) and \
+                 DEBOX_REQ_DETAILS ({DEBOX_REQ_DETAILS:#x}) as well.",
+                request.flags
+            ),
+        ));
+    }
+    Ok(Request::Account {
+        options: AccountOptions {
+            boundary,
+            details,
+            irq: has(request, DEBOX_REQ_IRQ),
+            on_cpu_hz: request.hz,
+        },
+        user_stacks,
     })
+}
+
+fn watch_request(request: &debox_request) -> Result<Request, Refusal> {
+    if request.pid <= 0 {
+        return Err(Refusal::new(
+            DEBOX_MSG_WATCH,
+            libc::EINVAL,
+            format!(
+                "pid {} names no process; give a process id above 0.",
+                request.pid
+            ),
+        ));
+    }
+    Ok(Request::Watch {
+        pid: request.pid as u32,
+        follow: !has(request, DEBOX_REQ_NOFOLLOW),
+        descendants: has(request, DEBOX_REQ_DESCENDANTS),
+    })
+}
+
+/// The rest of a DEBOX_MSG_SELECT, whose head has been judged.
+fn select_request(packet: &Packet, follow: bool) -> Result<Request, Refusal> {
+    let kind = DEBOX_MSG_SELECT;
+    let invalid = |text: String| Refusal::new(kind, libc::EINVAL, text);
+    let Some(request) = debox_select::read_from(packet.bytes) else {
+        return Err(Refusal::closing(
+            kind,
+            libc::EBADMSG,
+            "the packet was cut off.",
+        ));
+    };
+    if request.reserved.iter().any(|&word| word != 0) {
+        return Err(invalid(
+            "the reserved bytes of the request are not zero; clear the whole struct before filling \
+             it in."
+                .into(),
+        ));
+    }
+    let uids = request.uid.get(..request.uids as usize).ok_or_else(|| {
+        invalid(format!(
+            "{} users were chosen, the limit is {}.",
+            request.uids,
+            request.uid.len()
+        ))
+    })?;
+    let patterns = |texts: Option<Vec<String>>, of: fn(&str) -> Result<Pattern, String>| {
+        texts
+            .ok_or_else(|| invalid("patterns end with a zero byte and are plain ASCII.".into()))?
+            .iter()
+            .map(|text| of(text).map_err(invalid))
+            .collect::<Result<Vec<Pattern>, Refusal>>()
+    };
+    Ok(Request::Select(Whom {
+        uids: uids.to_vec(),
+        comms: patterns(request.comms(), Pattern::of_comm)?,
+        cgroups: patterns(request.cgroups(), Pattern::of_path)?,
+        follow,
+        except: [0; 2],
+    }))
 }
 
 /// The rest of a DEBOX_MSG_TRACE, whose head has been judged.

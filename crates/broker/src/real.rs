@@ -125,6 +125,15 @@ impl SiteResolver for Names {
         site
     }
 
+    fn function(&mut self, address: u64) -> Option<String> {
+        let Names::Known { resolver, .. } = self else {
+            return None;
+        };
+        // As if it returned to the function's second byte.
+        let frame = resolver.symbols().frame(address + 1)?;
+        Some(frame.function)
+    }
+
     fn label_table(&mut self) -> Option<LabelTable> {
         match self {
             Names::Known { resolver, .. } => resolver.label_table(),

@@ -16,6 +16,8 @@ use std::os::fd::OwnedFd;
 /// Turns kernel return addresses into text.
 pub trait SiteResolver {
     fn resolve(&mut self, frames: &[u64]) -> Site;
+    /// The function that begins there.
+    fn function(&mut self, address: u64) -> Option<String>;
     /// What the kernel side needs to give labels itself; None: it cannot.
     fn label_table(&mut self) -> Option<LabelTable>;
     /// Rises when the table would be another one.
@@ -30,6 +32,8 @@ type Place = (String, String, String, u32);
 pub(crate) struct SiteBook {
     first: HashMap<Place, u32>,
     published: HashSet<u32>,
+    /// Of those that have one: the group of its label.
+    groups: HashMap<u32, String>,
     refused: u64,
     /// Functions of a site, innermost first. Chains that were merged into one
     /// site keep what they have in common.
@@ -42,6 +46,7 @@ impl SiteBook {
         Ok(Self {
             first: HashMap::new(),
             published: HashSet::new(),
+            groups: HashMap::new(),
             refused: 0,
             frames: BTreeMap::new(),
             stacks: SharedFile::new("debox-stacks").map_err(|source| SharedError::Memory {
@@ -70,6 +75,9 @@ impl SiteBook {
             file: text.file,
             ..text
         };
+        if !text.group.is_empty() {
+            self.groups.insert(id, text.group.clone());
+        }
         let place = (
             text.label.clone(),
             text.function.clone(),
@@ -91,6 +99,11 @@ impl SiteBook {
         }
         shared.site_publish(id, &entry);
         Some(merged)
+    }
+
+    /// Of the label of a site; None: it has no name yet, or no rule knows its kind.
+    pub fn group(&self, id: u32) -> Option<&str> {
+        self.groups.get(&id).map(String::as_str)
     }
 
     fn frames_note(&mut self, site: u32, frames: &[String]) {
@@ -127,7 +140,7 @@ impl SiteBook {
 
 /// A resolver that knows no name may fall back to the number. The layout of
 /// the kernel's memory is a secret, so the number stays here.
-fn withhold_addresses(text: String) -> String {
+pub(crate) fn withhold_addresses(text: String) -> String {
     let looks_like_address = text
         .split(|c: char| !c.is_ascii_alphanumeric())
         .any(|word| {

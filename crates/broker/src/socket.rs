@@ -19,7 +19,7 @@ const SCM_PIDFD: libc::c_int = 0x04;
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// The most descriptors one reply carries.
-pub(crate) const REPLY_FDS_MAX: usize = 8;
+pub(crate) const REPLY_FDS_MAX: usize = 10;
 
 /// What the kernel added to one packet.
 #[derive(Debug, Default)]

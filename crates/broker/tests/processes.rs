@@ -114,6 +114,11 @@ fn tests(args: &[String]) {
             one_user_cannot_take_it_all,
         ),
         (
+            "a_flood_of_questions_starves_nobody",
+            true,
+            a_flood_of_questions_starves_nobody,
+        ),
+        (
             "six_users_cannot_lock_others_out",
             true,
             six_users_cannot_lock_others_out,
@@ -457,6 +462,27 @@ fn helper(what: &str, args: &[String]) {
             };
             println!("{} {} {}", held.len(), refused.status, refused.text());
             let _ = std::io::stdin().read(&mut [0]);
+        }
+        // As many accounts as it is given, and over each one question after the other.
+        "flood" => {
+            let path = Path::new(&args[0]);
+            let accounts: Vec<Client> = std::iter::from_fn(|| {
+                let client = Client::connect(path);
+                let (reply, _) = client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+                (reply.status == 0).then_some(client)
+            })
+            .collect();
+            println!("{}", accounts.len());
+            std::thread::scope(|scope| {
+                for client in &accounts {
+                    scope.spawn(|| {
+                        let away = debox_request::new(DEBOX_MSG_AWAY, 0);
+                        loop {
+                            assert_eq!(client.ask(&away).0.status, 0);
+                        }
+                    });
+                }
+            });
         }
         // A broker over the fake kernel side, until killed.
         "broker" => {
@@ -1217,6 +1243,53 @@ fn glutton(broker: &Running, uid: u32, kind: u32) -> (Helper, usize) {
     assert!(line.contains(&format!(" -{} ", libc::ENOSPC)), "{line}");
     let taken = line.split(' ').next().unwrap().parse().unwrap();
     (glutton, taken)
+}
+
+/// One user asks again and again, over all of its accounts, which of its threads are
+/// asleep; another one's question is the next but one, each time.
+fn a_flood_of_questions_starves_nobody() {
+    let broker = Running::new();
+    let mut command = command("flood", &[broker.path.to_str().unwrap()]);
+    command.uid(2000).gid(2000);
+    let mut flood = Helper::start(command);
+    let accounts: usize = flood.line().parse().unwrap();
+    assert!(accounts >= 4, "{accounts} accounts");
+    let client = broker.client();
+    let status = debox_request::new(DEBOX_MSG_STATUS, 0);
+    assert_eq!(
+        client
+            .ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0))
+            .0
+            .status,
+        0
+    );
+    let of_flood = |id: &u32| broker.kernel.state().accounts[id].uid == 2000;
+    for _ in 0..20 {
+        let before = broker.kernel.state().away_told.len();
+        wait_for("the flood", || {
+            broker.kernel.state().away_told.len() > before + 2 * accounts
+        });
+        broker.kernel.state().away_slow = true;
+        wait_for("the kernel side to be at work", || {
+            broker.kernel.state().at_work
+        });
+        client
+            .send(debox_request::new(DEBOX_MSG_AWAY, 0).as_bytes())
+            .unwrap();
+        // The loop answers, and so has read what was sent before.
+        for _ in 0..3 {
+            assert_eq!(broker.client().ask(&status).0.status, 0);
+        }
+        let from = broker.kernel.state().away_told.len();
+        broker.kernel.state().away_slow = false;
+        assert_eq!(client.reply().0.status, 0);
+        let told = broker.kernel.state().away_told[from..].to_vec();
+        let ours = told.iter().position(|id| !of_flood(id));
+        // The one that was at work, and one of the flood's turn.
+        assert!(ours.is_some_and(|at| at <= 2), "{ours:?} of {told:?}");
+    }
+    drop((flood, client));
+    broker.kernel.wait_held((0, 0));
 }
 
 /// With the limits that deboxd has.

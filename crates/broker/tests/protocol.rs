@@ -294,6 +294,63 @@ fn watch_wants_a_process() {
 }
 
 #[test]
+fn whom_to_watch_can_be_told_by_anybody() {
+    let broker = Running::new();
+    let client = broker.client();
+    let ask = |request: &debox_select| {
+        client.send(request.as_bytes()).unwrap();
+        let (reply, fds) = client.reply();
+        assert_eq!((reply.kind, fds.len()), (DEBOX_MSG_SELECT, 0));
+        reply
+    };
+    let text = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    let comms = text(&["nginx*", "php"]);
+    let good = debox_select::new(0, &[0, 65534], &comms, &text(&["/a/*"])).unwrap();
+    let reply = ask(&good);
+    assert_eq!(reply.status, -libc::ENOENT, "no account: {}", reply.text());
+    client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
+    let reply = ask(&good);
+    assert_eq!(
+        (reply.status, reply.threads, reply.processes),
+        (0, 7, 2),
+        "{}",
+        reply.text()
+    );
+    let all = debox_select::new(DEBOX_REQ_NOFOLLOW, &[], &[], &[]).unwrap();
+    assert_eq!(ask(&all).status, 0);
+    {
+        let state = broker.kernel.state();
+        let asked = &state.accounts.values().next().unwrap().selects;
+        assert_eq!(asked.len(), 2);
+        assert_eq!(asked[0].uids, [0, 65534]);
+        assert_eq!((asked[0].comms.len(), asked[0].cgroups.len()), (2, 1));
+        assert!(asked[0].comms[0].fits(b"nginx") && asked[0].comms[1].fits(b"php"));
+        assert!(asked[0].follow && !asked[1].follow);
+        // The client and the broker, which are one process here.
+        assert_eq!(asked[0].except, [std::process::id(); 2]);
+    }
+    type Change = fn(&mut debox_select);
+    let changes: [(&str, Change); 7] = [
+        ("reserved", |s| s.reserved[14] = 1),
+        ("users", |s| s.uids = 17),
+        ("zero byte", |s| s.comms = [b'a'; 256]),
+        ("bracket", |s| s.cgroups[0] = b'['),
+        ("ASCII", |s| s.comms[0] = b'\n'),
+        ("flags", |s| s.head.flags = DEBOX_REQ_BOUNDARY),
+        ("pid", |s| s.head.pid = 1),
+    ];
+    for (what, change) in changes {
+        let mut bad = good;
+        change(&mut bad);
+        let reply = ask(&bad);
+        assert_eq!(reply.status, -libc::EINVAL, "{what}: {}", reply.text());
+        assert!(reply.text().contains(what), "{what}: {}", reply.text());
+    }
+    assert!(debox_select::new(0, &[0; 17], &[], &[]).is_err());
+    assert!(debox_select::new(0, &[], &text(&[&"x".repeat(256)]), &[]).is_err());
+}
+
+#[test]
 fn a_process_that_dies_while_it_is_bound_is_unbound() {
     let broker = Running::new();
     let client = broker.client();
@@ -438,7 +495,7 @@ fn malformed_requests_are_refused_with_a_remedy() {
         ),
         (
             "reserved",
-            with(&|r| r.reserved[10] = 1),
+            with(&|r| r.reserved[9] = 1),
             libc::EINVAL,
             "reserved",
             true,
@@ -887,11 +944,11 @@ fn tables_of_one_client_are_waited_for_by_nobody_else() {
     let ready = broker.kernel.state().tables.pop().unwrap();
     ready();
     let (reply, fds) = heavy.reply();
-    assert_eq!((reply.status, fds.len()), (0, 8), "{}", reply.text());
+    assert_eq!((reply.status, fds.len()), (0, 9), "{}", reply.text());
     // Tables that never come are not waited for for ever.
     let second = broker.client();
     let (reply, fds) = second.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags));
-    assert_eq!((reply.status, fds.len()), (0, 8), "{}", reply.text());
+    assert_eq!((reply.status, fds.len()), (0, 9), "{}", reply.text());
     let late = broker.kernel.state().tables.pop().unwrap();
     late();
     broker.serves_well();
@@ -1001,6 +1058,44 @@ fn threads_off_the_cpu_are_told() {
         assert_eq!(told, tids);
         assert!(rustix::io::pwrite(&fds[0], b"x", 0).is_err());
     }
+}
+
+/// A clock has a rate, and none without one; the kernel's functions are told by name.
+#[test]
+fn a_clock_is_for_accounts_with_details() {
+    let broker = Running::new();
+    let details = DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS;
+    let request = |kind, flags, hz| debox_request {
+        hz,
+        ..debox_request::new(kind, flags)
+    };
+    for (kind, flags, hz) in [
+        (DEBOX_MSG_ACCOUNT, details | DEBOX_REQ_ON_CPU, 0),
+        (
+            DEBOX_MSG_ACCOUNT,
+            details | DEBOX_REQ_ON_CPU,
+            DEBOX_ON_CPU_HZ_MAX + 1,
+        ),
+        (DEBOX_MSG_ACCOUNT, details, 99),
+        (DEBOX_MSG_ACCOUNT, DEBOX_REQ_BOUNDARY | DEBOX_REQ_ON_CPU, 99),
+        (DEBOX_MSG_SLOTS, 0, 99),
+    ] {
+        let (reply, fds) = broker.client().ask(&request(kind, flags, hz));
+        assert_eq!((reply.status, fds.len()), (-libc::EINVAL, 0), "{hz}");
+    }
+    let client = broker.client();
+    let functions = debox_request::new(DEBOX_MSG_KERNEL_FUNCTIONS, 0);
+    let (reply, _) = client.ask(&functions);
+    assert_eq!(reply.status, -libc::ENOENT, "without an account");
+    let (reply, fds) = client.ask(&debox_request::account(details, 99));
+    assert_eq!((reply.status, fds.len()), (0, 10), "{}", reply.text());
+    let (reply, fds) = client.ask(&functions);
+    assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+    let mut bytes = vec![0; 4096];
+    let length = rustix::io::pread(&fds[0], &mut bytes, 0).unwrap();
+    // Of two functions one has a name.
+    assert_eq!(&bytes[..length], b"7\tpipe_read\n");
+    assert!(rustix::io::pwrite(&fds[0], b"x", 0).is_err());
 }
 
 /// They come once, in the order of their numbers, in one file for all who may read

@@ -41,6 +41,7 @@ fn main() {
         Some("--watch") => return watch(&args[2..]),
         Some("--slots") => return slots(&args[2..]),
         Some("--intruder") => return intruder(Path::new(&args[2])),
+        Some("--away") => return away(&args[2..]),
         _ => {}
     }
     if !common::needs::bpf() {
@@ -66,6 +67,10 @@ fn main() {
             a_sleep_inside_of_exec_is_of_the_exec,
         ),
         ("who_closes_itself_leaves", who_closes_itself_leaves),
+        (
+            "sleepers_of_a_process_that_was_closed_are_not_told",
+            sleepers_of_a_process_that_was_closed_are_not_told,
+        ),
         ("who_changes_its_ids_leaves", who_changes_its_ids_leaves),
         (
             "other_ids_at_the_same_address_are_seen",
@@ -273,6 +278,21 @@ fn victim(what: &str) {
                 ok(libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1)));
             }
             mark(MARKS);
+        }
+        // One thread sleeps all the while; the other closes the process when told.
+        "closed-asleep" => {
+            std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
+            let mut told = [libc::pollfd {
+                fd: 0,
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            // SAFETY: valid lists, of one and of none.
+            unsafe {
+                while libc::poll(told.as_mut_ptr(), 1, -1) != 1 {}
+                undumpable();
+                libc::poll(std::ptr::null_mut(), 0, 60_000);
+            }
         }
         // Joins by itself, over the connection that it inherited.
         "heir" => {
@@ -621,6 +641,43 @@ fn slots(args: &[String]) {
     println!("status={} marks={marks}", -reply.status);
 }
 
+/// How many threads of a child are told to be asleep, before it closes itself and after.
+fn away(args: &[String]) {
+    let [socket, program] = args else {
+        panic!("{args:?}")
+    };
+    let account = Account::open(Path::new(socket), DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS);
+    let (child, input) = fork_exec(program, &["--victim", "closed-asleep"], || {
+        let join = debox_request::new(DEBOX_MSG_JOIN, 0);
+        account.client.send(join.as_bytes()).unwrap();
+    });
+    assert_eq!(account.client.reply().0.status, 0);
+    let told = || {
+        let (reply, fds) = account.client.ask(&debox_request::new(DEBOX_MSG_AWAY, 0));
+        assert_eq!(reply.status, 0, "{}", reply.text());
+        let mut bytes = vec![0; 64 << 10];
+        let length = rustix::io::pread(&fds[0], &mut bytes, 0).unwrap();
+        bytes[..length]
+            .chunks_exact(size_of::<debox_away>())
+            .map(|bytes| debox_away::read_from(bytes).unwrap())
+            .filter(|away| away.pid == child as u32 && away.flags & DEBOX_AWAY_ASLEEP != 0)
+            .count()
+    };
+    common::wait_for("both threads to sleep", || told() == 2);
+    let owner = || {
+        let file = std::fs::metadata(format!("/proc/{child}/environ")).unwrap();
+        std::os::unix::fs::MetadataExt::uid(&file)
+    };
+    assert_eq!(owner(), NOBODY);
+    rustix::io::write(&input, &[0]).unwrap();
+    // Files of a closed process in /proc are root's.
+    common::wait_for("it to close itself", || owner() == 0);
+    println!("after={}", told());
+    // SAFETY: our own child.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    reap(child);
+}
+
 /// Opens an account of its own and joins it, then works.
 fn intruder(socket: &Path) {
     let account = Account::open(socket, DEBOX_REQ_BOUNDARY);
@@ -736,6 +793,13 @@ fn who_closes_itself_leaves(world: &World) {
         assert_eq!(seen.number("traces"), 0, "{what}: {seen:?}");
         assert_eq!(seen.left(), [0, 0, 0, threads, 0], "{what}: {seen:?}");
     }
+}
+
+/// Nor its thread that has slept since before.
+fn sleepers_of_a_process_that_was_closed_are_not_told(world: &World) {
+    let socket = world.socket.to_str().unwrap();
+    let seen = Seen::of(&mut world.nobody(&["--away", socket, &world.program(PLAIN)]));
+    assert_eq!(seen.number("after"), 0, "{seen:?}");
 }
 
 /// A watcher and a program with these capabilities, both uid 65534.

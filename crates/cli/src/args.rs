@@ -2,6 +2,7 @@
 //! What can be said on debox's command line?
 
 use crate::acting::ActArgs;
+use crate::whom::WhomArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use debox_command::duration;
@@ -136,7 +137,7 @@ pub struct ResultArgs {
 pub struct RecordArgs {
     /// Write a recording to the FILE of -o, for `debox report`; without this
     /// option when FILE ends in .debox
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, hide_short_help = true, requires = "output")]
     pub record: bool,
 }
 
@@ -183,6 +184,15 @@ pub struct CaptureArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
+    /// Look N times a second, on each CPU, what its threads do there; 0: do not look
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 99,
+        hide_short_help = true,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(debox_abi::DEBOX_ON_CPU_HZ_MAX))
+    )]
+    pub hz: u32,
     #[command(flatten)]
     pub details: DetailArgs,
     #[command(flatten)]
@@ -206,7 +216,7 @@ Examples:
   debox run --sort blocked --top 10 -- git status
   debox run --json -o report.json -- make -j2
   debox run --wrap --call-site -- ./server
-  debox run --trace 'vfs_*,ext4_*' --trace-call openat,unlink -- ./server
+  debox run --trace 'vfs_*,ext4_*' --call openat,unlink -- ./server
 
 The columns: COUNT calls that returned, ERRORS of those, TOTAL/MEAN/P50/P99/MAX
 wall time, ON-CPU + BLOCKED + RUNQ = TOTAL (RUNQ: runnable, but no CPU was
@@ -218,7 +228,7 @@ pub struct RunArgs {
     pub capture: CaptureArgs,
     /// Count in user space, by preloading libdebox-wrap.so: cheaper, but calls
     /// that libc makes internally and static programs are not counted
-    #[arg(long, conflicts_with = "stacks")]
+    #[arg(long, conflicts_with_all = ["stacks", "hz", "on"])]
     pub wrap: bool,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
@@ -228,16 +238,26 @@ pub struct RunArgs {
 /// Account for the system calls of running processes
 ///
 /// Until the time is over, the processes have ended, or Ctrl-C. Threads that
-/// are inside a call at the end are listed. Needs CAP_PERFMON or CAP_SYS_ADMIN, as root has.
+/// are inside a call at the end are listed. Named processes are watched with their
+/// descendants; of those that are told by what they have in common, those that come later are
+/// watched from their first instruction on. Needs CAP_PERFMON or CAP_SYS_ADMIN, as root has;
+/// without, nobody is named, and of those that fit only those are watched that ptrace would
+/// let you read.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   debox attach -p 1234
-  debox attach -p 1234,1240 -d 10s --json -o report.json")]
+  debox attach -p 1234,1240 -d 10s --json -o report.json
+  debox attach --unit nginx -d 10s
+  debox attach --comm 'php-fpm*' --uid www-data -o php.debox
+  debox attach --all -d 5s")]
 pub struct AttachArgs {
     /// Process ids
-    #[arg(short, long = "pid", value_name = "PID", required = true, value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID", required_unless_present = "WhomArgs",
+          conflicts_with = "WhomArgs", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
+    #[command(flatten)]
+    pub whom: WhomArgs,
     #[command(flatten)]
     pub capture: CaptureArgs,
 }
@@ -274,6 +294,13 @@ pub struct ExportArgs {
     /// Write blocked time as folded stacks, for flamegraph.pl and speedscope
     #[arg(long, value_name = "FILE")]
     pub folded: Option<PathBuf>,
+    /// Write what ran on the CPU as folded stacks, a count of samples each
+    #[arg(long, value_name = "FILE")]
+    pub folded_cpu: Option<PathBuf>,
+    /// Write all of the threads' time as folded stacks: on a CPU, asleep with what was
+    /// waited for, waiting for a CPU
+    #[arg(long, value_name = "FILE")]
+    pub folded_all: Option<PathBuf>,
     /// Write the slow calls as a Chrome trace, for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
@@ -291,6 +318,8 @@ impl ExportArgs {
         [
             &self.html,
             &self.folded,
+            &self.folded_cpu,
+            &self.folded_all,
             &self.perfetto,
             &self.pprof,
             &self.parquet,
@@ -313,6 +342,7 @@ Examples:
   debox run -o after.debox -- ./server-bench
   debox diff before.debox after.debox
   debox diff --json a.debox b.debox | jq '.changes[].text'
+  debox diff --html change.html before.debox after.debox
 
 The exit status is 0 whether or not something changed; 125 when the runs cannot
 be compared.")]
@@ -325,6 +355,9 @@ pub struct DiffArgs {
     pub b: PathBuf,
     #[command(flatten)]
     pub result: ResultArgs,
+    /// Write one self-contained page for browsers
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Write only the first N lines of each part
     #[arg(long, value_name = "N", value_parser = rows)]
     pub top: Option<usize>,
@@ -355,23 +388,31 @@ fn percent(text: &str) -> Result<f64, String> {
 /// Watch live where a program's time goes
 ///
 /// A table of its system calls, renewed every second, beside views of where
-/// they block, of call sites, threads, and of those who keep them waiting.
+/// they block, of call sites, threads, of those who keep them waiting, and of
+/// processes. Without any of -p, CMD and what stands for processes: the whole machine.
 /// ? shows the keys. Needs CAP_PERFMON or CAP_SYS_ADMIN, as root has.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  debox top
   debox top -p $(pidof -s nginx)
+  debox top --unit nginx
   debox top -- make -j4
   debox top -p 1234 --batch 3 --view blocking,threads > frames.txt")]
 pub struct TopArgs {
     /// Process ids
-    #[arg(short, long = "pid", value_name = "PID", required_unless_present = "command",
-          conflicts_with = "command", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID",
+          conflicts_with_all = ["command", "WhomArgs"], value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
+    #[command(flatten)]
+    pub whom: WhomArgs,
     /// Renew so often
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// Begin with this view: calls, blocking, sites, threads or culprits (with
+    /// For so long, then end as by q (a command is then ended)
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Begin with this view: calls, blocking, sites, threads, culprits or processes (with
     /// --batch: these views)
     #[arg(long, value_name = "VIEW", value_delimiter = ',', value_parser = view())]
     pub view: Vec<debox_top::View>,
@@ -403,7 +444,11 @@ pub struct TopArgs {
     #[command(flatten)]
     pub broker: BrokerArgs,
     /// The command and its arguments; its input is empty
-    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        conflicts_with = "WhomArgs"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -418,16 +463,23 @@ pub struct TopArgs {
 Examples:
   debox why 4711
   debox why postgres
+  debox why --unit nginx
   debox why --json 4711 | jq -r '.sentences[]'")]
 pub struct WhyArgs {
     /// Processes or threads: numbers, or names as ps shows them
-    #[arg(value_name = "PID|TID|NAME", required = true)]
+    #[arg(
+        value_name = "PID|TID|NAME",
+        required_unless_present = "WhomArgs",
+        conflicts_with = "WhomArgs"
+    )]
     pub targets: Vec<String>,
+    #[command(flatten)]
+    pub whom: WhomArgs,
     #[command(flatten)]
     pub result: ResultArgs,
     /// Show the calls and stacks of idle threads as well (JSON always has them)
-    #[arg(short, long)]
-    pub all: bool,
+    #[arg(short = 'a', long)]
+    pub idle: bool,
     /// Name waits by the rules in FILE first
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub labels: Option<PathBuf>,
@@ -502,7 +554,21 @@ mod tests {
             &["debox", "run", "--top", "0", "ls"],
             &["debox", "run", "--sort", "size", "ls"],
             &["debox", "run", "--wrap", "--stacks", "ls"],
+            &["debox", "run", "--wrap", "--hz", "499", "ls"],
+            &["debox", "run", "--wrap", "--on", "wall > 1s", "ls"],
+            &["debox", "run", "--record", "ls"],
+            &["debox", "run", "--call", "openat", "ls"],
+            &["debox", "run", "--trace-max", "9", "ls"],
+            &["debox", "run", "--way", "multi", "ls"],
+            &["debox", "select", "--no-such-option", "--", "ls"],
+            &["debox", "top", "-p", "1", "-d", "0"],
             &["debox", "run"],
+            &["debox", "attach", "--all", "--comm", "x"],
+            &["debox", "attach", "--all", "-p", "1"],
+            &["debox", "top", "--uid", "0", "ls"],
+            &["debox", "top", "-p", "1", "--unit", "x"],
+            &["debox", "why", "--all", "1"],
+            &["debox", "why"],
         ] {
             assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
         }
@@ -511,6 +577,15 @@ mod tests {
         let Verb::Attach(attach) = cli.command else {
             panic!()
         };
+        assert!(!attach.whom.any());
+        for good in [
+            &["debox", "attach", "--all"][..],
+            &["debox", "top"],
+            &["debox", "top", "--comm", "a*", "--comm", "b", "--uid", "0"],
+            &["debox", "why", "--all", "-a"],
+        ] {
+            Cli::try_parse_from(good).unwrap();
+        }
         assert_eq!(attach.pids, [3, 4, 5]);
         assert_eq!(attach.capture.duration, Some(Duration::from_millis(500)));
     }

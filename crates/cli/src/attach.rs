@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox attach`: what do running processes spend their system calls on?
 
+use crate::ahead::Ahead;
 use crate::args::AttachArgs;
 use crate::capture::{Capture, Target, Want};
 use crate::error::Error;
@@ -8,10 +9,15 @@ use debox_command::Inherited;
 use std::time::Instant;
 
 pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
-    let target = Target::processes(&args.pids)?;
+    let target = match args.whom.any() {
+        true => Target::whom(&args.whom)?,
+        false => Target::processes(&args.pids)?,
+    };
     let want = Want::new(&args.capture, false)?;
     let output = want.output(&args.capture.report)?;
+    let ahead = Ahead::begin();
     let mut capture = Capture::open(want, &target)?.start(target, &inherited)?;
+    drop(ahead);
     if !args.capture.report.quiet && !args.capture.report.json {
         watching_say(&args, &capture);
     }
@@ -23,22 +29,46 @@ pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
             break;
         }
     }
-    capture.finish().write(output, &args.capture.report)?;
+    let ahead = Ahead::begin();
+    let finished = capture.finish();
+    drop(ahead);
+    finished.write(output, &args.capture.report)?;
     Ok(0)
 }
 
 fn watching_say(args: &AttachArgs, capture: &Capture) {
-    let until = match args.capture.duration {
-        Some(duration) => format!("for {} s", duration.as_secs_f64()),
-        None => "until it ends or Ctrl-C".into(),
+    let until = match (args.capture.duration, &capture.whom) {
+        (Some(duration), _) => format!("for {} s", duration.as_secs_f64()),
+        (None, None) => "until it ends or Ctrl-C".into(),
+        (None, Some(_)) => "until Ctrl-C".into(),
     };
-    let threads = capture.threads;
+    let (threads, processes) = (capture.bound.threads, capture.bound.processes);
+    let later = !args.capture.no_follow;
+    if let (Some(whom), 0) = (&capture.whom, threads) {
+        let text = whom.text();
+        crate::say(&match later {
+            true => format!(
+                "no process that you may watch fits {text} now; waiting {until} for those that come"
+            ),
+            false => {
+                format!("no process that you may watch fits {text}, and --no-follow waits for none")
+            }
+        });
+        return;
+    }
     crate::say(&format!(
-        "watching {threads} {} of {} {until}",
+        "watching {threads} {} of {}{} {until}",
         if threads == 1 { "thread" } else { "threads" },
-        match capture.pids() {
-            [pid] => format!("process {pid}"),
-            pids => format!("{} processes", pids.len()),
+        match (capture.pids(), processes) {
+            ([pid], 0 | 1) => format!("process {pid}"),
+            ([pid], n) => format!("process {pid} and {} below it", n - 1),
+            (_, 1) => "1 process".into(),
+            (_, n) => format!("{n} processes"),
         },
+        if capture.whom.is_some() && later {
+            ", and those that come,"
+        } else {
+            ""
+        }
     ));
 }

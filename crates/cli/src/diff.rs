@@ -3,15 +3,16 @@
 
 use crate::args::DiffArgs;
 use crate::error::Error;
+use crate::export::write_form;
 use crate::output;
 use crate::report::load;
 use debox_output::printable_bytes;
-use debox_report::{DiffOptions, diff, render_diff};
+use debox_report::{DiffOptions, diff, render_diff, render_diff_html};
 use std::os::unix::ffi::OsStrExt;
 
 pub fn run(args: DiffArgs) -> Result<i32, Error> {
     if args.confidence < 0.5 {
-        return Err(Error::Usage(
+        return Err(Error::Arguments(
             "--confidence below 50 % would call noise a change: use 90, 95 or 99".into(),
         ));
     }
@@ -30,6 +31,13 @@ pub fn run(args: DiffArgs) -> Result<i32, Error> {
             printable_bytes(args.b.as_os_str().as_bytes())
         ))
     })?;
+    if let Some(path) = &args.html {
+        write_form(path, render_diff_html(&found).as_bytes())?;
+        // The text is written as well when it is given a place.
+        if args.result.output.is_none() && !args.result.json {
+            return Ok(0);
+        }
+    }
     let text = if args.result.json {
         output::json(&found)
     } else {

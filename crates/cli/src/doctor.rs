@@ -13,7 +13,7 @@ use crate::status::{feature_names, socket_of};
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
 use debox_client::Connection;
 use debox_command::Library;
-use debox_output::{printable, printable_lines};
+use debox_output::{Column, Pen, Style, Table};
 use serde::Serialize;
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -117,6 +117,27 @@ fn kernel_version() -> (String, (u32, u32)) {
     (release, version)
 }
 
+/// Whether BPF programs may read the kernel's memory: the mode that says so.
+fn lockdown_mode(lockdown: Option<&str>) -> Option<String> {
+    lockdown
+        .and_then(|l| l.split(['[', ']']).nth(1))
+        .map(str::to_owned)
+}
+
+/// What is known at once to be missing on this machine, whoever asks; nothing is tried.
+pub fn missing_for_certain() -> Option<String> {
+    let (release, version) = kernel_version();
+    if version < (6, 1) {
+        return Some(format!("Linux {release} is too old, 6.1 is the first"));
+    }
+    if fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
+        return Some("the kernel's type information (/sys/kernel/btf/vmlinux) is not there".into());
+    }
+    let lockdown = read("/sys/kernel/security/lockdown");
+    (lockdown_mode(lockdown.as_deref()).as_deref() == Some("confidentiality"))
+        .then(|| "lockdown=confidentiality closes the kernel's memory".into())
+}
+
 fn kernel_checks(list: &mut List) {
     let (release, version) = kernel_version();
     list.put(
@@ -174,6 +195,33 @@ fn kernel_checks(list: &mut List) {
         clock.map_or("the clock source is not readable".into(), |c| format!("clock source {c}")),
         "boot with clocksource=tsc if the processor's counter is stable; else stamps cost more but are right",
     );
+    let unified = debox_probe::unified();
+    list.put(
+        "kernel",
+        "cgroup2",
+        "--cgroup, --unit and --container",
+        when(unified.is_ok(), State::Degraded),
+        match &unified {
+            Ok((_, place)) => format!("the unified hierarchy is mounted at {}", place.display()),
+            Err(_) => "the unified hierarchy (cgroup v2) is not mounted".into(),
+        },
+        "mount -t cgroup2 none DIRECTORY, or boot with systemd.unified_cgroup_hierarchy=1",
+    );
+    let first = debox_probe::first_pid_namespace();
+    list.put(
+        "kernel",
+        "pid-namespace",
+        "process numbers that are the kernel's",
+        when(first, State::Degraded),
+        if first {
+            "the first PID namespace".into()
+        } else {
+            "another one: numbers are its own, processes outside of it have number 0, no --trace, \
+             and `why` sees what /proc shows"
+                .to_owned()
+        },
+        "run debox, or deboxd, in the host's PID namespace (docker run --pid=host)",
+    );
 }
 
 fn privilege_checks(list: &mut List) {
@@ -221,10 +269,7 @@ fn privilege_checks(list: &mut List) {
         );
     }
     let lockdown = read("/sys/kernel/security/lockdown");
-    let mode = lockdown
-        .as_deref()
-        .and_then(|l| l.split(['[', ']']).nth(1))
-        .map(str::to_owned);
+    let mode = lockdown_mode(lockdown.as_deref());
     list.put(
         "privileges",
         "lockdown",
@@ -451,68 +496,74 @@ fn diagnose(socket: Option<PathBuf>) -> Diagnosis {
     }
 }
 
-fn text(diagnosis: &Diagnosis, color: bool, all: bool) -> String {
-    let paint = |code: &str, text: &str| {
-        if color {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
+type Cell = (String, Option<Style>);
+
+/// What is told of a check below its own line.
+fn told(check: &Check) -> Vec<Cell> {
+    let mut told = Vec::new();
+    if check.state == State::Ok {
+        if check.found != "tried, works" {
+            told.push((check.found.clone(), Some(Style::Dim)));
         }
+        return told;
+    }
+    if !check.found.is_empty() {
+        told.push((format!("because: {}", check.found), None));
+    }
+    for (at, line) in check.remedy.lines().enumerate() {
+        let begin = if at == 0 { "remedy:" } else { "" };
+        told.push((format!("{begin:9}{line}"), None));
+    }
+    told
+}
+
+fn text(diagnosis: &Diagnosis, pen: &Pen, all: bool) -> String {
+    let mut rows: Vec<(&str, [Cell; 3])> = Vec::new();
+    let plain = |text: &str| (text.to_owned(), None);
+    let shown = |c: &&Check| all || c.state == State::No;
+    for check in diagnosis.checks.iter().filter(shown) {
+        let (word, style) = match check.state {
+            State::Ok => ("ok", Style::Good),
+            State::Degraded => ("degraded", Style::Poor),
+            State::No => ("no", Style::Bad),
+        };
+        let state = (word.to_owned(), Some(style));
+        rows.push((
+            check.area,
+            [state, plain(&check.name), plain(&check.purpose)],
+        ));
+        let below = told(check).into_iter();
+        rows.extend(below.map(|cell| (check.area, [plain(""), plain(""), cell])));
+    }
+    let column = |at: usize| {
+        let (cells, styles) = rows.iter().map(|(_, row)| row[at].clone()).unzip();
+        Column::new("", 0, cells).left().styles(styles)
     };
-    let width = diagnosis
-        .checks
-        .iter()
-        .map(|c| c.name.chars().count())
-        .max()
-        .unwrap_or(0);
+    let table = Table::from(vec![column(0), column(1), column(2)]).text(pen, None);
     let mut out = String::new();
     let mut area = "";
-    for check in diagnosis
-        .checks
-        .iter()
-        .filter(|c| all || c.state == State::No)
-    {
-        if check.area != area {
-            area = check.area;
-            out.push_str(&format!("{}\n", paint("1", area)));
+    for ((of, _), line) in rows.iter().zip(table.lines()) {
+        if *of != area {
+            area = of;
+            out += &pen.paint(Style::Bold, area);
+            out.push('\n');
         }
-        let (word, code) = match check.state {
-            State::Ok => ("ok      ", "32"),
-            State::Degraded => ("degraded", "33"),
-            State::No => ("no      ", "31"),
-        };
-        out.push_str(&format!(
-            "  {}  {:width$}  {}\n",
-            paint(code, word),
-            check.name,
-            check.purpose
-        ));
-        let indent = " ".repeat(width + 14);
-        if check.state == State::Ok {
-            if check.found != "tried, works" {
-                out.push_str(&format!(
-                    "{indent}{}\n",
-                    paint("2", &printable(&check.found))
-                ));
-            }
-        } else {
-            if !check.found.is_empty() {
-                out.push_str(&format!("{indent}because: {}\n", printable(&check.found)));
-            }
-            if !check.remedy.is_empty() {
-                out.push_str(&format!(
-                    "{indent}remedy:  {}\n",
-                    printable_lines(&check.remedy)
-                ));
-            }
-        }
+        out += line;
+        out.push('\n');
     }
-    let code = if diagnosis.ok { "1;32" } else { "1;31" };
-    out.push_str(&format!("{}\n", paint(code, &diagnosis.verdict)));
-    if output::ascii() {
-        out.replace('µ', "u")
+    let style = if diagnosis.ok {
+        Style::Good
     } else {
-        out
+        Style::Bad
+    };
+    let verdict = pen.paint(style, &pen.plain(&diagnosis.verdict));
+    out + &pen.paint(Style::Bold, &verdict) + "\n"
+}
+
+fn pen(color: Color, terminal: bool) -> Pen {
+    Pen {
+        color: output::color(color, terminal),
+        ascii: output::ascii(),
     }
 }
 
@@ -523,7 +574,7 @@ pub fn doctor(args: DoctorArgs) -> Result<i32, Error> {
     } else {
         text(
             &diagnosis,
-            output::color(args.color, args.result.on_terminal()),
+            &pen(args.color, args.result.on_terminal()),
             true,
         )
     };
@@ -543,8 +594,8 @@ pub fn explain() {
     {
         return;
     }
-    let color = output::color(Color::Auto, std::io::stderr().is_terminal());
+    let pen = pen(Color::Auto, std::io::stderr().is_terminal());
     let _ = std::io::stderr()
         .lock()
-        .write_all(text(&diagnosis, color, false).as_bytes());
+        .write_all(text(&diagnosis, &pen, false).as_bytes());
 }

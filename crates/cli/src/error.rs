@@ -5,6 +5,9 @@ use crate::access;
 use std::io;
 use std::path::PathBuf;
 
+/// As the parser of the command line has it.
+const WRONG_ARGUMENTS: i32 = 2;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -20,6 +23,9 @@ pub enum Error {
     Broker(debox_client::Error),
     #[error("nothing can be watched: {why}")]
     CannotWatch { why: String },
+    /// No privileges, and nobody who has them.
+    #[error("nothing can be watched: {why}")]
+    Unprivileged { why: String },
     #[error("{action}: {source}")]
     System {
         action: &'static str,
@@ -38,8 +44,12 @@ pub enum Error {
     /// Before anything had started.
     #[error("ended by {}", debox_command::signal_name(*.signal))]
     Interrupted { signal: i32 },
+    /// What was asked for cannot be done here.
     #[error("{0}")]
     Usage(String),
+    /// Wrong options, or some that do not go together, which the parser cannot see.
+    #[error("{0}")]
+    Arguments(String),
 }
 
 impl From<debox_client::Error> for Error {
@@ -62,6 +72,7 @@ impl Error {
     pub fn exit_status(&self) -> i32 {
         match self {
             Error::Command(error) => error.exit_status(),
+            Error::Arguments(_) => WRONG_ARGUMENTS,
             _ => debox_command::FAILED,
         }
     }
@@ -74,11 +85,16 @@ impl Error {
     /// Whether the text has lines by design; foreign parts of it were made
     /// harmless as it was put together.
     pub fn has_lines(&self) -> bool {
-        matches!(self, Error::Usage(_))
+        matches!(self, Error::Usage(_) | Error::Arguments(_))
     }
 
     /// Whether what `debox doctor` prints helps with it.
     pub fn wants_doctor(&self) -> bool {
-        matches!(self, Error::CannotWatch { .. })
+        matches!(self, Error::CannotWatch { .. } | Error::Unprivileged { .. })
+    }
+
+    /// Whether the same with privileges would work.
+    pub fn again(&self) -> bool {
+        matches!(self, Error::Unprivileged { .. })
     }
 }

@@ -15,6 +15,12 @@ impl ExportArgs {
         if let Some(path) = &self.folded {
             write_form(path, debox_export::folded(report).as_bytes())?;
         }
+        if let Some(path) = &self.folded_cpu {
+            write_form(path, debox_export::folded_cpu(report).as_bytes())?;
+        }
+        if let Some(path) = &self.folded_all {
+            write_form(path, debox_export::folded_all(report).as_bytes())?;
+        }
         if let Some(path) = &self.perfetto {
             write_form(path, debox_export::perfetto(report).as_bytes())?;
         }
@@ -23,7 +29,7 @@ impl ExportArgs {
         }
         if let Some(directory) = &self.parquet {
             if directory.as_os_str() == "-" {
-                return Err(Error::Usage(
+                return Err(Error::Arguments(
                     "--parquet writes several tables, which standard output cannot take: name a directory".into(),
                 ));
             }
@@ -33,7 +39,7 @@ impl ExportArgs {
     }
 }
 
-fn write_form(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub fn write_form(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if path.as_os_str() == "-" {
         return print(bytes);
     }

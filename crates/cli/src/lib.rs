@@ -13,10 +13,12 @@ mod needs;
 
 mod access;
 mod acting;
+mod ahead;
 mod args;
 mod attach;
 mod call_site;
 mod capture;
+mod cgroup;
 mod collect;
 mod diff;
 mod doctor;
@@ -27,6 +29,7 @@ pub mod fuzz;
 mod help;
 mod kin;
 mod learn;
+mod machine;
 mod mapped_command;
 mod open_call;
 mod output;
@@ -38,25 +41,21 @@ mod source;
 mod status;
 mod top;
 mod trace;
+mod welcome;
+mod whom;
 mod why;
 
 use args::Verb;
 use debox_command::{Ended, Inherited};
 use debox_output::printable_bytes;
+pub(crate) use debox_output::{say, say_lines};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// A line of debox's own on standard error, where it may be closed. Paths,
-/// arguments and names in it are shown, never obeyed.
-pub(crate) fn say(text: &str) {
+/// A line that can be taken as it is: without a name before it.
+fn say_plain(text: &str) {
     let text = debox_output::printable(text);
-    let _ = writeln!(std::io::stderr().lock(), "debox: {text}");
-}
-
-/// The same for text that has lines by design.
-pub(crate) fn say_lines(text: &str) {
-    let text = debox_output::printable_lines(text);
-    let _ = writeln!(std::io::stderr().lock(), "debox: {text}");
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 pub(crate) fn complain(error: &error::Error) {
@@ -84,6 +83,9 @@ fn parser_says(error: clap::Error) -> i32 {
 
 /// Does what the command line says; returns the exit status.
 pub fn main(inherited: Inherited) -> i32 {
+    if std::env::args_os().len() < 2 {
+        return welcome::welcome();
+    }
     let cli = match help::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return parser_says(error),
@@ -132,8 +134,10 @@ pub fn main(inherited: Inherited) -> i32 {
             return Ended::Signal(signal).end_as();
         }
         complain(&error);
-        if error.wants_doctor() {
-            doctor::explain();
+        match error.again().then(welcome::again_with_sudo).flatten() {
+            Some(line) => say_plain(&line),
+            None if error.wants_doctor() => doctor::explain(),
+            None => {}
         }
         error.exit_status()
     })

@@ -5,25 +5,28 @@
 //! looked up here, in the files of whoever runs the command, and stands in the
 //! report, so that it is known wherever that is read.
 
-use debox_labels::{Meanings, Rules};
+use debox_labels::{Rules, RulesError};
 use debox_report::{LabelMeaning, Report};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
-static OWN: OnceLock<Meanings> = OnceLock::new();
+static OWN: OnceLock<Rules> = OnceLock::new();
 
-/// Reads --labels, the user's and the system's file.
-pub fn read(extra: Option<&Path>) {
-    OWN.get_or_init(|| {
-        let extra: Vec<_> = extra.map(Path::to_path_buf).into_iter().collect();
-        let rules = Rules::load(&extra).unwrap_or_else(|error| {
-            // A private broker reads the same files, and does not start.
+/// Reads --labels, the user's and the system's file. `needed`: nothing can be done
+/// without them, since a private broker reads the same.
+pub fn read(extra: Option<&Path>, needed: bool) -> Result<(), RulesError> {
+    let extra: Vec<_> = extra.map(Path::to_path_buf).into_iter().collect();
+    let rules = match Rules::load(&extra) {
+        Err(error) if needed => return Err(error),
+        Err(error) => {
             crate::say(&format!("without the meaning of own labels: {error}"));
             Rules::builtin()
-        });
-        rules.meanings().clone()
-    });
+        }
+        Ok(rules) => rules,
+    };
+    OWN.get_or_init(|| rules);
+    Ok(())
 }
 
 /// What the files say of this report's labels, beyond the shipped rules.
@@ -32,7 +35,7 @@ pub fn of(report: &Report) -> Vec<LabelMeaning> {
     labels
         .into_iter()
         .filter_map(|label| {
-            let meaning = OWN.get()?.get(label)?;
+            let meaning = OWN.get()?.meanings().get(label)?;
             let own = Rules::builtin_meanings().get(label) != Some(meaning);
             own.then(|| LabelMeaning {
                 label: label.to_owned(),
@@ -40,4 +43,11 @@ pub fn of(report: &Report) -> Vec<LabelMeaning> {
             })
         })
         .collect()
+}
+
+/// Places of programs that are known to be a rest, or none, are believed.
+pub fn rests_refine(report: &mut Report) {
+    if let Some(rules) = OWN.get() {
+        debox_report::rests_refine(report, rules.places());
+    }
 }

@@ -7,7 +7,7 @@ use debox_client::{AccountView, Connection, Snapshot};
 use debox_output::printable;
 use debox_report::{
     CallArgument, CodePlace, Details, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
-    assemble,
+    assemble, verdict_of,
 };
 use debox_symbol::{CodeFile, UserCode, UserFrame, UserSymbols};
 use std::cell::RefCell;
@@ -38,6 +38,12 @@ pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: boo
     }
     if let Err(error) = chains_add(&mut snapshot, account, connection) {
         crate::say(&format!("without what was waited for: {error}"));
+    }
+    if snapshot.on_cpu.is_some() && !snapshot.stale {
+        match connection.kernel_functions() {
+            Ok(names) => snapshot.kernel_functions = names,
+            Err(error) => crate::say(&format!("without names of the kernel's functions: {error}")),
+        }
     }
     if let Err(error) = away_add(&mut snapshot, account, connection) {
         crate::say(&format!("without calls that are still open: {error}"));
@@ -143,6 +149,13 @@ fn some(text: String) -> Option<String> {
 /// Names a place in a program.
 fn frames(place: CodePlace<'_>, symbols: bool) -> Vec<Frame> {
     let (code, at) = match place {
+        CodePlace::Vdso { offset } => {
+            return vec![Frame {
+                module: Some("[vdso]".into()),
+                offset,
+                ..Frame::default()
+            }];
+        }
         CodePlace::File { path, pid, offset } => {
             let file = CodeFile {
                 path: path.into(),
@@ -204,6 +217,9 @@ pub fn report(
         events: &events,
         call_arguments: &call_arguments,
         objects: snapshot.objects.as_deref(),
+        on_cpu: snapshot.on_cpu.as_deref(),
+        kernel_functions: &snapshot.kernel_functions,
+        lives: snapshot.lives.as_deref(),
         frames: &name,
         start_ns: extra.start_ns,
         conditions: extra.conditions,
@@ -218,7 +234,10 @@ pub fn report(
         call_site_names,
         details: details.as_ref(),
     });
+    crate::cgroup::name(&mut report.lives);
     report.labels = own_labels::of(&report);
+    own_labels::rests_refine(&mut report);
+    report.verdict = verdict_of(&report);
     let told = SYMBOLS.with_borrow(|symbols| symbols.notes().collect::<Vec<_>>());
     report.notes.extend(
         told.into_iter()

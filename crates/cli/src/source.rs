@@ -38,14 +38,14 @@ pub fn may_load() -> bool {
 
 impl Source {
     pub fn choose(options: &BrokerArgs) -> Result<Self, Error> {
-        own_labels::read(options.labels.as_deref());
         let named = options.socket.clone().or_else(|| {
             std::env::var_os(DEBOX_ENV_SOCKET)
                 .filter(|v| !v.is_empty())
                 .map(PathBuf::from)
         });
         let rules = options.labels.is_some() || options.vmlinux.is_some();
-        if named.is_some() || !may_load() {
+        let private = named.is_none() && may_load();
+        if !private {
             if rules {
                 return Err(Error::Usage(
                     "--labels and --vmlinux are for a private broker: run debox as root and name no socket, \
@@ -53,10 +53,12 @@ impl Source {
                         .into(),
                 ));
             }
+            own_labels::read(None, false)?;
             return Ok(Source::Permanent(
                 named.unwrap_or_else(|| DEBOX_SOCKET_PATH.into()),
             ));
         }
+        own_labels::read(options.labels.as_deref(), true)?;
         let private = debox_broker::Private::start(debox_broker::PrivateOptions {
             labels: options.labels.clone(),
             vmlinux: options.vmlinux.clone(),
@@ -86,6 +88,19 @@ impl Source {
     /// A permanent broker that is not there means that nothing can be watched.
     pub fn connect(&self) -> Result<debox_client::Connection, Error> {
         debox_client::Connection::open(self.socket()).map_err(|error| {
+            if let (Source::Permanent(path), debox_client::Error::Connect { source, .. }) =
+                (self, &error)
+                && !may_load()
+                && path.as_path() == Path::new(DEBOX_SOCKET_PATH)
+                && matches!(
+                    source.raw_os_error(),
+                    Some(libc::ENOENT | libc::ECONNREFUSED)
+                )
+            {
+                let path = path.display();
+                let why = format!("no privileges (CAP_BPF, CAP_PERFMON), and no broker at {path}");
+                return Error::Unprivileged { why };
+            }
             match (Error::from(error), self) {
                 (error @ Error::Connect { .. }, Source::Permanent(_)) => Error::CannotWatch {
                     why: error.to_string(),

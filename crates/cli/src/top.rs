@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox top`: what is a program's time going into, now?
 
+use crate::ahead::Ahead;
 use crate::args::TopArgs;
 use crate::capture::{Capture, Target, Want, is_readable};
 use crate::error::Error;
 use crate::output::{ascii, color};
+use crate::whom::WhomArgs;
 use debox_command::{Child, Ended, Inherited};
 use debox_report::Report;
 use debox_top::{End, Host, Settings, View, Woken};
@@ -22,6 +24,8 @@ struct Live {
     capture: Capture,
     follow: bool,
     ended: Option<String>,
+    /// Not longer than that.
+    until: Option<Instant>,
 }
 
 impl Host for Live {
@@ -38,6 +42,7 @@ impl Host for Live {
 
     fn wait(&mut self, input: bool, until: Instant) -> Woken {
         let stdin = io::stdin();
+        let until = self.until.map_or(until, |end| end.min(until));
         let tick = self.capture.tick(input.then(|| stdin.as_fd()), Some(until));
         let (readable, gone) = if input {
             is_readable(&stdin)
@@ -50,6 +55,7 @@ impl Host for Live {
             // The terminal is gone, and there may be no signal for it.
             stop: tick.stop.or(gone.then_some(libc::SIGHUP)),
             ended: self.ended().is_some(),
+            over: self.until.is_some_and(|end| Instant::now() >= end),
         }
     }
 
@@ -58,7 +64,10 @@ impl Host for Live {
     }
 
     fn why(&mut self, thread: Option<u32>) -> String {
-        let pids = self.capture.pids().to_vec();
+        let pids = match (&self.capture.whom, thread) {
+            (Some(whom), None) => whom.pids(),
+            _ => self.capture.pids().to_vec(),
+        };
         crate::why::of_now(thread, &pids)
     }
 }
@@ -92,11 +101,19 @@ fn command_end(child: &mut Child) {
     }
 }
 
+/// Processes that nobody named: which they are is the first question.
+fn of_many(args: &TopArgs) -> bool {
+    args.pids.is_empty() && args.command.is_empty()
+}
+
 fn settings(args: &TopArgs, title: String) -> Settings {
     Settings {
         title,
         interval: args.interval,
-        view: args.view.first().copied().unwrap_or(View::Calls),
+        view: args.view.first().copied().unwrap_or(match of_many(args) {
+            true => View::Processes,
+            false => View::Calls,
+        }),
         totals: args.totals,
         color: color(args.color, io::stdout().is_terminal()),
         ascii: ascii(),
@@ -108,6 +125,7 @@ fn show(args: &TopArgs, live: &mut Live, settings: Settings) -> Result<End, Erro
     let shown = match args.batch {
         Some(frames) => {
             let views = match &args.view[..] {
+                [] if of_many(args) => vec![View::Processes, View::Blocking],
                 [] => vec![View::Calls, View::Blocking],
                 views => views.to_vec(),
             };
@@ -136,15 +154,24 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
     }
     // The command must not write over the view, nor read its keys.
     let (null, output) = (null_open()?, command_output(&args)?);
-    let target = if args.command.is_empty() {
+    let target = if of_many(&args) {
+        let whole = WhomArgs::whole_machine();
+        Target::whom(if args.whom.any() { &args.whom } else { &whole })?
+    } else if args.command.is_empty() {
         Target::processes(&args.pids)?
     } else {
         let streams = [null.as_fd(), output.as_fd(), output.as_fd()].map(Some);
         Target::command(&args.command)?.with_streams(streams)
     };
     let words = target.words().join(" ");
+    // A command would keep the weight.
+    let ahead = args.command.is_empty().then(Ahead::begin);
     let capture = Capture::open(Want::live(&args)?, &target)?.start(target, &inherited)?;
+    drop(ahead);
+    let until = args.duration.map(|longest| capture.since + longest);
     let title = match capture.pids() {
+        _ if args.whom.any() && !args.whom.all => format!("processes: {words}"),
+        [] => "the whole machine".into(),
         [pid] => format!("{words} (pid {pid})"),
         pids => format!("{} processes", pids.len()),
     };
@@ -152,6 +179,7 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
         capture,
         follow: !args.no_follow,
         ended: None,
+        until,
     };
     let end = show(&args, &mut live, settings(&args, title));
     let child = live.capture.child.take();

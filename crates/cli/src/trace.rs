@@ -25,27 +25,28 @@ pub struct TraceArgs {
     /// calls are seen to pass in their first two seconds ("learn:PATTERNS": of these)
     #[arg(long, value_name = "FUNCTIONS")]
     pub trace: Option<String>,
-    /// Trace only these system calls (implies --trace default)
+    /// Trace only inside of these system calls
     #[arg(
         long,
-        value_name = "CALL",
+        value_name = "NAME",
         value_delimiter = ',',
+        requires = "trace",
         hide_short_help = true
     )]
-    pub trace_call: Vec<String>,
+    pub call: Vec<String>,
     /// Keep at most N entries of one call
-    #[arg(long, value_name = "N", default_value_t = DEBOX_TRACE_DEFAULT, hide_short_help = true,
+    #[arg(long, value_name = "N", default_value_t = DEBOX_TRACE_DEFAULT, requires = "trace", hide_short_help = true,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEBOX_TRACE_MAX)))]
     pub trace_max: u32,
     /// How to trace: session, multi, fentry or tracepoints (default: the best that works)
-    #[arg(long, value_name = "WAY", hide_short_help = true,
+    #[arg(long, value_name = "WAY", requires = "trace", hide_short_help = true,
           value_parser = ["session", "multi", "fentry", "tracepoints"])]
     pub way: Option<String>,
 }
 
 impl TraceArgs {
     pub fn wanted(&self) -> bool {
-        self.trace.is_some() || !self.trace_call.is_empty()
+        self.trace.is_some()
     }
 
     /// When the functions are to be found first, by watching what the calls
@@ -57,26 +58,32 @@ impl TraceArgs {
         }
     }
 
+    /// What does not go together.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.learns().is_some() && self.way.as_deref() == Some("tracepoints") {
+            return Err(Error::Arguments(
+                "--trace learn finds functions, and --way tracepoints traces none: leave out --way"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
     pub fn learner(&self) -> Result<Option<Learner>, Error> {
         let Some(among) = self.learns() else {
             return Ok(None);
         };
-        if self.way.as_deref() == Some("tracepoints") {
-            return Err(Error::Usage(
-                "--trace learn finds functions, and --way tracepoints traces none".into(),
-            ));
-        }
         Learner::prepare(self.call_numbers()?, among).map(Some)
     }
 
     fn call_numbers(&self) -> Result<Vec<u32>, Error> {
-        self.trace_call
+        self.call
             .iter()
             .map(|name| {
                 debox_symbol::syscall_number(name)
                     .map(|nr| nr as u32)
                     .ok_or_else(|| {
-                        Error::Usage(format!("--trace-call: there is no system call {name:?}"))
+                        Error::Arguments(format!("--call: there is no system call {name:?}"))
                     })
             })
             .collect()
@@ -98,22 +105,22 @@ impl TraceArgs {
             (None, Some(patterns)) => patterns,
         };
         if patterns.len() >= DEBOX_TRACE_PATTERNS_LEN {
-            return Err(Error::Usage(format!(
+            return Err(Error::Arguments(format!(
                 "--trace is {} characters long, the limit is {}: use patterns",
                 patterns.len(),
                 DEBOX_TRACE_PATTERNS_LEN - 1
             )));
         }
         request.patterns[..patterns.len()].copy_from_slice(patterns.as_bytes());
-        if self.trace_call.len() > DEBOX_TRACE_CALLS_MAX {
-            return Err(Error::Usage(format!(
-                "--trace-call takes at most {DEBOX_TRACE_CALLS_MAX} calls"
+        if self.call.len() > DEBOX_TRACE_CALLS_MAX {
+            return Err(Error::Arguments(format!(
+                "--call takes at most {DEBOX_TRACE_CALLS_MAX} calls"
             )));
         }
         for (key, number) in request.calls.iter_mut().zip(self.call_numbers()?) {
             *key = number;
         }
-        request.calls_count = self.trace_call.len() as u32;
+        request.calls_count = self.call.len() as u32;
         Ok(request)
     }
 }

@@ -5,6 +5,7 @@ use crate::args::WhyArgs;
 use crate::error::Error;
 use crate::output;
 use crate::source::may_load;
+use crate::whom::Whom;
 use debox_labels::Rules;
 use debox_report::OpenCall;
 use debox_why::{Options, Target, TextOptions};
@@ -15,6 +16,11 @@ fn target(text: &str) -> Target {
         Ok(number) => Target::Number(number),
         Err(_) => Target::Name(text.to_owned()),
     }
+}
+
+/// Whether the kernel's picture is of use: its numbers are those of the first PID namespace.
+fn kernel_tells() -> bool {
+    may_load() && debox_probe::first_pid_namespace()
 }
 
 fn rules_of_here() -> Rules {
@@ -29,7 +35,7 @@ pub fn explain(calls: &mut [OpenCall]) {
     }
     let threads: Vec<(u32, u32)> = calls.iter().map(|call| (call.pid, call.tid)).collect();
     let options = Options {
-        kernel: may_load(),
+        kernel: kernel_tells(),
         rules: rules_of_here(),
     };
     let answer = debox_why::look_at(&threads, options);
@@ -48,7 +54,7 @@ pub fn of_now(thread: Option<u32>, pids: &[u32]) -> String {
     let numbers = thread.map_or_else(|| pids.to_vec(), |tid| vec![tid]);
     let targets: Vec<Target> = numbers.into_iter().map(Target::Number).collect();
     let options = Options {
-        kernel: may_load(),
+        kernel: kernel_tells(),
         rules: rules_of_here(),
     };
     match debox_why::look(&targets, options) {
@@ -58,12 +64,31 @@ pub fn of_now(thread: Option<u32>, pids: &[u32]) -> String {
 }
 
 pub fn why(args: WhyArgs) -> Result<i32, Error> {
-    let targets: Vec<Target> = args.targets.iter().map(|text| target(text)).collect();
+    let targets: Vec<Target> = if args.whom.any() {
+        let whom = Whom::of(&args.whom)?;
+        let pids = whom.pids();
+        if pids.is_empty() {
+            return Err(Error::Usage(format!("no process fits {}", whom.text())));
+        }
+        // As an ordinary user: one's own. Who is named is an error instead.
+        let told = |pid: &u32| kernel_tells() || debox_why::may_read(*pid);
+        let seen: Vec<u32> = pids.iter().copied().filter(told).collect();
+        if seen.is_empty() {
+            return Err(Error::Usage(format!(
+                "{} processes fit {}, all of other users: ask as root",
+                pids.len(),
+                whom.text()
+            )));
+        }
+        seen.into_iter().map(Target::Number).collect()
+    } else {
+        args.targets.iter().map(|text| target(text)).collect()
+    };
     let own: Vec<_> = args.labels.into_iter().collect();
     let answer = debox_why::look(
         &targets,
         Options {
-            kernel: may_load(),
+            kernel: kernel_tells(),
             rules: Rules::load(&own)?,
         },
     )?;
@@ -72,7 +97,7 @@ pub fn why(args: WhyArgs) -> Result<i32, Error> {
     } else {
         let options = TextOptions {
             width: args.result.width(),
-            all: args.all,
+            all: args.idle,
             ascii: output::ascii(),
         };
         debox_why::render(&answer, &options)

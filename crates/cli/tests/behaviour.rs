@@ -533,7 +533,11 @@ fn follow_and_nofollow_are_asked_for() {
         broker.run(arguments);
         let seen = broker.seen.lock().unwrap();
         assert!(
-            seen.contains(&(DEBOX_MSG_ACCOUNT, 0, DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS)),
+            seen.contains(&(
+                DEBOX_MSG_ACCOUNT,
+                0,
+                DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_ON_CPU
+            )),
             "{seen:?}"
         );
         assert!(seen.contains(&(DEBOX_MSG_JOIN, 0, flags)), "{seen:?}");
@@ -720,13 +724,11 @@ fn attach_ends_by_time_by_interrupt_and_with_the_process() {
     let pid = target.id().to_string();
     let out = broker.run(&["attach", "-p", &pid, "-d", "0.3"]);
     assert_eq!(out.status.code(), Some(0));
-    assert!(
-        broker
-            .seen
-            .lock()
-            .unwrap()
-            .contains(&(DEBOX_MSG_WATCH, target.id() as i32, 0))
-    );
+    assert!(broker.seen.lock().unwrap().contains(&(
+        DEBOX_MSG_WATCH,
+        target.id() as i32,
+        DEBOX_REQ_DESCENDANTS
+    )));
     let report = masked(&text(&out.stderr)).replace(&pid, "PID");
     golden(
         "attach.txt",
@@ -761,6 +763,24 @@ fn attach_ends_by_time_by_interrupt_and_with_the_process() {
     target.wait().unwrap();
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(0));
+}
+
+#[test]
+fn what_has_ended_and_waits_for_its_parent_is_not_attached_to() {
+    let broker = broker();
+    let mut child = Command::new("true").spawn().unwrap();
+    let stat = format!("/proc/{}/stat", child.id());
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let out = broker.run(&["attach", "-p", &child.id().to_string()]);
+    assert_eq!(out.status.code(), Some(125));
+    assert!(
+        text(&out.stderr).contains("has ended"),
+        "{}",
+        text(&out.stderr)
+    );
+    child.wait().unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod common;
 #[path = "../../report/tests/support/mod.rs"]
 mod support;
 
-use common::{DEBOX, kernel_or_skip};
+use common::{DEBOX, debox_of_shared, kernel_or_skip};
 use debox_report::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -243,10 +243,18 @@ fn outputs_are_harmless(what: &str, file: &Path, other: &Path) {
             }
         }
     }
-    for options in [&["--force"][..], &["--force", "--json"]] {
+    for options in [
+        &["--force"][..],
+        &["--force", "--json"],
+        &["--force", "--html", "-"],
+    ] {
         for (a, b) in [(file, other), (other, file)] {
-            let (text, err) = run(debox().arg("diff").args(options).args([a, b]));
+            let (mut text, err) = run(debox().arg("diff").args(options).args([a, b]));
             assert!(text.contains("INJECTED"), "{what}: {text}{err}");
+            if options.contains(&"--html") {
+                text = without_own(&text);
+                assert!(!text.contains("<script>alert"), "{what}");
+            }
             harmless(&format!("{what} diff {options:?}"), &text);
         }
     }
@@ -580,8 +588,7 @@ fn a_hostile_program_is_shown_and_does_not_steer() {
     ];
     runs.last_mut().unwrap().extend(on("print"));
     for options in runs {
-        let (out, err) = run(debox()
-            .arg("run")
+        let (out, err) = run(debox_of_shared(&["run"])
             .args(&options)
             .arg("--")
             .arg(&program)
@@ -603,11 +610,146 @@ fn a_hostile_program_is_shown_and_does_not_steer() {
         };
         harmless(&format!("{form:?}"), &shown);
     }
-    let (out, err) = run(debox()
-        .args(["top", "--batch", "2", "--"])
+    let (out, err) = run(debox_of_shared(&["top", "--batch", "2", "--"])
         .arg(&program)
         .arg(evil)
         .current_dir(home));
     harmless("top", &format!("{out}\n{err}"));
     assert!(out.contains("INJECTED"), "{out}");
+}
+
+/// Threads with hostile names that hold, wait, and are in a call for as long as anybody looks:
+/// what is told of those, by commands that join later.
+const WAITING: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int to[2], from[2];
+static void *holder(void *unused)
+{
+	prctl(PR_SET_NAME, "\033[1m\nINJECTED\233<");
+	pthread_mutex_lock(&mutex);
+	pause();
+	return unused;
+}
+static void *waiter(void *unused)
+{
+	prctl(PR_SET_NAME, "<b>\"\nINJECTED");
+	pthread_mutex_lock(&mutex);
+	return unused;
+}
+static void *asks(void *unused)
+{
+	char byte = 0;
+	prctl(PR_SET_NAME, "\342\200\256\nINJECTED\r");
+	while (write(to[1], &byte, 1) == 1 && read(from[0], &byte, 1) == 1)
+		;
+	return unused;
+}
+static void *answers(void *unused)
+{
+	struct timespec t = { 0, 5000000 };
+	char byte;
+	prctl(PR_SET_NAME, "\033]0;t\a\nINJECTED");
+	while (read(to[0], &byte, 1) == 1 && !nanosleep(&t, NULL) && write(from[1], &byte, 1) == 1)
+		;
+	return unused;
+}
+int main(void)
+{
+	void *(*bodies[])(void *) = { holder, waiter, asks, answers };
+	pthread_t thread;
+	if (pipe(to) || pipe(from))
+		return 1;
+	for (int i = 0; i < 4; i++) {
+		pthread_create(&thread, NULL, bodies[i], NULL);
+		usleep(50000);
+	}
+	write(1, "ready\n", 6);
+	pause();
+}
+"#;
+
+#[test]
+fn threads_with_hostile_names_are_shown_and_do_not_steer() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("waiting.c");
+    let program = directory.path().join("waiting");
+    std::fs::write(&source, WAITING).unwrap();
+    let built = Command::new("cc")
+        .args(["-pthread", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let mut child = Command::new(&program)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let pid = child.id().to_string();
+    let file = directory.path().join("waiting.debox");
+    let file = file.to_str().unwrap();
+    let attach = |options: &[&'static str]| -> Vec<String> {
+        let all = [&["attach", "-p", &pid, "--duration", "600ms"], options].concat();
+        all.into_iter().map(str::to_owned).collect()
+    };
+    let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect();
+    let views = "threads,culprits,blocking,sites";
+    // With what must be found in it, so that it is there to be hostile.
+    let mut runs: Vec<(Vec<String>, &str)> = vec![
+        (attach(&["--color=always"]), "Still in a call"),
+        (attach(&["--irq", "--call-site"]), "Who it waited for"),
+        (attach(&["--json"]), "open_calls"),
+        (
+            attach(&["--on", "wall > 1ms", "--do", "print"]),
+            "pipe-read",
+        ),
+        (
+            words(&[
+                "top",
+                "--batch",
+                "3",
+                "--interval",
+                "200ms",
+                "--view",
+                views,
+                "-p",
+                &pid,
+            ]),
+            "NOW IN",
+        ),
+        (words(&["why", &pid]), "held by"),
+        (words(&["why", "--json", &pid]), "holder"),
+    ];
+    let mut recorded = attach(&["-o"]);
+    recorded.push(file.to_owned());
+    runs.push((recorded, "recorded"));
+    for form in ["--html", "--perfetto"] {
+        runs.push((words(&["report", form, "-", file]), ""));
+    }
+    runs.push((words(&["report", "--json", file]), "chain_links"));
+    runs.push((words(&["report", file]), "Still in a call"));
+    for (line, has) in runs {
+        let (out, err) = run(debox_of_shared(&[]).args(&line));
+        let mut text = format!("{out}\n{err}");
+        if line.contains(&"--html".to_owned()) {
+            assert!(!text.contains("<b>\""), "{line:?}");
+            text = without_own(&text);
+        }
+        assert!(text.contains(has), "{line:?}: no {has:?}: {text}");
+        assert!(
+            text.contains("INJECTED") || has == "recorded",
+            "{line:?}: {text}"
+        );
+        harmless(&format!("{line:?}"), &without_colour(&text));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

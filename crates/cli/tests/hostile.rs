@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{DEBOX, kernel_or_skip};
+use common::{debox_of_shared, kernel_or_skip};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -97,15 +97,12 @@ impl Place {
 
     /// `debox run OPTIONS program LIBRARIES`, which must end.
     fn debox(&self, options: &[&str], libraries: &[&str]) -> Output {
-        let child = Command::new(DEBOX)
-            .arg("run")
+        let child = debox_of_shared(&["run"])
             .args(options)
             .arg("--")
             .arg(self.at("program"))
             .args(libraries)
             .current_dir(self.0.path())
-            .env_remove("DEBOX_SOCKET")
-            .env("LC_ALL", "C.UTF-8")
             .stdin(std::fs::File::open("/dev/zero").unwrap())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

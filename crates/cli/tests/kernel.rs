@@ -6,22 +6,13 @@
 
 mod common;
 
-use common::{DEBOX, kernel_or_skip, text};
+use common::{debox_of_shared as debox, kernel_or_skip, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn debox(arguments: &[&str]) -> Command {
-    let mut command = Command::new(DEBOX);
-    command
-        .args(arguments)
-        .env_remove("DEBOX_SOCKET")
-        .env("LC_ALL", "C.UTF-8");
-    command
-}
 
 /// Runs under debox and returns (output of the command, report).
 fn report(options: &[&str], command: &[&str]) -> (String, Value) {
@@ -251,6 +242,15 @@ fn threads_that_outlive_the_command_are_told() {
     assert_eq!(running(&report), 0);
 }
 
+/// Returns when `debox attach`, started with a pipe for what it says, watches.
+fn watching_one_thread(attach: &mut Child) {
+    let mut line = String::new();
+    BufReader::new(attach.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("debox: watching 1 thread"), "{line}");
+}
+
 #[test]
 fn attach_sees_a_process_at_work_and_one_asleep() {
     if !kernel_or_skip() {
@@ -311,10 +311,7 @@ fn attach_counts_sleeps_that_are_under_way() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(attach.stderr.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert!(line.contains("watching"), "{line}");
+        watching_one_thread(&mut attach);
         if unfinished == 0 {
             std::thread::sleep(Duration::from_millis(700));
             drop(input);
@@ -369,11 +366,7 @@ fn attach_ends_with_its_process() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    BufReader::new(watcher.stderr.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert!(line.starts_with("debox: watching 1 thread"), "{line}");
+    watching_one_thread(&mut watcher);
     drop(target.stdin.take());
     assert_eq!(target.wait().unwrap().code(), Some(3));
     let until = Instant::now() + Duration::from_secs(5);

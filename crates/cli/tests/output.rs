@@ -9,7 +9,7 @@ mod common;
 #[path = "../../report/tests/support/mod.rs"]
 mod support;
 
-use common::{DEBOX, kernel_or_skip};
+use common::{DEBOX, debox_of_shared, kernel_or_skip};
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -138,14 +138,14 @@ fn what_run_writes_is_for_its_owner_only() {
         ],
     ] {
         done(unmasked(
-            debox(&["run"])
+            debox_of_shared(&["run"])
                 .args(options)
                 .args(["--", "true"])
                 .current_dir(to),
         ));
     }
     done(unmasked(
-        debox(&[
+        debox_of_shared(&[
             "top",
             "--batch",
             "1",
@@ -235,6 +235,7 @@ fn a_reader_that_goes_away_ends_it_in_silence() {
         &["report", "-o", "/dev/stdout", file],
         &["diff", file, file],
         &["diff", "--json", file, file],
+        &["diff", "--html", "-", file, file],
         &["doctor"],
         &["doctor", "--json"],
         &["completions", "bash"],
@@ -296,7 +297,7 @@ fn conditions_that_a_call_met_are_told_in_every_form() {
     let long = "call == clock_nanosleep && wall > 60ms";
     let asleep = "label == nanosleep && comm == sleep";
     let failed = "call == statx && errno == ENOENT || call == newfstatat && errno == ENOENT";
-    done(&mut debox(&[
+    done(&mut debox_of_shared(&[
         "run",
         "-o",
         file,
@@ -427,7 +428,7 @@ if os.fork() == 0:
 os.close(w)
 os.read(r, 1)
 ";
-    let said = done(&mut debox(&[
+    let said = done(&mut debox_of_shared(&[
         "run",
         "-o",
         file,
@@ -466,6 +467,12 @@ fn kern_says_its_schema_first_and_how_a_call_is_measured() {
         text.starts_with("{\n  \"schema\": \"debox.kern\",\n  \"schema_version\": 1,\n"),
         "{text}"
     );
+    let text = done(&mut debox(&["kern", "--list", "--json", "openat()"]));
+    let listed: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(listed["schema"], "debox.kern.list");
+    let named = &listed["resources"][0];
+    assert_eq!(named["written"], "openat()");
+    assert_eq!(named["resources"][0]["way"], "call tracepoint");
     // Where no function can be measured, the error says what can, and that works.
     let out = debox(&["kern", "-d", "200ms", "openat"]).output().unwrap();
     if !out.status.success() {

@@ -253,7 +253,7 @@ fn a_measurement_is_written_as_text_and_as_json() {
         command.stdin(Stdio::null()).output().unwrap()
     };
     let row = "plain select server, no idle, 50 hot";
-    let out = bench(&["--only", row, "--turns", "3", "--json"]);
+    let out = bench(&["--only", row, "--turns", "6", "--json"]);
     assert!(out.status.success(), "{out:?}");
     let document: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(document["schema"], "debox.bench-select", "{document}");

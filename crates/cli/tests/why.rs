@@ -272,12 +272,18 @@ fn file_locks_have_holders() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path().canonicalize().unwrap();
     for (scenario, call, what) in [
-        ("flock", libc::SYS_flock, "an exclusive flock on FILE"),
+        ("flock", libc::SYS_flock, "an exclusive flock on FILE held"),
         (
             "posix",
             libc::SYS_fcntl,
-            "an exclusive POSIX lock on FILE (bytes 10 to 29)",
+            "an exclusive POSIX lock on FILE (bytes 10 to 29) held",
         ),
+        (
+            "ofd",
+            libc::SYS_fcntl,
+            "an exclusive open-file-description lock on FILE (bytes 10 to 29) held",
+        ),
+        ("lease", libc::SYS_openat, "a lease on FILE to be given up"),
     ] {
         let file = directory.join(scenario);
         let file = file.to_str().unwrap();
@@ -286,22 +292,54 @@ fn file_locks_have_holders() {
         let holder = stuck.asleep(&format!("{scenario}-holder"), libc::SYS_clock_nanosleep);
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
         let line = |pid: u32| locks.lines().any(|line| line.contains(&format!(" {pid} ")));
-        assert!(line(waiter) && line(holder), "{locks}");
+        // Nobody is written beside a lock of an open file.
+        assert!(scenario == "ofd" || line(waiter) && line(holder), "{locks}");
         let answer = why(&[&waiter.to_string()]);
         let thread = thread(&answer, waiter);
         waits(thread, "holder", holder, 0);
         assert_eq!(thread["object"], file);
         assert_eq!(thread["chain"][0]["tid"], holder);
+        // The kernel takes a lease away after a while.
+        let limit = match scenario {
+            "lease" => ", for TIME more at the most",
+            _ => "",
+        };
         sentence_is(
             &answer,
             &format!(
-                "{scenario}-waiter ({waiter}) has waited TIME for {} held by {scenario}-holder \
-                 ({holder}), which sleeps in clock_nanosleep, TIME left",
+                "{scenario}-waiter ({waiter}) has waited TIME for {} by {scenario}-holder \
+                 ({holder}){limit}, which sleeps in clock_nanosleep, TIME left",
                 what.replace("FILE", file)
             ),
         );
         no_deadlock(&answer);
     }
+}
+
+#[test]
+fn all_that_hold_a_lock_together_are_named() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().canonicalize().unwrap().join("lock");
+    let stuck = Stuck::start(&["readers", file.to_str().unwrap()]);
+    let waiter = stuck.asleep("readers-waiter", libc::SYS_flock);
+    let answer = why(&[&waiter.to_string()]);
+    let on = thread(&answer, waiter)["waits_for"].as_array().unwrap();
+    let mut named: Vec<u64> = on.iter().filter_map(|on| on["pid"].as_u64()).collect();
+    named.sort_unstable();
+    let mut holders = [0, 1, 2].map(|i| u64::from(stuck.tid(&format!("reader-{i}"))));
+    holders.sort_unstable();
+    assert_eq!(named, holders, "{answer:#}");
+    let told = words(&answer["sentences"][0]);
+    let list = told.split_once(" held by ").expect(told).1;
+    let list = list.split_once("; of these ").expect(list).0;
+    assert!(
+        list.matches("reader-").count() == 3 && list.contains(" and "),
+        "{told}"
+    );
+    no_deadlock(&answer);
 }
 
 #[test]
@@ -502,6 +540,12 @@ fn two_ends_that_both_listen_are_a_deadlock() {
         let b = stuck.asleep("socket-B", libc::SYS_read);
         let answer = why(&[&a.to_string()]);
         waits(thread(&answer, a), "peer", b, 0);
+        let call = words(&thread(&answer, a)["call_text"]);
+        if family == "tcp" {
+            // Not by a number that only the kernel knows.
+            assert!(call.contains(" tcp 127.0.0.1:"), "{call}");
+            assert!(call.contains(" with 127.0.0.1:"), "{call}");
+        }
         // In a PID namespace others could have the same socket.
         let alone = std::fs::read_link("/proc/self/ns/pid").unwrap();
         if alone.to_str() == Some("pid:[4026531836]") {
@@ -635,6 +679,40 @@ fn attach_explains_calls_that_are_open_at_the_end() {
     let shown = attach(&[]);
     let shown: Vec<&str> = shown.split_whitespace().collect();
     assert!(timeless(&shown.join(" ")).contains(&expected), "{shown:?}");
+}
+
+#[test]
+fn who_has_ended_is_in_no_call() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let stuck = Stuck::start(&["zombie"]);
+    let parent = stuck.tid("careless");
+    let zombie = stuck.tid("zombie");
+    let answer = why(&[&zombie.to_string()]);
+    sentence_is(
+        &answer,
+        &format!(
+            "zombie ({zombie}) has ended and waits to be waited for by its parent careless \
+             ({parent}), which waits for a signal (pause)"
+        ),
+    );
+    let thread = thread(&answer, zombie);
+    assert!(thread["call"].is_null() && thread["call_text"].is_null());
+    assert_eq!(thread["state"], "zombie");
+}
+
+#[test]
+fn what_anybody_may_send_has_an_address_and_no_sender() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let stuck = Stuck::start(&["datagram"]);
+    let pid = stuck.asleep("datagram", libc::SYS_recvfrom);
+    let answer = why(&[&pid.to_string()]);
+    let told = timeless(words(&answer["sentences"][0]));
+    let start = format!("datagram ({pid}) has waited TIME for a datagram on 127.0.0.1:");
+    assert!(told.starts_with(&start), "{told}");
 }
 
 /// Processes that come and go while they are read, by name and by number.
@@ -801,6 +879,12 @@ fn ordinary_users_ask_about_their_own() {
     );
     let note = answer["notes"].to_string();
     assert!(note.contains("sudo debox why"), "{note}");
+    assert!(
+        note.contains("the kernel was not asked, which takes CAP_BPF"),
+        "{note}"
+    );
+    let sentence = words(&answer["sentences"][0]);
+    assert!(!sentence.contains("at least 0 ns"), "{sentence}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::control::DetailControl;
 use crate::mapping::Mapping;
 use crate::ring::EventRing;
 use debox_abi::*;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
@@ -27,6 +28,8 @@ pub struct DetailsView {
     details: Mapping,
     chains: Mapping,
     objects: Mapping,
+    on_cpu: Option<Mapping>,
+    lives: Mapping,
     pub control: DetailControl,
     pub events: EventRing,
 }
@@ -56,6 +59,21 @@ impl DetailsView {
         let mut objects = debox_objects::zeroed_box();
         self.objects.copy_words(0, objects.as_bytes_mut());
         objects
+    }
+
+    /// What the clock of CPU time found, if there is one; a copy like that of the details.
+    pub fn on_cpu(&self) -> Option<Box<debox_on_cpu>> {
+        let mut table = debox_on_cpu::zeroed_box();
+        self.on_cpu.as_ref()?.copy_words(0, table.as_bytes_mut());
+        Some(table)
+    }
+
+    /// Where threads' time went, of those that have ended; a copy like that of the
+    /// details.
+    pub fn lives(&self) -> Box<debox_lives> {
+        let mut lives = debox_lives::zeroed_box();
+        self.lives.copy_words(0, lives.as_bytes_mut());
+        lives
     }
 
     /// One user stack; None for an index that was never handed out.
@@ -91,6 +109,10 @@ pub struct Snapshot {
     pub stale: bool,
     pub details: Option<Box<debox_details>>,
     pub objects: Option<Box<debox_objects>>,
+    pub on_cpu: Option<Box<debox_on_cpu>>,
+    /// Functions of the kernel in `on_cpu`, by number; empty until asked for.
+    pub kernel_functions: HashMap<u32, String>,
+    pub lives: Option<Box<debox_lives>>,
     /// Kernel functions of sites, outermost first; empty until asked for.
     pub site_stacks: Vec<(u32, Vec<String>)>,
     /// Blocked time by chain, and all links, the first of number 1; empty until
@@ -142,9 +164,14 @@ impl AccountView {
         let (account, cpus) = (next()?, next()?);
         let detail_fds = match count {
             3 => None,
-            8 => Some((next()?, next()?, next()?, next()?, next()?)),
-            n => return Err(format!("an account comes with 3 or 8 descriptors, not {n}")),
+            9 | 10 => Some((next()?, next()?, next()?, next()?, next()?, next()?)),
+            n => {
+                return Err(format!(
+                    "an account comes with 3, 9 or 10 descriptors, not {n}"
+                ));
+            }
         };
+        let on_cpu = if count == 10 { Some(next()?) } else { None };
         let shared = next()?;
         let (account, cpus, shared) = (&account, &cpus, &shared);
         let cpu_count = reply.cpus as usize;
@@ -172,10 +199,15 @@ impl AccountView {
         };
         let view = match detail_fds {
             None => view,
-            Some((details, events, control, chains, objects)) => Self {
+            Some((details, events, control, chains, objects, lives)) => Self {
                 details: Some(DetailsView {
                     chains: map(&chains, size_of::<debox_chain_sums>(), "the chains")?,
                     objects: map(&objects, size_of::<debox_objects>(), "the objects")?,
+                    on_cpu: on_cpu
+                        .as_ref()
+                        .map(|fd| map(fd, size_of::<debox_on_cpu>(), "the samples"))
+                        .transpose()?,
+                    lives: map(&lives, size_of::<debox_lives>(), "the lives")?,
                     details: map(&details, size_of::<debox_details>(), "the details")?,
                     control: DetailControl::map(&control)
                         .map_err(|e| format!("mapping the control of details: {e}"))?,
@@ -297,6 +329,9 @@ impl AccountView {
             stale: self.stale(),
             details: self.details.as_ref().map(DetailsView::copy),
             objects: self.details.as_ref().map(DetailsView::objects),
+            on_cpu: self.details.as_ref().and_then(DetailsView::on_cpu),
+            kernel_functions: HashMap::new(),
+            lives: self.details.as_ref().map(DetailsView::lives),
             site_stacks: Vec::new(),
             chain_sums: Vec::new(),
             chains: Vec::new(),

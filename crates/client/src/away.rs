@@ -24,6 +24,9 @@ impl Snapshot {
                 self.away_call_add(key, away);
                 self.away_thread_add(away);
             }
+            if away.flags & DEBOX_AWAY_LIFE != 0 {
+                self.away_life_add(away);
+            }
             if away.flags & DEBOX_AWAY_ASLEEP != 0 {
                 self.away_sleep_add(key, away);
                 self.site_add(account, away.site as usize);
@@ -72,6 +75,44 @@ impl Snapshot {
         grow(&mut row.wall_ns, away.wall_ns);
         grow(&mut row.blocked_ns, away.blocked_ns);
         grow(&mut row.runq_ns, away.runq_ns);
+    }
+
+    /// Into its own row, or that of its name in many processes.
+    fn away_life_add(&mut self, away: &debox_away) {
+        let Some(lives) = &mut self.lives else {
+            return;
+        };
+        let of_name = 1 << 63 | u64::from(away.program) << 32;
+        let place = |key| lives.rows.iter().position(|row| row.key == key);
+        let own = of_name | u64::from(away.pid);
+        let at = place(own).or_else(|| place(of_name)).or_else(|| place(0));
+        let time = match at {
+            Some(at) => {
+                let row = &mut lives.rows[at];
+                if row.key == 0 {
+                    row.key = own;
+                }
+                &mut row.time
+            }
+            None => {
+                grow(&mut lives.rows_dropped, 1);
+                &mut lives.dropped
+            }
+        };
+        let life = &away.life;
+        grow(&mut time.life_ns, life.life_ns);
+        grow(&mut time.own_ns, life.own_ns);
+        grow(&mut time.calls_ns, life.calls_ns);
+        grow(&mut time.exit_ns, life.exit_ns);
+        grow(&mut time.blocked_ns, life.blocked_ns);
+        grow(&mut time.rest_ns, life.rest_ns);
+        grow(&mut time.outside_ns, life.outside_ns);
+        grow(&mut time.stopped_ns, life.stopped_ns);
+        grow(&mut time.runq_ns, life.runq_ns);
+        grow(&mut time.minor_faults, life.minor_faults);
+        grow(&mut time.major_faults, life.major_faults);
+        grow(&mut time.user_ns, life.user_ns);
+        grow(&mut time.system_ns, life.system_ns);
     }
 
     fn away_sleep_add(&mut self, key: usize, away: &debox_away) {

@@ -6,7 +6,7 @@ use crate::away::away_parse;
 use crate::error::Error;
 use crate::packet;
 use debox_abi::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -104,9 +104,9 @@ impl Connection {
     }
 
     /// Opens the connection's account; flags are DEBOX_REQ_BOUNDARY, _DETAILS
-    /// and _USER_STACKS.
-    pub fn account(&self, flags: u32) -> Result<AccountView, Error> {
-        let (reply, fds) = self.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, flags))?;
+    /// and _USER_STACKS. `hz`: of a clock of CPU time, 0: without.
+    pub fn account(&self, flags: u32, hz: u32) -> Result<AccountView, Error> {
+        let (reply, fds) = self.ask(&debox_request::account(flags, hz))?;
         AccountView::map(&reply, fds).map_err(|what| self.broken(what))
     }
 
@@ -123,6 +123,12 @@ impl Connection {
     pub fn site_stacks(&self) -> Result<Vec<(u32, Vec<String>)>, Error> {
         let bytes = self.shared_file(DEBOX_MSG_SITE_STACKS)?;
         Ok(site_stacks_parse(&String::from_utf8_lossy(&bytes)))
+    }
+
+    /// The kernel's functions in the account's samples, by number.
+    pub fn kernel_functions(&self) -> Result<HashMap<u32, String>, Error> {
+        let bytes = self.shared_file(DEBOX_MSG_KERNEL_FUNCTIONS)?;
+        Ok(functions_parse(&String::from_utf8_lossy(&bytes)))
     }
 
     /// Labels, the first of number 1; from now on the kernel side gives them to
@@ -204,6 +210,16 @@ pub fn chains_parse(bytes: &[u8]) -> Vec<debox_chain> {
             let link = debox_chain::read_from(bytes)?;
             let parent = if link.parent < number { link.parent } else { 0 };
             Some(debox_chain { parent, ..link })
+        })
+        .collect()
+}
+
+/// `NUMBER TAB NAME`, a line for each.
+fn functions_parse(text: &str) -> HashMap<u32, String> {
+    text.lines()
+        .filter_map(|line| {
+            let (number, name) = line.split_once('\t')?;
+            Some((number.parse().ok()?, debox_output::printable(name)))
         })
         .collect()
 }

@@ -83,6 +83,8 @@ fn row_add(sum: &mut debox_row, row: &debox_row) {
         (&mut sum.major_faults, row.major_faults),
         (&mut sum.nvcsw, row.nvcsw),
         (&mut sum.nivcsw, row.nivcsw),
+        (&mut sum.missing, row.missing),
+        (&mut sum.ones, row.ones),
     ] {
         *to = to.saturating_add(from);
     }

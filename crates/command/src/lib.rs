@@ -18,6 +18,7 @@ mod library;
 mod program;
 mod signals;
 mod start;
+pub mod stop;
 
 pub use child::{Child, Ended, pidfd_open, signal_name};
 pub use duration::duration;

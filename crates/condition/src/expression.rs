@@ -2,11 +2,11 @@
 //! What does a parsed expression say?
 
 use crate::call_set::CallSet;
-use crate::core::{NODE_AND, NODE_CALL, NODE_NOT, NODE_NUMBER, NODE_OR, Parsed};
-use crate::core::{glob_fits, nearest};
+use crate::core::{Parsed, glob_fits, nearest};
 use crate::error::ExpressionError;
 use crate::facts::{Answer, CallFacts};
 use crate::field::{Number, TextField};
+use crate::generated::{NODE_AND, NODE_CALL, NODE_NOT, NODE_NUMBER, NODE_OR};
 use std::sync::Arc;
 
 /// A parsed expression.

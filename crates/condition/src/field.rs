@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What of a call can be asked?
 
+pub use crate::generated::NUMBERS;
+use crate::generated::*;
 use debox_abi::*;
 
 /// Numbers of a call. The first ones are the kernel side's fields, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
 pub enum Number {
-    Wall,
-    Cpu,
-    Blocked,
-    Runq,
-    Retval,
-    Minflt,
-    Majflt,
-    Sleeps,
-    Preemptions,
-    Pid,
-    Tid,
-    Waiters,
+    Wall = NUMBER_WALL,
+    Cpu = NUMBER_CPU,
+    Blocked = NUMBER_BLOCKED,
+    Runq = NUMBER_RUNQ,
+    Retval = NUMBER_RETVAL,
+    Minflt = NUMBER_MINFLT,
+    Majflt = NUMBER_MAJFLT,
+    Sleeps = NUMBER_SLEEPS,
+    Preemptions = NUMBER_PREEMPTIONS,
+    Pid = NUMBER_PID,
+    Tid = NUMBER_TID,
+    Waiters = NUMBER_WAITERS,
     /// Interrupts that landed in the call.
-    Irq,
+    Irq = NUMBER_IRQ,
     /// Minor and major page faults together.
-    Faults,
+    Faults = NUMBER_FAULTS,
     /// 0 for calls that did not fail.
-    Errno,
+    Errno = NUMBER_ERRNO,
 }
-
-pub const NUMBERS: usize = 15;
 
 impl Number {
     pub const ALL: [Number; NUMBERS] = [
@@ -58,9 +59,9 @@ impl Number {
 }
 
 /// The kernel's MAX_ERRNO: return values from -4095 to -1 are errors.
-pub const ERRNO_MAX: i64 = 4095;
+pub const ERRNO_MAX: i64 = crate::generated::ERRNO_MAX as i64;
 
-// The order above is the kernel side's.
+// The order above is the kernel side's, and the parser's numbers are places in the lists.
 const _: () = {
     assert!(Number::Wall as u32 == DEBOX_FIELD_WALL_NS);
     assert!(Number::Cpu as u32 == DEBOX_FIELD_CPU_NS);
@@ -76,24 +77,35 @@ const _: () = {
     assert!(Number::Waiters as u32 == DEBOX_FIELD_WAITERS);
     assert!(Number::Irq as u32 == DEBOX_FIELD_IRQ_NS);
     assert!(Number::Faults as usize == DEBOX_FIELDS);
+    let mut at = 0;
+    while at < NUMBERS {
+        assert!(Number::ALL[at] as usize == at);
+        at += 1;
+    }
+    at = 0;
+    while at < TextField::ALL.len() {
+        assert!(TextField::ALL[at] as usize == at);
+        at += 1;
+    }
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
 pub enum TextField {
     /// Of the places where the call slept.
-    Label,
+    Label = TEXT_LABEL,
     /// The kernel functions of these places.
-    Function,
+    Function = TEXT_FUNCTION,
     /// Command names of those who held locks that these sleeps waited for.
-    Holder,
+    Holder = TEXT_HOLDER,
     /// Where what these sleeps waited for ends.
-    Root,
+    Root = TEXT_ROOT,
     /// Names and labels on the way there.
-    Chain,
+    Chain = TEXT_CHAIN,
     /// The thread's command name.
-    Comm,
+    Comm = TEXT_COMM,
     /// The program's function that made the call.
-    Caller,
+    Caller = TEXT_CALLER,
 }
 
 impl TextField {

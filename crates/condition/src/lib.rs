@@ -20,6 +20,8 @@ mod error;
 mod expression;
 mod facts;
 mod field;
+#[allow(dead_code, non_camel_case_types, unsafe_code)]
+mod generated;
 mod kernel;
 
 pub use call_set::CallSet;
@@ -30,5 +32,5 @@ pub use facts::{Answer, CallFacts, SiteFacts};
 pub use field::{Number, TextField};
 pub use kernel::{KernelAnswer, kernel_judge};
 
-/// Longest expression, in bytes: EXPRESSION_MAX of libdebox/expression.h.
-pub const EXPRESSION_MAX: usize = 4096;
+/// Longest expression, in bytes.
+pub const EXPRESSION_MAX: usize = generated::EXPRESSION_MAX as usize;

@@ -76,18 +76,7 @@ impl Chain {
 
     /// First to root.
     pub fn links(self) -> Result<Vec<Link>, ChainError> {
-        let empty = sys::debox_link {
-            chain: 0,
-            kind: 0,
-            flags: 0,
-            site: 0,
-            nr: 0,
-            tid: 0,
-            comm: [0; _],
-            label: [0; _],
-            reserved: [0; _],
-        };
-        let mut raw = [empty; DEBOX_CHAIN_DEPTH_MAX as usize];
+        let mut raw = [sys::debox_link::default(); DEBOX_CHAIN_DEPTH_MAX as usize];
         // SAFETY: there is room for as many as are asked for.
         let n = unsafe { sys::debox_chain_read(self.number, raw.as_mut_ptr(), raw.len() as u32) };
         if n < 0 {

@@ -31,6 +31,7 @@
 mod chain;
 mod record;
 mod site;
+#[allow(dead_code, non_camel_case_types)]
 mod sys;
 
 pub use chain::{Chain, ChainError, Link};
@@ -351,10 +352,10 @@ where
     let ret = raw(&value);
     core::mem::forget(bracket);
     // SAFETY: as above; the guard is forgotten, so it ends once. Of the frame
-    // `hot` is always set, `seq` where that is not null, and nothing else.
+    // `hot_` is always set, `seq_` where that is not null, and nothing else.
     let recorded = unsafe {
         sys::debox_frame_end(frame, ret);
-        (!(*frame).hot.is_null()).then(|| (*frame).seq)
+        (!(*frame).hot_.is_null()).then(|| (*frame).seq_)
     };
     let record = match (recorded, last()) {
         (Some(seq), Ok(record)) if record.seq() == seq => record,

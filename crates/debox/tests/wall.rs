@@ -20,6 +20,8 @@ fn closed() {
     let _one = ONE.lock();
     open().close();
     assert_eq!(debox::last().unwrap_err(), RecordError::Closed);
+    assert_eq!(debox::trace_set(9), Err(RecordError::Closed));
+    assert_eq!(debox::trace_last().unwrap_err(), RecordError::Closed);
     assert_eq!(Span::begin().err(), Some(RecordError::Closed));
     let (value, record) = debox::call(|| 7u32);
     assert_eq!(value, 7);
@@ -59,6 +61,17 @@ fn wall_times_without_a_broker() {
         record.to_string().contains("blocked not measured"),
         "{record}"
     );
+}
+
+#[test]
+fn without_a_broker_nothing_is_traced_stale_or_clobbered() {
+    let _one = ONE.lock();
+    let _session = open();
+    assert!(debox::trace_set(9).is_err());
+    debox::trace_set(0).unwrap();
+    let ((), record) = debox::call_nr(1, || ());
+    assert!(!record.is_stale() && !record.is_clobbered());
+    assert!(debox::trace_last().is_err());
 }
 
 #[test]

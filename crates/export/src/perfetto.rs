@@ -2,18 +2,25 @@
 //! How do the slow calls lie in time, for programs that draw traces?
 //!
 //! The JSON trace format of Chrome, which Perfetto reads: a slice for each slow
-//! call on its thread, its sleeps as slices inside, waiting for a CPU after a
-//! sleep as another, an arrow from whoever ended it; counters for the gauges and for the mean time of each
-//! call with a history. Time stamps are microseconds since the start of the
-//! run, with the nanoseconds behind the point.
+//! call on its thread, and inside of it what its time was made of: its sleeps, waiting for
+//! a CPU after a sleep, and the stretches between on a CPU; an arrow from whoever ended a
+//! sleep; counters for the gauges and for the mean time of each call with a history. Time
+//! stamps are microseconds since the start of the run, with the nanoseconds behind the
+//! point.
+//!
+//! Of the critical path sums are known and no moments. Its track has them one behind the
+//! other, largest first, and says so in its name.
 
 use std::collections::{BTreeSet, HashMap};
 
 use debox_output::{error_name, json_printable};
-use debox_report::{Party, Report, Site, SlowCall};
+use debox_report::{Party, PathLine, Report, Site, SlowCall, path_lines};
 use serde_json::{Map, Value, json};
 
 use crate::path::{call_name, frame_name};
+
+/// Of the critical path's track: no process has it (the kernel's PID_MAX_LIMIT is 4194304).
+const PATH_PID: u32 = 4_194_305;
 
 fn micro(ns: u64) -> Value {
     json!(ns as f64 / 1e3)
@@ -175,6 +182,90 @@ fn call_events(report: &Report, pids: &Pids, call: &SlowCall, events: &mut Vec<V
             ));
         }
     }
+    cpu_events(call, events);
+}
+
+/// What lies between the sleeps of a call: (since the start of the run, length). None where
+/// it is not known.
+fn between_sleeps(call: &SlowCall) -> Option<Vec<(u64, u64)>> {
+    if call.sleeps_dropped > 0 {
+        return None;
+    }
+    let end_ns = call.start_ns.checked_add(call.wall_ns)?;
+    let mut spans = Vec::new();
+    let mut at_ns = call.start_ns;
+    for sleep in &call.sleeps {
+        spans.push((at_ns, sleep.start_ns.checked_sub(at_ns)?));
+        let away_ns = sleep.blocked_ns.checked_add(sleep.runq_ns)?;
+        at_ns = sleep.start_ns.checked_add(away_ns)?;
+    }
+    spans.push((at_ns, end_ns.checked_sub(at_ns)?));
+    spans.retain(|(_, ns)| *ns > 0);
+    Some(spans)
+}
+
+/// Between its sleeps a call is on a CPU, unless another thread was given it: how long that
+/// was is known, and when is not.
+fn cpu_events(call: &SlowCall, events: &mut Vec<Value>) {
+    let after_sleeps = (call.sleeps.iter()).fold(0u64, |sum, s| sum.saturating_add(s.runq_ns));
+    let preempted_ns = call.runq_ns.saturating_sub(after_sleeps);
+    let (name, args) = if preempted_ns == 0 {
+        ("on CPU", json!({}))
+    } else {
+        (
+            "on CPU, or preempted",
+            json!({"preempted in the whole call ns": preempted_ns}),
+        )
+    };
+    for (start_ns, ns) in between_sleeps(call).unwrap_or_default() {
+        events.push(slice(name, "cpu", call, start_ns, ns, args.clone()));
+    }
+}
+
+/// What the end depended on: a slice for each name, and its parts inside.
+fn path_events(report: &Report, events: &mut Vec<Value>) {
+    let lines = path_lines(report);
+    if lines.is_empty() {
+        return;
+    }
+    for (kind, args) in [
+        (
+            "process_name",
+            json!({"name": "critical path, by size and not by time"}),
+        ),
+        ("process_sort_index", json!({"sort_index": -1})),
+        ("thread_name", json!({"name": "what the end depended on"})),
+    ] {
+        events
+            .push(json!({"name": kind, "ph": "M", "pid": PATH_PID, "tid": PATH_PID, "args": args}));
+    }
+    let mut names: Vec<(Option<&str>, Vec<&PathLine>)> = Vec::new();
+    for line in &lines {
+        let who = line.who.as_deref();
+        match names.iter_mut().find(|(name, _)| *name == who) {
+            Some((_, of)) => of.push(line),
+            None => names.push((who, vec![line])),
+        }
+    }
+    let sum = |of: &[&PathLine]| {
+        of.iter()
+            .fold(0u64, |sum, l| sum.saturating_add(l.total_ns))
+    };
+    names.sort_by_key(|(_, of)| std::cmp::Reverse(sum(of)));
+    let mut at_ns = 0u64;
+    let mut add = |name: &str, at_ns: u64, ns: u64| {
+        events.push(json!({
+            "name": name, "cat": "critical", "ph": "X", "pid": PATH_PID, "tid": PATH_PID,
+            "ts": micro(at_ns), "dur": micro(ns), "args": {"ns": ns},
+        }));
+    };
+    for (who, of) in names {
+        add(who.unwrap_or("(several)"), at_ns, sum(&of));
+        for line in of {
+            add(&line.what, at_ns, line.total_ns);
+            at_ns = at_ns.saturating_add(line.total_ns);
+        }
+    }
 }
 
 fn counter(name: &str, pid: u32, time_ns: u64, value: Value) -> Value {
@@ -210,6 +301,7 @@ pub fn perfetto(report: &Report) -> String {
         }
         events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": comm}}));
     }
+    path_events(report, &mut events);
     let mut calls: Vec<&SlowCall> = report.slow_calls.iter().collect();
     calls.sort_by_key(|c| c.start_ns);
     for call in calls {

@@ -10,7 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use debox_export::*;
-use debox_report::{ChainKind, ChainLink, ChainRow, Object, ObjectKind, ObjectRow, Report};
+use debox_report::{
+    ChainKind, ChainLink, ChainRow, CriticalKind, CriticalPart, CriticalPath, LifeRow, LifeTime,
+    Object, ObjectKind, ObjectRow, OnCpu, OnCpuFrame, OnCpuFunction, OnCpuGroup, OnCpuKind,
+    OnCpuRow, Report,
+};
 use serde_json::{Value, json};
 
 fn blocked_ns(report: &Report) -> u64 {
@@ -52,6 +56,108 @@ fn folded_stacks_of_a_run_without_paths_come_from_the_blocking_table() {
     assert!(
         text.contains("(no call);filemap_fault_[k];[page-in] 212000000\n"),
         "{text}"
+    );
+}
+
+fn sampled(comm: &str, work: &str) -> OnCpu {
+    let function = |name: Option<&str>, module: Option<&str>| OnCpuFunction {
+        name: name.map(str::to_owned),
+        module: module.map(str::to_owned),
+        own: 0,
+        total: 0,
+    };
+    let frame = |function, caller| OnCpuFrame { function, caller };
+    let row = |kind, call: Option<&str>, frame, samples| OnCpuRow {
+        group: 0,
+        kind,
+        call: call.map(str::to_owned),
+        abi: 64,
+        frame,
+        samples,
+    };
+    OnCpu {
+        hz: 99,
+        samples: 109,
+        groups: vec![OnCpuGroup {
+            comm: comm.into(),
+            samples: 109,
+            ..OnCpuGroup::default()
+        }],
+        functions: vec![
+            function(Some("main"), Some("server")),
+            function(Some(work), Some("server")),
+            function(Some("vfs_read"), None),
+            function(None, Some("libx.so")),
+        ],
+        frames: vec![
+            frame(0, None),
+            frame(1, Some(0)),
+            frame(2, Some(1)),
+            frame(3, Some(0)),
+        ],
+        rows: vec![
+            row(OnCpuKind::User, None, Some(1), 70),
+            row(OnCpuKind::Call, Some("read"), Some(2), 20),
+            row(OnCpuKind::User, None, Some(3), 10),
+            row(OnCpuKind::Interrupt, None, None, 9),
+        ],
+        ..OnCpu::default()
+    }
+}
+
+#[test]
+fn folded_cpu_stacks_keep_all_samples() {
+    let mut report = support::server(0);
+    assert_eq!(folded_cpu(&report), "");
+    report.on_cpu = Some(sampled("worker", "work"));
+    assert_eq!(
+        folded_cpu(&report),
+        "worker;(soft interrupt) 9\n\
+         worker;main;(libx.so) 10\n\
+         worker;main;work 70\n\
+         worker;main;work;read;vfs_read_[k] 20\n"
+    );
+    report.on_cpu = Some(sampled("a;b\nc 7\u{1b}[31m", "f;\ng 3"));
+    let text = folded_cpu(&report);
+    assert_eq!(text.lines().count(), 4, "{text}");
+    assert!(
+        !text.contains('\u{1b}') && text.contains("a:b\\nc 7"),
+        "{text}"
+    );
+    // A recording's numbers are foreign.
+    let on_cpu = report.on_cpu.as_mut().unwrap();
+    on_cpu.frames[0].caller = Some(1);
+    on_cpu.frames[2].function = 99;
+    on_cpu.rows[2].group = 99;
+    on_cpu.rows[3].frame = Some(99);
+    assert_eq!(folded_cpu(&report).lines().count(), 4);
+}
+
+#[test]
+fn folded_lives_keep_all_time() {
+    let mut report = support::server(0);
+    assert_eq!(folded_all(&report), "");
+    report.on_cpu = Some(sampled("a;b", "work"));
+    report.lives = vec![LifeRow {
+        comm: "a;b".into(),
+        time: LifeTime {
+            life_ns: 900,
+            own_ns: 89,
+            calls_ns: 300,
+            blocked_ns: 500,
+            runq_ns: 11,
+            ..LifeTime::default()
+        },
+        ..LifeRow::default()
+    }];
+    assert_eq!(
+        folded_all(&report),
+        "a:b;(blocked) 500\n\
+         a:b;(on a CPU);(soft interrupt) 9\n\
+         a:b;(on a CPU);main;(libx.so) 10\n\
+         a:b;(on a CPU);main;work 70\n\
+         a:b;(on a CPU);main;work;read;vfs_read_[k] 300\n\
+         a:b;(waiting for a CPU) 11\n"
     );
 }
 
@@ -114,6 +220,24 @@ fn trace_has_each_sleep_inside_its_call() {
         "the workers have other names in the thread table, and one who wakes is in none"
     );
     assert_eq!(named("process_name"), 2);
+    // What lies between the sleeps: with them, and with waiting for a CPU, the whole call.
+    assert!(slices("cpu").count() > 0);
+    for call in &report.slow_calls {
+        let mine = |category| {
+            let events: Vec<_> = slices(category).collect();
+            let (from, to) = (call.start_ns, call.start_ns + call.wall_ns);
+            let inside = events.into_iter().filter(|e| e["tid"] == call.tid);
+            inside
+                .map(span)
+                .filter(|(a, b)| from <= *a && *b <= to)
+                .map(|(a, b)| b - a)
+                .sum::<u64>()
+        };
+        if call.sleeps_dropped == 0 && mine("cpu") > 0 {
+            let all = mine("cpu") + mine("sleep") + mine("runq");
+            assert_eq!(all, call.wall_ns, "{call:?}");
+        }
+    }
     // An arrow for each sleep that a thread ended: from a slice of that thread's to
     // the sleep's end.
     let phase = |ph: &'static str| events.iter().filter(move |e| e["ph"] == ph);
@@ -135,6 +259,155 @@ fn trace_has_each_sleep_inside_its_call() {
     }
     assert_eq!(named("open descriptors"), report.gauges.len());
     assert!(named("clone: mean ns") > 100);
+}
+
+/// What the trace event format asks for, and what viewers need beyond it: slices of a
+/// thread lie inside of each other or apart, and an arrow has a slice at both ends.
+fn check_trace(document: &Value) {
+    assert_eq!(document["displayTimeUnit"], "ns");
+    let events = document["traceEvents"].as_array().expect("events");
+    let number = |e: &Value, key: &str| e[key].as_f64().unwrap_or_else(|| panic!("{key}: {e}"));
+    let ns = |us: f64| (us * 1e3).round() as u64;
+    let mut slices: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
+    let thread = |e: &Value| {
+        (
+            e["pid"].as_u64().expect("pid"),
+            e["tid"].as_u64().unwrap_or(0),
+        )
+    };
+    let mut arrows: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
+    for e in events {
+        assert!(e["name"].is_string() && e["pid"].is_u64(), "{e}");
+        match e["ph"].as_str().expect("phase") {
+            "X" => {
+                let from = ns(number(e, "ts"));
+                let to = from + ns(number(e, "dur"));
+                assert!(
+                    e["tid"].is_u64() && e["cat"].is_string() && e["args"].is_object(),
+                    "{e}"
+                );
+                slices.entry(thread(e)).or_default().push((from, to));
+            }
+            "s" | "f" => {
+                assert!(e["tid"].is_u64() && e["cat"].is_string(), "{e}");
+                number(e, "ts");
+                arrows
+                    .entry(e["id"].as_u64().expect("id"))
+                    .or_default()
+                    .push(e);
+            }
+            "C" => {
+                number(e, "ts");
+                let values = e["args"].as_object().expect("values");
+                assert!(
+                    !values.is_empty() && values.values().all(Value::is_number),
+                    "{e}"
+                );
+            }
+            "M" => match e["name"].as_str().unwrap() {
+                "process_name" | "thread_name" => assert!(e["args"]["name"].is_string(), "{e}"),
+                "process_sort_index" => assert!(e["args"]["sort_index"].is_i64(), "{e}"),
+                other => panic!("{other}: {e}"),
+            },
+            other => panic!("{other}: {e}"),
+        }
+    }
+    for (thread, slices) in &mut slices {
+        slices.sort_by_key(|(from, to)| (*from, std::cmp::Reverse(*to)));
+        let mut open: Vec<u64> = Vec::new();
+        for (from, to) in slices.iter() {
+            open.retain(|end| end > from);
+            assert!(
+                open.last().is_none_or(|end| to <= end),
+                "slices of {thread:?} overlap at {from}"
+            );
+            open.push(*to);
+        }
+    }
+    for arrow in arrows.values() {
+        let [begin, end] = arrow[..] else {
+            panic!("{arrow:?}");
+        };
+        assert_eq!((&begin["ph"], &end["ph"]), (&json!("s"), &json!("f")));
+        assert_eq!(end["bp"], "e");
+        assert!(number(begin, "ts") <= number(end, "ts"));
+        for e in [begin, end] {
+            let at = ns(number(e, "ts"));
+            let held = slices[&thread(e)].iter().any(|(a, b)| *a <= at && at <= *b);
+            assert!(held, "an arrow in the air: {e}");
+        }
+    }
+}
+
+#[test]
+fn a_trace_is_what_viewers_read() {
+    let mut report = support::server(40);
+    report.critical_path = Some(CriticalPath {
+        pid: 1,
+        total_ns: 1_000,
+        parts: vec![
+            CriticalPart {
+                comm: Some("worker".into()),
+                kind: CriticalKind::Own,
+                chain: None,
+                total_ns: 600,
+            },
+            CriticalPart {
+                comm: None,
+                kind: CriticalKind::Runq,
+                chain: None,
+                total_ns: 300,
+            },
+            CriticalPart {
+                comm: Some("worker".into()),
+                kind: CriticalKind::Calls,
+                chain: None,
+                total_ns: 100,
+            },
+        ],
+    });
+    let document: Value = serde_json::from_str(&perfetto(&report)).expect("JSON");
+    check_trace(&document);
+    let events = document["traceEvents"].as_array().unwrap();
+    let path: Vec<(&str, f64, f64)> = events
+        .iter()
+        .filter(|e| e["cat"] == "critical")
+        .map(|e| {
+            (
+                e["name"].as_str().unwrap(),
+                e["ts"].as_f64().unwrap(),
+                e["dur"].as_f64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        path,
+        [
+            ("worker", 0.0, 0.7),
+            ("its own code on a CPU", 0.0, 0.6),
+            ("system calls on a CPU", 0.6, 0.1),
+            ("(several)", 0.7, 0.3),
+            ("waiting for a CPU", 0.7, 0.3),
+        ]
+    );
+    // A time between sleeps of which some are missing, or in which another thread had the
+    // CPU, is not said to be on a CPU.
+    let call = &mut report.slow_calls[0];
+    call.runq_ns += 5;
+    let (pid, start) = (call.pid, call.start_ns as f64 / 1e3);
+    let named = |report: &Report| {
+        let document: Value = serde_json::from_str(&perfetto(report)).unwrap();
+        check_trace(&document);
+        let events = document["traceEvents"].as_array().unwrap().clone();
+        let found = events
+            .into_iter()
+            .find(|e| e["cat"] == "cpu" && e["pid"] == pid && e["ts"] == json!(start));
+        found.map(|e| e["name"].clone())
+    };
+    assert_eq!(named(&report), Some(json!("on CPU, or preempted")));
+    report.slow_calls[0].sleeps_dropped = 1;
+    assert_eq!(named(&report), None);
+    check_trace(&serde_json::from_str(&perfetto(&support::hostile())).unwrap());
 }
 
 fn run(command: &mut Command) -> String {
@@ -250,6 +523,9 @@ fn duckdb() -> PathBuf {
 fn duckdb_reads_the_tables() {
     let mut report = support::server(500);
     let link = |kind, comm: &str, parent| ChainLink {
+        rests: false,
+        means: None,
+        class: None,
         kind,
         comm: comm.into(),
         call: None,
@@ -257,6 +533,7 @@ fn duckdb_reads_the_tables() {
         operation: None,
         parent,
         held: false,
+        stack: None,
     };
     report.chain_links = vec![
         link(ChainKind::Disk, "vda", None),

@@ -124,7 +124,7 @@ pub struct Args {
         help_heading = "Restrictions",
         hide_short_help = true
     )]
-    pub call_site: Option<String>,
+    pub from: Option<String>,
     /// Children of these processes, and of CMD, are not included
     #[arg(long, help_heading = "Restrictions", hide_short_help = true)]
     pub no_follow: bool,
@@ -178,7 +178,7 @@ pub struct Args {
     pub sampled: bool,
 
     /// List what RESOURCE stands for and how it would be attached, and end
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["auto", "duration", "html", "command"])]
     pub list: bool,
     /// How to attach to functions (default: what suits best)
     #[arg(
@@ -225,6 +225,9 @@ mod tests {
             &["kern", "--max-functions", "0", "f"],
             &["kern", "-m", "speed", "f"],
             &["kern", "--text", "--json", "f"],
+            &["kern", "--list", "--html", "x.html", "f"],
+            &["kern", "--list", "-d", "1s", "f"],
+            &["kern", "--list", "f", "--", "ls"],
         ] {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
         }

@@ -14,10 +14,9 @@ use crate::code::Code;
 use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
 use crate::functions::Function;
-use crate::layout::KernSums;
+use crate::generated::kern_sums;
 use crate::session::{Session, integral, monotonic_ns, overhead, span, too_often};
-use crate::stop;
-use debox_command::Child;
+use debox_command::{Child, stop};
 
 /// How a function's time was explained, from the top down.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -102,9 +101,9 @@ const PATIENCE: u32 = 10;
 
 struct Measured {
     id: MetricId,
-    before: KernSums,
+    before: kern_sums,
     before_ns: u64,
-    after: KernSums,
+    after: kern_sums,
     after_ns: u64,
 }
 
@@ -112,9 +111,9 @@ impl Measured {
     fn new(id: MetricId) -> Measured {
         Measured {
             id,
-            before: KernSums::default(),
+            before: kern_sums::default(),
             before_ns: 0,
-            after: KernSums::default(),
+            after: kern_sums::default(),
             after_ns: 0,
         }
     }
@@ -149,7 +148,7 @@ impl Measured {
     /// Calls whose time is missing: not timed for want of room, or not seen to
     /// return.
     fn untimed(&self) -> u64 {
-        let lost = |s: &KernSums| s.no_room + s.too_deep + s.nested + s.lost;
+        let lost = |s: &kern_sums| s.no_room + s.too_deep + s.nested + s.lost;
         lost(&self.after) - lost(&self.before)
     }
 }
@@ -583,7 +582,7 @@ impl<'a> Descent<'a> {
             if let Some(end) = self.options.end {
                 until = until.min(end);
             }
-            while Instant::now() < until && !stop::stopped() {
+            while Instant::now() < until && !stop::asked() {
                 stop::sleep_until(until.min(Instant::now() + Duration::from_millis(100)));
                 if let Some(child) = &mut self.child
                     && child.ended().is_some()
@@ -592,7 +591,7 @@ impl<'a> Descent<'a> {
                 }
                 self.limit(&mut rates, below, step)?;
             }
-            if stop::stopped() {
+            if stop::asked() {
                 return Err(Halt::Over("it was stopped"));
             }
             if self.options.end.is_some_and(|end| Instant::now() >= end) {

@@ -50,7 +50,6 @@ pub fn kernel_release() -> String {
 }
 
 pub fn document<'a>(session: &'a Session, metric: Metric, path: Option<&'a Path>) -> Document<'a> {
-    use crate::engine::Resource;
     Document {
         schema: SCHEMA,
         schema_version: SCHEMA_VERSION,
@@ -63,17 +62,8 @@ pub fn document<'a>(session: &'a Session, metric: Metric, path: Option<&'a Path>
             .iter()
             .map(|w| ResourceRow {
                 name: &w.name,
-                module: match &w.resource {
-                    Resource::Function(f) | Resource::Instruction { function: f, .. } => {
-                        f.module.as_deref()
-                    }
-                    Resource::Call { .. } => None,
-                },
-                kind: match &w.resource {
-                    Resource::Function(_) => "function",
-                    Resource::Instruction { .. } => "instruction",
-                    Resource::Call { .. } => "call",
-                },
+                module: w.resource.module(),
+                kind: w.resource.kind(),
                 way: w.way.map(crate::way::Way::name),
                 timed: w.timed,
                 restricted_to: &w.restricted,

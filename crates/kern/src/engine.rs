@@ -14,9 +14,9 @@ use libbpf_rs::libbpf_sys;
 
 use crate::error::Error;
 use crate::functions::Function;
-use crate::layout::{
+use crate::generated::{
     KERN_CALLS, KERN_FILTER, KERN_OPERAND_MEMORY, KERN_PER_CALL, KERN_TIMED, KERN_UNDER,
-    KernMetric, KernOperand, KernSums, KernTarget,
+    kern_call_ids, kern_metric, kern_operand, kern_sums, kern_target,
 };
 use crate::object::{Limits, Loaded};
 use crate::way::Way;
@@ -70,6 +70,24 @@ impl Resource {
                 format!("{}+{offset:#x}", function.full_name())
             }
             Resource::Call { name, .. } => format!("{name}()"),
+        }
+    }
+
+    pub fn module(&self) -> Option<&str> {
+        match self {
+            Resource::Function(f) | Resource::Instruction { function: f, .. } => {
+                f.module.as_deref()
+            }
+            Resource::Call { .. } => None,
+        }
+    }
+
+    /// As documents have it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Resource::Function(_) => "function",
+            Resource::Instruction { .. } => "instruction",
+            Resource::Call { .. } => "call",
         }
     }
 }
@@ -304,7 +322,7 @@ impl Engine {
         let generation = &mut self.generations[index as usize];
         *generation = (*generation % 0xffff) + 1;
         // Nothing may count for the old one any more.
-        let _ = self.loaded.metric_set(index, &KernMetric::default());
+        let _ = self.loaded.metric_set(index, &kern_metric::default());
         self.free.push(index);
     }
 
@@ -349,7 +367,7 @@ impl Engine {
                 _ => None,
             };
             let id = self.claim()?;
-            let metric = kern_metric(id, insertion);
+            let metric = metric_for(id, insertion);
             self.loaded.sums_clear(id.index())?;
             self.loaded.metric_set(id.index(), &metric)?;
             let attached: Result<(), io::Error> = match (&insertion.resource, way) {
@@ -483,7 +501,7 @@ impl Engine {
         self.inserted.get(&id)?.way
     }
 
-    pub fn read(&self, id: MetricId) -> Result<KernSums, Error> {
+    pub fn read(&self, id: MetricId) -> Result<kern_sums, Error> {
         self.loaded.sums_read(id.index())
     }
 
@@ -803,8 +821,8 @@ impl Engine {
     }
 
     fn write_calls(&self, number: i32, ids: &[MetricId]) -> Result<(), Error> {
-        let mut list = [0u32; KERN_PER_CALL];
-        for (slot, id) in list.iter_mut().zip(ids) {
+        let mut list = kern_call_ids::default();
+        for (slot, id) in list.id.iter_mut().zip(ids) {
             *slot = id.0;
         }
         self.loaded.map_write("calls", &(number as u32), &list)
@@ -916,7 +934,7 @@ impl Engine {
             restriction: restriction.clone(),
         };
         self.loaded
-            .metric_set(id.index(), &kern_metric(id, &insertion))?;
+            .metric_set(id.index(), &metric_for(id, &insertion))?;
         self.loaded.sample_metric_set(id.index())?;
         let program = self
             .loaded
@@ -968,7 +986,7 @@ impl Engine {
                 break;
             }
             self.operands += 1;
-            let operand = KernOperand {
+            let operand = kern_operand {
                 displacement: call.memory.as_ref().map_or(0, |m| m.displacement),
                 under: under.0,
                 reserved: 0,
@@ -995,7 +1013,7 @@ impl Engine {
     /// Addresses that the probed instructions called, and how often.
     pub fn learned(&self, learning: &Learning) -> Result<Vec<(u64, u64)>, Error> {
         let mut found: HashMap<u64, u64> = HashMap::new();
-        for (target, count) in self.loaded.map_entries::<KernTarget, u64>("targets")? {
+        for (target, count) in self.loaded.map_entries::<kern_target, u64>("targets")? {
             if learning.sites.contains_key(&target.site) && target.address != 0 {
                 *found.entry(target.address).or_default() += count;
             }
@@ -1007,7 +1025,7 @@ impl Engine {
 
     /// Forgets all learned targets; only when no learning is going on.
     pub fn targets_forget(&mut self) {
-        if let Ok(entries) = self.loaded.map_entries::<KernTarget, u64>("targets") {
+        if let Ok(entries) = self.loaded.map_entries::<kern_target, u64>("targets") {
             for (target, _) in entries {
                 let _ = self.loaded.map_delete("targets", &target);
             }
@@ -1046,10 +1064,10 @@ fn own(fd: i32) -> Result<OwnedFd, io::Error> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn kern_metric(id: MetricId, insertion: &Insertion) -> KernMetric {
+fn metric_for(id: MetricId, insertion: &Insertion) -> kern_metric {
     let r = &insertion.restriction;
     let filtered = r.processes != 0 || r.call.is_some() || r.cgroup.is_some() || r.call_site != 0;
-    KernMetric {
+    kern_metric {
         generation: id.0 >> 16,
         flags: if insertion.timed { KERN_TIMED } else { 0 }
             | if r.under.is_some() { KERN_UNDER } else { 0 }

@@ -18,14 +18,15 @@ mod document;
 mod engine;
 mod error;
 mod functions;
+#[allow(non_camel_case_types)]
+mod generated;
 mod html;
-mod layout;
+mod list;
 mod object;
 mod resource;
 mod sample;
 mod screen;
 mod session;
-mod stop;
 mod text;
 mod way;
 
@@ -40,7 +41,10 @@ pub use object::{Limits, Ways};
 pub use session::{Point, Session, Totals, Watch};
 pub use way::Way;
 
-use debox_command::{Child, Ended, Environment, FAILED, Held, Hold, Inherited, Program, Start};
+use debox_command::{
+    Child, Ended, Environment, FAILED, Held, Hold, Inherited, Program, Start, stop,
+};
+use debox_output::say;
 
 /// Does what the command line says; returns the exit status: 0, or that of
 /// CMD, or by CMD's signal; 125 when nothing could be measured. `inherited`: what
@@ -53,12 +57,6 @@ pub fn run(args: Args, inherited: &Inherited) -> i32 {
             error.exit_status()
         }
     }
-}
-
-/// Words of the tool's own, on standard error.
-fn say(text: &str) {
-    let text = debox_output::printable(text);
-    let _ = writeln!(std::io::stderr().lock(), "debox kern: {text}");
 }
 
 fn complain(error: &Error) {
@@ -121,7 +119,7 @@ fn measure(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     session.engine.forced_way = args.way;
     session.engine.prefer_sessions = args.auto;
     common_restriction(args, &mut session, held.as_ref())?;
-    stop::stop_on_signals();
+    stop::note_signals();
     if args.list {
         return list(args, &session);
     }
@@ -158,7 +156,7 @@ fn heaviest_call(
     session: &mut Session,
     child: Option<&mut Child>,
 ) -> Result<Resource, Error> {
-    let insertions: Vec<Insertion> = (0..layout::KERN_CALLS as i32)
+    let insertions: Vec<Insertion> = (0..generated::KERN_CALLS as i32)
         .filter_map(|number| {
             let name = debox_symbol::syscall_name(number, false).into_owned();
             debox_symbol::syscall_number(&name)?;
@@ -173,7 +171,7 @@ fn heaviest_call(
     let end = Instant::now() + args.interval * 2;
     let mut ended = false;
     let mut child = child;
-    while Instant::now() < end && !stop::stopped() && !ended {
+    while Instant::now() < end && !stop::asked() && !ended {
         stop::sleep_until(end.min(Instant::now() + std::time::Duration::from_millis(100)));
         ended = child.as_mut().is_some_and(|c| c.ended().is_some());
     }
@@ -293,91 +291,20 @@ fn refine(args: &Args, mut session: Session, held: Option<Held>) -> Result<Ended
 
 /// `--list`: nothing is attached.
 fn list(args: &Args, session: &Session) -> Result<Ended, Error> {
-    let mut text = String::new();
-    let code = code::Code::open();
-    let mut usable = 0;
-    for resource in &args.resources {
-        let found = resource::Written::parse(resource)
-            .and_then(|w| w.resolve(&session.functions))
-            .map_err(Error::Usage)?;
-        let timed = args.metric != Metric::Calls;
-        let cost = session.cost(&found, timed);
-        usable += cost.functions;
-        let functions: Vec<&Function> = found
-            .iter()
-            .filter_map(|r| match r {
-                Resource::Function(f) => Some(f),
-                _ => None,
-            })
-            .collect();
-        let mut plan = session.engine.plan(&functions).into_iter();
-        let rows: Vec<Vec<String>> = found
-            .iter()
-            .map(|r| {
-                let (way, address) = match r {
-                    Resource::Function(f) => (
-                        match plan.next() {
-                            Some(Ok(way)) => way.name().to_owned(),
-                            Some(Err(why)) => why,
-                            None => String::new(),
-                        },
-                        format!("{:#x}", f.address),
-                    ),
-                    Resource::Instruction { function, offset } => {
-                        ("kprobe".into(), format!("{:#x}", function.address + offset))
-                    }
-                    Resource::Call { .. } => ("call tracepoint".into(), "-".into()),
-                };
-                vec![r.name(), address, way]
-            })
-            .collect();
-        text.push_str(&text::table_words(
-            &["RESOURCE", "ADDRESS", "ATTACHED BY"],
-            rows,
-        ));
-        if cost.functions > 0 {
-            text.push_str(&format!("{resource}: {}\n", cost.text()));
-        }
-        if let [Resource::Function(function) | Resource::Instruction { function, .. }] =
-            found.as_slice()
-        {
-            match code
-                .as_ref()
-                .map(|c| c.callees(&session.functions, function))
-            {
-                Ok(Ok(callees)) => {
-                    let rows: Vec<Vec<String>> = callees
-                        .calls
-                        .iter()
-                        .map(|(offset, callee)| {
-                            // The cold part lies before or behind the function.
-                            let place = match function.address.wrapping_add(*offset) {
-                                _ if *offset < function.len => {
-                                    format!("{}+{offset:#x}", function.name)
-                                }
-                                a => session
-                                    .functions
-                                    .around(a)
-                                    .map_or("?".into(), |(f, o)| format!("{}+{o:#x}", f.name)),
-                            };
-                            vec![place, callee.clone()]
-                        })
-                        .collect();
-                    if rows.is_empty() {
-                        text.push_str(&format!("{} calls nobody\n", function.name));
-                    } else {
-                        text.push_str(&text::table_words(&["INSTRUCTION", "CALLS"], rows));
-                    }
-                }
-                Ok(Err(e)) => text.push_str(&format!("its code cannot be read: {e}\n")),
-                Err(e) => text.push_str(&format!(
-                    "whom it calls is not known: /proc/kcore cannot be read: {e}\n"
-                )),
-            }
-        }
-    }
+    let (document, usable) = list::document(session, &args.resources, args.metric)?;
+    let text = match args.json {
+        true => json(&document)?,
+        false => list::text(&document),
+    };
     output(args, &text)?;
-    Ok(Ended::Code(if usable > 0 { 0 } else { FAILED }))
+    Ok(Ended::Code(if usable { 0 } else { FAILED }))
+}
+
+fn json(document: &impl serde::Serialize) -> Result<String, Error> {
+    let mut text = serde_json::to_string_pretty(document)
+        .map_err(|e| Error::Usage(format!("writing JSON: {e}")))?;
+    text.push('\n');
+    Ok(debox_output::json_printable(&text))
 }
 
 /// A command that was asked to end gets this long.
@@ -424,7 +351,7 @@ fn common_restriction(
         session.common.restriction.cgroup = Some(session.engine.cgroup_add(cgroup)?);
         words.push(format!("cgroup {}", cgroup.display()));
     }
-    if let Some(site) = &args.call_site {
+    if let Some(site) = &args.from {
         let site = call_site::CallSite::find(site)?;
         session.common.restriction.call_site =
             session
@@ -476,14 +403,14 @@ fn watch(args: &Args, mut session: Session, held: Option<Held>) -> Result<Ended,
     let mut status = None;
     loop {
         let until = end.map_or(next, |end| end.min(next));
-        while !stop::stopped() && status.is_none() && Instant::now() < until {
+        while !stop::asked() && status.is_none() && Instant::now() < until {
             stop::sleep_until(until.min(Instant::now() + std::time::Duration::from_millis(50)));
             if let Some(child) = &mut child {
                 status = child.ended();
             }
         }
         session.tick()?;
-        let over = stop::stopped()
+        let over = stop::asked()
             || status.is_some()
             || end.is_some_and(|end| Instant::now() >= end)
             || session.watches.iter().all(|w| w.removed.is_some());
@@ -502,11 +429,7 @@ fn watch(args: &Args, mut session: Session, held: Option<Held>) -> Result<Ended,
 
 fn finish(args: &Args, session: &mut Session, path: Option<&auto::Path>) -> Result<(), Error> {
     let text = if args.json {
-        let document = document::document(session, args.metric, path);
-        let mut text = serde_json::to_string_pretty(&document)
-            .map_err(|e| Error::Usage(format!("writing JSON: {e}")))?;
-        text.push('\n');
-        debox_output::json_printable(&text)
+        json(&document::document(session, args.metric, path))?
     } else if let Some(path) = path {
         text::path_text(path, session)
     } else {

@@ -9,14 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 
-use debox_abi::DEBOX_HIST_BUCKETS;
+use debox_abi::{DEBOX_HIST_BUCKETS, Pod};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel};
 
 use crate::error::Error;
-use crate::layout::{
-    KERN_WAYS, KernMetric, KernStackTime, KernState, KernSums, Plain, bytes_of, read_plain,
-};
+use crate::generated::{KERN_WAYS, kern_metric, kern_stack_time, kern_state, kern_sums};
 use crate::way::Way;
 
 /// Which ways of attaching this kernel has, as far as is known without loading
@@ -229,7 +227,6 @@ fn load_some(
             "threads" => map.set_max_entries(buckets * KERN_WAYS)?,
             "operands" => map.set_max_entries(limits.operands)?,
             "stacks" | "stack_times" | "away" => map.set_max_entries(limits.stacks.max(1))?,
-            // The layout that layout.rs knows.
             name if name.ends_with(".rodata") => {
                 if let Some(data) = map.initial_value_mut() {
                     // bucket_mask, metrics_len
@@ -449,61 +446,56 @@ impl Loaded {
             .ok_or_else(|| Error::Usage(format!("no map {name}")))
     }
 
-    pub fn map_write<K: Plain, V: Plain>(
-        &self,
-        map: &str,
-        key: &K,
-        value: &V,
-    ) -> Result<(), Error> {
+    pub fn map_write<K: Pod, V: Pod>(&self, map: &str, key: &K, value: &V) -> Result<(), Error> {
         self.map(map)?
-            .update(bytes_of(key), bytes_of(value), MapFlags::ANY)
+            .update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("writing the map {map}")))
     }
 
-    pub fn map_read<K: Plain, V: Plain>(&self, map: &str, key: &K) -> Result<Option<V>, Error> {
+    pub fn map_read<K: Pod, V: Pod>(&self, map: &str, key: &K) -> Result<Option<V>, Error> {
         Ok(self
             .map(map)?
-            .lookup(bytes_of(key), MapFlags::ANY)
+            .lookup(key.as_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("reading the map {map}")))?
-            .map(|bytes| read_plain(&bytes)))
+            .map(|bytes| read(&bytes)))
     }
 
-    pub fn map_entries<K: Plain, V: Plain>(&self, map: &str) -> Result<Vec<(K, V)>, Error> {
+    pub fn map_entries<K: Pod, V: Pod>(&self, map: &str) -> Result<Vec<(K, V)>, Error> {
         let handle = self.map(map)?;
         let keys: Vec<Vec<u8>> = handle.keys().collect();
         let mut entries = Vec::new();
         for key in keys {
             if let Ok(Some(value)) = handle.lookup(&key, MapFlags::ANY) {
-                entries.push((read_plain(&key), read_plain(&value)));
+                entries.push((read(&key), read(&value)));
             }
         }
         Ok(entries)
     }
 
-    pub fn map_delete<K: Plain>(&self, map: &str, key: &K) -> Result<(), Error> {
+    pub fn map_delete<K: Pod>(&self, map: &str, key: &K) -> Result<(), Error> {
         self.map(map)?
-            .delete(bytes_of(key))
+            .delete(key.as_bytes())
             .map_err(Error::bpf(format!("deleting from the map {map}")))
     }
 
-    pub fn metric_set(&self, index: u32, metric: &KernMetric) -> Result<(), Error> {
+    pub fn metric_set(&self, index: u32, metric: &kern_metric) -> Result<(), Error> {
         self.map_write("metrics", &index, metric)
     }
 
-    fn state_read(&self) -> Result<KernState, Error> {
+    fn state_read(&self) -> Result<kern_state, Error> {
         let value = self
             .map(".bss")?
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::bpf("reading the BPF variables"))?
             .unwrap_or_default();
-        Ok(read_plain(&value))
+        Ok(read(&value))
     }
 
-    fn state_write(&self, change: impl Fn(&mut KernState)) -> Result<(), Error> {
+    fn state_write(&self, change: impl Fn(&mut kern_state)) -> Result<(), Error> {
         let mut state = self.state_read()?;
         change(&mut state);
         self.map(".bss")?
-            .update(&0u32.to_ne_bytes(), bytes_of(&state), MapFlags::ANY)
+            .update(&0u32.to_ne_bytes(), state.as_bytes(), MapFlags::ANY)
             .map_err(Error::bpf("writing the BPF variables"))
     }
 
@@ -527,14 +519,14 @@ impl Loaded {
     }
 
     /// All stacks seen (innermost address first), with their times.
-    pub fn stacks_read(&self) -> Result<Vec<(Vec<u64>, KernStackTime)>, Error> {
+    pub fn stacks_read(&self) -> Result<Vec<(Vec<u64>, kern_stack_time)>, Error> {
         let stacks = self.map("stacks")?;
         let mut all = Vec::new();
-        for (id, time) in self.map_entries::<u32, KernStackTime>("stack_times")? {
+        for (id, time) in self.map_entries::<u32, kern_stack_time>("stack_times")? {
             if let Ok(Some(bytes)) = stacks.lookup(&id.to_ne_bytes(), MapFlags::ANY) {
                 let frames = bytes
                     .chunks_exact(8)
-                    .map(read_plain::<u64>)
+                    .map(read::<u64>)
                     .take_while(|a| *a != 0)
                     .collect();
                 all.push((frames, time));
@@ -546,7 +538,7 @@ impl Loaded {
     /// Makes a metric's place new: all sums zero.
     pub fn sums_clear(&self, index: u32) -> Result<(), Error> {
         for (name, len) in [
-            ("sums", size_of::<KernSums>()),
+            ("sums", size_of::<kern_sums>()),
             ("histograms", DEBOX_HIST_BUCKETS * 8),
         ] {
             let zero = vec![vec![0u8; len]; cpus()?];
@@ -558,9 +550,9 @@ impl Loaded {
     }
 
     /// The sums of a metric over all CPUs, each CPU's consistent in itself.
-    pub fn sums_read(&self, index: u32) -> Result<KernSums, Error> {
+    pub fn sums_read(&self, index: u32) -> Result<kern_sums, Error> {
         let map = self.map("sums")?;
-        let mut cpu_sums: Vec<Option<KernSums>> = Vec::new();
+        let mut cpu_sums: Vec<Option<kern_sums>> = Vec::new();
         // Nearly always once; a function that is entered all the time may be
         // in the middle of an update on some CPU.
         for attempt in 0..1000 {
@@ -571,7 +563,7 @@ impl Loaded {
             cpu_sums.resize(values.len(), None);
             for (slot, bytes) in cpu_sums.iter_mut().zip(&values) {
                 if slot.is_none() {
-                    let sums: KernSums = read_plain(bytes);
+                    let sums: kern_sums = read(bytes);
                     if sums.begun == sums.ended || attempt == 999 {
                         *slot = Some(sums);
                     }
@@ -581,7 +573,7 @@ impl Loaded {
                 break;
             }
         }
-        let mut all = KernSums::default();
+        let mut all = kern_sums::default();
         for sums in cpu_sums.into_iter().flatten() {
             all.calls += sums.calls;
             all.entered += sums.entered;
@@ -612,11 +604,16 @@ impl Loaded {
         let mut all = vec![0u64; DEBOX_HIST_BUCKETS];
         for bytes in values {
             for (sum, word) in all.iter_mut().zip(bytes.chunks_exact(8)) {
-                *sum += read_plain::<u64>(word);
+                *sum += read::<u64>(word);
             }
         }
         Ok(all)
     }
+}
+
+/// What a map has is as long as the type in bpf/kern.h.
+fn read<T: Pod>(bytes: &[u8]) -> T {
+    T::read_from(bytes).unwrap_or_else(T::zeroed)
 }
 
 /// Whether kprobe.multi attaches: 6.1 takes the program in any case, and refuses
@@ -765,7 +762,7 @@ fn value_sizes() -> Vec<(String, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout;
+    use crate::generated::{kern_call_ids, kern_operand};
 
     #[test]
     fn layouts_agree_with_the_object() {
@@ -776,11 +773,11 @@ mod tests {
                 .find(|(n, _)| n == name)
                 .map(|(_, s)| *s as usize)
         };
-        assert_eq!(size("metrics"), Some(size_of::<layout::KernMetric>()));
-        assert_eq!(size("sums"), Some(size_of::<layout::KernSums>()));
-        assert_eq!(size("operands"), Some(size_of::<layout::KernOperand>()));
-        assert_eq!(size("buckets"), Some(KERN_WAYS as usize * 8));
+        assert_eq!(size("metrics"), Some(size_of::<kern_metric>()));
+        assert_eq!(size("sums"), Some(size_of::<kern_sums>()));
+        assert_eq!(size("operands"), Some(size_of::<kern_operand>()));
+        assert_eq!(size("stack_times"), Some(size_of::<kern_stack_time>()));
         assert_eq!(size("histograms"), Some(DEBOX_HIST_BUCKETS * 8));
-        assert_eq!(size("calls"), Some(layout::KERN_PER_CALL * 4));
+        assert_eq!(size("calls"), Some(size_of::<kern_call_ids>()));
     }
 }

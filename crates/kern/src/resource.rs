@@ -53,11 +53,11 @@ impl Written {
                 ),
                 Some(("call", value)) => written.call = Some(value.to_owned()),
                 Some(("cgroup", value)) => written.cgroup = Some(value.into()),
-                Some(("call-site", value)) => written.call_site = Some(value.to_owned()),
+                Some(("from", value)) => written.call_site = Some(value.to_owned()),
                 Some((key, _)) => {
                     return Err(format!(
                         "{text}: a metric can be restricted by pid=, call=, cgroup= and \
-                         call-site=, not by {key}="
+                         from=, not by {key}="
                     ));
                 }
                 None if item == "all" => written.choice = Choice::All,

@@ -10,10 +10,9 @@ use crate::auto::{Branch, Callee, Options, Path, Step};
 use crate::engine::{Resource, SAMPLE_NS};
 use crate::error::Error;
 use crate::functions::Functions;
-use crate::layout::KernStackTime;
+use crate::generated::kern_stack_time;
 use crate::session::{Session, monotonic_ns};
-use crate::stop;
-use debox_command::Child;
+use debox_command::{Child, stop};
 
 /// A function in a tree of stacks.
 #[derive(Default)]
@@ -87,7 +86,7 @@ fn names_of(
         .collect()
 }
 
-fn tree(functions: &Functions, root: &Resource, stacks: &[(Vec<u64>, KernStackTime)]) -> Node {
+fn tree(functions: &Functions, root: &Resource, stacks: &[(Vec<u64>, kern_stack_time)]) -> Node {
     let mut top = Node {
         name: root.name(),
         ..Node::default()
@@ -125,7 +124,7 @@ pub fn sampled(
     let end = options
         .end
         .unwrap_or_else(|| Instant::now() + options.interval * 10);
-    while !stop::stopped() && Instant::now() < end {
+    while !stop::asked() && Instant::now() < end {
         stop::sleep_until(end.min(Instant::now() + std::time::Duration::from_millis(100)));
         if let Some(child) = &mut child
             && child.ended().is_some()
@@ -261,7 +260,7 @@ mod tests {
         )
         .unwrap();
         let at = |n: u64| 0xffffffff81000000 + n * 0x100 + 8;
-        let time = |samples, off_ns| KernStackTime {
+        let time = |samples, off_ns| kern_stack_time {
             samples,
             times: 1,
             off_ns,

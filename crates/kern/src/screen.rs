@@ -24,9 +24,8 @@ use crate::engine::{Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
 use crate::html::{value, value_text};
 use crate::session::{Session, Watch};
-use crate::stop;
 use crate::text::{path_text, rate_text, threads_text};
-use debox_command::Child;
+use debox_command::{Child, stop};
 use debox_output::chart::round_up;
 
 const COLOURS: [Color; 7] = [
@@ -116,7 +115,7 @@ pub fn show(
         terminal
             .draw(|frame| screen.draw(frame, session))
             .map_err(Error::system("drawing"))?;
-        if stop::stopped() || end.is_some_and(|end| Instant::now() >= end) {
+        if stop::asked() || end.is_some_and(|end| Instant::now() >= end) {
             break;
         }
         if let Some(child) = child

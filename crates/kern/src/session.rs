@@ -13,7 +13,7 @@ use crate::call_site;
 use crate::engine::{Engine, Insertion, MetricId, Resource, Restriction};
 use crate::error::Error;
 use crate::functions::{Choice, Function, Functions};
-use crate::layout::KernSums;
+use crate::generated::kern_sums;
 use crate::resource::Written;
 use crate::way::Way;
 
@@ -78,7 +78,7 @@ pub struct Watch {
     pub removed: Option<String>,
     began: u64,
     last_ns: u64,
-    last: KernSums,
+    last: kern_sums,
 }
 
 /// CLOCK_MONOTONIC, which bpf_ktime_get_ns() reads.
@@ -93,7 +93,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Thread-nanoseconds inside up to `now`, modulo 2^64 (see bpf/kern.h).
-pub fn integral(sums: &KernSums, now: u64) -> u64 {
+pub fn integral(sums: &kern_sums, now: u64) -> u64 {
     sums.left_at
         .wrapping_sub(sums.entered_at)
         .wrapping_add(sums.entered.wrapping_sub(sums.left).wrapping_mul(now))
@@ -136,7 +136,7 @@ impl Watch {
         if self.timed {
             point.concurrency = Some(whole as f64 / 1e9 / seconds);
             // What callees took, of calls that are over: the rest is its own.
-            let below = |s: &KernSums| s.total_ns.saturating_sub(s.self_ns);
+            let below = |s: &kern_sums| s.total_ns.saturating_sub(s.self_ns);
             let own = (whole as f64 - since(below(&sums), below(&self.last))).max(0.0);
             point.self_concurrency = Some(own / 1e9 / seconds);
             point.off_cpu_concurrency = Some(since(sums.off_ns, self.last.off_ns) / 1e9 / seconds);
@@ -616,24 +616,24 @@ mod tests {
     #[test]
     fn time_inside_counts_what_is_not_over() {
         // Entered at 100 and 150; the first left at 180.
-        let sums = KernSums {
+        let sums = kern_sums {
             entered: 2,
             entered_at: 250,
             left: 1,
             left_at: 180,
-            ..KernSums::default()
+            ..kern_sums::default()
         };
         assert_eq!(integral(&sums, 200), 80 + 50);
         assert_eq!(integral(&sums, 300), 80 + 150);
         assert_eq!(span(10, 12), 0);
         assert_eq!(span(12, 10), 2);
         // Many large times wrap, the difference does not.
-        let sums = KernSums {
+        let sums = kern_sums {
             entered: 3,
             entered_at: (u64::MAX / 2).wrapping_mul(3),
             left: 2,
             left_at: (u64::MAX / 2).wrapping_mul(2).wrapping_add(7),
-            ..KernSums::default()
+            ..kern_sums::default()
         };
         assert_eq!(integral(&sums, u64::MAX / 2 + 5), 12);
     }

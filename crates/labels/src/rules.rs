@@ -20,6 +20,8 @@ pub const LABEL_LEN_MAX: usize = 23;
 
 const BUILTIN_NAME: &str = "labels/linux.toml";
 const BUILTIN: &str = include_str!("../../../labels/linux.toml");
+const IDLE_NAME: &str = "labels/idle.toml";
+const IDLE: &str = include_str!("../../../labels/idle.toml");
 const SYSTEM_FILE: &str = "/etc/debox/labels.toml";
 
 /// The scheduler's own function: what lies inside of it is whoever watches,
@@ -48,6 +50,12 @@ pub enum RulesError {
         file: String,
         rule: usize,
         label: String,
+        problem: String,
+    },
+    #[error("label rules {file}, place {place}: {problem}")]
+    Place {
+        file: String,
+        place: usize,
         problem: String,
     },
     #[error("label rules {file}, [plumbing]: {problem}")]
@@ -88,6 +96,32 @@ pub struct Rule {
     pub number: usize,
 }
 
+/// What a place in a program says of who sleeps there; see the head of labels/idle.toml.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub functions: Vec<String>,
+    pub rests: bool,
+    pub why: String,
+}
+
+impl Place {
+    pub fn fits(&self, function: &str) -> bool {
+        self.functions.iter().any(|pattern| glob(pattern, function))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let all = |pattern: &String| pattern.chars().all(|c| c == '*');
+        if self.functions.is_empty() || self.functions.iter().any(all) {
+            return Err("a pattern fits nothing or everything: name functions".into());
+        }
+        if self.why.trim().is_empty() {
+            return Err("`why` is empty: say in a sentence what that place is".into());
+        }
+        Ok(())
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RulesFile {
@@ -97,6 +131,8 @@ struct RulesFile {
     advice: BTreeMap<String, String>,
     #[serde(default, rename = "rule")]
     rules: Vec<Rule>,
+    #[serde(default, rename = "place")]
+    places: Vec<Place>,
 }
 
 #[derive(Deserialize)]
@@ -113,6 +149,7 @@ pub struct Rules {
     pub(crate) patterns: Patterns,
     pub(crate) plumbing: Vec<usize>,
     meanings: Meanings,
+    places: Vec<Place>,
 }
 
 /// A rule's lists as pattern numbers.
@@ -127,8 +164,7 @@ pub(crate) struct Conditions {
 impl Rules {
     /// The rules that come with DeBox, alone.
     pub fn builtin() -> Rules {
-        Self::from_texts(&[(BUILTIN_NAME.to_owned(), BUILTIN.to_owned())])
-            .expect("the embedded rules are tested")
+        Self::from_texts(&builtin_texts()).expect("the embedded rules are tested")
     }
 
     /// What the labels that come with DeBox mean.
@@ -167,7 +203,7 @@ impl Rules {
                 Err(error) => return Err(error),
             }
         }
-        texts.push((BUILTIN_NAME.to_owned(), BUILTIN.to_owned()));
+        texts.extend(builtin_texts());
         Self::from_texts(&texts)
     }
 
@@ -183,6 +219,7 @@ impl Rules {
             patterns: Patterns::default(),
             plumbing: Vec::new(),
             meanings: Meanings::default(),
+            places: Vec::new(),
         };
         // The shipped texts of advice can be named in every file.
         let mut advice = BTreeMap::new();
@@ -214,6 +251,14 @@ impl Rules {
                         })?;
                 self.plumbing.push(number);
             }
+        }
+        for (index, place) in parsed.places.into_iter().enumerate() {
+            place.check().map_err(|problem| RulesError::Place {
+                file: file.to_owned(),
+                place: index + 1,
+                problem,
+            })?;
+            self.places.push(place);
         }
         for (index, mut rule) in parsed.rules.into_iter().enumerate() {
             rule.file = file.to_owned();
@@ -260,6 +305,11 @@ impl Rules {
     /// What the labels mean; a user's own file is believed before the shipped one.
     pub fn meanings(&self) -> &Meanings {
         &self.meanings
+    }
+
+    /// What places in programs say of who sleeps there, in the order in which they are tried.
+    pub fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// The first rule that fits a stack of function names, innermost first.
@@ -318,6 +368,13 @@ pub fn sleeper(functions: &[&str]) -> Range<usize> {
 /// gives to clones and parts (`.isra.0`, `.constprop.0`, `.part.0`, `.cold`).
 pub fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
+}
+
+fn builtin_texts() -> [(String, String); 2] {
+    [
+        (BUILTIN_NAME.to_owned(), BUILTIN.to_owned()),
+        (IDLE_NAME.to_owned(), IDLE.to_owned()),
+    ]
 }
 
 fn user_file(config_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {

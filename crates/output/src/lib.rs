@@ -5,7 +5,8 @@
 //! cannot steer a terminal: [`printable`]. Error numbers have names:
 //! [`errno_name`]. Files are for their owner only, and are not put where
 //! somebody else points to: [`create`]. Text in a page cannot end its element: [`escape`]. Numbers have the
-//! unit that fits: [`duration_text`], [`count_text`], [`bytes_text`].
+//! unit that fits: [`duration_text`], [`count_text`], [`bytes_text`]. What debox says of itself
+//! begins with its name: [`say`].
 
 pub mod chart;
 mod errno;
@@ -15,6 +16,7 @@ mod lines;
 mod markup;
 mod page;
 mod pen;
+mod said;
 mod table;
 mod units;
 
@@ -28,7 +30,9 @@ pub use lines::wrapped;
 pub use markup::{escape, script_json};
 pub use page::{Page, Section, html_table};
 pub use pen::{Pen, Style, count_cell, count_cell_opt};
+pub use said::{say, say_lines};
 pub use table::{Column, Table};
 pub use units::{
-    bytes_text, count_text, digits_text, duration_text, measured_text, share_text, signed_text,
+    bytes_text, count_text, difference_text, digits_text, duration_text, mark_text, measured_text,
+    range_text, share_text, signed_text, size_text, two_digits_text,
 };

@@ -8,6 +8,8 @@ pub enum Style {
     Bold,
     Dim,
     Label,
+    Good,
+    Poor,
     Bad,
 }
 
@@ -27,6 +29,8 @@ impl Pen {
             Style::Bold => "1",
             Style::Dim => "2",
             Style::Label => "36",
+            Style::Good => "32",
+            Style::Poor => "33",
             Style::Bad => "31",
         };
         format!("\x1b[{code}m{text}\x1b[0m")

@@ -19,7 +19,9 @@ pub struct Column {
     left: bool,
     drop_rank: u8,
     optional: bool,
-    style: Option<Style>,
+    least: usize,
+    /// Of each cell; those that are missing have none.
+    styles: Vec<Option<Style>>,
     cells: Vec<String>,
 }
 
@@ -36,7 +38,8 @@ impl Column {
             left: false,
             drop_rank,
             optional: false,
-            style: None,
+            least: 0,
+            styles: Vec::new(),
             cells: cells.iter().map(|cell| printable(cell)).collect(),
         }
     }
@@ -52,14 +55,26 @@ impl Column {
         self
     }
 
-    pub fn style(mut self, style: Style) -> Self {
-        self.style = Some(style);
+    /// Never narrower: for rows that are shown one by one, or in several tables.
+    pub fn least(mut self, width: usize) -> Self {
+        self.least = width;
+        self
+    }
+
+    pub fn style(self, style: Style) -> Self {
+        let all = vec![Some(style); self.cells.len()];
+        self.styles(all)
+    }
+
+    /// Cell by cell.
+    pub fn styles(mut self, styles: Vec<Option<Style>>) -> Self {
+        self.styles = styles;
         self
     }
 
     fn width(&self) -> usize {
-        let widest = self.cells.iter().map(|c| width_of(c)).max();
-        widest.unwrap_or(0).max(width_of(&self.title))
+        let cells = self.cells.iter().chain([&self.title]);
+        cells.map(|c| width_of(c)).fold(self.least, usize::max)
     }
 
     fn is_empty(&self) -> bool {
@@ -95,6 +110,12 @@ impl Table {
     /// Words in this column.
     pub fn left(mut self, column: usize) -> Self {
         self.columns[column].left = true;
+        self
+    }
+
+    /// Numbers in this column.
+    pub fn right(mut self, column: usize) -> Self {
+        self.columns[column].left = false;
         self
     }
 
@@ -138,6 +159,12 @@ impl Table {
 
     /// The table in lines no longer than `width`, if that can be had.
     pub fn text(mut self, pen: &Pen, width: Option<usize>) -> String {
+        for column in &mut self.columns {
+            column.title = pen.plain(&column.title);
+            for cell in &mut column.cells {
+                *cell = pen.plain(cell);
+            }
+        }
         let mut keep: Vec<bool> = self
             .columns
             .iter()
@@ -218,20 +245,24 @@ impl Table {
             out += &pen.paint(Style::Dim, &format!("{before} {text} {after}"));
             out.push('\n');
         }
-        let head = |c: &'_ Column| c.title.clone();
-        let titles: Vec<String> = self.columns.iter().map(head).collect();
-        out += &line(
-            titles
-                .iter()
-                .map(|t| (t.as_str(), Some(Style::Dim)))
-                .collect(),
-        );
+        // Rows that say themselves what they are have no head.
+        if self.columns.iter().any(|c| !c.title.is_empty()) {
+            let titles = self.columns.iter();
+            out += &line(
+                titles
+                    .map(|c| (c.title.as_str(), Some(Style::Dim)))
+                    .collect(),
+            );
+        }
         let rows = self.columns.first().map_or(0, |c| c.cells.len());
         for row in 0..rows {
             let bold = self.bold.get(row).copied().unwrap_or(false);
-            let cell = |c: &'_ Column| if bold { Some(Style::Bold) } else { c.style };
+            let style = |c: &Column| match bold {
+                true => Some(Style::Bold),
+                false => c.styles.get(row).copied().flatten(),
+            };
             let cells = self.columns.iter();
-            out += &line(cells.map(|c| (c.cells[row].as_str(), cell(c))).collect());
+            out += &line(cells.map(|c| (c.cells[row].as_str(), style(c))).collect());
         }
         out
     }
@@ -291,6 +322,23 @@ mod tests {
         let narrow = Table::from(columns()).text(&Pen::default(), Some(40));
         assert!(!narrow.contains("p50") && narrow.contains('…'), "{narrow}");
         assert!(narrow.lines().all(|l| l.chars().count() <= 40), "{narrow}");
+    }
+
+    #[test]
+    fn a_row_without_a_head_lines_up_with_others_of_its_widths() {
+        let pen = Pen {
+            color: true,
+            ascii: false,
+        };
+        let row = |cells: &[&str]| {
+            let columns = vec![
+                Column::new("", 0, words(&cells[..1])).left().least(6),
+                Column::new("", 0, words(&cells[1..])).styles(vec![Some(Style::Bad)]),
+            ];
+            Table::from(columns).text(&pen, None)
+        };
+        assert_eq!(row(&["a", "1"]), "  a       \u{1b}[31m1\u{1b}[0m\n");
+        assert_eq!(row(&["longer", "2"]), "  longer  \u{1b}[31m2\u{1b}[0m\n");
     }
 
     #[test]

@@ -57,17 +57,66 @@ pub fn share_text(part: u64, whole: u64) -> String {
     format!("{}.{}%", tenths / 10, tenths % 10)
 }
 
+/// The unit that fits a measured duration, and its nanoseconds.
+fn measured_unit(ns: f64) -> (f64, &'static str) {
+    match ns.abs() {
+        a if a < 999.5 => (1.0, "ns"),
+        a if a < 999.5e3 => (1e3, "µs"),
+        a if a < 999.5e6 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    }
+}
+
 /// A measured duration, which has fractions and a sign: `0.50 ns`, `-23.4 ns`,
 /// `12.3 µs`; three significant digits.
 pub fn measured_text(ns: f64) -> String {
-    let (value, unit) = match ns.abs() {
-        a if !a.is_finite() => return "?".into(),
-        a if a < 999.5 => (ns, "ns"),
-        a if a < 999.5e3 => (ns / 1e3, "µs"),
-        a if a < 999.5e6 => (ns / 1e6, "ms"),
-        _ => (ns / 1e9, "s"),
+    if !ns.is_finite() {
+        return "?".into();
+    }
+    let (size, unit) = measured_unit(ns);
+    format!("{} {unit}", digits_text(ns / size))
+}
+
+/// At the axis of a picture: no zeros that say nothing, `1.2 µs`.
+pub fn mark_text(ns: f64) -> String {
+    let (size, unit) = measured_unit(ns);
+    let number = digits_text(ns / size);
+    let number = match number.contains('.') {
+        true => number.trim_end_matches('0').trim_end_matches('.'),
+        false => &number,
     };
-    format!("{} {unit}", digits_text(value))
+    format!("{number} {unit}")
+}
+
+/// Where a measured duration lies, in one unit: `144…146 ns`, `0.98…1.31 µs`; `~1.00 µs`
+/// where the digits do not tell the ends apart.
+pub fn range_text(low_ns: f64, high_ns: f64) -> String {
+    let high = measured_text(high_ns);
+    if measured_text(low_ns) == high {
+        return format!("~{high}");
+    }
+    let (size, _) = measured_unit(high_ns);
+    format!("{}…{high}", digits_text(low_ns / size))
+}
+
+/// A difference and how far its interval reaches, in one unit: `+354 ±12 ns`; NaN: not known.
+pub fn difference_text(ns: f64, far_ns: f64) -> String {
+    let sign = if ns >= 0.0 { "+" } else { "" };
+    if !ns.is_finite() || !far_ns.is_finite() {
+        return format!("{sign}{}", measured_text(ns));
+    }
+    let (size, unit) = measured_unit(ns);
+    let (number, far) = (digits_text(ns / size), two_digits_text(far_ns / size));
+    format!("{sign}{number} ±{far} {unit}")
+}
+
+/// Two significant digits, of what is not negative: how far an interval reaches.
+pub fn two_digits_text(value: f64) -> String {
+    match value {
+        v if v < 0.995 => format!("{v:.2}"),
+        v if v < 9.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
 }
 
 /// Three significant digits.
@@ -101,6 +150,15 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{bytes} {}", if bytes == 1 { "byte" } else { "bytes" })
 }
 
+/// A size that was chosen: `8 B`, `4 KiB`, `1 MiB`.
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
+        n if n >= 1 << 10 && n % (1 << 10) == 0 => format!("{} KiB", n >> 10),
+        n => format!("{n} B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +187,20 @@ mod tests {
             assert_eq!(duration_text(ns, true), text);
         }
         assert_eq!(signed_text(-1_234_567), "-1,234,567");
+    }
+
+    #[test]
+    fn two_numbers_have_one_unit() {
+        assert_eq!(difference_text(354.0, 14.0), "+354 ±14 ns");
+        assert_eq!(difference_text(1150.0, 50.0), "+1.15 ±0.05 µs");
+        assert_eq!(difference_text(-20.0, 9.0), "-20.0 ±9.0 ns");
+        assert_eq!(difference_text(354.0, f64::NAN), "+354 ns");
+        assert_eq!(range_text(980.0, 1310.0), "0.98…1.31 µs");
+        assert_eq!(range_text(1001.0, 1002.0), "~1.00 µs");
+        assert_eq!(
+            (mark_text(1200.0), mark_text(40.0)),
+            ("1.2 µs".into(), "40 ns".into())
+        );
     }
 
     #[test]

@@ -68,15 +68,15 @@ const STACK_BYTES: usize = 16 + 8 * STACK_DEPTH;
 const THREADS_MAX: usize = 4096;
 
 impl Probe {
-    /// Tells the kernel side where the threads of a process sleep that is about to be
+    /// Tells the kernel side where the threads sleep that are about to be
     /// bound. Without it their sleeps are counted, at no place.
-    pub(crate) fn asleep_tell(&mut self, tgid: u32) {
-        if let Err(error) = self.asleep_try(tgid) {
-            tracing::warn!(%error, tgid, "not known where its threads sleep already");
+    pub(crate) fn asleep_tell(&mut self, request: skel::types::bind_request) {
+        if let Err(error) = self.asleep_try(request) {
+            tracing::warn!(%error, tgid = request.tgid, "not known where its threads sleep already");
         }
     }
 
-    fn asleep_try(&mut self, tgid: u32) -> Result<(), Error> {
+    fn asleep_try(&mut self, request: skel::types::bind_request) -> Result<(), Error> {
         let link = self
             .skel
             .progs
@@ -84,10 +84,7 @@ impl Probe {
             .attach()
             .map_err(Error::bpf("attaching the task iterator"))?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.bind = skel::types::bind_request {
-                tgid,
-                ..Default::default()
-            };
+            bss.bind = request;
         }
         let bytes = written(&link, THREADS_MAX * STACK_BYTES)?;
         for stack in bytes.chunks_exact(STACK_BYTES) {
@@ -127,10 +124,7 @@ impl Probe {
             .attach()
             .map_err(Error::bpf("attaching the task iterator"))?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.away_request = skel::types::away_request {
-                account,
-                ..Default::default()
-            };
+            bss.away_account = account;
         }
         let bytes = written(&link, DEBOX_AWAY_MAX as usize * size_of::<debox_away>())?;
         Ok(bytes

@@ -9,8 +9,8 @@ use libbpf_rs::{Link, ProgramImpl};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::DeboxProgs;
 use crate::error::Error;
+use crate::{DeboxProgs, HOT_CPUS};
 
 /// What was asked for and is in place; dropping a set detaches it.
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub struct Attached {
     handlers: Vec<Link>,
     /// The processor's own vectors.
     irq: Vec<Link>,
+    /// Why interrupts are not measured.
+    irq_refused: Option<String>,
     features: u64,
 }
 
@@ -67,15 +69,37 @@ impl Tracepoints {
     }
 }
 
-/// A real-time kernel runs soft interrupts in tasks that can be preempted: from
-/// begin to end is then not one stretch of one CPU.
-fn preemption_splits_interrupts() -> bool {
-    let version = std::fs::read_to_string("/proc/sys/kernel/version");
-    version.is_ok_and(|text| text.contains("PREEMPT_RT"))
+/// Why interrupts cannot be measured on a machine, whatever the kernel lets us attach.
+/// `version`: of /proc/sys/kernel/version.
+fn irq_impossible(version: &str, cpus: u32) -> Option<String> {
+    if version.contains("PREEMPT_RT") {
+        // From begin to end is then not one stretch of one CPU.
+        return Some(format!(
+            "the kernel is a real-time one ({}), which runs soft interrupts in tasks that \
+             others preempt",
+            version.trim()
+        ));
+    }
+    (cpus > HOT_CPUS)
+        .then(|| format!("the machine may have {cpus} CPUs; the kernel side knows {HOT_CPUS}"))
 }
 
 fn hook(program: &ProgramImpl<'_, libbpf_rs::Mut>, action: &'static str) -> Result<Link, Error> {
     program.attach_trace().map_err(Error::bpf(action))
+}
+
+/// Whether interrupts can be measured here: all hooks are put in place, and taken away.
+pub fn irq_try(programs: &DeboxProgs<'_>, cpus: u32) -> Result<(), String> {
+    let mut attached = Attached::default();
+    let wanted = Interrupts {
+        wakers: false,
+        irq: true,
+    };
+    attached.interrupts_attach(programs, wanted, cpus);
+    match attached.irq_refused {
+        Some(why) => Err(why),
+        None => Ok(()),
+    }
 }
 
 impl Attached {
@@ -95,6 +119,7 @@ impl Attached {
             hook(&programs.sched_process_fork, "attach to sched_process_fork")?,
             hook(&programs.sched_process_exec, "attach to sched_process_exec")?,
             hook(&programs.sched_process_exit, "attach to sched_process_exit")?,
+            hook(&programs.task_rename, "attach to task_rename")?,
             hook(&programs.sched_switch, "attach to sched_switch")?,
             hook(&programs.page_fault_kernel, "attach to page_fault_kernel")?,
         ];
@@ -146,6 +171,7 @@ impl Attached {
         for (program, what) in [
             (&programs.hrtimer_expire_entry, "hrtimer_expire_entry"),
             (&programs.hrtimer_expire_exit, "hrtimer_expire_exit"),
+            (&programs.timer_expire_entry, "timer_expire_entry"),
             (&programs.block_rq_complete, "block_rq_complete"),
             (&programs.netif_rx, "netif_rx"),
         ] {
@@ -167,7 +193,10 @@ impl Attached {
             ] {
                 match program.attach_trace() {
                     Ok(link) => self.handlers.push(link),
-                    Err(error) => tracing::warn!(%error, what, "interrupts are not told: refused"),
+                    Err(error) => {
+                        tracing::warn!(%error, what, "interrupts are not told: refused");
+                        self.irq_refused = Some(format!("{what}: {error}"));
+                    }
                 }
             }
         }
@@ -190,6 +219,7 @@ impl Attached {
                     Ok(link) => self.irq.push(link),
                     Err(error) => {
                         tracing::warn!(%error, name, "interrupts are not measured: refused");
+                        self.irq_refused = Some(format!("{name}: {error}"));
                         all = false;
                     }
                 }
@@ -199,17 +229,21 @@ impl Attached {
     }
 
     /// The hooks are a cost to every interrupt of the machine.
-    pub fn interrupts_attach(&mut self, programs: &DeboxProgs<'_>, wanted: Interrupts) {
+    pub fn interrupts_attach(&mut self, programs: &DeboxProgs<'_>, wanted: Interrupts, cpus: u32) {
         if wanted.wakers {
             self.waker_attach(programs);
         }
-        let handlers = (wanted.wakers || wanted.irq) && self.handlers_attach(programs);
-        if !wanted.irq || !self.irq.is_empty() {
-            return;
+        let mut irq = wanted.irq && self.irq.is_empty();
+        if irq {
+            let version = std::fs::read_to_string("/proc/sys/kernel/version");
+            self.irq_refused = irq_impossible(&version.unwrap_or_default(), cpus);
+            if let Some(why) = &self.irq_refused {
+                tracing::warn!(why, "interrupts are not measured");
+                irq = false;
+            }
         }
-        if preemption_splits_interrupts() {
-            tracing::warn!("interrupts are not measured: the kernel lets tasks preempt them");
-        } else if self.vectors_attach(programs) && handlers {
+        let handlers = (wanted.wakers || irq) && self.handlers_attach(programs);
+        if irq && self.vectors_attach(programs) && handlers {
             self.features |= debox_abi::DEBOX_FEATURE_IRQ;
         }
     }
@@ -251,6 +285,8 @@ impl Attached {
     }
 }
 
+const PERF_COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
+
 /// One software event of major faults on each online CPU.
 pub(crate) fn major_fault_events(
     program: &ProgramImpl<'_, libbpf_rs::Mut>,
@@ -260,9 +296,12 @@ pub(crate) fn major_fault_events(
         action: "list its CPUs",
         source,
     })? {
-        let event = perf_event_open_major_faults(cpu).map_err(|source| Error::Kernel {
-            action: "open a perf event for major faults",
-            source,
+        // Of period 1: each fault.
+        let event = software_event(PERF_COUNT_SW_PAGE_FAULTS_MAJ, 1, cpu).map_err(|source| {
+            Error::Kernel {
+                action: "open a perf event for major faults",
+                source,
+            }
         })?;
         let link = program
             .attach_perf_event(event.as_raw_fd())
@@ -274,16 +313,18 @@ pub(crate) fn major_fault_events(
     Ok(links)
 }
 
-fn perf_event_open_major_faults(cpu: u32) -> io::Result<OwnedFd> {
+/// A software event of one CPU, of whatever runs there; it counts once it is attached to.
+pub(crate) fn software_event(which: u64, period: u64, cpu: u32) -> io::Result<OwnedFd> {
     const PERF_TYPE_SOFTWARE: u32 = 1;
-    const PERF_COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
     const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+    const DISABLED: u64 = 1;
     // struct perf_event_attr, PERF_ATTR_SIZE_VER0: 64 bytes
     let mut attr = [0u8; 64];
     attr[0..4].copy_from_slice(&PERF_TYPE_SOFTWARE.to_ne_bytes());
     attr[4..8].copy_from_slice(&64u32.to_ne_bytes());
-    attr[8..16].copy_from_slice(&PERF_COUNT_SW_PAGE_FAULTS_MAJ.to_ne_bytes());
-    attr[16..24].copy_from_slice(&1u64.to_ne_bytes()); // sample_period: every one
+    attr[8..16].copy_from_slice(&which.to_ne_bytes());
+    attr[16..24].copy_from_slice(&period.to_ne_bytes());
+    attr[40..48].copy_from_slice(&DISABLED.to_ne_bytes());
     // SAFETY: attr is a valid perf_event_attr of the size it states, and
     // outlives the call; pid -1 with a CPU is a system-wide event.
     let fd = unsafe {
@@ -327,5 +368,23 @@ mod tests {
         assert_eq!(super::cpu_list_parse("0-1\n"), [0, 1]);
         assert_eq!(super::cpu_list_parse("0,2-4,7"), [0, 2, 3, 4, 7]);
         assert_eq!(super::cpu_list_parse(""), Vec::<u32>::new());
+    }
+
+    /// As kernels say it, of machines that are not at hand.
+    #[test]
+    fn where_interrupts_cannot_be_measured_it_is_said_why() {
+        let ordinary = "#1 SMP PREEMPT_DYNAMIC Debian 6.12.38-1 (2025-07-16)\n";
+        let lazy = "#1 SMP PREEMPT_LAZY 6.18\n";
+        let real_time = "#1 SMP PREEMPT_RT Debian 6.1.140-1 (2025-05-22)\n";
+        assert_eq!(super::irq_impossible(ordinary, 2), None);
+        assert_eq!(super::irq_impossible(lazy, crate::HOT_CPUS), None);
+        assert_eq!(super::irq_impossible("", 1), None);
+        let why = super::irq_impossible(real_time, 2).expect("a real-time kernel");
+        assert!(
+            why.contains("real-time") && why.contains("6.1.140-1 (2025-05-22))"),
+            "{why}"
+        );
+        let why = super::irq_impossible(ordinary, crate::HOT_CPUS + 1).expect("too many CPUs");
+        assert!(why.contains("1025 CPUs"), "{why}");
     }
 }

@@ -124,6 +124,7 @@ pub fn check() -> Vec<Check> {
             ),
             ("sched_process_exec", "exec", &p.sched_process_exec),
             ("sched_process_exit", "thread ends", &p.sched_process_exit),
+            ("task_rename", "names of threads", &p.task_rename),
             (
                 "page_fault_kernel",
                 "page faults inside wrapped calls",
@@ -168,6 +169,16 @@ pub fn check() -> Vec<Check> {
         for (name, purpose, program, remedy) in extras {
             out.push(outcome(name, purpose, false, program.attach_trace(), remedy).0);
         }
+        out.push(
+            outcome(
+                "interrupts",
+                "time that interrupts take in calls (--irq)",
+                false,
+                crate::attach::irq_try(p, probe.cpus_possible),
+                "no real-time kernel, 1,024 CPUs at most, and CAP_PERFMON; without it --irq measures nothing and says so",
+            )
+            .0,
+        );
         out.push(
             outcome(
                 "task-iterator",

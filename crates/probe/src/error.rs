@@ -35,6 +35,8 @@ pub enum Error {
         "{failed} threads of process {pid} could not be watched: the kernel had no memory for their state"
     )]
     NoMemory { pid: u32, failed: u32 },
+    #[error("{what}: {text}")]
+    Request { what: &'static str, text: String },
 }
 
 /// Why a process may not be watched: `REFUSED_*` of `bpf/may_read.h`.
@@ -93,6 +95,7 @@ impl Error {
             Error::Busy { .. } => libc::EBUSY,
             Error::Full { .. } => libc::ENOSPC,
             Error::NoMemory { .. } => libc::ENOMEM,
+            Error::Request { .. } => libc::EINVAL,
         }
     }
 

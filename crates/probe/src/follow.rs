@@ -22,12 +22,47 @@ const IDLE: Duration = Duration::from_secs(10);
 /// watched can cause one by being woken: they take a fiftieth of a CPU at most.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_WALKS: u32 = 50;
+/// The first walks of a report come without a pause, or the second commit of a program that
+/// calls fsync twice in a row would be over before its journal is followed.
+const AT_ONCE: u32 = 8;
+/// So many are given once in this time, however many reports begin.
+const AT_ONCE_EVERY: Duration = Duration::from_secs(1);
 /// How long a link may be in the making: a few stores with preemption off.
 const MAKING: Duration = Duration::from_millis(2);
 
+/// When the next walk may be.
+struct Pacing {
+    next: Instant,
+    at_once: u32,
+    given: Option<Instant>,
+}
+
+impl Pacing {
+    fn report_begins(&mut self, now: Instant) {
+        let given = self.given.map(|given| now.saturating_duration_since(given));
+        if given.is_none_or(|since| since >= AT_ONCE_EVERY) {
+            self.given = Some(now);
+            self.at_once = AT_ONCE;
+        }
+        if self.at_once > 0 {
+            self.next = now;
+        }
+    }
+
+    fn walked(&mut self, begin: Instant, end: Instant) {
+        if self.at_once > 0 {
+            self.at_once -= 1;
+            self.next = end;
+            return;
+        }
+        let walk = end.saturating_duration_since(begin);
+        self.next = end + PAUSE.max(walk * PAUSE_WALKS);
+    }
+}
+
 pub(crate) struct Follow {
     asked: Arc<AtomicBool>,
-    next: Instant,
+    pacing: Pacing,
     swept: Instant,
 }
 
@@ -36,7 +71,11 @@ impl Follow {
         let now = Instant::now();
         Self {
             asked,
-            next: now,
+            pacing: Pacing {
+                next: now,
+                at_once: 0,
+                given: None,
+            },
             swept: now,
         }
     }
@@ -44,7 +83,12 @@ impl Follow {
     /// How long until the iterator is to run; None: nobody has asked.
     pub fn due(&self) -> Option<Duration> {
         let asked = self.asked.load(Ordering::Relaxed);
-        asked.then(|| self.next.saturating_duration_since(Instant::now()))
+        asked.then(|| self.pacing.next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Who wakes its threads is followed at once.
+    pub fn report_begins(&mut self) {
+        self.pacing.report_begins(Instant::now());
     }
 }
 
@@ -76,7 +120,7 @@ impl Probe {
         if let Err(error) = iterate(&link) {
             tracing::warn!(%error, "wakers are not followed");
         }
-        self.follow.next = Instant::now() + PAUSE.max(begin.elapsed() * PAUSE_WALKS);
+        self.follow.pacing.walked(begin, Instant::now());
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             let done = bss.follow;
             // A place that a task with the same remainder holds, or one that has
@@ -115,5 +159,38 @@ impl Probe {
         // In the making, or never used since another CPU was faster.
         std::thread::sleep(MAKING);
         self.chains_copy(from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_walks_of_a_report_come_at_once_and_the_others_after_a_pause() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut pacing = Pacing {
+            next: start,
+            at_once: 0,
+            given: None,
+        };
+        // Nobody has begun a report: the pause is kept.
+        pacing.walked(start, after(1));
+        assert_eq!(pacing.next, after(1 + 50));
+        pacing.report_begins(after(2));
+        assert_eq!(pacing.next, after(2));
+        for walk in 0..u64::from(AT_ONCE) {
+            let end = after(2 + walk);
+            pacing.walked(end, end);
+            assert_eq!(pacing.next, end);
+        }
+        pacing.walked(after(20), after(20));
+        assert_eq!(pacing.next, after(40));
+        // Many reports do not give more of them.
+        pacing.report_begins(after(21));
+        assert_eq!(pacing.next, after(40));
+        pacing.report_begins(after(1002));
+        assert_eq!((pacing.next, pacing.at_once), (after(1002), AT_ONCE));
     }
 }

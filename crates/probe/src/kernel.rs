@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use debox_labels::LabelTable;
 
-use crate::{Error, Trace, TraceOptions, TraceTarget};
+use crate::{Bound, Error, Trace, TraceOptions, TraceTarget, Whom};
 
 /// Who reads what is recorded, and by what right: `struct watcher` of
 /// `bpf/may_read.h`. The kernel side lets a watcher without privileges see
@@ -81,6 +81,19 @@ pub struct AccountOptions {
     pub details: bool,
     /// Interrupts too: [`debox_abi::DEBOX_FEATURE_IRQ`] where they can be had.
     pub irq: bool,
+    /// How often a clock of CPU time strikes, with `details`; 0: there is none.
+    pub on_cpu_hz: u32,
+}
+
+/// Who comes along with a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Join {
+    /// Its future children.
+    pub follow: bool,
+    /// Those that it has, and theirs.
+    pub descendants: bool,
+    /// ... without these processes.
+    pub except: [u32; 2],
 }
 
 /// An account: one `debox_account`, and one `debox_account_cpu` per CPU.
@@ -111,6 +124,10 @@ pub struct Details {
     pub chains: OwnedFd,
     /// One `debox_objects`, frozen.
     pub objects: OwnedFd,
+    /// One `debox_on_cpu`, frozen; where it was asked for.
+    pub on_cpu: Option<OwnedFd>,
+    /// One `debox_lives`, frozen.
+    pub lives: OwnedFd,
 }
 
 /// A stack seen for the first time. Its addresses stay in the broker.
@@ -165,17 +182,23 @@ pub trait Kernel {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error>;
-    /// Puts all threads of `tgid`, and with `follow` its future children, into
-    /// the account; returns the number of threads bound now. EPERM when the
+    /// Puts all threads of `tgid` into the account, and what `join` says. EPERM when the
     /// account's watcher may not see one of them, EBUSY when another account
     /// keeps it.
-    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error>;
-    /// Takes `tgid` and its children out of the account again: another process
+    fn account_join(&mut self, id: u32, tgid: u32, join: Join) -> Result<Bound, Error>;
+    /// Puts all that fit into the account whom its watcher may see and no other account
+    /// keeps, and with `whom.follow` those that come to fit by fork or exec.
+    fn account_select(&mut self, id: u32, whom: &Whom) -> Result<Bound, Error>;
+    /// Takes `tgid` and its descendants out of the account again: another process
     /// with that number was meant.
     fn account_leave(&mut self, id: u32, tgid: u32);
     fn account_release(&mut self, id: u32);
     /// The account's threads that are off the CPU now.
     fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error>;
+
+    /// Numbers and beginnings of the kernel's functions in the account's samples. The
+    /// addresses stay in the broker.
+    fn on_cpu_functions(&mut self, id: u32) -> Vec<(u32, u64)>;
 
     /// Which of these pieces of memory, of what was released, somebody in user
     /// space may still hold: by a descriptor, a mapping, or in a socket.

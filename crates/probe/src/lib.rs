@@ -27,6 +27,7 @@ mod floor;
 mod follow;
 mod kernel;
 mod label;
+mod on_cpu;
 mod place;
 mod pool;
 mod ring_fix;
@@ -35,6 +36,7 @@ mod text;
 mod trace;
 mod turns;
 mod unwind;
+mod whom;
 
 #[allow(
     clippy::all,
@@ -51,7 +53,7 @@ pub use check::{Check, State, check};
 pub use error::{Error, Refused};
 pub use floor::{Floor, FloorGuard, floor_attach};
 pub use kernel::{
-    Account, AccountOptions, Counters, Details, Kernel, NewStack, Segment, SegmentOptions,
+    Account, AccountOptions, Counters, Details, Join, Kernel, NewStack, Segment, SegmentOptions,
     WatchedTest, Watcher,
 };
 use place::Place;
@@ -60,6 +62,7 @@ pub(crate) use skel::DeboxProgs;
 use skel::{DeboxSkel, DeboxSkelBuilder};
 pub use trace::{Trace, TraceOptions, TraceTarget, Way, functions_choose};
 pub use turns::Turns;
+pub use whom::{Bound, Pattern, Whom, unified};
 
 /// Shared with `bpf/state.h`, `bpf/site.h` and `bpf/object.h`.
 const SEGMENTS_MAX: u32 = 4096;
@@ -106,6 +109,7 @@ struct SegmentEntry {
 struct AccountEntry {
     options: AccountOptions,
     watcher: Watcher,
+    clock: Option<on_cpu::Clock>,
 }
 
 /// A sample as the kernel side sends it.
@@ -121,6 +125,7 @@ pub struct Probe {
     traces: HashMap<u32, trace::Running>,
     traces_ending: Vec<std::thread::JoinHandle<()>>,
     attached: attach::Attached,
+    whom_hooks: whom::Hooks,
     pool: Option<pool::Pool>,
     ring: RingBuffer<'static>,
     skel: DeboxSkel<'static>,
@@ -129,6 +134,7 @@ pub struct Probe {
     segments: HashMap<u32, SegmentEntry>,
     accounts: HashMap<u32, AccountEntry>,
     text: text::KernelText,
+    functions: on_cpu::Starts,
     samples: Arc<Mutex<VecDeque<Sample>>>,
     /// Signatures of a stack: index in the map, and what they come from.
     signed: HashMap<u32, Vec<(u32, signature::Variant)>>,
@@ -170,6 +176,7 @@ impl Probe {
             .map_err(Error::bpf("opening the BPF object"))?;
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.verify_sites = options.verify_sites;
+            rodata.pid_translate = !first_pid_namespace();
             for call in debox_symbol::object_arguments() {
                 let (first, end) = match call.compat {
                     false => (0, debox_abi::DEBOX_NR_COMPAT),
@@ -256,11 +263,20 @@ impl Probe {
         let ring = ring
             .build()
             .map_err(Error::bpf("opening the ring buffer"))?;
-        let text = text::KernelText::read().unwrap_or_default();
+        let functions = debox_symbol::Functions::open().unwrap_or_default();
+        let text = text::KernelText::of(&functions);
         if !text.known() {
             tracing::warn!(
                 "kallsyms hides kernel addresses: every blocking stack is walked, 2-3 us each"
             );
+        }
+        if !first_pid_namespace() {
+            let link = skel
+                .progs
+                .pid_look
+                .attach()
+                .map_err(Error::bpf("attaching the task iterator"))?;
+            iterate(&link)?;
         }
         Ok(Probe {
             traces: HashMap::new(),
@@ -274,6 +290,7 @@ impl Probe {
             segments: HashMap::new(),
             accounts: HashMap::new(),
             text,
+            functions: on_cpu::Starts::of(&functions),
             samples,
             signed: HashMap::new(),
             announced: HashMap::new(),
@@ -286,31 +303,19 @@ impl Probe {
             requests,
             follow: follow::Follow::new(asked),
             asleep: asleep::Asleep::default(),
+            whom_hooks: whom::Hooks::default(),
             serial: 0,
         })
     }
 
     fn details_create(&mut self, id: u32) -> Result<Details, Error> {
         self.unwind_start()?;
-        let details = array_create(
-            "debox_details",
-            size_of::<debox_abi::debox_details>(),
-            1,
-            BPF_F_MMAPABLE,
-        )?;
-        let mut first = <debox_abi::debox_details as debox_abi::Pod>::zeroed_box();
         self.serial += 1;
-        first.serial = self.serial;
-        details
-            .update(
-                &0u32.to_ne_bytes(),
-                debox_abi::Pod::as_bytes(&*first),
-                MapFlags::ANY,
-            )
-            .map_err(Error::bpf("numbering an account's details"))?;
-        details
-            .freeze()
-            .map_err(Error::bpf("freezing an account's details"))?;
+        let details = numbered_create::<debox_abi::debox_details>(
+            "debox_details",
+            "creating an account's details",
+            |details| details.serial = self.serial,
+        )?;
         let control = array_create(
             "debox_details_c",
             size_of::<debox_abi::debox_account_control>(),
@@ -326,24 +331,16 @@ impl Probe {
         chains
             .freeze()
             .map_err(Error::bpf("freezing an account's chains"))?;
-        let objects = array_create(
+        let objects = numbered_create::<debox_abi::debox_objects>(
             "debox_objects",
-            size_of::<debox_abi::debox_objects>(),
-            1,
-            BPF_F_MMAPABLE,
+            "creating an account's objects",
+            |objects| objects.serial = self.serial,
         )?;
-        let mut none = <debox_abi::debox_objects as debox_abi::Pod>::zeroed_box();
-        none.serial = self.serial;
-        objects
-            .update(
-                &0u32.to_ne_bytes(),
-                debox_abi::Pod::as_bytes(&*none),
-                MapFlags::ANY,
-            )
-            .map_err(Error::bpf("numbering an account's objects"))?;
-        objects
-            .freeze()
-            .map_err(Error::bpf("freezing an account's objects"))?;
+        let lives = numbered_create::<debox_abi::debox_lives>(
+            "debox_lives",
+            "creating an account's lives",
+            |lives| lives.serial = self.serial,
+        )?;
         let events = MapHandle::create(
             MapType::RingBuf,
             Some("debox_events"),
@@ -362,6 +359,7 @@ impl Probe {
                 (maps.account_rings.as_fd(), events.as_fd()),
                 (maps.account_chains.as_fd(), chains.as_fd()),
                 (maps.account_objects.as_fd(), objects.as_fd()),
+                (maps.account_lives.as_fd(), lives.as_fd()),
             ],
         )?;
         Ok(Details {
@@ -370,6 +368,8 @@ impl Probe {
             control: owned(&control)?,
             chains: owned(&chains)?,
             objects: owned(&objects)?,
+            on_cpu: None,
+            lives: owned(&lives)?,
         })
     }
 
@@ -380,6 +380,7 @@ impl Probe {
             self.unwind = Some(unwind::Unwind::start(
                 outer_owned(&self.skel.maps.unwind_tables)?,
                 outer_owned(&self.skel.maps.unwind_files)?,
+                outer_owned(&self.skel.maps.pythons)?,
             )?);
         }
         Ok(())
@@ -470,15 +471,9 @@ impl Probe {
     }
 
     fn interrupts_attach(&mut self) {
-        let mut wanted = self.interrupts_wanted();
-        if wanted.irq && self.cpus_possible > HOT_CPUS {
-            tracing::warn!(
-                cpus = self.cpus_possible,
-                "interrupts are not measured: more than {HOT_CPUS} CPUs"
-            );
-            wanted.irq = false;
-        }
-        self.attached.interrupts_attach(&self.skel.progs, wanted);
+        let wanted = self.interrupts_wanted();
+        self.attached
+            .interrupts_attach(&self.skel.progs, wanted, self.cpus_possible);
         // All of it or nothing.
         self.irq_timed_set(self.attached.features() & debox_abi::DEBOX_FEATURE_IRQ != 0);
     }
@@ -516,14 +511,16 @@ impl Probe {
     }
 
     /// Runs the iterator over all tasks until no new thread turns up.
-    fn bind(&mut self, request: skel::types::bind_request) -> Result<u32, Error> {
+    fn bind(&mut self, request: skel::types::bind_request) -> Result<Bound, Error> {
         let link = self
             .skel
             .progs
             .bind_threads
             .attach()
             .map_err(Error::bpf("attaching the task iterator"))?;
-        let mut threads = 0;
+        let mut bound = Bound::default();
+        // Whom nobody named is not missed.
+        let named = request.tgid != 0;
         loop {
             if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
                 bss.bind = request;
@@ -534,17 +531,18 @@ impl Probe {
                 Some(bss) => bss.bind,
                 None => request,
             };
-            if done.failed > 0 {
+            if done.failed > 0 && named {
                 return Err(Error::NoMemory {
                     pid: request.tgid,
                     failed: done.failed,
                 });
             }
-            if done.seen == 0 {
+            if done.seen == 0 && named {
                 return Err(Error::NoProcess { pid: request.tgid });
             }
-            threads += done.bound;
-            if let Some(error) = self.refusal(&done) {
+            bound.threads += done.bound;
+            bound.processes += done.processes;
+            if let Some(error) = self.refusal(&done).filter(|_| named) {
                 // All of the process or nothing.
                 self.unbind(done.account, done.segment, done.tgid);
                 return Err(error);
@@ -553,9 +551,39 @@ impl Probe {
             // second pass; one that is cloned by a bound one is bound in the
             // kernel.
             if done.bound == 0 {
-                return Ok(threads);
+                return Ok(bound);
             }
         }
+    }
+
+    /// Of whom is watched for an account; its hooks are in place then.
+    fn account_flags(&mut self, id: u32, follow: bool, tgid: u32) -> Result<u32, Error> {
+        let Some(entry) = self.accounts.get(&id) else {
+            return Err(Error::NoProcess { pid: tgid });
+        };
+        let options = entry.options;
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let flags = WATCH_ACCOUNT
+            | flag(options.boundary, WATCH_BOUNDARY)
+            | flag(follow, WATCH_FOLLOW)
+            | flag(options.details, WATCH_DETAILS)
+            | flag(options.irq, WATCH_IRQ);
+        if options.details {
+            self.follow.report_begins();
+        }
+        self.attach_as_needed()?;
+        if let Some(clock) = self.accounts.get_mut(&id).and_then(|a| a.clock.as_mut()) {
+            clock.start(id, &self.skel.progs)?;
+        }
+        Ok(flags)
+    }
+
+    /// Binds threads, and where they sleep already is known.
+    fn account_bind(&mut self, request: skel::types::bind_request) -> Result<Bound, Error> {
+        self.asleep_tell(request);
+        let bound = self.bind(request);
+        self.asleep_forget();
+        bound
     }
 
     /// Why threads of a process were not bound, if there were any.
@@ -791,7 +819,7 @@ impl Kernel for Probe {
             })
         });
         match bound {
-            Ok(threads) => {
+            Ok(Bound { threads, .. }) => {
                 for running in self.traces.values() {
                     if running.target == (TraceTarget::Slots { tgid }) {
                         running.bind();
@@ -840,13 +868,9 @@ impl Kernel for Probe {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
-        let AccountOptions { boundary, irq, .. } = options;
-        let details = options.details && boundary;
-        let options = AccountOptions {
-            boundary,
-            details,
-            irq,
-        };
+        let details = options.details && options.boundary;
+        let boundary = options.boundary;
+        let options = AccountOptions { details, ..options };
         let id = account_id_free(&self.accounts)?;
         if !boundary {
             // Wrap capture: its processes will ask for slots.
@@ -872,19 +896,43 @@ impl Kernel for Probe {
                 (self.skel.maps.account_cpus.as_fd(), cpus.as_fd()),
             ],
         )?;
-        let details_maps = if details {
+        let mut details_maps = if details {
             Some(self.details_create(id)?)
         } else {
             None
         };
-        self.accounts.insert(id, AccountEntry { options, watcher });
+        let clock = match &mut details_maps {
+            Some(details) if options.on_cpu_hz > 0 => {
+                let clock = self.clock_create(options.on_cpu_hz)?;
+                outers_set(
+                    id,
+                    &[(self.skel.maps.account_on_cpu.as_fd(), clock.table().as_fd())],
+                )?;
+                details.on_cpu = Some(owned(clock.table())?);
+                Some(clock)
+            }
+            _ => None,
+        };
+        self.accounts.insert(
+            id,
+            AccountEntry {
+                options,
+                watcher,
+                clock,
+            },
+        );
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.account_watchers[id as usize] = watcher_of(watcher);
         }
         let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
         for map in details_maps
             .iter()
-            .flat_map(|d| [&d.details, &d.events, &d.control, &d.chains, &d.objects])
+            .flat_map(|d| {
+                [
+                    &d.details, &d.events, &d.control, &d.chains, &d.objects, &d.lives,
+                ]
+            })
+            .chain(details_maps.iter().filter_map(|d| d.on_cpu.as_ref()))
         {
             memory.push(map_id(map)?);
         }
@@ -899,34 +947,30 @@ impl Kernel for Probe {
         })
     }
 
-    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error> {
-        let Some(entry) = self.accounts.get(&id) else {
-            return Err(Error::NoProcess { pid: tgid });
-        };
-        let flags = WATCH_ACCOUNT
-            | if entry.options.boundary {
-                WATCH_BOUNDARY
-            } else {
-                0
-            }
-            | if follow { WATCH_FOLLOW } else { 0 }
-            | if entry.options.details {
-                WATCH_DETAILS
-            } else {
-                0
-            }
-            | if entry.options.irq { WATCH_IRQ } else { 0 };
-        self.attach_as_needed()?;
-        self.asleep_tell(tgid);
-        let bound = self.bind(skel::types::bind_request {
+    fn account_join(&mut self, id: u32, tgid: u32, join: Join) -> Result<Bound, Error> {
+        let flags = self.account_flags(id, join.follow, tgid)?;
+        self.account_bind(skel::types::bind_request {
             tgid,
             flags,
             segment: NONE,
             account: id,
+            descendants: u32::from(join.descendants),
+            except: join.except,
             ..Default::default()
-        });
-        self.asleep_forget();
-        bound
+        })
+    }
+
+    fn account_select(&mut self, id: u32, whom: &Whom) -> Result<Bound, Error> {
+        let flags = self.account_flags(id, whom.follow, 0)?;
+        // Who begins from here on comes by itself, the others are bound.
+        self.whom_set(id, flags, whom)?;
+        self.account_bind(skel::types::bind_request {
+            tgid: 0,
+            flags,
+            segment: NONE,
+            account: id,
+            ..Default::default()
+        })
     }
 
     fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error> {
@@ -942,13 +986,18 @@ impl Kernel for Probe {
             return;
         };
         let key = id.to_ne_bytes();
+        if entry.clock.is_some() {
+            let _ = self.skel.maps.account_on_cpu.delete(&key);
+        }
         if entry.options.details {
             let _ = self.skel.maps.account_details.delete(&key);
             let _ = self.skel.maps.account_detail_controls.delete(&key);
             let _ = self.skel.maps.account_rings.delete(&key);
             let _ = self.skel.maps.account_chains.delete(&key);
             let _ = self.skel.maps.account_objects.delete(&key);
+            let _ = self.skel.maps.account_lives.delete(&key);
         }
+        self.whom_clear(id);
         let _ = self.skel.maps.accounts.delete(&key);
         let _ = self.skel.maps.account_cpus.delete(&key);
         self.unbind(id, NONE, 0);
@@ -960,6 +1009,13 @@ impl Kernel for Probe {
             self.unwind = None;
         }
         self.detach_as_possible();
+    }
+
+    fn on_cpu_functions(&mut self, id: u32) -> Vec<(u32, u64)> {
+        self.functions_sampled(id).unwrap_or_else(|error| {
+            tracing::warn!(%error, "functions of the kernel stay without names");
+            vec![]
+        })
     }
 
     fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {
@@ -1021,6 +1077,13 @@ impl Kernel for Probe {
         options: TraceOptions,
     ) -> Result<Trace, Error> {
         self.traces_ending.retain(|thread| !thread.is_finished());
+        if !first_pid_namespace() {
+            return Err(Error::Request {
+                what: "a call trace",
+                text: "not from inside of a PID namespace: run deboxd, or debox, in the host's"
+                    .into(),
+            });
+        }
         let maps = trace::MainMaps {
             threads: outer_owned(&self.skel.maps.threads)?,
             segment_controls: outer_owned(&self.skel.maps.segment_controls)?,
@@ -1154,6 +1217,13 @@ fn runqueue_clock_exists() -> bool {
     has("sched_entity", "cfs_rq") && has("cfs_rq", "rq")
 }
 
+/// Whether process numbers are the same here as in the kernel: not in a container.
+pub fn first_pid_namespace() -> bool {
+    // PROC_PID_INIT_INO; where it cannot be asked, it is the ordinary case.
+    std::fs::read_link("/proc/self/ns/pid")
+        .map_or(true, |link| link.as_os_str() == "pid:[4026531836]")
+}
+
 fn log_libbpf(level: libbpf_rs::PrintLevel, message: String) {
     let message = message.trim_end();
     match level {
@@ -1268,6 +1338,25 @@ fn array_create(
         &map_options(flags),
     )
     .map_err(Error::bpf("creating a shared map"))
+}
+
+/// A map of one frozen value, which `first` prepares.
+fn numbered_create<T: debox_abi::Pod>(
+    name: &'static str,
+    creating: &'static str,
+    first: impl FnOnce(&mut T),
+) -> Result<MapHandle, Error> {
+    let map = array_create(name, size_of::<T>(), 1, BPF_F_MMAPABLE)?;
+    let mut value = T::zeroed_box();
+    first(&mut value);
+    map.update(
+        &0u32.to_ne_bytes(),
+        debox_abi::Pod::as_bytes(&*value),
+        MapFlags::ANY,
+    )
+    .and_then(|()| map.freeze())
+    .map_err(Error::bpf(creating))?;
+    Ok(map)
 }
 
 fn map_options(flags: u32) -> libbpf_rs::libbpf_sys::bpf_map_create_opts {

@@ -2,7 +2,6 @@
 //! Which addresses are the kernel's own code, and which of them
 //! schedule() or the system calls' dispatch?
 
-use std::io;
 use std::ops::Range;
 
 use debox_symbol::Functions;
@@ -28,11 +27,7 @@ const DISPATCH: &[&str] = &[
 ];
 
 impl KernelText {
-    pub fn read() -> io::Result<KernelText> {
-        Ok(KernelText::of(&Functions::open()?))
-    }
-
-    fn of(all: &Functions) -> KernelText {
+    pub fn of(all: &Functions) -> KernelText {
         let ranges = |names: &[&str]| {
             names
                 .iter()

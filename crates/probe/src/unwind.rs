@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use debox_symboliser::python::PYTHON_BYTES;
 use debox_symboliser::{Symboliser, Unusable, foreign};
 use debox_unwind::LibcNames;
 pub(crate) use debox_unwind::Row;
@@ -30,14 +31,19 @@ use crate::Turns;
 use crate::error::Error;
 
 pub(crate) const BPF_F_INNER_MAP: u32 = 1 << 12;
-/// Limits shared with `bpf/user_stack.h`.
-const TABLES_MAX: u32 = 1024;
+/// Shared with `bpf/user_stack.h`, whose last one is of the kernel's functions.
+pub(crate) const TABLES_MAX: u32 = 1023;
 const REQUEST_BYTES: usize = 32 + debox_abi::DEBOX_PATH_LEN;
 const STATE_READY: u32 = 1;
 const STATE_NONE: u32 = 2;
 /// All tables together: 64 MiB, and one: 16.
 const ROWS_ALL: usize = 8 << 20;
 const ROWS_MAX: usize = 2 << 20;
+/// Shared with `bpf/user_stack.h`.
+const PYTHONS_MAX: u32 = 256;
+const PYTHON_VALUE_BYTES: usize = PYTHON_BYTES + 4;
+/// No interpreter is smaller, so most files need not be asked.
+const PYTHON_ROWS_MIN: u32 = 4096;
 /// A large program is parsed for at most this long.
 const CPU_PER_FILE: Duration = Duration::from_secs(2);
 /// Files of one process whose tables a client may wait for.
@@ -257,8 +263,8 @@ pub(crate) struct Unwind {
 }
 
 impl Unwind {
-    /// `tables` and `files` are the maps of `bpf/user_stack.h`.
-    pub fn start(tables: OwnedFd, files: OwnedFd) -> Result<Unwind, Error> {
+    /// `tables`, `files` and `pythons` are the maps of `bpf/user_stack.h`.
+    pub fn start(tables: OwnedFd, files: OwnedFd, pythons: OwnedFd) -> Result<Unwind, Error> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
                 working: true,
@@ -269,7 +275,7 @@ impl Unwind {
         let worker = shared.clone();
         let thread = std::thread::Builder::new()
             .name("debox-unwind".into())
-            .spawn(move || work(&worker, Tables::new(tables, files)))
+            .spawn(move || work(&worker, Tables::new(tables, files, pythons)))
             .map_err(|source| Error::Kernel {
                 action: "start a thread",
                 source,
@@ -375,6 +381,8 @@ fn work(shared: &Shared, mut tables: Tables) {
 struct Tables {
     outer: OwnedFd,
     files: OwnedFd,
+    pythons: OwnedFd,
+    pythons_used: u32,
     known: Vec<FileId>,
     used: u32,
     rows: usize,
@@ -384,10 +392,12 @@ struct Tables {
 }
 
 impl Tables {
-    fn new(outer: OwnedFd, files: OwnedFd) -> Tables {
+    fn new(outer: OwnedFd, files: OwnedFd, pythons: OwnedFd) -> Tables {
         Tables {
             outer,
             files,
+            pythons,
+            pythons_used: 0,
             known: vec![],
             used: 0,
             rows: 0,
@@ -404,7 +414,7 @@ impl Tables {
             Some((file, path)) => self.add(request.id, &file, &path),
             None => {
                 tracing::debug!(?request, "a program's file cannot be opened");
-                self.answer(request.id, STATE_NONE, 0, 0);
+                self.answer(request.id, [STATE_NONE, 0, 0, 0]);
             }
         }
     }
@@ -418,10 +428,16 @@ impl Tables {
             .map_err(|error| error.to_string())
             .and_then(|rows| self.put(&rows).map_err(|error| error.to_string()));
         match made {
-            Ok((table, rows)) => self.answer(id, STATE_READY, table, rows),
+            Ok((table, rows)) => {
+                let python = match rows >= PYTHON_ROWS_MIN {
+                    true => self.python(file),
+                    false => 0,
+                };
+                self.answer(id, [STATE_READY, table, rows, python]);
+            }
             Err(error) => {
                 tracing::info!(path = %path.display(), error, "unwinding by frame pointers");
-                self.answer(id, STATE_NONE, 0, 0);
+                self.answer(id, [STATE_NONE, 0, 0, 0]);
             }
         }
     }
@@ -465,16 +481,7 @@ impl Tables {
                 limit: TABLES_MAX,
             });
         }
-        let map = MapHandle::create(
-            MapType::Array,
-            Some("debox_unwind"),
-            4,
-            size_of::<Row>() as u32,
-            rows.len() as u32,
-            &crate::map_options(crate::BPF_F_MMAPABLE | BPF_F_INNER_MAP),
-        )
-        .map_err(Error::bpf("creating an unwind table"))?;
-        fill(&map, rows)?;
+        let map = table_of(rows)?;
         let index = self.used;
         let fd = map.as_fd().as_raw_fd();
         // SAFETY: one key and one value of 4 bytes each, the outer map's sizes.
@@ -497,10 +504,38 @@ impl Tables {
         Ok((index, rows.len() as u32))
     }
 
+    /// If it is an interpreter: its number, with which the kernel side finds where it keeps
+    /// what it runs; else 0.
+    fn python(&mut self, file: &File) -> u32 {
+        let Ok(Some(python)) = self.symboliser.python(file) else {
+            return 0;
+        };
+        if self.pythons_used >= PYTHONS_MAX {
+            return 0;
+        }
+        let index = self.pythons_used;
+        let mut value = [0u8; PYTHON_VALUE_BYTES];
+        value[..PYTHON_BYTES].copy_from_slice(&python.to_bytes());
+        // SAFETY: a key of 4 bytes, and a value of `struct python`'s.
+        let ret = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.pythons.as_raw_fd(),
+                (&raw const index).cast(),
+                value.as_ptr().cast(),
+                0,
+            )
+        };
+        if ret != 0 {
+            tracing::warn!(error = -ret, "announcing a Python interpreter");
+            return 0;
+        }
+        self.pythons_used += 1;
+        self.pythons_used
+    }
+
     /// The kernel side may look from now on.
-    fn answer(&mut self, id: FileId, state: u32, table: u32, rows: u32) {
+    fn answer(&mut self, id: FileId, value: [u32; 4]) {
         let key = id.key();
-        let value = [state, table, rows, 0u32];
         // SAFETY: 16 bytes of key, 16 of value: `struct file_id` and
         // `struct unwind_file`.
         let ret = unsafe {
@@ -532,6 +567,21 @@ impl Drop for Tables {
             };
         }
     }
+}
+
+/// A map of these rows.
+pub(crate) fn table_of(rows: &[Row]) -> Result<MapHandle, Error> {
+    let map = MapHandle::create(
+        MapType::Array,
+        Some("debox_unwind"),
+        4,
+        size_of::<Row>() as u32,
+        rows.len() as u32,
+        &crate::map_options(crate::BPF_F_MMAPABLE | BPF_F_INNER_MAP),
+    )
+    .map_err(Error::bpf("creating an unwind table"))?;
+    fill(&map, rows)?;
+    Ok(map)
 }
 
 fn fill(map: &MapHandle, rows: &[Row]) -> Result<(), Error> {

@@ -21,6 +21,8 @@ fn passes(source: &str) {
             "-I",
         ])
         .arg(root.join("bpf"))
+        .arg("-I")
+        .arg(root.join("include"))
         .arg("-o")
         .arg(&program)
         .arg(root.join(source))
@@ -41,4 +43,14 @@ fn the_rules_of_ptrace() {
 #[test]
 fn a_sleep_is_explained_by_what_its_waker_did() {
     passes("tests/chain/past.c");
+}
+
+#[test]
+fn a_critical_path_is_what_a_walk_backwards_finds() {
+    passes("tests/chain/critical.c");
+}
+
+#[test]
+fn where_a_thread_rests() {
+    passes("tests/chain/rest.c");
 }

@@ -51,6 +51,13 @@ pub fn check(r: &Report) -> Result<(), String> {
             DEBOX_OBJECTS_MAX + SLOW_CALLS_MAX,
         ),
         (r.by_object.len(), "rows of objects", DEBOX_OBJECT_ROWS_MAX),
+        (r.lives.len(), "lives", DEBOX_LIVES_MAX),
+        (r.activities.len(), "activities", DEBOX_ACTIVITIES_MAX),
+        (
+            r.critical_path.as_ref().map_or(0, |path| path.parts.len()),
+            "parts of a critical path",
+            2 * DEBOX_CRITICAL_PARTS_MAX,
+        ),
         (r.threads.len(), "threads", THREADS_MAX),
         (r.sites.len(), "sites", 2 * DEBOX_SITES_MAX),
         (

@@ -1,179 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What does the report do beyond standing there? Sorting, filters and pages of
-// tables; histograms; the flame graph; the timeline; charts. All of it can be
-// worked with the keyboard. Foreign text is only ever set as textContent.
+// What does the report do beyond what all pages do? Histograms; flame graphs; the
+// timeline; charts. All of it can be worked with the keyboard. Foreign text is only ever
+// set as textContent.
 (function () {
 "use strict";
 
+const { $, el, svg, time, count, bytes, percent, ticks, tables } = debox;
+
+// Rows come without names (html/data.rs).
 const data = JSON.parse(document.getElementById("data").textContent);
-const $ = (id) => document.getElementById(id);
-
-function el(tag, attributes, ...children) {
-	const node = document.createElement(tag);
-	for (const [name, value] of Object.entries(attributes || {})) {
-		if (value === false || value === null || value === undefined) continue;
-		if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-		else node.setAttribute(name, value === true ? "" : value);
-	}
-	node.append(...children);
-	return node;
+const named = (list, ...names) => (list || []).map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
+data.calls = named(data.calls, "name", "mean_ns", "p50_ns", "p99_ns", "max_ns", "histogram");
+for (const call of data.calls) call.histogram = named(call.histogram, "from_ns", "to_ns", "count");
+data.sites = named(data.sites, "label", "function", "where", "frames");
+data.slow = named(data.slow, "call", "pid", "tid", "comm", "start_ns", "times", "faults", "path", "args", "result", "stack", "conditions", "sleeps", "dropped");
+for (const call of data.slow) {
+	[call.wall_ns, call.cpu_ns, call.blocked_ns, call.runq_ns, call.irq_ns] = call.times;
+	call.sleeps = named(call.sleeps, "start_ns", "blocked_ns", "runq_ns", "site", "holder", "waker", "waiters_entry", "waiters_exit");
 }
-function svg(tag, attributes, ...children) {
-	const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-	for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
-	node.append(...children);
-	return node;
-}
-
-// Three significant digits and the unit that fits, as in the tables.
-function time(ns) {
-	if (ns < 1000) return Math.round(ns) + " ns";
-	for (const [unit, size] of [["µs", 1e3], ["ms", 1e6], ["s", 1e9]]) {
-		for (const decimals of [2, 1, 0]) {
-			const step = size / 10 ** decimals;
-			if (Math.floor(ns / step + 0.5) < 1000) return (Math.floor(ns / step + 0.5) * step / size).toFixed(decimals) + " " + unit;
-		}
-	}
-	return count(Math.round(ns / 1e9)) + " s";
-}
-function count(n) { return Math.round(n).toString().replace(/\B(?=(\d{3})+$)/g, ","); }
-function bytes(n) {
-	for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (n >= size) return (n / size).toPrecision(3) + " " + unit;
-	return n + " B";
-}
-function percent(part, whole) { return whole > 0 ? (100 * part / whole).toFixed(1) + " %" : "0 %"; }
-function callName(call, abi) { return call === null || call === undefined ? "(no call)" : abi === 32 ? call + " (32-bit)" : call; }
-// Round steps for about n ticks from 0 to most.
-function ticks(from, to, n) {
-	const raw = (to - from) / n;
-	if (!(raw > 0)) return [from];
-	const power = 10 ** Math.floor(Math.log10(raw));
-	const step = power * ([1, 2, 5, 10].find((m) => m * power >= raw) || 10);
-	const list = [];
-	for (let v = Math.ceil(from / step) * step; v <= to + step * 1e-9; v += step) list.push(v);
-	return list;
-}
-
-// ------------------------------------------------------------------ colours
-(function theme() {
-	const button = $("theme");
-	const names = { "": "automatic", light: "light", dark: "dark" };
-	const order = ["", "light", "dark"];
-	let now = "";
-	// A browser may refuse storage to a file; the choice then lasts for this view.
-	try { now = localStorage.getItem("debox-theme") || ""; } catch (_) { now = ""; }
-	if (!order.includes(now)) now = "";
-	const apply = () => {
-		if (now) document.documentElement.setAttribute("data-theme", now);
-		else document.documentElement.removeAttribute("data-theme");
-		button.textContent = "Colours: " + names[now];
-	};
-	button.addEventListener("click", () => {
-		now = order[(order.indexOf(now) + 1) % order.length];
-		try { localStorage.setItem("debox-theme", now); } catch (_) { /* see above */ }
-		apply();
-	});
-	button.hidden = false;
-	apply();
-})();
-
-// ------------------------------------------------------------------- tables
-const tables = {};
-function enhance(table) {
-	const body = table.tBodies[0];
-	const heads = Array.from(table.tHead.rows[0].cells);
-	const all = Array.from(body.rows, (tr) => ({
-		tr,
-		values: Array.from(tr.cells, (td) => td.hasAttribute("data-v") ? Number(td.getAttribute("data-v")) : td.textContent),
-		text: tr.textContent.toLowerCase(),
-	}));
-	all.forEach((row, i) => { row.order = i; row.text = Array.from(row.tr.cells, (td) => td.textContent).join(" ").toLowerCase(); });
-	const page = Number(table.getAttribute("data-page"));
-	const state = { shown: all, at: 0, page: page || all.length, words: "" };
-	const status = el("span", { class: "status", role: "status", "aria-live": "polite" });
-	const box = table.parentNode;
-	const name = table.caption.textContent;
-
-	function draw(printing) {
-		const from = printing ? 0 : state.at;
-		const to = printing ? Math.min(state.shown.length, 300) : state.at + state.page;
-		body.replaceChildren(...state.shown.slice(from, to).map((row) => row.tr));
-		const n = state.shown.length;
-		const range = n > state.page ? `${from + 1}–${Math.min(to, n)} of ${count(n)}` : `${count(n)}`;
-		status.textContent = n === all.length ? range + (n === 1 ? " row" : " rows") : `${range} rows that match, of ${count(all.length)}`;
-		if (previous) { previous.disabled = state.at === 0; next.disabled = state.at + state.page >= n; }
-	}
-	function filter() {
-		const wanted = state.words.toLowerCase().split(/\s+/).filter(Boolean);
-		state.shown = wanted.length ? all.filter((row) => wanted.every((word) => row.text.includes(word))) : all.slice();
-		state.at = 0;
-	}
-	function sort(index, down) {
-		heads.forEach((th, i) => {
-			if (i === index) th.setAttribute("aria-sort", down ? "descending" : "ascending");
-			else th.removeAttribute("aria-sort");
-		});
-		const sign = down ? -1 : 1;
-		const compare = new Intl.Collator("en", { numeric: true }).compare;
-		all.sort((a, b) => {
-			const x = a.values[index], y = b.values[index];
-			const by = typeof x === "number" ? x - y : compare(x, y);
-			return sign * by || a.order - b.order;
-		});
-		filter();
-		draw();
-	}
-	heads.forEach((th, index) => {
-		if (th.classList.contains("d") || all.length < 2) return;
-		const button = el("button", { type: "button" }, th.textContent);
-		button.addEventListener("click", () => {
-			const numeric = typeof all[0].values[index] === "number";
-			const now = th.getAttribute("aria-sort");
-			sort(index, now ? now === "ascending" : numeric);
-		});
-		th.replaceChildren(button);
-	});
-	let previous = null, next = null;
-	if (page && all.length > 5) {
-		const input = el("input", { type: "search", "aria-label": "Filter: " + name, placeholder: "Filter rows", id: table.id + "-filter" });
-		input.addEventListener("input", () => { state.words = input.value; filter(); draw(); });
-		const controls = el("div", { class: "controls" }, input);
-		if (all.length > page) {
-			previous = el("button", { type: "button", "aria-label": "Previous rows: " + name }, "‹ Previous");
-			next = el("button", { type: "button", "aria-label": "Next rows: " + name }, "Next ›");
-			previous.addEventListener("click", () => { state.at = Math.max(0, state.at - state.page); draw(); });
-			next.addEventListener("click", () => { state.at += state.page; draw(); });
-			const more = el("select", { "aria-label": "Rows on a page: " + name },
-				...[page, page * 4, 0].map((n) => el("option", { value: String(n) }, n ? n + " rows" : "all rows")));
-			more.addEventListener("change", () => { state.page = Number(more.value) || all.length; state.at = 0; draw(); });
-			controls.append(previous, next, more);
-		}
-		controls.append(status);
-		box.before(controls);
-	}
-	draw();
-	const api = {
-		draw,
-		// Brings a row into view: on its page, without filter.
-		show(match) {
-			let index = state.shown.findIndex((row) => match(row.tr));
-			if (index < 0) {
-				state.words = "";
-				const input = $(table.id + "-filter");
-				if (input) input.value = "";
-				filter();
-				index = state.shown.findIndex((row) => match(row.tr));
-			}
-			if (index >= 0) { state.at = Math.floor(index / state.page) * state.page; draw(); }
-			for (const row of all) row.tr.classList.toggle("chosen", match(row.tr));
-		},
-		rows: all,
-	};
-	tables[table.id] = api;
-}
-document.querySelectorAll("table.data").forEach(enhance);
-window.addEventListener("beforeprint", () => Object.values(tables).forEach((t) => t.draw(true)));
-window.addEventListener("afterprint", () => Object.values(tables).forEach((t) => t.draw(false)));
+data.history = named(data.history, "call", "points");
+for (const h of data.history) h.points = named(h.points, "time_ns", "first", "count", "wall_ns", "blocked_ns", "p99_ns");
+data.trends = named(data.trends, "call", "from_ns", "to_ns", "grows_with");
+data.gauges = named(data.gauges, "time_ns", "processes", "threads", "descriptors", "mappings", "resident_bytes");
+// The frames of a stack, innermost first: [name, more].
+function frames(stack) { return data.stacks[stack].slice(1).map((at) => data.frames[at]); }
 
 // ------------------------------------------------------------------- matrix
 (function matrix() {
@@ -246,7 +96,7 @@ function onWidth(node, redraw) {
 		table.show((tr) => Number(tr.getAttribute("data-call")) === index);
 		panel.hidden = false;
 		panel.replaceChildren();
-		const name = callName(call.name, call.abi);
+		const name = call.name;
 		const all = buckets.reduce((sum, b) => sum + b.count, 0);
 		const toggle = el("button", { type: "button", "aria-pressed": String(logarithmic) }, "Logarithmic counts");
 		toggle.addEventListener("click", () => { logarithmic = !logarithmic; draw(shown); panel.querySelector("button").focus(); });
@@ -294,73 +144,97 @@ function onWidth(node, redraw) {
 })();
 
 // ---------------------------------------------------------------- the flame
-// What a program was blocked in, as paths from the root.
-function flamePaths() {
-	const idle = new Set(data.idle.map(([call, abi, label]) => JSON.stringify([call, call === null ? 0 : abi, label])));
-	const isIdle = (call, abi, label) => idle.has(JSON.stringify([call, call === null ? 0 : abi, label]));
-	const stacks = data.stacks || [], sites = data.sites || [];
-	function frameText(f) {
-		let s = f.function || (f.module ? `${f.module}+0x${f.offset.toString(16)}` : `0x${f.offset.toString(16)}`);
-		if (f.inlined) s += " (inlined)";
-		return s;
-	}
-	function frameMore(f) { return [f.file ? f.file + (f.line ? ":" + f.line : "") : "", f.module || ""].filter(Boolean).join(", "); }
-
-	// Each path as a list of steps from the root: [class, name, more].
-	const paths = [];
-	if ((data.paths || []).length) {
-		for (const p of data.paths) {
-			const steps = [];
-			const stack = p.stack === null ? null : stacks[p.stack];
-			if (stack) {
-				if (stack.cut) steps.push(["u", "(cut off)", "the outer frames were not recorded"]);
-				for (let i = stack.frames.length - 1; i >= 0; i--) {
-					// Frames inside of the call site are the C library's wrappers.
-					steps.push(["u", frameText(stack.frames[i]), frameMore(stack.frames[i])]);
-				}
-			}
-			steps.push(["s", callName(p.call, p.abi), "system call"]);
-			const site = p.site === null ? null : sites[p.site];
-			let label = "(place not taken)";
-			if (site) {
-				label = site.label;
-				const frames = site.frames.length ? site.frames : [site.function || "?"];
-				const where = site.file ? site.file + (site.line ? ":" + site.line : "") : "";
-				frames.forEach((f) => steps.push(["k", f, f === site.function ? where : ""]));
-			}
-			steps.push(["l", label, "label"]);
-			paths.push({ steps, ns: p.total_ns, n: p.count, idle: isIdle(p.call, p.abi, label) });
-		}
-	} else {
-		for (const b of data.blocking) {
-			const steps = [["s", callName(b.call, b.abi), "system call"]];
-			if (b.function) steps.push(["k", b.function, b.file ? b.file + (b.line ? ":" + b.line : "") : ""]);
-			steps.push(["l", b.label, "label"]);
-			paths.push({ steps, ns: b.total_ns, n: b.count, idle: isIdle(b.call, b.abi, b.label) });
-		}
-	}
+// Rare ways of which only the number and the time are here.
+function others(paths, left, time_of) {
+	if (left) paths.push({ steps: [["all", "(rarer)", `${count(left[0])} rarer ways, drawn as one`]], ns: time_of ? time_of(left[2]) : left[2], n: left[1], idle: false });
 	return paths;
 }
 
-// What was waited for: the sleep, what that waited for, and so on to the end.
-function chainPaths() {
-	const links = data.chain_links || [], texts = data.chain_texts || [];
-	return (data.chains || []).map((row) => {
+// What a program was blocked in, as paths from the root.
+function flamePaths() {
+	// Each path as a list of steps from the root: [class, name, more].
+	const paths = data.paths.map(([call, stack, site, ns, n, idle]) => {
 		const steps = [];
-		for (let at = row.first; at !== null && steps.length <= links.length; at = links[at].parent) {
-			const sleep = links[at].kind === "sleep";
-			steps.push([steps.length === 0 ? "s" : sleep ? "k" : "l", texts[at], sleep ? "slept" : "where it ends"]);
+		if (stack !== null) {
+			if (data.stacks[stack][0]) steps.push(["u", "(cut off)", "the outer frames were not recorded"]);
+			// Frames inside of the call site are the C library's wrappers.
+			for (const [name, more] of frames(stack).reverse()) steps.push(["u", name, more]);
 		}
-		return { steps, ns: row.total_ns, n: row.count, idle: false };
+		steps.push(["s", call, "system call"]);
+		let label = "(place not taken)";
+		const at = site === null ? null : data.sites[site];
+		if (at) {
+			label = at.label;
+			const within = at.frames.length ? at.frames : [at.function || "?"];
+			within.forEach((f) => steps.push(["k", f, f === at.function ? at.where : ""]));
+		}
+		steps.push(["l", label, "label"]);
+		return { steps, ns, n, idle };
 	});
+	for (const [call, func, where, label, ns, n, idle] of data.blocking) {
+		const steps = [["s", call, "system call"]];
+		if (func) steps.push(["k", func, where]);
+		steps.push(["l", label, "label"]);
+		paths.push({ steps, ns, n, idle });
+	}
+	return others(paths, data.paths_left);
 }
 
-function flameGraph(id, what, legends, gather) {
+// What was waited for: the sleep, what that waited for, and so on to the end.
+function chainSteps([first]) {
+	const steps = [];
+	for (let at = first; at !== null && steps.length <= data.links.length; at = data.links[at][0]) {
+		const [, sleep, text] = data.links[at];
+		steps.push([steps.length === 0 ? "s" : sleep ? "k" : "l", text, sleep ? "slept" : "where it ends"]);
+	}
+	return steps;
+}
+function chainPaths() {
+	return others(data.chains.map((row) => ({ steps: chainSteps(row), ns: row[1], n: row[2], idle: false })), data.chains_left);
+}
+
+// What a thread did in a sample: the program's functions, the call, the kernel's.
+const enteredFor = { user: null, call: null, kernel: "faults and the like", interrupt: "soft interrupts" };
+function cpuSteps([, kind, call, frame]) {
+	const cpu = data.on_cpu;
+	const steps = [], seen = [];
+	for (let at = frame; at !== null && seen.length <= cpu.frames.length; at = cpu.frames[at][1]) seen.unshift(cpu.functions[cpu.frames[at][0]]);
+	let entered = kind === "user";
+	const enter = () => { if (!entered) steps.push(["s", enteredFor[kind] || call, kind === "call" ? "system call" : "kernel"]); entered = true; };
+	for (const [name, module] of seen) {
+		if (module === null) enter();
+		steps.push([module === null ? "k" : "u", name || (module === null ? "(kernel)" : `(${module})`), module === null ? "kernel" : module]);
+	}
+	enter();
+	if (kind === "user" && !seen.length) steps.push(["u", "(unknown)", "the stack could not be walked"]);
+	return steps;
+}
+// By name of the threads, then by function.
+function cpuPaths() {
+	const cpu = data.on_cpu;
+	const paths = cpu.rows.map((row) => {
+		const [comm, all] = cpu.groups[row[0]], samples = row[4];
+		const name = ["l", comm, `threads of this name: ${percent(all, cpu.samples)} of the CPU time`];
+		return { steps: [name, ...cpuSteps(row)], ns: samples * 1e9 / cpu.hz, n: samples, idle: false };
+	});
+	return others(paths, cpu.left, (samples) => samples * 1e9 / cpu.hz);
+}
+// On a CPU and off it: by name, by state, then what ran or was waited for.
+function allPaths() {
+	const untold = { own: ["u", "own code", "no sample tells more"], calls: ["s", "calls", "no sample tells more"], rarer: ["all", "(rarer)", "drawn as one"] };
+	return data.all_time.flatMap(([comm, life, parts]) => parts.map(([state, of, at, ns]) => {
+		const more = of === "cpu" ? cpuSteps(data.on_cpu.rows[at]) : of === "chain" ? chainSteps(data.chains[at]) : of ? [untold[of]] : [];
+		return { steps: [["l", comm, "threads of this name"], ["state", state, ""], ...more], ns, n: 0, idle: state === "at rest", life };
+	}));
+}
+
+// `unit`: what is counted, if anything is.
+function flameGraph(id, what, legends, gather, unit = "sleeps") {
 	const view = $(id + "-view");
 	if (!view) return;
 	const paths = gather();
 	const someIdle = paths.some((p) => p.idle), someBusy = paths.some((p) => !p.idle);
-	let withIdle = !someBusy, words = "";
+	let withIdle = !someBusy || !unit, words = "";
 	let root = null, zoomed = null, focus = null, byCount = false;
 
 	function build() {
@@ -372,12 +246,13 @@ function flameGraph(id, what, legends, gather) {
 			for (const [cls, name, more] of p.steps) {
 				const key = cls + name;
 				let child = node.children.get(key);
-				if (!child) { child = { name, more, cls, ns: 0, n: 0, children: new Map(), parent: node, depth: node.depth + 1 }; node.children.set(key, child); }
+				if (!child) { child = { name, more, cls, ns: 0, n: 0, children: new Map(), parent: node, depth: node.depth + 1, life: p.life }; node.children.set(key, child); }
 				child.ns += p.ns; child.n += p.n;
 				node = child;
 			}
 		}
 		zoomed = focus = root;
+		standFor();
 	}
 	const size = (node) => byCount ? node.n : node.ns;
 	const sorted = (node) => Array.from(node.children.values()).sort((a, b) => size(b) - size(a));
@@ -385,21 +260,36 @@ function flameGraph(id, what, legends, gather) {
 
 	const search = el("input", { type: "search", placeholder: "Search frames", "aria-label": `Search the ${what.toLowerCase()}`, id: id + "-search" });
 	const reset = el("button", { type: "button", id: id + "-reset" }, "Show all");
-	const measure = el("button", { type: "button", "aria-pressed": "false" }, "By number of sleeps");
-	const idleButton = el("button", { type: "button", "aria-pressed": "false", id: id + "-idle" }, "With waiting for work");
+	const measure = el("button", { type: "button", "aria-pressed": "false" }, `By number of ${unit}`);
+	const idleButton = el("button", { type: "button", "aria-pressed": String(withIdle), id: id + "-idle" }, "With waiting for work");
 	const status = el("span", { class: "status", role: "status", "aria-live": "polite" });
-	const controls = el("div", { class: "controls" }, search, reset, measure);
+	const controls = el("div", { class: "controls" }, search, reset);
+	// Each sample is as long as the others.
+	if (unit && unit !== "samples") controls.append(measure);
 	if (someIdle && someBusy) controls.append(idleButton);
 	controls.append(status);
 	const legend = el("ul", { class: "legend" });
 	for (const [cls, text] of legends) legend.append(el("li", {}, el("i", { class: cls }), text));
 	const graph = el("div", { class: "flame", role: "tree", "aria-label": `${what}: arrow keys move, Enter zooms, Escape shows all`, id: id + "-graph" });
+	const stands = el("p", { class: "stands", id: id + "-stands" });
 	const readout = el("p", { class: "readout", id: id + "-readout" });
-	view.append(controls, legend, graph, readout);
+	view.append(controls, stands, legend, graph, readout);
+
+	// Of how much of the run the whole width is made.
+	function standFor() {
+		const text = [`The whole width is ${time(root.ns)}: ${percent(root.ns, data.wall_ns)} of the run time of ${time(data.wall_ns)}`];
+		if (data.lives_ns) text.push(`, ${percent(root.ns, data.lives_ns)} of the ${time(data.lives_ns)} that its ${data.threads === 1 ? "thread" : count(data.threads) + " threads"} lived`);
+		if (root.ns > data.wall_ns) text.push("; threads at the same time are added up");
+		const aside = paths.reduce((sum, p) => sum + (p.idle && !withIdle ? p.ns : 0), 0);
+		if (aside > 0) text.push(`. Another ${time(aside)} of waiting for work is left out`);
+		stands.textContent = text.join("") + ".";
+	}
 
 	function say(node) {
 		const more = node.more ? ` [${node.more}]` : "";
-		return `${node.name}${more}: ${time(node.ns)} in ${count(node.n)} sleeps, ${percent(size(node), size(root))} of all shown`;
+		const counted = unit ? ` in ${count(node.n)} ${unit}` : "";
+		const life = node.life ? `, ${percent(node.ns, node.life)} of the life of these threads` : "";
+		return `${node.name}${more}: ${time(node.ns)}${counted}, ${percent(size(node), size(root))} of all shown${life}, ${percent(node.ns, data.wall_ns)} of the run time`;
 	}
 	let hint = true;
 	function tell(node) { readout.textContent = say(node) + (hint ? ". Click or Enter zooms, arrow keys move, Escape shows all." : "."); }
@@ -481,15 +371,17 @@ function flameGraph(id, what, legends, gather) {
 	onWidth(graph, draw);
 }
 flameGraph("flame", "Flame graph of blocked time", [["u", "program"], ["s", "system call"], ["k", "kernel"], ["l", "label"]], flamePaths);
-flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k", "what it waited for slept"], ["l", "where it ends"]], chainPaths);
+flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k", "what it waited for slept"], ["l", "where it ends"]], chainPaths, "parts of sleeps");
+if (data.all_time) flameGraph("all", "Flame graph of all time", [["l", "threads"], ["state", "state"], ["u", "program"], ["s", "system call, sleep"], ["k", "kernel, what was waited for"]], allPaths, null);
+if (data.on_cpu) flameGraph("cpu", "Flame graph of CPU time", [["l", "threads"], ["u", "program"], ["s", "system call"], ["k", "kernel"]], cpuPaths, "samples");
 
 // ------------------------------------------------------------- the timeline
 (function timeline() {
 	const view = $("timeline");
-	const calls = data.slow_calls || [];
+	const calls = data.slow;
 	if (!view || !calls.length) return;
 	const table = tables["t-slow"];
-	const sites = data.sites || [], stacks = data.stacks || [];
+	const sites = data.sites;
 	const labelOf = (s) => s.site === null ? "(unknown)" : sites[s.site].label;
 	const sums = new Map();
 	for (const c of calls) for (const s of c.sleeps) sums.set(labelOf(s), (sums.get(labelOf(s)) || 0) + s.blocked_ns);
@@ -511,7 +403,7 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 	shownRows.forEach((lane, y) => lane.calls.forEach((i) => rowOf.set(i, y)));
 	const byTime = calls.map((_, i) => i).filter((i) => rowOf.has(i)).sort((a, b) => calls[a].start_ns - calls[b].start_ns);
 
-	const end = Math.max(data.run.wall_ns, ...calls.map((c) => c.start_ns + c.wall_ns));
+	const end = Math.max(data.wall_ns, ...calls.map((c) => c.start_ns + c.wall_ns));
 	const range = { from: 0, to: end };
 	let chosen = 0;
 	// A unit is a pixel; a narrow window leaves less for the names.
@@ -593,7 +485,7 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 				const left = Math.max(L, a), right = Math.min(W - R, Math.max(b, a + 1.5));
 				const group = svg("g", { "data-index": i });
 				const title = svg("title");
-				title.textContent = `${callName(c.call, c.abi)}: ${time(c.wall_ns)}`;
+				title.textContent = `${c.call}: ${time(c.wall_ns)}`;
 				group.append(title, svg("rect", { class: "call" + (i === chosen ? " chosen" : ""), x: left, y: top + 3, width: Math.max(1, right - left), height: ROW - 6, rx: 2 }));
 				if (b - a < 3) group.append(svg("rect", { x: left, y: top + 3, width: Math.max(1.2, right - left), height: ROW - 6, fill: c.sleeps.length ? colour(labelOf(c.sleeps[0])) : "var(--cpu)" }));
 				else for (const s of c.sleeps) {
@@ -609,42 +501,37 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 		before.disabled = byTime.indexOf(chosen) <= 0;
 		after.disabled = byTime.indexOf(chosen) >= byTime.length - 1;
 	}
-	function who(p) {
-		if (!p) return "";
-		const name = p.tid === 0 ? "an interrupt" : (p.comm || "thread") + " " + p.tid;
-		return name + (p.call ? " in " + p.call : "") + (p.reader ? " (reading)" : "");
-	}
 	function tell() {
 		const c = calls[chosen];
 		const facts = el("dl", { class: "facts-grid" });
 		const fact = (name, value) => { if (value) facts.append(el("dt", {}, name), el("dd", {}, value)); };
 		fact("thread", `${c.comm}, thread ${c.tid} of process ${c.pid}`);
 		fact("object", c.path);
-		const told = c.arguments ? c.arguments.map((a) => `${a.name}=${a.text}`) : c.args;
-		fact("arguments, result", `(${told.join(", ")}) = ${c.retval}`);
+		fact("arguments, result", `(${c.args}) = ${c.result}`);
 		fact("started", `${time(c.start_ns)} after the start of the run`);
 		fact("wall time", `${time(c.wall_ns)}: on CPU ${time(c.cpu_ns)}, blocked ${time(c.blocked_ns)}, waiting for a CPU ${time(c.runq_ns)}${c.irq_ns ? `, in interrupts ${time(c.irq_ns)}` : ""}`);
-		if (c.minor_faults || c.major_faults) fact("page faults", `${count(c.major_faults)} with the disk, ${count(c.minor_faults)} without`);
+		const [major, minor] = c.faults;
+		if (major || minor) fact("page faults", `${count(major)} with the disk, ${count(minor)} without`);
 		if (c.conditions.length) fact("conditions met", c.conditions.join("; "));
-		const stack = c.stack === null || c.stack === undefined ? null : stacks[c.stack];
-		if (stack) fact("called from", stack.frames.map((f) => (f.function || (f.module || "") + "+0x" + f.offset.toString(16)) + (f.file ? ` [${f.file.startsWith("/") ? f.file.slice(f.file.lastIndexOf("/") + 1) : f.file}${f.line ? ":" + f.line : ""}]` : "")).join(" ← "));
-		const head = el("h3", {}, `${callName(c.call, c.abi)}: ${time(c.wall_ns)}`);
+		if (c.stack !== null) fact("called from", frames(c.stack).map(([name, more]) => name + (more ? ` [${more}]` : "")).join(" ← "));
+		const head = el("h3", {}, `${c.call}: ${time(c.wall_ns)}`);
 		detail.replaceChildren(head, facts);
 		if (c.sleeps.length) {
 			const body = el("tbody");
 			for (const s of c.sleeps) {
 				const site = s.site === null ? null : sites[s.site];
-				const place = site && site.function ? site.function + (site.file ? ` [${site.file}${site.line ? ":" + site.line : ""}]` : "") : "";
+				const place = site && site.function ? site.function + (site.where ? ` [${site.where}]` : "") : "";
 				body.append(el("tr", {}, el("th", { scope: "row" }, swatch(colour(labelOf(s))), " " + labelOf(s)),
 					el("td", { class: "n" }, "+" + time(Math.max(0, s.start_ns - c.start_ns))), el("td", { class: "n" }, time(s.blocked_ns)), el("td", { class: "n" }, time(s.runq_ns)),
-					el("td", {}, place), el("td", {}, who(s.holder)), el("td", {}, who(s.waker)), el("td", { class: "n" }, `${s.waiters_entry ?? "?"} → ${s.waiters_exit ?? "?"}`)));
+					el("td", {}, place), el("td", {}, s.holder), el("td", {}, s.waker), el("td", { class: "n" }, `${s.waiters_entry ?? "?"} → ${s.waiters_exit ?? "?"}`)));
 			}
 			const heads = [["Label", ""], ["Began", "n"], ["Blocked", "n"], ["Run queue", "n"], ["Place", ""], ["Held by", ""], ["Ended by", ""], ["Waiters", "n"]];
 			const sleeps = el("table", { class: "sleeps" }, el("thead", {}, el("tr", {}, ...heads.map(([h, cls]) => el("th", { scope: "col", class: cls || false }, h)))), body);
+			for (const tr of sleeps.tBodies[0].rows) Array.from(tr.cells).forEach((cell, i) => cell.setAttribute("data-name", heads[i][0]));
 			sleeps.querySelectorAll("tbody i").forEach((i) => { i.style.display = "inline-block"; i.style.width = i.style.height = ".8em"; i.style.borderRadius = "2px"; });
 			detail.append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Sleeps of the call" }, sleeps));
 		} else detail.append(el("p", { class: "status" }, "It did not sleep."));
-		if (c.sleeps_dropped) detail.append(el("p", { class: "status" }, `${count(c.sleeps_dropped)} more sleeps of this call (${time(c.sleeps_dropped_ns)}) were not recorded one by one.`));
+		if (c.dropped[0]) detail.append(el("p", { class: "status" }, `${count(c.dropped[0])} more sleeps of this call (${time(c.dropped[1])}) were not recorded one by one.`));
 	}
 	const position = (event) => { const box = chart.getBoundingClientRect(); return (event.clientX - box.left) / box.width * W; };
 	chart.addEventListener("wheel", (event) => {
@@ -703,12 +590,12 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 // ------------------------------------------------------------------- trends
 (function trends() {
 	const view = $("trend-charts");
-	const history = (data.history || []).filter((h) => h.points.length > 1);
+	const history = data.history;
 	if (!view || !history.length) return;
-	const trended = new Map((data.trends || []).map((t) => [t.call + t.abi, t]));
+	const trended = new Map(data.trends.map((t) => [t.call, t]));
 	const wall = (h) => h.points.reduce((sum, p) => sum + p.wall_ns, 0);
-	history.sort((a, b) => (trended.has(b.call + b.abi) ? 1 : 0) - (trended.has(a.call + a.abi) ? 1 : 0) || wall(b) - wall(a));
-	const gauges = data.gauges || [];
+	history.sort((a, b) => (trended.has(b.call) ? 1 : 0) - (trended.has(a.call) ? 1 : 0) || wall(b) - wall(a));
+	const gauges = data.gauges;
 	const kinds = [
 		["open descriptors", "descriptors", count], ["mappings", "mappings", count], ["resident memory", "resident_bytes", bytes],
 		["threads", "threads", count], ["processes", "processes", count],
@@ -748,7 +635,7 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 	const line = (pts) => pts.length ? "M" + pts.map(([a, b]) => a.toFixed(1) + " " + b.toFixed(1)).join("L") : "";
 	const shortTime = (ns) => ns === 0 ? "0" : time(ns).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " ");
 	function card(h) {
-		const trend = trended.get(h.call + h.abi);
+		const trend = trended.get(h.call);
 		const W = 400, H = 190, L = 54, B = 34, T = 8;
 		const pts = h.points.filter((p) => p.count > 0);
 		const lastPoint = pts[pts.length - 1];
@@ -764,7 +651,7 @@ flameGraph("chains", "Flame graph of what was waited for", [["s", "slept"], ["k"
 		const above = cut ? heights.filter((v) => v > top).length : 0;
 		const x = (n) => L + n / total * (W - L - 8);
 		const y = (v) => H - B - Math.min(v, top) / top * (H - B - T);
-		const name = callName(h.call, h.abi);
+		const name = h.call;
 		const label = `Mean time of ${name} against invocation number: ${time(mean(pts[0]))} at first, ${time(mean(lastPoint))} at last, ${count(total)} calls. Arrow keys read single points.`;
 		const chart = frameOf(W, H, L, B, T, x, y, ticks(0, total, 4), ticks(0, top, 4), (v) => count(v), shortTime, label);
 		chart.append(svg("text", { x: W - 8, y: H - 3, "text-anchor": "end" }, "invocation"));

@@ -3,7 +3,9 @@
 
 mod details;
 mod interrupts;
+mod lives;
 mod objects;
+mod on_cpu;
 
 pub use details::{CallArguments, CodePlace, Details, FrameNames, disk_operation, frame_text};
 
@@ -39,6 +41,7 @@ pub struct RunFacts {
     pub open_calls: Vec<OpenCall>,
     /// Further notes of the caller's own.
     pub notes: Vec<Note>,
+    pub machine: Option<Machine>,
 }
 
 impl RunFacts {
@@ -57,6 +60,7 @@ impl RunFacts {
             threads_running: None,
             open_calls: Vec::new(),
             notes: Vec::new(),
+            machine: None,
         }
     }
 }
@@ -173,6 +177,8 @@ fn call_row(key: u32, sum: &Sum, measured: Measured, names: &CallNames<'_>) -> C
         major_faults: kept(measured.major_faults, sum.major_faults),
         nvcsw: kept(measured.switches, sum.nvcsw),
         nivcsw: kept(measured.switches, sum.nivcsw),
+        missing: sum.missing,
+        ones: sum.ones,
         histogram: sum
             .hist
             .used()
@@ -880,6 +886,10 @@ pub fn assemble(input: Input<'_>) -> Report {
         .details
         .map(|facts| details::tell(facts, input.sites, input.call_names, measured, &mut notes));
     let mut told = told.unwrap_or_default();
+    let on_cpu = input.details.and_then(|facts| {
+        let table = facts.on_cpu?;
+        on_cpu::tell(table, facts, input.call_names, &mut notes)
+    });
     notes.0.extend(input.facts.notes.iter().cloned());
 
     let mut totals = totals_of(&calls, &blocking.rows, input.account);
@@ -902,35 +912,33 @@ pub fn assemble(input: Input<'_>) -> Report {
             wall_ns: input.facts.wall_ns,
             exit: input.facts.exit,
             cpus: input.cpus.len() as u32,
-            started_unix_ns: None,
-            kernel: None,
-            hostname: None,
+            ..Run::default()
         },
         measured,
         totals,
         calls,
         blocking: blocking.rows,
-        labels: Vec::new(),
         call_sites,
         open_calls: input.facts.open_calls,
         notes: notes.0,
         culprits: told.culprits,
         chain_links: told.chain_links,
         chains: told.chains,
+        lives: told.lives,
+        activities: told.activities,
+        // Of processes that were watched for a while, the end of one is not what it is about.
+        critical_path: (told.critical_path).filter(|_| input.facts.kind == RunKind::Run),
+        machine: input.facts.machine,
         objects: told.objects,
         by_object: told.by_object,
         interrupts,
+        on_cpu,
         threads: told.threads,
         sites: told.sites,
         stacks: told.stacks,
         paths: told.paths,
-        history: Vec::new(),
-        gauges: Vec::new(),
-        trends: Vec::new(),
         slow_calls: told.slow_calls,
-        findings: Vec::new(),
-        recording: None,
-        trace: None,
+        ..Report::default()
     };
     report.sort_calls(SortKey::Total);
     report

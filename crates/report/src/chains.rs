@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What did sleeps wait for, what did that wait for, and where does it end?
 
-use crate::model::{ChainKind, ChainLink, ChainRow, Report};
+use crate::assemble::frame_text;
+use crate::model::{ChainKind, ChainLink, ChainRow, Frame, Report};
 use debox_output::printable;
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainNode {
     pub text: String,
+    /// Parts of sleeps: one that several things held up counts with each of them.
     pub count: u64,
     pub total_ns: u64,
     /// Largest first; empty: a root.
@@ -40,8 +42,43 @@ impl ChainKind {
                 | Self::NotOver
                 | Self::Deeper
                 | Self::Dropped
+                | Self::Slept
                 | Self::Other
         )
+    }
+}
+
+/// So many callers of a place say which way led there.
+const CALLERS_SHOWN: usize = 2;
+
+/// What starts a program or a thread says nothing of its caller.
+fn in_libc(frame: &Frame) -> bool {
+    let module = frame.module.as_deref().unwrap_or_default();
+    module.starts_with("libc.so") || module.starts_with("ld-musl")
+}
+
+/// A place in the program, and its callers where stacks are whole: " at f (x.c:7), from
+/// main (x.c:9)"; empty when it is not known.
+fn place_text(report: &Report, stack: Option<usize>) -> String {
+    let Some(stack) = stack.and_then(|stack| report.stacks.get(stack)) else {
+        return String::new();
+    };
+    let frames = stack.frames.iter().skip(stack.site_frame).enumerate();
+    let own = frames.take_while(|(i, frame)| *i == 0 || !in_libc(frame));
+    let mut text = String::new();
+    for (i, frame) in own.take(1 + CALLERS_SHOWN) {
+        text += if i == 0 { " at " } else { ", from " };
+        text += &printable(&frame_text(frame));
+    }
+    text
+}
+
+/// Where the holder of a lock was: in the call that it was in, or as it made its last one.
+pub fn holder_place(report: &Report, call: Option<&str>, stack: Option<usize>) -> String {
+    let place = place_text(report, stack);
+    match call {
+        None if !place.is_empty() => format!(", which made its last call{place}"),
+        _ => place,
     }
 }
 
@@ -53,7 +90,10 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
     };
     let call = link.call.as_deref().map(printable);
     match link.kind {
-        ChainKind::Sleep if link.comm.is_empty() => format!("{who} slept"),
+        ChainKind::Sleep if link.comm.is_empty() => match &link.class {
+            Some(class) => format!("{who} slept: {}", printable(class)),
+            None => format!("{who} slept"),
+        },
         ChainKind::Sleep => {
             let site = link.site.and_then(|site| report.sites.get(site));
             let label = printable(site.map_or("(unknown)", |site| site.label.as_str()));
@@ -63,12 +103,12 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
                 None => format!("{who}: {label}{held}"),
             }
         }
-        ChainKind::RanUser => format!("{who} ran its own code"),
+        ChainKind::RanUser => format!("{who} ran its own code{}", place_text(report, link.stack)),
         ChainKind::RanCall => match call {
-            Some(call) => format!("{who} ran in {call}"),
+            Some(call) => format!("{who} ran in {call}{}", place_text(report, link.stack)),
             None => format!("{who} ran in calls"),
         },
-        ChainKind::Ran => format!("{who} ran"),
+        ChainKind::Ran => format!("{who} ran{}", place_text(report, link.stack)),
         ChainKind::Runq => format!("{who} waited for a CPU"),
         ChainKind::Device => format!("device {who}"),
         ChainKind::Disk => match &link.operation {
@@ -76,9 +116,14 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
             None => format!("disk {who}"),
         },
         ChainKind::Timer => "a timer".to_owned(),
+        ChainKind::Limit => "its own time limit".to_owned(),
         ChainKind::Network => "a packet from the network".to_owned(),
         ChainKind::Interrupt => "an interrupt".to_owned(),
-        ChainKind::Earlier => format!("{who}, what it did before is not known"),
+        ChainKind::Earlier => match call {
+            Some(call) => format!("{who} in {call}, what it did before is not known"),
+            None => format!("{who}, what it did before is not known"),
+        },
+        ChainKind::Slept => format!("{who} slept, for more than is kept apart"),
         ChainKind::Woken => match call {
             Some(call) => format!("{who} in {call}, not followed yet"),
             None => format!("{who}, not followed yet"),
@@ -143,6 +188,17 @@ pub fn tree(report: &Report, rows: &[ChainRow]) -> ChainNode {
         }
     }
     grown(String::new(), all)
+}
+
+/// Sleeps that held something up, and those at a resting place.
+pub fn waits(report: &Report) -> (Vec<ChainRow>, Vec<ChainRow>) {
+    let rests = |row: &ChainRow| {
+        report
+            .chain_links
+            .get(row.first)
+            .is_some_and(|link| link.rests)
+    };
+    report.chains.iter().partition(|row| !rests(row))
 }
 
 /// Of these chains. Largest first.

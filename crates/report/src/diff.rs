@@ -13,6 +13,7 @@
 //! repetition; the text says so.
 
 mod estimate;
+mod page;
 mod text;
 
 use debox_output::{count_text, duration_text};
@@ -22,10 +23,11 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use crate::chains::roots;
+use crate::chains::{link_text, links_of};
 use crate::model::*;
 use estimate::Estimate;
 
+pub use page::render_diff_html;
 pub use text::render_diff;
 
 pub const DIFF_SCHEMA: &str = "debox.diff";
@@ -77,6 +79,9 @@ pub struct Diff {
     pub schema_version: u32,
     pub a: Side,
     pub b: Side,
+    /// Length of the first run by that of the second, where both are commands that ended
+    /// by themselves with status 0 and were recorded to their end; else null.
+    pub speed_up: Option<f64>,
     /// What to know before believing it.
     pub warnings: Vec<String>,
     pub confidence: f64,
@@ -623,11 +628,18 @@ fn sums_of(kind: Kind, report: &Report) -> BTreeMap<String, Sum> {
         }
         // Where knowledge ends differs from run to run by chance.
         Kind::Root => {
-            for root in roots(report, &report.chains)
-                .into_iter()
-                .filter(|root| root.known)
-            {
-                add(root.text, root.count, root.total_ns, root.max_ns);
+            for row in &report.chains {
+                let last = links_of(report, row.first).pop();
+                let Some(root) = last.filter(|root| root.kind.known()) else {
+                    continue;
+                };
+                // Its place has a line, which differs from build to build.
+                let root = ChainLink {
+                    stack: None,
+                    ..root.clone()
+                };
+                let text = link_text(&root, report);
+                add(text, row.count, row.total_ns, row.max_ns);
             }
         }
         Kind::Interrupt => {
@@ -707,6 +719,10 @@ pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotCo
         r.run.kind == RunKind::Run && matches!(r.run.exit, Some(Exit::Code(code)) if code == 0)
     };
     let per_run = same_work || (done(a) && done(b));
+    let whole = |r: &Report| {
+        done(r) && r.run.wall_ns > 0 && r.recording.as_ref().is_none_or(|s| s.complete)
+    };
+    let speed_up = (whole(a) && whole(b)).then(|| a.run.wall_ns as f64 / b.run.wall_ns as f64);
     let seconds = |r: &Report| (r.run.wall_ns as f64 / 1e9).max(1e-9);
     let mut work = Work {
         a,
@@ -778,6 +794,7 @@ pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotCo
         schema_version: DIFF_SCHEMA_VERSION,
         a: side(a),
         b: side(b),
+        speed_up,
         warnings,
         confidence: options.confidence,
         compared,

@@ -8,8 +8,12 @@
 //! a lock is named when holders were recorded for most of the wait, causes are
 //! named when the label tells them, and nothing is said below the thresholds.
 
+pub(crate) mod churn;
+pub(crate) mod loops;
+
 use std::collections::BTreeMap;
 
+use crate::chains::holder_place;
 use crate::model::*;
 use debox_labels::{Kind, Meaning, Rules};
 use debox_output::{count_text, duration_text, printable, result_text};
@@ -39,13 +43,30 @@ struct Candidate {
 pub fn find(report: &Report) -> Vec<Finding> {
     let time = Times::of(report);
     let mut list = Vec::new();
+    let churns = churn::find(report);
     if time.busy_ns() >= TIME_MIN_NS {
         blocked(report, &time, &mut list);
         run_queue(report, &time, &mut list);
-        on_cpu(report, &time, &mut list);
-        failing(report, &time, &mut list);
+        // What is known better of these calls is said instead.
+        let told = |row: &CallRow| churns.iter().any(|churn| churn.calls.contains(&row.name));
+        on_cpu(report, &time, &told, &mut list);
+        failing(report, &time, &told, &mut list);
     }
+    list.extend(churns.into_iter().map(|churn| Candidate {
+        explained_ns: churn.explained_ns,
+        finding: churn.finding,
+    }));
+    list.extend(loops::find(report).into_iter().map(|block| Candidate {
+        explained_ns: block.total_ns,
+        finding: block.finding,
+    }));
     growing(report, &time, &mut list);
+    // Beside a verdict over the whole time, what is little of that is no finding, however
+    // large a part of the waiting it is.
+    if report.critical_path.is_some() {
+        let whole_ns = report.run.wall_ns;
+        list.retain(|candidate| share(candidate.explained_ns, whole_ns) >= SHARE_MIN);
+    }
     list.sort_by_key(|c| std::cmp::Reverse(c.explained_ns));
     list.truncate(FINDINGS_MAX);
     let mut findings: Vec<Finding> = list.into_iter().map(|c| c.finding).collect();
@@ -85,7 +106,7 @@ pub(crate) fn idle_rows(report: &Report) -> Vec<&BlockingRow> {
 /// What the rules say of a label: those of whoever made the report, where they
 /// have labels of their own, else the shipped ones. None for functions without
 /// a rule.
-fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
+pub(crate) fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
     let own = report.labels.iter().find(|own| own.label == label);
     own.map(|own| &own.meaning)
         .or_else(|| Rules::builtin_meanings().get(label))
@@ -159,7 +180,7 @@ impl<'a> Times<'a> {
     }
 }
 
-fn share(part: u64, whole: u64) -> f64 {
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
     } else {
@@ -167,7 +188,7 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 1.0 {
         format!("{percent:.1} %")
@@ -176,16 +197,16 @@ fn percent(share: f64) -> String {
     }
 }
 
-fn time(ns: u64) -> String {
+pub(crate) fn time(ns: u64) -> String {
     duration_text(ns, false)
 }
 
-fn plural(n: u64, one: &str, many: &str) -> String {
+pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_text(n), if n == 1 { one } else { many })
 }
 
 /// "a", "a and b", "a, b and c".
-fn listed(parts: &[String]) -> String {
+pub(crate) fn listed(parts: &[String]) -> String {
     match parts {
         [] => String::new(),
         [one] => one.clone(),
@@ -235,6 +256,8 @@ struct Who {
     count: u64,
     interrupt: bool,
     watched: bool,
+    /// Of a holder: where in its program it was, mostly.
+    place: String,
 }
 
 fn culprits(report: &Report, group: &Group, holders: bool) -> (Vec<Who>, u64) {
@@ -255,12 +278,25 @@ fn culprits(report: &Report, group: &Group, holders: bool) -> (Vec<Who>, u64) {
     let key = |c: &&CulpritRow| (c.comm.clone(), c.culprit_call.clone(), c.pid == 0);
     let list = sums(rows.iter().copied(), key, |c| (c.total_ns, c.count))
         .into_iter()
-        .map(|((comm, call, interrupt), ns, count)| {
-            let mut pids: Vec<u32> = rows
-                .iter()
-                .filter(|c| c.comm == comm && c.culprit_call == call && (c.pid == 0) == interrupt)
-                .map(|c| c.pid)
-                .collect();
+        .map(|(of, ns, count)| {
+            let own = || rows.iter().filter(|c| key(c) == of);
+            let places = sums(own(), |c| c.stack, |c| (c.total_ns, c.count));
+            let place = match places.as_slice() {
+                [(stack, ..), more @ ..] if stack.is_some() => {
+                    let place = holder_place(report, of.1.as_deref(), *stack);
+                    format!(
+                        "{place}{}",
+                        if more.is_empty() {
+                            ""
+                        } else {
+                            " and elsewhere"
+                        }
+                    )
+                }
+                _ => String::new(),
+            };
+            let mut pids: Vec<u32> = own().map(|c| c.pid).collect();
+            let (comm, call, interrupt) = of;
             pids.sort_unstable();
             pids.dedup();
             let mut name = if comm.is_empty() {
@@ -268,9 +304,11 @@ fn culprits(report: &Report, group: &Group, holders: bool) -> (Vec<Who>, u64) {
             } else {
                 printable(&comm)
             };
-            let watched = pids
-                .iter()
-                .all(|p| report.run.pids.contains(p) || report.threads.iter().any(|t| t.pid == *p));
+            let watched = pids.iter().all(|p| {
+                report.run.pids.contains(p)
+                    || report.threads.iter().any(|t| t.pid == *p)
+                    || report.lives.iter().any(|row| row.pid == *p)
+            });
             if interrupt {
                 name = "an interrupt".into();
             } else {
@@ -289,6 +327,7 @@ fn culprits(report: &Report, group: &Group, holders: bool) -> (Vec<Who>, u64) {
             }
             Who {
                 name,
+                place,
                 ns,
                 count,
                 interrupt,
@@ -469,8 +508,9 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
                 ""
             };
             evidence.push(format!(
-                "{}{own} held it when {} began: {}",
+                "{}{own}{} held it when {} began: {}",
                 who.name,
+                who.place,
                 plural(who.count, "of the waits", "of the waits"),
                 time(who.ns)
             ));
@@ -509,7 +549,17 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
                 ));
             }
         }
+        // Advice on a lock is for those who take it: where that is somebody else, he is the
+        // one to look at.
+        let stranger = (holders.first())
+            .filter(|who| !who.watched && !who.interrupt)
+            .filter(|who| share(who.ns, group.total_ns) >= 0.5);
         let text = match labels.first().and_then(|l| meaning(report, &l.0)) {
+            Some(_) if known && stranger.is_some() => format!(
+                "It is held from outside: {} is none of the watched processes. Do what it does less often, or \
+                 at another time.",
+                stranger.map_or("", |who| &who.name)
+            ),
             Some(r) if known => printable(&r.advice),
             _ if name.starts_with('(') => "The kernel stack could not be taken in time, so the cause is not known; the notes say how often that happened.".into(),
             _ => "No rule names this place, so what it waits for is not known; a rule in /etc/debox/labels.toml can give it a name.".into(),
@@ -572,8 +622,13 @@ fn run_queue(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
     });
 }
 
-fn on_cpu(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
-    for row in &report.calls {
+fn on_cpu(
+    report: &Report,
+    times: &Times,
+    told: &dyn Fn(&CallRow) -> bool,
+    list: &mut Vec<Candidate>,
+) {
+    for row in report.calls.iter().filter(|row| !told(row)) {
         let cpu = row.cpu_ns.unwrap_or(0);
         let part = share(cpu, times.busy_ns());
         // What it waits for besides is a finding of its own.
@@ -636,8 +691,13 @@ fn on_cpu(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
     }
 }
 
-fn failing(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
-    for row in &report.calls {
+fn failing(
+    report: &Report,
+    times: &Times,
+    told: &dyn Fn(&CallRow) -> bool,
+    list: &mut Vec<Candidate>,
+) {
+    for row in report.calls.iter().filter(|row| !told(row)) {
         let errors = row.errors.saturating_sub(row.restarted);
         let part = share(errors, row.count);
         if errors < ERRORS_MIN || part < ERRORS_SHARE_MIN {

@@ -8,38 +8,52 @@
 //! snapshots.
 #![forbid(unsafe_code)]
 
+mod all_time;
 mod assemble;
 mod chains;
 mod diff;
 mod findings;
 mod hist;
 mod html;
+mod lives;
 mod model;
+mod on_cpu;
 mod open;
 mod options;
+mod rests;
+mod since;
 mod sum;
 mod text;
 mod trace;
 mod trend;
+mod verdict;
 mod wrap;
 
+pub use all_time::{AllTime, AllTimePart, TimeOf, TimeState, all_time};
 pub use assemble::{
     CallArguments, CallNames, CodePlace, Details, FrameNames, Input, RunFacts, assemble,
     call_of_key, disk_operation, frame_text,
 };
-pub use chains::{ChainNode, Root, TreeLine, link_text, links_of, roots, tree, tree_lines};
+pub use chains::{
+    ChainNode, Root, TreeLine, holder_place, link_text, links_of, roots, tree, tree_lines,
+};
 pub use diff::{
     Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
-    NotComparable, Only, Side, diff, render_diff,
+    NotComparable, Only, Side, diff, render_diff, render_diff_html,
 };
 pub use findings::{find as find_findings, nothing_found};
 pub use hist::Hist;
 pub use html::render_html;
+pub use lives::{LifeGroup, PathLine, groups as life_groups, path_lines};
 pub use model::*;
+pub use on_cpu::{OnCpuTop, stack_of};
 pub use options::TextOptions;
+pub use rests::rests_refine;
+pub use since::verdict_since;
 pub use text::render_text;
 pub use trace::{TraceEntry, TraceFunction, TraceReport, TracedCall};
 pub use trend::find as find_trends;
+pub use verdict::of as verdict_of;
 pub use wrap::{WrapCounts, WrapProcess};
 
 /// The report as one JSON document with a final newline; `docs/json.md`

@@ -4,18 +4,23 @@
 //! recording holds the same document, so every field that was added later has a
 //! default.
 
+use debox_abi::debox_life_time;
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "debox.report";
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The account of a whole run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// (The default has no schema: whoever makes a report says which.)
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub schema: String,
     pub schema_version: u32,
     pub debox_version: String,
     pub run: Run,
+    /// Why it took so long, in one to three sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdict: Vec<String>,
     pub measured: Measured,
     pub totals: Totals,
     /// One row per system call, sorted.
@@ -40,6 +45,18 @@ pub struct Report {
     /// Blocked time by chain, largest first; the parts of a sleep add up to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chains: Vec<ChainRow>,
+    /// Where the time of threads went, by process and name; longest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lives: Vec<LifeRow>,
+    /// What threads did between two rests; most time first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub activities: Vec<ActivityRow>,
+    /// What the end of the command depended on, back to its beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critical_path: Option<CriticalPath>,
+    /// What kept CPUs from the threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// What calls worked on, for `by_object` and `slow_calls`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Object>,
@@ -51,6 +68,9 @@ pub struct Report {
     /// first (--irq).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptRow>,
+    /// What the threads did while they had a CPU (--hz).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_cpu: Option<OnCpu>,
     /// One row per thread, largest wall time first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadRow>,
@@ -85,6 +105,84 @@ pub struct Report {
     pub trace: Option<crate::trace::TraceReport>,
 }
 
+/// What a clock of CPU time found the threads doing: each sample stands for 1/hz s.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OnCpu {
+    pub hz: u32,
+    pub samples: u64,
+    /// Threads of one name, most samples first.
+    pub groups: Vec<OnCpuGroup>,
+    /// Of the stacks; those that ran themselves most often first.
+    pub functions: Vec<OnCpuFunction>,
+    /// The stacks, as a tree from the outermost functions on: a caller stands before
+    /// what it calls.
+    pub frames: Vec<OnCpuFrame>,
+    /// Samples by group, kind, call and stack, most first.
+    pub rows: Vec<OnCpuRow>,
+    /// Samples in `groups` that found no room in `rows`.
+    pub rows_dropped: u64,
+    /// Samples in `rows` whose callers are missing for lack of room.
+    pub stacks_dropped: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OnCpuGroup {
+    pub comm: String,
+    pub samples: u64,
+    /// Of those: in the program's own code.
+    pub user: u64,
+    /// In the kernel, in calls.
+    pub calls: u64,
+    /// In the kernel, for something else.
+    pub kernel: u64,
+    pub interrupts: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OnCpuFunction {
+    /// null: not known.
+    pub name: Option<String>,
+    /// The program or library; null: the kernel.
+    pub module: Option<String>,
+    /// Samples in it, and in it or what it called.
+    #[serde(rename = "self")]
+    pub own: u64,
+    pub total: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OnCpuFrame {
+    /// Index into `functions`.
+    pub function: usize,
+    /// Index into `frames`; null: the outermost one.
+    pub caller: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnCpuKind {
+    /// The program's own code.
+    User,
+    /// The kernel, in a call.
+    Call,
+    /// The kernel for something else: a fault, the way back from a call.
+    Kernel,
+    /// A soft interrupt that came while the thread had the CPU.
+    Interrupt,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OnCpuRow {
+    /// Index into `groups`.
+    pub group: usize,
+    pub kind: OnCpuKind,
+    pub call: Option<String>,
+    pub abi: u32,
+    /// Index into `frames`: what ran, and through its callers the stack; null: not known.
+    pub frame: Option<usize>,
+    pub samples: u64,
+}
+
 /// Somebody who kept a call waiting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CulpritRow {
@@ -102,6 +200,10 @@ pub struct CulpritRow {
     pub comm: String,
     /// The system call that the culprit was in, when known.
     pub culprit_call: Option<String>,
+    /// Index into `stacks`: of the owner of a lock of the program, where in its program it
+    /// made that call; without one, where it made its last call (`--call-site`, `--stacks`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<usize>,
     /// Waits, and how long they were.
     pub count: u64,
     pub total_ns: u64,
@@ -125,6 +227,20 @@ pub struct ChainLink {
     /// Of a sleep: `parent` tells of who held what was waited for.
     #[serde(default)]
     pub held: bool,
+    /// Index into `stacks`: of a task that ran, where in its program it was as it woke who
+    /// waited (`--call-site`, `--stacks`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<usize>,
+    /// Of a sleep: it was at the thread's resting place, with nothing to do.
+    #[serde(default)]
+    pub rests: bool,
+    /// Of a sleep: what the program means by it, in a sentence, where its functions are
+    /// known (`--stacks`, idle.toml).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<String>,
+    /// Of another user's sleep, whose place is withheld: the group of its label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -145,11 +261,15 @@ pub enum ChainKind {
     /// A block device.
     Disk,
     Timer,
+    /// The time that the call would wait at most was over: what it waited for had not come.
+    Limit,
     Network,
     /// Another interrupt.
     Interrupt,
     /// The task woke it; what it did at that time is not known.
     Earlier,
+    /// The task woke it, and had slept: for more things than are kept apart.
+    Slept,
     /// The task woke it, and was not followed.
     Woken,
     /// Who woke it was not seen.
@@ -165,12 +285,245 @@ pub enum ChainKind {
     Other,
 }
 
+impl ChainKind {
+    /// No cause: more is not known from here on, or it never came.
+    pub fn ends_knowledge(self) -> bool {
+        use ChainKind::*;
+        matches!(
+            self,
+            Limit | Earlier | Slept | Woken | Unseen | Deeper | Dropped | Other
+        )
+    }
+}
+
+/// The one list of where a thread's time went: what the kernel side counts
+/// (`struct debox_life_time`) and what is done with all of it, field by field.
+macro_rules! life_time {
+    ($($(#[$doc:meta])* $field:ident,)*) => {
+        /// `life_ns` is the sum of the times after it, to the nanosecond.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct LifeTime {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl LifeTime {
+            pub(crate) fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+                Self { $($field: of(self.$field, other.$field),)* }
+            }
+        }
+
+        impl From<&debox_life_time> for LifeTime {
+            fn from(time: &debox_life_time) -> Self {
+                Self { $($field: time.$field,)* }
+            }
+        }
+    };
+}
+
+life_time! {
+    /// From first to last sight.
+    life_ns,
+    /// On a CPU outside of calls: own code, and faults of it.
+    own_ns,
+    /// On a CPU in calls.
+    calls_ns,
+    /// On a CPU, on its way out.
+    exit_ns,
+    /// Asleep in calls,
+    blocked_ns,
+    /// of this at its resting place, with nothing to do,
+    rest_ns,
+    /// and outside of them.
+    outside_ns,
+    /// By a signal, or a tracer.
+    stopped_ns,
+    /// Waiting for a CPU.
+    runq_ns,
+    minor_faults,
+    major_faults,
+    /// Time on a CPU in the program and in the kernel, as the kernel counts it: by ticks,
+    /// or exactly where it is built so.
+    user_ns,
+    system_ns,
+}
+
+/// Fewer ticks of the kernel's clock than these, of 4 ms or 10, tell nothing.
+const TICKS_NS_MIN: u64 = 400_000_000;
+
+impl LifeTime {
+    /// About how much of `own_ns` the kernel took: faults, and what else is no call.
+    /// None: too little is known, or calls were not told apart.
+    pub fn own_kernel_ns(&self) -> Option<u64> {
+        let ticks = self.user_ns.saturating_add(self.system_ns);
+        if ticks < TICKS_NS_MIN || self.calls_ns == 0 {
+            return None;
+        }
+        let kernel_ns = self.cpu_ns() as f64 * self.system_ns as f64 / ticks as f64;
+        let known_ns = self.calls_ns.saturating_add(self.exit_ns);
+        Some((kernel_ns as u64).saturating_sub(known_ns).min(self.own_ns))
+    }
+
+    pub fn cpu_ns(&self) -> u64 {
+        (self.own_ns)
+            .saturating_add(self.calls_ns)
+            .saturating_add(self.exit_ns)
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        *self = self.with(other, u64::saturating_add);
+    }
+}
+
+/// The threads of one name in one process, or in many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LifeRow {
+    /// 0: of several processes, which came when there were many already.
+    pub pid: u32,
+    /// The process that made it; 0: several.
+    pub parent: u32,
+    pub comm: String,
+    /// Of the last exec under this name; empty: none was seen.
+    pub command: String,
+    /// That began under this name, or came to it.
+    pub threads: u32,
+    /// First threads of a process among them.
+    pub processes: u32,
+    /// Came to it by exec.
+    pub execs: u32,
+    /// Since the start of the run.
+    pub first_ns: u64,
+    pub last_ns: u64,
+    /// Its control group, in the unified hierarchy; None: not known, or several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// systemd's unit that this is, or is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// Its number; 0: not known, or several.
+    #[serde(skip)]
+    pub cgroup_number: u64,
+    #[serde(flatten)]
+    pub time: LifeTime,
+}
+
+/// What threads of one name did from being woken at their resting place to their next
+/// rest there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ActivityRow {
+    pub comm: String,
+    /// The call in which they rest.
+    pub call: Option<String>,
+    pub count: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    pub all: ActivityTime,
+    /// Of the slowest: those that took at least `slow_from_ns`, a hundredth of them or a
+    /// little more.
+    pub slow_from_ns: u64,
+    pub slow_count: u64,
+    pub slow: ActivityTime,
+    /// The longest wait in one of the slowest.
+    pub longest_ns: u64,
+    /// Index into `chain_links`: for what.
+    pub longest_chain: Option<usize>,
+}
+
+/// `total_ns` is the sum of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ActivityTime {
+    pub total_ns: u64,
+    pub own_ns: u64,
+    pub calls_ns: u64,
+    pub blocked_ns: u64,
+    pub runq_ns: u64,
+}
+
+/// The time from the beginning to the end of a process, by what its end depended on;
+/// the parts add up to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CriticalPath {
+    pub pid: u32,
+    pub total_ns: u64,
+    /// Largest first.
+    pub parts: Vec<CriticalPart>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CriticalPart {
+    /// Name of the thread whose time it was; null: of several, which found no room.
+    pub comm: Option<String>,
+    pub kind: CriticalKind,
+    /// Index into `chain_links`: what it waited for.
+    pub chain: Option<usize>,
+    pub total_ns: u64,
+}
+
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CriticalKind {
+    /// On a CPU, outside of calls.
+    Own,
+    /// On a CPU, in calls.
+    Calls,
+    /// On a CPU, ending.
+    Exit,
+    /// Waiting for a CPU.
+    Runq,
+    /// Asleep.
+    Blocked,
+    /// A kind that a later version wrote.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// The CPUs that the watched processes may use, during the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Machine {
+    pub cpus_online: u32,
+    /// Which of them the first processes may use: the union of their affinities.
+    pub cpus_allowed: Vec<u32>,
+    /// What those were busy for, with anything, and what a hypervisor took of them.
+    pub busy_ns: u64,
+    pub steal_ns: u64,
+    /// Of their control groups and those above; what held up most first.
+    pub limits: Vec<CpuLimit>,
+}
+
+/// A control group with a limit of CPU time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuLimit {
+    pub group: String,
+    /// The file that sets it.
+    pub file: String,
+    /// So much of
+    pub quota_ns: u64,
+    /// each of these.
+    pub period_ns: u64,
+    /// Periods that went by during the run, those in which the group used up its quota,
+    pub periods: u64,
+    pub throttled: u64,
+    /// and how long its CPUs were held up by that, summed up.
+    pub throttled_ns: u64,
+}
+
 /// Blocked time of one chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainRow {
     /// Index into `chain_links`.
     pub first: usize,
-    /// Sleeps, or parts of them.
+    /// Parts of sleeps; of a sleep that one chain explains that is all of it.
     pub count: u64,
     pub total_ns: u64,
     pub max_ns: u64,
@@ -560,7 +913,22 @@ pub struct Sleep {
     /// Index into `chain_links`: what explains the longest part of it.
     #[serde(default)]
     pub chain: Option<usize>,
+    /// How much of it that part is, in thousandths; None if not known.
+    #[serde(default)]
+    pub chain_permille: Option<u32>,
 }
+
+impl Sleep {
+    /// How long the part is that `chain` explains, unless it is nearly all of it, or not
+    /// known.
+    pub fn chain_part_ns(&self) -> Option<u64> {
+        let permille = u64::from(self.chain_permille.filter(|_| self.chain.is_some())?);
+        (permille < PART_NEARLY_ALL).then(|| self.blocked_ns / 1000 * permille)
+    }
+}
+
+/// What explains so many thousandths of a sleep is told as if it were all of it.
+const PART_NEARLY_ALL: u64 = 950;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Party {
@@ -570,6 +938,9 @@ pub struct Party {
     pub call: Option<String>,
     /// Held for reading, perhaps with others.
     pub reader: bool,
+    /// Of a holder, as in `CulpritRow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<usize>,
 }
 
 /// Something worth knowing, with what it rests on.
@@ -595,7 +966,7 @@ pub struct RecordingState {
     pub why: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub kind: RunKind,
     pub command: Vec<String>,
@@ -615,16 +986,18 @@ pub struct Run {
     pub hostname: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunKind {
+    #[default]
     Run,
     Attach,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capture {
+    #[default]
     Boundary,
     Wrap,
 }
@@ -704,6 +1077,12 @@ pub struct CallRow {
     pub major_faults: Option<u64>,
     pub nvcsw: Option<u64>,
     pub nivcsw: Option<u64>,
+    /// Of the errors: ENOENT, what was asked for is not there (counted in the kernel only).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missing: u64,
+    /// Calls that returned 1: of reads and writes, those of one byte (as above).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ones: u64,
     /// Wall times: the buckets in use, shortest first.
     pub histogram: Vec<Bucket>,
 }

@@ -23,6 +23,8 @@ pub(crate) struct Sum {
     pub(crate) major_faults: u64,
     pub(crate) nvcsw: u64,
     pub(crate) nivcsw: u64,
+    pub(crate) missing: u64,
+    pub(crate) ones: u64,
     pub(crate) hist: Hist,
 }
 
@@ -47,6 +49,8 @@ impl Sum {
         grow(&mut self.major_faults, row.major_faults);
         grow(&mut self.nvcsw, row.nvcsw);
         grow(&mut self.nivcsw, row.nivcsw);
+        grow(&mut self.missing, row.missing);
+        grow(&mut self.ones, row.ones);
         self.hist.add(&row.hist);
     }
 

@@ -6,7 +6,9 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::chains::{self, Root, TreeLine};
+use crate::lives::{self, LifeGroup, PathLine};
 use crate::model::*;
+use crate::on_cpu::{OnCpuTop, SAMPLES_FEW};
 use crate::open::{OpenGroup, open_groups};
 use crate::options::TextOptions;
 use debox_output::{
@@ -29,6 +31,9 @@ fn command_text(command: &[String]) -> String {
 fn subject(run: &Run) -> String {
     if run.kind == RunKind::Run {
         return command_text(&run.command);
+    }
+    if run.pids.is_empty() {
+        return format!("processes: {}", command_text(&run.command));
     }
     let pids: Vec<String> = run.pids.iter().map(u32::to_string).collect();
     let what = if pids.len() == 1 {
@@ -106,6 +111,15 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
         );
         let text = wrapped(&text, line_width(width), "  ", "  ");
         out.push_str(&pen.paint(Style::Bad, &text));
+        out.push('\n');
+    }
+}
+
+/// Why it took so long.
+fn verdict_lines(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) {
+    for sentence in &report.verdict {
+        let text = wrapped(sentence, line_width(width), "  ", "  ");
+        out.push_str(&pen.plain(&text));
         out.push('\n');
     }
 }
@@ -400,10 +414,104 @@ const ROOTS_SHOWN: usize = 6;
 const SLOW_CALLS_SHOWN: usize = 8;
 const OBJECTS_SHOWN: usize = 10;
 
+/// Without --top, as many functions as are read.
+const ON_CPU_SHOWN: usize = 10;
+
+/// What the threads did while they had a CPU.
+fn on_cpu_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    let Some(on_cpu) = report
+        .on_cpu
+        .as_ref()
+        .filter(|on_cpu| on_cpu.samples >= SAMPLES_FEW)
+    else {
+        return;
+    };
+    let kinds = [
+        "own code",
+        "calls",
+        "faults and the like",
+        "soft interrupts",
+    ];
+    let shares: Vec<String> = kinds
+        .iter()
+        .zip(on_cpu.kinds())
+        .filter(|(_, samples)| *samples > 0)
+        .map(|(kind, samples)| format!("{kind} {}", share_text(samples, on_cpu.samples)))
+        .collect();
+    let title = format!(
+        "On the CPU: {} ({}, {} a second): {}",
+        pen.time(on_cpu.time_ns(on_cpu.samples)),
+        match on_cpu.samples {
+            1 => "1 sample".into(),
+            samples => format!("{} samples", count_text(samples)),
+        },
+        on_cpu.hz,
+        shares.join(", ")
+    );
+    *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
+    let tops = on_cpu.tops();
+    let shown = tops.len().min(options.top.unwrap_or(ON_CPU_SHOWN));
+    let rows = &tops[..shown];
+    let column = |f: &dyn Fn(&OnCpuTop) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let plus_minus = if pen.ascii { "+-" } else { "±" };
+    let mut columns = vec![
+        Column::new("TIME", 0, column(&|t| pen.cell(on_cpu.time_ns(t.samples)))),
+        Column::new(
+            "SHARE",
+            0,
+            column(&|t| share_text(t.samples, on_cpu.samples)),
+        ),
+        Column::new(
+            plus_minus,
+            2,
+            column(&|t| format!("{:.1}", on_cpu.error_percent(t.samples))),
+        ),
+    ];
+    if on_cpu.groups.len() > 1 {
+        columns.push(Column::new("IN", 0, column(&|t| printable(&t.comm))).left());
+    }
+    columns.push(Column::new("WHAT", 0, column(&|t| t.text.clone())).left());
+    *out += &Table::from(columns).text(pen, options.width);
+    if tops.len() > shown {
+        let rest = tops[shown..]
+            .iter()
+            .fold(0u64, |sum, top| sum.saturating_add(top.samples));
+        *out += &format!(
+            "  ({} more, {}; --top N shows more)\n",
+            tops.len() - shown,
+            share_text(rest, on_cpu.samples)
+        );
+    }
+}
+
+/// Sleeps that are not told one by one: nothing waited for them.
+fn rest_line(out: &mut String, report: &Report, pen: &Pen, rests: &[ChainRow]) {
+    let rest = chains::tree(report, rests);
+    if rest.total_ns == 0 {
+        return;
+    }
+    let longest: Vec<String> = rest
+        .next
+        .iter()
+        .take(3)
+        .map(|node| format!("{} ({})", node.text, pen.time(node.total_ns)))
+        .collect();
+    let text = format!(
+        "Left out, since they are where threads come back to when there is nothing to do: {}: {}{}",
+        pen.time(rest.total_ns),
+        longest.join("; "),
+        if rest.next.len() > 3 { "; ..." } else { "" }
+    );
+    let text = wrapped(&pen.plain(&text), line_width(None), "  ", "  ");
+    *out += &format!("\n{text}\n");
+}
+
 /// What was waited for, link by link, and where it ends.
 fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
-    let tree = chains::tree(report, &report.chains);
+    let (waits, rests) = chains::waits(report);
+    let tree = chains::tree(report, &waits);
     if tree.total_ns == 0 {
+        rest_line(out, report, pen, &rests);
         return;
     }
     let share = |ns: u64| format!("{:.0} %", ns as f64 * 100.0 / tree.total_ns as f64);
@@ -417,7 +525,7 @@ fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     let columns = vec![
         Column::new("TOTAL", 0, column(&|l| pen.cell(l.total_ns))),
         Column::new("SHARE", 0, column(&|l| share(l.total_ns))),
-        Column::new("COUNT", 1, column(&|l| count_cell(l.count))),
+        Column::new("PARTS", 1, column(&|l| count_cell(l.count))),
         Column::new(
             "WAITED  ←  FOR",
             0,
@@ -429,7 +537,8 @@ fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     if left > 0 {
         *out += &format!("  ({left} more; --top N shows more)\n");
     }
-    let roots = chains::roots(report, &report.chains);
+    rest_line(out, report, pen, &rests);
+    let roots = chains::roots(report, &waits);
     *out += &format!("\n{}\n", pen.paint(Style::Bold, "Where that waiting ends"));
     let shown = roots.len().min(options.top.unwrap_or(ROOTS_SHOWN));
     let rows = &roots[..shown];
@@ -443,6 +552,104 @@ fn chain_tree(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     *out += &Table::from(columns).text(pen, options.width);
     if roots.len() > shown {
         *out += &format!("  ({} more; --top N shows more)\n", roots.len() - shown);
+    }
+}
+
+/// Without --top.
+const LIVES_SHOWN: usize = 8;
+const PATH_SHOWN: usize = 10;
+
+/// What the end depended on.
+fn critical_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    let Some(path) = &report.critical_path else {
+        return;
+    };
+    let lines = lives::path_lines(report);
+    let title = format!(
+        "What its {} depended on, from its beginning to its end",
+        pen.time(path.total_ns)
+    );
+    *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
+    let shown = lines.len().min(options.top.unwrap_or(PATH_SHOWN));
+    let (rows, others) = lines.split_at(shown);
+    let column = |f: &dyn Fn(&PathLine) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let columns = vec![
+        Column::new("TIME", 0, column(&|l| pen.cell(l.total_ns))),
+        Column::new("%", 0, column(&|l| share_text(l.total_ns, path.total_ns))),
+        Column::new(
+            "WHO",
+            0,
+            column(&|l| l.who.as_deref().map_or("(several)".into(), printable)),
+        )
+        .left()
+        .style(Style::Label),
+        Column::new("IN", 0, column(&|l| pen.plain(&l.what))).left(),
+    ];
+    *out += &Table::from(columns).text(pen, options.width);
+    if !others.is_empty() {
+        let rest = others
+            .iter()
+            .fold(0u64, |sum, l| sum.saturating_add(l.total_ns));
+        *out += &format!(
+            "  ({} more: {}; --top N shows more)\n",
+            others.len(),
+            pen.time(rest)
+        );
+    }
+}
+
+/// Where the time of its threads went, by their names.
+fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+    let groups = lives::groups(&report.lives);
+    if groups.is_empty() {
+        return;
+    }
+    let mut all = LifeTime::default();
+    for group in &groups {
+        all.add(&group.time);
+    }
+    let title = format!(
+        "Where the time of its threads went: {} of life, {} on a CPU",
+        pen.time(all.life_ns),
+        pen.time(all.cpu_ns())
+    );
+    *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
+    let shown = groups.len().min(options.top.unwrap_or(LIVES_SHOWN));
+    let (rows, others) = groups.split_at(shown);
+    let column = |f: &dyn Fn(&LifeGroup) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let timed = |f: fn(&LifeTime) -> u64| {
+        rows.iter()
+            .map(|g| pen.cell(f(&g.time)))
+            .collect::<Vec<_>>()
+    };
+    let columns = vec![
+        Column::new("NAME", 0, column(&|g| printable(&g.comm)))
+            .left()
+            .style(Style::Label),
+        Column::new("PROCS", 4, column(&|g| count_cell(g.processes))).optional(),
+        Column::new("THREADS", 3, column(&|g| count_cell(g.threads))),
+        Column::new("LIFE", 0, timed(|t| t.life_ns)),
+        Column::new("OWN-CPU", 0, timed(|t| t.own_ns)),
+        Column::new("IN-CALLS", 0, timed(|t| t.calls_ns)),
+        Column::new("BLOCKED", 0, timed(|t| t.blocked_ns)),
+        Column::new("OUTSIDE", 2, timed(|t| t.outside_ns)).optional(),
+        Column::new("STOPPED", 5, timed(|t| t.stopped_ns)).optional(),
+        Column::new("RUNQ", 0, timed(|t| t.runq_ns)),
+        Column::new("EXIT", 6, timed(|t| t.exit_ns)).optional(),
+        Column::new("COMMAND", 1, column(&|g| pen.plain(&printable(&g.command))))
+            .left()
+            .optional(),
+        Column::new(
+            "CGROUP",
+            7,
+            column(&|g| pen.plain(&printable(g.cgroup.as_deref().unwrap_or_default()))),
+        )
+        .left()
+        .optional(),
+    ];
+    *out += &Table::from(columns).text(pen, options.width);
+    if !others.is_empty() {
+        *out += &format!("  ({} more; --top N shows more)\n", others.len());
     }
 }
 
@@ -635,7 +842,8 @@ fn sleep_lines(call: &SlowCall, report: &Report, pen: &Pen) -> Vec<String> {
         }
         if let Some(holder) = &sleep.holder {
             let how = if holder.reader { "read-held" } else { "held" };
-            line.push_str(&format!(", {how} by {}", party(holder)));
+            let place = chains::holder_place(report, holder.call.as_deref(), holder.stack);
+            line.push_str(&format!(", {how} by {}{place}", party(holder)));
         }
         let still = |next: &&Party| sleep.holder.as_ref().is_none_or(|h| h.tid != next.tid);
         if let Some(next) = sleep.holder_exit.as_ref().filter(still) {
@@ -647,6 +855,9 @@ fn sleep_lines(call: &SlowCall, report: &Report, pen: &Pen) -> Vec<String> {
             .map(|link| chains::link_text(link, report))
             .collect();
         if !after.is_empty() {
+            if let Some(part_ns) = sleep.chain_part_ns() {
+                line.push_str(&format!(", {} of it", pen.time(part_ns)));
+            }
             line.push_str(&format!(" ← {}", after.join(" ← ")));
         } else if let Some(waker) = sleep.waker.as_ref().filter(|w| w.tid != 0) {
             line.push_str(&format!(", woken by {}", party(waker)));
@@ -747,7 +958,7 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             out.push('\n');
         }
         for line in sleep_lines(call, report, pen) {
-            out.push_str(&wrapped(&line, width, "    ", "        "));
+            out.push_str(&wrapped(&pen.plain(&line), width, "    ", "        "));
             out.push('\n');
         }
     }
@@ -891,9 +1102,13 @@ pub fn render_text(report: &Report, options: &TextOptions) -> String {
     };
     let mut out = String::new();
     headline(&mut out, report, &pen, options.width);
+    verdict_lines(&mut out, report, &pen, options.width);
+    critical_table(&mut out, report, &pen, options);
+    life_table(&mut out, report, &pen, options);
     call_table(&mut out, report, &pen, options);
     blocking_table(&mut out, report, &pen, options);
     object_table(&mut out, report, &pen, options);
+    on_cpu_table(&mut out, report, &pen, options);
     chain_tree(&mut out, report, &pen, options);
     interrupt_table(&mut out, report, &pen, options);
     call_site_table(&mut out, report, &pen, options);
@@ -901,7 +1116,7 @@ pub fn render_text(report: &Report, options: &TextOptions) -> String {
     trend_lines(&mut out, report, &pen, options);
     open_call_table(&mut out, report, &pen, options);
     if let Some(trace) = &report.trace {
-        crate::trace::section(&mut out, trace, options);
+        crate::trace::section(&mut out, trace, &pen, options);
     }
     notes(&mut out, report, &pen, options);
     out

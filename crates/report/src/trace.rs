@@ -3,7 +3,7 @@
 //! a call trace makes, and how it is printed.
 
 use crate::options::TextOptions;
-use debox_output::{count_text, duration_text, printable, result_text};
+use debox_output::{Pen, Style, Table, count_text, printable, result_text};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -97,13 +97,13 @@ fn worth(call: &TracedCall) -> Vec<usize> {
     keep
 }
 
-fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) -> String) {
-    let time = |ns| duration_text(ns, ascii);
-    let mut head = format!("{} {}", printable(&call.call), time(call.wall_ns));
+fn tree(out: &mut String, call: &TracedCall, pen: &Pen) {
+    let mut head = format!("{} {}", printable(&call.call), pen.time(call.wall_ns));
     if call.abi == 32 {
         head.push_str(" (32-bit)");
     }
-    let _ = write!(out, "\nslowest {}, pid {}", bold(&head), call.pid);
+    let head = pen.paint(Style::Bold, &head);
+    let _ = write!(out, "\nslowest {head}, pid {}", call.pid);
     if call.tid != call.pid {
         let _ = write!(out, " tid {}", call.tid);
     }
@@ -114,25 +114,22 @@ fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) ->
     }
     out.push('\n');
     let lines = worth(call);
-    let _ = writeln!(
-        out,
-        "  {:>9}  {:>9}  {:>9}  FUNCTION",
-        "START", "TIME", "SELF"
-    );
+    let mut table = Table::new(&["START", "TIME", "SELF", "FUNCTION"])
+        .right(0)
+        .left(3)
+        .optional_from(1);
     for &i in &lines {
         let e = &call.entries[i];
-        let cell = |ns: Option<u64>| ns.map_or_else(|| "-".into(), time);
-        let _ = writeln!(
-            out,
-            "  {:>9}  {:>9}  {:>9}  {:indent$}{}",
-            time(e.start_ns),
+        let cell = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| pen.time(ns));
+        let indent = 2 * (e.depth as usize).min(DEPTH_SHOWN);
+        table.row(vec![
+            pen.time(e.start_ns),
             cell(e.total_ns),
             cell(e.self_ns),
-            "",
-            printable(&e.function),
-            indent = 2 * (e.depth as usize).min(DEPTH_SHOWN)
-        );
+            " ".repeat(indent) + &e.function,
+        ]);
     }
+    *out += &table.text(pen, None);
     let shorter = call.entries.len() - lines.len();
     if shorter > 0 {
         let _ = writeln!(
@@ -151,15 +148,8 @@ fn tree(out: &mut String, call: &TracedCall, ascii: bool, bold: &dyn Fn(&str) ->
 }
 
 /// The section of the text report.
-pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptions) {
-    let bold = |text: &str| {
-        if options.color {
-            format!("\x1b[1m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
-    };
-    let time = |ns| duration_text(ns, options.ascii);
+pub(crate) fn section(out: &mut String, trace: &TraceReport, pen: &Pen, options: &TextOptions) {
+    let bold = |text: &str| pen.paint(Style::Bold, text);
     let what = if trace.coarse {
         "tracepoints"
     } else {
@@ -179,7 +169,7 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
         }
     );
     for call in trace.slowest.iter().take(options.top.unwrap_or(TREES)) {
-        tree(out, call, options.ascii, &bold);
+        tree(out, call, pen);
     }
     let more: Vec<String> = trace
         .slowest
@@ -197,45 +187,26 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
         };
         let _ = writeln!(
             out,
-            "\ntraces of {shown}{rest} are in the JSON report; --trace-call CALL prints the ones that matter"
+            "\ntraces of {shown}{rest} are in the JSON report; --call CALL prints the ones that matter"
         );
     }
     if !trace.functions.is_empty() {
-        let rows: Vec<&TraceFunction> = trace
-            .functions
-            .iter()
-            .take(options.top.unwrap_or(FUNCTIONS))
-            .collect();
+        let rows = (trace.functions.iter()).take(options.top.unwrap_or(FUNCTIONS));
         let _ = writeln!(out, "\n{} over all traced calls, by self time", bold(what));
-        if trace.coarse && rows.iter().all(|f| f.total_ns == 0) {
-            let _ = writeln!(out, "  {:>9}  TRACEPOINT", "PASSED");
-            for f in rows {
-                let _ = writeln!(
-                    out,
-                    "  {:>9}  {}",
-                    count_text(f.calls),
-                    printable(&f.function)
-                );
-            }
-        } else {
-            let _ = writeln!(
-                out,
-                "  {:>9}  {:>9}  {:>9}  {:>9}  FUNCTION",
-                "CALLS", "TOTAL", "SELF", "MAX"
-            );
-            for f in rows {
-                let cell = |ns: u64| if ns == 0 { "-".into() } else { time(ns) };
-                let _ = writeln!(
-                    out,
-                    "  {:>9}  {:>9}  {:>9}  {:>9}  {}",
-                    count_text(f.calls),
-                    cell(f.total_ns),
-                    cell(f.self_ns),
-                    cell(f.max_ns),
-                    printable(&f.function)
-                );
-            }
-        }
+        let (calls, function) = match trace.coarse {
+            true => ("PASSED", "TRACEPOINT"),
+            false => ("CALLS", "FUNCTION"),
+        };
+        let rows = rows.map(|f| {
+            let [total, own, max] = [f.total_ns, f.self_ns, f.max_ns].map(|ns| pen.cell(ns));
+            vec![count_text(f.calls), total, own, max, f.function.clone()]
+        });
+        let table = Table::new(&[calls, "TOTAL", "SELF", "MAX", function])
+            .right(0)
+            .left(4)
+            .optional_from(1)
+            .rows(rows);
+        *out += &table.text(pen, None);
         let rest = trace
             .functions
             .len()
@@ -271,5 +242,79 @@ pub(crate) fn section(out: &mut String, trace: &TraceReport, options: &TextOptio
     }
     for remark in remarks {
         let _ = writeln!(out, "trace note: {}", printable(&remark));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(function: &str, depth: u32, total_ns: Option<u64>) -> TraceEntry {
+        TraceEntry {
+            function: function.into(),
+            depth,
+            start_ns: 1_500,
+            total_ns,
+            self_ns: total_ns.map(|ns| ns / 2),
+        }
+    }
+
+    fn text_of(trace: &TraceReport) -> String {
+        let mut out = String::new();
+        section(&mut out, trace, &Pen::default(), &TextOptions::default());
+        out
+    }
+
+    #[test]
+    fn functions_stand_below_those_that_called_them() {
+        let mut trace = TraceReport {
+            way: "kprobe.session".into(),
+            calls: 1,
+            functions_traced: 2,
+            slowest: vec![TracedCall {
+                call: "read".into(),
+                wall_ns: 4_000,
+                pid: 7,
+                tid: 7,
+                entries: vec![
+                    entry("vfs_read", 0, Some(2_000)),
+                    entry("rw_verify_area\u{1b}[2J", 1, None),
+                ],
+                ..TracedCall::default()
+            }],
+            functions: vec![TraceFunction {
+                function: "vfs_read".into(),
+                calls: 1_234,
+                total_ns: 2_000,
+                self_ns: 1_000,
+                max_ns: 0,
+            }],
+            ..TraceReport::default()
+        };
+        assert_eq!(
+            text_of(&trace),
+            "\ncall trace: 1 calls through 2 kernel functions, by kprobe.session\n\
+             \nslowest read 4.00 µs, pid 7, result 0\n\
+             \x20   START     TIME     SELF  FUNCTION\n\
+             \x20 1.50 µs  2.00 µs  1.00 µs  vfs_read\n\
+             \x20 1.50 µs        -        -    rw_verify_area\\u{1b}[2J\n\
+             \nfunctions over all traced calls, by self time\n\
+             \x20 CALLS    TOTAL     SELF  FUNCTION\n\
+             \x20 1,234  2.00 µs  1.00 µs  vfs_read\n"
+        );
+        // Tracepoints have no end.
+        trace.coarse = true;
+        trace.slowest[0].entries.remove(0);
+        trace.functions[0].total_ns = 0;
+        trace.functions[0].self_ns = 0;
+        let text = text_of(&trace);
+        assert!(
+            text.contains("\n    START  FUNCTION\n  1.50 µs    rw_"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  PASSED  TRACEPOINT\n   1,234  vfs_read\n"),
+            "{text}"
+        );
     }
 }

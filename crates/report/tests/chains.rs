@@ -7,6 +7,9 @@ use debox_report::*;
 
 fn link(kind: ChainKind, comm: &str, site: Option<usize>, parent: Option<usize>) -> ChainLink {
     ChainLink {
+        rests: false,
+        means: None,
+        class: None,
         kind,
         comm: comm.into(),
         call: site.map(|_| "futex".into()),
@@ -14,6 +17,7 @@ fn link(kind: ChainKind, comm: &str, site: Option<usize>, parent: Option<usize>)
         operation: None,
         parent,
         held: false,
+        stack: None,
     }
 }
 
@@ -90,4 +94,221 @@ fn a_circle_in_a_foreign_report_ends() {
     assert!(links_of(&report, 2).len() <= report.chain_links.len() + 1);
     tree(&report, &report.chains);
     roots(&report, &report.chains);
+}
+
+#[test]
+fn who_ran_is_told_with_its_place() {
+    let mut report = report();
+    let frame = |function: &str, line| Frame {
+        function: Some(function.into()),
+        module: Some("b".into()),
+        offset: 4,
+        file: Some("/src/b.c".into()),
+        line: Some(line),
+        inlined: false,
+    };
+    report.stacks = vec![UserStack {
+        frames: vec![
+            frame("futex_wake", 1),
+            frame("release", 2),
+            frame("work", 3),
+            frame("loop", 4),
+            frame("main", 5),
+            Frame {
+                module: Some("libc.so.6".into()),
+                ..frame("__libc_start_call_main", 58)
+            },
+        ],
+        site_frame: 1,
+        cut: false,
+    }];
+    report.chain_links[3].stack = Some(0);
+    assert_eq!(
+        link_text(&report.chain_links[3], &report),
+        "b ran at release (b.c:2), from work (b.c:3), from loop (b.c:4)"
+    );
+    // What starts the program is none of its places.
+    report.stacks[0].site_frame = 4;
+    assert_eq!(
+        link_text(&report.chain_links[3], &report),
+        "b ran at main (b.c:5)"
+    );
+    // In a foreign report there may be no such stack, or frame.
+    report.stacks[0].site_frame = 6;
+    assert_eq!(link_text(&report.chain_links[3], &report), "b ran");
+    report.chain_links[3].stack = Some(1);
+    assert_eq!(link_text(&report.chain_links[3], &report), "b ran");
+}
+
+fn options(ascii: bool) -> TextOptions {
+    TextOptions {
+        ascii,
+        ..TextOptions::default()
+    }
+}
+
+/// A slow call with one sleep, of which `permille` are explained.
+fn slow(permille: Option<u32>) -> Report {
+    let mut report = report();
+    let mut full = support::server(1);
+    let mut call = full.slow_calls.remove(0);
+    call.sleeps.truncate(1);
+    let sleep = &mut call.sleeps[0];
+    (sleep.blocked_ns, sleep.site, sleep.holder) = (136_000_000, Some(0), None);
+    (sleep.chain, sleep.chain_permille) = (Some(4), permille);
+    report.slow_calls = vec![call];
+    report
+}
+
+#[test]
+fn what_explains_a_part_is_not_told_of_the_whole() {
+    let line = |permille: Option<u32>, ascii: bool| {
+        let text = render_text(&slow(permille), &options(ascii));
+        let line = text.lines().find(|line| line.contains("136 ms lock"));
+        line.expect("the sleep is told").trim().to_owned()
+    };
+    assert!(line(Some(196), false).ends_with("136 ms lock, with 2 others, 26.7 ms of it ← b ran"));
+    for nearly_all in [Some(1000), Some(960), None] {
+        assert!(line(nearly_all, false).ends_with("136 ms lock, with 2 others ← b ran"));
+    }
+    assert!(line(Some(196), true).ends_with("26.7 ms of it <- b ran"));
+}
+
+#[test]
+fn parts_are_called_parts_and_arrows_are_as_plain_as_units() {
+    let mut report = slow(Some(196));
+    report.chain_links[5].rests = true;
+    report.chains[2].count = 5;
+    for (ascii, arrow) in [(false, "←"), (true, "<-")] {
+        let text = render_text(&report, &options(ascii));
+        assert!(
+            text.contains(&format!("PARTS  WAITED  {arrow}  FOR")),
+            "{text}"
+        );
+        assert!(
+            text.contains("nothing to do: 10 ns: c in\n  futex: lock (10 ns)\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("b in futex: lock {arrow} disk vda")),
+            "{text}"
+        );
+        assert!(!ascii || text.is_ascii(), "{text}");
+    }
+}
+
+#[test]
+fn a_time_limit_is_told_from_a_timer() {
+    for (kind, said) in [
+        (ChainKind::Timer, " ← a timer"),
+        (ChainKind::Limit, " ← its own time limit"),
+    ] {
+        let mut report = slow(None);
+        report.chain_links[3] = link(kind, "", None, None);
+        let text = render_text(&report, &options(false));
+        let line = text.lines().find(|line| line.contains("136 ms lock"));
+        assert!(line.expect("the sleep is told").ends_with(said), "{text}");
+    }
+}
+
+mod all_time_of_threads {
+    use super::*;
+
+    fn link(comm: &str, call: Option<&str>, rests: bool) -> ChainLink {
+        ChainLink {
+            kind: ChainKind::Sleep,
+            comm: comm.into(),
+            call: call.map(str::to_owned),
+            site: None,
+            operation: None,
+            parent: None,
+            held: false,
+            stack: None,
+            rests,
+            means: None,
+            class: None,
+        }
+    }
+
+    fn report(chains_ns: [u64; 3]) -> Report {
+        let mut report = support::empty();
+        report.lives = vec![LifeRow {
+            comm: "a".into(),
+            time: LifeTime {
+                life_ns: 1070,
+                own_ns: 700,
+                calls_ns: 100,
+                exit_ns: 10,
+                blocked_ns: 200,
+                rest_ns: 50,
+                outside_ns: 30,
+                runq_ns: 30,
+                ..LifeTime::default()
+            },
+            ..LifeRow::default()
+        }];
+        report.chain_links = vec![
+            link("a", Some("read"), false),
+            link("a", Some("read"), true),
+            link("a", None, false),
+            link("b", Some("read"), false),
+        ];
+        let row = |first: usize, total_ns| ChainRow {
+            first,
+            count: 1,
+            total_ns,
+            max_ns: total_ns,
+        };
+        report.chains = (chains_ns.into_iter().enumerate())
+            .map(|(at, ns)| row(at, ns))
+            .chain([row(3, 9), row(77, 9)])
+            .collect();
+        let sampled = |kind, call: Option<&str>, samples| OnCpuRow {
+            group: 0,
+            kind,
+            call: call.map(str::to_owned),
+            abi: 64,
+            frame: None,
+            samples,
+        };
+        report.on_cpu = Some(OnCpu {
+            hz: 99,
+            samples: 8,
+            groups: vec![OnCpuGroup {
+                comm: "a".into(),
+                samples: 8,
+                ..OnCpuGroup::default()
+            }],
+            rows: vec![
+                sampled(OnCpuKind::User, None, 5),
+                sampled(OnCpuKind::Kernel, None, 2),
+                sampled(OnCpuKind::Call, Some("write"), 1),
+            ],
+            ..OnCpu::default()
+        });
+        report
+    }
+
+    #[test]
+    fn parts_add_up_to_the_life() {
+        for (chains_ns, blocked) in [([100, 50, 30], 100), ([400, 0, 10], 200)] {
+            let all = all_time(&report(chains_ns));
+            assert_eq!(all.len(), 1, "b has no life");
+            assert_eq!(all[0].life_ns, 1070);
+            let of = |of: TimeOf| {
+                let parts = all[0].parts.iter().filter(|part| part.of == of);
+                parts.map(|part| part.ns).sum::<u64>()
+            };
+            assert_eq!(of(TimeOf::Samples(0)) + of(TimeOf::Samples(1)), 700);
+            assert_eq!(of(TimeOf::Samples(0)), 500);
+            assert_eq!(of(TimeOf::Samples(2)), 100);
+            assert_eq!(of(TimeOf::Chain(0)), blocked);
+        }
+        let mut bare = report([0; 3]);
+        bare.on_cpu = None;
+        bare.chains.clear();
+        assert_eq!(all_time(&bare)[0].life_ns, 1070);
+        bare.lives.clear();
+        assert_eq!(all_time(&bare), []);
+    }
 }

@@ -25,7 +25,7 @@ fn page(name: &str, report: &Report) -> PathBuf {
 fn pictures(b: &mut Browser, name: &str) {
     for scheme in ["light", "dark"] {
         b.scheme(scheme);
-        for width in [1280, 400] {
+        for width in [1920, 1280, 800, 400] {
             b.size(width, 900);
             b.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
             let wide = b.number("document.documentElement.scrollWidth");
@@ -33,11 +33,27 @@ fn pictures(b: &mut Browser, name: &str) {
                 wide <= f64::from(width),
                 "{name} is {wide} wide in a window of {width}"
             );
+            no_column_is_hidden(b, &format!("{name}, {width} wide"));
             b.eval("window.scrollTo(0, 0)");
             b.picture(&dir().join(format!("report-{name}-{scheme}-{width}.png")));
         }
     }
     b.size(1280, 900);
+}
+
+/// Of all rows, not only of those on the first pages: nothing to be scrolled to, and each
+/// heading has its cells below it, or beside them.
+fn no_column_is_hidden(b: &mut Browser, what: &str) {
+    b.eval("window.dispatchEvent(new Event('beforeprint'))");
+    let hidden = b.eval(
+        "Array.from(document.querySelectorAll('.scroll')).filter(e => e.scrollWidth > e.clientWidth + 1).map(e => `${e.getAttribute('aria-label')}: ${e.scrollWidth} in ${e.clientWidth}`)",
+    );
+    assert_eq!(hidden, serde_json::json!([]), "{what}");
+    let outside = b.eval(
+        "Array.from(document.querySelectorAll('table.data td, table.matrix td')).filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length",
+    );
+    assert_eq!(outside, serde_json::json!(0), "{what}");
+    b.eval("window.dispatchEvent(new Event('afterprint'))");
 }
 
 /// One browser for all: starting it takes longer than the checks.
@@ -52,6 +68,7 @@ fn report_works_in_a_browser() {
     hostile_texts(&mut b);
     without_script(&mut b);
     nothing_in_it(&mut b);
+    comparison(&mut b);
 }
 
 fn full_report(b: &mut Browser) {
@@ -88,10 +105,14 @@ fn full_report(b: &mut Browser) {
             .contains("not complete")
     );
 
-    // 500 call sites: a page of 25, in order, sorted by any column.
+    // 500 call sites: a page of 25, in order, sorted by any column. What did not find room
+    // is counted.
+    let left = b.text("document.querySelector('#sites .left').textContent");
+    let left: usize = left.split(' ').next().unwrap().parse().expect("a number");
+    assert!(left < 250, "{left}");
     let rows = "document.querySelectorAll('#t-sites tbody tr').length";
     let first = "document.querySelector('#t-sites tbody tr th').textContent";
-    let counts = "Array.from(document.querySelectorAll('#t-sites tbody tr td:nth-child(3)'), c => Number(c.dataset.v))";
+    let counts = "Array.from(document.querySelectorAll('#t-sites tbody tr td:nth-child(3)'), c => Number(c.textContent.replace(/,/g, '')))";
     assert_eq!(b.number(rows), 25.0);
     b.click("#t-sites thead th:nth-child(3) button");
     assert_eq!(
@@ -127,7 +148,8 @@ fn full_report(b: &mut Browser) {
     );
     let status = "document.querySelector('#sites .status').textContent";
     assert!(
-        b.text(status).ends_with("rows that match, of 500"),
+        b.text(status)
+            .ends_with(&format!("rows that match, of {}", 500 - left)),
         "{}",
         b.text(status)
     );
@@ -183,6 +205,13 @@ fn full_report(b: &mut Browser) {
 }
 
 fn flame(b: &mut Browser) {
+    let stands = "document.getElementById('flame-stands').textContent";
+    let text = b.text(stands);
+    assert!(
+        text.starts_with("The whole width is ") && text.contains(" of the run time of "),
+        "{text}"
+    );
+    assert!(text.contains("of waiting for work is left out"), "{text}");
     let names = "Array.from(document.querySelectorAll('#flame-graph [role=treeitem]'), e => e.getAttribute('aria-label'))";
     let all: Vec<String> = serde_json::from_value(b.eval(names)).unwrap();
     assert!(
@@ -392,7 +421,8 @@ fn without_script(b: &mut Browser) {
         found["nodeIds"].as_array().expect("nodes").len()
     };
     assert_eq!(count(b, ".findings > li"), 3);
-    assert_eq!(count(b, "#t-sites tbody tr"), 500);
+    assert!(count(b, "#t-sites tbody tr") > 250);
+    assert_eq!(count(b, "#sites .left"), 1);
     assert_eq!(count(b, "#t-calls tbody tr"), 20);
     assert_eq!(count(b, "#t-calls .spark path"), 20);
     assert_eq!(count(b, "#t-slow tbody tr"), 120);
@@ -412,5 +442,56 @@ fn nothing_in_it(b: &mut Browser) {
     assert_eq!(
         b.text("document.querySelector('.none').textContent"),
         "No calls were counted, so there is nothing to find."
+    );
+}
+
+fn comparison(b: &mut Browser) {
+    let before = support::server(40);
+    let mut after = support::server(40);
+    after.run.wall_ns /= 2;
+    for call in after.calls.iter_mut().filter(|c| c.name == "fsync") {
+        for bucket in &mut call.histogram {
+            bucket.from_ns /= 4;
+            bucket.to_ns = bucket.to_ns.map(|ns| ns / 4);
+        }
+        call.mean_ns /= 4;
+        call.wall_ns /= 4;
+    }
+    after.history.retain(|h| h.call != "fsync");
+    let open = |b: &mut Browser, name: &str, a: &Report, z: &Report| {
+        let options = DiffOptions {
+            force: true,
+            ..Default::default()
+        };
+        let found = diff(a, z, &options).expect("forced");
+        let file = dir().join(format!("diff-{name}.html"));
+        std::fs::write(&file, render_diff_html(&found)).expect("writes the page");
+        b.open(&file);
+        assert_eq!(b.complaints(), Vec::<String>::new());
+        found
+    };
+    let found = open(b, "server", &before, &after);
+    assert!(!found.changes.is_empty());
+    assert_eq!(
+        b.number("document.querySelectorAll('#t-changes tbody tr').length"),
+        found.changes.len() as f64
+    );
+    pictures(b, "diff");
+    // Names of theirs stay text.
+    let mut evil = support::hostile();
+    for call in &mut evil.calls {
+        call.count = call.count.max(100);
+    }
+    open(b, "hostile", &before, &evil);
+    assert_eq!(b.number("document.scripts.length"), 2.0);
+    assert_eq!(
+        b.number("document.querySelectorAll('img, iframe, object, link, script[src]').length"),
+        0.0
+    );
+    let text = b.text("document.body.textContent");
+    assert!(text.contains("</script><script>alert(1)</script>"));
+    assert_eq!(
+        b.eval("typeof window.smuggled"),
+        serde_json::json!("undefined")
     );
 }

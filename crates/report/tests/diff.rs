@@ -257,6 +257,9 @@ fn new_and_vanished_are_listed() {
 fn with_roots(mut report: Report, roots: &[(ChainKind, &str, u64, u64)]) -> Report {
     for (kind, comm, count, total_ns) in roots {
         report.chain_links.push(ChainLink {
+            rests: false,
+            means: None,
+            class: None,
             kind: *kind,
             comm: (*comm).into(),
             call: None,
@@ -264,6 +267,7 @@ fn with_roots(mut report: Report, roots: &[(ChainKind, &str, u64, u64)]) -> Repo
             operation: None,
             parent: None,
             held: false,
+            stack: None,
         });
         report.chains.push(ChainRow {
             first: report.chain_links.len() - 1,
@@ -312,6 +316,33 @@ fn roots_are_compared() {
         text.contains("root disk vda: blocked 500 ms -> 3.00 s"),
         "{text}"
     );
+}
+
+#[test]
+fn a_root_is_the_same_at_another_line() {
+    let mut dice = Dice(21);
+    let mut at_line = |line| {
+        let root = (ChainKind::RanUser, "worker", 500, 500 * MS);
+        let mut report = with_roots(run(&mut dice, &[], 0.0, false), &[root]);
+        report.stacks = vec![UserStack {
+            frames: vec![Frame {
+                function: Some("work".into()),
+                module: Some("server".into()),
+                offset: 4,
+                file: Some("server.c".into()),
+                line: Some(line),
+                inlined: false,
+            }],
+            site_frame: 0,
+            cut: false,
+        }];
+        report.chain_links[0].stack = Some(0);
+        report
+    };
+    let (a, b) = (at_line(10), at_line(20));
+    assert!(link_text(&b.chain_links[0], &b).contains("server.c:20"));
+    let d = diff(&a, &b, &DiffOptions::default()).expect("comparable");
+    assert!(d.appeared.is_empty() && d.vanished.is_empty(), "{d:#?}");
 }
 
 #[test]
@@ -416,4 +447,43 @@ fn rates_are_compared_when_the_work_differs() {
     assert_eq!(rate.name, "fsync");
     assert!(rate.text.contains(" calls a second (+"), "{}", rate.text);
     assert!((rate.b / rate.a - 3.0).abs() < 0.3, "{rate:?}");
+}
+
+/// Of commands that ended by themselves, and of nothing else.
+#[test]
+fn the_speed_up_is_that_of_finished_commands() {
+    let mut dice = Dice(31);
+    let mut a = run(&mut dice, &[], 0.0, false);
+    let mut b = a.clone();
+    a.run.kind = RunKind::Run;
+    a.run.exit = Some(Exit::Code(0));
+    (b.run.kind, b.run.exit) = (a.run.kind, a.run.exit.clone());
+    (a.run.wall_ns, b.run.wall_ns) = (9_000 * MS, 4_000 * MS);
+    let between = |a: &Report, b: &Report| diff(a, b, &DiffOptions::default()).expect("comparable");
+    let d = between(&a, &b);
+    assert_eq!(d.speed_up, Some(2.25));
+    for text in [render_diff(&d, None), render_diff_html(&d)] {
+        assert!(text.contains("2.25 times as fast: 9.00 s -"), "{text}");
+        assert!(text.contains("one run each"), "{text}");
+    }
+    let text = render_diff(&between(&b, &a), None);
+    assert!(
+        text.starts_with("2.25 times as long: 4.00 s -> 9.00 s\n"),
+        "{text}"
+    );
+    let text = render_diff(&between(&a, &a), None);
+    assert!(text.starts_with("as fast as before: "), "{text}");
+    // Half a recording, or a failed command, is no faster.
+    let mut half = b.clone();
+    half.recording = Some(RecordingState {
+        complete: false,
+        until_ns: 4_000 * MS,
+        why: None,
+    });
+    b.run.exit = Some(Exit::Code(1));
+    for other in [half, b] {
+        let d = between(&a, &other);
+        assert_eq!(d.speed_up, None);
+        assert!(render_diff(&d, None).contains("is not known"));
+    }
 }

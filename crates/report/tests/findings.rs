@@ -389,3 +389,313 @@ fn foreign_names_stay_harmless() {
         "{title}"
     );
 }
+
+#[test]
+fn files_that_are_not_there_are_told_as_a_search() {
+    let mut b = Build::new();
+    let row = b.call("openat", 52_000, [400 * MS, 0, 4 * MS]);
+    (row.errors, row.missing) = (50_000, 50_000);
+    b.call("read", 2_000, [20 * MS, 0, 0]);
+    let report = b.done();
+    let list = find_findings(&report);
+    assert_eq!(
+        list[0].title,
+        "50,000 of 52,000 openat calls ask for files that are not there"
+    );
+    // Said once, not again as a call that fails or is dear.
+    assert_eq!(list.len(), 1, "{list:#?}");
+    // Other errors are told as before.
+    let mut b = Build::new();
+    b.call("openat", 52_000, [400 * MS, 0, 4 * MS]).errors = 50_000;
+    assert!(titles(&b.done()).iter().any(|title| title.contains("fail")));
+}
+
+#[test]
+fn one_byte_at_a_time() {
+    let mut b = Build::new();
+    b.call("read", 90_000, [90 * MS, 0, 0]).ones = 90_000;
+    b.call("write", 400_000, [800 * MS, 0, 4 * MS]).ones = 399_000;
+    let list = find_findings(&b.done());
+    assert_eq!(
+        list[0].title,
+        "399,000 of 400,000 write calls move one byte each"
+    );
+    // Little of the time is no finding.
+    let mut b = Build::new();
+    b.call("write", 4_000, [2 * MS, 0, 0]).ones = 4_000;
+    b.call("read", 400, [200 * MS, 300 * MS, 0]);
+    assert!(!titles(&b.done()).concat().contains("one byte"));
+}
+
+#[test]
+fn seeks_beside_reads() {
+    let mut b = Build::new();
+    b.call("lseek", 100_000, [300 * MS, 0, 0]);
+    b.call("read", 100_000, [300 * MS, 0, 0]);
+    let all = titles(&b.done()).join("\n");
+    assert!(
+        all.contains("lseek is called 100,000 times, beside 100,000"),
+        "{all}"
+    );
+    let mut b = Build::new();
+    b.call("lseek", 10_000, [30 * MS, 0, 0]);
+    b.call("read", 100_000, [300 * MS, 0, 0]);
+    assert!(!titles(&b.done()).concat().contains("lseek is called"));
+}
+
+#[test]
+fn processes_that_live_for_a_moment() {
+    let mut b = Build::new();
+    b.call("wait4", 400, [2 * MS, 1_000 * MS, MS]);
+    let mut report = b.done();
+    report.lives = vec![LifeRow {
+        comm: "true".into(),
+        processes: 400,
+        threads: 400,
+        time: LifeTime {
+            life_ns: 400 * 2 * MS,
+            own_ns: 400 * MS,
+            ..LifeTime::default()
+        },
+        ..LifeRow::default()
+    }];
+    let all = titles(&report).join("\n");
+    assert!(
+        all.contains("400 processes of true lived for 2.00 ms each"),
+        "{all}"
+    );
+    report.lives[0].time.own_ns = 40_000 * MS;
+    report.lives[0].time.life_ns = 40_000 * MS;
+    assert!(!titles(&report).concat().contains("lived for"));
+}
+
+#[test]
+fn one_file_that_many_sync() {
+    let mut b = Build::new();
+    b.call("fsync", 300, [5 * MS, 900 * MS, MS]);
+    b.blocked(
+        "journal-commit",
+        "fsync",
+        "jbd2_log_wait_commit",
+        300,
+        900 * MS,
+    )
+    .waiters_max = 3;
+    let mut report = b.done();
+    report.objects = vec![Object {
+        text: "/var/lib/x/wal".into(),
+        ..Object::default()
+    }];
+    report.by_object = vec![ObjectRow {
+        call: Some("fsync".into()),
+        abi: 64,
+        object: Some(0),
+        count: 300,
+        total_ns: 890 * MS,
+        max_ns: 9 * MS,
+    }];
+    let all = titles(&report).join("\n");
+    assert!(
+        all.contains("/var/lib/x/wal is synced by several threads at once: 890 ms of fsync, while up to 3 others"),
+        "{all}"
+    );
+    // Alone, or many files: nothing of the kind.
+    report.blocking[0].waiters_max = 0;
+    assert!(!titles(&report).concat().contains("is synced by"));
+    report.blocking[0].waiters_max = 3;
+    report.by_object[0].total_ns = 90 * MS;
+    assert!(!titles(&report).concat().contains("is synced by"));
+}
+
+#[test]
+fn the_table_of_open_files_and_the_address_space() {
+    let mut b = Build::new();
+    b.call("openat", 4_000, [20 * MS, 400 * MS, 5 * MS]);
+    b.blocked("fd-table", "openat", "expand_files", 40, 400 * MS);
+    b.call("mmap", 4_000, [20 * MS, 1_000 * MS, 5 * MS]);
+    b.blocked("mmap-lock", "mmap", "vm_mmap_pgoff", 900, 1_000 * MS);
+    b.culprit(
+        "mmap-lock",
+        "mmap",
+        CulpritRole::Holder,
+        (4_077, "monitor", "write"),
+        880,
+        990 * MS,
+    );
+    let list = find_findings(&b.done());
+    assert_eq!(
+        list[0].title,
+        "71 % of the blocked time is mmap waiting for the address space's lock, held by monitor (pid 4077) in write"
+    );
+    assert!(list[0].text.contains("held from outside"), "{list:#?}");
+    assert!(
+        list[1]
+            .title
+            .contains("openat waiting for the table of open files"),
+        "{list:#?}"
+    );
+    assert!(list[1].text.contains("RCU grace period"), "{list:#?}");
+}
+
+#[test]
+fn what_is_known_of_a_program_decides_whether_it_rests() {
+    let mut report = event_loop();
+    let frame = |function: &str| Frame {
+        function: Some(function.into()),
+        ..Frame::default()
+    };
+    let stack = |functions: &[&str]| UserStack {
+        frames: functions.iter().copied().map(frame).collect(),
+        ..UserStack::default()
+    };
+    report.stacks = vec![
+        stack(&["epoll_wait", "WaitLatch", "ProcSleep", "main"]),
+        stack(&["epoll_wait", "ServerLoop", "main"]),
+    ];
+    let path = |stack, total_ns| PathRow {
+        call: Some("epoll_wait".into()),
+        abi: 64,
+        stack: Some(stack),
+        site: Some(0),
+        count: 1,
+        total_ns,
+        max_ns: total_ns,
+    };
+    let rules = debox_labels::Rules::builtin();
+    // Some of both at one place: the behaviour decides.
+    report.paths = vec![path(0, 10_000 * MS), path(1, 10_000 * MS)];
+    rests_refine(&mut report, rules.places());
+    assert!(report.chain_links[3].rests);
+    report.paths = vec![path(0, 20_000 * MS)];
+    rests_refine(&mut report, rules.places());
+    assert!(!report.chain_links[3].rests);
+    assert_eq!(
+        report.chain_links[3].means.as_deref(),
+        Some("A PostgreSQL transaction waits for another one's lock.")
+    );
+    // A user's own place is believed first.
+    let own = "[[place]]\nfunctions = [\"WaitLat*\"]\nrests = true\nwhy = \"we know\"\n";
+    let own = debox_labels::Rules::parse("own", own).unwrap();
+    let places = [own.places(), rules.places()].concat();
+    rests_refine(&mut report, &places);
+    assert!(report.chain_links[3].rests && report.chain_links[3].means.is_none());
+    let bad = "[[place]]\nfunctions = [\"*\"]\nrests = true\nwhy = \"all\"\n";
+    let error = debox_labels::Rules::parse("own", bad)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("place 1"), "{error}");
+}
+
+/// A loop that rests in epoll_wait and reads cold files in between.
+fn event_loop() -> Report {
+    let mut b = Build::new();
+    b.call("epoll_wait", 5_000, [20 * MS, 20_000 * MS, MS]);
+    b.call("openat", 400, [20 * MS, 1_200 * MS, MS]);
+    b.blocked("page-in", "openat", "filemap_read", 41, 1_200 * MS);
+    let mut report = b.done();
+    let site = |label: &str| Site {
+        label: label.into(),
+        unlabelled: false,
+        function: None,
+        offset: None,
+        file: None,
+        line: None,
+        frames: Vec::new(),
+    };
+    report.sites = vec![site("poll"), site("page-in")];
+    let link = |kind, comm: &str, call: Option<&str>, site, parent, rests| ChainLink {
+        kind,
+        comm: comm.into(),
+        call: call.map(Into::into),
+        site,
+        operation: None,
+        parent,
+        held: false,
+        stack: None,
+        rests,
+        means: None,
+        class: None,
+    };
+    report.chain_links = vec![
+        link(ChainKind::Disk, "vda", None, None, None, false),
+        link(
+            ChainKind::Sleep,
+            "server",
+            Some("openat"),
+            Some(1),
+            Some(0),
+            false,
+        ),
+        link(ChainKind::Timer, "", None, None, None, false),
+        link(
+            ChainKind::Sleep,
+            "server",
+            Some("epoll_wait"),
+            Some(0),
+            Some(2),
+            true,
+        ),
+    ];
+    let chain = |first, count, total_ns| ChainRow {
+        first,
+        count,
+        total_ns,
+        max_ns: total_ns,
+    };
+    report.chains = vec![chain(3, 5_000, 20_000 * MS), chain(1, 44, 1_200 * MS)];
+    report.activities = vec![ActivityRow {
+        comm: "server".into(),
+        call: Some("epoll_wait".into()),
+        count: 5_000,
+        all: ActivityTime {
+            total_ns: 2_000 * MS,
+            blocked_ns: 1_200 * MS,
+            ..ActivityTime::default()
+        },
+        ..ActivityRow::default()
+    }];
+    report
+}
+
+#[test]
+fn what_blocks_an_event_loop() {
+    let mut report = event_loop();
+    let all = titles(&report).join("\n");
+    assert!(
+        all.contains(
+            "The loop of server was blocked 41 times for 1.20 s by openat waiting for pages of files to be read \
+             from disk ← disk vda"
+        ),
+        "{all}"
+    );
+    // In the verdict of what is watched for a while.
+    report.run.kind = RunKind::Attach;
+    report.lives = vec![LifeRow {
+        pid: 812,
+        comm: "server".into(),
+        threads: 1,
+        processes: 1,
+        time: LifeTime {
+            life_ns: 22_000 * MS,
+            own_ns: 800 * MS,
+            blocked_ns: 21_200 * MS,
+            rest_ns: 20_000 * MS,
+            ..LifeTime::default()
+        },
+        ..LifeRow::default()
+    }];
+    report.run.wall_ns = 22_000 * MS;
+    let verdict = verdict_of(&report);
+    assert!(
+        verdict[1].starts_with("The loop of server was blocked 41 times"),
+        "{verdict:?}"
+    );
+    // Threads of that name which rest elsewhere too: who knows whose waits they are.
+    report.activities.push(ActivityRow {
+        comm: "server".into(),
+        call: Some("futex".into()),
+        count: 5_000,
+        ..ActivityRow::default()
+    });
+    assert!(!titles(&report).concat().contains("The loop of"));
+}

@@ -119,6 +119,7 @@ fn facts() -> RunFacts {
         threads_running: Some(0),
         open_calls: vec![],
         notes: vec![],
+        machine: None,
     }
 }
 

@@ -2,12 +2,13 @@
 //! What does the library gain on this machine: the goals, and the paper's
 //! Figures 1, 3 and 9?
 
-use crate::measure::{Measured, Plan, Ratio, Variant, median, run as measure};
+use crate::measure::{Measured, Plan, Ratio, Variant, run as measure};
 use crate::serve::Backend;
 use crate::servers::{self, Program};
+use crate::stat::median;
 use crate::{BenchArgs, Error, library_find};
 use debox_output::chart::{self, Axis, Scale, Series};
-use debox_output::signed_text;
+use debox_output::{Column, Pen, Table, measured_text, signed_text};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -89,11 +90,25 @@ fn variant(name: &str, program: Program, library: bool, idle: usize) -> Variant 
     }
 }
 
+/// A line of a table whose rows are told one by one, as they are measured.
+fn line(widths: &[usize], cells: impl IntoIterator<Item = String>) -> Table {
+    let columns = (cells.into_iter().zip(widths))
+        .map(|(cell, width)| Column::new("", 0, vec![cell]).least(*width));
+    columns.collect::<Vec<_>>().into()
+}
+
+/// Of the longest names, goals, rates, ...
+const GOALS_WIDTHS: [usize; 6] = [58, 8, 15, 18, 7, 14];
+
 impl Bench<'_> {
     fn say(&mut self, line: &str) {
         let _ = writeln!(io::stderr(), "{line}");
         self.text.push_str(line);
         self.text.push('\n');
+    }
+
+    fn tell(&mut self, table: Table) {
+        self.say(table.text(&Pen::default(), None).trim_end());
     }
 
     fn plan(&self, hot: usize) -> Plan {
@@ -155,21 +170,24 @@ impl Bench<'_> {
             rate: Ratio::of(&n.per_second, &b.per_second),
             cpu: Ratio::of(&n.cpu_us, &b.cpu_us),
         });
-        let line = format!(
-            "  {name:<58} {goal:>9} {:>16} {:>19} {:>9} {:>15}",
-            format!(
-                "{:.0} % ({:.0}-{:.0})",
-                100.0 * rate.median,
-                100.0 * rate.low,
-                100.0 * rate.high
-            ),
-            format!("x {:.2} ({:.2}-{:.2})", cpu.median, cpu.low, cpu.high),
-            format!("{cpu_us:.2} us"),
-            native.as_ref().map_or("-".into(), |n| format!(
-                "{:.0} %, x {:.2}",
-                100.0 * n.rate.median,
-                n.cpu.median
-            )),
+        // Of a single turn there is no range.
+        let range = |r: &Ratio, text: fn(f64) -> String| match r.low.is_nan() {
+            true => "(?)".into(),
+            false => format!("({}-{})", text(r.low), text(r.high)),
+        };
+        let percent = |v: f64| format!("{:.0}", 100.0 * v);
+        let line = line(
+            &GOALS_WIDTHS,
+            [
+                name.into(),
+                goal.into(),
+                format!("{} % {}", percent(rate.median), range(&rate, percent)),
+                format!("x {:.2} {}", cpu.median, range(&cpu, |v| format!("{v:.2}"))),
+                measured_text(1e3 * cpu_us),
+                native.as_ref().map_or("-".into(), |n| {
+                    format!("{} %, x {:.2}", percent(n.rate.median), n.cpu.median)
+                }),
+            ],
         );
         self.met = true;
         self.document.rows.push(Row {
@@ -180,7 +198,7 @@ impl Bench<'_> {
             cpu_us,
             native,
         });
-        self.say(&line);
+        self.tell(line.left(0));
     }
 
     /// One row of three variants: the first as a part of the second, and what
@@ -206,10 +224,8 @@ impl Bench<'_> {
              machine's speed cancels out: the median of {} turns, and in what range it lies at 95 %.\n",
             self.document.turns
         ));
-        self.say(&format!(
-            "  {:<58} {:>9} {:>16} {:>19} {:>9} {:>15}",
-            "", "GOAL", "RATE", "CPU/REQ", "CPU", "NATIVE"
-        ));
+        let head = ["", "GOAL", "RATE", "CPU/REQ", "CPU", "NATIVE"];
+        self.tell(line(&GOALS_WIDTHS, head.map(String::from)).left(0));
         let lighttpd = servers::installed(LIGHTTPD_POLL);
         let (poll, epoll, name) = if lighttpd {
             (LIGHTTPD_POLL, LIGHTTPD_EPOLL, "lighttpd")
@@ -405,9 +421,11 @@ impl Bench<'_> {
                     table_ns,
                 });
                 self.say(&format!(
-                    "\n  lowest free of 1,048,576 numbers: {take_ns:.1} ns (goal 15 ns); given back and taken \
-                     {give_and_take_ns:.1} ns; through a table {:.0} us",
-                    table_ns / 1000.0
+                    "\n  lowest free of 1,048,576 numbers: {} (goal 15 ns); given back and taken {}; through a \
+                     table {}",
+                    measured_text(take_ns),
+                    measured_text(give_and_take_ns),
+                    measured_text(table_ns)
                 ));
             }
             Some(error) => self.say(&format!(
@@ -471,10 +489,10 @@ impl Bench<'_> {
         let mut rates: [Vec<(f64, f64)>; 3] = Default::default();
         let mut parts: [Vec<(f64, f64)>; 6] = Default::default();
         self.say("\nThroughput and CPU per request against idle connections (Figures 9 and 1)\n");
-        self.say(&format!(
-            "  {:>6} {:>4}   {:>26} {:>26} {:>26}",
-            "IDLE", "HOT", names[0], names[1], names[2]
-        ));
+        const WIDTHS: [usize; 8] = [5, 3, 18, 7, 18, 7, 12, 7];
+        let [kernels, ours, epolls] = names;
+        let head = ["IDLE", "HOT", kernels, "CPU", ours, "CPU", epolls, "CPU"];
+        self.tell(line(&WIDTHS, head.map(String::from)));
         for (h, hot) in [10, 50].into_iter().enumerate() {
             let mut base = [f64::NAN; 3];
             for &idle in &idles {
@@ -486,13 +504,11 @@ impl Bench<'_> {
                     ],
                     &self.plan_of_figures(hot),
                 )?;
-                let mut line = format!("  {idle:>6} {hot:>4}   ");
+                let mut cells = vec![idle.to_string(), hot.to_string()];
                 for v in 0..3 {
                     let (rate, cpu) = (median(&m[v].per_second), median(&m[v].cpu_us));
-                    line.push_str(&format!(
-                        "{:>27}",
-                        format!("{:.0} /s {:>8.2} us", rate, cpu)
-                    ));
+                    cells.push(format!("{} /s", signed_text(rate.round() as i64)));
+                    cells.push(measured_text(1e3 * cpu));
                     if h == 0 {
                         rates[v].push((idle as f64, rate));
                     }
@@ -512,7 +528,7 @@ impl Bench<'_> {
                         parts[v * 2 + h].push((0.0, part));
                     }
                 }
-                self.say(&line);
+                self.tell(line(&WIDTHS, cells));
             }
         }
         let curves: Vec<Series> = rates
@@ -575,33 +591,33 @@ impl Bench<'_> {
                 dashed: false,
             })
             .collect();
-        self.say("\nMedian answering time in us against the rate asked for (Figure 3); - beyond what it does\n");
-        self.say(&format!(
-            "  {:>8} {}",
-            "RATE",
-            variants
-                .iter()
-                .map(|v| format!("{:>28}", v.name))
-                .collect::<String>()
-        ));
+        self.say(
+            "\nMedian answering time against the rate asked for (Figure 3); - beyond what it does\n",
+        );
+        let head = ["RATE"]
+            .into_iter()
+            .chain(variants.iter().map(|v| &*v.name));
+        let head: Vec<String> = head.map(String::from).collect();
+        let widths: Vec<usize> = head.iter().map(|name| name.len().max(7)).collect();
+        self.tell(line(&widths, head));
         for rate in [
             1000.0, 2000.0, 4000.0, 6000.0, 8000.0, 12000.0, 16000.0, 24000.0, 32000.0, 40000.0,
         ] {
             let mut plan = self.plan_of_figures(50);
             plan.rate = Some(rate);
             let m = self.measure(&variants, &plan)?;
-            let mut line = format!("  {rate:>8.0} ");
+            let mut cells = vec![signed_text(rate as i64)];
             for (curve, m) in curves.iter_mut().zip(&m) {
                 let done = median(&m.per_second);
                 let latency = median(&m.median_latency_us);
                 if done >= 0.95 * rate {
                     curve.points.push((rate, latency));
-                    line.push_str(&format!("{latency:>28.0}"));
+                    cells.push(measured_text(1e3 * latency));
                 } else {
-                    line.push_str(&format!("{:>28}", "-"));
+                    cells.push("-".into());
                 }
             }
-            self.say(&line);
+            self.tell(line(&widths, cells));
         }
         self.figure(
             to,

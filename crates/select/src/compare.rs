@@ -8,7 +8,7 @@
 
 use crate::{Args, Error, counts_make, environment, library_find, run_to_end, statistics, warn};
 use debox_command::{Ended, Environment, Inherited};
-use debox_output::duration_text;
+use debox_output::{Pen, Table, count_text, duration_text};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -143,15 +143,15 @@ fn watched(
     Ok(std::fs::read(report.path()).ok().and_then(|r| calls_of(&r)))
 }
 
-fn duration(d: Duration) -> String {
-    duration_text(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX), false)
+fn duration(ns: u64) -> String {
+    duration_text(ns, false)
 }
 
-fn change(without: f64, with: f64) -> String {
-    if without <= 0.0 {
+fn change(without: u64, with: u64) -> String {
+    if without == 0 {
         return String::new();
     }
-    let ratio = with / without;
+    let ratio = with as f64 / without as f64;
     if (0.995..1.005).contains(&ratio) {
         "the same".into()
     } else if ratio >= 10.0 {
@@ -186,6 +186,52 @@ pub fn run(args: &Args, inherited: &Inherited) -> Result<Ended, Error> {
     })
 }
 
+fn row(name: &str, text: fn(u64) -> String, without: u64, with: u64) -> Vec<String> {
+    let change = change(without, with);
+    vec![name.to_owned(), text(without), text(with), change]
+}
+
+fn table(without: &Run, with: &Run, calls: Option<(&[Call], &[Call])>) -> Table {
+    let mut table = Table::new(&["", "WITHOUT", "WITH", "CHANGE"]).left(3);
+    let mut time = |name, of: fn(&Run) -> Duration| {
+        let ns = |run| u64::try_from(of(run).as_nanos()).unwrap_or(u64::MAX);
+        table.row(row(name, duration, ns(without), ns(with)));
+    };
+    time("wall time", |r| r.wall);
+    time("CPU time, user", |r| r.user);
+    time("CPU time, kernel", |r| r.system);
+    let (a, b) = (without.switches as u64, with.switches as u64);
+    table.row(row("context switches", count_text, a, b));
+    if without.ended != with.ended {
+        let status = |run: &Run| run.ended.status().to_string();
+        let (a, b) = (status(without), status(with));
+        table.row(vec!["exit status".into(), a, b, "DIFFERENT".into()]);
+    }
+    let Some((without, with)) = calls else {
+        return table;
+    };
+    let sums = |name: Option<&str>, of: fn(&Call) -> u64| {
+        let sum = |list: &[Call]| {
+            let these = list
+                .iter()
+                .filter(|c| name.is_none_or(|name| c.name == name));
+            these.map(of).sum::<u64>()
+        };
+        (sum(without), sum(with))
+    };
+    for name in WAITS {
+        let (a, b) = sums(Some(name), |c| c.count);
+        if a + b > 0 {
+            table.row(row(&format!("{name} calls"), count_text, a, b));
+            let (a, b) = sums(Some(name), |c| c.cpu_ns);
+            table.row(row(&format!("{name} CPU time"), duration, a, b));
+        }
+    }
+    let (a, b) = sums(None, |c| c.cpu_ns);
+    table.row(row("all of these, CPU time", duration, a, b));
+    table
+}
+
 fn print(
     out: &mut impl Write,
     args: &Args,
@@ -196,89 +242,16 @@ fn print(
 ) -> io::Result<()> {
     let words: Vec<_> = args.command.iter().map(|w| w.to_string_lossy()).collect();
     writeln!(out, "\n{}", debox_output::printable(&words.join(" ")))?;
-    writeln!(
+    write!(
         out,
-        "\n  {:<34} {:>14} {:>14}   CHANGE",
-        "", "WITHOUT", "WITH"
+        "\n{}",
+        table(without, with, without_calls.zip(with_calls)).text(&Pen::default(), None)
     )?;
-    let mut row = |name: &str, a: String, b: String, change: String| {
-        writeln!(out, "  {name:<34} {a:>14} {b:>14}   {change}")
-    };
-    let times = |f: fn(&Run) -> Duration| {
-        let (a, b) = (f(without), f(with));
-        (
-            duration(a),
-            duration(b),
-            change(a.as_secs_f64(), b.as_secs_f64()),
-        )
-    };
-    for (name, (a, b, c)) in [
-        ("wall time", times(|r| r.wall)),
-        ("CPU time, user", times(|r| r.user)),
-        ("CPU time, kernel", times(|r| r.system)),
-    ] {
-        row(name, a, b, c)?;
-    }
-    row(
-        "context switches",
-        statistics::number(without.switches as u64),
-        statistics::number(with.switches as u64),
-        change(without.switches as f64, with.switches as f64),
-    )?;
-    if without.ended != with.ended {
-        row(
-            "exit status",
-            without.ended.status().to_string(),
-            with.ended.status().to_string(),
-            "DIFFERENT".into(),
-        )?;
-    }
-    match (without_calls, with_calls) {
-        (Some(a), Some(b)) => {
-            let zero = |name: &str| Call {
-                name: name.into(),
-                count: 0,
-                cpu_ns: 0,
-            };
-            for name in WAITS {
-                let find = |l: &[Call]| {
-                    l.iter()
-                        .filter(|c| c.name == name)
-                        .fold(zero(name), |sum, c| Call {
-                            name: sum.name,
-                            count: sum.count + c.count,
-                            cpu_ns: sum.cpu_ns + c.cpu_ns,
-                        })
-                };
-                let (x, y) = (find(a), find(b));
-                if x.count + y.count == 0 {
-                    continue;
-                }
-                row(
-                    &format!("{} calls", x.name),
-                    statistics::number(x.count),
-                    statistics::number(y.count),
-                    change(x.count as f64, y.count as f64),
-                )?;
-                row(
-                    &format!("{} CPU time", x.name),
-                    duration(Duration::from_nanos(x.cpu_ns)),
-                    duration(Duration::from_nanos(y.cpu_ns)),
-                    change(x.cpu_ns as f64, y.cpu_ns as f64),
-                )?;
-            }
-            let sum = |l: &[Call]| Duration::from_nanos(l.iter().map(|c| c.cpu_ns).sum());
-            row(
-                "all of these, CPU time",
-                duration(sum(a)),
-                duration(sum(b)),
-                change(sum(a).as_secs_f64(), sum(b).as_secs_f64()),
-            )?;
-        }
-        _ => writeln!(
+    if without_calls.and(with_calls).is_none() {
+        writeln!(
             out,
             "\n  No counts of calls: debox run cannot watch here (root, or a running deboxd;\n  debox doctor says more)."
-        )?,
+        )?;
     }
     writeln!(out, "\n  What the library did:")?;
     if with.processes.is_empty() {

@@ -18,11 +18,13 @@ pub mod measure;
 mod program;
 pub mod serve;
 pub mod servers;
+pub mod stat;
 pub mod statistics;
 
 use debox_command::{
-    Child, Ended, Environment, Inherited, Library, Program, Signals, Start, Streams,
+    Child, Ended, Environment, Inherited, Library, Program, Signals, Start, Streams, stop,
 };
+use debox_output::say;
 use program::Obstacle;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -74,12 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = recheck)]
     pub recheck: Option<Duration>,
     /// The command and its arguments
-    #[arg(
-        value_name = "CMD",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required = true
-    )]
+    #[arg(value_name = "CMD", trailing_var_arg = true, required = true)]
     pub command: Vec<OsString>,
 }
 
@@ -165,9 +162,16 @@ fn status_of(result: Result<i32, Error>) -> i32 {
     })
 }
 
-/// `debox bench select`; the exit status.
+/// `debox bench select`; the exit status. Ended by a signal, it ends by that signal when its
+/// servers and clients are gone.
 pub fn bench_run(args: &BenchArgs) -> i32 {
-    status_of(bench::run(args))
+    stop::note_signals();
+    let result = bench::run(args);
+    match stop::asked_by() {
+        // Ctrl-C reaches the clients, too, and then one that has ended is the error.
+        Some(signal) if result.is_err() => Ended::Signal(signal).end_as(),
+        _ => status_of(result),
+    }
 }
 
 /// The server; the exit status.
@@ -233,11 +237,6 @@ fn environment(args: &Args, library: Option<&Path>, more: &str) -> Result<Enviro
     }
     environment.set(OPTIONS_ENV, options.join(",").as_bytes())?;
     Ok(environment)
-}
-
-fn say(text: &str) {
-    let text = debox_output::printable(text);
-    let _ = writeln!(io::stderr().lock(), "debox select: {text}");
 }
 
 /// Says it if the library will not get into the command, or not see all of its

@@ -5,7 +5,7 @@
 //! has counted as well. select/statistics.c is the other side; names, texts and
 //! order of the counters are read from the library's own header.
 
-use debox_output::printable;
+use debox_output::{Column, Pen, Table, count_text, printable};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -15,6 +15,8 @@ const HEAD_BYTES: u64 = 4096;
 const BLOCK_BYTES: u64 = 1024;
 pub const BLOCKS: u32 = 256;
 const COUNTERS_AT: usize = 32;
+/// Below each other for all processes.
+const VALUE_WIDTH: usize = 20;
 
 /// Name and explanation of each counter, in the order of `struct statistics`.
 pub fn counters() -> Vec<(&'static str, &'static str)> {
@@ -99,19 +101,6 @@ pub fn read(path: &Path) -> io::Result<(Vec<Process>, u32)> {
     Ok((list, taken.saturating_sub(BLOCKS)))
 }
 
-/// Thousands are separated: 1,234,567.
-pub fn number(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 pub fn print(list: &[Process], lost: u32, mut to: impl io::Write) -> io::Result<()> {
     let counters = counters();
     // A shell starts many that never wait for anything.
@@ -121,11 +110,15 @@ pub fn print(list: &[Process], lost: u32, mut to: impl io::Write) -> io::Result<
         if let Some(off) = p.off {
             writeln!(to, "    switched off: {off}")?;
         }
-        for ((_, text), value) in counters.iter().zip(&p.values) {
-            if *value > 0 {
-                writeln!(to, "    {:>18}  {text}", number(*value))?;
-            }
-        }
+        let counted = (p.values.iter().zip(&counters)).filter(|(value, _)| **value > 0);
+        let (values, texts) = counted
+            .map(|(value, (_, text))| (count_text(*value), (*text).to_owned()))
+            .unzip();
+        let table = Table::from(vec![
+            Column::new("", 0, values).least(VALUE_WIDTH),
+            Column::new("", 0, texts).left(),
+        ]);
+        write!(to, "{}", table.text(&Pen::default(), None))?;
     }
     match list.iter().filter(idle).count() {
         0 => {}
@@ -190,13 +183,5 @@ mod tests {
         assert!(read(file.path()).is_ok());
         file.as_file().set_len(3).unwrap();
         assert!(read(file.path()).unwrap().0.is_empty());
-    }
-
-    #[test]
-    fn thousands() {
-        assert_eq!(number(0), "0");
-        assert_eq!(number(999), "999");
-        assert_eq!(number(1000), "1,000");
-        assert_eq!(number(1234567), "1,234,567");
     }
 }

@@ -419,12 +419,6 @@ impl Functions {
         Some(symbol.address)
     }
 
-    /// Where the next symbol begins.
-    pub fn end_of(&self, address: u64) -> Option<u64> {
-        let next = self.symbols.partition_point(|s| s.address <= address);
-        Some(self.symbols.get(next)?.address)
-    }
-
     /// The function that starts exactly at `address`: of several names the one
     /// that is the call's own and not the i386 entry's.
     pub fn starting_at(&self, address: u64) -> Option<Function> {

@@ -31,6 +31,8 @@ pub struct Site {
     pub line: u32,
     /// Whether a rule gave the label; otherwise it is the function's name.
     pub labelled: bool,
+    /// The group of labels that the rules put it into; empty without one.
+    pub group: String,
     /// The whole stack's functions, innermost first, from `__schedule` on.
     pub frames: Vec<String>,
 }
@@ -127,11 +129,14 @@ impl Resolver {
                 file: String::new(),
                 line: 0,
                 labelled: false,
+                group: String::new(),
                 frames: Vec::new(),
             };
         };
         let (file, line) = self.symbols.location(stack[site]).unwrap_or_default();
+        let meaning = self.rules.meanings().get(&label);
         Site {
+            group: meaning.map_or_else(String::new, |meaning| meaning.group.clone()),
             label,
             function: names[site].to_owned(),
             offset: frames[site].offset,

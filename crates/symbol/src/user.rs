@@ -158,6 +158,38 @@ struct Known {
     why: Option<Lost>,
 }
 
+/// In which form a just-in-time compiler tells of its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Told {
+    /// A perf map.
+    Map,
+    /// A jitdump.
+    Dump,
+}
+
+impl Told {
+    const ALL: [Told; 2] = [Told::Map, Told::Dump];
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Told::Map => "perf map",
+            Told::Dump => "jitdump",
+        })
+    }
+}
+
+/// The jitdump that a living process has mapped, as it sees it.
+fn mapped_dump(pid: u32, inside: u32) -> Option<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let name = format!("/jit-{inside}.dump");
+    maps.lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .find(|path| path.ends_with(&name))
+        .map(str::to_owned)
+}
+
 struct PerfMap {
     number: u32,
     life: u32,
@@ -170,7 +202,7 @@ pub struct UserSymbols {
     options: UserOptions,
     symboliser: Symboliser,
     files: HashMap<CodeFile, Option<Known>>,
-    maps: HashMap<u32, PerfMap>,
+    maps: HashMap<(u32, Told), PerfMap>,
     numbers: u32,
     frames: HashMap<(UserCode, u64), Vec<UserFrame>>,
     notes: BTreeMap<String, u64>,
@@ -612,7 +644,8 @@ impl UserSymbols {
         let Some(inside) = address.checked_sub(1) else {
             return unknown;
         };
-        match self.in_map(pid, inside) {
+        let found = (Told::ALL.into_iter()).find_map(|told| self.in_map(pid, told, inside));
+        match found {
             Some((start, name)) => UserFrame {
                 function: name,
                 module: "[jit]".into(),
@@ -622,22 +655,24 @@ impl UserSymbols {
             None => {
                 self.note(format!(
                     "process {pid} ran code that no file has, from a just-in-time compiler, and \
-                     /tmp/perf-{pid}.map does not name it. Switch its perf map on: for Node.js \
-                     --perf-basic-prof, for Java -XX:+DumpPerfMapAtExit, for Python 3.12 and \
-                     later -X perf"
+                     neither /tmp/perf-{pid}.map nor a jit-{pid}.dump names it. Switch the \
+                     compiler's on: for Node.js --perf-basic-prof, for Java \
+                     -XX:+UnlockDiagnosticVMOptions \
+                     -XX:+DumpPerfMapAtExit (17 and later) or an agent for perf, for .NET \
+                     DOTNET_PerfMapEnabled=1, for Python 3.12 and later -X perf"
                 ));
                 unknown
             }
         }
     }
 
-    /// From the perf map of a process, which grows while the program runs.
-    fn in_map(&mut self, pid: u32, inside: u64) -> Option<(u64, String)> {
-        let (open, stamp) = self.perf_map(pid)?;
+    /// From what a process's compiler tells, which grows while the program runs.
+    fn in_map(&mut self, pid: u32, told: Told, inside: u64) -> Option<(u64, String)> {
+        let (open, stamp) = self.told_by(pid, told)?;
         for _ in 0..2 {
             let fresh = self
                 .maps
-                .get(&pid)
+                .get(&(pid, told))
                 .filter(|map| map.stamp == stamp && map.life == self.symboliser.life())
                 .map(|map| map.number);
             let number = fresh.unwrap_or_else(|| self.number());
@@ -654,19 +689,19 @@ impl UserSymbols {
                         life,
                         stamp,
                     };
-                    self.maps.insert(pid, map);
+                    self.maps.insert((pid, told), map);
                     return found;
                 }
                 Err(Unusable::Forgotten) => {
-                    self.maps.remove(&pid);
+                    self.maps.remove(&(pid, told));
                 }
                 Err(Unusable::Refused(why)) => {
-                    self.note(format!("the perf map of process {pid}: {why}"));
+                    self.note(format!("the {told} of process {pid}: {why}"));
                     return None;
                 }
                 Err(Unusable::Lost(lost)) => {
                     self.count(lost_text(
-                        &format!("the perf map of process {pid}"),
+                        &format!("the {told} of process {pid}"),
                         "name",
                         Some(&lost),
                     ));
@@ -677,19 +712,28 @@ impl UserSymbols {
         None
     }
 
-    /// The perf map of a process: below its own root directory and under the
-    /// number that it has in its own PID namespace, or here. Anybody can put a
-    /// file there, so only one is believed that the process's user or root has
-    /// written.
-    fn perf_map(&mut self, pid: u32) -> Option<(File, (u64, Option<SystemTime>))> {
+    /// What the compiler of a process tells: below the process's own root directory and
+    /// under the number that it has in its own PID namespace, or here. Anybody can put a
+    /// file there, so only one is believed that the process's user or root has written.
+    fn told_by(&mut self, pid: u32, told: Told) -> Option<(File, (u64, Option<SystemTime>))> {
         let process = Process::of(pid);
-        let candidates = [
-            (
-                Root::Of(PathBuf::from(format!("/proc/{pid}/root"))),
-                format!("/tmp/perf-{}.map", process.inside),
-            ),
-            (Root::Here, format!("/tmp/perf-{pid}.map")),
-        ];
+        let root = || Root::Of(PathBuf::from(format!("/proc/{pid}/root")));
+        let inside = process.inside;
+        let mut candidates = Vec::new();
+        match told {
+            Told::Map => {
+                candidates.push((root(), format!("/tmp/perf-{inside}.map")));
+                candidates.push((Root::Here, format!("/tmp/perf-{pid}.map")));
+            }
+            Told::Dump => {
+                // Whoever writes one maps its beginning, so that perf finds it.
+                let mapped = mapped_dump(pid, inside);
+                candidates.extend(mapped.map(|path| (root(), path)));
+                candidates.push((root(), format!("/tmp/jit-{inside}.dump")));
+                candidates.push((Root::Here, format!("/tmp/jit-{pid}.dump")));
+                candidates.push((Root::Here, format!("jit-{pid}.dump")));
+            }
+        }
         for (root, path) in candidates {
             let opened = match &root {
                 Root::Here => foreign::open_no_link(Path::new(&path)),

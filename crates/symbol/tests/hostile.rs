@@ -7,9 +7,8 @@ mod needs;
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,8 +85,12 @@ fn fifo(path: &Path) {
 
 /// Small ones are read at once, large ones are mapped.
 fn victims(dir: &Path) -> [PathBuf; 2] {
-    // Behind the functions, so that offsets are addresses.
-    let padded = format!("{SOURCE}const char padding[16 << 20] = {{1}};\n");
+    // Behind the functions, so that offsets are addresses; and so much to read about
+    // them that somebody can come in between.
+    let more: String = (0..4000)
+        .map(|n| format!("int more_{n}(int n) {{ return n + {n}; }}\n"))
+        .collect();
+    let padded = format!("{SOURCE}{more}const char padding[16 << 20] = {{1}};\n");
     [
         library(dir, "small.so", SOURCE, &["-g"]),
         library(dir, "large.so", &padded, &["-g"]),
@@ -131,8 +134,9 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// The same, again and again, at any moment of reading it. A large one is mapped
-/// then, which ends the process that reads it: so often that it must be seen.
+/// The same, again and again, at any moment of reading it: it is whole for a while and
+/// cut off for a while, each of a length of its own. A large one is mapped then, which
+/// ends the process that reads it: so often that it must be seen.
 #[test]
 fn a_library_that_is_truncated_while_it_is_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,12 +148,20 @@ fn a_library_that_is_truncated_while_it_is_read() {
         std::thread::scope(|scope| {
             let _stopped = Stopped(&stop);
             scope.spawn(|| {
-                let mut file = File::options().write(true).open(&victim).unwrap();
-                while !stop.load(Ordering::Relaxed) {
+                let file = File::options().write(true).open(&victim).unwrap();
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
                     file.set_len(4096).unwrap();
-                    file.seek(SeekFrom::Start(0)).unwrap();
-                    file.write_all(&whole).unwrap();
-                    std::thread::sleep(Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_micros(100 + n * 70 % 500));
+                    file.set_len(whole.len() as u64).unwrap();
+                    for (block, bytes) in whole.chunks(4096).enumerate() {
+                        if bytes.iter().any(|byte| *byte != 0) {
+                            file.write_all_at(bytes, 4096 * block as u64).unwrap();
+                        }
+                    }
+                    std::thread::sleep(Duration::from_micros(100 + n * 110 % 2_000));
                 }
             });
             let start = Instant::now();
@@ -160,7 +172,7 @@ fn a_library_that_is_truncated_while_it_is_read() {
             {
                 let mut symbols = UserSymbols::default();
                 let first = named(&mut symbols, &other, place(&other));
-                for _ in 0..500 {
+                for _ in 0..3 {
                     named(&mut symbols, &victim, at);
                     if symbols.symboliser().ends() > 0 {
                         break;

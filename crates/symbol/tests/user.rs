@@ -455,6 +455,14 @@ fn code_in_memory() {
     );
     assert_eq!(later[0].function, "later?[m");
     assert_eq!(behind[0].function, "");
+    // In the other form; without a map, or beside it.
+    let dump = PathBuf::from(format!("/tmp/jit-{pid}.dump"));
+    let bytes = include_bytes!("../../../fuzz/corpus/symbols/jitdump");
+    let head = 9; // which is the fuzzer's
+    fs::write(&dump, &bytes[head..]).unwrap();
+    let dumped = symbols.resolve_one(&code, 0x2008);
+    fs::remove_file(&dump).unwrap();
+    assert_eq!(dumped[0].to_string(), "b::c d+0x8 ([jit])");
 }
 
 /// Every function of a real library, as nm has them; and a batch keeps its

@@ -18,6 +18,7 @@ use debox_client::packet;
 use debox_unwind::Row;
 
 use crate::Named;
+use crate::python::Python;
 use crate::server::{BEFORE_MAIN, PROGRAM, SERVE};
 use crate::wire::{HEADER_BYTES, Loaded, Part, REPLY_BYTES_MAX, ROW_BYTES, Reply, Request, header};
 
@@ -180,6 +181,14 @@ impl Symboliser {
     pub fn map_name(&mut self, map: u32, address: u64) -> Result<Option<(u64, String)>, Unusable> {
         match self.ask(&Request::MapName { map, address }, None)? {
             Reply::MapNamed(found) => Ok(found),
+            other => Err(self.unusable(other)),
+        }
+    }
+
+    /// Whether a file is a Python interpreter that is known, and where in it things are.
+    pub fn python(&mut self, open: &File) -> Result<Option<Python>, Unusable> {
+        match self.ask(&Request::Python, Some(open))? {
+            Reply::Python(found) => Ok(found),
             other => Err(self.unusable(other)),
         }
     }

@@ -12,10 +12,13 @@
 //! [`foreign`] opens the files, with care for what they might be.
 
 mod client;
+mod elf;
 pub mod foreign;
+mod jit_dump;
 mod memory;
 mod module;
 mod perf_map;
+pub mod python;
 mod sandbox;
 mod server;
 mod wire;

@@ -18,11 +18,11 @@ use object::{
 };
 
 use crate::Frame;
+use crate::elf::{Elf, parse};
 use crate::memory::Memory;
 use crate::wire::{BUILD_ID_MAX, FRAMES_MAX, LINK_BYTES_MAX, Loaded, Part};
 
 type Slice = EndianSlice<'static, RunTimeEndian>;
-type Elf = object::File<'static, &'static [u8]>;
 
 /// Functions of one symbol table.
 const SYMBOLS_MAX: usize = 4 << 20;
@@ -245,13 +245,6 @@ impl Module {
         });
         tables.iter().find_map(|table| symbol_at(table, address))
     }
-}
-
-fn parse(bytes: &'static [u8]) -> Result<Elf, String> {
-    if !bytes.starts_with(b"\x7fELF") {
-        return Err("it is not an ELF file".into());
-    }
-    object::File::parse(bytes).map_err(|error| format!("it is a damaged ELF file: {error}"))
 }
 
 fn damaged(error: gimli::Error) -> String {

@@ -20,6 +20,7 @@ use debox_unwind::LibcNames;
 
 use crate::module::Module;
 use crate::perf_map::PerfMap;
+use crate::python;
 use crate::sandbox::{Refusal, attempt, confine};
 use crate::wire::{
     HEADER_BYTES, Malformed, Part, REQUEST_BYTES_MAX, ROW_BYTES, Reply, Request, header,
@@ -215,6 +216,9 @@ impl Server {
                 cpu_ms,
                 file_name,
             } => self.table(rows_max, cpu_ms, file_name, file),
+            Request::Python => file
+                .ok_or(Malformed.to_string())
+                .and_then(|file| python::of_file(&file).map(Reply::Python)),
             Request::Attempt { what } => {
                 attempt(what);
                 Ok(Reply::Done)

@@ -8,6 +8,7 @@
 //! but only in this form.
 
 use crate::Frame;
+use crate::python::{PYTHON_BYTES, Python};
 use debox_output::is_unprintable;
 
 /// Where a file's description lies: a request is small.
@@ -75,6 +76,8 @@ pub enum Request {
         cpu_ms: u32,
         file_name: String,
     },
+    /// Is the descriptor a Python interpreter?
+    Python,
     /// Try what the sandbox forbids; there is no reply, as it ends the process.
     Attempt { what: u8 },
 }
@@ -108,6 +111,7 @@ pub enum Reply {
     MapNamed(Option<(u64, String)>),
     Done,
     Table(Vec<u8>),
+    Python(Option<Python>),
     /// It had to go when others came: hand it in again.
     Forgotten,
     /// It will end now: a defect in what parses, at this place in its source.
@@ -260,6 +264,7 @@ impl Request {
                 out.byte(*what);
                 7
             }
+            Request::Python => 8,
         };
         frame(kind, &out.0)
     }
@@ -288,6 +293,7 @@ impl Request {
                 file_name: String::from_utf8_lossy(from.bytes(LINK_BYTES_MAX)?).into_owned(),
             },
             7 => Request::Attempt { what: from.byte()? },
+            8 => Request::Python,
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -340,6 +346,12 @@ impl Reply {
                 7
             }
             Reply::Forgotten => 9,
+            Reply::Python(found) => {
+                if let Some(python) = found {
+                    out.0.extend_from_slice(&python.to_bytes());
+                }
+                10
+            }
             Reply::Panicked(place) => {
                 out.bytes(clean(place).as_bytes());
                 8
@@ -399,6 +411,11 @@ impl Reply {
             }
             8 => Reply::Panicked(from.name()?),
             9 => Reply::Forgotten,
+            10 if body.is_empty() => Reply::Python(None),
+            10 => {
+                let bytes = from.take(PYTHON_BYTES)?.try_into().map_err(|_| Malformed)?;
+                Reply::Python(Some(Python::from_bytes(bytes).ok_or(Malformed)?))
+            }
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -439,6 +456,10 @@ mod tests {
             Reply::Table(vec![7; 64]),
             Reply::Panicked("a.rs:1".into()),
             Reply::Forgotten,
+            Reply::Python(Some(Python {
+                evaluates_end: 7,
+                ..Python::default()
+            })),
         ]
     }
 
@@ -474,6 +495,7 @@ mod tests {
                 file_name: "libc.so".into(),
             },
             Request::Attempt { what: 2 },
+            Request::Python,
         ] {
             let bytes = request.encode();
             let (kind, body) = split(&bytes);
@@ -492,7 +514,8 @@ mod tests {
             assert!(matches!(reply, Reply::Table(_)) || Reply::decode(kind, &longer).is_err());
             for cut in 0..body.len() {
                 let cut = Reply::decode(kind, &body[..cut]);
-                assert!(matches!(reply, Reply::Table(_)) || cut.is_err(), "{cut:?}");
+                let may_be = matches!(reply, Reply::Table(_)) || cut == Ok(Reply::Python(None));
+                assert!(may_be || cut.is_err(), "{cut:?}");
             }
             for at in 0..body.len() {
                 for value in [0, 1, 0x1b, 0x7f, 0x80, 0xff] {

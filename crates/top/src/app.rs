@@ -5,6 +5,7 @@ use crate::frame::{Between, Frame};
 use crate::table::Table;
 use crate::views::{Style, View, table};
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use debox_report::verdict_since;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub enum Mode {
     Help,
     /// What somebody waits for.
     Why,
+    /// Why it takes so long, where there is no room for all of it.
+    Verdict,
     /// What the sleeps of a process, or of all, waited for.
     Chains {
         pid: Option<u32>,
@@ -74,6 +77,8 @@ pub struct App {
     pub ended: Option<String>,
     shown: Option<(Frame, Option<Frame>)>,
     latest: Option<Frame>,
+    /// Of what is shown, between its two looks.
+    verdict_since: Vec<String>,
     /// Calls per second, newest last.
     pub curve: VecDeque<f64>,
     /// Rows on the screen, set by the drawing.
@@ -101,6 +106,7 @@ impl App {
             ended: None,
             shown: None,
             latest: None,
+            verdict_since: Vec::new(),
             curve: VecDeque::new(),
             page: 10,
             why: String::new(),
@@ -125,6 +131,10 @@ impl App {
             }
         }
         if !self.paused {
+            self.verdict_since = match &before {
+                Some(before) => verdict_since(&frame.report, &before.report),
+                None => Vec::new(),
+            };
             self.shown = Some((frame, before));
         }
     }
@@ -136,6 +146,14 @@ impl App {
             Some(before) if !self.settings.totals => Between::interval(now, before),
             _ => Between::totals(now),
         })
+    }
+
+    /// Why it takes so long: in the interval that is shown, or in all of the time.
+    pub fn verdict(&self) -> &[String] {
+        match &self.shown {
+            Some((now, _)) if self.style().totals || self.ended.is_some() => &now.report.verdict,
+            _ => &self.verdict_since,
+        }
     }
 
     /// Of the frame that is shown.
@@ -214,7 +232,7 @@ impl App {
                 self.mode = Mode::Table;
                 None
             }
-            Mode::Why | Mode::Chains { .. } => {
+            Mode::Why | Mode::Verdict | Mode::Chains { .. } => {
                 let page = self.page.max(1);
                 let line = &mut self.line;
                 // The drawing keeps it within the text.
@@ -283,7 +301,7 @@ impl App {
         let turn = |by: usize| View::ALL[(view + by) % View::ALL.len()];
         match key.code {
             KeyCode::Char('q') => return self.quit(owns_command),
-            KeyCode::Char(digit @ '1'..='5') => {
+            KeyCode::Char(digit @ '1'..='6') => {
                 self.settings.view = View::ALL[digit as usize - '1' as usize];
             }
             KeyCode::Tab => self.settings.view = turn(1),
@@ -324,6 +342,10 @@ impl App {
                 self.paused = !self.paused;
             }
             KeyCode::Char('w') => return self.why_ask(),
+            KeyCode::Char('v') => {
+                self.line = 0;
+                self.mode = Mode::Verdict;
+            }
             KeyCode::Char('c') => {
                 self.line = 0;
                 self.mode = Mode::Chains {

@@ -6,15 +6,17 @@ use crate::app::{App, Settings};
 use crate::frame::Frame;
 use crate::table::{Row, fit};
 use crate::views::View;
-use debox_output::{count_text, duration_text, printable};
+use debox_output::{Pen, count_text, duration_text, printable, wrapped};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 /// Rows of one table.
 const ROWS: usize = 40;
+/// What a frame says when it is the last one.
+const OVER: &str = "the time is over";
 
 /// Prints `frames` frames, one each interval, with the given views; ends early
-/// when what is watched has ended, after a last frame, or when a signal asks
+/// when what is watched has ended or the time is over, after a last frame, or when a signal asks
 /// for it (which is returned).
 pub fn batch(
     host: &mut dyn Host,
@@ -37,6 +39,9 @@ pub fn batch(
             }
             if let Some(how) = host.ended() {
                 break Some(how);
+            }
+            if woken.over {
+                break Some(OVER.into());
             }
             if Instant::now() >= next {
                 break None;
@@ -89,6 +94,14 @@ pub(crate) fn frame_text(app: &mut App, views: &[View], width: usize) -> String 
             };
             text.push_str(&format!(", {name} {shown}{per}"));
         }
+        text.push('\n');
+    }
+    let pen = Pen {
+        color: false,
+        ascii,
+    };
+    for sentence in app.verdict() {
+        text.push_str(&pen.plain(&wrapped(sentence, width, "  ", "    ")));
         text.push('\n');
     }
     for view in views {

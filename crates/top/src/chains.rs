@@ -3,7 +3,7 @@
 
 use crate::frame::Between;
 use crate::views::Style;
-use debox_output::{duration_text, printable};
+use debox_output::{Pen, duration_text, printable};
 use debox_report::{ChainRow, Report, link_text, links_of, roots, tree, tree_lines};
 use std::collections::{BTreeSet, HashMap};
 
@@ -92,13 +92,17 @@ pub fn lines(between: &Between<'_>, pid: Option<u32>, style: Style) -> Vec<Strin
         out.push(nothing.into());
         return out;
     }
+    let pen = Pen {
+        color: false,
+        ascii: style.ascii,
+    };
     let line = |total_ns: u64, depth: usize, text: &str| {
         let time = duration_text(between.per_second(total_ns, 0) as u64, style.ascii);
         let share = total_ns as f64 * 100.0 / tree.total_ns.max(1) as f64;
         format!(
             "{time:>9} {share:>4.0} %  {}{}",
             "  ".repeat(depth),
-            printable(text)
+            pen.plain(&printable(text))
         )
     };
     let (chains, left) = tree_lines(&tree, CHAINS_SHOWN);

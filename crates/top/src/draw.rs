@@ -67,15 +67,23 @@ pub fn paint(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
     let (width, height) = (area.width as usize, area.height as usize);
     head(app, &mut paint, width);
-    tabs(app, &mut paint, width);
+    let tall = verdict(app, &mut paint, 3);
+    tabs(app, &mut paint, 3 + tall, width);
     let table = app.table();
-    app.page = height - 6;
-    rows(app, &table, &mut paint, 4, app.page);
+    app.page = height - 6 - tall;
+    rows(app, &table, &mut paint, 4 + tall, app.page);
     foot(app, &mut paint, height - 1, width);
     match app.mode {
         Mode::Help => panel(&mut paint, &help(app.settings.ascii)),
         Mode::Why => {
             let text = app.why.clone();
+            text_panel(app, &mut paint, &text);
+        }
+        Mode::Verdict => {
+            let text = match app.verdict() {
+                [] => "nothing is known yet".to_owned(),
+                sentences => sentences.join("\n\n"),
+            };
             text_panel(app, &mut paint, &text);
         }
         Mode::Chains { pid } => {
@@ -247,7 +255,43 @@ fn bar(app: &App, paint: &mut Paint<'_>, parts: &[Part], width: usize) {
     }
 }
 
-fn tabs(app: &App, paint: &mut Paint<'_>, width: usize) {
+/// Why it takes so long, as far as there is room beside the table; returns how many lines
+/// are kept for it: the table stays in its place whatever is said.
+fn verdict(app: &App, paint: &mut Paint<'_>, top: usize) -> usize {
+    let (width, height) = (paint.area.width as usize, paint.area.height as usize);
+    let measured = (app.between()).is_some_and(|between| !between.now.lives.is_empty());
+    let tall = match height {
+        _ if !measured => 0,
+        0..14 => 0,
+        14..20 => 1,
+        20..28 => 3,
+        _ => 4,
+    };
+    let pen = Pen {
+        color: false,
+        ascii: app.settings.ascii,
+    };
+    let text = pen.plain(&wrapped(&app.verdict().join(" "), width, "", "  "));
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    if lines.len() > tall && tall > 0 {
+        lines.truncate(tall);
+        let dots = if app.settings.ascii { "..." } else { "…" };
+        let last = fit(
+            &lines[tall - 1],
+            width.saturating_sub(dots.width() + 1),
+            false,
+            app.settings.ascii,
+        );
+        lines[tall - 1] = format!("{} {dots}", last.trim_end());
+    }
+    let style = paint.style(Color::Reset, Modifier::BOLD);
+    for (at, line) in lines.iter().take(tall).enumerate() {
+        paint.text(0, top + at, line, style);
+    }
+    tall
+}
+
+fn tabs(app: &App, paint: &mut Paint<'_>, y: usize, width: usize) {
     let mut x = 0;
     let whole: usize = View::ALL.iter().map(|view| view.title().len() + 4).sum();
     for (i, view) in View::ALL.iter().enumerate() {
@@ -264,7 +308,7 @@ fn tabs(app: &App, paint: &mut Paint<'_>, width: usize) {
             (false, true) => format!(" {} {} ", i + 1, view.title()),
             (false, false) => format!(" {} ", i + 1),
         };
-        x = paint.text(x, 3, &text, style);
+        x = paint.text(x, y, &text, style);
     }
     let mut right = String::new();
     if !app.filter.is_empty() {
@@ -278,7 +322,7 @@ fn tabs(app: &App, paint: &mut Paint<'_>, width: usize) {
     if !right.is_empty() && room >= 6 {
         let text = fit(right, right.width().min(room), false, app.settings.ascii);
         let style = paint.style(Color::Yellow, Modifier::BOLD);
-        paint.text(width - text.width(), 3, &text, style);
+        paint.text(width - text.width(), y, &text, style);
     }
 }
 
@@ -392,10 +436,11 @@ fn help(ascii: bool) -> Vec<String> {
     let arrows = if ascii { "< >     " } else { "← → < > " };
     let updown = if ascii { "k j     " } else { "↑ ↓ k j " };
     [
-        "1 - 5    calls, blocking, call sites, threads, culprits (Tab: next)",
+        "1 - 6    calls, blocking, sites, threads, culprits, processes (Tab: next)",
         &format!("{arrows} sort by another column       r  the other way round"),
         &format!("{updown} choose a row (also PgUp, PgDn, Home, End)"),
         "Enter    on a call: where it blocks",
+        "v        all of what is said about why it takes so long",
         "w        what it waits for right now: the chosen thread, or all",
         "c        what its process, or all, waited for, and where that ends",
         "/        show only rows with these words    Esc  all rows",
@@ -570,7 +615,7 @@ mod tests {
     fn every_view_looks_as_it_did() {
         let mut app = app(false);
         let mut all = String::new();
-        for digit in '1'..='5' {
+        for digit in '1'..='6' {
             press(&mut app, KeyCode::Char(digit));
             all.push_str(&screen(&mut app, 80, 16));
         }
@@ -733,6 +778,9 @@ mod tests {
     fn chained(n: u64) -> Report {
         let mut report = report(n);
         let link = |kind, comm: &str, parent| debox_report::ChainLink {
+            rests: false,
+            means: None,
+            class: None,
             kind,
             comm: comm.into(),
             call: Some("read".into()),
@@ -740,6 +788,7 @@ mod tests {
             operation: None,
             parent,
             held: false,
+            stack: None,
         };
         let own = report.threads[0].comm.clone();
         report.chain_links = vec![
@@ -806,6 +855,58 @@ mod tests {
         screen(&mut app, 30, 8);
     }
 
+    /// Threads of which is known where their time went: they compute.
+    fn lived(n: u64) -> Report {
+        let mut report = report(n);
+        report.run.wall_ns = n * 1_000_000_000;
+        report.lives = vec![debox_report::LifeRow {
+            pid: 4711,
+            comm: "server".into(),
+            threads: 1,
+            time: debox_report::LifeTime {
+                life_ns: n * 1_000_000_000,
+                own_ns: n * 1_000_000_000,
+                ..Default::default()
+            },
+            ..Default::default()
+        }];
+        report.verdict = vec!["of all of the time".into()];
+        report
+    }
+
+    #[test]
+    fn the_verdict_stands_above_the_table() {
+        let mut app = app(true);
+        for n in 4..=5 {
+            app.take(Frame::new(lived(n), Duration::from_secs(2 * n)));
+        }
+        let said = "In 1.00 s, its thread had something to do for 1.00 s: 100 % (1.00 s) computing";
+        let shown = screen(&mut app, 100, 24);
+        let line = shown.lines().position(|line| line.starts_with(said));
+        assert_eq!(line, Some(3), "{shown}");
+        assert!(
+            shown.lines().nth(6).unwrap().starts_with("[1 calls]"),
+            "{shown}"
+        );
+        let frame = crate::batch::frame_text(&mut app, &[View::Calls], 100);
+        assert!(frame.contains(&format!("\n  {said}")), "{frame}");
+        // Since the start; all of it; and no room for it.
+        keys(&mut app, "t");
+        assert!(screen(&mut app, 100, 24).contains("of all of the time"));
+        keys(&mut app, "tv");
+        let shown = screen(&mut app, 40, 12);
+        assert!(shown.contains("In 1.00 s, its thread"), "{shown}");
+        keys(&mut app, "x");
+        assert!(!screen(&mut app, 40, 12).contains("In 1.00 s"));
+        app.settings.ascii = false;
+        for (width, height) in [(30, 8), (30, 20), (60, 40), (200, 14)] {
+            screen(&mut app, width, height);
+        }
+        // Its end is that of the whole time.
+        app.ended = Some("ended, status 0".into());
+        assert!(screen(&mut app, 100, 24).contains("of all of the time"));
+    }
+
     #[test]
     fn rates_are_differences_per_second() {
         let mut app = app(false);
@@ -833,6 +934,46 @@ mod tests {
             found.cells[1].text(),
             debox_output::count_text(3 * row.count)
         );
+    }
+
+    /// Of calls and of threads, last; a thread that has returned from none has none yet.
+    #[test]
+    fn interrupts_have_a_column_where_they_are_measured() {
+        let mut app = app(true);
+        let mut with = report(4);
+        with.measured.irq = true;
+        with.threads[0].irq_ns = Some(4_000_000);
+        for row in &mut with.threads[1..] {
+            row.irq_ns = Some(0);
+        }
+        let tid = with.threads[0].tid;
+        for view in [View::Calls, View::Threads] {
+            app.settings.view = view;
+            let columns = app.table().columns;
+            assert!(!columns.iter().any(|c| c.title == "IRQ"), "{view:?}");
+        }
+        app.take(Frame::new(with, Duration::from_secs(8)));
+        for view in [View::Calls, View::Threads] {
+            app.settings.view = view;
+            let table = app.table();
+            assert_eq!(table.columns.last().unwrap().title, "IRQ", "{view:?}");
+            assert!(
+                table
+                    .rows
+                    .iter()
+                    .all(|row| row.cells.len() == table.columns.len())
+            );
+        }
+        let table = app.table();
+        let row = table
+            .rows
+            .iter()
+            .find(|row| row.cells[1].text() == tid.to_string());
+        // 4 ms in the 2 s since the look before.
+        let crate::table::Cell::Number(_, rate) = row.unwrap().cells.last().unwrap() else {
+            panic!()
+        };
+        assert!((rate - 2_000_000.0).abs() < 1.0, "{rate}");
     }
 
     #[test]

@@ -51,12 +51,14 @@ pub struct Woken {
     pub stop: Option<i32>,
     /// What is watched has ended.
     pub ended: bool,
+    /// The time that was given is over.
+    pub over: bool,
 }
 
 /// How the view ended, beside errors of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By its user; `end_command`: the command as well.
+    /// By its user, or as the time was over; `end_command`: the command as well.
     Quit {
         end_command: bool,
     },
@@ -76,6 +78,9 @@ pub fn run(host: &mut dyn Host, settings: Settings) -> io::Result<End> {
         let woken = host.wait(true, next);
         if let Some(signal) = woken.stop {
             return Ok(End::Signal(signal));
+        }
+        if woken.over {
+            return Ok(End::Quit { end_command: true });
         }
         // The drawing asks for the size each time, so that is all.
         let _ = woken.resized;

@@ -4,7 +4,7 @@
 use crate::frame::{Between, buckets_between, percentile};
 use crate::table::{Cell, Column, Row, Table};
 use debox_output::{count_text, duration_text, printable};
-use debox_report::{CulpritRole, Report};
+use debox_report::{CulpritRole, Report, frame_text};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
@@ -15,19 +15,28 @@ pub enum View {
     CallSites,
     Threads,
     Culprits,
+    Processes,
 }
 
 impl View {
-    pub const ALL: [View; 5] = [
+    pub const ALL: [View; 6] = [
         View::Calls,
         View::Blocking,
         View::CallSites,
         View::Threads,
         View::Culprits,
+        View::Processes,
     ];
 
     /// As on the command line.
-    pub const NAMES: [&'static str; 5] = ["calls", "blocking", "sites", "threads", "culprits"];
+    pub const NAMES: [&'static str; 6] = [
+        "calls",
+        "blocking",
+        "sites",
+        "threads",
+        "culprits",
+        "processes",
+    ];
 
     pub fn parse(name: &str) -> Option<Self> {
         Some(Self::ALL[Self::NAMES.iter().position(|n| *n == name)?])
@@ -40,6 +49,7 @@ impl View {
             View::CallSites => "call sites",
             View::Threads => "threads",
             View::Culprits => "culprits",
+            View::Processes => "processes",
         }
     }
 
@@ -50,7 +60,8 @@ impl View {
             View::Blocking => 3,
             View::CallSites => 3,
             View::Threads => 4,
-            View::Culprits => 6,
+            View::Culprits => 7,
+            View::Processes => 2,
         }
     }
 }
@@ -134,6 +145,7 @@ pub fn table(view: View, between: &Between<'_>, style: Style) -> Table {
         View::CallSites => call_sites(between, style),
         View::Threads => threads(between, style),
         View::Culprits => culprits(between, style),
+        View::Processes => processes(between, style),
     }
 }
 
@@ -355,6 +367,7 @@ fn threads(between: &Between<'_>, style: Style) -> Table {
             duration_text(call.at_least_ns, style.ascii)
         ),
     };
+    let irq = between.now.measured.irq;
     let mut rows: Vec<Row> = between
         .now
         .threads
@@ -370,7 +383,10 @@ fn threads(between: &Between<'_>, style: Style) -> Table {
                 0 => Cell::Number("others".into(), f64::from(u32::MAX)),
                 _ => Cell::Number(id.to_string(), f64::from(id)),
             };
-            Row {
+            let interrupts = irq.then(|| {
+                style.some_time(between.some_per_second(row.irq_ns, old.and_then(|o| o.irq_ns)))
+            });
+            let mut row = Row {
                 cells: vec![
                     text(&row.comm),
                     id(row.tid),
@@ -384,14 +400,16 @@ fn threads(between: &Between<'_>, style: Style) -> Table {
                     text(&now_text(row.tid, row.ended_ns.is_some())),
                 ],
                 idle: count == 0.0 && wall == 0.0,
-            }
+            };
+            row.cells.extend(interrupts);
+            row
         })
         .collect();
     // Threads that have not returned from any call are known from /proc alone.
     for call in &between.now.open_calls {
         if !between.now.threads.iter().any(|row| row.tid == call.tid) {
             let none = || Cell::Number("-".into(), 0.0);
-            rows.push(Row {
+            let mut row = Row {
                 cells: vec![
                     text(&call.comm),
                     Cell::Number(call.tid.to_string(), f64::from(call.tid)),
@@ -405,10 +423,12 @@ fn threads(between: &Between<'_>, style: Style) -> Table {
                     text(&now_text(call.tid, false)),
                 ],
                 idle: true,
-            });
+            };
+            row.cells.extend(irq.then(none));
+            rows.push(row);
         }
     }
-    Table {
+    let mut table = Table {
         rows,
         columns: vec![
             words("COMMAND", 8, 0),
@@ -423,24 +443,138 @@ fn threads(between: &Between<'_>, style: Style) -> Table {
             words("NOW IN", 12, 1),
         ],
         nothing: "no thread is known yet".into(),
+    };
+    table.columns.extend(irq.then(|| number("IRQ", 2)));
+    table
+}
+
+/// What the threads of one process did, under whatever names.
+#[derive(Clone, Default)]
+struct ProcessSums<'a> {
+    name: &'a str,
+    latest_ns: u64,
+    place: Option<&'a str>,
+    many: u64,
+    cpu_ns: u64,
+    paged_ns: u64,
+    held_up_ns: u64,
+    rest_ns: u64,
+    runq_ns: u64,
+    calls: u64,
+}
+
+/// By number; of several that came when there were many already, by name.
+fn process_sums(report: &Report) -> HashMap<(u32, &str), ProcessSums<'_>> {
+    let mut sums: HashMap<(u32, &str), ProcessSums<'_>> = HashMap::new();
+    for row in &report.lives {
+        let key = (row.pid, if row.pid == 0 { row.comm.as_str() } else { "" });
+        let sum = sums.entry(key).or_default();
+        let time = &row.time;
+        if row.last_ns >= sum.latest_ns || sum.name.is_empty() {
+            sum.latest_ns = row.last_ns;
+            sum.name = &row.comm;
+            sum.place = row.unit.as_deref().or(row.cgroup.as_deref());
+        }
+        sum.many += u64::from(row.processes.max(row.execs));
+        sum.cpu_ns += time.cpu_ns();
+        sum.paged_ns += time.outside_ns;
+        let asleep = time.blocked_ns + time.outside_ns;
+        sum.held_up_ns += asleep.saturating_sub(time.rest_ns);
+        sum.rest_ns += time.rest_ns;
+        sum.runq_ns += time.runq_ns;
     }
+    for row in &report.threads {
+        if let Some(sum) = sums.get_mut(&(row.pid, "")) {
+            sum.calls += row.count;
+        }
+    }
+    sums
+}
+
+fn processes(between: &Between<'_>, style: Style) -> Table {
+    let before = between.before.map(process_sums).unwrap_or_default();
+    let mut now: Vec<_> = process_sums(between.now).into_iter().collect();
+    now.sort_unstable_by_key(|(key, _)| *key);
+    let places = now
+        .iter()
+        .any(|(_, sum)| sum.place.is_some_and(|p| p != "/"));
+    let rows = now.iter().map(|(key, sum)| {
+        let old = before.get(key).cloned().unwrap_or_default();
+        let per = |f: fn(&ProcessSums<'_>) -> u64| between.per_second(f(sum), f(&old));
+        let (cpu, held_up) = (per(|s| s.cpu_ns), per(|s| s.held_up_ns));
+        let (runq, calls) = (per(|s| s.runq_ns), per(|s| s.calls));
+        // Who sleeps in a call may have nothing to do, as far as is known.
+        let busy = cpu + runq + per(|s| s.paged_ns);
+        let mut cells = vec![
+            text(sum.name),
+            match key.0 {
+                0 => Cell::Number(format!("{}x", count_text(sum.many)), f64::from(u32::MAX)),
+                pid => Cell::Number(pid.to_string(), f64::from(pid)),
+            },
+            style.time(busy),
+            style.time(cpu),
+            style.time(held_up),
+            style.time(runq),
+            style.time(per(|s| s.rest_ns)),
+            // Of several together they are not known.
+            match key.0 {
+                0 => Cell::Number("?".into(), -1.0),
+                _ => style.count(calls),
+            },
+        ];
+        cells.extend(places.then(|| text(sum.place.unwrap_or_default())));
+        Row {
+            cells,
+            idle: busy == 0.0 && calls == 0.0,
+        }
+    });
+    let mut table = Table {
+        rows: rows.collect(),
+        columns: vec![
+            words("NAME", 8, 0),
+            number("PID", 0),
+            number(titled(style, "BUSY/S", "BUSY"), 0),
+            number("CPU", 0),
+            number("BLOCKED", 0),
+            number("RUNQ", 1),
+            number("AT REST", 3),
+            number(titled(style, "CALLS/S", "CALLS"), 0),
+        ],
+        nothing: "no process is known yet".into(),
+    };
+    table.columns.extend(places.then(|| words("CGROUP", 10, 2)));
+    table
 }
 
 fn culprits(between: &Between<'_>, style: Style) -> Table {
-    let key = |row: &debox_report::CulpritRow| {
+    let place = |report: &Report, row: &debox_report::CulpritRow| {
+        let stack = row.stack.and_then(|stack| report.stacks.get(stack))?;
+        stack.frames.get(stack.site_frame).map(frame_text)
+    };
+    let key = |report: &Report, row: &debox_report::CulpritRow| {
         (
             row.role as u8,
             row.pid,
             row.comm.clone(),
             row.culprit_call.clone(),
+            place(report, row),
             row.label.clone(),
             row.function.clone(),
             row.call.clone(),
         )
     };
-    let before = before(between, |report| &report.culprits, key);
+    let before: HashMap<_, _> = between
+        .before
+        .into_iter()
+        .flat_map(|report| {
+            report
+                .culprits
+                .iter()
+                .map(move |row| (key(report, row), row))
+        })
+        .collect();
     let rows = between.now.culprits.iter().map(|row| {
-        let old = before.get(&key(row)).copied();
+        let old = before.get(&key(between.now, row)).copied();
         let count = between.per_second(row.count, old.map_or(0, |o| o.count));
         let total = between.per_second(row.total_ns, old.map_or(0, |o| o.total_ns));
         let who = match row.pid {
@@ -457,6 +591,7 @@ fn culprits(between: &Between<'_>, style: Style) -> Table {
                 text(&who),
                 text(role),
                 text(row.culprit_call.as_deref().unwrap_or("")),
+                text(place(between.now, row).as_deref().unwrap_or("")),
                 text(&row.label),
                 text(&call_text(row.call.as_deref(), row.abi)),
                 style.count(count),
@@ -472,6 +607,7 @@ fn culprits(between: &Between<'_>, style: Style) -> Table {
             words("WHO", 12, 0),
             words("HOW", 7, 0),
             words("IN CALL", 8, 2),
+            words("PLACE", 12, 4),
             words("AT", 10, 0),
             words("WAITING", 8, 1),
             number(titled(style, "WAITS/S", "WAITS"), 0),

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use debox_output::{duration_text, printable};
-use serde::Serialize;
 
 use crate::graph::{self, Enders};
 use crate::task::{Asleep, State, Task};
+use crate::told::{Answer, Deadlock, Link, Neighbour, Thread};
 use crate::wait::{Asker, On, Verb, Wait, left};
 
 /// Threads that are followed beyond those that were asked about.
@@ -21,99 +21,6 @@ const LINKS_MAX: usize = 12;
 const NAMES_MAX: usize = 4;
 /// Threads of one deadlock that are told.
 const IN_CIRCLE_MAX: usize = 32;
-
-/// The whole answer.
-#[derive(Debug, Serialize)]
-pub struct Answer {
-    pub schema: &'static str,
-    pub schema_version: u32,
-    pub debox_version: &'static str,
-    /// Seconds since 1970.
-    pub taken: u64,
-    /// `kernel`: all is known that can be; `proc`: what /proc tells this user.
-    pub source: &'static str,
-    /// One for each stuck thing, deadlocks first.
-    pub sentences: Vec<String>,
-    pub deadlocks: Vec<Deadlock>,
-    /// The threads that were asked about.
-    pub threads: Vec<Thread>,
-    /// What is missing, and the remedy.
-    pub notes: Vec<String>,
-}
-
-/// Threads that wait for each other and for nobody else.
-#[derive(Debug, Serialize)]
-pub struct Deadlock {
-    pub threads: Vec<u32>,
-    /// It ends by itself when a time is over.
-    pub until_a_time: bool,
-    pub text: String,
-}
-
-/// A thread or process that a wait leads to.
-#[derive(Clone, Debug, Serialize)]
-pub struct Neighbour {
-    /// `holder`, `reader`, `writer`, `peer`, `child`, `thread`, `server`, `tracer`.
-    pub relation: &'static str,
-    pub pid: u32,
-    /// 0: any thread of it.
-    pub tid: u32,
-    pub comm: String,
-    pub state: Option<State>,
-}
-
-/// One link of the chain.
-#[derive(Clone, Debug, Serialize)]
-pub struct Link {
-    pub pid: u32,
-    pub tid: u32,
-    pub comm: String,
-    pub state: State,
-    pub asleep_ns: Option<u64>,
-    pub label: Option<String>,
-    pub text: String,
-    /// It was in this chain before: a circle.
-    pub again: bool,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Thread {
-    pub pid: u32,
-    pub tid: u32,
-    pub comm: String,
-    pub state: State,
-    pub cpu: Option<u32>,
-    /// Since it is off its CPU; None if not known.
-    pub asleep_ns: Option<u64>,
-    /// It may be longer.
-    pub asleep_at_least: bool,
-    pub call: Option<String>,
-    pub call_text: Option<String>,
-    pub object: Option<String>,
-    /// At the most, if nothing else ends it.
-    pub left_ns: Option<u64>,
-    pub label: Option<String>,
-    pub label_text: Option<String>,
-    /// What the rules call a wait without a loss.
-    pub idle: bool,
-    /// Innermost first.
-    pub kernel_stack: Vec<String>,
-    pub user_stack: Vec<String>,
-    /// `waits for ...`
-    pub text: String,
-    pub sentence: String,
-    pub waits_for: Vec<Neighbour>,
-    /// Nobody else can end the wait.
-    pub only_they: bool,
-    /// The first of those it waits for, the first of theirs, and so on.
-    pub chain: Vec<Link>,
-    /// In a circle, or behind one.
-    pub deadlocked: bool,
-    pub notes: Vec<String>,
-    /// Alike for threads that can be told in one line.
-    #[serde(skip)]
-    pub alike: String,
-}
 
 struct Book {
     asker: Asker,
@@ -178,23 +85,31 @@ impl Book {
             let Some(wait) = self.asker.wait(tid) else {
                 continue;
             };
-            let mut all = Vec::new();
-            let mut only = wait.only_they && matches!(wait.verb, Verb::Waits);
+            let mut groups: Enders = Vec::new();
+            let (mut all, mut all_seen) = (Vec::new(), true);
             for on in &wait.on {
-                match on {
-                    On::Thread(tid) => all.push(*tid),
-                    On::Process(pid) => {
-                        let mut threads = self.asker.machine.threads(*pid);
-                        // More than are looked at: nothing is said of all of them.
-                        only &= threads.len() <= THREADS_OF_OTHERS_MAX && !threads.is_empty();
-                        threads.truncate(THREADS_OF_OTHERS_MAX);
-                        all.extend(threads);
-                    }
+                let mut threads = match on {
+                    On::Thread(tid) => vec![*tid],
+                    On::Process(pid) => self.asker.machine.threads(*pid),
+                };
+                // More than are looked at: nothing is said of all of them.
+                let seen = threads.len() <= THREADS_OF_OTHERS_MAX && !threads.is_empty();
+                threads.truncate(THREADS_OF_OTHERS_MAX);
+                all.extend(&threads);
+                all_seen &= seen;
+                if seen {
+                    groups.push(threads);
                 }
             }
             next.extend(all.iter().rev());
+            let only = wait.only_they && wait.verb == Verb::Waits;
+            let enders = match wait.needs_all {
+                true if only => groups,
+                false if only && all_seen => vec![groups.concat()],
+                _ => Vec::new(),
+            };
             self.waits.insert(tid, wait);
-            self.enders.insert(tid, only.then_some(all));
+            self.enders.insert(tid, enders);
         }
     }
 
@@ -243,7 +158,7 @@ impl Book {
         }
     }
 
-    fn names(&mut self, on: &[On], about: u32) -> String {
+    fn names(&mut self, on: &[On], and: &str, about: u32) -> String {
         let mut names: Vec<String> = Vec::new();
         for one in on.iter().take(NAMES_MAX) {
             names.push(self.name_on(*one, about));
@@ -251,9 +166,11 @@ impl Book {
         match (names.as_slice(), on.len()) {
             ([only], 1) => only.clone(),
             ([first @ .., last], all) if all <= NAMES_MAX => {
-                format!("{} or {last}", first.join(", "))
+                format!("{} {and} {last}", first.join(", "))
             }
-            (names, all) => format!("{} or {} others", names.join(", "), all - names.len()),
+            (names, all) => {
+                format!("{} {and} {} others", names.join(", "), all - names.len())
+            }
         }
     }
 
@@ -266,7 +183,8 @@ impl Book {
         let about = task.map_or(0, |task| task.pid);
         let since = task.and_then(|task| task.since);
         let age = since.filter(|_| first).map(age_text);
-        let names = self.names(&wait.on, about);
+        let and = if wait.needs_all { "and" } else { "or" };
+        let names = self.names(&wait.on, and, about);
         let on = if wait.on.is_empty() {
             String::new()
         } else {
@@ -286,7 +204,9 @@ impl Book {
                 format!("is not waiting: it could run, and has been without a CPU for {age}{on}")
             }
             (Verb::Queued, None) => format!("could run and waits for {text}"),
-            (Verb::Ended, _) => format!("has ended and waits {on}"),
+            (Verb::Displaced, _) if first => format!("is not waiting: it could run, but {text}"),
+            (Verb::Displaced, _) => format!("could run, but {text}"),
+            (Verb::Ended, _) => format!("has ended{text}{on}"),
         };
         match self.left(tid) {
             Some(left) if wait.verb == Verb::Sleeps => format!("{said}, {left} left"),
@@ -521,10 +441,10 @@ impl Book {
         let machine = &self.asker.machine;
         if let Some(why) = &machine.refused {
             notes.push(format!(
-                "the kernel could not be asked ({}), so only /proc was read: holders of the \
+                "the kernel {}, so only /proc was read: holders of the \
                  kernel's locks, ends of sockets and what other users' processes do are \
                  missing. Ask as root: sudo debox why ...",
-                why.trim_end_matches('.')
+                why
             ));
         } else if !machine.sees_all {
             notes.push(

@@ -71,6 +71,26 @@ fn timespec_at(tid: u32, address: u64) -> Option<Duration> {
     (half(8) < 1_000_000_000).then(|| Duration::new(half(0), half(8) as u32))
 }
 
+/// The bytes of a `struct flock`, as /proc/locks writes them; None where they are counted
+/// from elsewhere than the file's beginning.
+pub(crate) fn lock_range(tid: u32, address: u64) -> Option<String> {
+    let mut bytes = [0u8; 24];
+    if proc::memory(tid, address, &mut bytes) != bytes.len() {
+        return None;
+    }
+    let long = |at: usize| i64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    let whence = i16::from_ne_bytes([bytes[2], bytes[3]]);
+    if i32::from(whence) != libc::SEEK_SET {
+        return None;
+    }
+    let (start, length) = (long(8), long(16));
+    match length {
+        0 => Some(format!("{start} EOF")),
+        1.. => Some(format!("{start} {}", start.checked_add(length)? - 1)),
+        _ => Some(format!("{} {}", start.checked_add(length)?, start - 1)),
+    }
+}
+
 pub(crate) fn clock_now(clock: libc::clockid_t) -> Option<Duration> {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -81,13 +101,20 @@ pub(crate) fn clock_now(clock: libc::clockid_t) -> Option<Duration> {
     (done == 0).then(|| Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
-/// The call a thread is in, as far as may be read of its process.
-pub(crate) fn call_of(task: &Task) -> Option<Call> {
+/// The call a thread is in, as far as may be read of its process. `named`: what a
+/// descriptor is.
+pub(crate) fn call_of(task: &Task, named: impl FnMut(u32) -> Option<String>) -> Option<Call> {
     let args = task.registers?.args;
-    Some(told(task.tid, task.call()?, task.compat, &args))
+    Some(told(task.tid, task.call()?, task.compat, &args, named))
 }
 
-fn told(tid: u32, number: i32, compat: bool, args: &[u64; 6]) -> Call {
+fn told(
+    tid: u32,
+    number: i32,
+    compat: bool,
+    args: &[u64; 6],
+    mut named: impl FnMut(u32) -> Option<String>,
+) -> Call {
     let mut call = Call {
         name: syscall_name(number, compat).into_owned(),
         ..Call::default()
@@ -100,7 +127,7 @@ fn told(tid: u32, number: i32, compat: bool, args: &[u64; 6]) -> Call {
         let fd = u32::try_from(value as i32).ok();
         match argument.kind {
             ArgumentKind::Descriptor | ArgumentKind::Directory => {
-                let what = fd.and_then(|fd| proc::descriptor(tid, fd));
+                let what = fd.and_then(&mut named);
                 if let Some(what) = &what {
                     text += &format!(" {}", printable_within(what, SHOWN_MAX));
                 }
@@ -181,9 +208,14 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd as _;
 
+    fn told_here(number: i32, compat: bool, args: &[u64; 6]) -> Call {
+        let pid = std::process::id();
+        told(pid, number, compat, args, |fd| proc::descriptor(pid, fd))
+    }
+
     /// Of a call that this process might be in.
     fn own(number: libc::c_long, args: [u64; 6]) -> Call {
-        told(std::process::id(), number as i32, false, &args)
+        told_here(number as i32, false, &args)
     }
 
     #[test]
@@ -218,7 +250,7 @@ mod tests {
     fn what_is_not_known_is_left_open() {
         assert_eq!(own(libc::SYS_getppid, [1; 6]).text(), "getppid(...)");
         assert_eq!(own(libc::SYS_pause, [1; 6]).text(), "pause()");
-        let compat = told(std::process::id(), 3, true, &[0; 6]);
+        let compat = told_here(3, true, &[0; 6]);
         assert_eq!(compat.text(), "read(...)");
         // Nothing can be read at 8.
         assert_eq!(own(libc::SYS_rmdir, [8; 6]).text(), "rmdir(pathname=0x8)");

@@ -2,32 +2,37 @@
 //! Who waits for whom in a circle, and who will therefore wait for ever?
 //!
 //! A thread is stuck for good when all who could end its wait are known and all of them
-//! are stuck themselves. So: take all threads whose wait only others can end; leave out
+//! are stuck themselves; who needs several (all that share a lock), when one of these is. So: take all threads whose wait only others can end; leave out
 //! whoever has one among those others who is not in the set; again, until nobody is left
 //! out. What remains waits for itself. A circle with somebody outside who could still act
 //! is no deadlock and is not called one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of one thread: who could end its wait, each any of some threads; None: somebody
-/// else, or time, could as well.
-pub(crate) type Enders = Option<Vec<u32>>;
+/// Of one thread: who has to act for its wait to end. Each group must, and any thread of
+/// it can. No group: somebody else, or time, could end it as well.
+pub(crate) type Enders = Vec<Vec<u32>>;
+
+/// The first group that will never act.
+fn hopeless<'a>(enders: &'a [Vec<u32>], stuck: &BTreeSet<u32>) -> Option<&'a Vec<u32>> {
+    enders
+        .iter()
+        .filter(|group| !group.is_empty())
+        .find(|group| group.iter().all(|ender| stuck.contains(ender)))
+}
 
 /// The threads that wait for each other and for nobody else.
 pub(crate) fn stuck(waits: &BTreeMap<u32, Enders>) -> BTreeSet<u32> {
     let mut stuck: BTreeSet<u32> = waits
         .iter()
-        .filter(|(_, enders)| enders.as_ref().is_some_and(|list| !list.is_empty()))
+        .filter(|(_, enders)| enders.iter().any(|group| !group.is_empty()))
         .map(|(tid, _)| *tid)
         .collect();
     loop {
         let free: Vec<u32> = stuck
             .iter()
             .copied()
-            .filter(|tid| {
-                let enders = waits[tid].as_deref().unwrap_or_default();
-                !enders.iter().all(|ender| stuck.contains(ender))
-            })
+            .filter(|tid| hopeless(&waits[tid], &stuck).is_none())
             .collect();
         if free.is_empty() {
             return stuck;
@@ -60,8 +65,7 @@ pub(crate) fn circles(waits: &BTreeMap<u32, Enders>, stuck: &BTreeSet<u32>) -> V
             path.push(at);
             let next = waits
                 .get(&at)
-                .and_then(Option::as_ref)
-                .and_then(|enders| enders.iter().find(|ender| stuck.contains(ender)));
+                .and_then(|enders| hopeless(enders, stuck)?.first());
             let Some(next) = next else { break };
             at = *next;
         }
@@ -76,7 +80,7 @@ mod tests {
 
     fn waits(list: &[(u32, Option<&[u32]>)]) -> BTreeMap<u32, Enders> {
         list.iter()
-            .map(|(tid, enders)| (*tid, enders.map(<[u32]>::to_vec)))
+            .map(|(tid, enders)| (*tid, enders.map(<[u32]>::to_vec).into_iter().collect()))
             .collect()
     }
 
@@ -109,6 +113,22 @@ mod tests {
     }
 
     #[test]
+    fn who_needs_all_is_stuck_with_one_of_them() {
+        // 1 needs 5, which sleeps, and 2 or 3, which wait for 1.
+        let mut waits = BTreeMap::from([
+            (1, vec![vec![5], vec![2, 3]]),
+            (2, vec![vec![1]]),
+            (3, vec![vec![1]]),
+            (5, vec![]),
+        ]);
+        let all = stuck(&waits);
+        assert_eq!(all, BTreeSet::from([1, 2, 3]));
+        assert_eq!(circles(&waits, &all), [[1, 2]]);
+        waits.insert(3, vec![]);
+        assert_eq!(stuck(&waits), BTreeSet::new());
+    }
+
+    #[test]
     fn a_thread_can_wait_for_itself() {
         assert_eq!(both(&[(7, Some(&[7]))]), (vec![7], vec![vec![7]]));
     }
@@ -127,7 +147,7 @@ mod tests {
     #[test]
     fn a_long_ring_is_walked_without_recursion() {
         let ring: BTreeMap<u32, Enders> = (0..5000)
-            .map(|tid| (tid, Some(vec![(tid + 1) % 5000])))
+            .map(|tid| (tid, vec![vec![(tid + 1) % 5000]]))
             .collect();
         let stuck = stuck(&ring);
         assert_eq!(circles(&ring, &stuck).concat().len(), 5000);

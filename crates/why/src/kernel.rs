@@ -57,12 +57,40 @@ pub(crate) struct OpenFile {
     pub kind: FileKind,
 }
 
+/// `127.0.0.1:80`, `[::1]:80`.
+pub(crate) fn address_text((address, port): (IpAddr, u16)) -> String {
+    std::net::SocketAddr::new(address, port).to_string()
+}
+
+impl OpenFile {
+    /// Of an internet socket, its own address and with whom it is connected.
+    pub fn addresses(&self) -> Option<String> {
+        let FileKind::Inet {
+            listens,
+            stream,
+            own,
+            peer,
+            ..
+        } = &self.kind
+        else {
+            return None;
+        };
+        let kind = if *stream { "tcp" } else { "udp" };
+        let mut text = format!("{kind} {}", address_text(*own));
+        if !listens && peer.1 != 0 {
+            text += &format!(" with {}", address_text(*peer));
+        }
+        Some(text)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Pipe,
     /// The other end's inode; 0 if there is none, or nobody has it open yet.
     Unix {
         peer: u64,
+        listens: bool,
     },
     Inet {
         net: u32,
@@ -219,18 +247,17 @@ fn since_of(task: &why_task, now: u64) -> Option<Asleep> {
     };
     let ns = now - from;
     let unsure = if known { 0 } else { latest - earliest };
-    Some(Asleep {
-        ns,
-        at_least: unsure > (SINCE_UNSURE.as_nanos() as u64).max(ns / 100),
-    })
+    let at_least = unsure > (SINCE_UNSURE.as_nanos() as u64).max(ns / 100);
+    Some(Asleep { ns, at_least }).filter(Asleep::says_something)
 }
 
 fn task_of(task: &why_task, now: u64) -> Task {
     let state = state_of(task);
     let kernel = task.flags & KTHREAD != 0;
     let registers = (!kernel).then_some(Registers {
-        // Of who runs these are those of its last entry, whenever that was.
-        call: (!matches!(state, State::Running { .. }))
+        // Of who runs these are those of its last entry, whenever that was; who has ended is
+        // in no call.
+        call: (!matches!(state, State::Running { .. } | State::Zombie | State::Dead))
             .then_some(task.ax as i64)
             .filter(|call| *call >= 0)
             .map(|call| call as i32),
@@ -298,6 +325,7 @@ fn file_of(file: &why_file) -> OpenFile {
         _ => match i32::from(file.family) {
             libc::AF_UNIX => FileKind::Unix {
                 peer: file.peer_ino,
+                listens: file.socket_state == LISTEN,
             },
             libc::AF_INET | libc::AF_INET6 => FileKind::Inet {
                 net: file.net,

@@ -18,11 +18,13 @@ mod machine;
 mod proc;
 mod task;
 mod text;
+mod told;
 mod user_stack;
 mod wait;
 
-pub use answer::{Answer, Deadlock, Link, Neighbour, Thread};
+pub use proc::may_read;
 pub use text::{TextOptions, render};
+pub use told::{Answer, Deadlock, Link, Neighbour, Thread};
 
 use debox_labels::Rules;
 

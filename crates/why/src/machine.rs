@@ -22,7 +22,7 @@ pub(crate) struct Machine {
     files: Option<Files>,
     /// All processes are seen, with all that they have open.
     pub sees_all: bool,
-    /// Why the kernel could not be asked; then /proc was.
+    /// Where the kernel was not asked, and /proc was, what kept it: "could not be asked (...)".
     pub refused: Option<String>,
     symbols: Option<KernelSymbols>,
     pub rules: Rules,
@@ -91,9 +91,12 @@ impl Machine {
             own_numbers: HashMap::new(),
         };
         let seen = if kernel {
-            kernel::look().map_err(|error| error.to_string())
+            kernel::look().map_err(|error| {
+                let error = error.to_string();
+                format!("could not be asked ({})", error.trim_end_matches('.'))
+            })
         } else {
-            Err("it was not asked".into())
+            Err("was not asked, which takes CAP_BPF and CAP_PERFMON".into())
         };
         match seen {
             Ok(seen) => {
@@ -249,6 +252,17 @@ impl Machine {
         Some(files.list[*at].clone())
     }
 
+    /// What a descriptor is: as the kernel writes it, but an internet socket by its
+    /// addresses, where they are known.
+    pub fn descriptor(&mut self, task: &Task, fd: u32) -> Option<String> {
+        let link = proc::descriptor(task.tid, fd)?;
+        let addresses = match proc::bracketed(&link, "socket") {
+            Some(_) => self.file(task.pid, fd).and_then(|file| file.addresses()),
+            None => None,
+        };
+        Some(addresses.unwrap_or(link))
+    }
+
     fn holders(&mut self, ino: u64, fits: impl Fn(&OpenFile) -> bool) -> Vec<u32> {
         let files = self.files();
         pids_of(files.at(files.by_ino.get(&ino)).filter(|file| fits(file)))
@@ -270,7 +284,7 @@ impl Machine {
     /// Processes that have the other end of a socket open.
     pub fn socket_peers(&mut self, socket: &OpenFile) -> Vec<u32> {
         match &socket.kind {
-            FileKind::Unix { peer } if *peer != 0 => self.holders(*peer, |_| true),
+            FileKind::Unix { peer, .. } if *peer != 0 => self.holders(*peer, |_| true),
             FileKind::Inet { net, own, peer, .. } => {
                 let other = (*net, *peer, *own);
                 let files = self.files();
@@ -418,11 +432,6 @@ pub(crate) fn mounts(pid: u32) -> Vec<Mount> {
         .lines()
         .filter_map(mount)
         .collect()
-}
-
-/// `127.0.0.1:80`, `[::1]:80`.
-pub(crate) fn address_text((address, port): (IpAddr, u16)) -> String {
-    std::net::SocketAddr::new(address, port).to_string()
 }
 
 #[cfg(test)]

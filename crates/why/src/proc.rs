@@ -77,7 +77,7 @@ pub(crate) fn executable(pid: u32) -> String {
 
 /// Whether this process may read of it what ptrace's access for reading gives. Kernel
 /// threads have no secrets that those files would show.
-pub(crate) fn may_read(pid: u32) -> bool {
+pub fn may_read(pid: u32) -> bool {
     match fs::read(format!("/proc/{pid}/syscall")) {
         Err(error) => !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)),
         Ok(_) => true,
@@ -274,11 +274,15 @@ pub(crate) fn task(pid: u32, tid: u32) -> Option<Task> {
                 ns: now.saturating_sub(ran),
                 // Both are of a clock that stands still at times.
                 at_least: true,
-            }),
+            })
+            .filter(Asleep::says_something),
             _ => None,
         },
+        registers: call
+            .as_deref()
+            .filter(|_| !matches!(state, State::Zombie | State::Dead))
+            .and_then(registers),
         state,
-        registers: call.as_deref().and_then(registers),
         memory: 0,
         lock: None,
         found: None,

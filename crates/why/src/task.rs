@@ -88,6 +88,13 @@ pub struct Asleep {
     pub at_least: bool,
 }
 
+impl Asleep {
+    /// "At least nothing" does not.
+    pub fn says_something(&self) -> bool {
+        self.ns > 0 || !self.at_least
+    }
+}
+
 /// As they were when it entered the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use debox_output::{Pen, duration_text, wrapped};
 
-use crate::answer::{Answer, Thread};
+use crate::told::{Answer, Thread};
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,10 +9,10 @@ use debox_output::{printable, printable_within};
 use debox_symbol::stack_label;
 
 use crate::call::{self, Call, Limit};
-use crate::file_lock::{self, FileLock};
+use crate::file_lock::{self, FileLock, Wanted};
 use crate::futex::{self, Lock, Waited};
-use crate::kernel::{FileKind, OpenFile, own_tid};
-use crate::machine::{Machine, Mount, address_text, mounts};
+use crate::kernel::{FileKind, OpenFile, address_text, own_tid};
+use crate::machine::{Machine, Mount, mounts};
 use crate::proc;
 use crate::task::{LockKind, State, Task};
 use crate::user_stack::{Place, UserStacks};
@@ -38,6 +38,8 @@ pub enum Verb {
     Stopped,
     Runs,
     Queued,
+    /// By debox itself, which looked.
+    Displaced,
     Ended,
 }
 
@@ -53,6 +55,8 @@ pub struct Wait {
     pub on: Vec<On>,
     /// Nobody else can end it, only these.
     pub only_they: bool,
+    /// And one of them alone cannot.
+    pub needs_all: bool,
     /// There is nothing to do, rather than somebody in the way.
     pub idle: bool,
     pub label: Option<String>,
@@ -70,6 +74,7 @@ impl Wait {
             relation: "",
             on: Vec::new(),
             only_they: false,
+            needs_all: false,
             idle: false,
             label: None,
             limit: None,
@@ -119,7 +124,7 @@ pub(crate) struct Asker {
     places: HashMap<u32, Vec<Place>>,
     mounts: HashMap<u32, Vec<Mount>>,
     locks: Option<Vec<FileLock>>,
-    lock_holders: HashMap<(String, u64), Vec<u32>>,
+    lock_holders: Vec<(FileLock, Vec<u32>)>,
 }
 
 impl Asker {
@@ -131,14 +136,15 @@ impl Asker {
             places: HashMap::new(),
             mounts: HashMap::new(),
             locks: None,
-            lock_holders: HashMap::new(),
+            lock_holders: Vec::new(),
         }
     }
 
     pub fn call(&mut self, task: &Task) -> Option<Call> {
+        let machine = &mut self.machine;
         self.calls
             .entry(task.tid)
-            .or_insert_with(|| call::call_of(task))
+            .or_insert_with(|| call::call_of(task, |fd| machine.descriptor(task, fd)))
             .clone()
     }
 
@@ -174,6 +180,12 @@ impl Asker {
         let walked = task.functions.iter().map(String::as_str);
         let names: Vec<&str> = lock.into_iter().chain(walked).collect();
         let (site, label, by_rule) = stack_label(&self.machine.rules, &names)?;
+        // A function's name is cut for a record, and there is room for it here.
+        let function = debox_labels::plain(names[site]);
+        let label = match function.starts_with(&label) && !by_rule {
+            true => function.to_owned(),
+            false => label,
+        };
         Some((label, by_rule, names[site].to_owned()))
     }
 
@@ -196,8 +208,8 @@ impl Asker {
             State::Queued { cpu } => {
                 let running = self.machine.running_on(cpu);
                 if running == Some(own_tid()) {
-                    let text = format!("on CPU {cpu}, which debox itself had at this moment");
-                    return Wait::new(Verb::Runs, text);
+                    let text = format!("debox itself had CPU {cpu} at this moment");
+                    return Wait::new(Verb::Displaced, text);
                 }
                 return Wait::new(Verb::Queued, format!("CPU {cpu}")).on(
                     ": that CPU runs ",
@@ -217,11 +229,15 @@ impl Asker {
                 return Wait::new(Verb::Stopped, "by its tracer").on(" ", "tracer", on);
             }
             State::Zombie | State::Dead => {
+                if task.tid == task.pid && !self.machine.threads(task.pid).is_empty() {
+                    return Wait::new(Verb::Ended, ", and other threads of its process have not");
+                }
                 let on = match self.machine.leader(task.parent) {
                     Some(parent) if task.tid == task.pid => vec![On::Process(parent.pid)],
                     _ => Vec::new(),
                 };
-                return Wait::new(Verb::Ended, "").on("to be reaped by ", "parent", on);
+                let to_whom = " and waits to be waited for by its parent ";
+                return Wait::new(Verb::Ended, "").on(to_whom, "parent", on);
             }
             State::Idle if task.kernel => {
                 return Wait::new(Verb::Waits, "for work, as a kernel thread").idle();
@@ -393,6 +409,7 @@ impl Asker {
                 let mut wait = Wait::new(Verb::Sleeps, format!("in {}", call.name));
                 wait.limit = call.limit;
                 wait.idle = true;
+                wait.notes = self.locked_by_others(task.pid);
                 Some(wait)
             }
             "pause" | "rt_sigsuspend" | "rt_sigtimedwait" | "sigreturn" => {
@@ -478,9 +495,7 @@ impl Asker {
         let what = if out { "for room to send" } else { "for data" };
         let (peer, place) = self.peer_of(task.pid, file);
         match place {
-            Peer::Listens(place) => {
-                Wait::new(Verb::Waits, format!("for a connection{place}")).idle()
-            }
+            Peer::Open(what) => Wait::new(Verb::Waits, format!("for {what}")).idle(),
             Peer::Here(place) => {
                 let join = if out { " to " } else { " from " };
                 let mut wait = Wait::new(Verb::Waits, what).on(join, "peer", processes(&peer));
@@ -513,7 +528,7 @@ impl Asker {
         let place = match &file.kind {
             FileKind::Inet {
                 listens: true, own, ..
-            } => Peer::Listens(format!(" to {}", address_text(*own))),
+            } => Peer::Open(format!("a connection to {}", address_text(*own))),
             FileKind::Inet { .. } if !shown.is_empty() => Peer::Here(" on a local TCP connection"),
             FileKind::Inet { peer, stream, .. } if peer.1 != 0 => {
                 if peer.0.is_loopback() {
@@ -529,10 +544,13 @@ impl Asker {
             }
             FileKind::Inet { own, stream, .. } => match stream {
                 true => Peer::Nobody("it is not connected".into()),
-                false => Peer::Listens(format!(" or datagram to {}", address_text(*own))),
+                false => Peer::Open(format!("a datagram on {}", address_text(*own))),
             },
             FileKind::Unix { .. } if !shown.is_empty() => Peer::Here(" on a Unix socket"),
-            FileKind::Unix { .. } => Peer::Listens(" on a Unix socket".into()),
+            FileKind::Unix { listens: true, .. } => {
+                Peer::Open("a connection on a Unix socket".into())
+            }
+            FileKind::Unix { .. } => Peer::Open("data on a Unix socket".into()),
             _ => Peer::Nobody("which socket it is cannot be seen from here".into()),
         };
         (shown, place)
@@ -543,7 +561,7 @@ impl Asker {
         let fds = polled_descriptors(task, call);
         let mut on: Vec<On> = Vec::new();
         let mut listed: Vec<String> = Vec::new();
-        let mut listens = None;
+        let mut open = None;
         let mut known = true;
         for fd in fds.iter().take(LISTED_MAX) {
             let Some(file) = self.machine.file(task.pid, *fd) else {
@@ -579,10 +597,10 @@ impl Asker {
                             known = false;
                             listed.push(format!("{fd} connected to {address}"));
                         }
-                        Peer::Listens(place) => {
+                        Peer::Open(what) => {
                             known = false;
-                            listed.push(format!("{fd} listens{place}"));
-                            listens = Some(place);
+                            listed.push(format!("{fd} for {what}"));
+                            open = Some(what);
                         }
                         Peer::Nobody(_) => {
                             known = false;
@@ -599,8 +617,8 @@ impl Asker {
             0 => Wait::new(Verb::Waits, format!("in {name} for nothing but its time")),
             1 => Wait::new(
                 Verb::Waits,
-                match listens {
-                    Some(place) => format!("for a connection{place} ({name})"),
+                match open {
+                    Some(what) => format!("for {what} ({name})"),
                     None => format!("for input ({name})"),
                 },
             ),
@@ -705,22 +723,60 @@ impl Asker {
         )
     }
 
-    fn file_lock(&mut self, task: &Task, call: &Call) -> Option<Wait> {
+    /// Of flock, fcntl, and calls that break a lease.
+    fn lock_wanted(&mut self, task: &Task, call: &Call) -> Wanted {
+        const F_OFD_SETLKW: u64 = 38;
+        let args = task.registers.map_or([0; 6], |registers| registers.args);
+        let kind = match call.name.as_str() {
+            "flock" => "FLOCK",
+            "fcntl" | "fcntl64" if args[1] == F_OFD_SETLKW => "OFDLCK",
+            "fcntl" | "fcntl64" => "POSIX",
+            _ => "LEASE",
+        };
+        let mut wanted = Wanted {
+            pid: task.pid,
+            kind,
+            ..Wanted::default()
+        };
+        if kind == "LEASE" {
+            return wanted;
+        }
         let inode = call.fd.and_then(|fd| {
             let info = proc::fdinfo(task.tid, fd)?;
             proc::field(&info, "ino")?.parse::<u64>().ok()
         });
+        if let (Some(inode), Some(mount)) = (inode, self.mount_of(task, call)) {
+            wanted.file = Some((mount.device, inode));
+        }
+        if kind != "FLOCK" && !task.compat {
+            wanted.range = call::lock_range(task.tid, args[2]);
+        }
+        wanted
+    }
+
+    fn lock_holders(&mut self, held: &FileLock) -> Vec<u32> {
+        // A flock belongs to what open() made, which its taker may have handed on.
+        let taker = u32::try_from(held.pid).ok().filter(|pid| *pid != 0);
+        if let Some(pid) = taker.filter(|pid| self.machine.leader(*pid).is_some()) {
+            return vec![pid];
+        }
+        if let Some((_, holders)) = self.lock_holders.iter().find(|(lock, _)| lock == held) {
+            return holders.clone();
+        }
+        let holders = file_lock::holders(held);
+        self.lock_holders.push((held.clone(), holders.clone()));
+        holders
+    }
+
+    fn file_lock(&mut self, task: &Task, call: &Call) -> Option<Wait> {
+        let wanted = self.lock_wanted(task, call);
         let locks = self.locks.get_or_insert_with(file_lock::all);
-        let waited = file_lock::waited_by(locks, task.pid);
-        let (own, held) = waited
-            .iter()
-            .find(|(lock, _)| inode.is_none_or(|inode| lock.inode == inode))
-            .or(waited.first())?;
+        let (own, held) = file_lock::waited_for(locks, &wanted)?;
+        let lease = wanted.kind == "LEASE";
         let kind = match own.kind.as_str() {
             "FLOCK" => "flock",
             "POSIX" => "POSIX lock",
             "OFDLCK" => "open-file-description lock",
-            "LEASE" | "DELEG" => "lease to be given up",
             _ => "file lock",
         };
         let file = call.object.as_deref().map_or_else(String::new, |path| {
@@ -731,29 +787,101 @@ impl Asker {
         } else {
             "a shared"
         };
-        let mut text = format!("for {access} {kind}{file}");
-        if own.kind == "POSIX" && own.range != "0 EOF" {
+        let mut text = match lease {
+            true => format!("for a lease{file} to be given up"),
+            false => format!("for {access} {kind}{file}"),
+        };
+        if own.range != "0 EOF" {
             text += &format!(" (bytes {})", own.range.replace(' ', " to "));
         }
-        // A flock belongs to what open() made, which its taker may have handed on.
-        let taker = u32::try_from(held.pid).ok().filter(|pid| *pid != 0);
-        let holders = match taker.filter(|pid| self.machine.leader(*pid).is_some()) {
-            Some(pid) => vec![pid],
-            None => self
-                .lock_holders
-                .entry((held.kind.clone(), held.inode))
-                .or_insert_with(|| file_lock::holders(held))
-                .clone(),
-        };
-        let wait = Wait::new(Verb::Waits, text).on(" held by ", "holder", processes(&holders));
-        Some(if holders.is_empty() {
-            wait.note(match taker {
-                Some(pid) => format!("process {pid} took it and is not to be seen from here"),
-                None => "who holds it is not to be seen from here".into(),
-            })
-        } else {
-            wait.only_they(true)
-        })
+        let mut holders: Vec<u32> = Vec::new();
+        // Of one lock that several have open any of them may let go.
+        let mut needs_all = true;
+        let mut notes: Vec<String> = Vec::new();
+        for lock in &held {
+            let of_this = self.lock_holders(lock);
+            needs_all &= of_this.len() == 1;
+            if of_this.is_empty() {
+                notes.push(match lock.pid {
+                    pid if pid > 0 => {
+                        format!("process {pid} took it and is not to be seen from here")
+                    }
+                    _ => "who holds it is not to be seen from here".into(),
+                });
+            }
+            for pid in of_this {
+                if !holders.contains(&pid) {
+                    holders.push(pid);
+                }
+            }
+        }
+        notes.dedup();
+        let join = if lease { " by " } else { " held by " };
+        let mut wait = Wait::new(Verb::Waits, text).on(join, "holder", processes(&holders));
+        // One who holds it and is not seen may let go and leave the others to hold it.
+        wait = wait.only_they(needs_all || held.len() == 1);
+        wait.needs_all = needs_all && holders.len() > 1;
+        wait.notes = notes;
+        if lease {
+            // The kernel takes it away then.
+            let seconds = proc::read("/proc/sys/fs/lease-break-time");
+            let seconds = seconds.and_then(|text| text.trim().parse::<u64>().ok());
+            wait.limit = seconds
+                .filter(|seconds| *seconds > 0)
+                .map(|seconds| Limit::After(Duration::from_secs(seconds)));
+        }
+        Some(wait)
+    }
+
+    /// Who wants a lock without waiting for it (SQLite does) sleeps between its tries: it has
+    /// the file open, and another process has it locked.
+    fn locked_by_others(&mut self, pid: u32) -> Vec<String> {
+        let locks = self.locks.get_or_insert_with(file_lock::all);
+        let mut held: Vec<FileLock> = locks
+            .iter()
+            .filter(|lock| lock.write && lock.waits_for.is_none() && lock.pid != i64::from(pid))
+            .filter(|lock| matches!(lock.kind.as_str(), "FLOCK" | "POSIX"))
+            .cloned()
+            .collect();
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let mut notes = Vec::new();
+        for fd in proc::numbers_in(&format!("/proc/{pid}/fd"))
+            .into_iter()
+            .take(POLLED_MAX)
+        {
+            let info = proc::fdinfo(pid, fd).unwrap_or_default();
+            let number = |name| proc::field(&info, name)?.parse::<u64>().ok();
+            let (Some(inode), Some(id)) = (number("ino"), number("mnt_id")) else {
+                continue;
+            };
+            let mounts = self.mounts(pid);
+            let Some(mount) = mounts.iter().find(|mount| u64::from(mount.id) == id) else {
+                continue;
+            };
+            let device = mount.device;
+            let is_it = |lock: &FileLock| lock.inode == inode && lock.device == device;
+            let Some(lock) = held.iter().find(|lock| is_it(lock)).cloned() else {
+                continue;
+            };
+            // Told once, with however many descriptors and locks.
+            held.retain(|lock| !is_it(lock));
+            let holder = u32::try_from(lock.pid).ok();
+            let Some(holder) = holder.and_then(|pid| self.machine.leader(pid)) else {
+                continue;
+            };
+            notes.push(format!(
+                "{} is open here and locked by {} ({}): it may be trying again and again",
+                printable_within(&proc::descriptor(pid, fd).unwrap_or_default(), SHOWN_MAX),
+                printable(&holder.comm),
+                holder.pid,
+            ));
+            if notes.len() == LISTED_MAX {
+                break;
+            }
+        }
+        notes
     }
 
     fn futex(&mut self, task: &Task, call: &Call) -> Option<Wait> {
@@ -855,7 +983,8 @@ impl Asker {
 enum Peer {
     Here(&'static str),
     Away(String),
-    Listens(String),
+    /// Of no one peer: what anybody may send to it.
+    Open(String),
     Nobody(String),
 }
 

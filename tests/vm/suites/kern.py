@@ -305,13 +305,13 @@ def _():
         execute(["busybox", "umount", "/tmp/cg"])
     # Where does object_write() open? The answer to a wrong place tells.
     for function in ("object_write", "main"):
-        why = kern("openat()", "--call-site", f"{HERE}/proxy:{function}", "-d", "1s", expected=125)
+        why = kern("openat()", "--from", f"{HERE}/proxy:{function}", "-d", "1s", expected=125)
         found = re.search(function + r"\+0x[0-9a-f]+(?= \((?:__)?(?:libc_)?open(?:64)?\))", why)
         if found:
             break
     expect(found, "no call of open:", why)
     everywhere = totals(kern("openat()", "--", *load))["openat()"]["calls"]
-    here = totals(kern("openat()", "--call-site", f"{HERE}/proxy:{found[0]}", "--", *load))["openat()"]["calls"]
+    here = totals(kern("openat()", "--from", f"{HERE}/proxy:{found[0]}", "--", *load))["openat()"]["calls"]
     expect(0 < here < everywhere, "opens from", found[0], here, "of", everywhere)
 
 
@@ -524,7 +524,7 @@ def _():
     save("kern.html", page)
 
 
-@check("kern-log-is-clean", smoke=True)
+@check("kern-log-is-clean", last=True, smoke=True)
 def _():
     kernel_log_expect_clean()
 

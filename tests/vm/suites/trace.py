@@ -372,7 +372,7 @@ def _():
 @check("run-chosen-calls-only", feature=RUN)
 def _():
     _, trace = run_traced(["/bin/sh", "-c", "cat /etc/none /proc/self/stat >/dev/null; true"],
-                          ["--trace", FEW, "--trace-call", "openat"])
+                          ["--trace", FEW, "--call", "openat"])
     equal([c["call"] for c in trace["slowest"]], ["openat"], "calls")
     expect("vfs_read" not in [f["function"] for f in trace["functions"]], trace["functions"])
 
@@ -440,7 +440,7 @@ AMONG = "learn:*do_*truncate,vfs_*,notify_change,setattr_*,ext4_setattr,ext4_tru
 @check("learns-what-a-call-passes", feature=LEARN)
 def _():
     load = ["/bin/python3", "-I", "-S", "-c", TRUNCATES, "30"]
-    _, trace = run_traced(load, ["--trace", AMONG, "--trace-call", "truncate", "--wrap"])
+    _, trace = run_traced(load, ["--trace", AMONG, "--call", "truncate", "--wrap"])
     expect("were learned from" in trace["text"], trace["text"])
     note(trace["text"][:300])
     equal([c["call"] for c in trace["slowest"]], ["truncate"], "calls")
@@ -458,7 +458,7 @@ def _():
     try:
         path = "/tmp/trace.json"
         execute([f"{HERE}/debox", "attach", "-p", str(load.pid), "-d", "3", "--json", "-o", path, *shared(),
-                 "--trace", AMONG, "--trace-call", "truncate"])
+                 "--trace", AMONG, "--call", "truncate"])
         with open(path) as file:
             trace = json.load(file)["trace"]
     finally:
@@ -472,7 +472,7 @@ def _():
 
 @check("learning-is-told-what-it-misses", feature=LEARN)
 def _():
-    done = execute([f"{HERE}/debox", "run", *shared(), "--trace", "learn:do_sys_open*,path_openat,vfs_*", "--trace-call", "openat",
+    done = execute([f"{HERE}/debox", "run", *shared(), "--trace", "learn:do_sys_open*,path_openat,vfs_*", "--call", "openat",
                     "--", "/bin/cat", "/proc/self/stat"])
     expect("ended while its functions were learned" in done.stderr, done.stderr[:1000])
     expect("do_sys_openat2" in done.stderr, done.stderr[:1000])
@@ -481,7 +481,7 @@ def _():
 
 @check("killed-while-learning", feature=LEARN)
 def _():
-    tool = subprocess.Popen([f"{HERE}/debox", "run", "-q", *shared(), "--trace", "learn", "--trace-call", "getppid", "--", "/bin/sleep", "60"],
+    tool = subprocess.Popen([f"{HERE}/debox", "run", "-q", *shared(), "--trace", "learn", "--call", "getppid", "--", "/bin/sleep", "60"],
                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60
     mine = f"{TRACING}/instances/debox-learn-{tool.pid}"
@@ -576,13 +576,13 @@ def _():
     expect('"retval": 1' in out or child.returncode == 3, out, child.returncode)
 
 
-@check("nothing-stays-behind", feature=HARM, smoke=True)
+@check("nothing-stays-behind", feature=HARM, last=True, smoke=True)
 def _():
     shared_broker_stop()
     footprint_expect(BEFORE, 60)
 
 
-@check("kernel-log-is-clean", feature=HARM, smoke=True)
+@check("trace-log-is-clean", feature=HARM, last=True, smoke=True)
 def _():
     kernel_log_expect_clean()
 

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::clock::{self, Choice, Clock, Kind};
 use crate::raw::call3;
 use crate::sampling::pin;
-use crate::stat::{median, sorted};
+use crate::stat::{median, median_interval, sorted};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -391,15 +391,6 @@ fn entries(ns_per_tick: f64) -> Vec<Entry> {
         entry("getrusage", rusage_micros, 1e3, Some(1e3), false, None),
         entry("clock", clock_micros, 1e3, Some(1e3), false, None),
     ]
-}
-
-/// The 95 % interval of the median, from the ranks alone: whatever the
-/// distribution is.
-fn median_interval(values: &[f64]) -> (f64, f64) {
-    let v = sorted(values.iter().copied());
-    let n = v.len() as f64;
-    let at = ((n - 1.96 * n.sqrt()) / 2.0).floor().max(0.0) as usize;
-    (v[at], v[v.len() - 1 - at])
 }
 
 /// Readings in a row: smallest step, cost, steps back.
@@ -842,13 +833,6 @@ mod tests {
         one.exchanges = 0;
         let (_, why) = pick(&[one], true, "tsc");
         assert!(why.contains("could not be tried"), "{why}");
-    }
-
-    #[test]
-    fn the_interval_of_a_median_is_by_ranks() {
-        // Tables of the sign test: of 25 values the 8th and the 18th.
-        let values: Vec<f64> = (1..=25).map(f64::from).collect();
-        assert_eq!(median_interval(&values), (8.0, 18.0));
     }
 
     #[test]

@@ -7,7 +7,6 @@
 use crate::Error;
 use crate::clock::gettime_ns;
 use crate::raw::{check, os_error};
-use crate::sampling::pin;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -151,50 +150,6 @@ pub struct Order {
 
 pub type Answer = BTreeMap<String, Vec<f64>>;
 
-/// The hidden subcommand.
-pub fn main(order: &str) -> Result<i32, Error> {
-    let order: Order = serde_json::from_str(order)
-        .map_err(|e| Error::Usage(format!("this subcommand is for debox itself: {e}")))?;
-    if order.wait {
-        wait_for_signal();
-    }
-    pin(order.cpu)?;
-    let session = match (&order.socket, order.bracket) {
-        (Some(socket), _) => Some(session(socket)?),
-        (None, Bracket::Debox) => {
-            return Err(Error::Usage(
-                "brackets of DeBox need a broker's socket".into(),
-            ));
-        }
-        (None, _) => None,
-    };
-    let answer = match &order.task {
-        Task::Calls {
-            repetitions,
-            batch_us,
-        } => calls(
-            order.bracket,
-            *repetitions,
-            Duration::from_micros(*batch_us),
-        )?,
-        Task::Command(words) => command(words)?,
-        Task::Storm(n) => storm(*n)?,
-        Task::Server { connections } => super::server::serve(*connections)?,
-        Task::Wrap { turns } => super::wrap::turns(&block()?, *turns)?,
-        Task::Obey => return super::obey::obey().map(|()| 0),
-        Task::Threads { number, broker } => super::memory::threads(*number, *broker)?,
-    };
-    if let Some(session) = session {
-        session.close();
-    }
-    let text = serde_json::to_string(&answer).expect("plain data");
-    std::fs::write(&order.out, text).map_err(|e| Error::File {
-        path: order.out.clone(),
-        what: e.to_string(),
-    })?;
-    Ok(0)
-}
-
 /// A client of this broker, with everything on.
 pub(super) fn session(socket: &Path) -> Result<debox::Session, Error> {
     let session = debox::Options::new()
@@ -204,19 +159,6 @@ pub(super) fn session(socket: &Path) -> Result<debox::Session, Error> {
     match session.status() {
         debox::Status::Measured => Ok(session),
         _ => Err(Error::Unavailable(session.why())),
-    }
-}
-
-fn wait_for_signal() {
-    // SAFETY: a set that is emptied first; no handler involved. The parent has
-    // blocked nothing: the signal can arrive before, so it blocks SIGUSR1 in
-    // the child before exec, and it stays pending.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGUSR1);
-        let mut signal = 0;
-        libc::sigwait(&set, &mut signal);
     }
 }
 
@@ -374,7 +316,7 @@ impl Drop for Echo {
 }
 
 /// A file of 4096 bytes in memory, for the preads.
-fn block() -> Result<OwnedFd, Error> {
+pub(super) fn block() -> Result<OwnedFd, Error> {
     // SAFETY: owned at once; written from a local buffer.
     unsafe {
         let fd = check(
@@ -390,7 +332,11 @@ fn block() -> Result<OwnedFd, Error> {
     }
 }
 
-fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer, Error> {
+pub(super) fn calls(
+    bracket: Bracket,
+    repetitions: usize,
+    batch: Duration,
+) -> Result<Answer, Error> {
     let file = block()?;
     let echo = Echo::start()?;
     let mut answer = Answer::new();
@@ -436,7 +382,7 @@ fn calls(bracket: Bracket, repetitions: usize, batch: Duration) -> Result<Answer
     Ok(answer)
 }
 
-fn command(words: &[String]) -> Result<Answer, Error> {
+pub(super) fn command(words: &[String]) -> Result<Answer, Error> {
     let (program, rest) = words
         .split_first()
         .ok_or_else(|| Error::Usage("no command to time".into()))?;
@@ -459,7 +405,7 @@ fn command(words: &[String]) -> Result<Answer, Error> {
 
 /// fork and execv, as a shell does it. (Command of the standard library calls
 /// posix_spawn, which shares the memory until exec: another, cheaper thing.)
-fn storm(n: u64) -> Result<Answer, Error> {
+pub(super) fn storm(n: u64) -> Result<Answer, Error> {
     const PROGRAM: &std::ffi::CStr = c"/bin/true";
     let words = [PROGRAM.as_ptr(), std::ptr::null()];
     let begin = Instant::now();

@@ -63,6 +63,7 @@ pub(super) const SLEEPS: Case = Case {
         ("watched-nowakers", "one sleep, no hook on sched_waking"),
         ("other-boundary", "two others switch, boundary"),
         ("watched-boundary", "one sleep and 2 calls, boundary"),
+        ("watched-details", "the same with objects and chains"),
         ("second", "nothing, a second program"),
         ("record", "one sleep watched, libdebox's record"),
     ],
@@ -98,6 +99,7 @@ fn hang(way: &str, what: Loop, own: u32, other: u32) -> Hang {
     let capture = |name| match name {
         "wrap" => Capture::Wrap,
         "boundary" => Capture::Boundary,
+        "details" => Capture::Details,
         "wrapirq" => Capture::WrapIrq,
         "boundaryirq" => Capture::BoundaryIrq,
         _ => Capture::NoWakers,

@@ -1,62 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What did DeBox set itself as the most it may cost, and what does it?
 
-use super::grid::{Grid, median_interval, number};
-use super::result::SelfCost;
-use crate::stat::median;
-use serde::{Deserialize, Serialize};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// As long as without; 1.08 is 8 % more.
-    Times,
-    /// More than without.
-    Percent,
-    /// More than without, or than the floor.
-    Ns,
-    Bytes,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reached {
-    Yes,
-    No,
-    /// The goal lies within the interval, or within what two runs of the same
-    /// differ by.
-    Untold,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Goal {
-    pub id: String,
-    pub title: String,
-    pub unit: Unit,
-    /// The most it may be.
-    pub most: f64,
-    pub found: Option<Found>,
-    /// Why nothing was found.
-    pub missing: Option<String>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Found {
-    /// Median over the rounds of the difference within a round (or ratio), with
-    /// an interval that holds the true median with 95 %.
-    pub value: f64,
-    #[serde(deserialize_with = "number")]
-    pub low: f64,
-    #[serde(deserialize_with = "number")]
-    pub high: f64,
-    /// The same of the least of all rounds, and of their medians.
-    pub of_minima: f64,
-    pub of_medians: f64,
-    /// As far from nothing two runs of the same came.
-    #[serde(deserialize_with = "number")]
-    pub null: f64,
-    pub reached: Reached,
-}
+use super::grid::Grid;
+use super::result::{Found, Goal, Reached, SelfCost, Unit};
+use crate::stat::{median, median_interval};
 
 fn values<'a>(grid: &'a Grid, row: &str, way: &str) -> Result<&'a [f64], String> {
     let none = || "not measured in this run".to_owned();

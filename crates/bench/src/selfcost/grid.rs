@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which difference between two ways is real?
 
-use crate::stat::{Confidence, half_width, mean, median, quantile, sorted};
+use crate::stat::{median, median_interval, quantile, sorted};
 use serde::{Deserialize, Deserializer, Serialize};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -95,33 +95,6 @@ pub struct Cell {
     pub ratio_high: f64,
     /// Is it more than two bare runs differ by? `None` for the bare run.
     pub distinguishable: Option<bool>,
-}
-
-/// Distribution-free 95 % interval of the median: the k-th from either end,
-/// with P(fewer than k of n below the median) < 2.5 %. Fewer than 6 values
-/// cannot have one; then it is Student's interval of the mean.
-pub(super) fn median_interval(values: &[f64]) -> (f64, f64) {
-    let v = sorted(values.iter().copied());
-    let n = v.len();
-    if n < 2 {
-        return (f64::NAN, f64::NAN);
-    }
-    if n < 6 {
-        let (m, half) = (mean(&v), half_width(&v, Confidence::P95));
-        return (m - half, m + half);
-    }
-    // Binomial(n, 1/2), summed from below.
-    let mut probability = 0.5f64.powi(n as i32);
-    let mut below = probability;
-    let mut k = 0;
-    while k + 1 < n && below <= 0.025 {
-        k += 1;
-        probability *= (n - k + 1) as f64 / k as f64;
-        below += probability;
-    }
-    // k values may lie outside at either end; with few values: none.
-    let k = k.saturating_sub(1).min((n - 1) / 2);
-    (v[k], v[n - 1 - k])
 }
 
 impl Grid {
@@ -296,17 +269,6 @@ mod tests {
         }
         g.judge();
         g
-    }
-
-    #[test]
-    fn the_interval_of_a_median_is_the_tables() {
-        // n = 12: the 3rd from either end (P = 0.0193 each).
-        let v: Vec<f64> = (1..=12).map(f64::from).collect();
-        assert_eq!(median_interval(&v), (3.0, 10.0));
-        assert_eq!(median_interval(&v[..6]), (1.0, 6.0));
-        // n = 5, 1 to 5: 3 ± 2.776 * 1.5811 / sqrt 5.
-        let (low, high) = median_interval(&v[..5]);
-        assert!((low - 1.037).abs() < 0.001 && (high - 4.963).abs() < 0.001);
     }
 
     #[test]

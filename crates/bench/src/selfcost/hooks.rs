@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 pub enum Capture {
     Wrap,
     Boundary,
+    /// Boundary, and what each call and sleep was about: sites, objects, chains, lives.
+    Details,
     /// Wrap without the hook on sched_waking.
     NoWakers,
     /// The same as the two first, and interrupts are measured.
@@ -85,7 +87,11 @@ impl Hooks {
                 }
                 let probe = self.probes[index].as_mut().expect("just loaded");
                 let options = AccountOptions {
-                    boundary: matches!(capture, Capture::Boundary | Capture::BoundaryIrq),
+                    boundary: matches!(
+                        capture,
+                        Capture::Boundary | Capture::BoundaryIrq | Capture::Details
+                    ),
+                    details: capture == Capture::Details,
                     irq: matches!(capture, Capture::WrapIrq | Capture::BoundaryIrq),
                     ..AccountOptions::default()
                 };
@@ -94,7 +100,7 @@ impl Hooks {
                     .map_err(unavailable)?;
                 self.watching = Some((index, account.id));
                 probe
-                    .account_join(account.id, pid, false)
+                    .account_join(account.id, pid, debox_probe::Join::default())
                     .map_err(unavailable)?;
             }
         }

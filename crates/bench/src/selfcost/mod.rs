@@ -21,6 +21,7 @@ mod rounds;
 mod server;
 pub mod show;
 mod ways;
+pub mod worker;
 mod wrap;
 
 use self::grid::{Grid, RowHead, WayHead};
@@ -34,6 +35,7 @@ use crate::model::{Document, Kind, SCHEMA, SCHEMA_VERSION};
 use crate::noise::Watch;
 use crate::output::progress;
 use crate::{Error, output, tidy};
+use debox_command::stop;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The fewest values whose median has a distribution-free 95 % interval.
@@ -69,7 +71,7 @@ pub fn run(args: SelfArgs) -> Result<i32, Error> {
     }
     output::check(&args.output, Kind::SelfCost)?;
     loads::check(&args.programs)?;
-    tidy::watch_signals()?;
+    stop::note_signals();
     let begin = Instant::now();
     let started = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

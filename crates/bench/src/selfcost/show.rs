@@ -1,34 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How are the costs of watching shown: terminal, Markdown, page?
 
-use super::goals::{Found, Goal, Reached, Unit, two_calls};
+use super::goals::two_calls;
 use super::grid::{Cell, Grid, WayKind};
 use super::memory::Memory;
-use super::result::{SelfCost, ServerRow};
+use super::result::{Found, Goal, Reached, SelfCost, ServerRow, Unit};
 use crate::model::Document;
 use crate::shown::{Figures, date, paragraph};
-use crate::titles::mark;
 use debox_output::chart::{self, Bar, Scale};
 use debox_output::{
-    Pen, Section, Style, Table, bytes_text, digits_text, html_table, measured_text,
+    Pen, Section, Style, Table, bytes_text, difference_text, digits_text, html_table, mark_text,
+    measured_text, two_digits_text,
 };
 use std::fmt::Write;
 
 /// Rows that stand for the others in tables of many ways.
 const FEW: [&str; 4] = ["getpid", "gettimeofday", "pread-4096", "sleep"];
 
-/// `±` what: how far the interval reaches from the value, two digits.
+/// `±` what: how far the interval reaches from the value.
 fn half(value: f64, low: f64, high: f64) -> Option<f64> {
     let far = (high - value).max(value - low);
     far.is_finite().then_some(far)
-}
-
-fn two_digits(v: f64) -> String {
-    match v {
-        v if v < 0.995 => format!("{v:.2}"),
-        v if v < 9.95 => format!("{v:.1}"),
-        v => format!("{v:.0}"),
-    }
 }
 
 /// In place of a number that its own interval hides, and of a difference that
@@ -44,18 +36,7 @@ fn plus(value: f64, low: f64, high: f64) -> String {
     if hidden(value, low, high) {
         return NOISE.into();
     }
-    let text = measured_text(value);
-    let sign = if value >= 0.0 { "+" } else { "" };
-    let (Some((number, unit)), Some(far)) = (text.split_once(' '), half(value, low, high)) else {
-        return format!("{sign}{text}");
-    };
-    let scale = match unit {
-        "s" => 1e9,
-        "ms" => 1e6,
-        "µs" => 1e3,
-        _ => 1.0,
-    };
-    format!("{sign}{number} ±{} {unit}", two_digits(far / scale))
+    difference_text(value, half(value, low, high).unwrap_or(f64::NAN))
 }
 
 fn added(cell: &Cell) -> String {
@@ -76,7 +57,7 @@ fn factor(cell: &Cell) -> String {
     ) {
         (Some(false), _) => NOISE.into(),
         _ if hidden(cell.ratio, cell.ratio_low, cell.ratio_high) => NOISE.into(),
-        (_, Some(far)) => format!("{number} ±{}×", two_digits(far)),
+        (_, Some(far)) => format!("{number} ±{}×", two_digits_text(far)),
         (_, None) => format!("{number}×"),
     }
 }
@@ -90,7 +71,7 @@ fn percent(cell: &Cell) -> String {
         (Some(false), _) => NOISE.into(),
         _ if cell.ratio >= 2.0 => factor(cell),
         (_, Some(far)) if far * 100.0 >= number.abs() => NOISE.into(),
-        (_, Some(far)) => format!("{number:+.1} ±{} %", two_digits(far * 100.0)),
+        (_, Some(far)) => format!("{number:+.1} ±{} %", two_digits_text(far * 100.0)),
         (_, None) => format!("{number:+.1} %"),
     }
 }
@@ -111,7 +92,7 @@ fn null_percent(cell: &Cell) -> String {
         .abs()
         .max((cell.ratio_high - 1.0).abs());
     if far.is_finite() {
-        format!("±{} %", two_digits(far * 100.0))
+        format!("±{} %", two_digits_text(far * 100.0))
     } else {
         "?".into()
     }
@@ -155,7 +136,7 @@ fn goal_text(unit: Unit, found: &Found) -> String {
     }
     match unit {
         Unit::Times => format!("{:.3} ±{far:.3}×", found.value),
-        Unit::Percent => format!("{:+.1} ±{} %", found.value, two_digits(far)),
+        Unit::Percent => format!("{:+.1} ±{} %", found.value, two_digits_text(far)),
         Unit::Ns => plus(found.value, found.low, found.high),
         Unit::Bytes => bytes_text(found.value as u64),
     }
@@ -760,7 +741,7 @@ pub fn sections(own: &SelfCost, figures: &mut Figures) -> Vec<Section> {
                 &bars,
                 Scale::Log,
                 &["DeBox", "others", "nothing"],
-                &mark,
+                &mark_text,
             ));
         }
         calls += "</div>";
@@ -858,10 +839,8 @@ mod tests {
     }
 
     #[test]
-    fn a_number_carries_its_interval_in_its_own_unit() {
+    fn a_number_that_its_interval_hides_is_noise() {
         assert_eq!(plus(354.0, 340.0, 366.2), "+354 ±14 ns");
-        assert_eq!(plus(1150.0, 1100.0, 1180.0), "+1.15 ±0.05 µs");
-        assert_eq!(plus(-20.0, -25.0, -11.0), "-20.0 ±9.0 ns");
         assert_eq!(plus(354.0, f64::NAN, f64::NAN), "+354 ns");
         assert_eq!(plus(354.0, 20.0, 720.0), "noise");
     }

@@ -16,8 +16,8 @@ use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};
 use debox_client::packet;
 use debox_labels::{LabelTable, Rules};
 use debox_probe::{
-    Account, AccountOptions, Counters, Details, Error, Kernel, NewStack, Refused, Segment,
-    SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher,
+    Account, AccountOptions, Bound, Counters, Details, Error, Join, Kernel, NewStack, Refused,
+    Segment, SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
 };
 use debox_symbol::Site;
 use rustix::event::{EventfdFlags, eventfd};
@@ -46,6 +46,7 @@ pub struct FakeAccount {
     pub boundary: bool,
     pub joins: Vec<(u32, bool)>,
     pub leaves: Vec<u32>,
+    pub selects: Vec<Whom>,
 }
 
 #[derive(Default)]
@@ -58,6 +59,9 @@ pub struct State {
     pub waiting: Vec<NewStack>,
     pub chains: Vec<debox_abi::debox_chain>,
     pub away: Vec<debox_abi::debox_away>,
+    /// Nobody is told until this is off; which accounts have been, in order.
+    pub away_slow: bool,
+    pub away_told: Vec<u32>,
     pub label_tables: u32,
     pub fail_next: Option<Error>,
     /// Killed and reaped while it is bound.
@@ -123,9 +127,9 @@ impl FakeKernel {
 }
 
 pub fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while !check() {
-        assert!(Instant::now() < until, "waited 10 s for {what}");
+        assert!(Instant::now() < until, "waited 60 s for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -255,6 +259,7 @@ impl Kernel for FakeKernel {
                 boundary: options.boundary,
                 joins: Vec::new(),
                 leaves: Vec::new(),
+                selects: Vec::new(),
             },
         );
         Ok(Account {
@@ -270,11 +275,13 @@ impl Kernel for FakeKernel {
                 control: map(u64::from(id), 4096, false),
                 chains: map(u64::from(id), 4096, true),
                 objects: map(u64::from(id), 4096, true),
+                on_cpu: (options.on_cpu_hz > 0).then(|| map(u64::from(id), 4096, true)),
+                lives: map(u64::from(id), 4096, true),
             }),
         })
     }
 
-    fn account_join(&mut self, id: u32, tgid: u32, follow: bool) -> Result<u32, Error> {
+    fn account_join(&mut self, id: u32, tgid: u32, join: Join) -> Result<Bound, Error> {
         let mut state = self.state();
         if let Some(error) = state.fail_next.take() {
             return Err(error);
@@ -290,12 +297,28 @@ impl Kernel for FakeKernel {
                 why: Refused::Ids,
             });
         }
-        account.joins.push((tgid, follow));
+        account.joins.push((tgid, join.follow));
         if let Some(mut child) = state.dies_in_join.take() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        Ok(5)
+        Ok(Bound {
+            threads: 5,
+            processes: 1,
+        })
+    }
+
+    fn account_select(&mut self, id: u32, whom: &Whom) -> Result<Bound, Error> {
+        let mut state = self.state();
+        if let Some(error) = state.fail_next.take() {
+            return Err(error);
+        }
+        let account = state.accounts.get_mut(&id).expect("held");
+        account.selects.push(whom.clone());
+        Ok(Bound {
+            threads: 7,
+            processes: 2,
+        })
     }
 
     fn account_leave(&mut self, id: u32, tgid: u32) {
@@ -312,9 +335,21 @@ impl Kernel for FakeKernel {
     }
 
     fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error> {
+        while self.state().away_slow {
+            self.state().at_work = true;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut state = self.state();
+        state.at_work = false;
+        assert!(state.accounts.contains_key(&id), "held");
+        state.away_told.push(id);
+        Ok(state.away.clone())
+    }
+
+    fn on_cpu_functions(&mut self, id: u32) -> Vec<(u32, u64)> {
         let state = self.state();
         assert!(state.accounts.contains_key(&id), "held");
-        Ok(state.away.clone())
+        vec![(7, 1), (9, 2)]
     }
 
     fn memory_held(&mut self, memory: &[u32]) -> Vec<u32> {
@@ -398,6 +433,10 @@ impl SiteResolver for FakeResolver {
         Rules::builtin().table([(1, Some("pipe_read"))].into_iter())
     }
 
+    fn function(&mut self, address: u64) -> Option<String> {
+        (address == 1).then(|| "pipe_read".to_owned())
+    }
+
     fn symbols_serial(&self) -> u64 {
         1
     }
@@ -414,6 +453,11 @@ impl SiteResolver for FakeResolver {
             },
             line,
             labelled,
+            group: if labelled {
+                "input".to_owned()
+            } else {
+                String::new()
+            },
             frames: vec![function.to_owned(), "entry".to_owned()],
         };
         match frames.first() {

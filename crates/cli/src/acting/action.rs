@@ -62,7 +62,7 @@ impl Action {
     }
 
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let wrong = |why: String| Error::Usage(printable(&format!("--do '{text}': {why}")));
+        let wrong = |why: String| Error::Arguments(printable(&format!("--do '{text}': {why}")));
         let trimmed = text.trim();
         let (name, rest) = match trimmed.find(|c: char| c.is_whitespace() || c == ':') {
             Some(at) => (&trimmed[..at], trimmed[at + 1..].trim()),

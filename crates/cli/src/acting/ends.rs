@@ -23,6 +23,7 @@ fn root_word(link: &debox_chain) -> String {
             None => "disk".to_owned(),
         },
         DEBOX_CHAIN_TIMER => "timer".to_owned(),
+        DEBOX_CHAIN_LIMIT => "time-limit".to_owned(),
         DEBOX_CHAIN_NETWORK => "network".to_owned(),
         DEBOX_CHAIN_INTERRUPT => "interrupt".to_owned(),
         _ => "unknown".to_owned(),

@@ -92,11 +92,11 @@ impl Plan {
         let mut slots = Vec::new();
         for rule in &args.rules {
             let expression = Expression::parse(&rule.on)
-                .map_err(|error| Error::Usage(format!("--on: {}", error.render(&rule.on))))?;
+                .map_err(|error| Error::Arguments(format!("--on: {}", error.render(&rule.on))))?;
             if let Some(test) = (expression.tests().into_iter())
                 .find(|test| !irq && matches!(test.predicate, Predicate::Number(Number::Irq, _)))
             {
-                return Err(Error::Usage(format!(
+                return Err(Error::Arguments(format!(
                     "--on: interrupts are measured on request only: add --irq\n{}",
                     underline(&rule.on, test.at, test.length)
                 )));
@@ -130,7 +130,7 @@ impl Plan {
                 .count()
                 > 1
             {
-                return Err(Error::Usage(format!(
+                return Err(Error::Arguments(format!(
                     "--on '{}': a call can be followed by one signal, and {} send one each: keep one of them",
                     rule.on,
                     actions
@@ -146,7 +146,7 @@ impl Plan {
             let others = actions.iter().any(|a| a.action.signal().is_none());
             let each = usize::from(signals) + usize::from(others);
             let refused = |text: String| {
-                Error::Usage(format!(
+                Error::Arguments(format!(
                     "--on: {}\n{}",
                     indented(&text),
                     underline(&rule.on, 0, rule.on.len())

@@ -13,18 +13,20 @@ mod want;
 mod watched;
 pub mod wrap;
 
-pub use open::Opened;
+pub use open::{Bound, Opened};
 pub use target::{Target, is_readable};
 pub use want::Want;
 
 use crate::args::ReportArgs;
 use crate::collect::Collector;
 use crate::error::Error;
+use crate::machine::MachineWatch;
 use crate::open_call::OpenCalls;
 use crate::output::Output;
 use crate::session::{self, Extra};
 use crate::source::Source;
 use crate::trace::TraceView;
+use crate::whom::Whom;
 use debox_client::Connection;
 use debox_command::{Child, Ended, Signals, signal_name};
 use debox_report::{Exit, Report, RunFacts};
@@ -33,11 +35,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use target::Process;
+use target::{PROCESSES_MAX, Process};
 use watched::{Recorded, Watch};
 
 /// How often threads are looked at, to tell how long they have been in a call.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// The longest of the calls that are open at the end are explained.
+const CALLS_EXPLAINED: usize = 256;
 /// A command that is to end gets this long, before SIGKILL.
 const END_WAIT: Duration = Duration::from_secs(5);
 
@@ -66,9 +70,14 @@ pub struct Capture {
     processes: Vec<Process>,
     /// The command, when the target is one.
     pub child: Option<Child>,
-    /// Threads that were put under watch at the start.
-    pub threads: u32,
+    /// What was put under watch at the start.
+    pub bound: Bound,
+    /// Whom it waits for as well, and which processes it does not know by number.
+    pub whom: Option<Whom>,
+    /// Children, too.
+    follow: bool,
     open_calls: OpenCalls,
+    machine: MachineWatch,
     next_sample: Instant,
     pub since: Instant,
     start_ns: u64,
@@ -84,16 +93,24 @@ impl Capture {
         Opened::new(want, target)
     }
 
-    /// Looks which threads are inside a call, with those of children if
-    /// `family`.
-    fn sample(&mut self, family: bool) {
-        let pids: Vec<u32> = match family {
-            true => live(&self.processes).flat_map(Process::family).collect(),
-            false => live(&self.processes)
+    /// Processes that are watched and alive, as far as is looked.
+    fn pids_now(&self, family: bool) -> Vec<u32> {
+        let mut pids: Vec<u32> = match (&self.whom, family) {
+            (Some(whom), _) => whom.pids(),
+            (None, true) => live(&self.processes).flat_map(Process::family).collect(),
+            (None, false) => live(&self.processes)
                 .map(|process| process.pid as u32)
                 .collect(),
         };
-        self.open_calls.sample(pids.into_iter());
+        pids.retain(|pid| *pid != std::process::id());
+        pids.truncate(PROCESSES_MAX);
+        pids
+    }
+
+    /// Looks which threads are inside a call, with those of children if
+    /// `family`.
+    fn sample(&mut self, family: bool) {
+        self.open_calls.sample(self.pids_now(family).into_iter());
         self.next_sample = Instant::now() + SAMPLE_EVERY;
     }
 
@@ -135,7 +152,7 @@ impl Capture {
         }
         self.processes.iter_mut().for_each(Process::look);
         if self.child.is_none() && Instant::now() >= self.next_sample {
-            self.sample(false);
+            self.sample(self.follow);
         }
         tick
     }
@@ -147,6 +164,8 @@ impl Capture {
                 Ended::Signal(signal) => format!("ended by {}", signal_name(signal)),
                 Ended::Code(code) => format!("ended, status {code}"),
             }),
+            // Others may come.
+            None if self.whom.is_some() => None,
             None => live(&self.processes)
                 .next()
                 .is_none()
@@ -171,6 +190,7 @@ impl Capture {
         let facts = RunFacts {
             wall_ns: session::nanos(self.since.elapsed()),
             open_calls: self.open_calls.list(),
+            machine: self.machine.now(),
             ..self.facts.clone()
         };
         let extra = Extra::new(self.start_ns);
@@ -195,6 +215,8 @@ impl Capture {
         self.learning_end();
         let mut facts = self.facts.clone();
         facts.wall_ns = session::nanos(self.since.elapsed());
+        let pids = self.pids_now(self.follow);
+        facts.machine = self.machine.now();
         let Capture { watch, .. } = self;
         let (watched, recorded, notes) = watch.finish();
         facts.notes = watched.facts.notes.clone();
@@ -208,11 +230,10 @@ impl Capture {
         match self.child {
             Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),
             None => {
-                let live = live(&self.processes);
-                self.open_calls
-                    .sample(live.map(|process| process.pid as u32));
+                self.open_calls.sample(pids.into_iter());
                 facts.open_calls = self.open_calls.list();
-                crate::why::explain(&mut facts.open_calls);
+                let explained = facts.open_calls.len().min(CALLS_EXPLAINED);
+                crate::why::explain(&mut facts.open_calls[..explained]);
             }
         }
         let collected = self.collector.map(Collector::finish);

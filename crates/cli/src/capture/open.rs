@@ -9,12 +9,17 @@ use crate::acting::{self, Actor, Plan};
 use crate::collect::Collector;
 use crate::error::Error;
 use crate::learn::{Learned, Learner};
+use crate::machine::MachineWatch;
 use crate::mapped_command::MappedCommand;
 use crate::open_call::OpenCalls;
 use crate::session;
 use crate::source::Source;
 use crate::trace::{TraceView, learned_too_late};
-use debox_abi::{DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_USER_STACKS, debox_request};
+use crate::whom::Whom;
+use debox_abi::{
+    DEBOX_MSG_SELECT, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW,
+    DEBOX_REQ_USER_STACKS, Pod, debox_reply, debox_request,
+};
 use debox_client::{AccountView, Connection};
 use debox_command::{Child, Environment, Inherited, Program, Signals, Start, Streams};
 use debox_record::monotonic_ns;
@@ -26,6 +31,27 @@ use std::time::{Duration, Instant};
 
 /// How long `--trace learn` waits for the calls of running processes.
 const LEARN_LONGEST: Duration = Duration::from_secs(10);
+
+/// What was put under watch at the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound {
+    pub threads: u32,
+    pub processes: u64,
+}
+
+impl Bound {
+    fn of(reply: &debox_reply) -> Self {
+        Self {
+            threads: reply.threads,
+            processes: reply.processes,
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.threads = self.threads.saturating_add(more.threads);
+        self.processes = self.processes.saturating_add(more.processes);
+    }
+}
 
 /// Everything is loaded, nobody is watched.
 pub struct Opened {
@@ -51,14 +77,14 @@ fn account_open(
     connection: &Connection,
     want: &Want,
 ) -> Result<(AccountView, Option<Note>), Error> {
-    match connection.account(want.request) {
+    match connection.account(want.request, want.hz) {
         Err(debox_client::Error::Refused { errno, text, .. })
             if errno == libc::EOPNOTSUPP && want.details == 0 && want.plan.is_none() =>
         {
             let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
             let why = format!("who held locks and who woke threads is not known: {text}");
             Ok((
-                connection.account(plain)?,
+                connection.account(plain, 0)?,
                 Some(Note::new(NoteKind::Other, 0, why)),
             ))
         }
@@ -83,6 +109,7 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
             }
         }
         Target::Processes(list) => facts.pids = list.iter().map(|p| p.pid as u32).collect(),
+        Target::Whom(_) => {}
     }
     facts
 }
@@ -96,6 +123,10 @@ impl Opened {
                 Target::Command { .. } => acting::cores_check_run()?,
                 Target::Processes(list) => {
                     let pids: Vec<i32> = list.iter().map(|process| process.pid).collect();
+                    acting::cores_check_attached(&pids)?;
+                }
+                Target::Whom(whom) => {
+                    let pids: Vec<i32> = whom.pids().iter().map(|pid| *pid as i32).collect();
                     acting::cores_check_attached(&pids)?;
                 }
             }
@@ -154,7 +185,8 @@ impl Opened {
             Some(path) => Some(watched::writer(path, &self.watched.facts)?),
             None => None,
         };
-        let (mut child, mut learning, mut threads) = (None, None, 0);
+        let (mut child, mut learning, mut bound) = (None, None, Bound::default());
+        let mut whom = None;
         let since;
         let processes = match target {
             Target::Command {
@@ -173,11 +205,23 @@ impl Opened {
             Target::Processes(mut list) => {
                 self.learn(&list)?;
                 since = Instant::now();
-                threads = self.processes_watch(&mut list)?;
+                bound = self.processes_watch(&mut list)?;
                 list
+            }
+            Target::Whom(asked) => {
+                if self.learner.is_some() {
+                    return Err(Error::Usage(
+                        "--trace learn looks at processes that are named: give -p".into(),
+                    ));
+                }
+                since = Instant::now();
+                bound = self.whom_watch(&asked)?;
+                whom = Some(asked);
+                vec![]
             }
         };
         self.watched.start_ns = monotonic_ns().saturating_sub(session::nanos(since.elapsed()));
+        let machine_pids = self.watched.facts.pids.clone();
         let mut capture = Capture {
             along: !self.watched.actor.as_ref().is_some_and(Actor::stops),
             conditions: self.watched.conditions(),
@@ -193,13 +237,16 @@ impl Opened {
             call_sites: self.want.call_sites,
             processes,
             child,
-            threads,
+            bound,
+            whom,
+            follow: self.want.follow,
             open_calls: OpenCalls::default(),
+            machine: MachineWatch::start(machine_pids),
             next_sample: since,
             since,
         };
         if capture.child.is_none() {
-            capture.sample(false);
+            capture.sample(capture.follow);
         }
         Ok(capture)
     }
@@ -257,20 +304,27 @@ impl Opened {
         Learning { over, thread }
     }
 
-    /// How many threads are watched.
-    fn processes_watch(&mut self, list: &mut [Process]) -> Result<u32, Error> {
+    fn whom_watch(&mut self, whom: &Whom) -> Result<Bound, Error> {
+        let request = whom.request(self.want.follow)?;
+        let (reply, _) = self
+            .connection
+            .ask_bytes(DEBOX_MSG_SELECT, request.as_bytes())?;
+        Ok(Bound::of(&reply))
+    }
+
+    fn processes_watch(&mut self, list: &mut [Process]) -> Result<Bound, Error> {
         let flags = if self.want.follow {
-            0
+            DEBOX_REQ_DESCENDANTS
         } else {
             DEBOX_REQ_NOFOLLOW
         };
-        let mut threads = 0;
+        let mut bound = Bound::default();
         for process in list {
             match self
                 .connection
                 .ask(&debox_request::watch(process.pid, flags))
             {
-                Ok((reply, _)) => threads += reply.threads,
+                Ok((reply, _)) => bound.add(Bound::of(&reply)),
                 Err(error) => {
                     process.look();
                     if !process.ended {
@@ -284,6 +338,6 @@ impl Opened {
                 }
             }
         }
-        Ok(threads)
+        Ok(bound)
     }
 }

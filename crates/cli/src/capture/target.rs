@@ -2,12 +2,13 @@
 //! Whose calls are captured?
 
 use crate::error::Error;
+use crate::whom::{Whom, WhomArgs};
 use debox_command::{Program, Streams, pidfd_open};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Processes whose threads are looked up in /proc for the calls they are in.
-const PROCESSES_MAX: usize = 256;
+pub const PROCESSES_MAX: usize = 256;
 
 pub enum Target<'a> {
     Command {
@@ -16,6 +17,8 @@ pub enum Target<'a> {
         streams: Streams<'a>,
     },
     Processes(Vec<Process>),
+    /// By what they have in common.
+    Whom(Whom),
 }
 
 impl Target<'_> {
@@ -40,7 +43,13 @@ impl Target<'_> {
                 streams,
             },
             Target::Processes(list) => Target::Processes(list),
+            Target::Whom(whom) => Target::Whom(whom),
         }
+    }
+
+    /// Those that these options mean.
+    pub fn whom(args: &WhomArgs) -> Result<Self, Error> {
+        Ok(Target::Whom(Whom::of(args)?))
     }
 
     /// Running processes, each once.
@@ -48,7 +57,7 @@ impl Target<'_> {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
         pids.dedup();
-        let opened = pids.iter().map(|pid| Process::open(*pid));
+        let opened = pids.iter().map(|pid| Process::open(*pid)?.unless_ended());
         Ok(Target::Processes(opened.collect::<Result<_, _>>()?))
     }
 
@@ -60,6 +69,7 @@ impl Target<'_> {
                 [process] => command_line(process.pid),
                 _ => Vec::new(),
             },
+            Target::Whom(whom) => whom.args.words(),
         }
     }
 }
@@ -98,6 +108,18 @@ impl Process {
             handle,
             ended: false,
         })
+    }
+
+    /// A zombie, whose parent has not asked for its end yet, is nothing to watch.
+    fn unless_ended(mut self) -> Result<Self, Error> {
+        self.look();
+        if self.ended {
+            return Err(Error::Usage(format!(
+                "process {} has ended: nothing of it is left to watch",
+                self.pid
+            )));
+        }
+        Ok(self)
     }
 
     pub fn look(&mut self) {

@@ -32,6 +32,8 @@ pub struct Want {
     pub call_sites: bool,
     /// DEBOX_REQ_* of the account.
     pub request: u32,
+    /// How often a clock of CPU time strikes; 0: there is none.
+    pub hz: u32,
     /// DEBOX_DETAIL_*, to switch on before the first process joins.
     pub details: u32,
     pub recording: Option<PathBuf>,
@@ -45,11 +47,7 @@ impl Want {
     /// Of `run` and `attach`.
     pub fn new(args: &CaptureArgs, wrap: bool) -> Result<Self, Error> {
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
-        if wrap && plan.is_some() {
-            return Err(Error::Usage(
-                "--on needs calls to be counted in the kernel: leave out --wrap".into(),
-            ));
-        }
+        args.trace.check()?;
         let recording = recording(&args.report, args.record.record)?;
         let mut details = 0;
         if args.details.call_site || args.details.stacks {
@@ -73,6 +71,7 @@ impl Want {
             wrap,
             call_sites: args.details.call_site,
             request: irq | if wrap { 0 } else { request },
+            hz: if wrap { 0 } else { args.hz },
             details: if wrap { 0 } else { details },
             recording,
             plan,
@@ -108,21 +107,16 @@ impl Want {
 fn recording(report: &ReportArgs, asked: bool) -> Result<Option<PathBuf>, Error> {
     let named = |path: &PathBuf| path.extension() == Some(OsStr::new(EXTENSION));
     let Some(path) = report.output.as_ref().filter(|path| asked || named(path)) else {
-        return match asked {
-            true => Err(Error::Usage(
-                "--record needs the file to write: -o FILE".into(),
-            )),
-            false => Ok(None),
-        };
+        return Ok(None);
     };
     if path.as_os_str() == "-" {
-        return Err(Error::Usage(
+        return Err(Error::Arguments(
             "a recording is rewritten as the run goes on, so it cannot go to standard output: name a file"
                 .into(),
         ));
     }
     if report.json {
-        return Err(Error::Usage(format!(
+        return Err(Error::Arguments(format!(
             "--json writes JSON, and {} is to be a recording: leave out --json (debox report --json makes \
              JSON of a recording), or name the file otherwise",
             printable_bytes(path.as_os_str().as_bytes())
@@ -153,7 +147,6 @@ mod tests {
         assert_eq!(want(Some("x.debox"), false, false), named);
         assert_eq!(want(Some("x"), true, false), Ok(Some("x".into())));
         for (output, asked, json, says) in [
-            (None, true, false, "-o FILE"),
             (Some("-"), true, false, "standard output"),
             (Some("x.debox"), false, true, "--json"),
         ] {

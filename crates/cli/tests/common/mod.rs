@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub struct FakeBroker {
     directory: tempfile::TempDir,
@@ -244,20 +244,33 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// As `needs::bpf`, and `debox doctor` must be content.
 pub fn kernel_or_skip() -> bool {
+    static DOCTOR: OnceLock<Output> = OnceLock::new();
     if !needs::bpf() {
         return false;
     }
-    let out = Command::new(DEBOX)
-        .arg("doctor")
-        .env_remove("DEBOX_SOCKET")
-        .output()
-        .unwrap();
+    let out = DOCTOR.get_or_init(|| {
+        Command::new(DEBOX)
+            .arg("doctor")
+            .env_remove("DEBOX_SOCKET")
+            .output()
+            .unwrap()
+    });
     assert!(
         out.status.success(),
         "this test needs root and BPF (DEBOX_TEST_NO_BPF=1 leaves it out):\n{}",
         text(&out.stdout)
     );
     true
+}
+
+/// `debox` with the broker that the tests of a program share.
+pub fn debox_of_shared(arguments: &[&str]) -> Command {
+    let mut command = Command::new(DEBOX);
+    command
+        .args(arguments)
+        .env("DEBOX_SOCKET", debox_tests::shared_broker().socket())
+        .env("LC_ALL", "C.UTF-8");
+    command
 }
 
 /// Replaces what differs from run to run: every duration, by `# ms` and the like.

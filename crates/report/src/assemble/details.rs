@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who, from where, and which single calls: what an account tells beyond sums?
 
+use super::lives;
 use super::{CallNames, Notes, key_name, mean, n, site_text, time};
 use crate::model::*;
 use debox_abi::*;
@@ -18,6 +19,8 @@ pub enum CodePlace<'a> {
     },
     /// An address of a process in no file.
     Memory { pid: u32, address: u64 },
+    /// The code that the kernel lends programs.
+    Vdso { offset: u64 },
 }
 
 /// Names a place: innermost function first, never empty.
@@ -36,6 +39,10 @@ pub struct Details<'a> {
     pub call_arguments: &'a CallArguments<'a>,
     /// What sleeps were on, and how long.
     pub objects: Option<&'a debox_objects>,
+    /// What the clock of CPU time found, and names of the kernel's functions by number.
+    pub on_cpu: Option<&'a debox_on_cpu>,
+    pub kernel_functions: &'a HashMap<u32, String>,
+    pub lives: Option<&'a debox_lives>,
     pub frames: &'a FrameNames<'a>,
     /// Blocked time by chain, and the links, the first of number 1.
     pub chain_sums: &'a [(u32, debox_chain_sum)],
@@ -52,6 +59,9 @@ pub(super) struct Told {
     pub culprits: Vec<CulpritRow>,
     pub chain_links: Vec<ChainLink>,
     pub chains: Vec<ChainRow>,
+    pub lives: Vec<LifeRow>,
+    pub activities: Vec<ActivityRow>,
+    pub critical_path: Option<CriticalPath>,
     pub objects: Vec<Object>,
     pub by_object: Vec<ObjectRow>,
     pub threads: Vec<ThreadRow>,
@@ -103,7 +113,7 @@ struct Tables<'a> {
 }
 
 /// The index of an entry, which is added unless it is there.
-fn placed<T: Clone + Eq + std::hash::Hash>(
+pub(super) fn placed<T: Clone + Eq + std::hash::Hash>(
     list: &mut Vec<T>,
     known: &mut HashMap<T, usize>,
     entry: T,
@@ -155,6 +165,36 @@ pub fn frame_text(frame: &Frame) -> String {
         (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
         (Some(file), None) => format!("{function} ({file})"),
         _ => format!("{function}+{:#x} ({module})", frame.offset),
+    }
+}
+
+/// Where a frame of a stack of process `pid` is.
+pub(super) fn frame_place(details: &debox_details, pid: u32, frame: u64) -> CodePlace<'_> {
+    let offset = frame & ((1 << DEBOX_FRAME_FILE_SHIFT) - 1);
+    let index = (frame >> DEBOX_FRAME_FILE_SHIFT) as usize;
+    if index == DEBOX_FRAME_VDSO as usize {
+        return CodePlace::Vdso { offset };
+    }
+    let file = details
+        .files
+        .get(index)
+        .filter(|file| index > 0 && file.state == 1);
+    match file {
+        Some(file) => CodePlace::File {
+            path: text_get(&file.path),
+            pid: file.pid,
+            offset,
+        },
+        None if index == 0 => CodePlace::Memory {
+            pid,
+            address: offset,
+        },
+        // Its path was not written in time.
+        None => CodePlace::File {
+            path: "",
+            pid,
+            offset,
+        },
     }
 }
 
@@ -221,30 +261,7 @@ impl<'a> Tables<'a> {
             if i == raw.site_frame as usize {
                 site_frame = frames.len();
             }
-            let offset = frame & ((1 << DEBOX_FRAME_FILE_SHIFT) - 1);
-            let index = (frame >> DEBOX_FRAME_FILE_SHIFT) as usize;
-            let file = details
-                .files
-                .get(index)
-                .filter(|file| index > 0 && file.state == 1);
-            let place = match file {
-                Some(file) => CodePlace::File {
-                    path: text_get(&file.path),
-                    pid: file.pid,
-                    offset,
-                },
-                None if index == 0 => CodePlace::Memory {
-                    pid: raw.pid,
-                    address: offset,
-                },
-                // Its path was not written in time.
-                None => CodePlace::File {
-                    path: "",
-                    pid: raw.pid,
-                    offset,
-                },
-            };
-            frames.extend((self.facts.frames)(place));
+            frames.extend((self.facts.frames)(frame_place(details, raw.pid, *frame)));
         }
         Some(UserStack {
             site_frame: site_frame.min(frames.len().saturating_sub(1)),
@@ -309,6 +326,15 @@ impl<'a> Tables<'a> {
         self.facts.chain_links.get(at)
     }
 
+    /// Whether the thread's name has been found to rest where a link's sleep was.
+    fn rests_there(&self, link: &debox_chain) -> bool {
+        self.facts.chain_links.iter().any(|other| {
+            other.kind == DEBOX_CHAIN_SLEEP
+                && other.flags & DEBOX_CHAIN_REST != 0
+                && (other.site, other.nr, other.comm) == (link.site, link.nr, link.comm)
+        })
+    }
+
     fn chain_link_told(&mut self, number: u32, parent: Option<usize>) -> ChainLink {
         let Some(link) = self.chain_link(number) else {
             return ChainLink {
@@ -319,6 +345,10 @@ impl<'a> Tables<'a> {
                 operation: None,
                 parent,
                 held: false,
+                stack: None,
+                rests: false,
+                means: None,
+                class: None,
             };
         };
         let kind = match link.kind {
@@ -330,6 +360,7 @@ impl<'a> Tables<'a> {
             DEBOX_CHAIN_DEVICE => ChainKind::Device,
             DEBOX_CHAIN_DISK => ChainKind::Disk,
             DEBOX_CHAIN_TIMER => ChainKind::Timer,
+            DEBOX_CHAIN_LIMIT => ChainKind::Limit,
             DEBOX_CHAIN_NETWORK => ChainKind::Network,
             DEBOX_CHAIN_INTERRUPT => ChainKind::Interrupt,
             DEBOX_CHAIN_EARLIER => ChainKind::Earlier,
@@ -337,15 +368,21 @@ impl<'a> Tables<'a> {
             DEBOX_CHAIN_UNSEEN => ChainKind::Unseen,
             DEBOX_CHAIN_NOT_OVER => ChainKind::NotOver,
             DEBOX_CHAIN_DEEPER => ChainKind::Deeper,
+            DEBOX_CHAIN_SLEPT => ChainKind::Slept,
             _ => ChainKind::Other,
         };
+        let class = link.flags & DEBOX_CHAIN_CLASS != 0;
         let called = matches!(
             kind,
-            ChainKind::Sleep | ChainKind::RanCall | ChainKind::Woken
+            ChainKind::Sleep | ChainKind::RanCall | ChainKind::Earlier | ChainKind::Woken
         );
         ChainLink {
             kind,
-            comm: text_get(&link.comm).to_owned(),
+            comm: if class {
+                String::new()
+            } else {
+                text_get(&link.comm).to_owned()
+            },
             call: u32::try_from(link.nr)
                 .ok()
                 .filter(|_| called)
@@ -357,11 +394,20 @@ impl<'a> Tables<'a> {
                 .flatten(),
             parent,
             held: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_HELD != 0,
+            // The numbers of another account's stacks mean nothing here.
+            stack: (link.serial == self.facts.details.serial as u32)
+                .then(|| self.stack(link.user_stack))
+                .flatten(),
+            rests: kind == ChainKind::Sleep
+                && (link.flags & DEBOX_CHAIN_REST != 0
+                    || link.flags & DEBOX_CHAIN_FIRST != 0 && self.rests_there(link)),
+            means: None,
+            class: class.then(|| text_get(&link.comm).to_owned()),
         }
     }
 
-    fn culprits(&self) -> Vec<CulpritRow> {
-        type Of = (u32, Option<u32>, u32, u64);
+    fn culprits(&mut self) -> Vec<CulpritRow> {
+        type Of = (u32, Option<u32>, u32, u64, Option<usize>);
         let mut rows: BTreeMap<Of, CulpritRow> = BTreeMap::new();
         for row in &self.facts.details.culprits {
             let Some(key) = key_parse(row.key).filter(|_| row.count > 0) else {
@@ -379,8 +425,9 @@ impl<'a> Tables<'a> {
             // Stacks of one place count as one.
             let place = entry.map(|e| e.merged);
             let (call, _, abi) = key_name(key.nr_key, self.names);
+            let stack = row.place.checked_sub(1).and_then(|stack| self.stack(stack));
             let sum = rows
-                .entry((key.nr_key, place, kind, key.low))
+                .entry((key.nr_key, place, kind, key.low, stack))
                 .or_insert_with(|| CulpritRow {
                     call,
                     abi,
@@ -391,6 +438,7 @@ impl<'a> Tables<'a> {
                     tid: row.tid,
                     comm: text_get(&row.comm).to_owned(),
                     culprit_call: (nr > 0).then(|| (self.names)(nr - 1, false)).flatten(),
+                    stack,
                     count: 0,
                     total_ns: 0,
                     max_ns: 0,
@@ -548,6 +596,7 @@ impl<'a> Tables<'a> {
             comm: text_get(comm).to_owned(),
             call: nr.and_then(|nr| (self.names)(nr, false)),
             reader,
+            stack: None,
         }
     }
 
@@ -563,8 +612,9 @@ impl<'a> Tables<'a> {
             site: (sleep.site != DEBOX_SITE_NONE).then(|| self.site(sleep.site)),
             waiters_entry: known(DEBOX_SLEEP_WAITERS_ENTRY, sleep.waiters_entry),
             waiters_exit: known(DEBOX_SLEEP_WAITERS_EXIT, sleep.waiters_exit),
-            holder: held.then(|| {
-                self.party(
+            holder: held.then(|| Party {
+                stack: self.stack(sleep.holder_stack),
+                ..self.party(
                     sleep.holder_pid,
                     &sleep.holder_comm,
                     sleep.holder_nr,
@@ -582,6 +632,10 @@ impl<'a> Tables<'a> {
             chain: (sleep.chain != 0 && self.chain_link(sleep.chain).is_some())
                 .then(|| self.chain(sleep.chain))
                 .flatten(),
+            chain_permille: (sleep.chain != 0)
+                .then_some(sleep.flags >> DEBOX_SLEEP_PERMILLE_SHIFT)
+                .filter(|permille| *permille > 0)
+                .map(|permille| permille.min(1000)),
             waker: (sleep.waker_comm[0] != 0)
                 .then(|| self.party(sleep.waker_pid, &sleep.waker_comm, sleep.waker_nr, false)),
         }
@@ -807,8 +861,19 @@ pub(super) fn tell(
     let paths = tables.paths();
     let call_sites = tables.call_sites();
     let chains = tables.chains();
+    let critical_path = facts
+        .lives
+        .and_then(|lives| lives::critical(lives, &mut |number| tables.chain(number)));
+    let activities = facts.lives.map_or_else(Vec::new, |lives| {
+        lives::activities(lives, names, &mut |number| tables.chain(number))
+    });
     Told {
         chains,
+        critical_path,
+        activities,
+        lives: facts
+            .lives
+            .map_or_else(Vec::new, |lives| lives::rows(lives, facts.start_ns)),
         by_object,
         culprits: tables.culprits(),
         threads: tables.threads(),

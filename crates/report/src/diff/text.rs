@@ -7,7 +7,7 @@ use debox_output::{count_text, duration_text, printable};
 /// Lines of what did not clearly change, unless all are asked for.
 const UNCLEAR_SHOWN: usize = 8;
 
-fn side_text(side: &Side) -> String {
+pub(super) fn side_text(side: &Side) -> String {
     let command: Vec<String> = side.command.iter().map(|w| printable(w)).collect();
     let command = if command.is_empty() {
         "(attached)".into()
@@ -25,9 +25,57 @@ fn side_text(side: &Side) -> String {
     )
 }
 
-fn effect_text(ns: i64) -> String {
+pub(super) fn effect_text(ns: i64) -> String {
     let sign = if ns < 0 { "-" } else { "+" };
     format!("{sign}{}", duration_text(ns.unsigned_abs(), false))
+}
+
+/// How much faster, where that can be said.
+pub(super) fn headline(diff: &Diff) -> String {
+    let (a, b) = (
+        duration_text(diff.a.wall_ns, false),
+        duration_text(diff.b.wall_ns, false),
+    );
+    match diff.speed_up {
+        None => format!(
+            "{a} before, {b} after; whether both did the same work, and to its end, is not known"
+        ),
+        Some(v) if (0.995..1.005).contains(&v) => format!("as fast as before: {a} -> {b}"),
+        Some(v) if v >= 1.0 => format!("{} times as fast: {a} -> {b}", factor(v)),
+        Some(v) => format!("{} times as long: {a} -> {b}", factor(1.0 / v)),
+    }
+}
+
+fn factor(v: f64) -> String {
+    match v {
+        v if v >= 99.95 => count_text(v.round() as u64),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+/// What has to be known of the intervals.
+pub(super) fn notes(diff: &Diff) -> Vec<String> {
+    let percent = (1.0 - diff.confidence) * 100.0;
+    let mut notes = vec![
+        if diff.per_run {
+            "Counts and label times are per run.".into()
+        } else {
+            "The runs differ in length: counts and label times are per second.".to_owned()
+        },
+        format!(
+            "Were the runs alike, one of these {} comparisons would be called a change in {percent:.0} % of cases. The intervals hold what varies within a run; what differs from run to run (caches, other load) they cannot know: repeat the runs to be sure.",
+            diff.compared
+        ),
+    ];
+    if diff.speed_up.is_some() {
+        notes.push("The speed-up is that of one run each: it has no interval.".into());
+    }
+    let all = || diff.changes.iter().chain(&diff.unclear);
+    if all().any(|c| c.metric == Metric::Mean && c.basis == Basis::Histogram) {
+        notes.push("Calls without a history of at least 8 points in both files count as independent of each other; their intervals are too narrow when slow calls come in bursts.".into());
+    }
+    notes
 }
 
 fn only_lines(out: &mut String, title: &str, list: &[Only], top: usize) {
@@ -64,15 +112,17 @@ fn only_lines(out: &mut String, title: &str, list: &[Only], top: usize) {
 /// The comparison as text; `top`: lines of each part, None: all.
 pub fn render_diff(diff: &Diff, top: Option<usize>) -> String {
     let most = top.unwrap_or(usize::MAX);
-    let mut out = format!("a: {}\nb: {}\n", side_text(&diff.a), side_text(&diff.b));
+    let mut out = format!(
+        "{}\na: {}\nb: {}\n",
+        headline(diff),
+        side_text(&diff.a),
+        side_text(&diff.b)
+    );
     for warning in &diff.warnings {
         out.push_str(&format!("warning: {}\n", printable(warning)));
     }
-    out.push_str(if diff.per_run {
-        "Counts and label times are per run.\n"
-    } else {
-        "The runs differ in length: counts and label times are per second.\n"
-    });
+    let notes = notes(diff);
+    out.push_str(&format!("{}\n", notes[0]));
 
     if diff.changes.is_empty() && diff.appeared.is_empty() && diff.vanished.is_empty() {
         out.push_str(&format!(
@@ -106,15 +156,9 @@ pub fn render_diff(diff: &Diff, top: Option<usize>) -> String {
             out.push_str(&format!("  ({} more)\n", unclear.len() - shown));
         }
     }
-    let all = || diff.changes.iter().chain(&diff.unclear);
     out.push('\n');
-    let percent = (1.0 - diff.confidence) * 100.0;
-    out.push_str(&format!(
-        "note: were the runs alike, one of these {} comparisons would be called a change in {percent:.0} % of cases. The intervals hold what varies within a run; what differs from run to run (caches, other load) they cannot know: repeat the runs to be sure.\n",
-        diff.compared
-    ));
-    if all().any(|c| c.metric == Metric::Mean && c.basis == Basis::Histogram) {
-        out.push_str("note: calls without a history of at least 8 points in both files count as independent of each other; their intervals are too narrow when slow calls come in bursts.\n");
+    for note in &notes[1..] {
+        out.push_str(&format!("note: {note}\n"));
     }
     out
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What stands in each section of the HTML report?
 
-use super::table::{Cell, Column, Table, drawing, head, number, words};
+use super::table::{Cell, Column, Table, Width, drawing, head, narrow_style, number, words};
 use super::time;
 use crate::chains;
 use crate::findings::{frame_text, idle_rows, nothing_found, waits_for};
@@ -15,7 +15,7 @@ const MATRIX_LABELS: usize = 24;
 /// Bars of "where the time went"; the others are summed.
 const BARS: usize = 14;
 
-fn call_name(call: Option<&str>, abi: u32) -> String {
+pub fn call_name(call: Option<&str>, abi: u32) -> String {
     match call {
         None => "(no call)".into(),
         Some(call) if abi == 32 => format!("{call} (32-bit)"),
@@ -50,6 +50,9 @@ pub fn subject(run: &Run) -> String {
     let command = command.join(" ");
     if run.kind == RunKind::Run {
         return command;
+    }
+    if run.pids.is_empty() {
+        return format!("processes: {command}");
     }
     let pids: Vec<String> = run.pids.iter().map(u32::to_string).collect();
     let what = if pids.len() == 1 {
@@ -131,6 +134,9 @@ pub fn summary(report: &Report, findings: &[Finding]) -> String {
             time(state.until_ns),
             escape(why)
         ));
+    }
+    if findings.is_empty() && !report.verdict.is_empty() {
+        return out;
     }
     if findings.is_empty() {
         out.push_str(&format!(
@@ -447,8 +453,26 @@ pub fn matrix(report: &Report) -> String {
             count_text(n)
         )
     };
+    let columns: Vec<Width> = ["Label", "All"]
+        .into_iter()
+        .chain(
+            used_x
+                .iter()
+                .map(|x| calls.get(*x).map_or("(others)", |c| c)),
+        )
+        .enumerate()
+        .map(|(i, title)| Width {
+            title: title.to_owned(),
+            class: if i == 0 { "h" } else { "n" },
+            chars: if i == 0 { 18 } else { 7 },
+        })
+        .collect();
     let mut out = String::from(
-        "<p class=\"controls\" id=\"matrix-controls\" hidden><button type=\"button\" id=\"matrix-by\" aria-pressed=\"false\">Show how often instead of how long</button></p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Blocked time by label and call\">\n<table id=\"t-matrix\" class=\"matrix\">\n<caption class=\"sr\">Blocked time by label (rows) and call (columns)</caption>\n<thead><tr><th scope=\"col\">Label</th><th scope=\"col\" class=\"n\">All</th>",
+        "<p class=\"controls\" id=\"matrix-controls\" hidden><button type=\"button\" id=\"matrix-by\" aria-pressed=\"false\">Show how often instead of how long</button></p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Blocked time by label and call\">\n<style>",
+    );
+    out += &narrow_style("t-matrix", &columns);
+    out.push_str(
+        "</style><table id=\"t-matrix\" class=\"matrix\">\n<caption class=\"sr\">Blocked time by label (rows) and call (columns)</caption>\n<thead><tr><th scope=\"col\">Label</th><th scope=\"col\" class=\"n\">All</th>",
     );
     for x in &used_x {
         let call = calls.get(*x).map_or("(others)", |c| c);
@@ -787,7 +811,7 @@ pub fn chains(report: &Report) -> String {
             words("Root", "What stands at the end of the chains"),
             number("Total", "Blocked time that ends here"),
             number("Share", "Of all blocked time"),
-            number("Sleeps", "Or parts of them"),
+            number("Parts", "Parts of sleeps that end here"),
             number("Ways", "Different chains that end here"),
             words("", ""),
         ],
@@ -801,6 +825,13 @@ pub fn chains(report: &Report) -> String {
     )
 }
 
+fn culprit_place(report: &Report, culprit: &CulpritRow) -> String {
+    let stack = culprit.stack.and_then(|stack| report.stacks.get(stack));
+    stack
+        .and_then(|stack| stack.frames.get(stack.site_frame))
+        .map_or(String::new(), frame_text)
+}
+
 pub fn culprits(report: &Report) -> String {
     if report.culprits.is_empty() {
         return String::new();
@@ -812,6 +843,10 @@ pub fn culprits(report: &Report) -> String {
             head("Who", ""),
             number("Process", "Its number"),
             words("In", "The system call that it was in, when known"),
+            words(
+                "Place",
+                "Where in its program the owner of a lock made that call, or else its last one",
+            ),
             words("Role", ""),
             words("Label", "What was waited for"),
             words("Waiting call", ""),
@@ -844,6 +879,7 @@ pub fn culprits(report: &Report) -> String {
                         Cell::text(who),
                         pid,
                         Cell::text(c.culprit_call.as_deref().unwrap_or("")),
+                        Cell::text(&culprit_place(report, c)),
                         Cell::text(role),
                         Cell::text(&c.label),
                         Cell::text(&call_name(c.call.as_deref(), c.abi)),
@@ -855,7 +891,7 @@ pub fn culprits(report: &Report) -> String {
             })
             .collect(),
         page: 15,
-        sorted: Some(7),
+        sorted: Some(8),
     };
     format!(
         "<p>Who held a lock when a wait began, and who ended waits. One wait can stand here twice: once under its holder, once under whoever ended it.</p>\n{}",
@@ -998,6 +1034,66 @@ pub fn flame(report: &Report) -> String {
     )
 }
 
+pub fn all_time(report: &Report) -> String {
+    if report.lives.is_empty() {
+        return String::new();
+    }
+    "<p>The lives of all threads, by name: what they ran on a CPU, what they waited for, down to the end of its chain, and for how long they had no CPU. The wider, the longer.</p>\n<noscript><p>The flame graph is drawn by JavaScript.</p></noscript>\n<div id=\"all-view\"></div>\n".into()
+}
+
+pub fn on_cpu(report: &Report) -> String {
+    let Some(on_cpu) = &report.on_cpu else {
+        return String::new();
+    };
+    let rows = on_cpu
+        .tops()
+        .into_iter()
+        .map(|top| {
+            let share = part(top.samples, on_cpu.samples);
+            let error = on_cpu.error_percent(top.samples);
+            (
+                String::new(),
+                vec![
+                    Cell::text(&top.text),
+                    Cell::text(&top.comm),
+                    Cell::Time(Some(on_cpu.time_ns(top.samples))),
+                    Cell::Value(share, format!("{share:.1} %")),
+                    Cell::Value(error, format!("{error:.1}")),
+                    Cell::Count(Some(top.samples)),
+                ],
+            )
+        })
+        .collect();
+    let table = Table {
+        id: "t-cpu",
+        caption: "What ran".into(),
+        columns: vec![
+            head(
+                "What",
+                "A function of the program itself, without what it called; of the kernel the call",
+            ),
+            words("In", "Threads of this name"),
+            number("Time", "What the samples stand for"),
+            number("Share", "Of all samples"),
+            number(
+                "±",
+                "Percentage points: the share lies within with a certainty of 95 %",
+            ),
+            number("Samples", ""),
+        ],
+        rows,
+        page: 15,
+        sorted: Some(2),
+    };
+    format!(
+        "<p>{} samples, {} a second of CPU time, {} in all, by name of the threads and by function. The wider, the longer it ran.</p>\n<noscript><p>The flame graph is drawn by JavaScript.</p></noscript>\n<div id=\"cpu-view\"></div>\n{}",
+        count_text(on_cpu.samples),
+        on_cpu.hz,
+        time(on_cpu.time_ns(on_cpu.samples)),
+        table.html()
+    )
+}
+
 fn party(p: &Party) -> String {
     let mut who = if p.tid == 0 {
         "an interrupt".into()
@@ -1012,7 +1108,8 @@ fn party(p: &Party) -> String {
     who
 }
 
-pub fn slow_calls(report: &Report) -> String {
+/// `chosen`: which of them are in the page.
+pub fn slow_calls(report: &Report, chosen: &[usize]) -> String {
     if report.slow_calls.is_empty() {
         return String::new();
     }
@@ -1035,9 +1132,9 @@ pub fn slow_calls(report: &Report) -> String {
             number("Interrupts", "That landed in the call"),
             words("Conditions", "That it met"),
         ],
-        rows: report
-            .slow_calls
+        rows: chosen
             .iter()
+            .map(|at| &report.slow_calls[*at])
             .enumerate()
             .map(|(i, c)| {
                 let sleep = c.sleeps.iter().max_by_key(|s| s.blocked_ns);
@@ -1075,8 +1172,18 @@ pub fn slow_calls(report: &Report) -> String {
         page: 15,
         sorted: Some(1),
     };
+    let left = report.slow_calls.len() - chosen.len();
+    let left = if left == 0 {
+        String::new()
+    } else {
+        format!(
+            "<p class=\"soft left\">The slowest, and some of each kind. {} more that were recorded {} not in this page; debox report --json has all.</p>\n",
+            count_text(left as u64),
+            if left == 1 { "is" } else { "are" }
+        )
+    };
     format!(
-        "<noscript><p>The timeline is drawn by JavaScript; the table below has the same calls.</p></noscript>\n<div id=\"timeline\"></div>\n{}",
+        "{left}<noscript><p>The timeline is drawn by JavaScript; the table below has the same calls.</p></noscript>\n<div id=\"timeline\"></div>\n{}",
         table.html()
     )
 }

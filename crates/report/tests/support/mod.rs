@@ -20,9 +20,7 @@ pub fn empty() -> Report {
             wall_ns: 1_000 * MS,
             exit: Some(Exit::Code(0)),
             cpus: 2,
-            started_unix_ns: None,
-            kernel: None,
-            hostname: None,
+            ..Run::default()
         },
         measured: Measured {
             blocked: true,
@@ -33,30 +31,7 @@ pub fn empty() -> Report {
             sites: true,
             irq: false,
         },
-        totals: Totals::default(),
-        calls: vec![],
-        blocking: vec![],
-        labels: vec![],
-        call_sites: vec![],
-        open_calls: vec![],
-        notes: vec![],
-        chain_links: Vec::new(),
-        chains: Vec::new(),
-        objects: Vec::new(),
-        by_object: Vec::new(),
-        interrupts: Vec::new(),
-        culprits: vec![],
-        threads: vec![],
-        sites: vec![],
-        stacks: vec![],
-        paths: vec![],
-        history: vec![],
-        gauges: vec![],
-        trends: vec![],
-        slow_calls: vec![],
-        findings: vec![],
-        recording: None,
-        trace: None,
+        ..Report::default()
     }
 }
 
@@ -157,6 +132,8 @@ impl Build {
             major_faults: Some(0),
             nvcsw: Some(0),
             nivcsw: Some(0),
+            missing: 0,
+            ones: 0,
             histogram,
         });
         self.report.calls.last_mut().unwrap()
@@ -211,6 +188,7 @@ impl Build {
             tid: who.0,
             comm: who.1.into(),
             culprit_call: (!who.2.is_empty()).then(|| who.2.into()),
+            stack: None,
             count,
             total_ns,
             max_ns: total_ns / count.max(1) * 2,
@@ -597,6 +575,7 @@ pub fn server(call_sites: usize) -> Report {
                 comm: "find".into(),
                 call: Some("getdents64".into()),
                 reader: false,
+                stack: None,
             }),
             waker: Some(Party {
                 tid: if site == 0 { 4_812 } else { 0 },
@@ -607,8 +586,10 @@ pub fn server(call_sites: usize) -> Report {
                 },
                 call: None,
                 reader: false,
+                stack: None,
             }),
             chain: None,
+            chain_permille: None,
         };
         r.slow_calls.push(SlowCall {
             start_ns,

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What kept the CPUs from the threads that are watched?
+//!
+//! Limits of control groups, affinities, and what others and a hypervisor took are read
+//! from the kernel's files while the run lasts: a command may move itself to another
+//! group after it has begun. What could not be read is not told.
+
+use debox_report::{CpuLimit, Machine};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Looks follow each other closely at first: commands move themselves soon, if at all.
+const LOOKS_MS: [u64; 5] = [5, 20, 75, 200, 500];
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Of the processes that are looked at.
+const PIDS_MAX: usize = 16;
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// `0-2,4`: as the kernel writes sets of CPUs.
+fn cpu_set(text: &str) -> Vec<usize> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(from), Ok(to)) = (from.parse::<usize>(), to.parse::<usize>()) {
+            cpus.extend((from..=to).take(8192));
+        }
+    }
+    cpus
+}
+
+/// Time of one CPU since the machine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CpuTime {
+    busy_ns: u64,
+    steal_ns: u64,
+}
+
+/// `cpu3 user nice system idle iowait irq softirq steal ...`, in ticks.
+fn cpu_times(stat: &str, tick_ns: u64) -> BTreeMap<usize, CpuTime> {
+    stat.lines()
+        .filter_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+            let ticks: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
+            let sum = |at: &[usize]| at.iter().filter_map(|at| ticks.get(*at)).sum::<u64>();
+            Some((
+                cpu,
+                CpuTime {
+                    busy_ns: sum(&[0, 1, 2, 5, 6]).saturating_mul(tick_ns),
+                    steal_ns: sum(&[7]).saturating_mul(tick_ns),
+                },
+            ))
+        })
+        .collect()
+}
+
+fn times_now() -> BTreeMap<usize, CpuTime> {
+    // SAFETY: no pointers are passed.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let tick_ns = 1_000_000_000 / u64::try_from(ticks).unwrap_or(100).max(1);
+    cpu_times(&read("/proc/stat").unwrap_or_default(), tick_ns)
+}
+
+/// What a group's statistics count up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Throttled {
+    periods: u64,
+    throttled: u64,
+    throttled_ns: u64,
+}
+
+/// Of `cpu.stat`, in both versions of control groups.
+fn throttled(stat: &str) -> Throttled {
+    let mut sums = Throttled::default();
+    for line in stat.lines() {
+        let Some((name, value)) = line.split_once(' ') else {
+            continue;
+        };
+        let value: u64 = value.trim().parse().unwrap_or(0);
+        match name {
+            "nr_periods" => sums.periods = value,
+            "nr_throttled" => sums.throttled = value,
+            "throttled_usec" => sums.throttled_ns = value.saturating_mul(1000),
+            "throttled_time" => sums.throttled_ns = value,
+            _ => {}
+        }
+    }
+    sums
+}
+
+/// (quota, period) of `cpu.max`; None: no limit.
+fn cpu_max(text: &str) -> Option<(u64, u64)> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    Some((
+        quota.parse::<u64>().ok()?.saturating_mul(1000),
+        period.parse::<u64>().ok()?.saturating_mul(1000),
+    ))
+}
+
+/// Where groups that limit CPU time are, and which files say so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hierarchy {
+    mount: PathBuf,
+    /// Of the group that this mount shows as its root.
+    root: String,
+    unified: bool,
+}
+
+/// Of `/proc/self/mountinfo`: `id parent dev ROOT MOUNT options [...] - TYPE source SUPER`.
+fn hierarchies(mountinfo: &str) -> Vec<Hierarchy> {
+    mountinfo
+        .lines()
+        .filter_map(|line| {
+            let (front, back) = line.split_once(" - ")?;
+            let mut front = front.split(' ').skip(3);
+            let (root, mount) = (front.next()?, front.next()?);
+            let mut back = back.split(' ');
+            let kind = back.next()?;
+            let unified = kind == "cgroup2";
+            let of_cpu = back.nth(1)?.split(',').any(|option| option == "cpu");
+            (unified || kind == "cgroup" && of_cpu).then(|| Hierarchy {
+                mount: PathBuf::from(mount),
+                root: root.to_owned(),
+                unified,
+            })
+        })
+        .collect()
+}
+
+/// The group's name in a hierarchy, of `/proc/PID/cgroup`: `id:controllers:/name`.
+fn group_of(cgroup: &str, unified: bool) -> Option<&str> {
+    cgroup.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (id, controllers, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let fits = match unified {
+            true => id == "0" && controllers.is_empty(),
+            false => controllers.split(',').any(|one| one == "cpu"),
+        };
+        fits.then_some(name)
+    })
+}
+
+struct Group {
+    limit: CpuLimit,
+    since: Throttled,
+    folder: PathBuf,
+}
+
+/// Quota and period of a group's folder.
+fn limit_of(folder: &Path, unified: bool) -> Option<(u64, u64)> {
+    if unified {
+        return cpu_max(&read(folder.join("cpu.max"))?);
+    }
+    let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
+    // -1: no limit.
+    let quota = number("cpu.cfs_quota_us")?;
+    let period = number("cpu.cfs_period_us")?;
+    Some((quota.saturating_mul(1000), period.saturating_mul(1000)))
+}
+
+struct Watcher {
+    hierarchies: Vec<Hierarchy>,
+    groups: BTreeMap<PathBuf, Option<Group>>,
+    start: BTreeMap<usize, CpuTime>,
+    allowed: Vec<usize>,
+}
+
+impl Watcher {
+    fn new() -> Self {
+        Self {
+            hierarchies: hierarchies(&read("/proc/self/mountinfo").unwrap_or_default()),
+            groups: BTreeMap::new(),
+            start: times_now(),
+            allowed: Vec::new(),
+        }
+    }
+
+    fn look(&mut self, pids: &[u32]) {
+        let mut allowed = Vec::new();
+        for pid in pids.iter().take(PIDS_MAX) {
+            if let Some(cgroup) = read(format!("/proc/{pid}/cgroup")) {
+                self.groups_add(&cgroup);
+            }
+            let status = read(format!("/proc/{pid}/status")).unwrap_or_default();
+            if let Some(set) =
+                (status.lines()).find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+            {
+                allowed.extend(cpu_set(set));
+            }
+        }
+        if !allowed.is_empty() {
+            allowed.sort_unstable();
+            allowed.dedup();
+            self.allowed = allowed;
+        }
+    }
+
+    /// A group is held to the limits of those above it as well.
+    fn groups_add(&mut self, cgroup: &str) {
+        for hierarchy in self.hierarchies.clone() {
+            let Some(name) = group_of(cgroup, hierarchy.unified) else {
+                continue;
+            };
+            let below = (name.strip_prefix(hierarchy.root.trim_end_matches('/')))
+                .unwrap_or(name)
+                .trim_start_matches('/');
+            let mut folder = hierarchy.mount.join(below);
+            while folder.starts_with(&hierarchy.mount) {
+                if !self.groups.contains_key(&folder) {
+                    let group = limit_of(&folder, hierarchy.unified)
+                        .map(|limit| group_new(&hierarchy, &folder, limit));
+                    self.groups.insert(folder.clone(), group);
+                }
+                if !folder.pop() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Machine {
+        let now = times_now();
+        let online = now.len() as u32;
+        let allowed: Vec<usize> = match self.allowed.is_empty() {
+            true => now.keys().copied().collect(),
+            false => (self.allowed.iter().copied())
+                .filter(|cpu| now.contains_key(cpu))
+                .collect(),
+        };
+        let (mut busy_ns, mut steal_ns) = (0u64, 0u64);
+        for cpu in &allowed {
+            let (Some(now), Some(then)) = (now.get(cpu), self.start.get(cpu)) else {
+                continue;
+            };
+            busy_ns += now.busy_ns.saturating_sub(then.busy_ns);
+            steal_ns += now.steal_ns.saturating_sub(then.steal_ns);
+        }
+        let mut limits: Vec<CpuLimit> = (self.groups.values().flatten())
+            .map(|group| {
+                let now = throttled(&read(group.folder.join("cpu.stat")).unwrap_or_default());
+                let since = |now: u64, then: u64| now.saturating_sub(then);
+                CpuLimit {
+                    periods: since(now.periods, group.since.periods),
+                    throttled: since(now.throttled, group.since.throttled),
+                    throttled_ns: since(now.throttled_ns, group.since.throttled_ns),
+                    ..group.limit.clone()
+                }
+            })
+            .collect();
+        limits.sort_by_key(|limit| std::cmp::Reverse((limit.throttled, limit.throttled_ns)));
+        Machine {
+            cpus_online: online,
+            cpus_allowed: allowed.iter().map(|cpu| *cpu as u32).collect(),
+            busy_ns,
+            steal_ns,
+            limits,
+        }
+    }
+}
+
+fn group_new(hierarchy: &Hierarchy, folder: &Path, (quota_ns, period_ns): (u64, u64)) -> Group {
+    let below = folder.strip_prefix(&hierarchy.mount).unwrap_or(folder);
+    let file = match hierarchy.unified {
+        true => "cpu.max",
+        false => "cpu.cfs_quota_us",
+    };
+    Group {
+        limit: CpuLimit {
+            group: format!("/{}", below.display()),
+            file: file.into(),
+            quota_ns,
+            period_ns,
+            ..CpuLimit::default()
+        },
+        since: throttled(&read(folder.join("cpu.stat")).unwrap_or_default()),
+        folder: folder.to_owned(),
+    }
+}
+
+/// A thread that looks now and then.
+pub struct MachineWatch {
+    watcher: Arc<Mutex<Watcher>>,
+    /// Dropped, it ends the thread.
+    _end: Sender<()>,
+}
+
+impl MachineWatch {
+    pub fn start(pids: Vec<u32>) -> Self {
+        let (end, ended) = channel::<()>();
+        let mut watcher = Watcher::new();
+        watcher.look(&pids);
+        let watcher = Arc::new(Mutex::new(watcher));
+        let looking = watcher.clone();
+        std::thread::spawn(move || {
+            let mut soon = LOOKS_MS.iter().copied().map(Duration::from_millis);
+            loop {
+                let wait = soon.next().unwrap_or(LOOK_EVERY);
+                if ended.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                if let Ok(mut watcher) = looking.lock() {
+                    watcher.look(&pids);
+                }
+            }
+        });
+        Self { watcher, _end: end }
+    }
+
+    /// From the start until now.
+    pub fn now(&self) -> Option<Machine> {
+        self.watcher.lock().ok().map(|watcher| watcher.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        assert_eq!(cpu_set("0-2,5\n"), [0, 1, 2, 5]);
+        let times = cpu_times("cpu 9 9 9 9\ncpu1 1 2 3 40 50 6 7 8 9 9\nintr 1", 10);
+        let one = CpuTime {
+            busy_ns: 190,
+            steal_ns: 80,
+        };
+        assert_eq!(times.into_iter().collect::<Vec<_>>(), [(1, one)]);
+        assert_eq!(cpu_max("max 100000\n"), None);
+        assert_eq!(cpu_max("50000 100000\n"), Some((50_000_000, 100_000_000)));
+        let sums = |text: &str| throttled(text).throttled_ns;
+        assert_eq!(
+            sums("nr_periods 3\nnr_throttled 2\nthrottled_usec 7\n"),
+            7000
+        );
+        assert_eq!(sums("nr_periods 3\nnr_throttled 2\nthrottled_time 7\n"), 7);
+    }
+
+    #[test]
+    fn groups_are_found_in_both_hierarchies() {
+        let mounts = "30 2 0:20 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+                      31 2 0:21 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      32 2 0:22 /a /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw";
+        let found = hierarchies(mounts);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].mount, Path::new("/sys/fs/cgroup/cpu"));
+        assert_eq!((found[1].root.as_str(), found[1].unified), ("/a", true));
+        let cgroup = "3:cpuset:/x\n1:cpuacct,cpu:/small:er\n0::/a/b\n";
+        assert_eq!(group_of(cgroup, false), Some("/small:er"));
+        assert_eq!(group_of(cgroup, true), Some("/a/b"));
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where did the time of threads go, and what did the end depend on?
+
+use super::{CallNames, call_of_key};
+use crate::model::{ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow};
+use debox_abi::*;
+use debox_output::shell_word;
+
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// The arguments as a shell takes them; what was cut off is marked.
+fn title_text(title: &[u8; DEBOX_TITLE_LEN]) -> String {
+    let cut = title.last() != Some(&0);
+    let Some(last) = title.iter().rposition(|b| *b != 0) else {
+        return String::new();
+    };
+    let used = last + 1;
+    let words: Vec<String> = title[..used].split(|b| *b == 0).map(shell_word).collect();
+    let mut text = words.join(" ");
+    if cut {
+        text.push_str("...");
+    }
+    text
+}
+
+fn name_of(lives: &debox_lives, program: usize) -> Option<String> {
+    let program = lives.programs.get(program).filter(|_| program > 0)?;
+    (program.key != 0).then(|| text_of(&program.comm))
+}
+
+/// Longest first.
+pub(super) fn rows(lives: &debox_lives, start_ns: u64) -> Vec<LifeRow> {
+    let mut rows: Vec<LifeRow> = (lives.rows.iter())
+        .filter(|row| row.key != 0)
+        .map(|row| LifeRow {
+            pid: row.key as u32,
+            parent: row.parent,
+            comm: name_of(lives, (row.key >> 32) as usize & (DEBOX_PROGRAMS_MAX - 1))
+                .unwrap_or_default(),
+            command: title_text(&row.title),
+            threads: row.threads,
+            processes: row.processes,
+            execs: row.execs,
+            first_ns: row.first_ns.saturating_sub(start_ns),
+            last_ns: row.last_ns.saturating_sub(start_ns),
+            cgroup: None,
+            unit: None,
+            cgroup_number: row.cgroup,
+            time: (&row.time).into(),
+        })
+        .collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.time.life_ns), row.pid));
+    rows
+}
+
+/// `chain`: the index of a chain's first link.
+pub(super) fn critical(
+    lives: &debox_lives,
+    chain: &mut dyn FnMut(u32) -> Option<usize>,
+) -> Option<CriticalPath> {
+    if lives.end_ns == 0 || lives.end_ns < lives.begin_ns {
+        return None;
+    }
+    let used = (lives.critical.used as usize).min(lives.critical.part.len());
+    let mut parts: Vec<CriticalPart> = lives.critical.part[..used]
+        .iter()
+        .map(|part| {
+            let kind = kind_of((part.key >> DEBOX_CRITICAL_KIND_SHIFT) as u32 & 7);
+            let blocked = kind == CriticalKind::Blocked;
+            CriticalPart {
+                comm: name_of(lives, (part.key >> DEBOX_CRITICAL_PROGRAM_SHIFT) as usize),
+                kind,
+                chain: blocked.then(|| chain(part.key as u32)).flatten(),
+                total_ns: part.ns,
+            }
+        })
+        .collect();
+    for (kind, ns) in (0..).zip(lives.critical.other_ns) {
+        if ns > 0 {
+            parts.push(CriticalPart {
+                comm: None,
+                kind: kind_of(kind),
+                chain: None,
+                total_ns: ns,
+            });
+        }
+    }
+    parts.sort_by_key(|part| std::cmp::Reverse(part.total_ns));
+    Some(CriticalPath {
+        pid: lives.critical_pid,
+        total_ns: lives.end_ns - lives.begin_ns,
+        parts,
+    })
+}
+
+/// Where bucket `at` of latencies begins.
+fn bucket_from_ns(at: usize) -> u64 {
+    if at == 0 {
+        0
+    } else {
+        1 << (DEBOX_ACTIVITY_MIN_EXP as usize + at - 1)
+    }
+}
+
+/// The latency that a part (in hundredths) of them does not exceed: within its bucket
+/// as if they were spread evenly.
+fn percentile_ns(row: &debox_activity, count: u64, hundredths: u64) -> u64 {
+    let wanted = (count.saturating_mul(hundredths)).div_ceil(100).max(1);
+    let mut before = 0u64;
+    for (at, bucket) in row.bucket.iter().enumerate() {
+        if before.saturating_add(bucket.count) < wanted {
+            before = before.saturating_add(bucket.count);
+            continue;
+        }
+        let from = bucket_from_ns(at);
+        let to = bucket_from_ns(at + 1).min(row.max_ns).max(from);
+        let part = u128::from(to - from) * u128::from(wanted - before);
+        return from + (part / u128::from(bucket.count.max(1))) as u64;
+    }
+    row.max_ns
+}
+
+fn activity_add(to: &mut ActivityTime, bucket: &debox_activity_bucket) {
+    let grow = |to: &mut u64, by: u64| *to = to.saturating_add(by);
+    grow(&mut to.total_ns, bucket.total_ns);
+    grow(&mut to.own_ns, bucket.own_ns);
+    grow(&mut to.calls_ns, bucket.calls_ns);
+    grow(&mut to.blocked_ns, bucket.blocked_ns);
+    grow(&mut to.runq_ns, bucket.runq_ns);
+}
+
+/// Most time first.
+pub(super) fn activities(
+    lives: &debox_lives,
+    names: &CallNames<'_>,
+    chain: &mut dyn FnMut(u32) -> Option<usize>,
+) -> Vec<ActivityRow> {
+    let mut rows: Vec<ActivityRow> = (lives.activities.iter())
+        .filter(|row| row.key != 0)
+        .map(|row| {
+            let count = (row.bucket.iter()).fold(0u64, |sum, b| sum.saturating_add(b.count));
+            let program = (row.key >> 32) as usize & (DEBOX_PROGRAMS_MAX - 1);
+            let mut out = ActivityRow {
+                comm: name_of(lives, program).unwrap_or_default(),
+                call: call_of_key(row.key as u32 & (DEBOX_NR_SLOTS as u32 - 1), names)
+                    .map(|(name, _)| name),
+                count,
+                p50_ns: percentile_ns(row, count, 50),
+                p99_ns: percentile_ns(row, count, 99),
+                max_ns: row.max_ns,
+                ..ActivityRow::default()
+            };
+            for (at, bucket) in row.bucket.iter().enumerate().rev() {
+                activity_add(&mut out.all, bucket);
+                if bucket.count == 0 || out.slow_count > count / 100 {
+                    continue;
+                }
+                out.slow_count += bucket.count;
+                out.slow_from_ns = bucket_from_ns(at);
+                activity_add(&mut out.slow, bucket);
+                if bucket.longest_ns > out.longest_ns {
+                    out.longest_ns = bucket.longest_ns;
+                    out.longest_chain = chain(bucket.chain);
+                }
+            }
+            out
+        })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.all.total_ns));
+    rows
+}
+
+fn kind_of(kind: u32) -> CriticalKind {
+    match kind {
+        DEBOX_CRITICAL_OWN => CriticalKind::Own,
+        DEBOX_CRITICAL_CALLS => CriticalKind::Calls,
+        DEBOX_CRITICAL_EXIT => CriticalKind::Exit,
+        DEBOX_CRITICAL_RUNQ => CriticalKind::Runq,
+        DEBOX_CRITICAL_BLOCKED => CriticalKind::Blocked,
+        _ => CriticalKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_reads_as_a_shell_takes_it() {
+        let mut title = [0; DEBOX_TITLE_LEN];
+        title[..11].copy_from_slice(b"sh\0-c\0a b\0\0");
+        assert_eq!(title_text(&title), "sh -c 'a b'");
+        title.fill(b'x');
+        assert!(title_text(&title).ends_with("x..."));
+        assert_eq!(title_text(&[0; DEBOX_TITLE_LEN]), "");
+    }
+}

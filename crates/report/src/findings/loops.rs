@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What blocks an event loop?
+//!
+//! A thread that rests where it waits for many things at once is to wait nowhere else:
+//! while it does, all that it serves waits with it. Which threads those are, their
+//! activities tell; threads of the same name that rest elsewhere as well are not judged.
+
+use super::{Times, listed, meaning, percent, plural, share, sums, time};
+use crate::chains::{link_text, links_of};
+use crate::model::*;
+use debox_output::printable;
+use std::collections::BTreeMap;
+
+/// Calls that wait for many things at once.
+const WAIT_FOR_MANY: [&str; 10] = [
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect6",
+    "io_uring_enter",
+    "io_getevents",
+    "io_pgetevents",
+];
+/// Of the activities of a name: so many begin there.
+const LOOPS: f64 = 0.9;
+const ACTIVITIES_MIN: u64 = 10;
+/// Of the time of its activities.
+const SHARE_MIN: f64 = 0.05;
+const TIME_MIN_NS: u64 = 1_000_000;
+
+/// A call that held up a loop.
+pub(crate) struct LoopBlock {
+    pub total_ns: u64,
+    /// Of the time in which the loop had something to do.
+    pub share: f64,
+    pub text: String,
+    pub finding: Finding,
+}
+
+/// Names of threads that are event loops, with the call that they rest in and the time of
+/// their activities.
+fn loops(report: &Report) -> BTreeMap<&str, (&str, u64)> {
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in &report.activities {
+        *all.entry(&row.comm).or_default() += row.count;
+    }
+    let rests_there = |row: &&ActivityRow| {
+        let call = row.call.as_deref().unwrap_or_default();
+        WAIT_FOR_MANY.contains(&call)
+            && row.count >= ACTIVITIES_MIN
+            && share(row.count, all.get(row.comm.as_str()).copied().unwrap_or(0)) >= LOOPS
+    };
+    (report.activities.iter())
+        .filter(rests_there)
+        .map(|row| {
+            let call = row.call.as_deref().unwrap_or_default();
+            (row.comm.as_str(), (call, row.all.total_ns))
+        })
+        .collect()
+}
+
+/// Where in the program such waits come from, where that was recorded.
+fn called_from(report: &Report, call: Option<&str>, label: &str) -> Vec<(String, u64)> {
+    let rows = (report.paths.iter()).filter_map(|path| {
+        let site = report.sites.get(path.site?)?;
+        let stack = report.stacks.get(path.stack?)?;
+        let frame = stack.frames.get(stack.site_frame)?;
+        (path.call.as_deref() == call && site.label == label)
+            .then(|| (super::frame_text(frame), path.total_ns))
+    });
+    let rows: Vec<(String, u64)> = rows.collect();
+    sums(rows, |row| row.0.clone(), |row| (row.1, 0))
+        .into_iter()
+        .map(|(place, ns, _)| (place, ns))
+        .collect()
+}
+
+/// Longest first.
+pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
+    let loops = loops(report);
+    #[derive(Default)]
+    struct Sum {
+        count: u64,
+        total_ns: u64,
+        max_ns: u64,
+        roots: BTreeMap<String, u64>,
+    }
+    let mut blocks: BTreeMap<(&str, Option<&str>, &str), Sum> = BTreeMap::new();
+    for row in &report.chains {
+        let links = links_of(report, row.first);
+        let (Some(first), Some(root)) = (links.first(), links.last()) else {
+            continue;
+        };
+        let call = first.call.as_deref();
+        let waits = first.kind == ChainKind::Sleep
+            && !first.rests
+            && root.kind != ChainKind::NotOver
+            && !call.is_some_and(|call| WAIT_FOR_MANY.contains(&call));
+        if !waits || !loops.contains_key(first.comm.as_str()) {
+            continue;
+        }
+        let label = (first.site.and_then(|site| report.sites.get(site)))
+            .map_or("(unknown)", |site| site.label.as_str());
+        let sum = blocks.entry((&first.comm, call, label)).or_default();
+        sum.count = sum.count.saturating_add(row.count);
+        sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+        sum.max_ns = sum.max_ns.max(row.max_ns);
+        if links.len() > 1 {
+            *sum.roots.entry(link_text(root, report)).or_default() += row.total_ns;
+        }
+    }
+    let mut list: Vec<LoopBlock> = (blocks.into_iter())
+        .filter_map(|((comm, call, label), sum)| {
+            let (rests_in, active_ns) = loops.get(comm)?;
+            let part = share(sum.total_ns, *active_ns);
+            if sum.total_ns < TIME_MIN_NS || part < SHARE_MIN {
+                return None;
+            }
+            // Chains count parts of sleeps; of the call's sleeps there are no more than these.
+            let slept = (report.blocking.iter())
+                .filter(|row| row.call.as_deref() == call && row.label == label)
+                .map(|row| row.count)
+                .sum::<u64>();
+            let times = if slept > 0 { sum.count.min(slept) } else { sum.count };
+            let by = call.map_or("page faults".to_owned(), printable);
+            let what = meaning(report, label).map_or_else(
+                || format!(" ({})", printable(label)),
+                |meaning| format!(" waiting for {}", printable(&meaning.what)),
+            );
+            let root = sum.roots.iter().max_by_key(|(_, ns)| **ns);
+            let root = root.map_or_else(String::new, |(root, _)| format!(" ← {root}"));
+            let sites = called_from(report, call, label);
+            let from = sites
+                .first()
+                .map_or_else(String::new, |(place, _)| format!(", called from {place}"));
+            let text = format!(
+                "The loop of {} was blocked {} for {} by {by}{what}{root}{from}",
+                printable(comm),
+                plural(times, "time", "times"),
+                time(sum.total_ns),
+            );
+            let mut evidence = vec![
+                format!(
+                    "{} rests in {rests_in}: its activities took {}, {} of that is this wait, the longest {}",
+                    printable(comm),
+                    time(*active_ns),
+                    percent(part),
+                    time(sum.max_ns)
+                ),
+            ];
+            if sites.len() > 1 {
+                let places: Vec<String> = (sites.iter().take(3))
+                    .map(|(place, ns)| format!("{place} ({})", time(*ns)))
+                    .collect();
+                evidence.push(format!("called from {}", listed(&places)));
+            }
+            let mut advice = "While a loop waits, all that it serves waits: do this in another thread, or in \
+                              a way that does not block."
+                .to_owned();
+            if let Some(more) = meaning(report, label).filter(|more| !more.advice.is_empty()) {
+                advice = format!("{advice} {}", printable(&more.advice));
+            }
+            Some(LoopBlock {
+                total_ns: sum.total_ns,
+                share: part,
+                finding: Finding {
+                    title: text.clone(),
+                    text: advice,
+                    evidence,
+                    share: share(sum.total_ns, Times::of(report).busy_ns()),
+                },
+                text,
+            })
+        })
+        .collect();
+    list.sort_by_key(|block| std::cmp::Reverse(block.total_ns));
+    list
+}

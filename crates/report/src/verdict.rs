@@ -1,0 +1,729 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why did this take so long? In one to three sentences.
+//!
+//! Of a command with an end: what its end depended on (the critical path), as shares of
+//! the time from its beginning to its end. Of what is watched for a while: what its threads
+//! did when they had something to do. What threads did while nothing waited for them, and
+//! how long they rested, is no answer and not in it. A sentence says what was measured;
+//! where that is not enough to judge, it says so, and with which command more is seen.
+
+use crate::chains::{self, link_text, links_of};
+use crate::findings::{churn, loops};
+use crate::findings::{listed, percent, plural, share, time};
+use crate::lives::{self, ASLEEP, blocked_texts};
+use crate::model::*;
+use debox_labels::Kind;
+use debox_output::printable;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Less of the whole is not named.
+const SHARE_MIN: f64 = 0.1;
+/// From here on it is the answer.
+const MOST: f64 = 0.7;
+/// Of the CPU time in calls: what calls that do very little make of it is the answer.
+const CHURN_MIN: f64 = 0.4;
+/// Of the periods of a limit: so many in which it held its group back are told.
+const THROTTLED_MIN: f64 = 0.2;
+/// ... and is the answer if that lasted for this part of the waiting.
+const LIMIT_MIN: f64 = 0.3;
+/// Of waits that read the same: a root of so many is that of all, in a sentence.
+const ROOT_MOST: f64 = 0.8;
+/// Of waits that read the same: so many that a time limit ended are told.
+const LIMIT_TOLD: f64 = 0.2;
+/// So much of a wait a cause has to explain, to be told before what is not known.
+const ROOT_LEAST: f64 = 0.1;
+/// Of a program's own time: so much of it in the kernel is told. Ticks tell no less.
+const FAULTS_MIN: f64 = 0.2;
+/// A fault that reads no disk takes less, also in a guest of a guest.
+const FAULT_NS_MAX: u64 = 20_000;
+/// Activities fewer than these are not worth percentiles.
+const ACTIVITIES_MIN: u64 = 100;
+
+/// At most three sentences; empty when nothing was measured to say it from.
+pub fn of(report: &Report) -> Vec<String> {
+    if report.critical_path.is_some() {
+        return of_command(report).unwrap_or_default();
+    }
+    of_watch(report).unwrap_or_default()
+}
+
+/// Somebody's part of it.
+#[derive(Default)]
+struct Part {
+    own_ns: u64,
+    calls_ns: u64,
+    exit_ns: u64,
+    runq_ns: u64,
+    /// What the kernel took of the program's own time, if that is worth telling.
+    faults: Option<Faults>,
+    /// By what was waited for.
+    blocked: BTreeMap<String, Waits>,
+}
+
+/// Waits that read the same, but for their roots.
+#[derive(Clone, Default)]
+struct Waits {
+    total_ns: u64,
+    roots: BTreeMap<Option<String>, Root>,
+}
+
+#[derive(Clone, Copy)]
+struct Root {
+    ns: u64,
+    /// One that leads to it.
+    chain: Option<usize>,
+    /// It is a cause, and not where knowledge ends.
+    known: bool,
+    /// Nothing came: the call would not wait longer.
+    is_limit: bool,
+}
+
+impl Waits {
+    fn add(&mut self, text: Option<String>, root: Root) {
+        self.total_ns = self.total_ns.saturating_add(root.ns);
+        let sum = self.roots.entry(text).or_insert(Root { ns: 0, ..root });
+        sum.ns = sum.ns.saturating_add(root.ns);
+    }
+
+    /// " ← disk vda: flush", or " (60 % of it ← disk vda: flush)", and a chain to it. A cause
+    /// is told before a larger part of which none is known. Who waits with a time limit and
+    /// begins again has waited for what came at last.
+    fn root(&self) -> (String, Option<usize>) {
+        let limit_ns: u64 = (self.roots.values())
+            .filter(|root| root.is_limit)
+            .map(|root| root.ns)
+            .sum();
+        let waited_ns = self.total_ns.saturating_sub(limit_ns);
+        let largest = |fits: fn(&Root) -> bool| {
+            let roots = self.roots.iter().filter(move |(_, root)| fits(root));
+            roots.max_by_key(|(_, root)| root.ns)
+        };
+        if let Some((Some(text), root)) = largest(|root| !root.is_limit)
+            && share(limit_ns, self.total_ns) >= LIMIT_TOLD
+            && share(root.ns, waited_ns) >= ROOT_MOST
+        {
+            let limit = percent(share(limit_ns, self.total_ns));
+            return (
+                format!(" ({limit} of it up to its own time limit, and then ← {text})"),
+                root.chain,
+            );
+        }
+        let share_of = |root: &Root| share(root.ns, self.total_ns);
+        let Some(first) = largest(|_| true) else {
+            return (String::new(), None);
+        };
+        let (text, root) = match largest(|root| root.known) {
+            Some(cause) if share_of(first.1) < ROOT_MOST && share_of(cause.1) >= ROOT_LEAST => {
+                cause
+            }
+            _ => first,
+        };
+        let told = match text {
+            Some(text) if share_of(root) >= ROOT_MOST => format!(" ← {text}"),
+            Some(text) => format!(" ({} of it ← {text})", percent(share_of(root))),
+            None => String::new(),
+        };
+        (told, root.chain)
+    }
+}
+
+/// Of a name.
+#[derive(Clone, Copy)]
+struct Faults {
+    /// Of its own time.
+    share: f64,
+    count: u64,
+    are_faults: bool,
+}
+
+impl Faults {
+    fn text(self) -> String {
+        match self.are_faults {
+            true => format!("in {} page faults", debox_output::count_text(self.count)),
+            false => "in the kernel outside of calls".to_owned(),
+        }
+    }
+}
+
+/// Of a name's own time what the kernel took.
+fn faults_of(time: &LifeTime) -> Option<Faults> {
+    let ns = time.own_kernel_ns()?;
+    let share = share(ns, time.own_ns);
+    (share >= FAULTS_MIN).then_some(Faults {
+        share,
+        count: time.minor_faults,
+        are_faults: ns / time.minor_faults.max(1) < FAULT_NS_MAX,
+    })
+}
+
+fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
+    values.into_iter().fold(0, u64::saturating_add)
+}
+
+impl Part {
+    fn blocked_ns(&self) -> u64 {
+        sum(self.blocked.values().map(|waits| waits.total_ns))
+    }
+
+    /// Without waiting for a CPU, which is nobody's doing.
+    fn did_ns(&self) -> u64 {
+        sum([self.own_ns, self.calls_ns, self.exit_ns, self.blocked_ns()])
+    }
+
+    fn blocked_add(&mut self, report: &Report, ns: u64, chain: Option<usize>) {
+        let (text, root) = blocked_texts(report, chain);
+        let last = chain.and_then(|first| links_of(report, first).last().copied());
+        let root_of = Root {
+            ns,
+            chain,
+            known: last.is_some_and(|link| !link.kind.ends_knowledge()),
+            is_limit: last.is_some_and(|link| link.kind == ChainKind::Limit),
+        };
+        self.blocked.entry(text).or_default().add(root, root_of);
+    }
+
+    /// What it did, largest first: (text, time, label of a wait).
+    fn doings(&self, report: &Report) -> Vec<(String, u64, Option<usize>)> {
+        let faults_ns =
+            (self.faults).map_or(0, |faults| (self.own_ns as f64 * faults.share) as u64);
+        let mut doings = vec![
+            (
+                "computing in its own code".to_owned(),
+                self.own_ns - faults_ns,
+                None,
+            ),
+            (calls_text(report), self.calls_ns, None),
+            ("ending".to_owned(), self.exit_ns, None),
+        ];
+        doings.extend(self.faults.map(|faults| (faults.text(), faults_ns, None)));
+        doings.extend(self.blocked.iter().map(|(text, waits)| {
+            let (root, chain) = waits.root();
+            let at = if text == ASLEEP { "" } else { "in " };
+            (format!("{at}{text}{root}"), waits.total_ns, chain)
+        }));
+        doings.sort_by_key(|(_, ns, _)| std::cmp::Reverse(*ns));
+        doings
+    }
+}
+
+/// "in system calls on a CPU", and in which if one has most of it.
+fn calls_text(report: &Report) -> String {
+    let text = "on a CPU in system calls";
+    let all_ns = report.totals.cpu_ns.unwrap_or(0);
+    let most = (report.calls.iter()).max_by_key(|row| row.cpu_ns.unwrap_or(0));
+    match most {
+        Some(row) if share(row.cpu_ns.unwrap_or(0), all_ns) >= MOST => {
+            format!("{text} (mostly {})", printable(&row.name))
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// "62 % (4.4 s)".
+fn part_text(ns: u64, whole_ns: u64) -> String {
+    format!("{} ({})", percent(share(ns, whole_ns)), time(ns))
+}
+
+fn advice(report: &Report, chain: Option<usize>) -> Option<String> {
+    let link = report.chain_links.get(chain?)?;
+    if link.means.is_some() {
+        return link.means.clone();
+    }
+    let label = &report.sites.get(link.site?)?.label;
+    let meaning = crate::findings::meaning(report, label)?;
+    // Advice on waits for nothing is for those who look for a loss there.
+    (meaning.kind != Kind::Idle && !meaning.advice.is_empty()).then(|| meaning.advice.clone())
+}
+
+fn of_command(report: &Report) -> Option<Vec<String>> {
+    let path = report.critical_path.as_ref()?;
+    let whole_ns = path.total_ns;
+    if whole_ns == 0 {
+        return None;
+    }
+    let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+    for of in &path.parts {
+        let part = parts.entry(of.comm.as_deref().unwrap_or("")).or_default();
+        let grow = |to: &mut u64| *to = to.saturating_add(of.total_ns);
+        match of.kind {
+            CriticalKind::Own => grow(&mut part.own_ns),
+            CriticalKind::Calls => grow(&mut part.calls_ns),
+            CriticalKind::Exit => grow(&mut part.exit_ns),
+            CriticalKind::Runq => grow(&mut part.runq_ns),
+            CriticalKind::Blocked | CriticalKind::Other => {
+                part.blocked_add(report, of.total_ns, of.chain);
+            }
+        }
+    }
+    let runq_ns = sum(parts.values().map(|part| part.runq_ns));
+    let own_ns = sum(parts.values().map(|part| part.own_ns));
+    let calls_ns = sum(parts.values().map(|part| part.calls_ns));
+    for group in lives::groups(&report.lives) {
+        if let Some(part) = parts.get_mut(group.comm.as_str()) {
+            part.faults = faults_of(&group.time);
+        }
+    }
+    let mut parts: Vec<(&str, Part)> = parts.into_iter().collect();
+    parts.sort_by_key(|(_, part)| std::cmp::Reverse(part.did_ns()));
+
+    let mut told = Vec::new();
+    for (at, (who, part)) in parts.iter().enumerate() {
+        let did_ns = part.did_ns();
+        if at > 0 && (share(did_ns, whole_ns) < SHARE_MIN || told.len() >= 3) || did_ns == 0 {
+            break;
+        }
+        let name = match *who {
+            "" => "several others".to_owned(),
+            who => printable(who),
+        };
+        let doings = part.doings(report);
+        let said: Vec<String> = doings
+            .iter()
+            .take_while(|(_, ns, _)| *ns > 0)
+            .filter(|(_, ns, _)| share(*ns, did_ns) >= SHARE_MIN)
+            .take(3)
+            .map(|(text, ns, _)| {
+                if share(*ns, did_ns) > 0.98 {
+                    text.clone()
+                } else {
+                    format!("{} {text}", time(*ns))
+                }
+            })
+            .collect();
+        told.push(format!(
+            "{} {name}: {}",
+            part_text(did_ns, whole_ns),
+            listed(&said)
+        ));
+    }
+    if share(runq_ns, whole_ns) >= SHARE_MIN {
+        told.push(format!(
+            "{} waiting for a CPU",
+            part_text(runq_ns, whole_ns)
+        ));
+    }
+    let mut sentences = vec![format!("Of {}, {}.", time(whole_ns), told.join("; "))];
+
+    let first = parts
+        .first()
+        .and_then(|(_, part)| part.doings(report).into_iter().next());
+    if share(runq_ns, whole_ns) >= 0.3 {
+        sentences.push(cpus_busy(report, whole_ns, runq_ns));
+    } else if let Some(sentence) = parts.first().and_then(|(who, part)| {
+        (share(part.did_ns(), whole_ns) >= 0.3).then(|| many_processes(report, who))?
+    }) {
+        sentences.push(sentence);
+    } else if let Some(sentence) = churn_sentence(report, calls_ns, whole_ns) {
+        sentences.push(sentence);
+    } else if let Some((_, part)) = parts.first()
+        && let Some(faults) = part.faults.filter(|faults| faults.are_faults)
+        && share(part.own_ns, whole_ns) * faults.share >= 0.3
+    {
+        sentences.push(
+            "A page fault is a first use of memory: to keep what was used instead of giving it \
+             back, or huge pages, would help."
+                .to_owned(),
+        );
+    } else if share(own_ns, whole_ns) >= MOST {
+        sentences.push(
+            "Not a matter of system calls: what the code does with the CPU is the question."
+                .to_owned(),
+        );
+    } else if let Some((_, ns, chain)) = first
+        && share(ns, whole_ns) >= 0.3
+        && let Some(advice) = advice(report, chain)
+    {
+        sentences.push(advice);
+    }
+    Some(sentences)
+}
+
+/// Calls that do very little each, if they are what the time in calls went into.
+fn churn_sentence(report: &Report, calls_ns: u64, whole_ns: u64) -> Option<String> {
+    if share(calls_ns, whole_ns) < 0.2 {
+        return None;
+    }
+    let all_ns = report.totals.cpu_ns?;
+    let churn = (churn::find(report).into_iter())
+        .find(|churn| !churn.calls.is_empty() && share(churn.explained_ns, all_ns) >= CHURN_MIN)?;
+    Some(format!("{}. {}", churn.finding.title, churn.finding.text))
+}
+
+/// What held up an event loop for a part of its time that is worth telling.
+fn loop_sentence(report: &Report) -> Option<String> {
+    let block = (loops::find(report).into_iter()).find(|block| block.share >= SHARE_MIN)?;
+    Some(format!("{}.", block.text))
+}
+
+/// Many processes that lived for a moment each.
+fn many_processes(report: &Report, who: &str) -> Option<String> {
+    let group = lives::groups(&report.lives)
+        .into_iter()
+        .find(|group| group.comm == who)?;
+    let each_ns = group.time.life_ns.checked_div(group.processes)?;
+    churn::processes_short(&group).then(|| {
+        format!(
+            "{} ran {} times for {} each: what a process costs to begin and to end is most of that, \
+             and fewer of them would help.",
+            printable(who),
+            debox_output::count_text(group.processes),
+            time(each_ns)
+        )
+    })
+}
+
+/// A path waits from the wake-up on; a thread is in a queue only when its CPU has heard of
+/// it. What lies between is nobody's use of a CPU: an idle one has to begin.
+fn wake_ups(report: &Report, waited_ns: u64) -> Option<String> {
+    let queued_ns = sum(report.lives.iter().map(|row| row.time.runq_ns));
+    let began_ns = waited_ns.saturating_sub(queued_ns);
+    let count = report.totals.nvcsw.filter(|count| *count > 0)?;
+    (share(began_ns, waited_ns) >= MOST).then(|| {
+        format!(
+            "Hardly in a queue: {} of it is what {} wake-ups took, from who woke until a CPU that had \
+             nothing to do had begun. To wake up less often, or on one CPU, would help.",
+            percent(share(began_ns, waited_ns)),
+            debox_output::count_text(count)
+        )
+    })
+}
+
+/// Whose were the CPUs that it waited for? What was measured is named, and nothing else.
+/// `waited_ns`: for how long of the whole.
+fn cpus_busy(report: &Report, whole_ns: u64, waited_ns: u64) -> String {
+    let used_ns = sum(report.lives.iter().map(|row| row.time.cpu_ns()));
+    let all = u64::from(report.run.cpus.max(1));
+    let Some(machine) = &report.machine else {
+        return cpus_filled(used_ns, whole_ns, all).unwrap_or_else(|| {
+            format!(
+                "The machine, not the program: it had {} of {} CPU time; what kept it from the rest was \
+                 not measured.",
+                percent(share(used_ns, whole_ns.saturating_mul(all))),
+                plural(all, "CPU's", "CPUs'")
+            )
+        });
+    };
+    let limit = (machine.limits.first())
+        .filter(|limit| share(limit.throttled, limit.periods) >= THROTTLED_MIN);
+    if let Some(limit) = limit
+        && share(limit.throttled_ns, waited_ns) >= LIMIT_MIN
+    {
+        let cpus = limit.quota_ns as f64 / limit.period_ns.max(1) as f64;
+        return format!(
+            "A limit, not the program: the control group {} may use {} of each {} ({cpus:.2} CPUs, {}), and \
+             was held back in {} of {} of them: more of it, or less to compute, would help.",
+            printable(&limit.group),
+            time(limit.quota_ns),
+            time(limit.period_ns),
+            printable(&limit.file),
+            debox_output::count_text(limit.throttled),
+            debox_output::count_text(limit.periods),
+        );
+    }
+    if let Some(text) = wake_ups(report, waited_ns) {
+        return text;
+    }
+    let online = u64::from(machine.cpus_online.max(1));
+    let allowed = machine.cpus_allowed.len() as u64;
+    let cpus = if allowed > 0 { allowed } else { online };
+    let capacity_ns = whole_ns.saturating_mul(cpus);
+    let bound = allowed > 0 && allowed < online;
+    let mut few = String::new();
+    if bound {
+        few = format!(
+            "; its affinity lets it run on {} of the {online} only",
+            cpus_text(&machine.cpus_allowed)
+        );
+    }
+    if let Some(limit) = limit {
+        few.push_str(&format!(
+            "; the control group {} used up its limit in {} of {} periods, for {} in all",
+            printable(&limit.group),
+            debox_output::count_text(limit.throttled),
+            debox_output::count_text(limit.periods),
+            time(limit.throttled_ns),
+        ));
+    }
+    if share(machine.steal_ns, capacity_ns) >= SHARE_MIN {
+        return format!(
+            "The machine, not the program: a hypervisor took {} of the time of {} (steal), it had {}{few}.",
+            percent(share(machine.steal_ns, capacity_ns)),
+            plural(cpus, "CPU", "CPUs"),
+            percent(share(used_ns, capacity_ns)),
+        );
+    }
+    if share(used_ns, capacity_ns) >= MOST {
+        return match bound {
+            true => format!(
+                "Its own threads filled {}, and its affinity lets them run nowhere else: the other {} of \
+                 the machine would help.",
+                cpus_text(&machine.cpus_allowed),
+                plural(online - allowed, "CPU", "CPUs")
+            ),
+            false => cpus_filled(used_ns, whole_ns, cpus).unwrap_or_default(),
+        };
+    }
+    let others_ns = machine.busy_ns.saturating_sub(used_ns);
+    if share(others_ns, capacity_ns) >= SHARE_MIN {
+        return format!(
+            "The machine, not the program: others used {} of the time of {}, it had {}{few}.",
+            percent(share(others_ns, capacity_ns)),
+            plural(cpus, "CPU", "CPUs"),
+            percent(share(used_ns, capacity_ns)),
+        );
+    }
+    format!(
+        "It had {} of the time of {}{few}; neither a limit of its control group, nor other programs, nor a \
+         hypervisor took much of the rest, and what did is not known.",
+        percent(share(used_ns, capacity_ns)),
+        plural(cpus, "CPU", "CPUs"),
+    )
+}
+
+/// "CPU 0", "CPUs 0, 2 and 3".
+fn cpus_text(cpus: &[u32]) -> String {
+    let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let word = if cpus.len() == 1 { "CPU" } else { "CPUs" };
+    match numbers.len() {
+        0..=8 => format!("{word} {}", listed(&numbers)),
+        many => format!("{many} CPUs"),
+    }
+}
+
+/// None: it did not.
+fn cpus_filled(used_ns: u64, whole_ns: u64, cpus: u64) -> Option<String> {
+    let part = share(used_ns, whole_ns.saturating_mul(cpus));
+    (part >= MOST).then(|| {
+        format!(
+            "Its own threads filled the {}: more CPUs, or less to compute, would help; fewer waits \
+             would not.",
+            plural(cpus, "CPU", "CPUs")
+        )
+    })
+}
+
+/// What is known of the sleeps of one name.
+fn waits_of(report: &Report) -> BTreeMap<&str, Part> {
+    let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+    for row in &report.chains {
+        let links = links_of(report, row.first);
+        let (Some(first), Some(root)) = (links.first(), links.last()) else {
+            continue;
+        };
+        if first.kind == ChainKind::Sleep && !first.rests && root.kind != ChainKind::NotOver {
+            let part = parts.entry(&first.comm).or_default();
+            part.blocked_add(report, row.total_ns, Some(row.first));
+        }
+    }
+    parts
+}
+
+fn of_watch(report: &Report) -> Option<Vec<String>> {
+    let wall_ns = report.run.wall_ns;
+    let groups = lives::groups(&report.lives);
+    let mut all = LifeTime::default();
+    for group in &groups {
+        all.add(&group.time);
+    }
+    if all.life_ns == 0 || wall_ns == 0 {
+        return None;
+    }
+    let threads = sum(groups.iter().map(|group| group.threads));
+    let who = match threads {
+        1 => "its thread".to_owned(),
+        many => format!("its {many} threads"),
+    };
+
+    // Sleeps that lasted to the end may be rests as well as hangs.
+    let open_ns = sum(report.chains.iter().filter_map(|row| {
+        let root = links_of(report, row.first).pop()?;
+        (root.kind == ChainKind::NotOver).then_some(row.total_ns)
+    }));
+    let rest_ns = sum(chains::waits(report).1.iter().map(|row| row.total_ns));
+    let idle_ns = rest_ns.saturating_add(open_ns).min(all.life_ns);
+    let busy_ns = all.life_ns - idle_ns;
+    let mut sentences = Vec::new();
+    if share(busy_ns, all.life_ns) < 0.01 {
+        sentences.push(format!(
+            "Nothing went on: {who} slept for {} of the {}{}.",
+            percent(share(idle_ns, all.life_ns)),
+            time(wall_ns),
+            resting_text(report)
+        ));
+        if share(open_ns, all.life_ns) >= SHARE_MIN {
+            sentences.push(
+                "Whether that is waiting for work or for somebody who holds it up, `debox why` \
+                 tells."
+                    .to_owned(),
+            );
+        }
+        return Some(sentences);
+    }
+
+    let mut parts = waits_of(report);
+    let mut whole = Part::default();
+    for group in &groups {
+        let part = parts.entry(&group.comm).or_default();
+        part.own_ns = part.own_ns.saturating_add(group.time.own_ns);
+        part.calls_ns = part.calls_ns.saturating_add(group.time.calls_ns);
+        part.exit_ns = part.exit_ns.saturating_add(group.time.exit_ns);
+        part.runq_ns = part.runq_ns.saturating_add(group.time.runq_ns);
+    }
+    for part in parts.values() {
+        whole.own_ns = whole.own_ns.saturating_add(part.own_ns);
+        whole.calls_ns = whole.calls_ns.saturating_add(part.calls_ns);
+        whole.exit_ns = whole.exit_ns.saturating_add(part.exit_ns);
+        whole.runq_ns = whole.runq_ns.saturating_add(part.runq_ns);
+        for (text, waits) in &part.blocked {
+            let of_all = whole.blocked.entry(text.clone()).or_default();
+            for (text, root) in &waits.roots {
+                of_all.add(text.clone(), *root);
+            }
+        }
+    }
+    whole.faults = faults_of(&all);
+    let did_ns = whole.did_ns().saturating_add(whole.runq_ns).max(1);
+    let doings = whole.doings(report);
+    let mut told: Vec<String> = doings
+        .iter()
+        .filter(|(_, ns, _)| share(*ns, did_ns) >= SHARE_MIN)
+        .take(3)
+        .map(|(text, ns, _)| format!("{} {text}", part_text(*ns, did_ns)))
+        .collect();
+    if share(whole.runq_ns, did_ns) >= SHARE_MIN {
+        told.push(format!(
+            "{} waiting for a CPU",
+            part_text(whole.runq_ns, did_ns)
+        ));
+    }
+    if told.is_empty() {
+        told.push("spread over many small parts".to_owned());
+    }
+    let rested = if share(idle_ns, all.life_ns) >= SHARE_MIN {
+        let other = percent(share(idle_ns, all.life_ns));
+        if slept_for_own(report) {
+            format!(
+                "; the other {other} of the time it slept until other threads of its own had run{}: \
+                 for a lock that they held, or for work from them",
+                resting_text(report)
+            )
+        } else {
+            format!(
+                "; the other {other} of the time it slept with nothing to do{}",
+                resting_text(report)
+            )
+        }
+    } else {
+        String::new()
+    };
+    sentences.push(format!(
+        "In {}, {who} had something to do for {}: {}{rested}.",
+        time(wall_ns),
+        time(did_ns),
+        listed(&told)
+    ));
+    sentences.extend(loop_sentence(report).or_else(|| slowest(report)));
+    if share(whole.runq_ns, did_ns) >= 0.3 {
+        let waited_ns = (share(whole.runq_ns, did_ns) * wall_ns as f64) as u64;
+        sentences.push(cpus_busy(report, wall_ns, waited_ns));
+    } else if let Some(sentence) = churn_sentence(report, whole.calls_ns, did_ns) {
+        sentences.push(sentence);
+    } else if let Some((_, ns, chain)) = doings.into_iter().next()
+        && share(ns, did_ns) >= 0.3
+        && let Some(advice) = advice(report, chain)
+    {
+        sentences.push(advice);
+    }
+    sentences.truncate(3);
+    Some(sentences)
+}
+
+/// Whether most of the resting, as far as it is known what ended it, was for threads of the
+/// program itself that ran, or waited for a CPU, meanwhile: whether there was something to do
+/// is not known then. (A lock's waiters come back to one place as those of a pool do.)
+fn slept_for_own(report: &Report) -> bool {
+    let own: BTreeSet<&str> = report.lives.iter().map(|row| row.comm.as_str()).collect();
+    let (mut known_ns, mut own_ns) = (0u64, 0u64);
+    for row in &report.chains {
+        let links = links_of(report, row.first);
+        let (Some(first), Some(root)) = (links.first(), links.last()) else {
+            continue;
+        };
+        if !first.rests || root.kind == ChainKind::NotOver || root.kind.ends_knowledge() {
+            continue;
+        }
+        known_ns = known_ns.saturating_add(row.total_ns);
+        use ChainKind::{Ran, RanCall, RanUser, Runq};
+        if matches!(root.kind, Ran | RanCall | RanUser | Runq) && own.contains(root.comm.as_str()) {
+            own_ns = own_ns.saturating_add(row.total_ns);
+        }
+    }
+    known_ns > 0 && share(own_ns, known_ns) >= MOST
+}
+
+/// " in epoll_wait", of where most of the resting is.
+fn resting_text(report: &Report) -> String {
+    let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in &report.chains {
+        let links = links_of(report, row.first);
+        let Some((first, root)) = links.first().zip(links.last()) else {
+            continue;
+        };
+        if first.rests || root.kind == ChainKind::NotOver {
+            let call = first.call.as_deref().unwrap_or("page faults");
+            let sum = calls.entry(call).or_default();
+            *sum = sum.saturating_add(row.total_ns);
+        }
+    }
+    let most = calls.into_iter().max_by_key(|(_, ns)| *ns);
+    most.map_or_else(String::new, |(call, _)| {
+        format!(", mostly in {}", printable(call))
+    })
+}
+
+/// Of the activities that took most time: how long, and what makes the slowest slow.
+fn slowest(report: &Report) -> Option<String> {
+    let row = report.activities.first()?;
+    if row.count < ACTIVITIES_MIN || row.slow_count == 0 || report.run.wall_ns == 0 {
+        return None;
+    }
+    let rate = row.count as f64 * 1e9 / report.run.wall_ns as f64;
+    let rate = if rate >= 10.0 {
+        format!("{rate:.0}")
+    } else {
+        format!("{rate:.1}")
+    };
+    let slow = &row.slow;
+    let mut doings = [
+        ("computing", slow.own_ns),
+        ("on a CPU in system calls", slow.calls_ns),
+        ("waiting for a CPU", slow.runq_ns),
+        ("asleep", slow.blocked_ns),
+    ];
+    doings.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let (what, ns) = doings[0];
+    let what = match row.longest_chain {
+        Some(chain) if what == "asleep" => {
+            let links = links_of(report, chain);
+            let root = links.last().filter(|_| links.len() > 1);
+            let root = root.map_or_else(String::new, |root| {
+                format!(" ← {}", link_text(root, report))
+            });
+            let first = links
+                .first()
+                .map_or_else(String::new, |first| link_text(first, report));
+            format!("asleep (the longest: {first}{root})")
+        }
+        _ => what.to_owned(),
+    };
+    Some(format!(
+        "{}: {rate} activities a second, half of them within {}, 99 % within {}, the longest {}; the \
+         slowest {} spent {} of their time {what}.",
+        printable(&row.comm),
+        time(row.p50_ns),
+        time(row.p99_ns),
+        time(row.max_ns),
+        row.slow_count,
+        percent(share(ns, slow.total_ns)),
+    ))
+}

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does the first sentence say what an expert would?
+
+mod support;
+
+use debox_report::*;
+use support::{MS, empty};
+
+fn part(comm: &str, kind: CriticalKind, ms: u64, chain: Option<usize>) -> CriticalPart {
+    CriticalPart {
+        comm: Some(comm.into()),
+        kind,
+        chain,
+        total_ns: ms * MS,
+    }
+}
+
+fn life(comm: &str, life_ms: u64, own_ms: u64) -> LifeRow {
+    LifeRow {
+        pid: 812,
+        comm: comm.into(),
+        threads: 1,
+        processes: 1,
+        time: LifeTime {
+            life_ns: life_ms * MS,
+            own_ns: own_ms * MS,
+            blocked_ns: (life_ms - own_ms) * MS,
+            ..LifeTime::default()
+        },
+        ..LifeRow::default()
+    }
+}
+
+fn link(kind: ChainKind, comm: &str, parent: Option<usize>, rests: bool) -> ChainLink {
+    let sleeps = kind == ChainKind::Sleep;
+    ChainLink {
+        kind,
+        comm: comm.into(),
+        call: sleeps.then(|| "fsync".into()),
+        site: sleeps.then_some(0),
+        operation: None,
+        parent,
+        held: false,
+        stack: None,
+        rests,
+        means: None,
+        class: None,
+    }
+}
+
+/// `parts` add up to a second.
+fn command(parts: Vec<CriticalPart>) -> Report {
+    let mut report = empty();
+    let total: u64 = parts.iter().map(|part| part.total_ns).sum();
+    assert_eq!(total, 1000 * MS);
+    report.critical_path = Some(CriticalPath {
+        pid: 812,
+        total_ns: total,
+        parts,
+    });
+    report
+}
+
+fn with_chain(mut report: Report, label: &str) -> Report {
+    report.sites = vec![Site {
+        label: label.into(),
+        unlabelled: false,
+        function: None,
+        offset: None,
+        file: None,
+        line: None,
+        frames: Vec::new(),
+    }];
+    report.chain_links = vec![
+        link(ChainKind::Disk, "vda", None, false),
+        link(ChainKind::Sleep, "dpkg", Some(0), false),
+        link(ChainKind::Sleep, "worker", Some(0), true),
+    ];
+    report
+}
+
+#[test]
+fn computing_is_no_matter_of_system_calls() {
+    let report = command(vec![
+        part("cc1plus", CriticalKind::Own, 900, None),
+        part("make", CriticalKind::Calls, 60, None),
+        part("make", CriticalKind::Runq, 40, None),
+    ]);
+    assert_eq!(
+        verdict_of(&report),
+        [
+            "Of 1.00 s, 90 % (900 ms) cc1plus: computing in its own code.",
+            "Not a matter of system calls: what the code does with the CPU is the question."
+        ]
+    );
+}
+
+#[test]
+fn a_wait_ends_at_its_root_with_what_can_be_done() {
+    let report = with_chain(
+        command(vec![
+            part("dpkg", CriticalKind::Blocked, 700, Some(1)),
+            part("dpkg", CriticalKind::Own, 300, None),
+        ]),
+        "device-flush",
+    );
+    let verdict = verdict_of(&report);
+    assert_eq!(
+        verdict[0],
+        "Of 1.00 s, 100 % (1.00 s) dpkg: 700 ms in fsync: device-flush ← disk vda and 300 ms \
+         computing in its own code."
+    );
+    assert!(verdict[1].contains("stable storage"), "{verdict:?}");
+}
+
+/// Who polls for a second at a time has waited for what came at last.
+#[test]
+fn a_time_limit_is_no_cause() {
+    let waited = |limit_ms: u64| {
+        let mut report = command(vec![
+            part("curl", CriticalKind::Blocked, limit_ms, Some(1)),
+            part("curl", CriticalKind::Blocked, 1000 - limit_ms, Some(3)),
+        ]);
+        report = with_chain(report, "poll");
+        report.chain_links = vec![
+            link(ChainKind::Limit, "", None, false),
+            link(ChainKind::Sleep, "curl", Some(0), false),
+            link(ChainKind::RanUser, "server", None, false),
+            link(ChainKind::Sleep, "curl", Some(2), false),
+        ];
+        verdict_of(&report)[0].clone()
+    };
+    let said = |how: &str| format!("Of 1.00 s, 100 % (1.00 s) curl: in fsync: poll{how}.");
+    assert_eq!(
+        waited(900),
+        said(" (90 % of it up to its own time limit, and then ← server ran its own code)")
+    );
+    assert_eq!(waited(100), said(" ← server ran its own code"));
+    assert_eq!(waited(1000), said(" ← its own time limit"));
+}
+
+/// Of the smallest parts of a path only the kind is kept.
+#[test]
+fn small_waits_of_many_have_no_place() {
+    let mut parts = vec![part("sh", CriticalKind::Own, 800, None)];
+    parts.push(CriticalPart {
+        comm: None,
+        ..part("", CriticalKind::Blocked, 200, None)
+    });
+    let verdict = verdict_of(&command(parts));
+    assert!(
+        verdict[0].ends_with("20 % (200 ms) several others: asleep."),
+        "{verdict:?}"
+    );
+}
+
+/// Two waits for one lock, whose holder flushes once and writes once.
+fn behind_a_holder() -> Report {
+    let mut report = with_chain(empty(), "futex");
+    report.sites.push(Site {
+        label: "device-flush".into(),
+        ..report.sites[0].clone()
+    });
+    let held = |parent| ChainLink {
+        call: Some("futex".into()),
+        held: true,
+        ..link(ChainKind::Sleep, "python3", Some(parent), false)
+    };
+    let holder = |parent| ChainLink {
+        site: Some(1),
+        ..link(ChainKind::Sleep, "python3", Some(parent), false)
+    };
+    let disk = |operation: &str| ChainLink {
+        operation: Some(operation.into()),
+        ..link(ChainKind::Disk, "vda", None, false)
+    };
+    report.chain_links = vec![
+        disk("flush"),
+        holder(0),
+        held(1),
+        disk("write"),
+        holder(3),
+        held(4),
+    ];
+    report
+}
+
+/// A cause is told before a larger part of which none is known, unless that is all but all of it.
+#[test]
+fn a_cause_goes_before_what_is_not_known() {
+    let mut report = behind_a_holder();
+    report.chain_links[3] = link(ChainKind::Earlier, "kworker", None, false);
+    for (cause, unknown, told) in [
+        (30, 70, "(30 % of it ← disk vda: flush)"),
+        (70, 30, "(70 % of it ← disk vda: flush)"),
+        (8, 92, "← kworker, what it did before is not known"),
+    ] {
+        let parts = vec![
+            part("python3", CriticalKind::Blocked, cause * 10, Some(2)),
+            part("python3", CriticalKind::Blocked, unknown * 10, Some(5)),
+        ];
+        report.critical_path = command(parts).critical_path;
+        let said = verdict_of(&report)[0].clone();
+        assert!(said.contains(told), "{cause} {unknown}: {said}");
+    }
+}
+
+#[test]
+fn waits_for_one_holder_are_one_whatever_it_waited_for() {
+    let parts = |flush, write| {
+        vec![
+            part("python3", CriticalKind::Blocked, flush, Some(2)),
+            part("python3", CriticalKind::Blocked, write, Some(5)),
+        ]
+    };
+    let mut report = behind_a_holder();
+    report.critical_path = command(parts(600, 400)).critical_path;
+    assert_eq!(
+        verdict_of(&report)[0],
+        "Of 1.00 s, 100 % (1.00 s) python3: in futex: futex ← python3 in fsync (60 % of it ← disk \
+         vda: flush)."
+    );
+    report.critical_path = command(parts(900, 100)).critical_path;
+    assert_eq!(
+        verdict_of(&report)[0],
+        "Of 1.00 s, 100 % (1.00 s) python3: in futex: futex ← python3 in fsync ← disk vda: flush."
+    );
+    // What the program means by it is known: that is said in place of advice on the label.
+    report.chain_links[2].means = Some("Another request has the log.".into());
+    assert_eq!(verdict_of(&report)[1], "Another request has the log.");
+}
+
+#[test]
+fn page_faults_are_not_the_programs_own_code() {
+    let mut report = command(vec![
+        part("true", CriticalKind::Own, 700, None),
+        part("true", CriticalKind::Calls, 200, None),
+        part("true", CriticalKind::Exit, 100, None),
+    ]);
+    let mut row = life("true", 1000, 700);
+    row.time.blocked_ns = 0;
+    row.time.calls_ns = 200 * MS;
+    row.time.exit_ns = 100 * MS;
+    row.time.minor_faults = 120_000;
+    // Nine tenths of all in the kernel, of that 300 ms in calls and at the end.
+    row.time.user_ns = 100 * MS;
+    row.time.system_ns = 900 * MS;
+    report.lives = vec![row];
+    let verdict = verdict_of(&report);
+    assert_eq!(
+        verdict[0],
+        "Of 1.00 s, 100 % (1.00 s) true: 600 ms in 120,000 page faults, 200 ms on a CPU in system \
+         calls and 100 ms computing in its own code."
+    );
+    assert!(verdict[1].contains("first use of memory"), "{verdict:?}");
+    // Longer than faults take: it is not said that they are it.
+    report.lives[0].time.minor_faults = 100;
+    assert!(verdict_of(&report)[0].contains("600 ms in the kernel outside of calls"));
+    // Too few ticks to tell.
+    report.lives[0].time.user_ns /= 10;
+    report.lives[0].time.system_ns /= 10;
+    assert!(verdict_of(&report)[0].contains("700 ms computing in its own code"));
+}
+
+#[test]
+fn whose_cpus_they_were_is_told_apart() {
+    let mut report = command(vec![
+        part("a", CriticalKind::Runq, 600, None),
+        part("a", CriticalKind::Own, 400, None),
+    ]);
+    report.lives = vec![life("a", 1000, 400)];
+    let verdict = verdict_of(&report);
+    assert!(
+        verdict[0].contains("60 % (600 ms) waiting for a CPU"),
+        "{verdict:?}"
+    );
+    // Not measured: nothing is guessed.
+    assert!(verdict[1].contains("was not measured"), "{verdict:?}");
+    let machine = Machine {
+        cpus_online: 2,
+        cpus_allowed: vec![0, 1],
+        busy_ns: 1_900 * MS,
+        ..Machine::default()
+    };
+    report.machine = Some(machine.clone());
+    // In no queue, and waiting: until idle CPUs had begun.
+    report.totals.nvcsw = Some(20_000);
+    assert!(verdict_of(&report)[1].contains("20,000 wake-ups"));
+    report.totals.nvcsw = None;
+    assert_eq!(
+        verdict_of(&report)[1],
+        "The machine, not the program: others used 75 % of the time of 2 CPUs, it had 20 %."
+    );
+    report.machine = Some(Machine {
+        steal_ns: 500 * MS,
+        ..machine.clone()
+    });
+    assert_eq!(
+        verdict_of(&report)[1],
+        "The machine, not the program: a hypervisor took 25 % of the time of 2 CPUs (steal), it had 20 %."
+    );
+    report.machine = Some(Machine {
+        limits: vec![CpuLimit {
+            group: "/app".into(),
+            file: "cpu.max".into(),
+            quota_ns: 40 * MS,
+            period_ns: 100 * MS,
+            periods: 10,
+            throttled: 9,
+            throttled_ns: 600 * MS,
+        }],
+        ..machine.clone()
+    });
+    assert_eq!(
+        verdict_of(&report)[1],
+        "A limit, not the program: the control group /app may use 40.0 ms of each 100 ms (0.40 CPUs, cpu.max), \
+         and was held back in 9 of 10 of them: more of it, or less to compute, would help."
+    );
+    // Nobody took it: that is said, and no culprit made up.
+    report.machine = Some(Machine {
+        busy_ns: 400 * MS,
+        ..machine.clone()
+    });
+    assert!(verdict_of(&report)[1].ends_with("what did is not known."));
+    report.lives = vec![life("a", 2000, 900)];
+    report.machine = Some(Machine {
+        cpus_allowed: vec![1],
+        busy_ns: 950 * MS,
+        ..machine.clone()
+    });
+    assert!(
+        verdict_of(&report)[1].starts_with("Its own threads filled CPU 1, and its affinity"),
+        "{:?}",
+        verdict_of(&report)
+    );
+    report.lives = vec![life("a", 2000, 1900)];
+    report.machine = Some(machine);
+    let verdict = verdict_of(&report);
+    assert!(
+        verdict[1].starts_with("Its own threads filled the 2 CPUs"),
+        "{verdict:?}"
+    );
+}
+
+#[test]
+fn calls_that_do_very_little_are_the_answer_where_the_time_is_theirs() {
+    let mut report = command(vec![
+        part("dd", CriticalKind::Calls, 800, None),
+        part("dd", CriticalKind::Own, 200, None),
+    ]);
+    let mut b = support::Build::new();
+    let row = b.call("read", 500_000, [700 * MS, 0, 0]);
+    row.ones = 500_000;
+    let built = b.done();
+    (report.calls, report.totals) = (built.calls, built.totals);
+    assert_eq!(
+        verdict_of(&report)[1],
+        "500,000 of 500,000 read calls move one byte each. A call costs about the same for one byte as for a \
+         few thousand: read and write through a buffer."
+    );
+    // Most of the time is elsewhere: no word of it.
+    report.critical_path = command(vec![
+        part("dd", CriticalKind::Calls, 100, None),
+        part("dd", CriticalKind::Own, 900, None),
+    ])
+    .critical_path;
+    assert!(!verdict_of(&report).concat().contains("one byte"));
+}
+
+#[test]
+fn between_two_looks_only_what_happened_there_counts() {
+    let mut before = with_chain(empty(), "poll");
+    before.run.kind = RunKind::Attach;
+    before.lives = vec![life("worker", 1000, 990)];
+    let mut now = before.clone();
+    now.run.wall_ns = 2_000 * MS;
+    now.lives[0].time.life_ns = 2_000 * MS;
+    now.lives[0].time.blocked_ns = 1_010 * MS;
+    // A sleep that began before the first look ends after it: it counts from there on.
+    let open = |report: &mut Report, ms: u64| {
+        let still = report.chain_links.len();
+        report
+            .chain_links
+            .push(link(ChainKind::NotOver, "", None, false));
+        report
+            .chain_links
+            .push(link(ChainKind::Sleep, "worker", Some(still), false));
+        report.chains.push(ChainRow {
+            first: still + 1,
+            count: 1,
+            total_ns: ms * MS,
+            max_ns: ms * MS,
+        });
+    };
+    open(&mut before, 5);
+    now.chain_links
+        .push(link(ChainKind::Sleep, "worker", Some(0), false));
+    now.chains.push(ChainRow {
+        first: now.chain_links.len() - 1,
+        count: 1,
+        total_ns: 1_000 * MS,
+        max_ns: 1_000 * MS,
+    });
+    let verdict = verdict_since(&now, &before);
+    assert!(
+        verdict[0].starts_with(
+            "In 1.00 s, its thread had something to do for 995 ms: 100 % (995 ms) in fsync"
+        ),
+        "{verdict:?}"
+    );
+    // Nothing happened since.
+    assert!(verdict_since(&now, &now).is_empty());
+}
+
+#[test]
+fn rests_are_no_answer() {
+    let mut report = with_chain(empty(), "poll");
+    report.run.kind = RunKind::Attach;
+    report.lives = vec![life("worker", 1000, 1)];
+    report.chains = vec![ChainRow {
+        first: 2,
+        count: 9,
+        total_ns: 999 * MS,
+        max_ns: 200 * MS,
+    }];
+    let verdict = verdict_of(&report);
+    assert_eq!(verdict.len(), 1);
+    assert!(verdict[0].starts_with("Nothing went on"), "{verdict:?}");
+}
+
+/// Who waits for a lock comes back to one place, as who waits for work does.
+#[test]
+fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
+    let rested = |root: ChainKind, who: &str| {
+        let mut report = with_chain(empty(), "futex");
+        report.run.kind = RunKind::Attach;
+        report.lives = vec![life("python3", 1000, 400)];
+        report.chain_links = vec![
+            link(root, who, None, false),
+            link(ChainKind::Sleep, "python3", Some(0), true),
+            link(ChainKind::Limit, "", None, false),
+            link(ChainKind::Sleep, "python3", Some(2), true),
+        ];
+        let chain = |first, total_ns| ChainRow {
+            first,
+            count: 9,
+            total_ns,
+            max_ns: total_ns,
+        };
+        report.chains = vec![chain(3, 500 * MS), chain(1, 100 * MS)];
+        verdict_of(&report)[0].clone()
+    };
+    let own =
+        "slept until other threads of its own had run, mostly in fsync: for a lock that they held";
+    assert!(rested(ChainKind::RanUser, "python3").contains(own));
+    assert!(rested(ChainKind::Runq, "python3").contains(own));
+    let idle = "slept with nothing to do, mostly in fsync.";
+    assert!(rested(ChainKind::RanUser, "client").contains(idle));
+    assert!(rested(ChainKind::Network, "").contains(idle));
+}
+
+#[test]
+fn a_users_own_advice_is_shown() {
+    let mut report = with_chain(
+        command(vec![
+            part("dpkg", CriticalKind::Blocked, 700, Some(1)),
+            part("dpkg", CriticalKind::Own, 300, None),
+        ]),
+        "our-barrier",
+    );
+    assert_eq!(verdict_of(&report).len(), 1);
+    let mut own = LabelMeaning {
+        label: "our-barrier".into(),
+        meaning: debox_labels::Meaning {
+            group: "our-barrier".into(),
+            kind: debox_labels::Kind::Loss,
+            what: "the barrier".into(),
+            advice: "Raise barrier_slots.".into(),
+        },
+    };
+    report.labels = vec![own.clone()];
+    assert_eq!(verdict_of(&report)[1], "Raise barrier_slots.");
+    own.meaning.kind = debox_labels::Kind::Idle;
+    report.labels = vec![own];
+    assert_eq!(verdict_of(&report).len(), 1);
+}
+
+#[test]
+fn names_cannot_write_to_a_terminal_and_nothing_is_said_from_nothing() {
+    let report = command(vec![part("\x1b[2J", CriticalKind::Own, 1000, None)]);
+    assert!(!verdict_of(&report).concat().contains('\x1b'));
+    assert!(verdict_of(&empty()).is_empty());
+}

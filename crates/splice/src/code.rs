@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which bytes of a file are code, and where do its functions begin?
+//!
+//! Instructions have no marks: read from a wrong byte, other ones are seen. So they are read
+//! from where functions are known to begin, by the unwind table (`.eh_frame`, which also
+//! covers hand-written code that has call frame information) and by symbols that have a
+//! size, and only up to where these end. What lies outside of them is a gap: it is read
+//! as well, for jumps that lead out of it, but no site in it is believed.
+
+use crate::Error;
+use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use object::Endianness;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+type Header = FileHeader64<Endianness>;
+
+/// Larger ones are left to other captures: their tables would take seconds.
+pub(crate) const CODE_BYTES_MAX: usize = 512 << 20;
+/// Functions that are larger are data that somebody gave a size.
+const FUNCTION_BYTES_MAX: u64 = 64 << 20;
+
+/// A part of the file as it is mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub address: u64,
+    pub bytes: &'a [u8],
+    pub executable: bool,
+}
+
+impl Part<'_> {
+    pub fn range(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.bytes.len() as u64)
+    }
+}
+
+/// What of a file matters here. Addresses are those of the file.
+pub(crate) struct Code<'a> {
+    /// Empty: it has none.
+    pub build_id: Vec<u8>,
+    /// Mapped parts that are in the file, by address.
+    pub parts: Vec<Part<'a>>,
+    /// Where functions lie, by address; they do not overlap.
+    pub functions: Vec<Range<u64>>,
+    /// Of their call frame information: where tables of landing pads lie, with the function.
+    pub landing_tables: Vec<(u64, Range<u64>)>,
+    /// What pointers are made of as the file is loaded.
+    pub pointers: Vec<u64>,
+    /// The file may be loaded anywhere: absolute addresses in it are in `pointers`.
+    pub relocatable: bool,
+}
+
+fn not_elf(error: impl ToString) -> Error {
+    Error::NotElf(error.to_string())
+}
+
+impl<'a> Code<'a> {
+    pub fn of(file: &'a [u8]) -> Result<Self, Error> {
+        let header = Header::parse(file).map_err(not_elf)?;
+        let endian = header.endian().map_err(not_elf)?;
+        if header.e_machine(endian) != elf::EM_X86_64 || endian != Endianness::Little {
+            return Err(Error::NotElf("not of x86-64".into()));
+        }
+        let mut parts = Vec::new();
+        for segment in header.program_headers(endian, file).map_err(not_elf)? {
+            if segment.p_type(endian) != elf::PT_LOAD {
+                continue;
+            }
+            parts.push(Part {
+                address: segment.p_vaddr(endian),
+                bytes: segment
+                    .data(endian, file)
+                    .map_err(|()| not_elf("a segment lies outside of the file"))?,
+                executable: segment.p_flags(endian) & elf::PF_X != 0,
+            });
+        }
+        parts.sort_by_key(|part| part.address);
+        let all: usize = (parts.iter())
+            .filter(|part| part.executable)
+            .map(|part| part.bytes.len())
+            .sum();
+        if all > CODE_BYTES_MAX {
+            return Err(Error::TooLarge {
+                most: CODE_BYTES_MAX,
+            });
+        }
+        let mut code = Self {
+            build_id: build_id(header, endian, file).unwrap_or_default(),
+            parts,
+            functions: Vec::new(),
+            landing_tables: Vec::new(),
+            pointers: Vec::new(),
+            relocatable: header.e_type(endian) == elf::ET_DYN,
+        };
+        let mut found = Vec::new();
+        code.by_unwind_table(header, endian, file, &mut found);
+        code.by_symbols(header, endian, file, &mut found)?;
+        code.functions = apart(found);
+        code.gaps_fallen_into();
+        code.relocations(header, endian, file)?;
+        Ok(code)
+    }
+
+    /// The bytes from an address to the end of its part.
+    pub fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
+        let after = self.parts.partition_point(|part| part.address <= address);
+        let part = self.parts.get(after.checked_sub(1)?)?;
+        part.bytes.get((address - part.address) as usize..)
+    }
+
+    pub fn is_executable(&self, address: u64) -> bool {
+        (self.parts.iter()).any(|part| part.executable && part.range().contains(&address))
+    }
+
+    pub fn bytes(&self, range: &Range<u64>) -> Option<&'a [u8]> {
+        self.bytes_from(range.start)?
+            .get(..usize::try_from(range.end.checked_sub(range.start)?).ok()?)
+    }
+
+    /// Executable bytes that no function covers.
+    pub fn gaps(&self) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        for part in self.parts.iter().filter(|part| part.executable) {
+            let range = part.range();
+            let mut at = range.start;
+            for function in &self.functions {
+                if function.end <= at || function.start >= range.end {
+                    continue;
+                }
+                if at < function.start {
+                    gaps.push(at..function.start);
+                }
+                at = function.end;
+            }
+            if at < range.end {
+                gaps.push(at..range.end);
+            }
+        }
+        gaps
+    }
+
+    /// A function whose last instruction leads on into a gap goes on there: hand-written code
+    /// ends its call frame information where a child's stack begins (glibc's clone3).
+    fn gaps_fallen_into(&mut self) {
+        for gap in self.gaps() {
+            let before = self
+                .functions
+                .partition_point(|function| function.end < gap.start);
+            let falls = (self.functions.get(before).cloned())
+                .filter(|function| function.end == gap.start)
+                .and_then(|function| Some((self.bytes(&function)?, function.start)))
+                .is_some_and(|(bytes, start)| falls_through(bytes, start));
+            if falls {
+                self.functions[before].end = gap.end;
+            }
+        }
+    }
+
+    fn by_unwind_table(
+        &mut self,
+        header: &Header,
+        endian: Endianness,
+        file: &'a [u8],
+        found: &mut Vec<Range<u64>>,
+    ) {
+        let Ok(sections) = header.sections(endian, file) else {
+            return;
+        };
+        let Some((_, section)) = sections.section_by_name(endian, b".eh_frame") else {
+            return;
+        };
+        let Ok(bytes) = section.data(endian, file) else {
+            return;
+        };
+        let address = |name: &[u8]| {
+            let section = sections.section_by_name(endian, name);
+            section.map_or(0, |(_, section)| section.sh_addr(endian))
+        };
+        let bases = BaseAddresses::default()
+            .set_eh_frame(section.sh_addr(endian))
+            .set_text(address(b".text"))
+            .set_got(address(b".got"));
+        let frames = EhFrame::new(bytes, LittleEndian);
+        let mut entries = frames.entries(&bases);
+        // What is damaged covers nothing from there on.
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(partial) = entry else {
+                continue;
+            };
+            let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
+                return;
+            };
+            let begin = fde.initial_address();
+            let Some(end) = begin.checked_add(fde.len()) else {
+                continue;
+            };
+            // That of a signal handler's return begins a byte before its code, so that an
+            // unwinder that looks up a byte before a return address finds it.
+            found.push(begin + u64::from(fde.is_signal_trampoline())..end);
+            if let Some(gimli::Pointer::Direct(table)) = fde.lsda() {
+                self.landing_tables.push((table, begin..end));
+            }
+        }
+    }
+
+    fn by_symbols(
+        &self,
+        header: &Header,
+        endian: Endianness,
+        file: &'a [u8],
+        found: &mut Vec<Range<u64>>,
+    ) -> Result<(), Error> {
+        let sections = header.sections(endian, file).map_err(not_elf)?;
+        for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+            let Ok(symbols) = sections.symbols(endian, file, kind) else {
+                continue;
+            };
+            for symbol in symbols.iter() {
+                let functions = [elf::STT_FUNC, elf::STT_GNU_IFUNC];
+                if functions.contains(&symbol.st_type())
+                    && symbol.st_shndx(endian) != elf::SHN_UNDEF
+                {
+                    let begin = symbol.st_value(endian);
+                    found.push(begin..begin.saturating_add(symbol.st_size(endian)));
+                }
+            }
+        }
+        found.retain(|range| {
+            range.start < range.end
+                && range.end - range.start <= FUNCTION_BYTES_MAX
+                && self.is_executable(range.start)
+                && self.bytes(range).is_some()
+        });
+        Ok(())
+    }
+
+    /// Addends of relative relocations: what becomes a pointer into this file.
+    fn relocations(
+        &mut self,
+        header: &Header,
+        endian: Endianness,
+        file: &'a [u8],
+    ) -> Result<(), Error> {
+        let sections = header.sections(endian, file).map_err(not_elf)?;
+        for section in sections.iter() {
+            if let Ok(Some((relocations, _))) = section.rela(endian, file) {
+                for relocation in relocations {
+                    let kind = relocation.r_type(endian, false);
+                    if [elf::R_X86_64_RELATIVE, elf::R_X86_64_IRELATIVE].contains(&kind) {
+                        self.pointers.push(relocation.r_addend.get(endian) as u64);
+                    }
+                }
+            }
+            if let Ok(Some(packed)) = section.relr(endian, file) {
+                for place in packed {
+                    let bytes = self.bytes_from(place).and_then(|bytes| bytes.get(..8));
+                    if let Some(bytes) = bytes {
+                        (self.pointers)
+                            .push(u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the last of these instructions is followed by what comes after them.
+fn falls_through(bytes: &[u8], start: u64) -> bool {
+    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    decoder.into_iter().last().is_some_and(|last| {
+        let flow = last.flow_control();
+        !last.is_invalid() && matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch)
+    })
+}
+
+fn build_id(header: &Header, endian: Endianness, file: &[u8]) -> Option<Vec<u8>> {
+    for segment in header.program_headers(endian, file).ok()? {
+        let Ok(Some(mut notes)) = segment.notes(endian, file) else {
+            continue;
+        };
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
+                return Some(note.desc().to_vec()).filter(|id| !id.is_empty());
+            }
+        }
+    }
+    None
+}
+
+/// Of ranges that overlap the one that begins first, up to where the next begins: both begin
+/// where a function does, and what begins in the midst of one is read from there.
+fn apart(found: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut by_start: BTreeMap<u64, u64> = BTreeMap::new();
+    for range in found {
+        let end = by_start.entry(range.start).or_default();
+        *end = range.end.max(*end);
+    }
+    let mut functions: Vec<Range<u64>> = Vec::with_capacity(by_start.len());
+    for (start, end) in by_start {
+        if let Some(last) = functions.last_mut()
+            && last.end > start
+        {
+            // The rest of the longer one goes on behind the shorter one.
+            let rest = last.end;
+            last.end = start;
+            functions.push(start..end.max(rest));
+            continue;
+        }
+        functions.push(start..end);
+    }
+    functions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn functions_do_not_overlap() {
+        assert_eq!(apart(vec![0..4, 8..10, 4..6]), [0..4, 4..6, 8..10]);
+        assert_eq!(apart(vec![0..10, 4..6]), [0..4, 4..10]);
+        assert_eq!(apart(vec![0..6, 4..10, 0..3]), [0..4, 4..10]);
+        assert_eq!(apart(vec![]), []);
+    }
+}

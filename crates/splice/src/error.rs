@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why has a file no table?
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no ELF file of this machine's kind: {0}")]
+    NotElf(String),
+    #[error("it has more than {most} bytes of code")]
+    TooLarge { most: usize },
+    #[error("the table is damaged: {0}")]
+    Damaged(&'static str),
+}

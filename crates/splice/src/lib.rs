@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where in an ELF file can a system call be replaced by a jump?
+//!
+//! For splice capture the two bytes of a `syscall` instruction are too few: a jump to a
+//! trampoline has five. So with it one or more of the instructions before or after move
+//! into the trampoline, and nothing may come in between them: no jump of this file may
+//! lead there, nor may one of them depend on where it stands in a way that cannot be
+//! carried over. [`Table::of`] finds each `syscall`, and for each either such a [`Window`]
+//! or the reason why there is none ([`Left`]). What is not proved is left: a call that is
+//! not spliced is seen by another capture, a jump into the midst of a jump is a crash.
+//!
+//! Three steps, a file each: which bytes are code, and where functions begin
+//! (`code.rs`); whither control can come other than from the instruction before
+//! (`target.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as
+//! bytes for a cache and back.
+
+mod code;
+mod error;
+mod site;
+mod table;
+mod target;
+
+pub use error::Error;
+pub use site::{Left, Site, Window};
+pub use table::Table;
+
+/// The jump to a trampoline: `jmp rel32`.
+pub const JUMP_BYTES: usize = 5;
+/// No window has more: of seven instructions of up to 15 bytes, in practice of 13.
+pub const WINDOW_BYTES_MAX: usize = 32;

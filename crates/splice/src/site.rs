@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What around a `syscall` instruction can move, so that a jump has room?
+
+use crate::code::Code;
+use crate::target::Targets;
+use crate::{JUMP_BYTES, WINDOW_BYTES_MAX};
+use iced_x86::{
+    Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    Mnemonic, OpAccess, OpKind, Register,
+};
+use std::ops::Range;
+
+/// The call that ends a signal handler: its frame is known by the bytes at its return address.
+const RT_SIGRETURN: u32 = 15;
+/// `syscall`.
+const BYTES: [u8; 2] = [0x0f, 0x05];
+
+/// Why a site has no window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// Unwinders and the kernel know the return from a signal handler by its bytes.
+    SignalReturn,
+    /// Something jumps to where the jump to the trampoline would have its later bytes.
+    JumpedInto,
+    /// The instructions around it cannot be moved.
+    NothingMoves,
+    /// What follows uses flags from before the call.
+    FlagsKept,
+    /// Its function cannot be read to its end.
+    NotRead,
+    /// No function is known there: it may be data.
+    NotKnown,
+    /// `int $0x80` or `sysenter`.
+    OtherWay,
+}
+
+/// Whole instructions that a jump to the trampoline takes the place of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Address of its first byte.
+    pub start: u64,
+    /// All of its bytes, as they are in the file.
+    pub bytes: Vec<u8>,
+    /// Bytes before the `syscall`, and where in them offsets lie that are relative to the
+    /// instruction's end: (offset of the 32 bits, end of the instruction), from `start`.
+    pub before: usize,
+    pub relative: Vec<(u8, u8)>,
+}
+
+impl Window {
+    pub fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Of the instruction itself.
+    pub address: u64,
+    /// The call, where the code says it; else a register does.
+    pub nr: Option<u32>,
+    pub window: Result<Window, Left>,
+}
+
+/// All sites of a file, by address.
+pub(crate) fn sites(code: &Code<'_>, targets: &Targets) -> Vec<Site> {
+    let mut sites = Vec::new();
+    let mut info = InstructionInfoFactory::new();
+    for function in &code.functions {
+        let Some(bytes) = code.bytes(function) else {
+            continue;
+        };
+        if bytes
+            .windows(2)
+            .any(|two| two == BYTES || matches!(two, [0xcd, 0x80] | [0x0f, 0x34]))
+        {
+            of_function(function, bytes, targets, &mut info, &mut sites);
+        }
+    }
+    for gap in code.gaps() {
+        let bytes = code.bytes(&gap).unwrap_or_default();
+        let found = bytes
+            .windows(2)
+            .enumerate()
+            .filter(|(_, two)| *two == BYTES);
+        sites.extend(found.map(|(at, _)| Site {
+            address: gap.start + at as u64,
+            nr: None,
+            window: Err(Left::NotKnown),
+        }));
+    }
+    sites.sort_by_key(|site| site.address);
+    drop_overlaps(&mut sites);
+    sites
+}
+
+/// Two calls beside each other cannot both have what lies between them: the later one gives way.
+fn drop_overlaps(sites: &mut [Site]) {
+    let mut end = 0;
+    for site in sites {
+        if let Ok(window) = &site.window {
+            if window.start < end {
+                site.window = Err(Left::NothingMoves);
+            } else {
+                end = window.end();
+            }
+        }
+    }
+}
+
+fn of_function(
+    function: &Range<u64>,
+    bytes: &[u8],
+    targets: &Targets,
+    info: &mut InstructionInfoFactory,
+    sites: &mut Vec<Site>,
+) {
+    let decoder = Decoder::with_ip(64, bytes, function.start, DecoderOptions::NONE);
+    let all: Vec<Instruction> = decoder.into_iter().collect();
+    // One that is cut off by the end is invalid, too.
+    let read = all.iter().all(|instruction| !instruction.is_invalid());
+    for (at, instruction) in all.iter().enumerate() {
+        let other = matches!(instruction.code(), Op::Sysenter)
+            || instruction.code() == Op::Int_imm8 && instruction.immediate8() == 0x80;
+        if !other && instruction.code() != Op::Syscall {
+            continue;
+        }
+        let around = Around {
+            function: bytes,
+            base: function.start,
+            all: &all,
+            at,
+            targets,
+        };
+        let nr = around.number(info);
+        let window = match (other, read, nr) {
+            (true, _, _) => Err(Left::OtherWay),
+            (_, false, _) => Err(Left::NotRead),
+            (_, _, Some(RT_SIGRETURN)) => Err(Left::SignalReturn),
+            _ => around.window(info),
+        };
+        sites.push(Site {
+            address: instruction.ip(),
+            nr,
+            window,
+        });
+    }
+}
+
+/// A `syscall` and what stands around it.
+struct Around<'a> {
+    function: &'a [u8],
+    base: u64,
+    all: &'a [Instruction],
+    at: usize,
+    targets: &'a Targets,
+}
+
+/// Whether it does the same elsewhere, but for an offset that can be set right.
+fn moves(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
+    if instruction.flow_control() != FlowControl::Next
+        || matches!(
+            instruction.mnemonic(),
+            Mnemonic::Endbr64 | Mnemonic::Syscall | Mnemonic::Hlt | Mnemonic::Rdtsc
+        )
+        || instruction.is_invalid()
+    {
+        return false;
+    }
+    // Of what changes the stack, the unwind table says where it stands, byte by byte.
+    info.info(instruction)
+        .used_registers()
+        .iter()
+        .all(|used| used.register().full_register() != Register::RSP || !writes(used.access()))
+}
+
+fn writes(access: OpAccess) -> bool {
+    matches!(
+        access,
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+    )
+}
+
+impl Around<'_> {
+    /// The call's number, if an instruction before it says so and nothing can come in between.
+    fn number(&self, info: &mut InstructionInfoFactory) -> Option<u32> {
+        let mut next = self.all[self.at].ip();
+        for instruction in self.all[..self.at].iter().rev() {
+            if self.targets.at(next)
+                || instruction.is_invalid()
+                || instruction.flow_control() != FlowControl::Next
+            {
+                return None;
+            }
+            next = instruction.ip();
+            let sets = info.info(instruction).used_registers().iter().any(|used| {
+                used.register().full_register() == Register::RAX && writes(used.access())
+            });
+            if !sets {
+                continue;
+            }
+            let whole = matches!(instruction.op0_register(), Register::EAX | Register::RAX);
+            return match (instruction.mnemonic(), instruction.op1_kind()) {
+                (
+                    Mnemonic::Mov,
+                    OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64,
+                ) if whole => u32::try_from(instruction.immediate(1)).ok(),
+                (Mnemonic::Xor | Mnemonic::Sub, OpKind::Register)
+                    if whole && instruction.op1_register() == instruction.op0_register() =>
+                {
+                    Some(0)
+                }
+                _ => None,
+            };
+        }
+        None
+    }
+
+    /// Whether flags from before the call are used after it. The trampoline does not keep them.
+    fn flags_kept(&self) -> bool {
+        const ARITHMETIC: u32 = iced_x86::RflagsBits::OF
+            | iced_x86::RflagsBits::SF
+            | iced_x86::RflagsBits::ZF
+            | iced_x86::RflagsBits::AF
+            | iced_x86::RflagsBits::CF
+            | iced_x86::RflagsBits::PF;
+        let mut open = ARITHMETIC;
+        for instruction in &self.all[self.at + 1..] {
+            // It hands them on, as the one before it did.
+            if instruction.code() == Op::Syscall {
+                continue;
+            }
+            if instruction.rflags_read() & open != 0 {
+                return true;
+            }
+            open &= !instruction.rflags_modified();
+            if open == 0 || instruction.flow_control() != FlowControl::Next {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// The smallest window there is; of two that are as small the one with more before it: what
+    /// comes after the call is then where it was.
+    fn window(&self, info: &mut InstructionInfoFactory) -> Result<Window, Left> {
+        if self.flags_kept() {
+            return Err(Left::FlagsKept);
+        }
+        let fits = |instruction: &Instruction, info: &mut _| moves(instruction, info);
+        let before = (self.all[..self.at].iter().rev())
+            .take_while(|instruction| fits(instruction, info))
+            .take(JUMP_BYTES)
+            .count();
+        let after = (self.all[self.at + 1..].iter())
+            .take_while(|instruction| fits(instruction, info))
+            .take(JUMP_BYTES)
+            .count();
+        let mut jumped_into = false;
+        let mut best: Option<(usize, usize, usize)> = None;
+        for m in 0..=after {
+            for k in 0..=before {
+                let (first, last) = (&self.all[self.at - k], &self.all[self.at + m]);
+                let bytes = (last.next_ip() - first.ip()) as usize;
+                if !(JUMP_BYTES..=WINDOW_BYTES_MAX).contains(&bytes) {
+                    continue;
+                }
+                if self.targets.between(first.ip(), last.next_ip()) {
+                    jumped_into = true;
+                    continue;
+                }
+                // Moved instructions are few, then bytes.
+                if best.is_none_or(|(count, _, _)| k + m < count) {
+                    best = Some((k + m, k, m));
+                }
+            }
+        }
+        match best {
+            Some((_, k, m)) => Ok(self.taken(k, m)),
+            None if jumped_into => Err(Left::JumpedInto),
+            None => Err(Left::NothingMoves),
+        }
+    }
+
+    fn taken(&self, before: usize, after: usize) -> Window {
+        let range = self.at - before..self.at + after + 1;
+        let start = self.all[range.start].ip();
+        let end = self.all[range.end - 1].next_ip();
+        let relative = self.all[range.clone()]
+            .iter()
+            .filter(|instruction| instruction.is_ip_rel_memory_operand())
+            .map(|instruction| {
+                // The 32 bits stand before an immediate, if there is one.
+                let mut decoder = Decoder::with_ip(
+                    64,
+                    &self.function[(instruction.ip() - self.base) as usize..],
+                    instruction.ip(),
+                    DecoderOptions::NONE,
+                );
+                let again = decoder.decode();
+                let offsets = decoder.get_constant_offsets(&again);
+                let from = (instruction.ip() - start) as usize;
+                (
+                    (from + offsets.displacement_offset()) as u8,
+                    (from + instruction.len()) as u8,
+                )
+            })
+            .collect();
+        Window {
+            start,
+            bytes: self.function[(start - self.base) as usize..(end - self.base) as usize].to_vec(),
+            before: (self.all[self.at].ip() - start) as usize,
+            relative,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The sites of a file, and as bytes for a cache.
+//!
+//! ```text
+//! "DBXSITES"  u32 version  u32 n, n bytes of build id  u32 sites, then of each:
+//!   u64 address   u32 number of the call, ~0: not known   u8 why it was left, 0: it was not
+//!   u8 bytes of the window   u8 of them before the call   u8 r, its relative offsets
+//!   the bytes   r times: u8 where 32 bits lie, u8 the end of their instruction
+//! ```
+//!
+//! Little-endian, by address. [`Table::parse`] believes nothing: what it returns has windows
+//! that do not overlap, contain their call and offsets that lie within them.
+
+use crate::code::Code;
+use crate::site::{Left, Site, Window, sites};
+use crate::target::Targets;
+use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
+
+const MAGIC: &[u8; 8] = b"DBXSITES";
+/// Goes up with each change of what is found, or how it is written.
+const VERSION: u32 = 1;
+const BUILD_ID_MAX: usize = 64;
+const UNKNOWN: u32 = u32::MAX;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Empty: the file has none, and nothing says later that the table is its.
+    pub build_id: Vec<u8>,
+    /// By address.
+    pub sites: Vec<Site>,
+}
+
+impl Table {
+    /// Reads a whole file: half a second for each 10 MB of code, or less.
+    ///
+    /// # Errors
+    /// When it is no ELF file for x86-64, or is too large.
+    pub fn of(file: &[u8]) -> Result<Self, Error> {
+        let code = Code::of(file)?;
+        let targets = Targets::of(&code);
+        Ok(Self {
+            sites: sites(&code, &targets),
+            build_id: code.build_id,
+        })
+    }
+
+    /// Sites that have room, and all.
+    pub fn room(&self) -> (usize, usize) {
+        let room = self.sites.iter().filter(|site| site.window.is_ok()).count();
+        (room, self.sites.len())
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend(VERSION.to_le_bytes());
+        out.extend((self.build_id.len() as u32).to_le_bytes());
+        out.extend(&self.build_id);
+        out.extend((self.sites.len() as u32).to_le_bytes());
+        for site in &self.sites {
+            out.extend(site.address.to_le_bytes());
+            out.extend(site.nr.unwrap_or(UNKNOWN).to_le_bytes());
+            match &site.window {
+                Err(left) => out.extend([left_number(*left), 0, 0, 0]),
+                Ok(window) => {
+                    let bytes = [window.bytes.len(), window.before, window.relative.len()];
+                    out.push(0);
+                    out.extend(bytes.map(|n| n as u8));
+                    out.extend(&window.bytes);
+                    out.extend(window.relative.iter().flat_map(|&(at, end)| [at, end]));
+                }
+            }
+        }
+        out
+    }
+
+    /// # Errors
+    /// When the bytes are no table, or one of another version.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let mut at = Reader(bytes);
+        if at.take(8)? != MAGIC || at.u32()? != VERSION {
+            return Err(Error::Damaged("it is none of this version"));
+        }
+        let n = at.u32()? as usize;
+        if n > BUILD_ID_MAX {
+            return Err(Error::Damaged("its build id has a wrong length"));
+        }
+        let build_id = at.take(n)?.to_vec();
+        let count = at.u32()?;
+        let mut sites: Vec<Site> = Vec::new();
+        let mut free = 0;
+        for _ in 0..count {
+            let site = site_parse(&mut at)?;
+            if sites
+                .last()
+                .is_some_and(|last| last.address >= site.address)
+            {
+                return Err(Error::Damaged("its sites are not in order"));
+            }
+            if let Ok(window) = &site.window {
+                if window.start < free {
+                    return Err(Error::Damaged("two windows overlap"));
+                }
+                free = window.end();
+            }
+            sites.push(site);
+        }
+        if !at.0.is_empty() {
+            return Err(Error::Damaged("more follows"));
+        }
+        Ok(Self { build_id, sites })
+    }
+}
+
+fn site_parse(at: &mut Reader<'_>) -> Result<Site, Error> {
+    let address = at.u64()?;
+    let nr = Some(at.u32()?).filter(|nr| *nr != UNKNOWN);
+    let [left, n, before, relative] = at.array()?;
+    let (n, before) = (usize::from(n), usize::from(before));
+    if left != 0 {
+        let left = left_of(left).ok_or(Error::Damaged("a site was left for an unknown reason"))?;
+        if (n, before, relative) != (0, 0, 0) {
+            return Err(Error::Damaged("a site that was left has a window"));
+        }
+        let window = Err(left);
+        return Ok(Site {
+            address,
+            nr,
+            window,
+        });
+    }
+    let bytes = at.take(n)?.to_vec();
+    let start = address.checked_sub(before as u64);
+    let (Some(start), JUMP_BYTES..=WINDOW_BYTES_MAX) = (start, n) else {
+        return Err(Error::Damaged("a window has a wrong size"));
+    };
+    if bytes.get(before..before + 2) != Some(&[0x0f, 0x05]) || start.checked_add(n as u64).is_none()
+    {
+        return Err(Error::Damaged("a window does not contain its call"));
+    }
+    let mut offsets = Vec::new();
+    for _ in 0..relative {
+        let [from, end] = at.array()?;
+        let call = before..before + 2;
+        let (from_byte, to) = (usize::from(from), usize::from(from) + 4);
+        let inside = to <= usize::from(end) && usize::from(end) <= n;
+        if !inside || from_byte < call.end && call.start < to {
+            return Err(Error::Damaged("an offset lies outside of its window"));
+        }
+        offsets.push((from, end));
+    }
+    Ok(Site {
+        address,
+        nr,
+        window: Ok(Window {
+            start,
+            bytes,
+            before,
+            relative: offsets,
+        }),
+    })
+}
+
+const LEFT: [Left; 7] = [
+    Left::SignalReturn,
+    Left::JumpedInto,
+    Left::NothingMoves,
+    Left::FlagsKept,
+    Left::NotRead,
+    Left::NotKnown,
+    Left::OtherWay,
+];
+
+/// From 1 on.
+fn left_number(left: Left) -> u8 {
+    1 + LEFT.iter().position(|&known| known == left).unwrap_or(0) as u8
+}
+
+fn left_of(number: u8) -> Option<Left> {
+    LEFT.get(usize::from(number).checked_sub(1)?).copied()
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Error> {
+        let (taken, rest) =
+            (self.0.split_at_checked(n)).ok_or(Error::Damaged("it ends too soon"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let (taken, rest) =
+            (self.0.split_first_chunk()).ok_or(Error::Damaged("it ends too soon"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Error> {
+        self.array().map(u64::from_le_bytes)
+    }
+}

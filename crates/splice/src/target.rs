@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whither can control come, other than from the instruction before?
+//!
+//! More is taken for a target than is one, never less: direct branches of all code (of gaps
+//! too, which may be data), addresses that code or data of the file names (by lea, as an
+//! immediate, by a relocation, in a file that is not relocatable by any word of its data),
+//! tables of jumps relative to themselves, landing pads of exceptions, symbols. A return
+//! address is none: no instruction that calls ever moves.
+
+use crate::code::Code;
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use std::ops::Range;
+
+/// Tables of jumps that are longer are not believed to go on.
+const TABLE_ENTRIES_MAX: usize = 65_536;
+
+pub(crate) struct Targets {
+    /// In order, each once.
+    addresses: Vec<u64>,
+}
+
+impl Targets {
+    pub fn of(code: &Code<'_>) -> Self {
+        let mut found = Found {
+            code,
+            addresses: Vec::new(),
+        };
+        for range in code.functions.iter().cloned().chain(code.gaps()) {
+            found.of_instructions(range);
+        }
+        for pointer in &code.pointers {
+            found.add(*pointer);
+        }
+        if !code.relocatable {
+            found.of_words();
+        }
+        for (table, function) in &code.landing_tables {
+            found.of_landing_pads(*table, function);
+        }
+        let mut addresses = found.addresses;
+        addresses.extend(code.functions.iter().map(|function| function.start));
+        addresses.sort_unstable();
+        addresses.dedup();
+        Self { addresses }
+    }
+
+    /// Whether one lies within, both ends left out.
+    pub fn between(&self, begin: u64, end: u64) -> bool {
+        let first = self.addresses.partition_point(|&address| address <= begin);
+        self.addresses
+            .get(first)
+            .is_some_and(|&address| address < end)
+    }
+
+    pub fn at(&self, address: u64) -> bool {
+        self.addresses.binary_search(&address).is_ok()
+    }
+}
+
+struct Found<'a, 'b> {
+    code: &'a Code<'b>,
+    addresses: Vec<u64>,
+}
+
+impl Found<'_, '_> {
+    fn add(&mut self, address: u64) {
+        if self.code.is_executable(address) {
+            self.addresses.push(address);
+        }
+    }
+
+    fn of_instructions(&mut self, range: Range<u64>) {
+        let Some(bytes) = self.code.bytes(&range) else {
+            return;
+        };
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let mut tables = Vec::new();
+        let mut jumps_anywhere = false;
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                continue;
+            }
+            jumps_anywhere |= instruction.is_jmp_near_indirect();
+            self.of_instruction(&instruction, &mut tables);
+        }
+        if jumps_anywhere {
+            for table in tables {
+                self.of_relative_table(table);
+            }
+        }
+    }
+
+    fn of_instruction(&mut self, instruction: &Instruction, tables: &mut Vec<u64>) {
+        for operand in 0..instruction.op_count() {
+            match instruction.op_kind(operand) {
+                OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                    self.add(instruction.near_branch_target());
+                }
+                OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64
+                    if !self.code.relocatable =>
+                {
+                    self.add(instruction.immediate(operand));
+                }
+                OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
+                    let address = instruction.ip_rel_memory_address();
+                    if self.code.is_executable(address) {
+                        self.addresses.push(address);
+                    } else if instruction.mnemonic() == Mnemonic::Lea {
+                        tables.push(address);
+                    }
+                }
+                // jmp *table(, %rax, 8): its words are targets by themselves (of_words);
+                // mov table(, %rax, 4): relative to what is not known here, so to the table.
+                OpKind::Memory
+                    if instruction.memory_index() != Register::None
+                        && instruction.memory_displacement64() != 0 =>
+                {
+                    tables.push(instruction.memory_displacement64());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Offsets of 32 bits, relative to the table's beginning, as long as they lead to code.
+    fn of_relative_table(&mut self, table: u64) {
+        let Some(bytes) = self.code.bytes_from(table) else {
+            return;
+        };
+        for entry in bytes.chunks_exact(4).take(TABLE_ENTRIES_MAX) {
+            let offset = i32::from_le_bytes(entry.try_into().unwrap_or_default());
+            let target = table.wrapping_add_signed(i64::from(offset));
+            if !self.code.is_executable(target) {
+                break;
+            }
+            self.addresses.push(target);
+        }
+    }
+
+    /// Of a file that is loaded where it says: each word that is an address of code.
+    fn of_words(&mut self) {
+        for part in &self.code.parts {
+            let skip = (part.address.wrapping_neg() & 7) as usize;
+            let aligned = part.bytes.get(skip..).unwrap_or_default();
+            for word in aligned.chunks_exact(8) {
+                self.add(u64::from_le_bytes(word.try_into().unwrap_or_default()));
+            }
+        }
+    }
+
+    /// The table of a function's call sites, as exceptions and cancellation use it.
+    fn of_landing_pads(&mut self, table: u64, function: &Range<u64>) {
+        let Some(bytes) = self.code.bytes_from(table) else {
+            return;
+        };
+        let mut at = Cursor {
+            bytes,
+            address: table,
+        };
+        let _ = landing_pads(&mut at, function, &mut |pad| self.add(pad));
+    }
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    address: u64,
+}
+
+const OMITTED: u8 = 0xff;
+
+impl Cursor<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        self.address = self.address.wrapping_add(1);
+        Some(*first)
+    }
+
+    fn word<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = rest;
+        self.address = self.address.wrapping_add(N as u64);
+        Some(*first)
+    }
+
+    fn uleb(&mut self) -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// A pointer as DWARF's exception tables encode it (LSB, "Additional DWARF encodings").
+    fn pointer(&mut self, encoding: u8) -> Option<u64> {
+        let here = self.address;
+        let value = match encoding & 0x0f {
+            0x00 | 0x04 | 0x0c => u64::from_le_bytes(self.word()?),
+            0x01 => self.uleb()?,
+            0x02 => u16::from_le_bytes(self.word()?).into(),
+            0x0a => i64::from(i16::from_le_bytes(self.word()?)) as u64,
+            0x03 => u32::from_le_bytes(self.word()?).into(),
+            0x0b => i64::from(i32::from_le_bytes(self.word()?)) as u64,
+            _ => return None,
+        };
+        match encoding & 0x70 {
+            0x00 => Some(value),
+            0x10 => Some(here.wrapping_add(value)),
+            _ => None,
+        }
+    }
+}
+
+fn landing_pads(
+    at: &mut Cursor<'_>,
+    function: &Range<u64>,
+    add: &mut dyn FnMut(u64),
+) -> Option<()> {
+    let start = match at.byte()? {
+        OMITTED => function.start,
+        encoding => at.pointer(encoding)?,
+    };
+    let types = at.byte()?;
+    if types != OMITTED {
+        at.uleb()?;
+    }
+    let encoding = at.byte()?;
+    let bytes = at.uleb()?;
+    let end = at.address.checked_add(bytes)?;
+    while at.address < end {
+        let (_begin, _length) = (at.pointer(encoding)?, at.pointer(encoding)?);
+        let pad = at.pointer(encoding)?;
+        at.uleb()?;
+        if pad != 0 {
+            add(start.wrapping_add(pad));
+        }
+    }
+    Some(())
+}

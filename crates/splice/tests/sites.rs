@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Are the sites of real files those that a disassembler shows, and is a window really one?
+
+use debox_splice::{Left, Site, Table};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What this machine runs: the C library, the loader, and a program that is linked statically.
+fn files() -> Vec<PathBuf> {
+    let known = [
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/lib64/ld-linux-x86-64.so.2",
+        "/lib64/libc.so.6",
+        "/bin/busybox",
+    ];
+    let found: Vec<PathBuf> = (known.iter().map(PathBuf::from))
+        .filter(|path| path.exists())
+        .collect();
+    assert!(!found.is_empty(), "none of {known:?} is here");
+    found
+}
+
+fn table(path: &Path) -> Table {
+    Table::of(&std::fs::read(path).unwrap()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Addresses of instructions by objdump, whose decoder is another one, with their text.
+fn disassembled(path: &Path) -> Option<Vec<(u64, String)>> {
+    let done = Command::new("objdump")
+        .args(["-d", "--no-show-raw-insn"])
+        .arg(path)
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&done.stdout);
+    let lines = text.lines().filter_map(|line| {
+        let (address, instruction) = line.split_once(":\t")?;
+        let address = u64::from_str_radix(address.trim(), 16).ok()?;
+        Some((address, instruction.trim().to_owned()))
+    });
+    Some(lines.collect())
+}
+
+#[test]
+fn all_that_a_disassembler_shows_are_found_and_no_others() {
+    for path in files() {
+        let Some(all) = disassembled(&path) else {
+            eprintln!("NOT RUN: needs objdump");
+            return;
+        };
+        let shown: BTreeSet<u64> = (all.iter())
+            .filter(|(_, text)| text == "syscall")
+            .map(|(address, _)| *address)
+            .collect();
+        let table = table(&path);
+        let found: BTreeSet<u64> = (table.sites.iter())
+            .filter(|site| !matches!(site.window, Err(Left::NotKnown | Left::OtherWay)))
+            .map(|site| site.address)
+            .collect();
+        assert!(!shown.is_empty(), "{}", path.display());
+        assert_eq!(found, shown, "{}", path.display());
+    }
+}
+
+#[test]
+fn windows_are_whole_instructions_that_nothing_jumps_into() {
+    for path in files() {
+        let Some(all) = disassembled(&path) else {
+            eprintln!("NOT RUN: needs objdump");
+            return;
+        };
+        let begins: BTreeSet<u64> = all.iter().map(|(address, _)| *address).collect();
+        // As the disassembler writes a direct branch: jne    30f42 <read+0x12>
+        let targets: BTreeSet<u64> = (all.iter())
+            .filter(|(_, text)| text.starts_with('j') || text.starts_with("call"))
+            .filter_map(|(_, text)| u64::from_str_radix(text.split_whitespace().nth(1)?, 16).ok())
+            .collect();
+        let table = table(&path);
+        for site in &table.sites {
+            let Ok(window) = &site.window else {
+                continue;
+            };
+            let place = format!("{}: {site:x?}", path.display());
+            assert!(begins.contains(&window.start), "{place}");
+            assert!(begins.contains(&window.end()), "{place}");
+            assert!(
+                window.start <= site.address && site.address + 2 <= window.end(),
+                "{place}"
+            );
+            assert!(window.bytes.len() >= debox_splice::JUMP_BYTES, "{place}");
+            let inside = targets.range(window.start + 1..window.end()).next();
+            assert_eq!(inside, None, "{place}");
+        }
+    }
+}
+
+/// The figures of a prototype, or better: all but a hundredth of the C library's.
+#[test]
+fn nearly_all_have_room() {
+    for path in files() {
+        let table = table(&path);
+        let (room, all) = table.room();
+        let left: Vec<&Site> = table
+            .sites
+            .iter()
+            .filter(|site| site.window.is_err())
+            .collect();
+        eprintln!("{}: {room} of {all}; left: {left:x?}", path.display());
+        let library = path.ends_with("libc.so.6") || path.ends_with("ld-linux-x86-64.so.2");
+        let least = if library { all - 2 } else { all - all / 20 };
+        assert!(
+            room >= least,
+            "{}: {room} of {all}; left: {left:x?}",
+            path.display()
+        );
+    }
+}
+
+/// The return from a signal handler is known by its bytes.
+#[test]
+fn the_return_from_a_signal_handler_stays() {
+    let library = files().into_iter().find(|path| path.ends_with("libc.so.6"));
+    let Some(library) = library else {
+        eprintln!("NOT RUN: no glibc here");
+        return;
+    };
+    let table = table(&library);
+    let returns: Vec<&Site> = table
+        .sites
+        .iter()
+        .filter(|site| site.nr == Some(15))
+        .collect();
+    assert!(!returns.is_empty());
+    assert!(
+        returns
+            .iter()
+            .all(|site| site.window == Err(Left::SignalReturn)),
+        "{returns:x?}"
+    );
+    // read, write and close have their numbers.
+    for nr in [0, 1, 3] {
+        assert!(
+            table
+                .sites
+                .iter()
+                .any(|site| site.nr == Some(nr) && site.window.is_ok()),
+            "{nr}"
+        );
+    }
+}
+
+#[test]
+fn a_table_is_the_same_after_a_cache() {
+    for path in files() {
+        let table = table(&path);
+        let bytes = table.to_bytes();
+        assert_eq!(Table::parse(&bytes).unwrap(), table);
+        for cut in [0, 7, 12, 20, bytes.len() / 2, bytes.len() - 1] {
+            assert!(Table::parse(&bytes[..cut]).is_err(), "{cut}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(Table::parse(&longer).is_err());
+    }
+}
+
+/// What is not believed: none of these may panic, and what is taken holds what it promises.
+#[test]
+fn damaged_files_and_tables_are_refused_or_read() {
+    let path = &files()[0];
+    let file = std::fs::read(path).unwrap();
+    let bytes = table(path).to_bytes();
+    let mut seed = 1u64;
+    let mut random = || {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 33) as usize
+    };
+    for _ in 0..2000 {
+        let mut damaged = bytes.clone();
+        for _ in 0..1 + random() % 4 {
+            let at = random() % damaged.len();
+            damaged[at] = random() as u8;
+        }
+        let Ok(table) = Table::parse(&damaged) else {
+            continue;
+        };
+        let mut free = 0;
+        for site in &table.sites {
+            if let Ok(window) = &site.window {
+                assert!(window.start >= free);
+                assert_eq!(
+                    &window.bytes[window.before..window.before + 2],
+                    [0x0f, 0x05]
+                );
+                free = window.end();
+            }
+        }
+    }
+    // The head, where all offsets lie, and the tables that are found by it.
+    for _ in 0..8 {
+        let mut damaged = file.clone();
+        for _ in 0..8 {
+            let at = random() % 1024;
+            damaged[at] = random() as u8;
+        }
+        let _ = Table::of(&damaged);
+    }
+    for cut in [0, 3, 64, 400, file.len() / 3] {
+        assert!(Table::of(&file[..cut]).is_err() || cut > 400);
+    }
+}
