@@ -13,6 +13,7 @@
 #include "internal.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -480,6 +481,8 @@ static int pin(struct context *c, uint32_t fd, uint32_t waiting)
 
 void debox_context_wait_begin(struct context *c)
 {
+	SHARED_WRITE(c->closed_by_own_handler, 0);
+	SHARED_WRITE(c->epoll_entry, NULL);
 	__atomic_store_n(&c->waiting, c->waiting + 1, __ATOMIC_SEQ_CST);
 }
 
@@ -498,10 +501,41 @@ void debox_context_wait_end(struct context *c)
 	}
 }
 
+static void end_before_it_begins(struct context *c)
+{
+	struct pollfd *entry = SHARED_READ(c->epoll_entry);
+
+	SHARED_WRITE(c->limit.tv_sec, 0);
+	SHARED_WRITE(c->limit.tv_nsec, 0);
+	if (entry)
+		SHARED_WRITE(entry->fd, INT_MAX);
+}
+
+/* Both pair with waits() in a handler of the same thread: it sets the mark, then
+ * changes what these write; they write, then read the mark. */
+void debox_context_wait_limit(struct context *c, const struct timespec *limit)
+{
+	SHARED_WRITE(c->limit.tv_sec, limit->tv_sec);
+	SHARED_WRITE(c->limit.tv_nsec, limit->tv_nsec);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	if (unlikely(SHARED_READ(c->closed_by_own_handler)))
+		end_before_it_begins(c);
+}
+
+void debox_context_wait_entry(struct context *c, struct pollfd *entry)
+{
+	*entry = (struct pollfd){ .fd = c->epfd, .events = POLLIN };
+	SHARED_WRITE(c->epoll_entry, entry);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	if (unlikely(SHARED_READ(c->closed_by_own_handler)))
+		end_before_it_begins(c);
+}
+
 /*
  * The number of the wait in which another thread is, or 0. A handler that closes
- * what its own thread waits for ends that call with EINTR anyway, and after a
- * jump out of the call nobody waits.
+ * what its own thread waits for ends that call with EINTR, if it has begun; if
+ * not, the call finds no time left and debox_wait looks again. After a jump out of
+ * the call nobody waits.
  */
 static uint32_t waits(struct context *c)
 {
@@ -512,8 +546,11 @@ static uint32_t waits(struct context *c)
 		return 0;
 	if (t->generation == debox_process.generation)
 		for (uint32_t i = 0; i < t->count; i++)
-			if (t->context[i] == c)
+			if (t->context[i] == c) {
+				SHARED_WRITE(c->closed_by_own_handler, 1);
+				end_before_it_begins(c);
 				return 0;
+			}
 	return waiting;
 }
 
@@ -542,8 +579,8 @@ static int forget(uint32_t fd, enum state state)
 		if (!reg)
 			continue;
 		registered++;
-		waiting = state == OPEN ? waits(c) : 0;
-		if (waiting && pin(c, fd, waiting))
+		waiting = waits(c);
+		if (waiting && state == OPEN && pin(c, fd, waiting))
 			continue;
 		if (state != CLOSED)
 			sys_call(SYS_epoll_ctl, SHARED_READ(c->epfd), EPOLL_CTL_DEL, fd, 0);

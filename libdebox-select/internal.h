@@ -235,6 +235,13 @@ struct context {
 	uint32_t handle;
 	uint32_t live;    /* atomic: 0 while nobody owns it */
 	uint32_t waiting; /* atomic: odd while its thread waits; each wait has its own number */
+	/* A handler that interrupted the wait closed one of its descriptors. A
+	 * system call that has not begun yet would not see it: the handler takes
+	 * its time away, and makes ppoll's entry one that is not open. */
+	uint32_t closed_by_own_handler;
+	struct timespec limit;      /* of this wait */
+	struct pollfd *epoll_entry; /* while ppoll waits: in `alone`, or the side's last */
+	struct pollfd alone;
 	int epfd;
 	enum kind kind;
 	enum phase phase;
@@ -315,6 +322,9 @@ void debox_context_close_private(struct context *c);
 /* From here on others keep open what they close of the set; until here. */
 void debox_context_wait_begin(struct context *c);
 void debox_context_wait_end(struct context *c);
+void debox_context_wait_limit(struct context *c, const struct timespec *limit);
+/* The entry of the private descriptor, for ppoll. */
+void debox_context_wait_entry(struct context *c, struct pollfd *entry);
 /* Whether another thread closed or replaced it since the call began. */
 static inline int debox_context_stale(const struct context *c, uint32_t fd)
 {

@@ -321,7 +321,7 @@ static int poll_side(struct wait *w, const struct timespec *timeout, const sigse
 		c->side_poll[i] = c->shadow[c->side[i]];
 		c->side_poll[i].revents = 0;
 	}
-	c->side_poll[n] = (struct pollfd){ .fd = c->epfd, .events = POLLIN };
+	debox_context_wait_entry(c, &c->side_poll[n]);
 	r = real()->ppoll(c->side_poll, n + 1, timeout, mask);
 	if (r < 0)
 		return -errno;

@@ -71,7 +71,6 @@ static int block(struct context *c, const struct timespec *limit, int zero, cons
 		 int *empty)
 {
 	const struct real *libc = real();
-	struct pollfd one = { .fd = c->epfd, .events = POLLIN };
 	long got;
 
 	if (zero)
@@ -80,8 +79,10 @@ static int block(struct context *c, const struct timespec *limit, int zero, cons
 		return libc->epoll_pwait2(c->epfd, c->events, (int)c->events_capacity, limit, mask);
 	got = sys_call(SYS_epoll_pwait, c->epfd, c->events, c->events_capacity, 0, 0, 8);
 	if (got == 0) {
-		int r = libc->ppoll(&one, 1, limit, mask);
+		int r;
 
+		debox_context_wait_entry(c, &c->alone);
+		r = libc->ppoll(&c->alone, 1, limit, mask);
 		if (r <= 0)
 			return r;
 		got = sys_call(SYS_epoll_pwait, c->epfd, c->events, c->events_capacity, 0, 0, 8);
@@ -125,15 +126,18 @@ static int any_stale(const struct context *c)
 	return __atomic_load_n(&c->stale.any, __ATOMIC_SEQ_CST) != 0;
 }
 
-/* 1: the answer is *answer. 0: the wait goes on, for *limit. */
-static int closed_meanwhile(struct wait *w, int whole, const struct timespec **limit,
-			    struct timespec *bound, int *still_whole, int *answer)
+/* 1: the answer is *answer. 0: the wait goes on, for c->limit. */
+static int closed_meanwhile(struct wait *w, int whole, int *still_whole, int *answer)
 {
 	int64_t slice = debox_process.recheck_ns > 1000000 ? debox_process.recheck_ns : 1000000;
+	int own = (int)__atomic_exchange_n(&w->c->closed_by_own_handler, 0, __ATOMIC_SEQ_CST);
+	struct timespec bound;
 	int64_t now;
 
-	*answer = w->look(w, !whole);
-	if (*answer || whole)
+	/* A handler closed it before the call began: the kernel's call would have
+	 * seen that. Of what other threads close during it, it sees nothing. */
+	*answer = w->look(w, !whole && !own);
+	if (*answer || (whole && !own))
 		return 1;
 	now = now_ns();
 	*still_whole = 0;
@@ -151,8 +155,8 @@ static int closed_meanwhile(struct wait *w, int whole, const struct timespec **l
 		if (left < slice)
 			slice = left;
 	}
-	*bound = span(slice);
-	*limit = bound;
+	bound = span(slice);
+	debox_context_wait_limit(w->c, &bound);
 	return 0;
 }
 
@@ -180,6 +184,7 @@ int debox_wait(struct wait *w)
 	}
 	exactly = c->side_count || SHARED_READ(debox_process.exact);
 	debox_context_wait_begin(c);
+	debox_context_wait_limit(c, limit);
 	/* Pairs with forget(): it sees that we wait, or we what it took away. */
 	if (unlikely(any_stale(c))) {
 		debox_context_wait_end(c);
@@ -188,22 +193,22 @@ int debox_wait(struct wait *w)
 	for (;;) {
 		found = empty = 0;
 		if (unlikely(c->side_count)) {
-			got = block_with_side(w, limit, &found, &empty);
+			got = block_with_side(w, &c->limit, &found, &empty);
 		} else {
-			got = block(c, limit, zero, w->mask, &empty);
+			got = block(c, &c->limit, zero, w->mask, &empty);
 			if (likely(got > 0 && got < (int)c->events_capacity))
 				found = w->collect(w, got);
 			/* Signals that only the mask lets through come before
 			 * "nothing". */
 			if (got == 0 && zero && w->mask &&
-			    real()->ppoll(NULL, 0, limit, w->mask) < 0) {
+			    real()->ppoll(NULL, 0, &c->limit, w->mask) < 0) {
 				got = -1;
 				exactly = 1;
 			}
 		}
 		if (likely(got || empty || !any_stale(c)))
 			break;
-		if (closed_meanwhile(w, whole, &limit, &bound, &whole, &answer)) {
+		if (closed_meanwhile(w, whole, &whole, &answer)) {
 			debox_context_wait_end(c);
 			return answer;
 		}
