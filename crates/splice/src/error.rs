@@ -7,6 +7,13 @@ pub enum Error {
     NotElf(String),
     #[error("it has more than {most} bytes of code")]
     TooLarge { most: usize },
+    #[error("{}: {why}", folder.display())]
+    Images {
+        folder: std::path::PathBuf,
+        why: String,
+    },
+    #[error("{0}")]
+    Run(String),
     #[error("the table is damaged: {0}")]
     Damaged(&'static str),
 }

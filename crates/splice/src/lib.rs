@@ -15,12 +15,21 @@
 //! bytes for a cache and back.
 
 mod code;
+mod elf_file;
 mod error;
+mod image;
+mod images;
+mod run;
 mod site;
+mod state;
 mod table;
 mod target;
+mod tracee;
+mod trampoline;
 
 pub use error::Error;
+pub use image::Image;
+pub use run::{Counted, Following, Run, Sums};
 pub use site::{Left, Site, Window};
 pub use table::Table;
 

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where does a program's loader lie, and where its headers?
+
+use crate::Error;
+use object::Endianness;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+pub struct Facts {
+    /// Address of the program headers, where the kernel says AT_PHDR.
+    pub headers: Option<u64>,
+    pub interpreter: Option<PathBuf>,
+}
+
+/// # Errors
+/// When it is no ELF file.
+pub fn facts(file: &[u8]) -> Result<Facts, Error> {
+    let not = |error: object::Error| Error::NotElf(error.to_string());
+    let header = FileHeader64::<Endianness>::parse(file).map_err(not)?;
+    let endian = header.endian().map_err(not)?;
+    let at = header.e_phoff(endian);
+    let mut facts = Facts {
+        headers: None,
+        interpreter: None,
+    };
+    for segment in header.program_headers(endian, file).map_err(not)? {
+        let (address, offset) = (segment.p_vaddr(endian), segment.p_offset(endian));
+        match segment.p_type(endian) {
+            elf::PT_LOAD => {
+                let inside = at >= offset && at - offset < segment.p_filesz(endian);
+                if inside && facts.headers.is_none() {
+                    facts.headers = Some(address.wrapping_add(at - offset));
+                }
+            }
+            elf::PT_INTERP => {
+                let path = segment.data(endian, file).map_err(|()| Error::Damaged("it names no loader"))?;
+                let path = path.strip_suffix(b"\0").unwrap_or(path);
+                facts.interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
+            }
+            _ => {}
+        }
+    }
+    Ok(facts)
+}

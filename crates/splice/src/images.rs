@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where are images kept, and is one of a file there?
+//!
+//! A folder that belongs to whoever watches and that nobody else can write; an image has the name of
+//! the very file that it is a copy of: device, inode, size, time of the last change. (Not
+//! its build id: that is what a file says of itself, and two files may say the same.)
+//! Written under another name and then renamed, so that what is there is whole.
+
+use crate::{Error, Image, Table};
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// What is known of a file.
+pub struct Known {
+    pub device: u64,
+    pub inode: u64,
+    pub image: PathBuf,
+    /// Address of a `syscall` instruction in it, spliced or not.
+    pub gadget: Option<u64>,
+    /// Program headers: of the first one that is loaded, and of themselves.
+    pub headers: Option<u64>,
+    pub interpreter: Option<PathBuf>,
+    pub table: Table,
+}
+
+pub struct Images {
+    folder: PathBuf,
+    known: Mutex<HashMap<String, Arc<Known>>>,
+}
+
+/// The name of its image: as the runtime makes it.
+fn name(file: &fs::Metadata) -> String {
+    let changed = (file.mtime() as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(file.mtime_nsec() as u64);
+    format!("{:016x}{:016x}{:016x}{changed:016x}", file.dev(), file.ino(), file.size())
+}
+
+impl Images {
+    /// Makes the folder, if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made, or is somebody else's, or others can write it.
+    pub fn new(folder: &Path) -> Result<Self, Error> {
+        let failed = |error: io::Error| Error::Images { folder: folder.to_owned(), why: error.to_string() };
+        // SAFETY: no arguments, cannot fail.
+        let user = unsafe { libc::geteuid() };
+        // Root's are for the programs of all users.
+        let mode = if user == 0 { 0o755 } else { 0o700 };
+        DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(failed)?;
+        let is = fs::symlink_metadata(folder).map_err(failed)?;
+        if !is.is_dir() || is.uid() != user || is.mode() & 0o022 != 0 {
+            let why = format!(
+                "it must be a folder of user {user} that nobody else can write; it is of user {}, mode {:o}",
+                is.uid(),
+                is.mode() & 0o7777
+            );
+            return Err(Error::Images { folder: folder.to_owned(), why });
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            known: Mutex::default(),
+        })
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What is known of a file already.
+    pub fn known(&self, device: u64, inode: u64) -> Option<Arc<Known>> {
+        let all = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        let found = all.values().find(|known| known.device == device && known.inode == inode);
+        found.cloned()
+    }
+
+    /// # Errors
+    /// When the file cannot be read, is no ELF file of this machine's kind, or its image cannot be
+    /// written.
+    pub fn of(&self, mut file: File) -> Result<Arc<Known>, Error> {
+        let read = |error: io::Error| Error::Images { folder: self.folder.clone(), why: error.to_string() };
+        let about = file.metadata().map_err(read)?;
+        let name = name(&about);
+        if let Some(known) = self.known.lock().unwrap_or_else(|e| e.into_inner()).get(&name) {
+            return Ok(Arc::clone(known));
+        }
+        if !about.is_file() {
+            return Err(Error::NotElf("it is no regular file".into()));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(read)?;
+        let known = Arc::new(self.make(&name, &about, &bytes)?);
+        // Changed while it was read: what was made of it is of neither.
+        if self::name(&file.metadata().map_err(read)?) != name {
+            let _ = fs::remove_file(&known.image);
+            return Err(Error::Damaged("it changed while it was read"));
+        }
+        let mut all = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        all.insert(name, Arc::clone(&known));
+        Ok(known)
+    }
+
+    fn make(&self, name: &str, about: &fs::Metadata, bytes: &[u8]) -> Result<Known, Error> {
+        let write = |error: io::Error| Error::Images { folder: self.folder.clone(), why: error.to_string() };
+        let kept = self.folder.join(format!("{name}.sites"));
+        // Ours: nobody else writes here. What another version wrote is made anew.
+        let kept_table = fs::read(&kept).ok().and_then(|bytes| Table::parse(&bytes).ok());
+        let table = match kept_table {
+            Some(table) => table,
+            None => {
+                let table = Table::of(bytes)?;
+                self.put(&kept, &table.to_bytes(), 0o600).map_err(write)?;
+                table
+            }
+        };
+        let image = self.folder.join(name);
+        let written = Image::of(bytes, &table)?;
+        let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
+        if !there {
+            // Who may read the file may read its copy.
+            let mode = about.mode() & 0o444 | 0o400;
+            self.put(&image, &written.bytes, mode).map_err(write)?;
+        }
+        let facts = crate::elf_file::facts(bytes)?;
+        Ok(Known {
+            device: about.dev(),
+            inode: about.ino(),
+            image,
+            gadget: table.sites.first().map(|site| site.address),
+            headers: facts.headers,
+            interpreter: facts.interpreter,
+            table,
+        })
+    }
+
+    fn put(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(format!(".{}.{:?}", std::process::id(), std::thread::current().id()));
+        let unfinished = PathBuf::from(unfinished);
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&unfinished)
+            .and_then(|mut file| {
+                file.write_all(bytes)?;
+                file.set_permissions(fs::Permissions::from_mode(mode))
+            })
+            .and_then(|()| fs::rename(&unfinished, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        written
+    }
+}

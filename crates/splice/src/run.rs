@@ -1,0 +1,724 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How is a command watched from its first instruction, and all that it starts?
+//!
+//! A thread of the command's that is about to execve asks ([`Asked::Exec`]) by the file that all of
+//! the run's programs share; one of our threads comes along by ptrace, and where the new program
+//! stands at its first instruction it gets the runtime and patched copies of its own code and of its
+//! loader's, before any of it has run. Then it is let go: what it maps later it tells itself.
+//! Nobody is traced but between these two points.
+
+use crate::images::{Images, Known};
+use crate::state::{NRS, area, block, row, run};
+use crate::tracee::{self, Stop, Stopped};
+use crate::{Error, state};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::thread;
+
+/// More programs at a time are not spliced, and counted.
+const AREAS: u64 = 1024;
+/// Threads of ours that are there without being needed.
+const IDLE: u32 = 2;
+
+const REQUEST_NONE: u32 = 0;
+const REQUEST_ASKED: u32 = 2;
+const REQUEST_ANSWERED: u32 = 3;
+
+enum Asked {
+    Exec,
+    Image,
+    Undo,
+    LetGo,
+}
+
+impl Asked {
+    fn of(kind: u32) -> Option<Self> {
+        Some(match kind {
+            1 => Self::Exec,
+            2 => Self::Image,
+            3 => Self::Undo,
+            4 => Self::LetGo,
+            _ => return None,
+        })
+    }
+}
+
+/// Sums of one call, over threads and programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    pub count: u64,
+    pub wall_ns: u64,
+    pub max_ns: u64,
+    pub errors: u64,
+    /// As `debox_bucket_` has them.
+    pub hist: Vec<u64>,
+}
+
+/// What a run has counted.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// By number of the call; the last one: all numbers beyond.
+    pub calls: Vec<Sums>,
+    /// Programs that were spliced from their first instruction.
+    pub programs: u64,
+    /// Programs that were not, and files whose code was not.
+    pub programs_left: u64,
+    /// Why, of the first ones.
+    pub why: Vec<String>,
+    pub files_left: u64,
+    /// Executable memory that came from no file.
+    pub late_code: u64,
+    /// Threads that found no block.
+    pub threads_lost: u64,
+    /// Calls without their times, and those that a handler jumped out of.
+    pub untimed: u64,
+    pub abandoned: u64,
+    /// Programs that stopped it: they do what splicing cannot go with.
+    pub undone: u64,
+}
+
+impl Counted {
+    fn new() -> Self {
+        Self {
+            calls: vec![
+                Sums {
+                    hist: vec![0; state::BUCKETS as usize],
+                    ..Sums::default()
+                };
+                NRS as usize
+            ],
+            ..Self::default()
+        }
+    }
+}
+
+const WHY_MOST: usize = 16;
+
+impl Counted {
+    fn left(&mut self, why: String) {
+        self.programs_left += 1;
+        if self.why.len() < WHY_MOST && !self.why.contains(&why) {
+            self.why.push(why);
+        }
+    }
+}
+
+struct Areas {
+    free: Vec<u32>,
+    used: Vec<u32>,
+    counted: Counted,
+}
+
+pub struct Run {
+    file: File,
+    page: *mut u8,
+    images: Images,
+    runtime: PathBuf,
+    runtime_bytes: u64,
+    areas: Mutex<Areas>,
+    idle: AtomicU32,
+    /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
+    with: [AtomicI32; run::REQUESTS],
+    let_go: [AtomicBool; run::REQUESTS],
+}
+
+// SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
+// before any thread is there.
+unsafe impl Send for Run {}
+// SAFETY: as above.
+unsafe impl Sync for Run {}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped in `new`, of this size.
+        unsafe { libc::munmap(self.page.cast(), run::BYTES as usize) };
+    }
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// What interrupts a wait of a thread of ours: a signal that does nothing.
+fn attention() -> libc::c_int {
+    libc::SIGRTMIN() + 3
+}
+
+impl Run {
+    /// `images`: a folder for patched code; `runtime`: `debox-splice.bin`; `rate`: ns of a tick of
+    /// the time stamp counter, 32 bits after the point.
+    ///
+    /// # Errors
+    /// When the folder is not ours, or the runtime is not there.
+    pub fn new(images: &Path, runtime: &Path, rate: u64) -> Result<Arc<Self>, Error> {
+        let failed = |what: &str, error: io::Error| Error::Run(format!("{what}: {error}"));
+        let images = Images::new(images)?;
+        let runtime_bytes = (std::fs::metadata(runtime))
+            .map_err(|e| failed(&runtime.display().to_string(), e))?
+            .len();
+        // SAFETY: the name ends with 0.
+        let fd = unsafe { libc::memfd_create(c"debox-splice".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(failed("memfd_create", io::Error::last_os_error()));
+        }
+        // SAFETY: nobody else has it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.set_len(run::BYTES + AREAS * area::BYTES).map_err(|e| failed("ftruncate", e))?;
+        // SAFETY: a new mapping of a file of ours.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                run::BYTES as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(failed("mmap", io::Error::last_os_error()));
+        }
+        let mut head = vec![0u8; (run::IMAGES + run::IMAGES_BYTES) as usize];
+        let folder = std::os::unix::ffi::OsStrExt::as_bytes(images.folder().as_os_str());
+        if folder.len() >= run::IMAGES_BYTES as usize {
+            return Err(Error::Run(format!("{}: too long a path", images.folder().display())));
+        }
+        // SAFETY: no arguments.
+        let privileged = u32::from(unsafe { libc::geteuid() } == 0);
+        head[..4].copy_from_slice(&state::VERSION.to_le_bytes());
+        head[4..8].copy_from_slice(&std::process::id().to_le_bytes());
+        head[12..16].copy_from_slice(&privileged.to_le_bytes());
+        head[16..24].copy_from_slice(&rate.to_le_bytes());
+        head[run::IMAGES as usize..][..folder.len()].copy_from_slice(folder);
+        file.write_all_at(&head, 0).map_err(|e| failed("write", e))?;
+        let run = Arc::new(Self {
+            file,
+            page: page.cast(),
+            images,
+            runtime: runtime.to_owned(),
+            runtime_bytes,
+            areas: Mutex::new(Areas {
+                free: (0..AREAS as u32).rev().collect(),
+                used: Vec::new(),
+                counted: Counted::new(),
+            }),
+            idle: AtomicU32::new(0),
+            with: [const { AtomicI32::new(0) }; run::REQUESTS],
+            let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
+        });
+        let action = libc::sigaction {
+            sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
+            // SAFETY: all zeros are an empty mask.
+            sa_mask: unsafe { std::mem::zeroed() },
+            sa_flags: 0,
+            sa_restorer: None,
+        };
+        // SAFETY: a handler that does nothing, without SA_RESTART.
+        unsafe { libc::sigaction(attention(), &action, std::ptr::null_mut()) };
+        for _ in 0..IDLE {
+            run.worker();
+        }
+        Ok(run)
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: within the page, aligned, and shared memory that is only accessed so.
+        unsafe { &*self.page.add(offset as usize).cast::<AtomicU32>() }
+    }
+
+    fn request(&self, slot: usize, field: u64) -> &AtomicU32 {
+        self.word(run::REQUEST + slot as u64 * run::REQUEST_BYTES + field)
+    }
+
+    fn futex_wait(word: &AtomicU32, value: u32) {
+        let second = libc::timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        // SAFETY: a live word and time.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &second, 0, 0) };
+    }
+
+    fn futex_wake(word: &AtomicU32) {
+        // SAFETY: a live word.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    }
+
+    fn answer(&self, slot: usize, answer: i32) {
+        self.request(slot, run::ANSWER).store(answer as u32, Ordering::Relaxed);
+        let state = self.request(slot, 0);
+        // Unless it was taken back meanwhile.
+        let _ = state.compare_exchange(REQUEST_ASKED, REQUEST_ANSWERED, Ordering::Release, Ordering::Relaxed);
+        Self::futex_wake(state);
+    }
+
+    /// A thread that answers requests while the run is there.
+    fn worker(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        thread::spawn(move || serve(&weak));
+    }
+
+    /// Comes along with the next execve of a child of ours, which waits for something.
+    ///
+    /// # Errors
+    /// When it cannot be traced.
+    pub fn follow(self: &Arc<Self>, tid: i32) -> Result<Following, Error> {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let run = Arc::clone(self);
+        thread::spawn(move || {
+            let seized = tracee::seize(tid);
+            let go_on = seized.is_ok();
+            let _ = tell.send(seized);
+            if go_on {
+                run.come_along(None);
+            }
+            drop(end);
+        });
+        let seized = told.recv().unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        seized.map_err(|e| Error::Run(format!("process {tid} cannot be traced: {e}")))?;
+        Ok(Following { ended })
+    }
+
+    /// Up to the new program's first instruction, or until the execve has failed.
+    fn come_along(&self, slot: Option<usize>) {
+        let mut asked_to_stop = false;
+        loop {
+            let done = match tracee::wait() {
+                Err(_) | Ok(Stop::Gone) => true,
+                Ok(Stop::Exec(pid)) => {
+                    self.begin(pid);
+                    true
+                }
+                Ok(Stop::Signal(pid, 0)) if asked_to_stop => {
+                    let _ = tracee::detach(pid, 0);
+                    true
+                }
+                Ok(Stop::Signal(pid, signal)) => tracee::go_on(pid, signal).is_err(),
+                Ok(Stop::Group(pid)) => tracee::listen(pid).is_err(),
+                Ok(Stop::Interrupted) => {
+                    if let Some(slot) = slot
+                        && self.let_go[slot].swap(false, Ordering::SeqCst)
+                    {
+                        asked_to_stop = true;
+                        let tid = self.request(slot, run::TID).load(Ordering::Relaxed) as i32;
+                        tracee::interrupt(tid).is_err()
+                    } else {
+                        false
+                    }
+                }
+            };
+            if done {
+                break;
+            }
+        }
+        if let Some(slot) = slot {
+            self.with[slot].store(0, Ordering::SeqCst);
+            let state = self.request(slot, 0);
+            let _ = state.compare_exchange(REQUEST_ANSWERED, REQUEST_NONE, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
+    /// The program stands at its first instruction.
+    fn begin(&self, pid: i32) {
+        let begun = self.prepare(pid);
+        let mut areas = self.areas();
+        match begun {
+            Ok(()) => areas.counted.programs += 1,
+            Err(error) => {
+                areas.counted.left(error.to_string());
+                drop(areas);
+                let _ = tracee::detach(pid, 0);
+            }
+        }
+    }
+
+    fn areas(&self) -> std::sync::MutexGuard<'_, Areas> {
+        self.areas.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn prepare(&self, pid: i32) -> Result<(), Error> {
+        let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
+        let mut program = Stopped::new(pid).map_err(io("registers"))?;
+        if !program.is_native() {
+            return Err(Error::Run("a 32-bit program".into()));
+        }
+        let before = program.registers;
+        let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
+        let main = self.images.of(File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?)?;
+        let headers = main.headers.ok_or(Error::Damaged("its headers are not loaded"))?;
+        let main_bias = auxiliary.headers.wrapping_sub(headers);
+        let mut parts: Vec<(Arc<Known>, u64)> = vec![(Arc::clone(&main), main_bias)];
+        if let Some(path) = &main.interpreter {
+            let inside = path.strip_prefix("/").unwrap_or(path);
+            let path = Path::new("/proc").join(pid.to_string()).join("root").join(inside);
+            let loader = self.images.of(File::open(path).map_err(io("the loader"))?)?;
+            parts.push((loader, auxiliary.base));
+        }
+        let gadget = (parts.iter())
+            .find_map(|(part, bias)| Some(part.gadget?.wrapping_add(*bias)))
+            .ok_or(Error::Damaged("neither it nor its loader has a system call"))?;
+        let index = self.areas().free.pop().ok_or_else(|| Error::Run("no area is free".into()))?;
+        let begun = self.inject(&mut program, &before, gadget, &auxiliary, index, &parts);
+        let mut areas = self.areas();
+        if let Err(error) = begun {
+            areas.free.push(index);
+            drop(areas);
+            // As it was.
+            let _ = tracee::registers_set(pid, &before);
+            return Err(error);
+        }
+        areas.used.push(index);
+        drop(areas);
+        program.let_go().map_err(io("let go"))
+    }
+
+    fn inject(
+        &self,
+        program: &mut Stopped,
+        before: &tracee::Registers,
+        gadget: u64,
+        auxiliary: &Auxiliary,
+        index: u32,
+        parts: &[(Arc<Known>, u64)],
+    ) -> Result<(), Error> {
+        let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
+        // Below the arguments; nothing lies there yet.
+        let begin_at = (before.rsp - 4096) & !63;
+        let path = [std::os::unix::ffi::OsStrExt::as_bytes(self.runtime.as_os_str()), b"\0"].concat();
+        program.write(begin_at, &path).map_err(io("the stack"))?;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let here = libc::AT_FDCWD as u64;
+        let fd = (program.call(gadget, libc::SYS_openat, [here, begin_at, flags, 0, 0, 0])).map_err(io("the runtime"))?;
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let at = program
+            .call(
+                gadget,
+                libc::SYS_mmap,
+                [0, self.runtime_bytes, protection, libc::MAP_PRIVATE as u64, fd, 0],
+            )
+            .map_err(io("the runtime, mapped"))?;
+        let begin = self.begin_bytes(before, at, fd, auxiliary, index, parts)?;
+        program.write(begin_at, &begin).map_err(io("the stack"))?;
+        program.registers = tracee::Registers {
+            rip: at,
+            rdi: begin_at,
+            rsp: begin_at - 1024,
+            ..*before
+        };
+        Ok(())
+    }
+
+    /// `struct splice_begin`.
+    fn begin_bytes(
+        &self,
+        before: &tracee::Registers,
+        runtime: u64,
+        fd: u64,
+        auxiliary: &Auxiliary,
+        index: u32,
+        parts: &[(Arc<Known>, u64)],
+    ) -> Result<Vec<u8>, Error> {
+        let mut out = Vec::new();
+        out.extend([before.rip, before.rsp, runtime].map(u64::to_le_bytes).concat());
+        let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
+        out.extend([index, parts.len() as u32, by_instruction, fd as u32].map(u32::to_le_bytes).concat());
+        let text = |text: &[u8], room: usize| -> Result<Vec<u8>, Error> {
+            let mut text = text.to_vec();
+            if text.len() >= room {
+                return Err(Error::Run("too long a path".into()));
+            }
+            text.resize(room, 0);
+            Ok(text)
+        };
+        let file = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
+        out.extend(text(file.as_bytes(), 64)?);
+        for (part, bias) in parts {
+            out.extend([*bias, part.device, part.inode].map(u64::to_le_bytes).concat());
+            let path = std::os::unix::ffi::OsStrExt::as_bytes(part.image.as_os_str());
+            out.extend(text(path, 232)?);
+        }
+        Ok(out)
+    }
+
+    /// What has been counted so far.
+    ///
+    /// # Errors
+    /// When the run's file cannot be read.
+    pub fn counted(&self) -> io::Result<Counted> {
+        let areas = self.areas();
+        let mut counted = areas.counted.clone();
+        for &index in &areas.used {
+            self.add(index, &mut counted)?;
+        }
+        Ok(counted)
+    }
+
+    /// Adds up an area. What was never touched is not read, and so takes no memory.
+    fn add(&self, index: u32, counted: &mut Counted) -> io::Result<()> {
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        let mut head = vec![0u8; block::ROWS as usize];
+        self.file.read_exact_at(&mut head, start)?;
+        let word = |bytes: &[u8], at: u64| u32::from_le_bytes(bytes[at as usize..][..4].try_into().unwrap_or_default());
+        let long = |bytes: &[u8], at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap_or_default());
+        counted.threads_lost += u64::from(word(&head, area::BLOCKS_LOST));
+        counted.late_code += u64::from(word(&head, area::LATE_CODE));
+        counted.files_left += u64::from(word(&head, area::LEFT));
+        counted.undone += u64::from(word(&head, area::OFF));
+        let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
+        for n in 0..area::BLOCKS {
+            let at = start + state::PAGE + n * block::BYTES;
+            self.file.read_exact_at(&mut head, at)?;
+            if long(&head, block::SELF) == 0 {
+                continue;
+            }
+            counted.untimed += long(&head, block::UNTIMED);
+            counted.abandoned += long(&head, block::ABANDONED);
+            rows.fill(0);
+            self.read_data(&mut rows, at + block::ROWS)?;
+            for (nr, sums) in counted.calls.iter_mut().enumerate() {
+                let row = &rows[nr * row::BYTES as usize..][..row::BYTES as usize];
+                if long(row, row::COUNT) == 0 {
+                    continue;
+                }
+                sums.count += long(row, row::COUNT);
+                sums.wall_ns += long(row, row::WALL_NS);
+                sums.max_ns = sums.max_ns.max(long(row, row::MAX_NS));
+                sums.errors += long(row, row::ERRORS);
+                for (k, n) in sums.hist.iter_mut().enumerate() {
+                    *n += u64::from(word(row, row::HIST + 4 * k as u64));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what lies in the file there; the rest of `into` stays as it is.
+    fn read_data(&self, into: &mut [u8], start: u64) -> io::Result<()> {
+        let end = start + into.len() as u64;
+        let mut at = start;
+        while at < end {
+            // SAFETY: a file of ours.
+            let data = unsafe { libc::lseek(self.file.as_raw_fd(), at as i64, libc::SEEK_DATA) };
+            let Ok(data) = u64::try_from(data) else {
+                return Ok(());
+            };
+            if data >= end {
+                return Ok(());
+            }
+            // SAFETY: as above.
+            let hole = unsafe { libc::lseek(self.file.as_raw_fd(), data as i64, libc::SEEK_HOLE) };
+            let hole = u64::try_from(hole).map_or(end, |hole| hole.min(end));
+            let part = &mut into[(data - start) as usize..(hole - start) as usize];
+            self.file.read_exact_at(part, data)?;
+            at = hole;
+        }
+        Ok(())
+    }
+
+    /// Puts a program's own code back: its jumps away, byte by byte as they were.
+    fn undo(&self, tid: i32) -> io::Result<()> {
+        let memory = std::fs::OpenOptions::new().write(true).open(format!("/proc/{tid}/mem"))?;
+        let index = self.area_of(tid)?.ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        let mut head = vec![0u8; state::PAGE as usize];
+        self.file.read_exact_at(&mut head, start)?;
+        let long = |at: u64| u64::from_le_bytes(head[at as usize..][..8].try_into().unwrap_or_default());
+        let images = u32::from_le_bytes(head[area::IMAGES as usize..][..4].try_into().unwrap_or_default());
+        for n in 0..u64::from(images).min(area::IMAGES_MOST) {
+            let at = area::IMAGE + n * area::IMAGE_BYTES;
+            let (bias, device, inode) = (long(at), long(at + 8), long(at + 16));
+            let Some(known) = self.images.known(device, inode) else {
+                continue;
+            };
+            for site in &known.table.sites {
+                if let Ok(window) = &site.window {
+                    memory.write_all_at(&window.bytes, bias.wrapping_add(window.start))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn area_of(&self, tid: i32) -> io::Result<Option<u32>> {
+        let used = self.areas().used.clone();
+        for index in used {
+            let start = run::BYTES + u64::from(index) * area::BYTES;
+            for n in 0..area::BLOCKS {
+                let mut names = [0u8; 8];
+                let at = start + state::PAGE + n * block::BYTES + block::TID;
+                self.file.read_exact_at(&mut names, at)?;
+                if names[..4] == tid.to_le_bytes() {
+                    return Ok(Some(index));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Areas whose programs have ended are counted, and free again.
+    pub fn sweep(&self) -> io::Result<()> {
+        let mut areas = self.areas();
+        let used = std::mem::take(&mut areas.used);
+        for index in used {
+            if self.lives(index)? {
+                areas.used.push(index);
+                continue;
+            }
+            let mut counted = std::mem::take(&mut areas.counted);
+            let added = self.add(index, &mut counted);
+            areas.counted = counted;
+            added?;
+            let start = run::BYTES + u64::from(index) * area::BYTES;
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: a file of ours.
+            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start as i64, area::BYTES as i64) };
+            areas.free.push(index);
+        }
+        Ok(())
+    }
+
+    /// Whether a thread is there that has a block of it.
+    fn lives(&self, index: u32) -> io::Result<bool> {
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        let mut head = [0u8; 4];
+        self.file.read_exact_at(&mut head, start)?;
+        // It has not begun yet.
+        if head == [0; 4] {
+            return Ok(true);
+        }
+        for n in 0..area::BLOCKS {
+            let mut names = [0u8; 16];
+            let at = start + state::PAGE + n * block::BYTES + block::TID;
+            self.file.read_exact_at(&mut names, at)?;
+            let word = |at: usize| i32::from_le_bytes(names[at..at + 4].try_into().unwrap_or_default());
+            let (tid, state) = (word(0), word(8));
+            // SAFETY: signal 0 only asks.
+            let there = tid != 0 && unsafe { libc::kill(tid, 0) } == 0;
+            if state != 0 && there {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn serve(weak: &Weak<Run>) {
+    loop {
+        let Some(run) = weak.upgrade() else {
+            return;
+        };
+        let bell = run.word(run::BELL);
+        let rung = bell.load(Ordering::SeqCst);
+        let mut found = false;
+        for slot in 0..run::REQUESTS {
+            let state = run.request(slot, 0);
+            if state.load(Ordering::Acquire) != REQUEST_ASKED {
+                continue;
+            }
+            // SAFETY: no arguments.
+            let me = unsafe { libc::gettid() };
+            let mine = run.with[slot].compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst);
+            if mine.is_err() {
+                continue;
+            }
+            found = true;
+            if run.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
+                run.worker();
+            }
+            run.serve_one(slot);
+            if run.idle.fetch_add(1, Ordering::SeqCst) >= IDLE * 2 {
+                run.idle.fetch_sub(1, Ordering::SeqCst);
+                return;
+            }
+        }
+        if !found {
+            Run::futex_wait(bell, rung);
+        }
+    }
+}
+
+/// A child of ours on its way to its program's first instruction.
+pub struct Following {
+    ended: mpsc::Receiver<std::convert::Infallible>,
+}
+
+impl Following {
+    /// Returns once it has begun, or failed to. Nobody may wait for the child before: it would be
+    /// told of stops that are for whoever traces it, in whatever thread of ours.
+    pub fn begun(self) {
+        let _ = self.ended.recv();
+    }
+}
+
+impl Run {
+    fn serve_one(&self, slot: usize) {
+        let field = |at| self.request(slot, at).load(Ordering::Relaxed);
+        let (kind, tid, fd) = (field(run::KIND), field(run::TID) as i32, field(run::FD));
+        let error = |e: io::Error| -e.raw_os_error().unwrap_or(libc::EIO);
+        let answer = match Asked::of(kind) {
+            Some(Asked::Exec) => match tracee::seize(tid) {
+                Ok(()) => {
+                    self.answer(slot, 0);
+                    self.come_along(Some(slot));
+                    return;
+                }
+                Err(e) => {
+                    self.areas().counted.left(format!("it is traced by somebody else: {e}"));
+                    error(e)
+                }
+            },
+            Some(Asked::Image) => File::open(format!("/proc/{tid}/fd/{fd}"))
+                .map_err(error)
+                .and_then(|file| self.images.of(file).map_err(|_| -libc::ENOEXEC))
+                .map_or_else(|e| e, |_| 0),
+            Some(Asked::Undo) => self.undo(tid).map_or_else(error, |()| 0),
+            Some(Asked::LetGo) => {
+                self.ask_to_let_go(fd as usize);
+                0
+            }
+            None => -libc::EINVAL,
+        };
+        self.with[slot].store(0, Ordering::SeqCst);
+        self.answer(slot, answer);
+    }
+
+    fn ask_to_let_go(&self, slot: usize) {
+        let Some(with) = self.with.get(slot) else {
+            return;
+        };
+        let thread = with.load(Ordering::SeqCst);
+        self.let_go[slot].store(true, Ordering::SeqCst);
+        // It may be on its way into the wait, so once more until it has heard.
+        while thread != 0 && self.let_go[slot].load(Ordering::SeqCst) && with.load(Ordering::SeqCst) == thread {
+            // SAFETY: a thread of ours, which has a handler that does nothing.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, attention()) };
+            thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+}
+
+struct Auxiliary {
+    base: u64,
+    headers: u64,
+    hwcap2: u64,
+}
+
+fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
+    let bytes = std::fs::read(format!("/proc/{pid}/auxv"))?;
+    let of = |kind: u64| {
+        bytes.chunks_exact(16).find_map(|entry| {
+            let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
+            (word(0) == kind).then(|| word(8))
+        })
+    };
+    Ok(Auxiliary {
+        base: of(libc::AT_BASE).unwrap_or(0),
+        headers: of(libc::AT_PHDR).unwrap_or(0),
+        hwcap2: of(libc::AT_HWCAP2).unwrap_or(0),
+    })
+}

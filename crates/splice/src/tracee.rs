@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How is a process stopped at its execve, made to do a few calls, and let go?
+//!
+//! By ptrace, for some microseconds: from just before an execve to the new program's first
+//! instruction. A thread of ours traces one at a time, and only it may.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+pub type Registers = libc::user_regs_struct;
+
+/// What happened to it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It is a new program, with this pid.
+    Exec(i32),
+    /// It stopped for this signal, or was asked to stop (0).
+    Signal(i32, i32),
+    /// Job control.
+    Group(i32),
+    Gone,
+    /// Somebody wants this thread's attention.
+    Interrupted,
+}
+
+fn ptrace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: requests that read or write our memory get pointers to live objects below.
+    match unsafe { libc::ptrace(request, pid, address, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// It goes on meanwhile.
+pub fn seize(tid: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACEEXEC as usize)
+}
+
+pub fn interrupt(pid: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)
+}
+
+pub fn go_on(pid: i32, signal: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_CONT, pid, 0, signal as usize)
+}
+
+/// Stays stopped, until job control continues it.
+pub fn listen(pid: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_LISTEN, pid, 0, 0)
+}
+
+pub fn detach(pid: i32, signal: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_DETACH, pid, 0, signal as usize)
+}
+
+/// The next stop of what this thread traces.
+pub fn wait() -> io::Result<Stop> {
+    let mut status = 0;
+    // SAFETY: writes one int. __WNOTHREAD: no child of another thread of ours is taken from it.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD) };
+    if pid < 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(Stop::Interrupted),
+            Some(libc::ECHILD) => Ok(Stop::Gone),
+            _ => Err(error),
+        };
+    }
+    if !libc::WIFSTOPPED(status) {
+        return Ok(Stop::Gone);
+    }
+    let signal = libc::WSTOPSIG(status);
+    Ok(match status >> 16 {
+        libc::PTRACE_EVENT_EXEC => Stop::Exec(pid),
+        libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Signal(pid, 0),
+        libc::PTRACE_EVENT_STOP => Stop::Group(pid),
+        _ => Stop::Signal(pid, signal),
+    })
+}
+
+pub fn registers(pid: i32) -> io::Result<Registers> {
+    let mut registers = MaybeUninit::<Registers>::zeroed();
+    ptrace(libc::PTRACE_GETREGS, pid, 0, registers.as_mut_ptr() as usize)?;
+    // SAFETY: any bytes are registers, and the kernel has written them.
+    Ok(unsafe { registers.assume_init() })
+}
+
+pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
+    ptrace(libc::PTRACE_SETREGS, pid, 0, std::ptr::from_ref(registers) as usize)
+}
+
+/// A program that stands at its first instruction.
+pub struct Stopped {
+    pub pid: i32,
+    pub registers: Registers,
+    /// Came while it was made to do something; given back as it is let go.
+    signals: Vec<i32>,
+}
+
+impl Stopped {
+    pub fn new(pid: i32) -> io::Result<Self> {
+        let mut stopped = Self {
+            pid,
+            registers: registers(pid)?,
+            signals: Vec::new(),
+        };
+        // Out of the execve, whose end would write over what is set before.
+        stopped.step()?;
+        Ok(stopped)
+    }
+
+    /// One instruction, or up to the end of the call that it is in.
+    fn step(&mut self) -> io::Result<()> {
+        ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
+        loop {
+            match wait()? {
+                Stop::Signal(_, libc::SIGTRAP) => return Ok(()),
+                Stop::Signal(_, signal) => {
+                    if signal != 0 {
+                        self.signals.push(signal);
+                    }
+                }
+                Stop::Interrupted => continue,
+                Stop::Group(_) => {}
+                Stop::Exec(_) | Stop::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            }
+            ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
+        }
+    }
+
+    /// 64-bit code of this machine's.
+    pub fn is_native(&self) -> bool {
+        self.registers.cs == 0x33
+    }
+
+    /// Makes the call at `gadget`, the address of a `syscall` instruction.
+    ///
+    /// # Errors
+    /// When it ended meanwhile, or as the call did.
+    pub fn call(&mut self, gadget: u64, nr: i64, args: [u64; 6]) -> io::Result<u64> {
+        let [rdi, rsi, rdx, r10, r8, r9] = args;
+        let all = Registers {
+            rip: gadget,
+            rax: nr as u64,
+            // No call is to be restarted.
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8,
+            r9,
+            ..self.registers
+        };
+        registers_set(self.pid, &all)?;
+        registers_set(self.pid, &all)?;
+        self.step()?;
+        let result = registers(self.pid)?.rax;
+        match result as i64 {
+            error @ -4095..=-1 => Err(io::Error::from_raw_os_error(-error as i32)),
+            _ => Ok(result),
+        }
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let local = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let remote = libc::iovec {
+            iov_base: address as *mut libc::c_void,
+            iov_len: bytes.len(),
+        };
+        // SAFETY: reads `bytes`; the other process's memory is its own business.
+        let n = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
+        match usize::try_from(n) {
+            Ok(n) if n == bytes.len() => Ok(()),
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// It goes on where `registers` says.
+    pub fn let_go(self) -> io::Result<()> {
+        let all = Registers {
+            orig_rax: u64::MAX,
+            ..self.registers
+        };
+        registers_set(self.pid, &all)?;
+        let mut signals = self.signals.into_iter();
+        let first = signals.next().unwrap_or(0);
+        for signal in signals {
+            // SAFETY: to a process that is stopped by us.
+            unsafe { libc::kill(self.pid, signal) };
+        }
+        detach(self.pid, first)
+    }
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What does a trampoline do around its call?
+//!
+//! ```text
+//! what stood before the call; the mark (stack pointer), number and begin of the call;
+//! syscall; its sums; what stood after the call; jump back
+//! ```
+//!
+//! rcx and r11 are free from before to after a `syscall`, by the instruction's definition,
+//! and no stack is used: so nothing can be in the way of a red zone, of vfork, of a
+//! thread's new stack. State lies in the thread's block, at GS. A signal handler may come at any
+//! instruction and make calls itself: it finds the mark and leaves to the runtime
+//! (`splice/runtime.c`) what follows from it; whatever the trampoline then reads
+//! is as it was.
+
+use crate::site::{Site, Window};
+use crate::state::{BUCKETS, NRS, block, row, row_of};
+use iced_x86::code_asm::{
+    AsmMemoryOperand, CodeAssembler, CodeLabel, byte_ptr, cl, dl, dword_ptr, eax, ecx, edx, qword_ptr, r11, r11d,
+    rax, rcx, rdx, rsp,
+};
+use iced_x86::{Decoder, DecoderOptions, IcedError};
+
+const MMAP: u32 = 9;
+const CLONE: u32 = 56;
+const FORK: u32 = 57;
+const VFORK: u32 = 58;
+const EXECVE: u32 = 59;
+const EXIT: u32 = 60;
+const PRCTL: u32 = 157;
+const ARCH_PRCTL: u32 = 158;
+const EXIT_GROUP: u32 = 231;
+const SECCOMP: u32 = 317;
+const EXECVEAT: u32 = 322;
+const CLONE3: u32 = 435;
+const PROT_EXEC: i32 = 4;
+/// Results from here on are errors.
+const ERRORS_FROM: i32 = -4095;
+
+fn makes_a_thread(nr: u32) -> bool {
+    matches!(nr, CLONE | FORK | VFORK | CLONE3)
+}
+
+/// Calls that the runtime is asked about, before and after. `mmap` only of code.
+fn special(nr: u32) -> bool {
+    makes_a_thread(nr)
+        || matches!(nr, EXECVE | EXIT | PRCTL | ARCH_PRCTL | EXIT_GROUP | SECCOMP | EXECVEAT)
+}
+
+fn state(offset: u64) -> AsmMemoryOperand {
+    qword_ptr(offset).gs()
+}
+
+/// The bytes of the trampoline of a site, for this address. Addresses of the window and of
+/// the trampoline are taken relative to each other only; both have to be shifted alike.
+pub(crate) fn trampoline(site: &Site, window: &Window, shift: u64, at: u64) -> Result<Vec<u8>, IcedError> {
+    let mut writer = Writer {
+        a: CodeAssembler::new(64)?,
+        nr: site.nr,
+    };
+    let call = window.before..window.before + 2;
+    let start = window.start.wrapping_add(shift);
+    writer.moved(&window.bytes[..call.start], start)?;
+    writer.call()?;
+    writer.moved(&window.bytes[call.end..], start + call.end as u64)?;
+    writer.a.jmp(start + window.bytes.len() as u64)?;
+    writer.a.assemble(at)
+}
+
+struct Writer {
+    a: CodeAssembler,
+    nr: Option<u32>,
+}
+
+impl Writer {
+    /// Offsets to what it names are set right as it is written.
+    fn moved(&mut self, bytes: &[u8], address: u64) -> Result<(), IcedError> {
+        let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            self.a.add_instruction(decoder.decode())?;
+        }
+        Ok(())
+    }
+
+    /// Leaves to the runtime; it comes back to `to`.
+    fn leave(&mut self, entry: u64, to: CodeLabel) -> Result<(), IcedError> {
+        self.a.lea(r11, qword_ptr(to))?;
+        self.a.jmp(state(entry))
+    }
+
+    fn call(&mut self) -> Result<(), IcedError> {
+        let mut done = self.a.create_label();
+        match self.nr {
+            Some(nr) if special(nr) => self.special(done)?,
+            Some(MMAP) => {
+                let mut of_code = self.a.create_label();
+                self.a.test(edx, PROT_EXEC)?;
+                self.a.jne(of_code)?;
+                self.plain(done)?;
+                self.a.set_label(&mut of_code)?;
+                self.special(done)?;
+            }
+            Some(_) => self.plain(done)?,
+            None => self.by_register(done)?,
+        }
+        self.a.set_label(&mut done)?;
+        // A label is of an instruction, and the next one may be decoded, not written.
+        self.a.nop()
+    }
+
+    /// Which call it is is known as it is made.
+    fn by_register(&mut self, done: CodeLabel) -> Result<(), IcedError> {
+        let mut plain = self.a.create_label();
+        let mut is_special = self.a.create_label();
+        let mut a_thread = self.a.create_label();
+        self.a.cmp(eax, NRS as i32)?;
+        self.a.jae(plain)?;
+        self.a.mov(ecx, eax)?;
+        self.a.cmp(byte_ptr(rcx + block::SPECIAL as i32).gs(), 0)?;
+        self.a.jne(is_special)?;
+        self.a.set_label(&mut plain)?;
+        self.plain(done)?;
+        self.a.set_label(&mut is_special)?;
+        for nr in [CLONE, FORK, VFORK, CLONE3] {
+            self.a.cmp(eax, nr as i32)?;
+            self.a.je(a_thread)?;
+        }
+        for nr in [EXECVE, EXECVEAT] {
+            let mut other = self.a.create_label();
+            self.a.cmp(eax, nr as i32)?;
+            self.a.jne(other)?;
+            self.around(nr as i32, None, done)?;
+            self.a.set_label(&mut other)?;
+            self.a.nop()?;
+        }
+        self.around(-1, None, done)?;
+        self.a.set_label(&mut a_thread)?;
+        self.around(CLONE as i32, None, done)
+    }
+
+    fn special(&mut self, done: CodeLabel) -> Result<(), IcedError> {
+        let nr = self.nr.unwrap_or(NRS);
+        let family = if makes_a_thread(nr) { CLONE } else { nr };
+        self.around(family as i32, Some(nr), done)
+    }
+
+    /// The call between two of the runtime's.
+    fn around(&mut self, family: i32, nr: Option<u32>, done: CodeLabel) -> Result<(), IcedError> {
+        let mut call = self.a.create_label();
+        match nr {
+            Some(nr) => {
+                self.a.mov(ecx, nr as i32)?;
+                self.a.mov(eax, nr as i32)?;
+            }
+            None => self.a.mov(ecx, eax)?,
+        }
+        self.leave(block::BEFORE, call)?;
+        self.a.set_label(&mut call)?;
+        self.a.syscall()?;
+        self.a.mov(ecx, family)?;
+        self.leave(block::AFTER, done)
+    }
+
+    /// rax = the time stamp counter; rdx is lost.
+    fn ticks(&mut self) -> Result<(), IcedError> {
+        self.a.rdtsc()?;
+        self.a.shl(rdx, 32)?;
+        self.a.or(rax, rdx)
+    }
+
+    fn plain(&mut self, done: CodeLabel) -> Result<(), IcedError> {
+        let mut call = self.a.create_label();
+        let mut interrupts = self.a.create_label();
+        let mut interrupted = self.a.create_label();
+        // Somebody's call is open: this one is a handler's, or a handler jumped out of that.
+        self.a.cmp(state(block::OPEN), 0)?;
+        self.a.jne(interrupts)?;
+        self.a.mov(state(block::OPEN), rsp)?;
+        match self.nr {
+            Some(nr) => self.a.mov(state(block::NR), nr as i32)?,
+            None => {
+                self.a.mov(dword_ptr(block::NR).gs(), eax)?;
+                self.a.mov(r11d, eax)?;
+            }
+        }
+        self.a.mov(rcx, rdx)?;
+        self.ticks()?;
+        self.a.mov(state(block::START), rax)?;
+        self.a.mov(rdx, rcx)?;
+        match self.nr {
+            Some(nr) => self.a.mov(eax, nr as i32)?,
+            None => self.a.mov(eax, r11d)?,
+        }
+        self.a.set_label(&mut call)?;
+        self.a.syscall()?;
+        self.a.mov(rcx, rdx)?;
+        self.a.mov(r11, rax)?;
+        self.ticks()?;
+        self.a.cmp(state(block::OPEN), rsp)?;
+        self.a.jne(interrupted)?;
+        self.sums()?;
+        self.a.jmp(done)?;
+
+        self.a.set_label(&mut interrupts)?;
+        if let Some(nr) = self.nr {
+            self.a.mov(eax, nr as i32)?;
+        }
+        self.leave(block::ENTER, call)?;
+
+        self.a.set_label(&mut interrupted)?;
+        self.a.mov(rax, r11)?;
+        self.a.mov(rdx, rcx)?;
+        self.a.mov(ecx, self.nr.map_or(-1, |nr| nr as i32))?;
+        self.leave(block::EXIT, done)
+    }
+
+    /// rax: now; rcx: the program's rdx; r11: the result. Ends with these back in place.
+    fn sums(&mut self) -> Result<(), IcedError> {
+        let mut backwards = self.a.create_label();
+        let mut scaled = self.a.create_label();
+        let mut longest = self.a.create_label();
+        let mut counted = self.a.create_label();
+        let mut short = self.a.create_label();
+        let mut long = self.a.create_label();
+        let mut in_bucket = self.a.create_label();
+        let mut failed = self.a.create_label();
+        let mut end = self.a.create_label();
+        let nr = self.nr;
+        let of_row = |offset: u64| match nr {
+            Some(nr) => qword_ptr(row_of(nr) + offset).gs(),
+            None => qword_ptr(rdx + (block::ROWS + offset) as i32).gs(),
+        };
+        self.a.sub(rax, state(block::START))?;
+        self.a.jb(backwards)?;
+        // ns = ticks x rate >> 32
+        self.a.mul(state(block::RATE))?;
+        self.a.shrd(rax, rdx, 32u32)?;
+        self.a.set_label(&mut scaled)?;
+        if nr.is_none() {
+            let mut known = self.a.create_label();
+            self.a.mov(edx, dword_ptr(block::NR).gs())?;
+            self.a.cmp(edx, NRS as i32)?;
+            self.a.jb(known)?;
+            self.a.mov(edx, NRS as i32 - 1)?;
+            self.a.set_label(&mut known)?;
+            self.a.imul_3(edx, edx, row::BYTES as i32)?;
+        }
+        self.a.inc(of_row(row::COUNT))?;
+        self.a.add(of_row(row::WALL_NS), rax)?;
+        self.a.cmp(rax, of_row(row::MAX_NS))?;
+        self.a.ja(longest)?;
+        self.a.set_label(&mut counted)?;
+        self.a.mov(state(block::SAVED_RDX), rcx)?;
+        // 8 buckets for each power of two from 2^4 to 2^40; as debox_bucket_.
+        self.a.cmp(rax, 16)?;
+        self.a.jb(short)?;
+        self.a.bsr(rcx, rax)?;
+        self.a.sub(ecx, 3)?;
+        self.a.shr(rax, cl)?;
+        self.a.lea(rax, qword_ptr(rax + rcx * 8))?;
+        self.a.cmp(eax, BUCKETS as i32 + 14)?;
+        self.a.ja(long)?;
+        self.a.set_label(&mut in_bucket)?;
+        let buckets = row::HIST as i64 - 4 * 15;
+        match nr {
+            Some(nr) => self.a.inc(dword_ptr(rax * 4 + (row_of(nr) as i64 + buckets)).gs())?,
+            None => self.a.inc(dword_ptr(rdx + rax * 4 + (block::ROWS as i64 + buckets)).gs())?,
+        }
+        self.a.cmp(r11, ERRORS_FROM)?;
+        self.a.jae(failed)?;
+        self.a.set_label(&mut end)?;
+        self.a.mov(rdx, state(block::SAVED_RDX))?;
+        self.a.mov(state(block::OPEN), 0)?;
+        self.a.mov(rax, r11)?;
+        let mut over = self.a.create_label();
+        self.a.jmp(over)?;
+
+        self.a.set_label(&mut backwards)?;
+        self.a.xor(eax, eax)?;
+        self.a.jmp(scaled)?;
+        self.a.set_label(&mut longest)?;
+        self.a.mov(of_row(row::MAX_NS), rax)?;
+        self.a.jmp(counted)?;
+        self.a.set_label(&mut short)?;
+        self.a.mov(eax, 15)?;
+        self.a.jmp(in_bucket)?;
+        self.a.set_label(&mut long)?;
+        self.a.mov(eax, BUCKETS as i32 + 14)?;
+        self.a.jmp(in_bucket)?;
+        self.a.set_label(&mut failed)?;
+        self.a.inc(of_row(row::ERRORS))?;
+        self.a.jmp(end)?;
+        self.a.set_label(&mut over)?;
+        let _ = dl;
+        self.a.nop()
+    }
+}

@@ -1,0 +1,663 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What does a trampoline hand over that it cannot do in a few instructions?
+ *
+ * Runs within the program that is watched, in its threads, anywhere: in signal
+ * handlers, between vfork and execve, before the loader has set up anything. So it has
+ * no C library, no data of its own (all state is in the thread's block, state.h) and
+ * uses general registers only. It is one piece of code that can lie anywhere; what it
+ * calls the kernel for is not counted.
+ *
+ * A signal handler may interrupt it at any instruction and come in again. What
+ * changes a block's open call is written so that this leaves it as it was:
+ * `open.rsp` last when a call begins, first to be looked at when it ends.
+ */
+#include "state.h"
+
+#include <asm/prctl.h>
+#include <asm/stat.h>
+#include <linux/fcntl.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/mman.h>
+#include <linux/prctl.h>
+#include <linux/seccomp.h>
+#include <linux/time_types.h>
+
+#include "../libdebox/sys.h"
+
+#define ERRNO_EINTR 4
+#define ERRNO_ENOENT 2
+#define ERRNO_EACCES 13
+#define ERRNO_ESRCH 3
+#define ERRNO_ETIMEDOUT 110
+#define NEAR (1u << 20) /* of the same stack: no handler's frame is so far from what it interrupted */
+#define HWCAP2_FSGSBASE 2u
+
+/* Below the red zone, as the entries below push them. */
+struct saved {
+	uint64_t rbp, r11, r10, r9, r8, rsi, rdi, rdx, rax;
+};
+
+static inline struct splice_block *self(void)
+{
+	struct splice_block *b;
+
+	__asm__ volatile("movq %%gs:%c1, %0" : "=r"(b) : "i"(offsetof(struct splice_block, self)));
+	return b;
+}
+
+static inline uint64_t ticks(void)
+{
+	uint32_t low, high;
+
+	__asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+	return (uint64_t)high << 32 | low;
+}
+
+#define WRITE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
+/* Against a handler of this thread: what is written before is there before. */
+#define IN_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+
+static struct splice_row *row_of(struct splice_block *b, uint64_t nr)
+{
+	return &b->rows[nr < SPLICE_NRS ? nr : SPLICE_NRS - 1];
+}
+
+static uint32_t bucket(uint64_t ns)
+{
+	uint32_t exp;
+
+	if (ns < 16)
+		return 0;
+	exp = 63u - (uint32_t)__builtin_clzll(ns);
+	return exp >= 40 ? SPLICE_BUCKETS - 1 : 1 + (exp - 4) * 8 + (uint32_t)(ns >> (exp - 3) & 7);
+}
+
+static void count(struct splice_block *b, uint64_t nr, uint64_t span, long ret)
+{
+	struct splice_row *row = row_of(b, nr);
+	uint64_t ns = (uint64_t)((unsigned __int128)span * b->rate >> 32);
+
+	row->count++;
+	row->wall_ns += ns;
+	if (ns > row->max_ns)
+		row->max_ns = ns;
+	row->errors += (uint64_t)sys_failed(ret);
+	row->hist[bucket(ns)]++;
+}
+
+/* ------------------------------------------------------------ calls within calls */
+
+static void pop(struct splice_block *b)
+{
+	uint32_t depth = b->depth;
+
+	if (!depth) {
+		WRITE(b->open.rsp, 0);
+		return;
+	}
+	WRITE(b->open.nr, b->nest[depth - 1].nr);
+	WRITE(b->open.start, b->nest[depth - 1].start);
+	IN_ORDER();
+	WRITE(b->open.rsp, b->nest[depth - 1].rsp);
+	IN_ORDER();
+	WRITE(b->depth, depth - 1);
+}
+
+/* It will not come back: a handler jumped out of it. It did end, for the handler to run. */
+static void abandon(struct splice_block *b)
+{
+	struct splice_row *row = row_of(b, b->open.nr);
+
+	row->count++;
+	row->errors++;
+	b->abandoned++;
+	pop(b);
+}
+
+static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
+{
+	uint64_t nested = 0;
+
+	/* The stack has grown back beyond the frame of the one that is open. */
+	while (b->open.rsp && rsp >= (b->open.rsp & ~1ull) && rsp - (b->open.rsp & ~1ull) < NEAR)
+		abandon(b);
+	if (b->open.rsp) {
+		nested = 1;
+		if (b->depth == SPLICE_NEST) {
+			/* The outermost will end without its begin. */
+			for (uint32_t i = 1; i < SPLICE_NEST; i++)
+				b->nest[i - 1] = b->nest[i];
+			WRITE(b->depth, SPLICE_NEST - 1);
+		}
+		b->nest[b->depth] = b->open;
+		IN_ORDER();
+		WRITE(b->depth, b->depth + 1);
+		IN_ORDER();
+	}
+	WRITE(b->open.nr, nr);
+	IN_ORDER();
+	WRITE(b->open.rsp, rsp | nested);
+	IN_ORDER();
+	WRITE(b->open.start, ticks());
+}
+
+static void leave(struct splice_block *b, uint64_t rsp, uint64_t nr, long ret)
+{
+	uint64_t now = ticks();
+	int found = (b->open.rsp & ~1ull) == rsp;
+
+	for (uint32_t i = b->depth; !found && i > 0; i--)
+		found = (b->nest[i - 1].rsp & ~1ull) == rsp;
+	if (!found) {
+		struct splice_row *row = row_of(b, nr);
+
+		row->count++;
+		row->errors += (uint64_t)sys_failed(ret);
+		b->untimed++;
+		return;
+	}
+	while ((b->open.rsp & ~1ull) != rsp)
+		abandon(b);
+	count(b, b->open.nr, now > b->open.start ? now - b->open.start : 0, ret);
+	pop(b);
+}
+
+void splice_enter(struct saved *s, uint64_t rsp);
+void splice_enter(struct saved *s, uint64_t rsp)
+{
+	enter(self(), rsp, (uint32_t)s->rax);
+}
+
+void splice_exit(struct saved *s, uint64_t rsp, uint64_t nr);
+void splice_exit(struct saved *s, uint64_t rsp, uint64_t nr)
+{
+	leave(self(), rsp, (uint32_t)nr, (long)s->rax);
+}
+
+/* ------------------------------------------------------------------------ blocks */
+
+static struct splice_block *blocks(struct splice_area *area)
+{
+	return (struct splice_block *)((char *)area + SPLICE_PAGE);
+}
+
+static void special(struct splice_block *b)
+{
+	static const uint16_t all[] = {
+		SYS_mmap, SYS_clone, SYS_fork, SYS_vfork, SYS_execve, SYS_exit, SYS_prctl,
+		SYS_arch_prctl, SYS_exit_group, SYS_seccomp, SYS_execveat, SYS_clone3,
+	};
+
+	for (uint32_t i = 0; i < sizeof all / sizeof *all; i++)
+		b->special[all[i]] = 1;
+}
+
+/* Hidden: so that their addresses are taken relative to the code, wherever it lies. */
+#pragma GCC visibility push(hidden)
+void splice_entry_enter(void);
+void splice_entry_exit(void);
+void splice_entry_before(void);
+void splice_entry_after(void);
+#pragma GCC visibility pop
+
+static void base_set(struct splice_block *b, int by_instruction)
+{
+	if (by_instruction)
+		__asm__ volatile("wrgsbase %0" : : "r"(b) : "memory");
+	else
+		sys_call(SYS_arch_prctl, ARCH_SET_GS, b);
+}
+
+static struct splice_block *block_take(struct splice_area *area)
+{
+	struct splice_block *all = blocks(area), *b = NULL;
+
+	for (uint32_t i = 0; i < SPLICE_BLOCKS - 1 && !b; i++) {
+		uint32_t state = SPLICE_FREE;
+
+		if (__atomic_compare_exchange_n(&all[i].state, &state, SPLICE_TAKEN, 0,
+						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			b = &all[i];
+	}
+	if (!b) {
+		b = &all[SPLICE_BLOCKS - 1];
+		__atomic_store_n(&b->state, SPLICE_SHARED, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&area->blocks_lost, 1, __ATOMIC_RELAXED);
+	}
+	b->depth = 0;
+	b->open.rsp = 0;
+	b->asked = 0;
+	b->rate = ((struct splice_run *)area->run)->rate;
+	b->enter = (uint64_t)splice_entry_enter;
+	b->exit = (uint64_t)splice_entry_exit;
+	b->before = (uint64_t)splice_entry_before;
+	b->after = (uint64_t)splice_entry_after;
+	b->area = area;
+	b->self = (uint64_t)b;
+	special(b);
+	return b;
+}
+
+static void block_name(struct splice_block *b)
+{
+	if (b->area->quiet)
+		return;
+	b->tid = (uint32_t)sys_call(SYS_gettid);
+	b->pid = (uint32_t)sys_call(SYS_getpid);
+}
+
+static void block_give(struct splice_block *b)
+{
+	b->open.rsp = 0;
+	b->depth = 0;
+	if (b->state == SPLICE_TAKEN)
+		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
+}
+
+/* ------------------------------------------------------------ asking the watcher */
+
+static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint32_t fd)
+{
+	struct splice_run *run = (struct splice_run *)area->run;
+	struct splice_request *r = NULL;
+	struct __kernel_timespec a_tenth = { 0, 100000000 };
+
+	for (uint32_t i = 0; i < SPLICE_REQUESTS && !r; i++) {
+		uint32_t state = SPLICE_NONE;
+
+		if (__atomic_compare_exchange_n(&run->request[i].state, &state, SPLICE_CLAIMED, 0,
+						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			r = &run->request[i];
+	}
+	if (!r || area->quiet)
+		return NULL;
+	r->kind = kind;
+	r->tid = (uint32_t)sys_call(SYS_gettid);
+	r->fd = fd;
+	r->answer = -ERRNO_ETIMEDOUT;
+	__atomic_store_n(&r->state, SPLICE_ASKED, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
+	sys_call(SYS_futex, &run->bell, FUTEX_WAKE, 1, 0, 0, 0);
+	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
+		uint32_t asked = SPLICE_ASKED, watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
+
+		sys_call(SYS_futex, &r->state, FUTEX_WAIT, SPLICE_ASKED, &a_tenth, 0, 0);
+		/* Taken back, unless it is answered at this moment. */
+		if ((i == 100 || !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH) &&
+		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_NONE, 0, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST))
+			return NULL;
+	}
+	return r;
+}
+
+static void asked_end(struct splice_request *r)
+{
+	__atomic_store_n(&r->state, SPLICE_NONE, __ATOMIC_RELEASE);
+}
+
+/* The program goes on as it would without: 0, or why not. */
+static int answer(struct splice_area *area, uint32_t kind, uint32_t fd)
+{
+	struct splice_request *r = ask(area, kind, fd);
+	int32_t result;
+
+	if (!r)
+		return -ERRNO_ETIMEDOUT;
+	result = r->answer;
+	asked_end(r);
+	return result;
+}
+
+/* ------------------------------------------------------------------------ images */
+
+static char *put_hex(char *at, uint64_t value)
+{
+	for (int shift = 60; shift >= 0; shift -= 4)
+		*at++ = "0123456789abcdef"[value >> shift & 15];
+	return at;
+}
+
+static int image_open(const struct splice_run *run, const struct stat *file)
+{
+	char path[sizeof run->images + 4 * 17 + 1], *at = path;
+
+	for (uint32_t i = 0; i < sizeof run->images && run->images[i]; i++)
+		*at++ = run->images[i];
+	*at++ = '/';
+	at = put_hex(at, file->st_dev);
+	at = put_hex(at, file->st_ino);
+	at = put_hex(at, (uint64_t)file->st_size);
+	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec);
+	*at = 0;
+	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+}
+
+/* Puts the image's code over [from, to) of a file that is mapped with this bias. */
+static void image_map(struct splice_area *area, int fd, uint64_t bias, uint64_t from, uint64_t to,
+		      uint64_t device, uint64_t inode)
+{
+	struct splice_image image;
+	uint64_t pool;
+	int there = 0;
+
+	if (sys_call(SYS_read, fd, &image, sizeof image) != sizeof image ||
+	    image.magic != SPLICE_IMAGE_MAGIC || image.version != SPLICE_VERSION ||
+	    image.segments > SPLICE_SEGMENTS) {
+		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	if (!image.segments)
+		return;
+	pool = bias + image.pool;
+	for (uint32_t i = 0; i < area->images && i < SPLICE_IMAGES; i++)
+		there |= area->image[i].bias == bias && area->image[i].device == device &&
+			 area->image[i].inode == inode;
+	if (!there) {
+		uint32_t at = __atomic_load_n(&area->images, __ATOMIC_RELAXED);
+		long got;
+
+		/* Without a place in the table it could not be undone. */
+		if (at >= SPLICE_IMAGES) {
+			__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+			return;
+		}
+		got = sys_call(SYS_mmap, pool, image.pool_bytes, PROT_READ | PROT_EXEC,
+			       MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, image.pool_offset);
+		if (got != (long)pool) {
+			if (!sys_failed(got))
+				sys_call(SYS_munmap, got, image.pool_bytes);
+			__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+			return;
+		}
+		area->image[at].bias = bias;
+		area->image[at].device = device;
+		area->image[at].inode = inode;
+		__atomic_store_n(&area->images, at + 1, __ATOMIC_RELEASE);
+		__atomic_fetch_add(&area->sites, image.sites, __ATOMIC_RELAXED);
+	}
+	for (uint32_t i = 0; i < image.segments; i++) {
+		const struct splice_segment *s = &image.segment[i];
+		uint64_t at = bias + s->address;
+
+		if (at < from || at + s->bytes > to)
+			continue;
+		if (sys_failed(sys_call(SYS_mmap, at, s->bytes, PROT_READ | PROT_EXEC,
+					MAP_PRIVATE | MAP_FIXED, fd, s->offset)))
+			__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+	}
+}
+
+/* [address, address + bytes) is code of a file now. */
+static void code_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset)
+{
+	struct splice_run *run = (struct splice_run *)area->run;
+	struct splice_image image;
+	struct stat st;
+	int fd;
+
+	if (area->quiet || area->off)
+		return;
+	if (sys_failed(sys_call(SYS_fstat, file, &st)))
+		return;
+	fd = image_open(run, &st);
+	if (fd == -ERRNO_ENOENT && answer(area, SPLICE_IMAGE, (uint32_t)file) == 0)
+		fd = image_open(run, &st);
+	if (fd < 0) {
+		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	/* Which segment it is says how far the file was moved. */
+	if (sys_call(SYS_pread64, fd, &image, sizeof image, 0) == sizeof image)
+		for (uint32_t i = 0; i < image.segments && i < SPLICE_SEGMENTS; i++) {
+			const struct splice_segment *s = &image.segment[i];
+
+			if (s->file_offset < offset || s->file_offset - offset >= bytes)
+				continue;
+			image_map(area, fd, address + (s->file_offset - offset) - s->address, address,
+				  address + ((bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE),
+				  st.st_dev, st.st_ino);
+			break;
+		}
+	sys_call(SYS_close, fd);
+}
+
+/* ------------------------------------------------------- calls that are not like others */
+
+/* A set-user-id program gets no rights when somebody traces it who has not got them. */
+static int may_be_followed(const struct splice_run *run, long folder, const char *path, long flags)
+{
+	struct stat st;
+	char any;
+	long r;
+
+	if (sys_failed(sys_call(SYS_newfstatat, folder, path, &st, flags)))
+		return 0;
+	if (run->privileged)
+		return 1;
+	if (st.st_mode & 06000)
+		return 0;
+	r = flags & AT_EMPTY_PATH && path && !*path ?
+		    sys_call(SYS_fgetxattr, folder, "security.capability", &any, 0) :
+	    folder == AT_FDCWD || *path == '/' ?
+		    sys_call(SYS_getxattr, path, "security.capability", &any, 0) :
+		    /* By a path from a folder: not known, so not followed. */
+		    1;
+	return r <= 0;
+}
+
+static void exec_begins(struct splice_block *b, const struct saved *s, uint32_t nr)
+{
+	struct splice_area *area = b->area;
+	struct splice_run *run = (struct splice_run *)area->run;
+	int at = nr == SYS_execveat;
+	long folder = at ? (long)(int)s->rdi : AT_FDCWD;
+	const char *path = (const char *)(at ? s->rsi : s->rdi);
+	struct splice_request *r;
+
+	row_of(b, nr)->count++;
+	b->asked = 0;
+	if (!area->quiet && may_be_followed(run, folder, path, at ? (long)(int)s->r8 & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) : 0)) {
+		r = ask(area, SPLICE_EXEC, 0);
+		if (r && r->answer == 0)
+			b->asked = (uint64_t)(r - run->request) + 1;
+		else if (r)
+			asked_end(r);
+	}
+	/* This thread's, but a child's of vfork or fork lies in its parent's area. */
+	if (b->state == SPLICE_TAKEN)
+		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
+}
+
+/* Returns the block: another thread may have taken it. */
+static struct splice_block *exec_failed(struct splice_block *b, uint32_t nr)
+{
+	uint32_t state = SPLICE_FREE;
+	uint64_t asked = b->asked;
+
+	b->asked = 0;
+	if (b->state != SPLICE_SHARED &&
+	    !__atomic_compare_exchange_n(&b->state, &state, SPLICE_TAKEN, 0, __ATOMIC_ACQUIRE,
+					 __ATOMIC_RELAXED)) {
+		b = block_take(b->area);
+		base_set(b, (int)b->area->by_instruction);
+		block_name(b);
+	}
+	row_of(b, nr)->errors++;
+	/* Whoever came along lets go. */
+	if (asked)
+		answer(b->area, SPLICE_LET_GO, (uint32_t)asked - 1);
+	return b;
+}
+
+/* Whether this is from where on splicing would change what the program does. */
+static int ends_here(const struct saved *s, uint32_t nr)
+{
+	const struct sock_fprog *program;
+	uint64_t a = s->rdi, second = s->rsi;
+
+	if (nr == SYS_arch_prctl)
+		return a == ARCH_SET_GS;
+	if (nr == SYS_prctl && a == PR_SET_TSC)
+		return second == PR_TSC_SIGSEGV;
+	if (nr == SYS_prctl && a == PR_SET_SYSCALL_USER_DISPATCH)
+		return second != PR_SYS_DISPATCH_OFF;
+	if (nr == SYS_prctl && a == PR_SET_SECCOMP && second == SECCOMP_MODE_FILTER)
+		program = (const struct sock_fprog *)s->rdx;
+	else if (nr == SYS_seccomp && a == SECCOMP_SET_MODE_FILTER)
+		program = (const struct sock_fprog *)s->rdx;
+	else
+		return 0;
+	/* A filter that looks at where the call was made. */
+	for (uint32_t i = 0; program && i < program->len && i < BPF_MAXINSNS; i++)
+		if (program->filter[i].code == (BPF_LD | BPF_W | BPF_ABS) &&
+		    program->filter[i].k >= offsetof(struct seccomp_data, instruction_pointer) &&
+		    program->filter[i].k < offsetof(struct seccomp_data, args))
+			return 1;
+	return 0;
+}
+
+static int restricts_itself(const struct saved *s, uint32_t nr)
+{
+	return nr == SYS_seccomp || (nr == SYS_prctl && s->rdi == PR_SET_SECCOMP);
+}
+
+void splice_before(struct saved *s, uint64_t rsp, uint64_t number);
+void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
+{
+	struct splice_block *b = self();
+	uint32_t nr = (uint32_t)number;
+
+	switch (nr) {
+	case SYS_exit:
+		row_of(b, nr)->count++;
+		block_give(b);
+		return;
+	case SYS_exit_group:
+		row_of(b, nr)->count++;
+		block_give(b);
+		return;
+	case SYS_execve:
+	case SYS_execveat:
+		exec_begins(b, s, nr);
+		return;
+	default:
+		break;
+	}
+	if (ends_here(s, nr)) {
+		b->area->off = 1;
+		answer(b->area, SPLICE_UNDO, 0);
+	}
+	/* Its own calls may be forbidden from here on. */
+	if (restricts_itself(s, nr))
+		b->area->quiet = 1;
+	enter(b, rsp, nr);
+}
+
+/* `family`: SYS_clone where the call makes a thread or process, else the call, or ~0. */
+void splice_after(struct saved *s, uint64_t rsp, uint64_t family);
+void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
+{
+	struct splice_block *b = self();
+	long ret = (long)s->rax;
+	uint64_t nr;
+
+	if (family == SYS_clone && ret == 0) {
+		struct splice_area *area = b->area;
+
+		b = block_take(area);
+		base_set(b, (int)area->by_instruction);
+		block_name(b);
+		return;
+	}
+	if (family == SYS_execve || family == SYS_execveat) {
+		exec_failed(b, (uint32_t)family);
+		return;
+	}
+	nr = b->open.nr;
+	leave(b, rsp, family, ret);
+	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {
+		if (s->r10 & MAP_ANONYMOUS)
+			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
+		else
+			code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
+	}
+}
+
+/* ----------------------------------------------------------------- a program begins */
+
+void splice_begin(struct splice_begin *begin);
+void splice_begin(struct splice_begin *begin)
+{
+	struct splice_run *run;
+	struct splice_area *area;
+	struct splice_block *b;
+	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at;
+
+	sys_call(SYS_close, begin->runtime_fd);
+	if (sys_failed(fd))
+		return;
+	at = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	run = (struct splice_run *)at;
+	if (!sys_failed(at))
+		at = sys_call(SYS_mmap, 0, SPLICE_AREA_BYTES, PROT_READ | PROT_WRITE,
+			      MAP_SHARED | MAP_NORESERVE, fd,
+			      SPLICE_RUN_BYTES + begin->area * SPLICE_AREA_BYTES);
+	sys_call(SYS_close, fd);
+	if (sys_failed(at))
+		return;
+	area = (struct splice_area *)at;
+	area->run = (uint64_t)run;
+	area->runtime = begin->runtime;
+	area->by_instruction = begin->by_instruction;
+	b = block_take(area);
+	base_set(b, (int)area->by_instruction);
+	block_name(b);
+	for (uint32_t i = 0; i < begin->images && i < 2; i++) {
+		int image = (int)sys_call(SYS_openat, AT_FDCWD, begin->image[i].path,
+					  O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+
+		if (image < 0) {
+			area->left++;
+			continue;
+		}
+		image_map(area, image, begin->image[i].bias, 0, ~0ull, begin->image[i].device,
+			  begin->image[i].inode);
+		sys_call(SYS_close, image);
+	}
+	area->version = SPLICE_VERSION;
+}
+
+/* ------------------------------------------------------------------------- entries */
+
+/*
+ * A trampoline jumps here with where to go on in r11 and a number in rcx; both are free
+ * around a system call, by the instruction's definition. All else is kept, and the red zone.
+ */
+#define ENTRY(name, to)                                                                           \
+	__asm__(".pushsection .text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n"   \
+		"	leaq -128(%rsp), %rsp\n"                                                      \
+		"	pushq %rax\n	pushq %rdx\n	pushq %rdi\n	pushq %rsi\n	pushq %r8\n"               \
+		"	pushq %r9\n	pushq %r10\n	pushq %r11\n	pushq %rbp\n"                            \
+		"	movq %rsp, %rbp\n	movq %rsp, %rdi\n	leaq 200(%rsp), %rsi\n	movq %rcx, %rdx\n" \
+		"	andq $-16, %rsp\n	cld\n	call " #to "\n"                                      \
+		"	movq %rbp, %rsp\n	popq %rbp\n	popq %r11\n	popq %r10\n	popq %r9\n"          \
+		"	popq %r8\n	popq %rsi\n	popq %rdi\n	popq %rdx\n	popq %rax\n"               \
+		"	leaq 128(%rsp), %rsp\n	jmp *%r11\n"                                          \
+		".size " #name ", . - " #name "\n.popsection\n")
+ENTRY(splice_entry_enter, splice_enter);
+ENTRY(splice_entry_exit, splice_exit);
+ENTRY(splice_entry_before, splice_before);
+ENTRY(splice_entry_after, splice_after);
+
+/* The first instruction of a program, with struct splice_begin at rdi, on its stack. */
+__asm__(".pushsection .text.begin,\"ax\"\n.globl splice_entry_begin\nsplice_entry_begin:\n"
+	"	pushq %rdi\n	andq $-16, %rsp\n	pushq %rdi\n	pushq %rdi\n	cld\n"
+	"	call splice_begin\n"
+	"	popq %rdi\n"
+	"	movq 8(%rdi), %rsp\n	movq (%rdi), %r11\n"
+	"	xorl %eax, %eax\n	xorl %ecx, %ecx\n	xorl %edx, %edx\n	xorl %esi, %esi\n"
+	"	xorl %r8d, %r8d\n	xorl %r9d, %r9d\n	xorl %r10d, %r10d\n	xorl %edi, %edi\n"
+	"	jmp *%r11\n.popsection\n");

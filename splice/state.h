@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What do a trampoline, the runtime behind it and whoever watches share?
+ *
+ * A thread's *block*: the base of GS points to it, so that a trampoline reaches it with
+ * one instruction, before the loader has set up anything and in programs without a C
+ * library. Blocks lie in *areas*: one for each program that was started (execve), shared with
+ * whoever watches, so that what was counted is there however the program ended. The
+ * offsets are part of every patched page: crates/splice/src/state.rs has them again, and
+ * its test holds them against these.
+ */
+#ifndef DEBOX_SPLICE_STATE_H
+#define DEBOX_SPLICE_STATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SPLICE_VERSION 1u
+#define SPLICE_PAGE 4096u
+#define SPLICE_NRS 512u /* the last one: all numbers beyond */
+#define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
+#define SPLICE_NEST 8u
+#define SPLICE_BLOCKS 32u /* of an area */
+
+struct splice_row {
+	uint64_t count;
+	uint64_t wall_ns;
+	uint64_t max_ns;
+	uint64_t errors;
+	uint32_t hist[SPLICE_BUCKETS]; /* wraps; whoever watches adds up the differences */
+	uint8_t pad[24];
+};
+
+struct splice_open {
+	uint64_t rsp; /* bit 0: it interrupted another one */
+	uint64_t start;
+	uint64_t nr;
+};
+
+enum splice_block_state {
+	SPLICE_FREE,
+	SPLICE_TAKEN,
+	/* Threads that found no block share it: their calls are not all counted. */
+	SPLICE_SHARED,
+};
+
+struct splice_block {
+	struct splice_open open; /* rsp 0: no call is open */
+	uint64_t rate;           /* ns of a tick, 32 bits after the point */
+	/* Where the runtime lies in this process. */
+	uint64_t enter, exit, before, after;
+	uint64_t saved_rdx;
+	uint64_t self;
+	uint32_t tid, pid;
+	uint32_t state; /* atomic: enum splice_block_state */
+	uint32_t depth;
+	uint64_t untimed;   /* calls whose begin was not known any more */
+	uint64_t abandoned; /* calls that a handler jumped out of */
+	struct splice_area *area;
+	uint64_t asked; /* execve: the request that is under way, +1 */
+	struct splice_open nest[SPLICE_NEST];
+	uint8_t reserved[512 - 128 - SPLICE_NEST * 24];
+	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
+	uint8_t reserved_page[SPLICE_PAGE - 512 - SPLICE_NRS];
+	struct splice_row rows[SPLICE_NRS];
+};
+
+#define SPLICE_IMAGES 64u
+
+/* What was mapped over code of this program. */
+struct splice_mapped {
+	uint64_t bias;
+	uint64_t device, inode;
+};
+
+/* The first page of an area. */
+struct splice_area {
+	uint32_t version;
+	uint32_t index; /* of this area */
+	uint32_t pid;   /* of the program that it was made for */
+	uint32_t blocks_lost; /* threads that found no block */
+	uint32_t images, images_lost;
+	uint32_t late_code; /* executable memory that came from no file */
+	uint32_t left;      /* files whose code could not be replaced */
+	uint32_t sites;     /* replaced */
+	uint32_t off;       /* 1: it does what splicing cannot go with; nothing more is spliced */
+	uint32_t quiet;     /* 1: it restricts its system calls; the runtime makes none */
+	uint32_t by_instruction; /* 1: wrgsbase is there */
+	uint32_t reserved;
+	uint64_t runtime;   /* where the runtime lies */
+	uint64_t run;       /* struct splice_run, as mapped in this program */
+	struct splice_mapped image[SPLICE_IMAGES];
+};
+
+/* ------------------------------------------------------------ asking the watcher */
+
+enum splice_request_state {
+	SPLICE_NONE,
+	SPLICE_CLAIMED,
+	SPLICE_ASKED,
+	SPLICE_ANSWERED,
+};
+
+enum splice_request_kind {
+	SPLICE_EXEC = 1, /* an execve is next: come along */
+	SPLICE_IMAGE,    /* there is no image of this file yet */
+	SPLICE_UNDO,     /* put its own code back */
+	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
+};
+
+struct splice_request {
+	uint32_t state; /* atomic, waited for: enum splice_request_state */
+	uint32_t kind;
+	uint32_t tid;
+	uint32_t fd;
+	int32_t answer; /* 0, or -errno */
+	uint32_t reserved[3];
+};
+
+#define SPLICE_REQUESTS 64u
+
+/* One for all programs of a run, at the begin of its file. */
+struct splice_run {
+	uint32_t version;
+	uint32_t watcher; /* its pid; 0: it is gone */
+	uint32_t bell;    /* atomic: goes up with each request; the watcher waits for it */
+	uint32_t privileged; /* 1: the watcher may follow set-user-id programs */
+	uint64_t rate;
+	char images[256]; /* folder of the images */
+	struct splice_request request[SPLICE_REQUESTS];
+};
+
+#define SPLICE_RUN_BYTES 4096u
+#define SPLICE_AREA_BYTES (SPLICE_PAGE + (uint64_t)SPLICE_BLOCKS * sizeof(struct splice_block))
+
+/* ------------------------------------------------------------------------- image */
+
+#define SPLICE_SEGMENTS 4u
+#define SPLICE_IMAGE_MAGIC 0x47414d4958424544ull /* "DEBXIMAG" */
+
+/* How a patched copy of a file's code lies in the image, which is a file too. Addresses
+ * are those of the file; the pool's may lie before its first. */
+struct splice_image {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t segments;
+	uint64_t pool; /* address, wrapping */
+	uint64_t pool_bytes;
+	uint64_t pool_offset; /* in the image */
+	uint32_t sites, left;
+	struct splice_segment {
+		uint64_t address;     /* of its first whole page */
+		uint64_t bytes;       /* whole pages */
+		uint64_t offset;      /* in the image */
+		uint64_t file_offset; /* in the file that it is a copy of */
+	} segment[SPLICE_SEGMENTS];
+};
+
+/* What the runtime is told as a program begins; lies on its stack. */
+struct splice_begin {
+	uint64_t rip, rsp; /* where the program would have begun */
+	uint64_t runtime;
+	uint32_t area; /* which one */
+	uint32_t images;
+	uint32_t by_instruction; /* 1: wrgsbase is there */
+	int32_t runtime_fd;
+	char run[64]; /* file of the run */
+	struct splice_begin_image {
+		uint64_t bias;
+		uint64_t device, inode;
+		char path[232];
+	} image[2];
+};
+
+_Static_assert(sizeof(struct splice_row) == 1216, "row");
+_Static_assert(offsetof(struct splice_block, special) == 512, "special");
+_Static_assert(offsetof(struct splice_block, rows) == SPLICE_PAGE, "rows");
+_Static_assert(sizeof(struct splice_block) % SPLICE_PAGE == 0, "block");
+_Static_assert(sizeof(struct splice_area) <= SPLICE_PAGE, "area");
+_Static_assert(sizeof(struct splice_run) <= SPLICE_RUN_BYTES, "run");
+
+#endif
