@@ -200,6 +200,8 @@ void splice_entry_enter(void);
 void splice_entry_exit(void);
 void splice_entry_before(void);
 void splice_entry_after(void);
+void splice_entry_find(void);
+void splice_found(void);
 #pragma GCC visibility pop
 
 static void base_set(struct splice_block *b, int by_instruction)
@@ -234,6 +236,7 @@ static struct splice_block *block_take(struct splice_area *area)
 	b->exit = (uint64_t)splice_entry_exit;
 	b->before = (uint64_t)splice_entry_before;
 	b->after = (uint64_t)splice_entry_after;
+	b->find = (uint64_t)splice_entry_find;
 	b->area = area;
 	b->self = (uint64_t)b;
 	special(b);
@@ -375,6 +378,9 @@ static void image_map(struct splice_area *area, int fd, uint64_t bias, uint64_t 
 		area->image[at].bias = bias;
 		area->image[at].device = device;
 		area->image[at].inode = inode;
+		area->image[at].pool = pool;
+		area->image[at].pool_end = pool + image.pool_bytes;
+		area->image[at].frames = bias + image.frames;
 		__atomic_store_n(&area->images, at + 1, __ATOMIC_RELEASE);
 		__atomic_fetch_add(&area->sites, image.sites, __ATOMIC_RELAXED);
 	}
@@ -586,6 +592,32 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	}
 }
 
+/* --------------------------------------------------------------------- unwinding */
+
+/* struct dl_find_object (glibc 2.35). */
+struct found {
+	uint64_t flags, begin, end, map, frames, reserved[7];
+};
+
+/* _dl_find_object begins: is this of a pool? Else it goes on as it would. */
+void splice_find(struct saved *s);
+void splice_find(struct saved *s)
+{
+	struct splice_area *area = self()->area;
+	struct found *found = (struct found *)s->rsi;
+	uint32_t images = __atomic_load_n(&area->images, __ATOMIC_ACQUIRE);
+
+	for (uint32_t i = 0; i < images && i < SPLICE_IMAGES; i++)
+		if (s->rdi >= area->image[i].pool && s->rdi < area->image[i].pool_end) {
+			*found = (struct found){ .begin = area->image[i].pool,
+						 .end = area->image[i].pool_end,
+						 .frames = area->image[i].frames };
+			s->rax = 0;
+			s->r11 = (uint64_t)splice_found;
+			return;
+		}
+}
+
 /* ----------------------------------------------------------------- a program begins */
 
 void splice_begin(struct splice_begin *begin);
@@ -651,6 +683,10 @@ ENTRY(splice_entry_enter, splice_enter);
 ENTRY(splice_entry_exit, splice_exit);
 ENTRY(splice_entry_before, splice_before);
 ENTRY(splice_entry_after, splice_after);
+ENTRY(splice_entry_find, splice_find);
+
+/* To whoever called the function whose begin asked. */
+__asm__(".pushsection .text\n.globl splice_found\nsplice_found:\n	ret\n.popsection\n");
 
 /* The first instruction of a program, with struct splice_begin at rdi, on its stack. */
 __asm__(".pushsection .text.begin,\"ax\"\n.globl splice_entry_begin\nsplice_entry_begin:\n"

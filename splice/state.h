@@ -58,8 +58,9 @@ struct splice_block {
 	uint64_t abandoned; /* calls that a handler jumped out of */
 	struct splice_area *area;
 	uint64_t asked; /* execve: the request that is under way, +1 */
+	uint64_t find;
 	struct splice_open nest[SPLICE_NEST];
-	uint8_t reserved[512 - 128 - SPLICE_NEST * 24];
+	uint8_t reserved[512 - 136 - SPLICE_NEST * 24];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint8_t reserved_page[SPLICE_PAGE - 512 - SPLICE_NRS];
 	struct splice_row rows[SPLICE_NRS];
@@ -71,6 +72,8 @@ struct splice_block {
 struct splice_mapped {
 	uint64_t bias;
 	uint64_t device, inode;
+	uint64_t pool, pool_end;
+	uint64_t frames; /* how to unwind from there: as PT_GNU_EH_FRAME */
 };
 
 /* The first page of an area. */
@@ -148,6 +151,7 @@ struct splice_image {
 	uint64_t pool_bytes;
 	uint64_t pool_offset; /* in the image */
 	uint32_t sites, left;
+	uint64_t frames; /* address, as of the pool */
 	struct splice_segment {
 		uint64_t address;     /* of its first whole page */
 		uint64_t bytes;       /* whole pages */

@@ -23,6 +23,12 @@ pub(crate) const CODE_BYTES_MAX: usize = 512 << 20;
 /// Functions that are larger are data that somebody gave a size.
 const FUNCTION_BYTES_MAX: u64 = 64 << 20;
 
+const FIND_OBJECT: &[u8] = b"_dl_find_object";
+/// What a C library has.
+const LIBC: &[u8] = b"__libc_start_main";
+/// The first is a version of symbols.
+const CANCELLED_BY_PLACE: [&[u8]; 3] = [b"GLIBC_2.41", b"__syscall_cancel_arch", b"__cp_begin"];
+
 /// A part of the file as it is mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
@@ -49,6 +55,10 @@ pub(crate) struct Code<'a> {
     pub landing_tables: Vec<(u64, Range<u64>)>,
     /// What pointers are made of as the file is loaded.
     pub pointers: Vec<u64>,
+    /// `_dl_find_object`: an unwinder asks it which table is of some code (glibc 2.35).
+    pub find_object: Option<u64>,
+    /// It compares where a call was interrupted with its own code (glibc 2.41, musl).
+    pub knows_its_calls: bool,
     /// The file may be loaded anywhere: absolute addresses in it are in `pointers`.
     pub relocatable: bool,
 }
@@ -93,6 +103,8 @@ impl<'a> Code<'a> {
             functions: Vec::new(),
             landing_tables: Vec::new(),
             pointers: Vec::new(),
+            find_object: None,
+            knows_its_calls: false,
             relocatable: header.e_type(endian) == elf::ET_DYN,
         };
         let mut found = Vec::new();
@@ -207,27 +219,36 @@ impl<'a> Code<'a> {
     }
 
     fn by_symbols(
-        &self,
+        &mut self,
         header: &Header,
         endian: Endianness,
         file: &'a [u8],
         found: &mut Vec<Range<u64>>,
     ) -> Result<(), Error> {
         let sections = header.sections(endian, file).map_err(not_elf)?;
+        let mut is_libc = false;
+        self.knows_its_calls |= defines_version(&sections, endian, file, CANCELLED_BY_PLACE[0]);
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let Ok(symbols) = sections.symbols(endian, file, kind) else {
                 continue;
             };
             for symbol in symbols.iter() {
                 let functions = [elf::STT_FUNC, elf::STT_GNU_IFUNC];
-                if functions.contains(&symbol.st_type())
-                    && symbol.st_shndx(endian) != elf::SHN_UNDEF
-                {
+                let name = symbol.name(endian, symbols.strings()).unwrap_or_default();
+                let defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
+                self.knows_its_calls |= defined && CANCELLED_BY_PLACE.contains(&name);
+                is_libc |= defined && name == LIBC;
+                if name == FIND_OBJECT && defined {
+                    self.find_object = Some(symbol.st_value(endian));
+                }
+                if functions.contains(&symbol.st_type()) && defined {
                     let begin = symbol.st_value(endian);
                     found.push(begin..begin.saturating_add(symbol.st_size(endian)));
                 }
             }
         }
+        // musl compares; an older glibc has no place to tell an unwinder of our code.
+        self.knows_its_calls |= is_libc && self.find_object.is_none();
         found.retain(|range| {
             range.start < range.end
                 && range.end - range.start <= FUNCTION_BYTES_MAX
@@ -266,6 +287,28 @@ impl<'a> Code<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether it is a library that has this version of its symbols.
+fn defines_version(
+    sections: &object::read::elf::SectionTable<'_, Header>,
+    endian: Endianness,
+    file: &[u8],
+    version: &[u8],
+) -> bool {
+    let Ok(Some((mut all, strings))) = sections.gnu_verdef(endian, file).map(|found| {
+        found.and_then(|(all, strings)| Some((all, sections.strings(endian, file, strings).ok()?)))
+    }) else {
+        return false;
+    };
+    while let Ok(Some((_, mut names))) = all.next() {
+        while let Ok(Some(name)) = names.next() {
+            if name.name(endian, strings).is_ok_and(|name| name == version) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Whether the last of these instructions is followed by what comes after them.

@@ -8,8 +8,8 @@
 //! layout (`struct splice_image`); the runtime maps it.
 
 use crate::state::{IMAGE_MAGIC, IMAGE_SEGMENTS, VERSION};
-use crate::trampoline::trampoline;
-use crate::{Error, JUMP_BYTES, Table};
+use crate::trampoline::{asked_first, trampoline};
+use crate::{Error, JUMP_BYTES, Table, Window};
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -66,13 +66,13 @@ impl Image {
         if fits {
             written = pool(&mut segments, table, first, anywhere)?;
         }
-        let Some((pool_address, pool, spliced)) = written else {
+        let Some(pool) = written else {
             return Ok(Self::nothing(table));
         };
-        let left = table.sites.len() as u32 - spliced;
+        let left = table.sites.len() as u32 - pool.spliced;
         Ok(Self {
-            bytes: lay_out(segments, pool_address, &pool, spliced, left),
-            spliced,
+            bytes: lay_out(segments, &pool, left),
+            spliced: pool.spliced,
             left,
         })
     }
@@ -81,7 +81,7 @@ impl Image {
     fn nothing(table: &Table) -> Self {
         let left = table.sites.len() as u32;
         Self {
-            bytes: lay_out(Vec::new(), 0, &[], 0, left),
+            bytes: lay_out(Vec::new(), &Pool::default(), left),
             spliced: 0,
             left,
         }
@@ -106,12 +106,56 @@ fn whole_pages(file: &[u8], address: u64, offset: u64, bytes: u64) -> Result<Seg
     })
 }
 
-type Pool = (u64, Vec<u8>, u32);
+#[derive(Default)]
+struct Pool {
+    address: u64,
+    bytes: Vec<u8>,
+    /// Address of how to unwind from it.
+    frames: u64,
+    spliced: u32,
+}
+
+/// Begins each page of the pool: of every 16 bytes of it, how far the site lies that the
+/// trampoline there is of. An unwinder finds it by where it is ([`frames`]).
+const WHERE: usize = 4 * (PAGE as usize / 16);
+
+/// Trampolines, page by page; none lies in two.
+struct Pages {
+    address: u64,
+    bytes: Vec<u8>,
+}
+
+impl Pages {
+    /// Where the next one of this size comes to lie.
+    fn room(&mut self, size: usize) -> Option<u64> {
+        let page = PAGE as usize;
+        let at = self.bytes.len().next_multiple_of(16);
+        self.bytes.resize(at, FILL);
+        if at % page == 0 || at % page + size > page {
+            self.bytes.resize(at.next_multiple_of(page), FILL);
+            self.bytes.resize(self.bytes.len() + WHERE, 0);
+        }
+        let fits = WHERE + size <= page;
+        fits.then(|| self.address.wrapping_add(self.bytes.len() as u64))
+    }
+
+    /// `back`: the address that its call would return to.
+    fn put(&mut self, code: &[u8], back: u64) -> Option<()> {
+        let page = self.bytes.len() & !(PAGE as usize - 1);
+        let way = u32::try_from(back.wrapping_sub(self.address.wrapping_add(page as u64))).ok()?;
+        let first = self.bytes.len() - page;
+        self.bytes.extend(code);
+        for part in first / 16..(first + code.len()).div_ceil(16) {
+            self.bytes[page + 4 * part..][..4].copy_from_slice(&way.to_le_bytes());
+        }
+        Some(())
+    }
+}
 
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
 fn pool(segments: &mut [Segment], table: &Table, first: u64, anywhere: bool) -> Result<Option<Pool>, Error> {
     // Where it begins has to be known before it is written: as large as it can become.
-    let most = (table.sites.len() as u64 * 512).next_multiple_of(PAGE);
+    let most = (table.sites.len() as u64 * 1024 + 2 * PAGE).next_multiple_of(PAGE);
     let address = if anywhere {
         first.wrapping_sub(AWAY).wrapping_sub(most)
     } else {
@@ -120,38 +164,127 @@ fn pool(segments: &mut [Segment], table: &Table, first: u64, anywhere: bool) -> 
             _ => return Ok(None),
         }
     };
-    let mut pool = Vec::new();
+    let mut pages = Pages {
+        address,
+        bytes: Vec::new(),
+    };
     let mut spliced = 0;
+    if table.knows_its_calls {
+        return Ok(None);
+    }
     for site in &table.sites {
         let Ok(window) = &site.window else {
             continue;
         };
-        let at = address.wrapping_add(SHIFT).wrapping_add(pool.len() as u64);
-        // What cannot be written is left: an instruction may be one that only the decoder knows.
-        let Ok(code) = trampoline(site, window, SHIFT, at) else {
-            continue;
-        };
-        let Some(place) = place(segments, window.start, window.bytes.len()) else {
-            continue;
-        };
-        if place != window.bytes {
-            return Err(Error::Damaged("its code is not what the table was made of"));
+        let write = |at| trampoline(site, window, SHIFT, at);
+        if one(segments, &mut pages, window, site.address + 2, write)? {
+            spliced += 1;
         }
-        let Ok(way) = i32::try_from(at.wrapping_sub(window.start + SHIFT + JUMP_BYTES as u64) as i64) else {
-            continue;
-        };
-        place.fill(FILL);
-        place[0] = 0xe9;
-        place[1..JUMP_BYTES].copy_from_slice(&way.to_le_bytes());
-        pool.extend(code);
-        pool.resize(pool.len().next_multiple_of(16), FILL);
-        spliced += 1;
     }
-    if pool.is_empty() || pool.len() as u64 > most {
+    if let Some(window) = &table.find_object {
+        let write = |at| asked_first(window, SHIFT, at);
+        if !one(segments, &mut pages, window, window.start, write)? {
+            return Ok(None);
+        }
+    }
+    if spliced == 0 || pages.bytes.len() as u64 + PAGE > most {
         return Ok(None);
     }
-    pool.resize(pool.len().next_multiple_of(PAGE as usize), FILL);
-    Ok(Some((address, pool, spliced)))
+    let size = pages.bytes.len() as u64;
+    pages.bytes.resize(pages.bytes.len().next_multiple_of(PAGE as usize), FILL);
+    let frames_at = address.wrapping_add(pages.bytes.len() as u64);
+    pages.bytes.extend(frames(size, pages.bytes.len() as u64));
+    pages.bytes.resize(pages.bytes.len().next_multiple_of(PAGE as usize), 0);
+    Ok(Some(Pool {
+        address,
+        bytes: pages.bytes,
+        frames: frames_at,
+        spliced,
+    }))
+}
+
+/// False: it is left, since it cannot be written.
+fn one(
+    segments: &mut [Segment],
+    pages: &mut Pages,
+    window: &Window,
+    back: u64,
+    write: impl Fn(u64) -> Result<Vec<u8>, iced_x86::IcedError>,
+) -> Result<bool, Error> {
+    // Its size depends a little on where it lies: jumps may be short.
+    let shifted = |address: u64| address.wrapping_add(SHIFT);
+    let Ok(size) = write(shifted(pages.address)).map(|code| code.len() + 16) else {
+        return Ok(false);
+    };
+    let Some(at) = pages.room(size) else {
+        return Ok(false);
+    };
+    let Some(code) = write(shifted(at)).ok().filter(|code| code.len() <= size) else {
+        return Ok(false);
+    };
+    let Some(place) = place(segments, window.start, window.bytes.len()) else {
+        return Ok(false);
+    };
+    if place != window.bytes {
+        return Err(Error::Damaged("its code is not what the table was made of"));
+    }
+    let way = at.wrapping_sub(window.start).wrapping_sub(JUMP_BYTES as u64) as i64;
+    let Ok(way) = i32::try_from(way) else {
+        return Ok(false);
+    };
+    if pages.put(&code, back).is_none() {
+        return Ok(false);
+    }
+    place.fill(FILL);
+    place[0] = 0xe9;
+    place[1..JUMP_BYTES].copy_from_slice(&way.to_le_bytes());
+    Ok(true)
+}
+
+/// How to unwind from a pool that lies `before` these bytes, `size` of it: as in
+/// `.eh_frame_hdr` and `.eh_frame`. A trampoline has no frame: all is as at its site, and the return
+/// address is the site's, by the page's table:
+/// page = rip & -4096; page + u32 at (page + (rip & 4095) / 16 * 4)
+fn frames(size: u64, before: u64) -> Vec<u8> {
+    #[rustfmt::skip]
+    let expression = [
+        0x80, 0x00,             // breg16 0             rip
+        0x0b, 0x00, 0xf0, 0x1a, // const2s -4096, and   page
+        0x12,                   // dup                  page page
+        0x80, 0x00,             // breg16 0             page page rip
+        0x0a, 0xff, 0x0f, 0x1a, // const2u 4095, and    page page offset
+        0x34, 0x25,             // lit4, shr            page page part
+        0x32, 0x24,             // lit2, shl            page page place
+        0x22,                   // plus                 page address
+        0x94, 0x04,             // deref_size 4         page way
+        0x22,                   // plus
+    ];
+    let mut out = vec![1, 0x1b, 0xff, 0xff];
+    // To .eh_frame, which follows.
+    out.extend(4u32.to_le_bytes());
+    let mut cie = vec![0; 4];
+    cie.extend([1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b]);
+    // The stack pointer is where the caller's would be: CFA = rsp, and rsp = CFA.
+    cie.extend([0x0c, 7, 0]);
+    entry(&mut out, cie);
+    // From its own field back to the CIE.
+    let mut fde = ((out.len() + 4 - 8) as u32).to_le_bytes().to_vec();
+    let begin = out.len() as i64 + 8;
+    fde.extend(((-(before as i64) - begin) as i32).to_le_bytes());
+    fde.extend((size as u32).to_le_bytes());
+    fde.push(0);
+    fde.extend([0x16, 16, expression.len() as u8]);
+    fde.extend(expression);
+    entry(&mut out, fde);
+    out.extend([0; 4]);
+    out
+}
+
+/// Its length comes first, and nothing (0) fills it up.
+fn entry(out: &mut Vec<u8>, mut bytes: Vec<u8>) {
+    bytes.resize((bytes.len() + 4).next_multiple_of(8) - 4, 0);
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out.extend(bytes);
 }
 
 fn place(segments: &mut [Segment], address: u64, bytes: usize) -> Option<&mut [u8]> {
@@ -162,18 +295,19 @@ fn place(segments: &mut [Segment], address: u64, bytes: usize) -> Option<&mut [u
 }
 
 /// `struct splice_image`, then each part at a whole page.
-fn lay_out(mut segments: Vec<Segment>, pool_address: u64, pool: &[u8], spliced: u32, left: u32) -> Vec<u8> {
+fn lay_out(mut segments: Vec<Segment>, pool: &Pool, left: u32) -> Vec<u8> {
     let mut at = PAGE;
     for segment in &mut segments {
         segment.offset = at;
         at += segment.bytes.len() as u64;
     }
-    let mut out = Vec::with_capacity(at as usize + pool.len());
+    let mut out = Vec::with_capacity(at as usize + pool.bytes.len());
     out.extend(IMAGE_MAGIC.to_le_bytes());
     out.extend(VERSION.to_le_bytes());
     out.extend((segments.len() as u32).to_le_bytes());
-    out.extend([pool_address, pool.len() as u64, at].map(u64::to_le_bytes).concat());
-    out.extend([spliced, left].map(u32::to_le_bytes).concat());
+    out.extend([pool.address, pool.bytes.len() as u64, at].map(u64::to_le_bytes).concat());
+    out.extend([pool.spliced, left].map(u32::to_le_bytes).concat());
+    out.extend(pool.frames.to_le_bytes());
     for segment in &segments {
         let words = [segment.address, segment.bytes.len() as u64, segment.offset, segment.file_offset];
         out.extend(words.map(u64::to_le_bytes).concat());
@@ -182,6 +316,6 @@ fn lay_out(mut segments: Vec<Segment>, pool_address: u64, pool: &[u8], spliced: 
     for segment in segments {
         out.extend(segment.bytes);
     }
-    out.extend(pool);
+    out.extend(&pool.bytes);
     out
 }

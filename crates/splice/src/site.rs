@@ -94,6 +94,39 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets) -> Vec<Site> {
     sites
 }
 
+/// Whole instructions at the begin of a function that a jump can take the place of; what came
+/// before it is where it was called.
+pub(crate) fn entry(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Window> {
+    let function = code.functions.iter().find(|function| function.start == address)?;
+    let bytes = code.bytes(function)?;
+    let mut info = InstructionInfoFactory::new();
+    let decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+    let all: Vec<Instruction> = decoder.into_iter().take(JUMP_BYTES).collect();
+    let mut end = 0;
+    while end < all.len() && all[end].ip() - address < JUMP_BYTES as u64 {
+        if !moves(&all[end], &mut info) {
+            return None;
+        }
+        end += 1;
+    }
+    let last = all.get(end.checked_sub(1)?)?;
+    let long_enough = last.next_ip() - address >= JUMP_BYTES as u64;
+    if !long_enough || targets.between(address, last.next_ip()) {
+        return None;
+    }
+    let around = Around {
+        function: bytes,
+        base: address,
+        all: &all,
+        at: end - 1,
+        targets,
+    };
+    Some(Window {
+        before: 0,
+        ..around.taken(end - 1, 0)
+    })
+}
+
 /// Two calls beside each other cannot both have what lies between them: the later one gives way.
 fn drop_overlaps(sites: &mut [Site]) {
     let mut end = 0;

@@ -11,6 +11,7 @@ pub mod block {
     pub const EXIT: u64 = 40;
     pub const BEFORE: u64 = 48;
     pub const AFTER: u64 = 56;
+    pub const FIND: u64 = 128;
     pub const SAVED_RDX: u64 = 64;
     pub const SELF: u64 = 72;
     /// tid, pid, state, depth.
@@ -41,7 +42,7 @@ pub mod area {
     pub const LEFT: u64 = 28;
     pub const OFF: u64 = 36;
     pub const IMAGE: u64 = 72;
-    pub const IMAGE_BYTES: u64 = 24;
+    pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
     pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
 }

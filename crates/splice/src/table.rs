@@ -6,19 +6,20 @@
 //!   u64 address   u32 number of the call, ~0: not known   u8 why it was left, 0: it was not
 //!   u8 bytes of the window   u8 of them before the call   u8 r, its relative offsets
 //!   the bytes   r times: u8 where 32 bits lie, u8 the end of their instruction
+//! u8 whether calls may not move, u8 whether there is `_dl_find_object`, then as of a site
 //! ```
 //!
 //! Little-endian, by address. [`Table::parse`] believes nothing: what it returns has windows
 //! that do not overlap, contain their call and offsets that lie within them.
 
 use crate::code::Code;
-use crate::site::{Left, Site, Window, sites};
+use crate::site::{Left, Site, Window, entry, sites};
 use crate::target::Targets;
 use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -28,6 +29,11 @@ pub struct Table {
     pub build_id: Vec<u8>,
     /// By address.
     pub sites: Vec<Site>,
+    /// The file is, or has, a C library that cancels threads by where they were interrupted:
+    /// its calls may not be made elsewhere.
+    pub knows_its_calls: bool,
+    /// The begin of `_dl_find_object`.
+    pub find_object: Option<Window>,
 }
 
 impl Table {
@@ -40,6 +46,8 @@ impl Table {
         let targets = Targets::of(&code);
         Ok(Self {
             sites: sites(&code, &targets),
+            find_object: (code.find_object).and_then(|address| entry(&code, &targets, address)),
+            knows_its_calls: code.knows_its_calls,
             build_id: code.build_id,
         })
     }
@@ -61,14 +69,14 @@ impl Table {
             out.extend(site.nr.unwrap_or(UNKNOWN).to_le_bytes());
             match &site.window {
                 Err(left) => out.extend([left_number(*left), 0, 0, 0]),
-                Ok(window) => {
-                    let bytes = [window.bytes.len(), window.before, window.relative.len()];
-                    out.push(0);
-                    out.extend(bytes.map(|n| n as u8));
-                    out.extend(&window.bytes);
-                    out.extend(window.relative.iter().flat_map(|&(at, end)| [at, end]));
-                }
+                Ok(window) => window_put(&mut out, window),
             }
+        }
+        out.push(u8::from(self.knows_its_calls));
+        out.push(u8::from(self.find_object.is_some()));
+        if let Some(window) = &self.find_object {
+            out.extend(window.start.to_le_bytes());
+            window_put(&mut out, window);
         }
         out
     }
@@ -104,43 +112,84 @@ impl Table {
             }
             sites.push(site);
         }
+        let [knows, has] = at.array()?;
+        if knows > 1 || has > 1 {
+            return Err(Error::Damaged("a mark is neither set nor not"));
+        }
+        let find_object = if has == 1 {
+            let start = at.u64()?;
+            let window = window_parse(&mut at, start, false)?;
+            let apart = |site: &Site| match &site.window {
+                Ok(other) => other.end() <= window.start || window.end() <= other.start,
+                Err(_) => true,
+            };
+            if !sites.iter().all(apart) {
+                return Err(Error::Damaged("two windows overlap"));
+            }
+            Some(window)
+        } else {
+            None
+        };
         if !at.0.is_empty() {
             return Err(Error::Damaged("more follows"));
         }
-        Ok(Self { build_id, sites })
+        Ok(Self {
+            build_id,
+            sites,
+            knows_its_calls: knows == 1,
+            find_object,
+        })
     }
+}
+
+fn window_put(out: &mut Vec<u8>, window: &Window) {
+    let bytes = [window.bytes.len(), window.before, window.relative.len()];
+    out.push(0);
+    out.extend(bytes.map(|n| n as u8));
+    out.extend(&window.bytes);
+    out.extend(window.relative.iter().flat_map(|&(at, end)| [at, end]));
 }
 
 fn site_parse(at: &mut Reader<'_>) -> Result<Site, Error> {
     let address = at.u64()?;
     let nr = Some(at.u32()?).filter(|nr| *nr != UNKNOWN);
-    let [left, n, before, relative] = at.array()?;
-    let (n, before) = (usize::from(n), usize::from(before));
-    if left != 0 {
+    let left = at.0.first().copied().unwrap_or(0);
+    let window = if left == 0 {
+        Ok(window_parse(at, address, true)?)
+    } else {
         let left = left_of(left).ok_or(Error::Damaged("a site was left for an unknown reason"))?;
-        if (n, before, relative) != (0, 0, 0) {
+        if at.array()? != [left_number(left), 0, 0, 0] {
             return Err(Error::Damaged("a site that was left has a window"));
         }
-        let window = Err(left);
-        return Ok(Site {
-            address,
-            nr,
-            window,
-        });
+        Err(left)
+    };
+    Ok(Site {
+        address,
+        nr,
+        window,
+    })
+}
+
+/// One that contains the call at `address`, or one that begins there.
+fn window_parse(at: &mut Reader<'_>, address: u64, of_call: bool) -> Result<Window, Error> {
+    let [is, n, before, relative] = at.array()?;
+    let (n, before) = (usize::from(n), usize::from(before));
+    if is != 0 || !of_call && before != 0 {
+        return Err(Error::Damaged("it is no window"));
     }
     let bytes = at.take(n)?.to_vec();
     let start = address.checked_sub(before as u64);
     let (Some(start), JUMP_BYTES..=WINDOW_BYTES_MAX) = (start, n) else {
         return Err(Error::Damaged("a window has a wrong size"));
     };
-    if bytes.get(before..before + 2) != Some(&[0x0f, 0x05]) || start.checked_add(n as u64).is_none()
-    {
+    let contains = !of_call || bytes.get(before..before + 2) == Some(&[0x0f, 0x05]);
+    if !contains || start.checked_add(n as u64).is_none() {
         return Err(Error::Damaged("a window does not contain its call"));
     }
     let mut offsets = Vec::new();
     for _ in 0..relative {
         let [from, end] = at.array()?;
-        let call = before..before + 2;
+        let call = if of_call { before..before + 2 } else { 0..0 };
         let (from_byte, to) = (usize::from(from), usize::from(from) + 4);
         let inside = to <= usize::from(end) && usize::from(end) <= n;
         if !inside || from_byte < call.end && call.start < to {
@@ -148,15 +197,11 @@ fn site_parse(at: &mut Reader<'_>) -> Result<Site, Error> {
         }
         offsets.push((from, end));
     }
-    Ok(Site {
-        address,
-        nr,
-        window: Ok(Window {
-            start,
-            bytes,
-            before,
-            relative: offsets,
-        }),
+    Ok(Window {
+        start,
+        bytes,
+        before,
+        relative: offsets,
     })
 }
 

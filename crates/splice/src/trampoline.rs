@@ -16,7 +16,7 @@
 use crate::site::{Site, Window};
 use crate::state::{BUCKETS, NRS, block, row, row_of};
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, byte_ptr, cl, dl, dword_ptr, eax, ecx, edx, qword_ptr, r11, r11d,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, byte_ptr, cl, dword_ptr, eax, ecx, edx, qword_ptr, r11, r11d,
     rax, rcx, rdx, rsp,
 };
 use iced_x86::{Decoder, DecoderOptions, IcedError};
@@ -63,6 +63,21 @@ pub(crate) fn trampoline(site: &Site, window: &Window, shift: u64, at: u64) -> R
     writer.moved(&window.bytes[..call.start], start)?;
     writer.call()?;
     writer.moved(&window.bytes[call.end..], start + call.end as u64)?;
+    writer.a.jmp(start + window.bytes.len() as u64)?;
+    writer.a.assemble(at)
+}
+
+/// The same for the begin of `_dl_find_object`: the runtime is asked first.
+pub(crate) fn asked_first(window: &Window, shift: u64, at: u64) -> Result<Vec<u8>, IcedError> {
+    let mut writer = Writer {
+        a: CodeAssembler::new(64)?,
+        nr: None,
+    };
+    let start = window.start.wrapping_add(shift);
+    let mut goes_on = writer.a.create_label();
+    writer.leave(block::FIND, goes_on)?;
+    writer.a.set_label(&mut goes_on)?;
+    writer.moved(&window.bytes, start)?;
     writer.a.jmp(start + window.bytes.len() as u64)?;
     writer.a.assemble(at)
 }
@@ -291,7 +306,6 @@ impl Writer {
         self.a.inc(of_row(row::ERRORS))?;
         self.a.jmp(end)?;
         self.a.set_label(&mut over)?;
-        let _ = dl;
-        self.a.nop()
+            self.a.nop()
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// target/release, where the tests lie one folder deeper.
 fn built() -> PathBuf {
@@ -25,14 +26,18 @@ fn spliced(folder: &Path, words: &[&str]) -> (i32, Counted) {
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
     let program = Program::resolve(&words).unwrap();
     let environment = Environment::inherited();
-    // As std::process does for strace's: Rust's runtime has ignored it.
-    // SAFETY: no handler.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let inherited = Inherited::take();
+    // Once: from then on signals are blocked here. SIGPIPE, which Rust's runtime has ignored, as
+    // std::process does for strace's.
+    static INHERITED: LazyLock<Inherited> = LazyLock::new(|| {
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        Inherited::take()
+    });
+    let inherited = &*INHERITED;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let start = Start {
-        streams: [Some(null.as_fd()); 3],
-        ..Start::new(&program, &environment, &inherited)
+        streams: [Some(null.as_fd()).filter(|_| std::env::var("DEBOX_SPLICE_SHOW").is_err()); 3],
+        ..Start::new(&program, &environment, inherited)
     };
     let held = start.hold(Hold::Asleep, || Ok(())).unwrap();
     let following = run.follow(held.pid()).unwrap();
