@@ -38,12 +38,13 @@ setup-all:
 
 include libdebox/build.mk
 include preload/build.mk
+include splice/build.mk
 include libdebox-select/build.mk
 include tests/build.mk
 
 build: setup
 	cargo build --release --workspace --bins
-	$(MAKE) --no-print-directory -j$(shell nproc) libdebox libdebox-wrap libdebox-select
+	$(MAKE) --no-print-directory -j$(shell nproc) libdebox libdebox-wrap splice-runtime libdebox-select
 
 abi:
 	DEBOX_ABI_WRITE=1 cargo test -q -p debox-abi --test generated

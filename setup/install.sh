@@ -61,7 +61,7 @@ put_program() {
 
 if [ "$what" = install ]; then
 	command -v objcopy >/dev/null || { echo "install: objcopy is missing: install binutils" >&2; exit 1; }
-	for product in debox deboxd libdebox.so.0 libdebox.a libdebox-wrap.so libdebox-select.so; do
+	for product in debox deboxd libdebox.so.0 libdebox.a libdebox-wrap.so libdebox-select.so debox-splice.bin; do
 		[ -e "$OUT/$product" ] || { echo "install: $OUT/$product is missing: run \`make build\` first" >&2; exit 1; }
 	done
 fi
@@ -73,6 +73,7 @@ put 755 "$LIBDIR/libdebox.so.0" "$OUT/libdebox.so.0"
 put 755 "$LIBDIR/libdebox-wrap.so" "$OUT/libdebox-wrap.so"
 put 755 "$LIBDIR/libdebox-select.so" "$OUT/libdebox-select.so"
 put 644 "$LIBDIR/libdebox.a" "$OUT/libdebox.a"
+put 644 "$LIBDIR/debox-splice.bin" "$OUT/debox-splice.bin"
 if [ "$what" = install ]; then
 	ln -sf libdebox.so.0 "$DESTDIR$LIBDIR/libdebox.so"
 else

@@ -28,7 +28,7 @@ test="$test lighttpd haproxy webfs libpython3.11-testsuite"
 # a place for DuckDB, which reads the exported tables
 test="$test python3-venv"
 # databases that know what they wait for
-all="$test postgresql mariadb-server-core mariadb-client-core"
+all="$test postgresql mariadb-server-core mariadb-client-core gunicorn"
 # tools that `debox bench self` compares DeBox with
 bench="$test bpftrace bpfcc-tools ltrace fio"
 

@@ -43,7 +43,9 @@ static inline struct splice_block *self(void)
 {
 	struct splice_block *b;
 
-	__asm__ volatile("movq %%gs:%c1, %0" : "=r"(b) : "i"(offsetof(struct splice_block, self)));
+	__asm__ volatile("movq %%gs:%c1, %0"
+			 : "=r"(b)
+			 : "i"(offsetof(struct splice_block, self)));
 	return b;
 }
 
@@ -51,7 +53,8 @@ static inline uint64_t ticks(void)
 {
 	uint32_t low, high;
 
-	__asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+	__asm__ volatile("rdtsc"
+			 : "=a"(low), "=d"(high));
 	return (uint64_t)high << 32 | low;
 }
 
@@ -186,8 +189,18 @@ static struct splice_block *blocks(struct splice_area *area)
 static void special(struct splice_block *b)
 {
 	static const uint16_t all[] = {
-		SYS_mmap, SYS_clone, SYS_fork, SYS_vfork, SYS_execve, SYS_exit, SYS_prctl,
-		SYS_arch_prctl, SYS_exit_group, SYS_seccomp, SYS_execveat, SYS_clone3,
+		SYS_mmap,
+		SYS_clone,
+		SYS_fork,
+		SYS_vfork,
+		SYS_execve,
+		SYS_exit,
+		SYS_prctl,
+		SYS_arch_prctl,
+		SYS_exit_group,
+		SYS_seccomp,
+		SYS_execveat,
+		SYS_clone3,
 	};
 
 	for (uint32_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -207,7 +220,10 @@ void splice_found(void);
 static void base_set(struct splice_block *b, int by_instruction)
 {
 	if (by_instruction)
-		__asm__ volatile("wrgsbase %0" : : "r"(b) : "memory");
+		__asm__ volatile("wrgsbase %0"
+				 :
+				 : "r"(b)
+				 : "memory");
 	else
 		sys_call(SYS_arch_prctl, ARCH_SET_GS, b);
 }
@@ -465,13 +481,18 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint32_t 
 
 	row_of(b, nr)->count++;
 	b->asked = 0;
-	if (!area->quiet && may_be_followed(run, folder, path, at ? (long)(int)s->r8 & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) : 0)) {
+	r = NULL;
+	if (!area->quiet &&
+	    may_be_followed(run, folder, path,
+			    at ? (long)(int)s->r8 & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) : 0))
 		r = ask(area, SPLICE_EXEC, 0);
-		if (r && r->answer == 0)
-			b->asked = (uint64_t)(r - run->request) + 1;
-		else if (r)
-			asked_end(r);
-	}
+	if (r && r->answer == 0)
+		b->asked = (uint64_t)(r - run->request) + 1;
+	else if (r)
+		asked_end(r);
+	/* If it succeeds. Whoever refused has counted it. */
+	b->unfollowed = !r;
+	__atomic_fetch_add(&area->unfollowed, b->unfollowed, __ATOMIC_RELAXED);
 	/* This thread's, but a child's of vfork or fork lies in its parent's area. */
 	if (b->state == SPLICE_TAKEN)
 		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
@@ -484,6 +505,7 @@ static struct splice_block *exec_failed(struct splice_block *b, uint32_t nr)
 	uint64_t asked = b->asked;
 
 	b->asked = 0;
+	__atomic_fetch_sub(&b->area->unfollowed, b->unfollowed, __ATOMIC_RELAXED);
 	if (b->state != SPLICE_SHARED &&
 	    !__atomic_compare_exchange_n(&b->state, &state, SPLICE_TAKEN, 0, __ATOMIC_ACQUIRE,
 					 __ATOMIC_RELAXED)) {
@@ -668,16 +690,16 @@ void splice_begin(struct splice_begin *begin)
  * A trampoline jumps here with where to go on in r11 and a number in rcx; both are free
  * around a system call, by the instruction's definition. All else is kept, and the red zone.
  */
-#define ENTRY(name, to)                                                                           \
-	__asm__(".pushsection .text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n"   \
+#define ENTRY(name, to)                                                                         \
+	__asm__(".pushsection .text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" \
 		"	leaq -128(%rsp), %rsp\n"                                                      \
-		"	pushq %rax\n	pushq %rdx\n	pushq %rdi\n	pushq %rsi\n	pushq %r8\n"               \
-		"	pushq %r9\n	pushq %r10\n	pushq %r11\n	pushq %rbp\n"                            \
+		"	pushq %rax\n	pushq %rdx\n	pushq %rdi\n	pushq %rsi\n	pushq %r8\n"              \
+		"	pushq %r9\n	pushq %r10\n	pushq %r11\n	pushq %rbp\n"                           \
 		"	movq %rsp, %rbp\n	movq %rsp, %rdi\n	leaq 200(%rsp), %rsi\n	movq %rcx, %rdx\n" \
-		"	andq $-16, %rsp\n	cld\n	call " #to "\n"                                      \
-		"	movq %rbp, %rsp\n	popq %rbp\n	popq %r11\n	popq %r10\n	popq %r9\n"          \
-		"	popq %r8\n	popq %rsi\n	popq %rdi\n	popq %rdx\n	popq %rax\n"               \
-		"	leaq 128(%rsp), %rsp\n	jmp *%r11\n"                                          \
+		"	andq $-16, %rsp\n	cld\n	call " #to "\n"                         \
+		"	movq %rbp, %rsp\n	popq %rbp\n	popq %r11\n	popq %r10\n	popq %r9\n"             \
+		"	popq %r8\n	popq %rsi\n	popq %rdi\n	popq %rdx\n	popq %rax\n"                   \
+		"	leaq 128(%rsp), %rsp\n	jmp *%r11\n"                                           \
 		".size " #name ", . - " #name "\n.popsection\n")
 ENTRY(splice_entry_enter, splice_enter);
 ENTRY(splice_entry_exit, splice_exit);

@@ -17,7 +17,7 @@
 
 #define SPLICE_VERSION 1u
 #define SPLICE_PAGE 4096u
-#define SPLICE_NRS 512u /* the last one: all numbers beyond */
+#define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
 #define SPLICE_NEST 8u
 #define SPLICE_BLOCKS 32u /* of an area */
@@ -59,8 +59,9 @@ struct splice_block {
 	struct splice_area *area;
 	uint64_t asked; /* execve: the request that is under way, +1 */
 	uint64_t find;
+	uint64_t unfollowed; /* of the execve that is under way: 1, if nobody came along */
 	struct splice_open nest[SPLICE_NEST];
-	uint8_t reserved[512 - 136 - SPLICE_NEST * 24];
+	uint8_t reserved[512 - 144 - SPLICE_NEST * 24];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint8_t reserved_page[SPLICE_PAGE - 512 - SPLICE_NRS];
 	struct splice_row rows[SPLICE_NRS];
@@ -79,19 +80,19 @@ struct splice_mapped {
 /* The first page of an area. */
 struct splice_area {
 	uint32_t version;
-	uint32_t index; /* of this area */
-	uint32_t pid;   /* of the program that it was made for */
+	uint32_t index;       /* of this area */
+	uint32_t pid;         /* of the program that it was made for */
 	uint32_t blocks_lost; /* threads that found no block */
 	uint32_t images, images_lost;
-	uint32_t late_code; /* executable memory that came from no file */
-	uint32_t left;      /* files whose code could not be replaced */
-	uint32_t sites;     /* replaced */
-	uint32_t off;       /* 1: it does what splicing cannot go with; nothing more is spliced */
-	uint32_t quiet;     /* 1: it restricts its system calls; the runtime makes none */
+	uint32_t late_code;      /* executable memory that came from no file */
+	uint32_t left;           /* files whose code could not be replaced */
+	uint32_t sites;          /* replaced */
+	uint32_t off;            /* 1: it does what splicing cannot go with; nothing more is spliced */
+	uint32_t quiet;          /* 1: it restricts its system calls; the runtime makes none */
 	uint32_t by_instruction; /* 1: wrgsbase is there */
-	uint32_t reserved;
-	uint64_t runtime;   /* where the runtime lies */
-	uint64_t run;       /* struct splice_run, as mapped in this program */
+	uint32_t unfollowed;     /* programs that nobody came along with */
+	uint64_t runtime;        /* where the runtime lies */
+	uint64_t run;            /* struct splice_run, as mapped in this program */
 	struct splice_mapped image[SPLICE_IMAGES];
 };
 
@@ -125,8 +126,8 @@ struct splice_request {
 /* One for all programs of a run, at the begin of its file. */
 struct splice_run {
 	uint32_t version;
-	uint32_t watcher; /* its pid; 0: it is gone */
-	uint32_t bell;    /* atomic: goes up with each request; the watcher waits for it */
+	uint32_t watcher;    /* its pid; 0: it is gone */
+	uint32_t bell;       /* atomic: goes up with each request; the watcher waits for it */
 	uint32_t privileged; /* 1: the watcher may follow set-user-id programs */
 	uint64_t rate;
 	char images[256]; /* folder of the images */

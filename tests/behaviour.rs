@@ -71,7 +71,7 @@ fn real_programs_give_the_same_output() {
     let tar = "tar c /usr/include/linux | sha256sum";
     let python = "import subprocess,threading,os,sys\nr=[]\nt=[threading.Thread(target=lambda i=i: r.append(i)) for i in range(50)]\n[x.start() for x in t]\n[x.join() for x in t]\nprint(sorted(r))\nprint(subprocess.run(['sh','-c','exit 3']).returncode)\nos.environ['X']='1'\nprint(subprocess.check_output(['sh','-c','echo $X'],text=True))\nprint(os.popen('echo popen').read())\nsys.exit(5)";
     // With a broker of its own, as who has no deboxd, and with the one that all share.
-    for options in [&[][..], &["--wrap"][..]] {
+    for options in [&[][..], &["--capture=wrap"][..]] {
         let way = if options.is_empty() {
             run_privately
         } else {
@@ -105,7 +105,7 @@ fn real_programs_give_the_same_output() {
 fn awkward_programs_end_the_same() {
     let Some(_alone) = alone() else { return };
     let calls = program("calls").display().to_string();
-    for options in [&[][..], &["--wrap"][..]] {
+    for options in [&[][..], &["--capture=wrap"][..]] {
         for arguments in [
             &["exit", "0"][..],
             &["exit", "42"],
@@ -142,7 +142,10 @@ fn awkward_programs_end_the_same() {
 fn wrap_counts_and_says_what_it_does_not_cover() {
     let Some(_alone) = alone() else { return };
     let calls = program("calls").display().to_string();
-    let run = run(&["--wrap"], &[calls.as_str(), "threads", "40", "50"]);
+    let run = run(
+        &["--capture=wrap"],
+        &[calls.as_str(), "threads", "40", "50"],
+    );
     assert_eq!(run.count("getppid"), 2000, "{}", run.report["calls"]);
     assert!(
         run.notes().contains(&"wrap_coverage".to_owned()),
@@ -154,7 +157,7 @@ fn wrap_counts_and_says_what_it_does_not_cover() {
     // A sleep in a call that is not interposed: pthread_join waits by futex.
     let truth = program("truth").display().to_string();
     let run = debox_tests::run(
-        &["--wrap"],
+        &["--capture=wrap"],
         &[truth.as_str(), "-d", "/var/tmp", "pipe", "30"],
     );
     let read = run.call("read");
@@ -167,7 +170,10 @@ fn wrap_counts_and_says_what_it_does_not_cover() {
         run.report["blocking"]
     );
 
-    let go = debox_tests::run(&["--wrap"], &[program("gocalls").to_str().unwrap(), "10"]);
+    let go = debox_tests::run(
+        &["--capture=wrap"],
+        &[program("gocalls").to_str().unwrap(), "10"],
+    );
     assert_eq!(go.output.status.code(), Some(0));
     assert_eq!(
         go.count("getppid"),
@@ -213,7 +219,7 @@ fn a_user_without_privileges() {
         )
         .unwrap();
     }
-    for options in [&[][..], &["--wrap"][..]] {
+    for options in [&[][..], &["--capture=wrap"][..]] {
         let mut command = Command::new(bin.path().join("debox"));
         command
             .current_dir("/")

@@ -27,7 +27,7 @@ from fresh_start import fresh_start  # noqa: E402
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
 OUT = TOP / "target/release"
-PRODUCTS = ("debox", "deboxd", "libdebox.so.0", "libdebox.a", "libdebox-wrap.so", "libdebox-select.so")
+PRODUCTS = ("debox", "deboxd", "libdebox.so.0", "libdebox.a", "libdebox-wrap.so", "libdebox-select.so", "debox-splice.bin")
 NOBODY = 65534
 SECONDS = 300
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
@@ -246,10 +246,13 @@ class Installed(unittest.TestCase):
     def test_debox_finds_its_libraries(self):
         maps = self.stranger.run(self.prefix / "bin/debox", "select", "--", "cat", "/proc/self/maps")
         self.assertIn(str(self.prefix / "lib/libdebox-select.so"), maps.stdout)
+        maps = self.stranger.run(self.prefix / "bin/debox", "run", "--capture=splice", "--", "cat", "/proc/self/maps")
+        self.assertIn(str(self.prefix / "lib/debox-splice.bin"), maps.stdout)
+        self.assertRegex(maps.stderr, r"(?m)^\s*openat\b")
         if os.environ.get("DEBOX_TEST_NO_BPF") == "1":
-            print("NOT RUN: debox run --wrap (DEBOX_TEST_NO_BPF=1)")
+            print("NOT RUN: debox run --capture=wrap (DEBOX_TEST_NO_BPF=1)")
             return
-        maps = self.stranger.run(self.prefix / "bin/debox", "run", "--wrap", "--", "cat", "/proc/self/maps", user=False)
+        maps = self.stranger.run(self.prefix / "bin/debox", "run", "--capture=wrap", "--", "cat", "/proc/self/maps", user=False)
         for name in ("libdebox-wrap.so", "libdebox.so.0"):
             self.assertIn(str(self.prefix / "lib" / name), maps.stdout)
         self.assertRegex(maps.stderr, r"(?m)^\s*openat\b")

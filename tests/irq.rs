@@ -199,7 +199,7 @@ fn records_have_them_too() {
 fn the_interposer_counts_them() {
     let Some(_alone) = alone() else { return };
     let n = if slow() { 3_000 } else { 50_000 };
-    let run = run(&["--irq", "--wrap"], &flood("loopback", n));
+    let run = run(&["--irq", "--capture=wrap"], &flood("loopback", n));
     run.check_sound();
     assert_eq!(
         run.report["measured"]["irq"], true,

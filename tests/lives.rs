@@ -315,7 +315,11 @@ fn an_event_loop_rests_where_it_waits_for_events() {
     // (On a busy machine the slowest of all may have waited for a CPU.)
     let slow_one = &activity["slow"];
     let held_up = number(slow_one, "blocked_ns") + number(slow_one, "runq_ns");
-    assert!(held_up * 2 > number(slow_one, "total_ns"), "{activity}");
+    // (Emulated, one that computes may be the slowest.)
+    assert!(
+        slow() || held_up * 2 > number(slow_one, "total_ns"),
+        "{activity}"
+    );
     assert!(number(&activity["all"], "blocked_ns") > 0, "{activity}");
     assert!(number(activity, "p99_ns") >= 15 * MS, "{activity}");
     let parts = ["own_ns", "calls_ns", "blocked_ns", "runq_ns"];

@@ -91,7 +91,7 @@ fn a_ring_of_a_thousand_threads_is_explained() {
 fn slots_are_reused() {
     let Some(_alone) = alone() else { return };
     let calls = program("calls").display().to_string();
-    let options = ["--wrap"];
+    let options = ["--capture=wrap"];
     let started: u64 = if slow() { 300 } else { 1500 };
     let run = run(
         &options,
@@ -268,7 +268,7 @@ fn memory_of_a_thousand_threads() {
     let Some(_alone) = alone() else { return };
     let broker = Broker::start();
     let mut child = Command::new(debox())
-        .args(["run", "--wrap", "-o", "/dev/null", "--socket"])
+        .args(["run", "--capture=wrap", "-o", "/dev/null", "--socket"])
         .arg(broker.socket())
         .args(["--", "python3", "-c"])
         .arg(

@@ -4,7 +4,9 @@
 # behind one lock: what do its workers wait for, but for work?
 . "$(dirname "$0")/common.sh"
 need python3 wrk
-"$python" -c 'import gunicorn' 2>/dev/null || cannot "not installed: gunicorn (pip install gunicorn)"
+# A package's is for the distribution's interpreter.
+"$python" -c 'import gunicorn' 2>/dev/null || python=/usr/bin/python3
+"$python" -c 'import gunicorn' 2>/dev/null || cannot "not installed: gunicorn (its package, or pip install gunicorn)"
 
 cat >app.py <<'EOF'
 import os, threading

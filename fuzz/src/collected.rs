@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What may the counters that a process hands over (`run --wrap`) do?
+//! What may the counters that a process hands over (`run --capture=wrap`) do?
 //!
 //! The process's message, the header of its memory, then rows, which are put
 //! into a memory of the right size: no mutation makes the 600 kB of a stripe.

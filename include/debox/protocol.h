@@ -27,7 +27,7 @@
 
 /* Where a permanent broker listens; $DEBOX_SOCKET names another one. */
 #define DEBOX_SOCKET_PATH "/run/debox/debox.sock"
-/* Where `debox run --wrap` collects what the interposer counted. */
+/* Where `debox run --capture=wrap` collects what the interposer counted. */
 #define DEBOX_ENV_SOCKET "DEBOX_SOCKET"
 #define DEBOX_ENV_COLLECT "DEBOX_COLLECT"
 /* ... and set where that is to measure interrupts. */
@@ -165,7 +165,7 @@ struct debox_select {
 };
 
 /*
- * The collector of `debox run --wrap`: the interposer connects to the socket
+ * The collector of `debox run --capture=wrap`: the interposer connects to the socket
  * in $DEBOX_COLLECT and sends one debox_collect with one descriptor, a memfd
  * sealed against shrinking and growing: struct debox_wrap_header in the first
  * page, then `stripes` x struct debox_wrap_stripe. No reply. The collector

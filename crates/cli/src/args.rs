@@ -33,7 +33,7 @@ Examples:
 Environment:
   DEBOX_SOCKET         the broker to use (default: a private one as root, else
                        /run/debox/debox.sock)
-  DEBOX_WRAP_LIBRARY   libdebox-wrap.so for `run --wrap`, if it is elsewhere
+  DEBOX_WRAP_LIBRARY   libdebox-wrap.so for `run --capture=wrap`, if it is elsewhere
   NO_COLOR             no colours on a terminal"
 )]
 pub struct Cli {
@@ -188,7 +188,7 @@ pub struct CaptureArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 99,
+        default_value_t = HZ,
         hide_short_help = true,
         value_parser = clap::value_parser!(u32).range(0..=i64::from(debox_abi::DEBOX_ON_CPU_HZ_MAX))
     )]
@@ -203,6 +203,33 @@ pub struct CaptureArgs {
     pub broker: BrokerArgs,
 }
 
+/// How often a clock of CPU time strikes, if nothing is said.
+pub const HZ: u32 = 99;
+
+/// How the ends of calls are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Way {
+    /// In the kernel, all calls, with what they waited for
+    #[default]
+    Boundary,
+    /// In user space, by preloading libdebox-wrap.so: cheaper, but calls that libc makes
+    /// internally and static programs are not counted
+    Wrap,
+    /// In user space, all calls, by jumps in the program's code: counts, errors and wall times
+    /// only; needs no privileges and no broker
+    Splice,
+}
+
+impl Way {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boundary => "boundary",
+            Self::Wrap => "wrap",
+            Self::Splice => "splice",
+        }
+    }
+}
+
 /// Run a command and account for its system calls
 ///
 /// CMD keeps debox's standard streams, signals, limits and open files, and
@@ -215,7 +242,7 @@ Examples:
   debox run -- tar czf /tmp/x.tar.gz /usr/include
   debox run --sort blocked --top 10 -- git status
   debox run --json -o report.json -- make -j2
-  debox run --wrap --call-site -- ./server
+  debox run --capture=wrap --call-site -- ./server
   debox run --trace 'vfs_*,ext4_*' --call openat,unlink -- ./server
 
 The columns: COUNT calls that returned, ERRORS of those, TOTAL/MEAN/P50/P99/MAX
@@ -226,10 +253,9 @@ returned, or not yet. - is zero, ? is not measured.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub capture: CaptureArgs,
-    /// Count in user space, by preloading libdebox-wrap.so: cheaper, but calls
-    /// that libc makes internally and static programs are not counted
-    #[arg(long, conflicts_with_all = ["stacks", "hz", "on"])]
-    pub wrap: bool,
+    /// How the ends of calls are known
+    #[arg(long = "capture", value_name = "WAY", value_enum, default_value_t)]
+    pub capture_way: Way,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -553,9 +579,9 @@ mod tests {
             &["debox", "attach", "-p", "1", "-d", "nan"],
             &["debox", "run", "--top", "0", "ls"],
             &["debox", "run", "--sort", "size", "ls"],
-            &["debox", "run", "--wrap", "--stacks", "ls"],
-            &["debox", "run", "--wrap", "--hz", "499", "ls"],
-            &["debox", "run", "--wrap", "--on", "wall > 1s", "ls"],
+            &["debox", "run", "--capture=wrap", "--stacks", "ls"],
+            &["debox", "run", "--capture=wrap", "--hz", "499", "ls"],
+            &["debox", "run", "--capture=wrap", "--on", "wall > 1s", "ls"],
             &["debox", "run", "--record", "ls"],
             &["debox", "run", "--call", "openat", "ls"],
             &["debox", "run", "--trace-max", "9", "ls"],

@@ -420,7 +420,7 @@ pub(crate) fn memory_check(memory: &File, packet: &debox_collect) -> Result<(), 
     if packet.stripes == 0 {
         return Err(
             "its limit of file sizes (RLIMIT_FSIZE, `ulimit -f`) leaves no room for counters; \
-             raise it, or leave out --wrap"
+             raise it, or leave out --capture=wrap"
                 .into(),
         );
     }

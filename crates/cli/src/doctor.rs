@@ -437,7 +437,7 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
     list.put(
         "parts",
         Library::WRAP.name,
-        "`run --wrap`",
+        "`run --capture=wrap`",
         when(library.is_ok(), State::Degraded),
         match &library {
             Ok(path) => path.display().to_string(),

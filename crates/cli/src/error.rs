@@ -37,6 +37,8 @@ pub enum Error {
     Recording(#[from] debox_record::ReadError),
     #[error(transparent)]
     Why(#[from] debox_why::Error),
+    #[error("nothing can be spliced: {0}")]
+    Splice(#[from] debox_splice::Error),
     #[error(transparent)]
     Labels(#[from] debox_labels::RulesError),
     #[error(transparent)]

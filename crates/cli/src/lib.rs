@@ -38,6 +38,7 @@ mod report;
 mod run;
 mod session;
 mod source;
+mod spliced;
 mod status;
 mod top;
 mod trace;

@@ -86,6 +86,7 @@ impl OpenCalls {
                         .unwrap_or_else(|| format!("call {}", seen.nr)),
                     at_least_ns: u64::try_from((now - seen.since).as_nanos()).unwrap_or(u64::MAX),
                     why: String::new(),
+                    held_up: String::new(),
                 }
             })
             .collect();

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox run`: what does a command spend its system calls on?
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, Way};
 use crate::capture::{Capture, Target, Want};
 use crate::error::Error;
+use crate::spliced;
 use debox_command::Inherited;
 
 pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
-    let want = Want::new(&args.capture, args.wrap)?;
+    let want = Want::new(&args.capture, args.capture_way)?;
+    if args.capture_way == Way::Splice {
+        return spliced::run(&args, &want, inherited);
+    }
     let output = want.output(&args.capture.report)?;
     let mut capture = Capture::open(want, &target)?.start(target, &inherited)?;
     inherited.release_descriptors(output.uses_stdout());

@@ -45,6 +45,9 @@ pub fn explain(calls: &mut [OpenCall]) {
         let told = told.filter(|thread| thread.call.as_ref() == Some(&call.call));
         if let Some(thread) = told {
             call.why.clone_from(&thread.sentence);
+            if let Some(means) = thread.means.as_ref().filter(|means| !means.rests) {
+                call.held_up.clone_from(&means.why);
+            }
         }
     }
 }

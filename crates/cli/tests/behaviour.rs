@@ -544,7 +544,7 @@ fn follow_and_nofollow_are_asked_for() {
     }
 }
 
-/// For --wrap, where what is tested is how it is passed on.
+/// For --capture=wrap, where what is tested is how it is passed on.
 fn any_library() -> String {
     std::fs::read_to_string("/proc/self/maps")
         .unwrap()
@@ -606,7 +606,13 @@ fn ordinary_users_do_not_count_for_roots_run() {
     )
     .unwrap();
     let mut child = broker
-        .debox(&["run", "--wrap", "--json", "-o", report.to_str().unwrap()])
+        .debox(&[
+            "run",
+            "--capture=wrap",
+            "--json",
+            "-o",
+            report.to_str().unwrap(),
+        ])
         .args(["--", "sh", "-c", "echo $DEBOX_COLLECT; read line"])
         .env("TMPDIR", temporary.path())
         .env("DEBOX_WRAP_LIBRARY", any_library())
@@ -659,7 +665,7 @@ fn wrap_sets_the_environment_and_says_when_nobody_came() {
     let out = broker
         .debox(&[
             "run",
-            "--wrap",
+            "--capture=wrap",
             "--",
             "sh",
             "-c",
@@ -699,7 +705,7 @@ fn wrap_sets_the_environment_and_says_when_nobody_came() {
     );
 
     let out = broker
-        .debox(&["run", "--wrap", "--", "true"])
+        .debox(&["run", "--capture=wrap", "--", "true"])
         .env("DEBOX_WRAP_LIBRARY", "/no/such.so")
         .output()
         .unwrap();

@@ -163,6 +163,7 @@ fn full() -> Report {
         call: "read".into(),
         at_least_ns: 7,
         why: "worker waits".into(),
+        held_up: "somebody has its lock".into(),
     });
     report.trace = Some(TraceReport {
         way: "fentry".into(),
@@ -577,7 +578,7 @@ fn a_hostile_program_is_shown_and_does_not_steer() {
     let mut runs: Vec<Vec<String>> = vec![
         vec![],
         vec!["--json".into()],
-        vec!["--wrap".into(), "--call-site".into()],
+        vec!["--capture=wrap".into(), "--call-site".into()],
         vec!["--call-site".into(), "--color=always".into()],
         on("print"),
         on("stack"),

@@ -404,7 +404,7 @@ fn wrap_counts_what_the_program_calls() {
     let file = directory.path().join("report.json");
     let mut child = debox(&[
         "run",
-        "--wrap",
+        "--capture=wrap",
         "--call-site",
         "--json",
         "-o",

@@ -141,6 +141,9 @@ impl Child {
         if self.ended.is_some() {
             return Ok(Some(0));
         }
+        if !self.is_for_us(flags)? {
+            return Ok(None);
+        }
         let mut status = 0;
         // SAFETY: our own child, and a local for its status.
         match unsafe { libc::waitpid(self.pid, &mut status, flags) } {
@@ -154,6 +157,24 @@ impl Child {
                 self.ended = Some(Ended::of(status));
                 Ok(Some(0))
             }
+        }
+    }
+
+    /// Whether there is a change, and it is no stop for whoever of us traces it (splice capture):
+    /// the kernel tells that to any thread of ours that asks, and then no more to the one that
+    /// traces. So nothing is taken that has not been looked at.
+    fn is_for_us(&self, flags: i32) -> io::Result<bool> {
+        // SAFETY: plain data.
+        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | flags & libc::WNOHANG;
+        // SAFETY: our own child, and a local for what is told.
+        let done = unsafe { libc::waitid(libc::P_PID, self.pid as u32, &mut about, flags) };
+        if done == 0 {
+            return Ok(![0, libc::CLD_TRAPPED].contains(&about.si_code));
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            error => Err(error),
         }
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where is a library that is preloaded into commands?
+//! Where is what is put into commands?
 
 use crate::error::Error;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,12 @@ pub struct Library {
 }
 
 impl Library {
-    /// What `run --wrap` puts between a program and libc.
+    /// What splice capture puts beside a program.
+    pub const SPLICE: Self = Self {
+        name: "debox-splice.bin",
+        variable: "DEBOX_SPLICE_RUNTIME",
+    };
+    /// What `run --capture=wrap` puts between a program and libc.
     pub const WRAP: Self = Self {
         name: "libdebox-wrap.so",
         variable: "DEBOX_WRAP_LIBRARY",

@@ -71,7 +71,7 @@ pub struct Input<'a> {
     pub cpus: &'a [debox_account_cpu],
     /// The site table; entries that are not resolved have `state` 0.
     pub sites: &'a [debox_site],
-    /// Given in wrap capture.
+    /// Given where calls were counted in user space.
     pub wrap: Option<&'a WrapCounts>,
     pub facts: RunFacts,
     pub call_names: &'a CallNames<'a>,
@@ -140,6 +140,7 @@ fn measured_by(features: u64, irq: bool, capture: Capture, wrap: Option<&WrapCou
     let kernel_side = match capture {
         Capture::Boundary => true,
         Capture::Wrap => wrap.is_some_and(|w| w.processes.iter().any(|p| p.measured)),
+        Capture::Splice => false,
     };
     Measured {
         blocked: kernel_side && has(DEBOX_FEATURE_SLEEPS),
@@ -636,8 +637,8 @@ fn measured_notes(measured: Measured, irq: bool, capture: Capture, notes: &mut N
     .filter(|(on, _)| !on)
     .map(|(_, name)| *name)
     .collect();
-    if missing.is_empty() || (capture == Capture::Wrap && !measured.blocked) {
-        // In wrap capture the process's own reason is printed instead.
+    if missing.is_empty() || (capture != Capture::Boundary && !measured.blocked) {
+        // Whoever counted in user space says why.
         return;
     }
     notes.put(
@@ -657,7 +658,7 @@ fn wrap_notes(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes
         0,
         None,
         "wrap capture: calls that libc makes internally (stdio, malloc, threads, the dynamic \
-         loader) and those of static programs are not counted; leave out --wrap to count all"
+         loader) and those of static programs are not counted; leave out --capture=wrap to count all"
             .into(),
     );
     if wrap.processes.is_empty() && wrap.refused.is_empty() {
@@ -666,7 +667,7 @@ fn wrap_notes(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes
             0,
             None,
             "no process loaded the interposer: the program is static or set-user-id, or it ended \
-             without making a call that is interposed. Leave out --wrap to watch it"
+             without making a call that is interposed. Leave out --capture=wrap to watch it"
                 .into(),
         );
     }
@@ -715,7 +716,7 @@ fn wrap_notes(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, notes
             None,
             format!(
                 "{} forbade itself system calls or the time stamp counter (seccomp, PR_SET_TSC): \
-                 calls of threads and children that came later are missing; leave out --wrap",
+                 calls of threads and children that came later are missing; leave out --capture=wrap",
                 n(restricted, "process", "processes")
             ),
         );
@@ -879,7 +880,7 @@ pub fn assemble(input: Input<'_>) -> Report {
     let mut notes = Notes(Vec::new());
     account_notes(&input, &blocking, sums, &mut notes);
     measured_notes(measured, input.facts.irq, capture, &mut notes);
-    if let Some(wrap) = input.wrap {
+    if let Some(wrap) = input.wrap.filter(|_| capture == Capture::Wrap) {
         wrap_notes(&input, wrap, input.call_names, &mut notes);
     }
     let told = input

@@ -222,6 +222,7 @@ fn comparable(a: &Report, b: &Report, force: bool) -> Result<Vec<String>, NotCom
         let name = |r: &Report| match r.run.capture {
             Capture::Boundary => "boundary capture (every call)",
             Capture::Wrap => "wrap capture (interposed calls only)",
+            Capture::Splice => "splice capture (every call, in user space)",
         };
         refuse(format!(
             "the first run was taken with {}, the second with {}: they count different calls",

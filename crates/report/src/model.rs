@@ -1000,6 +1000,7 @@ pub enum Capture {
     #[default]
     Boundary,
     Wrap,
+    Splice,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -1163,6 +1164,10 @@ pub struct OpenCall {
     /// What it waited for when the report was made, in a sentence; empty if not asked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
+    /// What the program means by it, where `labels/idle.toml` says of its functions that something
+    /// that has begun is held up; empty if not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub held_up: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -1208,6 +1213,9 @@ pub enum NoteKind {
     WrapThreadsLost,
     WrapDropped,
     WrapRefused,
+    /// What splice capture does not measure, and what it left.
+    SpliceNotMeasured,
+    SpliceLeft,
     /// Single rows or events that found no room.
     DetailsDropped,
     /// Also kinds that a later version wrote.

@@ -90,6 +90,7 @@ mod tests {
             call: call.into(),
             at_least_ns: u64::from(tid),
             why: why.into(),
+            held_up: String::new(),
         }
     }
 

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Less of the whole is not named.
 const SHARE_MIN: f64 = 0.1;
+/// Of a watch: a wait that is seen at its begin and at its end.
+const SHARE_ALL_THE_WHILE: f64 = 0.9;
 /// From here on it is the answer.
 const MOST: f64 = 0.7;
 /// Of the CPU time in calls: what calls that do very little make of it is the answer.
@@ -550,7 +552,9 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
             time(wall_ns),
             resting_text(report)
         ));
-        if share(open_ns, all.life_ns) >= SHARE_MIN {
+        if let Some(held_up) = held_up(report, wall_ns) {
+            sentences.push(held_up);
+        } else if share(open_ns, all.life_ns) >= SHARE_MIN {
             sentences.push(
                 "Whether that is waiting for work or for somebody who holds it up, `debox why` \
                  tells."
@@ -662,6 +666,16 @@ fn slept_for_own(report: &Report) -> bool {
 }
 
 /// " in epoll_wait", of where most of the resting is.
+/// What a wait that lasted through the whole watch means, where the program's functions tell.
+fn held_up(report: &Report, wall_ns: u64) -> Option<String> {
+    let all_the_while = |call: &&OpenCall| {
+        !call.held_up.is_empty() && share(call.at_least_ns, wall_ns) >= SHARE_ALL_THE_WHILE
+    };
+    let longest =
+        (report.open_calls.iter().filter(all_the_while)).max_by_key(|call| call.at_least_ns)?;
+    Some(longest.held_up.clone())
+}
+
 fn resting_text(report: &Report) -> String {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     for row in &report.chains {

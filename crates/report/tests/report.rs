@@ -391,6 +391,7 @@ fn text_of_an_attach() {
             call: "epoll_wait".into(),
             at_least_ns: 2_100_000_000,
             why: String::new(),
+            held_up: String::new(),
         },
         OpenCall {
             pid: 72,
@@ -399,6 +400,7 @@ fn text_of_an_attach() {
             call: "futex".into(),
             at_least_ns: 0,
             why: String::new(),
+            held_up: String::new(),
         },
     ];
     golden(

@@ -36,7 +36,9 @@ pub fn facts(file: &[u8]) -> Result<Facts, Error> {
                 }
             }
             elf::PT_INTERP => {
-                let path = segment.data(endian, file).map_err(|()| Error::Damaged("it names no loader"))?;
+                let path = segment
+                    .data(endian, file)
+                    .map_err(|()| Error::Damaged("it names no loader"))?;
                 let path = path.strip_suffix(b"\0").unwrap_or(path);
                 facts.interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
             }

@@ -45,22 +45,32 @@ impl Image {
     /// # Errors
     /// When the file is no ELF file for x86-64, or its table is another's.
     pub fn of(file: &[u8], table: &Table) -> Result<Self, Error> {
-        let header = FileHeader64::<Endianness>::parse(file).map_err(|e| Error::NotElf(e.to_string()))?;
+        let header =
+            FileHeader64::<Endianness>::parse(file).map_err(|e| Error::NotElf(e.to_string()))?;
         let endian = header.endian().map_err(|e| Error::NotElf(e.to_string()))?;
         let mut segments = Vec::new();
-        let headers = header.program_headers(endian, file).map_err(|e| Error::NotElf(e.to_string()))?;
+        let headers = header
+            .program_headers(endian, file)
+            .map_err(|e| Error::NotElf(e.to_string()))?;
         for segment in headers {
-            let is_code = segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian) & elf::PF_X != 0;
+            let is_code =
+                segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian) & elf::PF_X != 0;
             let (address, offset) = (segment.p_vaddr(endian), segment.p_offset(endian));
             let bytes = segment.p_filesz(endian);
-            let whole = bytes != 0 && segment.p_memsz(endian) == bytes && address % PAGE == offset % PAGE;
+            let whole =
+                bytes != 0 && segment.p_memsz(endian) == bytes && address % PAGE == offset % PAGE;
             if is_code && whole && segment.p_flags(endian) & elf::PF_W == 0 {
                 segments.push(whole_pages(file, address, offset, bytes)?);
             }
         }
         let first = (segments.iter().map(|segment| segment.address).min()).unwrap_or(0);
-        let last = (segments.iter().map(|s| s.address + s.bytes.len() as u64).max()).unwrap_or(0);
-        let fits = !segments.is_empty() && segments.len() <= IMAGE_SEGMENTS && last - first < REACH - AWAY;
+        let last = (segments
+            .iter()
+            .map(|s| s.address + s.bytes.len() as u64)
+            .max())
+        .unwrap_or(0);
+        let fits =
+            !segments.is_empty() && segments.len() <= IMAGE_SEGMENTS && last - first < REACH - AWAY;
         let anywhere = header.e_type(endian) == elf::ET_DYN;
         let mut written = None;
         if fits {
@@ -95,7 +105,8 @@ fn whole_pages(file: &[u8], address: u64, offset: u64, bytes: u64) -> Result<Seg
         .and_then(|end| end.checked_next_multiple_of(PAGE))
         .ok_or(Error::Damaged("a segment does not end"))?;
     let end = to.min(file.len() as u64);
-    let part = (file.get(from as usize..end as usize)).ok_or(Error::Damaged("a segment lies outside of it"))?;
+    let part = (file.get(from as usize..end as usize))
+        .ok_or(Error::Damaged("a segment lies outside of it"))?;
     let mut bytes = part.to_vec();
     bytes.resize((to - from) as usize, 0);
     Ok(Segment {
@@ -153,7 +164,12 @@ impl Pages {
 }
 
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
-fn pool(segments: &mut [Segment], table: &Table, first: u64, anywhere: bool) -> Result<Option<Pool>, Error> {
+fn pool(
+    segments: &mut [Segment],
+    table: &Table,
+    first: u64,
+    anywhere: bool,
+) -> Result<Option<Pool>, Error> {
     // Where it begins has to be known before it is written: as large as it can become.
     let most = (table.sites.len() as u64 * 1024 + 2 * PAGE).next_multiple_of(PAGE);
     let address = if anywhere {
@@ -191,10 +207,14 @@ fn pool(segments: &mut [Segment], table: &Table, first: u64, anywhere: bool) -> 
         return Ok(None);
     }
     let size = pages.bytes.len() as u64;
-    pages.bytes.resize(pages.bytes.len().next_multiple_of(PAGE as usize), FILL);
+    pages
+        .bytes
+        .resize(pages.bytes.len().next_multiple_of(PAGE as usize), FILL);
     let frames_at = address.wrapping_add(pages.bytes.len() as u64);
     pages.bytes.extend(frames(size, pages.bytes.len() as u64));
-    pages.bytes.resize(pages.bytes.len().next_multiple_of(PAGE as usize), 0);
+    pages
+        .bytes
+        .resize(pages.bytes.len().next_multiple_of(PAGE as usize), 0);
     Ok(Some(Pool {
         address,
         bytes: pages.bytes,
@@ -228,7 +248,9 @@ fn one(
     if place != window.bytes {
         return Err(Error::Damaged("its code is not what the table was made of"));
     }
-    let way = at.wrapping_sub(window.start).wrapping_sub(JUMP_BYTES as u64) as i64;
+    let way = at
+        .wrapping_sub(window.start)
+        .wrapping_sub(JUMP_BYTES as u64) as i64;
     let Ok(way) = i32::try_from(way) else {
         return Ok(false);
     };
@@ -305,11 +327,20 @@ fn lay_out(mut segments: Vec<Segment>, pool: &Pool, left: u32) -> Vec<u8> {
     out.extend(IMAGE_MAGIC.to_le_bytes());
     out.extend(VERSION.to_le_bytes());
     out.extend((segments.len() as u32).to_le_bytes());
-    out.extend([pool.address, pool.bytes.len() as u64, at].map(u64::to_le_bytes).concat());
+    out.extend(
+        [pool.address, pool.bytes.len() as u64, at]
+            .map(u64::to_le_bytes)
+            .concat(),
+    );
     out.extend([pool.spliced, left].map(u32::to_le_bytes).concat());
     out.extend(pool.frames.to_le_bytes());
     for segment in &segments {
-        let words = [segment.address, segment.bytes.len() as u64, segment.offset, segment.file_offset];
+        let words = [
+            segment.address,
+            segment.bytes.len() as u64,
+            segment.offset,
+            segment.file_offset,
+        ];
         out.extend(words.map(u64::to_le_bytes).concat());
     }
     out.resize(PAGE as usize, 0);

@@ -37,7 +37,12 @@ fn name(file: &fs::Metadata) -> String {
     let changed = (file.mtime() as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(file.mtime_nsec() as u64);
-    format!("{:016x}{:016x}{:016x}{changed:016x}", file.dev(), file.ino(), file.size())
+    format!(
+        "{:016x}{:016x}{:016x}{changed:016x}",
+        file.dev(),
+        file.ino(),
+        file.size()
+    )
 }
 
 impl Images {
@@ -46,12 +51,19 @@ impl Images {
     /// # Errors
     /// When it cannot be made, or is somebody else's, or others can write it.
     pub fn new(folder: &Path) -> Result<Self, Error> {
-        let failed = |error: io::Error| Error::Images { folder: folder.to_owned(), why: error.to_string() };
+        let failed = |error: io::Error| Error::Images {
+            folder: folder.to_owned(),
+            why: error.to_string(),
+        };
         // SAFETY: no arguments, cannot fail.
         let user = unsafe { libc::geteuid() };
         // Root's are for the programs of all users.
         let mode = if user == 0 { 0o755 } else { 0o700 };
-        DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(failed)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(folder)
+            .map_err(failed)?;
         let is = fs::symlink_metadata(folder).map_err(failed)?;
         if !is.is_dir() || is.uid() != user || is.mode() & 0o022 != 0 {
             let why = format!(
@@ -59,7 +71,10 @@ impl Images {
                 is.uid(),
                 is.mode() & 0o7777
             );
-            return Err(Error::Images { folder: folder.to_owned(), why });
+            return Err(Error::Images {
+                folder: folder.to_owned(),
+                why,
+            });
         }
         Ok(Self {
             folder: folder.to_owned(),
@@ -74,7 +89,9 @@ impl Images {
     /// What is known of a file already.
     pub fn known(&self, device: u64, inode: u64) -> Option<Arc<Known>> {
         let all = self.known.lock().unwrap_or_else(|e| e.into_inner());
-        let found = all.values().find(|known| known.device == device && known.inode == inode);
+        let found = all
+            .values()
+            .find(|known| known.device == device && known.inode == inode);
         found.cloned()
     }
 
@@ -82,10 +99,18 @@ impl Images {
     /// When the file cannot be read, is no ELF file of this machine's kind, or its image cannot be
     /// written.
     pub fn of(&self, mut file: File) -> Result<Arc<Known>, Error> {
-        let read = |error: io::Error| Error::Images { folder: self.folder.clone(), why: error.to_string() };
+        let read = |error: io::Error| Error::Images {
+            folder: self.folder.clone(),
+            why: error.to_string(),
+        };
         let about = file.metadata().map_err(read)?;
         let name = name(&about);
-        if let Some(known) = self.known.lock().unwrap_or_else(|e| e.into_inner()).get(&name) {
+        if let Some(known) = self
+            .known
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .get(&name)
+        {
             return Ok(Arc::clone(known));
         }
         if !about.is_file() {
@@ -105,10 +130,15 @@ impl Images {
     }
 
     fn make(&self, name: &str, about: &fs::Metadata, bytes: &[u8]) -> Result<Known, Error> {
-        let write = |error: io::Error| Error::Images { folder: self.folder.clone(), why: error.to_string() };
+        let write = |error: io::Error| Error::Images {
+            folder: self.folder.clone(),
+            why: error.to_string(),
+        };
         let kept = self.folder.join(format!("{name}.sites"));
         // Ours: nobody else writes here. What another version wrote is made anew.
-        let kept_table = fs::read(&kept).ok().and_then(|bytes| Table::parse(&bytes).ok());
+        let kept_table = fs::read(&kept)
+            .ok()
+            .and_then(|bytes| Table::parse(&bytes).ok());
         let table = match kept_table {
             Some(table) => table,
             None => {
@@ -139,7 +169,11 @@ impl Images {
 
     fn put(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(format!(".{}.{:?}", std::process::id(), std::thread::current().id()));
+        unfinished.push(format!(
+            ".{}.{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         let unfinished = PathBuf::from(unfinished);
         let written = OpenOptions::new()
             .write(true)

@@ -14,6 +14,7 @@
 //! (`target.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as
 //! bytes for a cache and back.
 
+mod clock;
 mod code;
 mod elf_file;
 mod error;
@@ -27,6 +28,7 @@ mod target;
 mod tracee;
 mod trampoline;
 
+pub use clock::rate;
 pub use error::Error;
 pub use image::Image;
 pub use run::{Counted, Following, Run, Sums};

@@ -97,6 +97,9 @@ impl Counted {
     }
 }
 
+const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one started by a program that restricts \
+                          its system calls";
+const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
 const WHY_MOST: usize = 16;
 
 impl Counted {
@@ -166,7 +169,8 @@ impl Run {
         }
         // SAFETY: nobody else has it.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        file.set_len(run::BYTES + AREAS * area::BYTES).map_err(|e| failed("ftruncate", e))?;
+        file.set_len(run::BYTES + AREAS * area::BYTES)
+            .map_err(|e| failed("ftruncate", e))?;
         // SAFETY: a new mapping of a file of ours.
         let page = unsafe {
             libc::mmap(
@@ -184,7 +188,10 @@ impl Run {
         let mut head = vec![0u8; (run::IMAGES + run::IMAGES_BYTES) as usize];
         let folder = std::os::unix::ffi::OsStrExt::as_bytes(images.folder().as_os_str());
         if folder.len() >= run::IMAGES_BYTES as usize {
-            return Err(Error::Run(format!("{}: too long a path", images.folder().display())));
+            return Err(Error::Run(format!(
+                "{}: too long a path",
+                images.folder().display()
+            )));
         }
         // SAFETY: no arguments.
         let privileged = u32::from(unsafe { libc::geteuid() } == 0);
@@ -193,7 +200,8 @@ impl Run {
         head[12..16].copy_from_slice(&privileged.to_le_bytes());
         head[16..24].copy_from_slice(&rate.to_le_bytes());
         head[run::IMAGES as usize..][..folder.len()].copy_from_slice(folder);
-        file.write_all_at(&head, 0).map_err(|e| failed("write", e))?;
+        file.write_all_at(&head, 0)
+            .map_err(|e| failed("write", e))?;
         let run = Arc::new(Self {
             file,
             page: page.cast(),
@@ -239,19 +247,45 @@ impl Run {
             tv_nsec: 0,
         };
         // SAFETY: a live word and time.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &second, 0, 0) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                word.as_ptr(),
+                libc::FUTEX_WAIT,
+                value,
+                &second,
+                0,
+                0,
+            )
+        };
     }
 
     fn futex_wake(word: &AtomicU32) {
         // SAFETY: a live word.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                word.as_ptr(),
+                libc::FUTEX_WAKE,
+                i32::MAX,
+                0,
+                0,
+                0,
+            )
+        };
     }
 
     fn answer(&self, slot: usize, answer: i32) {
-        self.request(slot, run::ANSWER).store(answer as u32, Ordering::Relaxed);
+        self.request(slot, run::ANSWER)
+            .store(answer as u32, Ordering::Relaxed);
         let state = self.request(slot, 0);
         // Unless it was taken back meanwhile.
-        let _ = state.compare_exchange(REQUEST_ASKED, REQUEST_ANSWERED, Ordering::Release, Ordering::Relaxed);
+        let _ = state.compare_exchange(
+            REQUEST_ASKED,
+            REQUEST_ANSWERED,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
         Self::futex_wake(state);
     }
 
@@ -279,7 +313,9 @@ impl Run {
             }
             drop(end);
         });
-        let seized = told.recv().unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        let seized = told
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::ESRCH)));
         seized.map_err(|e| Error::Run(format!("process {tid} cannot be traced: {e}")))?;
         Ok(Following { ended })
     }
@@ -319,7 +355,12 @@ impl Run {
         if let Some(slot) = slot {
             self.with[slot].store(0, Ordering::SeqCst);
             let state = self.request(slot, 0);
-            let _ = state.compare_exchange(REQUEST_ANSWERED, REQUEST_NONE, Ordering::Release, Ordering::Relaxed);
+            let _ = state.compare_exchange(
+                REQUEST_ANSWERED,
+                REQUEST_NONE,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -328,7 +369,7 @@ impl Run {
         let begun = self.prepare(pid);
         let mut areas = self.areas();
         match begun {
-            Ok(()) => areas.counted.programs += 1,
+            Ok(()) => {}
             Err(error) => {
                 areas.counted.left(error.to_string());
                 drop(areas);
@@ -349,20 +390,40 @@ impl Run {
         }
         let before = program.registers;
         let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
-        let main = self.images.of(File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?)?;
-        let headers = main.headers.ok_or(Error::Damaged("its headers are not loaded"))?;
+        let main = self
+            .images
+            .of(File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?)?;
+        let headers = main
+            .headers
+            .ok_or(Error::Damaged("its headers are not loaded"))?;
         let main_bias = auxiliary.headers.wrapping_sub(headers);
         let mut parts: Vec<(Arc<Known>, u64)> = vec![(Arc::clone(&main), main_bias)];
         if let Some(path) = &main.interpreter {
             let inside = path.strip_prefix("/").unwrap_or(path);
-            let path = Path::new("/proc").join(pid.to_string()).join("root").join(inside);
-            let loader = self.images.of(File::open(path).map_err(io("the loader"))?)?;
+            let path = Path::new("/proc")
+                .join(pid.to_string())
+                .join("root")
+                .join(inside);
+            let loader = self
+                .images
+                .of(File::open(path).map_err(io("the loader"))?)?;
             parts.push((loader, auxiliary.base));
         }
         let gadget = (parts.iter())
             .find_map(|(part, bias)| Some(part.gadget?.wrapping_add(*bias)))
-            .ok_or(Error::Damaged("neither it nor its loader has a system call"))?;
-        let index = self.areas().free.pop().ok_or_else(|| Error::Run("no area is free".into()))?;
+            .ok_or(Error::Damaged(
+                "neither it nor its loader has a system call",
+            ))?;
+        let index = self
+            .areas()
+            .free
+            .pop()
+            .ok_or_else(|| Error::Run("no area is free".into()))?;
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        (self
+            .file
+            .write_all_at(&pid.to_le_bytes(), start + area::PID))
+        .map_err(io("its area"))?;
         let begun = self.inject(&mut program, &before, gadget, &auxiliary, index, &parts);
         let mut areas = self.areas();
         if let Err(error) = begun {
@@ -389,17 +450,29 @@ impl Run {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
         // Below the arguments; nothing lies there yet.
         let begin_at = (before.rsp - 4096) & !63;
-        let path = [std::os::unix::ffi::OsStrExt::as_bytes(self.runtime.as_os_str()), b"\0"].concat();
+        let path = [
+            std::os::unix::ffi::OsStrExt::as_bytes(self.runtime.as_os_str()),
+            b"\0",
+        ]
+        .concat();
         program.write(begin_at, &path).map_err(io("the stack"))?;
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
         let here = libc::AT_FDCWD as u64;
-        let fd = (program.call(gadget, libc::SYS_openat, [here, begin_at, flags, 0, 0, 0])).map_err(io("the runtime"))?;
+        let fd = (program.call(gadget, libc::SYS_openat, [here, begin_at, flags, 0, 0, 0]))
+            .map_err(io("the runtime"))?;
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let at = program
             .call(
                 gadget,
                 libc::SYS_mmap,
-                [0, self.runtime_bytes, protection, libc::MAP_PRIVATE as u64, fd, 0],
+                [
+                    0,
+                    self.runtime_bytes,
+                    protection,
+                    libc::MAP_PRIVATE as u64,
+                    fd,
+                    0,
+                ],
             )
             .map_err(io("the runtime, mapped"))?;
         let begin = self.begin_bytes(before, at, fd, auxiliary, index, parts)?;
@@ -424,9 +497,17 @@ impl Run {
         parts: &[(Arc<Known>, u64)],
     ) -> Result<Vec<u8>, Error> {
         let mut out = Vec::new();
-        out.extend([before.rip, before.rsp, runtime].map(u64::to_le_bytes).concat());
+        out.extend(
+            [before.rip, before.rsp, runtime]
+                .map(u64::to_le_bytes)
+                .concat(),
+        );
         let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
-        out.extend([index, parts.len() as u32, by_instruction, fd as u32].map(u32::to_le_bytes).concat());
+        out.extend(
+            [index, parts.len() as u32, by_instruction, fd as u32]
+                .map(u32::to_le_bytes)
+                .concat(),
+        );
         let text = |text: &[u8], room: usize| -> Result<Vec<u8>, Error> {
             let mut text = text.to_vec();
             if text.len() >= room {
@@ -438,7 +519,11 @@ impl Run {
         let file = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         out.extend(text(file.as_bytes(), 64)?);
         for (part, bias) in parts {
-            out.extend([*bias, part.device, part.inode].map(u64::to_le_bytes).concat());
+            out.extend(
+                [*bias, part.device, part.inode]
+                    .map(u64::to_le_bytes)
+                    .concat(),
+            );
             let path = std::os::unix::ffi::OsStrExt::as_bytes(part.image.as_os_str());
             out.extend(text(path, 232)?);
         }
@@ -463,11 +548,25 @@ impl Run {
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = vec![0u8; block::ROWS as usize];
         self.file.read_exact_at(&mut head, start)?;
-        let word = |bytes: &[u8], at: u64| u32::from_le_bytes(bytes[at as usize..][..4].try_into().unwrap_or_default());
-        let long = |bytes: &[u8], at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap_or_default());
+        let word = |bytes: &[u8], at: u64| {
+            u32::from_le_bytes(bytes[at as usize..][..4].try_into().unwrap_or_default())
+        };
+        let long = |bytes: &[u8], at: u64| {
+            u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap_or_default())
+        };
+        if word(&head, 0) == 0 {
+            counted.left(NOT_BEGUN.into());
+            return Ok(());
+        }
+        counted.programs += 1;
         counted.threads_lost += u64::from(word(&head, area::BLOCKS_LOST));
         counted.late_code += u64::from(word(&head, area::LATE_CODE));
         counted.files_left += u64::from(word(&head, area::LEFT));
+        let unfollowed = word(&head, area::UNFOLLOWED);
+        if unfollowed > 0 {
+            counted.left(UNFOLLOWED.into());
+            counted.programs_left += u64::from(unfollowed) - 1;
+        }
         counted.undone += u64::from(word(&head, area::OFF));
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
         for n in 0..area::BLOCKS {
@@ -522,13 +621,22 @@ impl Run {
 
     /// Puts a program's own code back: its jumps away, byte by byte as they were.
     fn undo(&self, tid: i32) -> io::Result<()> {
-        let memory = std::fs::OpenOptions::new().write(true).open(format!("/proc/{tid}/mem"))?;
-        let index = self.area_of(tid)?.ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+        let memory = std::fs::OpenOptions::new()
+            .write(true)
+            .open(format!("/proc/{tid}/mem"))?;
+        let index = self
+            .area_of(tid)?
+            .ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = vec![0u8; state::PAGE as usize];
         self.file.read_exact_at(&mut head, start)?;
-        let long = |at: u64| u64::from_le_bytes(head[at as usize..][..8].try_into().unwrap_or_default());
-        let images = u32::from_le_bytes(head[area::IMAGES as usize..][..4].try_into().unwrap_or_default());
+        let long =
+            |at: u64| u64::from_le_bytes(head[at as usize..][..8].try_into().unwrap_or_default());
+        let images = u32::from_le_bytes(
+            head[area::IMAGES as usize..][..4]
+                .try_into()
+                .unwrap_or_default(),
+        );
         for n in 0..u64::from(images).min(area::IMAGES_MOST) {
             let at = area::IMAGE + n * area::IMAGE_BYTES;
             let (bias, device, inode) = (long(at), long(at + 8), long(at + 16));
@@ -576,7 +684,14 @@ impl Run {
             let start = run::BYTES + u64::from(index) * area::BYTES;
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: a file of ours.
-            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start as i64, area::BYTES as i64) };
+            unsafe {
+                libc::fallocate(
+                    self.file.as_raw_fd(),
+                    mode,
+                    start as i64,
+                    area::BYTES as i64,
+                )
+            };
             areas.free.push(index);
         }
         Ok(())
@@ -587,15 +702,19 @@ impl Run {
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = [0u8; 4];
         self.file.read_exact_at(&mut head, start)?;
-        // It has not begun yet.
+        // It has not begun yet, or could not.
         if head == [0; 4] {
-            return Ok(true);
+            let mut pid = [0u8; 4];
+            self.file.read_exact_at(&mut pid, start + area::PID)?;
+            // SAFETY: signal 0 only asks.
+            return Ok(unsafe { libc::kill(i32::from_le_bytes(pid), 0) } == 0);
         }
         for n in 0..area::BLOCKS {
             let mut names = [0u8; 16];
             let at = start + state::PAGE + n * block::BYTES + block::TID;
             self.file.read_exact_at(&mut names, at)?;
-            let word = |at: usize| i32::from_le_bytes(names[at..at + 4].try_into().unwrap_or_default());
+            let word =
+                |at: usize| i32::from_le_bytes(names[at..at + 4].try_into().unwrap_or_default());
             let (tid, state) = (word(0), word(8));
             // SAFETY: signal 0 only asks.
             let there = tid != 0 && unsafe { libc::kill(tid, 0) } == 0;
@@ -607,7 +726,19 @@ impl Run {
     }
 }
 
+/// Whoever started the thread may have blocked all signals.
+fn attention_unblock() {
+    // SAFETY: a set that is filled before it is used.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, attention());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
 fn serve(weak: &Weak<Run>) {
+    attention_unblock();
     loop {
         let Some(run) = weak.upgrade() else {
             return;
@@ -668,7 +799,9 @@ impl Run {
                     return;
                 }
                 Err(e) => {
-                    self.areas().counted.left(format!("it is traced by somebody else: {e}"));
+                    self.areas()
+                        .counted
+                        .left(format!("it is traced by somebody else: {e}"));
                     error(e)
                 }
             },
@@ -694,7 +827,10 @@ impl Run {
         let thread = with.load(Ordering::SeqCst);
         self.let_go[slot].store(true, Ordering::SeqCst);
         // It may be on its way into the wait, so once more until it has heard.
-        while thread != 0 && self.let_go[slot].load(Ordering::SeqCst) && with.load(Ordering::SeqCst) == thread {
+        while thread != 0
+            && self.let_go[slot].load(Ordering::SeqCst)
+            && with.load(Ordering::SeqCst) == thread
+        {
             // SAFETY: a thread of ours, which has a handler that does nothing.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, attention()) };
             thread::sleep(std::time::Duration::from_micros(50));
@@ -712,7 +848,8 @@ fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
     let bytes = std::fs::read(format!("/proc/{pid}/auxv"))?;
     let of = |kind: u64| {
         bytes.chunks_exact(16).find_map(|entry| {
-            let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
+            let word =
+                |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
             (word(0) == kind).then(|| word(8))
         })
     };

@@ -97,7 +97,10 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets) -> Vec<Site> {
 /// Whole instructions at the begin of a function that a jump can take the place of; what came
 /// before it is where it was called.
 pub(crate) fn entry(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Window> {
-    let function = code.functions.iter().find(|function| function.start == address)?;
+    let function = code
+        .functions
+        .iter()
+        .find(|function| function.start == address)?;
     let bytes = code.bytes(function)?;
     let mut info = InstructionInfoFactory::new();
     let decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
@@ -237,7 +240,9 @@ impl Around<'_> {
                 (
                     Mnemonic::Mov,
                     OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64,
-                ) if whole => u32::try_from(instruction.immediate(1)).ok(),
+                ) if whole => u32::try_from(instruction.immediate(1))
+                    .ok()
+                    .filter(|nr| *nr != u32::MAX),
                 (Mnemonic::Xor | Mnemonic::Sub, OpKind::Register)
                     if whole && instruction.op1_register() == instruction.op0_register() =>
                 {

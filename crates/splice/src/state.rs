@@ -35,12 +35,14 @@ pub mod row {
 
 /// The first page of an area, which is of one program.
 pub mod area {
+    pub const PID: u64 = 8;
     pub const BLOCKS: u64 = 32;
     pub const BLOCKS_LOST: u64 = 12;
     pub const IMAGES: u64 = 16;
     pub const LATE_CODE: u64 = 24;
     pub const LEFT: u64 = 28;
     pub const OFF: u64 = 36;
+    pub const UNFOLLOWED: u64 = 48;
     pub const IMAGE: u64 = 72;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
@@ -73,4 +75,97 @@ pub const IMAGE_SEGMENTS: usize = 4;
 /// The row of a call in a block.
 pub fn row_of(nr: u32) -> u64 {
     block::ROWS + u64::from(nr.min(NRS - 1)) * row::BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// As the C compiler lays `splice/state.h` out.
+    #[test]
+    fn offsets_are_those_of_the_header() {
+        let rows: &[(&str, u64)] = &[
+            ("offsetof(struct splice_block, open.rsp)", block::OPEN),
+            ("offsetof(struct splice_block, open.start)", block::START),
+            ("offsetof(struct splice_block, open.nr)", block::NR),
+            ("offsetof(struct splice_block, rate)", block::RATE),
+            ("offsetof(struct splice_block, enter)", block::ENTER),
+            ("offsetof(struct splice_block, exit)", block::EXIT),
+            ("offsetof(struct splice_block, before)", block::BEFORE),
+            ("offsetof(struct splice_block, after)", block::AFTER),
+            ("offsetof(struct splice_block, saved_rdx)", block::SAVED_RDX),
+            ("offsetof(struct splice_block, self)", block::SELF),
+            ("offsetof(struct splice_block, tid)", block::TID),
+            ("offsetof(struct splice_block, state)", block::TID + 8),
+            ("offsetof(struct splice_block, untimed)", block::UNTIMED),
+            ("offsetof(struct splice_block, abandoned)", block::ABANDONED),
+            ("offsetof(struct splice_block, find)", block::FIND),
+            ("offsetof(struct splice_block, special)", block::SPECIAL),
+            ("offsetof(struct splice_block, rows)", block::ROWS),
+            ("sizeof(struct splice_block)", block::BYTES),
+            ("offsetof(struct splice_row, count)", row::COUNT),
+            ("offsetof(struct splice_row, wall_ns)", row::WALL_NS),
+            ("offsetof(struct splice_row, max_ns)", row::MAX_NS),
+            ("offsetof(struct splice_row, errors)", row::ERRORS),
+            ("offsetof(struct splice_row, hist)", row::HIST),
+            ("sizeof(struct splice_row)", row::BYTES),
+            ("SPLICE_BUCKETS", u64::from(BUCKETS)),
+            ("SPLICE_NRS", u64::from(NRS)),
+            ("SPLICE_VERSION", u64::from(VERSION)),
+            ("SPLICE_IMAGE_MAGIC", IMAGE_MAGIC),
+            ("SPLICE_SEGMENTS", IMAGE_SEGMENTS as u64),
+            ("offsetof(struct splice_image, segment)", 56),
+            ("offsetof(struct splice_area, pid)", area::PID),
+            (
+                "offsetof(struct splice_area, blocks_lost)",
+                area::BLOCKS_LOST,
+            ),
+            ("offsetof(struct splice_area, images)", area::IMAGES),
+            ("offsetof(struct splice_area, late_code)", area::LATE_CODE),
+            ("offsetof(struct splice_area, left)", area::LEFT),
+            ("offsetof(struct splice_area, off)", area::OFF),
+            ("offsetof(struct splice_area, unfollowed)", area::UNFOLLOWED),
+            ("offsetof(struct splice_area, image)", area::IMAGE),
+            ("sizeof(struct splice_mapped)", area::IMAGE_BYTES),
+            ("SPLICE_IMAGES", area::IMAGES_MOST),
+            ("SPLICE_BLOCKS", area::BLOCKS),
+            ("SPLICE_AREA_BYTES", area::BYTES),
+            ("SPLICE_RUN_BYTES", run::BYTES),
+            ("offsetof(struct splice_run, bell)", run::BELL),
+            ("offsetof(struct splice_run, images)", run::IMAGES),
+            (
+                "sizeof(((struct splice_run *)0)->images)",
+                run::IMAGES_BYTES,
+            ),
+            ("offsetof(struct splice_run, request)", run::REQUEST),
+            ("sizeof(struct splice_request)", run::REQUEST_BYTES),
+            ("SPLICE_REQUESTS", run::REQUESTS as u64),
+            ("offsetof(struct splice_request, kind)", run::KIND),
+            ("offsetof(struct splice_request, tid)", run::TID),
+            ("offsetof(struct splice_request, fd)", run::FD),
+            ("offsetof(struct splice_request, answer)", run::ANSWER),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../../splice/state.h");
+        let lines: String = (rows.iter())
+            .map(|(text, _)| format!("printf(\"%llu\\n\", (unsigned long long)({text}));\n"))
+            .collect();
+        let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
+        let text = format!(
+            "#include <stdio.h>\n#include \"{header}\"\nint main(void) {{\n{lines}return 0;\n}}\n"
+        );
+        std::fs::write(&source, text).unwrap();
+        let built = Command::new("cc")
+            .arg("-o")
+            .args([&program, &source])
+            .status();
+        assert!(built.is_ok_and(|built| built.success()), "cc is needed");
+        let told = Command::new(&program).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        for ((text, ours), theirs) in rows.iter().zip(told.lines()) {
+            assert_eq!(ours.to_string(), theirs, "{text}");
+        }
+        assert_eq!(told.lines().count(), rows.len());
+    }
 }

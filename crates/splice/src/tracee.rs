@@ -33,7 +33,12 @@ fn ptrace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::R
 
 /// It goes on meanwhile.
 pub fn seize(tid: i32) -> io::Result<()> {
-    ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACEEXEC as usize)
+    ptrace(
+        libc::PTRACE_SEIZE,
+        tid,
+        0,
+        libc::PTRACE_O_TRACEEXEC as usize,
+    )
 }
 
 pub fn interrupt(pid: i32) -> io::Result<()> {
@@ -53,18 +58,35 @@ pub fn detach(pid: i32, signal: i32) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH, pid, 0, signal as usize)
 }
 
+/// Whether it is a child of ours, whose end is for whoever waits for it.
+fn is_our_child(pid: i32) -> bool {
+    let about = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let parent = (about.rsplit_once(')'))
+        .and_then(|(_, after)| after.split_ascii_whitespace().nth(1)?.parse().ok());
+    parent == Some(std::process::id())
+}
+
 /// The next stop of what this thread traces.
 pub fn wait() -> io::Result<Stop> {
+    // Of this thread: no child of another one of ours is looked at.
+    let mine = libc::__WALL | libc::__WNOTHREAD;
+    // SAFETY: plain data.
+    let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | mine;
+    // SAFETY: a local for what is told.
+    if unsafe { libc::waitid(libc::P_ALL, 0, &mut about, flags) } < 0 {
+        return interrupted_or_gone();
+    }
+    // SAFETY: the kernel has set it for this kind.
+    let pid = unsafe { about.si_pid() };
+    let ended = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&about.si_code);
+    if ended && is_our_child(pid) {
+        return Ok(Stop::Gone);
+    }
     let mut status = 0;
-    // SAFETY: writes one int. __WNOTHREAD: no child of another thread of ours is taken from it.
-    let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD) };
-    if pid < 0 {
-        let error = io::Error::last_os_error();
-        return match error.raw_os_error() {
-            Some(libc::EINTR) => Ok(Stop::Interrupted),
-            Some(libc::ECHILD) => Ok(Stop::Gone),
-            _ => Err(error),
-        };
+    // SAFETY: writes one int.
+    if unsafe { libc::waitpid(pid, &mut status, mine) } < 0 {
+        return interrupted_or_gone();
     }
     if !libc::WIFSTOPPED(status) {
         return Ok(Stop::Gone);
@@ -78,15 +100,34 @@ pub fn wait() -> io::Result<Stop> {
     })
 }
 
+fn interrupted_or_gone() -> io::Result<Stop> {
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EINTR) => Ok(Stop::Interrupted),
+        Some(libc::ECHILD) => Ok(Stop::Gone),
+        _ => Err(error),
+    }
+}
+
 pub fn registers(pid: i32) -> io::Result<Registers> {
     let mut registers = MaybeUninit::<Registers>::zeroed();
-    ptrace(libc::PTRACE_GETREGS, pid, 0, registers.as_mut_ptr() as usize)?;
+    ptrace(
+        libc::PTRACE_GETREGS,
+        pid,
+        0,
+        registers.as_mut_ptr() as usize,
+    )?;
     // SAFETY: any bytes are registers, and the kernel has written them.
     Ok(unsafe { registers.assume_init() })
 }
 
 pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
-    ptrace(libc::PTRACE_SETREGS, pid, 0, std::ptr::from_ref(registers) as usize)
+    ptrace(
+        libc::PTRACE_SETREGS,
+        pid,
+        0,
+        std::ptr::from_ref(registers) as usize,
+    )
 }
 
 /// A program that stands at its first instruction.
@@ -122,7 +163,9 @@ impl Stopped {
                 }
                 Stop::Interrupted => continue,
                 Stop::Group(_) => {}
-                Stop::Exec(_) | Stop::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+                Stop::Exec(_) | Stop::Gone => {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
             }
             ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
         }

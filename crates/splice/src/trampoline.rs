@@ -16,8 +16,8 @@
 use crate::site::{Site, Window};
 use crate::state::{BUCKETS, NRS, block, row, row_of};
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, byte_ptr, cl, dword_ptr, eax, ecx, edx, qword_ptr, r11, r11d,
-    rax, rcx, rdx, rsp,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, byte_ptr, cl, dword_ptr, eax, ecx, edx, qword_ptr,
+    r11, r11d, rax, rcx, rdx, rsp,
 };
 use iced_x86::{Decoder, DecoderOptions, IcedError};
 
@@ -44,7 +44,10 @@ fn makes_a_thread(nr: u32) -> bool {
 /// Calls that the runtime is asked about, before and after. `mmap` only of code.
 fn special(nr: u32) -> bool {
     makes_a_thread(nr)
-        || matches!(nr, EXECVE | EXIT | PRCTL | ARCH_PRCTL | EXIT_GROUP | SECCOMP | EXECVEAT)
+        || matches!(
+            nr,
+            EXECVE | EXIT | PRCTL | ARCH_PRCTL | EXIT_GROUP | SECCOMP | EXECVEAT
+        )
 }
 
 fn state(offset: u64) -> AsmMemoryOperand {
@@ -53,7 +56,12 @@ fn state(offset: u64) -> AsmMemoryOperand {
 
 /// The bytes of the trampoline of a site, for this address. Addresses of the window and of
 /// the trampoline are taken relative to each other only; both have to be shifted alike.
-pub(crate) fn trampoline(site: &Site, window: &Window, shift: u64, at: u64) -> Result<Vec<u8>, IcedError> {
+pub(crate) fn trampoline(
+    site: &Site,
+    window: &Window,
+    shift: u64,
+    at: u64,
+) -> Result<Vec<u8>, IcedError> {
     let mut writer = Writer {
         a: CodeAssembler::new(64)?,
         nr: site.nr,
@@ -278,8 +286,12 @@ impl Writer {
         self.a.set_label(&mut in_bucket)?;
         let buckets = row::HIST as i64 - 4 * 15;
         match nr {
-            Some(nr) => self.a.inc(dword_ptr(rax * 4 + (row_of(nr) as i64 + buckets)).gs())?,
-            None => self.a.inc(dword_ptr(rdx + rax * 4 + (block::ROWS as i64 + buckets)).gs())?,
+            Some(nr) => self
+                .a
+                .inc(dword_ptr(rax * 4 + (row_of(nr) as i64 + buckets)).gs())?,
+            None => self
+                .a
+                .inc(dword_ptr(rdx + rax * 4 + (block::ROWS as i64 + buckets)).gs())?,
         }
         self.a.cmp(r11, ERRORS_FROM)?;
         self.a.jae(failed)?;
@@ -306,6 +318,6 @@ impl Writer {
         self.a.inc(of_row(row::ERRORS))?;
         self.a.jmp(end)?;
         self.a.set_label(&mut over)?;
-            self.a.nop()
+        self.a.nop()
     }
 }

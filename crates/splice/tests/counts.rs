@@ -34,7 +34,11 @@ fn spliced(folder: &Path, words: &[&str]) -> (i32, Counted) {
         Inherited::take()
     });
     let inherited = &*INHERITED;
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .unwrap();
     let start = Start {
         streams: [Some(null.as_fd()).filter(|_| std::env::var("DEBOX_SPLICE_SHOW").is_err()); 3],
         ..Start::new(&program, &environment, inherited)
@@ -75,7 +79,11 @@ fn strace(words: &[&str]) -> Option<Counts> {
         let (Some(Ok(calls)), Some(name)) = (words.get(3).map(|n| n.parse()), words.last()) else {
             continue;
         };
-        let errors = if words.len() > 5 { words[4].parse().unwrap() } else { 0 };
+        let errors = if words.len() > 5 {
+            words[4].parse().unwrap()
+        } else {
+            0
+        };
         if *name != "total" && !NOT_HELD_AGAINST.contains(name) {
             counts.insert((*name).to_owned(), (calls, errors));
         }
@@ -84,9 +92,18 @@ fn strace(words: &[&str]) -> Option<Counts> {
 }
 
 fn by_name(counted: &Counted) -> Counts {
-    let all = counted.calls.iter().enumerate().filter(|(_, sums)| sums.count > 0);
+    let all = counted
+        .calls
+        .iter()
+        .enumerate()
+        .filter(|(_, sums)| sums.count > 0);
     let mut counts: Counts = all
-        .map(|(nr, sums)| (syscall_name(nr as i32, false).into_owned(), (sums.count, sums.errors)))
+        .map(|(nr, sums)| {
+            (
+                syscall_name(nr as i32, false).into_owned(),
+                (sums.count, sums.errors),
+            )
+        })
         .filter(|(name, _)| !NOT_HELD_AGAINST.contains(&name.as_str()))
         .collect();
     // The first one is ours.
@@ -135,41 +152,84 @@ fn each_call_is_counted_as_strace_counts_it() {
         };
         let (_, counted) = spliced(folder.path(), &words);
         let found = by_name(&counted);
-        let names: std::collections::BTreeSet<&String> = expected.keys().chain(found.keys()).collect();
+        let names: std::collections::BTreeSet<&String> =
+            expected.keys().chain(found.keys()).collect();
         let differ: Vec<String> = (names.into_iter())
             .filter(|name| expected.get(*name) != found.get(*name))
-            .map(|name| format!("{name}: strace {:?}, spliced {:?}", expected.get(name), found.get(name)))
+            .map(|name| {
+                format!(
+                    "{name}: strace {:?}, spliced {:?}",
+                    expected.get(name),
+                    found.get(name)
+                )
+            })
             .collect();
-        let all = Counted { calls: Vec::new(), ..counted };
+        let all = Counted {
+            calls: Vec::new(),
+            ..counted
+        };
         assert!(differ.is_empty(), "{command}: {differ:#?}; {all:?}");
         compared += 1;
     }
     assert!(compared > 5, "{compared}");
 }
 
+/// Cancelled threads, exceptions out of handlers, backtraces and jumps.
 #[test]
-fn try_it() {
-    let Ok(command) = std::env::var("DEBOX_SPLICE_TRY") else {
-        return;
-    };
+fn an_unwinder_finds_its_way_through_a_spliced_call() {
     let folder = images();
-    let words = words_of(&command);
-    let at = std::time::Instant::now();
-    let (status, counted) = spliced(folder.path(), &words);
-    eprintln!("first: {:?}", at.elapsed());
-    let at = std::time::Instant::now();
-    let (_, _) = spliced(folder.path(), &words);
-    eprintln!("second: {:?}", at.elapsed());
-    for (nr, sums) in counted.calls.iter().enumerate().filter(|(_, sums)| sums.count > 0) {
-        eprintln!("{nr} {} {} {}", sums.count, sums.errors, sums.wall_ns);
-    }
-    let counts = by_name(&counted);
-    let calls = Vec::new();
-    eprintln!("status {status}: {:?}", Counted { calls, ..counted });
-    let expected = strace(&words).unwrap_or_default();
-    for (name, n) in &expected {
-        if counts.get(name) != Some(n) {
-            eprintln!("{name}: strace {n:?}, spliced {:?}", counts.get(name));
-        }
-    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/unwind.cc");
+    let program = folder.path().join("unwind");
+    let built = std::process::Command::new("c++")
+        .args(["-O2", "-o"])
+        .args([&program, &source])
+        .args(["-lpthread"])
+        .status();
+    assert!(built.is_ok_and(|built| built.success()), "c++ is needed");
+    let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
+    let read = &counted.calls[0];
+    let all = Counted {
+        calls: Vec::new(),
+        ..counted.clone()
+    };
+    assert_eq!(status, 0, "{all:?}");
+    assert_eq!(
+        (all.programs, all.programs_left, all.files_left),
+        (1, 0, 0),
+        "{all:?}"
+    );
+    // Each ended by its signal: cancelled, thrown out of, interrupted, jumped out of.
+    assert!(read.errors >= 20, "{read:?}");
+}
+
+/// What of a program that is not spliced is said.
+#[test]
+fn a_program_that_cannot_be_followed_is_counted_as_left() {
+    let folder = images();
+    // A filter that looks at where calls are made: from there on it is as if nothing was.
+    let script = "import ctypes, struct\n\
+        libc = ctypes.CDLL(None)\n\
+        code = b''.join(struct.pack('HBBI', *i) for i in [(0x20, 0, 0, 8), (6, 0, 0, 0x7fff0000)])\n\
+        buffer = ctypes.create_string_buffer(code)\n\
+        program = struct.pack('HxxxxxxP', 2, ctypes.addressof(buffer))\n\
+        assert libc.prctl(38, 1, 0, 0, 0) == 0\n\
+        assert libc.prctl(22, 2, ctypes.create_string_buffer(program)) == 0\n\
+        import os\n\
+        for i in range(1000): os.getppid()\n";
+    let (status, counted) = spliced(folder.path(), &["/usr/bin/python3", "-c", script]);
+    assert_eq!(status, 0);
+    assert_eq!(counted.undone, 1);
+    const GETPPID: usize = 110;
+    assert_eq!(counted.calls[GETPPID].count, 0, "it was put back before");
+}
+
+/// The folder of the images has to be ours alone.
+#[test]
+fn a_folder_that_others_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = images();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let refused = Run::new(folder.path(), &built().join("debox-splice.bin"), 1 << 31);
+    let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(why.contains("nobody else can write"), "{why}");
 }

@@ -8,7 +8,7 @@ use debox_output::{duration_text, printable};
 
 use crate::graph::{self, Enders};
 use crate::task::{Asleep, State, Task};
-use crate::told::{Answer, Deadlock, Link, Neighbour, Thread};
+use crate::told::{Answer, Deadlock, Link, Means, Neighbour, Thread};
 use crate::wait::{Asker, On, Verb, Wait, left};
 
 /// Threads that are followed beyond those that were asked about.
@@ -350,12 +350,19 @@ impl Book {
         let task: Task = self.asker.machine.task(tid)?.clone();
         let wait = self.waits.get(&tid)?.clone();
         let call = self.asker.call(&task);
-        let user: Vec<String> = self
-            .asker
-            .places(&task)
-            .iter()
+        let places = self.asker.places(&task);
+        let user: Vec<String> = (places.iter())
             .map(|place| printable(&place.text))
             .collect();
+        let functions: Vec<String> = (places.iter())
+            .map(|place| place.function.clone())
+            .collect();
+        let means = (self.asker.machine.rules.places().iter())
+            .find(|rule| functions.iter().any(|function| rule.fits(function)))
+            .map(|rule| Means {
+                why: rule.why.clone(),
+                rests: rule.rests,
+            });
         let chain = self.chain(tid);
         let about = self.sentence(tid, &chain);
         let name = self.name(tid, 0);
@@ -426,6 +433,7 @@ impl Book {
                 user.join(";")
             ),
             user_stack: user,
+            means,
             sentence: format!("{name} {about}"),
             text: later,
             waits_for,

@@ -199,6 +199,9 @@ fn detail(group: &[&Thread], line: &mut impl FnMut(&str, &str, &str)) {
     if !thread.user_stack.is_empty() {
         line(&thread.user_stack.join(" ← "), "  program  ", "           ");
     }
+    if let Some(means) = &thread.means {
+        line(&means.why, "  that is  ", "           ");
+    }
     for link in &thread.chain {
         let mark = if link.again { " (again: a circle)" } else { "" };
         line(

@@ -59,6 +59,12 @@ pub struct Link {
     pub again: bool,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Means {
+    pub why: String,
+    pub rests: bool,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Thread {
     pub pid: u32,
@@ -82,6 +88,10 @@ pub struct Thread {
     /// Innermost first.
     pub kernel_stack: Vec<String>,
     pub user_stack: Vec<String>,
+    /// What the program means by the wait, where labels/idle.toml knows one of its functions; and
+    /// whether that is a rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub means: Option<Means>,
     /// `waits for ...`
     pub text: String,
     pub sentence: String,

@@ -355,7 +355,7 @@ def run_traced(command, options, expected=0):
 
 @check("run-sums-are-exact", feature=RUN, smoke=True)
 def _():
-    for options in ([], ["--wrap"]):
+    for options in ([], ["--capture=wrap"]):
         report, trace = run_traced([f"{HERE}/calls", "getppid", "10"], ["--trace", "vfs_read,ksys_read,do_sys_openat2", *options])
         equal((trace["missed"], trace["unmatched"], trace["threads_untraced"]), (0, 0, 0), "missed")
         functions = {f["function"]: f for f in trace["functions"]}
@@ -415,7 +415,7 @@ def _():
 @check("coarse-report-says-so", feature=COARSE)
 def _():
     command = ["/bin/sh", "-c", "echo x > /var/tmp/coarse; sync; rm /var/tmp/coarse"]
-    for wrap in ([], ["--wrap"]):
+    for wrap in ([], ["--capture=wrap"]):
         _, trace = run_traced(command, ["--trace", "default", "--way", "tracepoints", *wrap])
         equal((trace["coarse"], trace["way"]), (True, "tracepoints"), "how it was taken")
         expect([f for f in trace["functions"] if f["function"].startswith("ext4_")], trace["functions"])
@@ -440,7 +440,7 @@ AMONG = "learn:*do_*truncate,vfs_*,notify_change,setattr_*,ext4_setattr,ext4_tru
 @check("learns-what-a-call-passes", feature=LEARN)
 def _():
     load = ["/bin/python3", "-I", "-S", "-c", TRUNCATES, "30"]
-    _, trace = run_traced(load, ["--trace", AMONG, "--call", "truncate", "--wrap"])
+    _, trace = run_traced(load, ["--trace", AMONG, "--call", "truncate", "--capture=wrap"])
     expect("were learned from" in trace["text"], trace["text"])
     note(trace["text"][:300])
     equal([c["call"] for c in trace["slowest"]], ["truncate"], "calls")

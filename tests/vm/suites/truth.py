@@ -19,7 +19,7 @@ DISK_OPTIONS = "throttling.bps-read=6000000"
 # Rows of docs/KERNELS.md.
 PROGRAMS_LOAD = "BPF programs load and attach"
 DOCTOR = "`debox doctor` finds all that the basic features need"
-RUN_WRAP = "wrap capture under `debox run --wrap`"
+RUN_WRAP = "wrap capture under `debox run --capture=wrap`"
 RUN = "boundary capture: exact counts through threads, fork, vfork, exec, kill, 32-bit, static and Go programs"
 SLEEP = "records: sleeps, their labels and times, wrap capture"
 RUNSLEEP = "accounts: blocking places, boundary capture"
@@ -167,7 +167,7 @@ def _():
 
 @check("run-wrap", feature=RUN_WRAP, smoke=True)
 def _():
-    r = Report([f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40"], ["--wrap", *shared()])
+    r = Report([f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40"], ["--capture=wrap", *shared()])
     expect([b for b in r.blocked("read") if b["label"] == "pipe-read" and b["max_ns"] > 20 * MS], r.all["blocking"])
 
 

@@ -399,7 +399,7 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
             Of::Wrap,
             "What wrap capture adds to one call, and what it consists of",
             "All variants of a row take turns in one process into which the interposer was preloaded, with everything \
-             on and nothing happening inside the calls. counted: under debox run --wrap --call-site.",
+             on and nothing happening inside the calls. counted: under debox run --capture=wrap --call-site.",
             |_| true,
         ));
         let few = ["getpid", "pread-4096", "counted-getpid"];

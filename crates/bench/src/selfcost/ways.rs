@@ -98,7 +98,7 @@ pub fn of_debox() -> Vec<Way> {
         "another process watched, boundary",
     );
     let run = How::Debox("run -o /dev/null --");
-    let run_wrap = How::Debox("run --wrap -o /dev/null --");
+    let run_wrap = How::Debox("run --capture=wrap -o /dev/null --");
     let bracket = How::Bracket(BracketWith::Debox);
     vec![
         Way {
@@ -117,7 +117,7 @@ pub fn of_debox() -> Vec<Way> {
             boundary,
             How::AnotherWatched(Capture::Boundary),
         ),
-        way("run-wrap", "debox run --wrap", run_wrap),
+        way("run-wrap", "debox run --capture=wrap", run_wrap),
         way("run", "debox run", run),
         way("run-trace", "debox run --trace", How::Debox(TRACE)),
     ]

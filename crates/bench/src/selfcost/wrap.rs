@@ -4,7 +4,7 @@
 //! One process with the interposer runs all variants (kernels/wrap.c) in turn,
 //! in short batches; a batch's shortest of many turns is a value, and a fresh
 //! process gives the next one. Once as a client of the broker, once under
-//! `debox run --wrap --call-site`, where the interposer counts.
+//! `debox run --capture=wrap --call-site`, where the interposer counts.
 
 use super::calls::{Answer, Order, Task};
 use super::grid::{Grid, RowHead, WayHead, WayKind};
@@ -145,7 +145,7 @@ fn process(bench: &mut Bench, counted: bool, turns: usize) -> Result<Answer, Err
     let order = bench.order(Task::Wrap { turns });
     if counted {
         let way = Way {
-            how: How::Debox("run --wrap --call-site -o /dev/null --"),
+            how: How::Debox("run --capture=wrap --call-site -o /dev/null --"),
             ..Way::default()
         };
         return bench.under(&way, |bench, prefix| bench.program(&prefix, None, &order));

@@ -272,7 +272,7 @@ impl Capture {
     }
 }
 
-fn exit(ended: Ended) -> Exit {
+pub fn exit(ended: Ended) -> Exit {
     match ended {
         Ended::Code(code) => Exit::Code(code),
         Ended::Signal(number) => Exit::Signal {

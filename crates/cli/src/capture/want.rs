@@ -5,7 +5,7 @@
 //! text each (clap refuses the pairs that need no reason).
 
 use crate::acting::Plan;
-use crate::args::{BrokerArgs, CaptureArgs, ReportArgs, TopArgs};
+use crate::args::{BrokerArgs, CaptureArgs, HZ, ReportArgs, TopArgs, Way};
 use crate::error::Error;
 use crate::output::Output;
 use crate::trace::TraceArgs;
@@ -45,10 +45,19 @@ pub struct Want {
 
 impl Want {
     /// Of `run` and `attach`.
-    pub fn new(args: &CaptureArgs, wrap: bool) -> Result<Self, Error> {
+    pub fn new(args: &CaptureArgs, way: Way) -> Result<Self, Error> {
+        way_allows(args, way)?;
+        let wrap = way == Way::Wrap;
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         args.trace.check()?;
         let recording = recording(&args.report, args.record.record)?;
+        if way == Way::Splice && recording.is_some() {
+            return Err(Error::Arguments(
+                "--capture=splice writes no recording: name a file that does not end in .debox, or leave out one \
+                 of both"
+                    .into(),
+            ));
+        }
         let mut details = 0;
         if args.details.call_site || args.details.stacks {
             details |= DEBOX_DETAIL_CALL_SITES;
@@ -88,7 +97,7 @@ impl Want {
             irq: args.irq,
             ..CaptureArgs::default()
         };
-        let mut want = Self::new(&common, false)?;
+        let mut want = Self::new(&common, Way::Boundary)?;
         want.request |= DEBOX_REQ_USER_STACKS;
         want.details = DEBOX_DETAIL_THREADS | DEBOX_DETAIL_CALL_SITES;
         Ok(want)
@@ -101,6 +110,28 @@ impl Want {
             None => Output::open(args),
         }
     }
+}
+
+/// What is counted in user space alone has none of these.
+fn way_allows(args: &CaptureArgs, way: Way) -> Result<(), Error> {
+    let asked = [
+        (args.details.stacks, "--stacks", Way::Wrap),
+        (!args.act.rules.is_empty(), "--on", Way::Wrap),
+        (args.hz != HZ, "--hz", Way::Wrap),
+        (args.details.call_site, "--call-site", Way::Splice),
+        (args.irq, "--irq", Way::Splice),
+        (args.trace.wanted(), "--trace", Way::Splice),
+        (args.no_follow, "--no-follow", Way::Splice),
+    ];
+    for (is_asked, option, from) in asked {
+        if is_asked && way >= from {
+            return Err(Error::Arguments(format!(
+                "--capture={} has no {option}: leave out one of both",
+                way.name()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The recording that the command line asks for.

@@ -99,6 +99,7 @@ pub fn header(report: &Report, subject: &str) -> String {
         match run.capture {
             Capture::Boundary => "every call, taken in the kernel",
             Capture::Wrap => "interposed calls, counted in user space",
+            Capture::Splice => "every call, counted in user space",
         }
         .into(),
     );
