@@ -34,6 +34,7 @@ Environment:
   DEBOX_SOCKET         the broker to use (default: a private one as root, else
                        /run/debox/debox.sock)
   DEBOX_WRAP_LIBRARY   libdebox-wrap.so for `run --capture=wrap`, if it is elsewhere
+  DEBOX_SPLICE_RUNTIME debox-splice.bin for `run --capture=splice`, if it is elsewhere
   NO_COLOR             no colours on a terminal"
 )]
 pub struct Cli {
@@ -579,9 +580,6 @@ mod tests {
             &["debox", "attach", "-p", "1", "-d", "nan"],
             &["debox", "run", "--top", "0", "ls"],
             &["debox", "run", "--sort", "size", "ls"],
-            &["debox", "run", "--capture=wrap", "--stacks", "ls"],
-            &["debox", "run", "--capture=wrap", "--hz", "499", "ls"],
-            &["debox", "run", "--capture=wrap", "--on", "wall > 1s", "ls"],
             &["debox", "run", "--record", "ls"],
             &["debox", "run", "--call", "openat", "ls"],
             &["debox", "run", "--trace-max", "9", "ls"],

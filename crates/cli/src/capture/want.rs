@@ -170,6 +170,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_counted_in_user_space_has_less() {
+        let with = |change: fn(&mut CaptureArgs), way| {
+            let mut args = CaptureArgs {
+                hz: HZ,
+                ..CaptureArgs::default()
+            };
+            change(&mut args);
+            Want::new(&args, way).err().map(|error| error.to_string())
+        };
+        let says = |change, way, option: &str| {
+            let why = with(change, way).unwrap_or_default();
+            assert!(why.contains(option) && why.contains(way.name()), "{why}");
+        };
+        says(|args| args.details.stacks = true, Way::Wrap, "--stacks");
+        says(|args| args.hz = 499, Way::Wrap, "--hz");
+        says(|args| args.irq = true, Way::Splice, "--irq");
+        says(
+            |args| args.details.call_site = true,
+            Way::Splice,
+            "--call-site",
+        );
+        says(|args| args.no_follow = true, Way::Splice, "--no-follow");
+        assert_eq!(with(|args| args.details.call_site = true, Way::Wrap), None);
+        assert_eq!(with(|_| {}, Way::Splice), None);
+    }
+
+    #[test]
     fn a_recording_is_asked_for_or_named() {
         assert_eq!(want(None, false, false), Ok(None));
         assert_eq!(want(Some("x.json"), false, true), Ok(None));
