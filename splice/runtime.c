@@ -26,9 +26,8 @@
 
 #include "../libdebox/sys.h"
 
-#define ERRNO_EINTR 4
+#define LANDLOCK_RESTRICT_SELF 446 /* Linux 5.13 */
 #define ERRNO_ENOENT 2
-#define ERRNO_EACCES 13
 #define ERRNO_ESRCH 3
 #define ERRNO_ETIMEDOUT 110
 #define NEAR (1u << 20) /* of the same stack: no handler's frame is so far from what it interrupted */
@@ -38,6 +37,19 @@
 struct saved {
 	uint64_t rbp, r11, r10, r9, r8, rsi, rdi, rdx, rax;
 };
+
+/* What a compiler makes of copies and zeroes. */
+void *memcpy(void *to, const void *from, size_t n);
+void *memcpy(void *to, const void *from, size_t n)
+{
+	void *begin = to;
+
+	__asm__ volatile("rep movsb"
+			 : "+D"(to), "+S"(from), "+c"(n)
+			 :
+			 : "memory");
+	return begin;
+}
 
 static inline struct splice_block *self(void)
 {
@@ -195,12 +207,23 @@ static void special(struct splice_block *b)
 		SYS_vfork,
 		SYS_execve,
 		SYS_exit,
+		SYS_setuid,
+		SYS_setgid,
+		SYS_setreuid,
+		SYS_setregid,
+		SYS_setgroups,
+		SYS_setresuid,
+		SYS_setresgid,
+		SYS_setfsuid,
+		SYS_setfsgid,
+		SYS_capset,
 		SYS_prctl,
 		SYS_arch_prctl,
 		SYS_exit_group,
 		SYS_seccomp,
 		SYS_execveat,
 		SYS_clone3,
+		LANDLOCK_RESTRICT_SELF,
 	};
 
 	for (uint32_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -547,9 +570,64 @@ static int ends_here(const struct saved *s, uint32_t nr)
 	return 0;
 }
 
-static int restricts_itself(const struct saved *s, uint32_t nr)
+/* Whether a process may do less from here on than those that it shares memory with. */
+static int gives_up_rights(const struct saved *s, uint32_t nr)
 {
-	return nr == SYS_seccomp || (nr == SYS_prctl && s->rdi == PR_SET_SECCOMP);
+	switch (nr) {
+	case SYS_setuid:
+	case SYS_setgid:
+	case SYS_setreuid:
+	case SYS_setregid:
+	case SYS_setgroups:
+	case SYS_setresuid:
+	case SYS_setresgid:
+	case SYS_setfsuid:
+	case SYS_setfsgid:
+	case SYS_capset:
+	case SYS_seccomp:
+	case LANDLOCK_RESTRICT_SELF:
+		return 1;
+	case SYS_prctl:
+		return s->rdi == PR_SET_SECCOMP;
+	default:
+		return 0;
+	}
+}
+
+/*
+ * It shares nothing any more: what it writes from here on, be it by intent, reaches neither a
+ * parent that it was forked from nor the watcher. Its calls are no more counted, which is
+ * told; nor does the runtime make calls of its own, which may be forbidden now. Places of
+ * other threads are copied as they stand: a call that begins or ends meanwhile loses its time.
+ */
+static void cut(struct splice_area *area)
+{
+	struct splice_run *run = (struct splice_run *)area->run;
+	const int of_its_own = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	const int in_place = MREMAP_MAYMOVE | MREMAP_FIXED;
+	struct splice_block *from = blocks(area), *to;
+	struct splice_area *copy;
+	long at, page;
+
+	if (area->quiet)
+		return;
+	at = sys_call(SYS_mmap, 0, SPLICE_AREA_BYTES, PROT_READ | PROT_WRITE, of_its_own, -1, 0);
+	page = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, of_its_own, -1, 0);
+	if (sys_failed(at) || sys_failed(page)) {
+		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	__atomic_fetch_add(&area->unfollowed, 1, __ATOMIC_RELAXED);
+	copy = (struct splice_area *)at;
+	to = blocks(copy);
+	__builtin_memcpy(copy, area, SPLICE_PAGE);
+	__builtin_memcpy((void *)page, run, SPLICE_RUN_BYTES);
+	copy->quiet = 1;
+	for (uint32_t i = 0; i < SPLICE_BLOCKS; i++)
+		if (from[i].self)
+			__builtin_memcpy(&to[i], &from[i], offsetof(struct splice_block, rows));
+	sys_call(SYS_mremap, page, SPLICE_RUN_BYTES, SPLICE_RUN_BYTES, in_place, run);
+	sys_call(SYS_mremap, at, SPLICE_AREA_BYTES, SPLICE_AREA_BYTES, in_place, area);
 }
 
 void splice_before(struct saved *s, uint64_t rsp, uint64_t number);
@@ -578,9 +656,8 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 		b->area->off = 1;
 		answer(b->area, SPLICE_UNDO, 0);
 	}
-	/* Its own calls may be forbidden from here on. */
-	if (restricts_itself(s, nr))
-		b->area->quiet = 1;
+	if (gives_up_rights(s, nr))
+		cut(b->area);
 	enter(b, rsp, nr);
 }
 

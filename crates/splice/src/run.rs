@@ -97,9 +97,13 @@ impl Counted {
     }
 }
 
-const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one started by a program that restricts \
-                          its system calls";
+const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one that gave up rights (another \
+                          user, a filter of its calls)";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
+fn more(sum: &mut u64, by: u64) {
+    *sum = sum.saturating_add(by);
+}
+
 const WHY_MOST: usize = 16;
 
 impl Counted {
@@ -558,16 +562,23 @@ impl Run {
             counted.left(NOT_BEGUN.into());
             return Ok(());
         }
-        counted.programs += 1;
-        counted.threads_lost += u64::from(word(&head, area::BLOCKS_LOST));
-        counted.late_code += u64::from(word(&head, area::LATE_CODE));
-        counted.files_left += u64::from(word(&head, area::LEFT));
+        more(&mut counted.programs, 1);
+        more(
+            &mut counted.threads_lost,
+            u64::from(word(&head, area::BLOCKS_LOST)),
+        );
+        more(
+            &mut counted.late_code,
+            u64::from(word(&head, area::LATE_CODE)),
+        );
+        more(&mut counted.files_left, u64::from(word(&head, area::LEFT)));
         let unfollowed = word(&head, area::UNFOLLOWED);
         if unfollowed > 0 {
             counted.left(UNFOLLOWED.into());
             counted.programs_left += u64::from(unfollowed) - 1;
         }
-        counted.undone += u64::from(word(&head, area::OFF));
+        more(&mut counted.undone, u64::from(word(&head, area::OFF)));
+        // Written by the programs: it may be anything.
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
         for n in 0..area::BLOCKS {
             let at = start + state::PAGE + n * block::BYTES;
@@ -575,8 +586,8 @@ impl Run {
             if long(&head, block::SELF) == 0 {
                 continue;
             }
-            counted.untimed += long(&head, block::UNTIMED);
-            counted.abandoned += long(&head, block::ABANDONED);
+            more(&mut counted.untimed, long(&head, block::UNTIMED));
+            more(&mut counted.abandoned, long(&head, block::ABANDONED));
             rows.fill(0);
             self.read_data(&mut rows, at + block::ROWS)?;
             for (nr, sums) in counted.calls.iter_mut().enumerate() {
@@ -584,12 +595,12 @@ impl Run {
                 if long(row, row::COUNT) == 0 {
                     continue;
                 }
-                sums.count += long(row, row::COUNT);
-                sums.wall_ns += long(row, row::WALL_NS);
+                more(&mut sums.count, long(row, row::COUNT));
+                more(&mut sums.wall_ns, long(row, row::WALL_NS));
                 sums.max_ns = sums.max_ns.max(long(row, row::MAX_NS));
-                sums.errors += long(row, row::ERRORS);
+                more(&mut sums.errors, long(row, row::ERRORS));
                 for (k, n) in sums.hist.iter_mut().enumerate() {
-                    *n += u64::from(word(row, row::HIST + 4 * k as u64));
+                    more(n, u64::from(word(row, row::HIST + 4 * k as u64)));
                 }
             }
         }

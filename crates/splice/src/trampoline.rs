@@ -27,12 +27,23 @@ const FORK: u32 = 57;
 const VFORK: u32 = 58;
 const EXECVE: u32 = 59;
 const EXIT: u32 = 60;
+const SETUID: u32 = 105;
+const SETGID: u32 = 106;
+const SETREUID: u32 = 113;
+const SETREGID: u32 = 114;
+const SETGROUPS: u32 = 116;
+const SETRESUID: u32 = 117;
+const SETRESGID: u32 = 119;
+const SETFSUID: u32 = 122;
+const SETFSGID: u32 = 123;
+const CAPSET: u32 = 126;
 const PRCTL: u32 = 157;
 const ARCH_PRCTL: u32 = 158;
 const EXIT_GROUP: u32 = 231;
 const SECCOMP: u32 = 317;
 const EXECVEAT: u32 = 322;
 const CLONE3: u32 = 435;
+const LANDLOCK_RESTRICT_SELF: u32 = 446;
 const PROT_EXEC: i32 = 4;
 /// Results from here on are errors.
 const ERRORS_FROM: i32 = -4095;
@@ -48,6 +59,25 @@ fn special(nr: u32) -> bool {
             nr,
             EXECVE | EXIT | PRCTL | ARCH_PRCTL | EXIT_GROUP | SECCOMP | EXECVEAT
         )
+        || gives_up_rights(nr)
+}
+
+/// As the runtime has them.
+fn gives_up_rights(nr: u32) -> bool {
+    matches!(
+        nr,
+        SETUID
+            | SETGID
+            | SETREUID
+            | SETREGID
+            | SETGROUPS
+            | SETRESUID
+            | SETRESGID
+            | SETFSUID
+            | SETFSGID
+            | CAPSET
+            | LANDLOCK_RESTRICT_SELF
+    )
 }
 
 fn state(offset: u64) -> AsmMemoryOperand {

@@ -223,6 +223,30 @@ fn a_program_that_cannot_be_followed_is_counted_as_left() {
     assert_eq!(counted.calls[GETPPID].count, 0, "it was put back before");
 }
 
+/// A process that gives up rights could else write where its parent's trampolines jump to.
+#[test]
+fn whoever_gives_up_rights_shares_nothing_any_more() {
+    let folder = images();
+    let script = "import ctypes, os, struct\n\
+        if os.fork() == 0:\n  \
+          libc = ctypes.CDLL(None)\n  \
+          allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n  \
+          program = struct.pack('HxxxxxxP', 1, ctypes.addressof(allow))\n  \
+          assert libc.prctl(38, 1, 0, 0, 0) == 0\n  \
+          assert libc.prctl(22, 2, ctypes.create_string_buffer(program)) == 0\n  \
+          for i in range(1000): os.getppid()\n  \
+          shared = [l for l in open('/proc/self/maps') if 'debox-splice (deleted)' in l]\n  \
+          os._exit(len(shared))\n\
+        status = os.wait()[1]\n\
+        for i in range(500): os.getppid()\n\
+        os._exit(status >> 8)\n";
+    let (status, counted) = spliced(folder.path(), &["/usr/bin/python3", "-c", script]);
+    assert_eq!(status, 0, "mappings that are still shared");
+    const GETPPID: usize = 110;
+    assert_eq!(counted.calls[GETPPID].count, 500, "the parent's");
+    assert_eq!(counted.programs_left, 1, "{:?}", counted.why);
+}
+
 /// The folder of the images has to be ours alone.
 #[test]
 fn a_folder_that_others_can_write_is_refused() {
