@@ -109,6 +109,21 @@ fn an_execve_that_fails_goes_on() {
     );
 }
 
+/// Killed on its way to its first instruction: its parent has to be told all the same.
+#[test]
+fn a_child_that_is_killed_as_it_begins_is_waited_for() {
+    let place = Place::new();
+    let script = "import subprocess, time\n\
+        for i in range(60):\n  \
+          p = subprocess.Popen(['/bin/sleep', '9'])\n  \
+          time.sleep(i * 0.00005)\n  \
+          p.kill()\n  \
+          assert p.wait() == -9\n";
+    let words = ["-d", "30s", "--", "/usr/bin/python3", "-c", script];
+    let output = place.debox(&words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[test]
 fn whoever_has_no_privileges_may_too() {
     // SAFETY: no arguments.

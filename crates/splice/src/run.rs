@@ -328,31 +328,32 @@ impl Run {
     fn come_along(&self, slot: Option<usize>) {
         let mut asked_to_stop = false;
         loop {
-            let done = match tracee::wait() {
+            // What fails here fails since it was killed: then its end is next, and has to be
+            // waited for, else nobody else is told of it.
+            let let_go = match tracee::wait() {
                 Err(_) | Ok(Stop::Gone) => true,
-                Ok(Stop::Exec(pid)) => {
-                    self.begin(pid);
-                    true
+                Ok(Stop::Exec(pid)) => self.begin(pid),
+                Ok(Stop::Signal(pid, 0)) if asked_to_stop => tracee::detach(pid, 0).is_ok(),
+                Ok(Stop::Signal(pid, signal)) => {
+                    let _ = tracee::go_on(pid, signal);
+                    false
                 }
-                Ok(Stop::Signal(pid, 0)) if asked_to_stop => {
-                    let _ = tracee::detach(pid, 0);
-                    true
+                Ok(Stop::Group(pid)) => {
+                    let _ = tracee::listen(pid);
+                    false
                 }
-                Ok(Stop::Signal(pid, signal)) => tracee::go_on(pid, signal).is_err(),
-                Ok(Stop::Group(pid)) => tracee::listen(pid).is_err(),
                 Ok(Stop::Interrupted) => {
-                    if let Some(slot) = slot
-                        && self.let_go[slot].swap(false, Ordering::SeqCst)
-                    {
+                    let asked =
+                        slot.filter(|slot| self.let_go[*slot].swap(false, Ordering::SeqCst));
+                    if let Some(slot) = asked {
                         asked_to_stop = true;
                         let tid = self.request(slot, run::TID).load(Ordering::Relaxed) as i32;
-                        tracee::interrupt(tid).is_err()
-                    } else {
-                        false
+                        let _ = tracee::interrupt(tid);
                     }
+                    false
                 }
             };
-            if done {
+            if let_go {
                 break;
             }
         }
@@ -368,16 +369,17 @@ impl Run {
         }
     }
 
-    /// The program stands at its first instruction.
-    fn begin(&self, pid: i32) {
-        let begun = self.prepare(pid);
-        let mut areas = self.areas();
-        match begun {
-            Ok(()) => {}
+    /// The program stands at its first instruction. Whether it goes on by itself.
+    fn begin(&self, pid: i32) -> bool {
+        match self.prepare(pid) {
+            Ok(()) => true,
             Err(error) => {
-                areas.counted.left(error.to_string());
-                drop(areas);
-                let _ = tracee::detach(pid, 0);
+                let let_go = tracee::detach(pid, 0).is_ok();
+                // One that was killed meanwhile has made no call that is missing.
+                if let_go {
+                    self.areas().counted.left(error.to_string());
+                }
+                let_go
             }
         }
     }
