@@ -123,7 +123,7 @@ fn bad_conditions_are_refused_before_anything_starts() {
     let every = ["--on", "wall > 1s", "--every", "5d"];
     refused(&every, 2, "a time, such as 10s, 500ms or 2m");
     let counted = ["--on", "wall > 1s", "--capture=wrap"];
-    refused(&counted, 2, "cannot be used with");
+    refused(&counted, 2, "leave out one of both");
     let out = debox(&["run", "--on", "cpu > 1ms && call == fsnyc", "true"])
         .output()
         .unwrap();
