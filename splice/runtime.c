@@ -31,7 +31,6 @@
 #define ERRNO_ESRCH 3
 #define ERRNO_ETIMEDOUT 110
 #define NEAR (1u << 20) /* of the same stack: no handler's frame is so far from what it interrupted */
-#define HWCAP2_FSGSBASE 2u
 
 /* Below the red zone, as the entries below push them. */
 struct saved {
@@ -306,6 +305,8 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	struct splice_request *r = NULL;
 	struct __kernel_timespec a_tenth = { 0, 100000000 };
 
+	if (area->quiet)
+		return NULL;
 	for (uint32_t i = 0; i < SPLICE_REQUESTS && !r; i++) {
 		uint32_t state = SPLICE_NONE;
 
@@ -313,7 +314,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			r = &run->request[i];
 	}
-	if (!r || area->quiet)
+	if (!r)
 		return NULL;
 	r->kind = kind;
 	r->tid = (uint32_t)sys_call(SYS_gettid);
@@ -377,23 +378,30 @@ static int image_open(const struct splice_run *run, const struct stat *file)
 	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 }
 
-/* Puts the image's code over [from, to) of a file that is mapped with this bias. */
-static void image_map(struct splice_area *area, int fd, uint64_t bias, uint64_t from, uint64_t to,
-		      uint64_t device, uint64_t inode)
+static void file_left(struct splice_area *area)
 {
-	struct splice_image image;
-	uint64_t pool;
+	__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+}
+
+/* Whether there is code in it to be mapped; a file whose calls are all left is counted. */
+static int image_read(struct splice_area *area, int fd, struct splice_image *image)
+{
+	int whole = sys_call(SYS_read, fd, image, sizeof *image) == sizeof *image &&
+		    image->magic == SPLICE_IMAGE_MAGIC && image->version == SPLICE_VERSION &&
+		    image->segments <= SPLICE_SEGMENTS;
+
+	if (!whole || (!image->segments && image->left))
+		file_left(area);
+	return whole && image->segments;
+}
+
+/* Puts the image's code over [from, to) of a file that is mapped with this bias. */
+static void image_map(struct splice_area *area, int fd, const struct splice_image *image, uint64_t bias,
+		      uint64_t from, uint64_t to, uint64_t device, uint64_t inode)
+{
+	uint64_t pool = bias + image->pool;
 	int there = 0;
 
-	if (sys_call(SYS_read, fd, &image, sizeof image) != sizeof image ||
-	    image.magic != SPLICE_IMAGE_MAGIC || image.version != SPLICE_VERSION ||
-	    image.segments > SPLICE_SEGMENTS) {
-		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
-		return;
-	}
-	if (!image.segments)
-		return;
-	pool = bias + image.pool;
 	for (uint32_t i = 0; i < area->images && i < SPLICE_IMAGES; i++)
 		there |= area->image[i].bias == bias && area->image[i].device == device &&
 			 area->image[i].inode == inode;
@@ -403,35 +411,34 @@ static void image_map(struct splice_area *area, int fd, uint64_t bias, uint64_t 
 
 		/* Without a place in the table it could not be undone. */
 		if (at >= SPLICE_IMAGES) {
-			__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+			file_left(area);
 			return;
 		}
-		got = sys_call(SYS_mmap, pool, image.pool_bytes, PROT_READ | PROT_EXEC,
-			       MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, image.pool_offset);
+		got = sys_call(SYS_mmap, pool, image->pool_bytes, PROT_READ | PROT_EXEC,
+			       MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, image->pool_offset);
 		if (got != (long)pool) {
 			if (!sys_failed(got))
-				sys_call(SYS_munmap, got, image.pool_bytes);
-			__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+				sys_call(SYS_munmap, got, image->pool_bytes);
+			file_left(area);
 			return;
 		}
 		area->image[at].bias = bias;
 		area->image[at].device = device;
 		area->image[at].inode = inode;
 		area->image[at].pool = pool;
-		area->image[at].pool_end = pool + image.pool_bytes;
-		area->image[at].frames = bias + image.frames;
+		area->image[at].pool_end = pool + image->pool_bytes;
+		area->image[at].frames = bias + image->frames;
 		__atomic_store_n(&area->images, at + 1, __ATOMIC_RELEASE);
-		__atomic_fetch_add(&area->sites, image.sites, __ATOMIC_RELAXED);
 	}
-	for (uint32_t i = 0; i < image.segments; i++) {
-		const struct splice_segment *s = &image.segment[i];
+	for (uint32_t i = 0; i < image->segments; i++) {
+		const struct splice_segment *s = &image->segment[i];
 		uint64_t at = bias + s->address;
 
 		if (at < from || at + s->bytes > to)
 			continue;
 		if (sys_failed(sys_call(SYS_mmap, at, s->bytes, PROT_READ | PROT_EXEC,
 					MAP_PRIVATE | MAP_FIXED, fd, s->offset)))
-			__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+			file_left(area);
 	}
 }
 
@@ -451,21 +458,24 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 	if (fd == -ERRNO_ENOENT && answer(area, SPLICE_IMAGE, (uint32_t)file) == 0)
 		fd = image_open(run, &st);
 	if (fd < 0) {
-		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+		file_left(area);
 		return;
 	}
-	/* Which segment it is says how far the file was moved. */
-	if (sys_call(SYS_pread64, fd, &image, sizeof image, 0) == sizeof image)
-		for (uint32_t i = 0; i < image.segments && i < SPLICE_SEGMENTS; i++) {
-			const struct splice_segment *s = &image.segment[i];
+	if (image_read(area, fd, &image)) {
+		uint32_t i = 0;
 
-			if (s->file_offset < offset || s->file_offset - offset >= bytes)
-				continue;
-			image_map(area, fd, address + (s->file_offset - offset) - s->address, address,
+		/* Which segment it is says how far the file was moved. */
+		while (i < image.segments && (image.segment[i].file_offset < offset ||
+					      image.segment[i].file_offset - offset >= bytes))
+			i++;
+		if (i < image.segments)
+			image_map(area, fd, &image,
+				  address + (image.segment[i].file_offset - offset) -
+					  image.segment[i].address,
+				  address,
 				  address + ((bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE),
 				  st.st_dev, st.st_ino);
-			break;
-		}
+	}
 	sys_call(SYS_close, fd);
 }
 
@@ -521,14 +531,14 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint32_t 
 		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
 }
 
-/* Returns the block: another thread may have taken it. */
-static struct splice_block *exec_failed(struct splice_block *b, uint32_t nr)
+static void exec_failed(struct splice_block *b, uint32_t nr)
 {
 	uint32_t state = SPLICE_FREE;
 	uint64_t asked = b->asked;
 
 	b->asked = 0;
 	__atomic_fetch_sub(&b->area->unfollowed, b->unfollowed, __ATOMIC_RELAXED);
+	/* Another thread may have taken it. */
 	if (b->state != SPLICE_SHARED &&
 	    !__atomic_compare_exchange_n(&b->state, &state, SPLICE_TAKEN, 0, __ATOMIC_ACQUIRE,
 					 __ATOMIC_RELAXED)) {
@@ -540,7 +550,6 @@ static struct splice_block *exec_failed(struct splice_block *b, uint32_t nr)
 	/* Whoever came along lets go. */
 	if (asked)
 		answer(b->area, SPLICE_LET_GO, (uint32_t)asked - 1);
-	return b;
 }
 
 /* Whether this is from where on splicing would change what the program does. */
@@ -638,9 +647,6 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 
 	switch (nr) {
 	case SYS_exit:
-		row_of(b, nr)->count++;
-		block_give(b);
-		return;
 	case SYS_exit_group:
 		row_of(b, nr)->count++;
 		block_give(b);
@@ -741,22 +747,22 @@ void splice_begin(struct splice_begin *begin)
 		return;
 	area = (struct splice_area *)at;
 	area->run = (uint64_t)run;
-	area->runtime = begin->runtime;
 	area->by_instruction = begin->by_instruction;
 	b = block_take(area);
 	base_set(b, (int)area->by_instruction);
 	block_name(b);
 	for (uint32_t i = 0; i < begin->images && i < 2; i++) {
-		int image = (int)sys_call(SYS_openat, AT_FDCWD, begin->image[i].path,
-					  O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+		const struct splice_begin_image *of = &begin->image[i];
+		struct splice_image image;
 
-		if (image < 0) {
-			area->left++;
+		fd = sys_call(SYS_openat, AT_FDCWD, of->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+		if (sys_failed(fd)) {
+			file_left(area);
 			continue;
 		}
-		image_map(area, image, begin->image[i].bias, 0, ~0ull, begin->image[i].device,
-			  begin->image[i].inode);
-		sys_call(SYS_close, image);
+		if (image_read(area, (int)fd, &image))
+			image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode);
+		sys_call(SYS_close, fd);
 	}
 	area->version = SPLICE_VERSION;
 }

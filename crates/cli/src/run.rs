@@ -11,7 +11,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::new(&args.capture, args.capture_way)?;
     if args.capture_way == Way::Splice {
-        return spliced::run(&args, &want, inherited);
+        return spliced::run(&args, target, &want, inherited);
     }
     let output = want.output(&args.capture.report)?;
     let mut capture = Capture::open(want, &target)?.start(target, &inherited)?;

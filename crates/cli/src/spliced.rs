@@ -5,19 +5,18 @@
 //! file that they share with us, when it has ended.
 
 use crate::args::RunArgs;
-use crate::capture::{Want, exit};
+use crate::capture::{END_WAIT, Target, Want, exit};
 use crate::error::Error;
 use crate::session::{self, Extra};
 use debox_abi::{Pod, debox_account, debox_account_cpu, debox_wrap_row};
 use debox_client::Snapshot;
-use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Program, Signals, Start};
+use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
 use debox_record::monotonic_ns;
 use debox_report::{Capture, Note, NoteKind, RunFacts, RunKind, WrapCounts, WrapProcess};
 use debox_splice::{Counted, Run};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const END_WAIT: Duration = Duration::from_secs(5);
 /// How often the areas of programs that have ended are freed.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
@@ -36,8 +35,16 @@ fn images() -> Result<PathBuf, Error> {
     Ok(folder.join("debox").join("splice"))
 }
 
-pub fn run(args: &RunArgs, want: &Want, mut inherited: Inherited) -> Result<i32, Error> {
-    let program = Program::resolve(&args.command)?;
+pub fn run(
+    args: &RunArgs,
+    target: Target<'_>,
+    want: &Want,
+    mut inherited: Inherited,
+) -> Result<i32, Error> {
+    let words = target.words();
+    let Target::Command { program, .. } = target else {
+        unreachable!("a command is what is run");
+    };
     let output = want.output(&args.capture.report)?;
     let signals = Signals::open()?;
     let run = Run::new(&images()?, &Library::SPLICE.find()?, debox_splice::rate()?)?;
@@ -58,11 +65,7 @@ pub fn run(args: &RunArgs, want: &Want, mut inherited: Inherited) -> Result<i32,
         .counted()
         .map_err(Error::system("reading what was counted"))?;
 
-    let words = args
-        .command
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned());
-    let mut facts = RunFacts::new(RunKind::Run, Capture::Splice, words.collect());
+    let mut facts = RunFacts::new(RunKind::Run, Capture::Splice, words);
     facts.pids = vec![child.pid() as u32];
     facts.wall_ns = session::nanos(wall);
     facts.exit = Some(exit(ended));

@@ -656,10 +656,13 @@ impl Run {
             let Some(known) = self.images.known(device, inode) else {
                 continue;
             };
-            for site in &known.table.sites {
-                if let Ok(window) = &site.window {
-                    memory.write_all_at(&window.bytes, bias.wrapping_add(window.start))?;
-                }
+            let calls = known
+                .table
+                .sites
+                .iter()
+                .filter_map(|site| site.window.as_ref().ok());
+            for window in calls.chain(&known.table.find_object) {
+                memory.write_all_at(&window.bytes, bias.wrapping_add(window.start))?;
             }
         }
         Ok(())

@@ -43,7 +43,7 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// The longest of the calls that are open at the end are explained.
 const CALLS_EXPLAINED: usize = 256;
 /// A command that is to end gets this long, before SIGKILL.
-const END_WAIT: Duration = Duration::from_secs(5);
+pub const END_WAIT: Duration = Duration::from_secs(5);
 
 /// What came to pass during a tick.
 #[derive(Default)]
