@@ -356,9 +356,9 @@ static int answer(struct splice_area *area, uint32_t kind, uint32_t fd)
 
 /* ------------------------------------------------------------------------ images */
 
-static char *put_hex(char *at, uint64_t value)
+static char *put_hex(char *at, uint64_t value, int digits)
 {
-	for (int shift = 60; shift >= 0; shift -= 4)
+	for (int shift = 4 * digits - 4; shift >= 0; shift -= 4)
 		*at++ = "0123456789abcdef"[value >> shift & 15];
 	return at;
 }
@@ -370,10 +370,11 @@ static int image_open(const struct splice_run *run, const struct stat *file)
 	for (uint32_t i = 0; i < sizeof run->images && run->images[i]; i++)
 		*at++ = run->images[i];
 	*at++ = '/';
-	at = put_hex(at, file->st_dev);
-	at = put_hex(at, file->st_ino);
-	at = put_hex(at, (uint64_t)file->st_size);
-	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec);
+	at = put_hex(at, SPLICE_VERSION, 2);
+	at = put_hex(at, file->st_dev, 16);
+	at = put_hex(at, file->st_ino, 16);
+	at = put_hex(at, (uint64_t)file->st_size, 14);
+	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec, 16);
 	*at = 0;
 	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 }

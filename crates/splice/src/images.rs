@@ -2,10 +2,11 @@
 //! Where are images kept, and is one of a file there?
 //!
 //! A folder that belongs to whoever watches and that nobody else can write; an image has the name of
-//! the very file that it is a copy of: device, inode, size, time of the last change. (Not
+//! the very file that it is a copy of: device, inode, size, time of the last change, and a version: the runtime opens it by itself. (Not
 //! its build id: that is what a file says of itself, and two files may say the same.)
 //! Written under another name and then renamed, so that what is there is whole.
 
+use crate::state::VERSION;
 use crate::{Error, Image, Table};
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -38,7 +39,7 @@ fn name(file: &fs::Metadata) -> String {
         .wrapping_mul(1_000_000_000)
         .wrapping_add(file.mtime_nsec() as u64);
     format!(
-        "{:016x}{:016x}{:016x}{changed:016x}",
+        "{VERSION:02x}{:016x}{:016x}{:014x}{changed:016x}",
         file.dev(),
         file.ino(),
         file.size()

@@ -68,7 +68,7 @@ pub mod run {
 pub const PAGE: u64 = 4096;
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 
