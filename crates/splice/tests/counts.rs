@@ -91,6 +91,24 @@ fn strace(words: &[&str]) -> Option<Counts> {
     Some(counts)
 }
 
+/// Whether a command reads its own mappings, as grep does to know its stack: those of a spliced
+/// program are others, and the kernel hands out whole lines, so that the number of reads follows
+/// the length of the paths.
+fn reads_its_mappings(words: &[&str]) -> bool {
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let done = std::process::Command::new("strace")
+        .args(["-f", "-e", "trace=open,openat", "-o"])
+        .arg(out.path())
+        .args(words)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    assert!(done.is_ok(), "{words:?}: {done:?}");
+    let opened = std::fs::read(out.path()).unwrap();
+    String::from_utf8_lossy(&opened).contains("/maps\"")
+}
+
 fn by_name(counted: &Counted) -> Counts {
     let all = counted
         .calls
@@ -154,7 +172,9 @@ fn each_call_is_counted_as_strace_counts_it() {
         let found = by_name(&counted);
         let names: std::collections::BTreeSet<&String> =
             expected.keys().chain(found.keys()).collect();
+        let others = reads_its_mappings(&words);
         let differ: Vec<String> = (names.into_iter())
+            .filter(|name| !(others && name.as_str() == "read"))
             .filter(|name| expected.get(*name) != found.get(*name))
             .map(|name| {
                 format!(
