@@ -111,6 +111,9 @@ static __always_inline u64 called_there(const struct task_struct *task, const st
 	const struct cpu_hot *hot = &cpu_hot[task->thread_info.cpu & (HOT_CPUS - 1)];
 	const struct open_call *call = &st->call;
 
+	/* What a spliced thread does on a CPU is known when it looks itself. */
+	if (st->flags & WATCH_SPLICED && task->on_cpu)
+		return st->called_ns;
 	if (st->hot_regs && hot->regs == st->hot_regs)
 		call = &hot->call;
 	return call->in_call ? call_called(call, now) : call->called_ns;
@@ -143,6 +146,9 @@ static __noinline int life_now(struct task_struct *task, struct thread_state *st
 		if (st->rest.resting == REST_YES)
 			life.rest_ns += away - queued;
 		life.runq_ns += queued;
+	} else if (life.phase == LIFE_NEW && !task->on_cpu) {
+		/* Bound, or cloned, while it waited for a CPU, and it has not had one since. */
+		life.runq_ns += now > life.since_ns ? now - life.since_ns : 0;
 	} else {
 		called_ns = called_there(task, st, now);
 	}

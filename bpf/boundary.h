@@ -243,7 +243,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 	if (st->out_kind & OUT_VALID)
 		switch_hidden(task, st);
 	hot_flush(st);
-	if (!st->call.in_call)
+	if (!st->call.in_call || !(st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY)))
 		return 0;
 	closed = call_close(&st->call);
 	/* One that came since `now` was counted. */

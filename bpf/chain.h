@@ -26,7 +26,7 @@
 /* It lies on the stack twice, where there is little room (6.1). */
 struct chain_key {
 	u8 kind;    /* DEBOX_CHAIN_* */
-	u8 flags;   /* DEBOX_CHAIN_HELD, _REST, _FIRST */
+	u8 flags;   /* DEBOX_CHAIN_HELD, _REST, _FIRST, _OWN */
 	u16 stack;  /* a user stack, below DEBOX_USER_STACKS_MAX; 0: none */
 	u32 serial; /* ... of this account */
 	u32 site;

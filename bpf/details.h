@@ -21,14 +21,6 @@
 #include "user_stack.h"
 #include "label.h"
 
-static __always_inline struct debox_account_control *details_control(u32 account)
-{
-	u32 zero = 0;
-	void *inner = bpf_map_lookup_elem(&account_detail_controls, &account);
-
-	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
-}
-
 static __always_inline u64 site_bits(u32 site)
 {
 	return (u64)(site < DEBOX_SITES_MAX ? site : DEBOX_KEY_SITE_NONE) << DEBOX_KEY_SITE_SHIFT;

@@ -90,6 +90,7 @@ struct rt_mutex_waiter;
 struct thread_struct {
 	unsigned long sp;     /* while it does not run */
 	unsigned long fsbase; /* as it was set by a call: user space may have changed it since */
+	unsigned long gsbase; /* ... this, too */
 };
 
 struct bpf_local_storage;

@@ -14,6 +14,7 @@
 
 #include "state.h"
 #include "row.h"
+#include "spliced.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -122,12 +123,13 @@ static __always_inline void life_time_add(struct debox_life_time *to, const stru
 /* ---- lives */
 
 /* The time on a CPU in calls, until now, of the thread that runs here. */
-static __always_inline u64 called_here(const struct thread_state *st, u64 now)
+static __always_inline u64 called_here(struct thread_state *st, u64 now)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 	const struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
 	const struct open_call *call = &st->call;
 
+	spliced_ask(bpf_get_current_task_btf(), st);
 	if (st->hot_regs && hot->regs == st->hot_regs)
 		call = &hot->call;
 	return call->in_call ? call_called(call, now) : call->called_ns;
@@ -310,6 +312,38 @@ static __always_inline void critical_wake(struct task_struct *self, struct threa
 		critical_hand_on(from, to, waker, st);
 }
 
+/* How long it takes at most from deciding to sleep until the CPU is left. */
+#define EARLY_NS 100000ull
+
+/*
+ * A thread that is about to sleep, and still on its CPU, is woken: what it goes on with is as
+ * much the waker's doing as its own (a lock that is let go of just as somebody asks for it, as Python's
+ * interpreter lock is, always). It changes no path until it leaves the CPU, or returns.
+ */
+static __noinline int critical_wake_early(struct task_struct *self, struct task_struct *woken,
+					  struct thread_state *st)
+{
+	struct thread_state *waker = bpf_task_storage_get(&threads, self, 0, 0);
+
+	if (!st || !waker || !woken->on_cpu)
+		return 0;
+	critical_wake(self, waker, woken, st);
+	st->woken_early_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* It was on its way to the sleep that is over now, or did not sleep at all then. */
+static __always_inline void critical_early_end(struct critical *path, struct thread_state *st, u32 kind)
+{
+	u64 early = st->woken_early_ns;
+
+	if (!early)
+		return;
+	st->woken_early_ns = 0;
+	if (path && (!(kind & OUT_BLOCKED) || early > st->out_ns || st->out_ns - early > EARLY_NS))
+		path->taken = 0;
+}
+
 /* A stretch off the CPU begins to be told: what was before it. */
 VERIFIED_ONCE int critical_away(struct critical *path, struct thread_state *st)
 {
@@ -445,6 +479,7 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 	struct comm_text text = {};
 	struct critical *path;
 	u64 now, called_ns;
+	u32 program, execs;
 
 	if (!task->bpf_storage || task != bpf_get_current_task_btf())
 		return 0;
@@ -460,17 +495,22 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 	critical_run(path, &st->life, now, called_ns);
 	life_add(st, task, now, called_ns);
 	bpf_probe_read_kernel_str(text.text, sizeof(text.text), comm);
-	st->life.program = program_number(lives, &text);
-	life_row_come(lives, task, st->life.program, BPF_CORE_READ_BITFIELD_PROBED(task, in_execve) ? LIFE_CAME_EXEC : 0);
+	program = program_number(lives, &text);
+	execs = BPF_CORE_READ_BITFIELD_PROBED(task, in_execve) ? LIFE_CAME_EXEC : 0;
+	if (execs || program != st->life.program) {
+		st->life.program = program;
+		life_row_come(lives, task, program, execs);
+	}
 	return 0;
 }
 
-/* A new program has begun: what was it called with? */
-static __noinline int life_exec(struct task_struct *task, struct thread_state *st)
+/* What is it called with? */
+static __noinline int life_title(struct task_struct *task, struct thread_state *st)
 {
 	struct debox_lives *lives;
 	struct debox_life *row;
 	u64 begin, bytes;
+	u8 first;
 
 	if (!st)
 		return 0;
@@ -482,6 +522,8 @@ static __noinline int life_exec(struct task_struct *task, struct thread_state *s
 		return 0;
 	begin = task->mm->arg_start;
 	bytes = task->mm->arg_end - begin;
+	if (bpf_probe_read_user(&first, 1, (const void *)begin))
+		return 0;
 	if (bytes > DEBOX_TITLE_LEN)
 		bytes = DEBOX_TITLE_LEN;
 	/* Other processes' in the same row: the last one stands. */
@@ -502,6 +544,9 @@ static __noinline int life_ending(struct task_struct *task, struct thread_state 
 	called_ns = called_here(st, now);
 	life_add(st, task, now, called_ns);
 	critical_tell(st, task, now, called_ns);
+	/* Programs write theirs anew. Its memory is there from 6.16 on. */
+	if (task->pid == task->tgid)
+		life_title(task, st);
 	st->life.phase = LIFE_ENDING;
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include "call_phase.h"
 #include "record.h"
 #include "site.h"
+#include "spliced.h"
 #include "details.h"
 #include "trust.h"
 #include "chain.h"
@@ -47,6 +48,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 	if (st->life.serial) {
 		life_away_add(st, kind, off.blocked_ns, off.runq_ns);
 		path = critical_of(task, st);
+		critical_early_end(path, st, kind);
 		critical_away(path, st);
 	}
 	if (kind & OUT_BLOCKED && st->flags & WATCH_EXPLAINED)
@@ -116,6 +118,8 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		} else if (kind & OUT_IN_CALL) {
 			key = nr_key(st->out_nr, task_in_compat_call(task));
 		}
+		if (seen & WATCH_SPLICED)
+			key = spliced_away_add(st, &off, key);
 		if (kind & OUT_BLOCKED) {
 			account_sleep_add(st, &off, key);
 			if (seen & WATCH_DETAILS) {
@@ -204,6 +208,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		switch_hidden(prev, st);
 	first_run_hidden(prev, st);
 	hot_flush(st);
+	spliced_ask(prev, st);
 	if (!regs_above)
 		regs_learn(st, prev);
 	phase = call_phase(prev, &nr);
@@ -228,7 +233,9 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}
-	if (st->flags & WATCH_DETAILS && phase != CALL_OUTSIDE)
+	/* What the runtime calls within a spliced call is not what that is about. */
+	if (st->flags & WATCH_DETAILS && phase != CALL_OUTSIDE &&
+	    (!(st->flags & WATCH_SPLICED) || st->call.nr == nr))
 		object_leave(st, nr_key(nr, task_in_compat_call(prev)), task_in_compat_call(prev),
 			     phase == CALL_RUNNING);
 	if (st->flags & WATCH_SLOT)
@@ -314,7 +321,8 @@ static __always_inline void waking_call(struct thread_state *st, struct waking *
 	const struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
 	const struct open_call *call = &st->call;
 
-	waking->told = !!(st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY));
+	spliced_ask(bpf_get_current_task_btf(), st);
+	waking->told = st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY) || st->spliced.is_told;
 	if (st->hot_regs && hot->regs == st->hot_regs)
 		call = &hot->call;
 	waking->call_ns = call->in_call ? call->enter_ns : 0;
@@ -336,6 +344,9 @@ static __noinline int woken_by(struct task_struct *woken, struct thread_state *s
 	/* A lock of a file is a process's, others are a thread's. */
 	st->chain_flags =
 		(self->pid == st->held_tid || self->tgid == st->held_tgid ? DEBOX_CHAIN_HELD : 0) |
+		(waker && waker->flags & st->flags & WATCH_ACCOUNT && waker->account == st->account ?
+			 DEBOX_CHAIN_OWN :
+			 0) |
 		chain_rests(st);
 	if (waker) {
 		who_renew(waker, self);
@@ -416,6 +427,9 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 			switch_hidden(self, waker);
 		first_run_hidden(self, waker);
 		woken_by(p, st, waker, nr);
+	} else if (st->life.serial && !(*(volatile u32 *)&st->out_kind & OUT_VALID) && p != self &&
+		   self->bpf_storage) {
+		critical_wake_early(self, p, st);
 	}
 	if (name_withheld(st, self->real_cred->uid.val)) {
 		st->waker_pid = 0;

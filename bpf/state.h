@@ -156,9 +156,11 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 
 #define WATCH_IRQ (1u << 10)      /* interrupts are measured for the account */
 #define WATCH_SLOT_IRQ (1u << 11) /* ... and for the slot */
+#define WATCH_SPLICED (1u << 12)  /* the program itself tells of its calls, see spliced.h */
 
-#define WATCH_OF_ACCOUNT \
-	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED | WATCH_IRQ)
+#define WATCH_OF_ACCOUNT                                                                 \
+	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED | \
+	 WATCH_IRQ | WATCH_SPLICED)
 #define WATCH_OF_SLOT                                                                \
 	(WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS | \
 	 WATCH_SLOT_IRQ)
@@ -169,7 +171,7 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define OUT_IN_CALL (1u << 1) /* inside a system call, as wrap capture sees it */
 #define OUT_VALID (1u << 2)
 
-/* A call that boundary capture has seen begin. */
+/* A call that boundary capture has seen begin, or of which a spliced program tells. */
 struct open_call {
 	u32 in_call;
 	s32 nr;
@@ -192,6 +194,24 @@ static __always_inline u64 call_called(const struct open_call *call, u64 now)
 {
 	return call->called_ns + (now - call->enter_ns) - call->blocked_ns - call->runq_ns;
 }
+
+/* The begin of a spliced thread's block: struct splice_block of splice/state.h. */
+struct splice_told {
+	u64 rsp;   /* 0: no call is open */
+	u64 start; /* of the open one, in ticks */
+	u64 nr;
+	u64 rate;
+	u64 called_ns; /* how long the calls before took, off the CPU or on it */
+	u32 tid;
+	u32 pid;
+};
+struct spliced {
+	struct splice_told told;
+	u64 block; /* where it was read last */
+	u64 called_ns;
+	u32 tid; /* as the thread knows itself; 0: not asked for yet */
+	u32 is_told;
+};
 
 /* All of a thread that decides whether it may be seen, see trust.h. */
 struct checked {
@@ -347,7 +367,8 @@ struct thread_state {
 	u64 called_ns;      /* on a CPU in calls, until it left the CPU */
 	u64 mattered_ns;    /* with WATCH_FOLLOWED: when it last woke somebody */
 
-	struct life life; /* see life.h */
+	struct life life;   /* see life.h */
+	u64 woken_early_ns; /* when it was woken before it had left the CPU; 0: it was not */
 	struct rest rest;
 
 	/* objects; see object.h */
@@ -357,8 +378,10 @@ struct thread_state {
 	u64 object_serial; /* the account in which it has this number */
 	u32 object_id;     /* 0: none yet */
 
-	/* boundary capture; see struct cpu_hot for who holds the truth */
+	/* boundary capture; see struct cpu_hot for who holds the truth. Or as of the last
+	 * spliced_look(). */
 	struct open_call call;
+	struct spliced spliced;
 
 	/* details; see details.h. What follows is of call detail_seq. */
 	u32 thread_row;
@@ -565,6 +588,15 @@ struct {
 	__type(key, u32);
 	__array(values, struct account_control_map);
 } account_detail_controls SEC(".maps");
+
+static __always_inline struct debox_account_control *details_control(u32 account)
+{
+	u32 zero = 0;
+	void *inner = bpf_map_lookup_elem(&account_detail_controls, &account);
+
+	return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, ACCOUNTS_MAX);

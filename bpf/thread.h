@@ -90,7 +90,7 @@ static __noinline int whom_join(struct task_struct *task, u32 at_exec)
 	if (flags & WATCH_DETAILS) {
 		life_begin(task, st);
 		if (at_exec)
-			life_exec(task, st);
+			life_title(task, st);
 	}
 	account = account_of(st);
 	if (account) {
@@ -192,7 +192,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	if (st->flags & WATCH_CHECKED)
 		trust_renew(task, st);
 	if (st->flags & WATCH_DETAILS)
-		life_exec(task, st);
+		life_title(task, st);
 	if (whom_asked && !(st->flags & WATCH_ACCOUNT))
 		whom_join(task, 1);
 	return 0;
@@ -242,7 +242,7 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 	}
 	/* Its past stays until the task itself goes: it has yet to wake whoever
 	 * waits for its end. */
-	st->flags &= WATCH_FOLLOWED | WATCH_BOUNDARY;
+	st->flags &= WATCH_FOLLOWED | WATCH_BOUNDARY | WATCH_SPLICED;
 	return 0;
 }
 

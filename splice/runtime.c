@@ -93,6 +93,8 @@ static void count(struct splice_block *b, uint64_t nr, uint64_t span, long ret)
 	struct splice_row *row = row_of(b, nr);
 	uint64_t ns = (uint64_t)((unsigned __int128)span * b->rate >> 32);
 
+	if (!b->depth)
+		b->called_ns += ns;
 	row->count++;
 	row->wall_ns += ns;
 	if (ns > row->max_ns)
@@ -239,9 +241,10 @@ void splice_entry_find(void);
 void splice_found(void);
 #pragma GCC visibility pop
 
-static void base_set(struct splice_block *b, int by_instruction)
+/* By a call, the kernel knows it as well, and its side of DeBox finds the block. */
+static void base_set(struct splice_block *b)
 {
-	if (by_instruction)
+	if (b->area->quiet && b->area->by_instruction)
 		__asm__ volatile("wrgsbase %0"
 				 :
 				 : "r"(b)
@@ -266,6 +269,8 @@ static struct splice_block *block_take(struct splice_area *area)
 		__atomic_store_n(&b->state, SPLICE_SHARED, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&area->blocks_lost, 1, __ATOMIC_RELAXED);
 	}
+	b->tid = 0;
+	b->called_ns = 0;
 	b->depth = 0;
 	b->open.rsp = 0;
 	b->asked = 0;
@@ -504,7 +509,7 @@ static int may_be_followed(const struct splice_run *run, long folder, const char
 	return r <= 0;
 }
 
-static void exec_begins(struct splice_block *b, const struct saved *s, uint32_t nr)
+static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t rsp, uint32_t nr)
 {
 	struct splice_area *area = b->area;
 	struct splice_run *run = (struct splice_run *)area->run;
@@ -513,6 +518,8 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint32_t 
 	const char *path = (const char *)(at ? s->rsi : s->rdi);
 	struct splice_request *r;
 
+	enter(b, rsp, nr);
+	/* It will not come back, if it succeeds. */
 	row_of(b, nr)->count++;
 	b->asked = 0;
 	r = NULL;
@@ -532,7 +539,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint32_t 
 		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
 }
 
-static void exec_failed(struct splice_block *b, uint32_t nr)
+static void exec_failed(struct splice_block *b, uint64_t rsp, uint32_t nr, long ret)
 {
 	uint32_t state = SPLICE_FREE;
 	uint64_t asked = b->asked;
@@ -544,13 +551,31 @@ static void exec_failed(struct splice_block *b, uint32_t nr)
 	    !__atomic_compare_exchange_n(&b->state, &state, SPLICE_TAKEN, 0, __ATOMIC_ACQUIRE,
 					 __ATOMIC_RELAXED)) {
 		b = block_take(b->area);
-		base_set(b, (int)b->area->by_instruction);
+		base_set(b);
 		block_name(b);
+		row_of(b, nr)->count++;
+		row_of(b, nr)->errors++;
+	} else {
+		row_of(b, nr)->count--;
+		leave(b, rsp, nr, ret);
 	}
-	row_of(b, nr)->errors++;
 	/* Whoever came along lets go. */
 	if (asked)
 		answer(b->area, SPLICE_LET_GO, (uint32_t)asked - 1);
+}
+
+/*
+ * The kernel side looks at a thread that ends when its memory is gone already (up to 6.15). So it
+ * is called before: it looks at who renames itself, be it to the same name.
+ */
+static void last_look(const struct splice_block *b)
+{
+	char name[16];
+
+	if (b->area->quiet || !((struct splice_run *)b->area->run)->looked_at)
+		return;
+	if (!sys_failed(sys_call(SYS_prctl, PR_GET_NAME, name)))
+		sys_call(SYS_prctl, PR_SET_NAME, name);
 }
 
 /* Whether this is from where on splicing would change what the program does. */
@@ -650,11 +675,12 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	case SYS_exit:
 	case SYS_exit_group:
 		row_of(b, nr)->count++;
+		last_look(b);
 		block_give(b);
 		return;
 	case SYS_execve:
 	case SYS_execveat:
-		exec_begins(b, s, nr);
+		exec_begins(b, s, rsp, nr);
 		return;
 	default:
 		break;
@@ -680,22 +706,22 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		struct splice_area *area = b->area;
 
 		b = block_take(area);
-		base_set(b, (int)area->by_instruction);
+		base_set(b);
 		block_name(b);
 		return;
 	}
 	if (family == SYS_execve || family == SYS_execveat) {
-		exec_failed(b, (uint32_t)family);
+		exec_failed(b, rsp, (uint32_t)family, ret);
 		return;
 	}
 	nr = b->open.nr;
-	leave(b, rsp, family, ret);
 	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {
 		if (s->r10 & MAP_ANONYMOUS)
 			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
 		else
 			code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
 	}
+	leave(b, rsp, family, ret);
 }
 
 /* --------------------------------------------------------------------- unwinding */
@@ -750,7 +776,7 @@ void splice_begin(struct splice_begin *begin)
 	area->run = (uint64_t)run;
 	area->by_instruction = begin->by_instruction;
 	b = block_take(area);
-	base_set(b, (int)area->by_instruction);
+	base_set(b);
 	block_name(b);
 	for (uint32_t i = 0; i < begin->images && i < 2; i++) {
 		const struct splice_begin_image *of = &begin->image[i];

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 2u
+#define SPLICE_VERSION 3u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -47,13 +47,15 @@ enum splice_block_state {
 };
 
 struct splice_block {
+	/* Up to pid as the kernel side reads it: struct splice_told of bpf/state.h. */
 	struct splice_open open; /* rsp 0: no call is open */
 	uint64_t rate;           /* ns of a tick, 32 bits after the point */
+	uint64_t called_ns;      /* how long calls took, those of handlers within others left out */
+	uint32_t tid, pid;
 	/* Where the runtime lies in this process. */
 	uint64_t enter, exit, before, after;
 	uint64_t saved_rdx;
 	uint64_t self;
-	uint32_t tid, pid;
 	uint32_t state; /* atomic: enum splice_block_state */
 	uint32_t depth;
 	uint64_t untimed;   /* calls whose begin was not known any more */
@@ -63,7 +65,7 @@ struct splice_block {
 	uint64_t find;
 	uint64_t unfollowed; /* of the execve that is under way: 1, if nobody came along */
 	struct splice_open nest[SPLICE_NEST];
-	uint8_t reserved[512 - 144 - SPLICE_NEST * 24];
+	uint8_t reserved[512 - 152 - SPLICE_NEST * 24];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint8_t reserved_page[SPLICE_PAGE - 512 - SPLICE_NRS];
 	struct splice_row rows[SPLICE_NRS];
@@ -82,18 +84,15 @@ struct splice_mapped {
 /* The first page of an area. */
 struct splice_area {
 	uint32_t version;
-	uint32_t index;       /* of this area */
 	uint32_t pid;         /* of the program that it was made for */
 	uint32_t blocks_lost; /* threads that found no block */
-	uint32_t images, images_lost;
+	uint32_t images;
 	uint32_t late_code;      /* executable memory that came from no file */
 	uint32_t left;           /* files whose code could not be replaced */
-	uint32_t sites;          /* replaced */
 	uint32_t off;            /* 1: it does what splicing cannot go with; nothing more is spliced */
 	uint32_t quiet;          /* 1: it restricts its system calls; the runtime makes none */
 	uint32_t by_instruction; /* 1: wrgsbase is there */
 	uint32_t unfollowed;     /* programs that nobody came along with */
-	uint64_t runtime;        /* where the runtime lies */
 	uint64_t run;            /* struct splice_run, as mapped in this program */
 	struct splice_mapped image[SPLICE_IMAGES];
 };
@@ -131,6 +130,8 @@ struct splice_run {
 	uint32_t watcher;    /* its pid; 0: it is gone */
 	uint32_t bell;       /* atomic: goes up with each request; the watcher waits for it */
 	uint32_t privileged; /* 1: the watcher may follow set-user-id programs */
+	uint32_t looked_at;  /* 1: the kernel side reads blocks */
+	uint32_t reserved;
 	uint64_t rate;
 	char images[256]; /* folder of the images */
 	struct splice_request request[SPLICE_REQUESTS];
@@ -166,8 +167,7 @@ struct splice_image {
 /* What the runtime is told as a program begins; lies on its stack. */
 struct splice_begin {
 	uint64_t rip, rsp; /* where the program would have begun */
-	uint64_t runtime;
-	uint32_t area; /* which one */
+	uint32_t area;     /* which one */
 	uint32_t images;
 	uint32_t by_instruction; /* 1: wrgsbase is there */
 	int32_t runtime_fd;

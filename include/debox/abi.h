@@ -605,7 +605,11 @@ struct debox_condition {
 struct debox_account_control {
 	__u32 flags;      /* DEBOX_DETAIL_* */
 	__u32 conditions; /* entries in use */
-	__u64 reserved[7];
+	/* DEBOX_REQ_SPLICE: CLOCK_MONOTONIC is ticks of the time stamp counter x this, 32 bits of which
+	 * are after the point, and this; as of now. */
+	__u64 tick_rate;
+	__s64 tick_offset_ns;
+	__u64 reserved[5];
 	__u64 slow_ns[DEBOX_NR_SLOTS]; /* by nr key: a call that took so long is worth an event; 0: none is */
 	struct debox_condition condition[DEBOX_CONDITIONS_MAX];
 };
@@ -684,6 +688,7 @@ struct debox_details {
 #define DEBOX_CHAIN_HELD (1u << 0)  /* SLEEP: whose parent is who held what was waited for */
 #define DEBOX_CHAIN_REST (1u << 1)  /* SLEEP: at its resting place, with nothing to do (struct debox_life_time) */
 #define DEBOX_CHAIN_CLASS (1u << 3) /* SLEEP of another user's task: comm is the group of its label (made by the broker) */
+#define DEBOX_CHAIN_OWN (1u << 4)   /* SLEEP: a thread of the same account ended it */
 #define DEBOX_CHAIN_FIRST (1u << 2) /* SLEEP: where it was seen to wait first, which may turn out to be that */
 
 struct debox_chain {

@@ -86,7 +86,7 @@
 #define DEBOX_REQ_CHAINS (1u << 4)      /* SLOTS: records say what sleeps waited for (debox_sleep.chain) */
 #define DEBOX_REQ_NOFOLLOW (1u << 1)    /* JOIN, WATCH, SELECT: leave children alone, and what comes later */
 #define DEBOX_REQ_DESCENDANTS (1u << 7) /* WATCH: the children that it has, too, and theirs */
-/* ACCOUNT, with BOUNDARY: six more descriptors come, between the per-CPU map
+/* ACCOUNT, with BOUNDARY or SPLICE: six more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
  * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),
@@ -109,6 +109,10 @@
  * struct debox_on_cpu, PROT_READ. Where the kernel refuses the clock, it says so. */
 #define DEBOX_REQ_ON_CPU (1u << 6)
 #define DEBOX_ON_CPU_HZ_MAX 1000u
+/* ACCOUNT, with DETAILS and without BOUNDARY: its programs are spliced, and tell by their own blocks
+ * when calls begin and end; what a block's stamps are in time stands in struct
+ * debox_account_control. Calls are not counted. */
+#define DEBOX_REQ_SPLICE (1u << 10)
 
 struct debox_request {
 	__u32 size;    /* sizeof(struct debox_request) of the sender */

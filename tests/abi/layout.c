@@ -288,6 +288,8 @@ int main(void)
 	S(struct, debox_account_control);
 	F(struct, debox_account_control, flags);
 	F(struct, debox_account_control, conditions);
+	F(struct, debox_account_control, tick_rate);
+	F(struct, debox_account_control, tick_offset_ns);
 	F(struct, debox_account_control, reserved);
 	F(struct, debox_account_control, slow_ns);
 	F(struct, debox_account_control, condition);

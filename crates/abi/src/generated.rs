@@ -252,6 +252,8 @@ pub const DEBOX_CHAIN_HELD: u32 = 1 << 0;
 pub const DEBOX_CHAIN_REST: u32 = 1 << 1;
 /// SLEEP of another user's task: comm is the group of its label (made by the broker)
 pub const DEBOX_CHAIN_CLASS: u32 = 1 << 3;
+/// SLEEP: a thread of the same account ended it
+pub const DEBOX_CHAIN_OWN: u32 = 1 << 4;
 /// SLEEP: where it was seen to wait first, which may turn out to be that
 pub const DEBOX_CHAIN_FIRST: u32 = 1 << 2;
 pub const DEBOX_OBJECT_NONE: u32 = 0;
@@ -876,7 +878,11 @@ mirror! {
         flags: u32 = 0,
         /// entries in use
         conditions: u32 = 4,
-        reserved: [u64; 7] = 8,
+        /// DEBOX_REQ_SPLICE: CLOCK_MONOTONIC is ticks of the time stamp counter x this, 32 bits of which
+        /// are after the point, and this; as of now.
+        tick_rate: u64 = 8,
+        tick_offset_ns: i64 = 16,
+        reserved: [u64; 5] = 24,
         /// by nr key: a call that took so long is worth an event; 0: none is
         slow_ns: [u64; 1024] = 64,
         condition: [debox_condition; 8] = 8256,
@@ -1316,6 +1322,7 @@ pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;
 pub const DEBOX_REQ_IRQ: u32 = 1 << 5;
 pub const DEBOX_REQ_ON_CPU: u32 = 1 << 6;
 pub const DEBOX_ON_CPU_HZ_MAX: u32 = 1000;
+pub const DEBOX_REQ_SPLICE: u32 = 1 << 10;
 pub const DEBOX_SELECT_UIDS_MAX: usize = 16;
 pub const DEBOX_SELECT_COMMS_LEN: usize = 256;
 pub const DEBOX_SELECT_CGROUPS_LEN: usize = 2048;

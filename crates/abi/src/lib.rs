@@ -22,5 +22,5 @@ pub use generated::*;
 pub use hist::*;
 pub use pod::Pod;
 pub use record::{DEBOX_ACCOUNT_CPU_STRIDE, DEBOX_SHARED_SIZE};
-pub use text::{text_get, text_put};
+pub use text::{name_get, text_get, text_put};
 pub use trace::debox_trace_slowest_buffer;

@@ -11,8 +11,9 @@ use debox_abi::{
     DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
     DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS,
     DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU,
-    DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX,
-    DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select, debox_trace_request,
+    DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
+    DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select,
+    debox_trace_request,
 };
 use debox_probe::{AccountOptions, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
@@ -262,6 +263,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 | DEBOX_REQ_USER_STACKS
                 | DEBOX_REQ_IRQ
                 | DEBOX_REQ_ON_CPU
+                | DEBOX_REQ_SPLICE
         }
         DEBOX_MSG_JOIN | DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW,
         DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_DESCENDANTS,
@@ -362,14 +364,28 @@ fn account_request(request: &debox_request) -> Result<Request, Refusal> {
     let details = has(request, DEBOX_REQ_DETAILS);
     let user_stacks = has(request, DEBOX_REQ_USER_STACKS);
     let clock = has(request, DEBOX_REQ_ON_CPU);
-    if (details && !boundary) || ((user_stacks || clock) && !details) {
+    let spliced = has(request, DEBOX_REQ_SPLICE);
+    if (details && !boundary && !spliced) || ((user_stacks || clock) && !details) {
         return Err(Refusal::new(
             DEBOX_MSG_ACCOUNT,
             libc::EINVAL,
             format!(
-                "flags {:#x}: details come with boundary capture, user stacks and \
-                 the clock with details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) and \
-                 DEBOX_REQ_DETAILS ({DEBOX_REQ_DETAILS:#x}) as well.",
+                "flags {:#x}: details come with boundary or splice capture, user stacks and \
+                 the clock with details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) or \
+                 DEBOX_REQ_SPLICE ({DEBOX_REQ_SPLICE:#x}), and DEBOX_REQ_DETAILS \
+                 ({DEBOX_REQ_DETAILS:#x}) as well.",
+                request.flags
+            ),
+        ));
+    }
+    if spliced && (boundary || !details) {
+        return Err(Refusal::new(
+            DEBOX_MSG_ACCOUNT,
+            libc::EINVAL,
+            format!(
+                "flags {:#x}: splice capture comes with details, and instead of boundary capture; \
+                 set DEBOX_REQ_DETAILS ({DEBOX_REQ_DETAILS:#x}), clear DEBOX_REQ_BOUNDARY \
+                 ({DEBOX_REQ_BOUNDARY:#x}).",
                 request.flags
             ),
         ));
@@ -377,6 +393,7 @@ fn account_request(request: &debox_request) -> Result<Request, Refusal> {
     Ok(Request::Account {
         options: AccountOptions {
             boundary,
+            spliced,
             details,
             irq: has(request, DEBOX_REQ_IRQ),
             on_cpu_hz: request.hz,

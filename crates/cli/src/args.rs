@@ -167,6 +167,13 @@ pub struct BrokerArgs {
     pub vmlinux: Option<PathBuf>,
 }
 
+impl BrokerArgs {
+    /// One that is asked for, and not one that happens to be there.
+    pub fn is_named(&self) -> bool {
+        self.socket.is_some() || self.labels.is_some() || self.vmlinux.is_some()
+    }
+}
+
 /// What `run` and `attach` have in common.
 #[derive(Args, Debug, Default)]
 pub struct CaptureArgs {
@@ -216,8 +223,9 @@ pub enum Way {
     /// In user space, by preloading libdebox-wrap.so: cheaper, but calls that libc makes
     /// internally and static programs are not counted
     Wrap,
-    /// In user space, all calls, by jumps in the program's code: counts, errors and wall times
-    /// only; needs no privileges and no broker
+    /// In the program's own code, all calls, by jumps in place of them, at no cost for others:
+    /// counts, errors and wall times without privileges; where there are some, or a broker, also
+    /// what calls waited for
     Splice,
 }
 

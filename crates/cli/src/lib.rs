@@ -40,6 +40,7 @@ mod session;
 mod source;
 mod spliced;
 mod status;
+mod title;
 mod top;
 mod trace;
 mod welcome;

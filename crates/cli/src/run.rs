@@ -10,11 +10,16 @@ use debox_command::Inherited;
 pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::new(&args.capture, args.capture_way)?;
-    if args.capture_way == Way::Splice {
-        return spliced::run(&args, target, &want, inherited);
-    }
     let output = want.output(&args.capture.report)?;
-    let mut capture = Capture::open(want, &target)?.start(target, &inherited)?;
+    let splice = args.capture_way == Way::Splice;
+    let opened = match Capture::open(want, &target) {
+        // Counts and times need nobody.
+        Err(why) if splice && !args.capture.broker.is_named() => {
+            return spliced::run(&args, target, output, why, inherited);
+        }
+        opened => opened?,
+    };
+    let mut capture = opened.start(target, &inherited)?;
     inherited.release_descriptors(output.uses_stdout());
     let until = args.capture.duration.map(|longest| capture.since + longest);
     let ended = capture.command_wait(until)?;

@@ -2,12 +2,13 @@
 //! What `run` and `attach` have in common: from an account to a report.
 
 use crate::own_labels;
+use crate::spliced;
 use debox_abi::debox_event_call;
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_output::printable;
 use debox_report::{
-    CallArgument, CodePlace, Details, Frame, Input, Note, NoteKind, Report, RunFacts, WrapCounts,
-    assemble, verdict_of,
+    CallArgument, CodePlace, Details, Frame, Input, Note, NoteKind, Report, RunFacts, RunKind,
+    WrapCounts, assemble, verdict_of,
 };
 use debox_symbol::{CodeFile, UserCode, UserFrame, UserSymbols};
 use std::cell::RefCell;
@@ -235,7 +236,11 @@ pub fn report(
         details: details.as_ref(),
     });
     crate::cgroup::name(&mut report.lives);
+    if report.run.kind == RunKind::Attach {
+        crate::title::name(&mut report.lives);
+    }
     report.labels = own_labels::of(&report);
+    spliced::own_part_tell(&mut report);
     own_labels::rests_refine(&mut report);
     report.verdict = verdict_of(&report);
     let told = SYMBOLS.with_borrow(|symbols| symbols.notes().collect::<Vec<_>>());

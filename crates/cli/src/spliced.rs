@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `debox run --capture=splice`: how is a command counted in user space alone?
+//! `debox run --capture=splice`: how is a command counted in its own code?
 //!
-//! No broker, no privileges, and nobody else pays. What its threads count is read from the
-//! file that they share with us, when it has ended.
+//! Nobody else pays, and counts and times need neither a broker nor privileges: what its threads
+//! count is read from the file that they share with us, when it has ended. Where a broker is,
+//! the kernel side looks at it, too, and knows in which call they slept.
 
 use crate::args::RunArgs;
-use crate::capture::{END_WAIT, Target, Want, exit};
+use crate::capture::{END_WAIT, Target, exit};
 use crate::error::Error;
+use crate::output::Output;
 use crate::session::{self, Extra};
 use debox_abi::{Pod, debox_account, debox_account_cpu, debox_wrap_row};
-use debox_client::Snapshot;
+use debox_client::{AccountView, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
+use debox_labels::{Kind, Meaning};
 use debox_record::monotonic_ns;
-use debox_report::{Capture, Note, NoteKind, RunFacts, RunKind, WrapCounts, WrapProcess};
-use debox_splice::{Counted, Run};
+use debox_report::{
+    CallRow, Capture, LabelMeaning, Note, NoteKind, Report, RunFacts, RunKind, WrapCounts,
+    WrapProcess,
+};
+use debox_splice::{Counted, Following, Run};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the areas of programs that have ended are freed.
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
+pub const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// Where patched code is kept from one run to the next.
 fn images() -> Result<PathBuf, Error> {
@@ -35,23 +42,84 @@ fn images() -> Result<PathBuf, Error> {
     Ok(folder.join("debox").join("splice"))
 }
 
+/// A run whose programs are spliced.
+pub struct Splicer {
+    run: Arc<Run>,
+    rate: u64,
+}
+
+impl Splicer {
+    fn open() -> Result<Self, Error> {
+        let rate = debox_splice::rate()?;
+        let run = Run::new(&images()?, &Library::SPLICE.find()?, rate)?;
+        Ok(Self { run, rate })
+    }
+
+    /// One whose calls the kernel side looks at.
+    pub fn looked_at(view: &mut AccountView) -> Result<Self, Error> {
+        let splicer = Self::open()?;
+        splicer.run.looked_at();
+        splicer.clocks_compare(view);
+        Ok(splicer)
+    }
+
+    fn clocks_compare(&self, view: &mut AccountView) {
+        if let Some(details) = &mut view.details {
+            let offset_ns = debox_splice::offset_ns(self.rate);
+            details.control.ticks_set(self.rate, offset_ns);
+        }
+    }
+
+    /// Comes along with the execve of a process that is held.
+    pub fn follow(&self, pid: i32) -> Result<Following, Error> {
+        Ok(self.run.follow(pid)?)
+    }
+
+    fn sweep(&self) -> Result<(), Error> {
+        let failed = Error::system("reading what was counted");
+        self.run.sweep().map_err(failed)
+    }
+
+    /// What is to be done every [`SWEEP_EVERY`].
+    pub fn look(&self, view: &mut AccountView) -> Result<(), Error> {
+        self.clocks_compare(view);
+        self.sweep()
+    }
+
+    /// What was counted of the process and of all that came of it, and what was not.
+    pub fn finish(self, pid: u32, notes: &mut Vec<Note>) -> WrapCounts {
+        match self.run.counted() {
+            Ok(counted) => {
+                notes.extend(left(&counted));
+                counts(&counted, pid)
+            }
+            Err(error) => {
+                let text = format!("calls were not counted: {error}");
+                notes.push(Note::new(NoteKind::SpliceLeft, 1, text));
+                WrapCounts::default()
+            }
+        }
+    }
+}
+
+/// Without a broker; `why`.
 pub fn run(
     args: &RunArgs,
     target: Target<'_>,
-    want: &Want,
+    output: Output,
+    why: Error,
     mut inherited: Inherited,
 ) -> Result<i32, Error> {
     let words = target.words();
     let Target::Command { program, .. } = target else {
         unreachable!("a command is what is run");
     };
-    let output = want.output(&args.capture.report)?;
     let signals = Signals::open()?;
-    let run = Run::new(&images()?, &Library::SPLICE.find()?, debox_splice::rate()?)?;
+    let splicer = Splicer::open()?;
     let environment = Environment::inherited();
     let start = Start::new(&program, &environment, &inherited);
     let held = start.hold(Hold::Asleep, || Ok(()))?;
-    let following = run.follow(held.pid())?;
+    let following = splicer.follow(held.pid())?;
     let started = held.start();
     // Nobody waits for it before.
     following.begun();
@@ -59,25 +127,16 @@ pub fn run(
     let (since, start_ns) = (child.since, monotonic_ns());
     inherited.release_descriptors(output.uses_stdout());
     let until = args.capture.duration.map(|longest| since + longest);
-    let ended = wait(&mut child, &signals, &run, until)?;
-    let wall = since.elapsed();
-    let counted = run
-        .counted()
-        .map_err(Error::system("reading what was counted"))?;
+    let ended = wait(&mut child, &signals, &splicer, until)?;
 
     let mut facts = RunFacts::new(RunKind::Run, Capture::Splice, words);
     facts.pids = vec![child.pid() as u32];
-    facts.wall_ns = session::nanos(wall);
+    facts.wall_ns = session::nanos(since.elapsed());
     facts.exit = Some(exit(ended));
-    facts.notes = notes(&counted);
-    let counts = counts(&counted, child.pid() as u32);
-    let report = session::report(
-        &nothing(),
-        Some(&counts),
-        facts,
-        None,
-        &Extra::new(start_ns),
-    );
+    facts.notes = vec![not_measured(&why)];
+    let counts = splicer.finish(child.pid() as u32, &mut facts.notes);
+    let extra = Extra::new(start_ns);
+    let report = session::report(&nothing(), Some(&counts), facts, None, &extra);
     if let Err(error) = output.write(report, &args.capture.report) {
         // The command's own status still matters more than ours.
         crate::complain(&error);
@@ -88,20 +147,16 @@ pub fn run(
 fn wait(
     child: &mut Child,
     signals: &Signals,
-    run: &Run,
+    splicer: &Splicer,
     until: Option<Instant>,
 ) -> Result<Ended, Error> {
-    let swept = || {
-        run.sweep()
-            .map_err(Error::system("reading what was counted"))
-    };
     loop {
         let next = Instant::now() + SWEEP_EVERY;
         let at = until.map_or(next, |until| until.min(next));
         if let Some(ended) = child.wait(signals, true, Some(at))? {
             return Ok(ended);
         }
-        swept()?;
+        splicer.sweep()?;
         if until.is_some_and(|until| Instant::now() >= until) {
             child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
         }
@@ -158,14 +213,79 @@ fn counts(counted: &Counted, pid: u32) -> WrapCounts {
     counts
 }
 
+/// What stops of programs that are being prepared are labelled.
+const SETUP: &str = "splice-setup";
+
+/// Time in which programs of the run were stopped is DeBox's own part in it, unless they trace each
+/// other.
+pub fn own_part_tell(report: &mut Report) {
+    let traces = |row: &CallRow| row.name == "ptrace" && row.count > 0;
+    if report.run.capture != Capture::Splice || report.calls.iter().any(traces) {
+        return;
+    }
+    // Neither waits for a futex but when it asks for its code to be replaced.
+    let asks = |call: Option<&str>, label: &str| {
+        label == "futex" && call.is_some_and(|call| call == "mmap" || call.starts_with("execve"))
+    };
+    let mut is_there = false;
+    for row in &mut report.blocking {
+        if row.label == "ptrace" || asks(row.call.as_deref(), &row.label) {
+            SETUP.clone_into(&mut row.label);
+            is_there = true;
+        }
+    }
+    let asked = report.sites.len();
+    for link in &mut report.chain_links {
+        let of = link.site.and_then(|site| report.sites.get(site));
+        if of.is_some_and(|site| asks(link.call.as_deref(), &site.label)) {
+            link.site = Some(asked);
+        }
+    }
+    if let Some(site) = report
+        .sites
+        .iter()
+        .find(|site| site.label == "futex")
+        .cloned()
+    {
+        report.sites.push(site);
+        SETUP.clone_into(&mut report.sites[asked].label);
+    }
+    for site in report
+        .sites
+        .iter_mut()
+        .filter(|site| site.label == "ptrace")
+    {
+        SETUP.clone_into(&mut site.label);
+    }
+    if is_there {
+        report.labels.push(LabelMeaning {
+            label: SETUP.to_owned(),
+            meaning: Meaning {
+                group: SETUP.to_owned(),
+                kind: Kind::Loss,
+                what: "DeBox, which replaces the system calls of a program that begins".to_owned(),
+                advice: "That is DeBox's own work: it replaces the system calls of each program that begins, and \
+                         of a file that it has not seen yet it makes a copy first. A second run has less of \
+                         that, --capture=boundary none."
+                    .to_owned(),
+            },
+        });
+    }
+}
+
+/// What calls waited for is not known.
+fn not_measured(why: &Error) -> Note {
+    let text = format!(
+        "splice capture: counts, errors and wall times of all calls; what they waited for is not measured \
+         ({})",
+        debox_output::printable(&why.to_string())
+    );
+    Note::new(NoteKind::SpliceNotMeasured, 0, text)
+}
+
 /// What is not in it, and why.
-fn notes(counted: &Counted) -> Vec<Note> {
-    let mut notes = vec![Note::new(
-        NoteKind::SpliceNotMeasured,
-        0,
-        "splice capture: counts, errors and wall times of all calls; what they waited for is not measured. \
-         --capture=boundary, the usual way, tells (it needs root, or a broker)",
-    )];
+fn left(counted: &Counted) -> Vec<Note> {
+    let mut notes = Vec::new();
     let mut left = |count: u64, text: String| {
         if count > 0 {
             notes.push(Note::new(NoteKind::SpliceLeft, count, text));

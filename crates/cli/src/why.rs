@@ -83,7 +83,12 @@ pub fn why(args: WhyArgs) -> Result<i32, Error> {
                 whom.text()
             )));
         }
-        seen.into_iter().map(Target::Number).collect()
+        seen.into_iter().map(Target::Found).collect()
+    } else if args.targets.iter().any(|text| text.is_empty()) {
+        return Err(Error::Usage(
+            "an empty word names no process: give the number of a process or thread, or a name"
+                .into(),
+        ));
     } else {
         args.targets.iter().map(|text| target(text)).collect()
     };

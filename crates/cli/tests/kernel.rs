@@ -286,6 +286,45 @@ fn attach_sees_a_process_at_work_and_one_asleep() {
     assert!(number(&sleeps["blocked_ns"]) > 900_000_000, "{sleeps}");
 }
 
+/// Those that wait for a CPU as they are bound, and get none, did not compute.
+#[test]
+fn busy_processes_have_no_more_time_than_the_cpus() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let script = "for i in $(seq 60); do (while :; do :; done) & done; trap 'kill 0' TERM; wait";
+    use std::os::unix::process::CommandExt;
+    let mut busy = Command::new("sh")
+        .args(["-c", script])
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let out = debox(&[
+        "attach",
+        "--json",
+        "-o",
+        "-",
+        "-d",
+        "300ms",
+        "-p",
+        &busy.id().to_string(),
+    ])
+    .output()
+    .unwrap();
+    // SAFETY: a group of our own.
+    unsafe { libc::kill(-(busy.id() as i32), libc::SIGKILL) };
+    busy.wait().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let lives = report["lives"].as_array().unwrap();
+    let of = |part: &str| lives.iter().map(|life| number(&life[part])).sum::<u64>();
+    let cpus = number(&report["run"]["cpus"]);
+    let most = number(&report["run"]["wall_ns"]) * cpus;
+    assert!(of("life_ns") > most, "{} lives", lives.len());
+    assert!(of("own_ns") <= most + most / 10, "{} {most}", of("own_ns"));
+}
+
 /// Its sleep has begun before, or is not over at the end, or both.
 #[test]
 fn attach_counts_sleeps_that_are_under_way() {

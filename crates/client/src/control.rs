@@ -38,6 +38,16 @@ impl DetailControl {
         unsafe { (&raw const (*self.place()).flags).read_volatile() }
     }
 
+    /// What the stamps of spliced programs are in time: `struct debox_account_control`.
+    pub fn ticks_set(&mut self, rate: u64, offset_ns: i64) {
+        // SAFETY: mapped and aligned; the kernel side reads each whole, and of an old one and a
+        // new one together it makes a time that is wrong by as much as they differ.
+        unsafe {
+            (&raw mut (*self.place()).tick_rate).write_volatile(rate);
+            (&raw mut (*self.place()).tick_offset_ns).write_volatile(offset_ns);
+        }
+    }
+
     /// From when on a call is slow; 0: never.
     pub fn slow_ns_set(&mut self, key: u32, ns: u64) {
         let key = key as usize % DEBOX_NR_SLOTS;

@@ -106,14 +106,16 @@ impl Expression {
     /// Labels that are asked for by name but that no rule gives: where they
     /// stand, and what was perhaps meant. Not an error, as a place without a
     /// rule has its function for a label.
-    pub fn labels_unknown<'a>(
+    pub fn words_unknown<'a>(
         &self,
+        field: TextField,
         known: impl IntoIterator<Item = &'a str> + Clone,
     ) -> Vec<(usize, usize, String, Option<String>)> {
         let mut found = Vec::new();
         for test in self.tests() {
-            if let Predicate::Text(TextField::Label, pattern) = &test.predicate
-                && !(known.clone().into_iter()).any(|label| pattern.fits(TextField::Label, label))
+            if let Predicate::Text(of, pattern) = &test.predicate
+                && *of == field
+                && !(known.clone().into_iter()).any(|word| pattern.fits(field, word))
             {
                 let near = nearest(&pattern.text, known.clone());
                 found.push((test.at, test.length, pattern.text.clone(), near));

@@ -41,7 +41,7 @@ pub fn kernel_judge(
             return KernelAnswer::NotMet;
         }
     }
-    let same = text_get(comm) == text_get(&condition.comm);
+    let same = name_get(comm) == name_get(&condition.comm);
     if condition.flags & DEBOX_CONDITION_COMM != 0 && !same
         || condition.flags & DEBOX_CONDITION_COMM_NOT != 0 && same
     {

@@ -3,7 +3,7 @@
 
 use crate::sys;
 use core::ffi::c_char;
-use debox_abi::{DEBOX_CHAIN_DEPTH_MAX, DEBOX_CHAIN_SLEEP, DEBOX_SITE_NONE, text_get};
+use debox_abi::{DEBOX_CHAIN_DEPTH_MAX, DEBOX_CHAIN_SLEEP, DEBOX_SITE_NONE, name_get};
 use thiserror::Error;
 
 /// A chain of links, from a sleep to its root.
@@ -83,8 +83,8 @@ impl Chain {
             return Err(ChainError::from_code(n));
         }
         let text = |field: &[u8]| {
-            let text = text_get(field);
-            (!text.is_empty()).then(|| text.to_string())
+            let text = name_get(field);
+            (!text.is_empty()).then(|| text.into_owned())
         };
         let link = |raw: &sys::debox_link| Link {
             chain: Chain::new(raw.chain),

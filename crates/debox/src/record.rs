@@ -316,7 +316,7 @@ impl Sleep {
     pub fn holder(&self) -> Option<Holder> {
         (self.raw.holder_kind != DEBOX_HOLDER_NONE).then(|| Holder {
             tid: self.raw.holder_pid,
-            comm: text_get(&self.raw.holder_comm).to_string(),
+            comm: name_get(&self.raw.holder_comm).into_owned(),
             reader: self.raw.holder_kind == DEBOX_HOLDER_READER,
         })
     }
@@ -335,7 +335,7 @@ impl Sleep {
     pub fn waker(&self) -> Option<Waker> {
         (self.raw.waker_pid != 0).then(|| Waker {
             tid: self.raw.waker_pid,
-            comm: text_get(&self.raw.waker_comm).to_string(),
+            comm: name_get(&self.raw.waker_comm).into_owned(),
         })
     }
 }

@@ -82,6 +82,17 @@ impl Table {
         self
     }
 
+    fn maybe_real<T>(
+        &mut self,
+        name: &str,
+        rows: &[T],
+        f: impl Fn(&T) -> Option<f64>,
+    ) -> &mut Self {
+        self.columns
+            .push((name.into(), Values::Real(rows.iter().map(f).collect())));
+        self
+    }
+
     fn text<T>(&mut self, name: &str, rows: &[T], f: impl Fn(&T) -> String) -> &mut Self {
         self.maybe_text(name, rows, |r| Some(f(r)))
     }

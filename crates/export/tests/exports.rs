@@ -523,6 +523,7 @@ fn duckdb() -> PathBuf {
 fn duckdb_reads_the_tables() {
     let mut report = support::server(500);
     let link = |kind, comm: &str, parent| ChainLink {
+        by_own: false,
         rests: false,
         means: None,
         class: None,

@@ -77,7 +77,9 @@ pub struct SegmentOptions {
 pub struct AccountOptions {
     /// Call boundaries from the tracepoints.
     pub boundary: bool,
-    /// Call sites, culprits, threads and single calls too (with `boundary`).
+    /// Its programs tell of their calls themselves ([`debox_abi::DEBOX_REQ_SPLICE`]).
+    pub spliced: bool,
+    /// Call sites, culprits, threads and single calls too (with `boundary` or `spliced`).
     pub details: bool,
     /// Interrupts too: [`debox_abi::DEBOX_FEATURE_IRQ`] where they can be had.
     pub irq: bool,

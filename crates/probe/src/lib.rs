@@ -89,6 +89,7 @@ const WATCH_FOLLOW: u32 = 1 << 4;
 const WATCH_DETAILS: u32 = 1 << 5;
 const WATCH_IRQ: u32 = 1 << 10;
 const WATCH_SLOT_IRQ: u32 = 1 << 11;
+const WATCH_SPLICED: u32 = 1 << 12;
 
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
@@ -565,6 +566,7 @@ impl Probe {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let flags = WATCH_ACCOUNT
             | flag(options.boundary, WATCH_BOUNDARY)
+            | flag(options.spliced, WATCH_SPLICED)
             | flag(follow, WATCH_FOLLOW)
             | flag(options.details, WATCH_DETAILS)
             | flag(options.irq, WATCH_IRQ);
@@ -868,11 +870,11 @@ impl Kernel for Probe {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
-        let details = options.details && options.boundary;
-        let boundary = options.boundary;
+        let calls_known = options.boundary || options.spliced;
+        let details = options.details && calls_known;
         let options = AccountOptions { details, ..options };
         let id = account_id_free(&self.accounts)?;
-        if !boundary {
+        if !calls_known {
             // Wrap capture: its processes will ask for slots.
             self.pool_start()?;
         }

@@ -3,6 +3,7 @@
 
 mod details;
 mod interrupts;
+mod launch;
 mod lives;
 mod objects;
 mod on_cpu;
@@ -140,13 +141,15 @@ fn measured_by(features: u64, irq: bool, capture: Capture, wrap: Option<&WrapCou
     let kernel_side = match capture {
         Capture::Boundary => true,
         Capture::Wrap => wrap.is_some_and(|w| w.processes.iter().any(|p| p.measured)),
-        Capture::Splice => false,
+        Capture::Splice => features != 0,
     };
+    // Nothing of ours runs when a spliced call begins or ends.
+    let faults = kernel_side && capture != Capture::Splice;
     Measured {
         blocked: kernel_side && has(DEBOX_FEATURE_SLEEPS),
         runq: kernel_side && has(DEBOX_FEATURE_RUNQ),
-        minor_faults: kernel_side && has(DEBOX_FEATURE_FAULTS),
-        major_faults: kernel_side && has(DEBOX_FEATURE_MAJOR_FAULTS),
+        minor_faults: faults && has(DEBOX_FEATURE_FAULTS),
+        major_faults: faults && has(DEBOX_FEATURE_MAJOR_FAULTS),
         switches: kernel_side && has(DEBOX_FEATURE_SLEEPS),
         sites: has(DEBOX_FEATURE_SITES),
         irq: irq && kernel_side && has(DEBOX_FEATURE_IRQ),
@@ -336,8 +339,9 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
                 } else {
                     sum.total_ns as f64 / all_ns as f64
                 },
-                waiters_mean: sum.waiters as f64 / sum.waiters_known.max(1) as f64,
-                waiters_max: sum.waiters_max,
+                waiters_mean: (sum.waiters_known > 0)
+                    .then(|| sum.waiters as f64 / sum.waiters_known as f64),
+                waiters_max: (sum.waiters_known > 0).then_some(sum.waiters_max),
                 waiters_known: sum.waiters_known,
             }
         })
@@ -366,7 +370,7 @@ fn account_sums(account: &debox_account, cpus: &[debox_account_cpu]) -> BTreeMap
         for cpu in cpus {
             sum.add_row(&cpu.rows[index as usize]);
         }
-        if !sum.is_empty() {
+        if !sum.is_empty() || sum.blocked_ns > 0 || sum.runq_ns > 0 {
             sums.insert(key as u32, sum);
         }
     }
@@ -624,7 +628,13 @@ fn account_notes(
     }
 }
 
-fn measured_notes(measured: Measured, irq: bool, capture: Capture, notes: &mut Notes) {
+fn measured_notes(
+    measured: Measured,
+    features: u64,
+    irq: bool,
+    capture: Capture,
+    notes: &mut Notes,
+) {
     let missing: Vec<&str> = [
         (measured.blocked, "blocked time"),
         (measured.runq, "run-queue wait"),
@@ -637,8 +647,9 @@ fn measured_notes(measured: Measured, irq: bool, capture: Capture, notes: &mut N
     .filter(|(on, _)| !on)
     .map(|(_, name)| *name)
     .collect();
-    if missing.is_empty() || (capture != Capture::Boundary && !measured.blocked) {
-        // Whoever counted in user space says why.
+    let by_itself = capture == Capture::Splice || capture == Capture::Wrap && !measured.blocked;
+    if missing.is_empty() || by_itself || features == 0 {
+        // Whoever counted in user space says why; and of whom nobody was watched, too.
         return;
     }
     notes.put(
@@ -861,12 +872,39 @@ fn uncovered_note(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, n
     }
 }
 
+/// Counted in the program, with what the kernel side saw of those that slept. Of an execve that
+/// succeeds nobody knows the end, and asking whoever watches is a part of it.
+fn spliced_sums(
+    counts: &WrapCounts,
+    account: &BTreeMap<u32, Sum>,
+    names: &CallNames<'_>,
+) -> BTreeMap<u32, Sum> {
+    let mut sums = counts.by_nr.clone();
+    for (key, sum) in &mut sums {
+        let (name, ..) = key_name(*key, names);
+        if name.is_none_or(|name| name.starts_with("execve")) {
+            continue;
+        }
+        sum.measured = true;
+        sum.measured_wall_ns = sum.wall_ns;
+        if let Some(slept) = account.get(key) {
+            sum.slept_add(slept);
+        }
+    }
+    sums
+}
+
 /// Adds everything up. The call table is sorted by total wall time.
 pub fn assemble(input: Input<'_>) -> Report {
     let capture = input.facts.capture;
     let measured = measured_by(input.facts.features, input.facts.irq, capture, input.wrap);
     let from_account = account_sums(input.account, input.cpus);
+    let spliced;
     let sums = match input.wrap {
+        Some(wrap) if capture == Capture::Splice && measured.blocked => {
+            spliced = spliced_sums(wrap, &from_account, input.call_names);
+            &spliced
+        }
         Some(wrap) => &wrap.by_nr,
         None => &from_account,
     };
@@ -879,7 +917,8 @@ pub fn assemble(input: Input<'_>) -> Report {
 
     let mut notes = Notes(Vec::new());
     account_notes(&input, &blocking, sums, &mut notes);
-    measured_notes(measured, input.facts.irq, capture, &mut notes);
+    let features = input.facts.features;
+    measured_notes(measured, features, input.facts.irq, capture, &mut notes);
     if let Some(wrap) = input.wrap.filter(|_| capture == Capture::Wrap) {
         wrap_notes(&input, wrap, input.call_names, &mut notes);
     }
@@ -887,6 +926,13 @@ pub fn assemble(input: Input<'_>) -> Report {
         .details
         .map(|facts| details::tell(facts, input.sites, input.call_names, measured, &mut notes));
     let mut told = told.unwrap_or_default();
+    if let (RunKind::Run, Some(facts), Some(path)) =
+        (input.facts.kind, input.details, &mut told.critical_path)
+    {
+        let begin_ns = facts.lives.map_or(0, |lives| lives.begin_ns);
+        let held_ns = facts.start_ns.saturating_sub(begin_ns);
+        launch::leave(&mut told.lives, path, held_ns);
+    }
     let on_cpu = input.details.and_then(|facts| {
         let table = facts.on_cpu?;
         on_cpu::tell(table, facts, input.call_names, &mut notes)

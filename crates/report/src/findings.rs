@@ -533,7 +533,9 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
                 plural(*count, "sleep", "sleeps")
             ));
         }
-        let most = group.rows.iter().map(|r| r.waiters_max).max().unwrap_or(0);
+        let most = (group.rows.iter().filter_map(|r| r.waiters_max))
+            .max()
+            .unwrap_or(0);
         if most > 0 {
             evidence.push(format!(
                 "up to {} waited there at the same time",
@@ -579,7 +581,12 @@ fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
 fn run_queue(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
     let ns = times.runq_ns;
     let part = share(ns, times.busy_ns());
-    if !times.worth(ns) || part < RUNQ_SHARE_MIN {
+    // A part of little is little: of the lives of threads that waited so it has to be one, too.
+    let lives_ns = (report.lives.iter()).fold(0u64, |sum, row| {
+        sum.saturating_add(row.time.life_ns.saturating_sub(row.time.rest_ns))
+    });
+    let of_lives = lives_ns == 0 || share(ns, lives_ns) >= RUNQ_SHARE_MIN;
+    if !times.worth(ns) || part < RUNQ_SHARE_MIN || !of_lives {
         return;
     }
     let mut rows: Vec<&CallRow> = report.calls.iter().collect();

@@ -238,6 +238,9 @@ pub struct ChainLink {
     /// known (`--stacks`, idle.toml).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub means: Option<String>,
+    /// Of a sleep: a thread that is watched along with it ended it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_own: bool,
     /// Of another user's sleep, whose place is withheld: the group of its label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
@@ -348,20 +351,27 @@ life_time! {
     system_ns,
 }
 
-/// Fewer ticks of the kernel's clock than these, of 4 ms or 10, tell nothing.
-const TICKS_NS_MIN: u64 = 400_000_000;
+/// The longest tick of a kernel's clock.
+const TICK_NS: u64 = 10_000_000;
 
 impl LifeTime {
     /// About how much of `own_ns` the kernel took: faults, and what else is no call.
     /// None: too little is known, or calls were not told apart.
     pub fn own_kernel_ns(&self) -> Option<u64> {
-        let ticks = self.user_ns.saturating_add(self.system_ns);
-        if ticks < TICKS_NS_MIN || self.calls_ns == 0 {
+        let ticks_ns = self.user_ns.saturating_add(self.system_ns);
+        if ticks_ns < 4 * TICK_NS || self.calls_ns == 0 {
             return None;
         }
-        let kernel_ns = self.cpu_ns() as f64 * self.system_ns as f64 / ticks as f64;
+        // Each tick is a sample: the least that so many of them tell.
+        let part = self.system_ns as f64 / ticks_ns as f64;
+        let ticks = (ticks_ns / TICK_NS) as f64;
+        let sure = part - 2.0 * (part * (1.0 - part) / ticks).sqrt();
         let known_ns = self.calls_ns.saturating_add(self.exit_ns);
-        Some((kernel_ns as u64).saturating_sub(known_ns).min(self.own_ns))
+        let beyond = |part: f64| ((self.cpu_ns() as f64 * part) as u64).saturating_sub(known_ns);
+        Some(match beyond(sure.max(0.0)) {
+            0 => 0,
+            _ => beyond(part).min(self.own_ns),
+        })
     }
 
     pub fn cpu_ns(&self) -> u64 {
@@ -1126,8 +1136,8 @@ pub struct BlockingRow {
     pub share: f64,
     /// Others waiting for the same when a sleep began, where they are known: mean,
     /// most, and of how many sleeps.
-    pub waiters_mean: f64,
-    pub waiters_max: u64,
+    pub waiters_mean: Option<f64>,
+    pub waiters_max: Option<u64>,
     #[serde(default)]
     pub waiters_known: u64,
 }

@@ -73,6 +73,14 @@ impl Sum {
         }
     }
 
+    /// What the kernel side saw of calls that were counted elsewhere.
+    pub(crate) fn slept_add(&mut self, slept: &Self) {
+        grow(&mut self.blocked_ns, slept.blocked_ns);
+        grow(&mut self.runq_ns, slept.runq_ns);
+        grow(&mut self.nvcsw, slept.nvcsw);
+        grow(&mut self.nivcsw, slept.nivcsw);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0 && self.unfinished == 0
     }

@@ -304,7 +304,7 @@ fn block_lines(report: &Report) -> Vec<BlockLine> {
         let one = rows.len() == 1;
         if !one {
             let count = rows.iter().fold(0u64, |n, r| n.saturating_add(r.count));
-            let waiters = |r: &&BlockingRow| r.waiters_mean * r.waiters_known as f64;
+            let waiters = |r: &&BlockingRow| r.waiters_mean.unwrap_or(0.0) * r.waiters_known as f64;
             let waiters: f64 = rows.iter().map(waiters).sum();
             let known: u64 = rows.iter().map(|r| r.waiters_known).sum();
             lines.push(BlockLine {
@@ -328,7 +328,7 @@ fn block_lines(report: &Report) -> Vec<BlockLine> {
                 count: row.count,
                 total_ns: row.total_ns,
                 max_ns: row.max_ns,
-                waiters: (row.waiters_known > 0).then_some(row.waiters_mean),
+                waiters: row.waiters_mean.filter(|_| row.waiters_known > 0),
                 place: place(row),
                 bold: false,
             });

@@ -58,6 +58,8 @@ struct Part {
     runq_ns: u64,
     /// What the kernel took of the program's own time, if that is worth telling.
     faults: Option<Faults>,
+    /// Own code of threads of this name that is not in it: of a path, what went on beside it.
+    beside_ns: u64,
     /// By what was waited for.
     blocked: BTreeMap<String, Waits>,
 }
@@ -81,6 +83,12 @@ struct Root {
 }
 
 impl Waits {
+    fn limit_ns(&self) -> u64 {
+        sum((self.roots.values())
+            .filter(|root| root.is_limit)
+            .map(|root| root.ns))
+    }
+
     fn add(&mut self, text: Option<String>, root: Root) {
         self.total_ns = self.total_ns.saturating_add(root.ns);
         let sum = self.roots.entry(text).or_insert(Root { ns: 0, ..root });
@@ -91,16 +99,13 @@ impl Waits {
     /// is told before a larger part of which none is known. Who waits with a time limit and
     /// begins again has waited for what came at last.
     fn root(&self) -> (String, Option<usize>) {
-        let limit_ns: u64 = (self.roots.values())
-            .filter(|root| root.is_limit)
-            .map(|root| root.ns)
-            .sum();
+        let limit_ns = self.limit_ns();
         let waited_ns = self.total_ns.saturating_sub(limit_ns);
         let largest = |fits: fn(&Root) -> bool| {
             let roots = self.roots.iter().filter(move |(_, root)| fits(root));
             roots.max_by_key(|(_, root)| root.ns)
         };
-        if let Some((Some(text), root)) = largest(|root| !root.is_limit)
+        if let Some((Some(text), root)) = largest(|root| !root.is_limit && root.known)
             && share(limit_ns, self.total_ns) >= LIMIT_TOLD
             && share(root.ns, waited_ns) >= ROOT_MOST
         {
@@ -172,6 +177,23 @@ impl Part {
         sum([self.own_ns, self.calls_ns, self.exit_ns, self.blocked_ns()])
     }
 
+    /// Who waits for a time and looks again (Python's threads, for their one interpreter lock) may
+    /// have waited for what others computed: nobody woke them, so no path tells.
+    fn computed_beside(&self, limit_ns: u64) -> bool {
+        limit_ns > 0 && share(self.beside_ns, limit_ns) >= ROOT_MOST
+    }
+
+    /// Time limits beside which as much was computed.
+    fn beside_limits_ns(&self) -> u64 {
+        let limits = self.blocked.values().map(Waits::limit_ns);
+        let limit_ns = sum(limits);
+        if self.computed_beside(limit_ns) {
+            limit_ns
+        } else {
+            0
+        }
+    }
+
     fn blocked_add(&mut self, report: &Report, ns: u64, chain: Option<usize>) {
         let (text, root) = blocked_texts(report, chain);
         let last = chain.and_then(|first| links_of(report, first).last().copied());
@@ -201,7 +223,14 @@ impl Part {
         doings.extend(self.blocked.iter().map(|(text, waits)| {
             let (root, chain) = waits.root();
             let at = if text == ASLEEP { "" } else { "in " };
-            (format!("{at}{text}{root}"), waits.total_ns, chain)
+            let beside = match self.computed_beside(waits.limit_ns()) {
+                true => format!(
+                    " (other threads of it computed for {})",
+                    time(self.beside_ns)
+                ),
+                false => String::new(),
+            };
+            (format!("{at}{text}{root}{beside}"), waits.total_ns, chain)
         }));
         doings.sort_by_key(|(_, ns, _)| std::cmp::Reverse(*ns));
         doings
@@ -237,15 +266,62 @@ fn advice(report: &Report, chain: Option<usize>) -> Option<String> {
     (meaning.kind != Kind::Idle && !meaning.advice.is_empty()).then(|| meaning.advice.clone())
 }
 
+/// Threads of a pool have one name with different numbers, and are one: "Thread-2" and "Thread-0".
+fn alike_names<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, String> {
+    let mut of: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for name in names {
+        let base = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        if base.len() < name.len() && !base.is_empty() {
+            of.entry(base.to_owned()).or_default().insert(name);
+        }
+    }
+    of.retain(|_, names| names.len() > 1);
+    let told = of.into_iter().flat_map(|(base, names)| {
+        let text = format!("{base}* ({} threads)", names.len());
+        names.into_iter().map(move |name| (name, text.clone()))
+    });
+    told.collect()
+}
+
+/// The largest of what was done: waits of one cause together, with a chain of the longest.
+fn most_of_one_cause(
+    report: &Report,
+    doings: &[(String, u64, Option<usize>)],
+) -> Option<(u64, Option<usize>)> {
+    let mut causes: BTreeMap<String, (u64, Option<usize>)> = BTreeMap::new();
+    for (text, ns, chain) in doings {
+        let cause = chain.and_then(|chain| cause_of(report, chain));
+        // The longest comes first.
+        let sum = causes
+            .entry(cause.unwrap_or_else(|| text.clone()))
+            .or_insert((0, *chain));
+        sum.0 = sum.0.saturating_add(*ns);
+    }
+    causes.into_values().max_by_key(|(ns, _)| *ns)
+}
+
+/// The group of what a chain waits for first.
+fn cause_of(report: &Report, chain: usize) -> Option<String> {
+    let label = &report
+        .sites
+        .get(report.chain_links.get(chain)?.site?)?
+        .label;
+    Some(crate::findings::meaning(report, label)?.group.clone())
+}
+
 fn of_command(report: &Report) -> Option<Vec<String>> {
     let path = report.critical_path.as_ref()?;
     let whole_ns = path.total_ns;
     if whole_ns == 0 {
         return None;
     }
+    let alike = alike_names(path.parts.iter().filter_map(|part| part.comm.as_deref()));
     let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
     for of in &path.parts {
-        let part = parts.entry(of.comm.as_deref().unwrap_or("")).or_default();
+        let name = of.comm.as_deref().unwrap_or("");
+        let part = parts
+            .entry(alike.get(name).map_or(name, String::as_str))
+            .or_default();
         let grow = |to: &mut u64| *to = to.saturating_add(of.total_ns);
         match of.kind {
             CriticalKind::Own => grow(&mut part.own_ns),
@@ -263,8 +339,10 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
     for group in lives::groups(&report.lives) {
         if let Some(part) = parts.get_mut(group.comm.as_str()) {
             part.faults = faults_of(&group.time);
+            part.beside_ns = group.time.own_ns.saturating_sub(part.own_ns);
         }
     }
+    let limits_ns = sum(parts.values().map(Part::beside_limits_ns));
     let mut parts: Vec<(&str, Part)> = parts.into_iter().collect();
     parts.sort_by_key(|(_, part)| std::cmp::Reverse(part.did_ns()));
 
@@ -308,9 +386,13 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
 
     let first = parts
         .first()
-        .and_then(|(_, part)| part.doings(report).into_iter().next());
+        .and_then(|(_, part)| most_of_one_cause(report, &part.doings(report)));
     if share(runq_ns, whole_ns) >= 0.3 {
         sentences.push(cpus_busy(report, whole_ns, runq_ns));
+    }
+    let own_first = share(runq_ns, whole_ns) < 0.5;
+    if !own_first {
+        // What it did itself is the smaller part.
     } else if let Some(sentence) = parts.first().and_then(|(who, part)| {
         (share(part.did_ns(), whole_ns) >= 0.3).then(|| many_processes(report, who))?
     }) {
@@ -331,7 +413,14 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
             "Not a matter of system calls: what the code does with the CPU is the question."
                 .to_owned(),
         );
-    } else if let Some((_, ns, chain)) = first
+    } else if share(own_ns.saturating_add(limits_ns), whole_ns) >= MOST {
+        let all_ns = sum(report.lives.iter().map(|row| row.time.own_ns));
+        sentences.push(format!(
+            "Its threads computed for {} in all: what the code does with the CPU, and whether it lets them run \
+             at the same time, is the question.",
+            time(all_ns)
+        ));
+    } else if let Some((ns, chain)) = first
         && share(ns, whole_ns) >= 0.3
         && let Some(advice) = advice(report, chain)
     {
@@ -393,12 +482,44 @@ fn wake_ups(report: &Report, waited_ns: u64) -> Option<String> {
 /// Whose were the CPUs that it waited for? What was measured is named, and nothing else.
 /// `waited_ns`: for how long of the whole.
 fn cpus_busy(report: &Report, whole_ns: u64, waited_ns: u64) -> String {
+    if let Some(text) = given_away(report) {
+        return text;
+    }
+    let text = cpus_taken(report, whole_ns, waited_ns);
+    match text.strip_prefix(NOT_THE_PROGRAM) {
+        // It is not all that there is.
+        Some(rest) if share(waited_ns, whole_ns) < 0.5 => {
+            let mut rest = rest.chars();
+            let first = rest.next().map(|c| c.to_ascii_uppercase());
+            first.into_iter().chain(rest).collect()
+        }
+        _ => text,
+    }
+}
+
+const NOT_THE_PROGRAM: &str = "The machine, not the program: ";
+
+/// Most of the waiting for a CPU came of calls that give it to others.
+fn given_away(report: &Report) -> Option<String> {
+    let row = (report.calls.iter()).find(|row| row.name == "sched_yield")?;
+    let all_ns = sum(report.lives.iter().map(|row| row.time.runq_ns));
+    (share(row.runq_ns.unwrap_or(0), all_ns) >= MOST).then(|| {
+        format!(
+            "It gave its CPU to others itself: {} calls of sched_yield waited for {} in all. To sleep until there is \
+             something to do, or a lock of the C library, would help.",
+            debox_output::count_text(row.count),
+            time(row.runq_ns.unwrap_or(0))
+        )
+    })
+}
+
+fn cpus_taken(report: &Report, whole_ns: u64, waited_ns: u64) -> String {
     let used_ns = sum(report.lives.iter().map(|row| row.time.cpu_ns()));
     let all = u64::from(report.run.cpus.max(1));
     let Some(machine) = &report.machine else {
         return cpus_filled(used_ns, whole_ns, all).unwrap_or_else(|| {
             format!(
-                "The machine, not the program: it had {} of {} CPU time; what kept it from the rest was \
+                "{NOT_THE_PROGRAM}it had {} of {} CPU time; what kept it from the rest was \
                  not measured.",
                 percent(share(used_ns, whole_ns.saturating_mul(all))),
                 plural(all, "CPU's", "CPUs'")
@@ -448,7 +569,7 @@ fn cpus_busy(report: &Report, whole_ns: u64, waited_ns: u64) -> String {
     }
     if share(machine.steal_ns, capacity_ns) >= SHARE_MIN {
         return format!(
-            "The machine, not the program: a hypervisor took {} of the time of {} (steal), it had {}{few}.",
+            "{NOT_THE_PROGRAM}a hypervisor took {} of the time of {} (steal), it had {}{few}.",
             percent(share(machine.steal_ns, capacity_ns)),
             plural(cpus, "CPU", "CPUs"),
             percent(share(used_ns, capacity_ns)),
@@ -465,10 +586,12 @@ fn cpus_busy(report: &Report, whole_ns: u64, waited_ns: u64) -> String {
             false => cpus_filled(used_ns, whole_ns, cpus).unwrap_or_default(),
         };
     }
-    let others_ns = machine.busy_ns.saturating_sub(used_ns);
+    // The two were not read at the same moments.
+    let others_ns =
+        (machine.busy_ns.saturating_sub(used_ns)).min(capacity_ns.saturating_sub(used_ns));
     if share(others_ns, capacity_ns) >= SHARE_MIN {
         return format!(
-            "The machine, not the program: others used {} of the time of {}, it had {}{few}.",
+            "{NOT_THE_PROGRAM}others used {} of the time of {}, it had {}{few}.",
             percent(share(others_ns, capacity_ns)),
             plural(cpus, "CPU", "CPUs"),
             percent(share(used_ns, capacity_ns)),
@@ -536,16 +659,19 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
         many => format!("its {many} threads"),
     };
 
-    // Sleeps that lasted to the end may be rests as well as hangs.
+    // Sleeps that lasted to the end may be rests as well as hangs; those at a resting place are
+    // rests.
     let open_ns = sum(report.chains.iter().filter_map(|row| {
-        let root = links_of(report, row.first).pop()?;
-        (root.kind == ChainKind::NotOver).then_some(row.total_ns)
+        let links = links_of(report, row.first);
+        let (first, root) = (links.first()?, links.last()?);
+        (root.kind == ChainKind::NotOver && !first.rests).then_some(row.total_ns)
     }));
     let rest_ns = sum(chains::waits(report).1.iter().map(|row| row.total_ns));
     let idle_ns = rest_ns.saturating_add(open_ns).min(all.life_ns);
     let busy_ns = all.life_ns - idle_ns;
     let mut sentences = Vec::new();
-    if share(busy_ns, all.life_ns) < 0.01 {
+    // Many threads that rest do not make nothing of what one does.
+    if share(busy_ns, all.life_ns.min(wall_ns)) < 0.01 {
         sentences.push(format!(
             "Nothing went on: {who} slept for {} of the {}{}.",
             percent(share(idle_ns, all.life_ns)),
@@ -627,12 +753,15 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
         listed(&told)
     ));
     sentences.extend(loop_sentence(report).or_else(|| slowest(report)));
-    if share(whole.runq_ns, did_ns) >= 0.3 {
-        let waited_ns = (share(whole.runq_ns, did_ns) * wall_ns as f64) as u64;
-        sentences.push(cpus_busy(report, wall_ns, waited_ns));
+    let waited = share(whole.runq_ns, did_ns);
+    if waited >= 0.3 {
+        sentences.push(cpus_busy(report, wall_ns, (waited * wall_ns as f64) as u64));
+    }
+    if waited >= 0.5 {
+        // What it did itself is the smaller part.
     } else if let Some(sentence) = churn_sentence(report, whole.calls_ns, did_ns) {
         sentences.push(sentence);
-    } else if let Some((_, ns, chain)) = doings.into_iter().next()
+    } else if let Some((ns, chain)) = most_of_one_cause(report, &doings)
         && share(ns, did_ns) >= 0.3
         && let Some(advice) = advice(report, chain)
     {
@@ -646,7 +775,6 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
 /// program itself that ran, or waited for a CPU, meanwhile: whether there was something to do
 /// is not known then. (A lock's waiters come back to one place as those of a pool do.)
 fn slept_for_own(report: &Report) -> bool {
-    let own: BTreeSet<&str> = report.lives.iter().map(|row| row.comm.as_str()).collect();
     let (mut known_ns, mut own_ns) = (0u64, 0u64);
     for row in &report.chains {
         let links = links_of(report, row.first);
@@ -658,14 +786,13 @@ fn slept_for_own(report: &Report) -> bool {
         }
         known_ns = known_ns.saturating_add(row.total_ns);
         use ChainKind::{Ran, RanCall, RanUser, Runq};
-        if matches!(root.kind, Ran | RanCall | RanUser | Runq) && own.contains(root.comm.as_str()) {
+        if matches!(root.kind, Ran | RanCall | RanUser | Runq) && first.by_own {
             own_ns = own_ns.saturating_add(row.total_ns);
         }
     }
     known_ns > 0 && share(own_ns, known_ns) >= MOST
 }
 
-/// " in epoll_wait", of where most of the resting is.
 /// What a wait that lasted through the whole watch means, where the program's functions tell.
 fn held_up(report: &Report, wall_ns: u64) -> Option<String> {
     let all_the_while = |call: &&OpenCall| {
@@ -676,6 +803,7 @@ fn held_up(report: &Report, wall_ns: u64) -> Option<String> {
     Some(longest.held_up.clone())
 }
 
+/// " in epoll_wait", of where most of the resting is.
 fn resting_text(report: &Report) -> String {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     for row in &report.chains {

@@ -7,6 +7,7 @@ use debox_report::*;
 
 fn link(kind: ChainKind, comm: &str, site: Option<usize>, parent: Option<usize>) -> ChainLink {
     ChainLink {
+        by_own: false,
         rests: false,
         means: None,
         class: None,
@@ -216,6 +217,7 @@ mod all_time_of_threads {
 
     fn link(comm: &str, call: Option<&str>, rests: bool) -> ChainLink {
         ChainLink {
+            by_own: false,
             kind: ChainKind::Sleep,
             comm: comm.into(),
             call: call.map(str::to_owned),

@@ -257,6 +257,7 @@ fn new_and_vanished_are_listed() {
 fn with_roots(mut report: Report, roots: &[(ChainKind, &str, u64, u64)]) -> Report {
     for (kind, comm, count, total_ns) in roots {
         report.chain_links.push(ChainLink {
+            by_own: false,
             rests: false,
             means: None,
             class: None,

@@ -53,7 +53,7 @@ fn lock_holder_is_named() {
     let mut b = Build::new();
     b.call("openat", 4_000, [20 * MS, 1_000 * MS, 5 * MS]);
     b.blocked("inode-lock", "openat", "open_last_lookups", 3_000, 680 * MS)
-        .waiters_max = 3;
+        .waiters_max = Some(3);
     b.blocked("page-in", "openat", "filemap_read", 100, 320 * MS);
     b.culprit(
         "inode-lock",
@@ -480,7 +480,7 @@ fn one_file_that_many_sync() {
         300,
         900 * MS,
     )
-    .waiters_max = 3;
+    .waiters_max = Some(3);
     let mut report = b.done();
     report.objects = vec![Object {
         text: "/var/lib/x/wal".into(),
@@ -500,9 +500,9 @@ fn one_file_that_many_sync() {
         "{all}"
     );
     // Alone, or many files: nothing of the kind.
-    report.blocking[0].waiters_max = 0;
+    report.blocking[0].waiters_max = None;
     assert!(!titles(&report).concat().contains("is synced by"));
-    report.blocking[0].waiters_max = 3;
+    report.blocking[0].waiters_max = Some(3);
     report.by_object[0].total_ns = 90 * MS;
     assert!(!titles(&report).concat().contains("is synced by"));
 }
@@ -604,6 +604,7 @@ fn event_loop() -> Report {
     };
     report.sites = vec![site("poll"), site("page-in")];
     let link = |kind, comm: &str, call: Option<&str>, site, parent, rests| ChainLink {
+        by_own: false,
         kind,
         comm: comm.into(),
         call: call.map(Into::into),

@@ -535,7 +535,7 @@ fn sites_merge_and_shares_add_up() {
         (read.count, read.total_ns, read.max_ns),
         (39, 100_000_000, 20_000_000)
     );
-    assert_eq!(read.waiters_max, 4);
+    assert_eq!(read.waiters_max, Some(4));
     let share: f64 = report.blocking.iter().map(|r| r.share).sum();
     assert!((share - 1.0).abs() < 1e-9);
     assert_eq!(report.totals.sleeps, 88);

@@ -34,6 +34,7 @@ fn life(comm: &str, life_ms: u64, own_ms: u64) -> LifeRow {
 fn link(kind: ChainKind, comm: &str, parent: Option<usize>, rests: bool) -> ChainLink {
     let sleeps = kind == ChainKind::Sleep;
     ChainLink {
+        by_own: false,
         kind,
         comm: comm.into(),
         call: sleeps.then(|| "fsync".into()),
@@ -162,15 +163,18 @@ fn behind_a_holder() -> Report {
         ..report.sites[0].clone()
     });
     let held = |parent| ChainLink {
+        by_own: false,
         call: Some("futex".into()),
         held: true,
         ..link(ChainKind::Sleep, "python3", Some(parent), false)
     };
     let holder = |parent| ChainLink {
+        by_own: false,
         site: Some(1),
         ..link(ChainKind::Sleep, "python3", Some(parent), false)
     };
     let disk = |operation: &str| ChainLink {
+        by_own: false,
         operation: Some(operation.into()),
         ..link(ChainKind::Disk, "vda", None, false)
     };
@@ -257,8 +261,8 @@ fn page_faults_are_not_the_programs_own_code() {
     report.lives[0].time.minor_faults = 100;
     assert!(verdict_of(&report)[0].contains("600 ms in the kernel outside of calls"));
     // Too few ticks to tell.
-    report.lives[0].time.user_ns /= 10;
-    report.lives[0].time.system_ns /= 10;
+    report.lives[0].time.user_ns /= 100;
+    report.lives[0].time.system_ns /= 100;
     assert!(verdict_of(&report)[0].contains("700 ms computing in its own code"));
 }
 
@@ -412,6 +416,56 @@ fn between_two_looks_only_what_happened_there_counts() {
     assert!(verdict_since(&now, &now).is_empty());
 }
 
+/// A sleep at a resting place that lasts to the end is one rest, and not two.
+#[test]
+fn a_pool_that_rests_does_not_hide_who_works() {
+    let mut report = with_chain(empty(), "poll");
+    report.run.kind = RunKind::Attach;
+    report.run.wall_ns = 1_000 * MS;
+    report.lives = vec![life("node", 1000, 300), life("pool", 20_000, 0)];
+    report.lives[0].time.blocked_ns = 700 * MS;
+    report.lives[1].time.blocked_ns = 20_000 * MS;
+    report.chain_links = vec![
+        link(ChainKind::NotOver, "", None, false),
+        link(ChainKind::Sleep, "pool", Some(0), true),
+    ];
+    report.chains = vec![ChainRow {
+        first: 1,
+        count: 20,
+        total_ns: 20_000 * MS,
+        max_ns: 1_000 * MS,
+    }];
+    let verdict = verdict_of(&report);
+    assert!(verdict[0].contains("had something to do"), "{verdict:?}");
+}
+
+/// Threads that wait up to a time limit and look again, for a lock that lets one run at a time.
+#[test]
+fn what_others_computed_beside_a_time_limit_is_told() {
+    let mut report = command(vec![
+        part("python3", CriticalKind::Own, 550, None),
+        part("python3", CriticalKind::Blocked, 450, Some(1)),
+    ]);
+    report = with_chain(report, "futex");
+    report.chain_links = vec![
+        link(ChainKind::Limit, "", None, false),
+        link(ChainKind::Sleep, "python3", Some(0), false),
+    ];
+    report.lives = vec![life("python3", 4000, 990)];
+    let verdict = verdict_of(&report);
+    assert!(
+        verdict[0].contains("(other threads of it computed for 440 ms)"),
+        "{verdict:?}"
+    );
+    assert!(
+        verdict[1].starts_with("Its threads computed"),
+        "{verdict:?}"
+    );
+    // Nothing beside: then it is a wait as any other.
+    report.lives = vec![life("python3", 4000, 560)];
+    assert!(!verdict_of(&report)[0].contains("other threads"));
+}
+
 #[test]
 fn rests_are_no_answer() {
     let mut report = with_chain(empty(), "poll");
@@ -431,7 +485,7 @@ fn rests_are_no_answer() {
 /// Who waits for a lock comes back to one place, as who waits for work does.
 #[test]
 fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
-    let rested = |root: ChainKind, who: &str| {
+    let rested = |root: ChainKind, who: &str, by_own: bool| {
         let mut report = with_chain(empty(), "futex");
         report.run.kind = RunKind::Attach;
         report.lives = vec![life("python3", 1000, 400)];
@@ -441,6 +495,7 @@ fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
             link(ChainKind::Limit, "", None, false),
             link(ChainKind::Sleep, "python3", Some(2), true),
         ];
+        report.chain_links[1].by_own = by_own;
         let chain = |first, total_ns| ChainRow {
             first,
             count: 9,
@@ -452,11 +507,13 @@ fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
     };
     let own =
         "slept until other threads of its own had run, mostly in fsync: for a lock that they held";
-    assert!(rested(ChainKind::RanUser, "python3").contains(own));
-    assert!(rested(ChainKind::Runq, "python3").contains(own));
+    assert!(rested(ChainKind::RanUser, "python3", true).contains(own));
+    assert!(rested(ChainKind::Runq, "python3", true).contains(own));
     let idle = "slept with nothing to do, mostly in fsync.";
-    assert!(rested(ChainKind::RanUser, "client").contains(idle));
-    assert!(rested(ChainKind::Network, "").contains(idle));
+    assert!(rested(ChainKind::RanUser, "client", false).contains(idle));
+    // Of the same name, and not watched.
+    assert!(rested(ChainKind::RanUser, "python3", false).contains(idle));
+    assert!(rested(ChainKind::Network, "", false).contains(idle));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long is a tick of the time stamp counter?
+//! How long is a tick of the time stamp counter, and which time is it by it?
 
 use crate::Error;
 use std::arch::x86_64::_rdtsc;
@@ -50,4 +50,30 @@ pub fn rate() -> Result<u64, Error> {
     let ticks = ticks.ok_or_else(|| Error::Run("the time stamp counter runs backwards".into()))?;
     let ns = (end - begin).as_nanos();
     Ok(u64::try_from((ns << 32) / u128::from(ticks)).unwrap_or(u64::MAX))
+}
+
+/// What has to be added to ticks × `rate` (as of [`rate`]) for CLOCK_MONOTONIC, as of now.
+pub fn offset_ns(rate: u64) -> i64 {
+    let one = || {
+        let before = monotonic_ns();
+        // SAFETY: every processor of this kind has it.
+        let ticks = unsafe { _rdtsc() };
+        (monotonic_ns() - before, ticks, before)
+    };
+    let (took, ticks, before) = (0..8)
+        .map(|_| one())
+        .min_by_key(|(took, ..)| *took)
+        .unwrap_or_else(one);
+    let by_ticks = ((u128::from(ticks) * u128::from(rate)) >> 32) as u64;
+    (before + took / 2).wrapping_sub(by_ticks) as i64
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid place; the clock exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

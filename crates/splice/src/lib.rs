@@ -28,7 +28,7 @@ mod target;
 mod tracee;
 mod trampoline;
 
-pub use clock::rate;
+pub use clock::{offset_ns, rate};
 pub use error::Error;
 pub use image::Image;
 pub use run::{Counted, Following, Run, Sums};

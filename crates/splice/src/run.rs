@@ -202,7 +202,7 @@ impl Run {
         head[..4].copy_from_slice(&state::VERSION.to_le_bytes());
         head[4..8].copy_from_slice(&std::process::id().to_le_bytes());
         head[12..16].copy_from_slice(&privileged.to_le_bytes());
-        head[16..24].copy_from_slice(&rate.to_le_bytes());
+        head[run::RATE as usize..][..8].copy_from_slice(&rate.to_le_bytes());
         head[run::IMAGES as usize..][..folder.len()].copy_from_slice(folder);
         file.write_all_at(&head, 0)
             .map_err(|e| failed("write", e))?;
@@ -481,7 +481,7 @@ impl Run {
                 ],
             )
             .map_err(io("the runtime, mapped"))?;
-        let begin = self.begin_bytes(before, at, fd, auxiliary, index, parts)?;
+        let begin = self.begin_bytes(before, fd, auxiliary, index, parts)?;
         program.write(begin_at, &begin).map_err(io("the stack"))?;
         program.registers = tracee::Registers {
             rip: at,
@@ -496,18 +496,13 @@ impl Run {
     fn begin_bytes(
         &self,
         before: &tracee::Registers,
-        runtime: u64,
         fd: u64,
         auxiliary: &Auxiliary,
         index: u32,
         parts: &[(Arc<Known>, u64)],
     ) -> Result<Vec<u8>, Error> {
         let mut out = Vec::new();
-        out.extend(
-            [before.rip, before.rsp, runtime]
-                .map(u64::to_le_bytes)
-                .concat(),
-        );
+        out.extend([before.rip, before.rsp].map(u64::to_le_bytes).concat());
         let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
         out.extend(
             [index, parts.len() as u32, by_instruction, fd as u32]
@@ -534,6 +529,11 @@ impl Run {
             out.extend(text(path, 232)?);
         }
         Ok(out)
+    }
+
+    /// The kernel side looks at what its threads count, too; before the first of them begins.
+    pub fn looked_at(&self) {
+        self.word(run::LOOKED_AT).store(1, Ordering::Relaxed);
     }
 
     /// What has been counted so far.
@@ -726,12 +726,13 @@ impl Run {
             return Ok(unsafe { libc::kill(i32::from_le_bytes(pid), 0) } == 0);
         }
         for n in 0..area::BLOCKS {
-            let mut names = [0u8; 16];
-            let at = start + state::PAGE + n * block::BYTES + block::TID;
-            self.file.read_exact_at(&mut names, at)?;
-            let word =
-                |at: usize| i32::from_le_bytes(names[at..at + 4].try_into().unwrap_or_default());
-            let (tid, state) = (word(0), word(8));
+            let mut head = [0u8; block::STATE as usize + 4];
+            let at = start + state::PAGE + n * block::BYTES;
+            self.file.read_exact_at(&mut head, at)?;
+            let word = |at: u64| {
+                i32::from_le_bytes(head[at as usize..][..4].try_into().unwrap_or_default())
+            };
+            let (tid, state) = (word(block::TID), word(block::STATE));
             // SAFETY: signal 0 only asks.
             let there = tid != 0 && unsafe { libc::kill(tid, 0) } == 0;
             if state != 0 && there {

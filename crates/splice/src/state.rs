@@ -7,17 +7,18 @@ pub mod block {
     pub const START: u64 = 8;
     pub const NR: u64 = 16;
     pub const RATE: u64 = 24;
-    pub const ENTER: u64 = 32;
-    pub const EXIT: u64 = 40;
-    pub const BEFORE: u64 = 48;
-    pub const AFTER: u64 = 56;
-    pub const FIND: u64 = 128;
-    pub const SAVED_RDX: u64 = 64;
-    pub const SELF: u64 = 72;
-    /// tid, pid, state, depth.
-    pub const TID: u64 = 80;
-    pub const UNTIMED: u64 = 96;
-    pub const ABANDONED: u64 = 104;
+    pub const CALLED_NS: u64 = 32;
+    pub const TID: u64 = 40;
+    pub const ENTER: u64 = 48;
+    pub const EXIT: u64 = 56;
+    pub const BEFORE: u64 = 64;
+    pub const AFTER: u64 = 72;
+    pub const SAVED_RDX: u64 = 80;
+    pub const SELF: u64 = 88;
+    pub const STATE: u64 = 96;
+    pub const UNTIMED: u64 = 104;
+    pub const ABANDONED: u64 = 112;
+    pub const FIND: u64 = 136;
     pub const SPECIAL: u64 = 512;
     pub const ROWS: u64 = 4096;
     pub const BYTES: u64 = ROWS + super::NRS as u64 * super::row::BYTES;
@@ -35,15 +36,15 @@ pub mod row {
 
 /// The first page of an area, which is of one program.
 pub mod area {
-    pub const PID: u64 = 8;
+    pub const PID: u64 = 4;
     pub const BLOCKS: u64 = 32;
-    pub const BLOCKS_LOST: u64 = 12;
-    pub const IMAGES: u64 = 16;
-    pub const LATE_CODE: u64 = 24;
-    pub const LEFT: u64 = 28;
-    pub const OFF: u64 = 36;
-    pub const UNFOLLOWED: u64 = 48;
-    pub const IMAGE: u64 = 72;
+    pub const BLOCKS_LOST: u64 = 8;
+    pub const IMAGES: u64 = 12;
+    pub const LATE_CODE: u64 = 16;
+    pub const LEFT: u64 = 20;
+    pub const OFF: u64 = 24;
+    pub const UNFOLLOWED: u64 = 36;
+    pub const IMAGE: u64 = 48;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
     pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
@@ -53,9 +54,11 @@ pub mod area {
 pub mod run {
     pub const BYTES: u64 = 4096;
     pub const BELL: u64 = 8;
-    pub const IMAGES: u64 = 24;
+    pub const LOOKED_AT: u64 = 16;
+    pub const RATE: u64 = 24;
+    pub const IMAGES: u64 = 32;
     pub const IMAGES_BYTES: u64 = 256;
-    pub const REQUEST: u64 = 280;
+    pub const REQUEST: u64 = 288;
     pub const REQUEST_BYTES: u64 = 32;
     pub const REQUESTS: usize = 64;
     /// Of a request, whose state comes first.
@@ -68,7 +71,7 @@ pub mod run {
 pub const PAGE: u64 = 4096;
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 
@@ -97,7 +100,8 @@ mod tests {
             ("offsetof(struct splice_block, saved_rdx)", block::SAVED_RDX),
             ("offsetof(struct splice_block, self)", block::SELF),
             ("offsetof(struct splice_block, tid)", block::TID),
-            ("offsetof(struct splice_block, state)", block::TID + 8),
+            ("offsetof(struct splice_block, called_ns)", block::CALLED_NS),
+            ("offsetof(struct splice_block, state)", block::STATE),
             ("offsetof(struct splice_block, untimed)", block::UNTIMED),
             ("offsetof(struct splice_block, abandoned)", block::ABANDONED),
             ("offsetof(struct splice_block, find)", block::FIND),
@@ -133,6 +137,8 @@ mod tests {
             ("SPLICE_AREA_BYTES", area::BYTES),
             ("SPLICE_RUN_BYTES", run::BYTES),
             ("offsetof(struct splice_run, bell)", run::BELL),
+            ("offsetof(struct splice_run, looked_at)", run::LOOKED_AT),
+            ("offsetof(struct splice_run, rate)", run::RATE),
             ("offsetof(struct splice_run, images)", run::IMAGES),
             (
                 "sizeof(((struct splice_run *)0)->images)",

@@ -300,6 +300,7 @@ impl Writer {
         }
         self.a.inc(of_row(row::COUNT))?;
         self.a.add(of_row(row::WALL_NS), rax)?;
+        self.a.add(state(block::CALLED_NS), rax)?;
         self.a.cmp(rax, of_row(row::MAX_NS))?;
         self.a.ja(longest)?;
         self.a.set_label(&mut counted)?;

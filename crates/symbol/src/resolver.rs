@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::kernel::{Frame, KernelSymbols, SymbolError};
-use debox_labels::{LABEL_LEN_MAX, LabelTable, Rules, plain, sleeper};
+use debox_labels::{LABEL_LEN_MAX, LabelTable, Rule, Rules, plain, sleeper};
 
 /// What a frame is called that lies in no known function, for instance in a
 /// BPF program that is gone. Never its address: that is the kernel's secret.
@@ -154,9 +154,29 @@ pub fn stack_label(rules: &Rules, functions: &[&str]) -> Option<(usize, String, 
     // A stack that is plumbing to its end still ended somewhere.
     let last = functions.len().checked_sub(1);
     let site = rules.site_frame(functions).or(last)?;
-    Some(match rules.label(functions) {
+    let rule = rules.label(functions);
+    let rule = rule.or_else(|| (site == 0).then(|| label_from_outside(rules, functions))?);
+    Some(match rule {
         Some(rule) => (site, rule.label.clone(), true),
         None => (site, function_label(functions[site]), false),
+    })
+}
+
+/// Of another task's stack the kernel leaves out its scheduler and with it its locks: it begins with
+/// whoever took one. Such a stack is tried as one that waits for each kind of lock, and only rules that
+/// ask for the place as well are believed.
+fn label_from_outside<'a>(rules: &'a Rules, functions: &[&str]) -> Option<&'a Rule> {
+    const LOCKS: [&str; 4] = [
+        "mutex_lock",
+        "rwsem_down_write_slowpath",
+        "percpu_rwsem_wait",
+        "wait_for_completion",
+    ];
+    LOCKS.iter().find_map(|lock| {
+        let stack: Vec<&str> = std::iter::once(*lock)
+            .chain(functions.iter().copied())
+            .collect();
+        (rules.label(&stack)).filter(|rule| !rule.site.is_empty() || !rule.any.is_empty())
     })
 }
 

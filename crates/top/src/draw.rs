@@ -778,6 +778,7 @@ mod tests {
     fn chained(n: u64) -> Report {
         let mut report = report(n);
         let link = |kind, comm: &str, parent| debox_report::ChainLink {
+            by_own: false,
             rests: false,
             means: None,
             class: None,

@@ -235,7 +235,7 @@ fn blocked(report: &Report) -> BTreeMap<(String, String), Blocked> {
         sum.count += row.count;
         sum.total_ns += row.total_ns;
         sum.max_ns = sum.max_ns.max(row.max_ns);
-        sum.waiters_max = sum.waiters_max.max(row.waiters_max);
+        sum.waiters_max = sum.waiters_max.max(row.waiters_max.unwrap_or(0));
         sum.places += 1;
         // Rows are in order of their time: the first is the heaviest.
         if sum.places == 1 {

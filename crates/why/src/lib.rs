@@ -38,6 +38,8 @@ pub enum Target {
     Number(u32),
     /// Processes whose command or executable is called so.
     Name(String),
+    /// A process that was there a moment ago: if it is gone, or another user's, it has no answer.
+    Found(u32),
 }
 
 #[derive(Debug)]
@@ -103,6 +105,7 @@ fn asked_threads(machine: &mut Machine, targets: &[Target]) -> Result<Vec<u32>, 
                     None => return Err(Error::NoNumber(*number)),
                 }
             }
+            Target::Found(pid) => (vec![*pid], None),
             Target::Name(name) => {
                 let mut pids: Vec<u32> = machine
                     .tasks()
@@ -120,7 +123,11 @@ fn asked_threads(machine: &mut Machine, targets: &[Target]) -> Result<Vec<u32>, 
         };
         for pid in pids {
             // The kernel was asked: then it may be known, as far as it can be read.
+            let found = matches!(target, Target::Found(_));
             if machine.refused.is_some() && !proc::may_read(pid) {
+                if found {
+                    continue;
+                }
                 let comm = machine.leader(pid).map(|task| task.comm.clone());
                 return Err(Error::NotYours {
                     pid,
@@ -135,6 +142,7 @@ fn asked_threads(machine: &mut Machine, targets: &[Target]) -> Result<Vec<u32>, 
                 Some(tid) if all.contains(&tid) => asked.push(tid),
                 Some(tid) => return Err(Error::NoNumber(tid)),
                 // Its main thread may have ended, or all of it.
+                None if all.is_empty() && found => {}
                 None if all.is_empty() => asked.push(pid),
                 None => asked.extend(all),
             }

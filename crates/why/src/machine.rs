@@ -176,7 +176,9 @@ impl Machine {
 
     /// All threads of a process that have not ended.
     pub fn threads(&mut self, pid: u32) -> Vec<u32> {
-        if self.refused.is_some() && self.loaded.insert(pid) {
+        // Of what the kernel does not show its iterators (it may protect a process), /proc tells.
+        let is_shown = self.refused.is_none() && self.by_pid.contains_key(&pid);
+        if !is_shown && self.loaded.insert(pid) {
             for tid in proc::numbers_in(&format!("/proc/{pid}/task")) {
                 if let Some(task) = proc::task(pid, tid) {
                     self.add(task);

@@ -435,7 +435,7 @@ impl Actor {
                 self.cores.push(Core {
                     pid,
                     tid: event.tid as i32,
-                    comm: text_get(&event.comm).to_owned(),
+                    comm: name_get(&event.comm).into_owned(),
                     directory: link("cwd"),
                     program: link("exe"),
                 });
@@ -485,7 +485,7 @@ impl Actor {
             .args(&words[1..])
             .env("DEBOX_PID", event.pid.to_string())
             .env("DEBOX_TID", event.tid.to_string())
-            .env("DEBOX_COMM", text_get(&event.comm))
+            .env("DEBOX_COMM", name_get(&event.comm).as_ref())
             .env("DEBOX_CALL", show::event_call(event))
             .env("DEBOX_RETVAL", event.retval.to_string())
             .env("DEBOX_ERRNO", errno)

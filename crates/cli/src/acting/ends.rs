@@ -13,6 +13,26 @@ pub struct Ends {
 }
 
 /// A word for a root; of a disk's also what it did.
+/// Words that chains end in, besides labels.
+pub const ROOTS: [&str; 16] = [
+    "running",
+    "run-queue",
+    "device",
+    "disk",
+    "disk-read",
+    "disk-write",
+    "disk-flush",
+    "disk-discard",
+    "disk-secure-erase",
+    "disk-write-zeroes",
+    "disk-zone-append",
+    "timer",
+    "time-limit",
+    "network",
+    "interrupt",
+    "unknown",
+];
+
 fn root_word(link: &debox_chain) -> String {
     match link.kind {
         DEBOX_CHAIN_RAN_USER | DEBOX_CHAIN_RAN_CALL | DEBOX_CHAIN_RAN => "running".to_owned(),
@@ -43,13 +63,13 @@ impl Ends {
         loop {
             // A parent has a lower number (debox_client::chains_parse).
             let link = links.get((at as usize).checked_sub(1)?)?;
-            let name = text_get(&link.comm);
+            let name = name_get(&link.comm);
             let mine = (link.kind == DEBOX_CHAIN_SLEEP)
                 .then(|| site(link.site))
                 .flatten()
                 .map(|site| text_get(&site.label).to_owned());
             if at != first {
-                chain.extend((!name.is_empty()).then(|| name.to_owned()));
+                chain.extend((!name.is_empty()).then(|| name.clone().into_owned()));
                 chain.extend(mine.clone());
             }
             label = mine.or(label);

@@ -3,6 +3,7 @@
 
 use super::action::Action;
 use super::args::ActArgs;
+use super::ends;
 use crate::error::Error;
 use crate::session::nanos;
 use ::debox_condition::{Expression, Number, Part, Predicate, TextField, compile, underline};
@@ -103,12 +104,22 @@ impl Plan {
             }
             let known = labels(label_rules);
             for (at, length, name, near) in
-                expression.labels_unknown(known.iter().map(String::as_str))
+                expression.words_unknown(TextField::Label, known.iter().map(String::as_str))
             {
                 let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
                 crate::say_lines(&format!(
                     "note: no rule gives the label {name}; it fits places without a rule only, whose label is \
                      their function.{near}\n{}",
+                    underline(&rule.on, at, length)
+                ));
+            }
+            let known = known.iter().map(String::as_str);
+            let ends = known.chain(ends::ROOTS.iter().copied());
+            for (at, length, name, near) in expression.words_unknown(TextField::Root, ends) {
+                let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
+                crate::say_lines(&format!(
+                    "note: no chain ends in {name}: a root is a label, running, run-queue, timer, time-limit, device, \
+                     network, interrupt, or disk-read, disk-write, disk-flush and the like.{near}\n{}",
                     underline(&rule.on, at, length)
                 ));
             }

@@ -22,7 +22,7 @@ pub fn event_call(event: &debox_event_call) -> String {
 }
 
 pub fn comm(bytes: &[u8]) -> String {
-    printable(text_get(bytes))
+    printable(&name_get(bytes))
 }
 
 /// The event's sleeps, in order.

@@ -8,6 +8,7 @@
 //! execve, and nothing of debox is counted.
 
 use crate::error::Error;
+use crate::spliced::Splicer;
 use debox_abi::{DEBOX_MSG_JOIN, DEBOX_REQ_NOFOLLOW, Pod, debox_request};
 use debox_client::Connection;
 use debox_command::{Child, Held, Hold, Start};
@@ -17,12 +18,13 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A broker that is at work on others' accounts may take long.
 const ANSWER_PATIENCE_MS: i32 = 60_000;
 
-/// Starts the command as one of the connection's account; `before` runs when it
-/// has joined.
+/// Starts the command as one of the connection's account, and spliced, if that is wanted;
+/// `before` runs when it has joined.
 pub fn start(
     start: &Start<'_>,
     connection: &Connection,
     follow: bool,
+    splicer: Option<&Splicer>,
     before: impl FnOnce(u32) -> Result<(), Error>,
 ) -> Result<Child, Error> {
     let flags = if follow { 0 } else { DEBOX_REQ_NOFOLLOW };
@@ -37,7 +39,13 @@ pub fn start(
         }
         Some(Err(error)) => return Err(error.into()),
     }
-    held.start().map_err(|error| match error {
+    let following = splicer.map(|s| s.follow(held.pid())).transpose()?;
+    let started = held.start();
+    if let Some(following) = following {
+        // Nobody waits for it before.
+        following.begun();
+    }
+    started.map_err(|error| match error {
         debox_command::Error::NotPrepared { source, .. } => Error::CannotWatch {
             why: format!("the broker does not listen any more: {source}"),
         },

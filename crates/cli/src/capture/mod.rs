@@ -25,6 +25,7 @@ use crate::open_call::OpenCalls;
 use crate::output::Output;
 use crate::session::{self, Extra};
 use crate::source::Source;
+use crate::spliced::{self, Splicer};
 use crate::trace::TraceView;
 use crate::whom::Whom;
 use debox_client::Connection;
@@ -62,6 +63,7 @@ pub struct Capture {
     trace: Arc<OnceLock<TraceView>>,
     learning: Option<Learning>,
     collector: Option<Collector>,
+    splicer: Option<Splicer>,
     call_sites: bool,
     facts: RunFacts,
     conditions: Vec<String>,
@@ -125,8 +127,19 @@ impl Capture {
             return Ok(Ended::Code(0));
         };
         loop {
-            if let Some(ended) = child.wait(&self.signals, self.along, until)? {
+            let next = self
+                .splicer
+                .is_some()
+                .then(|| Instant::now() + spliced::SWEEP_EVERY);
+            let at = until.into_iter().chain(next).min();
+            if let Some(ended) = child.wait(&self.signals, self.along, at)? {
                 return Ok(ended);
+            }
+            if let (Some(splicer), Watch::Idle(watched)) = (&self.splicer, &mut self.watch) {
+                splicer.look(&mut watched.view)?;
+            }
+            if until.is_none_or(|until| Instant::now() < until) {
+                continue;
             }
             child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
             until = None;
@@ -237,6 +250,10 @@ impl Capture {
             }
         }
         let collected = self.collector.map(Collector::finish);
+        let spliced = self.splicer.map(|splicer| {
+            let pid = facts.pids.first().copied().unwrap_or_default();
+            splicer.finish(pid, &mut facts.notes)
+        });
         let traced = self.trace.get().map(|trace| trace.finish(&self.connection));
         // The kernel side lets go before anything is printed; but for pairs of
         // probes, which take seconds.
@@ -257,7 +274,7 @@ impl Capture {
         let place = place
             .as_ref()
             .map(|name| name as &dyn Fn(usize, u64) -> String);
-        let counts = collected.as_ref().map(|all| &all.counts);
+        let counts = (collected.as_ref().map(|all| &all.counts)).or(spliced.as_ref());
         let mut report = session::report(&snapshot, counts, facts, place, &extra);
         session::names_explain(&mut report, names);
         match traced.transpose() {

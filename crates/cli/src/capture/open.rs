@@ -14,6 +14,7 @@ use crate::mapped_command::MappedCommand;
 use crate::open_call::OpenCalls;
 use crate::session;
 use crate::source::Source;
+use crate::spliced::Splicer;
 use crate::trace::{TraceView, learned_too_late};
 use crate::whom::Whom;
 use debox_abi::{
@@ -62,6 +63,7 @@ pub struct Opened {
     learner: Option<Learner>,
     environment: Environment,
     collector: Option<Collector>,
+    splicer: Option<Splicer>,
     want: Want,
 }
 
@@ -79,7 +81,10 @@ fn account_open(
 ) -> Result<(AccountView, Option<Note>), Error> {
     match connection.account(want.request, want.hz) {
         Err(debox_client::Error::Refused { errno, text, .. })
-            if errno == libc::EOPNOTSUPP && want.details == 0 && want.plan.is_none() =>
+            if errno == libc::EOPNOTSUPP
+                && want.details == 0
+                && want.plan.is_none()
+                && !want.splice =>
         {
             let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
             let why = format!("who held locks and who woke threads is not known: {text}");
@@ -93,9 +98,10 @@ fn account_open(
 }
 
 fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts {
-    let capture = match want.wrap {
-        true => report::Capture::Wrap,
-        false => report::Capture::Boundary,
+    let capture = match (want.wrap, want.splice) {
+        (true, _) => report::Capture::Wrap,
+        (_, true) => report::Capture::Splice,
+        _ => report::Capture::Boundary,
     };
     let mut facts = RunFacts::new(RunKind::Attach, capture, target.words());
     facts.irq = want.irq;
@@ -144,6 +150,10 @@ impl Opened {
         if let Some(view) = &mut view.details {
             view.control.flags_set(want.details);
         }
+        let splicer = match want.splice {
+            true => Some(Splicer::looked_at(&mut view)?),
+            false => None,
+        };
         let actor = want
             .plan
             .take()
@@ -174,6 +184,7 @@ impl Opened {
             learner,
             environment,
             collector,
+            splicer,
             want,
         })
     }
@@ -234,6 +245,7 @@ impl Opened {
             connection: self.connection,
             learning,
             collector: self.collector,
+            splicer: self.splicer,
             call_sites: self.want.call_sites,
             processes,
             child,
@@ -266,9 +278,13 @@ impl Opened {
             ..Start::new(program, &self.environment, inherited)
         };
         let learner = self.learner.as_ref();
-        let started = launch::start(&start, &self.connection, self.want.follow, |pid| {
-            learner.map_or(Ok(()), |learner| learner.begin(&[pid]))
-        })?;
+        let started = launch::start(
+            &start,
+            &self.connection,
+            self.want.follow,
+            self.splicer.as_ref(),
+            |pid| learner.map_or(Ok(()), |learner| learner.begin(&[pid])),
+        )?;
         self.watched.facts.pids = vec![started.pid() as u32];
         Ok(started)
     }

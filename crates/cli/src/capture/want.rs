@@ -11,7 +11,7 @@ use crate::output::Output;
 use crate::trace::TraceArgs;
 use debox_abi::{
     DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_STACKS,
-    DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
+    DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_SPLICE,
     DEBOX_REQ_USER_STACKS,
 };
 use debox_output::printable_bytes;
@@ -28,6 +28,8 @@ pub struct Want {
     pub follow: bool,
     /// Counted in user space.
     pub wrap: bool,
+    /// In the program's own code.
+    pub splice: bool,
     /// By place in the program, in wrap capture.
     pub call_sites: bool,
     /// DEBOX_REQ_* of the account.
@@ -47,7 +49,7 @@ impl Want {
     /// Of `run` and `attach`.
     pub fn new(args: &CaptureArgs, way: Way) -> Result<Self, Error> {
         way_allows(args, way)?;
-        let wrap = way == Way::Wrap;
+        let (wrap, splice) = (way == Way::Wrap, way == Way::Splice);
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         args.trace.check()?;
         let recording = recording(&args.report, args.record.record)?;
@@ -78,10 +80,15 @@ impl Want {
             broker: args.broker.clone(),
             follow: !args.no_follow,
             wrap,
+            splice,
             call_sites: args.details.call_site,
-            request: irq | if wrap { 0 } else { request },
-            hz: if wrap { 0 } else { args.hz },
-            details: if wrap { 0 } else { details },
+            request: match way {
+                Way::Boundary => irq | request,
+                Way::Wrap => irq,
+                Way::Splice => DEBOX_REQ_SPLICE | DEBOX_REQ_DETAILS,
+            },
+            hz: if way == Way::Boundary { args.hz } else { 0 },
+            details: if way == Way::Boundary { details } else { 0 },
             recording,
             plan,
             trace: args.trace.clone(),

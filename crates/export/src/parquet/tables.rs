@@ -114,8 +114,8 @@ fn blocking(r: &Report) -> Table {
         .number("mean_ns", b, |b| b.mean_ns)
         .number("max_ns", b, |b| b.max_ns)
         .real("share", b, |b| b.share)
-        .real("waiters_mean", b, |b| b.waiters_mean)
-        .number("waiters_max", b, |b| b.waiters_max)
+        .maybe_real("waiters_mean", b, |b| b.waiters_mean)
+        .maybe("waiters_max", b, |b| b.waiters_max)
         .number("waiters_known", b, |b| b.waiters_known);
     blocking
 }

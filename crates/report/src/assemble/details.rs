@@ -72,6 +72,9 @@ pub(super) struct Told {
     pub slow_calls: Vec<SlowCall>,
 }
 
+/// Of a thread that calls itself nothing.
+const NAMELESS: &str = "(no name)";
+
 /// The parts of a key; None for a free row.
 struct Key {
     nr_key: u32,
@@ -347,6 +350,7 @@ impl<'a> Tables<'a> {
                 held: false,
                 stack: None,
                 rests: false,
+                by_own: false,
                 means: None,
                 class: None,
             };
@@ -378,10 +382,11 @@ impl<'a> Tables<'a> {
         );
         ChainLink {
             kind,
-            comm: if class {
-                String::new()
-            } else {
-                text_get(&link.comm).to_owned()
+            comm: match (class, name_get(&link.comm)) {
+                (true, _) => String::new(),
+                // One that is withheld has no number either.
+                (_, name) if name.is_empty() && link.tid != 0 => NAMELESS.to_owned(),
+                (_, name) => name.into_owned(),
             },
             call: u32::try_from(link.nr)
                 .ok()
@@ -401,6 +406,7 @@ impl<'a> Tables<'a> {
             rests: kind == ChainKind::Sleep
                 && (link.flags & DEBOX_CHAIN_REST != 0
                     || link.flags & DEBOX_CHAIN_FIRST != 0 && self.rests_there(link)),
+            by_own: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_OWN != 0,
             means: None,
             class: class.then(|| text_get(&link.comm).to_owned()),
         }
@@ -436,7 +442,7 @@ impl<'a> Tables<'a> {
                     role,
                     pid,
                     tid: row.tid,
-                    comm: text_get(&row.comm).to_owned(),
+                    comm: name_get(&row.comm).into_owned(),
                     culprit_call: (nr > 0).then(|| (self.names)(nr - 1, false)).flatten(),
                     stack,
                     count: 0,
@@ -465,7 +471,7 @@ impl<'a> Tables<'a> {
             .map(|(i, row)| ThreadRow {
                 pid: if i == 0 { 0 } else { row.tgid },
                 tid: if i == 0 { 0 } else { row.tid },
-                comm: text_get(&row.comm).to_owned(),
+                comm: name_get(&row.comm).into_owned(),
                 count: row.count,
                 errors: row.errors,
                 wall_ns: row.wall_ns,
@@ -593,7 +599,7 @@ impl<'a> Tables<'a> {
         let nr = u32::try_from(nr).ok();
         Party {
             tid,
-            comm: text_get(comm).to_owned(),
+            comm: name_get(comm).into_owned(),
             call: nr.and_then(|nr| (self.names)(nr, false)),
             reader,
             stack: None,
@@ -687,7 +693,7 @@ impl<'a> Tables<'a> {
             start_ns: self.since_start(call.start_ns),
             pid: call.pid,
             tid: call.tid,
-            comm: text_get(&call.comm).to_owned(),
+            comm: name_get(&call.comm).into_owned(),
             call: name.unwrap_or_else(|| "(unknown)".into()),
             abi,
             retval: call.retval,

@@ -148,7 +148,7 @@ fn group_of(group: &debox_on_cpu_group, first: bool) -> OnCpuGroup {
     OnCpuGroup {
         comm: match first {
             true => "(others)".into(),
-            false => text_get(&group.comm).to_owned(),
+            false => name_get(&group.comm).into_owned(),
         },
         samples: group
             .samples
@@ -288,23 +288,35 @@ fn notes_of(table: &debox_on_cpu, samples: u64, notes: &mut Notes) {
     put(
         table.rows_dropped,
         format!(
-            "{} of what ran on a CPU without a function: room for {DEBOX_ON_CPU_ROWS_MAX}",
-            n(table.rows_dropped, "sample is", "samples are")
+            "{} without a function: room for {DEBOX_ON_CPU_ROWS_MAX}",
+            n(
+                table.rows_dropped,
+                "sample of what ran on a CPU is",
+                "samples of what ran on a CPU are"
+            )
         ),
     );
     put(
         table.stacks_dropped,
         format!(
-            "{} of what ran on a CPU without its callers, or by file alone: room for {} stacks",
-            n(table.stacks_dropped, "sample is", "samples are"),
+            "{} without callers, or by file alone: room for {} stacks",
+            n(
+                table.stacks_dropped,
+                "sample of what ran on a CPU is",
+                "samples of what ran on a CPU are"
+            ),
             DEBOX_USER_STACKS_MAX - 1
         ),
     );
     put(
         table.python_dropped,
         format!(
-            "{} of Python without a name: room for {} functions",
-            n(table.python_dropped, "frame is", "frames are"),
+            "{} without a name: room for {} functions",
+            n(
+                table.python_dropped,
+                "frame of Python is",
+                "frames of Python are"
+            ),
             DEBOX_PYTHON_FUNCTIONS_MAX - 1
         ),
     );
@@ -312,9 +324,12 @@ fn notes_of(table: &debox_on_cpu, samples: u64, notes: &mut Notes) {
         put(
             table.withheld,
             format!(
-                "{} of what ran on a CPU left out: of threads of which it was not certain that \
-                 they may be seen",
-                n(table.withheld, "sample is", "samples are")
+                "{} left out: of threads of which it was not certain that they may be seen",
+                n(
+                    table.withheld,
+                    "sample of what ran on a CPU is",
+                    "samples of what ran on a CPU are"
+                )
             ),
         );
     }
@@ -322,9 +337,13 @@ fn notes_of(table: &debox_on_cpu, samples: u64, notes: &mut Notes) {
         put(
             table.stacks_pending,
             format!(
-                "{} of what ran on a CPU taken by frame pointers, before the file's unwind table \
-                 was read: callers may be missing",
-                n(table.stacks_pending, "sample was", "samples were")
+                "{} taken by frame pointers, before the file's unwind table was read: callers may \
+                 be missing",
+                n(
+                    table.stacks_pending,
+                    "sample of what ran on a CPU was",
+                    "samples of what ran on a CPU were"
+                )
             ),
         );
     }

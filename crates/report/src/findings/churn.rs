@@ -194,7 +194,7 @@ fn synced_by_many(report: &Report) -> Option<Churn> {
     let rows: Vec<&BlockingRow> = (report.blocking.iter())
         .filter(|row| row.call.as_deref().is_some_and(|call| SYNC.contains(&call)))
         .collect();
-    let most = rows.iter().map(|row| row.waiters_max).max()?;
+    let most = rows.iter().filter_map(|row| row.waiters_max).max()?;
     let total_ns: u64 = rows.iter().map(|row| row.total_ns).sum();
     let row = (report.by_object.iter())
         .filter(|row| row.call.as_deref().is_some_and(|call| SYNC.contains(&call)))

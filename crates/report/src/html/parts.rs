@@ -702,11 +702,11 @@ pub fn places(report: &Report) -> String {
                         Cell::Time(Some(b.mean_ns)),
                         Cell::Time(Some(b.max_ns)),
                         Cell::Value(
-                            b.waiters_mean,
-                            match (b.waiters_known, b.waiters_mean) {
-                                (0, _) => "?".into(),
-                                (_, 0.0) => "–".into(),
-                                (_, mean) => format!("{mean:.1}"),
+                            b.waiters_mean.unwrap_or(0.0),
+                            match b.waiters_mean.filter(|_| b.waiters_known > 0) {
+                                None => "?".into(),
+                                Some(0.0) => "–".into(),
+                                Some(mean) => format!("{mean:.1}"),
                             },
                         ),
                         Cell::Text(place),

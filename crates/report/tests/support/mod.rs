@@ -162,8 +162,8 @@ impl Build {
             mean_ns: total_ns / count.max(1),
             max_ns: total_ns / count.max(1) * 3,
             share: 0.0,
-            waiters_mean: 0.0,
-            waiters_max: 0,
+            waiters_mean: None,
+            waiters_max: None,
             waiters_known: 0,
         });
         self.report.blocking.last_mut().unwrap()
@@ -291,8 +291,8 @@ pub fn server(call_sites: usize) -> Report {
     );
     row.file = Some("fs/namei.c".into());
     row.line = Some(3_517);
-    row.waiters_mean = 2.4;
-    row.waiters_max = 5;
+    row.waiters_mean = Some(2.4);
+    row.waiters_max = Some(5);
     row.waiters_known = row.count;
     b.blocked("buffer-io", "openat", "__ext4_find_entry", 940, 2_900 * MS);
     b.blocked("page-in", "read", "filemap_read", 1_204, 1_820 * MS);

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Is a thread of a spliced program in a call, since when, and how long was it in calls before?
+ *
+ * Nothing of ours runs when such a call begins or ends: the program's own trampolines count it
+ * (splice/state.h), in a block of the thread that the base of GS points to. Its first bytes are
+ * read whenever something happens to the thread itself, and brought into the form in which
+ * boundary capture remembers calls. What they say is the program's own word: wrong numbers
+ * are wrong in its own sums only, which are cut to what the scheduler counts.
+ */
+#ifndef DEBOX_SPLICED_H
+#define DEBOX_SPLICED_H
+
+#include "record.h"
+
+/* Ticks of the time stamp counter in ns; `rate` has 32 bits after the point. */
+static __always_inline u64 ticks_ns(u64 ticks, u64 rate)
+{
+	return (ticks >> 32) * rate + (((ticks & 0xffffffff) >> 2) * rate >> 30);
+}
+
+/* A counter that could be read is the thread's own. */
+static __always_inline bool spliced_read(struct task_struct *task, struct spliced *spliced)
+{
+	const void *block = (const void *)task->thread.gsbase;
+
+	if (!block || bpf_probe_read_user(&spliced->told, sizeof(spliced->told), block))
+		return false;
+	if (spliced->told.tid == spliced->tid)
+		return spliced->tid != 0;
+	/* Its number is another one since an exec, or was not asked for yet. */
+	spliced->tid = pid_own(task);
+	return spliced->told.tid == spliced->tid;
+}
+
+/* The call that is open may go on; its time until now is behind it. */
+static __always_inline void spliced_fold(struct open_call *call, u64 now)
+{
+	call->called_ns = call_called(call, now);
+	call->enter_ns = now;
+	call->blocked_ns = 0;
+	call->runq_ns = 0;
+}
+
+/* The running thread's calls, as of now. */
+static __noinline int spliced_look(struct task_struct *task, struct thread_state *st)
+{
+	struct open_call *call;
+	struct spliced *spliced;
+	struct debox_account_control *control;
+	u64 now, more, off;
+
+	if (!task || !st)
+		return 0;
+	call = &st->call;
+	spliced = &st->spliced;
+	now = bpf_ktime_get_ns();
+	spliced->is_told = spliced_read(task, spliced);
+	if (!spliced->is_told) {
+		/* Between two programs: the execve goes on. */
+		if (call->in_call)
+			spliced_fold(call, now);
+		return 0;
+	}
+	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
+		return 0;
+	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
+	more = spliced->told.called_ns - spliced->called_ns;
+	/* Another program's block begins at 0. */
+	if (spliced->block != task->thread.gsbase || spliced->told.called_ns < spliced->called_ns) {
+		more = spliced->told.called_ns;
+		if (call->in_call)
+			spliced_fold(call, now);
+		off = 0;
+	}
+	spliced->block = task->thread.gsbase;
+	spliced->called_ns = spliced->told.called_ns;
+	if (more > off)
+		call->called_ns += more - off;
+	call->in_call = 0;
+	call->blocked_ns = 0;
+	call->runq_ns = 0;
+	call->nvcsw = 0;
+	call->nivcsw = 0;
+	if (!spliced->told.rsp)
+		return 0;
+	control = details_control(st->account);
+	if (!control)
+		return 0;
+	call->nr = (s32)spliced->told.nr;
+	call->compat = 0;
+	call->key = nr_key(call->nr, 0);
+	call->seq = spliced->told.start;
+	call->enter_ns = ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
+	/* The clocks may differ a little. */
+	if (call->enter_ns > now)
+		call->enter_ns = now;
+	else if (call->enter_ns < st->out_ns)
+		call->enter_ns = st->out_ns;
+	call->in_call = 1;
+	return 0;
+}
+
+/* A stretch off the CPU, which began in the call that was open then: its key, else `key`. */
+static __noinline u32 spliced_away_add(struct thread_state *st, const struct off_cpu *off, u32 key)
+{
+	struct debox_row *row;
+
+	if (!st || !off || !st->call.in_call)
+		return key;
+	st->call.blocked_ns += off->blocked_ns;
+	st->call.runq_ns += off->runq_ns;
+	row = account_row(st->account, st->call.key);
+	if (row) {
+		row->blocked_ns += off->blocked_ns;
+		row->runq_ns += off->runq_ns;
+		if (off->kind & OUT_BLOCKED)
+			row->nvcsw++;
+		else
+			row->nivcsw++;
+	}
+	return st->call.key;
+}
+
+static __always_inline void spliced_ask(struct task_struct *task, struct thread_state *st)
+{
+	if (st->flags & WATCH_SPLICED)
+		spliced_look(task, st);
+}
+
+#endif

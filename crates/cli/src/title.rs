@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do processes that are still there call themselves?
+//!
+//! The kernel side knows what a program was called with as it began, if it saw that. Of those that
+//! were there before, and of those that write their arguments anew (PostgreSQL's), /proc tells.
+
+use debox_output::shell_word;
+use debox_report::LifeRow;
+
+/// As long as those of the kernel side.
+const LONGEST: usize = debox_abi::DEBOX_TITLE_LEN;
+
+/// Names the rows of first threads whose process is there.
+pub fn name(rows: &mut [LifeRow]) {
+    for row in rows.iter_mut().filter(|row| row.pid != 0) {
+        let read = |file: &str| std::fs::read(format!("/proc/{}/{file}", row.pid)).ok();
+        let (Some(comm), Some(title)) = (read("comm"), read("cmdline")) else {
+            continue;
+        };
+        let comm = String::from_utf8_lossy(&comm);
+        if comm.strip_suffix('\n') == Some(row.comm.as_str()) && !title.is_empty() {
+            row.command = text(&title);
+        }
+    }
+}
+
+fn text(title: &[u8]) -> String {
+    let cut = title.len() > LONGEST;
+    let title = &title[..title.len().min(LONGEST)];
+    let used = title
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |at| at + 1);
+    let words = title[..used].split(|byte| *byte == 0);
+    let mut text = words.map(shell_word).collect::<Vec<_>>().join(" ");
+    if cut {
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_reads_as_a_command_or_as_what_it_was_made() {
+        assert_eq!(text(b"sh\0-c\0a b\0"), "sh -c 'a b'");
+        assert_eq!(
+            text(b"postgres: walwriter \0\0\0\0"),
+            "'postgres: walwriter '"
+        );
+        assert!(text(&[b'x'; 500]).ends_with("..."));
+        let mut rows = [LifeRow {
+            pid: std::process::id(),
+            comm: "none has this".into(),
+            ..LifeRow::default()
+        }];
+        name(&mut rows);
+        assert_eq!(rows[0].command, "");
+    }
+}
