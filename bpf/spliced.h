@@ -11,6 +11,7 @@
 #ifndef DEBOX_SPLICED_H
 #define DEBOX_SPLICED_H
 
+#include "call_phase.h"
 #include "record.h"
 
 /* Ticks of the time stamp counter in ns; `rate` has 32 bits after the point. */
@@ -49,6 +50,7 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	struct spliced *spliced;
 	struct debox_account_control *control;
 	u64 now, more, off;
+	s32 nr;
 
 	if (!task || !st)
 		return 0;
@@ -82,7 +84,8 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	call->runq_ns = 0;
 	call->nvcsw = 0;
 	call->nivcsw = 0;
-	if (!spliced->told.rsp)
+	/* Out of the kernel it is only about to begin, its stamp not written yet, or over. */
+	if (!spliced->told.rsp || call_phase(task, &nr) == CALL_OUTSIDE)
 		return 0;
 	control = details_control(st->account);
 	if (!control)
@@ -106,7 +109,8 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 {
 	struct debox_row *row;
 
-	if (!st || !off || !st->call.in_call)
+	/* By its registers it was in a system call: what is without is outside of the stamps, mostly. */
+	if (!st || !off || !st->call.in_call || st->out_nr < 0)
 		return key;
 	st->call.blocked_ns += off->blocked_ns;
 	st->call.runq_ns += off->runq_ns;

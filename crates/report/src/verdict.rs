@@ -266,6 +266,43 @@ fn advice(report: &Report, chain: Option<usize>) -> Option<String> {
     (meaning.kind != Kind::Idle && !meaning.advice.is_empty()).then(|| meaning.advice.clone())
 }
 
+/// Who sleeps for a while and looks again is woken by nobody: what it looks for is on no path, and
+/// may be what somebody computed beside.
+fn polled(report: &Report, parts: &[(&str, Part)], whole_ns: u64) -> Option<String> {
+    let (_, first) = parts.first()?;
+    let by_timer = |root: &&Root| {
+        let links = (root.chain).map_or_else(Vec::new, |chain| links_of(report, chain));
+        links
+            .last()
+            .is_some_and(|link| link.kind == ChainKind::Timer)
+    };
+    let roots = first
+        .blocked
+        .values()
+        .flat_map(|waits| waits.roots.values());
+    let timed_ns = sum(roots.filter(by_timer).map(|root| root.ns));
+    let on_path = |comm: &str| {
+        let part = parts.iter().find(|(name, _)| *name == comm);
+        part.map_or(0, |(_, part)| {
+            sum([part.own_ns, part.calls_ns, part.exit_ns])
+        })
+    };
+    let (who, ns) = (lives::groups(&report.lives).into_iter())
+        .map(|group| {
+            let ns = group.time.cpu_ns().saturating_sub(on_path(&group.comm));
+            (group.comm.clone(), ns)
+        })
+        .max_by_key(|(_, ns)| *ns)?;
+    (share(timed_ns, whole_ns) >= 0.3 && share(ns, timed_ns) >= 0.5).then(|| {
+        format!(
+            "Beside that {} had a CPU for {}: whoever sleeps and looks again is woken by nobody, so that may be \
+             what it waited for.",
+            printable(&who),
+            time(ns)
+        )
+    })
+}
+
 /// Threads of a pool have one name with different numbers, and are one: "Thread-2" and "Thread-0".
 fn alike_names<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, String> {
     let mut of: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
@@ -420,6 +457,8 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
              at the same time, is the question.",
             time(all_ns)
         ));
+    } else if let Some(sentence) = polled(report, &parts, whole_ns) {
+        sentences.push(sentence);
     } else if let Some((ns, chain)) = first
         && share(ns, whole_ns) >= 0.3
         && let Some(advice) = advice(report, chain)

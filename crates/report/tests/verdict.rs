@@ -466,6 +466,28 @@ fn what_others_computed_beside_a_time_limit_is_told() {
     assert!(!verdict_of(&report)[0].contains("other threads"));
 }
 
+/// A parent that sleeps and looks again, while its child computes.
+#[test]
+fn what_went_on_beside_sleeps_is_told() {
+    let report = command(vec![
+        part("sh", CriticalKind::Blocked, 900, Some(1)),
+        part("sh", CriticalKind::Own, 100, None),
+    ]);
+    let mut report = with_chain(report, "nanosleep");
+    report.chain_links = vec![
+        link(ChainKind::Timer, "", None, false),
+        link(ChainKind::Sleep, "sh", Some(0), false),
+    ];
+    report.lives = vec![life("sh", 1000, 100), life("worker", 1000, 850)];
+    let verdict = verdict_of(&report);
+    assert!(
+        verdict[1].starts_with("Beside that worker had a CPU for 850 ms"),
+        "{verdict:?}"
+    );
+    report.lives.pop();
+    assert!(!verdict_of(&report).concat().contains("Beside"));
+}
+
 #[test]
 fn rests_are_no_answer() {
     let mut report = with_chain(empty(), "poll");
