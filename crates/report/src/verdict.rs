@@ -14,7 +14,7 @@ use crate::lives::{self, ASLEEP, blocked_texts};
 use crate::model::*;
 use debox_labels::Kind;
 use debox_output::printable;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Less of the whole is not named.
 const SHARE_MIN: f64 = 0.1;
@@ -303,19 +303,25 @@ fn polled(report: &Report, parts: &[(&str, Part)], whole_ns: u64) -> Option<Stri
     })
 }
 
-/// Threads of a pool have one name with different numbers, and are one: "Thread-2" and "Thread-0".
-fn alike_names<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, String> {
-    let mut of: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for name in names {
+/// Threads of a pool have one name with different numbers, and are one ("Thread-2" and "Thread-0"),
+/// unless it is one of them that did it.
+fn alike_names(path: &CriticalPath) -> BTreeMap<&str, String> {
+    let mut of: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for part in &path.parts {
+        let name = part.comm.as_deref().unwrap_or_default();
         let base = name.trim_end_matches(|c: char| c.is_ascii_digit());
         if base.len() < name.len() && !base.is_empty() {
-            of.entry(base.to_owned()).or_default().insert(name);
+            let ns = of.entry(base).or_default().entry(name).or_default();
+            *ns = ns.saturating_add(part.total_ns);
         }
     }
-    of.retain(|_, names| names.len() > 1);
+    of.retain(|_, names| {
+        let most = names.values().copied().max().unwrap_or(0);
+        names.len() > 1 && share(most, sum(names.values().copied())) < MOST
+    });
     let told = of.into_iter().flat_map(|(base, names)| {
         let text = format!("{base}* ({} threads)", names.len());
-        names.into_iter().map(move |name| (name, text.clone()))
+        names.into_keys().map(move |name| (name, text.clone()))
     });
     told.collect()
 }
@@ -352,7 +358,7 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
     if whole_ns == 0 {
         return None;
     }
-    let alike = alike_names(path.parts.iter().filter_map(|part| part.comm.as_deref()));
+    let alike = alike_names(path);
     let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
     for of in &path.parts {
         let name = of.comm.as_deref().unwrap_or("");
