@@ -296,6 +296,8 @@ VERIFIED_ONCE int critical_hand_on(struct critical *from, struct critical *to, s
 	critical_copy(to, from);
 	to->called_ns = st->called_ns;
 	to->taken = 1;
+	/* An earlier one is made up for by this. */
+	st->woken_early_ns = 0;
 	return 0;
 }
 

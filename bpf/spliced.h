@@ -82,8 +82,6 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	call->in_call = 0;
 	call->blocked_ns = 0;
 	call->runq_ns = 0;
-	call->nvcsw = 0;
-	call->nivcsw = 0;
 	/* Out of the kernel it is only about to begin, its stamp not written yet, or over. */
 	if (!spliced->told.rsp || call_phase(task, &nr) == CALL_OUTSIDE)
 		return 0;

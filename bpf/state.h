@@ -205,6 +205,8 @@ struct splice_told {
 	u32 tid;
 	u32 pid;
 };
+_Static_assert(__builtin_offsetof(struct splice_told, called_ns) == 32, "as splice/state.h says");
+_Static_assert(__builtin_offsetof(struct splice_told, tid) == 40, "as splice/state.h says");
 struct spliced {
 	struct splice_told told;
 	u64 block; /* where it was read last */

@@ -179,6 +179,8 @@ struct splice_begin {
 	} image[2];
 };
 
+_Static_assert(offsetof(struct splice_block, called_ns) == 32, "as bpf/state.h says");
+_Static_assert(offsetof(struct splice_block, tid) == 40, "as bpf/state.h says");
 _Static_assert(sizeof(struct splice_row) == 1216, "row");
 _Static_assert(offsetof(struct splice_block, special) == 512, "special");
 _Static_assert(offsetof(struct splice_block, rows) == SPLICE_PAGE, "rows");

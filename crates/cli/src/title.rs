@@ -4,11 +4,8 @@
 //! The kernel side knows what a program was called with as it began, if it saw that. Of those that
 //! were there before, and of those that write their arguments anew (PostgreSQL's), /proc tells.
 
-use debox_output::shell_word;
-use debox_report::LifeRow;
-
-/// As long as those of the kernel side.
-const LONGEST: usize = debox_abi::DEBOX_TITLE_LEN;
+use debox_abi::DEBOX_TITLE_LEN;
+use debox_report::{LifeRow, title_text};
 
 /// Names the rows of first threads whose process is there.
 pub fn name(rows: &mut [LifeRow]) {
@@ -24,19 +21,12 @@ pub fn name(rows: &mut [LifeRow]) {
     }
 }
 
+/// As long as those of the kernel side, and told as they are.
 fn text(title: &[u8]) -> String {
-    let cut = title.len() > LONGEST;
-    let title = &title[..title.len().min(LONGEST)];
-    let used = title
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |at| at + 1);
-    let words = title[..used].split(|byte| *byte == 0);
-    let mut text = words.map(shell_word).collect::<Vec<_>>().join(" ");
-    if cut {
-        text.push_str("...");
-    }
-    text
+    let mut kept = [0; DEBOX_TITLE_LEN];
+    let used = title.len().min(DEBOX_TITLE_LEN);
+    kept[..used].copy_from_slice(&title[..used]);
+    title_text(&kept)
 }
 
 #[cfg(test)]

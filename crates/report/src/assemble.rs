@@ -9,6 +9,7 @@ mod objects;
 mod on_cpu;
 
 pub use details::{CallArguments, CodePlace, Details, FrameNames, disk_operation, frame_text};
+pub use lives::title_text;
 
 use crate::model::*;
 use crate::sum::{Sum, grow};

@@ -32,7 +32,7 @@ mod wrap;
 pub use all_time::{AllTime, AllTimePart, TimeOf, TimeState, all_time};
 pub use assemble::{
     CallArguments, CallNames, CodePlace, Details, FrameNames, Input, RunFacts, assemble,
-    call_of_key, disk_operation, frame_text,
+    call_of_key, disk_operation, frame_text, title_text,
 };
 pub use chains::{
     ChainNode, Root, TreeLine, holder_place, link_text, links_of, roots, tree, tree_lines,

@@ -31,6 +31,16 @@ fn life(comm: &str, life_ms: u64, own_ms: u64) -> LifeRow {
     }
 }
 
+/// Nine sleeps that one chain explains.
+fn slept(first: usize, total_ms: u64) -> ChainRow {
+    ChainRow {
+        first,
+        count: 9,
+        total_ns: total_ms * MS,
+        max_ns: total_ms * MS,
+    }
+}
+
 fn link(kind: ChainKind, comm: &str, parent: Option<usize>, rests: bool) -> ChainLink {
     let sleeps = kind == ChainKind::Sleep;
     ChainLink {
@@ -163,18 +173,15 @@ fn behind_a_holder() -> Report {
         ..report.sites[0].clone()
     });
     let held = |parent| ChainLink {
-        by_own: false,
         call: Some("futex".into()),
         held: true,
         ..link(ChainKind::Sleep, "python3", Some(parent), false)
     };
     let holder = |parent| ChainLink {
-        by_own: false,
         site: Some(1),
         ..link(ChainKind::Sleep, "python3", Some(parent), false)
     };
     let disk = |operation: &str| ChainLink {
-        by_own: false,
         operation: Some(operation.into()),
         ..link(ChainKind::Disk, "vda", None, false)
     };
@@ -429,12 +436,7 @@ fn a_pool_that_rests_does_not_hide_who_works() {
         link(ChainKind::NotOver, "", None, false),
         link(ChainKind::Sleep, "pool", Some(0), true),
     ];
-    report.chains = vec![ChainRow {
-        first: 1,
-        count: 20,
-        total_ns: 20_000 * MS,
-        max_ns: 1_000 * MS,
-    }];
+    report.chains = vec![slept(1, 20_000)];
     let verdict = verdict_of(&report);
     assert!(verdict[0].contains("had something to do"), "{verdict:?}");
 }
@@ -493,12 +495,7 @@ fn rests_are_no_answer() {
     let mut report = with_chain(empty(), "poll");
     report.run.kind = RunKind::Attach;
     report.lives = vec![life("worker", 1000, 1)];
-    report.chains = vec![ChainRow {
-        first: 2,
-        count: 9,
-        total_ns: 999 * MS,
-        max_ns: 200 * MS,
-    }];
+    report.chains = vec![slept(2, 999)];
     let verdict = verdict_of(&report);
     assert_eq!(verdict.len(), 1);
     assert!(verdict[0].starts_with("Nothing went on"), "{verdict:?}");
@@ -518,13 +515,7 @@ fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
             link(ChainKind::Sleep, "python3", Some(2), true),
         ];
         report.chain_links[1].by_own = by_own;
-        let chain = |first, total_ns| ChainRow {
-            first,
-            count: 9,
-            total_ns,
-            max_ns: total_ns,
-        };
-        report.chains = vec![chain(3, 500 * MS), chain(1, 100 * MS)];
+        report.chains = vec![slept(3, 500), slept(1, 100)];
         verdict_of(&report)[0].clone()
     };
     let own =

@@ -3,19 +3,19 @@
 
 use crate::Error;
 use std::arch::x86_64::_rdtsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Against the system's clock, whose reading takes some tens of nanoseconds: right to some
 /// millionths of what is measured.
 const MEASURED_FOR: Duration = Duration::from_millis(4);
 
-fn both() -> (u64, Instant) {
-    // The one that was read within the shortest time, of a few.
+/// Ticks, and CLOCK_MONOTONIC: the two that were read within the shortest time, of a few.
+fn both() -> (u64, u64) {
     let one = || {
-        let before = Instant::now();
+        let before = monotonic_ns();
         // SAFETY: every processor of this kind has it.
         let ticks = unsafe { _rdtsc() };
-        (before.elapsed(), ticks, before)
+        (monotonic_ns() - before, ticks, before)
     };
     let (took, ticks, before) = (0..8)
         .map(|_| one())
@@ -48,24 +48,15 @@ pub fn rate() -> Result<u64, Error> {
     let (last, end) = both();
     let ticks = last.checked_sub(first).filter(|ticks| *ticks > 0);
     let ticks = ticks.ok_or_else(|| Error::Run("the time stamp counter runs backwards".into()))?;
-    let ns = (end - begin).as_nanos();
+    let ns = u128::from(end - begin);
     Ok(u64::try_from((ns << 32) / u128::from(ticks)).unwrap_or(u64::MAX))
 }
 
 /// What has to be added to ticks × `rate` (as of [`rate`]) for CLOCK_MONOTONIC, as of now.
 pub fn offset_ns(rate: u64) -> i64 {
-    let one = || {
-        let before = monotonic_ns();
-        // SAFETY: every processor of this kind has it.
-        let ticks = unsafe { _rdtsc() };
-        (monotonic_ns() - before, ticks, before)
-    };
-    let (took, ticks, before) = (0..8)
-        .map(|_| one())
-        .min_by_key(|(took, ..)| *took)
-        .unwrap_or_else(one);
+    let (ticks, now_ns) = both();
     let by_ticks = ((u128::from(ticks) * u128::from(rate)) >> 32) as u64;
-    (before + took / 2).wrapping_sub(by_ticks) as i64
+    now_ns.wrapping_sub(by_ticks) as i64
 }
 
 fn monotonic_ns() -> u64 {

@@ -2,8 +2,9 @@
 //! Where are images kept, and is one of a file there?
 //!
 //! A folder that belongs to whoever watches and that nobody else can write; an image has the name of
-//! the very file that it is a copy of: device, inode, size, time of the last change, and a version: the runtime opens it by itself. (Not
-//! its build id: that is what a file says of itself, and two files may say the same.)
+//! the very file that it is a copy of: device, inode, size, time of the last change, and of the
+//! version of all this, since the runtime opens it by itself. (Not of its build id: that is what a file
+//! says of itself, and two files may say the same.)
 //! Written under another name and then renamed, so that what is there is whole.
 
 use crate::state::VERSION;

@@ -61,11 +61,13 @@ const NOT_HELD_AGAINST: [&str; 3] = ["exit", "exit_group", "rt_sigreturn"];
 
 type Counts = BTreeMap<String, (u64, u64)>;
 
-/// Calls and errors by name, as strace counts them.
-fn strace(words: &[&str]) -> Option<Counts> {
+/// What strace writes of a command; None: it is not here.
+fn strace(options: &[&str], words: &[&str]) -> Option<String> {
     let out = tempfile::NamedTempFile::new().unwrap();
     let done = std::process::Command::new("strace")
-        .args(["-f", "-c", "-o"])
+        .arg("-f")
+        .args(options)
+        .arg("-o")
         .arg(out.path())
         .args(words)
         .stdin(std::process::Stdio::null())
@@ -73,8 +75,14 @@ fn strace(words: &[&str]) -> Option<Counts> {
         .stderr(std::process::Stdio::null())
         .status();
     done.ok()?;
+    let written = std::fs::read(out.path()).unwrap();
+    Some(String::from_utf8_lossy(&written).into_owned())
+}
+
+/// Calls and errors by name, as strace counts them.
+fn strace_counts(words: &[&str]) -> Option<Counts> {
     let mut counts = Counts::new();
-    for line in std::fs::read_to_string(out.path()).unwrap().lines() {
+    for line in strace(&["-c"], words)?.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (Some(Ok(calls)), Some(name)) = (words.get(3).map(|n| n.parse()), words.last()) else {
             continue;
@@ -95,18 +103,7 @@ fn strace(words: &[&str]) -> Option<Counts> {
 /// program are others, and the kernel hands out whole lines, so that the number of reads follows
 /// the length of the paths.
 fn reads_its_mappings(words: &[&str]) -> bool {
-    let out = tempfile::NamedTempFile::new().unwrap();
-    let done = std::process::Command::new("strace")
-        .args(["-f", "-e", "trace=open,openat", "-o"])
-        .arg(out.path())
-        .args(words)
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .status();
-    assert!(done.is_ok(), "{words:?}: {done:?}");
-    let opened = std::fs::read(out.path()).unwrap();
-    String::from_utf8_lossy(&opened).contains("/maps\"")
+    strace(&["-e", "trace=open,openat"], words).is_some_and(|opened| opened.contains("/maps\""))
 }
 
 fn by_name(counted: &Counted) -> Counts {
@@ -164,7 +161,7 @@ fn each_call_is_counted_as_strace_counts_it() {
             eprintln!("{command}: {} is not here", words[0]);
             continue;
         }
-        let Some(expected) = strace(&words) else {
+        let Some(expected) = strace_counts(&words) else {
             eprintln!("NOT RUN: needs strace");
             return;
         };

@@ -12,8 +12,7 @@ pub struct Ends {
     pub chain: String,
 }
 
-/// A word for a root; of a disk's also what it did.
-/// Words that chains end in, besides labels.
+/// Words that chains end in, besides labels: what [`root_word`] gives.
 pub const ROOTS: [&str; 16] = [
     "running",
     "run-queue",
@@ -33,6 +32,7 @@ pub const ROOTS: [&str; 16] = [
     "unknown",
 ];
 
+/// A word for a root; of a disk's also what it did.
 fn root_word(link: &debox_chain) -> String {
     match link.kind {
         DEBOX_CHAIN_RAN_USER | DEBOX_CHAIN_RAN_CALL | DEBOX_CHAIN_RAN => "running".to_owned(),
@@ -69,7 +69,7 @@ impl Ends {
                 .flatten()
                 .map(|site| text_get(&site.label).to_owned());
             if at != first {
-                chain.extend((!name.is_empty()).then(|| name.clone().into_owned()));
+                chain.extend((!name.is_empty()).then(|| name.into_owned()));
                 chain.extend(mine.clone());
             }
             label = mine.or(label);

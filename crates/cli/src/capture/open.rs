@@ -6,6 +6,7 @@ use super::target::Process;
 use super::watched::{self, Watch, Watched};
 use super::{Capture, Target, Want, launch, wrap};
 use crate::acting::{self, Actor, Plan};
+use crate::args::Way;
 use crate::collect::Collector;
 use crate::error::Error;
 use crate::learn::{Learned, Learner};
@@ -84,7 +85,7 @@ fn account_open(
             if errno == libc::EOPNOTSUPP
                 && want.details == 0
                 && want.plan.is_none()
-                && !want.splice =>
+                && want.way != Way::Splice =>
         {
             let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
             let why = format!("who held locks and who woke threads is not known: {text}");
@@ -98,10 +99,10 @@ fn account_open(
 }
 
 fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts {
-    let capture = match (want.wrap, want.splice) {
-        (true, _) => report::Capture::Wrap,
-        (_, true) => report::Capture::Splice,
-        _ => report::Capture::Boundary,
+    let capture = match want.way {
+        Way::Boundary => report::Capture::Boundary,
+        Way::Wrap => report::Capture::Wrap,
+        Way::Splice => report::Capture::Splice,
     };
     let mut facts = RunFacts::new(RunKind::Attach, capture, target.words());
     facts.irq = want.irq;
@@ -150,9 +151,9 @@ impl Opened {
         if let Some(view) = &mut view.details {
             view.control.flags_set(want.details);
         }
-        let splicer = match want.splice {
-            true => Some(Splicer::looked_at(&mut view)?),
-            false => None,
+        let splicer = match want.way {
+            Way::Splice => Some(Splicer::looked_at(&mut view)?),
+            Way::Boundary | Way::Wrap => None,
         };
         let actor = want
             .plan
@@ -167,14 +168,14 @@ impl Opened {
                 .set(TraceView::open(&connection, &want.trace)?);
         }
         let mut environment = Environment::inherited();
-        let collector = match want.wrap {
-            true => Some(wrap::prepare(
+        let collector = match want.way {
+            Way::Wrap => Some(wrap::prepare(
                 &mut environment,
                 &source,
                 want.call_sites,
                 want.irq,
             )?),
-            false => None,
+            Way::Boundary | Way::Splice => None,
         };
         Ok(Self {
             signals,

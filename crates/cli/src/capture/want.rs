@@ -26,10 +26,8 @@ pub struct Want {
     pub broker: BrokerArgs,
     /// Children, too.
     pub follow: bool,
-    /// Counted in user space.
-    pub wrap: bool,
-    /// In the program's own code.
-    pub splice: bool,
+    /// How the ends of calls are known.
+    pub way: Way,
     /// By place in the program, in wrap capture.
     pub call_sites: bool,
     /// DEBOX_REQ_* of the account.
@@ -49,7 +47,6 @@ impl Want {
     /// Of `run` and `attach`.
     pub fn new(args: &CaptureArgs, way: Way) -> Result<Self, Error> {
         way_allows(args, way)?;
-        let (wrap, splice) = (way == Way::Wrap, way == Way::Splice);
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         args.trace.check()?;
         let recording = recording(&args.report, args.record.record)?;
@@ -79,8 +76,7 @@ impl Want {
         Ok(Self {
             broker: args.broker.clone(),
             follow: !args.no_follow,
-            wrap,
-            splice,
+            way,
             call_sites: args.details.call_site,
             request: match way {
                 Way::Boundary => irq | request,

@@ -5,7 +5,7 @@
 //! execve. The gate is no part of the run; the execve is the command's beginning, whatever the
 //! process was called until then.
 
-use crate::model::{CriticalKind, CriticalPath, LifeRow};
+use crate::model::{CriticalKind, CriticalPart, CriticalPath, LifeRow};
 
 /// `held_ns`: from when it was watched until the gate was opened.
 pub(super) fn leave(lives: &mut Vec<LifeRow>, path: &mut CriticalPath, held_ns: u64) {
@@ -35,9 +35,8 @@ pub(super) fn leave(lives: &mut Vec<LifeRow>, path: &mut CriticalPath, held_ns: 
     }
 
     let spent = |kind: CriticalKind| {
-        let of = |part: &&crate::model::CriticalPart| {
-            part.kind == kind && part.comm.as_deref() == Some(was.as_str())
-        };
+        let of =
+            |part: &&CriticalPart| part.kind == kind && part.comm.as_deref() == Some(was.as_str());
         path.parts.iter().find(of).map_or(0, |part| part.total_ns)
     };
     let (own_ns, runq_ns) = split(held_ns, spent(CriticalKind::Own), spent(CriticalKind::Runq));
@@ -73,7 +72,7 @@ fn split(held_ns: u64, own_ns: u64, runq_ns: u64) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CriticalPart, LifeTime};
+    use crate::model::LifeTime;
 
     #[test]
     fn the_gate_is_left_out_and_the_execve_is_the_commands() {

@@ -12,7 +12,7 @@ fn text_of(bytes: &[u8]) -> String {
 }
 
 /// The arguments as a shell takes them; what was cut off is marked.
-fn title_text(title: &[u8; DEBOX_TITLE_LEN]) -> String {
+pub fn title_text(title: &[u8; DEBOX_TITLE_LEN]) -> String {
     let cut = title.last() != Some(&0);
     let Some(last) = title.iter().rposition(|b| *b != 0) else {
         return String::new();
