@@ -715,13 +715,14 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		return;
 	}
 	nr = b->open.nr;
+	/* Before: what replacing its code takes is not the call's. */
+	leave(b, rsp, family, ret);
 	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {
 		if (s->r10 & MAP_ANONYMOUS)
 			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
 		else
 			code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
 	}
-	leave(b, rsp, family, ret);
 }
 
 /* --------------------------------------------------------------------- unwinding */

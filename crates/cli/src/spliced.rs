@@ -223,22 +223,28 @@ pub fn own_part_tell(report: &mut Report) {
     if report.run.capture != Capture::Splice || report.calls.iter().any(traces) {
         return;
     }
-    // Neither waits for a futex but when it asks for its code to be replaced.
-    let asks = |call: Option<&str>, label: &str| {
-        label == "futex" && call.is_some_and(|call| call == "mmap" || call.starts_with("execve"))
-    };
+    // Who executes waits for a futex only when it asks for somebody to come along.
+    let executes = |call: &str| call.starts_with("execve");
     let mut is_there = false;
     for row in &mut report.blocking {
-        if row.label == "ptrace" || asks(row.call.as_deref(), &row.label) {
+        let asks = row.label == "futex" && row.call.as_deref().is_some_and(executes);
+        if row.label == "ptrace" || asks {
             SETUP.clone_into(&mut row.label);
             is_there = true;
         }
     }
+    // Whoever waits for a futex that we wake has asked for its code to be replaced.
     let asked = report.sites.len();
-    for link in &mut report.chain_links {
-        let of = link.site.and_then(|site| report.sites.get(site));
-        if of.is_some_and(|site| asks(link.call.as_deref(), &site.label)) {
-            link.site = Some(asked);
+    for at in 0..report.chain_links.len() {
+        let link = &report.chain_links[at];
+        let site = link.site.and_then(|site| report.sites.get(site));
+        let by = link
+            .parent
+            .and_then(|parent| report.chain_links.get(parent));
+        if site.is_some_and(|site| site.label == "futex") && by.is_some_and(|by| by.comm == "debox")
+        {
+            report.chain_links[at].site = Some(asked);
+            is_there = true;
         }
     }
     if let Some(site) = report
