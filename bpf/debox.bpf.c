@@ -7,7 +7,8 @@
  * site.h), what it waited for (wait.h, lock.h), which faults it took (fault.h), which
  * interrupts kept it (irq_time.h), how all of
  * that gets into records and accounts (record.h), and what is told beyond sums
- * (details.h, user_stack.h), and what the CPU did (on_cpu.h).
+ * (details.h, user_stack.h), and what the CPU did (on_cpu.h). Of spliced programs calls are
+ * read where something happens (spliced.h), and looked at as they end (spliced_end.h).
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -20,6 +21,7 @@
 #include "sleep.h"
 #include "fault.h"
 #include "boundary.h"
+#include "spliced_end.h"
 #include "on_cpu.h"
 #include "irq_time.h"
 #include "thread.h"

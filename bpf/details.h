@@ -331,13 +331,14 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	const struct splice_done *done = splice_done_here();
 	struct finished *call = finished_here();
 	struct debox_event_call *event;
 	struct thread_objects *objects;
 	u32 account, kept;
 	void *ring;
 
-	if (!st || !details || !call)
+	if (!st || !details || !call || !done)
 		return 0;
 	account = st->account;
 	ring = bpf_map_lookup_elem(&account_rings, &account);
@@ -357,7 +358,9 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	event->tid = call->field[DEBOX_FIELD_TID];
 	comm_copy(event->comm, call->comm);
 	event->retval = call->field[DEBOX_FIELD_RETVAL];
-	if (st->call.compat) {
+	if (done->start) {
+		__builtin_memcpy(event->args, done->args, sizeof(event->args));
+	} else if (st->call.compat) {
 		/* ebx ecx edx esi edi ebp; ecx has the user's ip after sysenter
 		 * and ebx is not in the part of the registers we know */
 		event->args[0] = event->args[1] = event->args[5] = 0;

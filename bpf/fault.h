@@ -2,8 +2,8 @@
 /*
  * How many page faults did a call take?
  *
- * Boundary capture takes differences of the task's own counters. Wrap capture
- * has no moment of its own at the end of a call, so it counts as they happen:
+ * Boundary capture takes differences of the task's own counters. Wrap and splice capture
+ * have no moment of their own at the end of each call, so they count as they happen:
  * page_fault_kernel fires for faults taken in kernel mode only, and the
  * software event of major faults only for faults that waited for a device, so
  * programs that are not watched hardly meet either.
@@ -26,7 +26,11 @@ static __always_inline void fault_count(u32 minor, u32 major)
 	if (!task->bpf_storage)
 		return;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st || !(st->flags & WATCH_SLOT) || !slot_trusted(task, st))
+	if (!st)
+		return;
+	if (st->flags & WATCH_SPLICED)
+		spliced_fault(task, st, minor, major);
+	if (!(st->flags & WATCH_SLOT) || !slot_trusted(task, st))
 		return;
 	record = record_of(st);
 	control = control_of(st);

@@ -397,7 +397,11 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	if (task->files->count.counter > 1) {
 		u64 now = bpf_ktime_get_ns();
 
-		if (removed_since(removed_place(task->tgid, fd), task->pid, st->call.enter_ns, now) ||
+		const struct splice_done *done = splice_done_here();
+
+		/* What spliced threads take away is not known: at a call's end it may be anything. */
+		if ((done && done->start) ||
+		    removed_since(removed_place(task->tgid, fd), task->pid, st->call.enter_ns, now) ||
 		    removed_since(removed_place(task->tgid, NONE), task->pid, st->call.enter_ns, now))
 			return DEBOX_OBJECT_UNSURE;
 	}
@@ -445,12 +449,21 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 
 /* ---- the call's argument */
 
+/* Of a spliced call that has ended the registers are another one's. */
+static __always_inline u64 argument_here(struct thread_state *st, struct task_struct *task, u32 compat, u32 index)
+{
+	const struct splice_done *done = st->flags & WATCH_SPLICED ? splice_done_here() : NULL;
+
+	if (done && done->start)
+		return index < 6 ? done->args[index] : 0;
+	return call_argument(regs_here(st, task), compat, index);
+}
+
 /* The object of the running thread's call `key`, into its memos; why not, as flags. */
 VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	const volatile struct call_object *of = &call_objects[key & (DEBOX_NR_SLOTS - 1)];
-	const struct pt_regs *regs;
 	struct thread_objects *objects;
 	struct object_memo *memo;
 	u32 by = of->by, i;
@@ -465,12 +478,11 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 	objects = bpf_task_storage_get(&thread_objects, task, 0, 0);
 	if (!objects)
 		return 0;
-	regs = regs_here(st, task);
-	value = call_argument(regs, compat, of->index);
+	value = argument_here(st, task, compat, of->index);
 	if (by == OBJECT_BY_POLL) {
 		s32 fd = -1;
 
-		if ((u32)call_argument(regs, compat, of->index + 1) != 1 ||
+		if ((u32)argument_here(st, task, compat, of->index + 1) != 1 ||
 		    bpf_probe_read_user(&fd, sizeof(fd), (void *)value))
 			return 0;
 		value = (u32)fd;
@@ -480,7 +492,7 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 		u32 address = of->address;
 
 		return object_of_descriptor(st, objects, (u32)value,
-					    address ? call_argument(regs, compat, address - 1) : 0);
+					    address ? argument_here(st, task, compat, address - 1) : 0);
 	}
 	i = object_memo_find(objects, -1, by == OBJECT_BY_FUTEX ? value : 0);
 	memo = object_memo_of(objects, i);

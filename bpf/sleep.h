@@ -329,6 +329,29 @@ static __always_inline void waking_call(struct thread_state *st, struct waking *
 	waking->called_ns = call->in_call ? call_called(call, now) : call->called_ns;
 }
 
+/*
+ * ... by somebody without a past, and who held what it waited for as it fell asleep was another
+ * one: most of such waiting was for that one, and who wakes it has waited as well, mostly.
+ */
+static __noinline int woken_unknown(struct thread_state *st, u64 now)
+{
+	struct chain_key root;
+
+	if (!st)
+		return 0;
+	__builtin_memset(&root, 0, sizeof(root));
+	root.kind = DEBOX_CHAIN_WOKEN;
+	root.site = DEBOX_SITE_NONE;
+	root.nr = st->holder.nr < 0 ? -1 : (s32)nr_key(st->holder.nr, 0);
+	/* A watcher that sees all was told a name that may be anybody's. */
+	if (st->flags & WATCH_ACCOUNT && !(account_watcher(st)->flags & WATCHER_PRIVILEGED))
+		root.uid = st->who.uid;
+	__builtin_memcpy(root.comm, st->holder.comm, DEBOX_COMM_LEN);
+	st->chain_flags |= DEBOX_CHAIN_HELD;
+	follow_ask(st->held_tid ? st->held_tid : st->held_tgid);
+	return chain_rooted(st, chain_intern(&root, st->holder.pid), now);
+}
+
 /* Somebody, not an interrupt, wakes `st`. */
 static __noinline int woken_by(struct task_struct *woken, struct thread_state *st, struct thread_state *waker,
 			       s32 nr)
@@ -367,6 +390,9 @@ static __noinline int woken_by(struct task_struct *woken, struct thread_state *s
 	root.uid = chain_owner(self);
 	who_name(root.comm, self);
 	follow_ask(self->pid);
+	if (!(st->chain_flags & DEBOX_CHAIN_HELD) && st->holder.pid &&
+	    st->holder.kind != DEBOX_HOLDER_READER)
+		return woken_unknown(st, now);
 	return chain_rooted(st, chain_intern(&root, pid_of(self)), now);
 }
 

@@ -11,7 +11,6 @@
 #ifndef DEBOX_SPLICED_H
 #define DEBOX_SPLICED_H
 
-#include "call_phase.h"
 #include "record.h"
 
 /* Ticks of the time stamp counter in ns; `rate` has 32 bits after the point. */
@@ -43,14 +42,13 @@ static __always_inline void spliced_fold(struct open_call *call, u64 now)
 	call->runq_ns = 0;
 }
 
-/* The running thread's calls, as of now. */
-static __noinline int spliced_look(struct task_struct *task, struct thread_state *st)
+/* The running thread's calls, as of now; with `ended` also one that is being counted. */
+static __noinline int spliced_look(struct task_struct *task, struct thread_state *st, u32 ended)
 {
 	struct open_call *call;
 	struct spliced *spliced;
 	struct debox_account_control *control;
 	u64 now, more, off;
-	s32 nr;
 
 	if (!task || !st)
 		return 0;
@@ -64,7 +62,8 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 			spliced_fold(call, now);
 		return 0;
 	}
-	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
+	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq &&
+	    (ended || spliced->told.timed || spliced->told.called_ns == spliced->called_ns))
 		return 0;
 	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
 	more = spliced->told.called_ns - spliced->called_ns;
@@ -82,14 +81,19 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	call->in_call = 0;
 	call->blocked_ns = 0;
 	call->runq_ns = 0;
-	/* Out of the kernel it is only about to begin, its stamp not written yet, or over. */
-	if (!spliced->told.rsp || call_phase(task, &nr) == CALL_OUTSIDE)
+	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED))
 		return 0;
 	control = details_control(st->account);
 	if (!control)
 		return 0;
 	call->nr = (s32)spliced->told.nr;
 	call->compat = 0;
+	call->nvcsw = 0;
+	call->nivcsw = 0;
+	call->irq_ns = 0;
+	/* Its first fault is told before it is counted. */
+	call->min_flt = task->min_flt;
+	call->maj_flt = task->maj_flt;
 	call->key = nr_key(call->nr, 0);
 	call->seq = spliced->told.start;
 	call->enter_ns = ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
@@ -107,11 +111,14 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 {
 	struct debox_row *row;
 
-	/* By its registers it was in a system call: what is without is outside of the stamps, mostly. */
-	if (!st || !off || !st->call.in_call || st->out_nr < 0)
+	if (!st || !off || !st->call.in_call || st->spliced.told.timed == SPLICE_SHOWN)
 		return key;
 	st->call.blocked_ns += off->blocked_ns;
 	st->call.runq_ns += off->runq_ns;
+	if (off->kind & OUT_BLOCKED)
+		st->call.nvcsw++;
+	else
+		st->call.nivcsw++;
 	row = account_row(st->account, st->call.key);
 	if (row) {
 		row->blocked_ns += off->blocked_ns;
@@ -124,10 +131,32 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 	return st->call.key;
 }
 
+/* The kernel has taken a page fault, in the thread's call. */
+static __noinline int spliced_fault(struct task_struct *task, struct thread_state *st, u32 minor, u32 major)
+{
+	struct debox_row *row;
+
+	if (!task || !st)
+		return 0;
+	spliced_look(task, st, 0);
+	if (!st->call.in_call)
+		return 0;
+	row = account_row(st->account, st->call.key);
+	if (!row)
+		return 0;
+	row->minor_faults += minor;
+	/* It was counted as a minor one at its begin. */
+	if (major && row->minor_faults) {
+		row->minor_faults -= major;
+		row->major_faults += major;
+	}
+	return 0;
+}
+
 static __always_inline void spliced_ask(struct task_struct *task, struct thread_state *st)
 {
 	if (st->flags & WATCH_SPLICED)
-		spliced_look(task, st);
+		spliced_look(task, st, 0);
 }
 
 #endif

@@ -195,11 +195,14 @@ static __always_inline u64 call_called(const struct open_call *call, u64 now)
 	return call->called_ns + (now - call->enter_ns) - call->blocked_ns - call->runq_ns;
 }
 
+#define SPLICE_TIMED 1u
+#define SPLICE_SHOWN 2u
 /* The begin of a spliced thread's block: struct splice_block of splice/state.h. */
 struct splice_told {
 	u64 rsp;   /* 0: no call is open */
 	u64 start; /* of the open one, in ticks */
-	u64 nr;
+	u32 nr;
+	u32 timed; /* SPLICE_*, as splice/state.h says */
 	u64 rate;
 	u64 called_ns; /* how long the calls before took, off the CPU or on it */
 	u32 tid;
@@ -207,6 +210,30 @@ struct splice_told {
 };
 _Static_assert(__builtin_offsetof(struct splice_told, called_ns) == 32, "as splice/state.h says");
 _Static_assert(__builtin_offsetof(struct splice_told, tid) == 40, "as splice/state.h says");
+/* A call that has just ended. */
+struct splice_done {
+	u64 start; /* as above; 0: there is none */
+	u64 wall_ns;
+	s64 result;
+	u64 args[6];
+	u64 ip, sp, bp; /* behind the call */
+};
+#define SPLICE_DONE 360 /* in a block, as splice/state.h says */
+/* The running thread's, while it is looked at with preemption off; else its start is 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct splice_done);
+} splice_dones SEC(".maps");
+
+static __always_inline struct splice_done *splice_done_here(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&splice_dones, &zero);
+}
+
 struct spliced {
 	struct splice_told told;
 	u64 block; /* where it was read last */

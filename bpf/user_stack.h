@@ -838,15 +838,26 @@ __noinline u32 user_stack_take(u32 account, u32 whole)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct debox_details *details = details_of(account);
+	const struct splice_done *done = splice_done_here();
 	struct walk *w = walk_here(WALK_CALL);
 	u32 which = WALK_CALL, index;
 
-	if (!details || !w || !task->mm)
+	if (!details || !w || !task->mm || !done)
 		return 0;
-	w->ip = regs->ip;
-	w->sp = regs->sp;
-	w->bp = regs->bp;
-	w->di = regs->di;
+	/* Of a spliced call that has ended the registers are another one's. */
+	if (done->start) {
+		w->ip = done->ip;
+		w->sp = done->sp;
+		w->bp = done->bp;
+		w->di = done->args[0];
+		/* One load for both would be of two kinds of pointers. */
+		barrier();
+	} else {
+		w->ip = regs->ip;
+		w->sp = regs->sp;
+		w->bp = regs->bp;
+		w->di = regs->di;
+	}
 	walk_begin(w, details->serial, account, whole);
 	bpf_loop(WALK_STEPS, walk_step, &which, 0);
 	if (w->flags & DEBOX_STACK_PENDING)

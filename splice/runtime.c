@@ -18,6 +18,7 @@
 #include <asm/stat.h>
 #include <linux/fcntl.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/futex.h>
 #include <linux/mman.h>
 #include <linux/prctl.h>
@@ -88,10 +89,9 @@ static uint32_t bucket(uint64_t ns)
 	return exp >= 40 ? SPLICE_BUCKETS - 1 : 1 + (exp - 4) * 8 + (uint32_t)(ns >> (exp - 3) & 7);
 }
 
-static void count(struct splice_block *b, uint64_t nr, uint64_t span, long ret)
+static void count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret)
 {
 	struct splice_row *row = row_of(b, nr);
-	uint64_t ns = (uint64_t)((unsigned __int128)span * b->rate >> 32);
 
 	if (!b->depth)
 		b->called_ns += ns;
@@ -103,6 +103,42 @@ static void count(struct splice_block *b, uint64_t nr, uint64_t span, long ret)
 	row->hist[bucket(ns)]++;
 }
 
+/* --------------------------------------------------------- what the kernel side looks at */
+
+/* It does at who renames itself, be it to the same name. */
+static void kernel_looks(const struct splice_block *b)
+{
+	char name[16];
+
+	if (b->area->quiet || !((struct splice_run *)b->area->run)->looked_at)
+		return;
+	if (!sys_failed(sys_call(SYS_prctl, PR_GET_NAME, name)))
+		sys_call(SYS_prctl, PR_SET_NAME, name);
+}
+
+/*
+ * The call that is open has ended: whoever watches wants to know more of it, or to act before
+ * the program goes on. A handler that comes here meanwhile may end calls, too.
+ */
+static void end_show(struct splice_block *b, const struct saved *s, uint64_t rsp, uint64_t ns)
+{
+	struct splice_done outer = b->done;
+
+	WRITE(b->open.timed, SPLICE_SHOWN);
+	b->done = (struct splice_done){
+		.wall_ns = ns,
+		.result = (int64_t)s->rax,
+		.args = { s->rdi, s->rsi, s->rdx, s->r10, s->r8, s->r9 },
+		.ip = s->r11,
+		.sp = rsp,
+		.bp = s->rbp,
+	};
+	IN_ORDER();
+	WRITE(b->done.start, b->open.start);
+	kernel_looks(b);
+	b->done = outer;
+}
+
 /* ------------------------------------------------------------ calls within calls */
 
 static void pop(struct splice_block *b)
@@ -110,11 +146,13 @@ static void pop(struct splice_block *b)
 	uint32_t depth = b->depth;
 
 	if (!depth) {
+		WRITE(b->open.timed, SPLICE_UNTIMED);
 		WRITE(b->open.rsp, 0);
 		return;
 	}
 	WRITE(b->open.nr, b->nest[depth - 1].nr);
 	WRITE(b->open.start, b->nest[depth - 1].start);
+	WRITE(b->open.timed, b->nest[depth - 1].timed);
 	IN_ORDER();
 	WRITE(b->open.rsp, b->nest[depth - 1].rsp);
 	IN_ORDER();
@@ -152,16 +190,20 @@ static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
 		WRITE(b->depth, b->depth + 1);
 		IN_ORDER();
 	}
-	WRITE(b->open.nr, nr);
+	WRITE(b->open.timed, SPLICE_UNTIMED);
+	WRITE(b->open.nr, (uint32_t)nr);
 	IN_ORDER();
 	WRITE(b->open.rsp, rsp | nested);
 	IN_ORDER();
 	WRITE(b->open.start, ticks());
+	IN_ORDER();
+	WRITE(b->open.timed, SPLICE_TIMED);
 }
 
-static void leave(struct splice_block *b, uint64_t rsp, uint64_t nr, long ret)
+static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, uint64_t nr)
 {
-	uint64_t now = ticks();
+	uint64_t now = ticks(), ns = 0;
+	long ret = (long)s->rax;
 	int found = (b->open.rsp & ~1ull) == rsp;
 
 	for (uint32_t i = b->depth; !found && i > 0; i--)
@@ -176,7 +218,13 @@ static void leave(struct splice_block *b, uint64_t rsp, uint64_t nr, long ret)
 	}
 	while ((b->open.rsp & ~1ull) != rsp)
 		abandon(b);
-	count(b, b->open.nr, now > b->open.start ? now - b->open.start : 0, ret);
+	WRITE(b->open.timed, SPLICE_UNTIMED);
+	if (now > b->open.start)
+		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
+	count(b, b->open.nr, ns, ret);
+	nr = b->open.nr < SPLICE_NRS ? b->open.nr : SPLICE_NRS - 1;
+	if (bucket(ns) + SPLICE_DOOR_FIRST >= b->doors[nr])
+		end_show(b, s, rsp, ns);
 	pop(b);
 }
 
@@ -189,7 +237,16 @@ void splice_enter(struct saved *s, uint64_t rsp)
 void splice_exit(struct saved *s, uint64_t rsp, uint64_t nr);
 void splice_exit(struct saved *s, uint64_t rsp, uint64_t nr)
 {
-	leave(self(), rsp, (uint32_t)nr, (long)s->rax);
+	leave(self(), s, rsp, (uint32_t)nr);
+}
+
+void splice_door(struct saved *s, uint64_t rsp);
+void splice_door(struct saved *s, uint64_t rsp)
+{
+	struct splice_block *b = self();
+
+	end_show(b, s, rsp, b->last_ns);
+	pop(b);
 }
 
 /* ------------------------------------------------------------------------ blocks */
@@ -238,6 +295,7 @@ void splice_entry_exit(void);
 void splice_entry_before(void);
 void splice_entry_after(void);
 void splice_entry_find(void);
+void splice_entry_door(void);
 void splice_found(void);
 #pragma GCC visibility pop
 
@@ -280,8 +338,11 @@ static struct splice_block *block_take(struct splice_area *area)
 	b->before = (uint64_t)splice_entry_before;
 	b->after = (uint64_t)splice_entry_after;
 	b->find = (uint64_t)splice_entry_find;
+	b->door = (uint64_t)splice_entry_door;
 	b->area = area;
 	b->self = (uint64_t)b;
+	b->done.start = 0;
+	__builtin_memcpy(b->doors, ((struct splice_run *)area->run)->doors, sizeof b->doors);
 	special(b);
 	return b;
 }
@@ -392,7 +453,8 @@ static void file_left(struct splice_area *area)
 /* Whether there is code in it to be mapped; a file whose calls are all left is counted. */
 static int image_read(struct splice_area *area, int fd, struct splice_image *image)
 {
-	int whole = sys_call(SYS_read, fd, image, sizeof *image) == sizeof *image &&
+	int whole = !sys_failed(sys_call(SYS_lseek, fd, -(long)SPLICE_PAGE, SEEK_END)) &&
+		    sys_call(SYS_read, fd, image, sizeof *image) == sizeof *image &&
 		    image->magic == SPLICE_IMAGE_MAGIC && image->version == SPLICE_VERSION &&
 		    image->segments <= SPLICE_SEGMENTS;
 
@@ -471,12 +533,12 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 		uint32_t i = 0;
 
 		/* Which segment it is says how far the file was moved. */
-		while (i < image.segments && (image.segment[i].file_offset < offset ||
-					      image.segment[i].file_offset - offset >= bytes))
+		while (i < image.segments && (image.segment[i].offset < offset ||
+					      image.segment[i].offset - offset >= bytes))
 			i++;
 		if (i < image.segments)
 			image_map(area, fd, &image,
-				  address + (image.segment[i].file_offset - offset) -
+				  address + (image.segment[i].offset - offset) -
 					  image.segment[i].address,
 				  address,
 				  address + ((bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE),
@@ -539,7 +601,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
 }
 
-static void exec_failed(struct splice_block *b, uint64_t rsp, uint32_t nr, long ret)
+static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t rsp, uint32_t nr)
 {
 	uint32_t state = SPLICE_FREE;
 	uint64_t asked = b->asked;
@@ -557,25 +619,11 @@ static void exec_failed(struct splice_block *b, uint64_t rsp, uint32_t nr, long 
 		row_of(b, nr)->errors++;
 	} else {
 		row_of(b, nr)->count--;
-		leave(b, rsp, nr, ret);
+		leave(b, s, rsp, nr);
 	}
 	/* Whoever came along lets go. */
 	if (asked)
 		answer(b->area, SPLICE_LET_GO, (uint32_t)asked - 1);
-}
-
-/*
- * The kernel side looks at a thread that ends when its memory is gone already (up to 6.15). So it
- * is called before: it looks at who renames itself, be it to the same name.
- */
-static void last_look(const struct splice_block *b)
-{
-	char name[16];
-
-	if (b->area->quiet || !((struct splice_run *)b->area->run)->looked_at)
-		return;
-	if (!sys_failed(sys_call(SYS_prctl, PR_GET_NAME, name)))
-		sys_call(SYS_prctl, PR_SET_NAME, name);
 }
 
 /* Whether this is from where on splicing would change what the program does. */
@@ -675,7 +723,8 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	case SYS_exit:
 	case SYS_exit_group:
 		row_of(b, nr)->count++;
-		last_look(b);
+		/* When it has ended, its memory is gone (up to 6.15). */
+		kernel_looks(b);
 		block_give(b);
 		return;
 	case SYS_execve:
@@ -711,12 +760,12 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		return;
 	}
 	if (family == SYS_execve || family == SYS_execveat) {
-		exec_failed(b, rsp, (uint32_t)family, ret);
+		exec_failed(b, s, rsp, (uint32_t)family);
 		return;
 	}
 	nr = b->open.nr;
 	/* Before: what replacing its code takes is not the call's. */
-	leave(b, rsp, family, ret);
+	leave(b, s, rsp, family);
 	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {
 		if (s->r10 & MAP_ANONYMOUS)
 			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
@@ -817,6 +866,7 @@ ENTRY(splice_entry_exit, splice_exit);
 ENTRY(splice_entry_before, splice_before);
 ENTRY(splice_entry_after, splice_after);
 ENTRY(splice_entry_find, splice_find);
+ENTRY(splice_entry_door, splice_door);
 
 /* To whoever called the function whose begin asked. */
 __asm__(".pushsection .text\n.globl splice_found\nsplice_found:\n	ret\n.popsection\n");

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 3u
+#define SPLICE_VERSION 7u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -33,10 +33,26 @@ struct splice_row {
 	uint8_t pad[24];
 };
 
+enum splice_timed {
+	SPLICE_UNTIMED, /* not stamped yet, or ended */
+	SPLICE_TIMED,   /* between its two stamps */
+	SPLICE_SHOWN,   /* ended, and what the kernel side knows of it is asked for */
+};
+
 struct splice_open {
 	uint64_t rsp; /* bit 0: it interrupted another one */
 	uint64_t start;
-	uint64_t nr;
+	uint32_t nr;
+	uint32_t timed; /* enum splice_timed */
+};
+
+/* A call that has just ended, for the kernel side to look at: see splice_door() of runtime.c. */
+struct splice_done {
+	uint64_t start; /* as of splice_open; 0: there is none */
+	uint64_t wall_ns;
+	int64_t result;
+	uint64_t args[6];
+	uint64_t ip, sp, bp; /* of the program, behind the call */
 };
 
 enum splice_block_state {
@@ -65,9 +81,13 @@ struct splice_block {
 	uint64_t find;
 	uint64_t unfollowed; /* of the execve that is under way: 1, if nobody came along */
 	struct splice_open nest[SPLICE_NEST];
-	uint8_t reserved[512 - 152 - SPLICE_NEST * 24];
+	uint64_t door;
+	uint64_t last_ns; /* how long the last call took */
+	struct splice_done done;
+	uint8_t reserved[512 - 456];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
-	uint8_t reserved_page[SPLICE_PAGE - 512 - SPLICE_NRS];
+	uint16_t doors[SPLICE_NRS];  /* see splice_run */
+	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS];
 	struct splice_row rows[SPLICE_NRS];
 };
 
@@ -135,7 +155,13 @@ struct splice_run {
 	uint64_t rate;
 	char images[256]; /* folder of the images */
 	struct splice_request request[SPLICE_REQUESTS];
+	/* From which bucket of the histogram on (+ SPLICE_DOOR_FIRST) the kernel side looks at the
+	 * end of a call, before the program goes on; of each number. Whoever watches changes those
+	 * of blocks as well. */
+	uint16_t doors[SPLICE_NRS];
 };
+#define SPLICE_DOOR_FIRST 15u
+#define SPLICE_DOOR_NONE 0xffffu
 
 #define SPLICE_RUN_BYTES 4096u
 #define SPLICE_AREA_BYTES (SPLICE_PAGE + (uint64_t)SPLICE_BLOCKS * sizeof(struct splice_block))
@@ -145,8 +171,9 @@ struct splice_run {
 #define SPLICE_SEGMENTS 4u
 #define SPLICE_IMAGE_MAGIC 0x47414d4958424544ull /* "DEBXIMAG" */
 
-/* How a patched copy of a file's code lies in the image, which is a file too. Addresses
- * are those of the file; the pool's may lie before its first. */
+/* The last page of a patched copy of a file. The file's own bytes come first, at the places
+ * where they are in the file; then the pool. Addresses are those of the file; the pool's
+ * may lie before its first. crates/unwind/src/spliced.rs reads it, too. */
 struct splice_image {
 	uint64_t magic;
 	uint32_t version;
@@ -157,12 +184,12 @@ struct splice_image {
 	uint32_t sites, left;
 	uint64_t frames; /* address, as of the pool */
 	struct splice_segment {
-		uint64_t address;     /* of its first whole page */
-		uint64_t bytes;       /* whole pages */
-		uint64_t offset;      /* in the image */
-		uint64_t file_offset; /* in the file that it is a copy of */
+		uint64_t address; /* of its first whole page */
+		uint64_t bytes;   /* whole pages */
+		uint64_t offset;
 	} segment[SPLICE_SEGMENTS];
 };
+#define SPLICE_IMAGE_PATH 512u /* in that page: the file's, ends with 0 */
 
 /* What the runtime is told as a program begins; lies on its stack. */
 struct splice_begin {
@@ -182,6 +209,7 @@ struct splice_begin {
 _Static_assert(offsetof(struct splice_block, called_ns) == 32, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, tid) == 40, "as bpf/state.h says");
 _Static_assert(sizeof(struct splice_row) == 1216, "row");
+_Static_assert(offsetof(struct splice_block, done) == 360, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, special) == 512, "special");
 _Static_assert(offsetof(struct splice_block, rows) == SPLICE_PAGE, "rows");
 _Static_assert(sizeof(struct splice_block) % SPLICE_PAGE == 0, "block");

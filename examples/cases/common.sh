@@ -70,7 +70,7 @@ report=$place/report.txt
 failed=0
 says() {
 	# What is said of rests is said of no wait.
-	said=$(sentences "$report" | sed 's/; the other [0-9]* % of the time it slept with nothing to do[^;.]*//')
+	said=$(sentences "$report" | sed 's/; the other [0-9]* % of the time it slept until something came[^;.]*//')
 	if ! printf '%s' "$said" | grep -Eq -- "$1"; then
 		echo "NOT SAID: $1" >&2
 		failed=1

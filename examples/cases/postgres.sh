@@ -24,7 +24,7 @@ title "a transaction that waits for another one's lock"
 # A client that computes in the middle of its transaction.
 (
 	echo "begin; update account set amount = amount - 1 where id = 1;"
-	sleep 8
+	sleep 12
 	echo "commit;"
 ) | sql >/dev/null &
 children="$children $!"

@@ -42,6 +42,14 @@ impl MappedCommand {
         mapped
     }
 
+    /// Another file that it will map.
+    pub fn and(mut self, path: &Path) -> Self {
+        if let Ok(file) = foreign::open(path) {
+            self.add(&file);
+        }
+        self
+    }
+
     fn add(&mut self, file: &File) {
         let Ok(length) = file.metadata().map(|m| m.len() as usize) else {
             return;

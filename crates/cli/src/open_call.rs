@@ -12,11 +12,17 @@ use std::time::Instant;
 
 /// A look at one thread is three small reads of /proc.
 const THREADS_MAX: usize = 4096;
+/// The longest are explained.
+const CALLS_EXPLAINED: usize = 256;
 
+#[derive(Clone)]
 struct Seen {
     nr: u32,
     slices: u64,
     since: Instant,
+    /// What it waits for, and what that means to the program; empty when not asked for.
+    why: String,
+    held_up: String,
 }
 
 #[derive(Default)]
@@ -62,11 +68,30 @@ impl OpenCalls {
                     .seen
                     .get(&(pid, tid))
                     .filter(|s| s.nr == nr && s.slices == slices);
-                let since = before.map_or(now, |s| s.since);
-                seen.insert((pid, tid), Seen { nr, slices, since });
+                let call = before.cloned().unwrap_or(Seen {
+                    nr,
+                    slices,
+                    since: now,
+                    why: String::new(),
+                    held_up: String::new(),
+                });
+                seen.insert((pid, tid), call);
             }
         }
         self.seen = seen;
+    }
+
+    /// Says of the longest what they wait for. It holds for as long as they stay the same.
+    pub fn explain(&mut self) {
+        let mut calls = self.list();
+        calls.truncate(CALLS_EXPLAINED);
+        crate::why::explain(&mut calls);
+        for call in calls {
+            if let Some(seen) = self.seen.get_mut(&(call.pid, call.tid)) {
+                seen.why = call.why;
+                seen.held_up = call.held_up;
+            }
+        }
     }
 
     /// Longest first.
@@ -85,8 +110,8 @@ impl OpenCalls {
                     call: call_name(seen.nr, is_32_bit(*pid))
                         .unwrap_or_else(|| format!("call {}", seen.nr)),
                     at_least_ns: u64::try_from((now - seen.since).as_nanos()).unwrap_or(u64::MAX),
-                    why: String::new(),
-                    held_up: String::new(),
+                    why: seen.why.clone(),
+                    held_up: seen.held_up.clone(),
                 }
             })
             .collect();

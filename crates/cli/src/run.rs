@@ -11,10 +11,11 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::new(&args.capture, args.capture_way)?;
     let output = want.output(&args.capture.report)?;
-    let splice = args.capture_way == Way::Splice;
+    // Counts and times need nobody.
+    let alone =
+        args.capture_way == Way::Splice && !args.capture.broker.is_named() && !want.asks_kernel();
     let opened = match Capture::open(want, &target) {
-        // Counts and times need nobody.
-        Err(why) if splice && !args.capture.broker.is_named() => {
+        Err(why) if alone => {
             return spliced::run(&args, target, output, why, inherited);
         }
         opened => opened?,

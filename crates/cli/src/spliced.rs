@@ -10,7 +10,7 @@ use crate::capture::{END_WAIT, Target, exit};
 use crate::error::Error;
 use crate::output::Output;
 use crate::session::{self, Extra};
-use debox_abi::{Pod, debox_account, debox_account_cpu, debox_wrap_row};
+use debox_abi::{Pod, debox_account, debox_account_cpu, debox_row, debox_wrap_row, hist_bucket};
 use debox_client::{AccountView, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
 use debox_labels::{Kind, Meaning};
@@ -20,7 +20,8 @@ use debox_report::{
     WrapProcess,
 };
 use debox_splice::{Counted, Following, Run};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,21 +47,41 @@ fn images() -> Result<PathBuf, Error> {
 pub struct Splicer {
     run: Arc<Run>,
     rate: u64,
+    /// From how long on the ends of calls are shown in any case, by number; u64::MAX: never.
+    floors: Vec<u64>,
+}
+
+/// How many calls of each number had been counted, as of the last look.
+#[derive(Default)]
+pub struct Looks {
+    seen: HashMap<u32, u64>,
 }
 
 impl Splicer {
-    fn open() -> Result<Self, Error> {
+    pub fn open() -> Result<Self, Error> {
         let rate = debox_splice::rate()?;
         let run = Run::new(&images()?, &Library::SPLICE.find()?, rate)?;
-        Ok(Self { run, rate })
+        let floors = vec![u64::MAX; debox_splice::NRS as usize];
+        Ok(Self { run, rate, floors })
     }
 
-    /// One whose calls the kernel side looks at.
-    pub fn looked_at(view: &mut AccountView) -> Result<Self, Error> {
-        let splicer = Self::open()?;
-        splicer.run.looked_at();
-        splicer.clocks_compare(view);
-        Ok(splicer)
+    /// What of a program's code will be mapped in place of it: of its file, its loader, and the C
+    /// library that it most likely has, which is ours.
+    pub fn images_of(&self, program: &Path) -> Vec<PathBuf> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let library = (maps.lines())
+            .filter_map(|line| line.split_once('/'))
+            .map(|(_, path)| PathBuf::from(format!("/{path}")))
+            .find(|path| path.ends_with("libc.so.6"));
+        let mut images = self.run.images_of(program);
+        images.extend(library.iter().flat_map(|path| self.run.images_of(path)));
+        images
+    }
+
+    /// The kernel side looks at its calls, too.
+    pub fn looked_at(&self, view: &mut AccountView) {
+        self.run.looked_at();
+        self.clocks_compare(view);
     }
 
     fn clocks_compare(&self, view: &mut AccountView) {
@@ -86,8 +107,65 @@ impl Splicer {
         self.sweep()
     }
 
+    /// From how long on the kernel side looks at the end of calls `key`, for the whole run; those of
+    /// 32-bit programs are not spliced.
+    pub fn ends_show_always(&mut self, key: u32, from_ns: u64) {
+        if let Some(floor) = self.floors.get_mut(key as usize) {
+            *floor = from_ns.min(*floor);
+            self.ends_show(key, u64::MAX);
+        }
+    }
+
+    /// ... from now on.
+    pub fn ends_show(&self, key: u32, from_ns: u64) {
+        if let Some(floor) = self.floors.get(key as usize) {
+            let from_ns = from_ns.min(*floor);
+            let bucket = (from_ns < u64::MAX).then(|| hist_bucket(from_ns) as u16);
+            self.run.door_set(key, bucket);
+        }
+    }
+
+    /// Tells the sums of each call that was counted since the last look, and what the kernel
+    /// side knows of it.
+    pub fn sums(
+        &self,
+        view: &AccountView,
+        looks: &mut Looks,
+        each: &mut dyn FnMut(u32, &debox_row),
+    ) {
+        let Ok(counted) = self.run.counted() else {
+            return;
+        };
+        for (nr, sums) in (0u32..).zip(&counted.calls) {
+            let seen = looks.seen.entry(nr).or_default();
+            if *seen == sums.count {
+                continue;
+            }
+            *seen = sums.count;
+            let mut row = view.row_sum(nr);
+            row.count = sums.count;
+            row.errors = sums.errors;
+            row.wall_ns = sums.wall_ns;
+            row.max_ns = sums.max_ns;
+            for (to, from) in row.hist.iter_mut().zip(&sums.hist) {
+                *to = *from;
+            }
+            each(nr, &row);
+        }
+        // Threads that are under way; those that end meanwhile need not know.
+        let _ = self.run.doors_tell();
+    }
+
+    /// What has been counted so far.
+    pub fn counts(&self, pid: u32) -> WrapCounts {
+        self.run
+            .counted()
+            .map(|counted| counts(&counted, pid))
+            .unwrap_or_default()
+    }
+
     /// What was counted of the process and of all that came of it, and what was not.
-    pub fn finish(self, pid: u32, notes: &mut Vec<Note>) -> WrapCounts {
+    pub fn finish(&self, pid: u32, notes: &mut Vec<Note>) -> WrapCounts {
         match self.run.counted() {
             Ok(counted) => {
                 notes.extend(left(&counted));

@@ -8,7 +8,7 @@ use crate::source::may_load;
 use crate::whom::Whom;
 use debox_labels::Rules;
 use debox_report::OpenCall;
-use debox_why::{Options, Target, TextOptions};
+use debox_why::{Neighbour, Options, Target, TextOptions, Thread};
 
 /// A number is a process or a thread, whatever is called so.
 fn target(text: &str) -> Target {
@@ -45,11 +45,20 @@ pub fn explain(calls: &mut [OpenCall]) {
         let told = told.filter(|thread| thread.call.as_ref() == Some(&call.call));
         if let Some(thread) = told {
             call.why.clone_from(&thread.sentence);
-            if let Some(means) = thread.means.as_ref().filter(|means| !means.rests) {
-                call.held_up.clone_from(&means.why);
-            }
+            call.held_up = held_up(thread).unwrap_or_default();
         }
     }
+}
+
+/// That somebody else has what it needs to go on; not that it waits for data or for children,
+/// which may well be all that it is there for.
+fn held_up(thread: &Thread) -> Option<String> {
+    let has_it = |of: &Neighbour| matches!(of.relation, "holder" | "reader" | "server");
+    if thread.deadlocked || (!thread.idle && thread.waits_for.iter().any(has_it)) {
+        return Some(format!("{}.", thread.sentence));
+    }
+    let means = thread.means.as_ref().filter(|means| !means.rests)?;
+    Some(means.why.clone())
 }
 
 /// For the live view: one thread, or all of these processes.

@@ -52,7 +52,7 @@ fn calls_of_children_and_of_what_they_become_are_counted() {
     assert_eq!(count(&report, "getppid") / 1000, 1, "{report}");
     assert!(count(&report, "execve") >= 4, "{report}");
     assert_eq!(report["measured"]["blocked"], is_root());
-    assert_eq!(report["measured"]["minor_faults"], false);
+    assert_eq!(report["measured"]["minor_faults"], is_root());
     let notes = report["notes"].as_array().unwrap();
     assert!(
         notes.iter().all(|note| note["kind"] != "splice_left"),
@@ -63,6 +63,165 @@ fn calls_of_children_and_of_what_they_become_are_counted() {
 fn is_root() -> bool {
     // SAFETY: no arguments.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Calls from two places, sleeps, and a read that touches 200 new pages.
+const PLACES: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static int fd;
+static volatile sig_atomic_t came;
+static void handler(int n) { came = n; }
+__attribute__((noinline)) void one(void) { char b[512]; for (int i = 0; i < 1000; i++) pread(fd, b, 512, 0); }
+__attribute__((noinline)) void two(void) { char b[512]; for (int i = 0; i < 500; i++) pread(fd, b, 512, 0); }
+__attribute__((noinline)) void three(void) { struct timespec t = { 0, 5000000 }; for (int i = 0; i < 10; i++) nanosleep(&t, 0); }
+int main(void)
+{
+	char *fresh = mmap(0, 200 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	signal(SIGUSR1, handler);
+	madvise(fresh, 200 << 12, MADV_NOHUGEPAGE);
+	fd = open("/etc/passwd", O_RDONLY);
+	one(); two(); three();
+	for (int i = 0; i < 200; i++) read(fd, fresh + (i << 12), 1);
+	/* Whoever acts on a call does so before it returns. */
+	for (int i = 0; i < 5; i++) { came = 0; if (lseek(fd, 77, SEEK_SET) == 77 && came) return 9; }
+	return 0;
+}
+"#;
+
+impl Place {
+    fn program(&self, name: &str, text: &str) -> String {
+        let (source, program) = (self.0.path().join("source.c"), self.0.path().join(name));
+        std::fs::write(&source, text).unwrap();
+        let built = Command::new("cc")
+            .args(["-O1", "-g", "-o"])
+            .args([&program, &source])
+            .status();
+        assert!(built.unwrap().success());
+        program.to_str().unwrap().to_owned()
+    }
+}
+
+fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {
+    let rows = rows.as_array().unwrap().iter();
+    rows.filter(|row| row[key] == value).collect()
+}
+
+/// The sums of a call by the function of the program that it came from.
+#[test]
+fn call_sites_are_exact() {
+    if !is_root() {
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("places", PLACES);
+    let file = place.0.path().join("report.json");
+    let done = place
+        .debox(&[
+            "--call-site",
+            "--json",
+            "-o",
+            file.to_str().unwrap(),
+            "--",
+            &program,
+        ])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let of = |function: &str| -> u64 {
+        let sites = row(&report["call_sites"], "call", "pread64").into_iter();
+        let here = sites.filter(|site| site["place"].as_str().unwrap().starts_with(function));
+        here.map(|site| site["count"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(
+        (of("one "), of("two ")),
+        (1000, 500),
+        "{}",
+        report["call_sites"]
+    );
+    let read = row(&report["calls"], "name", "read")[0];
+    let faults = read["minor_faults"].as_u64().unwrap();
+    assert!((195..=205).contains(&faults), "{read}");
+}
+
+/// A condition is judged, and a signal sent, before the program goes on.
+#[test]
+fn an_action_comes_before_the_call_returns() {
+    if !is_root() {
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("places", PLACES);
+    let done = place
+        .debox(&[
+            "--on",
+            "call == lseek && retval == 77",
+            "--do",
+            "signal USR1",
+            "--",
+            &program,
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(9), "{done:?}");
+    let done = place
+        .debox(&[
+            "--quiet",
+            "--on",
+            "blocked > 2ms",
+            "--do",
+            "stack",
+            "--limit",
+            "0",
+            "--",
+            &program,
+        ])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(told.matches("clock_nanosleep() = 0").count(), 10, "{told}");
+    assert!(
+        told.contains("(nanosleep)") && told.contains(" three ("),
+        "{told}"
+    );
+}
+
+/// Its slow calls have arguments, sleeps and the program's stack, and its sums are the program's.
+#[test]
+fn a_recording_holds_slow_calls() {
+    if !is_root() {
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("places", PLACES);
+    let file = place.0.path().join("run.debox");
+    let file = file.to_str().unwrap();
+    let done = place.debox(&["-o", file, "--", &program]).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let shown = Command::new(env!("CARGO_BIN_EXE_debox"))
+        .args(["report", "--json", file])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(report["run"]["capture"], "splice");
+    assert_eq!(count(&report, "pread64"), 1502, "{}", report["calls"]);
+    let slow = row(&report["slow_calls"], "call", "clock_nanosleep");
+    assert_eq!(slow.len(), 10, "{}", report["slow_calls"]);
+    let stack = &report["stacks"][slow[0]["stack"].as_u64().unwrap() as usize];
+    assert!(stack.to_string().contains("\"three\""), "{stack}");
+    assert!(
+        slow[0]["sleeps"][0]["blocked_ns"].as_u64() > Some(4_000_000),
+        "{}",
+        slow[0]
+    );
 }
 
 /// No hook at any call, and yet it is known which call slept, and how much was own code.
@@ -141,8 +300,10 @@ fn the_end_of_the_command_is_deboxs_own() {
     );
     assert_eq!(status(&["--", "nonexistent-program"]).code(), Some(127));
     assert_eq!(status(&["--", "/etc/passwd"]).code(), Some(126));
-    assert_eq!(status(&["--stacks", "--", "true"]).code(), Some(2));
-    assert_eq!(status(&["-o", "x.debox", "--", "true"]).code(), Some(2));
+    for has_not in [&["--irq"][..], &["--on", "wall > 1s", "--do", "core"]] {
+        let words = [has_not, &["--", "true"]].concat();
+        assert_eq!(status(&words).code(), Some(2), "{words:?}");
+    }
 }
 
 /// Again and again: who waits for the command must not take what its tracer is to be told.

@@ -816,7 +816,10 @@ fn threads_that_do_the_same_are_told_once() {
         "{shown}"
     );
     assert!(shown.lines().count() < 20, "{shown}");
-    assert!(shown.contains("nothing to do:\n  thread"), "{shown}");
+    assert!(
+        shown.contains("waiting for something to come:\n  thread"),
+        "{shown}"
+    );
 }
 
 /// One's own processes may be asked about, and those of others not.

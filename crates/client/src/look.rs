@@ -44,6 +44,25 @@ impl AccountView {
         }
     }
 
+    /// The sums of one call over all CPUs; zeroes if the kernel side has none.
+    pub fn row_sum(&self, key: u32) -> debox_row {
+        let mut sum = debox_row::zeroed();
+        // What is copied is words of 8 bytes.
+        let mut two = [0u32; 2];
+        let offset = std::mem::offset_of!(debox_account, row_of) + 4 * (key as usize & !1);
+        self.account.copy_words(offset, two.as_bytes_mut());
+        let index = two[key as usize & 1] as usize;
+        if (1..DEBOX_ROWS_MAX).contains(&index) {
+            let mut row = debox_row::zeroed_box();
+            for cpu in 0..self.cpu_count {
+                let offset = cpu * self.stride + index * size_of::<debox_row>();
+                self.row_copy(offset, &mut row, LOOK_COPIES);
+                row_add(&mut sum, &row);
+            }
+        }
+        sum
+    }
+
     /// Brings one row up to date; whether it changed.
     fn row_look(&self, looks: &mut Looks, index: usize) -> bool {
         let mut changed = false;

@@ -119,6 +119,8 @@ impl Attached {
             hook(&programs.sched_process_fork, "attach to sched_process_fork")?,
             hook(&programs.sched_process_exec, "attach to sched_process_exec")?,
             hook(&programs.sched_process_exit, "attach to sched_process_exit")?,
+            // In this order they run: the second one closes a call that the first one asks about.
+            hook(&programs.task_rename_spliced, "attach to task_rename")?,
             hook(&programs.task_rename, "attach to task_rename")?,
             hook(&programs.sched_switch, "attach to sched_switch")?,
             hook(&programs.page_fault_kernel, "attach to page_fault_kernel")?,

@@ -144,13 +144,11 @@ fn measured_by(features: u64, irq: bool, capture: Capture, wrap: Option<&WrapCou
         Capture::Wrap => wrap.is_some_and(|w| w.processes.iter().any(|p| p.measured)),
         Capture::Splice => features != 0,
     };
-    // Nothing of ours runs when a spliced call begins or ends.
-    let faults = kernel_side && capture != Capture::Splice;
     Measured {
         blocked: kernel_side && has(DEBOX_FEATURE_SLEEPS),
         runq: kernel_side && has(DEBOX_FEATURE_RUNQ),
-        minor_faults: faults && has(DEBOX_FEATURE_FAULTS),
-        major_faults: faults && has(DEBOX_FEATURE_MAJOR_FAULTS),
+        minor_faults: kernel_side && has(DEBOX_FEATURE_FAULTS),
+        major_faults: kernel_side && has(DEBOX_FEATURE_MAJOR_FAULTS),
         switches: kernel_side && has(DEBOX_FEATURE_SLEEPS),
         sites: has(DEBOX_FEATURE_SITES),
         irq: irq && kernel_side && has(DEBOX_FEATURE_IRQ),
@@ -371,7 +369,10 @@ fn account_sums(account: &debox_account, cpus: &[debox_account_cpu]) -> BTreeMap
         for cpu in cpus {
             sum.add_row(&cpu.rows[index as usize]);
         }
-        if !sum.is_empty() || sum.blocked_ns > 0 || sum.runq_ns > 0 {
+        // Of spliced calls it has all but how many there were.
+        let is_known =
+            sum.blocked_ns > 0 || sum.runq_ns > 0 || sum.minor_faults + sum.major_faults > 0;
+        if !sum.is_empty() || is_known {
             sums.insert(key as u32, sum);
         }
     }

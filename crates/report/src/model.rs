@@ -1174,8 +1174,9 @@ pub struct OpenCall {
     /// What it waited for when the report was made, in a sentence; empty if not asked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// What the program means by it, where `labels/idle.toml` says of its functions that something
-    /// that has begun is held up; empty if not.
+    /// In a sentence, that something that has begun is held up: by whom, where somebody else has
+    /// what it waits for, or what `labels/idle.toml` says of the program's functions; empty if
+    /// neither is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub held_up: String,
 }

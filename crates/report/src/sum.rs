@@ -79,6 +79,8 @@ impl Sum {
         grow(&mut self.runq_ns, slept.runq_ns);
         grow(&mut self.nvcsw, slept.nvcsw);
         grow(&mut self.nivcsw, slept.nivcsw);
+        grow(&mut self.minor_faults, slept.minor_faults);
+        grow(&mut self.major_faults, slept.major_faults);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -497,7 +497,7 @@ fn rest_line(out: &mut String, report: &Report, pen: &Pen, rests: &[ChainRow]) {
         .map(|node| format!("{} ({})", node.text, pen.time(node.total_ns)))
         .collect();
     let text = format!(
-        "Left out, since they are where threads come back to when there is nothing to do: {}: {}{}",
+        "Left out, since they are where threads come back to, for work or for an answer: {}: {}{}",
         pen.time(rest.total_ns),
         longest.join("; "),
         if rest.next.len() > 3 { "; ..." } else { "" }

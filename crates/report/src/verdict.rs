@@ -431,7 +431,8 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
         .first()
         .and_then(|(_, part)| most_of_one_cause(report, &part.doings(report)));
     if share(runq_ns, whole_ns) >= 0.3 {
-        sentences.push(cpus_busy(report, whole_ns, runq_ns));
+        let part = share(runq_ns, whole_ns);
+        sentences.push(cpus_busy(report, whole_ns, runq_ns, part));
     }
     let own_first = share(runq_ns, whole_ns) < 0.5;
     if !own_first {
@@ -525,15 +526,15 @@ fn wake_ups(report: &Report, waited_ns: u64) -> Option<String> {
 }
 
 /// Whose were the CPUs that it waited for? What was measured is named, and nothing else.
-/// `waited_ns`: for how long of the whole.
-fn cpus_busy(report: &Report, whole_ns: u64, waited_ns: u64) -> String {
+/// `waited_ns`: for how long, all together; `part`: of what went on.
+fn cpus_busy(report: &Report, whole_ns: u64, waited_ns: u64, part: f64) -> String {
     if let Some(text) = given_away(report) {
         return text;
     }
     let text = cpus_taken(report, whole_ns, waited_ns);
     match text.strip_prefix(NOT_THE_PROGRAM) {
         // It is not all that there is.
-        Some(rest) if share(waited_ns, whole_ns) < 0.5 => {
+        Some(rest) if part < 0.5 => {
             let mut rest = rest.chars();
             let first = rest.next().map(|c| c.to_ascii_uppercase());
             first.into_iter().chain(rest).collect()
@@ -715,17 +716,19 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
     let idle_ns = rest_ns.saturating_add(open_ns).min(all.life_ns);
     let busy_ns = all.life_ns - idle_ns;
     let mut sentences = Vec::new();
+    let held_up = held_up(report, wall_ns);
     // Many threads that rest do not make nothing of what one does.
     if share(busy_ns, all.life_ns.min(wall_ns)) < 0.01 {
+        let known = held_up.is_some();
+        sentences.extend(held_up);
         sentences.push(format!(
-            "Nothing went on: {who} slept for {} of the {}{}.",
+            "Nothing {}went on: {who} slept for {} of the {}{}.",
+            if known { "else " } else { "" },
             percent(share(idle_ns, all.life_ns)),
             time(wall_ns),
-            resting_text(report)
+            resting_text(report, true)
         ));
-        if let Some(held_up) = held_up(report, wall_ns) {
-            sentences.push(held_up);
-        } else if share(open_ns, all.life_ns) >= SHARE_MIN {
+        if !known && share(open_ns, all.life_ns) >= SHARE_MIN {
             sentences.push(
                 "Whether that is waiting for work or for somebody who holds it up, `debox why` \
                  tells."
@@ -780,12 +783,17 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
             format!(
                 "; the other {other} of the time it slept until other threads of its own had run{}: \
                  for a lock that they held, or for work from them",
-                resting_text(report)
+                resting_text(report, false)
             )
         } else {
+            let why = if held_up.is_some() {
+                ""
+            } else {
+                " until something came"
+            };
             format!(
-                "; the other {other} of the time it slept with nothing to do{}",
-                resting_text(report)
+                "; the other {other} of the time it slept{why}{}",
+                resting_text(report, true)
             )
         }
     } else {
@@ -797,10 +805,11 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
         time(did_ns),
         listed(&told)
     ));
+    sentences.extend(held_up);
     sentences.extend(loop_sentence(report).or_else(|| slowest(report)));
     let waited = share(whole.runq_ns, did_ns);
     if waited >= 0.3 {
-        sentences.push(cpus_busy(report, wall_ns, (waited * wall_ns as f64) as u64));
+        sentences.push(cpus_busy(report, wall_ns, whole.runq_ns, waited));
     }
     if waited >= 0.5 {
         // What it did itself is the smaller part.
@@ -838,7 +847,7 @@ fn slept_for_own(report: &Report) -> bool {
     known_ns > 0 && share(own_ns, known_ns) >= MOST
 }
 
-/// What a wait that lasted through the whole watch means, where the program's functions tell.
+/// What a wait that lasted through the whole watch means, where that is known.
 fn held_up(report: &Report, wall_ns: u64) -> Option<String> {
     let all_the_while = |call: &&OpenCall| {
         !call.held_up.is_empty() && share(call.at_least_ns, wall_ns) >= SHARE_ALL_THE_WHILE
@@ -848,15 +857,16 @@ fn held_up(report: &Report, wall_ns: u64) -> Option<String> {
     Some(longest.held_up.clone())
 }
 
-/// " in epoll_wait", of where most of the resting is.
-fn resting_text(report: &Report) -> String {
+/// " in epoll_wait", of where most of the resting is; with sleeps that are not over, if `open`.
+fn resting_text(report: &Report, open: bool) -> String {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     for row in &report.chains {
         let links = links_of(report, row.first);
         let Some((first, root)) = links.first().zip(links.last()) else {
             continue;
         };
-        if first.rests || root.kind == ChainKind::NotOver {
+        let is_open = root.kind == ChainKind::NotOver;
+        if (first.rests && !is_open) || (open && is_open) {
             let call = first.call.as_deref().unwrap_or("page faults");
             let sum = calls.entry(call).or_default();
             *sum = sum.saturating_add(row.total_ns);

@@ -187,7 +187,7 @@ fn parts_are_called_parts_and_arrows_are_as_plain_as_units() {
             "{text}"
         );
         assert!(
-            text.contains("nothing to do: 10 ns: c in\n  futex: lock (10 ns)\n"),
+            text.contains("for an answer: 10 ns: c in futex:\n  lock (10 ns)\n"),
             "{text}"
         );
         assert!(

@@ -501,6 +501,47 @@ fn rests_are_no_answer() {
     assert!(verdict[0].starts_with("Nothing went on"), "{verdict:?}");
 }
 
+/// Who has waited from beginning to end for what somebody has is no rest, and the answer.
+#[test]
+fn who_is_held_up_all_the_while_is_named_first() {
+    let why = "worker (7) has waited 9 s for a flock held by backup (8).";
+    let watched = |worked_ms: u64, at_least_ms: u64| {
+        let mut report = with_chain(empty(), "flock");
+        report.run.kind = RunKind::Attach;
+        report.lives = vec![life("worker", 1000, worked_ms)];
+        report.chain_links = vec![
+            link(ChainKind::NotOver, "", None, false),
+            link(ChainKind::Sleep, "worker", Some(0), false),
+        ];
+        report.chains = vec![slept(1, 1000 - worked_ms)];
+        report.open_calls = vec![OpenCall {
+            pid: 7,
+            tid: 7,
+            comm: "worker".into(),
+            call: "flock".into(),
+            at_least_ns: at_least_ms * MS,
+            why: String::new(),
+            held_up: why.into(),
+        }];
+        verdict_of(&report)
+    };
+    let verdict = watched(0, 1000);
+    assert_eq!(verdict[0], why);
+    assert!(
+        verdict[1].starts_with("Nothing else went on"),
+        "{verdict:?}"
+    );
+    // Others had something to do.
+    let verdict = watched(400, 1000);
+    assert_eq!(verdict[1], why);
+    assert!(
+        !verdict.concat().contains("until something came"),
+        "{verdict:?}"
+    );
+    // It came late.
+    assert!(!watched(0, 100).contains(&why.to_owned()));
+}
+
 /// Who waits for a lock comes back to one place, as who waits for work does.
 #[test]
 fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
@@ -522,7 +563,7 @@ fn who_waits_for_threads_of_its_own_may_have_something_to_do() {
         "slept until other threads of its own had run, mostly in fsync: for a lock that they held";
     assert!(rested(ChainKind::RanUser, "python3", true).contains(own));
     assert!(rested(ChainKind::Runq, "python3", true).contains(own));
-    let idle = "slept with nothing to do, mostly in fsync.";
+    let idle = "slept until something came, mostly in fsync.";
     assert!(rested(ChainKind::RanUser, "client", false).contains(idle));
     // Of the same name, and not watched.
     assert!(rested(ChainKind::RanUser, "python3", false).contains(idle));

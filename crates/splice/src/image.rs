@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How does a copy of a file's code look in which calls are spliced?
 //!
-//! One file, mapped by every process that runs the code: its executable segments with
-//! jumps in the windows, and beside them the *pool*, the trampolines. The pool lies a fixed way
-//! before the code, so that all jumps are the same wherever the code is loaded; and as the
-//! state is at GS, nothing in it depends on the process. `splice/state.h` has the
-//! layout (`struct splice_image`); the runtime maps it.
+//! One file, mapped by every process that runs the code: the whole file that it is a copy of, with
+//! jumps in the windows; behind it the *pool*, the trampolines; last a page that says where what
+//! is (`struct splice_image` of `splice/state.h`), which the runtime and debox-unwind read. So a
+//! place in it is that place in the file, and whoever looks for symbols, call frame information
+//! or a build id finds the file's.
+//!
+//! In memory the pool lies a fixed way before the code, so that all jumps are the same wherever
+//! the code is loaded; and as the state is at GS, nothing in it depends on the process.
 
-use crate::state::{IMAGE_MAGIC, IMAGE_SEGMENTS, VERSION};
+use crate::state::{IMAGE_MAGIC, IMAGE_PATH, IMAGE_SEGMENTS, VERSION};
 use crate::trampoline::{asked_first, trampoline};
 use crate::{Error, JUMP_BYTES, Table, Window};
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 const PAGE: u64 = 4096;
 /// Jumps are of 32 bits.
@@ -26,11 +31,18 @@ const SHIFT: u64 = 1 << 32;
 /// What is before the first instruction of a trampoline; a jump that is missed stops there.
 const FILL: u8 = 0xcc;
 
+/// Code, by whole pages.
 struct Segment {
     address: u64,
-    file_offset: u64,
-    bytes: Vec<u8>,
     offset: u64,
+    bytes: u64,
+}
+
+/// What is patched.
+struct Code {
+    segments: Vec<Segment>,
+    /// The file, up to the end of a page.
+    bytes: Vec<u8>,
 }
 
 pub struct Image {
@@ -42,9 +54,11 @@ pub struct Image {
 }
 
 impl Image {
+    /// `path`: where the file lies, for people.
+    ///
     /// # Errors
     /// When the file is no ELF file for x86-64, or its table is another's.
-    pub fn of(file: &[u8], table: &Table) -> Result<Self, Error> {
+    pub fn of(file: &[u8], table: &Table, path: &Path) -> Result<Self, Error> {
         let header =
             FileHeader64::<Endianness>::parse(file).map_err(|e| Error::NotElf(e.to_string()))?;
         let endian = header.endian().map_err(|e| Error::NotElf(e.to_string()))?;
@@ -64,56 +78,54 @@ impl Image {
             }
         }
         let first = (segments.iter().map(|segment| segment.address).min()).unwrap_or(0);
-        let last = (segments
-            .iter()
-            .map(|s| s.address + s.bytes.len() as u64)
-            .max())
-        .unwrap_or(0);
+        let last = (segments.iter().map(|s| s.address + s.bytes).max()).unwrap_or(0);
         let fits =
             !segments.is_empty() && segments.len() <= IMAGE_SEGMENTS && last - first < REACH - AWAY;
         let anywhere = header.e_type(endian) == elf::ET_DYN;
         let mut written = None;
-        if fits {
-            written = pool(&mut segments, table, first, anywhere)?;
-        }
-        let Some(pool) = written else {
-            return Ok(Self::nothing(table));
+        let mut code = Code {
+            segments,
+            bytes: Vec::new(),
         };
-        let left = table.sites.len() as u32 - pool.spliced;
+        if fits {
+            code.bytes = file.to_vec();
+            code.bytes
+                .resize(file.len().next_multiple_of(PAGE as usize), 0);
+            written = pool(&mut code, table, first, anywhere)?;
+        }
+        let all = table.sites.len() as u32;
+        let Some(pool) = written else {
+            // Nothing of this file is spliced.
+            let nothing = Code {
+                segments: Vec::new(),
+                bytes: Vec::new(),
+            };
+            return Ok(Self {
+                bytes: lay_out(nothing, &Pool::default(), all, path),
+                spliced: 0,
+                left: all,
+            });
+        };
+        let left = all - pool.spliced;
         Ok(Self {
-            bytes: lay_out(segments, &pool, left),
+            bytes: lay_out(code, &pool, left, path),
             spliced: pool.spliced,
             left,
         })
-    }
-
-    /// Nothing of this file is spliced.
-    fn nothing(table: &Table) -> Self {
-        let left = table.sites.len() as u32;
-        Self {
-            bytes: lay_out(Vec::new(), &Pool::default(), left),
-            spliced: 0,
-            left,
-        }
     }
 }
 
 fn whole_pages(file: &[u8], address: u64, offset: u64, bytes: u64) -> Result<Segment, Error> {
     let before = address % PAGE;
     let from = offset - before;
-    let to = (offset.checked_add(bytes))
-        .and_then(|end| end.checked_next_multiple_of(PAGE))
-        .ok_or(Error::Damaged("a segment does not end"))?;
-    let end = to.min(file.len() as u64);
-    let part = (file.get(from as usize..end as usize))
-        .ok_or(Error::Damaged("a segment lies outside of it"))?;
-    let mut bytes = part.to_vec();
-    bytes.resize((to - from) as usize, 0);
+    let end = (offset.checked_add(bytes)).ok_or(Error::Damaged("a segment does not end"))?;
+    if end > file.len() as u64 {
+        return Err(Error::Damaged("a segment lies outside of it"));
+    }
     Ok(Segment {
         address: address - before,
-        file_offset: from,
-        bytes,
-        offset: 0,
+        offset: from,
+        bytes: end.next_multiple_of(PAGE) - from,
     })
 }
 
@@ -164,12 +176,7 @@ impl Pages {
 }
 
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
-fn pool(
-    segments: &mut [Segment],
-    table: &Table,
-    first: u64,
-    anywhere: bool,
-) -> Result<Option<Pool>, Error> {
+fn pool(code: &mut Code, table: &Table, first: u64, anywhere: bool) -> Result<Option<Pool>, Error> {
     // Where it begins has to be known before it is written: as large as it can become.
     let most = (table.sites.len() as u64 * 1024 + 2 * PAGE).next_multiple_of(PAGE);
     let address = if anywhere {
@@ -193,13 +200,13 @@ fn pool(
             continue;
         };
         let write = |at| trampoline(site, window, SHIFT, at);
-        if one(segments, &mut pages, window, site.address + 2, write)? {
+        if one(code, &mut pages, window, site.address + 2, write)? {
             spliced += 1;
         }
     }
     if let Some(window) = &table.find_object {
         let write = |at| asked_first(window, SHIFT, at);
-        if !one(segments, &mut pages, window, window.start, write)? {
+        if !one(code, &mut pages, window, window.start, write)? {
             return Ok(None);
         }
     }
@@ -225,7 +232,7 @@ fn pool(
 
 /// False: it is left, since it cannot be written.
 fn one(
-    segments: &mut [Segment],
+    code: &mut Code,
     pages: &mut Pages,
     window: &Window,
     back: u64,
@@ -239,10 +246,10 @@ fn one(
     let Some(at) = pages.room(size) else {
         return Ok(false);
     };
-    let Some(code) = write(shifted(at)).ok().filter(|code| code.len() <= size) else {
+    let Some(written) = write(shifted(at)).ok().filter(|code| code.len() <= size) else {
         return Ok(false);
     };
-    let Some(place) = place(segments, window.start, window.bytes.len()) else {
+    let Some(place) = code.place(window.start, window.bytes.len()) else {
         return Ok(false);
     };
     if place != window.bytes {
@@ -254,7 +261,7 @@ fn one(
     let Ok(way) = i32::try_from(way) else {
         return Ok(false);
     };
-    if pages.put(&code, back).is_none() {
+    if pages.put(&written, back).is_none() {
         return Ok(false);
     }
     place.fill(FILL);
@@ -309,44 +316,45 @@ fn entry(out: &mut Vec<u8>, mut bytes: Vec<u8>) {
     out.extend(bytes);
 }
 
-fn place(segments: &mut [Segment], address: u64, bytes: usize) -> Option<&mut [u8]> {
-    segments.iter_mut().find_map(|segment| {
-        let at = usize::try_from(address.checked_sub(segment.address)?).ok()?;
-        segment.bytes.get_mut(at..at.checked_add(bytes)?)
-    })
+impl Code {
+    fn place(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
+        let at = self.segments.iter().find_map(|segment| {
+            let at = address.checked_sub(segment.address)?;
+            let inside = at.checked_add(bytes as u64)? <= segment.bytes;
+            inside.then_some(segment.offset + at)
+        })?;
+        let at = usize::try_from(at).ok()?;
+        self.bytes.get_mut(at..at.checked_add(bytes)?)
+    }
 }
 
-/// `struct splice_image`, then each part at a whole page.
-fn lay_out(mut segments: Vec<Segment>, pool: &Pool, left: u32) -> Vec<u8> {
-    let mut at = PAGE;
-    for segment in &mut segments {
-        segment.offset = at;
-        at += segment.bytes.len() as u64;
-    }
-    let mut out = Vec::with_capacity(at as usize + pool.bytes.len());
+/// Its last page is `struct splice_image` and the path.
+fn lay_out(code: Code, pool: &Pool, left: u32, path: &Path) -> Vec<u8> {
+    let Code { segments, bytes } = code;
+    let mut out = bytes;
+    let at = out.len();
+    out.extend(&pool.bytes);
+    let last = out.len();
     out.extend(IMAGE_MAGIC.to_le_bytes());
     out.extend(VERSION.to_le_bytes());
     out.extend((segments.len() as u32).to_le_bytes());
     out.extend(
-        [pool.address, pool.bytes.len() as u64, at]
+        [pool.address, pool.bytes.len() as u64, at as u64]
             .map(u64::to_le_bytes)
             .concat(),
     );
     out.extend([pool.spliced, left].map(u32::to_le_bytes).concat());
     out.extend(pool.frames.to_le_bytes());
     for segment in &segments {
-        let words = [
-            segment.address,
-            segment.bytes.len() as u64,
-            segment.offset,
-            segment.file_offset,
-        ];
+        let words = [segment.address, segment.bytes, segment.offset];
         out.extend(words.map(u64::to_le_bytes).concat());
     }
-    out.resize(PAGE as usize, 0);
-    for segment in segments {
-        out.extend(segment.bytes);
+    out.resize(last + IMAGE_PATH, 0);
+    // One that is longer has no name.
+    let path = path.as_os_str().as_bytes();
+    if path.len() < PAGE as usize - IMAGE_PATH {
+        out.extend(path);
     }
-    out.extend(&pool.bytes);
+    out.resize(last + PAGE as usize, 0);
     out
 }

@@ -12,6 +12,7 @@ use crate::{Error, Image, Table};
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -120,7 +121,10 @@ impl Images {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(read)?;
-        let known = Arc::new(self.make(&name, &about, &bytes)?);
+        // For people only: it may have been moved.
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let known = self.make(&name, &about, &bytes, &path.unwrap_or_default())?;
+        let known = Arc::new(known);
         // Changed while it was read: what was made of it is of neither.
         if self::name(&file.metadata().map_err(read)?) != name {
             let _ = fs::remove_file(&known.image);
@@ -131,7 +135,13 @@ impl Images {
         Ok(known)
     }
 
-    fn make(&self, name: &str, about: &fs::Metadata, bytes: &[u8]) -> Result<Known, Error> {
+    fn make(
+        &self,
+        name: &str,
+        about: &fs::Metadata,
+        bytes: &[u8],
+        path: &Path,
+    ) -> Result<Known, Error> {
         let write = |error: io::Error| Error::Images {
             folder: self.folder.clone(),
             why: error.to_string(),
@@ -150,7 +160,7 @@ impl Images {
             }
         };
         let image = self.folder.join(name);
-        let written = Image::of(bytes, &table)?;
+        let written = Image::of(bytes, &table, path)?;
         let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
         if !there {
             // Who may read the file may read its copy.

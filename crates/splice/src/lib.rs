@@ -33,6 +33,7 @@ pub use error::Error;
 pub use image::Image;
 pub use run::{Counted, Following, Run, Sums};
 pub use site::{Left, Site, Window};
+pub use state::NRS;
 pub use table::Table;
 
 /// The jump to a trampoline: `jmp rel32`.

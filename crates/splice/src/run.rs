@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread;
 
@@ -204,7 +204,9 @@ impl Run {
         head[12..16].copy_from_slice(&privileged.to_le_bytes());
         head[run::RATE as usize..][..8].copy_from_slice(&rate.to_le_bytes());
         head[run::IMAGES as usize..][..folder.len()].copy_from_slice(folder);
+        let none = [state::DOOR_NONE; NRS as usize].map(u16::to_le_bytes);
         file.write_all_at(&head, 0)
+            .and_then(|()| file.write_all_at(&none.concat(), run::DOORS))
             .map_err(|e| failed("write", e))?;
         let run = Arc::new(Self {
             file,
@@ -531,9 +533,53 @@ impl Run {
         Ok(out)
     }
 
+    /// The images of a program and of its loader, as they will be mapped; none where there are none.
+    pub fn images_of(&self, program: &Path) -> Vec<PathBuf> {
+        let of = |path: &Path| self.images.of(File::open(path).ok()?).ok();
+        let main = of(program);
+        let loader = (main.as_ref())
+            .and_then(|main| main.interpreter.as_ref())
+            .and_then(|path| of(path));
+        (main.into_iter().chain(loader))
+            .map(|known| known.image.clone())
+            .collect()
+    }
+
     /// The kernel side looks at what its threads count, too; before the first of them begins.
     pub fn looked_at(&self) {
         self.word(run::LOOKED_AT).store(1, Ordering::Relaxed);
+    }
+
+    /// From which bucket of the histogram on the kernel side looks at the end of a call before the
+    /// program goes on; None: never. Of programs that begin; others see it by [`Self::doors_tell`].
+    pub fn door_set(&self, nr: u32, bucket: Option<u16>) {
+        let value = bucket.map_or(state::DOOR_NONE, |bucket| bucket + state::DOOR_FIRST as u16);
+        let at = run::DOORS + 2 * u64::from(nr.min(NRS - 1));
+        // SAFETY: within the page, aligned, and shared memory that is only accessed so.
+        let door = unsafe { &*self.page.add(at as usize).cast::<AtomicU16>() };
+        door.store(value, Ordering::Relaxed);
+    }
+
+    /// Threads that are under way see what was set, too.
+    ///
+    /// # Errors
+    /// When the run's file cannot be written.
+    pub fn doors_tell(&self) -> io::Result<()> {
+        let mut doors = [0u8; 2 * NRS as usize];
+        self.file.read_exact_at(&mut doors, run::DOORS)?;
+        let areas = self.areas();
+        for &index in &areas.used {
+            let start = run::BYTES + u64::from(index) * area::BYTES + state::PAGE;
+            for n in 0..area::BLOCKS {
+                let at = start + n * block::BYTES;
+                let mut own = [0u8; 8];
+                self.file.read_exact_at(&mut own, at + block::SELF)?;
+                if own != [0; 8] {
+                    self.file.write_all_at(&doors, at + block::DOORS)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What has been counted so far.

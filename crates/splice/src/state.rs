@@ -6,6 +6,7 @@ pub mod block {
     pub const OPEN: u64 = 0;
     pub const START: u64 = 8;
     pub const NR: u64 = 16;
+    pub const TIMED: u64 = 20;
     pub const RATE: u64 = 24;
     pub const CALLED_NS: u64 = 32;
     pub const TID: u64 = 40;
@@ -19,7 +20,10 @@ pub mod block {
     pub const UNTIMED: u64 = 104;
     pub const ABANDONED: u64 = 112;
     pub const FIND: u64 = 136;
+    pub const DOOR: u64 = 344;
+    pub const LAST_NS: u64 = 352;
     pub const SPECIAL: u64 = 512;
+    pub const DOORS: u64 = 1024;
     pub const ROWS: u64 = 4096;
     pub const BYTES: u64 = ROWS + super::NRS as u64 * super::row::BYTES;
 }
@@ -61,6 +65,7 @@ pub mod run {
     pub const REQUEST: u64 = 288;
     pub const REQUEST_BYTES: u64 = 32;
     pub const REQUESTS: usize = 64;
+    pub const DOORS: u64 = 2336;
     /// Of a request, whose state comes first.
     pub const KIND: u64 = 4;
     pub const TID: u64 = 8;
@@ -69,11 +74,16 @@ pub mod run {
 }
 
 pub const PAGE: u64 = 4096;
+/// Calls that are counted by their number; the last one stands for all beyond.
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
-pub const VERSION: u32 = 3;
+pub const DOOR_FIRST: u32 = 15;
+pub const DOOR_NONE: u16 = 0xffff;
+pub const VERSION: u32 = 7;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
+/// Where the path begins in its last page.
+pub const IMAGE_PATH: usize = 512;
 
 /// The row of a call in a block.
 pub fn row_of(nr: u32) -> u64 {
@@ -92,6 +102,7 @@ mod tests {
             ("offsetof(struct splice_block, open.rsp)", block::OPEN),
             ("offsetof(struct splice_block, open.start)", block::START),
             ("offsetof(struct splice_block, open.nr)", block::NR),
+            ("offsetof(struct splice_block, open.timed)", block::TIMED),
             ("offsetof(struct splice_block, rate)", block::RATE),
             ("offsetof(struct splice_block, enter)", block::ENTER),
             ("offsetof(struct splice_block, exit)", block::EXIT),
@@ -105,7 +116,10 @@ mod tests {
             ("offsetof(struct splice_block, untimed)", block::UNTIMED),
             ("offsetof(struct splice_block, abandoned)", block::ABANDONED),
             ("offsetof(struct splice_block, find)", block::FIND),
+            ("offsetof(struct splice_block, door)", block::DOOR),
+            ("offsetof(struct splice_block, last_ns)", block::LAST_NS),
             ("offsetof(struct splice_block, special)", block::SPECIAL),
+            ("offsetof(struct splice_block, doors)", block::DOORS),
             ("offsetof(struct splice_block, rows)", block::ROWS),
             ("sizeof(struct splice_block)", block::BYTES),
             ("offsetof(struct splice_row, count)", row::COUNT),
@@ -116,10 +130,14 @@ mod tests {
             ("sizeof(struct splice_row)", row::BYTES),
             ("SPLICE_BUCKETS", u64::from(BUCKETS)),
             ("SPLICE_NRS", u64::from(NRS)),
+            ("SPLICE_DOOR_FIRST", u64::from(DOOR_FIRST)),
+            ("SPLICE_DOOR_NONE", u64::from(DOOR_NONE)),
             ("SPLICE_VERSION", u64::from(VERSION)),
             ("SPLICE_IMAGE_MAGIC", IMAGE_MAGIC),
             ("SPLICE_SEGMENTS", IMAGE_SEGMENTS as u64),
             ("offsetof(struct splice_image, segment)", 56),
+            ("sizeof(struct splice_segment)", 24),
+            ("SPLICE_IMAGE_PATH", IMAGE_PATH as u64),
             ("offsetof(struct splice_area, pid)", area::PID),
             (
                 "offsetof(struct splice_area, blocks_lost)",
@@ -147,6 +165,7 @@ mod tests {
             ("offsetof(struct splice_run, request)", run::REQUEST),
             ("sizeof(struct splice_request)", run::REQUEST_BYTES),
             ("SPLICE_REQUESTS", run::REQUESTS as u64),
+            ("offsetof(struct splice_run, doors)", run::DOORS),
             ("offsetof(struct splice_request, kind)", run::KIND),
             ("offsetof(struct splice_request, tid)", run::TID),
             ("offsetof(struct splice_request, fd)", run::FD),

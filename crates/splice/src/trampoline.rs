@@ -16,8 +16,8 @@
 use crate::site::{Site, Window};
 use crate::state::{BUCKETS, NRS, block, row, row_of};
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, byte_ptr, cl, dword_ptr, eax, ecx, edx, qword_ptr,
-    r11, r11d, rax, rcx, rdx, rsp,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax, ecx, edx,
+    qword_ptr, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
 };
 use iced_x86::{Decoder, DecoderOptions, IcedError};
 
@@ -230,15 +230,17 @@ impl Writer {
         self.a.jne(interrupts)?;
         self.a.mov(state(block::OPEN), rsp)?;
         match self.nr {
+            // Not timed yet.
             Some(nr) => self.a.mov(state(block::NR), nr as i32)?,
             None => {
-                self.a.mov(dword_ptr(block::NR).gs(), eax)?;
                 self.a.mov(r11d, eax)?;
+                self.a.mov(state(block::NR), r11)?;
             }
         }
         self.a.mov(rcx, rdx)?;
         self.ticks()?;
         self.a.mov(state(block::START), rax)?;
+        self.a.mov(dword_ptr(block::TIMED).gs(), 1)?;
         self.a.mov(rdx, rcx)?;
         match self.nr {
             Some(nr) => self.a.mov(eax, nr as i32)?,
@@ -251,6 +253,7 @@ impl Writer {
         self.ticks()?;
         self.a.cmp(state(block::OPEN), rsp)?;
         self.a.jne(interrupted)?;
+        self.a.mov(dword_ptr(block::TIMED).gs(), 0)?;
         self.sums()?;
         self.a.jmp(done)?;
 
@@ -265,6 +268,17 @@ impl Writer {
         self.a.mov(rdx, rcx)?;
         self.a.mov(ecx, self.nr.map_or(-1, |nr| nr as i32))?;
         self.leave(block::EXIT, done)
+    }
+
+    /// edx = the row of a call that is known as it is made.
+    fn number(&mut self) -> Result<(), IcedError> {
+        let mut known = self.a.create_label();
+        self.a.mov(edx, dword_ptr(block::NR).gs())?;
+        self.a.cmp(edx, NRS as i32)?;
+        self.a.jb(known)?;
+        self.a.mov(edx, NRS as i32 - 1)?;
+        self.a.set_label(&mut known)?;
+        self.a.nop()
     }
 
     /// rax: now; rcx: the program's rdx; r11: the result. Ends with these back in place.
@@ -289,13 +303,9 @@ impl Writer {
         self.a.mul(state(block::RATE))?;
         self.a.shrd(rax, rdx, 32u32)?;
         self.a.set_label(&mut scaled)?;
+        self.a.mov(state(block::LAST_NS), rax)?;
         if nr.is_none() {
-            let mut known = self.a.create_label();
-            self.a.mov(edx, dword_ptr(block::NR).gs())?;
-            self.a.cmp(edx, NRS as i32)?;
-            self.a.jb(known)?;
-            self.a.mov(edx, NRS as i32 - 1)?;
-            self.a.set_label(&mut known)?;
+            self.number()?;
             self.a.imul_3(edx, edx, row::BYTES as i32)?;
         }
         self.a.inc(of_row(row::COUNT))?;
@@ -327,11 +337,28 @@ impl Writer {
         self.a.cmp(r11, ERRORS_FROM)?;
         self.a.jae(failed)?;
         self.a.set_label(&mut end)?;
-        self.a.mov(rdx, state(block::SAVED_RDX))?;
-        self.a.mov(state(block::OPEN), 0)?;
-        self.a.mov(rax, r11)?;
+        let mut shown = self.a.create_label();
         let mut over = self.a.create_label();
+        // rax is its bucket still.
+        match nr {
+            Some(nr) => {
+                let of = block::DOORS + 2 * u64::from(nr.min(NRS - 1));
+                self.a.cmp(ax, word_ptr(of).gs())?;
+            }
+            None => {
+                self.number()?;
+                self.a
+                    .cmp(ax, word_ptr(rdx * 2 + block::DOORS as i32).gs())?;
+            }
+        }
+        self.a.mov(rdx, state(block::SAVED_RDX))?;
+        self.a.mov(rax, r11)?;
+        self.a.jae(shown)?;
+        self.a.mov(state(block::OPEN), 0)?;
         self.a.jmp(over)?;
+
+        self.a.set_label(&mut shown)?;
+        self.leave(block::DOOR, over)?;
 
         self.a.set_label(&mut backwards)?;
         self.a.xor(eax, eax)?;

@@ -15,6 +15,7 @@
 //! differs) is not used, with a note.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
@@ -309,9 +310,8 @@ impl UserSymbols {
     }
 
     fn in_file(&mut self, file: &CodeFile, place: u64) -> Vec<UserFrame> {
-        let module = module_name(&file.path);
         let unknown = UserFrame {
-            module: module.clone(),
+            module: module_name(&file.path),
             offset: place,
             ..UserFrame::default()
         };
@@ -326,16 +326,17 @@ impl UserSymbols {
             self.files.insert(file.clone(), None);
             return vec![unknown];
         };
-        let named = self.name(&mut known, &module, place);
+        let named = self.name(&mut known, place);
+        let module = module_name(&known.path);
         self.files.insert(file.clone(), Some(known));
         if named.is_empty() {
-            return vec![unknown];
+            return vec![UserFrame { module, ..unknown }];
         }
         named
             .into_iter()
             .map(|frame| UserFrame {
-                // Without a name the place itself.
-                offset: match frame.function.is_empty() {
+                // Without a name the place itself, or what stands for it.
+                offset: match frame.function.is_empty() && frame.offset == 0 {
                     true => place,
                     false => frame.offset,
                 },
@@ -349,12 +350,7 @@ impl UserSymbols {
     }
 
     /// Asks until there is an answer, or the file has cost too much.
-    fn name(
-        &mut self,
-        known: &mut Known,
-        module: &str,
-        place: u64,
-    ) -> Vec<debox_symboliser::Frame> {
+    fn name(&mut self, known: &mut Known, place: u64) -> Vec<debox_symboliser::Frame> {
         for _ in 0..LOADS_MAX {
             if known.depth == Depth::Nothing {
                 break;
@@ -363,6 +359,7 @@ impl UserSymbols {
             let answer = self
                 .load(known)
                 .and_then(|()| self.symboliser.name(known.number, place, lines));
+            let module = &module_name(&known.path);
             match answer {
                 Ok(named) => {
                     if let Some(why) = named.incomplete {
@@ -384,7 +381,8 @@ impl UserSymbols {
                 }
             }
         }
-        self.count(lost_text(module, "name", known.why.as_ref()));
+        let module = module_name(&known.path);
+        self.count(lost_text(&module, "name", known.why.as_ref()));
         Vec::new()
     }
 
@@ -397,6 +395,7 @@ impl UserSymbols {
             .symboliser
             .load(known.number, Part::Main, &known.open)?;
         known.life = self.symboliser.life();
+        known.copy_of(&loaded);
         if self.options.lines && known.depth == Depth::Full {
             self.load_parts(known, loaded)?;
         }
@@ -595,6 +594,7 @@ impl UserSymbols {
                 Ok(loaded) => {
                     let id = loaded.build_id.clone();
                     known.life = self.symboliser.life();
+                    known.copy_of(&loaded);
                     if self.options.lines && known.depth == Depth::Full {
                         // Its end in one of these counts as any other.
                         match self.load_parts(known, loaded) {
@@ -761,6 +761,13 @@ impl UserSymbols {
 }
 
 impl Known {
+    /// A copy is called as what it is a copy of, and what goes with that goes with it.
+    fn copy_of(&mut self, loaded: &Loaded) {
+        if let Some(path) = &loaded.copy_of {
+            self.path = PathBuf::from(OsStr::from_bytes(path));
+        }
+    }
+
     /// The symboliser ended in it: how deep may it be looked into now? False
     /// if not at all.
     fn struck(&mut self, lost: Lost) -> bool {

@@ -149,6 +149,9 @@ impl Module {
             link: link.and_then(|(name, _)| bounded(name)),
             alt: alt.and_then(|(name, _)| bounded(name)),
             split: described.section_by_name(".debug_addr").is_some(),
+            copy_of: (self.program.as_ref())
+                .and_then(Program::copy_of)
+                .and_then(bounded),
         }
     }
 
@@ -161,7 +164,9 @@ impl Module {
     /// file: what is looked up is the byte before, which is in the call.
     pub fn name(&self, place: u64, lines: bool) -> Named {
         let mut named = Named::default();
-        let Some(address) = place
+        let site = self.program.as_ref().and_then(|p| p.site(place));
+        let Some(address) = site
+            .unwrap_or(place)
             .checked_sub(1)
             .and_then(|offset| address_of(&self.main, offset))
         else {
@@ -211,6 +216,13 @@ impl Module {
                 line: if lines { go.line } else { 0 },
                 inlined: false,
             }];
+        }
+        // What stands for it is told even without a name.
+        if let Some(site) = site.filter(|_| frames.is_empty()) {
+            frames.push(Frame {
+                offset: site,
+                ..Frame::default()
+            });
         }
         named.frames = frames;
         named

@@ -93,6 +93,8 @@ pub struct Loaded {
     pub alt: Option<Vec<u8>>,
     /// Some debug information is split off, into a package perhaps.
     pub split: bool,
+    /// The path of the file that it is a copy of, with its calls spliced.
+    pub copy_of: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -316,6 +318,7 @@ impl Reply {
                 out.optional(loaded.link.as_deref());
                 out.optional(loaded.alt.as_deref());
                 out.byte(loaded.split.into());
+                out.optional(loaded.copy_of.as_deref());
                 3
             }
             Reply::Named { frames, incomplete } => {
@@ -373,6 +376,7 @@ impl Reply {
                     link: owned(from.optional(LINK_BYTES_MAX)?),
                     alt: owned(from.optional(LINK_BYTES_MAX)?),
                     split: from.flag()?,
+                    copy_of: owned(from.optional(LINK_BYTES_MAX)?),
                 })
             }
             4 => {
@@ -437,6 +441,7 @@ mod tests {
                 link: Some(b"prog.debug".to_vec()),
                 alt: None,
                 split: false,
+                copy_of: Some(b"/usr/lib/prog".to_vec()),
             }),
             Reply::Named {
                 frames: vec![

@@ -9,6 +9,7 @@ use crate::elf::Image;
 use crate::go::GoTable;
 use crate::names::{Functions, soname_is_wrapper};
 use crate::span::{Clock, Span, SpanKind};
+use crate::spliced::Spliced;
 use crate::{END, Error, Options, Row, SIGNAL, Source, Table, WRAPPER};
 
 /// Functions are aligned to 16 bytes: a gap that is shorter is padding, where
@@ -123,7 +124,14 @@ pub fn table<S: Source + ?Sized>(source: &S, options: &Options) -> Result<Table,
     let static_binary = !image.has_needed
         && !image.has_interpreter
         && (image.elf_type == elf::ET_EXEC || image.is_pie);
-    let own_name = image.soname.as_deref().or(options.file_name.as_deref());
+    let spliced = Spliced::find(&image)?;
+    // A copy has a name of its own.
+    let original = spliced.as_ref().map(|copy| {
+        let name = copy.path.rsplit(|byte| *byte == b'/').next();
+        String::from_utf8_lossy(name.unwrap_or_default()).into_owned()
+    });
+    let file_name = original.as_deref().or(options.file_name.as_deref());
+    let own_name = image.soname.as_deref().or(file_name);
     let whole = own_name.is_some_and(soname_is_wrapper);
     // Symbols tell which functions of a static program are libc's, and which
     // C functions of a Go program are its runtime's glue.
@@ -236,6 +244,13 @@ pub fn table<S: Source + ?Sized>(source: &S, options: &Options) -> Result<Table,
             writer.put(at, unknown)?;
         }
         writer.put(to, end)?;
+    }
+    if let Some(copy) = &spliced {
+        let of_file = writer.rows.clone();
+        for (row, to) in copy.rows(&of_file) {
+            writer.put(row.pc, row)?;
+            writer.put(to, end)?;
+        }
     }
     writer.rows.shrink_to_fit();
     Ok(Table {

@@ -105,6 +105,10 @@ impl<'a, S: Source + ?Sized> Image<'a, S> {
         Ok(image)
     }
 
+    pub fn file_len(&self) -> u64 {
+        self.file_len
+    }
+
     /// So many bytes from there, if the file and the limit allow.
     pub fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
         let in_file = offset

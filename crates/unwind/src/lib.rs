@@ -24,6 +24,7 @@ mod elf;
 mod go;
 mod names;
 mod span;
+mod spliced;
 
 use std::fs::File;
 use std::path::Path;
@@ -286,6 +287,7 @@ pub struct Program {
     build_id: Option<Vec<u8>>,
     code: Vec<elf::Segment>,
     go: Option<go::GoTable>,
+    spliced: Option<spliced::Spliced>,
 }
 
 impl Program {
@@ -296,6 +298,7 @@ impl Program {
             build_id: image.build_id.clone(),
             code: image.executable.clone(),
             go: go::GoTable::find(&image, options.max_rows)?,
+            spliced: spliced::Spliced::find(&image)?,
         })
     }
 
@@ -312,6 +315,17 @@ impl Program {
             .iter()
             .find(|s| offset >= s.offset && offset - s.offset < s.len)?;
         Some(segment.address + u64::from(offset - segment.offset))
+    }
+
+    /// Where a copy in which calls are spliced is that of, as far as it is known.
+    pub fn copy_of(&self) -> Option<&[u8]> {
+        Some(&self.spliced.as_ref()?.path)
+    }
+
+    /// Of a place behind a call in one of such a copy's trampolines, the place in the file that it
+    /// stands for.
+    pub fn site(&self, place: u64) -> Option<u64> {
+        self.spliced.as_ref()?.site(place)
     }
 
     /// For Go programs, function, file and line of an address, which need

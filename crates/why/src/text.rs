@@ -116,7 +116,7 @@ pub fn render(answer: &Answer, options: &TextOptions) -> String {
     let idle: Vec<&Vec<&Thread>> = groups.iter().filter(|group| !detailed(group)).collect();
     if !idle.is_empty() && !(options.all) {
         line("", "", "");
-        line("nothing to do:", "", "");
+        line("waiting for something to come:", "", "");
         for group in idle {
             let thread = longest(group);
             line(

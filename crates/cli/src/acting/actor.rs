@@ -118,6 +118,27 @@ impl Actor {
         }
     }
 
+    /// Which calls conditions may be about, and from how long on.
+    pub fn calls_asked(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let conditions = self.plan.slots.iter().map(|slot| &slot.condition);
+        conditions.flat_map(|condition| {
+            // A call lasts as long as any part of it.
+            let longer = [
+                DEBOX_FIELD_WALL_NS,
+                DEBOX_FIELD_CPU_NS,
+                DEBOX_FIELD_BLOCKED_NS,
+                DEBOX_FIELD_RUNQ_NS,
+            ];
+            let asked = (longer.iter())
+                .filter(|&&field| condition.fields >> field & 1 != 0)
+                .map(|&field| condition.min[field as usize]);
+            let from_ns = u64::try_from(asked.max().unwrap_or(0)).unwrap_or(0);
+            let keys = 0..DEBOX_NR_SLOTS as u32;
+            let is_asked = |key: &u32| condition.calls[*key as usize / 64] >> (key % 64) & 1 != 0;
+            keys.filter(is_asked).map(move |key| (key, from_ns))
+        })
+    }
+
     /// Whether conditions ask for places, whose names come as time goes on.
     pub fn asks_sites(&self) -> bool {
         self.plan

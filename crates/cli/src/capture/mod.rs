@@ -41,8 +41,6 @@ use watched::{Recorded, Watch};
 
 /// How often threads are looked at, to tell how long they have been in a call.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The longest of the calls that are open at the end are explained.
-const CALLS_EXPLAINED: usize = 256;
 /// A command that is to end gets this long, before SIGKILL.
 pub const END_WAIT: Duration = Duration::from_secs(5);
 
@@ -63,7 +61,7 @@ pub struct Capture {
     trace: Arc<OnceLock<TraceView>>,
     learning: Option<Learning>,
     collector: Option<Collector>,
-    splicer: Option<Splicer>,
+    splicer: Option<Arc<Splicer>>,
     call_sites: bool,
     facts: RunFacts,
     conditions: Vec<String>,
@@ -135,8 +133,9 @@ impl Capture {
             if let Some(ended) = child.wait(&self.signals, self.along, at)? {
                 return Ok(ended);
             }
-            if let (Some(splicer), Watch::Idle(watched)) = (&self.splicer, &mut self.watch) {
-                splicer.look(&mut watched.view)?;
+            // The observer does so itself.
+            if let Watch::Idle(watched) = &mut self.watch {
+                watched.sweep();
             }
             if until.is_none_or(|until| Instant::now() < until) {
                 continue;
@@ -229,6 +228,11 @@ impl Capture {
         let mut facts = self.facts.clone();
         facts.wall_ns = session::nanos(self.since.elapsed());
         let pids = self.pids_now(self.follow);
+        // While they are watched still: what goes on meanwhile is counted.
+        if self.child.is_none() {
+            self.open_calls.sample(pids.iter().copied());
+            self.open_calls.explain();
+        }
         facts.machine = self.machine.now();
         let Capture { watch, .. } = self;
         let (watched, recorded, notes) = watch.finish();
@@ -245,8 +249,6 @@ impl Capture {
             None => {
                 self.open_calls.sample(pids.into_iter());
                 facts.open_calls = self.open_calls.list();
-                let explained = facts.open_calls.len().min(CALLS_EXPLAINED);
-                crate::why::explain(&mut facts.open_calls[..explained]);
             }
         }
         let collected = self.collector.map(Collector::finish);

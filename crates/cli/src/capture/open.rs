@@ -19,8 +19,8 @@ use crate::spliced::Splicer;
 use crate::trace::{TraceView, learned_too_late};
 use crate::whom::Whom;
 use debox_abi::{
-    DEBOX_MSG_SELECT, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW,
-    DEBOX_REQ_USER_STACKS, Pod, debox_reply, debox_request,
+    DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_STACKS, DEBOX_MSG_SELECT, DEBOX_REQ_DESCENDANTS,
+    DEBOX_REQ_DETAILS, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_USER_STACKS, Pod, debox_reply, debox_request,
 };
 use debox_client::{AccountView, Connection};
 use debox_command::{Child, Environment, Inherited, Program, Signals, Start, Streams};
@@ -64,7 +64,7 @@ pub struct Opened {
     learner: Option<Learner>,
     environment: Environment,
     collector: Option<Collector>,
-    splicer: Option<Splicer>,
+    splicer: Option<Arc<Splicer>>,
     want: Want,
 }
 
@@ -140,9 +140,15 @@ impl Opened {
         }
         let source = Source::choose(&want.broker)?;
         let connection = Arc::new(source.connect()?);
+        let mut splicer = match want.way {
+            Way::Splice => Some(Splicer::open()?),
+            Way::Boundary | Way::Wrap => None,
+        };
         let mapped = match target {
             Target::Command { program, .. } if want.request & DEBOX_REQ_USER_STACKS != 0 => {
-                Some(MappedCommand::map(program.path()))
+                let images = splicer.iter().flat_map(|s| s.images_of(program.path()));
+                let mapped = MappedCommand::map(program.path());
+                Some(images.fold(mapped, |mapped, image| mapped.and(&image)))
             }
             _ => None,
         };
@@ -151,16 +157,23 @@ impl Opened {
         if let Some(view) = &mut view.details {
             view.control.flags_set(want.details);
         }
-        let splicer = match want.way {
-            Way::Splice => Some(Splicer::looked_at(&mut view)?),
-            Way::Boundary | Way::Wrap => None,
-        };
         let actor = want
             .plan
             .take()
             .map(|plan| Actor::install(plan, &mut view, connection.clone()));
         let actor = actor.transpose()?;
-        let watched = Watched::new(view, actor, facts_of(&want, target, without));
+        if let Some(splicer) = &mut splicer {
+            splicer.looked_at(&mut view);
+            if want.details & (DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS) != 0 {
+                (0..debox_splice::NRS).for_each(|nr| splicer.ends_show_always(nr, 0));
+            }
+            for (key, from_ns) in actor.iter().flat_map(Actor::calls_asked) {
+                splicer.ends_show_always(key, from_ns);
+            }
+        }
+        let splicer = splicer.map(Arc::new);
+        let facts = facts_of(&want, target, without);
+        let watched = Watched::new(view, actor, facts, splicer.clone());
         let learner = want.trace.learner()?;
         if want.trace.wanted() && learner.is_none() {
             let _ = watched
@@ -283,7 +296,7 @@ impl Opened {
             &start,
             &self.connection,
             self.want.follow,
-            self.splicer.as_ref(),
+            self.splicer.as_deref(),
             |pid| learner.map_or(Ok(()), |learner| learner.begin(&[pid])),
         )?;
         self.watched.facts.pids = vec![started.pid() as u32];

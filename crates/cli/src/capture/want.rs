@@ -48,15 +48,15 @@ impl Want {
     pub fn new(args: &CaptureArgs, way: Way) -> Result<Self, Error> {
         way_allows(args, way)?;
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
-        args.trace.check()?;
-        let recording = recording(&args.report, args.record.record)?;
-        if way == Way::Splice && recording.is_some() {
+        if way == Way::Splice && plan.as_ref().is_some_and(Plan::dumps_core) {
             return Err(Error::Arguments(
-                "--capture=splice writes no recording: name a file that does not end in .debox, or leave out one \
-                 of both"
+                "--capture=splice has no --do core: a debugger does not find its way through the code that makes \
+                 spliced calls. Use --do stack, or --capture=boundary"
                     .into(),
             ));
         }
+        args.trace.check()?;
+        let recording = recording(&args.report, args.record.record)?;
         let mut details = 0;
         if args.details.call_site || args.details.stacks {
             details |= DEBOX_DETAIL_CALL_SITES;
@@ -65,7 +65,11 @@ impl Want {
             details |= DEBOX_DETAIL_STACKS;
         }
         if recording.is_some() {
-            details |= DEBOX_DETAIL_THREADS | DEBOX_DETAIL_EVENTS | DEBOX_DETAIL_EVENT_STACKS;
+            details |= DEBOX_DETAIL_EVENTS | DEBOX_DETAIL_EVENT_STACKS;
+            // By thread each call would have to be looked at.
+            if way == Way::Boundary {
+                details |= DEBOX_DETAIL_THREADS;
+            }
         }
         let walks = DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS | DEBOX_DETAIL_EVENT_STACKS;
         let mut request = DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS;
@@ -81,15 +85,20 @@ impl Want {
             request: match way {
                 Way::Boundary => irq | request,
                 Way::Wrap => irq,
-                Way::Splice => DEBOX_REQ_SPLICE | DEBOX_REQ_DETAILS,
+                Way::Splice => request & !DEBOX_REQ_BOUNDARY | DEBOX_REQ_SPLICE,
             },
-            hz: if way == Way::Boundary { args.hz } else { 0 },
-            details: if way == Way::Boundary { details } else { 0 },
+            hz: if way == Way::Wrap { 0 } else { args.hz },
+            details: if way == Way::Wrap { 0 } else { details },
             recording,
             plan,
             trace: args.trace.clone(),
             irq: args.irq,
         })
+    }
+
+    /// Whether there is something in it that only the kernel side tells.
+    pub fn asks_kernel(&self) -> bool {
+        self.details != 0 || self.plan.is_some()
     }
 
     /// Of `top`.
@@ -121,13 +130,12 @@ fn way_allows(args: &CaptureArgs, way: Way) -> Result<(), Error> {
         (args.details.stacks, "--stacks", Way::Wrap),
         (!args.act.rules.is_empty(), "--on", Way::Wrap),
         (args.hz != HZ, "--hz", Way::Wrap),
-        (args.details.call_site, "--call-site", Way::Splice),
         (args.irq, "--irq", Way::Splice),
         (args.trace.wanted(), "--trace", Way::Splice),
         (args.no_follow, "--no-follow", Way::Splice),
     ];
-    for (is_asked, option, from) in asked {
-        if is_asked && way >= from {
+    for (is_asked, option, without) in asked {
+        if is_asked && way == without {
             return Err(Error::Arguments(format!(
                 "--capture={} has no {option}: leave out one of both",
                 way.name()
@@ -189,13 +197,10 @@ mod tests {
         says(|args| args.details.stacks = true, Way::Wrap, "--stacks");
         says(|args| args.hz = 499, Way::Wrap, "--hz");
         says(|args| args.irq = true, Way::Splice, "--irq");
-        says(
-            |args| args.details.call_site = true,
-            Way::Splice,
-            "--call-site",
-        );
         says(|args| args.no_follow = true, Way::Splice, "--no-follow");
-        assert_eq!(with(|args| args.details.call_site = true, Way::Wrap), None);
+        for way in [Way::Wrap, Way::Splice] {
+            assert_eq!(with(|args| args.details.call_site = true, way), None);
+        }
         assert_eq!(with(|_| {}, Way::Splice), None);
     }
 

@@ -7,6 +7,7 @@
 use crate::acting::{Actor, pause};
 use crate::error::Error;
 use crate::session::{self, Extra, call_name};
+use crate::spliced::{self, Splicer};
 use crate::trace::TraceView;
 use debox_abi::{DEBOX_EVENT_CALL, Pod, debox_event_call, debox_row};
 use debox_client::{AccountView, Looks};
@@ -18,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An account, and who acts on its events.
 pub struct Watched {
@@ -31,11 +32,21 @@ pub struct Watched {
     /// There once its probes are on.
     pub trace: Arc<OnceLock<TraceView>>,
     looks: Looks,
+    /// Where its programs count themselves, what was seen of that, and when it was last
+    /// looked after.
+    splicer: Option<Arc<Splicer>>,
+    spliced: spliced::Looks,
+    swept: Instant,
     stale: Arc<AtomicBool>,
 }
 
 impl Watched {
-    pub fn new(view: AccountView, actor: Option<Actor>, facts: RunFacts) -> Self {
+    pub fn new(
+        view: AccountView,
+        actor: Option<Actor>,
+        facts: RunFacts,
+        splicer: Option<Arc<Splicer>>,
+    ) -> Self {
         Self {
             view,
             actor,
@@ -43,7 +54,22 @@ impl Watched {
             start_ns: 0,
             trace: Arc::default(),
             looks: Looks::default(),
+            splicer,
+            spliced: spliced::Looks::default(),
+            swept: Instant::now(),
             stale: Arc::default(),
+        }
+    }
+
+    /// What spliced programs need from time to time.
+    pub fn sweep(&mut self) {
+        if let Some(splicer) = &self.splicer
+            && self.swept.elapsed() >= spliced::SWEEP_EVERY
+        {
+            self.swept = Instant::now();
+            if let Err(error) = splicer.look(&mut self.view) {
+                crate::complain(&error);
+            }
         }
     }
 
@@ -63,11 +89,15 @@ impl Watched {
 
 impl Account for Watched {
     fn look(&mut self, each: &mut dyn FnMut(u32, &debox_row)) {
-        self.view.look(&mut self.looks, each);
+        match &self.splicer {
+            Some(splicer) => splicer.sums(&self.view, &mut self.spliced, each),
+            None => self.view.look(&mut self.looks, each),
+        }
     }
 
     fn events(&mut self, each: &mut dyn FnMut(&debox_event_call)) {
         self.stale_note();
+        self.sweep();
         if let Some(actor) = &mut self.actor {
             actor.turn(&mut self.view, each);
         } else if let Some(details) = &mut self.view.details {
@@ -90,6 +120,9 @@ impl Account for Watched {
         if let Some(details) = &mut self.view.details {
             details.control.slow_ns_set(key, wall_ns);
         }
+        if let Some(splicer) = &self.splicer {
+            splicer.ends_show(key, wall_ns);
+        }
     }
 
     fn report(&mut self, wall_ns: u64, slow: &[&debox_event_call]) -> Report {
@@ -103,7 +136,10 @@ impl Account for Watched {
             // beside the program. That is done once, at the end.
             symbols: false,
         };
-        let mut report = session::report(&self.view.snapshot(), None, facts, None, &extra);
+        let pid = facts.pids.first().copied().unwrap_or_default();
+        let counts = self.splicer.as_ref().map(|splicer| splicer.counts(pid));
+        let snapshot = self.view.snapshot();
+        let mut report = session::report(&snapshot, counts.as_ref(), facts, None, &extra);
         report.trace = self.trace.get().map(TraceView::sums_so_far);
         report
     }
