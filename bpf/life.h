@@ -308,6 +308,14 @@ static __always_inline void critical_wake(struct task_struct *self, struct threa
 
 	if (!st->life.serial || waker->life.serial != st->life.serial)
 		return;
+	/*
+	 * What it waited for did not come, and it has looked after other things since: what the woken one
+	 * did before it slept is more to the point than that wait. (The Java machine stops all
+	 * threads once a second, from a thread that has waited for work until then.) What it has
+	 * done since then is in the chain of the sleep that it ends.
+	 */
+	if (waker->limited)
+		return;
 	from = critical_of(self, waker);
 	to = critical_of(woken, st);
 	if (from && to)

@@ -364,6 +364,7 @@ static __noinline int woken_by(struct task_struct *woken, struct thread_state *s
 
 	if (!st)
 		return 0;
+	st->limited = 0;
 	/* A lock of a file is a process's, others are a thread's. */
 	st->chain_flags =
 		(self->pid == st->held_tid || self->tgid == st->held_tgid ? DEBOX_CHAIN_HELD : 0) |
@@ -439,8 +440,11 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		st->waker_nr = -1;
 		__builtin_memcpy(st->waker_comm, "(interrupt)\0\0\0\0\0", DEBOX_COMM_LEN);
 		if (sleeps) {
+			u32 root = interrupt_root(p);
+
 			st->chain_flags = chain_rests(st);
-			chain_rooted(st, interrupt_root(p), bpf_ktime_get_ns());
+			st->limited = root && root == chain_plain[DEBOX_CHAIN_LIMIT];
+			chain_rooted(st, root, bpf_ktime_get_ns());
 		}
 		return 0;
 	}

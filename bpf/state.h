@@ -371,6 +371,8 @@ struct thread_state {
 	u32 waker_tgid;
 	s32 waker_nr; /* the call that it was in, -1 none */
 	u32 lock_flags;
+	u32 limited; /* its last sleep was ended by its own time limit */
+	u32 reserved_waking;
 	char waker_comm[DEBOX_COMM_LEN];
 	u64 lock;     /* contended, between contention_begin and contention_end */
 	u32 held_tid; /* who held what it waits for when it fell asleep, withheld or not; 0: not known */

@@ -233,9 +233,12 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 
 			if (row) {
 				row->unfinished++;
-				row->blocked_ns += st->call.blocked_ns;
-				row->runq_ns += st->call.runq_ns;
-				row->irq_ns += st->call.irq_ns;
+				/* Of spliced calls they are there already, see spliced_away_add(). */
+				if (!(st->flags & WATCH_SPLICED)) {
+					row->blocked_ns += st->call.blocked_ns;
+					row->runq_ns += st->call.runq_ns;
+					row->irq_ns += st->call.irq_ns;
+				}
 				row->wall_ns += now - st->call.enter_ns;
 			}
 		}

@@ -22,6 +22,7 @@
 #include <linux/futex.h>
 #include <linux/mman.h>
 #include <linux/prctl.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <linux/time_types.h>
 
@@ -164,10 +165,27 @@ static void abandon(struct splice_block *b)
 {
 	struct splice_row *row = row_of(b, b->open.nr);
 
-	row->count++;
-	row->errors++;
+	/* It was counted as it ended. */
+	if (b->open.timed != SPLICE_SHOWN) {
+		row->count++;
+		row->errors++;
+	}
 	b->abandoned++;
 	pop(b);
+}
+
+/* Whether it is a handler on a stack of its own, which may lie in the frame of whom it interrupted. */
+static int on_another_stack(const struct splice_block *b, uint64_t rsp, uint64_t open)
+{
+	struct {
+		uint64_t begin;
+		int32_t flags, reserved;
+		uint64_t bytes;
+	} own;
+
+	if (b->area->quiet || sys_failed(sys_call(SYS_sigaltstack, 0, &own)))
+		return 0;
+	return rsp - own.begin < own.bytes && open - own.begin >= own.bytes;
 }
 
 static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
@@ -175,7 +193,8 @@ static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
 	uint64_t nested = 0;
 
 	/* The stack has grown back beyond the frame of the one that is open. */
-	while (b->open.rsp && rsp >= (b->open.rsp & ~1ull) && rsp - (b->open.rsp & ~1ull) < NEAR)
+	while (b->open.rsp && rsp >= (b->open.rsp & ~1ull) && rsp - (b->open.rsp & ~1ull) < NEAR &&
+	       !on_another_stack(b, rsp, b->open.rsp & ~1ull))
 		abandon(b);
 	if (b->open.rsp) {
 		nested = 1;
@@ -281,6 +300,8 @@ static void special(struct splice_block *b)
 		SYS_seccomp,
 		SYS_execveat,
 		SYS_clone3,
+		SYS_unshare,
+		SYS_setns,
 		LANDLOCK_RESTRICT_SELF,
 	};
 
@@ -636,6 +657,11 @@ static int ends_here(const struct saved *s, uint32_t nr)
 		return a == ARCH_SET_GS;
 	if (nr == SYS_prctl && a == PR_SET_TSC)
 		return second == PR_TSC_SIGSEGV;
+	/* Which forbids the time stamp counter, too. */
+	if (nr == SYS_prctl && a == PR_SET_SECCOMP && second == SECCOMP_MODE_STRICT)
+		return 1;
+	if (nr == SYS_seccomp && a == SECCOMP_SET_MODE_STRICT)
+		return 1;
 	if (nr == SYS_prctl && a == PR_SET_SYSCALL_USER_DISPATCH)
 		return second != PR_SYS_DISPATCH_OFF;
 	if (nr == SYS_prctl && a == PR_SET_SECCOMP && second == SECCOMP_MODE_FILTER)
@@ -668,8 +694,13 @@ static int gives_up_rights(const struct saved *s, uint32_t nr)
 	case SYS_setfsgid:
 	case SYS_capset:
 	case SYS_seccomp:
+	case SYS_setns:
 	case LANDLOCK_RESTRICT_SELF:
 		return 1;
+	/* In a user namespace it may do less outside of that. */
+	case SYS_unshare:
+	case SYS_clone:
+		return (s->rdi & CLONE_NEWUSER) != 0;
 	case SYS_prctl:
 		return s->rdi == PR_SET_SECCOMP;
 	default:
@@ -738,6 +769,10 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 		b->area->off = 1;
 		answer(b->area, SPLICE_UNDO, 0);
 	}
+	/* Of clone3 the flags are where they may not be read. */
+	if (nr == SYS_fork || nr == SYS_vfork || nr == SYS_clone3 ||
+	    (nr == SYS_clone && !(s->rdi & CLONE_THREAD)))
+		__atomic_fetch_add(&b->area->forks, 1, __ATOMIC_RELAXED);
 	if (gives_up_rights(s, nr))
 		cut(b->area);
 	enter(b, rsp, nr);
@@ -764,6 +799,14 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		return;
 	}
 	nr = b->open.nr;
+	/* Its time can perhaps not be read any more. */
+	if (b->area->off) {
+		row_of(b, nr)->count++;
+		row_of(b, nr)->errors += (uint64_t)sys_failed(ret);
+		b->untimed++;
+		pop(b);
+		return;
+	}
 	/* Before: what replacing its code takes is not the call's. */
 	leave(b, s, rsp, family);
 	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 7u
+#define SPLICE_VERSION 8u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -115,6 +115,7 @@ struct splice_area {
 	uint32_t unfollowed;     /* programs that nobody came along with */
 	uint64_t run;            /* struct splice_run, as mapped in this program */
 	struct splice_mapped image[SPLICE_IMAGES];
+	uint32_t forks; /* processes that it has made, or has tried to: they may have this mapped as well */
 };
 
 /* ------------------------------------------------------------ asking the watcher */

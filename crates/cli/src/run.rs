@@ -11,12 +11,19 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::new(&args.capture, args.capture_way)?;
     let output = want.output(&args.capture.report)?;
-    // Counts and times need nobody.
-    let alone =
-        args.capture_way == Way::Splice && !args.capture.broker.is_named() && !want.asks_kernel();
+    let splice = args.capture_way == Way::Splice && !args.capture.broker.is_named();
+    let asks_kernel = want.asks_kernel();
     let opened = match Capture::open(want, &target) {
-        Err(why) if alone => {
+        // Counts and times need nobody.
+        Err(why) if splice && !asks_kernel => {
             return spliced::run(&args, target, output, why, inherited);
+        }
+        Err(why) if splice => {
+            crate::say(
+                "--call-site, --stacks, --on and recordings need the kernel side; without them --capture=splice \
+                 tells counts, errors and wall times here",
+            );
+            return Err(why);
         }
         opened => opened?,
     };

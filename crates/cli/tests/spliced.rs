@@ -94,6 +94,12 @@ int main(void)
 "#;
 
 impl Place {
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
     fn program(&self, name: &str, text: &str) -> String {
         let (source, program) = (self.0.path().join("source.c"), self.0.path().join(name));
         std::fs::write(&source, text).unwrap();
@@ -303,6 +309,44 @@ fn the_end_of_the_command_is_deboxs_own() {
     for has_not in [&["--irq"][..], &["--on", "wall > 1s", "--do", "core"]] {
         let words = [has_not, &["--", "true"]].concat();
         assert_eq!(status(&words).code(), Some(2), "{words:?}");
+    }
+}
+
+/// Between two programs no block of it is taken: it lives nevertheless.
+#[test]
+fn a_program_whose_execve_fails_again_and_again_lives_on() {
+    let place = Place::new();
+    let script = "import os, time\n\
+        end = time.monotonic() + 1.5\n\
+        while time.monotonic() < end:\n  \
+        try: os.execv('/nonexistent', ['x'])\n  \
+        except OSError: pass\n\
+        os._exit(5)\n";
+    let script = place.file("fails.py", script);
+    let done = place
+        .debox(&["-q", "--", "/usr/bin/python3", &script])
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(5), "{done:?}");
+}
+
+/// Strict mode forbids the time stamp counter; also where images are there already.
+#[test]
+fn a_program_that_forbids_itself_nearly_all_goes_on_without() {
+    let place = Place::new();
+    let program = place.program(
+        "strict",
+        "#include <linux/seccomp.h>\n#include <sys/prctl.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+         int main(void) { prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT); write(1, \"in\", 2); \
+         return syscall(SYS_exit, 4); }\n",
+    );
+    for _ in 0..2 {
+        let done = place
+            .debox(&["-q", "-o", "/dev/null", "--", &program])
+            .output();
+        let done = done.unwrap();
+        assert_eq!(done.status.code(), Some(4), "{done:?}");
+        assert_eq!(done.stdout, b"in");
     }
 }
 

@@ -81,6 +81,10 @@ impl Sum {
         grow(&mut self.nivcsw, slept.nivcsw);
         grow(&mut self.minor_faults, slept.minor_faults);
         grow(&mut self.major_faults, slept.major_faults);
+        // Whoever counted the others knows nothing of those that never returned.
+        grow(&mut self.unfinished, slept.unfinished);
+        grow(&mut self.wall_ns, slept.wall_ns);
+        grow(&mut self.measured_wall_ns, slept.wall_ns);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -7,12 +7,14 @@
 //! says of itself, and two files may say the same.)
 //! Written under another name and then renamed, so that what is there is whole.
 
-use crate::state::VERSION;
+use crate::state::{IMAGE_PATH, PAGE, VERSION};
 use crate::{Error, Image, Table};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -96,6 +98,31 @@ impl Images {
             .values()
             .find(|known| known.device == device && known.inode == inode);
         found.cloned()
+    }
+
+    /// The same of one whose image was there before this run, by the path that the image tells; `root`: where
+    /// the program that has it mapped finds its files.
+    pub fn kept(&self, device: u64, inode: u64, root: &Path) -> Option<Arc<Known>> {
+        if let Some(known) = self.known(device, inode) {
+            return Some(known);
+        }
+        let begin = format!("{VERSION:02x}{device:016x}{inode:016x}");
+        let names = fs::read_dir(&self.folder).ok()?.flatten();
+        let images = names.filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with(&begin) && !name.contains('.')
+        });
+        images.into_iter().find_map(|image| {
+            let bytes = fs::read(image.path()).ok()?;
+            let path = bytes.get(bytes.len().checked_sub(PAGE as usize)? + IMAGE_PATH..)?;
+            let path = OsStr::from_bytes(path.split(|byte| *byte == 0).next()?);
+            let inside = Path::new(path).strip_prefix("/").ok()?;
+            let file = File::open(root.join(inside)).ok()?;
+            let about = file.metadata().ok()?;
+            let same = about.dev() == device && about.ino() == inode;
+            same.then(|| self.of(file).ok()).flatten()
+        })
     }
 
     /// # Errors

@@ -11,6 +11,7 @@ use crate::images::{Images, Known};
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
 use crate::{Error, state};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// More programs at a time are not spliced, and counted.
 const AREAS: u64 = 1024;
@@ -99,6 +101,8 @@ impl Counted {
 
 const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one that gave up rights (another \
                           user, a filter of its calls)";
+const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
+                        read";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
 fn more(sum: &mut u64, by: u64) {
     *sum = sum.saturating_add(by);
@@ -115,9 +119,27 @@ impl Counted {
     }
 }
 
+/// A look at what processes have mapped.
+#[derive(Default)]
+struct Seen {
+    /// Of each area that is used: the process that it was made for, as we number it.
+    pids: HashMap<u32, i32>,
+    /// Areas that somebody has mapped, as of this sweep.
+    fresh: Option<HashSet<u32>>,
+    began: Option<Instant>,
+    cost: Duration,
+    /// Hardly any area is free.
+    few: bool,
+}
+
+/// At most so often, and at most this part of the time.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+const SCAN_COST_TIMES: u32 = 50;
+
 struct Areas {
     free: Vec<u32>,
     used: Vec<u32>,
+    seen: Seen,
     counted: Counted,
 }
 
@@ -217,6 +239,7 @@ impl Run {
             areas: Mutex::new(Areas {
                 free: (0..AREAS as u32).rev().collect(),
                 used: Vec::new(),
+                seen: Seen::default(),
                 counted: Counted::new(),
             }),
             idle: AtomicU32::new(0),
@@ -442,6 +465,7 @@ impl Run {
             return Err(error);
         }
         areas.used.push(index);
+        areas.seen.pids.insert(index, pid);
         drop(areas);
         program.let_go().map_err(io("let go"))
     }
@@ -699,7 +723,8 @@ impl Run {
         for n in 0..u64::from(images).min(area::IMAGES_MOST) {
             let at = area::IMAGE + n * area::IMAGE_BYTES;
             let (bias, device, inode) = (long(at), long(at + 8), long(at + 16));
-            let Some(known) = self.images.known(device, inode) else {
+            let root = Path::new("/proc").join(tid.to_string()).join("root");
+            let Some(known) = self.images.kept(device, inode, &root) else {
                 continue;
             };
             let calls = known
@@ -734,8 +759,11 @@ impl Run {
     pub fn sweep(&self) -> io::Result<()> {
         let mut areas = self.areas();
         let used = std::mem::take(&mut areas.used);
+        areas.seen.fresh = None;
+        areas.seen.few = areas.free.len() < AREAS as usize / 4;
         for index in used {
-            if self.lives(index)? {
+            let lives = self.lives(index, &mut areas.seen);
+            if lives.unwrap_or(true) {
                 areas.used.push(index);
                 continue;
             }
@@ -759,8 +787,87 @@ impl Run {
         Ok(())
     }
 
+    /// The areas that a process has mapped, by what the kernel says.
+    fn mapped_by(&self, pid: i32) -> Vec<u32> {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(own) = self.file.metadata() else {
+            return Vec::new();
+        };
+        let device = format!(
+            "{:02x}:{:02x}",
+            libc::major(own.dev()),
+            libc::minor(own.dev())
+        );
+        let inode = own.ino().to_string();
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
+        let mapped = maps.lines().filter_map(|line| {
+            let mut words = line.split_ascii_whitespace().skip(2);
+            let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+            let is_ours = words.next()? == device && words.next()? == inode;
+            is_ours.then_some(offset)
+        });
+        // The run's own page is mapped by all.
+        let index = |offset: u64| {
+            (offset.checked_sub(run::BYTES)).map_or(u32::MAX, |o| (o / area::BYTES) as u32)
+        };
+        mapped.map(index).collect()
+    }
+
+    /// Whether it is a process of this run, and by this number.
+    fn is_ours(&self, pid: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        // In a PID namespace below ours it would ask by another number.
+        let numbers = status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))
+            .map_or(1, |numbers| numbers.split_ascii_whitespace().count());
+        numbers == 1 && !self.mapped_by(pid).is_empty()
+    }
+
+    /// Whether somebody has an area mapped, of those whose processes have made others: a look at all
+    /// processes, so not often. None: it is not looked now.
+    fn is_mapped(&self, index: u32, seen: &mut Seen) -> bool {
+        if seen.fresh.is_none() {
+            let pause = match seen.few {
+                true => seen.cost,
+                false => (seen.cost * SCAN_COST_TIMES).max(SCAN_EVERY),
+            };
+            let due = seen.began.is_none_or(|began| began.elapsed() >= pause);
+            if !due {
+                return true;
+            }
+            let began = Instant::now();
+            let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+            let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+            let mapped = pids.flat_map(|pid| self.mapped_by(pid)).collect();
+            seen.fresh = Some(mapped);
+            seen.began = Some(began);
+            seen.cost = began.elapsed();
+        }
+        seen.fresh
+            .as_ref()
+            .is_none_or(|mapped| mapped.contains(&index))
+    }
+
+    /// Whether a process has it mapped still. What its blocks say is the program's own word, and
+    /// none of them is taken while an execve is under way: so nothing is freed for it.
+    fn lives(&self, index: u32, seen: &mut Seen) -> io::Result<bool> {
+        if self.has_threads(index)? {
+            return Ok(true);
+        }
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        let mut forks = [0u8; 4];
+        self.file.read_exact_at(&mut forks, start + area::FORKS)?;
+        let pid = seen.pids.get(&index).copied().unwrap_or(0);
+        if pid != 0 && self.mapped_by(pid).contains(&index) {
+            return Ok(true);
+        }
+        Ok(forks != [0; 4] && self.is_mapped(index, seen))
+    }
+
     /// Whether a thread is there that has a block of it.
-    fn lives(&self, index: u32) -> io::Result<bool> {
+    fn has_threads(&self, index: u32) -> io::Result<bool> {
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = [0u8; 4];
         self.file.read_exact_at(&mut head, start)?;
@@ -854,7 +961,14 @@ impl Run {
         let field = |at| self.request(slot, at).load(Ordering::Relaxed);
         let (kind, tid, fd) = (field(run::KIND), field(run::TID) as i32, field(run::FD));
         let error = |e: io::Error| -e.raw_os_error().unwrap_or(libc::EIO);
-        let answer = match Asked::of(kind) {
+        let asked = Asked::of(kind);
+        // Whoever can write the run's memory can ask in the name of anybody.
+        let foreign = !matches!(asked, None | Some(Asked::LetGo)) && !self.is_ours(tid);
+        if foreign && matches!(asked, Some(Asked::Exec)) {
+            self.areas().counted.left(NOT_OURS.into());
+        }
+        let answer = match asked {
+            _ if foreign => -libc::EPERM,
             Some(Asked::Exec) => match tracee::seize(tid) {
                 Ok(()) => {
                     self.answer(slot, 0);

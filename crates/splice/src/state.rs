@@ -51,6 +51,7 @@ pub mod area {
     pub const IMAGE: u64 = 48;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
+    pub const FORKS: u64 = 3120;
     pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
 }
 
@@ -79,7 +80,7 @@ pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -151,6 +152,7 @@ mod tests {
             ("offsetof(struct splice_area, image)", area::IMAGE),
             ("sizeof(struct splice_mapped)", area::IMAGE_BYTES),
             ("SPLICE_IMAGES", area::IMAGES_MOST),
+            ("offsetof(struct splice_area, forks)", area::FORKS),
             ("SPLICE_BLOCKS", area::BLOCKS),
             ("SPLICE_AREA_BYTES", area::BYTES),
             ("SPLICE_RUN_BYTES", run::BYTES),

@@ -40,6 +40,8 @@ const CAPSET: u32 = 126;
 const PRCTL: u32 = 157;
 const ARCH_PRCTL: u32 = 158;
 const EXIT_GROUP: u32 = 231;
+const UNSHARE: u32 = 272;
+const SETNS: u32 = 308;
 const SECCOMP: u32 = 317;
 const EXECVEAT: u32 = 322;
 const CLONE3: u32 = 435;
@@ -76,6 +78,8 @@ fn gives_up_rights(nr: u32) -> bool {
             | SETFSUID
             | SETFSGID
             | CAPSET
+            | UNSHARE
+            | SETNS
             | LANDLOCK_RESTRICT_SELF
     )
 }

@@ -522,6 +522,10 @@ impl UserSymbols {
         if !text.starts_with('/') || text.starts_with("//") {
             return None;
         }
+        // What splicing puts beside programs: plain code, and DeBox's own.
+        if text.ends_with("/debox-splice.bin") {
+            return None;
+        }
         let (path, deleted) = match text.strip_suffix(" (deleted)") {
             Some(path) => (PathBuf::from(path), true),
             None => (file.path.clone(), false),

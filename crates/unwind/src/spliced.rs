@@ -15,6 +15,8 @@ const PAGE: u64 = 4096;
 /// Of what is told of each.
 const PART: u64 = 16;
 const PARTS: u64 = PAGE / PART;
+/// More than any file's trampolines take.
+const POOL_BYTES_MAX: u64 = 16 << 20;
 /// Of the path, in the last page.
 const PATH: usize = 512;
 /// `struct splice_image`: where the pool lies in memory, in the file, and where its own call frame
@@ -59,6 +61,7 @@ impl Spliced {
         let inside = (offset.checked_add(bytes)).is_some_and(|behind| behind <= end)
             && offset % PAGE == 0
             && bytes % PAGE == 0
+            && bytes <= POOL_BYTES_MAX
             && u32::try_from(length).is_ok();
         if word(0) != MAGIC || !inside {
             return Ok(None);
