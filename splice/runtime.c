@@ -679,6 +679,23 @@ static int ends_here(const struct saved *s, uint32_t nr)
 	return 0;
 }
 
+/* CLONE_*, of a call that makes a thread or a process. */
+static uint64_t clone_flags(const struct saved *s, uint32_t nr)
+{
+	uint64_t flags = 0;
+	struct {
+		void *at;
+		uint64_t bytes;
+	} to = { &flags, sizeof flags }, from = { (void *)s->rdi, sizeof flags };
+
+	if (nr == SYS_clone)
+		return s->rdi;
+	/* They may be where nothing can be read: then the call fails, and this one too. */
+	if (nr == SYS_clone3 && !self()->area->quiet)
+		sys_call(SYS_process_vm_readv, sys_call(SYS_getpid), &to, 1, &from, 1, 0);
+	return flags;
+}
+
 /* Whether a process may do less from here on than those that it shares memory with. */
 static int gives_up_rights(const struct saved *s, uint32_t nr)
 {
@@ -699,8 +716,10 @@ static int gives_up_rights(const struct saved *s, uint32_t nr)
 		return 1;
 	/* In a user namespace it may do less outside of that. */
 	case SYS_unshare:
-	case SYS_clone:
 		return (s->rdi & CLONE_NEWUSER) != 0;
+	case SYS_clone:
+	case SYS_clone3:
+		return (clone_flags(s, nr) & CLONE_NEWUSER) != 0;
 	case SYS_prctl:
 		return s->rdi == PR_SET_SECCOMP;
 	default:
@@ -769,9 +788,8 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 		b->area->off = 1;
 		answer(b->area, SPLICE_UNDO, 0);
 	}
-	/* Of clone3 the flags are where they may not be read. */
-	if (nr == SYS_fork || nr == SYS_vfork || nr == SYS_clone3 ||
-	    (nr == SYS_clone && !(s->rdi & CLONE_THREAD)))
+	if (nr == SYS_fork || nr == SYS_vfork ||
+	    ((nr == SYS_clone || nr == SYS_clone3) && !(clone_flags(s, nr) & CLONE_THREAD)))
 		__atomic_fetch_add(&b->area->forks, 1, __ATOMIC_RELAXED);
 	if (gives_up_rights(s, nr))
 		cut(b->area);

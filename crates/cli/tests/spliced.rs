@@ -312,6 +312,32 @@ fn the_end_of_the_command_is_deboxs_own() {
     }
 }
 
+/// There a process asks by a number that is another one's here: that one is let alone, and what is
+/// missing is said.
+#[test]
+fn a_number_of_another_pid_namespace_is_nobodys() {
+    if !is_root() {
+        eprintln!("NOT RUN: needs root");
+        return;
+    }
+    let place = Place::new();
+    let (output, report) = place.report(&[
+        "unshare",
+        "--pid",
+        "--fork",
+        "--",
+        "sh",
+        "-c",
+        "true; exit 3",
+    ]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("not known as a process of this run"),
+        "{notes}"
+    );
+}
+
 /// Between two programs no block of it is taken: it lives nevertheless.
 #[test]
 fn a_program_whose_execve_fails_again_and_again_lives_on() {
