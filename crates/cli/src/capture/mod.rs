@@ -228,8 +228,10 @@ impl Capture {
         let mut facts = self.facts.clone();
         facts.wall_ns = session::nanos(self.since.elapsed());
         let pids = self.pids_now(self.follow);
-        // While they are watched still: what goes on meanwhile is counted.
-        if self.child.is_none() {
+        // While they are watched still: what goes on meanwhile is counted. But what is watched by what
+        // it is, would be watched with what we start to find the answer.
+        let named = self.whom.is_none();
+        if self.child.is_none() && named {
             self.open_calls.sample(pids.iter().copied());
             self.open_calls.explain();
         }
@@ -248,6 +250,9 @@ impl Capture {
             Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),
             None => {
                 self.open_calls.sample(pids.into_iter());
+                if !named {
+                    self.open_calls.explain();
+                }
                 facts.open_calls = self.open_calls.list();
             }
         }
