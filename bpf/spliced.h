@@ -62,8 +62,7 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 			spliced_fold(call, now);
 		return 0;
 	}
-	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq &&
-	    (ended || spliced->told.timed || spliced->told.called_ns == spliced->called_ns))
+	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
 		return 0;
 	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
 	more = spliced->told.called_ns - spliced->called_ns;
@@ -111,8 +110,13 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 {
 	struct debox_row *row;
 
-	if (!st || !off || !st->call.in_call || st->spliced.told.timed == SPLICE_SHOWN)
+	if (!st || !off || !st->call.in_call)
 		return key;
+	/* It has ended, and is only being counted: what keeps that is not the call's. */
+	if (st->spliced.told.timed == SPLICE_ENDED) {
+		st->call.enter_ns += off->blocked_ns + off->runq_ns;
+		return key;
+	}
 	st->call.blocked_ns += off->blocked_ns;
 	st->call.runq_ns += off->runq_ns;
 	if (off->kind & OUT_BLOCKED)

@@ -38,13 +38,15 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	/* Of another one, which a handler has interrupted. */
 	if (!done->start || done->start != call->seq)
 		goto out;
-	/* The program's own word, within what the scheduler counted. */
+	/* The program's own word, within what the scheduler counted; the two clocks differ a little. */
 	now = bpf_ktime_get_ns();
 	off = call->blocked_ns + call->runq_ns;
-	wall = done->wall_ns < off ? off : done->wall_ns;
+	wall = done->wall_ns;
 	if (wall > now - call->enter_ns)
 		wall = now - call->enter_ns;
-	if (wall >= off && account_trusted(task, st))
+	if (wall < off)
+		wall = off;
+	if (account_trusted(task, st))
 		details_call_add(st, done->result, call->enter_ns + wall);
 	/* Its time is in what the block says of those before. */
 	wall = st->spliced.told.called_ns - st->spliced.called_ns;

@@ -196,7 +196,7 @@ static __always_inline u64 call_called(const struct open_call *call, u64 now)
 }
 
 #define SPLICE_TIMED 1u
-#define SPLICE_SHOWN 2u
+#define SPLICE_ENDED 2u
 /* The begin of a spliced thread's block: struct splice_block of splice/state.h. */
 struct splice_told {
 	u64 rsp;   /* 0: no call is open */

@@ -125,7 +125,6 @@ static void end_show(struct splice_block *b, const struct saved *s, uint64_t rsp
 {
 	struct splice_done outer = b->done;
 
-	WRITE(b->open.timed, SPLICE_SHOWN);
 	b->done = (struct splice_done){
 		.wall_ns = ns,
 		.result = (int64_t)s->rax,
@@ -166,7 +165,7 @@ static void abandon(struct splice_block *b)
 	struct splice_row *row = row_of(b, b->open.nr);
 
 	/* It was counted as it ended. */
-	if (b->open.timed != SPLICE_SHOWN) {
+	if (b->open.timed != SPLICE_ENDED) {
 		row->count++;
 		row->errors++;
 	}
@@ -237,7 +236,7 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	}
 	while ((b->open.rsp & ~1ull) != rsp)
 		abandon(b);
-	WRITE(b->open.timed, SPLICE_UNTIMED);
+	WRITE(b->open.timed, SPLICE_ENDED);
 	if (now > b->open.start)
 		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
 	count(b, b->open.nr, ns, ret);

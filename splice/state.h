@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 8u
+#define SPLICE_VERSION 9u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -34,9 +34,9 @@ struct splice_row {
 };
 
 enum splice_timed {
-	SPLICE_UNTIMED, /* not stamped yet, or ended */
+	SPLICE_UNTIMED, /* not stamped yet */
 	SPLICE_TIMED,   /* between its two stamps */
-	SPLICE_SHOWN,   /* ended, and what the kernel side knows of it is asked for */
+	SPLICE_ENDED,   /* ... and is being counted, and perhaps shown */
 };
 
 struct splice_open {

@@ -257,7 +257,8 @@ impl Writer {
         self.ticks()?;
         self.a.cmp(state(block::OPEN), rsp)?;
         self.a.jne(interrupted)?;
-        self.a.mov(dword_ptr(block::TIMED).gs(), 0)?;
+        // Ended.
+        self.a.mov(dword_ptr(block::TIMED).gs(), 2)?;
         self.sums()?;
         self.a.jmp(done)?;
 
