@@ -14,27 +14,6 @@
 #include "details.h"
 #include "trust.h"
 
-static __always_inline void call_begin(struct open_call *call, const struct task_struct *task, s64 nr,
-				       u64 now)
-{
-	call->nr = nr;
-	call->compat = task_in_compat_call(task);
-	call->key = nr_key(nr, call->compat);
-	call->seq++;
-	call->blocked_ns = 0;
-	call->runq_ns = 0;
-	call->min_flt = task->min_flt;
-	call->maj_flt = task->maj_flt;
-	call->nvcsw = 0;
-	call->nivcsw = 0;
-	call->enter_ns = now;
-	/* An interrupt in between is one of the call's whole only: its parts must
-	 * not exceed it. */
-	call->irq_ns = 0;
-	barrier();
-	*(volatile u32 *)&call->in_call = 1;
-}
-
 static __always_inline void call_open(struct open_call *call, const struct task_struct *task,
 				      const struct pt_regs *regs, s64 nr)
 {

@@ -48,7 +48,7 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	struct open_call *call;
 	struct spliced *spliced;
 	struct debox_account_control *control;
-	u64 now, more, off;
+	u64 now, more, off, begin;
 
 	if (!task || !st)
 		return 0;
@@ -85,23 +85,15 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	control = details_control(st->account);
 	if (!control)
 		return 0;
-	call->nr = (s32)spliced->told.nr;
-	call->compat = 0;
-	call->nvcsw = 0;
-	call->nivcsw = 0;
-	call->irq_ns = 0;
-	/* Its first fault is told before it is counted. */
-	call->min_flt = task->min_flt;
-	call->maj_flt = task->maj_flt;
-	call->key = nr_key(call->nr, 0);
-	call->seq = spliced->told.start;
-	call->enter_ns = ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
+	begin = ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
 	/* The clocks may differ a little. */
-	if (call->enter_ns > now)
-		call->enter_ns = now;
-	else if (call->enter_ns < st->out_ns)
-		call->enter_ns = st->out_ns;
-	call->in_call = 1;
+	if (begin > now)
+		begin = now;
+	else if (begin < st->out_ns)
+		begin = st->out_ns;
+	/* Of its faults all are to come: the first one is told before it is counted. */
+	call_begin(call, task, (s32)spliced->told.nr, begin);
+	call->seq = spliced->told.start;
 	return 0;
 }
 

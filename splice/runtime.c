@@ -75,9 +75,14 @@ static inline uint64_t ticks(void)
 /* Against a handler of this thread: what is written before is there before. */
 #define IN_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
+static uint64_t row_number(uint64_t nr)
+{
+	return nr < SPLICE_NRS ? nr : SPLICE_NRS - 1;
+}
+
 static struct splice_row *row_of(struct splice_block *b, uint64_t nr)
 {
-	return &b->rows[nr < SPLICE_NRS ? nr : SPLICE_NRS - 1];
+	return &b->rows[row_number(nr)];
 }
 
 static uint32_t bucket(uint64_t ns)
@@ -90,9 +95,11 @@ static uint32_t bucket(uint64_t ns)
 	return exp >= 40 ? SPLICE_BUCKETS - 1 : 1 + (exp - 4) * 8 + (uint32_t)(ns >> (exp - 3) & 7);
 }
 
-static void count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret)
+/* The bucket that it fell into. */
+static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret)
 {
 	struct splice_row *row = row_of(b, nr);
+	uint32_t in = bucket(ns);
 
 	if (!b->depth)
 		b->called_ns += ns;
@@ -101,7 +108,8 @@ static void count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret)
 	if (ns > row->max_ns)
 		row->max_ns = ns;
 	row->errors += (uint64_t)sys_failed(ret);
-	row->hist[bucket(ns)]++;
+	row->hist[in]++;
+	return in;
 }
 
 /* --------------------------------------------------------- what the kernel side looks at */
@@ -221,6 +229,7 @@ static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
 static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, uint64_t nr)
 {
 	uint64_t now = ticks(), ns = 0;
+	uint32_t in;
 	long ret = (long)s->rax;
 	int found = (b->open.rsp & ~1ull) == rsp;
 
@@ -239,9 +248,8 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	WRITE(b->open.timed, SPLICE_ENDED);
 	if (now > b->open.start)
 		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
-	count(b, b->open.nr, ns, ret);
-	nr = b->open.nr < SPLICE_NRS ? b->open.nr : SPLICE_NRS - 1;
-	if (bucket(ns) + SPLICE_DOOR_FIRST >= b->doors[nr])
+	in = count(b, b->open.nr, ns, ret);
+	if (in + SPLICE_DOOR_FIRST >= b->doors[row_number(b->open.nr)])
 		end_show(b, s, rsp, ns);
 	pop(b);
 }
@@ -678,7 +686,12 @@ static int ends_here(const struct saved *s, uint32_t nr)
 	return 0;
 }
 
-/* CLONE_*, of a call that makes a thread or a process. */
+static int makes_a_thread(uint32_t nr)
+{
+	return nr == SYS_clone || nr == SYS_fork || nr == SYS_vfork || nr == SYS_clone3;
+}
+
+/* CLONE_*, of a call that makes a thread or a process; of others 0. */
 static uint64_t clone_flags(const struct saved *s, uint32_t nr)
 {
 	uint64_t flags = 0;
@@ -695,8 +708,9 @@ static uint64_t clone_flags(const struct saved *s, uint32_t nr)
 	return flags;
 }
 
-/* Whether a process may do less from here on than those that it shares memory with. */
-static int gives_up_rights(const struct saved *s, uint32_t nr)
+/* Whether a process may do less from here on than those that it shares memory with; `flags`: of
+ * clone_flags(). */
+static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 {
 	switch (nr) {
 	case SYS_setuid:
@@ -718,7 +732,7 @@ static int gives_up_rights(const struct saved *s, uint32_t nr)
 		return (s->rdi & CLONE_NEWUSER) != 0;
 	case SYS_clone:
 	case SYS_clone3:
-		return (clone_flags(s, nr) & CLONE_NEWUSER) != 0;
+		return (flags & CLONE_NEWUSER) != 0;
 	case SYS_prctl:
 		return s->rdi == PR_SET_SECCOMP;
 	default:
@@ -767,6 +781,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 {
 	struct splice_block *b = self();
 	uint32_t nr = (uint32_t)number;
+	uint64_t flags;
 
 	switch (nr) {
 	case SYS_exit:
@@ -787,10 +802,10 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 		b->area->off = 1;
 		answer(b->area, SPLICE_UNDO, 0);
 	}
-	if (nr == SYS_fork || nr == SYS_vfork ||
-	    ((nr == SYS_clone || nr == SYS_clone3) && !(clone_flags(s, nr) & CLONE_THREAD)))
+	flags = clone_flags(s, nr);
+	if (makes_a_thread(nr) && !(flags & CLONE_THREAD))
 		__atomic_fetch_add(&b->area->forks, 1, __ATOMIC_RELAXED);
-	if (gives_up_rights(s, nr))
+	if (gives_up_rights(s, nr, flags))
 		cut(b->area);
 	enter(b, rsp, nr);
 }

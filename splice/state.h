@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 9u
+#define SPLICE_VERSION 10u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -104,7 +104,7 @@ struct splice_mapped {
 /* The first page of an area. */
 struct splice_area {
 	uint32_t version;
-	uint32_t pid;         /* of the program that it was made for */
+	uint32_t forks;       /* processes that it has made, or has tried to: they may have this mapped as well */
 	uint32_t blocks_lost; /* threads that found no block */
 	uint32_t images;
 	uint32_t late_code;      /* executable memory that came from no file */
@@ -115,7 +115,6 @@ struct splice_area {
 	uint32_t unfollowed;     /* programs that nobody came along with */
 	uint64_t run;            /* struct splice_run, as mapped in this program */
 	struct splice_mapped image[SPLICE_IMAGES];
-	uint32_t forks; /* processes that it has made, or has tried to: they may have this mapped as well */
 };
 
 /* ------------------------------------------------------------ asking the watcher */

@@ -60,6 +60,14 @@ fn calls_of_children_and_of_what_they_become_are_counted() {
     );
 }
 
+/// False: what it is about is left out, and said.
+fn root_or_told() -> bool {
+    if !is_root() {
+        eprintln!("NOT RUN: needs root");
+    }
+    is_root()
+}
+
 fn is_root() -> bool {
     // SAFETY: no arguments.
     unsafe { libc::geteuid() == 0 }
@@ -120,8 +128,7 @@ fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {
 /// The sums of a call by the function of the program that it came from.
 #[test]
 fn call_sites_are_exact() {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !root_or_told() {
         return;
     }
     let place = Place::new();
@@ -159,8 +166,7 @@ fn call_sites_are_exact() {
 /// A condition is judged, and a signal sent, before the program goes on.
 #[test]
 fn an_action_comes_before_the_call_returns() {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !root_or_told() {
         return;
     }
     let place = Place::new();
@@ -203,8 +209,7 @@ fn an_action_comes_before_the_call_returns() {
 /// Its slow calls have arguments, sleeps and the program's stack, and its sums are the program's.
 #[test]
 fn a_recording_holds_slow_calls() {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !root_or_told() {
         return;
     }
     let place = Place::new();
@@ -234,8 +239,7 @@ fn a_recording_holds_slow_calls() {
 /// No hook at any call, and yet it is known which call slept, and how much was own code.
 #[test]
 fn the_kernel_side_knows_the_calls() {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !root_or_told() {
         return;
     }
     let place = Place::new();
@@ -317,8 +321,7 @@ fn the_end_of_the_command_is_deboxs_own() {
 /// missing is said.
 #[test]
 fn a_number_of_another_pid_namespace_is_nobodys() {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
+    if !root_or_told() {
         return;
     }
     let place = Place::new();

@@ -92,7 +92,7 @@ impl Images {
     }
 
     /// What is known of a file already.
-    pub fn known(&self, device: u64, inode: u64) -> Option<Arc<Known>> {
+    fn known(&self, device: u64, inode: u64) -> Option<Arc<Known>> {
         let all = self.known.lock().unwrap_or_else(|e| e.into_inner());
         let found = all
             .values()
@@ -107,13 +107,13 @@ impl Images {
             return Some(known);
         }
         let begin = format!("{VERSION:02x}{device:016x}{inode:016x}");
-        let names = fs::read_dir(&self.folder).ok()?.flatten();
-        let images = names.filter(|entry| {
-            let name = entry.file_name();
+        let mut images = fs::read_dir(&self.folder).ok()?.flatten();
+        images.find_map(|image| {
+            let name = image.file_name();
             let name = name.to_string_lossy();
-            name.starts_with(&begin) && !name.contains('.')
-        });
-        images.into_iter().find_map(|image| {
+            if !name.starts_with(&begin) || name.contains('.') {
+                return None;
+            }
             let bytes = fs::read(image.path()).ok()?;
             let path = bytes.get(bytes.len().checked_sub(PAGE as usize)? + IMAGE_PATH..)?;
             let path = OsStr::from_bytes(path.split(|byte| *byte == 0).next()?);

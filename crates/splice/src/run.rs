@@ -11,11 +11,11 @@ use crate::images::{Images, Known};
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
 use crate::{Error, state};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
@@ -119,13 +119,18 @@ impl Counted {
     }
 }
 
-/// A look at what processes have mapped.
+/// An area of a program, and the process that it was made for, as we number it.
+#[derive(Clone, Copy)]
+struct Used {
+    index: u32,
+    pid: i32,
+}
+
+/// A look at what all processes have mapped.
 #[derive(Default)]
 struct Seen {
-    /// Of each area that is used: the process that it was made for, as we number it.
-    pids: HashMap<u32, i32>,
-    /// Areas that somebody has mapped, as of this sweep.
-    fresh: Option<HashSet<u32>>,
+    /// Areas that somebody has mapped, as of this sweep; None: it has not been looked.
+    mapped: Option<HashSet<u32>>,
     began: Option<Instant>,
     cost: Duration,
     /// Hardly any area is free.
@@ -138,13 +143,15 @@ const SCAN_COST_TIMES: u32 = 50;
 
 struct Areas {
     free: Vec<u32>,
-    used: Vec<u32>,
+    used: Vec<Used>,
     seen: Seen,
     counted: Counted,
 }
 
 pub struct Run {
     file: File,
+    /// Device and inode, as in /proc/PID/maps.
+    mapped_as: (String, String),
     page: *mut u8,
     images: Images,
     runtime: PathBuf,
@@ -230,8 +237,11 @@ impl Run {
         file.write_all_at(&head, 0)
             .and_then(|()| file.write_all_at(&none.concat(), run::DOORS))
             .map_err(|e| failed("write", e))?;
+        let about = file.metadata().map_err(|e| failed("fstat", e))?;
+        let (major, minor) = (libc::major(about.dev()), libc::minor(about.dev()));
         let run = Arc::new(Self {
             file,
+            mapped_as: (format!("{major:02x}:{minor:02x}"), about.ino().to_string()),
             page: page.cast(),
             images,
             runtime: runtime.to_owned(),
@@ -450,11 +460,6 @@ impl Run {
             .free
             .pop()
             .ok_or_else(|| Error::Run("no area is free".into()))?;
-        let start = run::BYTES + u64::from(index) * area::BYTES;
-        (self
-            .file
-            .write_all_at(&pid.to_le_bytes(), start + area::PID))
-        .map_err(io("its area"))?;
         let begun = self.inject(&mut program, &before, gadget, &auxiliary, index, &parts);
         let mut areas = self.areas();
         if let Err(error) = begun {
@@ -464,8 +469,7 @@ impl Run {
             let _ = tracee::registers_set(pid, &before);
             return Err(error);
         }
-        areas.used.push(index);
-        areas.seen.pids.insert(index, pid);
+        areas.used.push(Used { index, pid });
         drop(areas);
         program.let_go().map_err(io("let go"))
     }
@@ -592,7 +596,7 @@ impl Run {
         let mut doors = [0u8; 2 * NRS as usize];
         self.file.read_exact_at(&mut doors, run::DOORS)?;
         let areas = self.areas();
-        for &index in &areas.used {
+        for &Used { index, .. } in &areas.used {
             let start = run::BYTES + u64::from(index) * area::BYTES + state::PAGE;
             for n in 0..area::BLOCKS {
                 let at = start + n * block::BYTES;
@@ -613,7 +617,7 @@ impl Run {
     pub fn counted(&self) -> io::Result<Counted> {
         let areas = self.areas();
         let mut counted = areas.counted.clone();
-        for &index in &areas.used {
+        for &Used { index, .. } in &areas.used {
             self.add(index, &mut counted)?;
         }
         Ok(counted)
@@ -741,7 +745,7 @@ impl Run {
 
     fn area_of(&self, tid: i32) -> io::Result<Option<u32>> {
         let used = self.areas().used.clone();
-        for index in used {
+        for Used { index, .. } in used {
             let start = run::BYTES + u64::from(index) * area::BYTES;
             for n in 0..area::BLOCKS {
                 let mut names = [0u8; 8];
@@ -759,14 +763,14 @@ impl Run {
     pub fn sweep(&self) -> io::Result<()> {
         let mut areas = self.areas();
         let used = std::mem::take(&mut areas.used);
-        areas.seen.fresh = None;
+        areas.seen.mapped = None;
         areas.seen.few = areas.free.len() < AREAS as usize / 4;
-        for index in used {
-            let lives = self.lives(index, &mut areas.seen);
-            if lives.unwrap_or(true) {
-                areas.used.push(index);
+        for one in used {
+            if self.lives(one, &mut areas.seen).unwrap_or(true) {
+                areas.used.push(one);
                 continue;
             }
+            let index = one.index;
             let mut counted = std::mem::take(&mut areas.counted);
             let added = self.add(index, &mut counted);
             areas.counted = counted;
@@ -787,31 +791,20 @@ impl Run {
         Ok(())
     }
 
-    /// The areas that a process has mapped, by what the kernel says.
+    /// The areas that a process has mapped, by what the kernel says; u32::MAX: the run's own page, which
+    /// all have.
     fn mapped_by(&self, pid: i32) -> Vec<u32> {
-        use std::os::unix::fs::MetadataExt;
-        let Ok(own) = self.file.metadata() else {
-            return Vec::new();
-        };
-        let device = format!(
-            "{:02x}:{:02x}",
-            libc::major(own.dev()),
-            libc::minor(own.dev())
-        );
-        let inode = own.ino().to_string();
         let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
         let maps = String::from_utf8_lossy(&maps);
         let mapped = maps.lines().filter_map(|line| {
             let mut words = line.split_ascii_whitespace().skip(2);
             let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+            let (device, inode) = &self.mapped_as;
             let is_ours = words.next()? == device && words.next()? == inode;
-            is_ours.then_some(offset)
+            let area = |at| (at / area::BYTES) as u32;
+            is_ours.then(|| offset.checked_sub(run::BYTES).map_or(u32::MAX, area))
         });
-        // The run's own page is mapped by all.
-        let index = |offset: u64| {
-            (offset.checked_sub(run::BYTES)).map_or(u32::MAX, |o| (o / area::BYTES) as u32)
-        };
-        mapped.map(index).collect()
+        mapped.collect()
     }
 
     /// Whether it is a process of this run, and by this number.
@@ -825,59 +818,46 @@ impl Run {
         numbers == 1 && !self.mapped_by(pid).is_empty()
     }
 
-    /// Whether somebody has an area mapped, of those whose processes have made others: a look at all
-    /// processes, so not often. None: it is not looked now.
-    fn is_mapped(&self, index: u32, seen: &mut Seen) -> bool {
-        if seen.fresh.is_none() {
-            let pause = match seen.few {
-                true => seen.cost,
-                false => (seen.cost * SCAN_COST_TIMES).max(SCAN_EVERY),
-            };
-            let due = seen.began.is_none_or(|began| began.elapsed() >= pause);
-            if !due {
-                return true;
-            }
+    /// The areas that anybody has mapped: a look at all processes, so not often. None: not now.
+    fn mapped_by_anybody<'a>(&self, seen: &'a mut Seen) -> Option<&'a HashSet<u32>> {
+        let pause = match seen.few {
+            true => seen.cost,
+            false => (seen.cost * SCAN_COST_TIMES).max(SCAN_EVERY),
+        };
+        let due = seen.began.is_none_or(|began| began.elapsed() >= pause);
+        if seen.mapped.is_none() && due {
             let began = Instant::now();
             let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
             let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-            let mapped = pids.flat_map(|pid| self.mapped_by(pid)).collect();
-            seen.fresh = Some(mapped);
+            seen.mapped = Some(pids.flat_map(|pid| self.mapped_by(pid)).collect());
             seen.began = Some(began);
             seen.cost = began.elapsed();
         }
-        seen.fresh
-            .as_ref()
-            .is_none_or(|mapped| mapped.contains(&index))
+        seen.mapped.as_ref()
     }
 
     /// Whether a process has it mapped still. What its blocks say is the program's own word, and
     /// none of them is taken while an execve is under way: so nothing is freed for it.
-    fn lives(&self, index: u32, seen: &mut Seen) -> io::Result<bool> {
-        if self.has_threads(index)? {
-            return Ok(true);
-        }
+    fn lives(&self, used: Used, seen: &mut Seen) -> io::Result<bool> {
+        let Used { index, pid } = used;
         let start = run::BYTES + u64::from(index) * area::BYTES;
-        let mut forks = [0u8; 4];
-        self.file.read_exact_at(&mut forks, start + area::FORKS)?;
-        let pid = seen.pids.get(&index).copied().unwrap_or(0);
-        if pid != 0 && self.mapped_by(pid).contains(&index) {
+        let mut head = [0u8; area::FORKS as usize + 4];
+        self.file.read_exact_at(&mut head, start)?;
+        // It has not begun yet, or could not.
+        if head[..4] == [0; 4] {
+            // SAFETY: signal 0 only asks.
+            return Ok(unsafe { libc::kill(pid, 0) } == 0);
+        }
+        if self.has_threads(index)? || self.mapped_by(pid).contains(&index) {
             return Ok(true);
         }
-        Ok(forks != [0; 4] && self.is_mapped(index, seen))
+        let forked = head[area::FORKS as usize..] != [0; 4];
+        Ok(forked && (self.mapped_by_anybody(seen)).is_none_or(|mapped| mapped.contains(&index)))
     }
 
     /// Whether a thread is there that has a block of it.
     fn has_threads(&self, index: u32) -> io::Result<bool> {
         let start = run::BYTES + u64::from(index) * area::BYTES;
-        let mut head = [0u8; 4];
-        self.file.read_exact_at(&mut head, start)?;
-        // It has not begun yet, or could not.
-        if head == [0; 4] {
-            let mut pid = [0u8; 4];
-            self.file.read_exact_at(&mut pid, start + area::PID)?;
-            // SAFETY: signal 0 only asks.
-            return Ok(unsafe { libc::kill(i32::from_le_bytes(pid), 0) } == 0);
-        }
         for n in 0..area::BLOCKS {
             let mut head = [0u8; block::STATE as usize + 4];
             let at = start + state::PAGE + n * block::BYTES;

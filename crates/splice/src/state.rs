@@ -40,7 +40,7 @@ pub mod row {
 
 /// The first page of an area, which is of one program.
 pub mod area {
-    pub const PID: u64 = 4;
+    pub const FORKS: u64 = 4;
     pub const BLOCKS: u64 = 32;
     pub const BLOCKS_LOST: u64 = 8;
     pub const IMAGES: u64 = 12;
@@ -51,7 +51,6 @@ pub mod area {
     pub const IMAGE: u64 = 48;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
-    pub const FORKS: u64 = 3120;
     pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
 }
 
@@ -80,7 +79,7 @@ pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -139,7 +138,6 @@ mod tests {
             ("offsetof(struct splice_image, segment)", 56),
             ("sizeof(struct splice_segment)", 24),
             ("SPLICE_IMAGE_PATH", IMAGE_PATH as u64),
-            ("offsetof(struct splice_area, pid)", area::PID),
             (
                 "offsetof(struct splice_area, blocks_lost)",
                 area::BLOCKS_LOST,

@@ -73,6 +73,9 @@ impl Spliced {
             let ways = image.read(offset + page * PAGE, 4 * PARTS)?;
             for part in 4 * PARTS / PART..PARTS {
                 let way = crate::elf::half(&ways, 4 * part as usize).unwrap_or(0);
+                if way == 0 {
+                    continue;
+                }
                 let address = (pool.wrapping_add(page * PAGE)).wrapping_add(u64::from(way));
                 let back = image.file_offset(address);
                 let Some(back) = back.and_then(|back| u32::try_from(back).ok()) else {
@@ -81,9 +84,8 @@ impl Spliced {
                 let from = (offset + page * PAGE + part * PART) as u32;
                 let to = from + PART as u32;
                 match pieces.last_mut() {
-                    Some(last) if way != 0 && last.to == from && last.back == back => last.to = to,
-                    _ if way != 0 => pieces.push(Piece { from, to, back }),
-                    _ => {}
+                    Some(last) if last.to == from && last.back == back => last.to = to,
+                    _ => pieces.push(Piece { from, to, back }),
                 }
             }
         }
