@@ -12,6 +12,7 @@
 #include "record.h"
 #include "sleep.h"
 #include "details.h"
+#include "spliced.h"
 #include "trust.h"
 
 static __always_inline void call_open(struct open_call *call, const struct task_struct *task,
@@ -64,6 +65,8 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 			switch_hidden(task, st);
 		hot_flush(st);
 	}
+	if (st && st->flags & WATCH_LEAVES && spliced_leaves(task, st, (s32)nr))
+		return 0;
 	if (st && (st->flags & WATCH_SLOT))
 		slot_trusted(task, st);
 	flags = st ? st->flags : 0;

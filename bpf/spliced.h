@@ -149,6 +149,24 @@ static __noinline int spliced_fault(struct task_struct *task, struct thread_stat
 	return 0;
 }
 
+/* A call that is open, and has been looked at, ends there. */
+static __always_inline void boundary_begins(struct thread_state *st)
+{
+	st->flags = (st->flags & ~(WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES)) | WATCH_BOUNDARY;
+}
+
+/* The running thread makes call `nr`: whether that is still one that it tells of. */
+static __noinline int spliced_leaves(struct task_struct *task, struct thread_state *st, s32 nr)
+{
+	if (!task || !st)
+		return 1;
+	spliced_look(task, st, 0);
+	if (st->spliced.is_told && st->call.in_call && st->call.nr == nr)
+		return 1;
+	boundary_begins(st);
+	return 0;
+}
+
 static __always_inline void spliced_ask(struct task_struct *task, struct thread_state *st)
 {
 	if (st->flags & WATCH_SPLICED)

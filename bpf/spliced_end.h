@@ -25,7 +25,15 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	if (!task->bpf_storage || task != bpf_get_current_task_btf())
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st || !(st->flags & WATCH_SPLICED) || !details_wanted(st))
+	if (!st || !(st->flags & WATCH_SPLICED))
+		return 0;
+	/* The runtime has made the last of its own calls. */
+	if (st->flags & WATCH_RENAMES) {
+		boundary_begins(st);
+		__sync_fetch_and_add(&watch_generation, 1);
+		return 0;
+	}
+	if (!details_wanted(st))
 		return 0;
 	spliced_look(task, st, 1);
 	call = &st->call;

@@ -157,10 +157,12 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define WATCH_IRQ (1u << 10)      /* interrupts are measured for the account */
 #define WATCH_SLOT_IRQ (1u << 11) /* ... and for the slot */
 #define WATCH_SPLICED (1u << 12)  /* the program itself tells of its calls, see spliced.h */
+#define WATCH_RENAMES (1u << 13)  /* ... until it renames itself; not handed on */
+#define WATCH_LEAVES (1u << 14)   /* ... until it makes a call that it does not tell of */
 
 #define WATCH_OF_ACCOUNT                                                                 \
 	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED | \
-	 WATCH_IRQ | WATCH_SPLICED)
+	 WATCH_IRQ | WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES)
 #define WATCH_OF_SLOT                                                                \
 	(WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS | \
 	 WATCH_SLOT_IRQ)

@@ -123,6 +123,7 @@ static __always_inline bool fork_inherit(struct task_struct *parent, struct task
 		if (!(flags & WATCH_FOLLOW))
 			flags = 0;
 	}
+	flags &= ~WATCH_RENAMES;
 	if (!(flags & (WATCH_ACCOUNT | WATCH_SLOT)))
 		return false;
 	account = flags & WATCH_ACCOUNT ? account_of(from) : NULL;
@@ -449,6 +450,47 @@ int bind_threads(struct bpf_iter__task *ctx)
 	if ((bind.flags & WATCH_ACCOUNT) &&
 	    (!(st->flags & WATCH_ACCOUNT) || st->account != bind.account))
 		bind_account(task, st);
+	return 0;
+}
+
+/* From now on the kernel tells of the calls of whoever shares memory with a thread: the user side
+ * reads the iterator to its end, the first time for the memory. */
+struct boundary_wish {
+	u32 account;
+	u32 tid;
+	u32 open_counted; /* calls that are open now are */
+	u32 renames;      /* its own calls count from when it renames itself */
+	u64 memory;
+	u32 moved;
+	u32 reserved;
+} boundary_wish;
+
+SEC("iter/task")
+int boundary_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_state *st;
+	u64 memory;
+	bool asks;
+
+	if (!task || !task->bpf_storage)
+		return 0;
+	st = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!st || !(st->flags & WATCH_SPLICED) || st->account != boundary_wish.account)
+		return 0;
+	memory = (u64)task->mm;
+	asks = pid_of(task) == boundary_wish.tid;
+	if (!boundary_wish.memory && asks)
+		boundary_wish.memory = memory;
+	if (!memory || memory != boundary_wish.memory)
+		return 0;
+	if (asks && boundary_wish.renames)
+		st->flags |= WATCH_RENAMES;
+	else if (boundary_wish.open_counted)
+		st->flags |= WATCH_LEAVES;
+	else
+		boundary_begins(st);
+	boundary_wish.moved++;
 	return 0;
 }
 

@@ -115,11 +115,11 @@ static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret
 /* --------------------------------------------------------- what the kernel side looks at */
 
 /* It does at who renames itself, be it to the same name. */
-static void kernel_looks(const struct splice_block *b)
+static void kernel_looks(const struct splice_area *area)
 {
 	char name[16];
 
-	if (b->area->quiet || !((struct splice_run *)b->area->run)->looked_at)
+	if (area->quiet || !((struct splice_run *)area->run)->looked_at)
 		return;
 	if (!sys_failed(sys_call(SYS_prctl, PR_GET_NAME, name)))
 		sys_call(SYS_prctl, PR_SET_NAME, name);
@@ -143,7 +143,7 @@ static void end_show(struct splice_block *b, const struct saved *s, uint64_t rsp
 	};
 	IN_ORDER();
 	WRITE(b->done.start, b->open.start);
-	kernel_looks(b);
+	kernel_looks(b->area);
 	b->done = outer;
 }
 
@@ -478,7 +478,27 @@ static void file_left(struct splice_area *area)
 	__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
 }
 
-/* Whether there is code in it to be mapped; a file whose calls are all left is counted. */
+/* Its own code is put back, as far as there is somebody who does it; whether the kernel side
+ * tells of its calls, from when the thread renames itself. */
+static int go_on_without(struct splice_area *area)
+{
+	area->off = SPLICE_OFF;
+	if (answer(area, SPLICE_UNDO, 0) == SPLICE_TOLD)
+		area->off = SPLICE_OFF_TOLD;
+	return area->off == SPLICE_OFF_TOLD;
+}
+
+/* Nothing of a file could be replaced: the kernel side tells of all calls of the program, or
+ * those out of that file are missing. */
+static void all_left(struct splice_area *area)
+{
+	if (((struct splice_run *)area->run)->looked_at && go_on_without(area))
+		kernel_looks(area);
+	else
+		file_left(area);
+}
+
+/* Whether there is code in it to be mapped, or (`left`) whether all its calls are left. */
 static int image_read(struct splice_area *area, int fd, struct splice_image *image)
 {
 	int whole = !sys_failed(sys_call(SYS_lseek, fd, -(long)SPLICE_PAGE, SEEK_END)) &&
@@ -486,8 +506,10 @@ static int image_read(struct splice_area *area, int fd, struct splice_image *ima
 		    image->magic == SPLICE_IMAGE_MAGIC && image->version == SPLICE_VERSION &&
 		    image->segments <= SPLICE_SEGMENTS;
 
-	if (!whole || (!image->segments && image->left))
+	if (!whole) {
 		file_left(area);
+		image->left = 0;
+	}
 	return whole && image->segments;
 }
 
@@ -544,7 +566,7 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_image image;
 	struct stat st;
-	int fd;
+	int fd, whole;
 
 	if (area->quiet || area->off)
 		return;
@@ -557,7 +579,8 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 		file_left(area);
 		return;
 	}
-	if (image_read(area, fd, &image)) {
+	whole = image_read(area, fd, &image);
+	if (whole) {
 		uint32_t i = 0;
 
 		/* Which segment it is says how far the file was moved. */
@@ -573,6 +596,8 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 				  st.st_dev, st.st_ino);
 	}
 	sys_call(SYS_close, fd);
+	if (!whole && image.left)
+		all_left(area);
 }
 
 /* ------------------------------------------------------- calls that are not like others */
@@ -742,9 +767,10 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 
 /*
  * It shares nothing any more: what it writes from here on, be it by intent, reaches neither a
- * parent that it was forked from nor the watcher. Its calls are no more counted, which is
- * told; nor does the runtime make calls of its own, which may be forbidden now. Places of
- * other threads are copied as they stand: a call that begins or ends meanwhile loses its time.
+ * parent that it was forked from nor the watcher. Its calls are counted by the kernel side, if
+ * there is one, or not, which is told; nor does the runtime make calls of its own, which may be
+ * forbidden now. Places of other threads are copied as they stand: a call that begins or ends
+ * meanwhile loses its time.
  */
 static void cut(struct splice_area *area)
 {
@@ -753,6 +779,7 @@ static void cut(struct splice_area *area)
 	const int in_place = MREMAP_MAYMOVE | MREMAP_FIXED;
 	struct splice_block *from = blocks(area), *to;
 	struct splice_area *copy;
+	uint32_t untold;
 	long at, page;
 
 	if (area->quiet)
@@ -763,17 +790,21 @@ static void cut(struct splice_area *area)
 		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
 		return;
 	}
-	__atomic_fetch_add(&area->unfollowed, 1, __ATOMIC_RELAXED);
+	untold = area->off != SPLICE_OFF_TOLD &&
+		 (area->off || !run->looked_at || answer(area, SPLICE_CUT, 0) != SPLICE_TOLD);
+	__atomic_fetch_add(&area->unfollowed, untold, __ATOMIC_RELAXED);
 	copy = (struct splice_area *)at;
 	to = blocks(copy);
 	__builtin_memcpy(copy, area, SPLICE_PAGE);
 	__builtin_memcpy((void *)page, run, SPLICE_RUN_BYTES);
-	copy->quiet = 1;
 	for (uint32_t i = 0; i < SPLICE_BLOCKS; i++)
 		if (from[i].self)
 			__builtin_memcpy(&to[i], &from[i], offsetof(struct splice_block, rows));
 	sys_call(SYS_mremap, page, SPLICE_RUN_BYTES, SPLICE_RUN_BYTES, in_place, run);
 	sys_call(SYS_mremap, at, SPLICE_AREA_BYTES, SPLICE_AREA_BYTES, in_place, area);
+	/* Its last calls. */
+	kernel_looks(area);
+	area->quiet = 1;
 }
 
 void splice_before(struct saved *s, uint64_t rsp, uint64_t number);
@@ -782,13 +813,14 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	struct splice_block *b = self();
 	uint32_t nr = (uint32_t)number;
 	uint64_t flags;
+	int off;
 
 	switch (nr) {
 	case SYS_exit:
 	case SYS_exit_group:
 		row_of(b, nr)->count++;
 		/* When it has ended, its memory is gone (up to 6.15). */
-		kernel_looks(b);
+		kernel_looks(b->area);
 		block_give(b);
 		return;
 	case SYS_execve:
@@ -798,15 +830,16 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	default:
 		break;
 	}
-	if (ends_here(s, nr)) {
-		b->area->off = 1;
-		answer(b->area, SPLICE_UNDO, 0);
-	}
 	flags = clone_flags(s, nr);
 	if (makes_a_thread(nr) && !(flags & CLONE_THREAD))
 		__atomic_fetch_add(&b->area->forks, 1, __ATOMIC_RELAXED);
+	off = ends_here(s, nr);
+	if (off)
+		go_on_without(b->area);
 	if (gives_up_rights(s, nr, flags))
 		cut(b->area);
+	else if (off)
+		kernel_looks(b->area);
 	enter(b, rsp, nr);
 }
 
@@ -832,6 +865,10 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	}
 	nr = b->open.nr;
 	/* Its time can perhaps not be read any more. */
+	if (b->area->off == SPLICE_OFF_TOLD) {
+		pop(b);
+		return;
+	}
 	if (b->area->off) {
 		row_of(b, nr)->count++;
 		row_of(b, nr)->errors += (uint64_t)sys_failed(ret);
@@ -883,6 +920,7 @@ void splice_begin(struct splice_begin *begin)
 	struct splice_run *run;
 	struct splice_area *area;
 	struct splice_block *b;
+	uint32_t left = 0;
 	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at;
 
 	sys_call(SYS_close, begin->runtime_fd);
@@ -914,9 +952,13 @@ void splice_begin(struct splice_begin *begin)
 		}
 		if (image_read(area, (int)fd, &image))
 			image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode);
+		else
+			left |= image.left;
 		sys_call(SYS_close, fd);
 	}
 	area->version = SPLICE_VERSION;
+	if (left)
+		all_left(area);
 }
 
 /* ------------------------------------------------------------------------- entries */

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 10u
+#define SPLICE_VERSION 11u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -101,6 +101,13 @@ struct splice_mapped {
 	uint64_t frames; /* how to unwind from there: as PT_GNU_EH_FRAME */
 };
 
+/* Whether a program does what splicing cannot go with: then nothing more is spliced. */
+enum splice_off {
+	SPLICE_ON,
+	SPLICE_OFF,
+	SPLICE_OFF_TOLD, /* ... and the kernel side tells of its calls */
+};
+
 /* The first page of an area. */
 struct splice_area {
 	uint32_t version;
@@ -109,7 +116,7 @@ struct splice_area {
 	uint32_t images;
 	uint32_t late_code;      /* executable memory that came from no file */
 	uint32_t left;           /* files whose code could not be replaced */
-	uint32_t off;            /* 1: it does what splicing cannot go with; nothing more is spliced */
+	uint32_t off;            /* enum splice_off */
 	uint32_t quiet;          /* 1: it restricts its system calls; the runtime makes none */
 	uint32_t by_instruction; /* 1: wrgsbase is there */
 	uint32_t unfollowed;     /* programs that nobody came along with */
@@ -129,8 +136,9 @@ enum splice_request_state {
 enum splice_request_kind {
 	SPLICE_EXEC = 1, /* an execve is next: come along */
 	SPLICE_IMAGE,    /* there is no image of this file yet */
-	SPLICE_UNDO,     /* put its own code back */
+	SPLICE_UNDO,     /* put its own code back; for the rest as CUT */
 	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
+	SPLICE_CUT,      /* it gives up rights */
 };
 
 struct splice_request {
@@ -138,11 +146,13 @@ struct splice_request {
 	uint32_t kind;
 	uint32_t tid;
 	uint32_t fd;
-	int32_t answer; /* 0, or -errno */
+	int32_t answer; /* 0, SPLICE_TOLD, or -errno */
 	uint32_t reserved[3];
 };
 
 #define SPLICE_REQUESTS 64u
+/* To UNDO and CUT: the kernel side tells of its calls, of the asking thread's own from when it renames itself. */
+#define SPLICE_TOLD 1
 
 /* One for all programs of a run, at the begin of its file. */
 struct splice_run {

@@ -70,11 +70,13 @@ pub fn check(data: &[u8]) {
                         | u32::from(options.details) << 2
                         | u32::from(user_stacks) << 3
                         | u32::from(options.irq) << 5
-                        | u32::from(options.on_cpu_hz > 0) << 6;
+                        | u32::from(options.on_cpu_hz > 0) << 6
+                        | u32::from(options.spliced) << 10;
                     assert_eq!((flags, pid), (said, 0));
                     assert_eq!(word(20), Some(options.on_cpu_hz));
                     assert!(options.on_cpu_hz <= debox_abi::DEBOX_ON_CPU_HZ_MAX);
-                    assert!(options.boundary || !options.details);
+                    assert!(options.boundary || options.spliced || !options.details);
+                    assert!(!options.spliced || options.details && !options.boundary);
                     assert!(options.details || !user_stacks && options.on_cpu_hz == 0);
                 }
                 Request::Join { follow } => assert_eq!((flags, pid), (u32::from(!follow) << 1, 0)),
@@ -86,6 +88,11 @@ pub fn check(data: &[u8]) {
                     let said = u32::from(!follow) << 1 | u32::from(descendants) << 7;
                     assert_eq!((flags, pid), (said, named));
                     assert!(named as i32 > 0);
+                }
+                Request::Boundary(whose) => {
+                    let said = u32::from(whose.open_counted) << 11 | u32::from(whose.renames) << 12;
+                    assert_eq!((flags, pid), (said, whose.tid));
+                    assert!(whose.tid as i32 > 0);
                 }
                 Request::Select(whom) => {
                     assert_eq!((flags, pid), (u32::from(!whom.follow) << 1, 0));

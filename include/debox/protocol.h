@@ -78,6 +78,9 @@
  * from now on: struct debox_select. A thread that ptrace's read access would not be granted
  * to is left out, and one that another account keeps. */
 #define DEBOX_MSG_SELECT 12u
+/* From now on the kernel tells when calls begin and end of the threads that share memory with
+ * thread `pid`, all of which are in this connection's account, of splice capture. */
+#define DEBOX_MSG_BOUNDARY 13u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 
@@ -86,6 +89,10 @@
 #define DEBOX_REQ_CHAINS (1u << 4)      /* SLOTS: records say what sleeps waited for (debox_sleep.chain) */
 #define DEBOX_REQ_NOFOLLOW (1u << 1)    /* JOIN, WATCH, SELECT: leave children alone, and what comes later */
 #define DEBOX_REQ_DESCENDANTS (1u << 7) /* WATCH: the children that it has, too, and theirs */
+/* BOUNDARY: calls that are open now are counted otherwise; and that thread's own calls count only
+ * from when it gives itself a name. */
+#define DEBOX_REQ_OPEN_COUNTED (1u << 11)
+#define DEBOX_REQ_RENAMES (1u << 12)
 /* ACCOUNT, with BOUNDARY or SPLICE: six more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
@@ -119,7 +126,7 @@ struct debox_request {
 	__u32 version; /* DEBOX_PROTOCOL_VERSION */
 	__u32 type;    /* DEBOX_MSG_* */
 	__u32 flags;   /* DEBOX_REQ_* */
-	__s32 pid;     /* WATCH */
+	__s32 pid;     /* WATCH; BOUNDARY: a thread */
 	__u32 hz;      /* ACCOUNT, with ON_CPU */
 	__u32 reserved[10];
 };

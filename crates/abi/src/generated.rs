@@ -1308,6 +1308,7 @@ pub const DEBOX_MSG_AWAY: u32 = 10;
 pub const DEBOX_AWAY_MAX: u32 = 65536;
 pub const DEBOX_MSG_KERNEL_FUNCTIONS: u32 = 11;
 pub const DEBOX_MSG_SELECT: u32 = 12;
+pub const DEBOX_MSG_BOUNDARY: u32 = 13;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
@@ -1317,6 +1318,8 @@ pub const DEBOX_REQ_CHAINS: u32 = 1 << 4;
 pub const DEBOX_REQ_NOFOLLOW: u32 = 1 << 1;
 /// WATCH: the children that it has, too, and theirs
 pub const DEBOX_REQ_DESCENDANTS: u32 = 1 << 7;
+pub const DEBOX_REQ_OPEN_COUNTED: u32 = 1 << 11;
+pub const DEBOX_REQ_RENAMES: u32 = 1 << 12;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;
 pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;
 pub const DEBOX_REQ_IRQ: u32 = 1 << 5;
@@ -1339,7 +1342,7 @@ mirror! {
         kind: u32 = 8,
         /// DEBOX_REQ_*
         flags: u32 = 12,
-        /// WATCH
+        /// WATCH; BOUNDARY: a thread
         pid: i32 = 16,
         /// ACCOUNT, with ON_CPU
         hz: u32 = 20,

@@ -30,6 +30,14 @@ impl debox_request {
             ..Self::new(DEBOX_MSG_WATCH, flags)
         }
     }
+
+    /// `flags`: DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES.
+    pub fn boundary(tid: i32, flags: u32) -> Self {
+        Self {
+            pid: tid,
+            ..Self::new(DEBOX_MSG_BOUNDARY, flags)
+        }
+    }
 }
 
 impl debox_select {

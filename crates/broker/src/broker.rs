@@ -27,8 +27,8 @@ use debox_abi::{
 };
 use debox_labels::LabelTable;
 use debox_probe::{
-    Account, AccountOptions, Bound, Join, Kernel, KernelVersion, Segment, SegmentOptions, Trace,
-    TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
+    Account, AccountOptions, Bound, Boundary, Join, Kernel, KernelVersion, Segment, SegmentOptions,
+    Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -1127,6 +1127,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             Request::Away => self.away(kind, token),
             Request::KernelFunctions => self.kernel_functions(kind, token),
             Request::Join { follow } => self.join(token, process, follow),
+            Request::Boundary(whose) => self.boundary(kind, token, whose),
             Request::Watch {
                 pid,
                 follow,
@@ -1651,6 +1652,23 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             if !process.alive() {
                 return Err(gone(kind, process.pid));
             }
+            Ok(bound_grant(kind, bound))
+        });
+        Ok(())
+    }
+
+    /// Nobody comes under watch by it, so it needs no right: threads of another account are
+    /// left alone.
+    fn boundary(&mut self, kind: u32, token: u64, whose: Boundary) -> Result<(), Refusal> {
+        let id = self.account_id(kind, token)?;
+        self.answer_aside(token, move |kernel| {
+            let threads = kernel
+                .account_boundary(id, whose)
+                .map_err(|error| kernel_refusal(kind, error))?;
+            let bound = Bound {
+                threads,
+                processes: 0,
+            };
             Ok(bound_grant(kind, bound))
         });
         Ok(())

@@ -6,16 +6,16 @@
 //! here, so this is what the fuzz target drives.
 
 use debox_abi::{
-    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN,
+    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_BOUNDARY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN,
     DEBOX_MSG_KERNEL_FUNCTIONS, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SITE_STACKS,
     DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
     DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS,
     DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU,
-    DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
-    DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select,
-    debox_trace_request,
+    DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT,
+    DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod,
+    debox_reply, debox_request, debox_select, debox_trace_request,
 };
-use debox_probe::{AccountOptions, Pattern, SegmentOptions, TraceOptions, Way, Whom};
+use debox_probe::{AccountOptions, Boundary, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
 /// The one length of a request of protocol version 1.
 pub const REQUEST_SIZE: usize = size_of::<debox_request>();
@@ -75,6 +75,7 @@ pub enum Request {
     },
     /// `except` is not filled in.
     Select(Whom),
+    Boundary(Boundary),
     Status,
     Trace {
         /// Of the connection's account, not of the sender's own calls.
@@ -133,6 +134,7 @@ impl Request {
             Request::Join { .. } => DEBOX_MSG_JOIN,
             Request::Watch { .. } => DEBOX_MSG_WATCH,
             Request::Select(_) => DEBOX_MSG_SELECT,
+            Request::Boundary(_) => DEBOX_MSG_BOUNDARY,
             Request::Status => DEBOX_MSG_STATUS,
             Request::Trace { .. } | Request::TraceStop => DEBOX_MSG_TRACE,
         }
@@ -161,6 +163,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         DEBOX_MSG_WATCH => watch_request(&request),
         DEBOX_MSG_TRACE => trace_request(packet),
         DEBOX_MSG_SELECT => select_request(packet, !has(&request, DEBOX_REQ_NOFOLLOW)),
+        DEBOX_MSG_BOUNDARY => boundary_request(&request),
         _ => Ok(Request::Status),
     }
 }
@@ -267,6 +270,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
         }
         DEBOX_MSG_JOIN | DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW,
         DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_DESCENDANTS,
+        DEBOX_MSG_BOUNDARY => DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES,
         DEBOX_MSG_STATUS
         | DEBOX_MSG_SITE_STACKS
         | DEBOX_MSG_CHAINS
@@ -280,7 +284,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 libc::EOPNOTSUPP,
                 format!(
                     "request type {kind} is not known to this broker (it knows \
-                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_SELECT}); a newer deboxd may."
+                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_BOUNDARY}); a newer deboxd may."
                 ),
             ));
         }
@@ -308,7 +312,7 @@ fn fields_checked(kind: u32, request: &debox_request) -> Result<(), Refusal> {
              filling it in.",
         ));
     }
-    if kind != DEBOX_MSG_WATCH && request.pid != 0 {
+    if ![DEBOX_MSG_WATCH, DEBOX_MSG_BOUNDARY].contains(&kind) && request.pid != 0 {
         return Err(Refusal::new(
             kind,
             libc::EINVAL,
@@ -402,10 +406,10 @@ fn account_request(request: &debox_request) -> Result<Request, Refusal> {
     })
 }
 
-fn watch_request(request: &debox_request) -> Result<Request, Refusal> {
+fn pid_checked(kind: u32, request: &debox_request) -> Result<u32, Refusal> {
     if request.pid <= 0 {
         return Err(Refusal::new(
-            DEBOX_MSG_WATCH,
+            kind,
             libc::EINVAL,
             format!(
                 "pid {} names no process; give a process id above 0.",
@@ -413,8 +417,21 @@ fn watch_request(request: &debox_request) -> Result<Request, Refusal> {
             ),
         ));
     }
+    Ok(request.pid as u32)
+}
+
+fn boundary_request(request: &debox_request) -> Result<Request, Refusal> {
+    Ok(Request::Boundary(Boundary {
+        tid: pid_checked(DEBOX_MSG_BOUNDARY, request)?,
+        open_counted: has(request, DEBOX_REQ_OPEN_COUNTED),
+        renames: has(request, DEBOX_REQ_RENAMES),
+    }))
+}
+
+fn watch_request(request: &debox_request) -> Result<Request, Refusal> {
+    let pid = pid_checked(DEBOX_MSG_WATCH, request)?;
     Ok(Request::Watch {
-        pid: request.pid as u32,
+        pid,
         follow: !has(request, DEBOX_REQ_NOFOLLOW),
         descendants: has(request, DEBOX_REQ_DESCENDANTS),
     })

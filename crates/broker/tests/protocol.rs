@@ -1029,6 +1029,39 @@ fn links_are_for_slots_with_chains() {
     );
 }
 
+/// Whoever has an account may hand its own threads over; nobody else's are touched by it.
+#[test]
+fn spliced_threads_are_handed_to_the_boundary() {
+    let broker = Running::new();
+    let client = broker.client();
+    let flags = DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES;
+    let (reply, _) = client.ask(&debox_request::boundary(7, flags));
+    assert_eq!(reply.status, -libc::ENOENT, "without an account");
+    client.ask(&debox_request::new(
+        DEBOX_MSG_ACCOUNT,
+        DEBOX_REQ_SPLICE | DEBOX_REQ_DETAILS,
+    ));
+    for (request, status) in [
+        (debox_request::boundary(7, flags), 0),
+        (debox_request::boundary(8, 0), 0),
+        (debox_request::boundary(0, 0), -libc::EINVAL),
+        (debox_request::boundary(-1, 0), -libc::EINVAL),
+        (
+            debox_request::boundary(9, DEBOX_REQ_NOFOLLOW),
+            -libc::EINVAL,
+        ),
+    ] {
+        let (reply, fds) = client.ask(&request);
+        assert_eq!((reply.status, fds.len()), (status, 0), "{}", reply.text());
+    }
+    let state = broker.kernel.state();
+    let account = state.accounts.values().next().unwrap();
+    let tids: Vec<_> = (account.boundaries.iter())
+        .map(|b| (b.tid, b.open_counted, b.renames))
+        .collect();
+    assert_eq!(tids, [(7, true, true), (8, false, false)]);
+}
+
 /// Anew with every request.
 #[test]
 fn threads_off_the_cpu_are_told() {

@@ -10,8 +10,11 @@ use crate::capture::{END_WAIT, Target, exit};
 use crate::error::Error;
 use crate::output::Output;
 use crate::session::{self, Extra};
-use debox_abi::{Pod, debox_account, debox_account_cpu, debox_row, debox_wrap_row, hist_bucket};
-use debox_client::{AccountView, Snapshot};
+use debox_abi::{
+    DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod, debox_account, debox_account_cpu, debox_row,
+    debox_wrap_row, hist_bucket,
+};
+use debox_client::{AccountView, Connection, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
 use debox_labels::{Kind, Meaning};
 use debox_record::monotonic_ns;
@@ -19,7 +22,7 @@ use debox_report::{
     CallRow, Capture, LabelMeaning, Note, NoteKind, Report, RunFacts, RunKind, WrapCounts,
     WrapProcess,
 };
-use debox_splice::{Counted, Following, Run};
+use debox_splice::{Counted, Following, Run, Since};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,10 +81,27 @@ impl Splicer {
         images
     }
 
-    /// The kernel side looks at its calls, too.
-    pub fn looked_at(&self, view: &mut AccountView) {
+    /// The kernel side looks at its calls, too, and tells of those that cannot be spliced.
+    pub fn looked_at(&self, view: &mut AccountView, connection: &Arc<Connection>) {
         self.run.looked_at();
         self.clocks_compare(view);
+        let connection = Arc::clone(connection);
+        self.run.boundary_by(Box::new(move |tid, since| {
+            let flags = match since {
+                Since::Execve => DEBOX_REQ_OPEN_COUNTED,
+                Since::Undone => DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES,
+                Since::Cut => DEBOX_REQ_RENAMES,
+            };
+            match connection.boundary(tid, flags) {
+                Ok(()) => true,
+                Err(error) => {
+                    crate::say(&format!(
+                        "process {tid} goes on without being counted: {error}"
+                    ));
+                    false
+                }
+            }
+        }));
     }
 
     fn clocks_compare(&self, view: &mut AccountView) {
@@ -137,18 +157,22 @@ impl Splicer {
             return;
         };
         for (nr, sums) in (0u32..).zip(&counted.calls) {
-            let seen = looks.seen.entry(nr).or_default();
-            if *seen == sums.count {
+            // Calls that the kernel side counts are of programs that were left.
+            if sums.count == 0 && counted.boundary == 0 {
                 continue;
             }
-            *seen = sums.count;
             let mut row = view.row_sum(nr);
-            row.count = sums.count;
-            row.errors = sums.errors;
-            row.wall_ns = sums.wall_ns;
-            row.max_ns = sums.max_ns;
+            row.count += sums.count;
+            let seen = looks.seen.entry(nr).or_default();
+            if *seen == row.count {
+                continue;
+            }
+            *seen = row.count;
+            row.errors += sums.errors;
+            row.wall_ns += sums.wall_ns;
+            row.max_ns = row.max_ns.max(sums.max_ns);
             for (to, from) in row.hist.iter_mut().zip(&sums.hist) {
-                *to = *from;
+                *to += *from;
             }
             each(nr, &row);
         }
@@ -263,6 +287,7 @@ fn nothing() -> Snapshot {
 
 fn counts(counted: &Counted, pid: u32) -> WrapCounts {
     let mut counts = WrapCounts::default();
+    counts.jumped_out = counted.abandoned;
     let process = counts.process_add(WrapProcess {
         pid,
         measured: false,
@@ -388,6 +413,19 @@ fn left(counted: &Counted) -> Vec<Note> {
             debox_output::printable(&why)
         ),
     );
+    if counted.boundary > 0 {
+        let text = format!(
+            "calls of {} were taken at the kernel's boundary, where all processes pay for it: {}",
+            n(counted.boundary, "program", "programs"),
+            debox_output::printable(&counted.boundary_why.join("; "))
+        );
+        notes.push(Note::new(NoteKind::SpliceBoundary, counted.boundary, text));
+    }
+    let mut left = |count: u64, text: String| {
+        if count > 0 {
+            notes.push(Note::new(NoteKind::SpliceLeft, count, text));
+        }
+    };
     left(
         counted.files_left,
         format!(

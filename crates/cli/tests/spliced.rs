@@ -300,6 +300,139 @@ fn the_kernel_side_knows_the_calls() {
     );
 }
 
+/// Rights given up, by a child and by a child that shares memory until it executes; a filter that
+/// looks at where calls are made; a forbidden time stamp counter beside another thread.
+const OTHERWISE: &str = r#"
+#define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void calls(int n) { while (n--) getppid(); }
+static void *beside(void *ready) { calls(1000); write(*(int *)ready, "", 1); usleep(300000); calls(1000); return 0; }
+int main(int argc, char **argv)
+{
+	char c;
+	int ready[2];
+	pthread_t thread;
+	calls(1000);
+	if (!strcmp(argv[1], "rights")) {
+		if (!fork()) { setgid(65534); setuid(65534); calls(1000); execl("/bin/true", "true", NULL); }
+		if (!vfork()) { setgid(65534); execl("/bin/true", "true", NULL); _exit(1); }
+	} else if (!strcmp(argv[1], "filter")) {
+		struct sock_filter filter[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer)),
+						BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+		struct sock_fprog program = { 2, filter };
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+		prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+		if (!fork()) { calls(1000); execl("/bin/true", "true", NULL); }
+	} else if (!strcmp(argv[1], "stamps")) {
+		if (pipe(ready) || pthread_create(&thread, 0, beside, &ready[1])) return 1;
+		read(ready[0], &c, 1);
+		prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+		pthread_join(thread, 0);
+	}
+	calls(1000);
+	while (wait(0) > 0) {}
+	return 7;
+}
+"#;
+
+const BY_MUSL: &str = "
+#include <unistd.h>
+int main(void) { for (int i = 0; i < 2000; i++) getppid(); return 7; }
+";
+
+/// What cannot be spliced, or no more, is counted where the kernel sees it, each call once.
+#[test]
+fn what_splicing_leaves_is_counted_at_the_boundary() {
+    if !root_or_told() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("otherwise", OTHERWISE);
+    let by_musl = place.file("musl.c", BY_MUSL);
+    let musl = place.0.path().join("musl").to_str().unwrap().to_owned();
+    let built = Command::new("musl-gcc")
+        .args(["-O1", "-static", "-o", &musl, &by_musl])
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "musl-gcc");
+    // The execve that begins it all is nobody's.
+    for (program, how, getppids, executes) in [
+        (&program, "rights", 3000, 2),
+        (&program, "filter", 3000, 1),
+        (&program, "stamps", 4000, 0),
+        (&musl, "none", 2000, 0),
+    ] {
+        let (output, report) = place.report(&[program, how]);
+        assert_eq!(output.status.code(), Some(7), "{how}: {output:?}");
+        assert_eq!(count(&report, "getppid"), getppids, "{how}: {report}");
+        assert_eq!(count(&report, "execve"), executes, "{how}: {report}");
+        assert_eq!(
+            count(&report, "prctl") > 0,
+            how == "filter" || how == "stamps"
+        );
+        let notes = report["notes"].as_array().unwrap();
+        let kinds: Vec<_> = notes
+            .iter()
+            .map(|note| note["kind"].as_str().unwrap())
+            .collect();
+        assert!(kinds.contains(&"splice_boundary"), "{how}: {notes:?}");
+        assert!(!kinds.contains(&"splice_left"), "{how}: {notes:?}");
+        assert!(!kinds.contains(&"inconsistent"), "{how}: {notes:?}");
+    }
+}
+
+/// A cancelled call has no end that the program knows.
+#[test]
+fn calls_that_are_jumped_out_of_have_the_time_that_they_waited() {
+    if !root_or_told() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "cancelled",
+        r#"
+#include <pthread.h>
+#include <unistd.h>
+static void *reader(void *from) { char c; read(*(int *)from, &c, 1); return 0; }
+int main(void)
+{
+	int ends[2];
+	if (pipe(ends)) return 1;
+	for (int i = 0; i < 20; i++) {
+		pthread_t thread;
+		void *was;
+		pthread_create(&thread, 0, reader, &ends[0]);
+		usleep(5000);
+		pthread_cancel(thread);
+		pthread_join(thread, &was);
+		if (was != PTHREAD_CANCELED) return 2;
+	}
+	return 0;
+}
+"#,
+    );
+    let (output, report) = place.report(&[&program]);
+    assert!(output.status.success(), "{output:?}");
+    let read = row(&report["calls"], "name", "read")[0];
+    assert!(read["count"].as_u64().unwrap() >= 20, "{read}");
+    assert!(read["blocked_ns"].as_u64() > Some(50_000_000), "{read}");
+    assert!(
+        read["wall_ns"].as_u64() >= read["blocked_ns"].as_u64(),
+        "{read}"
+    );
+    let notes = report["notes"].as_array().unwrap();
+    assert!(
+        notes.iter().all(|note| note["kind"] != "inconsistent"),
+        "{notes:?}"
+    );
+}
+
 #[test]
 fn the_end_of_the_command_is_deboxs_own() {
     let place = Place::new();

@@ -29,6 +29,7 @@ impl Snapshot {
             }
             if away.flags & DEBOX_AWAY_ASLEEP != 0 {
                 self.away_sleep_add(key, away);
+                self.away_object_add(key, away);
                 self.site_add(account, away.site as usize);
                 if self.details.is_some() {
                     self.away_chain_add(key, away, &mut still);
@@ -129,6 +130,27 @@ impl Snapshot {
         let Some(at) = at else {
             grow(&mut account.sites_dropped, 1);
             grow(&mut account.sites_dropped_ns, away.asleep_ns);
+            return;
+        };
+        let row = &mut rows[at];
+        row.key = tag;
+        grow(&mut row.count, 1);
+        grow(&mut row.total_ns, away.asleep_ns);
+        row.max_ns = row.max_ns.max(away.asleep_ns);
+    }
+
+    /// The kernel side names what a sleep worked on as it ends: of this one it is not known yet.
+    fn away_object_add(&mut self, key: usize, away: &debox_away) {
+        let Some(objects) = &mut self.objects else {
+            return;
+        };
+        let tag = 1 << 63 | (key as u64) << 32;
+        let rows = &mut objects.rows;
+        let at = (rows.iter().position(|row| row.key == tag))
+            .or_else(|| rows.iter().position(|row| row.key == 0));
+        let Some(at) = at else {
+            grow(&mut objects.rows_dropped, 1);
+            grow(&mut objects.rows_dropped_ns, away.asleep_ns);
             return;
         };
         let row = &mut rows[at];

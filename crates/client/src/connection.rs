@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// A broker that has not answered by then is broken, not busy.
@@ -20,6 +21,7 @@ const SHARED_BYTES_MAX: u64 = 16 << 20;
 pub struct Connection {
     socket: OwnedFd,
     path: PathBuf,
+    turn: Mutex<()>,
 }
 
 impl AsFd for Connection {
@@ -39,6 +41,7 @@ impl Connection {
         Ok(Self {
             socket,
             path: path.to_owned(),
+            turn: Mutex::new(()),
         })
     }
 
@@ -58,6 +61,8 @@ impl Connection {
         kind: u32,
         request: &[u8],
     ) -> Result<(debox_reply, Vec<OwnedFd>), Error> {
+        // Each is followed by its own answer, whichever threads ask.
+        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         self.send(request).map_err(|source| self.lost(source))?;
         self.answer(kind)
     }
@@ -108,6 +113,12 @@ impl Connection {
     pub fn account(&self, flags: u32, hz: u32) -> Result<AccountView, Error> {
         let (reply, fds) = self.ask(&debox_request::account(flags, hz))?;
         AccountView::map(&reply, fds).map_err(|what| self.broken(what))
+    }
+
+    /// From now on the kernel tells of the calls of all threads that share memory with one of the
+    /// account's; flags are DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES.
+    pub fn boundary(&self, tid: i32, flags: u32) -> Result<(), Error> {
+        self.ask(&debox_request::boundary(tid, flags)).map(drop)
     }
 
     /// What is in the file that answers such a request.

@@ -87,6 +87,16 @@ pub struct AccountOptions {
     pub on_cpu_hz: u32,
 }
 
+/// Of whose calls the kernel is to tell, in an account of spliced programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boundary {
+    pub tid: u32,
+    /// Calls that are open now are counted otherwise.
+    pub open_counted: bool,
+    /// Its own calls count only from when it gives itself a name.
+    pub renames: bool,
+}
+
 /// Who comes along with a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Join {
@@ -191,6 +201,9 @@ pub trait Kernel {
     /// Puts all that fit into the account whom its watcher may see and no other account
     /// keeps, and with `whom.follow` those that come to fit by fork or exec.
     fn account_select(&mut self, id: u32, whom: &Whom) -> Result<Bound, Error>;
+    /// The kernel tells from now on when calls begin and end of the threads that share memory with
+    /// one of the account's, a spliced one. How many there are.
+    fn account_boundary(&mut self, id: u32, whose: Boundary) -> Result<u32, Error>;
     /// Takes `tgid` and its descendants out of the account again: another process
     /// with that number was meant.
     fn account_leave(&mut self, id: u32, tgid: u32);

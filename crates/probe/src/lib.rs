@@ -21,6 +21,7 @@ use libbpf_rs::{
 
 mod asleep;
 mod attach;
+mod boundary;
 mod check;
 mod error;
 mod floor;
@@ -53,8 +54,8 @@ pub use check::{Check, State, check};
 pub use error::{Error, Refused};
 pub use floor::{Floor, FloorGuard, floor_attach};
 pub use kernel::{
-    Account, AccountOptions, Counters, Details, Join, Kernel, NewStack, Segment, SegmentOptions,
-    WatchedTest, Watcher,
+    Account, AccountOptions, Boundary, Counters, Details, Join, Kernel, NewStack, Segment,
+    SegmentOptions, WatchedTest, Watcher,
 };
 use place::Place;
 pub use ring_fix::KernelVersion;
@@ -111,6 +112,8 @@ struct AccountEntry {
     options: AccountOptions,
     watcher: Watcher,
     clock: Option<on_cpu::Clock>,
+    /// Of some of its spliced threads the kernel tells of calls.
+    boundary: bool,
 }
 
 /// A sample as the kernel side sends it.
@@ -501,7 +504,7 @@ impl Probe {
 
     fn boundary_wanted(&self) -> bool {
         self.segments.values().any(|s| s.options.boundary)
-            || self.accounts.values().any(|a| a.options.boundary)
+            || self.accounts.values().any(|a| a.boundary)
     }
 
     /// Threads that are running look at their state again.
@@ -921,6 +924,7 @@ impl Kernel for Probe {
                 options,
                 watcher,
                 clock,
+                boundary: options.boundary,
             },
         );
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
@@ -977,6 +981,10 @@ impl Kernel for Probe {
 
     fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error> {
         self.away_read(id)
+    }
+
+    fn account_boundary(&mut self, id: u32, whose: Boundary) -> Result<u32, Error> {
+        self.boundary_take(id, whose)
     }
 
     fn account_leave(&mut self, id: u32, tgid: u32) {

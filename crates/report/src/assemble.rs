@@ -884,13 +884,28 @@ fn spliced_sums(
     let mut sums = counts.by_nr.clone();
     for (key, sum) in &mut sums {
         let (name, ..) = key_name(*key, names);
-        if name.is_none_or(|name| name.starts_with("execve")) {
-            continue;
+        if name.is_some_and(|name| !name.starts_with("execve")) {
+            sum.measured = true;
+            sum.measured_wall_ns = sum.wall_ns;
         }
-        sum.measured = true;
-        sum.measured_wall_ns = sum.wall_ns;
-        if let Some(slept) = account.get(key) {
-            sum.slept_add(slept);
+    }
+    for (key, seen) in account {
+        match sums.get_mut(key) {
+            Some(sum) if sum.measured => sum.add(seen),
+            Some(sum) => sum.counts_add(seen),
+            // Of a program that was not spliced.
+            None if seen.count > 0 => {
+                sums.insert(*key, seen.clone());
+            }
+            None => {}
+        }
+    }
+    if counts.jumped_out > 0 {
+        for sum in sums.values_mut().filter(|sum| sum.measured) {
+            // Of those the program knows no end, and the kernel side how long they waited.
+            let more = sum.excess_ns();
+            grow(&mut sum.wall_ns, more);
+            grow(&mut sum.measured_wall_ns, more);
         }
     }
     sums

@@ -1227,6 +1227,8 @@ pub enum NoteKind {
     /// What splice capture does not measure, and what it left.
     SpliceNotMeasured,
     SpliceLeft,
+    /// Programs that were not spliced: the kernel told of their calls.
+    SpliceBoundary,
     /// Single rows or events that found no room.
     DetailsDropped,
     /// Also kinds that a later version wrote.

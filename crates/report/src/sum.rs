@@ -73,18 +73,29 @@ impl Sum {
         }
     }
 
-    /// What the kernel side saw of calls that were counted elsewhere.
-    pub(crate) fn slept_add(&mut self, slept: &Self) {
-        grow(&mut self.blocked_ns, slept.blocked_ns);
-        grow(&mut self.runq_ns, slept.runq_ns);
-        grow(&mut self.nvcsw, slept.nvcsw);
-        grow(&mut self.nivcsw, slept.nivcsw);
-        grow(&mut self.minor_faults, slept.minor_faults);
-        grow(&mut self.major_faults, slept.major_faults);
-        // Whoever counted the others knows nothing of those that never returned.
-        grow(&mut self.unfinished, slept.unfinished);
-        grow(&mut self.wall_ns, slept.wall_ns);
-        grow(&mut self.measured_wall_ns, slept.wall_ns);
+    /// How many and how long, not what was in it.
+    pub(crate) fn counts_add(&mut self, other: &Self) {
+        grow(&mut self.count, other.count);
+        grow(&mut self.errors, other.errors);
+        grow(&mut self.restarted, other.restarted);
+        grow(&mut self.unfinished, other.unfinished);
+        grow(&mut self.wall_ns, other.wall_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        grow(&mut self.missing, other.missing);
+        grow(&mut self.ones, other.ones);
+        self.hist.add(other.hist.buckets());
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.counts_add(other);
+        grow(&mut self.measured_wall_ns, other.measured_wall_ns);
+        grow(&mut self.blocked_ns, other.blocked_ns);
+        grow(&mut self.runq_ns, other.runq_ns);
+        grow(&mut self.irq_ns, other.irq_ns);
+        grow(&mut self.nvcsw, other.nvcsw);
+        grow(&mut self.nivcsw, other.nivcsw);
+        grow(&mut self.minor_faults, other.minor_faults);
+        grow(&mut self.major_faults, other.major_faults);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

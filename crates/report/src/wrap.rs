@@ -37,6 +37,8 @@ pub struct WrapCounts {
     pub(crate) sites_merged: u64,
     pub(crate) refused: Vec<String>,
     pub(crate) refused_more: u64,
+    /// Calls that a handler jumped out of: counted, without a time.
+    pub jumped_out: u64,
 }
 
 impl WrapCounts {

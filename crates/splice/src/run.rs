@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,11 +31,17 @@ const REQUEST_NONE: u32 = 0;
 const REQUEST_ASKED: u32 = 2;
 const REQUEST_ANSWERED: u32 = 3;
 
+/// An answer: the kernel side tells of its calls.
+const TOLD: i32 = 1;
+/// `off` of an area: it stopped, and nobody tells.
+const OFF: u32 = 1;
+
 enum Asked {
     Exec,
     Image,
     Undo,
     LetGo,
+    Cut,
 }
 
 impl Asked {
@@ -45,6 +51,7 @@ impl Asked {
             2 => Self::Image,
             3 => Self::Undo,
             4 => Self::LetGo,
+            5 => Self::Cut,
             _ => return None,
         })
     }
@@ -82,7 +89,24 @@ pub struct Counted {
     pub abandoned: u64,
     /// Programs that stopped it: they do what splicing cannot go with.
     pub undone: u64,
+    /// Programs of whose calls the kernel side tells instead, and why.
+    pub boundary: u64,
+    pub boundary_why: Vec<String>,
 }
+
+/// From when on the kernel side is to tell of the calls of a program, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// It has just been executed.
+    Execve,
+    /// Its code is as it was; from when the thread gives itself a name.
+    Undone,
+    /// ... and what is counted of the others is seen by nobody.
+    Cut,
+}
+
+/// Whether it does: of the program of a thread, by our number for it.
+pub type Boundary = Box<dyn Fn(i32, Since) -> bool + Send + Sync>;
 
 impl Counted {
     fn new() -> Self {
@@ -101,6 +125,12 @@ impl Counted {
 
 const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one that gave up rights (another \
                           user, a filter of its calls)";
+const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
+const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
+                      register, a forbidden time stamp counter, a C library that cancels threads by where they were \
+                      interrupted)";
+const KNOWS_ITS_CALLS: &str = "its C library cancels threads by where they were interrupted (glibc from 2.41 on, \
+                               musl)";
 const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
                         read";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
@@ -110,12 +140,21 @@ fn more(sum: &mut u64, by: u64) {
 
 const WHY_MOST: usize = 16;
 
+fn why_add(all: &mut Vec<String>, why: String) {
+    if all.len() < WHY_MOST && !all.contains(&why) {
+        all.push(why);
+    }
+}
+
 impl Counted {
     fn left(&mut self, why: String) {
         self.programs_left += 1;
-        if self.why.len() < WHY_MOST && !self.why.contains(&why) {
-            self.why.push(why);
-        }
+        why_add(&mut self.why, why);
+    }
+
+    fn boundary(&mut self, why: String) {
+        self.boundary += 1;
+        why_add(&mut self.boundary_why, why);
     }
 }
 
@@ -161,6 +200,7 @@ pub struct Run {
     /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
     with: [AtomicI32; run::REQUESTS],
     let_go: [AtomicBool; run::REQUESTS],
+    boundary: OnceLock<Boundary>,
 }
 
 // SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
@@ -255,6 +295,7 @@ impl Run {
             idle: AtomicU32::new(0),
             with: [const { AtomicI32::new(0) }; run::REQUESTS],
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
+            boundary: OnceLock::new(),
         });
         let action = libc::sigaction {
             sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
@@ -409,14 +450,35 @@ impl Run {
         match self.prepare(pid) {
             Ok(()) => true,
             Err(error) => {
+                let told = self.boundary(pid, Since::Execve);
                 let let_go = tracee::detach(pid, 0).is_ok();
                 // One that was killed meanwhile has made no call that is missing.
-                if let_go {
-                    self.areas().counted.left(error.to_string());
+                match (let_go, told) {
+                    (false, _) => {}
+                    (true, true) => self.areas().counted.boundary(error.to_string()),
+                    (true, false) => self.areas().counted.left(error.to_string()),
                 }
                 let_go
             }
         }
+    }
+
+    /// Who is asked when a program cannot be spliced, or no more.
+    pub fn boundary_by(&self, ask: Boundary) {
+        let _ = self.boundary.set(ask);
+    }
+
+    fn boundary(&self, tid: i32, since: Since) -> bool {
+        self.boundary.get().is_some_and(|ask| ask(tid, since))
+    }
+
+    /// From when it renames itself on.
+    fn boundary_soon(&self, tid: i32, since: Since, why: &str) -> i32 {
+        if !self.boundary(tid, since) {
+            return 0;
+        }
+        self.areas().counted.boundary(why.to_owned());
+        TOLD
     }
 
     fn areas(&self) -> std::sync::MutexGuard<'_, Areas> {
@@ -449,6 +511,9 @@ impl Run {
                 .images
                 .of(File::open(path).map_err(io("the loader"))?)?;
             parts.push((loader, auxiliary.base));
+        }
+        if parts.iter().any(|(part, _)| part.table.knows_its_calls) {
+            return Err(Error::Run(KNOWS_ITS_CALLS.into()));
         }
         let gadget = (parts.iter())
             .find_map(|(part, bias)| Some(part.gadget?.wrapping_add(*bias)))
@@ -653,7 +718,10 @@ impl Run {
             counted.left(UNFOLLOWED.into());
             counted.programs_left += u64::from(unfollowed) - 1;
         }
-        more(&mut counted.undone, u64::from(word(&head, area::OFF)));
+        more(
+            &mut counted.undone,
+            u64::from(word(&head, area::OFF) == OFF),
+        );
         // Written by the programs: it may be anything.
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
         for n in 0..area::BLOCKS {
@@ -966,7 +1034,10 @@ impl Run {
                 .map_err(error)
                 .and_then(|file| self.images.of(file).map_err(|_| -libc::ENOEXEC))
                 .map_or_else(|e| e, |_| 0),
-            Some(Asked::Undo) => self.undo(tid).map_or_else(error, |()| 0),
+            Some(Asked::Undo) => self
+                .undo(tid)
+                .map_or_else(error, |()| self.boundary_soon(tid, Since::Undone, UNDONE)),
+            Some(Asked::Cut) => self.boundary_soon(tid, Since::Cut, RIGHTS),
             Some(Asked::LetGo) => {
                 self.ask_to_let_go(fd as usize);
                 0

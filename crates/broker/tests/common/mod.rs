@@ -16,8 +16,8 @@ use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};
 use debox_client::packet;
 use debox_labels::{LabelTable, Rules};
 use debox_probe::{
-    Account, AccountOptions, Bound, Counters, Details, Error, Join, Kernel, NewStack, Refused,
-    Segment, SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
+    Account, AccountOptions, Bound, Boundary, Counters, Details, Error, Join, Kernel, NewStack,
+    Refused, Segment, SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
 };
 use debox_symbol::Site;
 use rustix::event::{EventfdFlags, eventfd};
@@ -46,6 +46,7 @@ pub struct FakeAccount {
     pub boundary: bool,
     pub joins: Vec<(u32, bool)>,
     pub leaves: Vec<u32>,
+    pub boundaries: Vec<Boundary>,
     pub selects: Vec<Whom>,
 }
 
@@ -259,6 +260,7 @@ impl Kernel for FakeKernel {
                 boundary: options.boundary,
                 joins: Vec::new(),
                 leaves: Vec::new(),
+                boundaries: Vec::new(),
                 selects: Vec::new(),
             },
         );
@@ -319,6 +321,13 @@ impl Kernel for FakeKernel {
             threads: 7,
             processes: 2,
         })
+    }
+
+    fn account_boundary(&mut self, id: u32, whose: Boundary) -> Result<u32, Error> {
+        let mut state = self.state();
+        let account = state.accounts.get_mut(&id).expect("held");
+        account.boundaries.push(whose);
+        Ok(1)
     }
 
     fn account_leave(&mut self, id: u32, tgid: u32) {

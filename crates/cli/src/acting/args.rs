@@ -95,7 +95,15 @@ impl Args for ActArgs {
         command
             .arg(
                 repeated("on", "EXPR")
-                    .help("Act when a call meets this condition, such as 'call == fsync && wall > 20ms'"),
+                    .help("Act when a call meets this condition, such as 'call == fsync && wall > 20ms'")
+                    .long_help(
+                        "Act when a call meets this condition, such as 'call == fsync && wall > 20ms'\n\n\
+                         Times: wall, cpu, blocked, runq, irq. Numbers: retval, errno, faults, minflt, \
+                         majflt, sleeps, preemptions, waiters, pid, tid. Names: call, label, function, \
+                         holder, root, chain, comm, caller. They are compared by == != < <= > >= in, \
+                         names by =~ !~ with * and ?, and put together by && || ! ( ). %file, %network, \
+                         %sync and others are groups of calls",
+                    ),
             )
             .arg(repeated("do", "ACTION").help(
                 "What to do then: print, stack, core, stop, 'signal NAME' or 'exec CMD'; several times \

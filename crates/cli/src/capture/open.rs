@@ -163,7 +163,7 @@ impl Opened {
             .map(|plan| Actor::install(plan, &mut view, connection.clone()));
         let actor = actor.transpose()?;
         if let Some(splicer) = &mut splicer {
-            splicer.looked_at(&mut view);
+            splicer.looked_at(&mut view, &connection);
             if want.details & (DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS) != 0 {
                 (0..debox_splice::NRS).for_each(|nr| splicer.ends_show_always(nr, 0));
             }
