@@ -584,7 +584,7 @@ def table_check(new):
         have = committed.get(kernel, {})
         for f in sorted(have | want):
             # What a machine runs natively, and what its kernel is, is the machine's.
-            if kernel.endswith(NATIVELY) and (not have or want.get(f) == "not tried"):
+            if kernel.endswith(NATIVELY) and (not have or want.get(f, "not tried") == "not tried"):
                 continue
             if f not in have:
                 fresh += 1

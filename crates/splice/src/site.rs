@@ -30,7 +30,7 @@ pub enum Left {
     NotRead,
     /// No function is known there: it may be data.
     NotKnown,
-    /// `int $0x80` or `sysenter`.
+    /// `int $0x80` or `sysenter`, or a `syscall` with prefixes, which it needs not.
     OtherWay,
 }
 
@@ -157,7 +157,8 @@ fn of_function(
     let read = all.iter().all(|instruction| !instruction.is_invalid());
     for (at, instruction) in all.iter().enumerate() {
         let other = matches!(instruction.code(), Op::Sysenter)
-            || instruction.code() == Op::Int_imm8 && instruction.immediate8() == 0x80;
+            || instruction.code() == Op::Int_imm8 && instruction.immediate8() == 0x80
+            || instruction.code() == Op::Syscall && instruction.len() != BYTES.len();
         if !other && instruction.code() != Op::Syscall {
             continue;
         }
