@@ -75,7 +75,6 @@ pub fn check(data: &[u8]) {
                     assert_eq!((flags, pid), (said, 0));
                     assert_eq!(word(20), Some(options.on_cpu_hz));
                     assert!(options.on_cpu_hz <= debox_abi::DEBOX_ON_CPU_HZ_MAX);
-                    assert!(options.boundary || options.spliced || !options.details);
                     assert!(!options.spliced || options.details && !options.boundary);
                     assert!(options.details || !user_stacks && options.on_cpu_hz == 0);
                 }

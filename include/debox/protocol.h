@@ -93,7 +93,7 @@
  * from when it gives itself a name. */
 #define DEBOX_REQ_OPEN_COUNTED (1u << 11)
 #define DEBOX_REQ_RENAMES (1u << 12)
-/* ACCOUNT, with BOUNDARY or SPLICE: six more descriptors come, between the per-CPU map
+/* ACCOUNT (without BOUNDARY and SPLICE only sleeps are told, no calls): six more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of
  * DEBOX_EVENTS_BYTES: first page PROT_READ|PROT_WRITE, the rest PROT_READ),

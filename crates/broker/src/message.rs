@@ -369,14 +369,12 @@ fn account_request(request: &debox_request) -> Result<Request, Refusal> {
     let user_stacks = has(request, DEBOX_REQ_USER_STACKS);
     let clock = has(request, DEBOX_REQ_ON_CPU);
     let spliced = has(request, DEBOX_REQ_SPLICE);
-    if (details && !boundary && !spliced) || ((user_stacks || clock) && !details) {
+    if (user_stacks || clock) && !details {
         return Err(Refusal::new(
             DEBOX_MSG_ACCOUNT,
             libc::EINVAL,
             format!(
-                "flags {:#x}: details come with boundary or splice capture, user stacks and \
-                 the clock with details; set DEBOX_REQ_BOUNDARY ({DEBOX_REQ_BOUNDARY:#x}) or \
-                 DEBOX_REQ_SPLICE ({DEBOX_REQ_SPLICE:#x}), and DEBOX_REQ_DETAILS \
+                "flags {:#x}: user stacks and the clock come with details; set DEBOX_REQ_DETAILS \
                  ({DEBOX_REQ_DETAILS:#x}) as well.",
                 request.flags
             ),

@@ -192,6 +192,9 @@ pub struct CaptureArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
+    /// How the ends of calls are known
+    #[arg(long = "capture", value_name = "WAY", value_enum, default_value_t)]
+    pub way: Way,
     /// Look N times a second, on each CPU, what its threads do there; 0: do not look
     #[arg(
         long,
@@ -227,14 +230,29 @@ pub enum Way {
     /// counts, errors and wall times without privileges; where there are some, or a broker, also
     /// what calls waited for
     Splice,
+    /// Not at all: only what waits is seen, and calls are not counted; at the least cost
+    Sleeps,
 }
 
 impl Way {
+    /// Of processes that run already, or that are looked at live.
+    pub fn check_live(self) -> Result<(), crate::error::Error> {
+        match self {
+            Self::Boundary | Self::Sleeps => Ok(()),
+            Self::Wrap | Self::Splice => Err(crate::error::Error::Arguments(format!(
+                "--capture={} begins with a program, and ends in one report: use debox run. Here there are \
+                 boundary and sleeps",
+                self.name()
+            ))),
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Boundary => "boundary",
             Self::Wrap => "wrap",
             Self::Splice => "splice",
+            Self::Sleeps => "sleeps",
         }
     }
 }
@@ -262,9 +280,6 @@ returned, or not yet. - is zero, ? is not measured.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub capture: CaptureArgs,
-    /// How the ends of calls are known
-    #[arg(long = "capture", value_name = "WAY", value_enum, default_value_t)]
-    pub capture_way: Way,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -464,6 +479,15 @@ pub struct TopArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
+    /// How the ends of calls are known: boundary or sleeps
+    #[arg(
+        long = "capture",
+        value_name = "WAY",
+        value_enum,
+        default_value_t,
+        hide_short_help = true
+    )]
+    pub way: Way,
     /// Do not follow children
     #[arg(long)]
     pub no_follow: bool,

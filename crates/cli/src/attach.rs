@@ -2,7 +2,7 @@
 //! `debox attach`: what do running processes spend their system calls on?
 
 use crate::ahead::Ahead;
-use crate::args::{AttachArgs, Way};
+use crate::args::AttachArgs;
 use crate::capture::{Capture, Target, Want};
 use crate::error::Error;
 use debox_command::Inherited;
@@ -13,7 +13,8 @@ pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
         true => Target::whom(&args.whom)?,
         false => Target::processes(&args.pids)?,
     };
-    let want = Want::new(&args.capture, Way::Boundary)?;
+    args.capture.way.check_live()?;
+    let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
     let ahead = Ahead::begin();
     let mut capture = Capture::open(want, &target)?.start(target, &inherited)?;

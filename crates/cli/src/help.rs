@@ -33,7 +33,9 @@ fn with_help(command: Command) -> Command {
 
 /// debox with all its commands and options.
 pub fn command() -> Command {
-    with_help(Cli::command())
+    // `run` has more ways than a running process.
+    let less = |command: Command| command.mut_arg("way", |way| way.hide_short_help(true));
+    with_help(Cli::command().mut_subcommand("attach", less))
 }
 
 pub fn parse(

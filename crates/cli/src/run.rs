@@ -9,9 +9,9 @@ use debox_command::Inherited;
 
 pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
-    let want = Want::new(&args.capture, args.capture_way)?;
+    let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
-    let splice = args.capture_way == Way::Splice && !args.capture.broker.is_named();
+    let splice = args.capture.way == Way::Splice && !args.capture.broker.is_named();
     let asks_kernel = want.asks_kernel();
     let opened = match Capture::open(want, &target) {
         // Counts and times need nobody.

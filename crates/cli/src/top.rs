@@ -2,7 +2,7 @@
 //! `debox top`: what is a program's time going into, now?
 
 use crate::ahead::Ahead;
-use crate::args::TopArgs;
+use crate::args::{TopArgs, Way};
 use crate::capture::{Capture, Target, Want, is_readable};
 use crate::error::Error;
 use crate::output::{ascii, color};
@@ -112,6 +112,7 @@ fn settings(args: &TopArgs, title: String) -> Settings {
         interval: args.interval,
         view: args.view.first().copied().unwrap_or(match of_many(args) {
             true => View::Processes,
+            false if args.way == Way::Sleeps => View::Blocking,
             false => View::Calls,
         }),
         totals: args.totals,
@@ -126,6 +127,7 @@ fn show(args: &TopArgs, live: &mut Live, settings: Settings) -> Result<End, Erro
         Some(frames) => {
             let views = match &args.view[..] {
                 [] if of_many(args) => vec![View::Processes, View::Blocking],
+                [] if args.way == Way::Sleeps => vec![View::Blocking],
                 [] => vec![View::Calls, View::Blocking],
                 views => views.to_vec(),
             };

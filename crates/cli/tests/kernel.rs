@@ -16,6 +16,12 @@ use std::time::{Duration, Instant};
 
 /// Runs under debox and returns (output of the command, report).
 fn report(options: &[&str], command: &[&str]) -> (String, Value) {
+    let (out, report) = report_of(options, command);
+    check_sums(&report);
+    (out, report)
+}
+
+fn report_of(options: &[&str], command: &[&str]) -> (String, Value) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.json");
     let mut arguments = vec!["run", "--json", "-o", file.to_str().unwrap()];
@@ -25,9 +31,7 @@ fn report(options: &[&str], command: &[&str]) -> (String, Value) {
     let out = debox(&arguments).output().unwrap();
     assert!(out.status.success(), "{command:?}: {}", text(&out.stderr));
     let json = std::fs::read(&file).unwrap();
-    let report: Value = serde_json::from_slice(&json).unwrap();
-    check_sums(&report);
-    (text(&out.stdout), report)
+    (text(&out.stdout), serde_json::from_slice(&json).unwrap())
 }
 
 fn call<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
@@ -81,6 +85,106 @@ fn check_sums(report: &Value) {
         })
         .collect();
     assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Without call boundaries: what slept, where and for what, and the CPU time of program and kernel.
+#[test]
+fn sleeps_alone_are_told_without_calls() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let script = "import os, time\n\
+                  for _ in range(10): time.sleep(0.02)\n\
+                  null = os.open('/dev/zero', os.O_RDONLY)\n\
+                  begin = os.times()\n\
+                  while os.times().system - begin.system < 0.4: os.pread(null, 1 << 20, 0)\n\
+                  print(os.times().user, os.times().system)";
+    let (out, report) = report_of(&["--capture=sleeps"], &["/usr/bin/python3", "-c", script]);
+    assert_eq!(report["run"]["capture"], "sleeps");
+    assert_eq!(report["measured"]["calls"], false);
+    assert_eq!(report["calls"].as_array().unwrap().len(), 0);
+    for field in ["calls", "errors", "wall_ns", "cpu_ns", "blocked_ns"] {
+        assert!(
+            report["totals"][field].is_null(),
+            "{field}: {}",
+            report["totals"]
+        );
+    }
+    let rows = report["blocking"].as_array().unwrap();
+    let naps = |of: &str| -> u64 {
+        let naps = rows.iter().filter(|row| row["label"] == "nanosleep");
+        naps.map(|row| number(&row[of])).sum()
+    };
+    assert_eq!(naps("count"), 10, "{rows:?}");
+    assert!(naps("total_ns") >= 150_000_000, "{rows:?}");
+    // By the kernel's own books, which the program has read a moment before its end.
+    let life = &report["lives"][0];
+    let told: Vec<f64> = out
+        .split_whitespace()
+        .map(|word| word.parse::<f64>().unwrap() * 1e9)
+        .collect();
+    let (own, kernel) = (number(&life["own_ns"]), number(&life["calls_ns"]));
+    let (all, told) = ((own + kernel) as f64, told[0] + told[1]);
+    assert!((all - told).abs() < told / 5.0 + 30e6, "{life} {told}");
+    assert!(kernel > 3 * own, "{life}");
+    let all: u64 = [
+        "own_ns",
+        "calls_ns",
+        "exit_ns",
+        "blocked_ns",
+        "outside_ns",
+        "stopped_ns",
+        "runq_ns",
+    ]
+    .iter()
+    .map(|part| number(&life[part]))
+    .sum();
+    assert_eq!(all, number(&life["life_ns"]), "{life}");
+    let path = &report["critical_path"];
+    let parts: u64 = (path["parts"].as_array().unwrap().iter())
+        .map(|part| number(&part["total_ns"]))
+        .sum();
+    assert_eq!(parts, number(&path["total_ns"]), "{path}");
+    let verdict = report["verdict"].to_string();
+    assert!(
+        verdict.contains("nanosleep") && verdict.contains("in the kernel"),
+        "{verdict}"
+    );
+}
+
+/// Nobody pays at system calls for it: two hooks less than with boundaries.
+#[test]
+fn sleeps_alone_have_no_hook_at_calls() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let hooks = |way: &str| {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_debox"))
+            .args(["run", way, "--", "sh", "-c", "echo began; exec sleep 60"])
+            .env_remove("DEBOX_SOCKET")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut began = String::new();
+        BufReader::new(run.stdout.take().unwrap())
+            .read_line(&mut began)
+            .unwrap();
+        assert_eq!(began, "began\n");
+        // Its own broker is a thread of it.
+        let links = (std::fs::read_dir(format!("/proc/{}/fdinfo", run.id())).unwrap())
+            .flatten()
+            .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+            .filter(|text| text.contains("link_type:\traw_tracepoint"))
+            .count();
+        // SAFETY: a child of ours, which hands it on to the command.
+        unsafe { libc::kill(run.id() as i32, libc::SIGTERM) };
+        run.wait().unwrap();
+        links
+    };
+    let sleeps = hooks("--capture=sleeps");
+    assert!(sleeps > 10, "{sleeps}");
+    assert_eq!(hooks("--capture=boundary"), sleeps + 2);
 }
 
 #[test]

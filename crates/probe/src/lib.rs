@@ -873,11 +873,9 @@ impl Kernel for Probe {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
-        let calls_known = options.boundary || options.spliced;
-        let details = options.details && calls_known;
-        let options = AccountOptions { details, ..options };
+        let details = options.details;
         let id = account_id_free(&self.accounts)?;
-        if !calls_known {
+        if !options.boundary && !details {
             // Wrap capture: its processes will ask for slots.
             self.pool_start()?;
         }

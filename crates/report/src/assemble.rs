@@ -140,11 +140,12 @@ pub fn call_of_key(key: u32, names: &CallNames<'_>) -> Option<(String, u32)> {
 fn measured_by(features: u64, irq: bool, capture: Capture, wrap: Option<&WrapCounts>) -> Measured {
     let has = |bit| features & bit != 0;
     let kernel_side = match capture {
-        Capture::Boundary => true,
+        Capture::Boundary | Capture::Sleeps => true,
         Capture::Wrap => wrap.is_some_and(|w| w.processes.iter().any(|p| p.measured)),
         Capture::Splice => features != 0,
     };
     Measured {
+        calls: capture != Capture::Sleeps,
         blocked: kernel_side && has(DEBOX_FEATURE_SLEEPS),
         runq: kernel_side && has(DEBOX_FEATURE_RUNQ),
         minor_faults: kernel_side && has(DEBOX_FEATURE_FAULTS),
@@ -949,6 +950,9 @@ pub fn assemble(input: Input<'_>) -> Report {
         let begin_ns = facts.lives.map_or(0, |lives| lives.begin_ns);
         let held_ns = facts.start_ns.saturating_sub(begin_ns);
         launch::leave(&mut told.lives, path, held_ns);
+    }
+    if !measured.calls {
+        lives::calls_by_clock(&mut told);
     }
     let on_cpu = input.details.and_then(|facts| {
         let table = facts.on_cpu?;

@@ -223,6 +223,7 @@ fn comparable(a: &Report, b: &Report, force: bool) -> Result<Vec<String>, NotCom
             Capture::Boundary => "boundary capture (every call)",
             Capture::Wrap => "wrap capture (interposed calls only)",
             Capture::Splice => "splice capture (every call, in user space)",
+            Capture::Sleeps => "sleeps capture (what waited, no calls)",
         };
         refuse(format!(
             "the first run was taken with {}, the second with {}: they count different calls",

@@ -59,8 +59,18 @@ pub use wrap::{WrapCounts, WrapProcess};
 /// The report as one JSON document with a final newline; `docs/json.md`
 /// describes it.
 pub fn render_json(report: &Report) -> String {
-    let mut out = serde_json::to_string_pretty(report)
-        .expect("a report holds only text, numbers and lists, which always serialise");
+    let text = match report.measured.calls {
+        true => serde_json::to_string_pretty(report),
+        // Not 0: nobody counted.
+        false => serde_json::to_value(report).and_then(|mut value| {
+            for field in ["calls", "errors", "restarted", "unfinished", "wall_ns"] {
+                value["totals"][field] = serde_json::Value::Null;
+            }
+            serde_json::to_string_pretty(&value)
+        }),
+    };
+    let mut out =
+        text.expect("a report holds only text, numbers and lists, which always serialise");
     out.push('\n');
     debox_output::json_printable(&out)
 }

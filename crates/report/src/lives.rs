@@ -71,7 +71,8 @@ pub struct PathLine {
 fn part_text(report: &Report, part: &CriticalPart) -> String {
     match part.kind {
         CriticalKind::Own => "its own code on a CPU".to_owned(),
-        CriticalKind::Calls => "system calls on a CPU".to_owned(),
+        CriticalKind::Calls if report.measured.calls => "system calls on a CPU".to_owned(),
+        CriticalKind::Calls => "the kernel on a CPU".to_owned(),
         CriticalKind::Exit => "ending, on a CPU".to_owned(),
         CriticalKind::Runq => "waiting for a CPU".to_owned(),
         CriticalKind::Blocked => blocked_text(report, part.chain),

@@ -1011,6 +1011,7 @@ pub enum Capture {
     Boundary,
     Wrap,
     Splice,
+    Sleeps,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -1020,9 +1021,21 @@ pub enum Exit {
     Signal { number: i32, name: String },
 }
 
+fn yes() -> bool {
+    true
+}
+
+/// Null: calls were not counted.
+fn or_zero<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(0))
+}
+
 /// Which kinds of numbers were measured; the fields of the others are null.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
+    /// Calls by count and wall time.
+    #[serde(default = "yes")]
+    pub calls: bool,
     pub blocked: bool,
     pub runq: bool,
     pub minor_faults: bool,
@@ -1034,12 +1047,32 @@ pub struct Measured {
     pub irq: bool,
 }
 
+impl Default for Measured {
+    fn default() -> Self {
+        Self {
+            calls: true,
+            blocked: false,
+            runq: false,
+            minor_faults: false,
+            major_faults: false,
+            switches: false,
+            sites: false,
+            irq: false,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
+    #[serde(deserialize_with = "or_zero")]
     pub calls: u64,
+    #[serde(deserialize_with = "or_zero")]
     pub errors: u64,
+    #[serde(deserialize_with = "or_zero")]
     pub restarted: u64,
+    #[serde(deserialize_with = "or_zero")]
     pub unfinished: u64,
+    #[serde(deserialize_with = "or_zero")]
     pub wall_ns: u64,
     pub cpu_ns: Option<u64>,
     pub blocked_ns: Option<u64>,

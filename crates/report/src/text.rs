@@ -56,7 +56,9 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
         count_text(totals.calls),
         if totals.calls == 1 { "call" } else { "calls" }
     );
-    if totals.calls == 0 {
+    if !report.measured.calls {
+        facts.push_str("calls not counted");
+    } else if totals.calls == 0 {
         facts.push_str("no calls returned");
     } else {
         facts.push_str(&format!("{calls} took {}", pen.time(totals.wall_ns)));
@@ -630,7 +632,14 @@ fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
         Column::new("THREADS", 3, column(&|g| count_cell(g.threads))),
         Column::new("LIFE", 0, timed(|t| t.life_ns)),
         Column::new("OWN-CPU", 0, timed(|t| t.own_ns)),
-        Column::new("IN-CALLS", 0, timed(|t| t.calls_ns)),
+        Column::new(
+            match report.measured.calls {
+                true => "IN-CALLS",
+                false => "KERNEL",
+            },
+            0,
+            timed(|t| t.calls_ns),
+        ),
         Column::new("BLOCKED", 0, timed(|t| t.blocked_ns)),
         Column::new("OUTSIDE", 2, timed(|t| t.outside_ns)).optional(),
         Column::new("STOPPED", 5, timed(|t| t.stopped_ns)).optional(),

@@ -239,6 +239,9 @@ impl Part {
 
 /// "in system calls on a CPU", and in which if one has most of it.
 fn calls_text(report: &Report) -> String {
+    if !report.measured.calls {
+        return "on a CPU in the kernel".to_owned();
+    }
     let text = "on a CPU in system calls";
     let all_ns = report.totals.cpu_ns.unwrap_or(0);
     let most = (report.calls.iter()).max_by_key(|row| row.cpu_ns.unwrap_or(0));
@@ -891,9 +894,13 @@ fn slowest(report: &Report) -> Option<String> {
         format!("{rate:.1}")
     };
     let slow = &row.slow;
+    let in_calls = match report.measured.calls {
+        true => "on a CPU in system calls",
+        false => "on a CPU in the kernel",
+    };
     let mut doings = [
         ("computing", slow.own_ns),
-        ("on a CPU in system calls", slow.calls_ns),
+        (in_calls, slow.calls_ns),
         ("waiting for a CPU", slow.runq_ns),
         ("asleep", slow.blocked_ns),
     ];

@@ -69,7 +69,10 @@ pub(crate) fn frame_text(app: &mut App, views: &[View], width: usize) -> String 
             .map_or(String::new(), |how| format!("  {}", printable(how)))
     );
     let style = app.style();
-    if let Some(between) = app.between() {
+    let between = app.between();
+    if between.as_ref().is_some_and(|b| !b.now.measured.calls) {
+        text.push_str("  calls not counted\n");
+    } else if let Some(between) = between {
         let (now, before) = (&between.now.totals, between.before.map(|r| &r.totals));
         let per = if style.totals { "" } else { "/s" };
         let calls = between.per_second(now.calls, before.map_or(0, |t| t.calls));

@@ -159,6 +159,9 @@ fn head(app: &App, paint: &mut Paint<'_>, width: usize) {
 type Part = (&'static str, &'static str, Color, f64);
 
 fn sums(app: &App, between: &Between<'_>) -> (String, Vec<Part>) {
+    if !between.now.measured.calls {
+        return ("calls not counted".to_owned(), Vec::new());
+    }
     let (now, before) = (&between.now.totals, between.before.map(|r| &r.totals));
     let calls = between.per_second(now.calls, before.map_or(0, |t| t.calls));
     let part =

@@ -85,7 +85,7 @@ fn account_open(
             if errno == libc::EOPNOTSUPP
                 && want.details == 0
                 && want.plan.is_none()
-                && want.way != Way::Splice =>
+                && matches!(want.way, Way::Boundary | Way::Wrap) =>
         {
             let plain = want.request & !(DEBOX_REQ_DETAILS | DEBOX_REQ_USER_STACKS);
             let why = format!("who held locks and who woke threads is not known: {text}");
@@ -103,6 +103,7 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
         Way::Boundary => report::Capture::Boundary,
         Way::Wrap => report::Capture::Wrap,
         Way::Splice => report::Capture::Splice,
+        Way::Sleeps => report::Capture::Sleeps,
     };
     let mut facts = RunFacts::new(RunKind::Attach, capture, target.words());
     facts.irq = want.irq;
@@ -142,7 +143,7 @@ impl Opened {
         let connection = Arc::new(source.connect()?);
         let mut splicer = match want.way {
             Way::Splice => Some(Splicer::open()?),
-            Way::Boundary | Way::Wrap => None,
+            Way::Boundary | Way::Wrap | Way::Sleeps => None,
         };
         let mapped = match target {
             Target::Command { program, .. } if want.request & DEBOX_REQ_USER_STACKS != 0 => {
@@ -188,7 +189,7 @@ impl Opened {
                 want.call_sites,
                 want.irq,
             )?),
-            Way::Boundary | Way::Splice => None,
+            Way::Boundary | Way::Splice | Way::Sleeps => None,
         };
         Ok(Self {
             signals,

@@ -45,8 +45,9 @@ pub struct Want {
 
 impl Want {
     /// Of `run` and `attach`.
-    pub fn new(args: &CaptureArgs, way: Way) -> Result<Self, Error> {
-        way_allows(args, way)?;
+    pub fn new(args: &CaptureArgs) -> Result<Self, Error> {
+        let way = args.way;
+        way_allows(args)?;
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         if way == Way::Splice && plan.as_ref().is_some_and(Plan::dumps_core) {
             return Err(Error::Arguments(
@@ -86,9 +87,13 @@ impl Want {
                 Way::Boundary => irq | request,
                 Way::Wrap => irq,
                 Way::Splice => request & !DEBOX_REQ_BOUNDARY | DEBOX_REQ_SPLICE,
+                Way::Sleeps => DEBOX_REQ_DETAILS,
             },
             hz: if way == Way::Wrap { 0 } else { args.hz },
-            details: if way == Way::Wrap { 0 } else { details },
+            details: match way {
+                Way::Wrap | Way::Sleeps => 0,
+                Way::Boundary | Way::Splice => details,
+            },
             recording,
             plan,
             trace: args.trace.clone(),
@@ -107,11 +112,15 @@ impl Want {
             broker: args.broker.clone(),
             no_follow: args.no_follow,
             irq: args.irq,
+            way: args.way,
             ..CaptureArgs::default()
         };
-        let mut want = Self::new(&common, Way::Boundary)?;
-        want.request |= DEBOX_REQ_USER_STACKS;
-        want.details = DEBOX_DETAIL_THREADS | DEBOX_DETAIL_CALL_SITES;
+        args.way.check_live()?;
+        let mut want = Self::new(&common)?;
+        if args.way == Way::Boundary {
+            want.request |= DEBOX_REQ_USER_STACKS;
+            want.details = DEBOX_DETAIL_THREADS | DEBOX_DETAIL_CALL_SITES;
+        }
         Ok(want)
     }
 
@@ -124,18 +133,24 @@ impl Want {
     }
 }
 
-/// What is counted in user space alone has none of these.
-fn way_allows(args: &CaptureArgs, way: Way) -> Result<(), Error> {
+/// What is counted in user space, or not at all, has none of these.
+fn way_allows(args: &CaptureArgs) -> Result<(), Error> {
+    let way = args.way;
     let asked = [
-        (args.details.stacks, "--stacks", Way::Wrap),
-        (!args.act.rules.is_empty(), "--on", Way::Wrap),
-        (args.hz != HZ, "--hz", Way::Wrap),
-        (args.irq, "--irq", Way::Splice),
-        (args.trace.wanted(), "--trace", Way::Splice),
-        (args.no_follow, "--no-follow", Way::Splice),
+        (args.details.call_site, "--call-site", &[Way::Sleeps][..]),
+        (args.details.stacks, "--stacks", &[Way::Wrap, Way::Sleeps]),
+        (
+            !args.act.rules.is_empty(),
+            "--on",
+            &[Way::Wrap, Way::Sleeps],
+        ),
+        (args.hz != HZ, "--hz", &[Way::Wrap]),
+        (args.irq, "--irq", &[Way::Splice, Way::Sleeps]),
+        (args.trace.wanted(), "--trace", &[Way::Splice, Way::Sleeps]),
+        (args.no_follow, "--no-follow", &[Way::Splice]),
     ];
     for (is_asked, option, without) in asked {
-        if is_asked && way == without {
+        if is_asked && without.contains(&way) {
             return Err(Error::Arguments(format!(
                 "--capture={} has no {option}: leave out one of both",
                 way.name()
@@ -185,10 +200,11 @@ mod tests {
         let with = |change: fn(&mut CaptureArgs), way| {
             let mut args = CaptureArgs {
                 hz: HZ,
+                way,
                 ..CaptureArgs::default()
             };
             change(&mut args);
-            Want::new(&args, way).err().map(|error| error.to_string())
+            Want::new(&args).err().map(|error| error.to_string())
         };
         let says = |change, way, option: &str| {
             let why = with(change, way).unwrap_or_default();
@@ -201,6 +217,13 @@ mod tests {
         for way in [Way::Wrap, Way::Splice] {
             assert_eq!(with(|args| args.details.call_site = true, way), None);
         }
+        says(
+            |args| args.details.call_site = true,
+            Way::Sleeps,
+            "--call-site",
+        );
+        says(|args| args.irq = true, Way::Sleeps, "--irq");
+        assert_eq!(with(|args| args.no_follow = true, Way::Sleeps), None);
         assert_eq!(with(|_| {}, Way::Splice), None);
     }
 

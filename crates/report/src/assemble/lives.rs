@@ -5,6 +5,7 @@ use super::{CallNames, call_of_key};
 use crate::model::{ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow};
 use debox_abi::*;
 use debox_output::shell_word;
+use std::collections::BTreeMap;
 
 fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -54,6 +55,56 @@ pub(super) fn rows(lives: &debox_lives, start_ns: u64) -> Vec<LifeRow> {
         .collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.time.life_ns), row.pid));
     rows
+}
+
+fn part_of(ns: u64, part: u64, whole: u64) -> u64 {
+    let part = u128::from(ns) * u128::from(part.min(whole)) / u128::from(whole.max(1));
+    part as u64
+}
+
+/// Where calls have no ends: what of the time on a CPU was spent in the kernel, by the kernel's
+/// clock, stands in for the time in calls. (Faults are in it.)
+pub(super) fn calls_by_clock(told: &mut super::details::Told) {
+    let mut by_comm: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for LifeRow { comm, time, .. } in &mut told.lives {
+        let ticks_ns = time.user_ns.saturating_add(time.system_ns);
+        let ns = part_of(time.own_ns, time.system_ns, ticks_ns);
+        let (kernel_ns, all_ns) = by_comm.entry(comm.clone()).or_default();
+        *kernel_ns = kernel_ns.saturating_add(ns);
+        *all_ns = all_ns.saturating_add(time.own_ns);
+        time.own_ns -= ns;
+        time.calls_ns = time.calls_ns.saturating_add(ns);
+    }
+    let of = |comm: &str, ns: u64| {
+        let (kernel_ns, all_ns) = by_comm.get(comm).copied().unwrap_or_default();
+        part_of(ns, kernel_ns, all_ns)
+    };
+    for row in &mut told.activities {
+        for time in [&mut row.all, &mut row.slow] {
+            let ns = of(&row.comm, time.own_ns);
+            time.own_ns -= ns;
+            time.calls_ns = time.calls_ns.saturating_add(ns);
+        }
+    }
+    let Some(path) = &mut told.critical_path else {
+        return;
+    };
+    let mut more = Vec::new();
+    for part in &mut path.parts {
+        let ns = of(part.comm.as_deref().unwrap_or(""), part.total_ns);
+        if part.kind == CriticalKind::Own && ns > 0 {
+            part.total_ns -= ns;
+            more.push(CriticalPart {
+                kind: CriticalKind::Calls,
+                total_ns: ns,
+                ..part.clone()
+            });
+        }
+    }
+    path.parts.append(&mut more);
+    path.parts.retain(|part| part.total_ns > 0);
+    path.parts
+        .sort_by_key(|part| std::cmp::Reverse(part.total_ns));
 }
 
 /// `chain`: the index of a chain's first link.

@@ -163,7 +163,10 @@ pub fn lives(report: &Report) -> String {
             number("Threads", "That began under this name, or came to it"),
             number("Life", "From first to last sight, summed up"),
             number("Own code", "On a CPU, outside of calls"),
-            number("In calls", "On a CPU"),
+            match report.measured.calls {
+                true => number("In calls", "On a CPU"),
+                false => number("Kernel", "On a CPU, by the kernel's clock"),
+            },
             number("Blocked", "Asleep in calls"),
             number(
                 "At rest",

@@ -100,6 +100,7 @@ pub fn header(report: &Report, subject: &str) -> String {
             Capture::Boundary => "every call, taken in the kernel",
             Capture::Wrap => "interposed calls, counted in user space",
             Capture::Splice => "every call, counted in user space",
+            Capture::Sleeps => "what waited, calls not counted",
         }
         .into(),
     );

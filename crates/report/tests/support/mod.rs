@@ -23,6 +23,7 @@ pub fn empty() -> Report {
             ..Run::default()
         },
         measured: Measured {
+            calls: true,
             blocked: true,
             runq: true,
             minor_faults: true,
