@@ -194,7 +194,7 @@ pub struct CaptureArgs {
     pub irq: bool,
     /// How the ends of calls are known
     #[arg(long = "capture", value_name = "WAY", value_enum, default_value_t)]
-    pub way: Way,
+    pub capture_way: Way,
     /// Look N times a second, on each CPU, what its threads do there; 0: do not look
     #[arg(
         long,
@@ -487,7 +487,7 @@ pub struct TopArgs {
         default_value_t,
         hide_short_help = true
     )]
-    pub way: Way,
+    pub capture_way: Way,
     /// Do not follow children
     #[arg(long)]
     pub no_follow: bool,

@@ -13,7 +13,7 @@ pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
         true => Target::whom(&args.whom)?,
         false => Target::processes(&args.pids)?,
     };
-    args.capture.way.check_live()?;
+    args.capture.capture_way.check_live()?;
     let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
     let ahead = Ahead::begin();

@@ -34,7 +34,7 @@ fn with_help(command: Command) -> Command {
 /// debox with all its commands and options.
 pub fn command() -> Command {
     // `run` has more ways than a running process.
-    let less = |command: Command| command.mut_arg("way", |way| way.hide_short_help(true));
+    let less = |command: Command| command.mut_arg("capture_way", |way| way.hide_short_help(true));
     with_help(Cli::command().mut_subcommand("attach", less))
 }
 
@@ -82,6 +82,22 @@ mod tests {
         let mut found = Vec::new();
         options(command, &mut found);
         found
+    }
+
+    /// Two of one name would get each other's rules, in a release without a word.
+    #[test]
+    fn options_have_names_of_their_own() {
+        for command in command().get_subcommands() {
+            let mut seen = BTreeSet::new();
+            for arg in command.get_arguments() {
+                assert!(
+                    seen.insert(arg.get_id().clone()),
+                    "{}: two are {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+        }
     }
 
     #[test]

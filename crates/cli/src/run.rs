@@ -11,7 +11,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
-    let splice = args.capture.way == Way::Splice && !args.capture.broker.is_named();
+    let splice = args.capture.capture_way == Way::Splice && !args.capture.broker.is_named();
     let asks_kernel = want.asks_kernel();
     let opened = match Capture::open(want, &target) {
         // Counts and times need nobody.

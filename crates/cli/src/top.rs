@@ -112,7 +112,7 @@ fn settings(args: &TopArgs, title: String) -> Settings {
         interval: args.interval,
         view: args.view.first().copied().unwrap_or(match of_many(args) {
             true => View::Processes,
-            false if args.way == Way::Sleeps => View::Blocking,
+            false if args.capture_way == Way::Sleeps => View::Blocking,
             false => View::Calls,
         }),
         totals: args.totals,
@@ -127,7 +127,7 @@ fn show(args: &TopArgs, live: &mut Live, settings: Settings) -> Result<End, Erro
         Some(frames) => {
             let views = match &args.view[..] {
                 [] if of_many(args) => vec![View::Processes, View::Blocking],
-                [] if args.way == Way::Sleeps => vec![View::Blocking],
+                [] if args.capture_way == Way::Sleeps => vec![View::Blocking],
                 [] => vec![View::Calls, View::Blocking],
                 views => views.to_vec(),
             };

@@ -46,7 +46,7 @@ pub struct Want {
 impl Want {
     /// Of `run` and `attach`.
     pub fn new(args: &CaptureArgs) -> Result<Self, Error> {
-        let way = args.way;
+        let way = args.capture_way;
         way_allows(args)?;
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         if way == Way::Splice && plan.as_ref().is_some_and(Plan::dumps_core) {
@@ -112,12 +112,12 @@ impl Want {
             broker: args.broker.clone(),
             no_follow: args.no_follow,
             irq: args.irq,
-            way: args.way,
+            capture_way: args.capture_way,
             ..CaptureArgs::default()
         };
-        args.way.check_live()?;
+        args.capture_way.check_live()?;
         let mut want = Self::new(&common)?;
-        if args.way == Way::Boundary {
+        if args.capture_way == Way::Boundary {
             want.request |= DEBOX_REQ_USER_STACKS;
             want.details = DEBOX_DETAIL_THREADS | DEBOX_DETAIL_CALL_SITES;
         }
@@ -135,7 +135,7 @@ impl Want {
 
 /// What is counted in user space, or not at all, has none of these.
 fn way_allows(args: &CaptureArgs) -> Result<(), Error> {
-    let way = args.way;
+    let way = args.capture_way;
     let asked = [
         (args.details.call_site, "--call-site", &[Way::Sleeps][..]),
         (args.details.stacks, "--stacks", &[Way::Wrap, Way::Sleeps]),
@@ -200,7 +200,7 @@ mod tests {
         let with = |change: fn(&mut CaptureArgs), way| {
             let mut args = CaptureArgs {
                 hz: HZ,
-                way,
+                capture_way: way,
                 ..CaptureArgs::default()
             };
             change(&mut args);
