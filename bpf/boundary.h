@@ -67,6 +67,10 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 	}
 	if (st && st->flags & WATCH_LEAVES && spliced_leaves(task, st, (s32)nr))
 		return 0;
+	if (st && st->flags & WATCH_AUDIT && st->flags & WATCH_SPLICED) {
+		spliced_audit(task, st, (s32)nr, nr_key(nr, task_in_compat_call(task)));
+		return 0;
+	}
 	if (st && (st->flags & WATCH_SLOT))
 		slot_trusted(task, st);
 	flags = st ? st->flags : 0;

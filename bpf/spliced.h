@@ -42,6 +42,18 @@ static __always_inline void spliced_fold(struct open_call *call, u64 now)
 	call->runq_ns = 0;
 }
 
+/* Whether the running thread is in a call that the runtime makes for itself, by where that is made. */
+static __noinline int spliced_by_runtime(struct spliced *spliced)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	u64 enter = 0;
+
+	if (!spliced || !spliced->is_told ||
+	    bpf_probe_read_user(&enter, sizeof(enter), (const void *)(spliced->block + SPLICE_ENTER)))
+		return 0;
+	return regs->ip - enter + SPLICE_RUNTIME_BYTES < 2 * SPLICE_RUNTIME_BYTES;
+}
+
 /* The running thread's calls, as of now; with `ended` also one that is being counted. */
 static __noinline int spliced_look(struct task_struct *task, struct thread_state *st, u32 ended)
 {
@@ -55,6 +67,7 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	call = &st->call;
 	spliced = &st->spliced;
 	now = bpf_ktime_get_ns();
+	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
 	if (!spliced->is_told) {
 		/* Between two programs: the execve goes on. */
@@ -80,6 +93,8 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	call->in_call = 0;
 	call->blocked_ns = 0;
 	call->runq_ns = 0;
+	if (!spliced->told.rsp)
+		spliced->by_runtime = spliced_by_runtime(spliced);
 	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED))
 		return 0;
 	control = details_control(st->account);
@@ -102,8 +117,10 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 {
 	struct debox_row *row;
 
-	if (!st || !off || !st->call.in_call)
+	if (!st || !off)
 		return key;
+	if (!st->call.in_call)
+		return st->spliced.by_runtime ? DEBOX_NR_OUTSIDE : key;
 	/* It has ended, and is only being counted: what keeps that is not the call's. */
 	if (st->spliced.told.timed == SPLICE_ENDED) {
 		st->call.enter_ns += off->blocked_ns + off->runq_ns;
@@ -152,6 +169,7 @@ static __noinline int spliced_fault(struct task_struct *task, struct thread_stat
 /* A call that is open, and has been looked at, ends there. */
 static __always_inline void boundary_begins(struct thread_state *st)
 {
+	st->spliced.by_runtime = 0;
 	st->flags = (st->flags & ~(WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES)) | WATCH_BOUNDARY;
 }
 
@@ -164,6 +182,32 @@ static __noinline int spliced_leaves(struct task_struct *task, struct thread_sta
 	if (st->spliced.is_told && st->call.in_call && st->call.nr == nr)
 		return 1;
 	boundary_begins(st);
+	return 0;
+}
+
+static __always_inline bool call_ends_here(s32 nr)
+{
+	return nr == 15 || nr == 60 || nr == 231; /* rt_sigreturn, exit, exit_group */
+}
+
+/* The running thread makes call `nr`: does it tell of it? The runtime's own calls are nobody's, and
+ * what does not return is told of before. */
+static __noinline int spliced_audit(struct task_struct *task, struct thread_state *st, s32 nr, u32 key)
+{
+	struct debox_row *row;
+
+	if (!task || !st)
+		return 0;
+	spliced_look(task, st, 0);
+	if (!st->spliced.is_told || call_ends_here(nr) || spliced_by_runtime(&st->spliced))
+		return 0;
+	row = account_row(st->account, key);
+	if (!row)
+		return 0;
+	if (st->call.in_call && st->call.nr == nr)
+		row->told++;
+	else
+		row->untold++;
 	return 0;
 }
 

@@ -159,10 +159,11 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define WATCH_SPLICED (1u << 12)  /* the program itself tells of its calls, see spliced.h */
 #define WATCH_RENAMES (1u << 13)  /* ... until it renames itself; not handed on */
 #define WATCH_LEAVES (1u << 14)   /* ... until it makes a call that it does not tell of */
+#define WATCH_AUDIT (1u << 15)    /* whether it does is counted */
 
 #define WATCH_OF_ACCOUNT                                                                 \
 	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED | \
-	 WATCH_IRQ | WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES)
+	 WATCH_IRQ | WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES | WATCH_AUDIT)
 #define WATCH_OF_SLOT                                                                \
 	(WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS | \
 	 WATCH_SLOT_IRQ)
@@ -220,7 +221,11 @@ struct splice_done {
 	u64 args[6];
 	u64 ip, sp, bp; /* behind the call */
 };
-#define SPLICE_DONE 360 /* in a block, as splice/state.h says */
+/* In a block, as splice/state.h says: what just ended, and where in the runtime a call enters it. */
+#define SPLICE_DONE 360
+#define SPLICE_ENTER 48
+/* All of the runtime lies as near to that (splice/build.mk). */
+#define SPLICE_RUNTIME_BYTES 16384ull
 /* The running thread's, while it is looked at with preemption off; else its start is 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -241,7 +246,8 @@ struct spliced {
 	u64 block; /* where it was read last */
 	u64 called_ns;
 	u32 tid; /* as the thread knows itself; 0: not asked for yet */
-	u32 is_told;
+	u16 is_told;
+	u16 by_runtime; /* it is in a call that its runtime makes */
 };
 
 /* All of a thread that decides whether it may be seen, see trust.h. */

@@ -21,3 +21,5 @@ $(C_OBJ)/splice/runtime.elf: $(TOP)/splice/runtime.c $(TOP)/splice/state.h $(TOP
 # Begins with splice_entry_begin.
 $(OUT)/debox-splice.bin: $(C_OBJ)/splice/runtime.elf
 	objcopy -O binary --only-section=.text $< $@
+	@# SPLICE_RUNTIME_BYTES of bpf/state.h
+	@test $$(stat -c %s $@) -le 16384

@@ -108,6 +108,8 @@ static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret
 	if (ns > row->max_ns)
 		row->max_ns = ns;
 	row->errors += (uint64_t)sys_failed(ret);
+	row->missing += ret == -ERRNO_ENOENT;
+	row->ones += ret == 1;
 	row->hist[in]++;
 	return in;
 }
@@ -342,10 +344,15 @@ static void base_set(struct splice_block *b)
 static struct splice_block *block_take(struct splice_area *area)
 {
 	struct splice_block *all = blocks(area), *b = NULL;
+	uint32_t only = ((struct splice_run *)area->run)->only;
+	int counts = only && !area->quiet && (uint32_t)sys_call(SYS_getpid) == only;
 
 	for (uint32_t i = 0; i < SPLICE_BLOCKS - 1 && !b; i++) {
 		uint32_t state = SPLICE_FREE;
 
+		/* What a block has counted stays in it. */
+		if (only && all[i].self && (all[i].pid == only) != counts)
+			continue;
 		if (__atomic_compare_exchange_n(&all[i].state, &state, SPLICE_TAKEN, 0,
 						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			b = &all[i];
@@ -480,19 +487,20 @@ static void file_left(struct splice_area *area)
 
 /* Its own code is put back, as far as there is somebody who does it; whether the kernel side
  * tells of its calls, from when the thread renames itself. */
-static int go_on_without(struct splice_area *area)
+static int go_on_without(struct splice_area *area, uint32_t by_library)
 {
 	area->off = SPLICE_OFF;
-	if (answer(area, SPLICE_UNDO, 0) == SPLICE_TOLD)
+	if (answer(area, SPLICE_UNDO, by_library) == SPLICE_TOLD)
 		area->off = SPLICE_OFF_TOLD;
 	return area->off == SPLICE_OFF_TOLD;
 }
 
-/* Nothing of a file could be replaced: the kernel side tells of all calls of the program, or
- * those out of that file are missing. */
-static void all_left(struct splice_area *area)
+/* Nothing of a file could be replaced. Of a C library most calls are: the kernel side tells of all
+ * calls of the program, or those out of that file are missing. */
+static void all_left(struct splice_area *area, uint32_t left)
 {
-	if (((struct splice_run *)area->run)->looked_at && go_on_without(area))
+	if (left == SPLICE_KNOWS_ITS_CALLS && ((struct splice_run *)area->run)->looked_at &&
+	    go_on_without(area, 1))
 		kernel_looks(area);
 	else
 		file_left(area);
@@ -597,7 +605,7 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 	}
 	sys_call(SYS_close, fd);
 	if (!whole && image.left)
-		all_left(area);
+		all_left(area, image.left);
 }
 
 /* ------------------------------------------------------- calls that are not like others */
@@ -835,7 +843,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 		__atomic_fetch_add(&b->area->forks, 1, __ATOMIC_RELAXED);
 	off = ends_here(s, nr);
 	if (off)
-		go_on_without(b->area);
+		go_on_without(b->area, 0);
 	if (gives_up_rights(s, nr, flags))
 		cut(b->area);
 	else if (off)
@@ -958,7 +966,7 @@ void splice_begin(struct splice_begin *begin)
 	}
 	area->version = SPLICE_VERSION;
 	if (left)
-		all_left(area);
+		all_left(area, left);
 }
 
 /* ------------------------------------------------------------------------- entries */

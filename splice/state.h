@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 11u
+#define SPLICE_VERSION 13u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -30,7 +30,9 @@ struct splice_row {
 	uint64_t max_ns;
 	uint64_t errors;
 	uint32_t hist[SPLICE_BUCKETS]; /* wraps; whoever watches adds up the differences */
-	uint8_t pad[24];
+	uint64_t missing;              /* of the errors, ENOENT */
+	uint64_t ones;                 /* that returned 1 */
+	uint64_t reserved;
 };
 
 enum splice_timed {
@@ -136,7 +138,7 @@ enum splice_request_state {
 enum splice_request_kind {
 	SPLICE_EXEC = 1, /* an execve is next: come along */
 	SPLICE_IMAGE,    /* there is no image of this file yet */
-	SPLICE_UNDO,     /* put its own code back; for the rest as CUT */
+	SPLICE_UNDO,     /* put its own code back; for the rest as CUT; `fd` 1: since its C library wants that */
 	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
 	SPLICE_CUT,      /* it gives up rights */
 };
@@ -161,7 +163,7 @@ struct splice_run {
 	uint32_t bell;       /* atomic: goes up with each request; the watcher waits for it */
 	uint32_t privileged; /* 1: the watcher may follow set-user-id programs */
 	uint32_t looked_at;  /* 1: the kernel side reads blocks */
-	uint32_t reserved;
+	uint32_t only;       /* not 0: of this process alone it is told; a block is its or of others */
 	uint64_t rate;
 	char images[256]; /* folder of the images */
 	struct splice_request request[SPLICE_REQUESTS];
@@ -191,7 +193,7 @@ struct splice_image {
 	uint64_t pool; /* address, wrapping */
 	uint64_t pool_bytes;
 	uint64_t pool_offset; /* in the image */
-	uint32_t sites, left;
+	uint32_t sites, left; /* left: SPLICE_KNOWS_ITS_CALLS, or how many */
 	uint64_t frames; /* address, as of the pool */
 	struct splice_segment {
 		uint64_t address; /* of its first whole page */
@@ -199,6 +201,8 @@ struct splice_image {
 		uint64_t offset;
 	} segment[SPLICE_SEGMENTS];
 };
+/* A C library that cancels threads by where they were interrupted. */
+#define SPLICE_KNOWS_ITS_CALLS 0xffffffffu
 #define SPLICE_IMAGE_PATH 512u /* in that page: the file's, ends with 0 */
 
 /* What the runtime is told as a program begins; lies on its stack. */
@@ -218,6 +222,7 @@ struct splice_begin {
 
 _Static_assert(offsetof(struct splice_block, called_ns) == 32, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, tid) == 40, "as bpf/state.h says");
+_Static_assert(offsetof(struct splice_block, enter) == 48, "as bpf/state.h says");
 _Static_assert(sizeof(struct splice_row) == 1216, "row");
 _Static_assert(offsetof(struct splice_block, done) == 360, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, special) == 512, "special");

@@ -71,11 +71,13 @@ pub fn check(data: &[u8]) {
                         | u32::from(user_stacks) << 3
                         | u32::from(options.irq) << 5
                         | u32::from(options.on_cpu_hz > 0) << 6
-                        | u32::from(options.spliced) << 10;
+                        | u32::from(options.spliced) << 10
+                        | u32::from(options.audit) << 13;
                     assert_eq!((flags, pid), (said, 0));
                     assert_eq!(word(20), Some(options.on_cpu_hz));
                     assert!(options.on_cpu_hz <= debox_abi::DEBOX_ON_CPU_HZ_MAX);
                     assert!(!options.spliced || options.details && !options.boundary);
+                    assert!(options.spliced || !options.audit);
                     assert!(options.details || !user_stacks && options.on_cpu_hz == 0);
                 }
                 Request::Join { follow } => assert_eq!((flags, pid), (u32::from(!follow) << 1, 0)),

@@ -294,6 +294,8 @@ struct debox_row {
 	__u64 irq_ns;
 	__u64 missing; /* of the errors: -ENOENT */
 	__u64 ones;    /* calls that returned 1: a read or write of one byte */
+	__u64 told;    /* DEBOX_REQ_AUDIT: calls that the kernel saw begin, and their program said so, */
+	__u64 untold;  /* and those of which it did not */
 	__u64 hist[DEBOX_HIST_BUCKETS];
 };
 

@@ -89,6 +89,9 @@
 #define DEBOX_REQ_CHAINS (1u << 4)      /* SLOTS: records say what sleeps waited for (debox_sleep.chain) */
 #define DEBOX_REQ_NOFOLLOW (1u << 1)    /* JOIN, WATCH, SELECT: leave children alone, and what comes later */
 #define DEBOX_REQ_DESCENDANTS (1u << 7) /* WATCH: the children that it has, too, and theirs */
+/* ACCOUNT, with SPLICE: calls are looked at where they begin in the kernel, too, and it is counted
+ * whether their program told of them (debox_row.told, untold). */
+#define DEBOX_REQ_AUDIT (1u << 13)
 /* BOUNDARY: calls that are open now are counted otherwise; and that thread's own calls count only
  * from when it gives itself a name. */
 #define DEBOX_REQ_OPEN_COUNTED (1u << 11)

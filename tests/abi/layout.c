@@ -140,6 +140,8 @@ int main(void)
 	F(struct, debox_row, irq_ns);
 	F(struct, debox_row, missing);
 	F(struct, debox_row, ones);
+	F(struct, debox_row, told);
+	F(struct, debox_row, untold);
 	F(struct, debox_row, hist);
 	S(struct, debox_account_cpu);
 	F(struct, debox_account_cpu, rows);

@@ -571,7 +571,7 @@ mirror! {
 
 mirror! {
     /// One system call of an account, on one CPU. Index 0 is never used.
-    debox_row = 2440, 8 {
+    debox_row = 2456, 8 {
         /// calls that returned
         count: u64 = 0,
         /// of those: returned -errno
@@ -593,12 +593,16 @@ mirror! {
         missing: u64 = 104,
         /// calls that returned 1: a read or write of one byte
         ones: u64 = 112,
-        hist: [u64; 290] = 120,
+        /// DEBOX_REQ_AUDIT: calls that the kernel saw begin, and their program said so,
+        told: u64 = 120,
+        /// and those of which it did not
+        untold: u64 = 128,
+        hist: [u64; 290] = 136,
     }
 }
 
 mirror! {
-    debox_account_cpu = 468480, 8 {
+    debox_account_cpu = 471552, 8 {
         rows: [debox_row; 192] = 0,
     }
 }
@@ -1318,6 +1322,7 @@ pub const DEBOX_REQ_CHAINS: u32 = 1 << 4;
 pub const DEBOX_REQ_NOFOLLOW: u32 = 1 << 1;
 /// WATCH: the children that it has, too, and theirs
 pub const DEBOX_REQ_DESCENDANTS: u32 = 1 << 7;
+pub const DEBOX_REQ_AUDIT: u32 = 1 << 13;
 pub const DEBOX_REQ_OPEN_COUNTED: u32 = 1 << 11;
 pub const DEBOX_REQ_RENAMES: u32 = 1 << 12;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;

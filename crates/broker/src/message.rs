@@ -9,11 +9,11 @@ use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_BOUNDARY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN,
     DEBOX_MSG_KERNEL_FUNCTIONS, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SITE_STACKS,
     DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
-    DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS,
-    DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU,
-    DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT,
-    DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod,
-    debox_reply, debox_request, debox_select, debox_trace_request,
+    DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_AUDIT, DEBOX_REQ_BOUNDARY,
+    DEBOX_REQ_CHAINS, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW,
+    DEBOX_REQ_ON_CPU, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, DEBOX_REQ_SPLICE,
+    DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX,
+    DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select, debox_trace_request,
 };
 use debox_probe::{AccountOptions, Boundary, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
@@ -267,6 +267,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 | DEBOX_REQ_IRQ
                 | DEBOX_REQ_ON_CPU
                 | DEBOX_REQ_SPLICE
+                | DEBOX_REQ_AUDIT
         }
         DEBOX_MSG_JOIN | DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW,
         DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_DESCENDANTS,
@@ -369,6 +370,7 @@ fn account_request(request: &debox_request) -> Result<Request, Refusal> {
     let user_stacks = has(request, DEBOX_REQ_USER_STACKS);
     let clock = has(request, DEBOX_REQ_ON_CPU);
     let spliced = has(request, DEBOX_REQ_SPLICE);
+    let audit = has(request, DEBOX_REQ_AUDIT);
     if (user_stacks || clock) && !details {
         return Err(Refusal::new(
             DEBOX_MSG_ACCOUNT,
@@ -392,10 +394,22 @@ fn account_request(request: &debox_request) -> Result<Request, Refusal> {
             ),
         ));
     }
+    if audit && !spliced {
+        return Err(Refusal::new(
+            DEBOX_MSG_ACCOUNT,
+            libc::EINVAL,
+            format!(
+                "flags {:#x}: what is looked after is what spliced programs tell; set DEBOX_REQ_SPLICE \
+                 ({DEBOX_REQ_SPLICE:#x}) as well.",
+                request.flags
+            ),
+        ));
+    }
     Ok(Request::Account {
         options: AccountOptions {
             boundary,
             spliced,
+            audit,
             details,
             irq: has(request, DEBOX_REQ_IRQ),
             on_cpu_hz: request.hz,

@@ -195,6 +195,10 @@ pub struct CaptureArgs {
     /// How the ends of calls are known
     #[arg(long = "capture", value_name = "WAY", value_enum, default_value_t)]
     pub capture_way: Way,
+    /// With --capture=splice: look in the kernel, too, whether each call was counted, and tell (all
+    /// processes pay for it)
+    #[arg(long, hide_short_help = true)]
+    pub audit: bool,
     /// Look N times a second, on each CPU, what its threads do there; 0: do not look
     #[arg(
         long,

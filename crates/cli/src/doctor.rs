@@ -9,6 +9,7 @@ use crate::args::{Color, DoctorArgs};
 use crate::error::Error;
 use crate::output;
 use crate::source::{capabilities, may_load};
+use crate::spliced::own_libc;
 use crate::status::{feature_names, socket_of};
 use debox_abi::{DEBOX_MSG_STATUS, debox_request};
 use debox_client::Connection;
@@ -381,6 +382,50 @@ fn probe_checks(list: &mut List) {
     }
 }
 
+/// Of programs that have this machine's C library; of others each run says it itself.
+fn splice_check(list: &mut List) {
+    let mut put = |good: bool, found: String, remedy: &str| {
+        let state = when(good, State::Degraded);
+        let purpose = "`run --capture=splice`: calls counted in the program's own code";
+        list.put("parts", "splice", purpose, state, found, remedy);
+    };
+    if let Err(error) = Library::SPLICE.find() {
+        let remedy = "install DeBox's libraries, or name the file in $DEBOX_SPLICE_RUNTIME";
+        return put(false, error.to_string(), remedy);
+    }
+    if read("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
+        let remedy = "kernel.yama.ptrace_scope = 1 from the next boot on (3 stays until then); or --capture=boundary";
+        return put(
+            false,
+            "kernel.yama.ptrace_scope = 3: nobody may trace".into(),
+            remedy,
+        );
+    }
+    let Some(libc) = own_libc() else {
+        return put(true, "debox has no libc.so.6 to look at".into(), "");
+    };
+    let knows = fs::read(&libc)
+        .map_err(|error| error.to_string())
+        .and_then(|file| debox_splice::knows_its_calls(&file).map_err(|error| error.to_string()));
+    match knows {
+        Ok(false) => put(true, format!("{} can be spliced", libc.display()), ""),
+        Ok(true) => put(
+            false,
+            format!(
+                "{} cancels threads by where they were interrupted (glibc from 2.41 on, musl): programs with it are \
+                 counted at the kernel's boundary, where there is a broker",
+                libc.display()
+            ),
+            "none; --capture=boundary does the same at once, static programs of other libraries can be spliced",
+        ),
+        Err(error) => put(
+            false,
+            format!("{}: {error}", libc.display()),
+            "--capture=boundary",
+        ),
+    }
+}
+
 fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
     let socket = socket_of(socket);
     let answer =
@@ -445,6 +490,7 @@ fn part_checks(list: &mut List, socket: Option<PathBuf>) -> bool {
         },
         "install DeBox's libraries, or name the file in $DEBOX_WRAP_LIBRARY",
     );
+    splice_check(list);
     let symbols = debox_symbol::KernelSymbols::open(debox_symbol::SymbolOptions::default());
     let (state, found) = match &symbols {
         Ok(symbols) => match symbols.vmlinux() {

@@ -20,7 +20,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         }
         Err(why) if splice => {
             crate::say(
-                "--call-site, --stacks, --on and recordings need the kernel side; without them --capture=splice \
+                "--call-site, --stacks, --on, --audit and recordings need the kernel side; without them --capture=splice \
                  tells counts, errors and wall times here",
             );
             return Err(why);

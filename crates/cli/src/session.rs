@@ -77,6 +77,11 @@ pub fn chains_add(
     Ok(())
 }
 
+pub fn not_followed(follow: bool) -> Option<Note> {
+    let text = "children of the command are not included (--no-follow)";
+    (!follow).then(|| Note::new(NoteKind::Other, 0, text))
+}
+
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -46,12 +46,23 @@ fn images() -> Result<PathBuf, Error> {
     Ok(folder.join("debox").join("splice"))
 }
 
+/// The C library that this process has mapped.
+pub fn own_libc() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    (maps.lines())
+        .filter_map(|line| line.split_once('/'))
+        .map(|(_, path)| PathBuf::from(format!("/{path}")))
+        .find(|path| path.ends_with("libc.so.6"))
+}
+
 /// A run whose programs are spliced.
 pub struct Splicer {
     run: Arc<Run>,
     rate: u64,
     /// From how long on the ends of calls are shown in any case, by number; u64::MAX: never.
     floors: Vec<u64>,
+    /// Children, too.
+    follow: bool,
 }
 
 /// How many calls of each number had been counted, as of the last look.
@@ -61,23 +72,23 @@ pub struct Looks {
 }
 
 impl Splicer {
-    pub fn open() -> Result<Self, Error> {
+    pub fn open(follow: bool) -> Result<Self, Error> {
         let rate = debox_splice::rate()?;
         let run = Run::new(&images()?, &Library::SPLICE.find()?, rate)?;
         let floors = vec![u64::MAX; debox_splice::NRS as usize];
-        Ok(Self { run, rate, floors })
+        Ok(Self {
+            run,
+            rate,
+            floors,
+            follow,
+        })
     }
 
     /// What of a program's code will be mapped in place of it: of its file, its loader, and the C
     /// library that it most likely has, which is ours.
     pub fn images_of(&self, program: &Path) -> Vec<PathBuf> {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let library = (maps.lines())
-            .filter_map(|line| line.split_once('/'))
-            .map(|(_, path)| PathBuf::from(format!("/{path}")))
-            .find(|path| path.ends_with("libc.so.6"));
         let mut images = self.run.images_of(program);
-        images.extend(library.iter().flat_map(|path| self.run.images_of(path)));
+        images.extend(own_libc().iter().flat_map(|path| self.run.images_of(path)));
         images
     }
 
@@ -113,6 +124,9 @@ impl Splicer {
 
     /// Comes along with the execve of a process that is held.
     pub fn follow(&self, pid: i32) -> Result<Following, Error> {
+        if !self.follow {
+            self.run.only(pid);
+        }
         Ok(self.run.follow(pid)?)
     }
 
@@ -169,6 +183,8 @@ impl Splicer {
             }
             *seen = row.count;
             row.errors += sums.errors;
+            row.missing += sums.missing;
+            row.ones += sums.ones;
             row.wall_ns += sums.wall_ns;
             row.max_ns = row.max_ns.max(sums.max_ns);
             for (to, from) in row.hist.iter_mut().zip(&sums.hist) {
@@ -178,6 +194,47 @@ impl Splicer {
         }
         // Threads that are under way; those that end meanwhile need not know.
         let _ = self.run.doors_tell();
+    }
+
+    /// Whether the kernel saw calls of spliced programs that these did not count.
+    pub fn audit(&self, view: &AccountView) -> Vec<Note> {
+        let counted = match self.run.counted() {
+            Ok(counted) => counted,
+            Err(_) => return Vec::new(),
+        };
+        let (mut seen, mut untold, mut missed, mut differ) = (0u64, 0u64, Vec::new(), Vec::new());
+        for (nr, sums) in (0u32..).zip(&counted.calls) {
+            let row = view.row_sum(nr);
+            seen += row.told + row.untold;
+            let name = session::call_name(nr, false).unwrap_or_else(|| format!("call {nr}"));
+            if row.untold > 0 {
+                untold += row.untold;
+                missed.push(format!("{name} {}", row.untold));
+            }
+            // What it became has the first one's block no more; what does not return is not seen here.
+            let returns = !name.starts_with("exec") && !name.starts_with("exit");
+            // Those that never came back were seen to begin.
+            let ended = row.told.saturating_sub(row.unfinished);
+            if returns && (sums.count < ended || sums.count > row.told) {
+                differ.push(format!("{name} {} times and not {ended}", sums.count));
+            }
+        }
+        let text = match untold {
+            0 => format!(
+                "audit: of {seen} calls of spliced programs that the kernel saw, all were told by them"
+            ),
+            _ => format!(
+                "audit: of {seen} calls of spliced programs that the kernel saw, {untold} were not told by them, and \
+                 are missing: {}",
+                missed.join(", ")
+            ),
+        };
+        let mut notes = vec![Note::new(NoteKind::SpliceAudit, untold, text)];
+        if !differ.is_empty() {
+            let text = format!("audit: counted otherwise than seen: {}", differ.join(", "));
+            notes.push(Note::new(NoteKind::SpliceAudit, differ.len() as u64, text));
+        }
+        notes
     }
 
     /// What has been counted so far.
@@ -217,7 +274,7 @@ pub fn run(
         unreachable!("a command is what is run");
     };
     let signals = Signals::open()?;
-    let splicer = Splicer::open()?;
+    let splicer = Splicer::open(!args.capture.no_follow)?;
     let environment = Environment::inherited();
     let start = Start::new(&program, &environment, &inherited);
     let held = start.hold(Hold::Asleep, || Ok(()))?;
@@ -236,6 +293,9 @@ pub fn run(
     facts.wall_ns = session::nanos(since.elapsed());
     facts.exit = Some(exit(ended));
     facts.notes = vec![not_measured(&why)];
+    facts
+        .notes
+        .extend(session::not_followed(!args.capture.no_follow));
     let counts = splicer.finish(child.pid() as u32, &mut facts.notes);
     let extra = Extra::new(start_ns);
     let report = session::report(&nothing(), Some(&counts), facts, None, &extra);
@@ -312,6 +372,7 @@ fn counts(counted: &Counted, pid: u32) -> WrapCounts {
             .zip(&sums.hist)
             .for_each(|(to, from)| *to = *from);
         counts.row_add(process, &row);
+        counts.results_add(nr as u32, sums.missing, sums.ones);
     }
     counts
 }
@@ -330,7 +391,8 @@ pub fn own_part_tell(report: &mut Report) {
     let executes = |call: &str| call.starts_with("execve");
     let mut is_there = false;
     for row in &mut report.blocking {
-        let asks = row.label == "futex" && row.call.as_deref().is_some_and(executes);
+        // Nobody else waits for a futex outside of his calls.
+        let asks = row.label == "futex" && row.call.as_deref().is_none_or(executes);
         if row.label == "ptrace" || asks {
             SETUP.clone_into(&mut row.label);
             is_there = true;

@@ -444,7 +444,15 @@ fn self_compares_debox_with_others() {
         let found = grid.min("getpid", way);
         assert!(bare < found && found < strace, "{way}: {found}");
     }
-    for way in ["again", "broker", "bracket", "other-wrap", "run-wrap"] {
+    for way in [
+        "again",
+        "broker",
+        "bracket",
+        "other-wrap",
+        "run-wrap",
+        "run-sleeps",
+        "run-splice",
+    ] {
         let found = grid.min("getpid", way);
         assert!(
             found > 0.5 * bare && found < strace,
@@ -618,6 +626,8 @@ fn self_measures_programs_and_loses_only_what_fails() {
         "other-wrap",
         "other-boundary",
         "run-wrap",
+        "run-sleeps",
+        "run-splice",
         "run",
     ] {
         for row in ["storm", "tar-1"] {

@@ -389,6 +389,131 @@ fn what_splicing_leaves_is_counted_at_the_boundary() {
     }
 }
 
+/// Calls out of code that came from no file are seen by nobody but the kernel.
+#[test]
+fn an_audit_tells_what_was_not_counted() {
+    if !root_or_told() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "own",
+        r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	/* mov $110, %eax (getppid); syscall; ret */
+	static const unsigned char code[] = { 0xb8, 110, 0, 0, 0, 0x0f, 0x05, 0xc3 };
+	void *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (int i = 0; i < 1000; i++) getppid();
+	if (!fork()) execl("/bin/true", "true", NULL);
+	wait(0);
+	memcpy(page, code, sizeof code);
+	mprotect(page, 4096, PROT_READ | PROT_EXEC);
+	for (int i = 0; argc > 1 && i < 123; i++) ((int (*)(void))page)();
+	return 0;
+}
+"#,
+    );
+    for (words, untold) in [(&[program.as_str()][..], 0), (&[&program, "itself"], 123)] {
+        let file = place.0.path().join("report.json");
+        let mut all = vec!["--audit", "--json", "-o", file.to_str().unwrap(), "--"];
+        all.extend(words);
+        let output = place.debox(&all).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let report = std::fs::read_to_string(&file).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(count(&report, "getppid"), 1000);
+        let notes = row(&report["notes"], "kind", "splice_audit");
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert_eq!(notes[0]["count"], untold, "{notes:?}");
+        let text = notes[0]["text"].as_str().unwrap();
+        assert_eq!(text.contains("getppid 123"), untold > 0, "{text}");
+    }
+    let refused = Command::new(env!("CARGO_BIN_EXE_debox"))
+        .args(["run", "--audit", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+/// Threads are, and what it becomes; neither forked children nor what these become.
+#[test]
+fn children_can_be_left_out() {
+    let place = Place::new();
+    let program = place.program(
+        "alone",
+        r#"
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void calls(int n) { while (n--) getppid(); }
+static void *beside(void *none) { calls(300); return none; }
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	calls(1000);
+	if (argc > 1) return 0;
+	pthread_create(&thread, 0, beside, 0);
+	pthread_join(thread, 0);
+	if (!fork()) { calls(77); execl(argv[0], argv[0], "again", NULL); }
+	wait(0);
+	execl(argv[0], argv[0], "again", NULL);
+	return 1;
+}
+"#,
+    );
+    for (words, getppids, executes) in [(&["--no-follow"][..], 2300, 1), (&[], 2300 + 1077, 2)] {
+        let file = place.0.path().join("report.json");
+        let mut all = words.to_vec();
+        all.extend(["--json", "-o", file.to_str().unwrap(), "--", &program]);
+        let output = place.debox(&all).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let report = std::fs::read_to_string(&file).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(count(&report, "getppid"), getppids, "{words:?}: {report}");
+        assert_eq!(count(&report, "execve"), executes, "{words:?}: {report}");
+    }
+}
+
+/// By the trampolines themselves, of calls by a known number and by one in a register.
+#[test]
+fn what_is_not_there_and_single_bytes_are_told_apart() {
+    let place = Place::new();
+    let program = place.program(
+        "found",
+        r#"
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void)
+{
+	char c;
+	int zero = open("/dev/zero", O_RDONLY);
+	for (int i = 0; i < 70; i++) open("/not/there", O_RDONLY);
+	for (int i = 0; i < 30; i++) syscall(SYS_openat, -1, "not/there", O_RDONLY);
+	for (int i = 0; i < 20; i++) syscall(SYS_access, "/not/there", 0);
+	for (int i = 0; i < 60; i++) read(zero, &c, 1);
+	for (int i = 0; i < 50; i++) syscall(SYS_pread64, zero, &c, 1, 0);
+	return 0;
+}
+"#,
+    );
+    let (output, report) = place.report(&[&program]);
+    assert!(output.status.success(), "{output:?}");
+    let of = |call: &str, what: &str| row(&report["calls"], "name", call)[0][what].as_u64();
+    // By the first descriptor EBADF.
+    assert!(of("openat", "missing") >= Some(70), "{report}");
+    assert!(of("openat", "errors") >= Some(100), "{report}");
+    assert_eq!(of("pread64", "ones"), Some(50), "{report}");
+    assert_eq!(of("read", "ones"), Some(60), "{report}");
+    // And the loader's own, for files that it does without.
+    assert!(of("access", "missing") >= Some(20), "{report}");
+}
+
 /// A cancelled call has no end that the program knows.
 #[test]
 fn calls_that_are_jumped_out_of_have_the_time_that_they_waited() {

@@ -104,6 +104,8 @@ fn row_add(sum: &mut debox_row, row: &debox_row) {
         (&mut sum.nivcsw, row.nivcsw),
         (&mut sum.missing, row.missing),
         (&mut sum.ones, row.ones),
+        (&mut sum.told, row.told),
+        (&mut sum.untold, row.untold),
     ] {
         *to = to.saturating_add(from);
     }

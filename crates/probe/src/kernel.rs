@@ -79,6 +79,8 @@ pub struct AccountOptions {
     pub boundary: bool,
     /// Its programs tell of their calls themselves ([`debox_abi::DEBOX_REQ_SPLICE`]).
     pub spliced: bool,
+    /// Whether they tell of each is counted, too.
+    pub audit: bool,
     /// Call sites, culprits, threads and single calls too (with `boundary` or `spliced`).
     pub details: bool,
     /// Interrupts too: [`debox_abi::DEBOX_FEATURE_IRQ`] where they can be had.

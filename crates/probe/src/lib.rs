@@ -91,6 +91,7 @@ const WATCH_DETAILS: u32 = 1 << 5;
 const WATCH_IRQ: u32 = 1 << 10;
 const WATCH_SLOT_IRQ: u32 = 1 << 11;
 const WATCH_SPLICED: u32 = 1 << 12;
+const WATCH_AUDIT: u32 = 1 << 15;
 
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
@@ -570,6 +571,7 @@ impl Probe {
         let flags = WATCH_ACCOUNT
             | flag(options.boundary, WATCH_BOUNDARY)
             | flag(options.spliced, WATCH_SPLICED)
+            | flag(options.audit, WATCH_AUDIT)
             | flag(follow, WATCH_FOLLOW)
             | flag(options.details, WATCH_DETAILS)
             | flag(options.irq, WATCH_IRQ);
@@ -922,7 +924,7 @@ impl Kernel for Probe {
                 options,
                 watcher,
                 clock,
-                boundary: options.boundary,
+                boundary: options.boundary || options.audit,
             },
         );
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {

@@ -1262,6 +1262,8 @@ pub enum NoteKind {
     SpliceLeft,
     /// Programs that were not spliced: the kernel told of their calls.
     SpliceBoundary,
+    /// What --audit found.
+    SpliceAudit,
     /// Single rows or events that found no room.
     DetailsDropped,
     /// Also kinds that a later version wrote.

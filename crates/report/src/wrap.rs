@@ -48,6 +48,14 @@ impl WrapCounts {
         self.processes.len() - 1
     }
 
+    /// Of the calls of a number: how many failed with ENOENT, and how many returned 1.
+    pub fn results_add(&mut self, nr_key: u32, missing: u64, ones: u64) {
+        if let Some(sum) = self.by_nr.get_mut(&nr_key) {
+            sum.missing = sum.missing.saturating_add(missing);
+            sum.ones = sum.ones.saturating_add(ones);
+        }
+    }
+
     /// The head of one stripe: what that stripe had to leave out.
     pub fn stripe_add(&mut self, dropped: u64, dropped_ns: u64, stale: u64) {
         self.dropped = self.dropped.saturating_add(dropped);

@@ -100,8 +100,12 @@ impl Image {
                 segments: Vec::new(),
                 bytes: Vec::new(),
             };
+            let left = match table.knows_its_calls {
+                true => KNOWS_ITS_CALLS,
+                false => all,
+            };
             return Ok(Self {
-                bytes: lay_out(nothing, &Pool::default(), all, path),
+                bytes: lay_out(nothing, &Pool::default(), left, path),
                 spliced: 0,
                 left: all,
             });
@@ -327,6 +331,9 @@ impl Code {
         self.bytes.get_mut(at..at.checked_add(bytes)?)
     }
 }
+
+/// As splice/state.h has it.
+const KNOWS_ITS_CALLS: u32 = u32::MAX;
 
 /// Its last page is `struct splice_image` and the path.
 fn lay_out(code: Code, pool: &Pool, left: u32, path: &Path) -> Vec<u8> {

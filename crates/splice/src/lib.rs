@@ -36,6 +36,14 @@ pub use site::{Left, Site, Window};
 pub use state::NRS;
 pub use table::Table;
 
+/// Whether a file is, or has, a C library that cancels threads by where they were interrupted.
+///
+/// # Errors
+/// When it is no ELF file for x86-64, or is too large.
+pub fn knows_its_calls(file: &[u8]) -> Result<bool, Error> {
+    Ok(code::Code::of(file)?.knows_its_calls)
+}
+
 /// The jump to a trampoline: `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
 /// No window has more: of seven instructions of up to 15 bytes, in practice of 13.

@@ -64,6 +64,10 @@ pub struct Sums {
     pub wall_ns: u64,
     pub max_ns: u64,
     pub errors: u64,
+    /// Of these, ENOENT.
+    pub missing: u64,
+    /// That returned 1.
+    pub ones: u64,
     /// As `debox_bucket_` has them.
     pub hist: Vec<u64>,
 }
@@ -127,8 +131,7 @@ const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one t
                           user, a filter of its calls)";
 const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
 const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
-                      register, a forbidden time stamp counter, a C library that cancels threads by where they were \
-                      interrupted)";
+                      register, a forbidden time stamp counter)";
 const KNOWS_ITS_CALLS: &str = "its C library cancels threads by where they were interrupted (glibc from 2.41 on, \
                                musl)";
 const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
@@ -201,6 +204,7 @@ pub struct Run {
     with: [AtomicI32; run::REQUESTS],
     let_go: [AtomicBool; run::REQUESTS],
     boundary: OnceLock<Boundary>,
+    only: OnceLock<i32>,
 }
 
 // SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
@@ -296,6 +300,7 @@ impl Run {
             with: [const { AtomicI32::new(0) }; run::REQUESTS],
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
             boundary: OnceLock::new(),
+            only: OnceLock::new(),
         });
         let action = libc::sigaction {
             sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
@@ -447,6 +452,9 @@ impl Run {
 
     /// The program stands at its first instruction. Whether it goes on by itself.
     fn begin(&self, pid: i32) -> bool {
+        if !self.counts(pid) {
+            return tracee::detach(pid, 0).is_ok();
+        }
         match self.prepare(pid) {
             Ok(()) => true,
             Err(error) => {
@@ -461,6 +469,16 @@ impl Run {
                 let_go
             }
         }
+    }
+
+    /// Of this process alone it is told, and not of those that it makes; before it begins.
+    pub fn only(&self, pid: i32) {
+        self.word(run::ONLY).store(pid as u32, Ordering::Relaxed);
+        let _ = self.only.set(pid);
+    }
+
+    fn counts(&self, pid: i32) -> bool {
+        self.only.get().is_none_or(|only| *only == pid)
     }
 
     /// Who is asked when a program cannot be spliced, or no more.
@@ -682,14 +700,18 @@ impl Run {
     pub fn counted(&self) -> io::Result<Counted> {
         let areas = self.areas();
         let mut counted = areas.counted.clone();
-        for &Used { index, .. } in &areas.used {
-            self.add(index, &mut counted)?;
+        for &used in &areas.used {
+            self.add(used, &mut counted)?;
         }
         Ok(counted)
     }
 
     /// Adds up an area. What was never touched is not read, and so takes no memory.
-    fn add(&self, index: u32, counted: &mut Counted) -> io::Result<()> {
+    fn add(&self, used: Used, counted: &mut Counted) -> io::Result<()> {
+        let Used { index, pid } = used;
+        if !self.counts(pid) {
+            return Ok(());
+        }
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = vec![0u8; block::ROWS as usize];
         self.file.read_exact_at(&mut head, start)?;
@@ -727,7 +749,7 @@ impl Run {
         for n in 0..area::BLOCKS {
             let at = start + state::PAGE + n * block::BYTES;
             self.file.read_exact_at(&mut head, at)?;
-            if long(&head, block::SELF) == 0 {
+            if long(&head, block::SELF) == 0 || !self.counts(word(&head, block::PID) as i32) {
                 continue;
             }
             more(&mut counted.untimed, long(&head, block::UNTIMED));
@@ -743,6 +765,8 @@ impl Run {
                 more(&mut sums.wall_ns, long(row, row::WALL_NS));
                 sums.max_ns = sums.max_ns.max(long(row, row::MAX_NS));
                 more(&mut sums.errors, long(row, row::ERRORS));
+                more(&mut sums.missing, long(row, row::MISSING));
+                more(&mut sums.ones, long(row, row::ONES));
                 for (k, n) in sums.hist.iter_mut().enumerate() {
                     more(n, u64::from(word(row, row::HIST + 4 * k as u64)));
                 }
@@ -840,7 +864,7 @@ impl Run {
             }
             let index = one.index;
             let mut counted = std::mem::take(&mut areas.counted);
-            let added = self.add(index, &mut counted);
+            let added = self.add(one, &mut counted);
             areas.counted = counted;
             added?;
             let start = run::BYTES + u64::from(index) * area::BYTES;
@@ -1034,9 +1058,10 @@ impl Run {
                 .map_err(error)
                 .and_then(|file| self.images.of(file).map_err(|_| -libc::ENOEXEC))
                 .map_or_else(|e| e, |_| 0),
-            Some(Asked::Undo) => self
-                .undo(tid)
-                .map_or_else(error, |()| self.boundary_soon(tid, Since::Undone, UNDONE)),
+            Some(Asked::Undo) => self.undo(tid).map_or_else(error, |()| {
+                let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
+                self.boundary_soon(tid, Since::Undone, why)
+            }),
             Some(Asked::Cut) => self.boundary_soon(tid, Since::Cut, RIGHTS),
             Some(Asked::LetGo) => {
                 self.ask_to_let_go(fd as usize);

@@ -10,6 +10,7 @@ pub mod block {
     pub const RATE: u64 = 24;
     pub const CALLED_NS: u64 = 32;
     pub const TID: u64 = 40;
+    pub const PID: u64 = 44;
     pub const ENTER: u64 = 48;
     pub const EXIT: u64 = 56;
     pub const BEFORE: u64 = 64;
@@ -35,6 +36,8 @@ pub mod row {
     pub const MAX_NS: u64 = 16;
     pub const ERRORS: u64 = 24;
     pub const HIST: u64 = 32;
+    pub const MISSING: u64 = 1192;
+    pub const ONES: u64 = 1200;
     pub const BYTES: u64 = 1216;
 }
 
@@ -59,6 +62,7 @@ pub mod run {
     pub const BYTES: u64 = 4096;
     pub const BELL: u64 = 8;
     pub const LOOKED_AT: u64 = 16;
+    pub const ONLY: u64 = 20;
     pub const RATE: u64 = 24;
     pub const IMAGES: u64 = 32;
     pub const IMAGES_BYTES: u64 = 256;
@@ -79,7 +83,7 @@ pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 13;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -111,6 +115,7 @@ mod tests {
             ("offsetof(struct splice_block, saved_rdx)", block::SAVED_RDX),
             ("offsetof(struct splice_block, self)", block::SELF),
             ("offsetof(struct splice_block, tid)", block::TID),
+            ("offsetof(struct splice_block, pid)", block::PID),
             ("offsetof(struct splice_block, called_ns)", block::CALLED_NS),
             ("offsetof(struct splice_block, state)", block::STATE),
             ("offsetof(struct splice_block, untimed)", block::UNTIMED),
@@ -127,6 +132,8 @@ mod tests {
             ("offsetof(struct splice_row, max_ns)", row::MAX_NS),
             ("offsetof(struct splice_row, errors)", row::ERRORS),
             ("offsetof(struct splice_row, hist)", row::HIST),
+            ("offsetof(struct splice_row, missing)", row::MISSING),
+            ("offsetof(struct splice_row, ones)", row::ONES),
             ("sizeof(struct splice_row)", row::BYTES),
             ("SPLICE_BUCKETS", u64::from(BUCKETS)),
             ("SPLICE_NRS", u64::from(NRS)),
@@ -156,6 +163,7 @@ mod tests {
             ("SPLICE_RUN_BYTES", run::BYTES),
             ("offsetof(struct splice_run, bell)", run::BELL),
             ("offsetof(struct splice_run, looked_at)", run::LOOKED_AT),
+            ("offsetof(struct splice_run, only)", run::ONLY),
             ("offsetof(struct splice_run, rate)", run::RATE),
             ("offsetof(struct splice_run, images)", run::IMAGES),
             (

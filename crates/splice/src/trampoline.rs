@@ -296,6 +296,7 @@ impl Writer {
         let mut long = self.a.create_label();
         let mut in_bucket = self.a.create_label();
         let mut failed = self.a.create_label();
+        let mut one = self.a.create_label();
         let mut end = self.a.create_label();
         let nr = self.nr;
         let of_row = |offset: u64| match nr {
@@ -341,6 +342,8 @@ impl Writer {
         }
         self.a.cmp(r11, ERRORS_FROM)?;
         self.a.jae(failed)?;
+        self.a.cmp(r11, 1)?;
+        self.a.je(one)?;
         self.a.set_label(&mut end)?;
         let mut shown = self.a.create_label();
         let mut over = self.a.create_label();
@@ -379,6 +382,12 @@ impl Writer {
         self.a.jmp(in_bucket)?;
         self.a.set_label(&mut failed)?;
         self.a.inc(of_row(row::ERRORS))?;
+        self.a.cmp(r11, -libc::ENOENT)?;
+        self.a.jne(end)?;
+        self.a.inc(of_row(row::MISSING))?;
+        self.a.jmp(end)?;
+        self.a.set_label(&mut one)?;
+        self.a.inc(of_row(row::ONES))?;
         self.a.jmp(end)?;
         self.a.set_label(&mut over)?;
         self.a.nop()

@@ -99,6 +99,8 @@ pub fn of_debox() -> Vec<Way> {
     );
     let run = How::Debox("run -o /dev/null --");
     let run_wrap = How::Debox("run --capture=wrap -o /dev/null --");
+    let run_splice = How::Debox("run --capture=splice -o /dev/null --");
+    let run_sleeps = How::Debox("run --capture=sleeps -o /dev/null --");
     let bracket = How::Bracket(BracketWith::Debox);
     vec![
         Way {
@@ -118,6 +120,8 @@ pub fn of_debox() -> Vec<Way> {
             How::AnotherWatched(Capture::Boundary),
         ),
         way("run-wrap", "debox run --capture=wrap", run_wrap),
+        way("run-sleeps", "debox run --capture=sleeps", run_sleeps),
+        way("run-splice", "debox run --capture=splice", run_splice),
         way("run", "debox run", run),
         way("run-trace", "debox run --trace", How::Debox(TRACE)),
     ]

@@ -62,6 +62,7 @@ pub struct Capture {
     learning: Option<Learning>,
     collector: Option<Collector>,
     splicer: Option<Arc<Splicer>>,
+    audit: bool,
     call_sites: bool,
     facts: RunFacts,
     conditions: Vec<String>,
@@ -259,6 +260,9 @@ impl Capture {
         let collected = self.collector.map(Collector::finish);
         let spliced = self.splicer.map(|splicer| {
             let pid = facts.pids.first().copied().unwrap_or_default();
+            if self.audit {
+                facts.notes.extend(splicer.audit(&watched.view));
+            }
             splicer.finish(pid, &mut facts.notes)
         });
         let traced = self.trace.get().map(|trace| trace.finish(&self.connection));

@@ -111,10 +111,7 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
     match target {
         Target::Command { .. } => {
             facts.kind = RunKind::Run;
-            if !want.follow {
-                let text = "children of the command are not included (--no-follow)";
-                facts.notes.push(Note::new(NoteKind::Other, 0, text));
-            }
+            facts.notes.extend(session::not_followed(want.follow));
         }
         Target::Processes(list) => facts.pids = list.iter().map(|p| p.pid as u32).collect(),
         Target::Whom(_) => {}
@@ -142,7 +139,7 @@ impl Opened {
         let source = Source::choose(&want.broker)?;
         let connection = Arc::new(source.connect()?);
         let mut splicer = match want.way {
-            Way::Splice => Some(Splicer::open()?),
+            Way::Splice => Some(Splicer::open(want.follow)?),
             Way::Boundary | Way::Wrap | Way::Sleeps => None,
         };
         let mapped = match target {
@@ -261,6 +258,7 @@ impl Opened {
             learning,
             collector: self.collector,
             splicer: self.splicer,
+            audit: self.want.audit,
             call_sites: self.want.call_sites,
             processes,
             child,

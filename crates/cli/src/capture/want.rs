@@ -11,8 +11,8 @@ use crate::output::Output;
 use crate::trace::TraceArgs;
 use debox_abi::{
     DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_STACKS,
-    DEBOX_DETAIL_THREADS, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_SPLICE,
-    DEBOX_REQ_USER_STACKS,
+    DEBOX_DETAIL_THREADS, DEBOX_REQ_AUDIT, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
+    DEBOX_REQ_SPLICE, DEBOX_REQ_USER_STACKS,
 };
 use debox_output::printable_bytes;
 use std::ffi::OsStr;
@@ -41,6 +41,8 @@ pub struct Want {
     pub trace: TraceArgs,
     /// Interrupts.
     pub irq: bool,
+    /// Whether spliced calls are looked after.
+    pub audit: bool,
 }
 
 impl Want {
@@ -54,6 +56,11 @@ impl Want {
                 "--capture=splice has no --do core: a debugger does not find its way through the code that makes \
                  spliced calls. Use --do stack, or --capture=boundary"
                     .into(),
+            ));
+        }
+        if args.audit && way != Way::Splice {
+            return Err(Error::Arguments(
+                "--audit looks after --capture=splice: give that as well, or leave it out".into(),
             ));
         }
         args.trace.check()?;
@@ -77,6 +84,7 @@ impl Want {
         if details & walks != 0 || plan.as_ref().is_some_and(Plan::wants_stacks) {
             request |= DEBOX_REQ_USER_STACKS;
         }
+        let audit = if args.audit { DEBOX_REQ_AUDIT } else { 0 };
         let irq = if args.irq { DEBOX_REQ_IRQ } else { 0 };
         Ok(Self {
             broker: args.broker.clone(),
@@ -86,7 +94,7 @@ impl Want {
             request: match way {
                 Way::Boundary => irq | request,
                 Way::Wrap => irq,
-                Way::Splice => request & !DEBOX_REQ_BOUNDARY | DEBOX_REQ_SPLICE,
+                Way::Splice => request & !DEBOX_REQ_BOUNDARY | DEBOX_REQ_SPLICE | audit,
                 Way::Sleeps => DEBOX_REQ_DETAILS,
             },
             hz: if way == Way::Wrap { 0 } else { args.hz },
@@ -98,12 +106,13 @@ impl Want {
             plan,
             trace: args.trace.clone(),
             irq: args.irq,
+            audit: args.audit,
         })
     }
 
     /// Whether there is something in it that only the kernel side tells.
     pub fn asks_kernel(&self) -> bool {
-        self.details != 0 || self.plan.is_some()
+        self.details != 0 || self.plan.is_some() || self.audit
     }
 
     /// Of `top`.
@@ -147,7 +156,6 @@ fn way_allows(args: &CaptureArgs) -> Result<(), Error> {
         (args.hz != HZ, "--hz", &[Way::Wrap]),
         (args.irq, "--irq", &[Way::Splice, Way::Sleeps]),
         (args.trace.wanted(), "--trace", &[Way::Splice, Way::Sleeps]),
-        (args.no_follow, "--no-follow", &[Way::Splice]),
     ];
     for (is_asked, option, without) in asked {
         if is_asked && without.contains(&way) {
@@ -213,7 +221,7 @@ mod tests {
         says(|args| args.details.stacks = true, Way::Wrap, "--stacks");
         says(|args| args.hz = 499, Way::Wrap, "--hz");
         says(|args| args.irq = true, Way::Splice, "--irq");
-        says(|args| args.no_follow = true, Way::Splice, "--no-follow");
+        assert_eq!(with(|args| args.no_follow = true, Way::Splice), None);
         for way in [Way::Wrap, Way::Splice] {
             assert_eq!(with(|args| args.details.call_site = true, way), None);
         }
