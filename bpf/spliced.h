@@ -166,11 +166,20 @@ static __noinline int spliced_fault(struct task_struct *task, struct thread_stat
 	return 0;
 }
 
+/* Unless its flags are changing just now on its own CPU: it may have lost its watch, which nobody gives back. */
+static __always_inline void flags_change(struct thread_state *st, u32 off, u32 on)
+{
+	u32 flags = *(volatile u32 *)&st->flags;
+
+	if (flags & WATCH_SPLICED)
+		__sync_val_compare_and_swap(&st->flags, flags, (flags & ~off) | on);
+}
+
 /* A call that is open, and has been looked at, ends there. */
 static __always_inline void boundary_begins(struct thread_state *st)
 {
 	st->spliced.by_runtime = 0;
-	st->flags = (st->flags & ~(WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES)) | WATCH_BOUNDARY;
+	flags_change(st, WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES, WATCH_BOUNDARY);
 }
 
 /* The running thread makes call `nr`: whether that is still one that it tells of. */

@@ -485,9 +485,9 @@ int boundary_threads(struct bpf_iter__task *ctx)
 	if (!memory || memory != boundary_wish.memory)
 		return 0;
 	if (asks && boundary_wish.renames)
-		st->flags |= WATCH_RENAMES;
+		flags_change(st, 0, WATCH_RENAMES);
 	else if (boundary_wish.open_counted)
-		st->flags |= WATCH_LEAVES;
+		flags_change(st, 0, WATCH_LEAVES);
 	else
 		boundary_begins(st);
 	boundary_wish.moved++;

@@ -116,15 +116,19 @@ static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret
 
 /* --------------------------------------------------------- what the kernel side looks at */
 
-/* It does at who renames itself, be it to the same name. */
-static void kernel_looks(const struct splice_area *area)
+static void rename_itself(void)
 {
 	char name[16];
 
-	if (area->quiet || !((struct splice_run *)area->run)->looked_at)
-		return;
 	if (!sys_failed(sys_call(SYS_prctl, PR_GET_NAME, name)))
 		sys_call(SYS_prctl, PR_SET_NAME, name);
+}
+
+/* It does at who renames itself, be it to the same name. */
+static void kernel_looks(const struct splice_area *area)
+{
+	if (!area->quiet && ((struct splice_run *)area->run)->looked_at)
+		rename_itself();
 }
 
 /*
@@ -805,14 +809,15 @@ static void cut(struct splice_area *area)
 	to = blocks(copy);
 	__builtin_memcpy(copy, area, SPLICE_PAGE);
 	__builtin_memcpy((void *)page, run, SPLICE_RUN_BYTES);
+	copy->quiet = 1;
 	for (uint32_t i = 0; i < SPLICE_BLOCKS; i++)
 		if (from[i].self)
 			__builtin_memcpy(&to[i], &from[i], offsetof(struct splice_block, rows));
 	sys_call(SYS_mremap, page, SPLICE_RUN_BYTES, SPLICE_RUN_BYTES, in_place, run);
 	sys_call(SYS_mremap, at, SPLICE_AREA_BYTES, SPLICE_AREA_BYTES, in_place, area);
 	/* Its last calls. */
-	kernel_looks(area);
-	area->quiet = 1;
+	if (!untold)
+		rename_itself();
 }
 
 void splice_before(struct saved *s, uint64_t rsp, uint64_t number);

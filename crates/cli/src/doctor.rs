@@ -401,6 +401,9 @@ fn splice_check(list: &mut List) {
             remedy,
         );
     }
+    if let Err(error) = debox_splice::rate() {
+        return put(false, error.to_string(), "--capture=boundary");
+    }
     let Some(libc) = own_libc() else {
         return put(true, "debox has no libc.so.6 to look at".into(), "");
     };

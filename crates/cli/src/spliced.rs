@@ -176,19 +176,21 @@ impl Splicer {
                 continue;
             }
             let mut row = view.row_sum(nr);
-            row.count += sums.count;
+            // What programs wrote may be anything.
+            let add = |to: &mut u64, by: u64| *to = to.saturating_add(by);
+            add(&mut row.count, sums.count);
             let seen = looks.seen.entry(nr).or_default();
             if *seen == row.count {
                 continue;
             }
             *seen = row.count;
-            row.errors += sums.errors;
-            row.missing += sums.missing;
-            row.ones += sums.ones;
-            row.wall_ns += sums.wall_ns;
+            add(&mut row.errors, sums.errors);
+            add(&mut row.missing, sums.missing);
+            add(&mut row.ones, sums.ones);
+            add(&mut row.wall_ns, sums.wall_ns);
             row.max_ns = row.max_ns.max(sums.max_ns);
             for (to, from) in row.hist.iter_mut().zip(&sums.hist) {
-                *to += *from;
+                add(to, *from);
             }
             each(nr, &row);
         }
@@ -475,19 +477,6 @@ fn left(counted: &Counted) -> Vec<Note> {
             debox_output::printable(&why)
         ),
     );
-    if counted.boundary > 0 {
-        let text = format!(
-            "calls of {} were taken at the kernel's boundary, where all processes pay for it: {}",
-            n(counted.boundary, "program", "programs"),
-            debox_output::printable(&counted.boundary_why.join("; "))
-        );
-        notes.push(Note::new(NoteKind::SpliceBoundary, counted.boundary, text));
-    }
-    let mut left = |count: u64, text: String| {
-        if count > 0 {
-            notes.push(Note::new(NoteKind::SpliceLeft, count, text));
-        }
-    };
     left(
         counted.files_left,
         format!(
@@ -521,5 +510,13 @@ fn left(counted: &Counted) -> Vec<Note> {
         counted.untimed,
         format!("{} without a time", n(counted.untimed, "call", "calls")),
     );
+    if counted.boundary > 0 {
+        let text = format!(
+            "calls of {} were taken at the kernel's boundary, where all processes pay for it: {}",
+            n(counted.boundary, "program", "programs"),
+            debox_output::printable(&counted.boundary_why.join("; "))
+        );
+        notes.push(Note::new(NoteKind::SpliceBoundary, counted.boundary, text));
+    }
     notes
 }

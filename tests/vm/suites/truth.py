@@ -8,7 +8,7 @@ below only; counts, labels and sums are exact.
 from guest import *  # noqa: F403
 
 PROGRAMS = [
-    "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0",
+    "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0", "release/debox-splice.bin",
     "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/lives", "truth/oncpu", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects", "truth/flood",
 ]  # fmt: skip
 MODULES = ("fuse",)
@@ -20,6 +20,8 @@ DISK_OPTIONS = "throttling.bps-read=6000000"
 PROGRAMS_LOAD = "BPF programs load and attach"
 DOCTOR = "`debox doctor` finds all that the basic features need"
 RUN_WRAP = "wrap capture under `debox run --capture=wrap`"
+RUN_SPLICE = "splice capture under `debox run --capture=splice`, each call told, and what it cannot splice"
+RUN_SLEEPS = "sleeps capture under `debox run --capture=sleeps`"
 RUN = "boundary capture: exact counts through threads, fork, vfork, exec, kill, 32-bit, static and Go programs"
 SLEEP = "records: sleeps, their labels and times, wrap capture"
 RUNSLEEP = "accounts: blocking places, boundary capture"
@@ -41,6 +43,8 @@ BEFORE = {}
 native(PROGRAMS_LOAD, "deboxd_starts_serves_and_stops", "a_sleep_of_known_length")
 native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "static_go_and_32_bit_programs_are_counted_exactly")
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
+native(RUN_SPLICE, "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary", "an_audit_tells_what_was_not_counted")
+native(RUN_SLEEPS, "sleeps_alone_are_told_without_calls")
 native(PAGE_IN, "a_mapped_file_written_to_another")
 native(CHAINS, "a_mutex_whose_holder_waits_for_a_pipe", "a_server_on_this_machine", "a_waker_that_is_not_watched",
        "a_record_says_what_its_sleep_waited_for", "a_record_does_not_name_other_users")
@@ -169,6 +173,69 @@ def _():
 def _():
     r = Report([f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40"], ["--capture=wrap", *shared()])
     expect([b for b in r.blocked("read") if b["label"] == "pipe-read" and b["max_ns"] > 20 * MS], r.all["blocking"])
+
+
+def stamps_count_time():
+    """The emulated stamps do count time, and the emulated processor does not say so."""
+    with open("/proc/cpuinfo") as file:
+        text = file.read()
+    if "constant_tsc" in text and "nonstop_tsc" in text:
+        return
+    with open("/tmp/cpuinfo", "w") as file:
+        file.write(re.sub(r"^(flags\s*: )", r"\1constant_tsc nonstop_tsc ", text, flags=re.M))
+    execute(["mount", "--bind", "/tmp/cpuinfo", "/proc/cpuinfo"])
+
+
+def spliced(*command, options=()):
+    """What `debox run --capture=splice` says of a command; of an execve no parts are known."""
+    path = "/tmp/spliced.json"
+    stamps_count_time()
+    execute([f"{HERE}/debox", "run", "--capture=splice", "--audit", "--json", "-o", path, *shared(), *options, "--", *command],
+            env=dict(os.environ, XDG_CACHE_HOME="/var/tmp"))  # fmt: skip
+    with open(path) as file:
+        report = json.load(file)
+    kinds = {note["kind"]: note for note in report["notes"]}
+    expect("splice_left" not in kinds and "inconsistent" not in kinds, report["notes"])
+    equal(kinds["splice_audit"]["count"], 0, "calls that were not told:", report["notes"])
+    return report, kinds
+
+
+def call_of(report, name):
+    return next(row for row in report["calls"] if row["name"] == name)
+
+
+@check("run-splice", feature=RUN_SPLICE, smoke=True)
+def _():
+    report, kinds = spliced(f"{HERE}/calls", "getppid", "1000")
+    equal(call_of(report, "getppid")["count"], 1000, "getppid")
+    expect("splice_boundary" not in kinds, report["notes"])
+    report, _ = spliced(f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40")
+    read = [b for b in report["blocking"] if b["call"] == "read" and b["label"] == "pipe-read" and b["max_ns"] > 20 * MS]
+    expect(read, report["blocking"])
+
+
+@check("run-splice-static", feature=RUN_SPLICE)
+def _():
+    report, kinds = spliced(f"{HERE}/calls-static", "getppid", "1000")
+    equal(call_of(report, "getppid")["count"], 1000, "getppid")
+
+
+@check("run-splice-leaves", feature=RUN_SPLICE)
+def _():
+    report, kinds = spliced(f"{HERE}/calls-32", "getppid", "500")
+    equal(call_of(report, "getppid")["count"], 500, "32-bit getppid")
+    expect("splice_boundary" in kinds, report["notes"])
+
+
+@check("run-sleeps", feature=RUN_SLEEPS)
+def _():
+    path = "/tmp/sleeps.json"
+    execute([f"{HERE}/debox", "run", "--capture=sleeps", "--json", "-o", path, *shared(), "--", f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40"])
+    with open(path) as file:
+        report = json.load(file)
+    equal(report["calls"], [], "calls")
+    read = [b for b in report["blocking"] if b["call"] == "read" and b["label"] == "pipe-read" and b["max_ns"] > 20 * MS]
+    expect(read, report["blocking"])
 
 
 # tests/truth.rs, which runs on the machine itself as well. Only there: what needs
