@@ -443,7 +443,9 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 			u32 root = interrupt_root(p);
 
 			st->chain_flags = chain_rests(st);
-			st->limited = root && root == chain_plain[DEBOX_CHAIN_LIMIT];
+			/* A time that it lets pass since then (to look again) has brought nothing either. */
+			if (!root || root != chain_plain[DEBOX_CHAIN_TIMER])
+				st->limited = root && root == chain_plain[DEBOX_CHAIN_LIMIT];
 			chain_rooted(st, root, bpf_ktime_get_ns());
 		}
 		return 0;
