@@ -194,7 +194,7 @@ struct splice_image {
 	uint64_t pool_bytes;
 	uint64_t pool_offset; /* in the image */
 	uint32_t sites, left; /* left: SPLICE_KNOWS_ITS_CALLS, or how many */
-	uint64_t frames; /* address, as of the pool */
+	uint64_t frames;      /* address, as of the pool */
 	struct splice_segment {
 		uint64_t address; /* of its first whole page */
 		uint64_t bytes;   /* whole pages */

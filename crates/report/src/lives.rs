@@ -70,7 +70,8 @@ pub struct PathLine {
 
 fn part_text(report: &Report, part: &CriticalPart) -> String {
     match part.kind {
-        CriticalKind::Own => "its own code on a CPU".to_owned(),
+        CriticalKind::Own if report.own_is_told() => "its own code on a CPU".to_owned(),
+        CriticalKind::Own => "on a CPU".to_owned(),
         CriticalKind::Calls if report.measured.calls => "system calls on a CPU".to_owned(),
         CriticalKind::Calls => "the kernel on a CPU".to_owned(),
         CriticalKind::Exit => "ending, on a CPU".to_owned(),

@@ -1047,6 +1047,19 @@ pub struct Measured {
     pub irq: bool,
 }
 
+/// Whether the kernel's clock has seen enough of these to tell the program from the kernel.
+pub(crate) fn clock_tells(lives: &[LifeRow]) -> bool {
+    let ticks = |row: &LifeRow| row.time.user_ns.saturating_add(row.time.system_ns);
+    lives.iter().map(ticks).fold(0, u64::saturating_add) >= 10 * TICK_NS
+}
+
+impl Report {
+    /// Whether own code is told from the kernel's: where calls have no ends, by the clock.
+    pub(crate) fn own_is_told(&self) -> bool {
+        self.measured.calls || clock_tells(&self.lives)
+    }
+}
+
 impl Default for Measured {
     fn default() -> Self {
         Self {

@@ -212,7 +212,10 @@ impl Part {
             (self.faults).map_or(0, |faults| (self.own_ns as f64 * faults.share) as u64);
         let mut doings = vec![
             (
-                "computing in its own code".to_owned(),
+                match report.own_is_told() {
+                    true => "computing in its own code".to_owned(),
+                    false => "on a CPU".to_owned(),
+                },
                 self.own_ns - faults_ns,
                 None,
             ),
@@ -455,6 +458,8 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
              back, or huge pages, would help."
                 .to_owned(),
         );
+    } else if !report.own_is_told() {
+        // Nor whether it is a matter of calls.
     } else if share(own_ns, whole_ns) >= MOST {
         sentences.push(
             "Not a matter of system calls: what the code does with the CPU is the question."

@@ -2,7 +2,9 @@
 //! Where did the time of threads go, and what did the end depend on?
 
 use super::{CallNames, call_of_key};
-use crate::model::{ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow};
+use crate::model::{
+    ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow, clock_tells,
+};
 use debox_abi::*;
 use debox_output::shell_word;
 use std::collections::BTreeMap;
@@ -65,6 +67,9 @@ fn part_of(ns: u64, part: u64, whole: u64) -> u64 {
 /// Where calls have no ends: what of the time on a CPU was spent in the kernel, by the kernel's
 /// clock, stands in for the time in calls. (Faults are in it.)
 pub(super) fn calls_by_clock(told: &mut super::details::Told) {
+    if !clock_tells(&told.lives) {
+        return;
+    }
     let mut by_comm: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for LifeRow { comm, time, .. } in &mut told.lives {
         let ticks_ns = time.user_ns.saturating_add(time.system_ns);
