@@ -15,8 +15,8 @@
 #include <stdio.h>
 
 #define S(kind, name) \
-	printf(#name " - %zu %zu\n", sizeof(kind name), (size_t) __alignof__(kind name))
-#define F(kind, name, field)                                              \
+	printf(#name " - %zu %zu\n", sizeof(kind name), (size_t)__alignof__(kind name))
+#define F(kind, name, field)                                                \
 	printf(#name " " #field " %zu %zu\n", offsetof(kind name, field), \
 	       sizeof(((kind name *)0)->field))
 
