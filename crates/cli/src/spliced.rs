@@ -198,47 +198,6 @@ impl Splicer {
         let _ = self.run.doors_tell();
     }
 
-    /// Whether the kernel saw calls of spliced programs that these did not count.
-    pub fn audit(&self, view: &AccountView) -> Vec<Note> {
-        let counted = match self.run.counted() {
-            Ok(counted) => counted,
-            Err(_) => return Vec::new(),
-        };
-        let (mut seen, mut untold, mut missed, mut differ) = (0u64, 0u64, Vec::new(), Vec::new());
-        for (nr, sums) in (0u32..).zip(&counted.calls) {
-            let row = view.row_sum(nr);
-            seen += row.told + row.untold;
-            let name = session::call_name(nr, false).unwrap_or_else(|| format!("call {nr}"));
-            if row.untold > 0 {
-                untold += row.untold;
-                missed.push(format!("{name} {}", row.untold));
-            }
-            // What it became has the first one's block no more; what does not return is not seen here.
-            let returns = !name.starts_with("exec") && !name.starts_with("exit");
-            // Those that never came back were seen to begin.
-            let ended = row.told.saturating_sub(row.unfinished);
-            if returns && (sums.count < ended || sums.count > row.told) {
-                differ.push(format!("{name} {} times and not {ended}", sums.count));
-            }
-        }
-        let text = match untold {
-            0 => format!(
-                "audit: of {seen} calls of spliced programs that the kernel saw, all were told by them"
-            ),
-            _ => format!(
-                "audit: of {seen} calls of spliced programs that the kernel saw, {untold} were not told by them, and \
-                 are missing: {}",
-                missed.join(", ")
-            ),
-        };
-        let mut notes = vec![Note::new(NoteKind::SpliceAudit, untold, text)];
-        if !differ.is_empty() {
-            let text = format!("audit: counted otherwise than seen: {}", differ.join(", "));
-            notes.push(Note::new(NoteKind::SpliceAudit, differ.len() as u64, text));
-        }
-        notes
-    }
-
     /// What has been counted so far.
     pub fn counts(&self, pid: u32) -> WrapCounts {
         self.run
@@ -248,9 +207,20 @@ impl Splicer {
     }
 
     /// What was counted of the process and of all that came of it, and what was not.
-    pub fn finish(&self, pid: u32, notes: &mut Vec<Note>) -> WrapCounts {
+    /// `audit`: the kernel side, where that has looked after it.
+    pub fn finish(
+        &self,
+        pid: u32,
+        audit: Option<&AccountView>,
+        notes: &mut Vec<Note>,
+    ) -> WrapCounts {
         match self.run.counted() {
             Ok(counted) => {
+                notes.extend(
+                    audit
+                        .into_iter()
+                        .flat_map(|view| self::audit(&counted, view)),
+                );
                 notes.extend(left(&counted));
                 counts(&counted, pid)
             }
@@ -298,7 +268,7 @@ pub fn run(
     facts
         .notes
         .extend(session::not_followed(!args.capture.no_follow));
-    let counts = splicer.finish(child.pid() as u32, &mut facts.notes);
+    let counts = splicer.finish(child.pid() as u32, None, &mut facts.notes);
     let extra = Extra::new(start_ns);
     let report = session::report(&nothing(), Some(&counts), facts, None, &extra);
     if let Err(error) = output.write(report, &args.capture.report) {
@@ -454,6 +424,43 @@ fn not_measured(why: &Error) -> Note {
         debox_output::printable(&why.to_string())
     );
     Note::new(NoteKind::SpliceNotMeasured, 0, text)
+}
+
+/// Whether the kernel saw calls of spliced programs that these did not count.
+fn audit(counted: &Counted, view: &AccountView) -> Vec<Note> {
+    let (mut seen, mut untold, mut missed, mut differ) = (0u64, 0u64, Vec::new(), Vec::new());
+    for (nr, sums) in (0u32..).zip(&counted.calls) {
+        let row = view.row_sum(nr);
+        seen += row.told + row.untold;
+        let name = session::call_name(nr, false).unwrap_or_else(|| format!("call {nr}"));
+        if row.untold > 0 {
+            untold += row.untold;
+            missed.push(format!("{name} {}", row.untold));
+        }
+        // What it became has the first one's block no more; what does not return is not seen here.
+        let returns = !name.starts_with("exec") && !name.starts_with("exit");
+        // Those that never came back were seen to begin.
+        let ended = row.told.saturating_sub(row.unfinished);
+        if returns && (sums.count < ended || sums.count > row.told) {
+            differ.push(format!("{name} {} times and not {ended}", sums.count));
+        }
+    }
+    let text = match untold {
+        0 => format!(
+            "audit: of {seen} calls of spliced programs that the kernel saw, all were told by them"
+        ),
+        _ => format!(
+            "audit: of {seen} calls of spliced programs that the kernel saw, {untold} were not told by them, and \
+             are missing: {}",
+            missed.join(", ")
+        ),
+    };
+    let mut notes = vec![Note::new(NoteKind::SpliceAudit, untold, text)];
+    if !differ.is_empty() {
+        let text = format!("audit: counted otherwise than seen: {}", differ.join(", "));
+        notes.push(Note::new(NoteKind::SpliceAudit, differ.len() as u64, text));
+    }
+    notes
 }
 
 /// What is not in it, and why.

@@ -25,8 +25,13 @@ impl Place {
     }
 
     fn report(&self, words: &[&str]) -> (Output, Value) {
+        self.report_with(&[], words)
+    }
+
+    fn report_with(&self, options: &[&str], words: &[&str]) -> (Output, Value) {
         let file = self.0.path().join("report.json");
-        let mut all = vec!["--json", "-o", file.to_str().unwrap(), "--"];
+        let mut all = options.to_vec();
+        all.extend(["--json", "-o", file.to_str().unwrap(), "--"]);
         all.extend(words);
         let output = self.debox(&all).output().unwrap();
         let report = std::fs::read_to_string(&file).unwrap();
@@ -419,13 +424,8 @@ int main(int argc, char **argv)
 "#,
     );
     for (words, untold) in [(&[program.as_str()][..], 0), (&[&program, "itself"], 123)] {
-        let file = place.0.path().join("report.json");
-        let mut all = vec!["--audit", "--json", "-o", file.to_str().unwrap(), "--"];
-        all.extend(words);
-        let output = place.debox(&all).output().unwrap();
+        let (output, report) = place.report_with(&["--audit"], words);
         assert!(output.status.success(), "{output:?}");
-        let report = std::fs::read_to_string(&file).unwrap();
-        let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!(count(&report, "getppid"), 1000);
         let notes = row(&report["notes"], "kind", "splice_audit");
         assert_eq!(notes.len(), 1, "{notes:?}");
@@ -467,13 +467,8 @@ int main(int argc, char **argv)
 "#,
     );
     for (words, getppids, executes) in [(&["--no-follow"][..], 2300, 1), (&[], 2300 + 1077, 2)] {
-        let file = place.0.path().join("report.json");
-        let mut all = words.to_vec();
-        all.extend(["--json", "-o", file.to_str().unwrap(), "--", &program]);
-        let output = place.debox(&all).output().unwrap();
+        let (output, report) = place.report_with(words, &[&program]);
         assert!(output.status.success(), "{output:?}");
-        let report = std::fs::read_to_string(&file).unwrap();
-        let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!(count(&report, "getppid"), getppids, "{words:?}: {report}");
         assert_eq!(count(&report, "execve"), executes, "{words:?}: {report}");
     }

@@ -125,18 +125,15 @@ impl Snapshot {
         }
         let tag = 1 << 63 | (key as u64) << 32 | u64::from(away.site);
         let rows = &mut account.sites;
-        let at = (rows.iter().position(|row| row.key == tag))
-            .or_else(|| rows.iter().position(|row| row.key == 0));
-        let Some(at) = at else {
+        let Some(at) = place(rows.iter().map(|row| row.key), tag) else {
             grow(&mut account.sites_dropped, 1);
             grow(&mut account.sites_dropped_ns, away.asleep_ns);
             return;
         };
         let row = &mut rows[at];
         row.key = tag;
-        grow(&mut row.count, 1);
-        grow(&mut row.total_ns, away.asleep_ns);
-        row.max_ns = row.max_ns.max(away.asleep_ns);
+        let sums = (&mut row.count, &mut row.total_ns, &mut row.max_ns);
+        sleep_add(sums, away.asleep_ns);
     }
 
     /// The kernel side names what a sleep worked on as it ends: of this one it is not known yet.
@@ -146,18 +143,15 @@ impl Snapshot {
         };
         let tag = 1 << 63 | (key as u64) << 32;
         let rows = &mut objects.rows;
-        let at = (rows.iter().position(|row| row.key == tag))
-            .or_else(|| rows.iter().position(|row| row.key == 0));
-        let Some(at) = at else {
+        let Some(at) = place(rows.iter().map(|row| row.key), tag) else {
             grow(&mut objects.rows_dropped, 1);
             grow(&mut objects.rows_dropped_ns, away.asleep_ns);
             return;
         };
         let row = &mut rows[at];
         row.key = tag;
-        grow(&mut row.count, 1);
-        grow(&mut row.total_ns, away.asleep_ns);
-        row.max_ns = row.max_ns.max(away.asleep_ns);
+        let sums = (&mut row.count, &mut row.total_ns, &mut row.max_ns);
+        sleep_add(sums, away.asleep_ns);
     }
 
     /// `still`: the number of the root of all of them, 0 before the first.
@@ -196,6 +190,19 @@ impl Snapshot {
         };
         self.chain_sums.push((first, sum));
     }
+}
+
+/// The row of a key, or a free one.
+fn place(keys: impl Iterator<Item = u64> + Clone, tag: u64) -> Option<usize> {
+    let at = |wanted| keys.clone().position(|key| key == wanted);
+    at(tag).or_else(|| at(0))
+}
+
+/// One more sleep: (count, total, longest).
+fn sleep_add((count, total_ns, max_ns): (&mut u64, &mut u64, &mut u64), ns: u64) {
+    grow(count, 1);
+    grow(total_ns, ns);
+    *max_ns = ns.max(*max_ns);
 }
 
 fn grow(to: &mut u64, by: u64) {

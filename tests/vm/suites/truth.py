@@ -163,16 +163,18 @@ def _():
 def _():
     r = calls("300", program="gocalls")
     equal(r.call("getppid")["count"], 1200, "getppid")
-    expect(
-        [b for b in r.blocked("read") if b["label"] == "pipe-read" and b["max_ns"] > 20 * MS],
-        "no pipe-read of 20 ms:", r.all["blocking"],
-    )
+    waited_in_a_pipe(r.all)
+
+
+def waited_in_a_pipe(report):
+    rows = [b for b in report["blocking"] if b["call"] == "read" and b["label"] == "pipe-read" and b["max_ns"] > 20 * MS]
+    expect(rows, "no pipe-read of 20 ms:", report["blocking"])
 
 
 @check("run-wrap", feature=RUN_WRAP, smoke=True)
 def _():
     r = Report([f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40"], ["--capture=wrap", *shared()])
-    expect([b for b in r.blocked("read") if b["label"] == "pipe-read" and b["max_ns"] > 20 * MS], r.all["blocking"])
+    waited_in_a_pipe(r.all)
 
 
 def stamps_count_time():
@@ -210,8 +212,7 @@ def _():
     equal(call_of(report, "getppid")["count"], 1000, "getppid")
     expect("splice_boundary" not in kinds, report["notes"])
     report, _ = spliced(f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40")
-    read = [b for b in report["blocking"] if b["call"] == "read" and b["label"] == "pipe-read" and b["max_ns"] > 20 * MS]
-    expect(read, report["blocking"])
+    waited_in_a_pipe(report)
 
 
 @check("run-splice-static", feature=RUN_SPLICE)
@@ -234,8 +235,7 @@ def _():
     with open(path) as file:
         report = json.load(file)
     equal(report["calls"], [], "calls")
-    read = [b for b in report["blocking"] if b["call"] == "read" and b["label"] == "pipe-read" and b["max_ns"] > 20 * MS]
-    expect(read, report["blocking"])
+    waited_in_a_pipe(report)
 
 
 # tests/truth.rs, which runs on the machine itself as well. Only there: what needs

@@ -260,10 +260,8 @@ impl Capture {
         let collected = self.collector.map(Collector::finish);
         let spliced = self.splicer.map(|splicer| {
             let pid = facts.pids.first().copied().unwrap_or_default();
-            if self.audit {
-                facts.notes.extend(splicer.audit(&watched.view));
-            }
-            splicer.finish(pid, &mut facts.notes)
+            let audit = self.audit.then_some(&watched.view);
+            splicer.finish(pid, audit, &mut facts.notes)
         });
         let traced = self.trace.get().map(|trace| trace.finish(&self.connection));
         // The kernel side lets go before anything is printed; but for pairs of

@@ -258,7 +258,7 @@ impl Opened {
             learning,
             collector: self.collector,
             splicer: self.splicer,
-            audit: self.want.audit,
+            audit: self.want.audits(),
             call_sites: self.want.call_sites,
             processes,
             child,

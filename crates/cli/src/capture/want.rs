@@ -41,8 +41,6 @@ pub struct Want {
     pub trace: TraceArgs,
     /// Interrupts.
     pub irq: bool,
-    /// Whether spliced calls are looked after.
-    pub audit: bool,
 }
 
 impl Want {
@@ -106,13 +104,17 @@ impl Want {
             plan,
             trace: args.trace.clone(),
             irq: args.irq,
-            audit: args.audit,
         })
     }
 
     /// Whether there is something in it that only the kernel side tells.
     pub fn asks_kernel(&self) -> bool {
-        self.details != 0 || self.plan.is_some() || self.audit
+        self.details != 0 || self.plan.is_some() || self.audits()
+    }
+
+    /// Whether spliced calls are looked after.
+    pub fn audits(&self) -> bool {
+        self.request & DEBOX_REQ_AUDIT != 0
     }
 
     /// Of `top`.
