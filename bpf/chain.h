@@ -222,16 +222,19 @@ static __always_inline u32 chain_of(struct thread_state *st, u32 kind, u32 site,
 	return chain_look_up(st, kind, site, nr, parent);
 }
 
-/* Whose names and places it tells: its user's, and root's if it may do more than
- * its user, or is closed to it. */
-static __always_inline u32 chain_owner(const struct task_struct *task)
+/* Whose names and places it tells: its user's, and root's if it may do more than its user,
+ * or is closed to it. One that ends has no address space any more that says so, and is what it
+ * was. `st` NULL: not followed. */
+static __always_inline u32 chain_owner(const struct thread_state *st, const struct task_struct *task)
 {
 	const struct cred *cred = task->real_cred;
 	u32 uid = cred->uid.val;
 
-	if (cred->euid.val != uid || cred->suid.val != uid || task_dumpable(task) != DUMPABLE_BY_USER)
+	if (cred->euid.val != uid || cred->suid.val != uid)
 		return 0;
-	return uid;
+	if (!task->mm)
+		return st && st->who.tid ? st->who.uid : 0;
+	return task_dumpable(task) == DUMPABLE_BY_USER ? uid : 0;
 }
 
 static __always_inline bool task_is_worker(const struct task_struct *task)
@@ -253,7 +256,7 @@ static __always_inline void who_renew(struct thread_state *st, const struct task
 {
 	const u64 *is = (const u64 *)task->comm;
 	u64 *was = (u64 *)st->who.comm;
-	u32 uid = chain_owner(task);
+	u32 uid = chain_owner(st, task);
 	bool worker = task_is_worker(task);
 
 	if (st->who.tid && st->who.uid == uid && (worker || (was[0] == is[0] && was[1] == is[1])))

@@ -23,6 +23,7 @@
 #define DEBOX_IRQ_TIME_H
 
 #include "interrupt.h"
+#include "life.h"
 #include "record.h"
 #include "row.h"
 #include "sleep.h"
@@ -136,6 +137,7 @@ static __noinline int irq_landed(struct task_struct *task, struct thread_state *
 		irq_record_add(task, st, ns);
 	if (st->flags & WATCH_IRQ && account_trusted(task, st)) {
 		irq_row_add(account_of(st), landed, in_call);
+		life_interrupt(st, tgid_of(task), ns, in_call);
 		if (!in_call && st->flags & WATCH_DETAILS && st->thread_row_asked) {
 			struct debox_details *details = details_of(st->account);
 

@@ -167,6 +167,23 @@ static __noinline int life_row_come(struct debox_lives *lives, const struct task
 	return 0;
 }
 
+/* An interrupt landed in the life of a thread, whose stretch goes on. */
+VERIFIED_ONCE int life_interrupt(const struct thread_state *st, u32 tgid, u64 ns, u32 in_call)
+{
+	struct debox_lives *lives;
+	struct debox_life *row;
+
+	if (!st || st->life.phase == LIFE_ENDING)
+		return 0;
+	lives = lives_here(st);
+	if (!lives)
+		return 0;
+	row = life_row(lives, st->life.program, tgid);
+	if (row)
+		__sync_fetch_and_add(in_call ? &row->time.irq_ns : &row->time.irq_outside_ns, ns);
+	return 0;
+}
+
 /* What the kernel counts of a thread itself, since the stretch began. */
 static __always_inline void life_counted(struct debox_life_time *time, const struct life *life,
 					 const struct task_struct *task)

@@ -185,7 +185,7 @@ int on_cpu_clock(struct clock_context *ctx)
 	if (!table || !w)
 		return 0;
 	if (st->flags & WATCH_CHECKED && (!credentials_unchanged(task, &st->checked) ||
-					  task_dumpable(task) != st->checked.dumpable)) {
+					  !dumpable_unchanged(task, &st->checked))) {
 		__sync_fetch_and_add(&table->withheld, 1);
 		return 0;
 	}

@@ -388,7 +388,7 @@ static __noinline int woken_by(struct task_struct *woken, struct thread_state *s
 	root.kind = DEBOX_CHAIN_WOKEN;
 	root.site = DEBOX_SITE_NONE;
 	root.nr = key;
-	root.uid = chain_owner(self);
+	root.uid = chain_owner(NULL, self);
 	who_name(root.comm, self);
 	follow_ask(self->pid);
 	if (!(st->chain_flags & DEBOX_CHAIN_HELD) && st->holder.pid &&

@@ -11,6 +11,7 @@
 #include "state.h"
 #include "asleep.h"
 #include "boundary.h"
+#include "chain.h"
 #include "details.h"
 #include "life.h"
 #include "trust.h"
@@ -53,6 +54,8 @@ static __always_inline struct thread_state *thread_state_create(struct task_stru
 	if (!st || (flags & WATCH_DETAILS &&
 		    !bpf_task_storage_get(&thread_objects, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE)))
 		__sync_fetch_and_add(&counters_here()->storage_failures, 1);
+	if (st && !st->who.tid)
+		who_renew(st, task);
 	return st;
 }
 
@@ -192,6 +195,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	/* Asked in any case: its address space is another one. */
 	if (st->flags & WATCH_CHECKED)
 		trust_renew(task, st);
+	who_renew(st, task);
 	if (st->flags & WATCH_DETAILS)
 		life_title(task, st);
 	if (whom_asked && !(st->flags & WATCH_ACCOUNT))

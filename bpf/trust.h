@@ -190,6 +190,12 @@ static __always_inline bool unchanged_by_call(const struct task_struct *task, u6
 	return (u64)task->real_cred == cred && task_dumpable(task) == dumpable;
 }
 
+/* One that ends has given its address space away, and nobody can close that any more. */
+static __always_inline bool dumpable_unchanged(const struct task_struct *task, const struct checked *was)
+{
+	return !task->mm || task_dumpable(task) == was->dumpable;
+}
+
 static __always_inline bool credentials_unchanged(const struct task_struct *task,
 						  const struct checked *was)
 {
@@ -234,8 +240,7 @@ static __always_inline bool account_trusted(struct task_struct *task, struct thr
 {
 	if (!(st->flags & WATCH_CHECKED))
 		return true;
-	return (credentials_unchanged(task, &st->checked) &&
-		task_dumpable(task) == st->checked.dumpable) ||
+	return (credentials_unchanged(task, &st->checked) && dumpable_unchanged(task, &st->checked)) ||
 	       trust_renew(task, st);
 }
 

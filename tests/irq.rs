@@ -44,6 +44,15 @@ fn check_sums(run: &Run) {
         all("interrupts", "outside_ns"),
         number(totals, "irq_outside_ns")
     );
+    // The lives have the same interrupts, but for those that came at a thread's end.
+    let (lives, told) = (
+        all("lives", "irq_ns") + all("lives", "irq_outside_ns"),
+        number(totals, "irq_ns") + number(totals, "irq_outside_ns"),
+    );
+    assert!(
+        lives.abs_diff(told) <= told / 50 + MS,
+        "interrupts of {lives} ns in lives, {told} ns in all"
+    );
     // One that landed while the call was being closed, on this side of it or that.
     let (kinds, calls) = (all("interrupts", "total_ns"), number(totals, "irq_ns"));
     assert!(
@@ -75,6 +84,17 @@ fn packets_for_the_machine_itself_are_received_in_the_call_that_sends_them() {
     );
     // Both are of the thread's time, as its own clock has it.
     let clock = number(&own, "on_cpu_ns");
+    // The verdict's path has them, too.
+    let path = run.report["critical_path"]["parts"].as_array().cloned();
+    let of_path: u64 = (path.iter().flatten())
+        .filter(|part| part["kind"] == "interrupts")
+        .map(|part| number(part, "total_ns"))
+        .sum();
+    assert!(
+        of_path > irq / 2,
+        "{of_path} ns of {irq} ns: {}",
+        run.report["critical_path"]
+    );
     if !slow() {
         assert!(
             cpu + irq <= clock + clock / 50 + 5 * MS,

@@ -45,6 +45,8 @@ fn scenario(name: &str, ms: u64) -> Told {
             "outside_ns",
             "stopped_ns",
             "runq_ns",
+            "irq_ns",
+            "irq_outside_ns",
         ]
         .iter()
         .map(|part| number(life, part))

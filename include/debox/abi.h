@@ -388,6 +388,9 @@ struct debox_life_time {
 	 * built so. Of many ticks the ratio tells how much of own_ns the kernel took. */
 	__u64 user_ns;
 	__u64 system_ns; /* calls_ns, exit_ns, and faults and interrupts of own_ns */
+	/* Interrupts that landed in calls_ns, and in own_ns; 0 unless the account measures them. */
+	__u64 irq_ns;
+	__u64 irq_outside_ns;
 };
 
 /*

@@ -202,6 +202,8 @@ int main(void)
 	F(struct, debox_life_time, major_faults);
 	F(struct, debox_life_time, user_ns);
 	F(struct, debox_life_time, system_ns);
+	F(struct, debox_life_time, irq_ns);
+	F(struct, debox_life_time, irq_outside_ns);
 	S(struct, debox_away);
 	F(struct, debox_away, pid);
 	F(struct, debox_away, tid);

@@ -687,7 +687,7 @@ mirror! {
 mirror! {
     /// Where the time of threads went, from first to last sight: life_ns is the sum of the
     /// parts after it (rest_ns is part of blocked_ns), to the nanosecond.
-    debox_life_time = 104, 8 {
+    debox_life_time = 120, 8 {
         life_ns: u64 = 0,
         /// on a CPU, in none of its calls: its own code, and faults of it
         own_ns: u64 = 8,
@@ -712,11 +712,14 @@ mirror! {
         user_ns: u64 = 88,
         /// calls_ns, exit_ns, and faults and interrupts of own_ns
         system_ns: u64 = 96,
+        /// Interrupts that landed in calls_ns, and in own_ns; 0 unless the account measures them.
+        irq_ns: u64 = 104,
+        irq_outside_ns: u64 = 112,
     }
 }
 
 mirror! {
-    debox_away = 200, 8 {
+    debox_away = 216, 8 {
         pid: u32 = 0,
         tid: u32 = 4,
         /// OFF: nr key of the call that it is in, DEBOX_NR_OUTSIDE none
@@ -738,7 +741,7 @@ mirror! {
         asleep_ns: u64 = 56,
         comm: [u8; 16] = 64,
         life: debox_life_time = 80,
-        reserved: [u64; 2] = 184,
+        reserved: [u64; 2] = 200,
     }
 }
 
@@ -1116,7 +1119,7 @@ mirror! {
 }
 
 mirror! {
-    debox_life = 288, 8 {
+    debox_life = 304, 8 {
         /// 0 empty; else 1 << 63 | program << 32 | pid
         key: u64 = 0,
         /// its process's, when the row was made; 0: rows of many
@@ -1134,10 +1137,10 @@ mirror! {
         time: debox_life_time = 40,
         /// its process's, by number in the unified hierarchy, at its last beginning
         /// or exec here; 0: not known, or of many
-        cgroup: u64 = 144,
-        reserved: [u64; 1] = 152,
+        cgroup: u64 = 160,
+        reserved: [u64; 1] = 168,
         /// the last exec's arguments, each with a 0 behind it; cut
-        title: [u8; 128] = 160,
+        title: [u8; 128] = 176,
     }
 }
 
@@ -1187,7 +1190,7 @@ mirror! {
 }
 
 mirror! {
-    debox_lives = 1405728, 8 {
+    debox_lives = 1471280, 8 {
         /// that of the details
         serial: u64 = 0,
         /// CLOCK_MONOTONIC: the first thread was bound
@@ -1199,17 +1202,17 @@ mirror! {
         rows_dropped: u64 = 32,
         dropped: debox_life_time = 40,
         /// whose end the path leads to: the first process bound
-        critical_pid: u32 = 144,
+        critical_pid: u32 = 160,
         /// names that found no number; theirs is 0
-        programs_dropped: u32 = 148,
+        programs_dropped: u32 = 164,
         /// that found no row
-        activities_dropped: u64 = 152,
-        reserved: [u64; 7] = 160,
-        critical: debox_critical = 216,
-        activities: [debox_activity; 128] = 800,
+        activities_dropped: u64 = 168,
+        reserved: [u64; 7] = 176,
+        critical: debox_critical = 232,
+        activities: [debox_activity; 128] = 816,
         /// the first is not used
-        programs: [debox_program; 1024] = 201504,
-        rows: [debox_life; 4096] = 226080,
+        programs: [debox_program; 1024] = 201520,
+        rows: [debox_life; 4096] = 226096,
     }
 }
 

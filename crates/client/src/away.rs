@@ -114,6 +114,8 @@ impl Snapshot {
         grow(&mut time.major_faults, life.major_faults);
         grow(&mut time.user_ns, life.user_ns);
         grow(&mut time.system_ns, life.system_ns);
+        grow(&mut time.irq_ns, life.irq_ns);
+        grow(&mut time.irq_outside_ns, life.irq_outside_ns);
     }
 
     fn away_sleep_add(&mut self, key: usize, away: &debox_away) {

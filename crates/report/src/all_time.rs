@@ -29,6 +29,7 @@ pub struct AllTimePart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeState {
     Cpu,
+    Interrupts,
     Ending,
     Blocked,
     Rest,
@@ -54,6 +55,7 @@ impl TimeState {
     pub fn text(self) -> &'static str {
         match self {
             Self::Cpu => "on a CPU",
+            Self::Interrupts => "in interrupts",
             Self::Ending => "ending, on a CPU",
             Self::Blocked => "blocked",
             Self::Rest => "at rest",
@@ -163,6 +165,7 @@ pub fn all_time(report: &Report) -> Vec<AllTime> {
             let mut all = AllTime::default();
             all.sampled(TimeState::Cpu, TimeOf::OwnCode, time.own_ns, &known.own);
             all.sampled(TimeState::Cpu, TimeOf::Calls, time.calls_ns, &known.calls);
+            all.put(TimeState::Interrupts, TimeOf::Nothing, time.interrupts_ns());
             all.sampled(
                 TimeState::Ending,
                 TimeOf::Nothing,

@@ -951,6 +951,9 @@ pub fn assemble(input: Input<'_>) -> Report {
         let held_ns = facts.start_ns.saturating_sub(begin_ns);
         launch::leave(&mut told.lives, path, held_ns);
     }
+    if measured.irq {
+        lives::interrupts_apart(&mut told);
+    }
     if !measured.calls {
         lives::calls_by_clock(&mut told);
     }

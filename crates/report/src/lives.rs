@@ -75,6 +75,7 @@ fn part_text(report: &Report, part: &CriticalPart) -> String {
         CriticalKind::Calls if report.measured.calls => "system calls on a CPU".to_owned(),
         CriticalKind::Calls => "the kernel on a CPU".to_owned(),
         CriticalKind::Exit => "ending, on a CPU".to_owned(),
+        CriticalKind::Interrupts => "interrupts that landed in it".to_owned(),
         CriticalKind::Runq => "waiting for a CPU".to_owned(),
         CriticalKind::Blocked => blocked_text(report, part.chain),
         CriticalKind::Other => "(unknown)".to_owned(),

@@ -318,7 +318,14 @@ macro_rules! life_time {
 
         impl From<&debox_life_time> for LifeTime {
             fn from(time: &debox_life_time) -> Self {
-                Self { $($field: time.$field,)* }
+                let mut own = Self { $($field: time.$field,)* };
+                // Without ends of calls all time on a CPU is its own.
+                let beyond_ns = own.irq_ns.saturating_sub(own.calls_ns);
+                own.irq_ns -= beyond_ns;
+                own.irq_outside_ns = own.irq_outside_ns.saturating_add(beyond_ns).min(own.own_ns);
+                own.calls_ns -= own.irq_ns;
+                own.own_ns -= own.irq_outside_ns;
+                own
             }
         }
     };
@@ -349,6 +356,10 @@ life_time! {
     /// or exactly where it is built so.
     user_ns,
     system_ns,
+    /// Interrupts that landed in calls, and outside of them (`--irq`); `own_ns` and
+    /// `calls_ns` are without them then.
+    irq_ns,
+    irq_outside_ns,
 }
 
 /// The longest tick of a kernel's clock.
@@ -366,14 +377,21 @@ impl LifeTime {
         let part = self.system_ns as f64 / ticks_ns as f64;
         let ticks = (ticks_ns / TICK_NS) as f64;
         let sure = part - 2.0 * (part * (1.0 - part) / ticks).sqrt();
-        let known_ns = self.calls_ns.saturating_add(self.exit_ns);
-        let beyond = |part: f64| ((self.cpu_ns() as f64 * part) as u64).saturating_sub(known_ns);
+        let irq_ns = self.interrupts_ns();
+        let known_ns = (self.calls_ns.saturating_add(self.exit_ns)).saturating_add(irq_ns);
+        let all_ns = self.cpu_ns().saturating_add(irq_ns);
+        let beyond = |part: f64| ((all_ns as f64 * part) as u64).saturating_sub(known_ns);
         Some(match beyond(sure.max(0.0)) {
             0 => 0,
             _ => beyond(part).min(self.own_ns),
         })
     }
 
+    pub fn interrupts_ns(&self) -> u64 {
+        self.irq_ns.saturating_add(self.irq_outside_ns)
+    }
+
+    /// Its own: without interrupts, where they are measured.
     pub fn cpu_ns(&self) -> u64 {
         (self.own_ns)
             .saturating_add(self.calls_ns)
@@ -486,6 +504,9 @@ pub enum CriticalKind {
     Calls,
     /// On a CPU, ending.
     Exit,
+    /// Interrupts that landed in it, where they are measured: of the time on a CPU the share
+    /// that they have in all threads of the name.
+    Interrupts,
     /// Waiting for a CPU.
     Runq,
     /// Asleep.

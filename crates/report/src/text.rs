@@ -640,6 +640,7 @@ fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
             0,
             timed(|t| t.calls_ns),
         ),
+        Column::new("IRQ", 2, timed(LifeTime::interrupts_ns)).optional(),
         Column::new("BLOCKED", 0, timed(|t| t.blocked_ns)),
         Column::new("OUTSIDE", 2, timed(|t| t.outside_ns)).optional(),
         Column::new("STOPPED", 5, timed(|t| t.stopped_ns)).optional(),

@@ -55,6 +55,7 @@ struct Part {
     own_ns: u64,
     calls_ns: u64,
     exit_ns: u64,
+    irq_ns: u64,
     runq_ns: u64,
     /// What the kernel took of the program's own time, if that is worth telling.
     faults: Option<Faults>,
@@ -174,7 +175,8 @@ impl Part {
 
     /// Without waiting for a CPU, which is nobody's doing.
     fn did_ns(&self) -> u64 {
-        sum([self.own_ns, self.calls_ns, self.exit_ns, self.blocked_ns()])
+        let cpu_ns = sum([self.own_ns, self.calls_ns, self.exit_ns, self.irq_ns]);
+        cpu_ns.saturating_add(self.blocked_ns())
     }
 
     /// Who waits for a time and looks again (Python's threads, for their one interpreter lock) may
@@ -221,6 +223,7 @@ impl Part {
             ),
             (calls_text(report), self.calls_ns, None),
             ("ending".to_owned(), self.exit_ns, None),
+            (interrupts_text(report), self.irq_ns, None),
         ];
         doings.extend(self.faults.map(|faults| (faults.text(), faults_ns, None)));
         doings.extend(self.blocked.iter().map(|(text, waits)| {
@@ -250,6 +253,19 @@ fn calls_text(report: &Report) -> String {
     let most = (report.calls.iter()).max_by_key(|row| row.cpu_ns.unwrap_or(0));
     match most {
         Some(row) if share(row.cpu_ns.unwrap_or(0), all_ns) >= MOST => {
+            format!("{text} (mostly {})", printable(&row.name))
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// "in interrupts that landed in it", and of which kind if one has most of it.
+fn interrupts_text(report: &Report) -> String {
+    let text = "in interrupts that landed in it";
+    let ns = |row: &InterruptRow| row.total_ns.saturating_add(row.outside_ns);
+    let all_ns = sum(report.interrupts.iter().map(ns));
+    match (report.interrupts.iter()).max_by_key(|row| ns(row)) {
+        Some(row) if share(ns(row), all_ns) >= MOST => {
             format!("{text} (mostly {})", printable(&row.name))
         }
         _ => text.to_owned(),
@@ -376,6 +392,7 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
             CriticalKind::Own => grow(&mut part.own_ns),
             CriticalKind::Calls => grow(&mut part.calls_ns),
             CriticalKind::Exit => grow(&mut part.exit_ns),
+            CriticalKind::Interrupts => grow(&mut part.irq_ns),
             CriticalKind::Runq => grow(&mut part.runq_ns),
             CriticalKind::Blocked | CriticalKind::Other => {
                 part.blocked_add(report, of.total_ns, of.chain);
@@ -753,12 +770,14 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
         part.own_ns = part.own_ns.saturating_add(group.time.own_ns);
         part.calls_ns = part.calls_ns.saturating_add(group.time.calls_ns);
         part.exit_ns = part.exit_ns.saturating_add(group.time.exit_ns);
+        part.irq_ns = part.irq_ns.saturating_add(group.time.interrupts_ns());
         part.runq_ns = part.runq_ns.saturating_add(group.time.runq_ns);
     }
     for part in parts.values() {
         whole.own_ns = whole.own_ns.saturating_add(part.own_ns);
         whole.calls_ns = whole.calls_ns.saturating_add(part.calls_ns);
         whole.exit_ns = whole.exit_ns.saturating_add(part.exit_ns);
+        whole.irq_ns = whole.irq_ns.saturating_add(part.irq_ns);
         whole.runq_ns = whole.runq_ns.saturating_add(part.runq_ns);
         for (text, waits) in &part.blocked {
             let of_all = whole.blocked.entry(text.clone()).or_default();

@@ -281,6 +281,7 @@ for name, smoke in (
     ("a_waker_that_is_not_watched", True),
     ("a_record_says_what_its_sleep_waited_for", True),
     ("a_record_does_not_name_other_users", False),
+    ("a_child_that_ends_has_its_name_for_an_ordinary_user", False),
     ("who_computes_is_named_by_its_function", False),
     ("a_holder_that_sleeps_is_told_with_the_place_of_its_call", False),
     ("a_holder_that_computes_is_told_with_the_place_of_its_last_call", False),

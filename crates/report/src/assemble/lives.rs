@@ -3,7 +3,8 @@
 
 use super::{CallNames, call_of_key};
 use crate::model::{
-    ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow, clock_tells,
+    ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow, LifeTime,
+    clock_tells,
 };
 use debox_abi::*;
 use debox_output::shell_word;
@@ -64,6 +65,53 @@ fn part_of(ns: u64, part: u64, whole: u64) -> u64 {
     part as u64
 }
 
+/// What `of` says of each part becomes a part of its own, of this kind.
+fn set_apart(path: &mut CriticalPath, kind: CriticalKind, of: impl Fn(&CriticalPart) -> u64) {
+    let mut apart: Vec<CriticalPart> = Vec::new();
+    for part in &mut path.parts {
+        let total_ns = of(part).min(part.total_ns);
+        if total_ns == 0 {
+            continue;
+        }
+        part.total_ns -= total_ns;
+        let known = apart.iter_mut().find(|other| other.comm == part.comm);
+        match known {
+            Some(other) => other.total_ns = other.total_ns.saturating_add(total_ns),
+            None => apart.push(CriticalPart {
+                kind,
+                total_ns,
+                ..part.clone()
+            }),
+        }
+    }
+    path.parts.append(&mut apart);
+    path.parts.retain(|part| part.total_ns > 0);
+    path.parts
+        .sort_by_key(|part| std::cmp::Reverse(part.total_ns));
+}
+
+/// A path does not tell interrupts apart: its time on a CPU has the share of them that all
+/// threads of the name have.
+pub(super) fn interrupts_apart(told: &mut super::details::Told) {
+    let Some(path) = &mut told.critical_path else {
+        return;
+    };
+    let mut by_comm: BTreeMap<&str, LifeTime> = BTreeMap::new();
+    for row in &told.lives {
+        by_comm.entry(&row.comm).or_default().add(&row.time);
+    }
+    set_apart(path, CriticalKind::Interrupts, |part| {
+        let time = part.comm.as_deref().and_then(|comm| by_comm.get(comm));
+        let time = time.copied().unwrap_or_default();
+        let (irq_ns, rest_ns) = match part.kind {
+            CriticalKind::Own => (time.irq_outside_ns, time.own_ns),
+            CriticalKind::Calls => (time.irq_ns, time.calls_ns),
+            _ => return 0,
+        };
+        part_of(part.total_ns, irq_ns, irq_ns.saturating_add(rest_ns))
+    });
+}
+
 /// Where calls have no ends: what of the time on a CPU was spent in the kernel, by the kernel's
 /// clock, stands in for the time in calls. (Faults are in it.)
 pub(super) fn calls_by_clock(told: &mut super::details::Told) {
@@ -94,20 +142,10 @@ pub(super) fn calls_by_clock(told: &mut super::details::Told) {
     let Some(path) = &mut told.critical_path else {
         return;
     };
-    let mut more = Vec::new();
-    for part in &mut path.parts {
-        let ns = of(part.comm.as_deref().unwrap_or(""), part.total_ns);
-        if part.kind == CriticalKind::Own && ns > 0 {
-            part.total_ns -= ns;
-            more.push(CriticalPart {
-                kind: CriticalKind::Calls,
-                total_ns: ns,
-                ..part.clone()
-            });
-        }
-    }
-    path.parts.append(&mut more);
-    path.parts.retain(|part| part.total_ns > 0);
+    set_apart(path, CriticalKind::Calls, |part| match part.kind {
+        CriticalKind::Own => of(part.comm.as_deref().unwrap_or(""), part.total_ns),
+        _ => 0,
+    });
     path.parts
         .sort_by_key(|part| std::cmp::Reverse(part.total_ns));
 }

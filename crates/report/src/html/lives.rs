@@ -24,7 +24,7 @@ fn who(line: &PathLine) -> String {
 /// The flame graphs' colours.
 const KINDS: [(&str, &str); 4] = [
     ("u", "own code on a CPU"),
-    ("s", "system calls on a CPU"),
+    ("s", "system calls and interrupts on a CPU"),
     ("k", "waiting for a CPU"),
     ("l", "asleep"),
 ];
@@ -32,7 +32,7 @@ const KINDS: [(&str, &str); 4] = [
 fn class(kind: CriticalKind) -> &'static str {
     match kind {
         CriticalKind::Own | CriticalKind::Exit => "u",
-        CriticalKind::Calls => "s",
+        CriticalKind::Calls | CriticalKind::Interrupts => "s",
         CriticalKind::Runq => "k",
         CriticalKind::Blocked | CriticalKind::Other => "l",
     }
@@ -167,6 +167,10 @@ pub fn lives(report: &Report) -> String {
                 true => number("In calls", "On a CPU"),
                 false => number("Kernel", "On a CPU, by the kernel's clock"),
             },
+            number(
+                "Interrupts",
+                "That landed in it, for whomever; where they are measured (--irq)",
+            ),
             number("Blocked", "Asleep in calls"),
             number(
                 "At rest",
@@ -191,6 +195,7 @@ pub fn lives(report: &Report) -> String {
                         Cell::Time(Some(t.life_ns)),
                         Cell::Time(Some(t.own_ns)),
                         Cell::Time(Some(t.calls_ns)),
+                        Cell::Time(report.measured.irq.then(|| t.interrupts_ns())),
                         Cell::Time(Some(t.blocked_ns)),
                         Cell::Time(Some(t.rest_ns)),
                         Cell::Time(Some(t.outside_ns)),
