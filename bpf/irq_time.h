@@ -127,12 +127,16 @@ static __noinline int irq_landed(struct task_struct *task, struct thread_state *
 	if (!task || !st || !landed)
 		return 0;
 	ns = landed->ns;
-	call = st->hot_regs && hot->regs == st->hot_regs ? &hot->call : &st->call;
-	in_call = call->in_call;
-	if (in_call)
-		call->irq_ns += ns;
-	else if (!(st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY)))
-		in_call = call_phase(task, &nr) == CALL_RUNNING;
+	if (st->flags & WATCH_SPLICED) {
+		in_call = spliced_irq_add(task, st, ns);
+	} else {
+		call = st->hot_regs && hot->regs == st->hot_regs ? &hot->call : &st->call;
+		in_call = call->in_call;
+		if (in_call)
+			call->irq_ns += ns;
+		else if (!(st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY)))
+			in_call = call_phase(task, &nr) == CALL_RUNNING;
+	}
 	if (st->flags & WATCH_SLOT_IRQ)
 		irq_record_add(task, st, ns);
 	if (st->flags & WATCH_IRQ && account_trusted(task, st)) {

@@ -12,6 +12,7 @@
 #define DEBOX_SPLICED_H
 
 #include "record.h"
+#include "runtime.h"
 
 /* Ticks of the time stamp counter in ns; `rate` has 32 bits after the point. */
 static __always_inline u64 ticks_ns(u64 ticks, u64 rate)
@@ -46,37 +47,27 @@ static __always_inline void spliced_fold(struct open_call *call, u64 now)
 static __noinline int spliced_by_runtime(struct spliced *spliced)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	u64 enter = 0;
 
-	if (!spliced || !spliced->is_told ||
-	    bpf_probe_read_user(&enter, sizeof(enter), (const void *)(spliced->block + SPLICE_ENTER)))
-		return 0;
-	return regs->ip - enter + SPLICE_RUNTIME_BYTES < 2 * SPLICE_RUNTIME_BYTES;
+	return spliced && spliced->is_told && made_by_runtime(spliced->block, regs->ip);
 }
 
-/* The running thread's calls, as of now; with `ended` also one that is being counted. */
-static __noinline int spliced_look(struct task_struct *task, struct thread_state *st, u32 ended)
+static __always_inline void spliced_look_here(struct task_struct *task, struct thread_state *st, u32 ended)
 {
-	struct open_call *call;
-	struct spliced *spliced;
+	struct open_call *call = &st->call;
+	struct spliced *spliced = &st->spliced;
 	struct debox_account_control *control;
-	u64 now, more, off, begin;
+	u64 now = bpf_ktime_get_ns(), more, off, begin;
 
-	if (!task || !st)
-		return 0;
-	call = &st->call;
-	spliced = &st->spliced;
-	now = bpf_ktime_get_ns();
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
 	if (!spliced->is_told) {
 		/* Between two programs: the execve goes on. */
 		if (call->in_call)
 			spliced_fold(call, now);
-		return 0;
+		return;
 	}
 	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
-		return 0;
+		return;
 	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
 	more = spliced->told.called_ns - spliced->called_ns;
 	/* Another program's block begins at 0. */
@@ -96,10 +87,10 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	if (!spliced->told.rsp)
 		spliced->by_runtime = spliced_by_runtime(spliced);
 	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED))
-		return 0;
+		return;
 	control = details_control(st->account);
 	if (!control)
-		return 0;
+		return;
 	begin = ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
 	/* The clocks may differ a little. */
 	if (begin > now)
@@ -109,6 +100,16 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	/* Of its faults all are to come: the first one is told before it is counted. */
 	call_begin(call, task, (s32)spliced->told.nr, begin);
 	call->seq = spliced->told.start;
+}
+
+/* The running thread's calls, as of now; with `ended` also one that is being counted. */
+static __noinline int spliced_look(struct task_struct *task, struct thread_state *st, u32 ended)
+{
+	if (!task || !st)
+		return 0;
+	*(volatile u8 *)&st->spliced.looking = 1;
+	spliced_look_here(task, st, ended);
+	*(volatile u8 *)&st->spliced.looking = 0;
 	return 0;
 }
 
@@ -142,6 +143,24 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 			row->nivcsw++;
 	}
 	return st->call.key;
+}
+
+/* An interrupt of the running thread has ended: whether it was in a call. One that came while the
+ * thread was looked at is taken for one beside calls. */
+static __noinline int spliced_irq_add(struct task_struct *task, struct thread_state *st, u64 ns)
+{
+	struct debox_row *row;
+
+	if (!task || !st || *(volatile u8 *)&st->spliced.looking)
+		return 0;
+	spliced_look(task, st, 0);
+	if (!st->call.in_call || st->spliced.told.timed == SPLICE_ENDED)
+		return 0;
+	st->call.irq_ns += ns;
+	row = account_row(st->account, st->call.key);
+	if (row)
+		row->irq_ns += ns;
+	return 1;
 }
 
 /* The kernel has taken a page fault, in the thread's call. */
@@ -182,16 +201,22 @@ static __always_inline void boundary_begins(struct thread_state *st)
 	flags_change(st, WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES, WATCH_BOUNDARY);
 }
 
-/* The running thread makes call `nr`: whether that is still one that it tells of. */
-static __noinline int spliced_leaves(struct task_struct *task, struct thread_state *st, s32 nr)
+/* The running thread makes call `nr`: whether it tells of that. */
+static __noinline int spliced_tells(struct task_struct *task, struct thread_state *st, s32 nr)
 {
 	if (!task || !st)
 		return 1;
 	spliced_look(task, st, 0);
-	if (st->spliced.is_told && st->call.in_call && st->call.nr == nr)
-		return 1;
+	return st->spliced.is_told && st->call.in_call && st->call.nr == nr;
+}
+
+/* ... and if not, it tells of no more. */
+static __always_inline bool spliced_leaves(struct task_struct *task, struct thread_state *st, s32 nr)
+{
+	if (spliced_tells(task, st, nr))
+		return true;
 	boundary_begins(st);
-	return 0;
+	return false;
 }
 
 static __always_inline bool call_ends_here(s32 nr)
@@ -204,16 +229,17 @@ static __always_inline bool call_ends_here(s32 nr)
 static __noinline int spliced_audit(struct task_struct *task, struct thread_state *st, s32 nr, u32 key)
 {
 	struct debox_row *row;
+	int tells;
 
 	if (!task || !st)
 		return 0;
-	spliced_look(task, st, 0);
+	tells = spliced_tells(task, st, nr);
 	if (!st->spliced.is_told || call_ends_here(nr) || spliced_by_runtime(&st->spliced))
 		return 0;
 	row = account_row(st->account, key);
 	if (!row)
 		return 0;
-	if (st->call.in_call && st->call.nr == nr)
+	if (tells)
 		row->told++;
 	else
 		row->untold++;

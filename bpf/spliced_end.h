@@ -52,8 +52,8 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	wall = done->wall_ns;
 	if (wall > now - call->enter_ns)
 		wall = now - call->enter_ns;
-	if (wall < off)
-		wall = off;
+	if (wall < off + call->irq_ns)
+		wall = off + call->irq_ns;
 	if (account_trusted(task, st))
 		details_call_add(st, done->result, call->enter_ns + wall);
 	/* Its time is in what the block says of those before. */

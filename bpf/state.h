@@ -246,8 +246,10 @@ struct spliced {
 	u64 block; /* where it was read last */
 	u64 called_ns;
 	u32 tid; /* as the thread knows itself; 0: not asked for yet */
-	u16 is_told;
-	u16 by_runtime; /* it is in a call that its runtime makes */
+	u8 is_told;
+	u8 by_runtime; /* it is in a call that its runtime makes */
+	u8 looking;    /* it is being looked at: an interrupt finds the rest half done */
+	u8 reserved;
 };
 
 /* All of a thread that decides whether it may be seen, see trust.h. */

@@ -10,6 +10,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "runtime.h"
 #include "trace.h"
 
 /* ------------------------------------------------------------- functions */
@@ -109,6 +110,8 @@ int BPF_PROG(trace_sys_enter, struct pt_regs *regs, long nr)
 		return 0;
 	watched = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!watched || !(watched->flags & WATCH_ACCOUNT) || watched->account != trace_account)
+		return 0;
+	if (watched->flags & WATCH_SPLICED && made_by_runtime(task->thread.gsbase, regs->ip))
 		return 0;
 	key = nr_key(nr, task_in_compat_call(task));
 	if (trace_calls_chosen && !trace_calls[key & (DEBOX_NR_SLOTS - 1)])

@@ -345,13 +345,37 @@ static void base_set(struct splice_block *b)
 		sys_call(SYS_arch_prctl, ARCH_SET_GS, b);
 }
 
-static struct splice_block *block_take(struct splice_area *area)
+/* Blocks for more threads, `n` of 1 and up; NULL: none. */
+static struct splice_block *chunk(struct splice_area *area, uint32_t n)
 {
-	struct splice_block *all = blocks(area), *b = NULL;
-	uint32_t only = ((struct splice_run *)area->run)->only;
-	int counts = only && !area->quiet && (uint32_t)sys_call(SYS_getpid) == only;
+	struct splice_block **place = &area->own->chunk[n - 1], *there = NULL;
+	uint64_t offset = SPLICE_RUN_BYTES + area->number * SPLICE_AREA_BYTES + SPLICE_PAGE +
+			  n * SPLICE_CHUNK_BYTES;
+	long fd, at;
 
-	for (uint32_t i = 0; i < SPLICE_BLOCKS - 1 && !b; i++) {
+	there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+	if (there || area->quiet)
+		return there;
+	fd = sys_call(SYS_openat, AT_FDCWD, area->path, O_RDWR | O_CLOEXEC, 0);
+	if (sys_failed(fd))
+		return NULL;
+	at = sys_call(SYS_mmap, 0, SPLICE_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		      fd, offset);
+	sys_call(SYS_close, fd);
+	if (sys_failed(at))
+		return NULL;
+	if (__atomic_compare_exchange_n(place, &there, (struct splice_block *)at, 0, __ATOMIC_ACQ_REL,
+					__ATOMIC_ACQUIRE))
+		return (struct splice_block *)at;
+	/* Another thread was first. */
+	sys_call(SYS_munmap, at, SPLICE_CHUNK_BYTES);
+	return there;
+}
+
+/* One of `n` blocks that is free. */
+static struct splice_block *block_find(struct splice_block *all, uint32_t n, uint32_t only, int counts)
+{
+	for (uint32_t i = 0; i < n; i++) {
 		uint32_t state = SPLICE_FREE;
 
 		/* What a block has counted stays in it. */
@@ -359,7 +383,24 @@ static struct splice_block *block_take(struct splice_area *area)
 			continue;
 		if (__atomic_compare_exchange_n(&all[i].state, &state, SPLICE_TAKEN, 0,
 						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-			b = &all[i];
+			return &all[i];
+	}
+	return NULL;
+}
+
+static struct splice_block *block_take(struct splice_area *area)
+{
+	struct splice_block *all = blocks(area), *b;
+	uint32_t only = ((struct splice_run *)area->run)->only;
+	int counts = only && !area->quiet && (uint32_t)sys_call(SYS_getpid) == only;
+
+	b = block_find(all, SPLICE_BLOCKS - 1, only, counts);
+	for (uint32_t n = 1; n < SPLICE_CHUNKS && !b; n++) {
+		struct splice_block *more = chunk(area, n);
+
+		if (!more)
+			break;
+		b = block_find(more, SPLICE_BLOCKS, only, counts);
 	}
 	if (!b) {
 		b = &all[SPLICE_BLOCKS - 1];
@@ -424,6 +465,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	r->kind = kind;
 	r->tid = (uint32_t)sys_call(SYS_gettid);
 	r->fd = fd;
+	r->at = (uint64_t)run;
 	r->answer = -ERRNO_ETIMEDOUT;
 	__atomic_store_n(&r->state, SPLICE_ASKED, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
@@ -777,6 +819,26 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 	}
 }
 
+/* Memory that nobody else sees. */
+static long of_its_own(uint64_t bytes)
+{
+	return sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+static void in_place_of(void *old, long at, uint64_t bytes)
+{
+	sys_call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, old);
+}
+
+/* Of a chunk, without what was counted. */
+static void heads_copy(struct splice_block *to, const struct splice_block *from)
+{
+	for (uint32_t i = 0; i < SPLICE_BLOCKS; i++)
+		if (from[i].self)
+			__builtin_memcpy(&to[i], &from[i], offsetof(struct splice_block, rows));
+}
+
 /*
  * It shares nothing any more: what it writes from here on, be it by intent, reaches neither a
  * parent that it was forked from nor the watcher. Its calls are counted by the kernel side, if
@@ -787,34 +849,39 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 static void cut(struct splice_area *area)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
-	const int of_its_own = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-	const int in_place = MREMAP_MAYMOVE | MREMAP_FIXED;
-	struct splice_block *from = blocks(area), *to;
+	struct splice_block **chunks = area->own->chunk;
+	long first, page, more[SPLICE_CHUNKS - 1];
 	struct splice_area *copy;
-	uint32_t untold;
-	long at, page;
+	uint32_t untold, n = 0;
+	int failed;
 
 	if (area->quiet)
 		return;
-	at = sys_call(SYS_mmap, 0, SPLICE_AREA_BYTES, PROT_READ | PROT_WRITE, of_its_own, -1, 0);
-	page = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, of_its_own, -1, 0);
-	if (sys_failed(at) || sys_failed(page)) {
-		__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
+	first = of_its_own(SPLICE_FIRST_BYTES);
+	page = of_its_own(SPLICE_RUN_BYTES);
+	failed = sys_failed(first) || sys_failed(page);
+	for (; !failed && n < SPLICE_CHUNKS - 1 && chunks[n]; n++) {
+		more[n] = of_its_own(SPLICE_CHUNK_BYTES);
+		failed = sys_failed(more[n]);
+	}
+	if (failed) {
+		file_left(area);
 		return;
 	}
 	untold = area->off != SPLICE_OFF_TOLD &&
 		 (area->off || !run->looked_at || answer(area, SPLICE_CUT, 0) != SPLICE_TOLD);
 	__atomic_fetch_add(&area->unfollowed, untold, __ATOMIC_RELAXED);
-	copy = (struct splice_area *)at;
-	to = blocks(copy);
+	copy = (struct splice_area *)first;
 	__builtin_memcpy(copy, area, SPLICE_PAGE);
 	__builtin_memcpy((void *)page, run, SPLICE_RUN_BYTES);
 	copy->quiet = 1;
-	for (uint32_t i = 0; i < SPLICE_BLOCKS; i++)
-		if (from[i].self)
-			__builtin_memcpy(&to[i], &from[i], offsetof(struct splice_block, rows));
-	sys_call(SYS_mremap, page, SPLICE_RUN_BYTES, SPLICE_RUN_BYTES, in_place, run);
-	sys_call(SYS_mremap, at, SPLICE_AREA_BYTES, SPLICE_AREA_BYTES, in_place, area);
+	heads_copy(blocks(copy), blocks(area));
+	for (uint32_t i = 0; i < n; i++) {
+		heads_copy((struct splice_block *)more[i], chunks[i]);
+		in_place_of(chunks[i], more[i], SPLICE_CHUNK_BYTES);
+	}
+	in_place_of(run, page, SPLICE_RUN_BYTES);
+	in_place_of(area, first, SPLICE_FIRST_BYTES);
 	/* Its last calls. */
 	if (!untold)
 		rename_itself();
@@ -934,7 +1001,7 @@ void splice_begin(struct splice_begin *begin)
 	struct splice_area *area;
 	struct splice_block *b;
 	uint32_t left = 0;
-	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at;
+	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at, own = 0;
 
 	sys_call(SYS_close, begin->runtime_fd);
 	if (sys_failed(fd))
@@ -942,14 +1009,19 @@ void splice_begin(struct splice_begin *begin)
 	at = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	run = (struct splice_run *)at;
 	if (!sys_failed(at))
-		at = sys_call(SYS_mmap, 0, SPLICE_AREA_BYTES, PROT_READ | PROT_WRITE,
+		at = sys_call(SYS_mmap, 0, SPLICE_FIRST_BYTES, PROT_READ | PROT_WRITE,
 			      MAP_SHARED | MAP_NORESERVE, fd,
 			      SPLICE_RUN_BYTES + begin->area * SPLICE_AREA_BYTES);
 	sys_call(SYS_close, fd);
-	if (sys_failed(at))
+	if (!sys_failed(at))
+		own = of_its_own(SPLICE_PAGE);
+	if (sys_failed(at) || sys_failed(own))
 		return;
 	area = (struct splice_area *)at;
 	area->run = (uint64_t)run;
+	area->own = (struct splice_own *)own;
+	area->number = begin->area;
+	__builtin_memcpy(area->path, begin->run, sizeof area->path);
 	area->by_instruction = begin->by_instruction;
 	b = block_take(area);
 	base_set(b);
@@ -1010,3 +1082,21 @@ __asm__(".pushsection .text.begin,\"ax\"\n.globl splice_entry_begin\nsplice_entr
 	"	xorl %eax, %eax\n	xorl %ecx, %ecx\n	xorl %edx, %edx\n	xorl %esi, %esi\n"
 	"	xorl %r8d, %r8d\n	xorl %r9d, %r9d\n	xorl %r10d, %r10d\n	xorl %edi, %edi\n"
 	"	jmp *%r11\n.popsection\n");
+
+/*
+ * What makes a program map all this, at its first instruction: whoever watches writes it over
+ * what lies there, lets it run up to its signal, and puts back what was there (SPLICE_MAP, SPLICE_MAP_BYTES).
+ * rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes; r13, r14: process and thread.
+ * In r15 where it is mapped, or -errno.
+ */
+__asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
+	"	movl $257, %eax\n	syscall\n" /* openat */
+	"	testl %eax, %eax\n	js 1f\n"
+	"	movl %eax, 28(%rbx)\n	movl %eax, %r8d\n" /* runtime_fd */
+	"	xorl %edi, %edi\n	movq %r12, %rsi\n	movl $5, %edx\n	movl $2, %r10d\n"
+	"	xorl %r9d, %r9d\n	movl $9, %eax\n	syscall\n" /* mmap, private, to be read and executed */
+	"1:	movq %rax, %r15\n"
+	"	movl %r13d, %edi\n	movl %r14d, %esi\n	movl $19, %edx\n	movl $234, %eax\n"
+	"	syscall\n" /* tgkill, SIGSTOP: nobody can ignore it, nor does it change what becomes of others */
+	"	ud2\n.org 192\n.popsection\n");
+_Static_assert(offsetof(struct splice_begin, runtime_fd) == 28, "as above");

@@ -17,12 +17,13 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 13u
+#define SPLICE_VERSION 14u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
 #define SPLICE_NEST 8u
-#define SPLICE_BLOCKS 32u /* of an area */
+#define SPLICE_BLOCKS 32u /* that are mapped together: a chunk of an area */
+#define SPLICE_CHUNKS 32u /* of an area; the first one is mapped as a program begins, others as it has threads */
 
 struct splice_row {
 	uint64_t count;
@@ -123,7 +124,16 @@ struct splice_area {
 	uint32_t by_instruction; /* 1: wrgsbase is there */
 	uint32_t unfollowed;     /* programs that nobody came along with */
 	uint64_t run;            /* struct splice_run, as mapped in this program */
+	struct splice_own *own;
+	char path[64]; /* the run's file */
+	uint32_t number;
+	uint32_t reserved;
 	struct splice_mapped image[SPLICE_IMAGES];
+};
+
+/* A process's own, and a copy in those that it forks, which share its area: what it has mapped itself. */
+struct splice_own {
+	struct splice_block *chunk[SPLICE_CHUNKS - 1]; /* atomic: from the second one on; NULL: not yet */
 };
 
 /* ------------------------------------------------------------ asking the watcher */
@@ -149,7 +159,8 @@ struct splice_request {
 	uint32_t tid;
 	uint32_t fd;
 	int32_t answer; /* 0, SPLICE_TOLD, or -errno */
-	uint32_t reserved[3];
+	uint32_t reserved;
+	uint64_t at; /* where whoever asks has this file mapped */
 };
 
 #define SPLICE_REQUESTS 64u
@@ -176,7 +187,9 @@ struct splice_run {
 #define SPLICE_DOOR_NONE 0xffffu
 
 #define SPLICE_RUN_BYTES 4096u
-#define SPLICE_AREA_BYTES (SPLICE_PAGE + (uint64_t)SPLICE_BLOCKS * sizeof(struct splice_block))
+#define SPLICE_CHUNK_BYTES ((uint64_t)SPLICE_BLOCKS * sizeof(struct splice_block))
+#define SPLICE_FIRST_BYTES (SPLICE_PAGE + SPLICE_CHUNK_BYTES) /* of an area, as a program begins */
+#define SPLICE_AREA_BYTES (SPLICE_PAGE + SPLICE_CHUNKS * SPLICE_CHUNK_BYTES)
 
 /* ------------------------------------------------------------------------- image */
 
@@ -204,6 +217,10 @@ struct splice_image {
 /* A C library that cancels threads by where they were interrupted. */
 #define SPLICE_KNOWS_ITS_CALLS 0xffffffffu
 #define SPLICE_IMAGE_PATH 512u /* in that page: the file's, ends with 0 */
+
+/* Where in the runtime the code lies that maps it. */
+#define SPLICE_MAP 64u
+#define SPLICE_MAP_BYTES 128u
 
 /* What the runtime is told as a program begins; lies on its stack. */
 struct splice_begin {

@@ -653,7 +653,9 @@ fn a_record_does_not_name_other_users() {
         for line in said.lines() {
             let line = line.expect("inband writes");
             if line == "{}" {
-                // By now it reads.
+                while !all_sleep(child.id()) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 std::thread::sleep(Duration::from_millis(300));
                 to.write_all(b"x").expect("inband reads");
             } else {

@@ -373,6 +373,18 @@ pub fn number(value: &Value, field: &str) -> u64 {
         .unwrap_or_else(|| panic!("{field} in {value}"))
 }
 
+/// Whether no thread of a process runs, or is about to.
+pub fn all_sleep(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat
+            .rsplit_once(')')
+            .map_or("", |(_, rest)| rest.trim_start());
+        state.starts_with('S')
+    })
+}
+
 /// Runs as the user nobody.
 pub fn as_nobody(command: &mut Command) -> &mut Command {
     command.uid(65534).gid(65534)

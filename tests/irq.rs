@@ -110,6 +110,40 @@ fn packets_for_the_machine_itself_are_received_in_the_call_that_sends_them() {
     }
 }
 
+/// No hook runs at those calls: the interrupt looks itself in which one it is.
+#[test]
+fn spliced_calls_have_theirs() {
+    let Some(_alone) = alone() else { return };
+    let n = 100_000;
+    let run = run(&["--irq", "--capture=splice"], &flood("loopback", n));
+    assert_eq!(
+        run.report["measured"]["irq"], true,
+        "{}",
+        run.report["notes"]
+    );
+    let sent = run.call("sendto");
+    assert_eq!(number(&sent, "count"), n);
+    let ns = |field: &str| number(&sent, field);
+    assert_eq!(
+        ns("wall_ns"),
+        ns("cpu_ns") + ns("blocked_ns") + ns("runq_ns") + ns("irq_ns"),
+        "{sent}"
+    );
+    let [count, in_calls, ..] = interrupts(&run.report, "NET_RX");
+    assert!(count >= n * 9 / 10, "{count} of {n} packets in calls");
+    assert!(
+        ns("irq_ns") >= in_calls * 9 / 10,
+        "{in_calls} ns of packets in calls: {sent}"
+    );
+    let own = lines(&run.output).remove(0);
+    let clock = number(&own, "on_cpu_ns");
+    let cpu = ns("cpu_ns") + ns("irq_ns");
+    assert!(
+        cpu <= clock + clock / 50 + 5 * MS,
+        "{cpu} ns on a CPU and in interrupts, by the thread's clock {clock} ns"
+    );
+}
+
 #[test]
 fn calls_without_packets_have_hardly_any() {
     let Some(_alone) = alone() else { return };

@@ -371,8 +371,10 @@ fn account_sums(account: &debox_account, cpus: &[debox_account_cpu]) -> BTreeMap
             sum.add_row(&cpu.rows[index as usize]);
         }
         // Of spliced calls it has all but how many there were.
-        let is_known =
-            sum.blocked_ns > 0 || sum.runq_ns > 0 || sum.minor_faults + sum.major_faults > 0;
+        let is_known = sum.blocked_ns > 0
+            || sum.runq_ns > 0
+            || sum.irq_ns > 0
+            || sum.minor_faults + sum.major_faults > 0;
         if !sum.is_empty() || is_known {
             sums.insert(key as u32, sum);
         }

@@ -24,8 +24,6 @@ pub struct Known {
     pub device: u64,
     pub inode: u64,
     pub image: PathBuf,
-    /// Address of a `syscall` instruction in it, spliced or not.
-    pub gadget: Option<u64>,
     /// Program headers: of the first one that is loaded, and of themselves.
     pub headers: Option<u64>,
     pub interpreter: Option<PathBuf>,
@@ -199,7 +197,6 @@ impl Images {
             device: about.dev(),
             inode: about.ino(),
             image,
-            gadget: table.sites.first().map(|site| site.address),
             headers: facts.headers,
             interpreter: facts.interpreter,
             table,

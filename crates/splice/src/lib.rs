@@ -20,6 +20,7 @@ mod elf_file;
 mod error;
 mod image;
 mod images;
+mod proc;
 mod run;
 mod site;
 mod state;

@@ -10,7 +10,7 @@
 use crate::images::{Images, Known};
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
-use crate::{Error, state};
+use crate::{Error, proc, state};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -192,12 +192,16 @@ struct Areas {
 
 pub struct Run {
     file: File,
-    /// Device and inode, as in /proc/PID/maps.
+    /// Its device and inode, as numbers and as in /proc/PID/maps.
+    device: [u32; 2],
+    inode: u64,
     mapped_as: (String, String),
     page: *mut u8,
     images: Images,
     runtime: PathBuf,
     runtime_bytes: u64,
+    /// What makes a program map it.
+    map_code: Vec<u8>,
     areas: Mutex<Areas>,
     idle: AtomicU32,
     /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
@@ -205,6 +209,7 @@ pub struct Run {
     let_go: [AtomicBool; run::REQUESTS],
     boundary: OnceLock<Boundary>,
     only: OnceLock<i32>,
+    pid_namespace: Option<PathBuf>,
 }
 
 // SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
@@ -236,9 +241,11 @@ impl Run {
     pub fn new(images: &Path, runtime: &Path, rate: u64) -> Result<Arc<Self>, Error> {
         let failed = |what: &str, error: io::Error| Error::Run(format!("{what}: {error}"));
         let images = Images::new(images)?;
-        let runtime_bytes = (std::fs::metadata(runtime))
-            .map_err(|e| failed(&runtime.display().to_string(), e))?
-            .len();
+        let code = std::fs::read(runtime).map_err(|e| failed(&runtime.display().to_string(), e))?;
+        let map_code = code
+            .get(state::MAP as usize..(state::MAP + state::MAP_BYTES) as usize)
+            .ok_or(Error::Damaged("the runtime is cut off"))?
+            .to_vec();
         // SAFETY: the name ends with 0.
         let fd = unsafe { libc::memfd_create(c"debox-splice".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -285,11 +292,14 @@ impl Run {
         let (major, minor) = (libc::major(about.dev()), libc::minor(about.dev()));
         let run = Arc::new(Self {
             file,
+            device: [major, minor],
+            inode: about.ino(),
             mapped_as: (format!("{major:02x}:{minor:02x}"), about.ino().to_string()),
             page: page.cast(),
             images,
             runtime: runtime.to_owned(),
-            runtime_bytes,
+            runtime_bytes: code.len() as u64,
+            map_code,
             areas: Mutex::new(Areas {
                 free: (0..AREAS as u32).rev().collect(),
                 used: Vec::new(),
@@ -301,6 +311,7 @@ impl Run {
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
             boundary: OnceLock::new(),
             only: OnceLock::new(),
+            pid_namespace: proc::pid_namespace(std::process::id() as i32),
         });
         let action = libc::sigaction {
             sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
@@ -533,17 +544,12 @@ impl Run {
         if parts.iter().any(|(part, _)| part.table.knows_its_calls) {
             return Err(Error::Run(KNOWS_ITS_CALLS.into()));
         }
-        let gadget = (parts.iter())
-            .find_map(|(part, bias)| Some(part.gadget?.wrapping_add(*bias)))
-            .ok_or(Error::Damaged(
-                "neither it nor its loader has a system call",
-            ))?;
         let index = self
             .areas()
             .free
             .pop()
             .ok_or_else(|| Error::Run("no area is free".into()))?;
-        let begun = self.inject(&mut program, &before, gadget, &auxiliary, index, &parts);
+        let begun = self.inject(&mut program, &before, &auxiliary, index, &parts);
         let mut areas = self.areas();
         if let Err(error) = begun {
             areas.free.push(index);
@@ -561,41 +567,41 @@ impl Run {
         &self,
         program: &mut Stopped,
         before: &tracee::Registers,
-        gadget: u64,
         auxiliary: &Auxiliary,
         index: u32,
         parts: &[(Arc<Known>, u64)],
     ) -> Result<(), Error> {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
         // Below the arguments; nothing lies there yet.
-        let begin_at = (before.rsp - 4096) & !63;
-        let path = [
-            std::os::unix::ffi::OsStrExt::as_bytes(self.runtime.as_os_str()),
-            b"\0",
-        ]
-        .concat();
-        program.write(begin_at, &path).map_err(io("the stack"))?;
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let here = libc::AT_FDCWD as u64;
-        let fd = (program.call(gadget, libc::SYS_openat, [here, begin_at, flags, 0, 0, 0]))
-            .map_err(io("the runtime"))?;
-        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        let at = program
-            .call(
-                gadget,
-                libc::SYS_mmap,
-                [
-                    0,
-                    self.runtime_bytes,
-                    protection,
-                    libc::MAP_PRIVATE as u64,
-                    fd,
-                    0,
-                ],
-            )
-            .map_err(io("the runtime, mapped"))?;
-        let begin = self.begin_bytes(before, fd, auxiliary, index, parts)?;
+        let begin_at = (before.rsp - 8192) & !63;
+        let mut begin = self.begin_bytes(before, auxiliary, index, parts)?;
+        let path_at = begin_at + begin.len() as u64;
+        begin.extend(std::os::unix::ffi::OsStrExt::as_bytes(
+            self.runtime.as_os_str(),
+        ));
+        begin.push(0);
         program.write(begin_at, &begin).map_err(io("the stack"))?;
+        let with = tracee::Registers {
+            rdi: libc::AT_FDCWD as u64,
+            rsi: path_at,
+            rdx: (libc::O_RDONLY | libc::O_CLOEXEC) as u64,
+            rbx: begin_at,
+            r12: self.runtime_bytes,
+            r13: program.pid as u64,
+            r14: program.pid as u64,
+            rsp: begin_at - 1024,
+            ..*before
+        };
+        let mapped = program
+            .run(&self.map_code, &with)
+            .map_err(io("the runtime"))?;
+        let at = match mapped.r15 as i64 {
+            error @ -4095..=-1 => {
+                let error = io::Error::from_raw_os_error(-error as i32);
+                return Err(Error::Run(format!("the runtime: {error}")));
+            }
+            at => at as u64,
+        };
         program.registers = tracee::Registers {
             rip: at,
             rdi: begin_at,
@@ -609,7 +615,6 @@ impl Run {
     fn begin_bytes(
         &self,
         before: &tracee::Registers,
-        fd: u64,
         auxiliary: &Auxiliary,
         index: u32,
         parts: &[(Arc<Known>, u64)],
@@ -617,8 +622,9 @@ impl Run {
         let mut out = Vec::new();
         out.extend([before.rip, before.rsp].map(u64::to_le_bytes).concat());
         let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
+        // The last one the program itself writes.
         out.extend(
-            [index, parts.len() as u32, by_instruction, fd as u32]
+            [index, parts.len() as u32, by_instruction, 0]
                 .map(u32::to_le_bytes)
                 .concat(),
         );
@@ -680,9 +686,7 @@ impl Run {
         self.file.read_exact_at(&mut doors, run::DOORS)?;
         let areas = self.areas();
         for &Used { index, .. } in &areas.used {
-            let start = run::BYTES + u64::from(index) * area::BYTES + state::PAGE;
-            for n in 0..area::BLOCKS {
-                let at = start + n * block::BYTES;
+            for at in self.blocks_used(index) {
                 let mut own = [0u8; 8];
                 self.file.read_exact_at(&mut own, at + block::SELF)?;
                 if own != [0; 8] {
@@ -746,8 +750,7 @@ impl Run {
         );
         // Written by the programs: it may be anything.
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
-        for n in 0..area::BLOCKS {
-            let at = start + state::PAGE + n * block::BYTES;
+        for at in self.blocks_used(index) {
             self.file.read_exact_at(&mut head, at)?;
             if long(&head, block::SELF) == 0 || !self.counts(word(&head, block::PID) as i32) {
                 continue;
@@ -775,19 +778,35 @@ impl Run {
         Ok(())
     }
 
+    /// Where something lies in the run's file, in [at, end): the first byte of it.
+    fn data_from(&self, at: u64, end: u64) -> Option<u64> {
+        // SAFETY: a file of ours.
+        let data = unsafe { libc::lseek(self.file.as_raw_fd(), at as i64, libc::SEEK_DATA) };
+        u64::try_from(data).ok().filter(|data| *data < end)
+    }
+
+    /// Where the blocks of an area lie that somebody has had. They are not looked for in memory that
+    /// nobody has touched.
+    fn blocks_used(&self, index: u32) -> impl Iterator<Item = u64> {
+        let first = run::BYTES + u64::from(index) * area::BYTES + state::PAGE;
+        let end = first + area::BLOCKS * block::BYTES;
+        let mut from = first;
+        std::iter::from_fn(move || {
+            let data = self.data_from(from, end)?;
+            let at = first + (data - first) / block::BYTES * block::BYTES;
+            from = at + block::BYTES;
+            Some(at)
+        })
+    }
+
     /// Reads what lies in the file there; the rest of `into` stays as it is.
     fn read_data(&self, into: &mut [u8], start: u64) -> io::Result<()> {
         let end = start + into.len() as u64;
         let mut at = start;
         while at < end {
-            // SAFETY: a file of ours.
-            let data = unsafe { libc::lseek(self.file.as_raw_fd(), at as i64, libc::SEEK_DATA) };
-            let Ok(data) = u64::try_from(data) else {
+            let Some(data) = self.data_from(at, end) else {
                 return Ok(());
             };
-            if data >= end {
-                return Ok(());
-            }
             // SAFETY: as above.
             let hole = unsafe { libc::lseek(self.file.as_raw_fd(), data as i64, libc::SEEK_HOLE) };
             let hole = u64::try_from(hole).map_or(end, |hole| hole.min(end));
@@ -838,11 +857,9 @@ impl Run {
     fn area_of(&self, tid: i32) -> io::Result<Option<u32>> {
         let used = self.areas().used.clone();
         for Used { index, .. } in used {
-            let start = run::BYTES + u64::from(index) * area::BYTES;
-            for n in 0..area::BLOCKS {
+            for at in self.blocks_used(index) {
                 let mut names = [0u8; 8];
-                let at = start + state::PAGE + n * block::BYTES + block::TID;
-                self.file.read_exact_at(&mut names, at)?;
+                self.file.read_exact_at(&mut names, at + block::TID)?;
                 if names[..4] == tid.to_le_bytes() {
                     return Ok(Some(index));
                 }
@@ -886,8 +903,7 @@ impl Run {
     /// The areas that a process has mapped, by what the kernel says; u32::MAX: the run's own page, which
     /// all have.
     fn mapped_by(&self, pid: i32) -> Vec<u32> {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let maps = String::from_utf8_lossy(&maps);
+        let maps = proc::text(pid, "maps").unwrap_or_default();
         let mapped = maps.lines().filter_map(|line| {
             let mut words = line.split_ascii_whitespace().skip(2);
             let offset = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -899,15 +915,15 @@ impl Run {
         mapped.collect()
     }
 
-    /// Whether it is a process of this run, and by this number.
-    fn is_ours(&self, pid: i32) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    /// Whether it is a process of this run, and by this number; `at`: where it says that it has the
+    /// run's file mapped.
+    fn is_ours(&self, pid: i32, at: u64) -> bool {
         // In a PID namespace below ours it would ask by another number.
-        let numbers = status
-            .lines()
-            .find_map(|line| line.strip_prefix("NSpid:"))
-            .map_or(1, |numbers| numbers.split_ascii_whitespace().count());
-        numbers == 1 && !self.mapped_by(pid).is_empty()
+        let namespace = proc::pid_namespace(pid);
+        namespace.is_some()
+            && namespace == self.pid_namespace
+            && (proc::has_mapped(pid, at, self.device, self.inode)
+                || !self.mapped_by(pid).is_empty())
     }
 
     /// The areas that anybody has mapped: a look at all processes, so not often. None: not now.
@@ -949,10 +965,8 @@ impl Run {
 
     /// Whether a thread is there that has a block of it.
     fn has_threads(&self, index: u32) -> io::Result<bool> {
-        let start = run::BYTES + u64::from(index) * area::BYTES;
-        for n in 0..area::BLOCKS {
+        for at in self.blocks_used(index) {
             let mut head = [0u8; block::STATE as usize + 4];
-            let at = start + state::PAGE + n * block::BYTES;
             self.file.read_exact_at(&mut head, at)?;
             let word = |at: u64| {
                 i32::from_le_bytes(head[at as usize..][..4].try_into().unwrap_or_default())
@@ -1035,7 +1049,8 @@ impl Run {
         let error = |e: io::Error| -e.raw_os_error().unwrap_or(libc::EIO);
         let asked = Asked::of(kind);
         // Whoever can write the run's memory can ask in the name of anybody.
-        let foreign = !matches!(asked, None | Some(Asked::LetGo)) && !self.is_ours(tid);
+        let at = u64::from(field(run::AT)) | u64::from(field(run::AT + 4)) << 32;
+        let foreign = !matches!(asked, None | Some(Asked::LetGo)) && !self.is_ours(tid, at);
         if foreign && matches!(asked, Some(Asked::Exec)) {
             self.areas().counted.left(NOT_OURS.into());
         }
@@ -1098,7 +1113,7 @@ struct Auxiliary {
 }
 
 fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
-    let bytes = std::fs::read(format!("/proc/{pid}/auxv"))?;
+    let bytes = proc::read(pid, "auxv")?;
     let of = |kind: u64| {
         bytes.chunks_exact(16).find_map(|entry| {
             let word =

@@ -44,14 +44,16 @@ pub mod row {
 /// The first page of an area, which is of one program.
 pub mod area {
     pub const FORKS: u64 = 4;
-    pub const BLOCKS: u64 = 32;
+    pub const CHUNK_BLOCKS: u64 = 32;
+    pub const CHUNKS: u64 = 32;
+    pub const BLOCKS: u64 = CHUNK_BLOCKS * CHUNKS;
     pub const BLOCKS_LOST: u64 = 8;
     pub const IMAGES: u64 = 12;
     pub const LATE_CODE: u64 = 16;
     pub const LEFT: u64 = 20;
     pub const OFF: u64 = 24;
     pub const UNFOLLOWED: u64 = 36;
-    pub const IMAGE: u64 = 48;
+    pub const IMAGE: u64 = 128;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
     pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
@@ -75,15 +77,19 @@ pub mod run {
     pub const TID: u64 = 8;
     pub const FD: u64 = 12;
     pub const ANSWER: u64 = 16;
+    pub const AT: u64 = 24;
 }
 
+/// Where in the runtime the code lies that maps it.
+pub const MAP: u64 = 64;
+pub const MAP_BYTES: u64 = 128;
 pub const PAGE: u64 = 4096;
 /// Calls that are counted by their number; the last one stands for all beyond.
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -140,6 +146,8 @@ mod tests {
             ("SPLICE_DOOR_FIRST", u64::from(DOOR_FIRST)),
             ("SPLICE_DOOR_NONE", u64::from(DOOR_NONE)),
             ("SPLICE_VERSION", u64::from(VERSION)),
+            ("SPLICE_MAP", MAP),
+            ("SPLICE_MAP_BYTES", MAP_BYTES),
             ("SPLICE_IMAGE_MAGIC", IMAGE_MAGIC),
             ("SPLICE_SEGMENTS", IMAGE_SEGMENTS as u64),
             ("offsetof(struct splice_image, segment)", 56),
@@ -158,7 +166,8 @@ mod tests {
             ("sizeof(struct splice_mapped)", area::IMAGE_BYTES),
             ("SPLICE_IMAGES", area::IMAGES_MOST),
             ("offsetof(struct splice_area, forks)", area::FORKS),
-            ("SPLICE_BLOCKS", area::BLOCKS),
+            ("SPLICE_BLOCKS", area::CHUNK_BLOCKS),
+            ("SPLICE_CHUNKS", area::CHUNKS),
             ("SPLICE_AREA_BYTES", area::BYTES),
             ("SPLICE_RUN_BYTES", run::BYTES),
             ("offsetof(struct splice_run, bell)", run::BELL),
@@ -178,6 +187,7 @@ mod tests {
             ("offsetof(struct splice_request, tid)", run::TID),
             ("offsetof(struct splice_request, fd)", run::FD),
             ("offsetof(struct splice_request, answer)", run::ANSWER),
+            ("offsetof(struct splice_request, at)", run::AT),
         ];
         let folder = tempfile::tempdir().unwrap();
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../../splice/state.h");

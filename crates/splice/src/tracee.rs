@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How is a process stopped at its execve, made to do a few calls, and let go?
+//! How is a process stopped at its execve, made to run a little code of ours, and let go?
 //!
 //! By ptrace, for some microseconds: from just before an execve to the new program's first
 //! instruction. A thread of ours traces one at a time, and only it may.
 
+use crate::state::PAGE;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
 
 pub type Registers = libc::user_regs_struct;
 
@@ -60,7 +62,7 @@ pub fn detach(pid: i32, signal: i32) -> io::Result<()> {
 
 /// Whether it is a child of ours, whose end is for whoever waits for it.
 fn is_our_child(pid: i32) -> bool {
-    let about = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let about = crate::proc::text(pid, "stat").unwrap_or_default();
     let parent = (about.rsplit_once(')'))
         .and_then(|(_, after)| after.split_ascii_whitespace().nth(1)?.parse().ok());
     parent == Some(std::process::id())
@@ -140,35 +142,11 @@ pub struct Stopped {
 
 impl Stopped {
     pub fn new(pid: i32) -> io::Result<Self> {
-        let mut stopped = Self {
+        Ok(Self {
             pid,
             registers: registers(pid)?,
             signals: Vec::new(),
-        };
-        // Out of the execve, whose end would write over what is set before.
-        stopped.step()?;
-        Ok(stopped)
-    }
-
-    /// One instruction, or up to the end of the call that it is in.
-    fn step(&mut self) -> io::Result<()> {
-        ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
-        loop {
-            match wait()? {
-                Stop::Signal(_, libc::SIGTRAP) => return Ok(()),
-                Stop::Signal(_, signal) => {
-                    if signal != 0 {
-                        self.signals.push(signal);
-                    }
-                }
-                Stop::Interrupted => continue,
-                Stop::Group(_) => {}
-                Stop::Exec(_) | Stop::Gone => {
-                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
-                }
-            }
-            ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
-        }
+        })
     }
 
     /// 64-bit code of this machine's.
@@ -176,32 +154,52 @@ impl Stopped {
         self.registers.cs == 0x33
     }
 
-    /// Makes the call at `gadget`, the address of a `syscall` instruction.
+    /// Runs `code`, which ends by stopping itself, in the place of what it stands at; what it leaves
+    /// in its registers. What was there is there again then.
     ///
     /// # Errors
-    /// When it ended meanwhile, or as the call did.
-    pub fn call(&mut self, gadget: u64, nr: i64, args: [u64; 6]) -> io::Result<u64> {
-        let [rdi, rsi, rdx, r10, r8, r9] = args;
+    /// When it ended meanwhile, or cannot be written.
+    pub fn run(&mut self, code: &[u8], with: &Registers) -> io::Result<Registers> {
+        let memory = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{}/mem", self.pid))?;
+        // Within the page that it stands in, of which it is known that it is there.
+        let page = self.registers.rip & !(PAGE - 1);
+        let at = self.registers.rip.min(page + PAGE - code.len() as u64);
+        let mut before = vec![0; code.len()];
+        memory.read_exact_at(&mut before, at)?;
+        memory.write_all_at(code, at)?;
         let all = Registers {
-            rip: gadget,
-            rax: nr as u64,
+            rip: at,
             // No call is to be restarted.
             orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            ..self.registers
+            ..*with
         };
-        registers_set(self.pid, &all)?;
-        registers_set(self.pid, &all)?;
-        self.step()?;
-        let result = registers(self.pid)?.rax;
-        match result as i64 {
-            error @ -4095..=-1 => Err(io::Error::from_raw_os_error(-error as i32)),
-            _ => Ok(result),
+        let ran = registers_set(self.pid, &all).and_then(|()| self.until_stopped());
+        memory.write_all_at(&before, at)?;
+        ran
+    }
+
+    fn until_stopped(&mut self) -> io::Result<Registers> {
+        loop {
+            go_on(self.pid, 0)?;
+            loop {
+                match wait()? {
+                    Stop::Signal(_, libc::SIGSTOP) => return registers(self.pid),
+                    Stop::Signal(_, signal) => {
+                        if signal != 0 {
+                            self.signals.push(signal);
+                        }
+                    }
+                    Stop::Interrupted => continue,
+                    Stop::Group(_) => {}
+                    Stop::Exec(_) | Stop::Gone => {
+                        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                    }
+                }
+                break;
+            }
         }
     }
 

@@ -240,21 +240,57 @@ fn a_program_that_cannot_be_followed_is_counted_as_left() {
     assert_eq!(counted.calls[GETPPID].count, 0, "it was put back before");
 }
 
-/// A process that gives up rights could else write where its parent's trampolines jump to.
+/// A program begins with blocks for 31 threads. A child of a fork has those of its parent, and
+/// each finds more for itself.
+#[test]
+fn each_of_hundreds_of_threads_is_counted() {
+    let folder = images();
+    let script = "import os, threading\n\
+        def crowd(n):\n  \
+          gate = threading.Barrier(n)\n  \
+          def one():\n    \
+            gate.wait()\n    \
+            for i in range(10): os.getppid()\n    \
+            gate.wait()\n  \
+          all = [threading.Thread(target=one) for _ in range(n)]\n  \
+          for t in all: t.start()\n  \
+          for t in all: t.join()\n\
+        crowd(50)\n\
+        if os.fork() == 0:\n  \
+          crowd(100); os._exit(0)\n\
+        crowd(150)\n\
+        os._exit(os.wait()[1])\n";
+    let (status, counted) = spliced(folder.path(), &["/usr/bin/python3", "-c", script]);
+    assert_eq!(status, 0);
+    assert_eq!(counted.threads_lost, 0);
+    const GETPPID: usize = 110;
+    assert_eq!(counted.calls[GETPPID].count, 10 * (50 + 100 + 150));
+}
+
+/// A process that gives up rights could else write where its parent's trampolines jump to, be its
+/// block among the first or in what was mapped later.
 #[test]
 fn whoever_gives_up_rights_shares_nothing_any_more() {
     let folder = images();
-    let script = "import ctypes, os, struct\n\
-        if os.fork() == 0:\n  \
-          libc = ctypes.CDLL(None)\n  \
-          allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n  \
-          program = struct.pack('HxxxxxxP', 1, ctypes.addressof(allow))\n  \
-          assert libc.prctl(38, 1, 0, 0, 0) == 0\n  \
-          assert libc.prctl(22, 2, ctypes.create_string_buffer(program)) == 0\n  \
-          for i in range(1000): os.getppid()\n  \
-          shared = [l for l in open('/proc/self/maps') if 'debox-splice (deleted)' in l]\n  \
-          os._exit(len(shared))\n\
-        status = os.wait()[1]\n\
+    let script = "import ctypes, os, struct, threading\n\
+        def gives_up():\n  \
+          global status\n  \
+          if os.fork() == 0:\n    \
+            libc = ctypes.CDLL(None)\n    \
+            allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n    \
+            program = struct.pack('HxxxxxxP', 1, ctypes.addressof(allow))\n    \
+            assert libc.prctl(38, 1, 0, 0, 0) == 0\n    \
+            assert libc.prctl(22, 2, ctypes.create_string_buffer(program)) == 0\n    \
+            for i in range(1000): os.getppid()\n    \
+            shared = [l for l in open('/proc/self/maps') if 'debox-splice (deleted)' in l]\n    \
+            os._exit(len(shared))\n  \
+          status = os.wait()[1]\n\
+        over = threading.Event()\n\
+        crowd = [threading.Thread(target=over.wait) for _ in range(40)]\n\
+        for t in crowd: t.start()\n\
+        last = threading.Thread(target=gives_up)\n\
+        last.start(); last.join(); over.set()\n\
+        for t in crowd: t.join()\n\
         for i in range(500): os.getppid()\n\
         os._exit(status >> 8)\n";
     let (status, counted) = spliced(folder.path(), &["/usr/bin/python3", "-c", script]);

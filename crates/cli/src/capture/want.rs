@@ -92,7 +92,7 @@ impl Want {
             request: match way {
                 Way::Boundary => irq | request,
                 Way::Wrap => irq,
-                Way::Splice => request & !DEBOX_REQ_BOUNDARY | DEBOX_REQ_SPLICE | audit,
+                Way::Splice => request & !DEBOX_REQ_BOUNDARY | DEBOX_REQ_SPLICE | audit | irq,
                 Way::Sleeps => DEBOX_REQ_DETAILS,
             },
             hz: if way == Way::Wrap { 0 } else { args.hz },
@@ -109,7 +109,7 @@ impl Want {
 
     /// Whether there is something in it that only the kernel side tells.
     pub fn asks_kernel(&self) -> bool {
-        self.details != 0 || self.plan.is_some() || self.audits()
+        self.details != 0 || self.plan.is_some() || self.audits() || self.irq || self.trace.wanted()
     }
 
     /// Whether spliced calls are looked after.
@@ -156,8 +156,8 @@ fn way_allows(args: &CaptureArgs) -> Result<(), Error> {
             &[Way::Wrap, Way::Sleeps],
         ),
         (args.hz != HZ, "--hz", &[Way::Wrap]),
-        (args.irq, "--irq", &[Way::Splice, Way::Sleeps]),
-        (args.trace.wanted(), "--trace", &[Way::Splice, Way::Sleeps]),
+        (args.irq, "--irq", &[Way::Sleeps]),
+        (args.trace.wanted(), "--trace", &[Way::Sleeps]),
     ];
     for (is_asked, option, without) in asked {
         if is_asked && without.contains(&way) {
@@ -222,10 +222,10 @@ mod tests {
         };
         says(|args| args.details.stacks = true, Way::Wrap, "--stacks");
         says(|args| args.hz = 499, Way::Wrap, "--hz");
-        says(|args| args.irq = true, Way::Splice, "--irq");
         assert_eq!(with(|args| args.no_follow = true, Way::Splice), None);
         for way in [Way::Wrap, Way::Splice] {
             assert_eq!(with(|args| args.details.call_site = true, way), None);
+            assert_eq!(with(|args| args.irq = true, way), None);
         }
         says(
             |args| args.details.call_site = true,
