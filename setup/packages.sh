@@ -93,10 +93,10 @@ if [ -n "$missing" ]; then
 	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-# Rust 1.85 or later (edition 2024); Debian 12's own is older.
+# Rust 1.88 or later (chains of `if let`, and ratatui); that of Debian 12 and 13 is older.
 version=$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p')
-if [ "${version:-0}" -lt 85 ]; then
-	echo "setup: installing Rust (have: $(cargo --version 2>/dev/null || echo none), need 1.85)"
+if [ "${version:-0}" -lt 88 ]; then
+	echo "setup: installing Rust (have: $(cargo --version 2>/dev/null || echo none), need 1.88)"
 	curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
 	echo "setup: Rust is in ~/.cargo/bin"
 fi

@@ -345,6 +345,13 @@ static void base_set(struct splice_block *b)
 		sys_call(SYS_arch_prctl, ARCH_SET_GS, b);
 }
 
+/* Memory that nobody else sees. */
+static long of_its_own(uint64_t bytes)
+{
+	return sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 /* Blocks for more threads, `n` of 1 and up; NULL: none. */
 static struct splice_block *chunk(struct splice_area *area, uint32_t n)
 {
@@ -388,24 +395,60 @@ static struct splice_block *block_find(struct splice_block *all, uint32_t n, uin
 	return NULL;
 }
 
+/* One of the process's own, beside the area. NULL: there is no memory. */
+static struct splice_block *block_beside(struct splice_area *area)
+{
+	struct splice_block *b = __atomic_load_n(&area->own->beside, __ATOMIC_ACQUIRE), *next;
+	long at;
+
+	for (; b; b = b->next)
+		if (block_find(b, 1, 0, 0))
+			return b;
+	/* As malloc does it: whoever may make threads may do so, also when it has given up rights. */
+	at = sys_call(SYS_mmap, 0, sizeof *b, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (sys_failed(at))
+		return NULL;
+	b = (struct splice_block *)at;
+	b->chunk = SPLICE_CHUNKS;
+	b->state = SPLICE_TAKEN;
+	next = __atomic_load_n(&area->own->beside, __ATOMIC_RELAXED);
+	do
+		b->next = next;
+	while (!__atomic_compare_exchange_n(&area->own->beside, &next, b, 0, __ATOMIC_RELEASE,
+					    __ATOMIC_RELAXED));
+	return b;
+}
+
 static struct splice_block *block_take(struct splice_area *area)
 {
-	struct splice_block *all = blocks(area), *b;
+	struct splice_block *all = blocks(area), *b = NULL;
 	uint32_t only = ((struct splice_run *)area->run)->only;
 	int counts = only && !area->quiet && (uint32_t)sys_call(SYS_getpid) == only;
 
-	b = block_find(all, SPLICE_BLOCKS - 1, only, counts);
-	for (uint32_t n = 1; n < SPLICE_CHUNKS && !b; n++) {
-		struct splice_block *more = chunk(area, n);
+	for (uint32_t n = 0; n < SPLICE_CHUNKS && !b; n++) {
+		const uint32_t most = n ? SPLICE_BLOCKS : SPLICE_BLOCKS - 1;
+		struct splice_block *there;
 
-		if (!more)
+		if (__atomic_load_n(&area->taken[n], __ATOMIC_RELAXED) >= most)
+			continue;
+		there = n ? chunk(area, n) : all;
+		if (!there && area->quiet)
+			continue;
+		if (!there)
 			break;
-		b = block_find(more, SPLICE_BLOCKS, only, counts);
+		b = block_find(there, most, only, counts);
+		if (b) {
+			b->chunk = n;
+			__atomic_fetch_add(&area->taken[n], 1, __ATOMIC_RELAXED);
+		}
+	}
+	if (!b) {
+		__atomic_fetch_add(&area->blocks_lost, 1, __ATOMIC_RELAXED);
+		b = block_beside(area);
 	}
 	if (!b) {
 		b = &all[SPLICE_BLOCKS - 1];
 		__atomic_store_n(&b->state, SPLICE_SHARED, __ATOMIC_RELAXED);
-		__atomic_fetch_add(&area->blocks_lost, 1, __ATOMIC_RELAXED);
 	}
 	b->tid = 0;
 	b->called_ns = 0;
@@ -435,12 +478,21 @@ static void block_name(struct splice_block *b)
 	b->pid = (uint32_t)sys_call(SYS_getpid);
 }
 
+/* Anybody may take it from here on. */
+static void block_free(struct splice_block *b)
+{
+	if (b->state != SPLICE_TAKEN)
+		return;
+	if (b->chunk < SPLICE_CHUNKS)
+		__atomic_fetch_sub(&b->area->taken[b->chunk], 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
+}
+
 static void block_give(struct splice_block *b)
 {
 	b->open.rsp = 0;
 	b->depth = 0;
-	if (b->state == SPLICE_TAKEN)
-		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
+	block_free(b);
 }
 
 /* ------------------------------------------------------------ asking the watcher */
@@ -449,7 +501,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_request *r = NULL;
-	struct __kernel_timespec a_tenth = { 0, 100000000 };
+	struct __kernel_timespec a_second = { 1, 0 };
 
 	if (area->quiet)
 		return NULL;
@@ -473,12 +525,12 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
 		uint32_t asked = SPLICE_ASKED, watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
 
-		sys_call(SYS_futex, &r->state, FUTEX_WAIT, SPLICE_ASKED, &a_tenth, 0, 0);
 		/* Taken back, unless it is answered at this moment. */
-		if ((i == 100 || !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH) &&
+		if ((i == 10 || !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH) &&
 		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_NONE, 0, __ATOMIC_SEQ_CST,
 						__ATOMIC_SEQ_CST))
 			return NULL;
+		sys_call(SYS_futex, &r->state, FUTEX_WAIT, SPLICE_ASKED, &a_second, 0, 0);
 	}
 	return r;
 }
@@ -650,8 +702,11 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 				  st.st_dev, st.st_ino);
 	}
 	sys_call(SYS_close, fd);
-	if (!whole && image.left)
+	if (!whole && image.left && (area->left_inode != st.st_ino || area->left_device != st.st_dev)) {
+		area->left_device = st.st_dev;
+		area->left_inode = st.st_ino;
 		all_left(area, image.left);
+	}
 }
 
 /* ------------------------------------------------------- calls that are not like others */
@@ -704,8 +759,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 	b->unfollowed = !r;
 	__atomic_fetch_add(&area->unfollowed, b->unfollowed, __ATOMIC_RELAXED);
 	/* This thread's, but a child's of vfork or fork lies in its parent's area. */
-	if (b->state == SPLICE_TAKEN)
-		__atomic_store_n(&b->state, SPLICE_FREE, __ATOMIC_RELEASE);
+	block_free(b);
 }
 
 static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t rsp, uint32_t nr)
@@ -725,6 +779,8 @@ static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t 
 		row_of(b, nr)->count++;
 		row_of(b, nr)->errors++;
 	} else {
+		if (b->state != SPLICE_SHARED && b->chunk < SPLICE_CHUNKS)
+			__atomic_fetch_add(&b->area->taken[b->chunk], 1, __ATOMIC_RELAXED);
 		row_of(b, nr)->count--;
 		leave(b, s, rsp, nr);
 	}
@@ -819,13 +875,6 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 	}
 }
 
-/* Memory that nobody else sees. */
-static long of_its_own(uint64_t bytes)
-{
-	return sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-}
-
 static void in_place_of(void *old, long at, uint64_t bytes)
 {
 	sys_call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, old);
@@ -852,7 +901,7 @@ static void cut(struct splice_area *area)
 	struct splice_block **chunks = area->own->chunk;
 	long first, page, more[SPLICE_CHUNKS - 1];
 	struct splice_area *copy;
-	uint32_t untold, n = 0;
+	uint32_t untold;
 	int failed;
 
 	if (area->quiet)
@@ -860,8 +909,8 @@ static void cut(struct splice_area *area)
 	first = of_its_own(SPLICE_FIRST_BYTES);
 	page = of_its_own(SPLICE_RUN_BYTES);
 	failed = sys_failed(first) || sys_failed(page);
-	for (; !failed && n < SPLICE_CHUNKS - 1 && chunks[n]; n++) {
-		more[n] = of_its_own(SPLICE_CHUNK_BYTES);
+	for (uint32_t n = 0; !failed && n < SPLICE_CHUNKS - 1; n++) {
+		more[n] = chunks[n] ? of_its_own(SPLICE_CHUNK_BYTES) : 0;
 		failed = sys_failed(more[n]);
 	}
 	if (failed) {
@@ -876,10 +925,11 @@ static void cut(struct splice_area *area)
 	__builtin_memcpy((void *)page, run, SPLICE_RUN_BYTES);
 	copy->quiet = 1;
 	heads_copy(blocks(copy), blocks(area));
-	for (uint32_t i = 0; i < n; i++) {
-		heads_copy((struct splice_block *)more[i], chunks[i]);
-		in_place_of(chunks[i], more[i], SPLICE_CHUNK_BYTES);
-	}
+	for (uint32_t n = 0; n < SPLICE_CHUNKS - 1; n++)
+		if (more[n]) {
+			heads_copy((struct splice_block *)more[n], chunks[n]);
+			in_place_of(chunks[n], more[n], SPLICE_CHUNK_BYTES);
+		}
 	in_place_of(run, page, SPLICE_RUN_BYTES);
 	in_place_of(area, first, SPLICE_FIRST_BYTES);
 	/* Its last calls. */
@@ -1037,8 +1087,11 @@ void splice_begin(struct splice_begin *begin)
 		}
 		if (image_read(area, (int)fd, &image))
 			image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode);
-		else
+		else if (image.left) {
 			left |= image.left;
+			area->left_device = of->device;
+			area->left_inode = of->inode;
+		}
 		sys_call(SYS_close, fd);
 	}
 	area->version = SPLICE_VERSION;

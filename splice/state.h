@@ -61,7 +61,7 @@ struct splice_done {
 enum splice_block_state {
 	SPLICE_FREE,
 	SPLICE_TAKEN,
-	/* Threads that found no block share it: their calls are not all counted. */
+	/* Of a thread for which there was no memory: others have it, too. */
 	SPLICE_SHARED,
 };
 
@@ -87,7 +87,9 @@ struct splice_block {
 	uint64_t door;
 	uint64_t last_ns; /* how long the last call took */
 	struct splice_done done;
-	uint8_t reserved[512 - 456];
+	struct splice_block *next; /* of those that lie beside the area */
+	uint32_t chunk;            /* SPLICE_CHUNKS: it lies beside it */
+	uint8_t reserved[512 - 468];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint16_t doors[SPLICE_NRS];  /* see splice_run */
 	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS];
@@ -129,11 +131,16 @@ struct splice_area {
 	uint32_t number;
 	uint32_t reserved;
 	struct splice_mapped image[SPLICE_IMAGES];
+	uint64_t left_device, left_inode; /* the file whose code was left last: parts of it may be mapped often */
+	/* atomic: blocks that somebody has, so that nobody maps a chunk to find it full */
+	uint16_t taken[SPLICE_CHUNKS];
 };
 
 /* A process's own, and a copy in those that it forks, which share its area: what it has mapped itself. */
 struct splice_own {
 	struct splice_block *chunk[SPLICE_CHUNKS - 1]; /* atomic: from the second one on; NULL: not yet */
+	/* atomic: blocks for threads that found none in the area. Nobody reads what they count. */
+	struct splice_block *beside;
 };
 
 /* ------------------------------------------------------------ asking the watcher */

@@ -119,10 +119,10 @@ fn condition_names_write(root: &Path, out: &Path) {
     }
     let mut errnos = String::new();
     for line in read(ERRNOS).lines() {
-        if let Some((number, name)) = line.split_once('\t') {
-            if name.starts_with('E') {
-                errnos.push_str(&format!("{{ \"{name}\", {number} }},\n"));
-            }
+        if let Some((number, name)) = line.split_once('\t')
+            && name.starts_with('E')
+        {
+            errnos.push_str(&format!("{{ \"{name}\", {number} }},\n"));
         }
     }
     fs::write(out.join("call_sets.inc"), sets).expect("OUT_DIR is writable");

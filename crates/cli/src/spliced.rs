@@ -487,14 +487,18 @@ fn left(counted: &Counted) -> Vec<Note> {
     left(
         counted.files_left,
         format!(
-            "calls out of {} may be missing: their code could not be replaced",
-            n(counted.files_left, "mapped file", "mapped files")
+            "calls out of {} may be missing: code could not be replaced{}",
+            n(counted.files_left, "mapped file", "mapped files"),
+            match &counted.files[..] {
+                [] => String::new(),
+                files => format!(" ({})", debox_output::printable(&files.join(", "))),
+            }
         ),
     );
     left(
         counted.threads_lost,
         format!(
-            "calls of {} are not all counted: more threads than a program's area holds",
+            "calls of {} are not counted: more threads than a program's area holds (1,023)",
             n(counted.threads_lost, "thread", "threads")
         ),
     );

@@ -123,10 +123,10 @@ fn hostile(
         }
         let mut tried = clean.clone();
         each_leaf(&mut tried, "", &mut |at, v| {
-            if at == field {
-                if let Some(evil) = hostile_value(v, change) {
-                    *v = evil;
-                }
+            if at == field
+                && let Some(evil) = hostile_value(v, change)
+            {
+                *v = evil;
             }
         });
         let schema = field.starts_with(".schema");
@@ -138,10 +138,10 @@ fn hostile(
     }
     let mut all = clean;
     each_leaf(&mut all, "", &mut |at, v| {
-        if changed.contains(at) {
-            if let Some(evil) = hostile_value(v, change) {
-                *v = evil;
-            }
+        if changed.contains(at)
+            && let Some(evil) = hostile_value(v, change)
+        {
+            *v = evil;
         }
     });
     (serde_json::from_value(all).unwrap(), changed, fixed)

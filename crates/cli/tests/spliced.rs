@@ -592,6 +592,32 @@ fn the_end_of_the_command_is_deboxs_own() {
     assert_eq!(status(&has_not).code(), Some(2));
 }
 
+/// Nobody comes along any more, and nobody answers.
+#[test]
+fn programs_go_on_when_debox_is_killed() {
+    let place = Place::new();
+    let (begun, over) = (place.0.path().join("begun"), place.0.path().join("over"));
+    let script = format!(
+        "touch {}; sleep 1; true; /bin/true; /bin/true; echo $((6 * 7)) > {}",
+        begun.display(),
+        over.display()
+    );
+    let mut debox = place.debox(&["--", "sh", "-c", &script]).spawn().unwrap();
+    let wait_for = |what: &Path| {
+        for _ in 0..600 {
+            if what.exists() {
+                return true;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        false
+    };
+    assert!(wait_for(&begun));
+    debox.kill().unwrap();
+    debox.wait().unwrap();
+    assert!(wait_for(&over), "it did not end");
+}
+
 /// There a process asks by a number that is another one's here: that one is let alone, and what is
 /// missing is said.
 #[test]

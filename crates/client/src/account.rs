@@ -178,7 +178,7 @@ impl AccountView {
         let stride = reply.cpu_stride as usize;
         if cpu_count == 0
             || cpu_count > 8192
-            || stride % 8 != 0
+            || !stride.is_multiple_of(8)
             || stride < size_of::<debox_account_cpu>()
             || stride > 1 << 24
         {
@@ -242,7 +242,7 @@ impl AccountView {
     /// Whether the broker is gone.
     pub fn stale(&self) -> bool {
         let offset = self.header().alive_offset as usize;
-        if offset > DEBOX_PAGE_SIZE - 4 || offset % 4 != 0 {
+        if offset > DEBOX_PAGE_SIZE - 4 || !offset.is_multiple_of(4) {
             return true;
         }
         let word = self.shared.load_acquire(offset);

@@ -61,7 +61,7 @@ impl Mapping {
 
     /// A word that others publish with release order.
     pub fn load_acquire(&self, offset: usize) -> u32 {
-        assert!(offset % 4 == 0 && offset + 4 <= self.length);
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.length);
         // SAFETY: inside the mapping and aligned (assert).
         unsafe { &*self.pointer().add(offset).cast::<AtomicU32>() }.load(Ordering::Acquire)
     }
@@ -69,7 +69,11 @@ impl Mapping {
     /// Copies words out while others write them: each is whole, they need not
     /// be of one moment.
     pub fn copy_words(&self, offset: usize, to: &mut [u8]) {
-        assert!(offset % 8 == 0 && to.len() % 8 == 0 && offset + to.len() <= self.length);
+        assert!(
+            offset.is_multiple_of(8)
+                && to.len().is_multiple_of(8)
+                && offset + to.len() <= self.length
+        );
         for (i, bytes) in to.chunks_exact_mut(8).enumerate() {
             let word = self.word(offset + i * 8).load(Ordering::Relaxed);
             bytes.copy_from_slice(&word.to_ne_bytes());
@@ -78,7 +82,7 @@ impl Mapping {
 
     /// A word that others may write; to be stored to in a writable mapping only.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset % 8 == 0 && offset + 8 <= self.length);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length);
         // SAFETY: inside the mapping and aligned (assert; the mapping begins with
         // a page). Loads of this size are allowed where writing is not.
         unsafe { &*self.pointer().add(offset).cast::<AtomicU64>() }

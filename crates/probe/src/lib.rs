@@ -738,11 +738,10 @@ impl Probe {
         if let (Some(word), Some(bss)) = (
             signature.schedule_word,
             self.skel.maps.bss_data.as_deref_mut(),
-        ) {
-            if bss.schedule_word == 0 {
-                bss.schedule_word = word as u64;
-                hint ^= sample.words[word as usize];
-            }
+        ) && bss.schedule_word == 0
+        {
+            bss.schedule_word = word as u64;
+            hint ^= sample.words[word as usize];
         }
         self.hint_add(hint, index);
     }

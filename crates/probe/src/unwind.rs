@@ -337,10 +337,10 @@ impl Drop for Unwind {
 
 fn work(shared: &Shared, mut tables: Tables) {
     for path in libraries() {
-        if let Ok(file) = foreign::open(&path) {
-            if let Some(id) = FileId::of(&file) {
-                tables.add(id, &file, &path);
-            }
+        if let Ok(file) = foreign::open(&path)
+            && let Some(id) = FileId::of(&file)
+        {
+            tables.add(id, &file, &path);
         }
     }
     let mut queue = shared.lock();

@@ -158,7 +158,7 @@ impl Pages {
         let page = PAGE as usize;
         let at = self.bytes.len().next_multiple_of(16);
         self.bytes.resize(at, FILL);
-        if at % page == 0 || at % page + size > page {
+        if at.is_multiple_of(page) || at % page + size > page {
             self.bytes.resize(at.next_multiple_of(page), FILL);
             self.bytes.resize(self.bytes.len() + WHERE, 0);
         }

@@ -15,7 +15,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -104,6 +104,16 @@ impl Images {
         if let Some(known) = self.known(device, inode) {
             return Some(known);
         }
+        let path = self.path_of(device, inode)?;
+        let inside = path.strip_prefix("/").ok()?;
+        let file = File::open(root.join(inside)).ok()?;
+        let about = file.metadata().ok()?;
+        let same = about.dev() == device && about.ino() == inode;
+        same.then(|| self.of(file).ok()).flatten()
+    }
+
+    /// Where a file lay as its image was made.
+    pub fn path_of(&self, device: u64, inode: u64) -> Option<PathBuf> {
         let begin = format!("{VERSION:02x}{device:016x}{inode:016x}");
         let mut images = fs::read_dir(&self.folder).ok()?.flatten();
         images.find_map(|image| {
@@ -112,14 +122,12 @@ impl Images {
             if !name.starts_with(&begin) || name.contains('.') {
                 return None;
             }
-            let bytes = fs::read(image.path()).ok()?;
-            let path = bytes.get(bytes.len().checked_sub(PAGE as usize)? + IMAGE_PATH..)?;
-            let path = OsStr::from_bytes(path.split(|byte| *byte == 0).next()?);
-            let inside = Path::new(path).strip_prefix("/").ok()?;
-            let file = File::open(root.join(inside)).ok()?;
-            let about = file.metadata().ok()?;
-            let same = about.dev() == device && about.ino() == inode;
-            same.then(|| self.of(file).ok()).flatten()
+            let image = File::open(image.path()).ok()?;
+            let last = image.metadata().ok()?.len().checked_sub(PAGE)?;
+            let mut page = [0u8; PAGE as usize];
+            image.read_exact_at(&mut page, last).ok()?;
+            let path = page[IMAGE_PATH..].split(|byte| *byte == 0).next()?;
+            (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
         })
     }
 

@@ -84,6 +84,8 @@ pub struct Counted {
     /// Why, of the first ones.
     pub why: Vec<String>,
     pub files_left: u64,
+    /// Some of these.
+    pub files: Vec<String>,
     /// Executable memory that came from no file.
     pub late_code: u64,
     /// Threads that found no block.
@@ -739,6 +741,15 @@ impl Run {
             u64::from(word(&head, area::LATE_CODE)),
         );
         more(&mut counted.files_left, u64::from(word(&head, area::LEFT)));
+        let file = (
+            long(&head, area::LEFT_DEVICE),
+            long(&head, area::LEFT_INODE),
+        );
+        if file != (0, 0)
+            && let Some(path) = self.images.path_of(file.0, file.1)
+        {
+            why_add(&mut counted.files, path.to_string_lossy().into_owned());
+        }
         let unfollowed = word(&head, area::UNFOLLOWED);
         if unfollowed > 0 {
             counted.left(UNFOLLOWED.into());

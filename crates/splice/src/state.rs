@@ -56,6 +56,8 @@ pub mod area {
     pub const IMAGE: u64 = 128;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
+    pub const LEFT_DEVICE: u64 = IMAGE + IMAGES_MOST * IMAGE_BYTES;
+    pub const LEFT_INODE: u64 = LEFT_DEVICE + 8;
     pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
 }
 
@@ -165,6 +167,11 @@ mod tests {
             ("offsetof(struct splice_area, image)", area::IMAGE),
             ("sizeof(struct splice_mapped)", area::IMAGE_BYTES),
             ("SPLICE_IMAGES", area::IMAGES_MOST),
+            (
+                "offsetof(struct splice_area, left_device)",
+                area::LEFT_DEVICE,
+            ),
+            ("offsetof(struct splice_area, left_inode)", area::LEFT_INODE),
             ("offsetof(struct splice_area, forks)", area::FORKS),
             ("SPLICE_BLOCKS", area::CHUNK_BLOCKS),
             ("SPLICE_CHUNKS", area::CHUNKS),

@@ -132,6 +132,9 @@ pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
     )
 }
 
+/// What stands behind the call by which `Stopped::run`'s code stops itself: `ud2`.
+const CODE_END: [u8; 2] = [0x0f, 0x0b];
+
 /// A program that stands at its first instruction.
 pub struct Stopped {
     pub pid: i32,
@@ -176,17 +179,26 @@ impl Stopped {
             orig_rax: u64::MAX,
             ..*with
         };
-        let ran = registers_set(self.pid, &all).and_then(|()| self.until_stopped());
+        let ran = registers_set(self.pid, &all).and_then(|()| self.until_stopped(code, at));
         memory.write_all_at(&before, at)?;
         ran
     }
 
-    fn until_stopped(&mut self) -> io::Result<Registers> {
+    fn until_stopped(&mut self, code: &[u8], at: u64) -> io::Result<Registers> {
         loop {
             go_on(self.pid, 0)?;
             loop {
                 match wait()? {
-                    Stop::Signal(_, libc::SIGSTOP) => return registers(self.pid),
+                    Stop::Signal(_, libc::SIGSTOP) => {
+                        let all = registers(self.pid)?;
+                        let gone = all.rip.wrapping_sub(at);
+                        let rest = usize::try_from(gone).ok().and_then(|n| code.get(n..));
+                        if rest.is_some_and(|rest| rest.starts_with(&CODE_END)) {
+                            return Ok(all);
+                        }
+                        // Somebody else's.
+                        self.signals.push(libc::SIGSTOP);
+                    }
                     Stop::Signal(_, signal) => {
                         if signal != 0 {
                             self.signals.push(signal);

@@ -267,6 +267,82 @@ fn each_of_hundreds_of_threads_is_counted() {
     assert_eq!(counted.calls[GETPPID].count, 10 * (50 + 100 + 150));
 }
 
+/// Threads that look whether registers come back from their calls as they were.
+const THREADS: &str = r#"
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+static pthread_barrier_t gate;
+static int fd, bad;
+static void *one(void *which)
+{
+	char bytes[64];
+	const long count = (long)which % 60 + 1;
+	pthread_barrier_wait(&gate);
+	for (int i = 0; i < 200; i++) {
+		register long rdx asm("rdx") = count;
+		register long r10 asm("r10") = 0;
+		long got;
+		asm volatile("syscall" : "=a"(got), "+r"(rdx) : "a"(17), "D"(fd), "S"(bytes), "r"(r10)
+			     : "rcx", "r11", "memory");
+		if (got != count || rdx != count)
+			__sync_fetch_and_add(&bad, 1);
+		getppid();
+	}
+	pthread_barrier_wait(&gate);
+	return NULL;
+}
+int main(int argc, char **argv)
+{
+	const long n = atol(argv[1]);
+	pthread_t *threads = calloc(n, sizeof(*threads));
+	pthread_attr_t small;
+	struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+	struct sock_fprog filter = { 1, all };
+	if (argc > 2 && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+			 prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)))
+		return 3;
+	fd = open("/etc/passwd", O_RDONLY);
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 65536);
+	pthread_barrier_init(&gate, NULL, n);
+	for (long i = 0; i < n; i++)
+		if (pthread_create(&threads[i], &small, one, (void *)i))
+			return 2;
+	for (long i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+	return bad ? 1 : 0;
+}
+"#;
+
+/// Beyond what an area holds threads are not counted, and go on as any other.
+#[test]
+fn threads_beyond_an_area_run_as_they_would() {
+    let folder = images();
+    let (source, program) = (folder.path().join("t.c"), folder.path().join("threads"));
+    std::fs::write(&source, THREADS).unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-O1", "-o"])
+        .args([&program, &source])
+        .arg("-lpthread")
+        .status();
+    assert!(built.is_ok_and(|built| built.success()), "cc is needed");
+    let program = program.to_str().unwrap();
+    // Who has given up rights shares no more of the area than it had.
+    let (status, _) = spliced(folder.path(), &[program, "200", "rights"]);
+    assert_eq!(status, 0, "registers that did not come back");
+    let (status, counted) = spliced(folder.path(), &[program, "1100"]);
+    assert_eq!(status, 0, "registers that did not come back");
+    // The first thread has one of 1,023 places.
+    assert_eq!(counted.threads_lost, 1100 - 1022);
+    const GETPPID: usize = 110;
+    assert_eq!(counted.calls[GETPPID].count, 200 * 1022);
+}
+
 /// A process that gives up rights could else write where its parent's trampolines jump to, be its
 /// block among the first or in what was mapped later.
 #[test]

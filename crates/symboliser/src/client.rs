@@ -329,7 +329,7 @@ fn cause(status: ExitStatus) -> Lost {
 /// Sorted, no two alike, of kinds that exist, and not too many.
 fn rows(bytes: &[u8], max: u32) -> Option<Vec<Row>> {
     let count = bytes.len() / ROW_BYTES;
-    if bytes.len() % ROW_BYTES != 0 || count > max as usize {
+    if !bytes.len().is_multiple_of(ROW_BYTES) || count > max as usize {
         return None;
     }
     let mut rows: Vec<Row> = Vec::with_capacity(count);

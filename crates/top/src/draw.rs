@@ -106,7 +106,7 @@ pub fn paint(app: &mut App, area: Rect, buffer: &mut Buffer) {
 }
 
 fn seconds_text(ms: u128) -> String {
-    if ms % 1000 == 0 {
+    if ms.is_multiple_of(1000) {
         format!("{} s", ms / 1000)
     } else {
         format!("{}.{} s", ms / 1000, ms % 1000 / 100)

@@ -97,12 +97,12 @@ pub fn run(host: &mut dyn Host, settings: Settings) -> io::Result<End> {
                 }
             }
         }
-        if app.ended.is_none() {
-            if let Some(how) = host.ended() {
-                // The last sums, and then no more.
-                app.take(Frame::new(host.sample(), start.elapsed()));
-                app.ended = Some(how);
-            }
+        if app.ended.is_none()
+            && let Some(how) = host.ended()
+        {
+            // The last sums, and then no more.
+            app.take(Frame::new(host.sample(), start.elapsed()));
+            app.ended = Some(how);
         }
         let now = Instant::now();
         if now >= next {

@@ -89,7 +89,7 @@ where
         let mut count = 0u32;
         while let Ok(Some(entry)) = entries.next() {
             count = count.wrapping_add(1);
-            if count % 64 == 0 {
+            if count.is_multiple_of(64) {
                 clock.check()?;
             }
             let CieOrFde::Fde(partial) = entry else {
@@ -155,7 +155,7 @@ where
         let mut count = 0u32;
         loop {
             count = count.wrapping_add(1);
-            if count % 256 == 0 {
+            if count.is_multiple_of(256) {
                 clock.check()?;
             }
             match table.next_row() {

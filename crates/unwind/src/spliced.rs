@@ -49,7 +49,7 @@ impl Spliced {
     /// When more would have to be read than the limits allow.
     pub fn find<S: Source + ?Sized>(image: &Image<'_, S>) -> Result<Option<Self>, Error> {
         let length = image.file_len();
-        if length < 2 * PAGE || length % PAGE != 0 {
+        if length < 2 * PAGE || !length.is_multiple_of(PAGE) {
             return Ok(None);
         }
         let end = length - PAGE;

@@ -472,7 +472,7 @@ fn case(
 ) -> Case {
     let state = if cold.is_some() { "cold" } else { "warm" };
     let id = format!("read/{state}/{way}/{size}");
-    if way == "direct" && size % DIRECT_ALIGN != 0 {
+    if way == "direct" && !size.is_multiple_of(DIRECT_ALIGN) {
         return unavailable(
             id,
             &Error::Unavailable(format!(

@@ -200,10 +200,10 @@ impl Actor {
         let mut events: Vec<Box<debox_event_call>> = Vec::new();
         if let Some(details) = &mut view.details {
             details.events.drain(|bytes| {
-                if let Some(event) = debox_event_call::read_from(bytes) {
-                    if event.kind == DEBOX_EVENT_CALL {
-                        events.push(Box::new(event));
-                    }
+                if let Some(event) = debox_event_call::read_from(bytes)
+                    && event.kind == DEBOX_EVENT_CALL
+                {
+                    events.push(Box::new(event));
                 }
             });
         }
@@ -432,10 +432,10 @@ impl Actor {
         late: bool,
         sent: bool,
     ) -> Result<(), String> {
-        if let Some(number) = action.signal() {
-            if !sent {
-                signal_send(event, number)?;
-            }
+        if let Some(number) = action.signal()
+            && !sent
+        {
+            signal_send(event, number)?;
         }
         let site = |index: u32| view.site(index as usize);
         let line = show::line(event, &site, late, self.ascii);

@@ -22,12 +22,18 @@ fn who(line: &PathLine) -> String {
 }
 
 /// The flame graphs' colours.
-const KINDS: [(&str, &str); 4] = [
-    ("u", "own code on a CPU"),
-    ("s", "system calls and interrupts on a CPU"),
-    ("k", "waiting for a CPU"),
-    ("l", "asleep"),
-];
+fn kinds(report: &Report) -> [(&'static str, &'static str); 4] {
+    let in_kernel = match report.measured.irq {
+        true => "system calls and interrupts on a CPU",
+        false => "system calls on a CPU",
+    };
+    [
+        ("u", "own code on a CPU"),
+        ("s", in_kernel),
+        ("k", "waiting for a CPU"),
+        ("l", "asleep"),
+    ]
+}
 
 fn class(kind: CriticalKind) -> &'static str {
     match kind {
@@ -94,7 +100,7 @@ pub fn path_picture(report: &Report) -> String {
         words.push(text);
     }
     words.truncate(6);
-    let legend: String = KINDS
+    let legend: String = kinds(report)
         .iter()
         .filter(|(kind, _)| lines.iter().any(|line| class(line.kind) == *kind))
         .map(|(kind, name)| format!("<li><i class=\"{kind}\"></i>{name}</li>"))
