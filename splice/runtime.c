@@ -501,7 +501,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_request *r = NULL;
-	struct __kernel_timespec a_second = { 1, 0 };
+	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 };
 
 	if (area->quiet)
 		return NULL;
@@ -524,13 +524,16 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	sys_call(SYS_futex, &run->bell, FUTEX_WAKE, 1, 0, 0, 0);
 	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
 		uint32_t asked = SPLICE_ASKED, watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
+		/* In another PID namespace it cannot be seen, and yet may answer. */
+		int gone = !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH;
 
 		/* Taken back, unless it is answered at this moment. */
-		if ((i == 10 || !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH) &&
+		if ((i == 10 || (i && gone)) &&
 		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_NONE, 0, __ATOMIC_SEQ_CST,
 						__ATOMIC_SEQ_CST))
 			return NULL;
-		sys_call(SYS_futex, &r->state, FUTEX_WAIT, SPLICE_ASKED, &a_second, 0, 0);
+		sys_call(SYS_futex, &r->state, FUTEX_WAIT, SPLICE_ASKED, gone ? &a_tenth : &a_second, 0,
+			 0);
 	}
 	return r;
 }

@@ -529,5 +529,16 @@ fn left(counted: &Counted) -> Vec<Note> {
         );
         notes.push(Note::new(NoteKind::SpliceBoundary, counted.boundary, text));
     }
+    if !counted.places.is_empty() {
+        let text = format!(
+            "calls from some places are missing, whose code has no room for a jump: {} (--audit counts them)",
+            debox_output::printable(&counted.places.join(", "))
+        );
+        notes.push(Note::new(
+            NoteKind::SplicePlaces,
+            counted.places.len() as u64,
+            text,
+        ));
+    }
     notes
 }

@@ -592,6 +592,35 @@ fn the_end_of_the_command_is_deboxs_own() {
     assert_eq!(status(&has_not).code(), Some(2));
 }
 
+/// Its call is jumped to, and what follows cannot move.
+const NO_ROOM: &str = r#"
+int main(void)
+{
+	int n = 200;
+	long nr;
+	__asm__ volatile("movl $110, %%eax\n	syscall" : "=a"(nr) : : "rcx", "r11", "memory");
+	__asm__ volatile("movl $39, %%eax\n	jmp 2f\n1:	movl $39, %%eax\n2:	syscall\n	decl %0\n	jnz 1b"
+			 : "+r"(n), "=a"(nr) : : "rcx", "r11", "memory");
+	return n;
+}
+"#;
+
+#[test]
+fn places_without_room_are_told() {
+    let place = Place::new();
+    let program = place.program("no-room", NO_ROOM);
+    let (output, report) = place.report(&[&program]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(count(&report, "getpid"), 0, "{report}");
+    assert_eq!(count(&report, "getppid"), 1, "{report}");
+    let note = row(&report["notes"], "kind", "splice_places");
+    let text = note[0]["text"].as_str().unwrap();
+    assert!(
+        text.contains("1 of 2 in ") && text.contains("no-room"),
+        "{text}"
+    );
+}
+
 /// Nobody comes along any more, and nobody answers.
 #[test]
 fn programs_go_on_when_debox_is_killed() {

@@ -1294,6 +1294,8 @@ pub enum NoteKind {
     /// What splice capture does not measure, and what it left.
     SpliceNotMeasured,
     SpliceLeft,
+    /// Files with calls whose code has no room for a jump.
+    SplicePlaces,
     /// Programs that were not spliced: the kernel told of their calls.
     SpliceBoundary,
     /// What --audit found.

@@ -102,7 +102,7 @@ impl Image {
             };
             let left = match table.knows_its_calls {
                 true => KNOWS_ITS_CALLS,
-                false => all,
+                false => table.places_left() as u32,
             };
             return Ok(Self {
                 bytes: lay_out(nothing, &Pool::default(), left, path),

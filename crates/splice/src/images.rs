@@ -30,9 +30,21 @@ pub struct Known {
     pub table: Table,
 }
 
+/// What is told of a file that a program has mapped.
+pub struct About {
+    pub path: PathBuf,
+    /// Call instructions, and those without room for a jump from which calls may come.
+    pub sites: usize,
+    pub left: usize,
+}
+
+/// Programs say themselves what they have mapped: more are not looked for.
+const ABOUT_MOST: usize = 4096;
+
 pub struct Images {
     folder: PathBuf,
     known: Mutex<HashMap<String, Arc<Known>>>,
+    about: Mutex<HashMap<(u64, u64), Option<Arc<About>>>>,
 }
 
 /// The name of its image: as the runtime makes it.
@@ -82,6 +94,7 @@ impl Images {
         Ok(Self {
             folder: folder.to_owned(),
             known: Mutex::default(),
+            about: Mutex::default(),
         })
     }
 
@@ -104,7 +117,7 @@ impl Images {
         if let Some(known) = self.known(device, inode) {
             return Some(known);
         }
-        let path = self.path_of(device, inode)?;
+        let (_, path) = self.image_of(device, inode)?;
         let inside = path.strip_prefix("/").ok()?;
         let file = File::open(root.join(inside)).ok()?;
         let about = file.metadata().ok()?;
@@ -112,23 +125,46 @@ impl Images {
         same.then(|| self.of(file).ok()).flatten()
     }
 
-    /// Where a file lay as its image was made.
-    pub fn path_of(&self, device: u64, inode: u64) -> Option<PathBuf> {
+    /// The image of a file, and where that lay as it was made.
+    fn image_of(&self, device: u64, inode: u64) -> Option<(PathBuf, PathBuf)> {
         let begin = format!("{VERSION:02x}{device:016x}{inode:016x}");
         let mut images = fs::read_dir(&self.folder).ok()?.flatten();
-        images.find_map(|image| {
-            let name = image.file_name();
+        images.find_map(|entry| {
+            let name = entry.file_name();
             let name = name.to_string_lossy();
             if !name.starts_with(&begin) || name.contains('.') {
                 return None;
             }
-            let image = File::open(image.path()).ok()?;
+            let image = File::open(entry.path()).ok()?;
             let last = image.metadata().ok()?.len().checked_sub(PAGE)?;
             let mut page = [0u8; PAGE as usize];
             image.read_exact_at(&mut page, last).ok()?;
             let path = page[IMAGE_PATH..].split(|byte| *byte == 0).next()?;
-            (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
+            let path = PathBuf::from(OsStr::from_bytes(path));
+            Some((entry.path(), path))
         })
+    }
+
+    pub fn about(&self, device: u64, inode: u64) -> Option<Arc<About>> {
+        let mut all = self.about.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(about) = all.get(&(device, inode)) {
+            return about.clone();
+        }
+        if all.len() >= ABOUT_MOST {
+            return None;
+        }
+        let about = self.image_of(device, inode).and_then(|(image, path)| {
+            let mut sites = image.into_os_string();
+            sites.push(".sites");
+            let table = Table::parse(&fs::read(sites).ok()?).ok()?;
+            Some(Arc::new(About {
+                path,
+                sites: table.sites.len(),
+                left: table.places_left(),
+            }))
+        });
+        all.insert((device, inode), about.clone());
+        about
     }
 
     /// # Errors

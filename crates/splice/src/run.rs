@@ -86,6 +86,8 @@ pub struct Counted {
     pub files_left: u64,
     /// Some of these.
     pub files: Vec<String>,
+    /// Files with call instructions that have no room for a jump, and how many of all.
+    pub places: Vec<String>,
     /// Executable memory that came from no file.
     pub late_code: u64,
     /// Threads that found no block.
@@ -746,9 +748,23 @@ impl Run {
             long(&head, area::LEFT_INODE),
         );
         if file != (0, 0)
-            && let Some(path) = self.images.path_of(file.0, file.1)
+            && let Some(about) = self.images.about(file.0, file.1)
         {
-            why_add(&mut counted.files, path.to_string_lossy().into_owned());
+            why_add(&mut counted.files, about.path.display().to_string());
+        }
+        let images = u64::from(word(&head, area::IMAGES)).min(area::IMAGES_MOST);
+        for at in (0..images).map(|n| area::IMAGE + n * area::IMAGE_BYTES) {
+            let about = self.images.about(long(&head, at + 8), long(&head, at + 16));
+            // One in a hundred, of libraries that hardly anybody calls so, is no word's worth.
+            if let Some(about) = about.filter(|about| about.left * 100 > about.sites) {
+                let text = format!(
+                    "{} of {} in {}",
+                    about.left,
+                    about.sites,
+                    about.path.display()
+                );
+                why_add(&mut counted.places, text);
+            }
         }
         let unfollowed = word(&head, area::UNFOLLOWED);
         if unfollowed > 0 {

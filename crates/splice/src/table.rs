@@ -58,6 +58,19 @@ impl Table {
         (room, self.sites.len())
     }
 
+    /// Sites without room from which calls may come. What no function is known to hold is perhaps data, if the
+    /// file makes no call besides.
+    pub fn places_left(&self) -> usize {
+        const ENDS: [Option<u32>; 2] = [Some(60), Some(231)]; // exit, exit_group
+        let calls = self.sites.iter().any(|site| site.window.is_ok());
+        let matters = |site: &&Site| match site.window {
+            Ok(_) | Err(Left::SignalReturn) => false,
+            Err(Left::NotKnown) => calls,
+            Err(_) => !ENDS.contains(&site.nr),
+        };
+        self.sites.iter().filter(matters).count()
+    }
+
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(VERSION.to_le_bytes());
