@@ -38,13 +38,16 @@ pub struct About {
     pub left: usize,
 }
 
+/// By device and inode; None: nothing is known of it.
+type AboutAll = HashMap<(u64, u64), Option<Arc<About>>>;
+
 /// Programs say themselves what they have mapped: more are not looked for.
 const ABOUT_MOST: usize = 4096;
 
 pub struct Images {
     folder: PathBuf,
     known: Mutex<HashMap<String, Arc<Known>>>,
-    about: Mutex<HashMap<(u64, u64), Option<Arc<About>>>>,
+    about: Mutex<AboutAll>,
 }
 
 /// The name of its image: as the runtime makes it.
