@@ -379,17 +379,31 @@ static struct splice_block *chunk(struct splice_area *area, uint32_t n)
 	return there;
 }
 
-/* One of `n` blocks that is free. */
-static struct splice_block *block_find(struct splice_block *all, uint32_t n, uint32_t only, int counts)
+/* Whether it was free, and is the caller's now. */
+static int block_claim(struct splice_area *area, struct splice_block *b)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t state = SPLICE_FREE;
+	uint32_t state = SPLICE_FREE;
 
+	if (!__atomic_compare_exchange_n(&b->state, &state, SPLICE_TAKEN, 0, __ATOMIC_ACQUIRE,
+					 __ATOMIC_RELAXED))
+		return 0;
+	if (b->chunk < SPLICE_CHUNKS)
+		__atomic_fetch_add(&area->taken[b->chunk], 1, __ATOMIC_RELAXED);
+	return 1;
+}
+
+/* A free one of the first `most` of chunk `n`, which lies at `all`. */
+static struct splice_block *block_find(struct splice_area *area, struct splice_block *all, uint32_t n,
+				       uint32_t most, uint32_t only, int counts)
+{
+	for (uint32_t i = 0; i < most; i++) {
 		/* What a block has counted stays in it. */
 		if (only && all[i].self && (all[i].pid == only) != counts)
 			continue;
-		if (__atomic_compare_exchange_n(&all[i].state, &state, SPLICE_TAKEN, 0,
-						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		/* Nobody has had it; whoever else is here writes the same. */
+		if (!all[i].self)
+			all[i].chunk = n;
+		if (block_claim(area, &all[i]))
 			return &all[i];
 	}
 	return NULL;
@@ -402,7 +416,7 @@ static struct splice_block *block_beside(struct splice_area *area)
 	long at;
 
 	for (; b; b = b->next)
-		if (block_find(b, 1, 0, 0))
+		if (block_claim(area, b))
 			return b;
 	/* As malloc does it: whoever may make threads may do so, also when it has given up rights. */
 	at = sys_call(SYS_mmap, 0, sizeof *b, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -436,11 +450,7 @@ static struct splice_block *block_take(struct splice_area *area)
 			continue;
 		if (!there)
 			break;
-		b = block_find(there, most, only, counts);
-		if (b) {
-			b->chunk = n;
-			__atomic_fetch_add(&area->taken[n], 1, __ATOMIC_RELAXED);
-		}
+		b = block_find(area, there, n, most, only, counts);
 	}
 	if (!b) {
 		__atomic_fetch_add(&area->blocks_lost, 1, __ATOMIC_RELAXED);
@@ -767,23 +777,18 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 
 static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t rsp, uint32_t nr)
 {
-	uint32_t state = SPLICE_FREE;
 	uint64_t asked = b->asked;
 
 	b->asked = 0;
 	__atomic_fetch_sub(&b->area->unfollowed, b->unfollowed, __ATOMIC_RELAXED);
 	/* Another thread may have taken it. */
-	if (b->state != SPLICE_SHARED &&
-	    !__atomic_compare_exchange_n(&b->state, &state, SPLICE_TAKEN, 0, __ATOMIC_ACQUIRE,
-					 __ATOMIC_RELAXED)) {
+	if (b->state != SPLICE_SHARED && !block_claim(b->area, b)) {
 		b = block_take(b->area);
 		base_set(b);
 		block_name(b);
 		row_of(b, nr)->count++;
 		row_of(b, nr)->errors++;
 	} else {
-		if (b->state != SPLICE_SHARED && b->chunk < SPLICE_CHUNKS)
-			__atomic_fetch_add(&b->area->taken[b->chunk], 1, __ATOMIC_RELAXED);
 		row_of(b, nr)->count--;
 		leave(b, s, rsp, nr);
 	}

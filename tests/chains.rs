@@ -700,21 +700,11 @@ fn a_record_does_not_name_other_users() {
 fn a_child_that_ends_has_its_name_for_an_ordinary_user() {
     let Some(_alone) = alone() else { return };
     let broker = shared_broker();
-    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
-    std::os::unix::fs::chown(directory.path(), Some(65534), Some(65534)).expect("chown");
-    let file = directory.path().join("report");
     let turns = if slow() { 2_000 } else { 100_000 };
     // It never sleeps, and has never been looked at by who waits for it.
     let script = format!("(i=0; while [ $i -lt {turns} ]; do i=$((i+1)); done); exit 0");
-    let mut command = Command::new(debox());
-    command.current_dir("/").args(["run", "--json", "--socket"]);
-    command.arg(broker.socket()).arg("-o").arg(&file);
-    command.args(["--", "sh", "-c", &script]);
-    let output = as_nobody(&mut command).output().expect("debox runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let report = std::fs::read(&file).expect("the report");
-    let chains = chains(&serde_json::from_slice(&report).expect("JSON"));
+    let report = report_by(true, &broker, &["sh", "-c", &script]);
+    let chains = chains(&report);
     let waited = chains
         .iter()
         .filter(|chain| chain.links[0] == "sleep sh wait4 wait-child");

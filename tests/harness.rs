@@ -376,13 +376,34 @@ pub fn number(value: &Value, field: &str) -> u64 {
 /// Whether no thread of a process runs, or is about to.
 pub fn all_sleep(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
-    threads.flatten().all(|thread| {
-        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let state = stat
-            .rsplit_once(')')
-            .map_or("", |(_, rest)| rest.trim_start());
-        state.starts_with('S')
-    })
+    threads
+        .flatten()
+        .all(|thread| stat_of(&thread.path()).is_some_and(|words| words[0] == "S"))
+}
+
+/// What stands behind the name in a thread's or a process's `stat`: its state, its parent, ...
+fn stat_of(place: &Path) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(place.join("stat")).ok()?;
+    let (_, words) = stat.rsplit_once(')')?;
+    Some(words.split_whitespace().map(str::to_owned).collect())
+}
+
+/// What debox reports of a command that root, or `nobody`, has watched by this broker.
+pub fn report_by(nobody: bool, broker: &Broker, command: &[&str]) -> Value {
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let file = directory.path().join("report");
+    let mut debox = Command::new(debox());
+    debox.current_dir("/").args(["run", "--json", "--socket"]);
+    debox.arg(broker.socket()).arg("-o").arg(&file);
+    debox.arg("--").args(command);
+    if nobody {
+        std::os::unix::fs::chown(directory.path(), Some(65534), Some(65534)).expect("chown");
+        as_nobody(&mut debox);
+    }
+    let output = debox.output().expect("debox runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&std::fs::read(&file).expect("the report")).expect("JSON")
 }
 
 /// Runs as the user nobody.
@@ -428,13 +449,8 @@ fn descends_from_us(mut pid: u32) -> bool {
         if pid == std::process::id() {
             return true;
         }
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-            return false;
-        };
-        let parent = stat
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        match parent {
+        let words = stat_of(Path::new(&format!("/proc/{pid}")));
+        match words.and_then(|words| words.get(1)?.parse().ok()) {
             Some(parent) if parent > 1 => pid = parent,
             _ => return false,
         }

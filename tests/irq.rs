@@ -27,13 +27,19 @@ fn interrupts(report: &Value, name: &str) -> [u64; 4] {
         .map(|field| row.map_or(0, |row| number(row, field)))
 }
 
+#[track_caller]
+fn check_measured(run: &Run) {
+    let report = &run.report;
+    assert_eq!(report["measured"]["irq"], true, "{}", report["notes"]);
+}
+
 /// What holds for every report with interrupts: the parts add up, and the kinds of
 /// interrupts to the calls.
 #[track_caller]
 fn check_sums(run: &Run) {
     run.check_sound();
     let report = &run.report;
-    assert_eq!(report["measured"]["irq"], true, "{}", report["notes"]);
+    check_measured(run);
     let all = |list: &str, field: &str| -> u64 {
         let rows = report[list].as_array().cloned().unwrap_or_default();
         rows.iter().map(|row| number(row, field)).sum()
@@ -116,11 +122,7 @@ fn spliced_calls_have_theirs() {
     let Some(_alone) = alone() else { return };
     let n = 100_000;
     let run = run(&["--irq", "--capture=splice"], &flood("loopback", n));
-    assert_eq!(
-        run.report["measured"]["irq"], true,
-        "{}",
-        run.report["notes"]
-    );
+    check_measured(&run);
     let sent = run.call("sendto");
     assert_eq!(number(&sent, "count"), n);
     let ns = |field: &str| number(&sent, field);
@@ -255,11 +257,7 @@ fn the_interposer_counts_them() {
     let n = if slow() { 3_000 } else { 50_000 };
     let run = run(&["--irq", "--capture=wrap"], &flood("loopback", n));
     run.check_sound();
-    assert_eq!(
-        run.report["measured"]["irq"], true,
-        "{}",
-        run.report["notes"]
-    );
+    check_measured(&run);
     let row = run.call("sendto");
     assert_eq!(number(&row, "count"), n);
     let [count, in_calls, ..] = interrupts(&run.report, "NET_RX");

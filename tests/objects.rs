@@ -376,26 +376,7 @@ fn peers_of_other_users_are_withheld() {
     );
     let broker = shared_broker();
     let text = |unprivileged: bool| {
-        let file = directory.path().join(format!("report-{unprivileged}"));
-        let mut command = Command::new(debox());
-        command
-            .current_dir("/")
-            .args(["run", "--json", "--socket"])
-            .arg(broker.socket())
-            .arg("-o")
-            .arg(&file)
-            .args(["--", "python3", "-c", &script]);
-        if unprivileged {
-            as_nobody(&mut command);
-        }
-        let output = command.output().expect("debox runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let report: Value =
-            serde_json::from_slice(&std::fs::read(&file).expect("the report")).expect("JSON");
+        let report = report_by(unprivileged, &broker, &["python3", "-c", &script]);
         let row = list(&report, "by_object")
             .iter()
             .find(|row| row["call"] == "recvfrom")

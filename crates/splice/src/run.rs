@@ -196,10 +196,9 @@ struct Areas {
 
 pub struct Run {
     file: File,
-    /// Its device and inode, as numbers and as in /proc/PID/maps.
+    /// Its major and minor number, and inode.
     device: [u32; 2],
     inode: u64,
-    mapped_as: (String, String),
     page: *mut u8,
     images: Images,
     runtime: PathBuf,
@@ -298,7 +297,6 @@ impl Run {
             file,
             device: [major, minor],
             inode: about.ino(),
-            mapped_as: (format!("{major:02x}:{minor:02x}"), about.ino().to_string()),
             page: page.cast(),
             images,
             runtime: runtime.to_owned(),
@@ -931,10 +929,11 @@ impl Run {
     /// all have.
     fn mapped_by(&self, pid: i32) -> Vec<u32> {
         let maps = proc::text(pid, "maps").unwrap_or_default();
+        let [major, minor] = self.device;
+        let (device, inode) = (format!("{major:02x}:{minor:02x}"), self.inode.to_string());
         let mapped = maps.lines().filter_map(|line| {
             let mut words = line.split_ascii_whitespace().skip(2);
             let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-            let (device, inode) = &self.mapped_as;
             let is_ours = words.next()? == device && words.next()? == inode;
             let area = |at| (at / area::BYTES) as u32;
             is_ours.then(|| offset.checked_sub(run::BYTES).map_or(u32::MAX, area))

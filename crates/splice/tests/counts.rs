@@ -20,6 +20,18 @@ fn images() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
+fn compile(compiler: &str, source: &Path, program: &Path) {
+    let built = std::process::Command::new(compiler)
+        .args(["-O2", "-o"])
+        .args([program, source])
+        .arg("-lpthread")
+        .status();
+    assert!(
+        built.is_ok_and(|built| built.success()),
+        "{compiler} is needed"
+    );
+}
+
 /// Its exit status, and what was counted.
 fn spliced(folder: &Path, words: &[&str]) -> (i32, Counted) {
     let run = Run::new(folder, &built().join("debox-splice.bin"), 1 << 31).unwrap();
@@ -197,12 +209,7 @@ fn an_unwinder_finds_its_way_through_a_spliced_call() {
     let folder = images();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/unwind.cc");
     let program = folder.path().join("unwind");
-    let built = std::process::Command::new("c++")
-        .args(["-O2", "-o"])
-        .args([&program, &source])
-        .args(["-lpthread"])
-        .status();
-    assert!(built.is_ok_and(|built| built.success()), "c++ is needed");
+    compile("c++", &source, &program);
     let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
     let read = &counted.calls[0];
     let all = Counted {
@@ -325,12 +332,7 @@ fn threads_beyond_an_area_run_as_they_would() {
     let folder = images();
     let (source, program) = (folder.path().join("t.c"), folder.path().join("threads"));
     std::fs::write(&source, THREADS).unwrap();
-    let built = std::process::Command::new("cc")
-        .args(["-O1", "-o"])
-        .args([&program, &source])
-        .arg("-lpthread")
-        .status();
-    assert!(built.is_ok_and(|built| built.success()), "cc is needed");
+    compile("cc", &source, &program);
     let program = program.to_str().unwrap();
     // Who has given up rights shares no more of the area than it had.
     let (status, _) = spliced(folder.path(), &[program, "200", "rights"]);
