@@ -212,6 +212,11 @@ int away_threads(struct bpf_iter__task *ctx)
 			away_now.runq_ns += st->call.runq_ns;
 			away_now.irq_ns = st->call.irq_ns;
 		}
+	} else if (st->flags & WATCH_SPLICED && st->call.in_call && st->spliced.told.timed == SPLICE_TIMED) {
+		/* What it has waited before is in the sums already. */
+		away_now.flags |= DEBOX_AWAY_CALL | DEBOX_AWAY_SPLICED;
+		away_now.key = st->call.key;
+		away_now.wall_ns = now - st->call.enter_ns;
 	} else if (kind & OUT_IN_CALL) {
 		away_now.key = nr_key(st->out_nr, task_in_compat_call(task));
 	}

@@ -219,9 +219,10 @@ static __always_inline bool spliced_leaves(struct task_struct *task, struct thre
 	return false;
 }
 
-static __always_inline bool call_ends_here(s32 nr)
+/* rt_sigreturn, exit and exit_group do not return; restart_syscall goes on with one that was told of. */
+static __always_inline bool call_is_no_own(s32 nr)
 {
-	return nr == 15 || nr == 60 || nr == 231; /* rt_sigreturn, exit, exit_group */
+	return nr == 15 || nr == 60 || nr == 231 || nr == 219;
 }
 
 /* The running thread makes call `nr`: does it tell of it? The runtime's own calls are nobody's, and
@@ -234,7 +235,7 @@ static __noinline int spliced_audit(struct task_struct *task, struct thread_stat
 	if (!task || !st)
 		return 0;
 	tells = spliced_tells(task, st, nr);
-	if (!st->spliced.is_told || call_ends_here(nr) || spliced_by_runtime(&st->spliced))
+	if (!st->spliced.is_told || call_is_no_own(nr) || spliced_by_runtime(&st->spliced))
 		return 0;
 	row = account_row(st->account, key);
 	if (!row)

@@ -358,17 +358,20 @@ static struct splice_block *chunk(struct splice_area *area, uint32_t n)
 	struct splice_block **place = &area->own->chunk[n - 1], *there = NULL;
 	uint64_t offset = SPLICE_RUN_BYTES + area->number * SPLICE_AREA_BYTES + SPLICE_PAGE +
 			  n * SPLICE_CHUNK_BYTES;
-	long fd, at;
+	const uint64_t run_fd = area->own->run_fd;
+	long fd = (long)run_fd - 1, at;
 
 	there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
 	if (there || area->quiet)
 		return there;
-	fd = sys_call(SYS_openat, AT_FDCWD, area->path, O_RDWR | O_CLOEXEC, 0);
+	if (!run_fd)
+		fd = sys_call(SYS_openat, AT_FDCWD, area->path, O_RDWR | O_CLOEXEC, 0);
 	if (sys_failed(fd))
 		return NULL;
 	at = sys_call(SYS_mmap, 0, SPLICE_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
 		      fd, offset);
-	sys_call(SYS_close, fd);
+	if (!run_fd)
+		sys_call(SYS_close, fd);
 	if (sys_failed(at))
 		return NULL;
 	if (__atomic_compare_exchange_n(place, &there, (struct splice_block *)at, 0, __ATOMIC_ACQ_REL,
@@ -513,7 +516,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	struct splice_request *r = NULL;
 	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 };
 
-	if (area->quiet)
+	if (area->quiet || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 		return NULL;
 	for (uint32_t i = 0; i < SPLICE_REQUESTS && !r; i++) {
 		uint32_t state = SPLICE_NONE;
@@ -533,7 +536,8 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
 	sys_call(SYS_futex, &run->bell, FUTEX_WAKE, 1, 0, 0, 0);
 	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
-		uint32_t asked = SPLICE_ASKED, watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
+		const uint32_t watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
+		uint32_t asked = SPLICE_ASKED;
 		/* In another PID namespace it cannot be seen, and yet may answer. */
 		int gone = !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH;
 
@@ -632,17 +636,22 @@ static int image_read(struct splice_area *area, int fd, struct splice_image *ima
 	return whole && image->segments;
 }
 
+static int is_there(const struct splice_area *area, uint64_t bias, uint64_t device, uint64_t inode)
+{
+	for (uint32_t i = 0; i < area->images && i < SPLICE_IMAGES; i++)
+		if (area->image[i].bias == bias && area->image[i].device == device &&
+		    area->image[i].inode == inode)
+			return 1;
+	return 0;
+}
+
 /* Puts the image's code over [from, to) of a file that is mapped with this bias. */
 static void image_map(struct splice_area *area, int fd, const struct splice_image *image, uint64_t bias,
-		      uint64_t from, uint64_t to, uint64_t device, uint64_t inode)
+		      uint64_t from, uint64_t to, uint64_t device, uint64_t inode, int pool_is_there)
 {
 	uint64_t pool = bias + image->pool;
-	int there = 0;
 
-	for (uint32_t i = 0; i < area->images && i < SPLICE_IMAGES; i++)
-		there |= area->image[i].bias == bias && area->image[i].device == device &&
-			 area->image[i].inode == inode;
-	if (!there) {
+	if (!is_there(area, bias, device, inode)) {
 		uint32_t at = __atomic_load_n(&area->images, __ATOMIC_RELAXED);
 		long got;
 
@@ -651,8 +660,9 @@ static void image_map(struct splice_area *area, int fd, const struct splice_imag
 			file_left(area);
 			return;
 		}
-		got = sys_call(SYS_mmap, pool, image->pool_bytes, PROT_READ | PROT_EXEC,
-			       MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, image->pool_offset);
+		got = pool_is_there ? (long)pool :
+				      sys_call(SYS_mmap, pool, image->pool_bytes, PROT_READ | PROT_EXEC,
+					       MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, image->pool_offset);
 		if (got != (long)pool) {
 			if (!sys_failed(got))
 				sys_call(SYS_munmap, got, image->pool_bytes);
@@ -679,6 +689,26 @@ static void image_map(struct splice_area *area, int fd, const struct splice_imag
 	}
 }
 
+/* Puts the image's code over [address, address + bytes), where the file is mapped from `offset` on. */
+static void code_replace(struct splice_area *area, int fd, const struct splice_image *image,
+			 struct splice_attach_code *code)
+{
+	uint64_t bias;
+	uint32_t i = 0;
+
+	/* Which segment it is says how far the file was moved. */
+	while (i < image->segments && (image->segment[i].offset < code->offset ||
+				       image->segment[i].offset - code->offset >= code->bytes))
+		i++;
+	if (i == image->segments)
+		return;
+	bias = code->address + (image->segment[i].offset - code->offset) - image->segment[i].address;
+	image_map(area, fd, image, bias, code->address,
+		  code->address + ((code->bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE), code->device,
+		  code->inode, code->pool_is_there);
+	code->replaced = (uint16_t)is_there(area, bias, code->device, code->inode);
+}
+
 /* [address, address + bytes) is code of a file now. */
 static void code_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset)
 {
@@ -700,19 +730,15 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 	}
 	whole = image_read(area, fd, &image);
 	if (whole) {
-		uint32_t i = 0;
+		struct splice_attach_code code = {
+			.address = address,
+			.bytes = bytes,
+			.offset = offset,
+			.device = st.st_dev,
+			.inode = st.st_ino,
+		};
 
-		/* Which segment it is says how far the file was moved. */
-		while (i < image.segments && (image.segment[i].offset < offset ||
-					      image.segment[i].offset - offset >= bytes))
-			i++;
-		if (i < image.segments)
-			image_map(area, fd, &image,
-				  address + (image.segment[i].offset - offset) -
-					  image.segment[i].address,
-				  address,
-				  address + ((bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE),
-				  st.st_dev, st.st_ino);
+		code_replace(area, fd, &image, &code);
 	}
 	sys_call(SYS_close, fd);
 	if (!whole && image.left && (area->left_inode != st.st_ino || area->left_device != st.st_dev)) {
@@ -1052,35 +1078,47 @@ void splice_find(struct saved *s)
 
 /* ----------------------------------------------------------------- a program begins */
 
+/* The process gets area `number` of the run's file. -errno: it has none. */
+static long area_map(long fd, uint32_t number, const char *path, uint32_t by_instruction)
+{
+	struct splice_area *area;
+	long run, at, own;
+
+	run = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (sys_failed(run))
+		return run;
+	at = sys_call(SYS_mmap, 0, SPLICE_FIRST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+		      SPLICE_RUN_BYTES + number * SPLICE_AREA_BYTES);
+	if (sys_failed(at))
+		return at;
+	own = of_its_own(SPLICE_PAGE);
+	if (sys_failed(own))
+		return own;
+	area = (struct splice_area *)at;
+	area->run = (uint64_t)run;
+	area->own = (struct splice_own *)own;
+	area->number = number;
+	__builtin_memcpy(area->path, path, sizeof area->path);
+	area->by_instruction = by_instruction;
+	return at;
+}
+
 void splice_begin(struct splice_begin *begin);
 void splice_begin(struct splice_begin *begin)
 {
-	struct splice_run *run;
 	struct splice_area *area;
 	struct splice_block *b;
 	uint32_t left = 0;
-	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at, own = 0;
+	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at;
 
 	sys_call(SYS_close, begin->runtime_fd);
 	if (sys_failed(fd))
 		return;
-	at = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	run = (struct splice_run *)at;
-	if (!sys_failed(at))
-		at = sys_call(SYS_mmap, 0, SPLICE_FIRST_BYTES, PROT_READ | PROT_WRITE,
-			      MAP_SHARED | MAP_NORESERVE, fd,
-			      SPLICE_RUN_BYTES + begin->area * SPLICE_AREA_BYTES);
+	at = area_map(fd, begin->area, begin->run, begin->by_instruction);
 	sys_call(SYS_close, fd);
-	if (!sys_failed(at))
-		own = of_its_own(SPLICE_PAGE);
-	if (sys_failed(at) || sys_failed(own))
+	if (sys_failed(at))
 		return;
 	area = (struct splice_area *)at;
-	area->run = (uint64_t)run;
-	area->own = (struct splice_own *)own;
-	area->number = begin->area;
-	__builtin_memcpy(area->path, begin->run, sizeof area->path);
-	area->by_instruction = begin->by_instruction;
 	b = block_take(area);
 	base_set(b);
 	block_name(b);
@@ -1094,7 +1132,7 @@ void splice_begin(struct splice_begin *begin)
 			continue;
 		}
 		if (image_read(area, (int)fd, &image))
-			image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode);
+			image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode, 0);
 		else if (image.left) {
 			left |= image.left;
 			area->left_device = of->device;
@@ -1105,6 +1143,52 @@ void splice_begin(struct splice_begin *begin)
 	area->version = SPLICE_VERSION;
 	if (left)
 		all_left(area, left);
+}
+
+/* ------------------------------------------------------ a process is attached to */
+
+/* Each thread gets a block, which whoever watches makes its base of GS, and all code its image. */
+void splice_attach(struct splice_attach *attach);
+void splice_attach(struct splice_attach *attach)
+{
+	struct splice_attach_thread *thread = (struct splice_attach_thread *)attach->thread;
+	struct splice_attach_code *code = (struct splice_attach_code *)attach->code;
+	struct splice_area *area;
+	struct splice_block *b = NULL;
+	struct splice_image image;
+	long at = area_map(attach->run_fd, attach->area, attach->run, attach->by_instruction);
+
+	attach->result = (int32_t)(sys_failed(at) ? at : 0);
+	if (sys_failed(at))
+		goto out;
+	area = (struct splice_area *)at;
+	area->own->run_fd = (uint64_t)attach->run_fd + 1;
+	for (uint32_t i = 0; i < attach->threads; i++) {
+		b = block_take(area);
+		b->tid = thread[i].tid;
+		b->pid = thread[i].pid;
+		if (thread[i].rsp)
+			b->open = (struct splice_open){ .rsp = thread[i].rsp,
+							.start = attach->start,
+							.nr = thread[i].nr,
+							.timed = SPLICE_TIMED };
+		thread[i].block = (uint64_t)b;
+	}
+	/* It may be another user's, who cannot open the run's file: so there is room for as many more. */
+	if (b && b->chunk < SPLICE_CHUNKS - 1)
+		chunk(area, b->chunk + 1);
+	area->own->run_fd = 0;
+	for (uint32_t i = 0; i < attach->codes; i++)
+		if (image_read(area, code[i].image_fd, &image))
+			code_replace(area, code[i].image_fd, &image, &code[i]);
+	area->version = SPLICE_VERSION;
+out:
+	for (uint32_t i = 0; i < attach->codes; i++)
+		sys_call(SYS_close, code[i].image_fd);
+	sys_call(SYS_close, attach->run_fd);
+	for (uint32_t i = 0; i < sizeof attach->close / sizeof *attach->close; i++)
+		if (attach->close[i] >= 0)
+			sys_call(SYS_close, attach->close[i]);
 }
 
 /* ------------------------------------------------------------------------- entries */
@@ -1159,5 +1243,12 @@ __asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
 	"1:	movq %rax, %r15\n"
 	"	movl %r13d, %edi\n	movl %r14d, %esi\n	movl $19, %edx\n	movl $234, %eax\n"
 	"	syscall\n" /* tgkill, SIGSTOP: nobody can ignore it, nor does it change what becomes of others */
-	"	ud2\n.org 192\n.popsection\n");
+	"	ud2\n.popsection\n");
 _Static_assert(offsetof(struct splice_begin, runtime_fd) == 28, "as above");
+
+/* What splices a process that runs, in one of its threads (SPLICE_ATTACH): rdi: struct splice_attach, on a
+ * stack of its own; r13, r14 as above. */
+__asm__(".pushsection .text.begin,\"ax\"\n.org 192\n"
+	"	andq $-16, %rsp\n	cld\n	call splice_attach\n"
+	"	movl %r13d, %edi\n	movl %r14d, %esi\n	movl $19, %edx\n	movl $234, %eax\n"
+	"	syscall\n	ud2\n.org 256\n.popsection\n");

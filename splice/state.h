@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 14u
+#define SPLICE_VERSION 15u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -111,6 +111,7 @@ enum splice_off {
 	SPLICE_ON,
 	SPLICE_OFF,
 	SPLICE_OFF_TOLD, /* ... and the kernel side tells of its calls */
+	SPLICE_OFF_LEFT, /* whoever attached to it has gone */
 };
 
 /* The first page of an area. */
@@ -141,6 +142,7 @@ struct splice_own {
 	struct splice_block *chunk[SPLICE_CHUNKS - 1]; /* atomic: from the second one on; NULL: not yet */
 	/* atomic: blocks for threads that found none in the area. Nobody reads what they count. */
 	struct splice_block *beside;
+	uint64_t run_fd; /* while it is attached to: the run's file, + 1 */
 };
 
 /* ------------------------------------------------------------ asking the watcher */
@@ -229,6 +231,10 @@ struct splice_image {
 #define SPLICE_MAP 64u
 #define SPLICE_MAP_BYTES 128u
 
+/* ... and where that which splices a process that runs. */
+#define SPLICE_ATTACH 192u
+#define SPLICE_ATTACH_BYTES 64u
+
 /* What the runtime is told as a program begins; lies on its stack. */
 struct splice_begin {
 	uint64_t rip, rsp; /* where the program would have begun */
@@ -242,6 +248,36 @@ struct splice_begin {
 		uint64_t device, inode;
 		char path[232];
 	} image[2];
+};
+
+/* What it is told in a process that runs, all of whose threads stand still; lies in memory of its own,
+ * with what it points to. */
+struct splice_attach {
+	int32_t run_fd, result; /* result: 0, or -errno; set by the runtime */
+	uint32_t area;          /* which one */
+	uint32_t by_instruction;
+	uint32_t threads, codes;
+	char run[64]; /* file of the run, for what comes later; it may not be allowed to open it */
+	uint64_t thread, code;
+	uint64_t start; /* ticks, when its threads were not stopped yet */
+	int32_t close[4]; /* what the watcher has opened in it; -1: nothing */
+};
+
+struct splice_attach_thread {
+	uint32_t tid, pid; /* as it knows itself */
+	uint32_t nr;
+	uint32_t reserved;
+	uint64_t rsp;   /* of the call that it is in, whose trampoline it goes on in; 0: there is none */
+	uint64_t block; /* set by the runtime */
+};
+
+/* Code of a file that is mapped. */
+struct splice_attach_code {
+	uint64_t address, bytes, offset;
+	uint64_t device, inode;
+	int32_t image_fd;
+	uint16_t pool_is_there; /* 1: since it was attached to before */
+	uint16_t replaced;      /* 1: there is a pool now; set by the runtime */
 };
 
 _Static_assert(offsetof(struct splice_block, called_ns) == 32, "as bpf/state.h says");

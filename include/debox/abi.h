@@ -397,10 +397,11 @@ struct debox_life_time {
  * A thread of an account that lives: of DEBOX_MSG_AWAY. What is told is not
  * yet in the account's sums.
  */
-#define DEBOX_AWAY_CALL (1u << 0)   /* inside a call that boundary capture has seen begin, or found asleep */
-#define DEBOX_AWAY_ASLEEP (1u << 1) /* blocked */
-#define DEBOX_AWAY_OFF (1u << 2)    /* off the CPU: blocked, preempted, or waiting for its turn */
-#define DEBOX_AWAY_LIFE (1u << 3)   /* with details: life is of it, since its row was last added to */
+#define DEBOX_AWAY_CALL (1u << 0)    /* inside a call that boundary capture has seen begin, or found asleep */
+#define DEBOX_AWAY_ASLEEP (1u << 1)  /* blocked */
+#define DEBOX_AWAY_OFF (1u << 2)     /* off the CPU: blocked, preempted, or waiting for its turn */
+#define DEBOX_AWAY_LIFE (1u << 3)    /* with details: life is of it, since its row was last added to */
+#define DEBOX_AWAY_SPLICED (1u << 4) /* CALL: a spliced program's; blocked_ns and runq_ns are of this stretch alone */
 struct debox_away {
 	__u32 pid;
 	__u32 tid;

@@ -127,6 +127,8 @@ pub const DEBOX_AWAY_ASLEEP: u32 = 1 << 1;
 pub const DEBOX_AWAY_OFF: u32 = 1 << 2;
 /// with details: life is of it, since its row was last added to
 pub const DEBOX_AWAY_LIFE: u32 = 1 << 3;
+/// CALL: a spliced program's; blocked_ns and runq_ns are of this stretch alone
+pub const DEBOX_AWAY_SPLICED: u32 = 1 << 4;
 pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
 pub const DEBOX_KEY_USED: u64 = 1 << 63;
 /// 10 bits: nr key of the call

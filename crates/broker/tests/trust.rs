@@ -657,13 +657,29 @@ fn away(args: &[String]) {
         assert_eq!(reply.status, 0, "{}", reply.text());
         let mut bytes = vec![0; 64 << 10];
         let length = rustix::io::pread(&fds[0], &mut bytes, 0).unwrap();
-        bytes[..length]
+        let all = bytes[..length]
             .chunks_exact(size_of::<debox_away>())
-            .map(|bytes| debox_away::read_from(bytes).unwrap())
-            .filter(|away| away.pid == child as u32 && away.flags & DEBOX_AWAY_ASLEEP != 0)
-            .count()
+            .map(|bytes| debox_away::read_from(bytes).unwrap());
+        all.filter(|away| away.pid == child as u32).collect::<Vec<_>>()
     };
-    common::wait_for("both threads to sleep", || told() == 2);
+    let asleep = |told: &[debox_away]| {
+        let asleep = told.iter().filter(|away| away.flags & DEBOX_AWAY_ASLEEP != 0);
+        asleep.count()
+    };
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while asleep(&told()) != 2 {
+        let threads = std::fs::read_dir(format!("/proc/{child}/task")).unwrap();
+        let states = threads.flatten().map(|thread| {
+            std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default()
+        });
+        assert!(
+            std::time::Instant::now() < until,
+            "told: {:?}; there are {:?}",
+            told().iter().map(|away| (away.tid, away.key, away.flags, away.site)).collect::<Vec<_>>(),
+            states.collect::<Vec<_>>()
+        );
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
     let owner = || {
         let file = std::fs::metadata(format!("/proc/{child}/environ")).unwrap();
         std::os::unix::fs::MetadataExt::uid(&file)
@@ -672,7 +688,7 @@ fn away(args: &[String]) {
     rustix::io::write(&input, &[0]).unwrap();
     // Files of a closed process in /proc are root's.
     common::wait_for("it to close itself", || owner() == 0);
-    println!("after={}", told());
+    println!("after={}", asleep(&told()));
     // SAFETY: our own child.
     unsafe { libc::kill(child, libc::SIGKILL) };
     reap(child);

@@ -34,7 +34,7 @@ Environment:
   DEBOX_SOCKET         the broker to use (default: a private one as root, else
                        /run/debox/debox.sock)
   DEBOX_WRAP_LIBRARY   libdebox-wrap.so for `run --capture=wrap`, if it is elsewhere
-  DEBOX_SPLICE_RUNTIME debox-splice.bin for `run --capture=splice`, if it is elsewhere
+  DEBOX_SPLICE_RUNTIME debox-splice.bin for `--capture=splice`, if it is elsewhere
   NO_COLOR             no colours on a terminal"
 )]
 pub struct Cli {
@@ -240,15 +240,20 @@ pub enum Way {
 
 impl Way {
     /// Of processes that run already, or that are looked at live.
-    pub fn check_live(self) -> Result<(), crate::error::Error> {
-        match self {
-            Self::Boundary | Self::Sleeps => Ok(()),
-            Self::Wrap | Self::Splice => Err(crate::error::Error::Arguments(format!(
-                "--capture={} begins with a program, and ends in one report: use debox run. Here there are \
-                 boundary and sleeps",
-                self.name()
-            ))),
-        }
+    pub fn check_live(self, named: bool) -> Result<(), crate::error::Error> {
+        let why = match self {
+            Self::Boundary | Self::Sleeps => return Ok(()),
+            Self::Splice if named => return Ok(()),
+            Self::Splice => {
+                "--capture=splice goes into the code of each process: name them (-p). By what processes have in \
+                 common there are boundary and sleeps"
+            }
+            Self::Wrap => {
+                "--capture=wrap begins with a program, and ends in one report: use debox run. Here there are \
+                 boundary, splice and sleeps"
+            }
+        };
+        Err(crate::error::Error::Arguments(why.into()))
     }
 
     pub fn name(self) -> &'static str {
@@ -483,7 +488,7 @@ pub struct TopArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
-    /// How the ends of calls are known: boundary or sleeps
+    /// How the ends of calls are known: boundary, splice or sleeps
     #[arg(
         long = "capture",
         value_name = "WAY",

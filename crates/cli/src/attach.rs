@@ -5,6 +5,7 @@ use crate::ahead::Ahead;
 use crate::args::AttachArgs;
 use crate::capture::{Capture, Target, Want};
 use crate::error::Error;
+use crate::spliced;
 use debox_command::Inherited;
 use std::time::Instant;
 
@@ -13,11 +14,19 @@ pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
         true => Target::whom(&args.whom)?,
         false => Target::processes(&args.pids)?,
     };
-    args.capture.capture_way.check_live()?;
+    args.capture.capture_way.check_live(!args.whom.any())?;
     let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
+    let without = spliced::Without::of(&args.capture, &want);
     let ahead = Ahead::begin();
-    let mut capture = Capture::open(want, &target)?.start(target, &inherited)?;
+    let opened = match Capture::open(want, &target) {
+        Err(why) if without.allows(&why) => {
+            drop(ahead);
+            return spliced::attach(&args, target, output, why);
+        }
+        opened => opened?,
+    };
+    let mut capture = opened.start(target, &inherited)?;
     drop(ahead);
     if !args.capture.report.quiet && !args.capture.report.json {
         watching_say(&args, &capture);

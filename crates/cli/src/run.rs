@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox run`: what does a command spend its system calls on?
 
-use crate::args::{RunArgs, Way};
+use crate::args::RunArgs;
 use crate::capture::{Capture, Target, Want};
 use crate::error::Error;
 use crate::spliced;
@@ -11,19 +11,10 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
-    let splice = args.capture.capture_way == Way::Splice && !args.capture.broker.is_named();
-    let asks_kernel = want.asks_kernel();
+    let without = spliced::Without::of(&args.capture, &want);
     let opened = match Capture::open(want, &target) {
-        // Counts and times need nobody.
-        Err(why) if splice && !asks_kernel => {
+        Err(why) if without.allows(&why) => {
             return spliced::run(&args, target, output, why, inherited);
-        }
-        Err(why) if splice => {
-            crate::say(
-                "--call-site, --stacks, --on, --audit and recordings need the kernel side; without them --capture=splice \
-                 tells counts, errors and wall times here",
-            );
-            return Err(why);
         }
         opened => opened?,
     };

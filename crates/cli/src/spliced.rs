@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `debox run --capture=splice`: how is a command counted in its own code?
+//! `--capture=splice`: how is a program counted in its own code?
 //!
 //! Nobody else pays, and counts and times need neither a broker nor privileges: what its threads
 //! count is read from the file that they share with us, when it has ended. Where a broker is,
-//! the kernel side looks at it, too, and knows in which call they slept.
+//! the kernel side looks at it, too, and knows in which call they slept. A process that runs is
+//! spliced where it is, and gets its own code back when it has been watched.
 
-use crate::args::RunArgs;
-use crate::capture::{END_WAIT, Target, exit};
+use crate::args::{AttachArgs, CaptureArgs, RunArgs, Way};
+use crate::capture::{END_WAIT, Process, Target, Want, exit};
 use crate::error::Error;
 use crate::output::Output;
 use crate::session::{self, Extra};
@@ -23,9 +24,11 @@ use debox_report::{
     WrapProcess,
 };
 use debox_splice::{Counted, Following, Run, Since};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the areas of programs that have ended are freed.
@@ -63,6 +66,48 @@ pub struct Splicer {
     floors: Vec<u64>,
     /// Children, too.
     follow: bool,
+    /// Processes run with its code that will go on without it.
+    attached: AtomicBool,
+}
+
+impl Drop for Splicer {
+    fn drop(&mut self) {
+        if self.attached.load(Ordering::Relaxed) {
+            for why in self.run.detach() {
+                crate::say(&format!(
+                    "{} goes on with the code that counts its calls, for nobody",
+                    debox_output::printable(&why)
+                ));
+            }
+        }
+    }
+}
+
+/// Whether it goes without a broker.
+pub struct Without {
+    splice: bool,
+    asks_kernel: bool,
+}
+
+impl Without {
+    pub fn of(args: &CaptureArgs, want: &Want) -> Self {
+        Self {
+            splice: args.capture_way == Way::Splice && !args.broker.is_named(),
+            asks_kernel: want.asks_kernel(),
+        }
+    }
+
+    /// Counts and times need nobody.
+    pub fn allows(&self, why: &Error) -> bool {
+        let no_broker = !matches!(why, Error::Usage(_) | Error::Arguments(_));
+        if self.splice && self.asks_kernel && no_broker {
+            crate::say(
+                "--call-site, --stacks, --on, --audit and recordings need the kernel side; without them --capture=splice \
+                 tells counts, errors and wall times here",
+            );
+        }
+        self.splice && !self.asks_kernel
+    }
 }
 
 /// How many calls of each number had been counted, as of the last look.
@@ -81,7 +126,51 @@ impl Splicer {
             rate,
             floors,
             follow,
+            attached: AtomicBool::new(false),
         })
+    }
+
+    /// Splices processes that run, and what they have started, if that is followed. What cannot be, the
+    /// kernel side tells of, if there is one. Why not, if none could be.
+    pub fn attach(&self, list: &[Process]) -> Result<Option<Error>, Error> {
+        if !self.follow {
+            match list {
+                [one] => self.run.only(one.pid),
+                _ => {
+                    return Err(Error::Usage(
+                        "--capture=splice has --no-follow with one process only".into(),
+                    ));
+                }
+            }
+        }
+        self.attached.store(true, Ordering::Relaxed);
+        let (mut known, mut last) = (HashSet::new(), None);
+        let mut any = false;
+        loop {
+            let live = list.iter().filter(|process| !process.ended);
+            let pids = live.flat_map(|process| match self.follow {
+                true => process.family(),
+                false => vec![process.pid as u32],
+            });
+            // Those that were started meanwhile, too; by whom had been spliced, they are.
+            let new: Vec<i32> = (pids.map(|pid| pid as i32))
+                .filter(|pid| known.insert(*pid) && !self.run.has_spliced(*pid))
+                .collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in new {
+                match self.run.attach(pid) {
+                    Ok(_) => any = true,
+                    Err(debox_splice::Error::Ended) => {}
+                    Err(error) => {
+                        self.run.attach_failed(pid, &error);
+                        last = Some(error);
+                    }
+                }
+            }
+        }
+        Ok(last.filter(|_| !any).map(Error::from))
     }
 
     /// What of a program's code will be mapped in place of it: of its file, its loader, and the C
@@ -99,12 +188,15 @@ impl Splicer {
         let connection = Arc::clone(connection);
         self.run.boundary_by(Box::new(move |tid, since| {
             let flags = match since {
+                Since::Now => 0,
                 Since::Execve => DEBOX_REQ_OPEN_COUNTED,
                 Since::Undone => DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES,
                 Since::Cut => DEBOX_REQ_RENAMES,
             };
             match connection.boundary(tid, flags) {
                 Ok(()) => true,
+                // SAFETY: signal 0 only asks.
+                Err(_) if unsafe { libc::kill(tid, 0) } != 0 => false,
                 Err(error) => {
                     crate::say(&format!(
                         "process {tid} goes on without being counted: {error}"
@@ -216,11 +308,9 @@ impl Splicer {
     ) -> WrapCounts {
         match self.run.counted() {
             Ok(counted) => {
-                notes.extend(
-                    audit
-                        .into_iter()
-                        .flat_map(|view| self::audit(&counted, view)),
-                );
+                let over = !self.attached.load(Ordering::Relaxed);
+                let audit = audit.map(|view| self::audit(&counted, view, over));
+                notes.extend(audit.into_iter().flatten());
                 notes.extend(left(&counted));
                 counts(&counted, pid)
             }
@@ -276,6 +366,53 @@ pub fn run(
         crate::complain(&error);
     }
     Ok(ended.end_as())
+}
+
+/// The same of processes that run.
+pub fn attach(
+    args: &AttachArgs,
+    target: Target<'_>,
+    output: Output,
+    why: Error,
+) -> Result<i32, Error> {
+    let words = target.words();
+    let Target::Processes(mut list) = target else {
+        unreachable!("processes are named");
+    };
+    let signals = Signals::open()?;
+    let splicer = Splicer::open(!args.capture.no_follow)?;
+    let start_ns = monotonic_ns();
+    if let Some(error) = splicer.attach(&list)? {
+        return Err(error);
+    }
+    let since = Instant::now();
+    let until = args.capture.duration.map(|longest| since + longest);
+    loop {
+        let next = Instant::now() + SWEEP_EVERY;
+        let live = list.iter().filter(|process| !process.ended);
+        let handles: Vec<_> = live.map(Process::as_fd).collect();
+        if handles.is_empty() {
+            break;
+        }
+        signals.wait(&handles, Some(until.map_or(next, |until| until.min(next))));
+        let over = until.is_some_and(|until| Instant::now() >= until);
+        if over || signals.wants_end().is_some() {
+            break;
+        }
+        list.iter_mut().for_each(Process::look);
+        splicer.sweep()?;
+    }
+    let mut facts = RunFacts::new(RunKind::Attach, Capture::Splice, words);
+    facts.pids = list.iter().map(|process| process.pid as u32).collect();
+    facts.wall_ns = session::nanos(since.elapsed());
+    facts.notes = vec![not_measured(&why)];
+    let first = facts.pids.first().copied().unwrap_or_default();
+    let counts = splicer.finish(first, None, &mut facts.notes);
+    drop(splicer);
+    let extra = Extra::new(start_ns);
+    let report = session::report(&nothing(), Some(&counts), facts, None, &extra);
+    output.write(report, &args.capture.report)?;
+    Ok(0)
 }
 
 fn wait(
@@ -426,8 +563,8 @@ fn not_measured(why: &Error) -> Note {
     Note::new(NoteKind::SpliceNotMeasured, 0, text)
 }
 
-/// Whether the kernel saw calls of spliced programs that these did not count.
-fn audit(counted: &Counted, view: &AccountView) -> Vec<Note> {
+/// Whether the kernel saw calls of spliced programs that these did not count; `over`: none is under way.
+fn audit(counted: &Counted, view: &AccountView, over: bool) -> Vec<Note> {
     let (mut seen, mut untold, mut missed, mut differ) = (0u64, 0u64, Vec::new(), Vec::new());
     for (nr, sums) in (0u32..).zip(&counted.calls) {
         let row = view.row_sum(nr);
@@ -441,7 +578,9 @@ fn audit(counted: &Counted, view: &AccountView) -> Vec<Note> {
         let returns = !name.starts_with("exec") && !name.starts_with("exit");
         // Those that never came back were seen to begin.
         let ended = row.told.saturating_sub(row.unfinished);
-        if returns && (sums.count < ended || sums.count > row.told) {
+        // The last row is of all numbers beyond.
+        let one = nr + 1 < debox_splice::NRS;
+        if over && one && returns && (sums.count < ended || sums.count > row.told) {
             differ.push(format!("{name} {} times and not {ended}", sums.count));
         }
     }

@@ -154,6 +154,7 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
                 .into(),
         ));
     }
+    args.capture_way.check_live(!of_many(&args))?;
     // The command must not write over the view, nor read its keys.
     let (null, output) = (null_open()?, command_output(&args)?);
     let target = if of_many(&args) {

@@ -12,6 +12,8 @@ pub enum Error {
         folder: std::path::PathBuf,
         why: String,
     },
+    #[error("the process has ended")]
+    Ended,
     #[error("{0}")]
     Run(String),
     #[error("the table is damaged: {0}")]

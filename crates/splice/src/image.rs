@@ -11,8 +11,8 @@
 //! the code is loaded; and as the state is at GS, nothing in it depends on the process.
 
 use crate::state::{IMAGE_MAGIC, IMAGE_PATH, IMAGE_SEGMENTS, VERSION};
-use crate::trampoline::{asked_first, trampoline};
-use crate::{Error, JUMP_BYTES, Table, Window};
+use crate::trampoline::{Places, asked_first, trampoline};
+use crate::{Error, JUMP_BYTES, Site, Table, Window};
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -31,21 +31,42 @@ const SHIFT: u64 = 1 << 32;
 /// What is before the first instruction of a trampoline; a jump that is missed stops there.
 const FILL: u8 = 0xcc;
 
-/// Code, by whole pages.
-struct Segment {
-    address: u64,
-    offset: u64,
-    bytes: u64,
-}
-
-/// What is patched.
+/// What is patched, by whole pages.
 struct Code {
-    segments: Vec<Segment>,
+    segments: Vec<Part>,
     /// The file, up to the end of a page.
     bytes: Vec<u8>,
 }
 
+/// Code that an image has in place of a file's: address, bytes, where it lies in both files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub address: u64,
+    pub bytes: u64,
+    pub offset: u64,
+}
+
+/// Where a thread goes on that stands at `ip` in the window of a site, by address in the file; as
+/// [`Places::next`]. `jump`: what lies at its begin.
+pub(crate) fn place(
+    site: &Site,
+    jump: [u8; JUMP_BYTES],
+    ip: u64,
+    call: Option<(u32, u64)>,
+) -> Option<u64> {
+    let window = site.window.as_ref().ok()?;
+    let [0xe9, way @ ..] = jump else {
+        return None;
+    };
+    let behind = window.start.wrapping_add(JUMP_BYTES as u64);
+    let at = behind.wrapping_add(i32::from_le_bytes(way) as u64);
+    let places = Places::of(site, window, SHIFT, at.wrapping_add(SHIFT)).ok()?;
+    places.next(ip, call)
+}
+
 pub struct Image {
+    /// What of the file it replaces.
+    pub parts: Vec<Part>,
     /// As it lies in the file.
     pub bytes: Vec<u8>,
     /// Calls that are spliced, and those that are not.
@@ -105,6 +126,7 @@ impl Image {
                 false => table.places_left() as u32,
             };
             return Ok(Self {
+                parts: Vec::new(),
                 bytes: lay_out(nothing, &Pool::default(), left, path),
                 spliced: 0,
                 left: all,
@@ -112,6 +134,7 @@ impl Image {
         };
         let left = all - pool.spliced;
         Ok(Self {
+            parts: code.segments.clone(),
             bytes: lay_out(code, &pool, left, path),
             spliced: pool.spliced,
             left,
@@ -119,14 +142,14 @@ impl Image {
     }
 }
 
-fn whole_pages(file: &[u8], address: u64, offset: u64, bytes: u64) -> Result<Segment, Error> {
+fn whole_pages(file: &[u8], address: u64, offset: u64, bytes: u64) -> Result<Part, Error> {
     let before = address % PAGE;
     let from = offset - before;
     let end = (offset.checked_add(bytes)).ok_or(Error::Damaged("a segment does not end"))?;
     if end > file.len() as u64 {
         return Err(Error::Damaged("a segment lies outside of it"));
     }
-    Ok(Segment {
+    Ok(Part {
         address: address - before,
         offset: from,
         bytes: end.next_multiple_of(PAGE) - from,

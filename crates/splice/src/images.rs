@@ -8,7 +8,8 @@
 //! Written under another name and then renamed, so that what is there is whole.
 
 use crate::state::{IMAGE_PATH, PAGE, VERSION};
-use crate::{Error, Image, Table};
+use crate::image::Part;
+use crate::{Error, Image, JUMP_BYTES, Site, Table};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -28,6 +29,52 @@ pub struct Known {
     pub headers: Option<u64>,
     pub interpreter: Option<PathBuf>,
     pub table: Table,
+    /// What of the file the image replaces.
+    parts: Vec<Part>,
+}
+
+impl Known {
+    /// How far the file was moved of which this is mapped; None: nothing of it is replaced.
+    pub fn bias(&self, address: u64, offset: u64, bytes: u64) -> Option<u64> {
+        let inside = |part: &&Part| part.offset.checked_sub(offset).is_some_and(|at| at < bytes);
+        let part = self.parts.iter().find(inside)?;
+        Some(
+            address
+                .wrapping_add(part.offset - offset)
+                .wrapping_sub(part.address),
+        )
+    }
+
+    /// Whether what the image replaces is mapped there, but not as a whole.
+    pub fn is_in_pieces(&self, offset: u64, bytes: u64) -> bool {
+        let pieces = |part: &Part| {
+            let (end, part_end) = (offset + bytes, part.offset + part.bytes);
+            let meets = part.offset < end && offset < part_end;
+            meets && (part.offset < offset || part_end > end.next_multiple_of(PAGE))
+        };
+        self.parts.iter().any(pieces)
+    }
+
+    /// Where a thread goes on that stands in the window of a site, by address in the file; as
+    /// [`crate::image::place`].
+    ///
+    /// # Errors
+    /// When the image cannot be read.
+    pub fn place(&self, site: &Site, ip: u64, call: Option<(u32, u64)>) -> io::Result<Option<u64>> {
+        let Ok(window) = &site.window else {
+            return Ok(None);
+        };
+        let at = self.parts.iter().find_map(|part| {
+            let at = window.start.checked_sub(part.address)?;
+            (at < part.bytes).then_some(part.offset + at)
+        });
+        let Some(at) = at else {
+            return Ok(None);
+        };
+        let mut jump = [0; JUMP_BYTES];
+        File::open(&self.image)?.read_exact_at(&mut jump, at)?;
+        Ok(crate::image::place(site, jump, ip, call))
+    }
 }
 
 /// What is told of a file that a program has mapped.
@@ -120,12 +167,18 @@ impl Images {
         if let Some(known) = self.known(device, inode) {
             return Some(known);
         }
+        self.kept_file(device, inode, root).map(|(_, known)| known)
+    }
+
+    /// ... and the file itself.
+    pub fn kept_file(&self, device: u64, inode: u64, root: &Path) -> Option<(File, Arc<Known>)> {
         let (_, path) = self.image_of(device, inode)?;
         let inside = path.strip_prefix("/").ok()?;
         let file = File::open(root.join(inside)).ok()?;
         let about = file.metadata().ok()?;
         let same = about.dev() == device && about.ino() == inode;
-        same.then(|| self.of(file).ok()).flatten()
+        let again = file.try_clone().ok().filter(|_| same)?;
+        self.of(file).ok().map(|known| (again, known))
     }
 
     /// The image of a file, and where that lay as it was made.
@@ -247,6 +300,7 @@ impl Images {
             headers: facts.headers,
             interpreter: facts.interpreter,
             table,
+            parts: written.parts,
         })
     }
 

@@ -14,18 +14,23 @@
 //! (`target.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as
 //! bytes for a cache and back.
 
+mod attach;
 mod clock;
 mod code;
 mod elf_file;
 mod error;
+mod frames;
 mod image;
 mod images;
+mod maps;
 mod proc;
+mod remote;
 mod run;
 mod site;
 mod state;
 mod table;
 mod target;
+mod threads;
 mod tracee;
 mod trampoline;
 

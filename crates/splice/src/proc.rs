@@ -75,3 +75,147 @@ pub fn has_mapped(pid: i32, address: u64, device: [u32; 2], inode: u64) -> bool 
 pub fn pid_namespace(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
+
+/// Memory of another process.
+///
+/// # Errors
+/// When it is not there, or not for us to read.
+pub fn memory_read(pid: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: into.len(),
+    };
+    // SAFETY: writes `into`, which lives, up to its length.
+    match unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        n if n as usize == into.len() => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}
+
+/// # Errors
+/// As `memory_read`.
+pub fn word(pid: i32, address: u64) -> io::Result<u64> {
+    let mut word = [0; 8];
+    memory_read(pid, address, &mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+pub fn long_of(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+    word.map_or(0, u64::from_le_bytes)
+}
+
+pub fn int_of(bytes: &[u8], at: usize) -> i32 {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, i32::from_le_bytes)
+}
+
+fn numbers(folder: &str) -> impl Iterator<Item = i32> + use<> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// All processes.
+pub fn all() -> impl Iterator<Item = i32> {
+    numbers("/proc")
+}
+
+pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Neither has it ended, nor is it about to.
+pub fn lives(pid: i32) -> bool {
+    lives_as(pid, pid)
+}
+
+/// The same of a thread.
+pub fn lives_as(pid: i32, tid: i32) -> bool {
+    let about = text(pid, &format!("task/{tid}/stat")).unwrap_or_default();
+    let state = about.rsplit_once(") ").map(|(_, after)| after.as_bytes()[0]);
+    state.is_some_and(|state| !b"ZXx".contains(&state))
+}
+
+/// Process and thread, in the innermost PID namespace that it is in.
+///
+/// # Errors
+/// When it is gone.
+pub fn own_ids(tid: i32) -> io::Result<(u32, u32)> {
+    let status = text(tid, "status")?;
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_ascii_whitespace().next_back()?.parse().ok()
+    };
+    let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+    (of("NStgid:").zip(of("NSpid:"))).ok_or_else(gone)
+}
+
+const PAGE: u64 = crate::state::PAGE;
+/// Of an entry of /proc/PID/pagemap.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+/// It is a file's, or shared.
+const OF_FILE: u64 = 1 << 61;
+
+/// What the kernel says of the pages in [start, end): each one's address and entry.
+fn pages(pid: i32, start: u64, end: u64) -> io::Result<impl Iterator<Item = (u64, u64)>> {
+    use std::os::unix::fs::FileExt;
+    const AT_ONCE: u64 = 1 << 16;
+    let map = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut all = Vec::new();
+    let mut at = start;
+    while at < end {
+        let n = ((end - at) / PAGE).min(AT_ONCE);
+        let mut entries = vec![0; 8 * n as usize];
+        map.read_exact_at(&mut entries, at / PAGE * 8)?;
+        let each = (0..n).map(|i| (at + i * PAGE, long_of(&entries, 8 * i as usize)));
+        all.extend(each.filter(|(_, entry)| entry & (PRESENT | SWAPPED) != 0));
+        at += n * PAGE;
+    }
+    Ok(all.into_iter())
+}
+
+/// Pages of a private mapping of a file that are not the file's any more.
+///
+/// # Errors
+/// When it is gone, or is not for us to read.
+pub fn own_pages(pid: i32, start: u64, end: u64) -> io::Result<Vec<u64>> {
+    let own = pages(pid, start, end)?.filter(|(_, entry)| entry & OF_FILE == 0);
+    Ok(own.map(|(at, _)| at).collect())
+}
+
+/// Parts of [start, end) that hold something.
+///
+/// # Errors
+/// As `own_pages`.
+pub fn present(pid: i32, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
+    let mut parts: Vec<(u64, u64)> = Vec::new();
+    for (at, _) in pages(pid, start, end)? {
+        match parts.last_mut() {
+            Some((_, last)) if *last == at => *last = at + PAGE,
+            _ => parts.push((at, at + PAGE)),
+        }
+    }
+    Ok(parts)
+}
+
+/// What it may do, as the kernel tells it; None: it is gone.
+pub fn rights(pid: i32) -> Option<String> {
+    const OF_RIGHTS: [&str; 10] = [
+        "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:",
+        "Seccomp:",
+    ];
+    let status = text(pid, "status").ok()?;
+    let lines = status.lines();
+    let of = lines.filter(|line| OF_RIGHTS.iter().any(|name| line.starts_with(name)));
+    let users = fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
+    let mut rights: Vec<&str> = of.collect();
+    let users = users.to_string_lossy();
+    rights.push(&users);
+    Some(rights.join("\n"))
+}

@@ -105,6 +105,8 @@ pub struct Counted {
 /// From when on the kernel side is to tell of the calls of a program, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
+    /// Calls that it makes from now on.
+    Now,
     /// It has just been executed.
     Execve,
     /// Its code is as it was; from when the thread gives itself a name.
@@ -136,10 +138,11 @@ const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one t
 const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
 const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
                       register, a forbidden time stamp counter)";
-const KNOWS_ITS_CALLS: &str = "its C library cancels threads by where they were interrupted (glibc from 2.41 on, \
+pub(crate) const KNOWS_ITS_CALLS: &str = "its C library cancels threads by where they were interrupted (glibc from 2.41 on, \
                                musl)";
 const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
                         read";
+pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
 fn more(sum: &mut u64, by: u64) {
     *sum = sum.saturating_add(by);
@@ -167,9 +170,9 @@ impl Counted {
 
 /// An area of a program, and the process that it was made for, as we number it.
 #[derive(Clone, Copy)]
-struct Used {
-    index: u32,
-    pid: i32,
+pub(crate) struct Used {
+    pub(crate) index: u32,
+    pub(crate) pid: i32,
 }
 
 /// A look at what all processes have mapped.
@@ -203,8 +206,9 @@ pub struct Run {
     images: Images,
     runtime: PathBuf,
     runtime_bytes: u64,
-    /// What makes a program map it.
+    /// What makes a program map it, and what of it splices one that runs.
     map_code: Vec<u8>,
+    attach_code: Vec<u8>,
     areas: Mutex<Areas>,
     idle: AtomicU32,
     /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
@@ -212,6 +216,9 @@ pub struct Run {
     let_go: [AtomicBool; run::REQUESTS],
     boundary: OnceLock<Boundary>,
     only: OnceLock<i32>,
+    /// Of the first process that was attached to: whoever shares the run's memory could make another one
+    /// do what it likes.
+    rights: OnceLock<String>,
     pid_namespace: Option<PathBuf>,
 }
 
@@ -223,6 +230,8 @@ unsafe impl Sync for Run {}
 
 impl Drop for Run {
     fn drop(&mut self) {
+        // What goes on does not wait for an answer.
+        self.close();
         // SAFETY: it was mapped in `new`, of this size.
         unsafe { libc::munmap(self.page.cast(), run::BYTES as usize) };
     }
@@ -245,12 +254,16 @@ impl Run {
         let failed = |what: &str, error: io::Error| Error::Run(format!("{what}: {error}"));
         let images = Images::new(images)?;
         let code = std::fs::read(runtime).map_err(|e| failed(&runtime.display().to_string(), e))?;
-        let map_code = code
-            .get(state::MAP as usize..(state::MAP + state::MAP_BYTES) as usize)
-            .ok_or(Error::Damaged("the runtime is cut off"))?
-            .to_vec();
+        let part = |at: u64, bytes: u64| {
+            let part = code.get(at as usize..(at + bytes) as usize);
+            part.map(<[u8]>::to_vec)
+                .ok_or(Error::Damaged("the runtime is cut off"))
+        };
+        let map_code = part(state::MAP, state::MAP_BYTES)?;
+        let attach_code = part(state::ATTACH, state::ATTACH_BYTES)?;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name ends with 0.
-        let fd = unsafe { libc::memfd_create(c"debox-splice".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"debox-splice".as_ptr(), flags) };
         if fd < 0 {
             return Err(failed("memfd_create", io::Error::last_os_error()));
         }
@@ -258,6 +271,12 @@ impl Run {
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(run::BYTES + AREAS * area::BYTES)
             .map_err(|e| failed("ftruncate", e))?;
+        // What its programs cut off would be missing under us, too.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: a file of ours, and numbers.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } < 0 {
+            return Err(failed("fcntl", io::Error::last_os_error()));
+        }
         // SAFETY: a new mapping of a file of ours.
         let page = unsafe {
             libc::mmap(
@@ -302,6 +321,7 @@ impl Run {
             runtime: runtime.to_owned(),
             runtime_bytes: code.len() as u64,
             map_code,
+            attach_code,
             areas: Mutex::new(Areas {
                 free: (0..AREAS as u32).rev().collect(),
                 used: Vec::new(),
@@ -313,6 +333,7 @@ impl Run {
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
             boundary: OnceLock::new(),
             only: OnceLock::new(),
+            rights: OnceLock::new(),
             pid_namespace: proc::pid_namespace(std::process::id() as i32),
         });
         let action = libc::sigaction {
@@ -330,7 +351,32 @@ impl Run {
         Ok(run)
     }
 
-    fn word(&self, offset: u64) -> &AtomicU32 {
+    pub(crate) fn images(&self) -> &Images {
+        &self.images
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) fn runtime(&self) -> &Path {
+        &self.runtime
+    }
+
+    pub(crate) fn runtime_bytes(&self) -> u64 {
+        self.runtime_bytes
+    }
+
+    pub(crate) fn attach_code(&self) -> &[u8] {
+        &self.attach_code
+    }
+
+    /// Where the run's file is opened, by who may.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    pub(crate) fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: within the page, aligned, and shared memory that is only accessed so.
         unsafe { &*self.page.add(offset as usize).cast::<AtomicU32>() }
     }
@@ -468,7 +514,12 @@ impl Run {
         if !self.counts(pid) {
             return tracee::detach(pid, 0).is_ok();
         }
-        match self.prepare(pid) {
+        let same = self.rights.get().is_none_or(|_| self.has_rights(pid));
+        let prepared = match same {
+            true => self.prepare(pid),
+            false => Err(Error::Run(OTHER_RIGHTS.into())),
+        };
+        match prepared {
             Ok(()) => true,
             Err(error) => {
                 let told = self.boundary(pid, Since::Execve);
@@ -546,23 +597,53 @@ impl Run {
         if parts.iter().any(|(part, _)| part.table.knows_its_calls) {
             return Err(Error::Run(KNOWS_ITS_CALLS.into()));
         }
-        let index = self
-            .areas()
-            .free
-            .pop()
-            .ok_or_else(|| Error::Run("no area is free".into()))?;
+        let index = self.area_take()?;
         let begun = self.inject(&mut program, &before, &auxiliary, index, &parts);
-        let mut areas = self.areas();
         if let Err(error) = begun {
-            areas.free.push(index);
-            drop(areas);
+            self.area_free(index);
             // As it was.
             let _ = tracee::registers_set(pid, &before);
             return Err(error);
         }
-        areas.used.push(Used { index, pid });
-        drop(areas);
+        self.area_used(Used { index, pid });
         program.let_go().map_err(io("let go"))
+    }
+
+    pub(crate) fn area_take(&self) -> Result<u32, Error> {
+        let index = self.areas().free.pop();
+        index.ok_or_else(|| Error::Run("no area is free".into()))
+    }
+
+    pub(crate) fn area_free(&self, index: u32) {
+        self.areas().free.push(index);
+    }
+
+    pub(crate) fn area_used(&self, used: Used) {
+        self.areas().used.push(used);
+    }
+
+    /// The areas that a process has mapped.
+    pub(crate) fn areas_of(&self, pid: i32) -> Vec<u32> {
+        let mut areas = self.mapped_by(pid);
+        areas.retain(|index| u64::from(*index) < AREAS);
+        areas.sort_unstable();
+        areas.dedup();
+        areas
+    }
+
+    /// Whether it may do what the first one may that was attached to.
+    pub(crate) fn has_rights(&self, pid: i32) -> bool {
+        let rights = proc::rights(pid);
+        rights.is_some_and(|rights| *self.rights.get_or_init(|| rights.clone()) == rights)
+    }
+
+    /// Nothing could be done: whether the kernel tells of its calls instead.
+    pub fn attach_failed(&self, pid: i32, why: &Error) {
+        match self.boundary(pid, Since::Now) {
+            true => self.areas().counted.boundary(why.to_string()),
+            false if proc::lives(pid) => self.areas().counted.left(why.to_string()),
+            false => {}
+        }
     }
 
     fn inject(
@@ -638,8 +719,7 @@ impl Run {
             text.resize(room, 0);
             Ok(text)
         };
-        let file = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
-        out.extend(text(file.as_bytes(), 64)?);
+        out.extend(text(self.path().as_bytes(), 64)?);
         for (part, bias) in parts {
             out.extend(
                 [*bias, part.device, part.inode]
@@ -842,14 +922,17 @@ impl Run {
         Ok(())
     }
 
-    /// Puts a program's own code back: its jumps away, byte by byte as they were.
     fn undo(&self, tid: i32) -> io::Result<()> {
+        let gone = io::Error::from_raw_os_error(libc::ESRCH);
+        let index = self.area_of(tid)?.ok_or(gone)?;
+        self.code_back(tid, index)
+    }
+
+    /// Puts a program's own code back: its jumps away, byte by byte as they were.
+    pub(crate) fn code_back(&self, tid: i32, index: u32) -> io::Result<()> {
         let memory = std::fs::OpenOptions::new()
             .write(true)
             .open(format!("/proc/{tid}/mem"))?;
-        let index = self
-            .area_of(tid)?
-            .ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = vec![0u8; state::PAGE as usize];
         self.file.read_exact_at(&mut head, start)?;
@@ -867,13 +950,8 @@ impl Run {
             let Some(known) = self.images.kept(device, inode, &root) else {
                 continue;
             };
-            let calls = known
-                .table
-                .sites
-                .iter()
-                .filter_map(|site| site.window.as_ref().ok());
-            for window in calls.chain(&known.table.find_object) {
-                memory.write_all_at(&window.bytes, bias.wrapping_add(window.start))?;
+            for (address, bytes) in known.table.replaced() {
+                memory.write_all_at(bytes, bias.wrapping_add(address))?;
             }
         }
         Ok(())
@@ -1132,13 +1210,14 @@ impl Run {
     }
 }
 
-struct Auxiliary {
+pub(crate) struct Auxiliary {
     base: u64,
     headers: u64,
-    hwcap2: u64,
+    pub(crate) entry: u64,
+    pub(crate) hwcap2: u64,
 }
 
-fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
+pub(crate) fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
     let bytes = proc::read(pid, "auxv")?;
     let of = |kind: u64| {
         bytes.chunks_exact(16).find_map(|entry| {
@@ -1150,6 +1229,7 @@ fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
     Ok(Auxiliary {
         base: of(libc::AT_BASE).unwrap_or(0),
         headers: of(libc::AT_PHDR).unwrap_or(0),
+        entry: of(libc::AT_ENTRY).unwrap_or(0),
         hwcap2: of(libc::AT_HWCAP2).unwrap_or(0),
     })
 }

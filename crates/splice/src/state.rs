@@ -20,6 +20,7 @@ pub mod block {
     pub const STATE: u64 = 96;
     pub const UNTIMED: u64 = 104;
     pub const ABANDONED: u64 = 112;
+    pub const AREA: u64 = 120;
     pub const FIND: u64 = 136;
     pub const DOOR: u64 = 344;
     pub const LAST_NS: u64 = 352;
@@ -64,6 +65,7 @@ pub mod area {
 /// The first page of a run's file.
 pub mod run {
     pub const BYTES: u64 = 4096;
+    pub const WATCHER: u64 = 4;
     pub const BELL: u64 = 8;
     pub const LOOKED_AT: u64 = 16;
     pub const ONLY: u64 = 20;
@@ -82,16 +84,31 @@ pub mod run {
     pub const AT: u64 = 24;
 }
 
+/// What the runtime is told of a process that runs; threads and codes follow.
+pub mod attach {
+    pub const RUN_BYTES: u64 = 64;
+    pub const BYTES: u64 = 128;
+    pub const THREAD_BYTES: u64 = 32;
+    pub const THREAD_BLOCK: u64 = 24;
+    pub const CODE_BYTES: u64 = 48;
+    pub const CODE_REPLACED: u64 = 46;
+}
+
+/// `off` of an area: whoever attached to it has gone.
+pub const OFF_LEFT: u32 = 3;
 /// Where in the runtime the code lies that maps it.
 pub const MAP: u64 = 64;
 pub const MAP_BYTES: u64 = 128;
+/// ... and where that which splices a process that runs.
+pub const ATTACH: u64 = 192;
+pub const ATTACH_BYTES: u64 = 64;
 pub const PAGE: u64 = 4096;
 /// Calls that are counted by their number; the last one stands for all beyond.
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -150,6 +167,23 @@ mod tests {
             ("SPLICE_VERSION", u64::from(VERSION)),
             ("SPLICE_MAP", MAP),
             ("SPLICE_MAP_BYTES", MAP_BYTES),
+            ("SPLICE_ATTACH", ATTACH),
+            ("SPLICE_ATTACH_BYTES", ATTACH_BYTES),
+            ("sizeof(struct splice_attach)", attach::BYTES),
+            ("sizeof(((struct splice_attach *)0)->run)", attach::RUN_BYTES),
+            ("sizeof(struct splice_attach_thread)", attach::THREAD_BYTES),
+            (
+                "offsetof(struct splice_attach_thread, block)",
+                attach::THREAD_BLOCK,
+            ),
+            ("sizeof(struct splice_attach_code)", attach::CODE_BYTES),
+            (
+                "offsetof(struct splice_attach_code, replaced)",
+                attach::CODE_REPLACED,
+            ),
+            ("SPLICE_OFF_LEFT", u64::from(OFF_LEFT)),
+            ("offsetof(struct splice_run, watcher)", run::WATCHER),
+            ("offsetof(struct splice_block, area)", block::AREA),
             ("SPLICE_IMAGE_MAGIC", IMAGE_MAGIC),
             ("SPLICE_SEGMENTS", IMAGE_SEGMENTS as u64),
             ("offsetof(struct splice_image, segment)", 56),

@@ -58,6 +58,12 @@ impl Table {
         (room, self.sites.len())
     }
 
+    /// What jumps take the place of: address and bytes.
+    pub fn replaced(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let windows = self.sites.iter().filter_map(|site| site.window.as_ref().ok());
+        (windows.chain(&self.find_object)).map(|window| (window.start, &window.bytes[..]))
+    }
+
     /// Sites without room from which calls may come. What no function is known to hold is perhaps data, if the
     /// file makes no call besides.
     pub fn places_left(&self) -> usize {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How is a process stopped at its execve, made to run a little code of ours, and let go?
+//! How is a process stopped, made to run a little code of ours, and let go?
 //!
 //! By ptrace, for some microseconds: from just before an execve to the new program's first
-//! instruction. A thread of ours traces one at a time, and only it may.
+//! instruction, or where it runs, with all its threads. Only the thread of ours that traces them may.
 
 use crate::state::PAGE;
 use std::io;
@@ -70,36 +70,54 @@ fn is_our_child(pid: i32) -> bool {
 
 /// The next stop of what this thread traces.
 pub fn wait() -> io::Result<Stop> {
+    wait_of(libc::P_ALL, 0, 0).map(|stop| stop.unwrap_or(Stop::Interrupted))
+}
+
+/// The next one of a thread.
+pub fn wait_for(tid: i32) -> io::Result<Stop> {
+    wait_of(libc::P_PID, tid, 0).map(|stop| stop.unwrap_or(Stop::Interrupted))
+}
+
+/// ... if it has come already.
+pub fn look_for(tid: i32) -> io::Result<Option<Stop>> {
+    wait_of(libc::P_PID, tid, libc::WNOHANG)
+}
+
+/// None: nothing has come, with WNOHANG.
+fn wait_of(of: libc::idtype_t, id: i32, more: i32) -> io::Result<Option<Stop>> {
     // Of this thread: no child of another one of ours is looked at.
     let mine = libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: plain data.
     let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | mine;
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | mine | more;
     // SAFETY: a local for what is told.
-    if unsafe { libc::waitid(libc::P_ALL, 0, &mut about, flags) } < 0 {
-        return interrupted_or_gone();
+    if unsafe { libc::waitid(of, id as libc::id_t, &mut about, flags) } < 0 {
+        return interrupted_or_gone().map(Some);
     }
-    // SAFETY: the kernel has set it for this kind.
+    // SAFETY: the kernel has set it for this kind; it is 0 where nothing has come.
     let pid = unsafe { about.si_pid() };
+    if pid == 0 {
+        return Ok(None);
+    }
     let ended = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&about.si_code);
     if ended && is_our_child(pid) {
-        return Ok(Stop::Gone);
+        return Ok(Some(Stop::Gone));
     }
     let mut status = 0;
     // SAFETY: writes one int.
     if unsafe { libc::waitpid(pid, &mut status, mine) } < 0 {
-        return interrupted_or_gone();
+        return interrupted_or_gone().map(Some);
     }
     if !libc::WIFSTOPPED(status) {
-        return Ok(Stop::Gone);
+        return Ok(Some(Stop::Gone));
     }
     let signal = libc::WSTOPSIG(status);
-    Ok(match status >> 16 {
+    Ok(Some(match status >> 16 {
         libc::PTRACE_EVENT_EXEC => Stop::Exec(pid),
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Signal(pid, 0),
         libc::PTRACE_EVENT_STOP => Stop::Group(pid),
         _ => Stop::Signal(pid, signal),
-    })
+    }))
 }
 
 fn interrupted_or_gone() -> io::Result<Stop> {
@@ -135,21 +153,44 @@ pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
 /// What stands behind the call by which `Stopped::run`'s code stops itself: `ud2`.
 const CODE_END: [u8; 2] = [0x0f, 0x0b];
 
-/// A program that stands at its first instruction.
+/// Makes one call, and stops as `Stopped::run` wants it: syscall; mov r15, rax; tgkill(r13, r14, SIGSTOP).
+const CALL: [u8; 25] = [
+    0x0f, 0x05, 0x49, 0x89, 0xc7, 0x44, 0x89, 0xef, 0x44, 0x89, 0xf6, 0xba, 0x13, 0, 0, 0, 0xb8,
+    0xea, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x0b,
+];
+
+/// A thread that stands still.
 pub struct Stopped {
     pub pid: i32,
     pub registers: Registers,
+    /// Where code of ours may be written for a moment.
+    place: u64,
+    /// Process and thread, as it knows itself.
+    ids: [i32; 2],
     /// Came while it was made to do something; given back as it is let go.
-    signals: Vec<i32>,
+    pub signals: Vec<i32>,
 }
 
 impl Stopped {
     pub fn new(pid: i32) -> io::Result<Self> {
+        let registers = registers(pid)?;
         Ok(Self {
             pid,
-            registers: registers(pid)?,
+            registers,
+            place: registers.rip,
+            ids: [pid; 2],
             signals: Vec::new(),
         })
+    }
+
+    /// Code of ours is written here from now on, which nobody executes meanwhile.
+    pub fn code_at(&mut self, place: u64) {
+        self.place = place;
+    }
+
+    /// In a PID namespace of its own it has other numbers.
+    pub fn known_as(&mut self, process: i32, thread: i32) {
+        self.ids = [process, thread];
     }
 
     /// 64-bit code of this machine's.
@@ -167,28 +208,60 @@ impl Stopped {
             .read(true)
             .write(true)
             .open(format!("/proc/{}/mem", self.pid))?;
-        // Within the page that it stands in, of which it is known that it is there.
-        let page = self.registers.rip & !(PAGE - 1);
-        let at = self.registers.rip.min(page + PAGE - code.len() as u64);
+        // Within the page, of which it is known that it is there.
+        let page = self.place & !(PAGE - 1);
+        let at = self.place.min(page + PAGE - code.len() as u64);
         let mut before = vec![0; code.len()];
         memory.read_exact_at(&mut before, at)?;
         memory.write_all_at(code, at)?;
+        let ran = self.run_at(code, at, with);
+        memory.write_all_at(&before, at)?;
+        ran
+    }
+
+    /// The same of code that lies there.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub fn run_at(&mut self, code: &[u8], at: u64, with: &Registers) -> io::Result<Registers> {
         let all = Registers {
             rip: at,
             // No call is to be restarted.
             orig_rax: u64::MAX,
             ..*with
         };
-        let ran = registers_set(self.pid, &all).and_then(|()| self.until_stopped(code, at));
-        memory.write_all_at(&before, at)?;
-        ran
+        registers_set(self.pid, &all)?;
+        self.until_stopped(code, at)
+    }
+
+    /// It makes a system call.
+    ///
+    /// # Errors
+    /// Those of the call, and as `run`.
+    pub fn call(&mut self, nr: i64, args: [u64; 6]) -> io::Result<u64> {
+        let with = Registers {
+            rax: nr as u64,
+            rdi: args[0],
+            rsi: args[1],
+            rdx: args[2],
+            r10: args[3],
+            r8: args[4],
+            r9: args[5],
+            r13: self.ids[0] as u64,
+            r14: self.ids[1] as u64,
+            ..self.registers
+        };
+        match self.run(&CALL, &with)?.r15 as i64 {
+            error @ -4095..=-1 => Err(io::Error::from_raw_os_error(-error as i32)),
+            result => Ok(result as u64),
+        }
     }
 
     fn until_stopped(&mut self, code: &[u8], at: u64) -> io::Result<Registers> {
         loop {
             go_on(self.pid, 0)?;
             loop {
-                match wait()? {
+                match wait_for(self.pid)? {
                     Stop::Signal(_, libc::SIGSTOP) => {
                         let all = registers(self.pid)?;
                         let gone = all.rip.wrapping_sub(at);
@@ -233,13 +306,15 @@ impl Stopped {
         }
     }
 
-    /// It goes on where `registers` says.
-    pub fn let_go(self) -> io::Result<()> {
-        let all = Registers {
-            orig_rax: u64::MAX,
-            ..self.registers
-        };
-        registers_set(self.pid, &all)?;
+    /// It goes on where `registers` says, in no call.
+    pub fn let_go(mut self) -> io::Result<()> {
+        self.registers.orig_rax = u64::MAX;
+        self.go_on()
+    }
+
+    /// ... in the call that it was in.
+    pub fn go_on(self) -> io::Result<()> {
+        registers_set(self.pid, &self.registers)?;
         let mut signals = self.signals.into_iter();
         let first = signals.next().unwrap_or(0);
         for signal in signals {

@@ -19,7 +19,7 @@ use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax, ecx, edx,
     qword_ptr, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
 };
-use iced_x86::{Decoder, DecoderOptions, IcedError};
+use iced_x86::{BlockEncoderOptions, Decoder, DecoderOptions, IcedError};
 
 const MMAP: u32 = 9;
 const CLONE: u32 = 56;
@@ -96,45 +96,129 @@ pub(crate) fn trampoline(
     shift: u64,
     at: u64,
 ) -> Result<Vec<u8>, IcedError> {
-    let mut writer = Writer {
-        a: CodeAssembler::new(64)?,
-        nr: site.nr,
-    };
-    let call = window.before..window.before + 2;
-    let start = window.start.wrapping_add(shift);
-    writer.moved(&window.bytes[..call.start], start)?;
-    writer.call()?;
-    writer.moved(&window.bytes[call.end..], start + call.end as u64)?;
-    writer.a.jmp(start + window.bytes.len() as u64)?;
-    writer.a.assemble(at)
+    Writer::of(site, window, shift)?.a.assemble(at)
+}
+
+/// Where in a trampoline goes on whoever stands in its window, by address in the file.
+pub(crate) struct Places {
+    /// Whoever is about to execute the instruction there: (its address, that in the trampoline).
+    moved: Vec<(u64, u64)>,
+    /// Whose call is under way or has just ended: one that the runtime is not asked about,
+    plain: Option<u64>,
+    /// and one that it is.
+    asked: Option<u64>,
+    nr: Option<u32>,
+    /// Behind the `syscall` itself.
+    back: u64,
+}
+
+impl Places {
+    /// As of [`trampoline`].
+    pub(crate) fn of(
+        site: &Site,
+        window: &Window,
+        shift: u64,
+        at: u64,
+    ) -> Result<Self, IcedError> {
+        let mut writer = Writer::of(site, window, shift)?;
+        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+        let code = writer.a.assemble_options(at, options)?;
+        let place = |label: &CodeLabel| code.label_ip(label).map(|ip| ip.wrapping_sub(shift));
+        let moved = writer.moved.iter();
+        Ok(Self {
+            moved: moved
+                .map(|(address, label)| Ok((address.wrapping_sub(shift), place(label)?)))
+                .collect::<Result<_, IcedError>>()?,
+            plain: writer.plain.as_ref().map(place).transpose()?,
+            asked: writer.asked.as_ref().map(place).transpose()?,
+            nr: site.nr,
+            back: site.address + 2,
+        })
+    }
+
+    /// Of a thread that stands at `ip`; `call`: the one that it is in, and its third argument. None:
+    /// it cannot be told.
+    pub(crate) fn next(&self, ip: u64, call: Option<(u32, u64)>) -> Option<u64> {
+        let Some((nr, third)) = call.filter(|_| ip == self.back) else {
+            let of = self.moved.iter().find(|(address, _)| *address == ip);
+            return of.map(|(_, place)| *place);
+        };
+        match self.nr {
+            Some(own) if own != nr => None,
+            Some(own) if special(own) => self.asked,
+            Some(MMAP) if third & PROT_EXEC as u64 != 0 => self.asked,
+            Some(_) => self.plain,
+            // Which of its calls it is depends on more.
+            None => self.plain.filter(|_| !special(nr) && nr != MMAP),
+        }
+    }
 }
 
 /// The same for the begin of `_dl_find_object`: the runtime is asked first.
 pub(crate) fn asked_first(window: &Window, shift: u64, at: u64) -> Result<Vec<u8>, IcedError> {
-    let mut writer = Writer {
-        a: CodeAssembler::new(64)?,
-        nr: None,
-    };
+    let mut writer = Writer::new(None)?;
     let start = window.start.wrapping_add(shift);
     let mut goes_on = writer.a.create_label();
     writer.leave(block::FIND, goes_on)?;
     writer.a.set_label(&mut goes_on)?;
-    writer.moved(&window.bytes, start)?;
+    for instruction in instructions(&window.bytes, start) {
+        writer.a.add_instruction(instruction)?;
+    }
     writer.a.jmp(start + window.bytes.len() as u64)?;
     writer.a.assemble(at)
+}
+
+fn instructions(bytes: &[u8], address: u64) -> Decoder<'_> {
+    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
 }
 
 struct Writer {
     a: CodeAssembler,
     nr: Option<u32>,
+    /// See [`Places`].
+    moved: Vec<(u64, CodeLabel)>,
+    plain: Option<CodeLabel>,
+    asked: Option<CodeLabel>,
 }
 
 impl Writer {
+    fn new(nr: Option<u32>) -> Result<Self, IcedError> {
+        Ok(Self {
+            a: CodeAssembler::new(64)?,
+            nr,
+            moved: Vec::new(),
+            plain: None,
+            asked: None,
+        })
+    }
+
+    /// The whole trampoline of a site.
+    fn of(site: &Site, window: &Window, shift: u64) -> Result<Self, IcedError> {
+        let mut writer = Self::new(site.nr)?;
+        let call = window.before..window.before + 2;
+        let start = window.start.wrapping_add(shift);
+        writer.moved(&window.bytes[..call.start], start)?;
+        writer.here(start + call.start as u64)?;
+        writer.call()?;
+        writer.moved(&window.bytes[call.end..], start + call.end as u64)?;
+        writer.here(start + window.bytes.len() as u64)?;
+        writer.a.jmp(start + window.bytes.len() as u64)?;
+        Ok(writer)
+    }
+
+    /// What stood at this address begins here.
+    fn here(&mut self, address: u64) -> Result<(), IcedError> {
+        let mut here = self.a.create_label();
+        self.a.set_label(&mut here)?;
+        self.moved.push((address, here));
+        Ok(())
+    }
+
     /// Offsets to what it names are set right as it is written.
     fn moved(&mut self, bytes: &[u8], address: u64) -> Result<(), IcedError> {
-        let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
-        while decoder.can_decode() {
-            self.a.add_instruction(decoder.decode())?;
+        for instruction in instructions(bytes, address) {
+            self.here(instruction.ip())?;
+            self.a.add_instruction(instruction)?;
         }
         Ok(())
     }
@@ -214,6 +298,9 @@ impl Writer {
         self.leave(block::BEFORE, call)?;
         self.a.set_label(&mut call)?;
         self.a.syscall()?;
+        let mut back = self.a.create_label();
+        self.a.set_label(&mut back)?;
+        self.asked = Some(back);
         self.a.mov(ecx, family)?;
         self.leave(block::AFTER, done)
     }
@@ -252,6 +339,9 @@ impl Writer {
         }
         self.a.set_label(&mut call)?;
         self.a.syscall()?;
+        let mut back = self.a.create_label();
+        self.a.set_label(&mut back)?;
+        self.plain = Some(back);
         self.a.mov(rcx, rdx)?;
         self.a.mov(r11, rax)?;
         self.ticks()?;

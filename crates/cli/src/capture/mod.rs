@@ -14,7 +14,7 @@ mod watched;
 pub mod wrap;
 
 pub use open::{Bound, Opened};
-pub use target::{Target, is_readable};
+pub use target::{Process, Target, is_readable};
 pub use want::Want;
 
 use crate::args::ReportArgs;
@@ -36,7 +36,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use target::{PROCESSES_MAX, Process};
+use target::PROCESSES_MAX;
 use watched::{Recorded, Watch};
 
 /// How often threads are looked at, to tell how long they have been in a call.
@@ -152,7 +152,13 @@ impl Capture {
         // What has ended is readable for ever.
         list.extend(live(&self.processes).map(Process::as_fd));
         let due = self.child.is_none().then_some(self.next_sample);
-        self.signals.wait(&list, until.into_iter().chain(due).min());
+        let sweep = (self.splicer.is_some()).then(|| Instant::now() + spliced::SWEEP_EVERY);
+        let next = until.into_iter().chain(due).chain(sweep).min();
+        self.signals.wait(&list, next);
+        // The observer does so itself.
+        if let Watch::Idle(watched) = &mut self.watch {
+            watched.sweep();
+        }
         let mut tick = Tick::default();
         while let Some(arrived) = self.signals.next() {
             match arrived.signal {
@@ -207,7 +213,11 @@ impl Capture {
             ..self.facts.clone()
         };
         let extra = Extra::new(self.start_ns);
-        session::report(&snapshot, None, facts, None, &extra)
+        let counts = self.splicer.as_ref().map(|splicer| {
+            let pid = facts.pids.first().copied().unwrap_or_default();
+            splicer.counts(pid)
+        });
+        session::report(&snapshot, counts.as_ref(), facts, None, &extra)
     }
 
     /// Ends the thread that learns; what it found is in `trace`.

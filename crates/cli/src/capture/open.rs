@@ -229,6 +229,9 @@ impl Opened {
                 self.learn(&list)?;
                 since = Instant::now();
                 bound = self.processes_watch(&mut list)?;
+                if let Some(splicer) = &self.splicer {
+                    splicer.attach(&list)?;
+                }
                 list
             }
             Target::Whom(asked) => {

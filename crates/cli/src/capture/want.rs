@@ -126,7 +126,6 @@ impl Want {
             capture_way: args.capture_way,
             ..CaptureArgs::default()
         };
-        args.capture_way.check_live()?;
         let mut want = Self::new(&common)?;
         if args.capture_way == Way::Boundary {
             want.request |= DEBOX_REQ_USER_STACKS;

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How is a process spliced that runs already, and how does it get its own code back?
+//!
+//! All its threads stand still meanwhile (ptrace), for some milliseconds. What takes long, tables and
+//! images of its files, is made before. Then it has to be proved that nobody comes back into the midst
+//! of a window: threads that stand in one go on in its trampoline (a call that they are in is counted
+//! from then on), and of signal handlers that interrupted somebody there, the frames are looked for in
+//! all memory that it can write. What cannot be proved stays as it is.
+
+use crate::images::Known;
+use crate::maps::{self, Mapping};
+use crate::run::{Run, Used};
+use crate::state::{self, PAGE, area, attach, run};
+use crate::threads::{Held, Threads};
+use crate::tracee::Registers;
+use crate::{Error, frames, proc, remote};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Of the stack that the runtime has while it prepares.
+const STACK: u64 = 64 << 10;
+
+/// Code of a file that the process has mapped.
+struct Code {
+    mapping: Mapping,
+    /// The file, as it is, and what is known of it.
+    file: File,
+    known: Arc<Known>,
+    /// From addresses in the file to those in the process; None: nothing of it is replaced.
+    bias: Option<u64>,
+    /// It is an image: the process was attached to before.
+    again: bool,
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
+    move |e| Error::Run(format!("{what}: {e}"))
+}
+
+fn unproved<T>(why: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Run(why.into()))
+}
+
+impl Run {
+    /// Splices a process; how long it stood still.
+    ///
+    /// # Errors
+    /// When it is not for us to trace, or it cannot be proved that it goes on as it would: then
+    /// it does so without.
+    pub fn attach(&self, pid: i32) -> Result<Duration, Error> {
+        let spliced = self.splice(pid);
+        match spliced {
+            Err(_) if !proc::lives(pid) => Err(Error::Ended),
+            spliced => spliced,
+        }
+    }
+
+    /// Whether it is a process of this run already.
+    pub fn has_spliced(&self, pid: i32) -> bool {
+        !self.areas_of(pid).is_empty()
+    }
+
+    fn splice(&self, pid: i32) -> Result<Duration, Error> {
+        let status = proc::text(pid, "status").map_err(failed("its status"))?;
+        let line = |name: &str| {
+            let of = status.lines().find_map(|line| line.strip_prefix(name));
+            of.unwrap_or_default().trim()
+        };
+        if !self.has_rights(pid) {
+            return unproved(crate::run::OTHER_RIGHTS);
+        }
+        if line("Seccomp:") != "0" {
+            return unproved("its system calls are restricted (seccomp)");
+        }
+        if line("State:").starts_with(['T', 't']) {
+            return unproved("it is stopped, by a signal or by whoever traces it");
+        }
+        let all = self.codes(pid)?;
+        let (began, ticks) = (Instant::now(), ticks());
+        let mut threads = Threads::stop(pid)?;
+        let index = self.area_take()?;
+        let replaced = self.replace(pid, &mut threads, &all, index, ticks);
+        match replaced {
+            Ok(()) => self.area_used(Used { index, pid }),
+            Err(_) => self.area_free(index),
+        }
+        drop(threads);
+        replaced.map(|()| began.elapsed())
+    }
+
+    /// What it has mapped to be executed, as far as calls are made there.
+    fn codes(&self, pid: i32) -> Result<Vec<Code>, Error> {
+        let mut all = Vec::new();
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        for mapping in maps::of(pid).map_err(failed("its mappings"))? {
+            if !mapping.is_code() {
+                continue;
+            }
+            let name = || debox_name(&mapping.path);
+            let again = mapping.path.parent() == Some(self.images().folder());
+            let (file, known) = match again {
+                true => {
+                    let original = image_of(&mapping.path);
+                    let kept = original.and_then(|(device, inode)| {
+                        self.images().kept_file(device, inode, &root)
+                    });
+                    match kept {
+                        Some(kept) => kept,
+                        None => return unproved("what it was attached to with before is gone"),
+                    }
+                }
+                false => {
+                    let file = mapping.open(pid, &root);
+                    let Some(file) = file.map_err(failed("a file that it has mapped"))? else {
+                        return unproved(format!("{} is another file by now", name()));
+                    };
+                    let again = file.try_clone().map_err(failed("dup"))?;
+                    match self.images().of(file) {
+                        Ok(known) => (again, known),
+                        // Not one for programs, or for others: nothing of it is replaced.
+                        Err(_) => continue,
+                    }
+                }
+            };
+            if known.table.knows_its_calls {
+                return unproved(crate::run::KNOWS_ITS_CALLS);
+            }
+            if known.is_in_pieces(mapping.offset, mapping.end - mapping.start) {
+                return unproved(format!("its code of {} was changed: it is mapped in pieces", name()));
+            }
+            let bias = known.bias(mapping.start, mapping.offset, mapping.end - mapping.start);
+            all.push(Code {
+                mapping,
+                file,
+                known,
+                bias,
+                again,
+            });
+        }
+        if all.iter().all(|code| code.bias.is_none()) {
+            return unproved("no code of it can be replaced");
+        }
+        Ok(all)
+    }
+
+    fn replace(
+        &self,
+        pid: i32,
+        threads: &mut Threads,
+        all: &[Code],
+        index: u32,
+        ticks: u64,
+    ) -> Result<(), Error> {
+        for held in &threads.all {
+            let registers = &held.thread.registers;
+            if !held.thread.is_native() {
+                return unproved("a 32-bit program");
+            }
+            if registers.gs_base != 0 && !self.left_before(pid, registers.gs_base) {
+                return unproved("it uses the GS register, or is spliced already");
+            }
+        }
+        unchanged(pid, all)?;
+        let windows = Windows::of(all);
+        if frames::found(pid, &|address| windows.holds(address))? {
+            return unproved("a signal handler will return to where a call is to be replaced");
+        }
+        let places = (threads.all.iter())
+            .map(|held| windows.place(&held.thread.registers))
+            .collect::<Result<Vec<_>, _>>()?;
+        let blocks = self.attached(pid, &mut threads.all, all, &places, [index as u64, ticks])?;
+        for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
+            let Registers { rip, .. } = held.thread.registers;
+            let moved = place
+                .as_ref()
+                .filter(|place| blocks.replaced[place.code])
+                .map_or(rip, |place| place.next);
+            held.thread.registers = Registers {
+                rip: moved,
+                gs_base: *block,
+                ..held.thread.registers
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether a base of GS is of a block that is left from having been attached to before.
+    fn left_before(&self, pid: i32, base: u64) -> bool {
+        let long = |at: u64| proc::word(pid, at);
+        let head = long(base + state::block::SELF).ok().zip(long(base + state::block::AREA).ok());
+        let Some((own, area)) = head else {
+            return false;
+        };
+        let off = long(area + area::OFF).map(|off| off as u32);
+        own == base && off.is_ok_and(|off| off == state::OFF_LEFT)
+    }
+
+    /// The runtime is mapped, and prepares the process.
+    fn attached(
+        &self,
+        pid: i32,
+        threads: &mut [Held],
+        all: &[Code],
+        places: &[Option<Place>],
+        [index, ticks]: [u64; 2],
+    ) -> Result<Blocks, Error> {
+        let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
+        let in_code = |code: &Code| code.mapping.holds(auxiliary.entry);
+        if !all.iter().any(in_code) {
+            return unproved("it has no code where it began");
+        }
+        let ids: Vec<(u32, u32)> = threads.iter().map(|held| held.ids).collect();
+        let image_files = all
+            .iter()
+            .map(|code| File::open(&code.known.image))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed("an image"))?;
+        let before: Vec<Registers> = threads.iter().map(|held| held.thread.registers).collect();
+        let Some(first) = threads.first_mut() else {
+            return Err(Error::Ended);
+        };
+        first.thread.code_at(auxiliary.entry);
+        let (process, own) = first.ids;
+        let thread = &mut first.thread;
+        thread.known_as(process as i32, own as i32);
+
+        let bytes = attach::BYTES
+            + attach::THREAD_BYTES * ids.len() as u64
+            + attach::CODE_BYTES * all.len() as u64;
+        let room = (bytes.max(remote::MESSAGE_BYTES) + STACK).next_multiple_of(PAGE);
+        let memory = remote::memory(thread, room).map_err(failed("mmap"))?;
+        let runtime = File::open(self.runtime()).map_err(failed("the runtime"))?;
+        let mut files = vec![self.file().as_fd(), runtime.as_fd()];
+        files.extend(image_files.iter().map(AsFd::as_fd));
+        let sent = remote::files_send(thread, pid, memory, &files).map_err(failed("its files"))?;
+        let [run_fd, runtime_fd] = [sent.files[0], sent.files[1]];
+        let args = [
+            0,
+            self.runtime_bytes(),
+            (libc::PROT_READ | libc::PROT_EXEC) as u64,
+            libc::MAP_PRIVATE as u64,
+            runtime_fd as u64,
+            0,
+        ];
+        let code = thread.call(libc::SYS_mmap, args).map_err(failed("the runtime"))?;
+
+        let mut begin = Vec::new();
+        begin.extend([run_fd, 0].map(i32::to_le_bytes).concat());
+        let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
+        let numbers = [index as u32, by_instruction, ids.len() as u32, all.len() as u32];
+        begin.extend(numbers.map(u32::to_le_bytes).concat());
+        let mut path = self.path().into_bytes();
+        path.resize(attach::RUN_BYTES as usize, 0);
+        begin.extend(path);
+        let thread_at = memory + attach::BYTES;
+        let code_at = thread_at + attach::THREAD_BYTES * ids.len() as u64;
+        begin.extend([thread_at, code_at, ticks].map(u64::to_le_bytes).concat());
+        let close = [runtime_fd, sent.pair[0], sent.pair[1], -1];
+        begin.extend(close.map(i32::to_le_bytes).concat());
+        for ((tgid, tid), (registers, place)) in ids
+            .iter()
+            .map(|(tgid, tid)| (*tgid, *tid))
+            .zip(before.iter().zip(places))
+        {
+            let call = place.as_ref().filter(|place| place.in_call);
+            let nr = call.map_or(0, |_| registers.orig_rax as u32);
+            begin.extend([tid, tgid, nr, 0].map(u32::to_le_bytes).concat());
+            let rsp = call.map_or(0, |_| registers.rsp);
+            begin.extend([rsp, 0].map(u64::to_le_bytes).concat());
+        }
+        for (code, fd) in all.iter().zip(&sent.files[2..]) {
+            let Mapping {
+                start, end, offset, ..
+            } = code.mapping;
+            let Known { device, inode, .. } = *code.known;
+            let words = [start, end - start, offset, device, inode];
+            begin.extend(words.map(u64::to_le_bytes).concat());
+            begin.extend(fd.to_le_bytes());
+            begin.extend([u16::from(code.again), 0].map(u16::to_le_bytes).concat());
+        }
+        thread.write(memory, &begin).map_err(failed("its memory"))?;
+        let with = Registers {
+            rdi: memory,
+            rsp: memory + room,
+            r13: u64::from(process),
+            r14: u64::from(own),
+            ..thread.registers
+        };
+        thread
+            .run_at(self.attach_code(), code + state::ATTACH, &with)
+            .map_err(failed("the runtime"))?;
+        let mut told = vec![0; begin.len()];
+        proc::memory_read(pid, memory, &mut told).map_err(failed("its memory"))?;
+        thread
+            .call(libc::SYS_munmap, [memory, room, 0, 0, 0, 0])
+            .map_err(failed("munmap"))?;
+        if let error @ 1.. = -proc::int_of(&told, 4) {
+            return Err(failed("the file of the counts")(
+                io::Error::from_raw_os_error(error),
+            ));
+        }
+        let threads_told = &told[attach::BYTES as usize..];
+        let codes_told = &threads_told[attach::THREAD_BYTES as usize * ids.len()..];
+        let of_thread = threads_told
+            .chunks_exact(attach::THREAD_BYTES as usize)
+            .take(ids.len())
+            .map(|thread| proc::long_of(thread, attach::THREAD_BLOCK as usize));
+        let replaced = codes_told
+            .chunks_exact(attach::CODE_BYTES as usize)
+            .map(|code| code[attach::CODE_REPLACED as usize] == 1);
+        Ok(Blocks {
+            of_thread: of_thread.collect(),
+            replaced: replaced.collect(),
+        })
+    }
+
+    /// Processes that have something of this run mapped get their own code back; those that did not.
+    pub fn detach(&self) -> Vec<String> {
+        let mut kept = Vec::new();
+        for pid in proc::all() {
+            let areas = self.areas_of(pid);
+            if areas.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.put_back(pid, &areas)
+                && proc::lives(pid)
+            {
+                kept.push(format!("process {pid} ({error})"));
+            }
+        }
+        kept
+    }
+
+    fn put_back(&self, pid: i32, areas: &[u32]) -> Result<(), Error> {
+        let threads = Threads::stop(pid)?;
+        for index in areas {
+            let at = run::BYTES + u64::from(*index) * area::BYTES + area::OFF;
+            let off = state::OFF_LEFT.to_le_bytes();
+            self.file()
+                .write_all_at(&off, at)
+                .map_err(failed("the file of the counts"))?;
+            self.code_back(pid, *index).map_err(failed("its memory"))?;
+        }
+        drop(threads);
+        Ok(())
+    }
+
+    /// Who asks is not answered any more.
+    pub(crate) fn close(&self) {
+        self.word(run::WATCHER).store(0, Ordering::SeqCst);
+    }
+}
+
+/// The time stamp counter.
+fn ticks() -> u64 {
+    // SAFETY: x86-64 has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+struct Blocks {
+    of_thread: Vec<u64>,
+    /// By code.
+    replaced: Vec<bool>,
+}
+
+fn debox_name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The file that an image is of, by its name.
+fn image_of(image: &Path) -> Option<(u64, u64)> {
+    let name = image.file_name()?.to_str()?;
+    let hex = |at: usize| u64::from_str_radix(name.get(at..at + 16)?, 16).ok();
+    let version = u32::from_str_radix(name.get(..2)?, 16).ok()?;
+    (version == state::VERSION).then_some(hex(2)?).zip(hex(18))
+}
+
+/// What is to be replaced is what its file says.
+fn unchanged(pid: i32, all: &[Code]) -> Result<(), Error> {
+    let now = maps::of(pid).map_err(failed("its mappings"))?;
+    for code in all {
+        let Mapping {
+            start, end, offset, ..
+        } = code.mapping;
+        let name = || debox_name(&code.mapping.path);
+        if !now.contains(&code.mapping) {
+            return unproved(format!("{} was just mapped otherwise", name()));
+        }
+        let Some(bias) = code.bias else {
+            continue;
+        };
+        let changed = || unproved(format!("its code of {} was changed", name()));
+        let own = proc::own_pages(pid, start, end).map_err(failed("its page map"))?;
+        for page in own {
+            let (mut is, mut was) = ([0; PAGE as usize], [0; PAGE as usize]);
+            proc::memory_read(pid, page, &mut is).map_err(failed("its memory"))?;
+            let at = page - start + offset;
+            // Behind the end of the file there are zeros.
+            let bytes = code.file.metadata().map_err(failed("its file"))?.len();
+            let there = bytes.saturating_sub(at).min(PAGE) as usize;
+            (code.file.read_exact_at(&mut was[..there], at)).map_err(failed("its file"))?;
+            if is != was {
+                return changed();
+            }
+        }
+        for (address, bytes) in code.known.table.replaced() {
+            let address = address.wrapping_add(bias);
+            let mut is = vec![0; bytes.len()];
+            if !(start..end).contains(&address) {
+                continue;
+            }
+            proc::memory_read(pid, address, &mut is).map_err(failed("its memory"))?;
+            if is != bytes {
+                return changed();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a thread goes on.
+struct Place {
+    next: u64,
+    in_call: bool,
+    /// Which code it is.
+    code: usize,
+}
+
+/// All windows of a process.
+struct Windows<'a> {
+    all: &'a [Code],
+    /// By address of the second byte: behind the last one, code, site.
+    by_begin: std::collections::BTreeMap<u64, (u64, usize, usize)>,
+    /// Where a call returns to: code, site.
+    back: HashMap<u64, (usize, usize)>,
+}
+
+impl<'a> Windows<'a> {
+    fn of(all: &'a [Code]) -> Self {
+        let mut windows = Self {
+            all,
+            by_begin: Default::default(),
+            back: HashMap::new(),
+        };
+        for (n, code) in all.iter().enumerate() {
+            let Some(bias) = code.bias else {
+                continue;
+            };
+            for (i, site) in code.known.table.sites.iter().enumerate() {
+                let Ok(window) = &site.window else {
+                    continue;
+                };
+                let start = window.start.wrapping_add(bias);
+                if !code.mapping.holds(start) {
+                    continue;
+                }
+                let end = window.end().wrapping_add(bias);
+                windows.by_begin.insert(start + 1, (end, n, i));
+                let back = site.address.wrapping_add(bias) + 2;
+                windows.back.insert(back, (n, i));
+            }
+            // Nobody is in the midst of the begin of a function but who has been interrupted there.
+            if let Some(window) = &code.known.table.find_object {
+                let start = window.start.wrapping_add(bias);
+                let end = window.end().wrapping_add(bias);
+                windows.by_begin.insert(start + 1, (end, n, usize::MAX));
+            }
+        }
+        windows
+    }
+
+    /// The one that an address is in the midst of.
+    fn around(&self, address: u64) -> Option<(usize, usize)> {
+        let (_, (end, code, site)) = self.by_begin.range(..=address).next_back()?;
+        (address < *end).then_some((*code, *site))
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        self.around(address).is_some()
+    }
+
+    /// Where a thread has to go on; None: where it is.
+    fn place(&self, registers: &Registers) -> Result<Option<Place>, Error> {
+        let ip = registers.rip;
+        let in_call = registers.orig_rax as i64 >= 0;
+        let found = match in_call {
+            true => self.back.get(&ip).copied().or_else(|| self.around(ip)),
+            false => self.around(ip),
+        };
+        let Some((n, i)) = found else {
+            // A pool that is left from before.
+            let pool = |code: &Code| code.again && code.bias.is_none() && code.mapping.holds(ip);
+            return match self.all.iter().position(pool) {
+                Some(code) if in_call => Ok(Some(Place {
+                    next: ip,
+                    in_call,
+                    code,
+                })),
+                Some(_) => unproved("it counts a call for a watch that is just over"),
+                None => Ok(None),
+            };
+        };
+        let code = &self.all[n];
+        let (Some(bias), Some(site)) = (code.bias, code.known.table.sites.get(i)) else {
+            return unproved("a thread is where the lookup of unwind tables begins");
+        };
+        let in_call = in_call && ip == site.address.wrapping_add(bias) + 2;
+        let call = in_call.then_some((registers.orig_rax as u32, registers.rdx));
+        let next = code.known.place(site, ip.wrapping_sub(bias), call);
+        match next.map_err(failed("an image"))? {
+            Some(next) => Ok(Some(Place {
+                next: next.wrapping_add(bias),
+                in_call,
+                code: n,
+            })),
+            None => unproved("a thread is in a call that cannot be taken over"),
+        }
+    }
+}

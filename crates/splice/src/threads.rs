@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do all threads of a process stand still, and go on?
+
+use crate::tracee::{self, Stop, Stopped};
+use crate::{Error, proc};
+use std::collections::HashSet;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Who sleeps in the kernel without listening (a disk that does not answer) is not waited for longer.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// A thread that stands still.
+pub struct Held {
+    pub thread: Stopped,
+    /// Process and thread, as it knows itself.
+    pub ids: (u32, u32),
+}
+
+/// Traced by this thread of ours; when this is dropped, they go on, where their registers say.
+pub struct Threads {
+    pub all: Vec<Held>,
+    /// Those that do not stand still yet.
+    running: Vec<i32>,
+}
+
+fn failed(tid: i32) -> impl Fn(io::Error) -> Error {
+    move |e| Error::Run(format!("thread {tid} cannot be traced: {e}"))
+}
+
+impl Threads {
+    /// # Errors
+    /// When one cannot be traced, or does not stop.
+    pub fn stop(pid: i32) -> Result<Self, Error> {
+        let mut threads = Self {
+            all: Vec::new(),
+            running: Vec::new(),
+        };
+        let until = Instant::now() + LONGEST;
+        let mut known = HashSet::new();
+        loop {
+            let mut is_new = false;
+            for tid in proc::threads(pid) {
+                if known.contains(&tid) {
+                    continue;
+                }
+                match threads.seize(tid) {
+                    // Ended meanwhile, or is about to.
+                    Err(e) if !proc::lives_as(pid, tid) || e.raw_os_error() == Some(libc::ESRCH) => {}
+                    seized => seized.map_err(failed(tid))?,
+                }
+                known.insert(tid);
+                is_new = true;
+            }
+            threads.look()?;
+            // Who stood still made none.
+            if threads.running.is_empty() && !is_new {
+                break;
+            }
+            if Instant::now() > until {
+                let (n, all) = (threads.running.len(), known.len());
+                return Err(Error::Run(format!(
+                    "{n} of its {all} threads cannot be stopped: they sleep in the kernel without listening"
+                )));
+            }
+            if !is_new {
+                thread::sleep(Duration::from_micros(50));
+            }
+        }
+        match threads.all.is_empty() {
+            true => Err(Error::Ended),
+            false => Ok(threads),
+        }
+    }
+
+    fn seize(&mut self, tid: i32) -> io::Result<()> {
+        tracee::seize(tid)?;
+        self.running.push(tid);
+        tracee::interrupt(tid)
+    }
+
+    /// Which of them stand still by now.
+    fn look(&mut self) -> Result<(), Error> {
+        let mut still = Vec::new();
+        for tid in std::mem::take(&mut self.running) {
+            match tracee::look_for(tid).map_err(failed(tid))? {
+                None | Some(Stop::Interrupted) => still.push(tid),
+                Some(Stop::Gone) => {}
+                Some(Stop::Signal(_, signal)) => self.held(tid, signal)?,
+                Some(Stop::Group(_)) => {
+                    self.running.extend(still);
+                    self.held(tid, 0)?;
+                    return Err(Error::Run("it is being stopped by a signal".into()));
+                }
+                // Under another number, of another program.
+                Some(Stop::Exec(pid)) => {
+                    let _ = tracee::detach(pid, 0);
+                    return Err(Error::Run("it has just become another program".into()));
+                }
+            }
+        }
+        self.running.extend(still);
+        Ok(())
+    }
+
+    fn held(&mut self, tid: i32, signal: i32) -> Result<(), Error> {
+        let Ok(mut thread) = Stopped::new(tid) else {
+            // Killed.
+            return Ok(());
+        };
+        thread.signals.extend((signal != 0).then_some(signal));
+        let ids = proc::own_ids(tid).map_err(failed(tid))?;
+        self.all.push(Held { thread, ids });
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for held in self.all.drain(..) {
+            // Who was killed meanwhile does not go on.
+            let _ = held.thread.go_on();
+        }
+        let until = Instant::now() + LONGEST;
+        for tid in self.running.drain(..) {
+            // Only who stands still can be let go; who does not so soon is let go as debox ends.
+            loop {
+                match tracee::look_for(tid) {
+                    Ok(None | Some(Stop::Interrupted)) if Instant::now() < until => {
+                        thread::sleep(Duration::from_micros(200));
+                        continue;
+                    }
+                    Ok(Some(Stop::Signal(_, signal))) => {
+                        let _ = tracee::detach(tid, signal);
+                    }
+                    Ok(Some(Stop::Group(_) | Stop::Exec(_))) => {
+                        let _ = tracee::detach(tid, 0);
+                    }
+                    _ => {}
+                }
+                break;
+            }
+        }
+    }
+}
