@@ -329,7 +329,7 @@ int main(void)
 	for (int i = 0; i < 64; i++) if (page[i] == 3) { page[i] = 7; break; }
 	if (mprotect(page, 4096, PROT_READ | PROT_EXEC)) return 1;
 	write(1, "r", 1);
-	while (read(0, &c, 1) == 1 && c != 'q') { for (int i = 0; i < 1000; i++) __asm__ volatile("syscall" : : "a"(SYS_getppid) : "rcx", "r11", "memory"); write(1, &c, 1); }
+	while (read(0, &c, 1) == 1 && c != 'q') { for (int i = 0; i < 1000; i++) { long n = SYS_getppid; __asm__ volatile("syscall" : "+a"(n) : : "rcx", "r11", "memory"); } write(1, &c, 1); }
 	return seven();
 }
 "#;
