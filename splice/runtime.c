@@ -579,9 +579,10 @@ static char *put_hex(char *at, uint64_t value, int digits)
 	return at;
 }
 
-static int image_open(const struct splice_run *run, const struct stat *file)
+/* `above`: that whose pool lies above it. */
+static int image_open(const struct splice_run *run, const struct stat *file, int above)
 {
-	char path[sizeof run->images + 4 * 17 + 1], *at = path;
+	char path[sizeof run->images + 4 * 17 + 2], *at = path;
 
 	for (uint32_t i = 0; i < sizeof run->images && run->images[i]; i++)
 		*at++ = run->images[i];
@@ -591,6 +592,8 @@ static int image_open(const struct splice_run *run, const struct stat *file)
 	at = put_hex(at, file->st_ino, 16);
 	at = put_hex(at, (uint64_t)file->st_size, 14);
 	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec, 16);
+	if (above)
+		*at++ = 'a';
 	*at = 0;
 	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 }
@@ -645,9 +648,10 @@ static int is_there(const struct splice_area *area, uint64_t bias, uint64_t devi
 	return 0;
 }
 
-/* Puts the image's code over [from, to) of a file that is mapped with this bias. */
-static void image_map(struct splice_area *area, int fd, const struct splice_image *image, uint64_t bias,
-		      uint64_t from, uint64_t to, uint64_t device, uint64_t inode, int pool_is_there)
+/* Puts the image's code over [from, to) of a file that is mapped with this bias. 0: something lies where its
+ * pool has to. */
+static int image_map(struct splice_area *area, int fd, const struct splice_image *image, uint64_t bias,
+		     uint64_t from, uint64_t to, uint64_t device, uint64_t inode, int pool_is_there)
 {
 	uint64_t pool = bias + image->pool;
 
@@ -658,7 +662,7 @@ static void image_map(struct splice_area *area, int fd, const struct splice_imag
 		/* Without a place in the table it could not be undone. */
 		if (at >= SPLICE_IMAGES) {
 			file_left(area);
-			return;
+			return 1;
 		}
 		got = pool_is_there ? (long)pool :
 				      sys_call(SYS_mmap, pool, image->pool_bytes, PROT_READ | PROT_EXEC,
@@ -666,8 +670,7 @@ static void image_map(struct splice_area *area, int fd, const struct splice_imag
 		if (got != (long)pool) {
 			if (!sys_failed(got))
 				sys_call(SYS_munmap, got, image->pool_bytes);
-			file_left(area);
-			return;
+			return 0;
 		}
 		area->image[at].bias = bias;
 		area->image[at].device = device;
@@ -687,11 +690,12 @@ static void image_map(struct splice_area *area, int fd, const struct splice_imag
 					MAP_PRIVATE | MAP_FIXED, fd, s->offset)))
 			file_left(area);
 	}
+	return 1;
 }
 
-/* Puts the image's code over [address, address + bytes), where the file is mapped from `offset` on. */
-static void code_replace(struct splice_area *area, int fd, const struct splice_image *image,
-			 struct splice_attach_code *code)
+/* Puts the image's code over [address, address + bytes), where the file is mapped from `offset` on; as image_map(). */
+static int code_replace(struct splice_area *area, int fd, const struct splice_image *image,
+			struct splice_attach_code *code)
 {
 	uint64_t bias;
 	uint32_t i = 0;
@@ -701,35 +705,38 @@ static void code_replace(struct splice_area *area, int fd, const struct splice_i
 				       image->segment[i].offset - code->offset >= code->bytes))
 		i++;
 	if (i == image->segments)
-		return;
+		return 1;
 	bias = code->address + (image->segment[i].offset - code->offset) - image->segment[i].address;
-	image_map(area, fd, image, bias, code->address,
-		  code->address + ((code->bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE), code->device,
-		  code->inode, code->pool_is_there);
-	code->replaced = (uint16_t)is_there(area, bias, code->device, code->inode);
+	code->replaced = (uint16_t)image_map(
+		area, fd, image, bias, code->address,
+		code->address + ((code->bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE), code->device,
+		code->inode, code->pool_is_there);
+	return code->replaced;
+}
+
+/* An image of what is open as `file`; it is made, if it is not there yet. */
+static int image_of(struct splice_area *area, int file, const struct stat *st, int above)
+{
+	struct splice_run *run = (struct splice_run *)area->run;
+	int fd = image_open(run, st, above);
+
+	if (fd == -ERRNO_ENOENT && answer(area, above ? SPLICE_ABOVE : SPLICE_IMAGE, (uint32_t)file) == 0)
+		fd = image_open(run, st, above);
+	return fd;
 }
 
 /* [address, address + bytes) is code of a file now. */
 static void code_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset)
 {
-	struct splice_run *run = (struct splice_run *)area->run;
-	struct splice_image image;
+	struct splice_image image = { .left = 0 };
+	int fd, whole = 0, done = 0;
 	struct stat st;
-	int fd, whole;
 
 	if (area->quiet || area->off)
 		return;
 	if (sys_failed(sys_call(SYS_fstat, file, &st)))
 		return;
-	fd = image_open(run, &st);
-	if (fd == -ERRNO_ENOENT && answer(area, SPLICE_IMAGE, (uint32_t)file) == 0)
-		fd = image_open(run, &st);
-	if (fd < 0) {
-		file_left(area);
-		return;
-	}
-	whole = image_read(area, fd, &image);
-	if (whole) {
+	for (int above = 0; above < 2 && !done; above++) {
 		struct splice_attach_code code = {
 			.address = address,
 			.bytes = bytes,
@@ -738,9 +745,17 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 			.inode = st.st_ino,
 		};
 
-		code_replace(area, fd, &image, &code);
+		fd = image_of(area, file, &st, above);
+		if (fd < 0)
+			break;
+		whole = image_read(area, fd, &image);
+		done = !whole || code_replace(area, fd, &image, &code);
+		sys_call(SYS_close, fd);
 	}
-	sys_call(SYS_close, fd);
+	if (!done) {
+		file_left(area);
+		return;
+	}
 	if (!whole && image.left && (area->left_inode != st.st_ino || area->left_device != st.st_dev)) {
 		area->left_device = st.st_dev;
 		area->left_inode = st.st_ino;
@@ -1131,9 +1146,10 @@ void splice_begin(struct splice_begin *begin)
 			file_left(area);
 			continue;
 		}
-		if (image_read(area, (int)fd, &image))
-			image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode, 0);
-		else if (image.left) {
+		if (image_read(area, (int)fd, &image)) {
+			if (!image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode, 0))
+				file_left(area);
+		} else if (image.left) {
 			left |= image.left;
 			area->left_device = of->device;
 			area->left_inode = of->inode;
@@ -1179,8 +1195,9 @@ void splice_attach(struct splice_attach *attach)
 		chunk(area, b->chunk + 1);
 	area->own->run_fd = 0;
 	for (uint32_t i = 0; i < attach->codes; i++)
-		if (image_read(area, code[i].image_fd, &image))
-			code_replace(area, code[i].image_fd, &image, &code[i]);
+		if (image_read(area, code[i].image_fd, &image) &&
+		    !code_replace(area, code[i].image_fd, &image, &code[i]))
+			file_left(area);
 	area->version = SPLICE_VERSION;
 out:
 	for (uint32_t i = 0; i < attach->codes; i++)

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 15u
+#define SPLICE_VERSION 16u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -160,6 +160,7 @@ enum splice_request_kind {
 	SPLICE_UNDO,     /* put its own code back; for the rest as CUT; `fd` 1: since its C library wants that */
 	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
 	SPLICE_CUT,      /* it gives up rights */
+	SPLICE_ABOVE,    /* as IMAGE, whose pool lies above it */
 };
 
 struct splice_request {
@@ -259,7 +260,7 @@ struct splice_attach {
 	uint32_t threads, codes;
 	char run[64]; /* file of the run, for what comes later; it may not be allowed to open it */
 	uint64_t thread, code;
-	uint64_t start; /* ticks, when its threads were not stopped yet */
+	uint64_t start;   /* ticks, when its threads were not stopped yet */
 	int32_t close[4]; /* what the watcher has opened in it; -1: nothing */
 };
 

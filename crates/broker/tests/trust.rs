@@ -660,22 +660,28 @@ fn away(args: &[String]) {
         let all = bytes[..length]
             .chunks_exact(size_of::<debox_away>())
             .map(|bytes| debox_away::read_from(bytes).unwrap());
-        all.filter(|away| away.pid == child as u32).collect::<Vec<_>>()
+        all.filter(|away| away.pid == child as u32)
+            .collect::<Vec<_>>()
     };
     let asleep = |told: &[debox_away]| {
-        let asleep = told.iter().filter(|away| away.flags & DEBOX_AWAY_ASLEEP != 0);
+        let asleep = told
+            .iter()
+            .filter(|away| away.flags & DEBOX_AWAY_ASLEEP != 0);
         asleep.count()
     };
     let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while asleep(&told()) != 2 {
         let threads = std::fs::read_dir(format!("/proc/{child}/task")).unwrap();
-        let states = threads.flatten().map(|thread| {
-            std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default()
-        });
+        let states = threads
+            .flatten()
+            .map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
         assert!(
             std::time::Instant::now() < until,
             "told: {:?}; there are {:?}",
-            told().iter().map(|away| (away.tid, away.key, away.flags, away.site)).collect::<Vec<_>>(),
+            told()
+                .iter()
+                .map(|away| (away.tid, away.key, away.flags, away.site))
+                .collect::<Vec<_>>(),
             states.collect::<Vec<_>>()
         );
         std::thread::sleep(std::time::Duration::from_millis(2));

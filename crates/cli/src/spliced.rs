@@ -130,6 +130,15 @@ impl Splicer {
         })
     }
 
+    /// Makes what takes long, before anybody is watched.
+    pub fn attach_prepare(&self, list: &[Process]) {
+        let pids = list.iter().flat_map(|process| match self.follow {
+            true => process.family(),
+            false => vec![process.pid as u32],
+        });
+        pids.for_each(|pid| self.run.attach_prepare(pid as i32));
+    }
+
     /// Splices processes that run, and what they have started, if that is followed. What cannot be, the
     /// kernel side tells of, if there is one. Why not, if none could be.
     pub fn attach(&self, list: &[Process]) -> Result<Option<Error>, Error> {
@@ -381,6 +390,7 @@ pub fn attach(
     };
     let signals = Signals::open()?;
     let splicer = Splicer::open(!args.capture.no_follow)?;
+    splicer.attach_prepare(&list);
     let start_ns = monotonic_ns();
     if let Some(error) = splicer.attach(&list)? {
         return Err(error);
@@ -496,12 +506,14 @@ pub fn own_part_tell(report: &mut Report) {
     if report.run.capture != Capture::Splice || report.calls.iter().any(traces) {
         return;
     }
-    // Who executes waits for a futex only when it asks for somebody to come along.
+    // Who executes waits for a futex only when it asks for somebody to come along. Whom we attach to, we
+    // stop while it waits for others.
+    let begins = report.run.kind == RunKind::Run;
     let executes = |call: &str| call.starts_with("execve");
     let mut is_there = false;
     for row in &mut report.blocking {
         // Nobody else waits for a futex outside of his calls.
-        let asks = row.label == "futex" && row.call.as_deref().is_none_or(executes);
+        let asks = begins && row.label == "futex" && row.call.as_deref().is_none_or(executes);
         if row.label == "ptrace" || asks {
             SETUP.clone_into(&mut row.label);
             is_there = true;
@@ -509,7 +521,8 @@ pub fn own_part_tell(report: &mut Report) {
     }
     // Whoever waits for a futex that we wake has asked for its code to be replaced.
     let asked = report.sites.len();
-    for at in 0..report.chain_links.len() {
+    let links = if begins { report.chain_links.len() } else { 0 };
+    for at in 0..links {
         let link = &report.chain_links[at];
         let site = link.site.and_then(|site| report.sites.get(site));
         let by = link
@@ -524,7 +537,7 @@ pub fn own_part_tell(report: &mut Report) {
     if let Some(site) = report
         .sites
         .iter()
-        .find(|site| site.label == "futex")
+        .find(|site| begins && site.label == "futex")
         .cloned()
     {
         report.sites.push(site);

@@ -130,7 +130,9 @@ impl Drop for Program {
 /// Mappings of a run's memory.
 fn areas(pid: u32) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let ours = maps.lines().filter(|line| line.contains("memfd:debox-splice"));
+    let ours = maps
+        .lines()
+        .filter(|line| line.contains("memfd:debox-splice"));
     ours.count()
 }
 

@@ -7,7 +7,8 @@
 //! from then on), and of signal handlers that interrupted somebody there, the frames are looked for in
 //! all memory that it can write. What cannot be proved stays as it is.
 
-use crate::images::Known;
+use crate::image::Side;
+use crate::images::{self, Known};
 use crate::maps::{self, Mapping};
 use crate::run::{Run, Used};
 use crate::state::{self, PAGE, area, attach, run};
@@ -17,6 +18,7 @@ use crate::{Error, frames, proc, remote};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -94,59 +96,104 @@ impl Run {
         replaced.map(|()| began.elapsed())
     }
 
+    /// Makes the images of what a process has mapped, which takes long.
+    pub fn attach_prepare(&self, pid: i32) {
+        // What fails, fails as it is attached to.
+        let _ = self.codes(pid);
+    }
+
     /// What it has mapped to be executed, as far as calls are made there.
     fn codes(&self, pid: i32) -> Result<Vec<Code>, Error> {
-        let mut all = Vec::new();
+        let mappings = maps::of(pid).map_err(failed("its mappings"))?;
+        let mut taken: Vec<Range<u64>> = mappings.iter().map(Mapping::room).collect();
         let root = PathBuf::from(format!("/proc/{pid}/root"));
-        for mapping in maps::of(pid).map_err(failed("its mappings"))? {
+        let mut all = Vec::new();
+        for mapping in mappings {
             if !mapping.is_code() {
                 continue;
             }
-            let name = || debox_name(&mapping.path);
-            let again = mapping.path.parent() == Some(self.images().folder());
-            let (file, known) = match again {
-                true => {
-                    let original = image_of(&mapping.path);
-                    let kept = original.and_then(|(device, inode)| {
-                        self.images().kept_file(device, inode, &root)
-                    });
-                    match kept {
-                        Some(kept) => kept,
-                        None => return unproved("what it was attached to with before is gone"),
-                    }
-                }
-                false => {
-                    let file = mapping.open(pid, &root);
-                    let Some(file) = file.map_err(failed("a file that it has mapped"))? else {
-                        return unproved(format!("{} is another file by now", name()));
-                    };
-                    let again = file.try_clone().map_err(failed("dup"))?;
-                    match self.images().of(file) {
-                        Ok(known) => (again, known),
-                        // Not one for programs, or for others: nothing of it is replaced.
-                        Err(_) => continue,
-                    }
-                }
+            let code = match mapping.path.parent() == Some(self.images().folder()) {
+                true => self.code_of_before(mapping, &root)?,
+                false => self.code_of(mapping, pid, &root, &mut taken)?,
             };
-            if known.table.knows_its_calls {
-                return unproved(crate::run::KNOWS_ITS_CALLS);
-            }
-            if known.is_in_pieces(mapping.offset, mapping.end - mapping.start) {
-                return unproved(format!("its code of {} was changed: it is mapped in pieces", name()));
-            }
-            let bias = known.bias(mapping.start, mapping.offset, mapping.end - mapping.start);
-            all.push(Code {
-                mapping,
-                file,
-                known,
-                bias,
-                again,
-            });
+            all.extend(code);
         }
         if all.iter().all(|code| code.bias.is_none()) {
             return unproved("no code of it can be replaced");
         }
         Ok(all)
+    }
+
+    /// An image, or its pool, of which nobody makes use any more.
+    fn code_of_before(&self, mapping: Mapping, root: &Path) -> Result<Option<Code>, Error> {
+        let told = images::told_by(&mapping.path);
+        let kept = told
+            .and_then(|(device, inode, side)| self.images().kept_file(device, inode, root, side));
+        let Some((file, known)) = kept else {
+            return unproved("what it was attached to with before is gone");
+        };
+        Ok(Some(Code {
+            bias: known.bias(mapping.start, mapping.offset, mapping.bytes()),
+            mapping,
+            file,
+            known,
+            again: true,
+        }))
+    }
+
+    /// None: nothing of it is replaced.
+    fn code_of(
+        &self,
+        mapping: Mapping,
+        pid: i32,
+        root: &Path,
+        taken: &mut Vec<Range<u64>>,
+    ) -> Result<Option<Code>, Error> {
+        let name = || mapping.path.display().to_string();
+        let opened = mapping.open(pid, root);
+        let Some(file) = opened.map_err(failed("a file that it has mapped"))? else {
+            return unproved(format!("{} is another file by now", name()));
+        };
+        for side in [Side::Below, Side::Above] {
+            let again = file.try_clone().map_err(failed("dup"))?;
+            // It is none for programs, or is for others.
+            let Ok(known) = self.images().of(again, side) else {
+                return Ok(None);
+            };
+            if known.table.knows_its_calls {
+                return unproved(crate::run::KNOWS_ITS_CALLS);
+            }
+            if known.is_in_pieces(mapping.offset, mapping.bytes()) {
+                return unproved(format!(
+                    "its code of {} was changed: it is mapped in pieces",
+                    name()
+                ));
+            }
+            let bias = known.bias(mapping.start, mapping.offset, mapping.bytes());
+            let bias = match (bias, side) {
+                (Some(bias), _) => bias,
+                (None, Side::Below) => return Ok(None),
+                (None, Side::Above) => break,
+            };
+            let pool = known.pool(bias);
+            if taken
+                .iter()
+                .all(|other| other.end <= pool.start || pool.end <= other.start)
+            {
+                taken.push(pool);
+                return Ok(Some(Code {
+                    mapping,
+                    file,
+                    known,
+                    bias: Some(bias),
+                    again: false,
+                }));
+            }
+        }
+        unproved(format!(
+            "there is no room for trampolines beside {}",
+            name()
+        ))
     }
 
     fn replace(
@@ -193,7 +240,9 @@ impl Run {
     /// Whether a base of GS is of a block that is left from having been attached to before.
     fn left_before(&self, pid: i32, base: u64) -> bool {
         let long = |at: u64| proc::word(pid, at);
-        let head = long(base + state::block::SELF).ok().zip(long(base + state::block::AREA).ok());
+        let head = long(base + state::block::SELF)
+            .ok()
+            .zip(long(base + state::block::AREA).ok());
         let Some((own, area)) = head else {
             return false;
         };
@@ -248,12 +297,19 @@ impl Run {
             runtime_fd as u64,
             0,
         ];
-        let code = thread.call(libc::SYS_mmap, args).map_err(failed("the runtime"))?;
+        let code = thread
+            .call(libc::SYS_mmap, args)
+            .map_err(failed("the runtime"))?;
 
         let mut begin = Vec::new();
         begin.extend([run_fd, 0].map(i32::to_le_bytes).concat());
         let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
-        let numbers = [index as u32, by_instruction, ids.len() as u32, all.len() as u32];
+        let numbers = [
+            index as u32,
+            by_instruction,
+            ids.len() as u32,
+            all.len() as u32,
+        ];
         begin.extend(numbers.map(u32::to_le_bytes).concat());
         let mut path = self.path().into_bytes();
         path.resize(attach::RUN_BYTES as usize, 0);
@@ -268,9 +324,12 @@ impl Run {
             .map(|(tgid, tid)| (*tgid, *tid))
             .zip(before.iter().zip(places))
         {
-            let call = place.as_ref().filter(|place| place.in_call);
-            let nr = call.map_or(0, |_| registers.orig_rax as u32);
-            begin.extend([tid, tgid, nr, 0].map(u32::to_le_bytes).concat());
+            let call = place.as_ref().and_then(|place| place.call);
+            begin.extend(
+                [tid, tgid, call.unwrap_or(0), 0]
+                    .map(u32::to_le_bytes)
+                    .concat(),
+            );
             let rsp = call.map_or(0, |_| registers.rsp);
             begin.extend([rsp, 0].map(u64::to_le_bytes).concat());
         }
@@ -369,18 +428,6 @@ struct Blocks {
     replaced: Vec<bool>,
 }
 
-fn debox_name(path: &Path) -> String {
-    path.display().to_string()
-}
-
-/// The file that an image is of, by its name.
-fn image_of(image: &Path) -> Option<(u64, u64)> {
-    let name = image.file_name()?.to_str()?;
-    let hex = |at: usize| u64::from_str_radix(name.get(at..at + 16)?, 16).ok();
-    let version = u32::from_str_radix(name.get(..2)?, 16).ok()?;
-    (version == state::VERSION).then_some(hex(2)?).zip(hex(18))
-}
-
 /// What is to be replaced is what its file says.
 fn unchanged(pid: i32, all: &[Code]) -> Result<(), Error> {
     let now = maps::of(pid).map_err(failed("its mappings"))?;
@@ -388,7 +435,7 @@ fn unchanged(pid: i32, all: &[Code]) -> Result<(), Error> {
         let Mapping {
             start, end, offset, ..
         } = code.mapping;
-        let name = || debox_name(&code.mapping.path);
+        let name = || code.mapping.path.display().to_string();
         if !now.contains(&code.mapping) {
             return unproved(format!("{} was just mapped otherwise", name()));
         }
@@ -427,7 +474,8 @@ fn unchanged(pid: i32, all: &[Code]) -> Result<(), Error> {
 /// Where a thread goes on.
 struct Place {
     next: u64,
-    in_call: bool,
+    /// The call that it is in.
+    call: Option<u32>,
     /// Which code it is.
     code: usize,
 }
@@ -499,7 +547,7 @@ impl<'a> Windows<'a> {
             return match self.all.iter().position(pool) {
                 Some(code) if in_call => Ok(Some(Place {
                     next: ip,
-                    in_call,
+                    call: Some(registers.orig_rax as u32),
                     code,
                 })),
                 Some(_) => unproved("it counts a call for a watch that is just over"),
@@ -516,7 +564,8 @@ impl<'a> Windows<'a> {
         match next.map_err(failed("an image"))? {
             Some(next) => Ok(Some(Place {
                 next: next.wrapping_add(bias),
-                in_call,
+                // One that was made again has another number.
+                call: call.map(|(nr, _)| site.nr.unwrap_or(nr)),
                 code: n,
             })),
             None => unproved("a thread is in a call that cannot be taken over"),

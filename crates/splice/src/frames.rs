@@ -76,7 +76,10 @@ mod tests {
         let matters = |address| address == 0x1234;
         let frame = [7, 0x1234, 0x246, SS << 48 | CS, 0];
         assert!(in_piece(&words(&frame), &matters));
-        assert!(!in_piece(&words(&[7, 0x1235, 0x246, SS << 48 | CS]), &matters));
+        assert!(!in_piece(
+            &words(&[7, 0x1235, 0x246, SS << 48 | CS]),
+            &matters
+        ));
         assert!(!in_piece(&words(&[7, 0x1234, 0x246, 0]), &matters));
         assert!(!in_piece(&[1, 2, 3], &matters));
     }

@@ -7,7 +7,7 @@
 //! place in it is that place in the file, and whoever looks for symbols, call frame information
 //! or a build id finds the file's.
 //!
-//! In memory the pool lies a fixed way before the code, so that all jumps are the same wherever
+//! In memory the pool lies a fixed way before the code, or behind it, so that all jumps are the same wherever
 //! the code is loaded; and as the state is at GS, nothing in it depends on the process.
 
 use crate::state::{IMAGE_MAGIC, IMAGE_PATH, IMAGE_SEGMENTS, VERSION};
@@ -64,7 +64,16 @@ pub(crate) fn place(
     places.next(ip, call)
 }
 
+/// Where the pool lies in memory, seen from the code: there has to be room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Below,
+    Above,
+}
+
 pub struct Image {
+    /// Of the pool: address and bytes.
+    pub pool: (u64, u64),
     /// What of the file it replaces.
     pub parts: Vec<Part>,
     /// As it lies in the file.
@@ -79,7 +88,7 @@ impl Image {
     ///
     /// # Errors
     /// When the file is no ELF file for x86-64, or its table is another's.
-    pub fn of(file: &[u8], table: &Table, path: &Path) -> Result<Self, Error> {
+    pub fn of(file: &[u8], table: &Table, path: &Path, side: Side) -> Result<Self, Error> {
         let header =
             FileHeader64::<Endianness>::parse(file).map_err(|e| Error::NotElf(e.to_string()))?;
         let endian = header.endian().map_err(|e| Error::NotElf(e.to_string()))?;
@@ -112,7 +121,17 @@ impl Image {
             code.bytes = file.to_vec();
             code.bytes
                 .resize(file.len().next_multiple_of(PAGE as usize), 0);
-            written = pool(&mut code, table, first, anywhere)?;
+            let most = pool_most(table);
+            let address = match (side, anywhere) {
+                (Side::Below, true) => Some(first.wrapping_sub(AWAY).wrapping_sub(most)),
+                (Side::Above, true) => Some(last + AWAY),
+                (Side::Below, false) => (first.checked_sub(most + PAGE)).filter(|at| *at >= LOWEST),
+                // A heap begins there.
+                (Side::Above, false) => None,
+            };
+            if let Some(address) = address {
+                written = pool(&mut code, table, address)?;
+            }
         }
         let all = table.sites.len() as u32;
         let Some(pool) = written else {
@@ -126,6 +145,7 @@ impl Image {
                 false => table.places_left() as u32,
             };
             return Ok(Self {
+                pool: (0, 0),
                 parts: Vec::new(),
                 bytes: lay_out(nothing, &Pool::default(), left, path),
                 spliced: 0,
@@ -134,6 +154,7 @@ impl Image {
         };
         let left = all - pool.spliced;
         Ok(Self {
+            pool: (pool.address, pool.bytes.len() as u64),
             parts: code.segments.clone(),
             bytes: lay_out(code, &pool, left, path),
             spliced: pool.spliced,
@@ -166,8 +187,11 @@ struct Pool {
 }
 
 /// Begins each page of the pool: of every 16 bytes of it, how far the site lies that the
-/// trampoline there is of. An unwinder finds it by where it is ([`frames`]).
+/// trampoline there is of, and [`WAY_0`]. An unwinder finds it by where it is ([`frames`]).
 const WHERE: usize = 4 * (PAGE as usize / 16);
+
+/// The site may lie before it.
+const WAY_0: u64 = 1 << 31;
 
 /// Trampolines, page by page; none lies in two.
 struct Pages {
@@ -192,7 +216,8 @@ impl Pages {
     /// `back`: the address that its call would return to.
     fn put(&mut self, code: &[u8], back: u64) -> Option<()> {
         let page = self.bytes.len() & !(PAGE as usize - 1);
-        let way = u32::try_from(back.wrapping_sub(self.address.wrapping_add(page as u64))).ok()?;
+        let from = self.address.wrapping_add(page as u64).wrapping_sub(WAY_0);
+        let way = u32::try_from(back.wrapping_sub(from)).ok()?;
         let first = self.bytes.len() - page;
         self.bytes.extend(code);
         for part in first / 16..(first + code.len()).div_ceil(16) {
@@ -202,18 +227,13 @@ impl Pages {
     }
 }
 
+/// Where it begins has to be known before it is written: as large as it can become.
+fn pool_most(table: &Table) -> u64 {
+    (table.sites.len() as u64 * 1024 + 2 * PAGE).next_multiple_of(PAGE)
+}
+
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
-fn pool(code: &mut Code, table: &Table, first: u64, anywhere: bool) -> Result<Option<Pool>, Error> {
-    // Where it begins has to be known before it is written: as large as it can become.
-    let most = (table.sites.len() as u64 * 1024 + 2 * PAGE).next_multiple_of(PAGE);
-    let address = if anywhere {
-        first.wrapping_sub(AWAY).wrapping_sub(most)
-    } else {
-        match first.checked_sub(most + PAGE) {
-            Some(address) if address >= LOWEST => address,
-            _ => return Ok(None),
-        }
-    };
+fn pool(code: &mut Code, table: &Table, address: u64) -> Result<Option<Pool>, Error> {
     let mut pages = Pages {
         address,
         bytes: Vec::new(),
@@ -237,7 +257,7 @@ fn pool(code: &mut Code, table: &Table, first: u64, anywhere: bool) -> Result<Op
             return Ok(None);
         }
     }
-    if spliced == 0 || pages.bytes.len() as u64 + PAGE > most {
+    if spliced == 0 || pages.bytes.len() as u64 + PAGE > pool_most(table) {
         return Ok(None);
     }
     let size = pages.bytes.len() as u64;
@@ -300,7 +320,7 @@ fn one(
 /// How to unwind from a pool that lies `before` these bytes, `size` of it: as in
 /// `.eh_frame_hdr` and `.eh_frame`. A trampoline has no frame: all is as at its site, and the return
 /// address is the site's, by the page's table:
-/// page = rip & -4096; page + u32 at (page + (rip & 4095) / 16 * 4)
+/// page = rip & -4096; page + u32 at (page + (rip & 4095) / 16 * 4) - WAY_0
 fn frames(size: u64, before: u64) -> Vec<u8> {
     #[rustfmt::skip]
     let expression = [
@@ -313,7 +333,9 @@ fn frames(size: u64, before: u64) -> Vec<u8> {
         0x32, 0x24,             // lit2, shl            page page place
         0x22,                   // plus                 page address
         0x94, 0x04,             // deref_size 4         page way
-        0x22,                   // plus
+        0x22,                   // plus                 site + WAY_0
+        0x0c, 0, 0, 0, 0x80,    // const4u 1 << 31      site + WAY_0, WAY_0
+        0x1c,                   // minus
     ];
     let mut out = vec![1, 0x1b, 0xff, 0xff];
     // To .eh_frame, which follows.

@@ -7,8 +7,8 @@
 //! says of itself, and two files may say the same.)
 //! Written under another name and then renamed, so that what is there is whole.
 
+use crate::image::{Part, Side};
 use crate::state::{IMAGE_PATH, PAGE, VERSION};
-use crate::image::Part;
 use crate::{Error, Image, JUMP_BYTES, Site, Table};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -31,9 +31,17 @@ pub struct Known {
     pub table: Table,
     /// What of the file the image replaces.
     parts: Vec<Part>,
+    /// Address and bytes.
+    pool: (u64, u64),
 }
 
 impl Known {
+    /// Where its trampolines come to lie.
+    pub fn pool(&self, bias: u64) -> std::ops::Range<u64> {
+        let start = bias.wrapping_add(self.pool.0);
+        start..start.saturating_add(self.pool.1)
+    }
+
     /// How far the file was moved of which this is mapped; None: nothing of it is replaced.
     pub fn bias(&self, address: u64, offset: u64, bytes: u64) -> Option<u64> {
         let inside = |part: &&Part| part.offset.checked_sub(offset).is_some_and(|at| at < bytes);
@@ -98,7 +106,37 @@ pub struct Images {
 }
 
 /// The name of its image: as the runtime makes it.
-fn name(file: &fs::Metadata) -> String {
+fn name(file: &fs::Metadata, side: Side) -> String {
+    format!("{}{}", name_of_file(file), suffix(side))
+}
+
+fn suffix(side: Side) -> &'static str {
+    match side {
+        Side::Below => "",
+        Side::Above => ABOVE,
+    }
+}
+
+const ABOVE: &str = "a";
+/// Behind a name: what is known of the file itself.
+const SITES: &str = ".sites";
+
+/// The file that an image is of, and which one of it, by its name.
+pub fn told_by(image: &Path) -> Option<(u64, u64, Side)> {
+    let name = image.file_name()?.to_str()?;
+    let hex = |at: usize| u64::from_str_radix(name.get(at..at + 16)?, 16).ok();
+    let version = u32::from_str_radix(name.get(..2)?, 16).ok()?;
+    let side = match name.ends_with(ABOVE) && name.len() == NAME_BYTES + ABOVE.len() {
+        true => Side::Above,
+        false => Side::Below,
+    };
+    (version == VERSION).then_some((hex(2)?, hex(18)?, side))
+}
+
+/// Without what is behind it.
+const NAME_BYTES: usize = 2 + 16 + 16 + 14 + 16;
+
+fn name_of_file(file: &fs::Metadata) -> String {
     let changed = (file.mtime() as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(file.mtime_nsec() as u64);
@@ -167,18 +205,24 @@ impl Images {
         if let Some(known) = self.known(device, inode) {
             return Some(known);
         }
-        self.kept_file(device, inode, root).map(|(_, known)| known)
+        (self.kept_file(device, inode, root, Side::Below)).map(|(_, known)| known)
     }
 
     /// ... and the file itself.
-    pub fn kept_file(&self, device: u64, inode: u64, root: &Path) -> Option<(File, Arc<Known>)> {
+    pub fn kept_file(
+        &self,
+        device: u64,
+        inode: u64,
+        root: &Path,
+        side: Side,
+    ) -> Option<(File, Arc<Known>)> {
         let (_, path) = self.image_of(device, inode)?;
         let inside = path.strip_prefix("/").ok()?;
         let file = File::open(root.join(inside)).ok()?;
         let about = file.metadata().ok()?;
         let same = about.dev() == device && about.ino() == inode;
         let again = file.try_clone().ok().filter(|_| same)?;
-        self.of(file).ok().map(|known| (again, known))
+        self.of(file, side).ok().map(|known| (again, known))
     }
 
     /// The image of a file, and where that lay as it was made.
@@ -210,8 +254,8 @@ impl Images {
             return None;
         }
         let about = self.image_of(device, inode).and_then(|(image, path)| {
-            let mut sites = image.into_os_string();
-            sites.push(".sites");
+            let name = image.file_name()?.to_str()?.get(..NAME_BYTES)?;
+            let sites = image.with_file_name(format!("{name}{SITES}"));
             let table = Table::parse(&fs::read(sites).ok()?).ok()?;
             Some(Arc::new(About {
                 path,
@@ -226,13 +270,13 @@ impl Images {
     /// # Errors
     /// When the file cannot be read, is no ELF file of this machine's kind, or its image cannot be
     /// written.
-    pub fn of(&self, mut file: File) -> Result<Arc<Known>, Error> {
+    pub fn of(&self, mut file: File, side: Side) -> Result<Arc<Known>, Error> {
         let read = |error: io::Error| Error::Images {
             folder: self.folder.clone(),
             why: error.to_string(),
         };
         let about = file.metadata().map_err(read)?;
-        let name = name(&about);
+        let name = name(&about, side);
         if let Some(known) = self
             .known
             .lock()
@@ -248,10 +292,10 @@ impl Images {
         file.read_to_end(&mut bytes).map_err(read)?;
         // For people only: it may have been moved.
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let known = self.make(&name, &about, &bytes, &path.unwrap_or_default())?;
+        let known = self.make(&about, &bytes, &path.unwrap_or_default(), side)?;
         let known = Arc::new(known);
         // Changed while it was read: what was made of it is of neither.
-        if self::name(&file.metadata().map_err(read)?) != name {
+        if self::name(&file.metadata().map_err(read)?, side) != name {
             let _ = fs::remove_file(&known.image);
             return Err(Error::Damaged("it changed while it was read"));
         }
@@ -262,16 +306,16 @@ impl Images {
 
     fn make(
         &self,
-        name: &str,
         about: &fs::Metadata,
         bytes: &[u8],
         path: &Path,
+        side: Side,
     ) -> Result<Known, Error> {
         let write = |error: io::Error| Error::Images {
             folder: self.folder.clone(),
             why: error.to_string(),
         };
-        let kept = self.folder.join(format!("{name}.sites"));
+        let kept = self.folder.join(format!("{}{SITES}", name_of_file(about)));
         // Ours: nobody else writes here. What another version wrote is made anew.
         let kept_table = fs::read(&kept)
             .ok()
@@ -284,8 +328,8 @@ impl Images {
                 table
             }
         };
-        let image = self.folder.join(name);
-        let written = Image::of(bytes, &table, path)?;
+        let image = self.folder.join(name(about, side));
+        let written = Image::of(bytes, &table, path, side)?;
         let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
         if !there {
             // Who may read the file may read its copy.
@@ -301,6 +345,7 @@ impl Images {
             interpreter: facts.interpreter,
             table,
             parts: written.parts,
+            pool: written.pool,
         })
     }
 

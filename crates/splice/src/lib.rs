@@ -36,7 +36,7 @@ mod trampoline;
 
 pub use clock::{offset_ns, rate};
 pub use error::Error;
-pub use image::Image;
+pub use image::{Image, Side};
 pub use run::{Boundary, Counted, Following, Run, Since, Sums};
 pub use site::{Left, Site, Window};
 pub use state::NRS;

@@ -5,6 +5,7 @@ use crate::proc;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,10 @@ const DELETED: &[u8] = b" (deleted)";
 /// When it is gone, or is not for us to read.
 pub fn of(pid: i32) -> io::Result<Vec<Mapping>> {
     let bytes = proc::read(pid, "maps")?;
-    Ok(bytes.split(|byte| *byte == b'\n').filter_map(line).collect())
+    Ok(bytes
+        .split(|byte| *byte == b'\n')
+        .filter_map(line)
+        .collect())
 }
 
 fn line(line: &[u8]) -> Option<Mapping> {
@@ -75,6 +79,21 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
+    pub fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// What it takes; a stack grows downwards.
+    pub fn room(&self) -> Range<u64> {
+        const STACK: u64 = 64 << 20;
+        let grows = if self.path.as_os_str() == "[stack]" {
+            STACK
+        } else {
+            0
+        };
+        self.start.saturating_sub(grows)..self.end
+    }
+
     /// Code of a file.
     pub fn is_code(&self) -> bool {
         self.rights[2] == b'x' && self.inode != 0 && self.path.is_absolute()
@@ -96,7 +115,9 @@ impl Mapping {
             return Ok(Some(file));
         }
         let path = self.path.as_os_str().as_bytes();
-        let path = Path::new(OsStr::from_bytes(path.strip_suffix(DELETED).unwrap_or(path)));
+        let path = Path::new(OsStr::from_bytes(
+            path.strip_suffix(DELETED).unwrap_or(path),
+        ));
         let inside = path.strip_prefix("/").unwrap_or(path);
         let file = File::open(root.join(inside))?;
         let about = file.metadata()?;

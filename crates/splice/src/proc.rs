@@ -137,7 +137,9 @@ pub fn lives(pid: i32) -> bool {
 /// The same of a thread.
 pub fn lives_as(pid: i32, tid: i32) -> bool {
     let about = text(pid, &format!("task/{tid}/stat")).unwrap_or_default();
-    let state = about.rsplit_once(") ").map(|(_, after)| after.as_bytes()[0]);
+    let state = about
+        .rsplit_once(") ")
+        .map(|(_, after)| after.as_bytes()[0]);
     state.is_some_and(|state| !b"ZXx".contains(&state))
 }
 
@@ -207,7 +209,15 @@ pub fn present(pid: i32, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
 /// What it may do, as the kernel tells it; None: it is gone.
 pub fn rights(pid: i32) -> Option<String> {
     const OF_RIGHTS: [&str; 10] = [
-        "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:",
+        "Uid:",
+        "Gid:",
+        "Groups:",
+        "CapInh:",
+        "CapPrm:",
+        "CapEff:",
+        "CapBnd:",
+        "CapAmb:",
+        "NoNewPrivs:",
         "Seccomp:",
     ];
     let status = text(pid, "status").ok()?;

@@ -57,7 +57,10 @@ pub fn files_send(
     let words = [0, 0, memory + VECTOR, 1, memory + CONTROL, room, 0];
     thread.write(memory + HEAD, &words.map(u64::to_le_bytes).concat())?;
     let flags = libc::MSG_CMSG_CLOEXEC as u64;
-    thread.call(libc::SYS_recvmsg, [pair[1] as u64, memory + HEAD, flags, 0, 0, 0])?;
+    thread.call(
+        libc::SYS_recvmsg,
+        [pair[1] as u64, memory + HEAD, flags, 0, 0, 0],
+    )?;
     let mut control = vec![0; room as usize];
     proc::memory_read(pid, memory + CONTROL, &mut control)?;
     let bytes = proc::long_of(&control, 0) as usize;
@@ -91,8 +94,7 @@ fn send(socket: &OwnedFd, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let numbers: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let bytes = size_of_val(&numbers[..]);
     // SAFETY: only computes.
-    let (room, length) =
-        unsafe { (libc::CMSG_SPACE(bytes as u32), libc::CMSG_LEN(bytes as u32)) };
+    let (room, length) = unsafe { (libc::CMSG_SPACE(bytes as u32), libc::CMSG_LEN(bytes as u32)) };
     let mut control = vec![0u64; (room as usize).div_ceil(8)];
     let mut byte = 0u8;
     let mut vector = libc::iovec {

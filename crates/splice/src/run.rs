@@ -7,6 +7,7 @@
 //! loader's, before any of it has run. Then it is let go: what it maps later it tells itself.
 //! Nobody is traced but between these two points.
 
+use crate::image::Side;
 use crate::images::{Images, Known};
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
@@ -38,7 +39,7 @@ const OFF: u32 = 1;
 
 enum Asked {
     Exec,
-    Image,
+    Image(Side),
     Undo,
     LetGo,
     Cut,
@@ -48,7 +49,8 @@ impl Asked {
     fn of(kind: u32) -> Option<Self> {
         Some(match kind {
             1 => Self::Exec,
-            2 => Self::Image,
+            2 => Self::Image(Side::Below),
+            6 => Self::Image(Side::Above),
             3 => Self::Undo,
             4 => Self::LetGo,
             5 => Self::Cut,
@@ -575,9 +577,10 @@ impl Run {
         }
         let before = program.registers;
         let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
-        let main = self
-            .images
-            .of(File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?)?;
+        let main = self.images.of(
+            File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?,
+            Side::Below,
+        )?;
         let headers = main
             .headers
             .ok_or(Error::Damaged("its headers are not loaded"))?;
@@ -591,7 +594,7 @@ impl Run {
                 .join(inside);
             let loader = self
                 .images
-                .of(File::open(path).map_err(io("the loader"))?)?;
+                .of(File::open(path).map_err(io("the loader"))?, Side::Below)?;
             parts.push((loader, auxiliary.base));
         }
         if parts.iter().any(|(part, _)| part.table.knows_its_calls) {
@@ -734,7 +737,7 @@ impl Run {
 
     /// The images of a program and of its loader, as they will be mapped; none where there are none.
     pub fn images_of(&self, program: &Path) -> Vec<PathBuf> {
-        let of = |path: &Path| self.images.of(File::open(path).ok()?).ok();
+        let of = |path: &Path| self.images.of(File::open(path).ok()?, Side::Below).ok();
         let main = of(program);
         let loader = (main.as_ref())
             .and_then(|main| main.interpreter.as_ref())
@@ -1173,9 +1176,9 @@ impl Run {
                     error(e)
                 }
             },
-            Some(Asked::Image) => File::open(format!("/proc/{tid}/fd/{fd}"))
+            Some(Asked::Image(side)) => File::open(format!("/proc/{tid}/fd/{fd}"))
                 .map_err(error)
-                .and_then(|file| self.images.of(file).map_err(|_| -libc::ENOEXEC))
+                .and_then(|file| self.images.of(file, side).map_err(|_| -libc::ENOEXEC))
                 .map_or_else(|e| e, |_| 0),
             Some(Asked::Undo) => self.undo(tid).map_or_else(error, |()| {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };

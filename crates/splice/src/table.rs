@@ -60,7 +60,10 @@ impl Table {
 
     /// What jumps take the place of: address and bytes.
     pub fn replaced(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let windows = self.sites.iter().filter_map(|site| site.window.as_ref().ok());
+        let windows = self
+            .sites
+            .iter()
+            .filter_map(|site| site.window.as_ref().ok());
         (windows.chain(&self.find_object)).map(|window| (window.start, &window.bytes[..]))
     }
 

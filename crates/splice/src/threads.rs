@@ -47,7 +47,8 @@ impl Threads {
                 }
                 match threads.seize(tid) {
                     // Ended meanwhile, or is about to.
-                    Err(e) if !proc::lives_as(pid, tid) || e.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(e)
+                        if !proc::lives_as(pid, tid) || e.raw_os_error() == Some(libc::ESRCH) => {}
                     seized => seized.map_err(failed(tid))?,
                 }
                 known.insert(tid);

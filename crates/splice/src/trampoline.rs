@@ -43,6 +43,7 @@ const EXIT_GROUP: u32 = 231;
 const UNSHARE: u32 = 272;
 const SETNS: u32 = 308;
 const SECCOMP: u32 = 317;
+const RESTART_SYSCALL: u32 = 219;
 const EXECVEAT: u32 = 322;
 const CLONE3: u32 = 435;
 const LANDLOCK_RESTRICT_SELF: u32 = 446;
@@ -114,12 +115,7 @@ pub(crate) struct Places {
 
 impl Places {
     /// As of [`trampoline`].
-    pub(crate) fn of(
-        site: &Site,
-        window: &Window,
-        shift: u64,
-        at: u64,
-    ) -> Result<Self, IcedError> {
+    pub(crate) fn of(site: &Site, window: &Window, shift: u64, at: u64) -> Result<Self, IcedError> {
         let mut writer = Writer::of(site, window, shift)?;
         let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let code = writer.a.assemble_options(at, options)?;
@@ -144,7 +140,7 @@ impl Places {
             return of.map(|(_, place)| *place);
         };
         match self.nr {
-            Some(own) if own != nr => None,
+            Some(own) if own != nr && nr != RESTART_SYSCALL => None,
             Some(own) if special(own) => self.asked,
             Some(MMAP) if third & PROT_EXEC as u64 != 0 => self.asked,
             Some(_) => self.plain,

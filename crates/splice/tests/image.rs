@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does whoever unwinds, or names places, in a copy with spliced calls find what is in the file?
 
-use debox_splice::{Image, Table};
+use debox_splice::{Image, Side, Table};
 use debox_unwind::{Options, Program, Row};
 use std::path::Path;
 
@@ -18,12 +18,19 @@ fn row_at(rows: &[Row], offset: u64) -> Option<&Row> {
 
 #[test]
 fn a_copy_is_unwound_and_named_as_its_file() {
-    for path in ["/lib/x86_64-linux-gnu/libc.so.6", "/bin/busybox"] {
+    const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
+    // A program that cannot be moved has its heap behind it.
+    let all = [
+        (LIBC, Side::Below),
+        (LIBC, Side::Above),
+        ("/bin/busybox", Side::Below),
+    ];
+    for (path, side) in all {
         let Ok(file) = std::fs::read(path) else {
             continue;
         };
         let table = Table::of(&file).unwrap();
-        let image = Image::of(&file, &table, Path::new(path)).unwrap();
+        let image = Image::of(&file, &table, Path::new(path), side).unwrap();
         assert!(image.spliced > 200, "{path}: {}", image.spliced);
         let copy = image.bytes;
         let last = copy.len() - PAGE;

@@ -5,7 +5,7 @@
 //! `crates/splice/src/image.rs` writes it, `splice/state.h` has the layout: the file itself; behind
 //! it trampolines, by pages; last a page that says so. A trampoline has no frame: all is as at its
 //! site. Each page of them tells for every 16 bytes how far behind the page's begin, in memory,
-//! the place lies that the trampoline's call returns to.
+//! the place lies that the trampoline's call returns to, and 2^31, since it may lie before it.
 
 use crate::elf::Image;
 use crate::{Error, Row, Source};
@@ -15,6 +15,7 @@ const PAGE: u64 = 4096;
 /// Of what is told of each.
 const PART: u64 = 16;
 const PARTS: u64 = PAGE / PART;
+const WAY_0: u64 = 1 << 31;
 /// More than any file's trampolines take.
 const POOL_BYTES_MAX: u64 = 16 << 20;
 /// Of the path, in the last page.
@@ -76,7 +77,8 @@ impl Spliced {
                 if way == 0 {
                     continue;
                 }
-                let address = (pool.wrapping_add(page * PAGE)).wrapping_add(u64::from(way));
+                let from = pool.wrapping_add(page * PAGE).wrapping_sub(WAY_0);
+                let address = from.wrapping_add(u64::from(way));
                 let back = image.file_offset(address);
                 let Some(back) = back.and_then(|back| u32::try_from(back).ok()) else {
                     continue;

@@ -227,6 +227,9 @@ impl Opened {
             }
             Target::Processes(mut list) => {
                 self.learn(&list)?;
+                if let Some(splicer) = &self.splicer {
+                    splicer.attach_prepare(&list);
+                }
                 since = Instant::now();
                 bound = self.processes_watch(&mut list)?;
                 if let Some(splicer) = &self.splicer {
