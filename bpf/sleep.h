@@ -216,6 +216,9 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		phase = CALL_OUTSIDE;
 		nr = -1;
 	}
+	/* It was stopped in it, and goes on: the program has made one call. */
+	if (nr == NR_RESTART_SYSCALL && st->flags & WATCH_SPLICED && st->call.in_call)
+		nr = st->call.nr;
 	st->out_nr = nr;
 	if (blocks) {
 		kind |= OUT_BLOCKED;

@@ -222,7 +222,7 @@ static __always_inline bool spliced_leaves(struct task_struct *task, struct thre
 /* rt_sigreturn, exit and exit_group do not return; restart_syscall goes on with one that was told of. */
 static __always_inline bool call_is_no_own(s32 nr)
 {
-	return nr == 15 || nr == 60 || nr == 231 || nr == 219;
+	return nr == 15 || nr == 60 || nr == 231 || nr == NR_RESTART_SYSCALL;
 }
 
 /* The running thread makes call `nr`: does it tell of it? The runtime's own calls are nobody's, and

@@ -174,6 +174,8 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define OUT_IN_CALL (1u << 1) /* inside a system call, as wrap capture sees it */
 #define OUT_VALID (1u << 2)
 
+#define NR_RESTART_SYSCALL 219
+
 /* A call that boundary capture has seen begin, or of which a spliced program tells. */
 struct open_call {
 	u32 in_call;

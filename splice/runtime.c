@@ -1185,7 +1185,7 @@ void splice_attach(struct splice_attach *attach)
 		b->pid = thread[i].pid;
 		if (thread[i].rsp)
 			b->open = (struct splice_open){ .rsp = thread[i].rsp,
-							.start = attach->start,
+							.start = ticks(),
 							.nr = thread[i].nr,
 							.timed = SPLICE_TIMED };
 		thread[i].block = (uint64_t)b;

@@ -140,8 +140,12 @@ impl Splicer {
     }
 
     /// Splices processes that run, and what they have started, if that is followed. What cannot be, the
-    /// kernel side tells of, if there is one. Why not, if none could be.
-    pub fn attach(&self, list: &[Process]) -> Result<Option<Error>, Error> {
+    /// kernel side tells of, if there is one. `watch` puts one under its watch. Why not, if none could be.
+    pub fn attach(
+        &self,
+        list: &[Process],
+        watch: &mut dyn FnMut(i32),
+    ) -> Result<Option<Error>, Error> {
         if !self.follow {
             match list {
                 [one] => self.run.only(one.pid),
@@ -169,10 +173,11 @@ impl Splicer {
                 break;
             }
             for pid in new {
-                match self.run.attach(pid) {
+                match self.run.attach(pid, &mut || watch(pid)) {
                     Ok(_) => any = true,
                     Err(debox_splice::Error::Ended) => {}
                     Err(error) => {
+                        watch(pid);
                         self.run.attach_failed(pid, &error);
                         last = Some(error);
                     }
@@ -392,7 +397,7 @@ pub fn attach(
     let splicer = Splicer::open(!args.capture.no_follow)?;
     splicer.attach_prepare(&list);
     let start_ns = monotonic_ns();
-    if let Some(error) = splicer.attach(&list)? {
+    if let Some(error) = splicer.attach(&list, &mut |_| {})? {
         return Err(error);
     }
     let since = Instant::now();

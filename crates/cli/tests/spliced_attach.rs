@@ -200,8 +200,7 @@ fn a_running_program_is_counted_and_goes_on() {
         assert_eq!(counted(&report, "execve").0, 1, "{round}: {said}");
         assert_eq!(counted(&report, "tgkill"), (100, 0), "{round}: {said}");
         for kind in ["splice_left", "splice_boundary", "inconsistent"] {
-            let calls = &report["calls"];
-            assert_eq!(notes(&report, kind), [""; 0], "{round}: {said} {calls}");
+            assert_eq!(notes(&report, kind), [""; 0], "{round}: {said}");
         }
         // Nobody counts what it does by itself.
         program.order("atf");

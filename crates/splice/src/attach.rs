@@ -50,13 +50,13 @@ fn unproved<T>(why: impl Into<String>) -> Result<T, Error> {
 }
 
 impl Run {
-    /// Splices a process; how long it stood still.
+    /// Splices a process; how long it stood still. The last that is done before it goes on is `watch`.
     ///
     /// # Errors
     /// When it is not for us to trace, or it cannot be proved that it goes on as it would: then
-    /// it does so without.
-    pub fn attach(&self, pid: i32) -> Result<Duration, Error> {
-        let spliced = self.splice(pid);
+    /// it does so without, and nothing has been done.
+    pub fn attach(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<Duration, Error> {
+        let spliced = self.splice(pid, watch);
         match spliced {
             Err(_) if !proc::lives(pid) => Err(Error::Ended),
             spliced => spliced,
@@ -68,7 +68,7 @@ impl Run {
         !self.areas_of(pid).is_empty()
     }
 
-    fn splice(&self, pid: i32) -> Result<Duration, Error> {
+    fn splice(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<Duration, Error> {
         let status = proc::text(pid, "status").map_err(failed("its status"))?;
         let line = |name: &str| {
             let of = status.lines().find_map(|line| line.strip_prefix(name));
@@ -84,16 +84,26 @@ impl Run {
             return unproved("it is stopped, by a signal or by whoever traces it");
         }
         let all = self.codes(pid)?;
-        let (began, ticks) = (Instant::now(), ticks());
+        let began = Instant::now();
         let mut threads = Threads::stop(pid)?;
         let index = self.area_take()?;
-        let replaced = self.replace(pid, &mut threads, &all, index, ticks);
+        let replaced = self.replace(pid, &mut threads, &all, index);
         match replaced {
-            Ok(()) => self.area_used(Used { index, pid }),
+            Ok(_) => self.area_used(Used { index, pid }),
             Err(_) => self.area_free(index),
         }
+        let in_calls = replaced?;
+        watch();
+        // What it stood still is nobody's time.
+        let now = ticks().to_le_bytes();
+        for block in in_calls {
+            // Else it begins a moment before.
+            let _ = threads.all[0]
+                .thread
+                .write(block + state::block::START, &now);
+        }
         drop(threads);
-        replaced.map(|()| began.elapsed())
+        Ok(began.elapsed())
     }
 
     /// Makes the images of what a process has mapped, which takes long.
@@ -196,14 +206,14 @@ impl Run {
         ))
     }
 
+    /// Blocks of threads that are in a call.
     fn replace(
         &self,
         pid: i32,
         threads: &mut Threads,
         all: &[Code],
         index: u32,
-        ticks: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<u64>, Error> {
         for held in &threads.all {
             let registers = &held.thread.registers;
             if !held.thread.is_native() {
@@ -221,7 +231,8 @@ impl Run {
         let places = (threads.all.iter())
             .map(|held| windows.place(&held.thread.registers))
             .collect::<Result<Vec<_>, _>>()?;
-        let blocks = self.attached(pid, &mut threads.all, all, &places, [index as u64, ticks])?;
+        let blocks = self.attached(pid, &mut threads.all, all, &places, index)?;
+        let mut in_calls = Vec::new();
         for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
             let Registers { rip, .. } = held.thread.registers;
             let moved = place
@@ -233,8 +244,12 @@ impl Run {
                 gs_base: *block,
                 ..held.thread.registers
             };
+            // Whoever watches it sees it where it goes on; unless it has just been killed.
+            let _ = held.thread.set();
+            let in_call = place.as_ref().and_then(|place| place.call);
+            in_calls.extend(in_call.map(|_| *block));
         }
-        Ok(())
+        Ok(in_calls)
     }
 
     /// Whether a base of GS is of a block that is left from having been attached to before.
@@ -257,11 +272,12 @@ impl Run {
         threads: &mut [Held],
         all: &[Code],
         places: &[Option<Place>],
-        [index, ticks]: [u64; 2],
+        index: u32,
     ) -> Result<Blocks, Error> {
         let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
-        let in_code = |code: &Code| code.mapping.holds(auxiliary.entry);
-        if !all.iter().any(in_code) {
+        let mappings = maps::of(pid).map_err(failed("its mappings"))?;
+        let begins = |mapping: &Mapping| mapping.is_code() && mapping.holds(auxiliary.entry);
+        if !mappings.iter().any(begins) {
             return unproved("it has no code where it began");
         }
         let ids: Vec<(u32, u32)> = threads.iter().map(|held| held.ids).collect();
@@ -304,19 +320,14 @@ impl Run {
         let mut begin = Vec::new();
         begin.extend([run_fd, 0].map(i32::to_le_bytes).concat());
         let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
-        let numbers = [
-            index as u32,
-            by_instruction,
-            ids.len() as u32,
-            all.len() as u32,
-        ];
+        let numbers = [index, by_instruction, ids.len() as u32, all.len() as u32];
         begin.extend(numbers.map(u32::to_le_bytes).concat());
         let mut path = self.path().into_bytes();
         path.resize(attach::RUN_BYTES as usize, 0);
         begin.extend(path);
         let thread_at = memory + attach::BYTES;
         let code_at = thread_at + attach::THREAD_BYTES * ids.len() as u64;
-        begin.extend([thread_at, code_at, ticks].map(u64::to_le_bytes).concat());
+        begin.extend([thread_at, code_at].map(u64::to_le_bytes).concat());
         let close = [runtime_fd, sent.pair[0], sent.pair[1], -1];
         begin.extend(close.map(i32::to_le_bytes).concat());
         for ((tgid, tid), (registers, place)) in ids
@@ -405,6 +416,9 @@ impl Run {
                 .write_all_at(&off, at)
                 .map_err(failed("the file of the counts"))?;
             self.code_back(pid, *index).map_err(failed("its memory"))?;
+            // Whoever watches it next does not take what they say for news.
+            self.blocks_forget(*index)
+                .map_err(failed("the file of the counts"))?;
         }
         drop(threads);
         Ok(())

@@ -960,6 +960,12 @@ impl Run {
         Ok(())
     }
 
+    /// Its blocks are nobody's.
+    pub(crate) fn blocks_forget(&self, index: u32) -> io::Result<()> {
+        self.blocks_used(index)
+            .try_for_each(|at| self.file.write_all_at(&[0; 8], at + block::TID))
+    }
+
     fn area_of(&self, tid: i32) -> io::Result<Option<u32>> {
         let used = self.areas().used.clone();
         for Used { index, .. } in used {

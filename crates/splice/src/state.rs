@@ -87,7 +87,7 @@ pub mod run {
 /// What the runtime is told of a process that runs; threads and codes follow.
 pub mod attach {
     pub const RUN_BYTES: u64 = 64;
-    pub const BYTES: u64 = 128;
+    pub const BYTES: u64 = 120;
     pub const THREAD_BYTES: u64 = 32;
     pub const THREAD_BLOCK: u64 = 24;
     pub const CODE_BYTES: u64 = 48;

@@ -312,9 +312,14 @@ impl Stopped {
         self.go_on()
     }
 
-    /// ... in the call that it was in.
+    /// It stands where `registers` says, in the call that it was in.
+    pub fn set(&self) -> io::Result<()> {
+        registers_set(self.pid, &self.registers)
+    }
+
+    /// ... and goes on there.
     pub fn go_on(self) -> io::Result<()> {
-        registers_set(self.pid, &self.registers)?;
+        self.set()?;
         let mut signals = self.signals.into_iter();
         let first = signals.next().unwrap_or(0);
         for signal in signals {

@@ -26,6 +26,7 @@ use debox_client::{AccountView, Connection};
 use debox_command::{Child, Environment, Inherited, Program, Signals, Start, Streams};
 use debox_record::monotonic_ns;
 use debox_report::{self as report, Note, NoteKind, RunFacts, RunKind};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -231,10 +232,10 @@ impl Opened {
                     splicer.attach_prepare(&list);
                 }
                 since = Instant::now();
-                bound = self.processes_watch(&mut list)?;
-                if let Some(splicer) = &self.splicer {
-                    splicer.attach(&list)?;
-                }
+                bound = match self.splicer.clone() {
+                    Some(splicer) => self.processes_splice(&splicer, &mut list)?,
+                    None => self.processes_watch(&mut list)?,
+                };
                 list
             }
             Target::Whom(asked) => {
@@ -360,17 +361,53 @@ impl Opened {
                 .ask(&debox_request::watch(process.pid, flags))
             {
                 Ok((reply, _)) => bound.add(Bound::of(&reply)),
-                Err(error) => {
-                    process.look();
-                    if !process.ended {
-                        return Err(error.into());
-                    }
-                    let text = format!("process {} ended before it could be watched", process.pid);
-                    self.watched
-                        .facts
-                        .notes
-                        .push(Note::new(NoteKind::Other, 1, text));
-                }
+                Err(error) => self.not_watched(process, error)?,
+            }
+        }
+        Ok(bound)
+    }
+
+    /// It matters unless it has ended.
+    fn not_watched(
+        &mut self,
+        process: &mut Process,
+        error: debox_client::Error,
+    ) -> Result<(), Error> {
+        process.look();
+        if !process.ended {
+            return Err(error.into());
+        }
+        let text = format!("process {} ended before it could be watched", process.pid);
+        let note = Note::new(NoteKind::Other, 1, text);
+        self.watched.facts.notes.push(note);
+        Ok(())
+    }
+
+    /// Each is put under watch where it stands still, just before it goes on with code that counts.
+    fn processes_splice(
+        &mut self,
+        splicer: &Splicer,
+        list: &mut [Process],
+    ) -> Result<Bound, Error> {
+        let (mut bound, mut refused) = (Bound::default(), HashMap::new());
+        // Children are spliced one by one, too.
+        let flags = if self.want.follow {
+            0
+        } else {
+            DEBOX_REQ_NOFOLLOW
+        };
+        splicer.attach(list, &mut |pid| match self
+            .connection
+            .ask(&debox_request::watch(pid, flags))
+        {
+            Ok((reply, _)) => bound.add(Bound::of(&reply)),
+            Err(error) => {
+                refused.insert(pid, error);
+            }
+        })?;
+        for process in list {
+            if let Some(error) = refused.remove(&process.pid) {
+                self.not_watched(process, error)?;
             }
         }
         Ok(bound)
