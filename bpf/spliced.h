@@ -56,7 +56,8 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	struct open_call *call = &st->call;
 	struct spliced *spliced = &st->spliced;
 	struct debox_account_control *control;
-	u64 now = bpf_ktime_get_ns(), more, off, begin;
+	struct debox_row *row;
+	u64 now = bpf_ktime_get_ns(), more, off, begin, blocked_ns, runq_ns;
 
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
@@ -81,6 +82,8 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	spliced->called_ns = spliced->told.called_ns;
 	if (more > off)
 		call->called_ns += more - off;
+	blocked_ns = call->in_call ? 0 : call->blocked_ns;
+	runq_ns = call->in_call ? 0 : call->runq_ns;
 	call->in_call = 0;
 	call->blocked_ns = 0;
 	call->runq_ns = 0;
@@ -100,6 +103,16 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	/* Of its faults all are to come: the first one is told before it is counted. */
 	call_begin(call, task, (s32)spliced->told.nr, begin);
 	call->seq = spliced->told.start;
+	/* Its program was attached to in the midst of it: as it was last away, that was not known yet. */
+	if (begin > st->out_ns || !(blocked_ns | runq_ns))
+		return;
+	call->blocked_ns = blocked_ns;
+	call->runq_ns = runq_ns;
+	row = account_row(st->account, call->key);
+	if (row) {
+		row->blocked_ns += blocked_ns;
+		row->runq_ns += runq_ns;
+	}
 }
 
 /* The running thread's calls, as of now; with `ended` also one that is being counted. */
@@ -120,8 +133,11 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 
 	if (!st || !off)
 		return key;
-	if (!st->call.in_call)
+	if (!st->call.in_call) {
+		st->call.blocked_ns = off->blocked_ns;
+		st->call.runq_ns = off->runq_ns;
 		return st->spliced.by_runtime ? DEBOX_NR_OUTSIDE : key;
+	}
 	/* It has ended, and is only being counted: what keeps that is not the call's. */
 	if (st->spliced.told.timed == SPLICE_ENDED) {
 		st->call.enter_ns += off->blocked_ns + off->runq_ns;
