@@ -260,7 +260,6 @@ struct splice_attach {
 	uint32_t threads, codes;
 	char run[64]; /* file of the run, for what comes later; it may not be allowed to open it */
 	uint64_t thread, code;
-	uint64_t start;   /* ticks, when its threads were not stopped yet */
 	int32_t close[4]; /* what the watcher has opened in it; -1: nothing */
 };
 

@@ -3,7 +3,7 @@
 # Included by the root Makefile.
 
 TRUTH := $(TOP)/target/truth
-TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TOP)/target/proxy/proxy
+TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TRUTH)/attached $(TOP)/target/proxy/proxy
 
 .PHONY: test-programs
 test-programs: $(TEST_PROGRAMS)
@@ -31,6 +31,10 @@ $(TRUTH)/calls $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TR
 $(TRUTH)/calls-static: tests/truth/calls.c
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -static -o $@ $< -lpthread
+
+$(TRUTH)/attached: tests/splice/attached.c
+	@mkdir -p $(@D)
+	$(CC) -O1 -g -Wall -o $@ $< -lpthread
 
 # Another C library: package musl-tools. It has no headers of the kernel of its own.
 $(TRUTH)/locks-musl: tests/truth/locks.c

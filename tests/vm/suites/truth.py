@@ -9,7 +9,7 @@ from guest import *  # noqa: F403
 
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0", "release/debox-splice.bin",
-    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/lives", "truth/oncpu", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects", "truth/flood",
+    "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/lives", "truth/oncpu", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects", "truth/flood", "truth/attached",
 ]  # fmt: skip
 MODULES = ("fuse",)
 LIMIT_S = 1500
@@ -20,6 +20,7 @@ DISK_OPTIONS = "throttling.bps-read=6000000"
 PROGRAMS_LOAD = "BPF programs load and attach"
 DOCTOR = "`debox doctor` finds all that the basic features need"
 RUN_WRAP = "wrap capture under `debox run --capture=wrap`"
+ATTACH_SPLICE = "splice capture of a running program, each call told, which goes on as it would"
 RUN_SPLICE = "splice capture under `debox run --capture=splice`, each call told, and what it cannot splice"
 RUN_SLEEPS = "sleeps capture under `debox run --capture=sleeps`"
 RUN = "boundary capture: exact counts through threads, fork, vfork, exec, kill, 32-bit, static and Go programs"
@@ -43,6 +44,7 @@ BEFORE = {}
 native(PROGRAMS_LOAD, "deboxd_starts_serves_and_stops", "a_sleep_of_known_length")
 native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "static_go_and_32_bit_programs_are_counted_exactly")
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
+native(ATTACH_SPLICE, "a_running_program_is_counted_and_goes_on", "each_call_is_told")
 native(RUN_SPLICE, "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary", "an_audit_tells_what_was_not_counted")
 native(RUN_SLEEPS, "sleeps_alone_are_told_without_calls")
 native(PAGE_IN, "a_mapped_file_written_to_another")
@@ -226,6 +228,45 @@ def _():
     report, kinds = spliced(f"{HERE}/calls-32", "getppid", "500")
     equal(call_of(report, "getppid")["count"], 500, "32-bit getppid")
     expect("splice_boundary" in kinds, report["notes"])
+
+
+def areas_of(pid):
+    with open(f"/proc/{pid}/maps") as file:
+        return file.read().count("memfd:debox-splice")
+
+
+@check("attach-splice", feature=ATTACH_SPLICE)
+def _():
+    stamps_count_time()
+    path = "/tmp/attached.json"
+    program = subprocess.Popen([f"{HERE}/attached", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    equal(program.stdout.read(1), b"r", "it is ready")
+    debox = subprocess.Popen(
+        [f"{HERE}/debox", "attach", "--capture=splice", "-p", str(program.pid), "--json", "-o", path, *shared()],
+        stderr=subprocess.PIPE, env=dict(os.environ, XDG_CACHE_HOME="/var/tmp"),
+    )  # fmt: skip
+    until = time.monotonic() + 120
+    while not areas_of(program.pid):
+        expect(time.monotonic() < until and debox.poll() is None, "nobody attached to it")
+        time.sleep(0.1)
+    time.sleep(1)
+    for order in b"atf":
+        program.stdin.write(bytes([order]))
+        equal(program.stdout.read(1), bytes([order]), "what it answers")
+    debox.send_signal(signal.SIGINT)
+    said = debox.communicate()[1]
+    equal(debox.returncode, 0, said)
+    with open(path) as file:
+        report = json.load(file)
+    # A shell may ask once.
+    expect(call_of(report, "getppid")["count"] in (1200, 1201), "getppid:", call_of(report, "getppid"))
+    kinds = {note["kind"] for note in report["notes"]}
+    expect(not kinds & {"splice_left", "splice_boundary"}, report["notes"])
+    # With its own code again.
+    program.stdin.write(b"a")
+    equal(program.stdout.read(1), b"a", "what it answers")
+    program.stdin.write(b"q")
+    equal(program.wait(), 7, "status")
 
 
 @check("run-sleeps", feature=RUN_SLEEPS)
