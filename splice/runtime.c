@@ -31,6 +31,7 @@
 #define LANDLOCK_RESTRICT_SELF 446 /* Linux 5.13 */
 #define ERRNO_ENOENT 2
 #define ERRNO_ESRCH 3
+#define ERRNO_ENOEXEC 8
 #define ERRNO_ETIMEDOUT 110
 #define NEAR (1u << 20) /* of the same stack: no handler's frame is so far from what it interrupted */
 
@@ -613,30 +614,29 @@ static int go_on_without(struct splice_area *area, uint32_t by_library)
 	return area->off == SPLICE_OFF_TOLD;
 }
 
-/* Nothing of a file could be replaced. Of a C library most calls are: the kernel side tells of all
- * calls of the program, or those out of that file are missing. */
-static void all_left(struct splice_area *area, uint32_t left)
+/*
+ * Nothing of a file could be replaced. Threads that its code makes would have the block of whoever makes them,
+ * and find each other's values in their registers: so a program whose C library is left goes on
+ * without; the kernel side, if there is one, tells of all its calls.
+ */
+static void all_left(struct splice_area *area, int makes_threads)
 {
-	if (left == SPLICE_KNOWS_ITS_CALLS && ((struct splice_run *)area->run)->looked_at &&
-	    go_on_without(area, 1))
+	if (makes_threads && go_on_without(area, 1))
 		kernel_looks(area);
 	else
 		file_left(area);
 }
 
-/* Whether there is code in it to be mapped, or (`left`) whether all its calls are left. */
-static int image_read(struct splice_area *area, int fd, struct splice_image *image)
+/* 1: there is code in it to be mapped; 0: there is none, and `left` says whether all its calls are left;
+ * -1: it is damaged. */
+static int image_read(int fd, struct splice_image *image)
 {
 	int whole = !sys_failed(sys_call(SYS_lseek, fd, -(long)SPLICE_PAGE, SEEK_END)) &&
 		    sys_call(SYS_read, fd, image, sizeof *image) == sizeof *image &&
 		    image->magic == SPLICE_IMAGE_MAGIC && image->version == SPLICE_VERSION &&
 		    image->segments <= SPLICE_SEGMENTS;
 
-	if (!whole) {
-		file_left(area);
-		image->left = 0;
-	}
-	return whole && image->segments;
+	return whole ? image->segments != 0 : -1;
 }
 
 static int is_there(const struct splice_area *area, uint64_t bias, uint64_t device, uint64_t inode)
@@ -714,22 +714,23 @@ static int code_replace(struct splice_area *area, int fd, const struct splice_im
 	return code->replaced;
 }
 
-/* An image of what is open as `file`; it is made, if it is not there yet. */
+/* An image of what is open as `file`; it is made, if it is not there yet. -errno: there is none. */
 static int image_of(struct splice_area *area, int file, const struct stat *st, int above)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
-	int fd = image_open(run, st, above);
+	int fd = image_open(run, st, above), answered;
 
-	if (fd == -ERRNO_ENOENT && answer(area, above ? SPLICE_ABOVE : SPLICE_IMAGE, (uint32_t)file) == 0)
-		fd = image_open(run, st, above);
-	return fd;
+	if (fd != -ERRNO_ENOENT)
+		return fd;
+	answered = answer(area, above ? SPLICE_ABOVE : SPLICE_IMAGE, (uint32_t)file);
+	return answered ? answered : image_open(run, st, above);
 }
 
 /* [address, address + bytes) is code of a file now. */
 static void code_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset)
 {
 	struct splice_image image = { .left = 0 };
-	int fd, whole = 0, done = 0;
+	int fd = 0, there = 0, done = 0;
 	struct stat st;
 
 	if (area->quiet || area->off)
@@ -748,18 +749,19 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 		fd = image_of(area, file, &st, above);
 		if (fd < 0)
 			break;
-		whole = image_read(area, fd, &image);
-		done = !whole || code_replace(area, fd, &image, &code);
+		there = image_read(fd, &image);
+		done = !there || (there > 0 && code_replace(area, fd, &image, &code));
 		sys_call(SYS_close, fd);
 	}
-	if (!done) {
+	/* It is none of a program's files: data that a compiler has written. */
+	if (fd == -ERRNO_ENOEXEC)
 		file_left(area);
-		return;
-	}
-	if (!whole && image.left && (area->left_inode != st.st_ino || area->left_device != st.st_dev)) {
+	else if (!done)
+		all_left(area, 1);
+	else if (!there && image.left && (area->left_inode != st.st_ino || area->left_device != st.st_dev)) {
 		area->left_device = st.st_dev;
 		area->left_inode = st.st_ino;
-		all_left(area, image.left);
+		all_left(area, image.left == SPLICE_KNOWS_ITS_CALLS);
 	}
 }
 
@@ -1140,16 +1142,18 @@ void splice_begin(struct splice_begin *begin)
 	for (uint32_t i = 0; i < begin->images && i < 2; i++) {
 		const struct splice_begin_image *of = &begin->image[i];
 		struct splice_image image;
+		int there;
 
 		fd = sys_call(SYS_openat, AT_FDCWD, of->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 		if (sys_failed(fd)) {
 			file_left(area);
 			continue;
 		}
-		if (image_read(area, (int)fd, &image)) {
-			if (!image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device, of->inode, 0))
-				file_left(area);
-		} else if (image.left) {
+		there = image_read((int)fd, &image);
+		if (there < 0 || (there && !image_map(area, (int)fd, &image, of->bias, 0, ~0ull, of->device,
+						      of->inode, 0))) {
+			file_left(area);
+		} else if (!there && image.left) {
 			left |= image.left;
 			area->left_device = of->device;
 			area->left_inode = of->inode;
@@ -1158,7 +1162,7 @@ void splice_begin(struct splice_begin *begin)
 	}
 	area->version = SPLICE_VERSION;
 	if (left)
-		all_left(area, left);
+		all_left(area, left == SPLICE_KNOWS_ITS_CALLS);
 }
 
 /* ------------------------------------------------------ a process is attached to */
@@ -1195,7 +1199,7 @@ void splice_attach(struct splice_attach *attach)
 		chunk(area, b->chunk + 1);
 	area->own->run_fd = 0;
 	for (uint32_t i = 0; i < attach->codes; i++)
-		if (image_read(area, code[i].image_fd, &image) &&
+		if (image_read(code[i].image_fd, &image) > 0 &&
 		    !code_replace(area, code[i].image_fd, &image, &code[i]))
 			file_left(area);
 	area->version = SPLICE_VERSION;

@@ -166,9 +166,10 @@ impl Run {
         };
         for side in [Side::Below, Side::Above] {
             let again = file.try_clone().map_err(failed("dup"))?;
-            // It is none for programs, or is for others.
-            let Ok(known) = self.images().of(again, side) else {
-                return Ok(None);
+            let known = match self.images().of(again, side) {
+                // Data that a compiler has written, or code for others.
+                Err(Error::NotElf(_)) => return Ok(None),
+                known => known?,
             };
             if known.table.knows_its_calls {
                 return unproved(crate::run::KNOWS_ITS_CALLS);

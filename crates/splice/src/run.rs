@@ -141,11 +141,20 @@ const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a fil
 const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
                       register, a forbidden time stamp counter)";
 pub(crate) const KNOWS_ITS_CALLS: &str = "its C library cancels threads by where they were interrupted (glibc from 2.41 on, \
-                               musl)";
+                               musl), or could not be replaced";
 const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
                         read";
 pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
+
+/// What a program is answered whose file has none.
+fn no_image(error: &Error) -> i32 {
+    match error {
+        Error::NotElf(_) => -libc::ENOEXEC,
+        _ => -libc::EIO,
+    }
+}
+
 fn more(sum: &mut u64, by: u64) {
     *sum = sum.saturating_add(by);
 }
@@ -1184,7 +1193,7 @@ impl Run {
             },
             Some(Asked::Image(side)) => File::open(format!("/proc/{tid}/fd/{fd}"))
                 .map_err(error)
-                .and_then(|file| self.images.of(file, side).map_err(|_| -libc::ENOEXEC))
+                .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
                 .map_or_else(|e| e, |_| 0),
             Some(Asked::Undo) => self.undo(tid).map_or_else(error, |()| {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };

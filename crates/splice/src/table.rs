@@ -19,7 +19,7 @@ use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -30,7 +30,7 @@ pub struct Table {
     /// By address.
     pub sites: Vec<Site>,
     /// The file is, or has, a C library that cancels threads by where they were interrupted:
-    /// its calls may not be made elsewhere.
+    /// its calls may not be made elsewhere. Or a call that makes threads has no room.
     pub knows_its_calls: bool,
     /// The begin of `_dl_find_object`.
     pub find_object: Option<Window>,
@@ -42,12 +42,17 @@ impl Table {
     /// # Errors
     /// When it is no ELF file for x86-64, or is too large.
     pub fn of(file: &[u8]) -> Result<Self, Error> {
+        const THREADS: [u32; 4] = [56, 57, 58, 435]; // clone, fork, vfork, clone3
         let code = Code::of(file)?;
         let targets = Targets::of(&code);
+        let sites = sites(&code, &targets);
+        // A thread that a call makes that is left would have the block of another one.
+        let makes = |site: &Site| site.nr.is_some_and(|nr| THREADS.contains(&nr));
+        let left = sites.iter().any(|site| site.window.is_err() && makes(site));
         Ok(Self {
-            sites: sites(&code, &targets),
             find_object: (code.find_object).and_then(|address| entry(&code, &targets, address)),
-            knows_its_calls: code.knows_its_calls,
+            knows_its_calls: code.knows_its_calls || left,
+            sites,
             build_id: code.build_id,
         })
     }

@@ -7,6 +7,7 @@ use debox_symbol::syscall_name;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -343,6 +344,36 @@ fn threads_beyond_an_area_run_as_they_would() {
     assert_eq!(counted.threads_lost, 1100 - 1022);
     const GETPPID: usize = 110;
     assert_eq!(counted.calls[GETPPID].count, 200 * 1022);
+}
+
+/// Threads that its own calls make would all have one block: so nothing of the program is spliced.
+#[test]
+fn a_program_whose_c_library_cannot_be_replaced_goes_on_without() {
+    let folder = images();
+    let (source, program) = (folder.path().join("t.c"), folder.path().join("threads"));
+    std::fs::write(&source, THREADS).unwrap();
+    compile("cc", &source, &program);
+    let (status, _) = spliced(folder.path(), &["true"]);
+    assert_eq!(status, 0);
+    let libc = std::fs::metadata("/lib/x86_64-linux-gnu/libc.so.6")
+        .unwrap()
+        .ino();
+    let libc = format!("{libc:016x}");
+    let mut there = 0;
+    for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if name.get(18..34) == Some(&libc) && !name.contains('.') {
+            // What is made anew cannot take its place.
+            std::fs::remove_file(entry.path()).unwrap();
+            std::fs::create_dir(entry.path()).unwrap();
+            std::fs::create_dir(folder.path().join(name + "a")).unwrap();
+            there += 1;
+        }
+    }
+    assert_eq!(there, 1);
+    let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap(), "200"]);
+    assert_eq!(status, 0, "registers that did not come back");
+    assert_eq!(counted.undone, 1);
 }
 
 /// A process that gives up rights could else write where its parent's trampolines jump to, be its
