@@ -235,7 +235,7 @@ static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
 
 static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, uint64_t nr)
 {
-	uint64_t now = ticks(), ns = 0;
+	uint64_t now, ns = 0;
 	uint32_t in;
 	long ret = (long)s->rax;
 	int found = (b->open.rsp & ~1ull) == rsp;
@@ -253,6 +253,8 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	while ((b->open.rsp & ~1ull) != rsp)
 		abandon(b);
 	WRITE(b->open.timed, SPLICE_ENDED);
+	IN_ORDER();
+	now = ticks();
 	if (now > b->open.start)
 		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
 	in = count(b, b->open.nr, ns, ret);

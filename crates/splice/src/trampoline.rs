@@ -340,11 +340,12 @@ impl Writer {
         self.plain = Some(back);
         self.a.mov(rcx, rdx)?;
         self.a.mov(r11, rax)?;
-        self.ticks()?;
         self.a.cmp(state(block::OPEN), rsp)?;
         self.a.jne(interrupted)?;
-        // Ended.
+        // Ended; before the stamp, behind which an interrupt comes that had to wait for it: how long
+        // the thread is kept there is not the call's.
         self.a.mov(dword_ptr(block::TIMED).gs(), 2)?;
+        self.ticks()?;
         self.sums()?;
         self.a.jmp(done)?;
 
