@@ -669,23 +669,24 @@ fn away(args: &[String]) {
             .filter(|away| away.flags & DEBOX_AWAY_ASLEEP != 0);
         asleep.count()
     };
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while asleep(&told()) != 2 {
-        let threads = std::fs::read_dir(format!("/proc/{child}/task")).unwrap();
-        let states = threads
-            .flatten()
-            .map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
-        assert!(
-            std::time::Instant::now() < until,
-            "told: {:?}; there are {:?}",
-            told()
+    common::wait_or_say(
+        || asleep(&told()) == 2,
+        || {
+            let told = told();
+            let told = told
                 .iter()
-                .map(|away| (away.tid, away.key, away.flags, away.site))
-                .collect::<Vec<_>>(),
-            states.collect::<Vec<_>>()
-        );
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+                .map(|away| (away.tid, away.key, away.flags, away.site));
+            let threads = std::fs::read_dir(format!("/proc/{child}/task")).unwrap();
+            let stat = |thread: std::fs::DirEntry| {
+                std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default()
+            };
+            format!(
+                "both threads to sleep; told: {:?}; there are {:?}",
+                told.collect::<Vec<_>>(),
+                threads.flatten().map(stat).collect::<Vec<_>>()
+            )
+        },
+    );
     let owner = || {
         let file = std::fs::metadata(format!("/proc/{child}/environ")).unwrap();
         std::os::unix::fs::MetadataExt::uid(&file)

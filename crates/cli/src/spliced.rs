@@ -130,13 +130,20 @@ impl Splicer {
         })
     }
 
-    /// Makes what takes long, before anybody is watched.
-    pub fn attach_prepare(&self, list: &[Process]) {
-        let pids = list.iter().flat_map(|process| match self.follow {
+    /// Those that have not ended, and what they have started, if that is followed.
+    fn pids_of(&self, list: &[Process]) -> impl Iterator<Item = i32> {
+        let live = list.iter().filter(|process| !process.ended);
+        let pids = live.flat_map(|process| match self.follow {
             true => process.family(),
             false => vec![process.pid as u32],
         });
-        pids.for_each(|pid| self.run.attach_prepare(pid as i32));
+        pids.map(|pid| pid as i32)
+    }
+
+    /// Makes what takes long, before anybody is watched.
+    pub fn attach_prepare(&self, list: &[Process]) {
+        self.pids_of(list)
+            .for_each(|pid| self.run.attach_prepare(pid));
     }
 
     /// Splices processes that run, and what they have started, if that is followed. What cannot be, the
@@ -160,13 +167,8 @@ impl Splicer {
         let (mut known, mut last) = (HashSet::new(), None);
         let mut any = false;
         loop {
-            let live = list.iter().filter(|process| !process.ended);
-            let pids = live.flat_map(|process| match self.follow {
-                true => process.family(),
-                false => vec![process.pid as u32],
-            });
             // Those that were started meanwhile, too; by whom had been spliced, they are.
-            let new: Vec<i32> = (pids.map(|pid| pid as i32))
+            let new: Vec<i32> = (self.pids_of(list))
                 .filter(|pid| known.insert(*pid) && !self.run.has_spliced(*pid))
                 .collect();
             if new.is_empty() {
@@ -174,7 +176,7 @@ impl Splicer {
             }
             for pid in new {
                 match self.run.attach(pid, &mut || watch(pid)) {
-                    Ok(_) => any = true,
+                    Ok(()) => any = true,
                     Err(debox_splice::Error::Ended) => {}
                     Err(error) => {
                         watch(pid);
@@ -304,19 +306,19 @@ impl Splicer {
         let _ = self.run.doors_tell();
     }
 
-    /// What has been counted so far.
-    pub fn counts(&self, pid: u32) -> WrapCounts {
+    /// What has been counted so far of these processes and of all that came of them.
+    pub fn counts(&self, pids: &[u32]) -> WrapCounts {
         self.run
             .counted()
-            .map(|counted| counts(&counted, pid))
+            .map(|counted| counts(&counted, pids))
             .unwrap_or_default()
     }
 
-    /// What was counted of the process and of all that came of it, and what was not.
+    /// The same at the end, and what was not counted.
     /// `audit`: the kernel side, where that has looked after it.
     pub fn finish(
         &self,
-        pid: u32,
+        pids: &[u32],
         audit: Option<&AccountView>,
         notes: &mut Vec<Note>,
     ) -> WrapCounts {
@@ -326,7 +328,7 @@ impl Splicer {
                 let audit = audit.map(|view| self::audit(&counted, view, over));
                 notes.extend(audit.into_iter().flatten());
                 notes.extend(left(&counted));
-                counts(&counted, pid)
+                counts(&counted, pids)
             }
             Err(error) => {
                 let text = format!("calls were not counted: {error}");
@@ -372,9 +374,7 @@ pub fn run(
     facts
         .notes
         .extend(session::not_followed(!args.capture.no_follow));
-    let counts = splicer.finish(child.pid() as u32, None, &mut facts.notes);
-    let extra = Extra::new(start_ns);
-    let report = session::report(&nothing(), Some(&counts), facts, None, &extra);
+    let report = report_alone(&splicer, facts, start_ns);
     if let Err(error) = output.write(report, &args.capture.report) {
         // The command's own status still matters more than ours.
         crate::complain(&error);
@@ -421,13 +421,22 @@ pub fn attach(
     facts.pids = list.iter().map(|process| process.pid as u32).collect();
     facts.wall_ns = session::nanos(since.elapsed());
     facts.notes = vec![not_measured(&why)];
-    let first = facts.pids.first().copied().unwrap_or_default();
-    let counts = splicer.finish(first, None, &mut facts.notes);
+    let report = report_alone(&splicer, facts, start_ns);
     drop(splicer);
-    let extra = Extra::new(start_ns);
-    let report = session::report(&nothing(), Some(&counts), facts, None, &extra);
     output.write(report, &args.capture.report)?;
     Ok(0)
+}
+
+/// What programs have counted, and nobody else.
+fn report_alone(splicer: &Splicer, mut facts: RunFacts, start_ns: u64) -> Report {
+    let counts = splicer.finish(&facts.pids, None, &mut facts.notes);
+    session::report(
+        &nothing(),
+        Some(&counts),
+        facts,
+        None,
+        &Extra::new(start_ns),
+    )
 }
 
 fn wait(
@@ -469,11 +478,12 @@ fn nothing() -> Snapshot {
     }
 }
 
-fn counts(counted: &Counted, pid: u32) -> WrapCounts {
+/// Under the first of them.
+fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
     let mut counts = WrapCounts::default();
     counts.jumped_out = counted.abandoned;
     let process = counts.process_add(WrapProcess {
-        pid,
+        pid: pids.first().copied().unwrap_or_default(),
         measured: false,
         why: String::new(),
         threads_lost: counted.threads_lost,

@@ -6,21 +6,23 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
-const NOBODY: u32 = 65534;
+#[path = "common/splice.rs"]
+mod splice;
 
-struct Place(tempfile::TempDir);
+use splice::needs;
+use splice::{NOBODY, Place};
 
-impl Place {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
+/// `debox run --capture=splice`.
+trait Runs {
+    fn run(&self, words: &[&str]) -> Command;
+    fn report(&self, words: &[&str]) -> (Output, Value);
+    fn report_with(&self, options: &[&str], words: &[&str]) -> (Output, Value);
+}
 
-    fn debox(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_debox"));
-        command.args(["run", "--capture=splice"]).args(words);
-        command
-            .env("XDG_CACHE_HOME", self.0.path())
-            .env_remove("DEBOX_SPLICE_RUNTIME");
+impl Runs for Place {
+    fn run(&self, words: &[&str]) -> Command {
+        let mut command = self.debox(&["run", "--capture=splice"]);
+        command.args(words);
         command
     }
 
@@ -33,7 +35,7 @@ impl Place {
         let mut all = options.to_vec();
         all.extend(["--json", "-o", file.to_str().unwrap(), "--"]);
         all.extend(words);
-        let output = self.debox(&all).output().unwrap();
+        let output = self.run(&all).output().unwrap();
         let report = std::fs::read_to_string(&file).unwrap();
         (output, serde_json::from_str(&report).unwrap())
     }
@@ -56,26 +58,13 @@ fn calls_of_children_and_of_what_they_become_are_counted() {
     // sh is one: it forks the first, then becomes true.
     assert_eq!(count(&report, "getppid") / 1000, 1, "{report}");
     assert!(count(&report, "execve") >= 4, "{report}");
-    assert_eq!(report["measured"]["blocked"], is_root());
-    assert_eq!(report["measured"]["minor_faults"], is_root());
+    assert_eq!(report["measured"]["blocked"], needs::is_root());
+    assert_eq!(report["measured"]["minor_faults"], needs::is_root());
     let notes = report["notes"].as_array().unwrap();
     assert!(
         notes.iter().all(|note| note["kind"] != "splice_left"),
         "{notes:?}"
     );
-}
-
-/// False: what it is about is left out, and said.
-fn root_or_told() -> bool {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
-    }
-    is_root()
-}
-
-fn is_root() -> bool {
-    // SAFETY: no arguments.
-    unsafe { libc::geteuid() == 0 }
 }
 
 /// Calls from two places, sleeps, and a read that touches 200 new pages.
@@ -106,25 +95,6 @@ int main(void)
 }
 "#;
 
-impl Place {
-    fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn program(&self, name: &str, text: &str) -> String {
-        let (source, program) = (self.0.path().join("source.c"), self.0.path().join(name));
-        std::fs::write(&source, text).unwrap();
-        let built = Command::new("cc")
-            .args(["-O1", "-g", "-o"])
-            .args([&program, &source])
-            .status();
-        assert!(built.unwrap().success());
-        program.to_str().unwrap().to_owned()
-    }
-}
-
 fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {
     let rows = rows.as_array().unwrap().iter();
     rows.filter(|row| row[key] == value).collect()
@@ -133,14 +103,14 @@ fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {
 /// The sums of a call by the function of the program that it came from.
 #[test]
 fn call_sites_are_exact() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
     let program = place.program("places", PLACES);
     let file = place.0.path().join("report.json");
     let done = place
-        .debox(&[
+        .run(&[
             "--call-site",
             "--json",
             "-o",
@@ -171,13 +141,13 @@ fn call_sites_are_exact() {
 /// A condition is judged, and a signal sent, before the program goes on.
 #[test]
 fn an_action_comes_before_the_call_returns() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
     let program = place.program("places", PLACES);
     let done = place
-        .debox(&[
+        .run(&[
             "--on",
             "call == lseek && retval == 77",
             "--do",
@@ -189,7 +159,7 @@ fn an_action_comes_before_the_call_returns() {
         .unwrap();
     assert_eq!(done.status.code(), Some(9), "{done:?}");
     let done = place
-        .debox(&[
+        .run(&[
             "--quiet",
             "--on",
             // Not by what it was blocked: kept from its CPU for long, it finds the time over already.
@@ -214,14 +184,14 @@ fn an_action_comes_before_the_call_returns() {
 /// Its slow calls have arguments, sleeps and the program's stack, and its sums are the program's.
 #[test]
 fn a_recording_holds_slow_calls() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
     let program = place.program("places", PLACES);
     let file = place.0.path().join("run.debox");
     let file = file.to_str().unwrap();
-    let done = place.debox(&["-o", file, "--", &program]).output().unwrap();
+    let done = place.run(&["-o", file, "--", &program]).output().unwrap();
     assert!(done.status.success(), "{done:?}");
     let shown = Command::new(env!("CARGO_BIN_EXE_debox"))
         .args(["report", "--json", file])
@@ -246,7 +216,7 @@ fn a_recording_holds_slow_calls() {
 /// the program's.
 #[test]
 fn calls_are_traced() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
@@ -266,7 +236,7 @@ fn calls_are_traced() {
 /// No hook at any call, and yet it is known which call slept, and how much was own code.
 #[test]
 fn the_kernel_side_knows_the_calls() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
@@ -378,7 +348,7 @@ int main(void) { for (int i = 0; i < 2000; i++) getppid(); return 7; }
 /// What cannot be spliced, or no more, is counted where the kernel sees it, each call once.
 #[test]
 fn what_splicing_leaves_is_counted_at_the_boundary() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
@@ -418,7 +388,7 @@ fn what_splicing_leaves_is_counted_at_the_boundary() {
 /// Calls out of code that came from no file are seen by nobody but the kernel.
 #[test]
 fn an_audit_tells_what_was_not_counted() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
@@ -533,7 +503,7 @@ int main(void)
 /// A cancelled call has no end that the program knows.
 #[test]
 fn calls_that_are_jumped_out_of_have_the_time_that_they_waited() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
@@ -580,7 +550,7 @@ int main(void)
 #[test]
 fn the_end_of_the_command_is_deboxs_own() {
     let place = Place::new();
-    let status = |words: &[&str]| place.debox(words).output().unwrap().status;
+    let status = |words: &[&str]| place.run(words).output().unwrap().status;
     assert_eq!(status(&["--", "sh", "-c", "exit 7"]).code(), Some(7));
     assert_eq!(
         status(&["--", "sh", "-c", "kill -TERM $$"]).signal(),
@@ -631,7 +601,7 @@ fn programs_go_on_when_debox_is_killed() {
         begun.display(),
         over.display()
     );
-    let mut debox = place.debox(&["--", "sh", "-c", &script]).spawn().unwrap();
+    let mut debox = place.run(&["--", "sh", "-c", &script]).spawn().unwrap();
     let wait_for = |what: &Path| {
         for _ in 0..600 {
             if what.exists() {
@@ -651,7 +621,7 @@ fn programs_go_on_when_debox_is_killed() {
 /// missing is said.
 #[test]
 fn a_number_of_another_pid_namespace_is_nobodys() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     let place = Place::new();
@@ -684,7 +654,7 @@ fn a_program_whose_execve_fails_again_and_again_lives_on() {
         os._exit(5)\n";
     let script = place.file("fails.py", script);
     let done = place
-        .debox(&["-q", "--", "/usr/bin/python3", &script])
+        .run(&["-q", "--", "/usr/bin/python3", &script])
         .output()
         .unwrap();
     assert_eq!(done.status.code(), Some(5), "{done:?}");
@@ -702,7 +672,7 @@ fn a_program_that_forbids_itself_nearly_all_goes_on_without() {
     );
     for _ in 0..2 {
         let done = place
-            .debox(&["-q", "-o", "/dev/null", "--", &program])
+            .run(&["-q", "-o", "/dev/null", "--", &program])
             .output();
         let done = done.unwrap();
         assert_eq!(done.status.code(), Some(4), "{done:?}");
@@ -715,12 +685,12 @@ fn a_program_that_forbids_itself_nearly_all_goes_on_without() {
 fn a_command_that_becomes_others_does_not_hang() {
     let place = Place::new();
     // Without a broker: it would be loaded anew each time.
-    if is_root() {
+    if needs::is_root() {
         std::os::unix::fs::chown(place.0.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     for _ in 0..50 {
-        let mut command = place.debox(&["-d", "20s", "--", "sh", "-c", "exec sh -c 'exec true'"]);
-        if is_root() {
+        let mut command = place.run(&["-d", "20s", "--", "sh", "-c", "exec sh -c 'exec true'"]);
+        if needs::is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
         let output = command.output().unwrap();
@@ -761,7 +731,7 @@ fn a_child_that_is_killed_as_it_begins_is_waited_for() {
           p.kill()\n  \
           assert p.wait() == -9\n";
     let words = ["-d", "30s", "--", "/usr/bin/python3", "-c", script];
-    let output = place.debox(&words).output().unwrap();
+    let output = place.run(&words).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -777,7 +747,7 @@ fn whoever_has_no_privileges_may_too() {
         eprintln!("NOT RUN: needs su");
         return;
     }
-    let mut command = place.debox(&["--", "sh", "-c", "ls /; /usr/bin/su --version"]);
+    let mut command = place.run(&["--", "sh", "-c", "ls /; /usr/bin/su --version"]);
     let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(

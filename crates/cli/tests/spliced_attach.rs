@@ -4,103 +4,77 @@
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const NOBODY: u32 = 65534;
+#[path = "common/splice.rs"]
+mod splice;
+
+use splice::needs;
+use splice::{NOBODY, Place, notes};
+
 /// What tests/splice/attached.c ends with when all was right.
 const RIGHT: Option<i32> = Some(7);
 
-fn is_root() -> bool {
-    // SAFETY: no arguments.
-    unsafe { libc::geteuid() == 0 }
-}
+/// `debox attach --capture=splice`.
+struct Attached(Place);
 
-/// False: what it is about is left out, and said.
-fn root_or_told() -> bool {
-    if !is_root() {
-        eprintln!("NOT RUN: needs root");
-    }
-    is_root()
-}
-
-struct Place(tempfile::TempDir);
-
-impl Place {
+impl Attached {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(Place::new())
     }
 
-    fn built(&self, name: &str, source: &Path) -> PathBuf {
-        let program = self.0.path().join(name);
-        let built = Command::new("cc")
-            .args(["-O1", "-g", "-pthread", "-o"])
-            .args([&program, source])
-            .status();
-        assert!(built.unwrap().success());
-        program
+    fn folder(&self) -> &Path {
+        self.0.0.path()
     }
 
-    fn of_text(&self, name: &str, text: &str) -> PathBuf {
-        let source = self.0.path().join("source.c");
-        std::fs::write(&source, text).unwrap();
-        self.built(name, &source)
-    }
-
-    fn attached_c(&self) -> PathBuf {
+    fn attached_c(&self) -> String {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/attached.c");
-        self.built("attached", &source)
+        self.0.program_of("attached", &source)
+    }
+
+    fn attach(&self, pid: u32, report: &str) -> Command {
+        let file = self.folder().join(report);
+        let _ = std::fs::remove_file(&file);
+        let mut command =
+            self.0
+                .debox(&["attach", "--capture=splice", "-p", &pid.to_string(), "-o"]);
+        command.arg(file).stderr(Stdio::piped());
+        command
     }
 
     fn debox(&self, pid: u32, options: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_debox"));
-        let (pid, report) = (pid.to_string(), self.0.path().join("report.json"));
-        let _ = std::fs::remove_file(&report);
-        command
-            .args(["attach", "--capture=splice", "-p", &pid, "--json", "-o"])
-            .arg(report)
-            .args(options)
-            .env("XDG_CACHE_HOME", self.0.path())
-            .env_remove("DEBOX_SPLICE_RUNTIME")
-            .stderr(Stdio::piped());
+        let mut command = self.attach(pid, "report.json");
+        command.arg("--json").args(options);
         command
     }
 
-    /// Says as text what it counts of a process that it leaves as it is; it has begun.
-    fn debox_that_says(&self, pid: u32) -> (Child, BufReader<ChildStderr>) {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_debox"))
-            .args(["attach", "--capture=splice", "-p", &pid.to_string()])
-            .args(["--top", "100", "-o"])
-            .arg(self.0.path().join("report.txt"))
-            .env("XDG_CACHE_HOME", self.0.path())
-            .env_remove("DEBOX_SPLICE_RUNTIME")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+    fn report(&self) -> Value {
+        let text = std::fs::read_to_string(self.folder().join("report.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// It is left at the boundary for this reason, where its calls are counted, and goes on.
+    fn stays_as_it_is(&self, program: &mut Program, why: &str) {
+        let mut debox = self.attach(program.pid(), "report.txt");
+        let mut debox = debox.args(["--top", "100"]).spawn().unwrap();
+        let mut said = BufReader::new(debox.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("watching") {
             line.clear();
             assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
         }
-        (child, said)
-    }
-
-    /// Its text, on one line.
-    fn text(&self, (mut debox, mut said): (Child, BufReader<ChildStderr>)) -> String {
+        program.order("a");
         // SAFETY: a child of ours.
         unsafe { libc::kill(debox.id() as i32, libc::SIGINT) };
         let mut rest = String::new();
         said.read_to_string(&mut rest).unwrap();
         assert!(debox.wait().unwrap().success(), "{rest}");
-        let text = std::fs::read_to_string(self.0.path().join("report.txt")).unwrap();
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
-    }
-
-    fn report(&self) -> Value {
-        let text = std::fs::read_to_string(self.0.path().join("report.json")).unwrap();
-        serde_json::from_str(&text).unwrap()
+        let text = std::fs::read_to_string(self.folder().join("report.txt")).unwrap();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(why), "{text}");
+        assert!(text.contains("getppid 1,000 "), "{text}");
     }
 }
 
@@ -203,18 +177,11 @@ fn counted(report: &Value, call: &str) -> (u64, u64) {
     (of("count"), of("errors"))
 }
 
-fn notes(report: &Value, kind: &str) -> Vec<String> {
-    let all = report["notes"].as_array().unwrap().iter();
-    let of = all.filter(|note| note["kind"] == kind);
-    of.map(|note| note["text"].as_str().unwrap().to_owned())
-        .collect()
-}
-
 /// Threads that wait in calls of all kinds, and such that make calls all the time, notice nothing; attached
 /// to three times, one after the other.
 #[test]
 fn a_running_program_is_counted_and_goes_on() {
-    let place = Place::new();
+    let place = Attached::new();
     let mut program = Program::start(Command::new(place.attached_c()).arg("6"));
     for round in 0..3 {
         let before = areas(program.pid());
@@ -230,7 +197,7 @@ fn a_running_program_is_counted_and_goes_on() {
         assert!(opened >= 10 && failed == 10, "{round}: {opened}, {failed}");
         assert_eq!(counted(&report, "execve").0, 1, "{round}: {said}");
         assert_eq!(counted(&report, "tgkill"), (100, 0), "{round}: {said}");
-        for kind in ["splice_left", "splice_boundary"] {
+        for kind in ["splice_left", "splice_boundary", "inconsistent"] {
             assert_eq!(notes(&report, kind), [""; 0], "{round}: {said}");
         }
         // Nobody counts what it does by itself.
@@ -242,10 +209,10 @@ fn a_running_program_is_counted_and_goes_on() {
 /// The kernel sees no call that was not told.
 #[test]
 fn each_call_is_told() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
-    let place = Place::new();
+    let place = Attached::new();
     let mut program = Program::start(Command::new(place.attached_c()).arg("1"));
     let mut debox = place.debox(program.pid(), &["--audit"]).spawn().unwrap();
     watches(&mut debox, program.pid(), 0);
@@ -262,10 +229,10 @@ fn each_call_is_told() {
 /// By root, without that it could open anything of root's: what it asks for later is not granted, and said.
 #[test]
 fn another_users_program_is_counted_and_shares_nothing_with_others() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
-    let place = Place::new();
+    let place = Attached::new();
     let program = place.attached_c();
     let mut all = [NOBODY, 0].map(|user| {
         let mut command = Command::new(&program);
@@ -320,18 +287,14 @@ int main(void)
 
 #[test]
 fn whom_a_handler_returns_to_is_left_at_the_boundary() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
-    let place = Place::new();
-    let mut program = Program::start(&mut Command::new(place.of_text("handler", HANDLER)));
+    let place = Attached::new();
+    let mut program = Program::start(&mut Command::new(place.0.program("handler", HANDLER)));
     program.order("x");
     std::thread::sleep(Duration::from_millis(500));
-    let debox = place.debox_that_says(program.pid());
-    program.order("a");
-    let text = place.text(debox);
-    assert!(text.contains("a signal handler will return"), "{text}");
-    assert!(text.contains("getppid 1,000 "), "{text}");
+    place.stays_as_it_is(&mut program, "a signal handler will return");
     program.orders.write_all(b"h").unwrap();
     assert_eq!(program.end(), RIGHT);
 }
@@ -339,7 +302,7 @@ fn whom_a_handler_returns_to_is_left_at_the_boundary() {
 /// What has been changed in memory is not replaced by what its file says.
 #[test]
 fn code_that_was_changed_is_left() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
     const CHANGED: &str = r#"
@@ -359,32 +322,24 @@ int main(void)
 	return seven();
 }
 "#;
-    let place = Place::new();
-    let mut program = Program::start(&mut Command::new(place.of_text("changed", CHANGED)));
-    let debox = place.debox_that_says(program.pid());
-    program.order("a");
-    let text = place.text(debox);
-    assert!(text.contains("was changed"), "{text}");
-    assert!(text.contains("getppid 1,000 "), "{text}");
+    let place = Attached::new();
+    let mut program = Program::start(&mut Command::new(place.0.program("changed", CHANGED)));
+    place.stays_as_it_is(&mut program, "was changed");
     assert_eq!(program.end(), RIGHT);
 }
 
 /// Attached to when debox has been killed: it goes on, and is at the boundary.
 #[test]
 fn it_goes_on_when_debox_is_killed() {
-    let place = Place::new();
+    let place = Attached::new();
     let mut program = Program::start(Command::new(place.attached_c()).arg("1"));
     let mut debox = place.debox(program.pid(), &[]).spawn().unwrap();
     watches(&mut debox, program.pid(), 0);
     debox.kill().unwrap();
     debox.wait().unwrap();
     program.order("atfs");
-    if is_root() {
-        let debox = place.debox_that_says(program.pid());
-        program.order("a");
-        let text = place.text(debox);
-        assert!(text.contains("is spliced already"), "{text}");
-        assert!(text.contains("getppid 1,000 "), "{text}");
+    if needs::is_root() {
+        place.stays_as_it_is(&mut program, "is spliced already");
     }
     assert_eq!(program.end(), RIGHT);
 }
@@ -392,11 +347,11 @@ fn it_goes_on_when_debox_is_killed() {
 /// Own processes, without a broker.
 #[test]
 fn whoever_has_no_privileges_may_too() {
-    if !root_or_told() {
+    if !needs::root() {
         return;
     }
-    let place = Place::new();
-    std::os::unix::fs::chown(place.0.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let place = Attached::new();
+    std::os::unix::fs::chown(place.folder(), Some(NOBODY), Some(NOBODY)).unwrap();
     let program = place.attached_c();
     let mut program = Program::start(Command::new(program).arg("1").uid(NOBODY).gid(NOBODY));
     let mut debox = place.debox(program.pid(), &[]);

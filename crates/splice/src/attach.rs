@@ -24,7 +24,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// Of the stack that the runtime has while it prepares.
 const STACK: u64 = 64 << 10;
@@ -50,12 +49,12 @@ fn unproved<T>(why: impl Into<String>) -> Result<T, Error> {
 }
 
 impl Run {
-    /// Splices a process; how long it stood still. The last that is done before it goes on is `watch`.
+    /// Splices a process. The last that is done before it goes on is `watch`.
     ///
     /// # Errors
     /// When it is not for us to trace, or it cannot be proved that it goes on as it would: then
     /// it does so without, and nothing has been done.
-    pub fn attach(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<Duration, Error> {
+    pub fn attach(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<(), Error> {
         let spliced = self.splice(pid, watch);
         match spliced {
             Err(_) if !proc::lives(pid) => Err(Error::Ended),
@@ -68,7 +67,7 @@ impl Run {
         !self.areas_of(pid).is_empty()
     }
 
-    fn splice(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<Duration, Error> {
+    fn splice(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<(), Error> {
         let status = proc::text(pid, "status").map_err(failed("its status"))?;
         let line = |name: &str| {
             let of = status.lines().find_map(|line| line.strip_prefix(name));
@@ -84,7 +83,6 @@ impl Run {
             return unproved("it is stopped, by a signal or by whoever traces it");
         }
         let all = self.codes(pid)?;
-        let began = Instant::now();
         let mut threads = Threads::stop(pid)?;
         let index = self.area_take()?;
         let replaced = self.replace(pid, &mut threads, &all, index);
@@ -103,7 +101,7 @@ impl Run {
                 .write(block + state::block::START, &now);
         }
         drop(threads);
-        Ok(began.elapsed())
+        Ok(())
     }
 
     /// Makes the images of what a process has mapped, which takes long.
@@ -224,15 +222,27 @@ impl Run {
                 return unproved("it uses the GS register, or is spliced already");
             }
         }
-        unchanged(pid, all)?;
+        let mappings = maps::of(pid).map_err(failed("its mappings"))?;
+        unchanged(pid, all, &mappings)?;
         let windows = Windows::of(all);
-        if frames::found(pid, &|address| windows.holds(address))? {
+        if frames::found(pid, &mappings, &|address| windows.holds(address))? {
             return unproved("a signal handler will return to where a call is to be replaced");
         }
         let places = (threads.all.iter())
             .map(|held| windows.place(&held.thread.registers))
             .collect::<Result<Vec<_>, _>>()?;
-        let blocks = self.attached(pid, &mut threads.all, all, &places, index)?;
+        let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
+        let begins = |mapping: &Mapping| mapping.is_code() && mapping.holds(auxiliary.entry);
+        if !mappings.iter().any(begins) {
+            return unproved("it has no code where it began");
+        }
+        let told = Told {
+            index,
+            by_instruction: auxiliary.hwcap2 & 2 != 0,
+            all,
+            places: &places,
+        };
+        let blocks = self.attached(pid, &mut threads.all, auxiliary.entry, &told)?;
         let mut in_calls = Vec::new();
         for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
             let Registers { rip, .. } = held.thread.registers;
@@ -266,95 +276,45 @@ impl Run {
         own == base && off.is_ok_and(|off| off == state::OFF_LEFT)
     }
 
-    /// The runtime is mapped, and prepares the process.
+    /// The runtime is mapped, and prepares the process; code of ours is at `place` meanwhile.
     fn attached(
         &self,
         pid: i32,
         threads: &mut [Held],
-        all: &[Code],
-        places: &[Option<Place>],
-        index: u32,
+        place: u64,
+        told: &Told<'_>,
     ) -> Result<Blocks, Error> {
-        let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
-        let mappings = maps::of(pid).map_err(failed("its mappings"))?;
-        let begins = |mapping: &Mapping| mapping.is_code() && mapping.holds(auxiliary.entry);
-        if !mappings.iter().any(begins) {
-            return unproved("it has no code where it began");
-        }
-        let ids: Vec<(u32, u32)> = threads.iter().map(|held| held.ids).collect();
-        let image_files = all
-            .iter()
-            .map(|code| File::open(&code.known.image))
+        let images = told.all.iter().map(|code| File::open(&code.known.image));
+        let images = images
             .collect::<io::Result<Vec<_>>>()
             .map_err(failed("an image"))?;
-        let before: Vec<Registers> = threads.iter().map(|held| held.thread.registers).collect();
+        let runtime = File::open(self.runtime()).map_err(failed("the runtime"))?;
+        let mut files = vec![self.file().as_fd(), runtime.as_fd()];
+        files.extend(images.iter().map(AsFd::as_fd));
+        let threads_told = told.threads(threads);
         let Some(first) = threads.first_mut() else {
             return Err(Error::Ended);
         };
-        first.thread.code_at(auxiliary.entry);
         let (process, own) = first.ids;
         let thread = &mut first.thread;
+        thread.code_at(place);
         thread.known_as(process as i32, own as i32);
 
-        let bytes = attach::BYTES
-            + attach::THREAD_BYTES * ids.len() as u64
-            + attach::CODE_BYTES * all.len() as u64;
+        let bytes =
+            attach::BYTES + threads_told.len() as u64 + attach::CODE_BYTES * told.all.len() as u64;
         let room = (bytes.max(remote::MESSAGE_BYTES) + STACK).next_multiple_of(PAGE);
         let memory = remote::memory(thread, room).map_err(failed("mmap"))?;
-        let runtime = File::open(self.runtime()).map_err(failed("the runtime"))?;
-        let mut files = vec![self.file().as_fd(), runtime.as_fd()];
-        files.extend(image_files.iter().map(AsFd::as_fd));
         let sent = remote::files_send(thread, pid, memory, &files).map_err(failed("its files"))?;
-        let [run_fd, runtime_fd] = [sent.files[0], sent.files[1]];
-        let args = [
-            0,
-            self.runtime_bytes(),
-            (libc::PROT_READ | libc::PROT_EXEC) as u64,
-            libc::MAP_PRIVATE as u64,
-            runtime_fd as u64,
-            0,
-        ];
+        let rights = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let (kind, runtime_fd) = (libc::MAP_PRIVATE as u64, sent.files[1] as u64);
+        let args = [0, self.runtime_bytes(), rights, kind, runtime_fd, 0];
         let code = thread
             .call(libc::SYS_mmap, args)
             .map_err(failed("the runtime"))?;
 
-        let mut begin = Vec::new();
-        begin.extend([run_fd, 0].map(i32::to_le_bytes).concat());
-        let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
-        let numbers = [index, by_instruction, ids.len() as u32, all.len() as u32];
-        begin.extend(numbers.map(u32::to_le_bytes).concat());
-        let mut path = self.path().into_bytes();
-        path.resize(attach::RUN_BYTES as usize, 0);
-        begin.extend(path);
-        let thread_at = memory + attach::BYTES;
-        let code_at = thread_at + attach::THREAD_BYTES * ids.len() as u64;
-        begin.extend([thread_at, code_at].map(u64::to_le_bytes).concat());
-        let close = [runtime_fd, sent.pair[0], sent.pair[1], -1];
-        begin.extend(close.map(i32::to_le_bytes).concat());
-        for ((tgid, tid), (registers, place)) in ids
-            .iter()
-            .map(|(tgid, tid)| (*tgid, *tid))
-            .zip(before.iter().zip(places))
-        {
-            let call = place.as_ref().and_then(|place| place.call);
-            begin.extend(
-                [tid, tgid, call.unwrap_or(0), 0]
-                    .map(u32::to_le_bytes)
-                    .concat(),
-            );
-            let rsp = call.map_or(0, |_| registers.rsp);
-            begin.extend([rsp, 0].map(u64::to_le_bytes).concat());
-        }
-        for (code, fd) in all.iter().zip(&sent.files[2..]) {
-            let Mapping {
-                start, end, offset, ..
-            } = code.mapping;
-            let Known { device, inode, .. } = *code.known;
-            let words = [start, end - start, offset, device, inode];
-            begin.extend(words.map(u64::to_le_bytes).concat());
-            begin.extend(fd.to_le_bytes());
-            begin.extend([u16::from(code.again), 0].map(u16::to_le_bytes).concat());
-        }
+        let mut begin = told.head(&self.path(), memory, &sent);
+        begin.extend(threads_told);
+        begin.extend(told.codes(&sent.files[2..]));
         thread.write(memory, &begin).map_err(failed("its memory"))?;
         let with = Registers {
             rdi: memory,
@@ -366,29 +326,12 @@ impl Run {
         thread
             .run_at(self.attach_code(), code + state::ATTACH, &with)
             .map_err(failed("the runtime"))?;
-        let mut told = vec![0; begin.len()];
-        proc::memory_read(pid, memory, &mut told).map_err(failed("its memory"))?;
+        proc::memory_read(pid, memory, &mut begin).map_err(failed("its memory"))?;
         thread
             .call(libc::SYS_munmap, [memory, room, 0, 0, 0, 0])
             .map_err(failed("munmap"))?;
-        if let error @ 1.. = -proc::int_of(&told, 4) {
-            return Err(failed("the file of the counts")(
-                io::Error::from_raw_os_error(error),
-            ));
-        }
-        let threads_told = &told[attach::BYTES as usize..];
-        let codes_told = &threads_told[attach::THREAD_BYTES as usize * ids.len()..];
-        let of_thread = threads_told
-            .chunks_exact(attach::THREAD_BYTES as usize)
-            .take(ids.len())
-            .map(|thread| proc::long_of(thread, attach::THREAD_BLOCK as usize));
-        let replaced = codes_told
-            .chunks_exact(attach::CODE_BYTES as usize)
-            .map(|code| code[attach::CODE_REPLACED as usize] == 1);
-        Ok(Blocks {
-            of_thread: of_thread.collect(),
-            replaced: replaced.collect(),
-        })
+        told.answer(&begin)
+            .map_err(failed("the file of the counts"))
     }
 
     /// Processes that have something of this run mapped get their own code back; those that did not.
@@ -437,15 +380,89 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
+/// What the runtime is told: `struct splice_attach`, its threads, its codes.
+struct Told<'a> {
+    /// Of the area.
+    index: u32,
+    by_instruction: bool,
+    all: &'a [Code],
+    /// Of each thread.
+    places: &'a [Option<Place>],
+}
+
+/// What it answers.
 struct Blocks {
     of_thread: Vec<u64>,
     /// By code.
     replaced: Vec<bool>,
 }
 
+impl Told<'_> {
+    fn head(&self, path: &str, memory: u64, sent: &remote::Sent) -> Vec<u8> {
+        let (threads, codes) = (self.places.len() as u64, self.all.len() as u64);
+        let mut out = [sent.files[0], 0].map(i32::to_le_bytes).concat();
+        let by_instruction = u32::from(self.by_instruction);
+        let numbers = [self.index, by_instruction, threads as u32, codes as u32];
+        out.extend(numbers.map(u32::to_le_bytes).concat());
+        let end = out.len() + attach::RUN_BYTES as usize;
+        out.extend(path.as_bytes());
+        out.resize(end, 0);
+        let thread = memory + attach::BYTES;
+        let code = thread + attach::THREAD_BYTES * threads;
+        out.extend([thread, code].map(u64::to_le_bytes).concat());
+        let close = [sent.files[1], sent.pair[0], sent.pair[1], -1];
+        out.extend(close.map(i32::to_le_bytes).concat());
+        out
+    }
+
+    fn threads(&self, threads: &[Held]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (held, place) in threads.iter().zip(self.places) {
+            let (process, own) = held.ids;
+            let call = place.as_ref().and_then(|place| place.call);
+            let numbers = [own, process, call.unwrap_or(0), 0];
+            out.extend(numbers.map(u32::to_le_bytes).concat());
+            let rsp = call.map_or(0, |_| held.thread.registers.rsp);
+            out.extend([rsp, 0].map(u64::to_le_bytes).concat());
+        }
+        out
+    }
+
+    fn codes(&self, images: &[i32]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (code, image) in self.all.iter().zip(images) {
+            let (mapping, known) = (&code.mapping, &code.known);
+            let place = [mapping.start, mapping.bytes(), mapping.offset];
+            out.extend(place.map(u64::to_le_bytes).concat());
+            out.extend([known.device, known.inode].map(u64::to_le_bytes).concat());
+            out.extend(image.to_le_bytes());
+            out.extend([u16::from(code.again), 0].map(u16::to_le_bytes).concat());
+        }
+        out
+    }
+
+    /// Errors: the runtime's.
+    fn answer(&self, told: &[u8]) -> io::Result<Blocks> {
+        if let error @ 1.. = -proc::int_of(told, 4) {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let threads = &told[attach::BYTES as usize..];
+        let (threads, codes) = threads.split_at(attach::THREAD_BYTES as usize * self.places.len());
+        let block = |thread| proc::long_of(thread, attach::THREAD_BLOCK as usize);
+        let replaced = |code: &[u8]| code[attach::CODE_REPLACED as usize] == 1;
+        Ok(Blocks {
+            of_thread: (threads.chunks_exact(attach::THREAD_BYTES as usize))
+                .map(block)
+                .collect(),
+            replaced: (codes.chunks_exact(attach::CODE_BYTES as usize))
+                .map(replaced)
+                .collect(),
+        })
+    }
+}
+
 /// What is to be replaced is what its file says.
-fn unchanged(pid: i32, all: &[Code]) -> Result<(), Error> {
-    let now = maps::of(pid).map_err(failed("its mappings"))?;
+fn unchanged(pid: i32, all: &[Code], now: &[Mapping]) -> Result<(), Error> {
     for code in all {
         let Mapping {
             start, end, offset, ..

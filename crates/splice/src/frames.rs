@@ -5,8 +5,9 @@
 //! stack, in any memory that the process can write: so all of that is looked through, as far as it
 //! is there. A frame that is only left from before looks the same: then it is said to be one.
 
+use crate::maps::Mapping;
 use crate::state::PAGE;
-use crate::{Error, maps, proc};
+use crate::{Error, proc};
 use std::io;
 
 /// More memory is not looked through: all threads stand still meanwhile.
@@ -20,17 +21,14 @@ fn failed(e: io::Error) -> Error {
     Error::Run(format!("its memory: {e}"))
 }
 
-/// Whether there is a frame whose address `matters`.
+/// Whether there is a frame whose address `matters`, in what it has mapped.
 ///
 /// # Errors
 /// When its memory cannot be read, or there is too much.
-pub fn found(pid: i32, matters: &dyn Fn(u64) -> bool) -> Result<bool, Error> {
+pub fn found(pid: i32, mappings: &[Mapping], matters: &dyn Fn(u64) -> bool) -> Result<bool, Error> {
     let mut left = MOST;
     let mut piece = Vec::new();
-    for mapping in maps::of(pid).map_err(failed)? {
-        if !mapping.is_own() {
-            continue;
-        }
+    for mapping in mappings.iter().filter(|mapping| mapping.is_own()) {
         for (start, end) in proc::present(pid, mapping.start, mapping.end).map_err(failed)? {
             left = left.checked_sub(end - start).ok_or_else(|| {
                 Error::Run(format!(

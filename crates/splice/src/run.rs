@@ -11,7 +11,7 @@ use crate::image::Side;
 use crate::images::{Images, Known};
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
-use crate::{Error, proc, state};
+use crate::{Error, maps, proc, state};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -1024,17 +1024,11 @@ impl Run {
     /// The areas that a process has mapped, by what the kernel says; u32::MAX: the run's own page, which
     /// all have.
     fn mapped_by(&self, pid: i32) -> Vec<u32> {
-        let maps = proc::text(pid, "maps").unwrap_or_default();
-        let [major, minor] = self.device;
-        let (device, inode) = (format!("{major:02x}:{minor:02x}"), self.inode.to_string());
-        let mapped = maps.lines().filter_map(|line| {
-            let mut words = line.split_ascii_whitespace().skip(2);
-            let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-            let is_ours = words.next()? == device && words.next()? == inode;
-            let area = |at| (at / area::BYTES) as u32;
-            is_ours.then(|| offset.checked_sub(run::BYTES).map_or(u32::MAX, area))
-        });
-        mapped.collect()
+        let all = maps::of(pid).unwrap_or_default().into_iter();
+        let ours = all.filter(|one| one.device == self.device && one.inode == self.inode);
+        let area = |at| (at / area::BYTES) as u32;
+        ours.map(|one| (one.offset.checked_sub(run::BYTES)).map_or(u32::MAX, area))
+            .collect()
     }
 
     /// Whether it is a process of this run, and by this number; `at`: where it says that it has the
@@ -1057,9 +1051,7 @@ impl Run {
         let due = seen.began.is_none_or(|began| began.elapsed() >= pause);
         if seen.mapped.is_none() && due {
             let began = Instant::now();
-            let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-            let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-            seen.mapped = Some(pids.flat_map(|pid| self.mapped_by(pid)).collect());
+            seen.mapped = Some(proc::all().flat_map(|pid| self.mapped_by(pid)).collect());
             seen.began = Some(began);
             seen.cost = began.elapsed();
         }

@@ -327,14 +327,18 @@ int main(int argc, char **argv)
 }
 "#;
 
+fn threads(folder: &Path) -> String {
+    let (source, program) = (folder.join("t.c"), folder.join("threads"));
+    std::fs::write(&source, THREADS).unwrap();
+    compile("cc", &source, &program);
+    program.into_os_string().into_string().unwrap()
+}
+
 /// Beyond what an area holds threads are not counted, and go on as any other.
 #[test]
 fn threads_beyond_an_area_run_as_they_would() {
     let folder = images();
-    let (source, program) = (folder.path().join("t.c"), folder.path().join("threads"));
-    std::fs::write(&source, THREADS).unwrap();
-    compile("cc", &source, &program);
-    let program = program.to_str().unwrap();
+    let program = &threads(folder.path());
     // Who has given up rights shares no more of the area than it had.
     let (status, _) = spliced(folder.path(), &[program, "200", "rights"]);
     assert_eq!(status, 0, "registers that did not come back");
@@ -350,9 +354,7 @@ fn threads_beyond_an_area_run_as_they_would() {
 #[test]
 fn a_program_whose_c_library_cannot_be_replaced_goes_on_without() {
     let folder = images();
-    let (source, program) = (folder.path().join("t.c"), folder.path().join("threads"));
-    std::fs::write(&source, THREADS).unwrap();
-    compile("cc", &source, &program);
+    let program = &threads(folder.path());
     let (status, _) = spliced(folder.path(), &["true"]);
     assert_eq!(status, 0);
     let libc = std::fs::metadata("/lib/x86_64-linux-gnu/libc.so.6")
@@ -371,7 +373,7 @@ fn a_program_whose_c_library_cannot_be_replaced_goes_on_without() {
         }
     }
     assert_eq!(there, 1);
-    let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap(), "200"]);
+    let (status, counted) = spliced(folder.path(), &[program, "200"]);
     assert_eq!(status, 0, "registers that did not come back");
     assert_eq!(counted.undone, 1);
 }

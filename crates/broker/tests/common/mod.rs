@@ -127,10 +127,15 @@ impl FakeKernel {
     }
 }
 
-pub fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, check: impl FnMut() -> bool) {
+    wait_or_say(check, || what.to_owned());
+}
+
+/// For what; it may look what there is instead.
+pub fn wait_or_say(mut check: impl FnMut() -> bool, what: impl Fn() -> String) {
     let until = Instant::now() + Duration::from_secs(60);
     while !check() {
-        assert!(Instant::now() < until, "waited 60 s for {what}");
+        assert!(Instant::now() < until, "waited 60 s for {}", what());
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -213,10 +213,8 @@ impl Capture {
             ..self.facts.clone()
         };
         let extra = Extra::new(self.start_ns);
-        let counts = self.splicer.as_ref().map(|splicer| {
-            let pid = facts.pids.first().copied().unwrap_or_default();
-            splicer.counts(pid)
-        });
+        let splicer = self.splicer.as_ref();
+        let counts = splicer.map(|splicer| splicer.counts(&facts.pids));
         session::report(&snapshot, counts.as_ref(), facts, None, &extra)
     }
 
@@ -269,9 +267,8 @@ impl Capture {
         }
         let collected = self.collector.map(Collector::finish);
         let spliced = self.splicer.map(|splicer| {
-            let pid = facts.pids.first().copied().unwrap_or_default();
             let audit = self.audit.then_some(&watched.view);
-            splicer.finish(pid, audit, &mut facts.notes)
+            splicer.finish(&facts.pids, audit, &mut facts.notes)
         });
         let traced = self.trace.get().map(|trace| trace.finish(&self.connection));
         // The kernel side lets go before anything is printed; but for pairs of

@@ -136,8 +136,8 @@ impl Account for Watched {
             // beside the program. That is done once, at the end.
             symbols: false,
         };
-        let pid = facts.pids.first().copied().unwrap_or_default();
-        let counts = self.splicer.as_ref().map(|splicer| splicer.counts(pid));
+        let splicer = self.splicer.as_ref();
+        let counts = splicer.map(|splicer| splicer.counts(&facts.pids));
         let snapshot = self.view.snapshot();
         let mut report = session::report(&snapshot, counts.as_ref(), facts, None, &extra);
         report.trace = self.trace.get().map(TraceView::sums_so_far);

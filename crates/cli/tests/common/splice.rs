@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What do tests of splice capture have in common?
+#![allow(dead_code)] // Who names this file as a module needs one or the other.
+
+#[path = "../../../../tests/needs.rs"]
+pub mod needs;
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+pub const NOBODY: u32 = 65534;
+
+/// A folder for patched code, reports and programs.
+pub struct Place(pub tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// debox, which keeps what it makes here.
+    pub fn debox(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_debox"));
+        command
+            .args(words)
+            .env("XDG_CACHE_HOME", self.0.path())
+            .env_remove("DEBOX_SPLICE_RUNTIME");
+        command
+    }
+
+    pub fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    pub fn program(&self, name: &str, text: &str) -> String {
+        let source = self.file("source.c", text);
+        self.program_of(name, Path::new(&source))
+    }
+
+    pub fn program_of(&self, name: &str, source: &Path) -> String {
+        let program = self.0.path().join(name);
+        let built = Command::new("cc")
+            .args(["-O1", "-g", "-pthread", "-o"])
+            .args([&program, source])
+            .status();
+        assert!(built.unwrap().success());
+        program.to_str().unwrap().to_owned()
+    }
+}
+
+/// Texts of the notes of this kind.
+pub fn notes(report: &Value, kind: &str) -> Vec<String> {
+    let all = report["notes"].as_array().unwrap().iter();
+    let of = all.filter(|note| note["kind"] == kind);
+    of.map(|note| note["text"].as_str().unwrap().to_owned())
+        .collect()
+}
