@@ -52,6 +52,16 @@ static __always_inline u64 task_switches(const struct task_struct *task)
 	return task->nvcsw + task->nivcsw;
 }
 
+/* A call that is open as its watch begins. */
+static __always_inline void call_begun_before(struct task_struct *task, struct thread_state *st, s32 nr, u64 now)
+{
+	struct debox_account *account = account_of(st);
+
+	call_begin(&st->call, task, nr, now);
+	if (account)
+		__sync_fetch_and_add(&account->calls_begun_before, 1);
+}
+
 /* The watch of a thread begins: what is it in the middle of? */
 static __noinline int asleep_begin(struct task_struct *task, struct thread_state *st, u32 flags)
 {
@@ -68,13 +78,8 @@ static __noinline int asleep_begin(struct task_struct *task, struct thread_state
 	now = bpf_ktime_get_ns();
 	if (phase != CALL_OUTSIDE)
 		kind |= OUT_IN_CALL;
-	if (flags & WATCH_BOUNDARY && phase == CALL_RUNNING) {
-		struct debox_account *account = account_of(st);
-
-		call_begin(&st->call, task, nr, now);
-		if (account)
-			__sync_fetch_and_add(&account->calls_begun_before, 1);
-	}
+	if (flags & WATCH_BOUNDARY && phase == CALL_RUNNING)
+		call_begun_before(task, st, nr, now);
 	/* A thread that was followed sleeps at a place that is known. */
 	if (!(st->out_kind & OUT_VALID)) {
 		tid = task->pid;

@@ -17,6 +17,7 @@
 
 #include "object.h"
 #include "record.h"
+#include "thread_row.h"
 #include "trust.h"
 #include "user_stack.h"
 #include "label.h"
@@ -483,29 +484,12 @@ VERIFIED_ONCE int call_paths_add(struct thread_state *st, struct debox_details *
 VERIFIED_ONCE int thread_row_add(struct thread_state *st, struct debox_details *details,
 				 const struct finished *call)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct debox_thread_row *row;
 	u32 index;
 
 	if (!st || !details || !call)
 		return 0;
-	if (!st->thread_row_asked) {
-		st->thread_row_asked = 1;
-		st->thread_row = 0;
-		if (details->threads_used < DEBOX_THREAD_ROWS_MAX - 1) {
-			index = __sync_fetch_and_add(&details->threads_used, 1) + 1;
-			if (index < DEBOX_THREAD_ROWS_MAX) {
-				row = &details->threads[index];
-				row->tgid = tgid_of(task);
-				row->first_ns = st->call.enter_ns;
-				row->tid = pid_of(task);
-				st->thread_row = index;
-			}
-		}
-		if (!st->thread_row)
-			__sync_fetch_and_add(&details->threads_dropped, 1);
-	}
-	index = st->thread_row & (DEBOX_THREAD_ROWS_MAX - 1);
+	index = thread_row_of(st, details);
 	row = &details->threads[index];
 	if (index)
 		comm_copy(row->comm, call->comm);
@@ -586,7 +570,8 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	call->may_signal = ((watcher->flags & WATCHER_PRIVILEGED) && !watcher->uid) ||
 			   (cred->uid.val == watcher->uid && cred->suid.val == watcher->uid);
 
-	if (flags & DEBOX_DETAIL_THREADS)
+	/* Spliced ones tell themselves how many they made. */
+	if (flags & DEBOX_DETAIL_THREADS && !(st->flags & WATCH_SPLICED))
 		thread_row_add(st, details, call);
 	if (flags & (DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS)) {
 		/* After a successful exec the caller's image is gone. */

@@ -142,6 +142,7 @@ static __noinline int switch_hidden(struct task_struct *task, struct thread_stat
 
 	if (!st)
 		return 0;
+	st->spliced.stood = STOOD_NOT;
 	__sync_fetch_and_add(&counters_here()->switches_hidden, 1);
 	if (runqueue_clock_exists() && arrival > st->out_clock)
 		away = arrival - st->out_clock;
@@ -267,6 +268,28 @@ static __always_inline u64 queued_ns(const struct task_struct *task)
 	return since > 0 ? since : 0;
 }
 
+/* A thread that its watcher had stopped goes on, and its life begins. */
+static __noinline int stood_end(struct task_struct *task, struct thread_state *st, u64 now)
+{
+	struct critical *path;
+
+	if (!st)
+		return 0;
+	st->spliced.stood = STOOD_BEHIND;
+	st->out_kind = OUT_NONE;
+	st->out_ns = now;
+	st->past.since_ns = now;
+	st->life.since_ns = now;
+	st->life.stopped = 0;
+	st->rest.resting = 0;
+	path = critical_of(task, st);
+	if (path)
+		path->at_ns = now;
+	if (st->life.serial)
+		life_first_run(task, st, now);
+	return 0;
+}
+
 /* `now`: 0, or what the clock was read as a moment ago. */
 static __noinline int switch_in(struct task_struct *next, struct thread_state *st, u64 now)
 {
@@ -285,6 +308,8 @@ static __noinline int switch_in(struct task_struct *next, struct thread_state *s
 	}
 	if (!now)
 		now = bpf_ktime_get_ns();
+	if (st->spliced.stood == STOOD_STILL)
+		return stood_end(next, st, now);
 	away = now - st->out_ns;
 	/* sched_info_arrive() runs after this tracepoint, so the wait that
 	 * ends now is added here the way it will do it. */

@@ -13,6 +13,7 @@
 
 #include "record.h"
 #include "runtime.h"
+#include "thread_row.h"
 
 /* Ticks of the time stamp counter in ns; `rate` has 32 bits after the point. */
 static __always_inline u64 ticks_ns(u64 ticks, u64 rate)
@@ -51,13 +52,61 @@ static __noinline int spliced_by_runtime(struct spliced *spliced)
 	return spliced && spliced->is_told && made_by_runtime(spliced->block, regs->ip);
 }
 
+/* The row of a thread whose account has one for each; NULL: there is none. */
+static __always_inline struct debox_thread_row *spliced_row(struct thread_state *st)
+{
+	struct debox_account_control *control = details_control(st->account);
+	struct debox_details *details = details_of(st->account);
+	u32 index;
+
+	if (!control || !details || !(control->flags & DEBOX_DETAIL_THREADS))
+		return NULL;
+	index = thread_row_of(st, details);
+	return index ? &details->threads[index] : NULL;
+}
+
+/* Whether its block is another one than before: that begins at 0. */
+static __always_inline bool spliced_begins(const struct spliced *spliced, const struct task_struct *task)
+{
+	return spliced->block != task->thread.gsbase || spliced->told.called_ns < spliced->called_ns;
+}
+
+/* Calls of the thread have ended since it was looked at last. */
+static __noinline int spliced_ended(struct thread_state *st)
+{
+	struct debox_thread_row *row;
+	u32 calls, failed;
+	u64 wall_ns;
+
+	if (!st)
+		return 0;
+	row = spliced_row(st);
+	if (!row)
+		return 0;
+	calls = st->spliced.told.calls;
+	failed = st->spliced.told.failed;
+	wall_ns = st->spliced.called_ns;
+	if (spliced_begins(&st->spliced, bpf_get_current_task_btf())) {
+		row->told = 0;
+		wall_ns = 0;
+	}
+	/* An execve that fails is taken back, and counted then. */
+	row->count += (s32)(calls - (u32)row->told);
+	row->errors += (s32)(failed - (u32)(row->told >> 32));
+	row->wall_ns += st->spliced.told.called_ns - wall_ns;
+	row->told = (u64)failed << 32 | calls;
+	__builtin_memcpy(row->comm, bpf_get_current_task_btf()->comm, DEBOX_COMM_LEN);
+	return 0;
+}
+
 static __always_inline void spliced_look_here(struct task_struct *task, struct thread_state *st, u32 ended)
 {
 	struct open_call *call = &st->call;
 	struct spliced *spliced = &st->spliced;
 	struct debox_account_control *control;
+	struct debox_account *account;
 	struct debox_row *row;
-	u64 now = bpf_ktime_get_ns(), more, off, begin, blocked_ns, runq_ns;
+	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
 
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
@@ -69,10 +118,11 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	}
 	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
 		return;
+	if (st->flags & WATCH_DETAILS)
+		spliced_ended(st);
 	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
 	more = spliced->told.called_ns - spliced->called_ns;
-	/* Another program's block begins at 0. */
-	if (spliced->block != task->thread.gsbase || spliced->told.called_ns < spliced->called_ns) {
+	if (spliced_begins(spliced, task)) {
 		more = spliced->told.called_ns;
 		if (call->in_call)
 			spliced_fold(call, now);
@@ -82,11 +132,7 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	spliced->called_ns = spliced->told.called_ns;
 	if (more > off)
 		call->called_ns += more - off;
-	blocked_ns = call->in_call ? 0 : call->blocked_ns;
-	runq_ns = call->in_call ? 0 : call->runq_ns;
 	call->in_call = 0;
-	call->blocked_ns = 0;
-	call->runq_ns = 0;
 	if (!spliced->told.rsp)
 		spliced->by_runtime = spliced_by_runtime(spliced);
 	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED))
@@ -98,21 +144,22 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	/* The clocks may differ a little. */
 	if (begin > now)
 		begin = now;
+	else if (begin < st->out_ns && spliced->stood == STOOD_BEHIND)
+		stood_ns = st->out_ns - begin;
 	else if (begin < st->out_ns)
 		begin = st->out_ns;
+	spliced->stood = STOOD_NOT;
 	/* Of its faults all are to come: the first one is told before it is counted. */
 	call_begin(call, task, (s32)spliced->told.nr, begin);
 	call->seq = spliced->told.start;
-	/* Its program was attached to in the midst of it: as it was last away, that was not known yet. */
-	if (begin > st->out_ns || !(blocked_ns | runq_ns))
-		return;
-	call->blocked_ns = blocked_ns;
-	call->runq_ns = runq_ns;
-	row = account_row(st->account, call->key);
-	if (row) {
-		row->blocked_ns += blocked_ns;
-		row->runq_ns += runq_ns;
-	}
+	/* The program counts it from a moment on at which it still stood. */
+	call->blocked_ns = stood_ns;
+	account = stood_ns ? account_of(st) : NULL;
+	if (account)
+		__sync_fetch_and_add(&account->calls_begun_before, 1);
+	row = stood_ns ? account_row(st->account, call->key) : NULL;
+	if (row)
+		row->blocked_ns += stood_ns;
 }
 
 /* The running thread's calls, as of now; with `ended` also one that is being counted. */
@@ -126,6 +173,17 @@ static __noinline int spliced_look(struct task_struct *task, struct thread_state
 	return 0;
 }
 
+static __noinline int spliced_away(struct thread_state *st, u64 blocked_ns, u64 runq_ns)
+{
+	struct debox_thread_row *row = st ? spliced_row(st) : NULL;
+
+	if (!row)
+		return 0;
+	row->blocked_ns += blocked_ns;
+	row->runq_ns += runq_ns;
+	return 0;
+}
+
 /* A stretch off the CPU, which began in the call that was open then: its key, else `key`. */
 static __noinline u32 spliced_away_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
@@ -133,11 +191,8 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 
 	if (!st || !off)
 		return key;
-	if (!st->call.in_call) {
-		st->call.blocked_ns = off->blocked_ns;
-		st->call.runq_ns = off->runq_ns;
+	if (!st->call.in_call)
 		return st->spliced.by_runtime ? DEBOX_NR_OUTSIDE : key;
-	}
 	/* It has ended, and is only being counted: what keeps that is not the call's. */
 	if (st->spliced.told.timed == SPLICE_ENDED) {
 		st->call.enter_ns += off->blocked_ns + off->runq_ns;
@@ -149,6 +204,8 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 		st->call.nvcsw++;
 	else
 		st->call.nivcsw++;
+	if (st->flags & WATCH_DETAILS)
+		spliced_away(st, off->blocked_ns, off->runq_ns);
 	row = account_row(st->account, st->call.key);
 	if (row) {
 		row->blocked_ns += off->blocked_ns;

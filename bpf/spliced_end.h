@@ -58,6 +58,8 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 		details_call_add(st, done->result, call->enter_ns + wall);
 	/* Its time is in what the block says of those before. */
 	wall = st->spliced.told.called_ns - st->spliced.called_ns;
+	if (st->flags & WATCH_DETAILS)
+		spliced_ended(st);
 	if (wall > off)
 		call->called_ns += wall - off;
 	st->spliced.called_ns = st->spliced.told.called_ns;

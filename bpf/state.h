@@ -208,7 +208,8 @@ struct splice_told {
 	u64 start; /* of the open one, in ticks */
 	u32 nr;
 	u32 timed; /* SPLICE_*, as splice/state.h says */
-	u64 rate;
+	u32 calls; /* how many the thread has made, */
+	u32 failed;
 	u64 called_ns; /* how long the calls before took, off the CPU or on it */
 	u32 tid;
 	u32 pid;
@@ -243,6 +244,13 @@ static __always_inline struct splice_done *splice_done_here(void)
 	return bpf_map_lookup_elem(&splice_dones, &zero);
 }
 
+/* A thread that its watcher had stopped as its watch began: what that took is nobody's time. */
+enum stood {
+	STOOD_NOT,
+	STOOD_STILL, /* it has not gone on yet */
+	STOOD_BEHIND /* it has, at out_ns; the call that it was stopped in has not been looked at */
+};
+
 struct spliced {
 	struct splice_told told;
 	u64 block; /* where it was read last */
@@ -251,7 +259,7 @@ struct spliced {
 	u8 is_told;
 	u8 by_runtime; /* it is in a call that its runtime makes */
 	u8 looking;    /* it is being looked at: an interrupt finds the rest half done */
-	u8 reserved;
+	u8 stood;      /* enum stood */
 };
 
 /* All of a thread that decides whether it may be seen, see trust.h. */

@@ -403,9 +403,13 @@ static __always_inline void bind_account(struct task_struct *task, struct thread
 	st->flags |= (bind.flags & WATCH_OF_ACCOUNT) | (checked ? WATCH_CHECKED : 0);
 	if (bind.flags & WATCH_DETAILS)
 		life_begin(task, st);
+	st->spliced.stood = STOOD_NOT;
 	/* No switch showed that it was stopped. */
-	if (st->out_kind & OUT_BLOCKED && task->__state & (TASK_STOPPED | TASK_TRACED))
+	if (st->out_kind & OUT_BLOCKED && task->__state & (TASK_STOPPED | TASK_TRACED)) {
 		st->life.stopped = 1;
+		if (bind.flags & WATCH_SPLICED && task->__state & TASK_TRACED)
+			st->spliced.stood = STOOD_STILL;
+	}
 	/* It may rest: where it sleeps is the first place. */
 	if (st->life.serial && st->out_kind & OUT_IN_CALL)
 		rest_sleep(task, st);
@@ -457,6 +461,23 @@ int bind_threads(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* A sleep in a call that its program did not tell of. */
+static __noinline int boundary_asleep(struct task_struct *task, struct thread_state *st)
+{
+	u64 switches;
+	s32 nr;
+
+	if (!st || st->call.in_call || !(st->out_kind & OUT_BLOCKED) || !task_sleeps(task))
+		return 0;
+	switches = task_switches(task);
+	if (call_phase(task, &nr) == CALL_RUNNING)
+		call_begun_before(task, st, nr, st->out_ns);
+	barrier();
+	if (task->on_cpu || task_switches(task) != switches)
+		st->call.in_call = 0;
+	return 0;
+}
+
 /* From now on the kernel tells of the calls of whoever shares memory with a thread: the user side
  * reads the iterator to its end, the first time for the memory. */
 struct boundary_wish {
@@ -488,12 +509,14 @@ int boundary_threads(struct bpf_iter__task *ctx)
 		boundary_wish.memory = memory;
 	if (!memory || memory != boundary_wish.memory)
 		return 0;
-	if (asks && boundary_wish.renames)
+	if (asks && boundary_wish.renames) {
 		flags_change(st, 0, WATCH_RENAMES);
-	else if (boundary_wish.open_counted)
+	} else if (boundary_wish.open_counted) {
 		flags_change(st, 0, WATCH_LEAVES);
-	else
+	} else {
+		boundary_asleep(task, st);
 		boundary_begins(st);
+	}
 	boundary_wish.moved++;
 	return 0;
 }

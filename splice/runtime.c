@@ -96,6 +96,14 @@ static uint32_t bucket(uint64_t ns)
 	return exp >= 40 ? SPLICE_BUCKETS - 1 : 1 + (exp - 4) * 8 + (uint32_t)(ns >> (exp - 3) & 7);
 }
 
+static void counted(struct splice_block *b, struct splice_row *row, int failed)
+{
+	b->calls++;
+	b->failed += (uint32_t)failed;
+	row->count++;
+	row->errors += (uint64_t)failed;
+}
+
 /* The bucket that it fell into. */
 static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret)
 {
@@ -104,11 +112,10 @@ static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret
 
 	if (!b->depth)
 		b->called_ns += ns;
-	row->count++;
+	counted(b, row, sys_failed(ret));
 	row->wall_ns += ns;
 	if (ns > row->max_ns)
 		row->max_ns = ns;
-	row->errors += (uint64_t)sys_failed(ret);
 	row->missing += ret == -ERRNO_ENOENT;
 	row->ones += ret == 1;
 	row->hist[in]++;
@@ -180,10 +187,8 @@ static void abandon(struct splice_block *b)
 	struct splice_row *row = row_of(b, b->open.nr);
 
 	/* It was counted as it ended. */
-	if (b->open.timed != SPLICE_ENDED) {
-		row->count++;
-		row->errors++;
-	}
+	if (b->open.timed != SPLICE_ENDED)
+		counted(b, row, 1);
 	b->abandoned++;
 	pop(b);
 }
@@ -243,10 +248,7 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	for (uint32_t i = b->depth; !found && i > 0; i--)
 		found = (b->nest[i - 1].rsp & ~1ull) == rsp;
 	if (!found) {
-		struct splice_row *row = row_of(b, nr);
-
-		row->count++;
-		row->errors += (uint64_t)sys_failed(ret);
+		counted(b, row_of(b, nr), sys_failed(ret));
 		b->untimed++;
 		return;
 	}
@@ -467,6 +469,8 @@ static struct splice_block *block_take(struct splice_area *area)
 		__atomic_store_n(&b->state, SPLICE_SHARED, __ATOMIC_RELAXED);
 	}
 	b->tid = 0;
+	b->calls = 0;
+	b->failed = 0;
 	b->called_ns = 0;
 	b->depth = 0;
 	b->open.rsp = 0;
@@ -802,7 +806,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 
 	enter(b, rsp, nr);
 	/* It will not come back, if it succeeds. */
-	row_of(b, nr)->count++;
+	counted(b, row_of(b, nr), 0);
 	b->asked = 0;
 	r = NULL;
 	if (!area->quiet &&
@@ -831,10 +835,10 @@ static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t 
 		b = block_take(b->area);
 		base_set(b);
 		block_name(b);
-		row_of(b, nr)->count++;
-		row_of(b, nr)->errors++;
+		counted(b, row_of(b, nr), 1);
 	} else {
 		row_of(b, nr)->count--;
+		b->calls--;
 		leave(b, s, rsp, nr);
 	}
 	/* Whoever came along lets go. */
@@ -1001,7 +1005,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	switch (nr) {
 	case SYS_exit:
 	case SYS_exit_group:
-		row_of(b, nr)->count++;
+		counted(b, row_of(b, nr), 0);
 		/* When it has ended, its memory is gone (up to 6.15). */
 		kernel_looks(b->area);
 		block_give(b);
@@ -1053,8 +1057,7 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		return;
 	}
 	if (b->area->off) {
-		row_of(b, nr)->count++;
-		row_of(b, nr)->errors += (uint64_t)sys_failed(ret);
+		counted(b, row_of(b, nr), sys_failed(ret));
 		b->untimed++;
 		pop(b);
 		return;

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 17u
+#define SPLICE_VERSION 18u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -68,7 +68,7 @@ enum splice_block_state {
 struct splice_block {
 	/* Up to pid as the kernel side reads it: struct splice_told of bpf/state.h. */
 	struct splice_open open; /* rsp 0: no call is open */
-	uint64_t rate;           /* ns of a tick, 32 bits after the point */
+	uint32_t calls, failed;  /* of this thread; they wrap */
 	uint64_t called_ns;      /* how long calls took, those of handlers within others left out */
 	uint32_t tid, pid;
 	/* Where the runtime lies in this process. */
@@ -89,7 +89,9 @@ struct splice_block {
 	struct splice_done done;
 	struct splice_block *next; /* of those that lie beside the area */
 	uint32_t chunk;            /* SPLICE_CHUNKS: it lies beside it */
-	uint8_t reserved[512 - 468];
+	uint32_t reserved_word;
+	uint64_t rate; /* ns of a tick, 32 bits after the point */
+	uint8_t reserved[512 - 480];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint16_t doors[SPLICE_NRS];  /* see splice_run */
 	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS];

@@ -544,7 +544,7 @@ struct debox_thread_row {
 	__u64 major_faults;
 	__u64 irq_ns; /* in its calls */
 	__u64 irq_outside_ns;
-	__u64 reserved[1];
+	__u64 told; /* of a spliced thread: calls and, << 32, errors as it told them last */
 };
 
 /* ------ conditions: which single calls are worth an event or an action */

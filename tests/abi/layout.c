@@ -274,7 +274,7 @@ int main(void)
 	F(struct, debox_thread_row, major_faults);
 	F(struct, debox_thread_row, irq_ns);
 	F(struct, debox_thread_row, irq_outside_ns);
-	F(struct, debox_thread_row, reserved);
+	F(struct, debox_thread_row, told);
 	S(struct, debox_condition);
 	F(struct, debox_condition, flags);
 	F(struct, debox_condition, signal);

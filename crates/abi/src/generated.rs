@@ -847,7 +847,8 @@ mirror! {
         /// in its calls
         irq_ns: u64 = 96,
         irq_outside_ns: u64 = 104,
-        reserved: [u64; 1] = 112,
+        /// of a spliced thread: calls and, << 32, errors as it told them last
+        told: u64 = 112,
     }
 }
 

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::session::{self, Extra};
 use debox_abi::{
-    DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod, debox_account, debox_account_cpu, debox_row,
-    debox_wrap_row, hist_bucket,
+    DEBOX_NR_UNKNOWN, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod, debox_account,
+    debox_account_cpu, debox_row, debox_wrap_row, hist_bucket,
 };
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
@@ -23,7 +23,7 @@ use debox_report::{
     CallRow, Capture, LabelMeaning, Note, NoteKind, Report, RunFacts, RunKind, WrapCounts,
     WrapProcess,
 };
-use debox_splice::{Counted, Following, Run, Since};
+use debox_splice::{Counted, Following, Run, Since, Sums};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -164,13 +164,18 @@ impl Splicer {
             }
         }
         self.attached.store(true, Ordering::Relaxed);
+        if let Some(first) = list.first() {
+            self.run.rights_as(first.pid);
+        }
         let (mut known, mut last) = (HashSet::new(), None);
         let mut any = false;
         loop {
-            // Those that were started meanwhile, too; by whom had been spliced, they are.
-            let new: Vec<i32> = (self.pids_of(list))
+            // Those that were started meanwhile, too; by whom had been spliced, they are. The youngest first:
+            // a watch is for who is below, too.
+            let mut new: Vec<i32> = (self.pids_of(list))
                 .filter(|pid| known.insert(*pid) && !self.run.has_spliced(*pid))
                 .collect();
+            new.reverse();
             if new.is_empty() {
                 break;
             }
@@ -278,7 +283,7 @@ impl Splicer {
         let Ok(counted) = self.run.counted() else {
             return;
         };
-        for (nr, sums) in (0u32..).zip(&counted.calls) {
+        for (nr, sums) in by_key(&counted) {
             // Calls that the kernel side counts are of programs that were left.
             if sums.count == 0 && counted.boundary == 0 {
                 continue;
@@ -478,6 +483,15 @@ fn nothing() -> Snapshot {
     }
 }
 
+/// As the kernel side numbers calls: the last are all beyond.
+fn by_key(counted: &Counted) -> impl Iterator<Item = (u32, &Sums)> {
+    let key = |nr| match nr + 1 == debox_splice::NRS {
+        true => DEBOX_NR_UNKNOWN,
+        false => nr,
+    };
+    (0u32..).map(key).zip(&counted.calls)
+}
+
 /// Under the first of them.
 fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
     let mut counts = WrapCounts::default();
@@ -489,14 +503,9 @@ fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
         threads_lost: counted.threads_lost,
         restricted: false,
     });
-    for (nr, sums) in counted
-        .calls
-        .iter()
-        .enumerate()
-        .filter(|(_, sums)| sums.count > 0)
-    {
+    for (nr, sums) in by_key(counted).filter(|(_, sums)| sums.count > 0) {
         let mut row = debox_wrap_row::zeroed();
-        row.used = 1 << 63 | nr as u64;
+        row.used = 1 << 63 | u64::from(nr);
         row.count = sums.count;
         row.errors = sums.errors;
         row.wall_ns = sums.wall_ns;
@@ -506,7 +515,7 @@ fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
             .zip(&sums.hist)
             .for_each(|(to, from)| *to = *from);
         counts.row_add(process, &row);
-        counts.results_add(nr as u32, sums.missing, sums.ones);
+        counts.results_add(nr, sums.missing, sums.ones);
     }
     counts
 }
@@ -594,7 +603,7 @@ fn not_measured(why: &Error) -> Note {
 /// Whether the kernel saw calls of spliced programs that these did not count; `over`: none is under way.
 fn audit(counted: &Counted, view: &AccountView, over: bool) -> Vec<Note> {
     let (mut seen, mut untold, mut missed, mut differ) = (0u64, 0u64, Vec::new(), Vec::new());
-    for (nr, sums) in (0u32..).zip(&counted.calls) {
+    for (nr, sums) in by_key(counted) {
         let row = view.row_sum(nr);
         seen += row.told + row.untold;
         let name = session::call_name(nr, false).unwrap_or_else(|| format!("call {nr}"));
@@ -606,8 +615,7 @@ fn audit(counted: &Counted, view: &AccountView, over: bool) -> Vec<Note> {
         let returns = !name.starts_with("exec") && !name.starts_with("exit");
         // Those that never came back were seen to begin.
         let ended = row.told.saturating_sub(row.unfinished);
-        // The last row is of all numbers beyond.
-        let one = nr + 1 < debox_splice::NRS;
+        let one = nr != DEBOX_NR_UNKNOWN;
         if over && one && returns && (sums.count < ended || sums.count > row.told) {
             differ.push(format!("{name} {} times and not {ended}", sums.count));
         }

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place};
+use splice::{NOBODY, Place, row};
 
 /// `debox run --capture=splice`.
 trait Runs {
@@ -94,11 +94,6 @@ int main(void)
 	return 0;
 }
 "#;
-
-fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {
-    let rows = rows.as_array().unwrap().iter();
-    rows.filter(|row| row[key] == value).collect()
-}
 
 /// The sums of a call by the function of the program that it came from.
 #[test]
@@ -210,6 +205,28 @@ fn a_recording_holds_slow_calls() {
         "{}",
         slow[0]
     );
+    let of = |rows: &Value, field: &str| -> u64 {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row[field].as_u64().unwrap_or_default())
+            .sum()
+    };
+    let threads = report["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 1, "{}", report["threads"]);
+    assert_eq!(threads[0]["comm"], "places");
+    for field in ["count", "errors"] {
+        let all = of(&report["calls"], field);
+        assert_eq!(
+            of(&report["threads"], field),
+            all,
+            "{field}: {}",
+            report["calls"]
+        );
+    }
+    let (slept, all) = (
+        of(&report["threads"], "blocked_ns"),
+        of(&report["calls"], "blocked_ns"),
+    );
+    assert!(slept.abs_diff(all) * 20 <= all, "{slept} of {all}");
 }
 
 /// The functions of calls are traced as anywhere; calls that the runtime makes for itself are none of

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place, notes};
+use splice::{NOBODY, Place, notes, row};
 
 /// What tests/splice/attached.c ends with when all was right.
 const RIGHT: Option<i32> = Some(7);
@@ -197,12 +197,65 @@ fn a_running_program_is_counted_and_goes_on() {
         assert!(opened >= 10 && failed == 10, "{round}: {opened}, {failed}");
         assert_eq!(counted(&report, "execve").0, 1, "{round}: {said}");
         assert_eq!(counted(&report, "tgkill"), (100, 0), "{round}: {said}");
+        let (none, failed) = counted(&report, "(unknown)");
+        assert!(none > 0 && none == failed, "{round}: {none}, {failed}");
         for kind in ["splice_left", "splice_boundary", "inconsistent"] {
             assert_eq!(notes(&report, kind), [""; 0], "{round}: {said}");
         }
         // Nobody counts what it does by itself.
         program.order("atf");
     }
+    assert_eq!(program.end(), RIGHT);
+}
+
+/// Calls that are open all the while are told, of spliced processes as of such that are at the boundary;
+/// and what a process stood still for at the begin is in nothing.
+#[test]
+fn calls_that_do_not_return_are_told() {
+    if !needs::root() {
+        return;
+    }
+    let place = Attached::new();
+    // The second one has other rights, and so is at the boundary.
+    let nobody = format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups");
+    let script = format!("{nobody} sh -c 'echo -n r; read word'; exit 7");
+    let mut program = Program::start(Command::new("sh").args(["-c", &script]));
+    let debox = place.debox(program.pid(), &["-d", "1s"]).spawn().unwrap();
+    let said = debox.wait_with_output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let report = place.report();
+    let wall = report["run"]["wall_ns"].as_u64().unwrap();
+    for call in ["wait4", "read"] {
+        let row = row(&report["calls"], "name", call);
+        let unfinished = row.first().map(|row| row["unfinished"].as_u64());
+        assert_eq!(unfinished, Some(Some(1)), "{call}: {}", report["calls"]);
+        let blocked = row[0]["blocked_ns"].as_u64().unwrap();
+        assert!(
+            (wall * 6 / 10..=wall).contains(&blocked),
+            "{call}: {blocked} of {wall}"
+        );
+    }
+    let blocking = report["blocking"].as_array().unwrap();
+    assert!(
+        blocking
+            .iter()
+            .all(|row| !row["call"].is_null() && row["label"] != "splice-setup"),
+        "{}",
+        report["blocking"]
+    );
+    let lives = report["lives"].as_array().unwrap();
+    assert!(
+        lives.iter().all(|row| row["stopped_ns"] == 0),
+        "{}",
+        report["lives"]
+    );
+    assert_eq!(
+        notes(&report, "splice_boundary").len(),
+        1,
+        "{}",
+        report["notes"]
+    );
+    program.orders.write_all(b"\n").unwrap();
     assert_eq!(program.end(), RIGHT);
 }
 

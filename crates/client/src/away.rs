@@ -22,10 +22,7 @@ impl Snapshot {
             let key = (away.key as usize) % DEBOX_NR_SLOTS;
             if away.flags & DEBOX_AWAY_CALL != 0 {
                 self.away_call_add(key, away);
-                // Of spliced calls nothing is kept by thread.
-                if away.flags & DEBOX_AWAY_SPLICED == 0 {
-                    self.away_thread_add(away);
-                }
+                self.away_thread_add(away);
             }
             if away.flags & DEBOX_AWAY_LIFE != 0 {
                 self.away_life_add(away);

@@ -897,7 +897,7 @@ fn spliced_sums(
             Some(sum) if sum.measured => sum.add(seen),
             Some(sum) => sum.counts_add(seen),
             // Of a program that was not spliced.
-            None if seen.count > 0 => {
+            None if !seen.is_empty() => {
                 sums.insert(*key, seen.clone());
             }
             None => {}

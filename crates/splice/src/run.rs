@@ -643,6 +643,11 @@ impl Run {
         areas
     }
 
+    /// Whom is attached to, has to have the same rights as this one.
+    pub fn rights_as(&self, pid: i32) {
+        self.has_rights(pid);
+    }
+
     /// Whether it may do what the first one may that was attached to.
     pub(crate) fn has_rights(&self, pid: i32) -> bool {
         let rights = proc::rights(pid);

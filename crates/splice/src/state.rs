@@ -7,7 +7,8 @@ pub mod block {
     pub const START: u64 = 8;
     pub const NR: u64 = 16;
     pub const TIMED: u64 = 20;
-    pub const RATE: u64 = 24;
+    pub const CALLS: u64 = 24;
+    pub const FAILED: u64 = 28;
     pub const CALLED_NS: u64 = 32;
     pub const TID: u64 = 40;
     pub const PID: u64 = 44;
@@ -24,6 +25,7 @@ pub mod block {
     pub const FIND: u64 = 136;
     pub const DOOR: u64 = 344;
     pub const LAST_NS: u64 = 352;
+    pub const RATE: u64 = 472;
     pub const SPECIAL: u64 = 512;
     pub const DOORS: u64 = 1024;
     pub const ROWS: u64 = 4096;
@@ -108,7 +110,7 @@ pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -133,6 +135,8 @@ mod tests {
             ("offsetof(struct splice_block, open.nr)", block::NR),
             ("offsetof(struct splice_block, open.timed)", block::TIMED),
             ("offsetof(struct splice_block, rate)", block::RATE),
+            ("offsetof(struct splice_block, calls)", block::CALLS),
+            ("offsetof(struct splice_block, failed)", block::FAILED),
             ("offsetof(struct splice_block, enter)", block::ENTER),
             ("offsetof(struct splice_block, exit)", block::EXIT),
             ("offsetof(struct splice_block, before)", block::BEFORE),

@@ -401,6 +401,7 @@ impl Writer {
             self.number()?;
             self.a.imul_3(edx, edx, row::BYTES as i32)?;
         }
+        self.a.inc(dword_ptr(block::CALLS).gs())?;
         self.a.inc(of_row(row::COUNT))?;
         self.a.add(of_row(row::WALL_NS), rax)?;
         self.a.add(state(block::CALLED_NS), rax)?;
@@ -468,6 +469,7 @@ impl Writer {
         self.a.mov(eax, BUCKETS as i32 + 14)?;
         self.a.jmp(in_bucket)?;
         self.a.set_label(&mut failed)?;
+        self.a.inc(dword_ptr(block::FAILED).gs())?;
         self.a.inc(of_row(row::ERRORS))?;
         self.a.cmp(r11, -libc::ENOENT)?;
         self.a.jne(end)?;

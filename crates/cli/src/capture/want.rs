@@ -72,10 +72,7 @@ impl Want {
         }
         if recording.is_some() {
             details |= DEBOX_DETAIL_EVENTS | DEBOX_DETAIL_EVENT_STACKS;
-            // By thread each call would have to be looked at.
-            if way == Way::Boundary {
-                details |= DEBOX_DETAIL_THREADS;
-            }
+            details |= DEBOX_DETAIL_THREADS;
         }
         let walks = DEBOX_DETAIL_CALL_SITES | DEBOX_DETAIL_STACKS | DEBOX_DETAIL_EVENT_STACKS;
         let mut request = DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS;

@@ -58,3 +58,8 @@ pub fn notes(report: &Value, kind: &str) -> Vec<String> {
     of.map(|note| note["text"].as_str().unwrap().to_owned())
         .collect()
 }
+
+pub fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {
+    let rows = rows.as_array().unwrap().iter();
+    rows.filter(|row| row[key] == value).collect()
+}
