@@ -11,6 +11,7 @@
 #ifndef DEBOX_SPLICED_H
 #define DEBOX_SPLICED_H
 
+#include "call_phase.h"
 #include "record.h"
 #include "runtime.h"
 #include "thread_row.h"
@@ -107,13 +108,21 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	struct debox_account *account;
 	struct debox_row *row;
 	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
+	s32 nr;
 
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
 	if (!spliced->is_told) {
-		/* Between two programs: the execve goes on. */
-		if (call->in_call)
-			spliced_fold(call, now);
+		if (!call->in_call)
+			return;
+		spliced_fold(call, now);
+		/* Another block, or none: between two programs, the execve goes on. Its own could not be read
+		 * just now, and the call that is open may be another one since. */
+		if (spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
+		    nr != call->nr) {
+			call_begin(call, task, nr, now);
+			call->seq = 0;
+		}
 		return;
 	}
 	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)

@@ -192,9 +192,9 @@ pub struct CaptureArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
-    /// How the ends of calls are known
-    #[arg(long = "capture", value_name = "WAY", value_enum, default_value_t)]
-    pub capture_way: Way,
+    /// How the ends of calls are known (boundary; splice for run without privileges and broker)
+    #[arg(long = "capture", value_name = "WAY", value_enum)]
+    pub capture_way: Option<Way>,
     /// With --capture=splice: look in the kernel, too, whether each call was counted, and tell (all
     /// processes pay for it)
     #[arg(long, hide_short_help = true)]
@@ -488,15 +488,14 @@ pub struct TopArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
-    /// How the ends of calls are known: boundary, splice or sleeps
+    /// How the ends of calls are known: boundary (if nothing is said), splice or sleeps
     #[arg(
         long = "capture",
         value_name = "WAY",
         value_enum,
-        default_value_t,
         hide_short_help = true
     )]
-    pub capture_way: Way,
+    pub capture_way: Option<Way>,
     /// Do not follow children
     #[arg(long)]
     pub no_follow: bool,

@@ -14,7 +14,10 @@ pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
         true => Target::whom(&args.whom)?,
         false => Target::processes(&args.pids)?,
     };
-    args.capture.capture_way.check_live(!args.whom.any())?;
+    args.capture
+        .capture_way
+        .unwrap_or_default()
+        .check_live(!args.whom.any())?;
     let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
     let without = spliced::Without::of(&args.capture, &want);

@@ -382,50 +382,49 @@ fn probe_checks(list: &mut List) {
     }
 }
 
-/// Of programs that have this machine's C library; of others each run says it itself.
 fn splice_check(list: &mut List) {
-    let mut put = |good: bool, found: String, remedy: &str| {
-        let state = when(good, State::Degraded);
-        let purpose = "`run --capture=splice`: calls counted in the program's own code";
-        list.put("parts", "splice", purpose, state, found, remedy);
+    let (good, found, remedy) = match spliceable() {
+        Ok(found) => (true, found, ""),
+        Err((found, remedy)) => (false, found, remedy),
     };
-    if let Err(error) = Library::SPLICE.find() {
+    let state = when(good, State::Degraded);
+    let purpose = "`run --capture=splice`: calls counted in the program's own code";
+    list.put("parts", "splice", purpose, state, found, remedy);
+}
+
+/// Whether programs that have this machine's C library can be spliced; of others each run says it itself.
+/// If not, why, and what helps.
+pub fn spliceable() -> Result<String, (String, &'static str)> {
+    const BOUNDARY: &str = "--capture=boundary";
+    Library::SPLICE.find().map_err(|error| {
         let remedy = "install DeBox's libraries, or name the file in $DEBOX_SPLICE_RUNTIME";
-        return put(false, error.to_string(), remedy);
-    }
+        (error.to_string(), remedy)
+    })?;
     if read("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
         let remedy = "kernel.yama.ptrace_scope = 1 from the next boot on (3 stays until then); or --capture=boundary";
-        return put(
-            false,
+        return Err((
             "kernel.yama.ptrace_scope = 3: nobody may trace".into(),
             remedy,
-        );
+        ));
     }
-    if let Err(error) = debox_splice::rate() {
-        return put(false, error.to_string(), "--capture=boundary");
-    }
+    debox_splice::rate().map_err(|error| (error.to_string(), BOUNDARY))?;
     let Some(libc) = own_libc() else {
-        return put(true, "debox has no libc.so.6 to look at".into(), "");
+        return Ok("debox has no libc.so.6 to look at".into());
     };
     let knows = fs::read(&libc)
         .map_err(|error| error.to_string())
         .and_then(|file| debox_splice::knows_its_calls(&file).map_err(|error| error.to_string()));
     match knows {
-        Ok(false) => put(true, format!("{} can be spliced", libc.display()), ""),
-        Ok(true) => put(
-            false,
+        Ok(false) => Ok(format!("{} can be spliced", libc.display())),
+        Ok(true) => Err((
             format!(
                 "{} cancels threads by where they were interrupted (glibc from 2.41 on, musl): programs with it are \
                  counted at the kernel's boundary, where there is a broker",
                 libc.display()
             ),
             "none; --capture=boundary does the same at once, static programs of other libraries can be spliced",
-        ),
-        Err(error) => put(
-            false,
-            format!("{}: {error}", libc.display()),
-            "--capture=boundary",
-        ),
+        )),
+        Err(error) => Err((format!("{}: {error}", libc.display()), BOUNDARY)),
     }
 }
 

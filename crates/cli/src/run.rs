@@ -13,7 +13,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let output = want.output(&args.capture.report)?;
     let without = spliced::Without::of(&args.capture, &want);
     let opened = match Capture::open(want, &target) {
-        Err(why) if without.allows(&why) => {
+        Err(why) if without.allows_command(&why) => {
             return spliced::run(&args, target, output, why, inherited);
         }
         opened => opened?,

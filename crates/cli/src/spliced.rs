@@ -8,6 +8,7 @@
 
 use crate::args::{AttachArgs, CaptureArgs, RunArgs, Way};
 use crate::capture::{END_WAIT, Process, Target, Want, exit};
+use crate::doctor;
 use crate::error::Error;
 use crate::output::Output;
 use crate::session::{self, Extra};
@@ -85,28 +86,42 @@ impl Drop for Splicer {
 
 /// Whether it goes without a broker.
 pub struct Without {
-    splice: bool,
+    /// None: it was not said.
+    way: Option<Way>,
+    named: bool,
     asks_kernel: bool,
 }
 
 impl Without {
     pub fn of(args: &CaptureArgs, want: &Want) -> Self {
         Self {
-            splice: args.capture_way == Way::Splice && !args.broker.is_named(),
+            way: args.capture_way,
+            named: args.broker.is_named(),
             asks_kernel: want.asks_kernel(),
         }
     }
 
-    /// Counts and times need nobody.
+    /// Counts and times need nobody. Of a command they are better than nothing, also where they were
+    /// not asked for so; whoever runs already is not changed unasked.
+    pub fn allows_command(&self, why: &Error) -> bool {
+        match (self.way, why) {
+            (None, Error::Unprivileged { .. }) => {
+                !self.named && !self.asks_kernel && doctor::spliceable().is_ok()
+            }
+            _ => self.allows(why),
+        }
+    }
+
     pub fn allows(&self, why: &Error) -> bool {
+        let splice = self.way == Some(Way::Splice) && !self.named;
         let no_broker = !matches!(why, Error::Usage(_) | Error::Arguments(_));
-        if self.splice && self.asks_kernel && no_broker {
+        if splice && self.asks_kernel && no_broker {
             crate::say(
                 "--call-site, --stacks, --on, --audit and recordings need the kernel side; without them --capture=splice \
                  tells counts, errors and wall times here",
             );
         }
-        self.splice && !self.asks_kernel
+        splice && !self.asks_kernel
     }
 }
 

@@ -112,7 +112,7 @@ fn settings(args: &TopArgs, title: String) -> Settings {
         interval: args.interval,
         view: args.view.first().copied().unwrap_or(match of_many(args) {
             true => View::Processes,
-            false if args.capture_way == Way::Sleeps => View::Blocking,
+            false if args.capture_way == Some(Way::Sleeps) => View::Blocking,
             false => View::Calls,
         }),
         totals: args.totals,
@@ -127,7 +127,7 @@ fn show(args: &TopArgs, live: &mut Live, settings: Settings) -> Result<End, Erro
         Some(frames) => {
             let views = match &args.view[..] {
                 [] if of_many(args) => vec![View::Processes, View::Blocking],
-                [] if args.capture_way == Way::Sleeps => vec![View::Blocking],
+                [] if args.capture_way == Some(Way::Sleeps) => vec![View::Blocking],
                 [] => vec![View::Calls, View::Blocking],
                 views => views.to_vec(),
             };
@@ -154,7 +154,9 @@ pub fn top(args: TopArgs, inherited: Inherited) -> Result<i32, Error> {
                 .into(),
         ));
     }
-    args.capture_way.check_live(!of_many(&args))?;
+    args.capture_way
+        .unwrap_or_default()
+        .check_live(!of_many(&args))?;
     // The command must not write over the view, nor read its keys.
     let (null, output) = (null_open()?, command_output(&args)?);
     let target = if of_many(&args) {

@@ -82,9 +82,14 @@ fn verdict() -> String {
              (`debox doctor` says more)"
                 .into()
         }
-        Err(_) => format!(
+        Err(_) if doctor::spliceable().is_err() => format!(
             "Without privileges and without a broker nothing can be watched: put sudo before it, or start a \
              broker (`{} doctor` says more)",
+            program()
+        ),
+        Err(_) => format!(
+            "Without privileges and without a broker `run` counts calls and their times only: put sudo before it, \
+             or start a broker (`{} doctor` says more)",
             program()
         ),
     }

@@ -2,9 +2,10 @@
 //! `debox run --capture=splice`: is all counted, and does the command end as it would?
 
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 #[path = "common/splice.rs"]
 mod splice;
@@ -634,6 +635,85 @@ fn programs_go_on_when_debox_is_killed() {
     assert!(wait_for(&over), "it did not end");
 }
 
+/// Steps of three calls, up to the end of its input; then how many.
+const STEPS: &str = r#"
+#include <poll.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+static volatile int n;
+__attribute__((noinline)) void step(int i) { struct timespec t = { 0, 2000000 }; n = i; getppid(); nanosleep(&t, 0); }
+int main(void)
+{
+	struct pollfd input = { 0, POLLIN };
+
+	printf("%d\n", getpid());
+	fflush(stdout);
+	while (!poll(&input, 1, 0))
+		step(n + 1);
+	printf("%d\n", n);
+	return 5;
+}
+"#;
+
+/// Breakpoints, also in the C library's functions that make calls, and single steps through a trampoline;
+/// then a tracer of calls. It goes on as if nobody had come, and each call is counted.
+#[test]
+fn debuggers_come_and_go() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("steps", STEPS);
+    let file = place.0.path().join("report.json");
+    let mut command = place.run(&["--json", "-o", file.to_str().unwrap(), "--", &program]);
+    let mut debox = (command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(debox.stdout.take().unwrap());
+    let mut number = || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let pid = number().to_string();
+    let gdb = Command::new("gdb")
+        .args(["-p", &pid, "-batch", "-ex", "break step"])
+        .args(["-ex", "continue", "-ex", "break getppid", "-ex", "continue"])
+        .args([
+            "-ex",
+            "backtrace",
+            "-ex",
+            "delete",
+            "-ex",
+            "stepi 60",
+            "-ex",
+            "detach",
+        ])
+        .output()
+        .expect("gdb (apt-get install gdb)");
+    let shown = String::from_utf8_lossy(&gdb.stdout);
+    let frames = ["getppid", "in step (", "in main ("];
+    assert!(frames.iter().all(|name| shown.contains(name)), "{shown}");
+    let strace = Command::new("timeout")
+        .args(["1", "strace", "-p", &pid])
+        .output()
+        .expect("strace (apt-get install strace)");
+    let seen = String::from_utf8_lossy(&strace.stderr);
+    let times = |call: &str| seen.matches(call).count();
+    let (own, slept) = (times("getppid()"), times("clock_nanosleep("));
+    // Nothing of the runtime's is between them.
+    let lines = seen.lines().filter(|line| line.contains(" = ")).count();
+    assert!(own > 1 && own.abs_diff(slept) <= 1, "{seen}");
+    assert!(lines.abs_diff(own + slept + times("poll(")) <= 1, "{seen}");
+    drop(debox.stdin.take());
+    let steps = number();
+    assert_eq!(debox.wait().unwrap().code(), Some(5));
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(count(&report, "getppid"), steps);
+    assert_eq!(count(&report, "clock_nanosleep"), steps);
+}
+
 /// There a process asks by a number that is another one's here: that one is let alone, and what is
 /// missing is said.
 #[test]
@@ -773,4 +853,29 @@ fn whoever_has_no_privileges_may_too() {
     );
     // set-user-id: it keeps its rights, and is not counted.
     assert!(said.contains("calls of 1 program are missing"), "{said}");
+    // Whoever says nothing is helped so, where nobody else can.
+    let unsaid = |options: &[&str]| {
+        let mut command = place.debox(&["run"]);
+        command
+            .args(options)
+            .args(["--", "sh", "-c", "ls / > /dev/null; exit 3"]);
+        command.uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    if Path::new("/run/debox/debox.sock").exists() {
+        eprintln!("NOT RUN: a broker is there for everybody");
+        return;
+    }
+    let output = unsaid(&[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("system calls took") && said.contains("getdents64"),
+        "{said}"
+    );
+    let asked = unsaid(&["--call-site"]);
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(
+        said.contains("nothing can be watched: no privileges"),
+        "{said}"
+    );
 }

@@ -43,10 +43,38 @@ const ACTIVITIES_MIN: u64 = 100;
 
 /// At most three sentences; empty when nothing was measured to say it from.
 pub fn of(report: &Report) -> Vec<String> {
+    if report.run.capture == Capture::Splice && !report.measured.blocked {
+        return of_counts(report).unwrap_or_default();
+    }
     if report.critical_path.is_some() {
         return of_command(report).unwrap_or_default();
     }
     of_watch(report).unwrap_or_default()
+}
+
+/// Of calls and their times alone: how much of it they can be, and no more.
+fn of_counts(report: &Report) -> Option<Vec<String>> {
+    let all_ns = sum(report.calls.iter().map(|row| row.wall_ns));
+    let most = report.calls.iter().max_by_key(|row| row.wall_ns)?;
+    let wall_ns = report.run.wall_ns;
+    let part = match all_ns <= wall_ns {
+        true => format!(" ({})", percent(share(all_ns, wall_ns))),
+        // Of several that went on side by side.
+        false => " together".to_owned(),
+    };
+    let mostly = match share(most.wall_ns, all_ns) {
+        of if of >= SHARE_MIN => format!(", {} of that {}", percent(of), printable(&most.name)),
+        _ => String::new(),
+    };
+    Some(vec![
+        format!(
+            "In {} system calls took {}{part}{mostly}.",
+            time(wall_ns),
+            time(all_ns)
+        ),
+        "What they waited for, and what went on besides, is told with privileges, or by a broker (`debox doctor`)."
+            .to_owned(),
+    ])
 }
 
 /// Somebody's part of it.

@@ -46,7 +46,7 @@ pub struct Want {
 impl Want {
     /// Of `run` and `attach`.
     pub fn new(args: &CaptureArgs) -> Result<Self, Error> {
-        let way = args.capture_way;
+        let way = args.capture_way.unwrap_or_default();
         way_allows(args)?;
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         if way == Way::Splice && plan.as_ref().is_some_and(Plan::dumps_core) {
@@ -124,7 +124,7 @@ impl Want {
             ..CaptureArgs::default()
         };
         let mut want = Self::new(&common)?;
-        if args.capture_way == Way::Boundary {
+        if want.way == Way::Boundary {
             want.request |= DEBOX_REQ_USER_STACKS;
             want.details = DEBOX_DETAIL_THREADS | DEBOX_DETAIL_CALL_SITES;
         }
@@ -142,7 +142,7 @@ impl Want {
 
 /// What is counted in user space, or not at all, has none of these.
 fn way_allows(args: &CaptureArgs) -> Result<(), Error> {
-    let way = args.capture_way;
+    let way = args.capture_way.unwrap_or_default();
     let asked = [
         (args.details.call_site, "--call-site", &[Way::Sleeps][..]),
         (args.details.stacks, "--stacks", &[Way::Wrap, Way::Sleeps]),
@@ -206,7 +206,7 @@ mod tests {
         let with = |change: fn(&mut CaptureArgs), way| {
             let mut args = CaptureArgs {
                 hz: HZ,
-                capture_way: way,
+                capture_way: Some(way),
                 ..CaptureArgs::default()
             };
             change(&mut args);
