@@ -582,7 +582,9 @@ impl Run {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
         let mut program = Stopped::new(pid).map_err(io("registers"))?;
         if !program.is_native() {
-            return Err(Error::Run("a 32-bit program".into()));
+            let name = std::fs::read_link(format!("/proc/{pid}/exe"));
+            let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.display()));
+            return Err(Error::Run(format!("a 32-bit program{name}")));
         }
         let before = program.registers;
         let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
