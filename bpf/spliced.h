@@ -57,10 +57,13 @@ static __noinline int spliced_by_runtime(struct spliced *spliced)
 static __always_inline struct debox_thread_row *spliced_row(struct thread_state *st)
 {
 	struct debox_account_control *control = details_control(st->account);
-	struct debox_details *details = details_of(st->account);
+	struct debox_details *details;
 	u32 index;
 
-	if (!control || !details || !(control->flags & DEBOX_DETAIL_THREADS))
+	if (!control || !(control->flags & DEBOX_DETAIL_THREADS))
+		return NULL;
+	details = details_of(st->account);
+	if (!details)
 		return NULL;
 	index = thread_row_of(st, details);
 	return index ? &details->threads[index] : NULL;
@@ -108,6 +111,7 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	struct debox_account *account;
 	struct debox_row *row;
 	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
+	u32 stood;
 	s32 nr;
 
 	spliced->by_runtime = 0;
@@ -144,6 +148,8 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	call->in_call = 0;
 	if (!spliced->told.rsp)
 		spliced->by_runtime = spliced_by_runtime(spliced);
+	stood = spliced->stood;
+	spliced->stood = STOOD_NOT;
 	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED))
 		return;
 	control = details_control(st->account);
@@ -153,11 +159,10 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	/* The clocks may differ a little. */
 	if (begin > now)
 		begin = now;
-	else if (begin < st->out_ns && spliced->stood == STOOD_BEHIND)
+	else if (begin < st->out_ns && stood == STOOD_BEHIND)
 		stood_ns = st->out_ns - begin;
 	else if (begin < st->out_ns)
 		begin = st->out_ns;
-	spliced->stood = STOOD_NOT;
 	/* Of its faults all are to come: the first one is told before it is counted. */
 	call_begin(call, task, (s32)spliced->told.nr, begin);
 	call->seq = spliced->told.start;
