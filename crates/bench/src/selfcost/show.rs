@@ -666,7 +666,7 @@ fn markdown_table(head: &[String], rows: &[Vec<String>]) -> String {
 }
 
 /// What a reader of the README compares: the ways, by id, and the calls.
-const SHORT_WAYS: [&str; 5] = ["bracket", "run-wrap", "run", "strace-c", "perf-trace"];
+const SHORT_WAYS: [&str; 5] = ["bracket", "run-splice", "run", "strace-c", "perf-trace"];
 const SHORT_CALLS: [&str; 3] = ["getpid", "pread-4096", "sleep"];
 
 /// For the README: five ways to learn about three calls.
