@@ -117,7 +117,7 @@ mod tests {
             ("6.7.12-200.fc39.x86_64", String::new(), true),
             ("6.9.8-arch1-1", String::new(), false),
             ("6.10.0-rc7+", String::new(), false),
-            ("6.18.44-fc-v669", String::new(), false),
+            ("6.18.44-vm", String::new(), false),
             ("7.0.1", String::new(), false),
             ("unknown", String::new(), true),
             ("", String::new(), true),
