@@ -385,3 +385,33 @@ fn the_end_of_one_that_is_watched_for_a_while_is_not_what_it_is_about() {
     let verdict = report["verdict"].to_string();
     assert!(!verdict.contains("\"Of "), "{verdict}");
 }
+
+/// Who looks every now and then is idle, from the sleep on that it was in as its watch began.
+#[test]
+fn who_looks_now_and_then_rests_from_the_first_sleep_on() {
+    let Some(_alone) = alone() else { return };
+    let mut program = (std::process::Command::new(program("lives")).args(["looks", "300"]))
+        .spawn()
+        .expect("lives starts");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let output = std::process::Command::new(debox())
+        .args(["attach", "--json", "-o", "-", "-d", "2s", "-p"])
+        .arg(program.id().to_string())
+        .output()
+        .expect("debox starts");
+    program.kill().expect("ours");
+    program.wait().expect("ours");
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let links = list(&report, "chain_links");
+    let ended: Vec<&Value> = (links.iter())
+        .filter(|link| {
+            let by = link["parent"].as_u64().map(|at| &links[at as usize]);
+            link["call"] == "poll" && by.is_some_and(|by| by["kind"] != "not_over")
+        })
+        .collect();
+    assert!(!ended.is_empty(), "{report}");
+    for link in ended {
+        assert_eq!(link["rests"], true, "{link} {}", report["verdict"]);
+    }
+}

@@ -205,6 +205,13 @@ static void stopped(double ms)
 	waitpid(child, NULL, 0);
 }
 
+/* Looks every now and then whether there is something to do, until it is killed. */
+static void looks(double ms)
+{
+	for (;;)
+		poll(NULL, 0, (int)ms);
+}
+
 static long cpu_us(int who)
 {
 	struct rusage usage;
@@ -219,7 +226,7 @@ int main(int count, char **args)
 	static const struct {
 		const char *name;
 		void (*run)(double ms);
-	} scenarios[] = { { "compute", compute }, { "call", call }, { "touch", touch }, { "sleep", sleep_ms }, { "pipeline", pipeline }, { "threads", threads }, { "server", server }, { "stopped", stopped } };
+	} scenarios[] = { { "compute", compute }, { "call", call }, { "touch", touch }, { "sleep", sleep_ms }, { "pipeline", pipeline }, { "threads", threads }, { "server", server }, { "stopped", stopped }, { "looks", looks } };
 
 	if (count != 3)
 		return 2;

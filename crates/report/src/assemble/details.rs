@@ -202,9 +202,16 @@ pub(super) fn frame_place(details: &debox_details, pid: u32, frame: u64) -> Code
 }
 
 impl<'a> Tables<'a> {
+    /// The number that stands for all stacks of its place.
+    fn place(&self, site: u32) -> u32 {
+        let merged = site_text(self.sites_text, site).map(|entry| entry.merged);
+        merged
+            .filter(|merged| site_text(self.sites_text, *merged).is_some())
+            .unwrap_or(site)
+    }
+
     fn entry(&self, site: u32) -> Option<&'a debox_site> {
-        let entry = site_text(self.sites_text, site)?;
-        Some(site_text(self.sites_text, entry.merged).unwrap_or(entry))
+        site_text(self.sites_text, self.place(site))
     }
 
     fn site(&mut self, site: u32) -> usize {
@@ -334,7 +341,8 @@ impl<'a> Tables<'a> {
         self.facts.chain_links.iter().any(|other| {
             other.kind == DEBOX_CHAIN_SLEEP
                 && other.flags & DEBOX_CHAIN_REST != 0
-                && (other.site, other.nr, other.comm) == (link.site, link.nr, link.comm)
+                && (self.place(other.site), other.nr, other.comm)
+                    == (self.place(link.site), link.nr, link.comm)
         })
     }
 
