@@ -621,7 +621,13 @@ fn audit(counted: &Counted, view: &AccountView, over: bool) -> Vec<Note> {
     for (nr, sums) in by_key(counted) {
         let row = view.row_sum(nr);
         seen += row.told + row.untold;
-        let name = session::call_name(nr, false).unwrap_or_else(|| format!("call {nr}"));
+        // All numbers beyond are one row.
+        let one = nr != DEBOX_NR_UNKNOWN;
+        let name = match session::call_name(nr, false) {
+            Some(name) => name,
+            None if one => format!("call {nr}"),
+            None => "(unknown)".to_owned(),
+        };
         if row.untold > 0 {
             untold += row.untold;
             missed.push(format!("{name} {}", row.untold));
@@ -630,7 +636,6 @@ fn audit(counted: &Counted, view: &AccountView, over: bool) -> Vec<Note> {
         let returns = !name.starts_with("exec") && !name.starts_with("exit");
         // Those that never came back were seen to begin.
         let ended = row.told.saturating_sub(row.unfinished);
-        let one = nr != DEBOX_NR_UNKNOWN;
         if over && one && returns && (sums.count < ended || sums.count > row.told) {
             differ.push(format!("{name} {} times and not {ended}", sums.count));
         }

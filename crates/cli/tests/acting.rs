@@ -425,19 +425,15 @@ fn a_late_match_spends_no_limit() {
     let (_source, program) = build(SLEEPER);
     let condition =
         "call in {nanosleep, clock_nanosleep} && function =~ *nanosleep* && blocked < 1s";
-    let (stdout, stderr) = signalled_once(condition, &["--no-follow"], &program);
-    // Named within 2 s; the calls before that come too early, unless the program is slow to begin.
+    // A program that is slow to begin may find the name known already.
+    let mut runs = (0..5).map(|_| signalled_once(condition, &["--no-follow"], &program));
+    let early = runs.find(|(stdout, _)| stdout.starts_with('0'));
+    let (stdout, stderr) = early.expect("no call came before the name was known, in 5 runs");
+    // Named within 2 s; the calls before that come too early, all or some of them.
     assert!(stdout.ends_with("1\n"), "{stdout} {stderr}");
-    let early = stdout.starts_with('0');
-    let sent = if early {
-        "signal sent 1 times, "
-    } else {
-        "signal sent 1 times"
-    };
-    assert!(stderr.contains(sent), "{stderr}");
-    assert_eq!(
+    assert!(stderr.contains("signal sent 1 times, "), "{stderr}");
+    assert!(
         stderr.contains(" not, as the call had returned"),
-        early,
         "{stderr}"
     );
 }

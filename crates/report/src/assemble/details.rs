@@ -338,11 +338,12 @@ impl<'a> Tables<'a> {
 
     /// Whether the thread's name has been found to rest where a link's sleep was.
     fn rests_there(&self, link: &debox_chain) -> bool {
+        let place = self.place(link.site);
         self.facts.chain_links.iter().any(|other| {
             other.kind == DEBOX_CHAIN_SLEEP
                 && other.flags & DEBOX_CHAIN_REST != 0
-                && (self.place(other.site), other.nr, other.comm)
-                    == (self.place(link.site), link.nr, link.comm)
+                && (other.nr, other.comm) == (link.nr, link.comm)
+                && self.place(other.site) == place
         })
     }
 
