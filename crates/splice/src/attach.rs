@@ -11,11 +11,12 @@ use crate::image::Side;
 use crate::images::{self, Known};
 use crate::maps::{self, Mapping};
 use crate::run::{Run, Used};
+use crate::site::Left;
 use crate::state::{self, PAGE, area, attach, run};
 use crate::threads::{Held, Threads};
 use crate::tracee::Registers;
 use crate::{Error, frames, proc, remote};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -229,7 +230,7 @@ impl Run {
             return unproved("a signal handler will return to where a call is to be replaced");
         }
         let places = (threads.all.iter())
-            .map(|held| windows.place(&held.thread.registers))
+            .map(|held| windows.place(pid, &held.thread.registers))
             .collect::<Result<Vec<_>, _>>()?;
         let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
         let begins = |mapping: &Mapping| mapping.is_code() && mapping.holds(auxiliary.entry);
@@ -246,10 +247,13 @@ impl Run {
         let mut in_calls = Vec::new();
         for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
             let Registers { rip, .. } = held.thread.registers;
-            let moved = place
-                .as_ref()
-                .filter(|place| blocks.replaced[place.code])
-                .map_or(rip, |place| place.next);
+            let place = place.as_ref();
+            let there = place.filter(|place| blocks.replaced[place.code]);
+            let moved = there.map_or(rip, |place| place.next);
+            if let Some((at, address)) = there.and_then(|place| place.returns) {
+                let written = held.thread.write(at, &address.to_le_bytes());
+                written.map_err(failed("its stack"))?;
+            }
             held.thread.registers = Registers {
                 rip: moved,
                 gs_base: *block,
@@ -257,7 +261,7 @@ impl Run {
             };
             // Whoever watches it sees it where it goes on; unless it has just been killed.
             let _ = held.thread.set();
-            let in_call = place.as_ref().and_then(|place| place.call);
+            let in_call = place.and_then(|place| place.call);
             in_calls.extend(in_call.map(|_| *block));
         }
         Ok(in_calls)
@@ -422,8 +426,12 @@ impl Told<'_> {
             let call = place.as_ref().and_then(|place| place.call);
             let numbers = [own, process, call.unwrap_or(0), 0];
             out.extend(numbers.map(u32::to_le_bytes).concat());
-            let rsp = call.map_or(0, |_| held.thread.registers.rsp);
-            out.extend([rsp, 0].map(u64::to_le_bytes).concat());
+            let rsp = place.as_ref().filter(|place| place.call.is_some());
+            out.extend(
+                [rsp.map_or(0, |place| place.rsp), 0]
+                    .map(u64::to_le_bytes)
+                    .concat(),
+            );
         }
         out
     }
@@ -506,8 +514,12 @@ fn unchanged(pid: i32, all: &[Code], now: &[Mapping]) -> Result<(), Error> {
 /// Where a thread goes on.
 struct Place {
     next: u64,
+    /// Where on its stack which address has to stand, to return to.
+    returns: Option<(u64, u64)>,
     /// The call that it is in.
     call: Option<u32>,
+    /// Its stack pointer in the trampoline.
+    rsp: u64,
     /// Which code it is.
     code: usize,
 }
@@ -519,6 +531,10 @@ struct Windows<'a> {
     by_begin: std::collections::BTreeMap<u64, (u64, usize, usize)>,
     /// Where a call returns to: code, site.
     back: HashMap<u64, (usize, usize)>,
+    /// The same, of functions that make a call in place;
+    returns: HashMap<u64, (usize, usize)>,
+    /// behind their `syscall`.
+    in_place: HashSet<u64>,
 }
 
 impl<'a> Windows<'a> {
@@ -527,12 +543,17 @@ impl<'a> Windows<'a> {
             all,
             by_begin: Default::default(),
             back: HashMap::new(),
+            returns: HashMap::new(),
+            in_place: HashSet::new(),
         };
         for (n, code) in all.iter().enumerate() {
             let Some(bias) = code.bias else {
                 continue;
             };
             for (i, site) in code.known.table.sites.iter().enumerate() {
+                if site.window == Err(Left::InPlace) {
+                    windows.in_place.insert(site.back().wrapping_add(bias));
+                }
                 let Ok(window) = &site.window else {
                     continue;
                 };
@@ -542,8 +563,11 @@ impl<'a> Windows<'a> {
                 }
                 let end = window.end().wrapping_add(bias);
                 windows.by_begin.insert(start + 1, (end, n, i));
-                let back = site.address.wrapping_add(bias) + 2;
-                windows.back.insert(back, (n, i));
+                let back = match site.callee() {
+                    Some(_) => &mut windows.returns,
+                    None => &mut windows.back,
+                };
+                back.insert(site.back().wrapping_add(bias), (n, i));
             }
             // Nobody is in the midst of the begin of a function but who has been interrupted there.
             if let Some(window) = &code.known.table.find_object {
@@ -565,21 +589,64 @@ impl<'a> Windows<'a> {
         self.around(address).is_some()
     }
 
+    /// The trampolines, left from before, that an address is in.
+    fn pool_of_before(&self, at: u64) -> Option<usize> {
+        let pool = |code: &Code| code.again && code.bias.is_none() && code.mapping.holds(at);
+        self.all.iter().position(pool)
+    }
+
+    /// It is in a call that is made in place: its function will return to a trampoline.
+    fn place_in_place(&self, pid: i32, registers: &Registers) -> Result<Option<Place>, Error> {
+        let nr = registers.orig_rax as u32;
+        let back = proc::word(pid, registers.rsp).map_err(failed("its stack"))?;
+        let Some(&(n, i)) = self.returns.get(&back) else {
+            return match self.pool_of_before(back) {
+                Some(code) => Ok(Some(Place {
+                    next: registers.rip,
+                    returns: None,
+                    call: Some(nr),
+                    rsp: registers.rsp + 8,
+                    code,
+                })),
+                None => unproved("a thread is in a call that nobody is known to have made"),
+            };
+        };
+        let code = &self.all[n];
+        let (Some(bias), Some(site)) = (code.bias, code.known.table.sites.get(i)) else {
+            return Ok(None);
+        };
+        let call = Some((nr, registers.rdx));
+        let next = code.known.place(site, site.back(), call);
+        match next.map_err(failed("an image"))? {
+            Some(next) => Ok(Some(Place {
+                next: registers.rip,
+                returns: Some((registers.rsp, next.wrapping_add(bias))),
+                call: Some(nr),
+                rsp: registers.rsp + 8,
+                code: n,
+            })),
+            None => unproved("a thread is in a call that cannot be taken over"),
+        }
+    }
+
     /// Where a thread has to go on; None: where it is.
-    fn place(&self, registers: &Registers) -> Result<Option<Place>, Error> {
+    fn place(&self, pid: i32, registers: &Registers) -> Result<Option<Place>, Error> {
         let ip = registers.rip;
         let in_call = registers.orig_rax as i64 >= 0;
+        if in_call && self.in_place.contains(&ip) {
+            return self.place_in_place(pid, registers);
+        }
         let found = match in_call {
             true => self.back.get(&ip).copied().or_else(|| self.around(ip)),
             false => self.around(ip),
         };
         let Some((n, i)) = found else {
-            // A pool that is left from before.
-            let pool = |code: &Code| code.again && code.bias.is_none() && code.mapping.holds(ip);
-            return match self.all.iter().position(pool) {
+            return match self.pool_of_before(ip) {
                 Some(code) if in_call => Ok(Some(Place {
                     next: ip,
+                    returns: None,
                     call: Some(registers.orig_rax as u32),
+                    rsp: registers.rsp,
                     code,
                 })),
                 Some(_) => unproved("it counts a call for a watch that is just over"),
@@ -590,12 +657,14 @@ impl<'a> Windows<'a> {
         let (Some(bias), Some(site)) = (code.bias, code.known.table.sites.get(i)) else {
             return unproved("a thread is where the lookup of unwind tables begins");
         };
-        let in_call = in_call && ip == site.address.wrapping_add(bias) + 2;
+        let in_call = in_call && ip == site.back().wrapping_add(bias);
         let call = in_call.then_some((registers.orig_rax as u32, registers.rdx));
         let next = code.known.place(site, ip.wrapping_sub(bias), call);
         match next.map_err(failed("an image"))? {
             Some(next) => Ok(Some(Place {
                 next: next.wrapping_add(bias),
+                returns: None,
+                rsp: registers.rsp,
                 // One that was made again has another number.
                 call: call.map(|(nr, _)| site.nr.unwrap_or(nr)),
                 code: n,

@@ -57,8 +57,10 @@ pub(crate) struct Code<'a> {
     pub pointers: Vec<u64>,
     /// `_dl_find_object`: an unwinder asks it which table is of some code (glibc 2.35).
     pub find_object: Option<u64>,
-    /// It compares where a call was interrupted with its own code (glibc 2.41, musl).
-    pub knows_its_calls: bool,
+    /// By its names it compares where a call was interrupted with its own code (glibc 2.41, musl).
+    pub cancels_by_place: bool,
+    /// It is a C library that has no place to tell an unwinder of our code (glibc before 2.35, musl).
+    pub without_lookup: bool,
     /// The file may be loaded anywhere: absolute addresses in it are in `pointers`.
     pub relocatable: bool,
 }
@@ -104,7 +106,8 @@ impl<'a> Code<'a> {
             landing_tables: Vec::new(),
             pointers: Vec::new(),
             find_object: None,
-            knows_its_calls: false,
+            cancels_by_place: false,
+            without_lookup: false,
             relocatable: header.e_type(endian) == elf::ET_DYN,
         };
         let mut found = Vec::new();
@@ -227,7 +230,7 @@ impl<'a> Code<'a> {
     ) -> Result<(), Error> {
         let sections = header.sections(endian, file).map_err(not_elf)?;
         let mut is_libc = false;
-        self.knows_its_calls |= defines_version(&sections, endian, file, CANCELLED_BY_PLACE[0]);
+        let mut named = false;
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let Ok(symbols) = sections.symbols(endian, file, kind) else {
                 continue;
@@ -236,7 +239,7 @@ impl<'a> Code<'a> {
                 let functions = [elf::STT_FUNC, elf::STT_GNU_IFUNC];
                 let name = symbol.name(endian, symbols.strings()).unwrap_or_default();
                 let defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
-                self.knows_its_calls |= defined && CANCELLED_BY_PLACE.contains(&name);
+                named |= defined && CANCELLED_BY_PLACE[1..].contains(&name);
                 is_libc |= defined && name == LIBC;
                 if name == FIND_OBJECT && defined {
                     self.find_object = Some(symbol.st_value(endian));
@@ -247,8 +250,10 @@ impl<'a> Code<'a> {
                 }
             }
         }
-        // musl compares; an older glibc has no place to tell an unwinder of our code.
-        self.knows_its_calls |= is_libc && self.find_object.is_none();
+        // Other libraries of it have symbols of that version, too.
+        let version = is_libc && defines_version(&sections, endian, file, CANCELLED_BY_PLACE[0]);
+        self.cancels_by_place = named || version;
+        self.without_lookup = is_libc && self.find_object.is_none();
         found.retain(|range| {
             range.start < range.end
                 && range.end - range.start <= FUNCTION_BYTES_MAX

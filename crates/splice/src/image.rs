@@ -247,7 +247,7 @@ fn pool(code: &mut Code, table: &Table, address: u64) -> Result<Option<Pool>, Er
             continue;
         };
         let write = |at| trampoline(site, window, SHIFT, at);
-        if one(code, &mut pages, window, site.address + 2, write)? {
+        if one(code, &mut pages, window, site.back(), write)? {
             spliced += 1;
         }
     }

@@ -9,9 +9,9 @@
 //! or the reason why there is none ([`Left`]). What is not proved is left: a call that is
 //! not spliced is seen by another capture, a jump into the midst of a jump is a crash.
 //!
-//! Three steps, a file each: which bytes are code, and where functions begin
+//! Steps, a file each: which bytes are code, and where functions begin
 //! (`code.rs`); whither control can come other than from the instruction before
-//! (`target.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as
+//! (`target.rs`); which call is made in place (`in_place.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as
 //! bytes for a cache and back.
 
 mod attach;
@@ -22,6 +22,7 @@ mod error;
 mod frames;
 mod image;
 mod images;
+mod in_place;
 mod maps;
 mod proc;
 mod remote;
@@ -42,12 +43,12 @@ pub use site::{Left, Site, Window};
 pub use state::NRS;
 pub use table::Table;
 
-/// Whether a file is, or has, a C library that cancels threads by where they were interrupted.
+/// Whether a file is, or has, a C library whose calls may not be replaced ([`Table::knows_its_calls`]).
 ///
 /// # Errors
 /// When it is no ELF file for x86-64, or is too large.
 pub fn knows_its_calls(file: &[u8]) -> Result<bool, Error> {
-    Ok(code::Code::of(file)?.knows_its_calls)
+    Ok(Table::of(file)?.knows_its_calls)
 }
 
 /// The jump to a trampoline: `jmp rel32`.

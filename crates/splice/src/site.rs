@@ -2,6 +2,7 @@
 //! What around a `syscall` instruction can move, so that a jump has room?
 
 use crate::code::Code;
+use crate::in_place::InPlace;
 use crate::target::Targets;
 use crate::{JUMP_BYTES, WINDOW_BYTES_MAX};
 use iced_x86::{
@@ -32,6 +33,8 @@ pub enum Left {
     NotKnown,
     /// `int $0x80` or `sysenter`, or a `syscall` with prefixes, which it needs not.
     OtherWay,
+    /// It stays where it is: what calls its function is replaced (`in_place.rs`).
+    InPlace,
 }
 
 /// Whole instructions that a jump to the trampoline takes the place of.
@@ -55,15 +58,41 @@ impl Window {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Of the instruction itself.
+    /// Of the `syscall`, or of the instruction that calls the function that has it.
     pub address: u64,
     /// The call, where the code says it; else a register does.
     pub nr: Option<u32>,
     pub window: Result<Window, Left>,
 }
 
+/// `call rel32`.
+const CALL: u8 = 0xe8;
+
+impl Site {
+    /// Where its call returns to.
+    pub fn back(&self) -> u64 {
+        let bytes = match self.callee() {
+            Some(_) => JUMP_BYTES,
+            None => BYTES.len(),
+        };
+        self.address.wrapping_add(bytes as u64)
+    }
+
+    /// The function that makes the call, where it is not made in the trampoline.
+    pub fn callee(&self) -> Option<u64> {
+        let window = self.window.as_ref().ok()?;
+        match window.bytes[..] {
+            [CALL, a, b, c, d] if window.before == 0 => {
+                let way = i32::from_le_bytes([a, b, c, d]);
+                Some(window.end().wrapping_add_signed(way.into()))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// All sites of a file, by address.
-pub(crate) fn sites(code: &Code<'_>, targets: &Targets) -> Vec<Site> {
+pub(crate) fn sites(code: &Code<'_>, targets: &Targets, in_place: Option<&InPlace>) -> Vec<Site> {
     let mut sites = Vec::new();
     let mut info = InstructionInfoFactory::new();
     for function in &code.functions {
@@ -89,9 +118,38 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets) -> Vec<Site> {
             window: Err(Left::NotKnown),
         }));
     }
+    if let Some(in_place) = in_place {
+        for site in &mut sites {
+            if site.address == in_place.syscall {
+                site.window = Err(Left::InPlace);
+            }
+        }
+        let callers = in_place.callers.iter();
+        sites.extend(callers.filter_map(|address| calling(code, targets, *address)));
+    }
     sites.sort_by_key(|site| site.address);
     drop_overlaps(&mut sites);
     sites
+}
+
+/// Of an instruction that calls the function whose call is made in place.
+fn calling(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Site> {
+    let end = address + JUMP_BYTES as u64;
+    let bytes = code.bytes(&(address..end))?;
+    let window = match targets.between(address, end) {
+        true => Err(Left::JumpedInto),
+        false => Ok(Window {
+            start: address,
+            bytes: bytes.to_vec(),
+            before: 0,
+            relative: Vec::new(),
+        }),
+    };
+    Some(Site {
+        address,
+        nr: None,
+        window,
+    })
 }
 
 /// Whole instructions at the begin of a function that a jump can take the place of; what came

@@ -13,13 +13,14 @@
 //! that do not overlap, contain their call and offsets that lie within them.
 
 use crate::code::Code;
+use crate::in_place::InPlace;
 use crate::site::{Left, Site, Window, entry, sites};
 use crate::target::Targets;
 use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -29,8 +30,9 @@ pub struct Table {
     pub build_id: Vec<u8>,
     /// By address.
     pub sites: Vec<Site>,
-    /// The file is, or has, a C library that cancels threads by where they were interrupted:
-    /// its calls may not be made elsewhere. Or a call that makes threads has no room.
+    /// The file is, or has, a C library that cancels threads by where they were interrupted, and who
+    /// makes the calls that this is about is not known, or that has no place to tell an unwinder of
+    /// our code. Or a call that makes threads has no room.
     pub knows_its_calls: bool,
     /// The begin of `_dl_find_object`.
     pub find_object: Option<Window>,
@@ -45,13 +47,24 @@ impl Table {
         const THREADS: [u32; 4] = [56, 57, 58, 435]; // clone, fork, vfork, clone3
         let code = Code::of(file)?;
         let targets = Targets::of(&code);
-        let sites = sites(&code, &targets);
+        let in_place = InPlace::of(&code);
+        let callers = in_place.as_ref().ok().and_then(Option::as_ref);
+        let sites = sites(&code, &targets, callers);
+        let unknown = match &in_place {
+            Err(_) => true,
+            Ok(None) => code.cancels_by_place,
+            Ok(Some(_)) => {
+                let calls =
+                    |site: &&Site| callers.is_some_and(|of| of.callers.contains(&site.address));
+                sites.iter().filter(calls).any(|site| site.window.is_err())
+            }
+        };
         // A thread that a call makes that is left would have the block of another one.
         let makes = |site: &Site| site.nr.is_some_and(|nr| THREADS.contains(&nr));
         let left = sites.iter().any(|site| site.window.is_err() && makes(site));
         Ok(Self {
             find_object: (code.find_object).and_then(|address| entry(&code, &targets, address)),
-            knows_its_calls: code.knows_its_calls || left,
+            knows_its_calls: unknown || code.without_lookup || left,
             sites,
             build_id: code.build_id,
         })
@@ -78,7 +91,7 @@ impl Table {
         const ENDS: [Option<u32>; 2] = [Some(60), Some(231)]; // exit, exit_group
         let calls = self.sites.iter().any(|site| site.window.is_ok());
         let matters = |site: &&Site| match site.window {
-            Ok(_) | Err(Left::SignalReturn) => false,
+            Ok(_) | Err(Left::SignalReturn | Left::InPlace) => false,
             Err(Left::NotKnown) => calls,
             Err(_) => !ENDS.contains(&site.nr),
         };
@@ -209,14 +222,19 @@ fn window_parse(at: &mut Reader<'_>, address: u64, of_call: bool) -> Result<Wind
     let (Some(start), JUMP_BYTES..=WINDOW_BYTES_MAX) = (start, n) else {
         return Err(Error::Damaged("a window has a wrong size"));
     };
-    let contains = !of_call || bytes.get(before..before + 2) == Some(&[0x0f, 0x05]);
+    let calls = before == 0 && n == JUMP_BYTES && bytes[0] == 0xe8;
+    let contains = !of_call || calls || bytes.get(before..before + 2) == Some(&[0x0f, 0x05]);
     if !contains || start.checked_add(n as u64).is_none() {
         return Err(Error::Damaged("a window does not contain its call"));
     }
     let mut offsets = Vec::new();
     for _ in 0..relative {
         let [from, end] = at.array()?;
-        let call = if of_call { before..before + 2 } else { 0..0 };
+        let call = match (of_call, calls) {
+            (true, true) => 0..n,
+            (true, false) => before..before + 2,
+            (false, _) => 0..0,
+        };
         let (from_byte, to) = (usize::from(from), usize::from(from) + 4);
         let inside = to <= usize::from(end) && usize::from(end) <= n;
         if !inside || from_byte < call.end && call.start < to {
@@ -232,7 +250,7 @@ fn window_parse(at: &mut Reader<'_>, address: u64, of_call: bool) -> Result<Wind
     })
 }
 
-const LEFT: [Left; 7] = [
+const LEFT: [Left; 8] = [
     Left::SignalReturn,
     Left::JumpedInto,
     Left::NothingMoves,
@@ -240,6 +258,7 @@ const LEFT: [Left; 7] = [
     Left::NotRead,
     Left::NotKnown,
     Left::OtherWay,
+    Left::InPlace,
 ];
 
 /// From 1 on.

@@ -16,8 +16,8 @@
 use crate::site::{Site, Window};
 use crate::state::{BUCKETS, NRS, block, row, row_of};
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax, ecx, edx,
-    qword_ptr, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax, ecx, edx, esi,
+    qword_ptr, r10, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
 };
 use iced_x86::{BlockEncoderOptions, Decoder, DecoderOptions, IcedError};
 
@@ -128,7 +128,7 @@ impl Places {
             plain: writer.plain.as_ref().map(place).transpose()?,
             asked: writer.asked.as_ref().map(place).transpose()?,
             nr: site.nr,
-            back: site.address + 2,
+            back: site.back(),
         })
     }
 
@@ -191,8 +191,14 @@ impl Writer {
     /// The whole trampoline of a site.
     fn of(site: &Site, window: &Window, shift: u64) -> Result<Self, IcedError> {
         let mut writer = Self::new(site.nr)?;
-        let call = window.before..window.before + 2;
         let start = window.start.wrapping_add(shift);
+        if let Some(callee) = site.callee() {
+            writer.here(start)?;
+            writer.call_in_place(callee.wrapping_add(shift))?;
+            writer.a.jmp(start + window.bytes.len() as u64)?;
+            return Ok(writer);
+        }
+        let call = window.before..window.before + 2;
         writer.moved(&window.bytes[..call.start], start)?;
         writer.here(start + call.start as u64)?;
         writer.call()?;
@@ -308,10 +314,42 @@ impl Writer {
         self.a.or(rax, rdx)
     }
 
+    /// The call is made by a function that is called with (cancelled, number, six arguments): so rax, r10 and
+    /// r11 are free before, and all that a function may change is after.
+    fn call_in_place(&mut self, callee: u64) -> Result<(), IcedError> {
+        let mut done = self.a.create_label();
+        let mut call = self.a.create_label();
+        let mut interrupts = self.a.create_label();
+        let mut looked = self.a.create_label();
+        self.a.mov(r11d, esi)?;
+        self.a.cmp(state(block::OPEN), 0)?;
+        self.a.jne(interrupts)?;
+        self.a.mov(state(block::OPEN), rsp)?;
+        self.a.mov(state(block::NR), r11)?;
+        self.a.mov(r10, rdx)?;
+        self.ticks()?;
+        self.a.mov(state(block::START), rax)?;
+        self.a.mov(dword_ptr(block::TIMED).gs(), 1)?;
+        self.a.mov(rdx, r10)?;
+        self.a.set_label(&mut call)?;
+        self.a.call(callee)?;
+        self.ended(done)?;
+
+        // The runtime keeps all but rcx and r11.
+        self.a.set_label(&mut interrupts)?;
+        self.a.mov(r10, rcx)?;
+        self.a.mov(eax, esi)?;
+        self.leave(block::ENTER, looked)?;
+        self.a.set_label(&mut looked)?;
+        self.a.mov(rcx, r10)?;
+        self.a.jmp(call)?;
+        self.a.set_label(&mut done)?;
+        self.a.nop()
+    }
+
     fn plain(&mut self, done: CodeLabel) -> Result<(), IcedError> {
         let mut call = self.a.create_label();
         let mut interrupts = self.a.create_label();
-        let mut interrupted = self.a.create_label();
         // Somebody's call is open: this one is a handler's, or a handler jumped out of that.
         self.a.cmp(state(block::OPEN), 0)?;
         self.a.jne(interrupts)?;
@@ -335,6 +373,18 @@ impl Writer {
         }
         self.a.set_label(&mut call)?;
         self.a.syscall()?;
+        self.ended(done)?;
+
+        self.a.set_label(&mut interrupts)?;
+        if let Some(nr) = self.nr {
+            self.a.mov(eax, nr as i32)?;
+        }
+        self.leave(block::ENTER, call)
+    }
+
+    /// What follows the call.
+    fn ended(&mut self, done: CodeLabel) -> Result<(), IcedError> {
+        let mut interrupted = self.a.create_label();
         let mut back = self.a.create_label();
         self.a.set_label(&mut back)?;
         self.plain = Some(back);
@@ -348,12 +398,6 @@ impl Writer {
         self.ticks()?;
         self.sums()?;
         self.a.jmp(done)?;
-
-        self.a.set_label(&mut interrupts)?;
-        if let Some(nr) = self.nr {
-            self.a.mov(eax, nr as i32)?;
-        }
-        self.leave(block::ENTER, call)?;
 
         self.a.set_label(&mut interrupted)?;
         self.a.mov(rax, r11)?;

@@ -62,7 +62,7 @@ fn a_copy_is_unwound_and_named_as_its_file() {
             let way = i32::from_le_bytes(copy[at + 1..at + 5].try_into().unwrap());
             let begin = window.start.wrapping_add(5).wrapping_add_signed(way.into());
             let trampoline = pool_offset + begin.wrapping_sub(pool);
-            let back = offset(site.address) + 2;
+            let back = offset(site.back());
             assert_eq!(
                 program.site(trampoline + 1),
                 Some(back),

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which call has to be made where it stands, and who has it made?
+//!
+//! A C library may cancel a thread by where it was interrupted: glibc from 2.41 on and musl make all
+//! calls that end a cancelled thread by one function (`__syscall_cancel_arch`, `__syscall_cp_asm`), and their
+//! signal handler compares the interrupted instruction with that function's begin and end. So its
+//! `syscall` stays, and the jumps take the place of the instructions that call the function: what
+//! is stamped before and after lies outside of the range, as what the library itself does there.
+//!
+//! Both have the function from the same assembly. It is known by what it does with its arguments, since
+//! the symbol is stripped in what distributions ship.
+
+use crate::code::Code;
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind};
+use std::collections::BTreeSet;
+
+/// (cancelled, number, six arguments), the last two on the stack: each goes where a call has it.
+const ARGUMENTS: [u8; 35] = [
+    0x49, 0x89, 0xfb, // mov %rdi, %r11
+    0x48, 0x89, 0xf0, // mov %rsi, %rax
+    0x48, 0x89, 0xd7, // mov %rdx, %rdi
+    0x48, 0x89, 0xce, // mov %rcx, %rsi
+    0x4c, 0x89, 0xc2, // mov %r8, %rdx
+    0x4d, 0x89, 0xca, // mov %r9, %r10
+    0x4c, 0x8b, 0x44, 0x24, 0x08, // mov 8(%rsp), %r8
+    0x4c, 0x8b, 0x4c, 0x24, 0x10, // mov 16(%rsp), %r9
+    0x4c, 0x89, 0x5c, 0x24, 0x08, // mov %r11, 8(%rsp)
+    0x0f, 0x05, // syscall
+];
+const RET: u8 = 0xc3;
+/// What stands before: it looks whether the thread is cancelled, and leads elsewhere if so.
+const HEADS: [&[Option<u8>]; 3] = [
+    // mov (%rdi), %eax; testb $8, (%rdi); jne rel32
+    &[
+        Some(0x8b),
+        Some(0x07),
+        Some(0xf6),
+        Some(0x07),
+        Some(0x08),
+        Some(0x0f),
+        Some(0x85),
+        None,
+        None,
+        None,
+        None,
+    ],
+    // mov (%rdi), %eax; test %eax, %eax; jne rel32, rel8
+    &[
+        Some(0x8b),
+        Some(0x07),
+        Some(0x85),
+        Some(0xc0),
+        Some(0x0f),
+        Some(0x85),
+        None,
+        None,
+        None,
+        None,
+    ],
+    &[
+        Some(0x8b),
+        Some(0x07),
+        Some(0x85),
+        Some(0xc0),
+        Some(0x75),
+        None,
+    ],
+];
+/// A library for control-flow enforcement begins each function with it.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InPlace {
+    /// Of the instruction.
+    pub syscall: u64,
+    /// The instructions that call its function, by address.
+    pub callers: BTreeSet<u64>,
+}
+
+impl InPlace {
+    /// None: there is no such function. Err: there is one, or more, and who calls it is not known.
+    pub fn of(code: &Code<'_>) -> Result<Option<Self>, ()> {
+        let mut found = None;
+        for part in code.parts.iter().filter(|part| part.executable) {
+            for at in memchr::memmem::find_iter(part.bytes, &ARGUMENTS) {
+                let end = at + ARGUMENTS.len();
+                if part.bytes.get(end) != Some(&RET) || found.is_some() {
+                    return Err(());
+                }
+                let head = head_bytes(&part.bytes[..at]).ok_or(())?;
+                let begin = part.address + (at - head) as u64;
+                found = Some((begin, part.address + end as u64 - 2));
+            }
+        }
+        let Some((begin, syscall)) = found else {
+            return Ok(None);
+        };
+        let callers = callers(code, begin, syscall + 2)?;
+        Ok(Some(Self { syscall, callers }))
+    }
+}
+
+/// How many of the last of these bytes belong to the function.
+fn head_bytes(before: &[u8]) -> Option<usize> {
+    let head = HEADS.iter().find(|head| {
+        let same = |(is, wanted): (&u8, &Option<u8>)| wanted.is_none_or(|wanted| wanted == *is);
+        (before.len().checked_sub(head.len()))
+            .is_some_and(|from| before[from..].iter().zip(head.iter()).all(same))
+    })?;
+    let marked = before[..before.len() - head.len()].ends_with(&ENDBR64);
+    Some(head.len() + if marked { ENDBR64.len() } else { 0 })
+}
+
+/// Who calls the function from `begin` to `end`. The handler names both, to compare, and has them from where pointers
+/// lie; that is no call. A jump to it, or a call by a pointer, would be a way that is not seen.
+fn callers(code: &Code<'_>, begin: u64, end: u64) -> Result<BTreeSet<u64>, ()> {
+    let leads_in = |address: u64| (begin..end).contains(&address);
+    let inside = |pointer: &u64| leads_in(*pointer) && *pointer != begin;
+    if code.pointers.iter().any(inside) {
+        return Err(());
+    }
+    let word_at = |address: u64| {
+        let bytes = code.bytes_from(address)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    let mut callers = BTreeSet::new();
+    let mut instruction = Instruction::default();
+    let known = code.functions.iter().map(|range| (range.clone(), true));
+    let gaps = code.gaps().into_iter().map(|range| (range, false));
+    for (range, known) in known.chain(gaps) {
+        let Some(bytes) = code.bytes(&range) else {
+            continue;
+        };
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            let target = match instruction.op0_kind() {
+                OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                    Some(instruction.near_branch_target())
+                }
+                OpKind::Memory
+                    if instruction.is_ip_rel_memory_operand()
+                        && (instruction.is_call_near_indirect()
+                            || instruction.is_jmp_near_indirect()) =>
+                {
+                    word_at(instruction.ip_rel_memory_address())
+                }
+                _ => None,
+            };
+            if instruction.is_invalid() || !target.is_some_and(leads_in) {
+                continue;
+            }
+            let calls = instruction.code() == Op::Call_rel32_64
+                && target == Some(begin)
+                && instruction.len() == crate::JUMP_BYTES;
+            match calls && known {
+                true => callers.insert(instruction.ip()),
+                false => return Err(()),
+            };
+        }
+    }
+    match callers.is_empty() {
+        true => Err(()),
+        false => Ok(callers),
+    }
+}
