@@ -418,8 +418,8 @@ pub fn spliceable() -> Result<String, (String, &'static str)> {
         Ok(false) => Ok(format!("{} can be spliced", libc.display())),
         Ok(true) => Err((
             format!(
-                "{} cancels threads by where they were interrupted (glibc from 2.41 on, musl): programs with it are \
-                 counted at the kernel's boundary, where there is a broker",
+                "{} has no place to tell an unwinder of other code (glibc before 2.35, musl), or has calls that may not \
+                 be replaced: programs with it are counted at the kernel's boundary, where there is a broker",
                 libc.display()
             ),
             "none; --capture=boundary does the same at once, static programs of other libraries can be spliced",

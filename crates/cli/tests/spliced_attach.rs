@@ -258,6 +258,37 @@ fn calls_that_do_not_return_are_told() {
         report["notes"]
     );
     program.orders.write_all(b"\n").unwrap();
+    assert_eq!(program.child.wait().unwrap().code(), RIGHT);
+}
+
+/// A call that stays where it is: its function returns into a trampoline, and to the program's own code later.
+#[test]
+fn a_thread_in_a_call_that_is_made_in_place_is_taken_over() {
+    if !needs::root() {
+        return;
+    }
+    let place = Attached::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/in_place.c");
+    let program = place.0.program_of("in_place", &source);
+    let mut program = Program::start(Command::new(program).arg("orders"));
+    for _ in 0..2 {
+        let before = areas(program.pid());
+        let mut debox = place.debox(program.pid(), &["--audit"]).spawn().unwrap();
+        watches(&mut debox, program.pid(), before);
+        program.order("abc");
+        let said = end(debox);
+        let report = place.report();
+        assert_eq!(counted(&report, "read"), (3, 0), "{said}");
+        assert_eq!(counted(&report, "write"), (3, 0), "{said}");
+        let boundary = notes(&report, "splice_boundary");
+        assert!(boundary.is_empty(), "{boundary:?}");
+        let audit = notes(&report, "splice_audit");
+        assert!(
+            audit.len() == 1 && audit[0].contains("all were told by them"),
+            "{audit:?} {said}"
+        );
+        program.order("d");
+    }
     assert_eq!(program.end(), RIGHT);
 }
 

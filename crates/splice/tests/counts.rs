@@ -227,6 +227,48 @@ fn an_unwinder_finds_its_way_through_a_spliced_call() {
     assert!(read.errors >= 20, "{read:?}");
 }
 
+/// Calls that stay where they are, as in glibc from 2.41 on: whoever calls their function is replaced.
+#[test]
+fn calls_that_are_made_in_place_are_counted() {
+    let folder = images();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/in_place.c");
+    let program = folder.path().join("in_place");
+    compile("cc", &source, &program);
+    let file = std::fs::read(&program).unwrap();
+    let table = debox_splice::Table::of(&file).unwrap();
+    assert!(!table.knows_its_calls);
+    assert!(table.sites.iter().any(|site| site.callee().is_some()));
+    let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
+    assert_eq!(status, 7, "{counted:?}");
+    const READ: usize = 0;
+    const GETPPID: usize = 110;
+    // Two that wait, one of them jumped out of, and 100 that fail of each; each signal asks once more.
+    let read = &counted.calls[READ];
+    assert_eq!(read.errors, 201, "{read:?}");
+    let getppid = counted.calls[GETPPID].count;
+    assert!((2042..=2043).contains(&getppid), "{getppid}");
+}
+
+/// Where it is not known who calls the function that makes them, the file is left.
+#[test]
+fn a_function_of_calls_in_place_that_anybody_may_call_is_left() {
+    let folder = images();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/in_place.c");
+    let text = std::fs::read_to_string(source).unwrap();
+    for more in ["jmp made", "call made + 11", "call *slot(%rip)"] {
+        let source = folder.path().join("more.c");
+        let more = format!(
+            "__asm__(\".data\\nslot: .quad made\\n.text\\n.type more,@function\\nmore: {more}\\nret\\n\
+             .size more, . - more\\n\");\n"
+        );
+        std::fs::write(&source, format!("{text}\n{more}")).unwrap();
+        let program = folder.path().join("more");
+        compile("cc", &source, &program);
+        let table = debox_splice::Table::of(&std::fs::read(&program).unwrap()).unwrap();
+        assert!(table.knows_its_calls, "{more}");
+    }
+}
+
 /// What of a program that is not spliced is said.
 #[test]
 fn a_program_that_cannot_be_followed_is_counted_as_left() {
