@@ -551,8 +551,8 @@ pub fn own_part_tell(report: &mut Report) {
     let executes = |call: &str| call.starts_with("execve");
     let mut is_there = false;
     for row in &mut report.blocking {
-        // Nobody else waits for a futex outside of his calls.
-        let asks = begins && row.label == "futex" && row.call.as_deref().is_none_or(executes);
+        // Nobody else waits for a futex outside of his calls, or in one that is no futex.
+        let asks = row.label == "futex" && row.call.as_deref().map_or(begins, executes);
         if row.label == "ptrace" || asks {
             SETUP.clone_into(&mut row.label);
             is_there = true;
