@@ -5,7 +5,8 @@
 //! the very file that it is a copy of: device, inode, size, time of the last change, and of the
 //! version of all this, since the runtime opens it by itself. (Not of its build id: that is what a file
 //! says of itself, and two files may say the same.)
-//! Written under another name and then renamed, so that what is there is whole.
+//! Written under another name and then renamed, so that what is there is whole. What nobody has made use of for
+//! a month goes: of a file that was replaced, or of another version of all this.
 
 use crate::image::{Part, Side};
 use crate::state::{IMAGE_PATH, PAGE, VERSION};
@@ -19,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 /// What is known of a file.
 pub struct Known {
@@ -148,8 +150,27 @@ fn name_of_file(file: &fs::Metadata) -> String {
     )
 }
 
+/// The runtime opens images by itself, which the time of the last access tells, to a day (relatime).
+const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Whether the folder's file is one of ours that nobody has made use of lately.
+fn unused(entry: &fs::DirEntry, now: SystemTime) -> bool {
+    let name = entry.file_name();
+    let ours = name.as_bytes().get(..NAME_BYTES).is_some_and(|name| {
+        let hex = |byte: &u8| byte.is_ascii_hexdigit();
+        name.iter().all(hex)
+    });
+    let Ok(about) = entry.metadata() else {
+        return false;
+    };
+    let used = [about.accessed(), about.modified()];
+    let last = used.into_iter().flatten().max();
+    ours && about.is_file()
+        && last.is_some_and(|last| now.duration_since(last).is_ok_and(|ago| ago > UNUSED))
+}
+
 impl Images {
-    /// Makes the folder, if it is not there.
+    /// Makes the folder, if it is not there, and removes what is of no use any more.
     ///
     /// # Errors
     /// When it cannot be made, or is somebody else's, or others can write it.
@@ -178,6 +199,13 @@ impl Images {
                 folder: folder.to_owned(),
                 why,
             });
+        }
+        let now = SystemTime::now();
+        let old =
+            (fs::read_dir(folder).map_err(failed)?.flatten()).filter(|entry| unused(entry, now));
+        for entry in old {
+            // Another run may have been faster.
+            let _ = fs::remove_file(entry.path());
         }
         Ok(Self {
             folder: folder.to_owned(),
@@ -372,5 +400,29 @@ impl Images {
             let _ = fs::remove_file(&unfinished);
         }
         written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_makes_use_of_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let new = |name: &str, days: u64| {
+            let path = folder.path().join(name);
+            let file = File::create(&path).unwrap();
+            let then = SystemTime::now() - Duration::from_secs(days * 24 * 3600);
+            let times = fs::FileTimes::new().set_accessed(then).set_modified(then);
+            file.set_times(times).unwrap();
+            path
+        };
+        let of = |c: &str| c.repeat(NAME_BYTES);
+        let old = [new(&of("a"), 31), new(&format!("{}{SITES}", of("b")), 40)];
+        let kept = [new(&of("c"), 29), new("somebody's", 400)];
+        Images::new(folder.path()).unwrap();
+        assert!(old.iter().all(|path| !path.exists()));
+        assert!(kept.iter().all(|path| path.exists()));
     }
 }
