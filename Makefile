@@ -40,6 +40,7 @@ include libdebox/build.mk
 include preload/build.mk
 include splice/build.mk
 include libdebox-select/build.mk
+include cases/build.mk
 include tests/build.mk
 
 build: setup

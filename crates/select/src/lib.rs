@@ -11,13 +11,17 @@
 mod fresh_start;
 
 mod agent;
+pub mod answer;
 pub mod bench;
 mod compare;
+pub mod connections;
 pub mod load;
 pub mod measure;
+pub mod pace;
 mod program;
 pub mod serve;
 pub mod servers;
+mod socket;
 pub mod stat;
 pub mod statistics;
 

@@ -108,6 +108,46 @@ pub fn half_width(values: &[f64], confidence: Confidence) -> f64 {
         / (values.len() as f64).sqrt()
 }
 
+/// How likely is it that values as far from level as these come in this order by chance? Mann and
+/// Kendall's test of a trend, both sides, by the normal distribution: for 8 values or more. 1 for
+/// values that are all alike, NaN for fewer than 3.
+pub fn level_probability(values: &[f64]) -> f64 {
+    let n = values.len();
+    if n < 3 {
+        return f64::NAN;
+    }
+    let sign = |a: f64, b: f64| f64::from(i8::from(a < b) - i8::from(a > b));
+    let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+    let score: f64 = pairs.map(|(i, j)| sign(values[i], values[j])).sum();
+    let weight = |n: f64| n * (n - 1.0) * (2.0 * n + 5.0);
+    let sorted = sorted(values.iter().copied());
+    let ties: f64 = sorted
+        .chunk_by(|a, b| a == b)
+        .map(|alike| weight(alike.len() as f64))
+        .sum();
+    let variance = (weight(n as f64) - ties) / 18.0;
+    if variance <= 0.0 {
+        return 1.0;
+    }
+    // Scores are whole numbers two apart: half of that to the middle.
+    normal_beyond((score.abs() - 1.0).max(0.0) / variance.sqrt())
+}
+
+/// How much of the normal distribution lies farther from its middle than `z`, on both sides;
+/// within 2e-7 (Abramowitz and Stegun 7.1.26).
+fn normal_beyond(z: f64) -> f64 {
+    let x = z / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let terms = [
+        0.254_829_592,
+        -0.284_496_736,
+        1.421_413_741,
+        -1.453_152_027,
+        1.061_405_429,
+    ];
+    terms.iter().rev().fold(0.0, |sum, a| (sum + a) * t) * (-x * x).exp()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,5 +205,20 @@ mod tests {
             let (low, high) = median_interval(few);
             assert!(low.is_nan() && high.is_nan());
         }
+    }
+
+    #[test]
+    fn a_trend_is_told_from_noise() {
+        assert!((normal_beyond(1.959_964) - 0.05).abs() < 1e-5);
+        assert!((normal_beyond(0.0) - 1.0).abs() < 1e-6);
+        // Score 28 of 8 values: z = 27 / sqrt(65.33) = 3.340.
+        let rising: Vec<f64> = (0..8).map(f64::from).collect();
+        assert!((level_probability(&rising) - 0.000_836).abs() < 2e-6);
+        // 5 of 6 pairs rise, 1 is alike: (4*3*13 - 2*1*9) / 18.
+        let tied = level_probability(&[1.0, 2.0, 2.0, 3.0]);
+        assert!((tied - normal_beyond(4.0 / (23.0f64 / 3.0).sqrt())).abs() < 1e-9);
+        assert_eq!(level_probability(&[5.0; 9]), 1.0);
+        assert!(level_probability(&[3.0, 1.0, 4.0, 1.5, 5.0, 0.9, 2.6, 3.5]) > 0.5);
+        assert!(level_probability(&[1.0, 2.0]).is_nan());
     }
 }

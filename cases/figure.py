@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""How do the figures of the case study look?
+
+SVG, one style for all: text as text, no date and no random ids within, so that the same
+numbers give the same file.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402
+
+# Told apart by those who do not tell red from green, and in print.
+COLOURS = ("#0b5fa5", "#d1641b", "#3a8f5d", "#8c4a9e", "#6b6b6b", "#b8860b", "#a11d33", "#17a2b8")
+MARKERS = "osD^vPX*"
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "debox",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+
+
+class Series(NamedTuple):
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def _axes(title: str, x: str, y: str, log_x: bool, log_y: bool) -> tuple[Any, Any]:
+    pyplot.rcParams.update(STYLE)
+    figure, axes = pyplot.subplots(figsize=(6.2, 3.6))
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if log_x:
+        axes.set_xscale("log")
+    if log_y:
+        axes.set_yscale("log")
+    return figure, axes
+
+
+def _save(figure: Any, file: pathlib.Path) -> None:
+    figure.tight_layout()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "DeBox"})
+    pyplot.close(figure)
+
+
+def lines(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Series], *, log_x: bool = False, log_y: bool = False, from_zero: bool = True) -> None:
+    figure, axes = _axes(title, x, y, log_x, log_y)
+    for n, one in enumerate(series):
+        axes.plot(one.x, one.y, label=one.name, color=COLOURS[n % len(COLOURS)], marker=MARKERS[n % len(MARKERS)], markersize=4, linewidth=1.5)
+    if from_zero and not log_y:
+        axes.set_ylim(bottom=0)
+    if len(series) > 1:
+        axes.legend()
+    _save(figure, file)
+
+
+def distributions(file: pathlib.Path, title: str, x: str, series: Sequence[Series], *, log_x: bool = True) -> None:
+    """Of each: values, and the share in percent that is not above them."""
+    figure, axes = _axes(title, x, "share not above, %", log_x, False)
+    for n, one in enumerate(series):
+        axes.step(one.x, one.y, where="post", label=one.name, color=COLOURS[n % len(COLOURS)], linewidth=1.5)
+    axes.set_ylim(0, 100)
+    axes.legend(loc="lower right")
+    _save(figure, file)
+
+
+def bars(file: pathlib.Path, title: str, y: str, names: Sequence[str], series: Sequence[Series], *, stacked: bool = False) -> None:
+    """`series`: of each its values in the order of `names` (its x is not used)."""
+    figure, axes = _axes(title, "", y, False, False)
+    width = 0.8 if stacked else 0.8 / max(1, len(series))
+    below = [0.0] * len(names)
+    for n, one in enumerate(series):
+        at = [i if stacked else i - 0.4 + width * (n + 0.5) for i in range(len(names))]
+        axes.bar(at, one.y, width=width, bottom=below if stacked else None, label=one.name, color=COLOURS[n % len(COLOURS)])
+        if stacked:
+            below = [a + b for a, b in zip(below, one.y, strict=True)]
+    axes.set_xticks(range(len(names)), names, rotation=20 if max(map(len, names)) > 9 else 0, ha="right" if max(map(len, names)) > 9 else "center")
+    axes.grid(axis="x", visible=False)
+    if len(series) > 1:
+        axes.legend()
+    _save(figure, file)

@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How many connections does a server keep as fast as their lines, and how long does it let a
+//! request wait?
+//!
+//! *Closed loop*: each connection asks as soon as its line is clear of the last answer
+//! (`debox_select::pace`). *Open loop* (a rate): requests begin by a schedule, and wait for a free
+//! connection if there is none; their times count from when they should have begun, so that a
+//! server that stalls is not spared the requests of that time. Those that should have begun in the
+//! measured time are waited for after it.
+//!
+//! Nothing counts before the bytes per second are level (Mann and Kendall's test over the last
+//! windows of a second), or it is said that they were not.
+
+use crate::mix::{Mix, Operation, RightAnswer};
+use crate::outcome::{Group, Outcome};
+use debox_select::connections::{Answered, Connections, Event, Failure, Options};
+use debox_select::pace::Line;
+use debox_select::servers::descriptors_allow;
+use debox_select::stat::level_probability;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug)]
+pub enum WarmUp {
+    /// Until it is level, but no longer.
+    Level(Duration),
+    Fixed(Duration),
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub server: SocketAddrV4,
+    pub directories: u32,
+    pub connections: usize,
+    pub idle: usize,
+    /// Of each connection's line; 0: without end.
+    pub line_kbit: f64,
+    pub conforming_kbit: f64,
+    pub static_only: bool,
+    pub cgi_percent: f64,
+    /// Open loop.
+    pub rate: Option<f64>,
+    /// Requests of a connection on average; 0: it stays.
+    pub new_connection_every: u32,
+    pub measured: Duration,
+    pub warm_up: WarmUp,
+    pub seed: u64,
+    pub verify_percent: f64,
+    pub silence: Duration,
+}
+
+/// Windows of a second over which the throughput must be level.
+const LEVEL_WINDOWS: usize = 8;
+/// Level: so large a trend comes by chance more often than this.
+const LEVEL_PROBABILITY: f64 = 0.1;
+const WINDOW: Duration = Duration::from_secs(1);
+/// Connections of a closed loop begin one after the other, in so long or the whole warm-up.
+const RAMP: Duration = Duration::from_secs(1);
+/// A connection that failed asks again after so long: a server that refuses is not to be
+/// hammered.
+const PAUSE_FAILED: Duration = Duration::from_millis(10);
+const PAUSE_REFUSED: Duration = Duration::from_millis(100);
+/// Descriptors of other things.
+const DESCRIPTORS_OWN: usize = 32;
+
+struct Asked {
+    operation: Operation,
+    class: u32,
+    right: RightAnswer,
+    verified: bool,
+    begun: Instant,
+    last: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    asked: Option<Asked>,
+    /// Until the connection is made anew.
+    left: u32,
+    /// Its line is clear then.
+    clear_at: Option<Instant>,
+    answers: u64,
+    errors: u64,
+    received_before: u64,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    mix: Mix,
+    connections: Connections,
+    /// Behind the idle connections, one for each that asks.
+    slots: Vec<Slot>,
+    events: Vec<(usize, Event)>,
+    /// Open loop: when the next request should begin, and who is free for it.
+    due: Instant,
+    free: VecDeque<usize>,
+    from: Option<Instant>,
+    to: Option<Instant>,
+    outcome: Outcome,
+}
+
+pub fn run(plan: &Plan) -> io::Result<Outcome> {
+    let wanted = plan.idle + plan.connections + DESCRIPTORS_OWN;
+    let allowed = descriptors_allow(wanted);
+    if allowed < wanted {
+        return Err(io::Error::other(format!(
+            "{} connections need {wanted} descriptors, and {allowed} are allowed: raise `ulimit -Hn`",
+            plan.idle + plan.connections
+        )));
+    }
+    // Timers are to be as exact as they can be: the default lets them be 50 us late.
+    // SAFETY: takes a number.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let options = Options {
+        server: plan.server,
+        line: (plan.line_kbit > 0.0).then(|| Line::new(plan.line_kbit * 1000.0)),
+        silence: Some(plan.silence),
+    };
+    let mut connections = Connections::new(options, plan.idle + plan.connections)?;
+    connections.open_first(plan.idle, plan.silence)?;
+    let now = Instant::now();
+    let mut run = Run {
+        plan,
+        mix: Mix::new(
+            plan.directories,
+            plan.static_only,
+            plan.cgi_percent,
+            plan.seed,
+        ),
+        connections,
+        slots: std::iter::repeat_with(Slot::default)
+            .take(plan.connections)
+            .collect(),
+        events: Vec::new(),
+        due: now,
+        free: VecDeque::new(),
+        from: None,
+        to: None,
+        outcome: Outcome::new(plan),
+    };
+    run.begin(now);
+    run.warm_up()?;
+    run.measure()?;
+    Ok(run.outcome)
+}
+
+/// CPU time of this thread, and the time it waited for a CPU.
+fn own_times() -> io::Result<(Duration, Duration)> {
+    // SAFETY: fills a local.
+    let busy = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        if libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    // Kernels without CONFIG_SCHED_INFO have no such file.
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = text.split(' ').nth(1).and_then(|word| word.parse().ok());
+    Ok((busy, Duration::from_nanos(waited.unwrap_or(0))))
+}
+
+impl Run<'_> {
+    fn begin(&mut self, now: Instant) {
+        let ramp = match self.plan.warm_up {
+            WarmUp::Level(most) | WarmUp::Fixed(most) => RAMP.min(most),
+        };
+        for i in 0..self.plan.connections {
+            if self.plan.rate.is_some() {
+                self.free.push_back(i);
+            } else {
+                let part = i as f64 / self.plan.connections as f64;
+                self.connections
+                    .wake(self.plan.idle + i, now + ramp.mul_f64(part));
+            }
+        }
+    }
+
+    /// Goes on for one window; the bytes per second in it.
+    fn window(&mut self, length: Duration) -> io::Result<f64> {
+        let begin = Instant::now();
+        let before = self.connections.received_in_all();
+        loop {
+            let left = length.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.turn(begin + length)?;
+        }
+        let bytes = self.connections.received_in_all() - before;
+        Ok(bytes as f64 / begin.elapsed().as_secs_f64())
+    }
+
+    fn warm_up(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        let most = match self.plan.warm_up {
+            WarmUp::Level(most) | WarmUp::Fixed(most) => most,
+        };
+        let mut windows = Vec::new();
+        let mut probability = None;
+        loop {
+            let left = most.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let speed = self.window(WINDOW.min(left))?;
+            // A rest of a window is none; in the first one the connections begin.
+            if left < WINDOW || begin.elapsed() < RAMP + WINDOW / 2 {
+                continue;
+            }
+            windows.push(speed);
+            let last = windows.len().checked_sub(LEVEL_WINDOWS);
+            probability = last.map(|from| level_probability(&windows[from..]));
+            let level = probability.is_some_and(|p| p >= LEVEL_PROBABILITY);
+            if level && matches!(self.plan.warm_up, WarmUp::Level(_)) {
+                break;
+            }
+        }
+        let warm_up = &mut self.outcome.warm_up;
+        warm_up.seconds = begin.elapsed().as_secs_f64();
+        warm_up.stationary = probability.map(|p| p >= LEVEL_PROBABILITY);
+        if let WarmUp::Level(_) = self.plan.warm_up {
+            // Too short to tell is not level.
+            warm_up.stationary.get_or_insert(false);
+        }
+        warm_up.trend_p = probability;
+        Ok(())
+    }
+
+    fn measure(&mut self) -> io::Result<()> {
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            slot.received_before = self.connections.received(self.plan.idle + i);
+        }
+        self.connections.take_lateness();
+        let received_before = self.connections.received_in_all();
+        let (busy, waited) = own_times()?;
+        let begin = Instant::now();
+        self.from = Some(begin);
+        let mut windows = Vec::new();
+        loop {
+            let left = self.plan.measured.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let speed = self.window(WINDOW.min(left))?;
+            if left >= WINDOW / 2 {
+                windows.push(speed);
+            }
+        }
+        let end = Instant::now();
+        self.to = Some(end);
+        let seconds = (end - begin).as_secs_f64();
+        let (busy_after, waited_after) = own_times()?;
+        let bytes = self.connections.received_in_all() - received_before;
+        let slot_kbit = self.slots.iter().enumerate().map(|(i, slot)| {
+            let bytes = self.connections.received(self.plan.idle + i) - slot.received_before;
+            let good = slot.errors * 100 < (slot.answers + slot.errors).max(1);
+            (bytes as f64 * 8e-3 / seconds, good)
+        });
+        let slot_kbit = slot_kbit.collect();
+        if self.plan.rate.is_some() {
+            self.finish(end)?;
+        }
+        let oldest = self.connections.owed_since();
+        let o = &mut self.outcome;
+        o.set_generator(
+            (busy_after - busy).as_secs_f64() / seconds,
+            (waited_after - waited).as_secs_f64() / seconds,
+        );
+        if windows.len() >= LEVEL_WINDOWS {
+            o.measured_trend_p = Some(level_probability(&windows));
+        }
+        o.unfinished = self.connections.owed_count() as u64;
+        o.oldest_unfinished_s = oldest.map_or(0.0, |since| (end - since.min(end)).as_secs_f64());
+        o.set_measured(seconds, bytes, windows, slot_kbit);
+        Ok(())
+    }
+
+    /// Open loop: waits for the answers to what should have begun in the measured time.
+    fn finish(&mut self, end: Instant) -> io::Result<()> {
+        let until = end + self.plan.silence;
+        let is_open = |run: &Self| {
+            let counts = |slot: &Slot| slot.asked.as_ref().is_some_and(|asked| asked.begun < end);
+            run.due < end || run.slots.iter().any(counts)
+        };
+        while is_open(self) && Instant::now() < until {
+            self.turn(until.min(Instant::now() + Duration::from_millis(20)))?;
+        }
+        // Whoever is asked and has not failed yet has been silent for shorter than the limit.
+        let rate = self.plan.rate.unwrap_or_default();
+        while self.due < end {
+            let request = self.mix.draw();
+            let group = Group::of(request.operation, request.file.class);
+            self.outcome.error(group, "not_begun");
+            self.due += Duration::from_secs_f64(self.mix.pause_s(rate));
+        }
+        for slot in &mut self.slots {
+            if let Some(asked) = slot.asked.take_if(|asked| asked.begun < end) {
+                self.outcome
+                    .error(Group::of(asked.operation, asked.class), "unfinished");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a request counts that began then and ends now.
+    fn counts(&self, begun: Instant) -> bool {
+        let inside = |at: Instant| {
+            self.from.is_some_and(|from| from <= at) && self.to.is_none_or(|to| at < to)
+        };
+        match self.plan.rate {
+            Some(_) => inside(begun),
+            None => inside(Instant::now()),
+        }
+    }
+
+    fn turn(&mut self, until: Instant) -> io::Result<()> {
+        let mut until = until;
+        if let Some(rate) = self.plan.rate {
+            let now = Instant::now();
+            while self.due <= now && self.to.is_none_or(|to| self.due < to) {
+                let Some(i) = self.free.pop_front() else {
+                    break;
+                };
+                let begun = self.due;
+                self.due += Duration::from_secs_f64(self.mix.pause_s(rate));
+                self.ask(i, begun, Duration::ZERO)?;
+            }
+            if !self.free.is_empty() {
+                until = until.min(self.due);
+            }
+        }
+        let (slots, idle) = (&self.slots, self.plan.idle);
+        let mut right = |at: usize, offset: u64, bytes: &[u8]| {
+            let asked = at.checked_sub(idle).and_then(|i| slots[i].asked.as_ref());
+            asked.is_none_or(|asked| !asked.verified || asked.right.has(offset, bytes))
+        };
+        let mut events = std::mem::take(&mut self.events);
+        self.connections.poll(until, &mut events, &mut right)?;
+        for (at, event) in events.drain(..) {
+            match at.checked_sub(idle) {
+                Some(i) => self.happened(i, event)?,
+                None => self.idle_happened(at, event)?,
+            }
+        }
+        self.events = events;
+        for late in self.connections.take_lateness() {
+            if self.from.is_some() && self.to.is_none() {
+                self.outcome
+                    .lateness
+                    .saturating_record(late.as_micros() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn idle_happened(&mut self, at: usize, event: Event) -> io::Result<()> {
+        if let Event::Woken = event {
+            return self.connections.start(at);
+        }
+        if self.from.is_some() && self.to.is_none() {
+            self.outcome.idle_closed += 1;
+        }
+        self.connections.wake(at, Instant::now() + PAUSE_REFUSED);
+        Ok(())
+    }
+
+    fn ask(&mut self, i: usize, begun: Instant, late: Duration) -> io::Result<()> {
+        let request = self.mix.draw();
+        let at = self.plan.idle + i;
+        let slot = &mut self.slots[i];
+        let every = self.plan.new_connection_every;
+        if every > 0 && !self.connections.is_open(at) {
+            slot.left = self.mix.connection_length(every);
+        }
+        slot.left = slot.left.saturating_sub(1);
+        let last = every > 0 && slot.left == 0;
+        let text = request.text(last);
+        slot.asked = Some(Asked {
+            operation: request.operation,
+            class: request.file.class,
+            right: request.right_answer(),
+            verified: self.mix.chance(self.plan.verify_percent),
+            begun,
+            last,
+        });
+        self.connections.ask(at, text.as_bytes(), begun, late)
+    }
+
+    fn happened(&mut self, i: usize, event: Event) -> io::Result<()> {
+        let at = self.plan.idle + i;
+        let now = Instant::now();
+        match event {
+            Event::Woken => {
+                let clear_at = self.slots[i].clear_at.take();
+                if self.plan.rate.is_some() {
+                    self.free(i);
+                    return Ok(());
+                }
+                // Since the line is clear, it was our timer that let it wait.
+                let late =
+                    clear_at.map_or(Duration::ZERO, |clear| now.saturating_duration_since(clear));
+                self.ask(i, now, late)
+            }
+            Event::Answered(answer) => {
+                let asked = self.slots[i]
+                    .asked
+                    .take()
+                    .expect("an answer to what was asked");
+                self.judge(i, &asked, &answer);
+                if asked.last {
+                    self.connections.close(at);
+                }
+                self.slots[i].clear_at = Some(answer.clear_at);
+                if answer.clear_at > now {
+                    self.connections.wake(at, answer.clear_at);
+                    return Ok(());
+                }
+                self.happened(i, Event::Woken)
+            }
+            Event::Failed(failure) => {
+                let asked = self.slots[i]
+                    .asked
+                    .take()
+                    .expect("a failure of what was asked");
+                if self.counts(asked.begun) {
+                    self.slots[i].errors += 1;
+                    let group = Group::of(asked.operation, asked.class);
+                    self.outcome.error(group, failure_name(failure));
+                }
+                let pause = match failure {
+                    Failure::Connect => PAUSE_REFUSED,
+                    _ => PAUSE_FAILED,
+                };
+                self.connections.wake(at, now + pause);
+                Ok(())
+            }
+            Event::Closed { unasked } => {
+                if self.counts(now) {
+                    self.outcome.closed_between += 1;
+                    self.outcome.unasked += u64::from(unasked);
+                }
+                // One that is free is opened by the next request.
+                if self.plan.rate.is_none() {
+                    self.connections.wake(at, now);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn free(&mut self, i: usize) {
+        self.free.push_back(i);
+        let at = self.plan.idle + i;
+        // One that the server closes meanwhile is opened anew, and no error.
+        if self.connections.is_open(at) {
+            self.connections.watch(at);
+        }
+    }
+
+    fn judge(&mut self, i: usize, asked: &Asked, answer: &Answered) {
+        if !self.counts(asked.begun) {
+            return;
+        }
+        let group = Group::of(asked.operation, asked.class);
+        let wrong = if answer.status != 200 {
+            self.outcome.status(answer.status);
+            Some("status")
+        } else if answer.body_bytes != asked.right.bytes() {
+            Some("length")
+        } else if !answer.right {
+            Some("bytes")
+        } else {
+            None
+        };
+        self.outcome.verified += u64::from(asked.verified && answer.status == 200);
+        match wrong {
+            Some(kind) => {
+                self.slots[i].errors += 1;
+                self.outcome.error(group, kind);
+            }
+            None => {
+                self.slots[i].answers += 1;
+                self.outcome.answer(group, answer);
+            }
+        }
+    }
+}
+
+fn failure_name(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Connect => "connect",
+        Failure::Closed => "closed",
+        Failure::Reset => "reset",
+        Failure::NotHttp => "not_http",
+        Failure::TooLong => "length",
+        Failure::Silent => "silent",
+        Failure::Stalled => "stalled",
+    }
+}
