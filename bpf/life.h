@@ -517,17 +517,18 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 	path = critical_of(task, st);
 	if (!lives || !path)
 		return 0;
+	bpf_probe_read_kernel_str(text.text, sizeof(text.text), comm);
+	program = program_number(lives, &text);
+	execs = BPF_CORE_READ_BITFIELD_PROBED(task, in_execve) ? LIFE_CAME_EXEC : 0;
+	/* Its own name: a spliced call is shown (spliced_end.h), and what the thread does goes on. */
+	if (!execs && program == st->life.program)
+		return 0;
 	now = bpf_ktime_get_ns();
 	called_ns = called_here(st, now);
 	critical_run(path, &st->life, now, called_ns);
 	life_add(st, task, now, called_ns);
-	bpf_probe_read_kernel_str(text.text, sizeof(text.text), comm);
-	program = program_number(lives, &text);
-	execs = BPF_CORE_READ_BITFIELD_PROBED(task, in_execve) ? LIFE_CAME_EXEC : 0;
-	if (execs || program != st->life.program) {
-		st->life.program = program;
-		life_row_come(lives, task, program, execs);
-	}
+	st->life.program = program;
+	life_row_come(lives, task, program, execs);
 	return 0;
 }
 
