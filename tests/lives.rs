@@ -344,6 +344,21 @@ fn an_event_loop_rests_where_it_waits_for_events() {
     }
 }
 
+/// Where each call is shown as it ends, the thread gets its own name anew each time: its work goes on.
+#[test]
+fn an_event_loop_whose_calls_are_shown_rests_as_others_do() {
+    let command = ["lives", "server", "2000"].map(str::to_owned);
+    let mut command = command.to_vec();
+    command[0] = program("lives").display().to_string();
+    let run = run(&["--capture=splice", "--call-site"], &command);
+    let activities = list(&run.report, "activities");
+    let of_server = activities.iter().find(|row| row["comm"] == "server");
+    let activity = of_server.unwrap_or_else(|| panic!("no activities: {}", run.report["lives"]));
+    assert_eq!(activity["call"], "poll");
+    let count = number(activity, "count");
+    assert!(if slow() { count >= 3 } else { count >= 20 }, "{activity}");
+}
+
 #[test]
 fn who_is_stopped_is_neither_blocked_nor_at_rest() {
     let told = scenario("stopped", 200);
