@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * How is a CGI program started, and how does its answer get to the client?
+ *
+ * The program is this executable under --as-cgi, and writes whole answers (RFC
+ * 3875, non-parsed headers): into a pipe that the server relays, or into the
+ * client's socket. Both end with the connection.
+ */
+#include "flash.h"
+
+#include <spawn.h>
+
+/* Starts the program with its output to a descriptor and an environment whose variables stand one after the other. */
+int cgi_start(bool spawn, int out, char *text, size_t bytes)
+{
+	char *environment[10] = { NULL }, *arguments[] = { "flash", "--as-cgi", NULL };
+	pid_t pid;
+	for (int n = 0; bytes && n < 9; n++, bytes -= strlen(text) + 1, text += strlen(text) + 1)
+		environment[n] = text;
+	COUNT(cgi_started, 1);
+	if (spawn) {
+		posix_spawn_file_actions_t actions;
+		posix_spawn_file_actions_init(&actions);
+		posix_spawn_file_actions_adddup2(&actions, out, 1);
+		int error = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, arguments, environment);
+		posix_spawn_file_actions_destroy(&actions);
+		return -error;
+	}
+	pid = fork();
+	if (!pid) {
+		dup2(out, 1);
+		execve("/proc/self/exe", arguments, environment);
+		_exit(127);
+	}
+	return pid < 0 ? -errno : 0;
+}
+
+static enum step state_relay(struct connection *c)
+{
+	if (c->at == c->end) {
+		ssize_t got = read(c->pipe.fd, c->buffer, PIECE_BYTES);
+		if (got <= 0)
+			return got < 0 && errno == EAGAIN ? STEP_PIPE : c->end ? STEP_CLOSE :
+										 answer_error(c, "502 Bad Gateway");
+		c->at = 0;
+		c->end = got;
+	}
+	ssize_t n = write(c->client.fd, c->buffer + c->at, c->end - c->at);
+	if (n < 0)
+		return errno == EAGAIN ? STEP_WRITE : STEP_CLOSE;
+	COUNT(bytes, n);
+	c->at += n;
+	c->progress_s = time(NULL);
+	return STEP_ON;
+}
+
+enum step state_cgi(struct connection *c)
+{
+	const struct request *r = &c->request;
+	int pipes = options.cgi_answer == CGI_PIPE, ends[2] = { -1, c->client.fd }, flags = fcntl(c->client.fd, F_GETFL);
+	char text[sizeof r->name + sizeof r->query + PATH_MAX + 100];
+	size_t bytes = sprintf(text, "GATEWAY_INTERFACE=CGI/1.1%cREQUEST_METHOD=%s%cPATH_INFO=/%s%cQUERY_STRING=%s%cDOCUMENT_ROOT=%s%cFLASH_TIMEOUT=%u", 0,
+			       r->head_only ? "HEAD" : "GET", 0, r->name, 0, r->query, 0, options.root, 0, options.timeout_s) +
+		       1;
+	c->request.keep_alive = false;
+	if (pipes && pipe2(ends, O_CLOEXEC))
+		return answer_errno(c, errno);
+	if (pipes)
+		fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	else
+		fcntl(c->client.fd, F_SETFL, flags & ~O_NONBLOCK); /* the program's writes wait for a slow client */
+	int result = options.cgi == CGI_PERSISTENT ? helper_cgi(ends[1], text, bytes) : cgi_start(options.cgi == CGI_SPAWN, ends[1], text, bytes);
+	if (!pipes && !result)
+		return STEP_CLOSE;
+	if (pipes)
+		close(ends[1]);
+	else
+		fcntl(c->client.fd, F_SETFL, flags);
+	c->pipe.fd = ends[0];
+	c->buffer = result ? NULL : malloc(PIECE_BYTES);
+	c->state = state_relay;
+	return c->buffer ? STEP_ON : answer_error(c, "503 Service Unavailable");
+}
+
+/*
+ * The program itself: the dynamic page of a file, made by the same code. Ignored
+ * signals and the mask survive an exec: with the server's, it would write on
+ * after its client has gone, and not hear SIGTERM.
+ */
+int cgi_main(void)
+{
+	const char *path = getenv("PATH_INFO"), *query = getenv("QUERY_STRING"), *method = getenv("REQUEST_METHOD"), *timeout = getenv("FLASH_TIMEOUT");
+	struct connection *c = connection_new(1);
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGCHLD, SIG_DFL);
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	prctl(PR_SET_PDEATHSIG, SIGTERM); /* it ends with whoever started it */
+	options.root = getenv("DOCUMENT_ROOT");
+	options.root_fd = options.root ? open(options.root, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (!path || !query || !method || !timeout || options.root_fd < 0)
+		die("--as-cgi without the server's environment: let the server start it");
+	alarm(4 * atoi(timeout));
+	options.send = SEND_WRITEV; /* also into a pipe */
+	options.residency = RESIDENCY_NONE;
+	c->request = (struct request){ .kind = REQUEST_DYNAMIC, .head_only = !strcmp(method, "HEAD") };
+	snprintf(c->request.name, sizeof c->request.name, "%s", path + 1);
+	snprintf(c->request.query, sizeof c->request.query, "%s", query);
+	int result = open_beneath(c->request.name, 0);
+	result = result < 0 ? result : file_add(c->request.name, result);
+	c->file = file_find(c->request.name);
+	c->step = c->file ? answer_file(c) : answer_errno(c, -result);
+	while (c->state == state_send && c->step == STEP_ON)
+		c->step = c->state(c);
+	connection_free(c);
+	return 0;
+}

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Which bottleneck does DeBox show at each step of the server, and what does it bring to mend it?
+
+    steps.py --out DIR [--full]
+
+Files of a mix like SPECweb99's on a slow disk, a server whose memory they do not fit in,
+clients with lines of 400 kbit/s. Each design (designs.py) and each peer begins with
+nothing in memory. DeBox watches the loop's process of each design alone, in a run of its own after
+the measured one, so that no number has it in.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+CASES = pathlib.Path(__file__).resolve().parents[1]
+for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps"):
+    sys.path.insert(0, str(folder))
+
+import designs  # noqa: E402
+import figure  # noqa: E402
+import peers  # noqa: E402
+import slow_disk  # noqa: E402
+import watch  # noqa: E402
+
+LOAD = watch.TOP / "target/release/load"
+FLASH = watch.TOP / "target/cases/flash"
+
+
+class Plan(NamedTuple):
+    directories: int  # 5 MB each
+    memory_mib: int  # of the server, with its page cache
+    latency_s: float
+    arms: int
+    bandwidth_bytes_per_s: float
+    connections: int
+    warm_up_s: int
+    seconds: int
+    watched_s: int
+    cgi_percent: float
+    score_to: int  # 0: no search for the highest number of connections
+
+
+QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_bytes_per_s=40e6, connections=450, warm_up_s=6, seconds=8, watched_s=5, cgi_percent=0.5, score_to=0)
+FULL = QUICK._replace(directories=60, memory_mib=128, connections=240, warm_up_s=10, seconds=30, watched_s=15, score_to=800)
+
+
+def load(port: int, plan: Plan, *words: str, file: pathlib.Path) -> dict[str, Any]:
+    argv = [str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--json", str(file)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode > 1:
+        raise RuntimeError(f"{' '.join(argv)}: status {done.returncode}: {done.stderr.strip()}")
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
+
+
+def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGroup) -> peers.Server:
+    port = peers.free_port()
+    argv = [str(FLASH), "--root", str(root), "--port", str(port), "--believed", str(group.limit_bytes * 3 // 4 >> 20), *designs.argv(design)]
+    return peers.Server(f"flash, {design.name}", argv, port, enter=group.command)
+
+
+def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pathlib.Path, name: str, *words: str) -> dict[str, Any]:
+    before_disk, before_s = disk.counts(), server.cpu_s()
+    options = ["run", "--connections", str(plan.connections), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds), "--cgi", str(plan.cgi_percent), *words]
+    result = load(server.port, plan, *options, file=out / f"{name}.load.json")
+    cpu_s, after_disk = server.cpu_s() - before_s, disk.counts()
+    whole = result["groups"]["all"]
+    return {
+        "conforming_percent": result["conforming"]["percent"],
+        "requests_per_s": result["requests_per_second"],
+        "megabits_per_s": result["bytes_per_second"] * 8 / 1e6,
+        "errors": sum(result["errors"].values()),
+        "waited_ms": {of: whole["waited"][f"{of}_us"] / 1000 for of in ("mean", "p50", "p95", "p99")},
+        "waited_cdf": whole["waited"]["cdf"],
+        "kinds": {kind: {of: result["groups"][kind]["waited"][f"{of}_us"] / 1000 for of in ("p5", "p50", "p95", "mean")} for kind in ("static", "dynamic") if kind in result["groups"]},
+        "server_cpu_s": cpu_s,
+        "disk_reads": after_disk["reads"] - before_disk["reads"],
+        "generator_is_bottleneck": result["generator"]["is_bottleneck"],
+    }
+
+
+def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> dict[str, Any]:
+    """What DeBox says of the process that has the loop, under the same load."""
+    argv = [str(LOAD), "run", "--server", f"127.0.0.1:{server.port}", "--directories", str(plan.directories), "--connections", str(plan.connections)]
+    argv += ["--warm-up", "2", "--seconds", str(plan.watched_s + 6), "--cgi", str(plan.cgi_percent)]
+    clients = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        seen = watch.for_seconds(out, name, [server.pid], plan.watched_s, "--no-follow", "--capture", "splice", "--call-site")
+    finally:
+        clients.terminate()
+        clients.wait()
+    report = seen.report()
+    life = next((row for row in report["lives"] if row["pid"] == server.pid), {})
+    asleep: dict[str, dict[str, list[int]]] = {}
+    for row in report["blocking"]:
+        # Where it waits for work, it loses nothing.
+        if row["call"] in ("epoll_wait", "epoll_pwait"):
+            continue
+        cell = asleep.setdefault(row["label"], {}).setdefault(row["call"] or "(no call)", [0, 0])
+        cell[0] += row["count"]
+        cell[1] += row["total_ns"]
+    return {
+        "verdict": seen.first_sentences(),
+        "asleep": asleep,
+        "asleep_ns": sum(cell[1] for calls in asleep.values() for cell in calls.values()),
+        "life_ns": life.get("life_ns"),
+        "calls": [{key: row[key] for key in ("name", "count", "wall_ns", "cpu_ns", "blocked_ns", "max_ns")} for row in report["calls"][:12]],
+    }
+
+
+def score(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> int | None:
+    words = ["find", "--from", "20", "--to", str(plan.score_to), "--within", "8", "--warm-up", str(plan.warm_up_s), "--seconds", "12", "--cgi", str(plan.cgi_percent)]
+    found = load(server.port, plan, *words, file=out / f"{name}.find.json")
+    best: int | None = found.get("connections")
+    return best
+
+
+def table_4(name: str, asleep: dict[str, dict[str, list[int]]]) -> str:
+    """As the paper's: a column for each label, in it the calls that slept there, and how often."""
+    columns = sorted(asleep.items(), key=lambda item: -sum(cell[1] for cell in item[1].values()))[:5]
+    if not columns:
+        return f"**{name}**: it slept in no call but where it waits for work.\n"
+    heads = [f"{label} / {sum(cell[0] for cell in calls.values()):,}" for label, calls in columns]
+    cells = [[f"{call} / {cell[0]:,} ({cell[1] / 1e6:,.0f} ms)" for call, cell in sorted(calls.items(), key=lambda item: -item[1][1])[:5]] for _, calls in columns]
+    rows = [[column[i] if i < len(column) else "" for column in cells] for i in range(max(map(len, cells)))]
+    lines = [f"**{name}**", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *("| " + " | ".join(row) + " |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
+    plan = QUICK if quick else FULL
+    results: dict[str, Any] = {"plan": plan._asdict(), "designs": {}, "peers": {}}
+    disk = slow_disk.SlowDisk(out / "disk", int((plan.directories * 5.2 + 80) * (1 << 20)), plan.latency_s, plan.arms, plan.bandwidth_bytes_per_s)
+    with disk, disk.memory_group(plan.memory_mib << 20) as group:
+        root = disk.data / "root"
+        with disk.undelayed():
+            subprocess.run([str(LOAD), "files", "--root", str(root), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
+        for design in designs.DESIGNS:
+            if only and design.name not in only:
+                continue
+            name = design.name.replace(" ", "-").replace("'", "")
+            disk.remount()
+            with flash(root, design, group) as server:
+                result = measured(server, plan, disk, out, name)
+                result["debox"] = watched(server, plan, out, name)
+                if plan.score_to:
+                    result["score"] = score(server, plan, out, name)
+            results["designs"][design.name] = result
+            tell(design.name, result)
+        for name, start in peers.PEERS.items():
+            if only and name not in only:
+                continue
+            disk.remount()
+            workers = {"apache2-prefork": plan.connections + 16}.get(name, 2)
+            with start(str(root), workers=workers, enter=group.command) as server:
+                results["peers"][name] = measured(server, plan, disk, out, name, "--static-only")
+                if plan.score_to:
+                    results["peers"][name]["score"] = score(server, plan, out, name)
+            tell(name, results["peers"][name])
+    (out / "steps.json").write_text(json.dumps(results, indent=1))
+    (out / "steps.md").write_text(page(results))
+    figures(out, results)
+    return results
+
+
+def tell(name: str, result: dict[str, Any]) -> None:
+    print(f"{name}: {result['conforming_percent']:.0f} % conforming, {result['requests_per_s']:.0f} requests/s, waited p50 {result['waited_ms']['p50']:.2f} p99 {result['waited_ms']['p99']:.1f} ms, "
+          f"CPU {result['server_cpu_s']:.1f} s, {result['errors']} errors" + (f"; the loop slept {result['debox']['asleep_ns'] / 1e6:.0f} ms" if "debox" in result else ""), flush=True)  # fmt: skip
+
+
+def page(results: dict[str, Any]) -> str:
+    lines = ["| design | conforming | requests/s | waited p50 | p99 | server CPU | the loop asleep, not for work |", "|---|---:|---:|---:|---:|---:|---:|"]
+    everyone = {**results["designs"], **{f"{name} (files only)": result for name, result in results["peers"].items()}}
+    for name, result in everyone.items():
+        asleep = f"{result['debox']['asleep_ns'] / result['debox']['life_ns']:.0%}" if result.get("debox", {}).get("life_ns") else ""
+        waited = result["waited_ms"]
+        lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
+    lines.append("")
+    for name, result in results["designs"].items():
+        if "debox" in result:
+            lines += [table_4(name, result["debox"]["asleep"]), "```", *result["debox"]["verdict"], "```", ""]
+    return "\n".join(lines)
+
+
+def figures(out: pathlib.Path, results: dict[str, Any]) -> None:
+    everyone = {**results["designs"], **results["peers"]}
+    names = list(everyone)
+    figure.bars(out / "conforming.svg", "Connections served at 320 kbit/s or more", "conforming, %", names, [figure.Series("", [], [r["conforming_percent"] for r in everyone.values()])])
+    cdfs = [figure.Series(name, [max(us, 1) / 1000 for us, _ in r["waited_cdf"]], [100 * share for _, share in r["waited_cdf"]]) for name, r in everyone.items() if r["waited_cdf"]]
+    figure.distributions(out / "waited.svg", "For how long the server owed bytes of an answer", "ms", cdfs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--only", action="append", help="one design or peer, by its name; may be repeated")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    run(args.out.resolve(), not args.full, args.only)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
