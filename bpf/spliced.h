@@ -103,6 +103,16 @@ static __noinline int spliced_ended(struct thread_state *st)
 	return 0;
 }
 
+/* Whether the open call, which began where the block could not be read, is the one that it tells of now: that began
+ * before. */
+static __noinline int spliced_is_it(struct thread_state *st)
+{
+	struct debox_account_control *control = st ? details_control(st->account) : NULL;
+
+	return control &&
+	       ticks_ns(st->spliced.told.start, control->tick_rate) + control->tick_offset_ns <= st->call.enter_ns;
+}
+
 static __always_inline void spliced_look_here(struct task_struct *task, struct thread_state *st, u32 ended)
 {
 	struct open_call *call = &st->call;
@@ -117,13 +127,12 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
 	if (!spliced->is_told) {
-		if (!call->in_call)
-			return;
-		spliced_fold(call, now);
+		if (call->in_call)
+			spliced_fold(call, now);
 		/* Another block, or none: between two programs, the execve goes on. Its own could not be read
-		 * just now, and the call that is open may be another one since. */
+		 * just now, and the call that it is in may be another one since. */
 		if (spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
-		    nr != call->nr) {
+		    !(call->in_call && nr == call->nr)) {
 			call_begin(call, task, nr, now);
 			call->seq = 0;
 		}
@@ -131,6 +140,15 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	}
 	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
 		return;
+	if (spliced->told.rsp && call->in_call && !call->seq && call->nr == (s32)spliced->told.nr &&
+	    spliced_is_it(st)) {
+		if (!st->detail_seq)
+			st->detail_seq = spliced->told.start;
+		if (!st->object_seq)
+			st->object_seq = spliced->told.start;
+		call->seq = spliced->told.start;
+		return;
+	}
 	if (st->flags & WATCH_DETAILS)
 		spliced_ended(st);
 	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
@@ -212,15 +230,19 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 		st->call.enter_ns += off->blocked_ns + off->runq_ns;
 		return key;
 	}
-	st->call.blocked_ns += off->blocked_ns;
-	st->call.runq_ns += off->runq_ns;
-	if (off->kind & OUT_BLOCKED)
-		st->call.nvcsw++;
-	else
-		st->call.nivcsw++;
+	/* The way back was hidden, and the thread has gone on to another call since: that one did not sleep. */
+	if (st->call.enter_ns < st->out_ns) {
+		key = st->call.key;
+		st->call.blocked_ns += off->blocked_ns;
+		st->call.runq_ns += off->runq_ns;
+		if (off->kind & OUT_BLOCKED)
+			st->call.nvcsw++;
+		else
+			st->call.nivcsw++;
+	}
 	if (st->flags & WATCH_DETAILS)
 		spliced_away(st, off->blocked_ns, off->runq_ns);
-	row = account_row(st->account, st->call.key);
+	row = account_row(st->account, key);
 	if (row) {
 		row->blocked_ns += off->blocked_ns;
 		row->runq_ns += off->runq_ns;
@@ -229,7 +251,7 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 		else
 			row->nivcsw++;
 	}
-	return st->call.key;
+	return key;
 }
 
 /* An interrupt of the running thread has ended: whether it was in a call. One that came while the

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Which bottleneck does DeBox show at each step of the server, and what does it bring to mend it?
 
-    steps.py --out DIR [--full]
+    steps.py --out DIR [--quick] [--only DESIGN]
 
 Files of a mix like SPECweb99's on a slow disk, a server whose memory they do not fit in,
 clients with lines of 400 kbit/s. Each design (designs.py) and each peer begins with
@@ -104,7 +104,11 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
         cell = asleep.setdefault(row["label"], {}).setdefault(row["call"] or "(no call)", [0, 0])
         cell[0] += row["count"]
         cell[1] += row["total_ns"]
+    # Each point: the calls from the one before it to it.
+    forks = next((row["points"] for row in report["history"] if row["call"] in ("clone", "fork", "clone3")), [])
     return {
+        "forks": [[point["first"] + point["count"], point["wall_ns"] / point["count"] / 1e6] for point in forks if point["count"]],
+        "mappings": max((gauge["mappings"] for gauge in report["gauges"]), default=None),
         "verdict": seen.first_sentences(),
         "asleep": asleep,
         "asleep_ns": sum(cell[1] for calls in asleep.values() for cell in calls.values()),
@@ -191,6 +195,10 @@ def figures(out: pathlib.Path, results: dict[str, Any]) -> None:
     everyone = {**results["designs"], **results["peers"]}
     names = list(everyone)
     figure.bars(out / "conforming.svg", "Connections served at 320 kbit/s or more", "conforming, %", names, [figure.Series("", [], [r["conforming_percent"] for r in everyone.values()])])
+    forks = [(name, r["debox"]) for name, r in results["designs"].items() if len(r.get("debox", {}).get("forks", [])) > 1]
+    trends = [figure.Series(f"{name}, {seen['mappings']} mappings", [n for n, _ in seen["forks"]], [ms for _, ms in seen["forks"]]) for name, seen in forks]
+    if trends:
+        figure.lines(out / "fork.svg", "fork in the loop's process, by invocation (the paper's Figure 5)", "invocation", "ms", trends)
     cdfs = [figure.Series(name, [max(us, 1) / 1000 for us, _ in r["waited_cdf"]], [100 * share for _, share in r["waited_cdf"]]) for name, r in everyone.items() if r["waited_cdf"]]
     figure.distributions(out / "waited.svg", "For how long the server owed bytes of an answer", "ms", cdfs)
 
@@ -198,11 +206,11 @@ def figures(out: pathlib.Path, results: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", action="append", help="one design or peer, by its name; may be repeated")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    run(args.out.resolve(), not args.full, args.only)
+    run(args.out.resolve(), args.quick, args.only)
     return 0
 
 

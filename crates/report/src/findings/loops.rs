@@ -109,7 +109,14 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
         sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
         sum.max_ns = sum.max_ns.max(row.max_ns);
         if links.len() > 1 {
-            *sum.roots.entry(link_text(root, report)).or_default() += row.total_ns;
+            // Whose limit it is, where that is not the loop's own.
+            let text = match (&links[..], root.kind) {
+                ([_, .., whose, _], ChainKind::Limit) => {
+                    format!("{} ← {}", link_text(whose, report), link_text(root, report))
+                }
+                _ => link_text(root, report),
+            };
+            *sum.roots.entry(text).or_default() += row.total_ns;
         }
     }
     let mut list: Vec<LoopBlock> = (blocks.into_iter())

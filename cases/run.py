@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Which cases are there, and what is left of a run of all?
+
+Called by run.sh. Each case leaves its tables, figures and DeBox's own output in a folder of its
+own; index.md and index.html put them one after the other.
+"""
+
+import argparse
+import html
+import importlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+CASES = pathlib.Path(__file__).resolve().parent
+
+
+class Case(NamedTuple):
+    folder: str  # and its module's name
+    question: str
+    paper: str
+
+
+ALL = (
+    Case("rare", "What do the tools show of one call in a thousand that takes a millisecond?", "section 2, Figures 1 and 2, Table 1"),
+    Case("steps", "A web server on a slow disk, made fast step by step by what DeBox says of it", "sections 5 and 6, Tables 4 to 10, Figures 5 to 12"),
+    Case("nginx", "nginx opens files on its event loop", "none: a bottleneck of today, in a server of others"),
+    Case("rcu", "A call that grows the table of descriptors waits for all CPUs", "none: a bottleneck of today"),
+    Case("proxy", "select and poll in a proxy with idle connections", "Banga and Mogul, sections 5 and 6"),
+)
+
+
+def needed() -> list[str]:
+    """What is missing, with what brings it."""
+    missing = []
+    if os.geteuid():
+        missing.append("root: the slow disk is mounted, and memory groups are made")
+    for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf")):
+        if not shutil.which(program):
+            missing.append(f"{program}: apt-get install {package}")
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        missing.append("matplotlib: apt-get install python3-matplotlib")
+    for built in ("release/debox", "release/load", "cases/flash", "cases/slowdisk"):
+        if not (CASES.parent / "target" / built).exists():
+            missing.append(f"target/{built}: make build case-programs")
+    return missing
+
+
+def machine() -> str:
+    processor = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    release = ".".join(os.uname().release.split("-")[0].split(".")[:3])
+    return f"{processor[1] if processor else os.uname().machine}, {os.cpu_count()} CPUs, Linux {release}"
+
+
+def page(out: pathlib.Path, done: dict[str, float]) -> None:
+    """As Markdown, and as one page with the figures in it."""
+    lines = ["# The case study", "", f"{machine()}; {time.strftime('%Y-%m-%d')}.", ""]
+    parts = [f"<h1>The case study</h1><p>{html.escape(machine())}; {time.strftime('%Y-%m-%d')}.</p>"]
+    for case in ALL:
+        folder = out / case.folder
+        if case.folder not in done:
+            continue
+        text = (folder / f"{case.folder}.md").read_text() if (folder / f"{case.folder}.md").exists() else ""
+        figures = sorted(folder.glob("*.svg"))
+        lines += [f"## {case.question}", "", f"In the papers: {case.paper}. Took {done[case.folder]:.0f} s.", "", text, "", *(f"![]({case.folder}/{file.name})" for file in figures), ""]
+        shown = "".join(f"<figure>{file.read_text()[file.read_text().index('<svg') :]}</figure>" for file in figures)
+        parts.append(f"<h2>{html.escape(case.question)}</h2><p>In the papers: {html.escape(case.paper)}.</p>{of_markdown(text)}{shown}")
+    (out / "index.md").write_text("\n".join(lines))
+    style = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}td,th{border-bottom:1px solid #ddd;padding:.2em .7em;text-align:left}pre{background:#f6f6f6;padding:.7em;overflow-x:auto}"
+    (out / "index.html").write_text(f"<!doctype html><html lang=en><meta charset=utf-8><title>The case study</title><style>{style}</style><body>{''.join(parts)}</body></html>")
+
+
+def of_markdown(text: str) -> str:
+    """Tables, code and paragraphs: all that the cases write."""
+    parts: list[str] = []
+    for block in re.split(r"(```.*?```)", text, flags=re.S):
+        if block.startswith("```"):
+            parts.append(f"<pre>{html.escape(block.strip('`').strip())}</pre>")
+            continue
+        for paragraph in re.split(r"\n\s*\n", block):
+            rows = [line.strip() for line in paragraph.strip().splitlines()]
+            if rows and all(row.startswith("|") for row in rows):
+                cells = [[html.escape(cell.strip()) for cell in row.strip("|").split("|")] for row in rows if not re.fullmatch(r"[|:\- ]+", row)]
+                head, *body = cells
+                parts.append("<table><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + "</tr>" + "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body) + "</table>")
+            elif heading := re.fullmatch(r"#+ (.*)", paragraph.strip()):
+                parts.append(f"<h3>{html.escape(heading[1])}</h3>")
+            elif rows and not paragraph.strip().startswith("!["):
+                parts.append(f"<p>{html.escape(' '.join(rows))}</p>")
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", "".join(parts))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="cases/run.sh", description="The case study: see cases/README.md")
+    parser.add_argument("--full", action="store_true", help="about an hour instead of five minutes")
+    parser.add_argument("--out", type=pathlib.Path, default=CASES.parent / "target/cases/out", help="where all goes (default: target/cases/out)")
+    parser.add_argument("--only", action="append", choices=[case.folder for case in ALL], help="this case; may be repeated")
+    args = parser.parse_args()
+    if missing := needed():
+        print("cases/run.sh: not all is here that it needs:\n  " + "\n  ".join(missing), file=sys.stderr)
+        return 2
+    out = args.out.resolve()
+    done: dict[str, float] = {}
+    failed = []
+    for case in ALL:
+        if args.only and case.folder not in args.only:
+            continue
+        folder = out / case.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"== {case.question}", flush=True)
+        began = time.monotonic()
+        # A process of its own: what fails in one leaves the others.
+        argv = [sys.executable, str(CASES / case.folder / f"{case.folder}.py"), "--out", str(folder), *([] if args.full else ["--quick"])]
+        if subprocess.run(argv, check=False).returncode:
+            failed.append(case.folder)
+        else:
+            done[case.folder] = time.monotonic() - began
+    page(out, done)
+    (out / "run.json").write_text(json.dumps({"machine": machine(), "full": args.full, "seconds": done, "failed": failed}))
+    print(f"all of it: {out}/index.html" + (f"; FAILED: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
