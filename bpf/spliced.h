@@ -260,7 +260,8 @@ static __noinline int spliced_irq_add(struct task_struct *task, struct thread_st
 {
 	struct debox_row *row;
 
-	if (!task || !st || *(volatile u8 *)&st->spliced.looking)
+	/* Where the way back was hidden, the next look finds the call that slept. */
+	if (!task || !st || st->out_kind & OUT_VALID || *(volatile u8 *)&st->spliced.looking)
 		return 0;
 	spliced_look(task, st, 0);
 	if (!st->call.in_call || st->spliced.told.timed == SPLICE_ENDED)

@@ -11,6 +11,7 @@
 #define DEBOX_SPLICED_END_H
 
 #include "details.h"
+#include "sleep.h"
 #include "spliced.h"
 #include "trust.h"
 
@@ -35,6 +36,9 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	}
 	if (!details_wanted(st))
 		return 0;
+	/* The call's own sleep comes first. */
+	if (st->out_kind & OUT_VALID)
+		switch_hidden(task, st);
 	spliced_look(task, st, 1);
 	call = &st->call;
 	done = splice_done_here();
