@@ -54,7 +54,7 @@ COSTS = "self_"
 SERVERS = ("nginx_under_wrk", "redis_under_its_benchmark")
 
 PARTS = (
-    Part("programs that the tests run", "check", 1800, make(f"-j{os.cpu_count()}", "test-programs", "c-examples", "c-test-programs"), "first"),
+    Part("programs that the tests run", "check", 1800, make(f"-j{os.cpu_count()}", "test-programs", "c-examples", "c-test-programs", "case-programs"), "first"),
     Part("Rust tests, built", "check", 3600, rust("--list"), "first"),
     Part("parts: what runs out of time, what is left behind, what counts as failed", "check", 300, python("tests/part_test.py")),
     Part("clippy", "check", 1200, ("tests/lint.sh", "clippy")),
@@ -65,7 +65,7 @@ PARTS = (
     Part("scalable select and poll: the same answers as the system calls", "check", 2400, make("select-tests")),
     Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
-         rust("--but", "debox-tests::*", "debox-report::chromium", *WITH_KERNEL, *WITH_CLOCK)),
+         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-cases-load::load", *WITH_KERNEL, *WITH_CLOCK)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 
     Part("crates: with the kernel", "test", 1800, watching(*WITH_KERNEL), root=True, kernel=True),
@@ -88,6 +88,9 @@ PARTS = (
     Part("security: the broker's user and unit, who may use it, promises and their tests", "test", 1800,
          rust("debox-tests::security"), root=True, kernel=True),
     Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, watching("debox-tests::record"), "alone", root=True, kernel=True),
+    Part("case study: the server in each of its designs", "test", 600, python("cases/tests/server.py"), root=True),
+    Part("case study: the slow disk, and what a killed run leaves", "test", 300, python("cases/tests/disk.py"), root=True),
+    Part("case study: servers of others", "test", 300, python("cases/tests/peers.py"), root=True),
 
     Part("costs: what `debox bench self` measures", "test-all", 1800, watching("debox-cli::bench", options=[COSTS]), "alone", root=True, kernel=True),
     Part("cross-checks: nginx, redis", "test-all", 1800, watching("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
@@ -96,6 +99,11 @@ PARTS = (
     Part("reports in Chromium", "test-all", 1800, rust("debox-report::chromium")),
     Part("storms: threads, processes, kill -9", "test-all", 1800, watching("debox-tests::storms"), "alone", root=True, kernel=True),
     Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
+    Part("case study: the load generator", "test-all", 900, rust("debox-cases-load::load"), "alone"),
+    Part("case study: one call in a thousand", "test-all", 600, python("cases/tests/rare.py"), "alone", root=True, kernel=True),
+    Part("case study: nginx opens files in its loop", "test-all", 600, python("cases/tests/nginx.py"), "alone", root=True, kernel=True),
+    Part("case study: the table of descriptors grows", "test-all", 300, python("cases/tests/rcu.py"), "alone", root=True, kernel=True),
+    Part("case study: select and poll in a proxy", "test-all", 600, python("cases/tests/proxy.py"), "alone", root=True, kernel=True),
     Part("fuzz: every target over its corpus, and 10 s", "test-all", 3600, ("fuzz/run.sh", "-s", "10")),
     Part("guest: Linux 6.1", "test-all", 7200, python("tests/vm/run.py", "-k", "6.1", "-j", "1"), root=True),
     Part("guest: Linux 6.12", "test-all", 7200, python("tests/vm/run.py", "-k", "6.12", "-j", "1"), root=True),
@@ -108,6 +116,8 @@ NO_ROOT = (r"needs? root|needs BPF|DEBOX_TEST_NO_BPF|only root can|takes root", 
 ALLOWED = (
     (r"clang-format \d+ is missing", "not every distribution has this version, and others write some lines otherwise"),
     (r"cargo cannot resolve fuzz/targets/Cargo.toml", "its dependencies are known where the fuzzers have been built, or the network is there"),
+    (r"slow_read needs root, a file system on a disk", "hosts with control groups of version 2 only have no blkio controller of version 1"),
+    (r"no patched nginx in", "it is built from Debian's source (cases/nginx/build.sh), which the network has"),
     (r"no JDK is installed", "it is large, and Go and Python show the same"),
     (r"no Python whose functions are read", "Debian 12 has 3.11, other distributions may have older or newer ones"),
     (r"hierarchy of control groups is not mounted here", "hosts with control groups of version 1 only have none"),

@@ -40,7 +40,11 @@ fn images() -> Result<PathBuf, Error> {
     let set = |name: &str| {
         std::env::var_os(name).filter(|path| path.as_encoded_bytes().starts_with(b"/"))
     };
+    // SAFETY: no arguments, cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
     let folder = (set("XDG_CACHE_HOME").map(PathBuf::from))
+        // Root's home is closed to the broker's user, who names the places in these copies.
+        .or_else(|| root.then(|| PathBuf::from("/var/cache")))
         .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")));
     let folder = folder.ok_or_else(|| {
         Error::Usage(
