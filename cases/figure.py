@@ -17,6 +17,7 @@ from matplotlib import pyplot  # noqa: E402
 # Told apart by those who do not tell red from green, and in print.
 COLOURS = ("#0b5fa5", "#d1641b", "#3a8f5d", "#8c4a9e", "#6b6b6b", "#b8860b", "#a11d33", "#17a2b8")
 MARKERS = "osD^vPX*"
+DASHES = ("-", "--", ":")
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -59,7 +60,7 @@ def _save(figure: Any, file: pathlib.Path) -> None:
 def lines(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Series], *, log_x: bool = False, log_y: bool = False, from_zero: bool = True) -> None:
     figure, axes = _axes(title, x, y, log_x, log_y)
     for n, one in enumerate(series):
-        axes.plot(one.x, one.y, label=one.name, color=COLOURS[n % len(COLOURS)], marker=MARKERS[n % len(MARKERS)], markersize=4, linewidth=1.5)
+        axes.plot(one.x, one.y, label=one.name, color=COLOURS[n % len(COLOURS)], linestyle=DASHES[n // len(COLOURS) % len(DASHES)], marker=MARKERS[n % len(MARKERS)], markersize=4, linewidth=1.5)
     if from_zero and not log_y:
         axes.set_ylim(bottom=0)
     if len(series) > 1:
@@ -67,11 +68,21 @@ def lines(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Serie
     _save(figure, file)
 
 
+def _thinned(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+    kept_x, kept_y = [], []
+    for n, (at, share) in enumerate(zip(x, y, strict=True)):
+        if not kept_y or share - kept_y[-1] >= 0.25 or n == len(x) - 1:
+            kept_x.append(at)
+            kept_y.append(share)
+    return kept_x, kept_y
+
+
 def distributions(file: pathlib.Path, title: str, x: str, series: Sequence[Series], *, log_x: bool = True) -> None:
-    """Of each: values, and the share in percent that is not above them."""
+    """Of each: values, and the share in percent that is not above them. Steps that nobody would see are left out."""
+    series = [Series(one.name, *_thinned(one.x, one.y)) for one in series]
     figure, axes = _axes(title, x, "share not above, %", log_x, False)
     for n, one in enumerate(series):
-        axes.step(one.x, one.y, where="post", label=one.name, color=COLOURS[n % len(COLOURS)], linewidth=1.5)
+        axes.step(one.x, one.y, where="post", label=one.name, color=COLOURS[n % len(COLOURS)], linestyle=DASHES[n // len(COLOURS) % len(DASHES)], linewidth=1.5)
     axes.set_ylim(0, 100)
     axes.legend(loc="lower right")
     _save(figure, file)

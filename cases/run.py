@@ -86,6 +86,13 @@ def of_markdown(text: str) -> str:
             parts.append(f"<pre>{html.escape(block.strip('`').strip())}</pre>")
             continue
         for paragraph in re.split(r"\n\s*\n", block):
+            lines = paragraph.strip("\n").splitlines()
+            if lines and all(line.startswith("    ") for line in lines):
+                parts.append(f"<pre>{html.escape(chr(10).join(line[4:] for line in lines))}</pre>")
+                continue
+            if lines and all(line.startswith("- ") for line in lines):
+                parts.append("<ul>" + "".join(f"<li>{html.escape(line[2:])}</li>" for line in lines) + "</ul>")
+                continue
             rows = [line.strip() for line in paragraph.strip().splitlines()]
             if rows and all(row.startswith("|") for row in rows):
                 cells = [[html.escape(cell.strip()) for cell in row.strip("|").split("|")] for row in rows if not re.fullmatch(r"[|:\- ]+", row)]

@@ -183,6 +183,9 @@ def page(results: dict[str, Any]) -> str:
     for name, result in everyone.items():
         asleep = f"{result['debox']['asleep_ns'] / result['debox']['life_ns']:.0%}" if result.get("debox", {}).get("life_ns") else ""
         waited = result["waited_ms"]
+        if not result["requests_per_s"]:
+            lines.append(f"| {name} | not one answer: its processes take more than the {results['plan']['memory_mib']} MiB that it has | | | | {result['server_cpu_s']:.1f} s | |")
+            continue
         lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
     lines.append("")
     for name, result in results["designs"].items():
