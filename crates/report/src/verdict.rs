@@ -138,7 +138,10 @@ impl Waits {
             && share(limit_ns, self.total_ns) >= LIMIT_TOLD
             && share(root.ns, waited_ns) >= ROOT_MOST
         {
-            let limit = percent(share(limit_ns, self.total_ns));
+            let limit = match percent(share(limit_ns, self.total_ns)) {
+                all if all == percent(1.0) => "nearly all".to_owned(),
+                part => part,
+            };
             return (
                 format!(" ({limit} of it up to its own time limit, and then ← {text})"),
                 root.chain,
