@@ -520,11 +520,12 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 	bpf_probe_read_kernel_str(text.text, sizeof(text.text), comm);
 	program = program_number(lives, &text);
 	execs = BPF_CORE_READ_BITFIELD_PROBED(task, in_execve) ? LIFE_CAME_EXEC : 0;
-	/* Its own name: a spliced call is shown (spliced_end.h), and what the thread does goes on. */
+	now = bpf_ktime_get_ns();
+	/* The last look at a spliced thread that ends, too: up to 6.15 its memory is gone at its exit. */
+	called_ns = called_here(st, now);
+	/* Its own name: a spliced call is shown (spliced_end.h), or ends all, and what the thread does goes on. */
 	if (!execs && program == st->life.program)
 		return 0;
-	now = bpf_ktime_get_ns();
-	called_ns = called_here(st, now);
 	critical_run(path, &st->life, now, called_ns);
 	life_add(st, task, now, called_ns);
 	st->life.program = program;

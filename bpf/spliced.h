@@ -131,10 +131,13 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 			spliced_fold(call, now);
 		/* Another block, or none: between two programs, the execve goes on. Its own could not be read
 		 * just now, and the call that it is in may be another one since. */
-		if (spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
+		if (spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
 		    !(call->in_call && nr == call->nr)) {
 			call_begin(call, task, nr, now);
 			call->seq = 0;
+			/* Nothing of it is noted yet, nor of another one with that number. */
+			st->detail_seq = ~0ull;
+			st->object_seq = ~0ull;
 		}
 		return;
 	}
@@ -231,7 +234,7 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 		return key;
 	}
 	/* The way back was hidden, and the thread has gone on to another call since: that one did not sleep. */
-	if (st->call.enter_ns < st->out_ns) {
+	if (st->call.enter_ns <= st->out_ns) {
 		key = st->call.key;
 		st->call.blocked_ns += off->blocked_ns;
 		st->call.runq_ns += off->runq_ns;

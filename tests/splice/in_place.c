@@ -30,7 +30,13 @@
 long made(volatile int *cancelled, long nr, long a, long b, long c, long d, long e, long f);
 extern const char made_begin[], made_end[];
 
-__asm__(".text\n.p2align 4\n.type made,@function\nmade:\n.cfi_startproc\nmade_begin:\n"
+#ifdef MARKED /* as where control-flow enforcement is on, and the handler has the addresses from data */
+#define MARK "	endbr64\n.pushsection .data\n.quad made_begin, made_end\n.popsection\n"
+#else
+#define MARK ""
+#endif
+
+__asm__(".text\n.p2align 4\n.type made,@function\nmade:\n.cfi_startproc\n" MARK "made_begin:\n"
 	"	movl (%rdi), %eax\n	testb $8, (%rdi)\n	.byte 0x0f, 0x85\n	.long made_cancelled - . - 4\n"
 	"	movq %rdi, %r11\n	movq %rsi, %rax\n	movq %rdx, %rdi\n	movq %rcx, %rsi\n"
 	"	movq %r8, %rdx\n	movq %r9, %r10\n	movq 8(%rsp), %r8\n	movq 16(%rsp), %r9\n"

@@ -26,7 +26,10 @@ use debox_report::{
 };
 use debox_splice::{Counted, Following, Run, Since, Sums};
 use std::collections::{HashMap, HashSet};
+use std::fs::Permissions;
+use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,11 +43,8 @@ fn images() -> Result<PathBuf, Error> {
     let set = |name: &str| {
         std::env::var_os(name).filter(|path| path.as_encoded_bytes().starts_with(b"/"))
     };
-    // SAFETY: no arguments, cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
     let folder = (set("XDG_CACHE_HOME").map(PathBuf::from))
-        // Root's home is closed to the broker's user, who names the places in these copies.
-        .or_else(|| root.then(|| PathBuf::from("/var/cache")))
+        .or_else(of_root)
         .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")));
     let folder = folder.ok_or_else(|| {
         Error::Usage(
@@ -52,6 +52,31 @@ fn images() -> Result<PathBuf, Error> {
         )
     })?;
     Ok(folder.join("debox").join("splice"))
+}
+
+/// The user and group that `make install` makes for `deboxd`.
+const BROKER: &str = "debox";
+
+/// Root's home is closed to the broker's user, who names the places in these copies: they get a folder that its
+/// group may read, and nobody else. None: that group is not there, or nothing can be made there.
+fn of_root() -> Option<PathBuf> {
+    // SAFETY: no arguments, cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    let group = debox_broker::account::group_id(BROKER).filter(|_| root)?;
+    let base = PathBuf::from("/var/cache");
+    let ours = base.join("debox");
+    for (folder, mode) in [(ours.clone(), 0o755), (ours.join("splice"), 0o2750)] {
+        match std::fs::create_dir(&folder) {
+            // With whatever umask; what is made in it gets its group.
+            Ok(()) => {
+                std::os::unix::fs::chown(&folder, None, Some(group)).ok()?;
+                std::fs::set_permissions(&folder, Permissions::from_mode(mode)).ok()?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(_) => return None,
+        }
+    }
+    Some(base)
 }
 
 /// The C library that this process has mapped.

@@ -243,6 +243,12 @@ impl Run {
             all,
             places: &places,
         };
+        let returns = places.iter().flatten().any(|place| place.returns.is_some());
+        if returns && has_shadow_stack(pid)? {
+            return unproved(
+                "a thread is in a call whose return the processor guards (shadow stack)",
+            );
+        }
         let blocks = self.attached(pid, &mut threads.all, auxiliary.entry, &told)?;
         let mut in_calls = Vec::new();
         for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
@@ -251,8 +257,8 @@ impl Run {
             let there = place.filter(|place| blocks.replaced[place.code]);
             let moved = there.map_or(rip, |place| place.next);
             if let Some((at, address)) = there.and_then(|place| place.returns) {
-                let written = held.thread.write(at, &address.to_le_bytes());
-                written.map_err(failed("its stack"))?;
+                // Unwritten, it returns to its own code, and the call is not counted.
+                let _ = held.thread.write(at, &address.to_le_bytes());
             }
             held.thread.registers = Registers {
                 rip: moved,
@@ -376,6 +382,15 @@ impl Run {
     pub(crate) fn close(&self) {
         self.word(run::WATCHER).store(0, Ordering::SeqCst);
     }
+}
+
+/// Whether its return addresses are kept twice (Linux 6.6).
+fn has_shadow_stack(pid: i32) -> Result<bool, Error> {
+    let status = proc::text(pid, "status").map_err(failed("its status"))?;
+    let features = status
+        .lines()
+        .find_map(|line| line.strip_prefix("x86_Thread_features:"));
+    Ok(features.is_some_and(|features| features.split_whitespace().any(|one| one == "shstk")))
 }
 
 /// The time stamp counter.

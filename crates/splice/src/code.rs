@@ -59,8 +59,10 @@ pub(crate) struct Code<'a> {
     pub find_object: Option<u64>,
     /// By its names it compares where a call was interrupted with its own code (glibc 2.41, musl).
     pub cancels_by_place: bool,
-    /// It is a C library that has no place to tell an unwinder of our code (glibc before 2.35, musl).
-    pub without_lookup: bool,
+    /// It is, or has, a C library.
+    pub is_libc: bool,
+    /// It is a program whose libraries are files of their own.
+    pub has_loader: bool,
     /// The file may be loaded anywhere: absolute addresses in it are in `pointers`.
     pub relocatable: bool,
 }
@@ -77,7 +79,9 @@ impl<'a> Code<'a> {
             return Err(Error::NotElf("not of x86-64".into()));
         }
         let mut parts = Vec::new();
+        let mut has_loader = false;
         for segment in header.program_headers(endian, file).map_err(not_elf)? {
+            has_loader |= segment.p_type(endian) == elf::PT_INTERP;
             if segment.p_type(endian) != elf::PT_LOAD {
                 continue;
             }
@@ -107,7 +111,8 @@ impl<'a> Code<'a> {
             pointers: Vec::new(),
             find_object: None,
             cancels_by_place: false,
-            without_lookup: false,
+            is_libc: false,
+            has_loader,
             relocatable: header.e_type(endian) == elf::ET_DYN,
         };
         let mut found = Vec::new();
@@ -253,7 +258,7 @@ impl<'a> Code<'a> {
         // Other libraries of it have symbols of that version, too.
         let version = is_libc && defines_version(&sections, endian, file, CANCELLED_BY_PLACE[0]);
         self.cancels_by_place = named || version;
-        self.without_lookup = is_libc && self.find_object.is_none();
+        self.is_libc = is_libc;
         found.retain(|range| {
             range.start < range.end
                 && range.end - range.start <= FUNCTION_BYTES_MAX

@@ -102,6 +102,8 @@ type AboutAll = HashMap<(u64, u64), Option<Arc<About>>>;
 const ABOUT_MOST: usize = 4096;
 
 pub struct Images {
+    /// Locked, shared, by each run: who has it alone removes what is of no use.
+    _users: File,
     folder: PathBuf,
     known: Mutex<HashMap<String, Arc<Known>>>,
     about: Mutex<AboutAll>,
@@ -169,6 +171,14 @@ fn unused(entry: &fs::DirEntry, now: SystemTime) -> bool {
         && last.is_some_and(|last| now.duration_since(last).is_ok_and(|ago| ago > UNUSED))
 }
 
+fn lock(file: &File, how: i32) -> io::Result<()> {
+    // SAFETY: of a descriptor that is open.
+    match unsafe { libc::flock(file.as_raw_fd(), how) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl Images {
     /// Makes the folder, if it is not there, and removes what is of no use any more.
     ///
@@ -181,11 +191,10 @@ impl Images {
         };
         // SAFETY: no arguments, cannot fail.
         let user = unsafe { libc::geteuid() };
-        // Root's are for the programs of all users.
-        let mode = if user == 0 { 0o755 } else { 0o700 };
+        // A copy of what lies in a closed folder is no more open than that.
         DirBuilder::new()
             .recursive(true)
-            .mode(mode)
+            .mode(0o700)
             .create(folder)
             .map_err(failed)?;
         let is = fs::symlink_metadata(folder).map_err(failed)?;
@@ -200,14 +209,17 @@ impl Images {
                 why,
             });
         }
-        let now = SystemTime::now();
-        let old =
-            (fs::read_dir(folder).map_err(failed)?.flatten()).filter(|entry| unused(entry, now));
-        for entry in old {
-            // Another run may have been faster.
-            let _ = fs::remove_file(entry.path());
+        let users = File::open(folder).map_err(failed)?;
+        if lock(&users, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
+            let now = SystemTime::now();
+            let all = fs::read_dir(folder).map_err(failed)?.flatten();
+            for entry in all.filter(|entry| unused(entry, now)) {
+                let _ = fs::remove_file(entry.path());
+            }
         }
+        lock(&users, libc::LOCK_SH).map_err(failed)?;
         Ok(Self {
+            _users: users,
             folder: folder.to_owned(),
             known: Mutex::default(),
             about: Mutex::default(),
@@ -360,9 +372,8 @@ impl Images {
         let written = Image::of(bytes, &table, path, side)?;
         let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
         if !there {
-            // Who may read the file may read its copy.
-            let mode = about.mode() & 0o444 | 0o400;
-            self.put(&image, &written.bytes, mode).map_err(write)?;
+            // The folder says who may come here at all.
+            self.put(&image, &written.bytes, 0o440).map_err(write)?;
         }
         let facts = crate::elf_file::facts(bytes)?;
         Ok(Known {

@@ -11,6 +11,7 @@
 //! the symbol is stripped in what distributions ship.
 
 use crate::code::Code;
+use crate::site::ENDBR64;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Instruction, OpKind};
 use std::collections::BTreeSet;
 
@@ -66,8 +67,6 @@ const HEADS: [&[Option<u8>]; 3] = [
         None,
     ],
 ];
-/// A library for control-flow enforcement begins each function with it.
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InPlace {
@@ -88,14 +87,14 @@ impl InPlace {
                     return Err(());
                 }
                 let head = head_bytes(&part.bytes[..at]).ok_or(())?;
-                let begin = part.address + (at - head) as u64;
-                found = Some((begin, part.address + end as u64 - 2));
+                let begin = part.address.wrapping_add((at - head) as u64);
+                found = Some((begin, part.address.wrapping_add(end as u64 - 2)));
             }
         }
         let Some((begin, syscall)) = found else {
             return Ok(None);
         };
-        let callers = callers(code, begin, syscall + 2)?;
+        let callers = callers(code, begin, syscall.wrapping_add(2))?;
         Ok(Some(Self { syscall, callers }))
     }
 }
@@ -115,7 +114,10 @@ fn head_bytes(before: &[u8]) -> Option<usize> {
 /// lie; that is no call. A jump to it, or a call by a pointer, would be a way that is not seen.
 fn callers(code: &Code<'_>, begin: u64, end: u64) -> Result<BTreeSet<u64>, ()> {
     let leads_in = |address: u64| (begin..end).contains(&address);
-    let inside = |pointer: &u64| leads_in(*pointer) && *pointer != begin;
+    // The begin that the handler compares with lies behind a mark of control-flow enforcement.
+    let marked = (code.bytes_from(begin)).is_some_and(|bytes| bytes.starts_with(&ENDBR64));
+    let begins = |address: u64| address == begin || marked && address == begin.wrapping_add(4);
+    let inside = |pointer: &u64| leads_in(*pointer) && !begins(*pointer);
     if code.pointers.iter().any(inside) {
         return Err(());
     }

@@ -967,7 +967,10 @@ impl Run {
             let (bias, device, inode) = (long(at), long(at + 8), long(at + 16));
             let root = Path::new("/proc").join(tid.to_string()).join("root");
             let Some(known) = self.images.kept(device, inode, &root) else {
-                continue;
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "what its code was replaced by is gone",
+                ));
             };
             for (address, bytes) in known.table.replaced() {
                 memory.write_all_at(bytes, bias.wrapping_add(address))?;

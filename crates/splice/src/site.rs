@@ -65,6 +65,7 @@ pub struct Site {
     pub window: Result<Window, Left>,
 }
 
+pub(crate) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `call rel32`.
 const CALL: u8 = 0xe8;
 
@@ -159,7 +160,12 @@ pub(crate) fn entry(code: &Code<'_>, targets: &Targets, address: u64) -> Option<
         .functions
         .iter()
         .find(|function| function.start == address)?;
-    let bytes = code.bytes(function)?;
+    // The mark of control-flow enforcement stays: whoever comes by a pointer has to land on it.
+    let (address, function) = match code.bytes(function)?.starts_with(&ENDBR64) {
+        true => (address + 4, address + 4..function.end),
+        false => (address, function.clone()),
+    };
+    let bytes = code.bytes(&function)?;
     let mut info = InstructionInfoFactory::new();
     let decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
     let all: Vec<Instruction> = decoder.into_iter().take(JUMP_BYTES).collect();

@@ -62,9 +62,12 @@ impl Table {
         // A thread that a call makes that is left would have the block of another one.
         let makes = |site: &Site| site.nr.is_some_and(|nr| THREADS.contains(&nr));
         let left = sites.iter().any(|site| site.window.is_err() && makes(site));
+        let find_object = (code.find_object).and_then(|address| entry(&code, &targets, address));
+        // Cancellation unwinds through trampolines. A static program may have the library's code, and no symbols.
+        let unwound = code.is_libc || callers.is_some() && !code.has_loader;
         Ok(Self {
-            find_object: (code.find_object).and_then(|address| entry(&code, &targets, address)),
-            knows_its_calls: unknown || code.without_lookup || left,
+            knows_its_calls: unknown || unwound && find_object.is_none() || left,
+            find_object,
             sites,
             build_id: code.build_id,
         })

@@ -231,30 +231,38 @@ fn an_unwinder_finds_its_way_through_a_spliced_call() {
 #[test]
 fn calls_that_are_made_in_place_are_counted() {
     let folder = images();
+    let text = in_place_c();
+    for text in [text.clone(), format!("#define MARKED\n{text}")] {
+        let source = folder.path().join("in_place.c");
+        std::fs::write(&source, text).unwrap();
+        let program = folder.path().join("in_place");
+        compile("cc", &source, &program);
+        let file = std::fs::read(&program).unwrap();
+        let table = debox_splice::Table::of(&file).unwrap();
+        assert!(!table.knows_its_calls);
+        assert!(table.sites.iter().any(|site| site.callee().is_some()));
+        let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
+        assert_eq!(status, 7, "{counted:?}");
+        const READ: usize = 0;
+        const GETPPID: usize = 110;
+        // Two that wait, one of them jumped out of, and 100 that fail of each; each signal asks once more.
+        let read = &counted.calls[READ];
+        assert_eq!(read.errors, 201, "{read:?}");
+        let getppid = counted.calls[GETPPID].count;
+        assert!((2042..=2043).contains(&getppid), "{getppid}");
+    }
+}
+
+fn in_place_c() -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/in_place.c");
-    let program = folder.path().join("in_place");
-    compile("cc", &source, &program);
-    let file = std::fs::read(&program).unwrap();
-    let table = debox_splice::Table::of(&file).unwrap();
-    assert!(!table.knows_its_calls);
-    assert!(table.sites.iter().any(|site| site.callee().is_some()));
-    let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
-    assert_eq!(status, 7, "{counted:?}");
-    const READ: usize = 0;
-    const GETPPID: usize = 110;
-    // Two that wait, one of them jumped out of, and 100 that fail of each; each signal asks once more.
-    let read = &counted.calls[READ];
-    assert_eq!(read.errors, 201, "{read:?}");
-    let getppid = counted.calls[GETPPID].count;
-    assert!((2042..=2043).contains(&getppid), "{getppid}");
+    std::fs::read_to_string(source).unwrap()
 }
 
 /// Where it is not known who calls the function that makes them, the file is left.
 #[test]
 fn a_function_of_calls_in_place_that_anybody_may_call_is_left() {
     let folder = images();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/in_place.c");
-    let text = std::fs::read_to_string(source).unwrap();
+    let text = in_place_c();
     for more in ["jmp made", "call made + 11", "call *slot(%rip)"] {
         let source = folder.path().join("more.c");
         let more = format!(
