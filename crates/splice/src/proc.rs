@@ -134,13 +134,16 @@ pub fn lives(pid: i32) -> bool {
     lives_as(pid, pid)
 }
 
+/// The letter that the kernel has for what it does; None: it is not there.
+pub fn state(pid: i32, tid: i32) -> Option<u8> {
+    let stat = text(pid, &format!("task/{tid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything.
+    stat.rsplit_once(") ")?.1.bytes().next()
+}
+
 /// The same of a thread.
 pub fn lives_as(pid: i32, tid: i32) -> bool {
-    let about = text(pid, &format!("task/{tid}/stat")).unwrap_or_default();
-    let state = about
-        .rsplit_once(") ")
-        .map(|(_, after)| after.as_bytes()[0]);
-    state.is_some_and(|state| !b"ZXx".contains(&state))
+    state(pid, tid).is_some_and(|state| !b"ZXx".contains(&state))
 }
 
 /// Process and thread, in the innermost PID namespace that it is in.

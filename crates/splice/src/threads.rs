@@ -8,8 +8,10 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Who sleeps in the kernel without listening (a disk that does not answer) is not waited for longer.
+/// Who sleeps in the kernel without listening (a disk that does not answer) is not waited for longer;
 const LONGEST: Duration = Duration::from_millis(500);
+/// and so long for whoever only waits for a CPU.
+const LONGEST_BUSY: Duration = Duration::from_secs(2);
 
 /// A thread that stands still.
 pub struct Held {
@@ -37,7 +39,7 @@ impl Threads {
             all: Vec::new(),
             running: Vec::new(),
         };
-        let until = Instant::now() + LONGEST;
+        let since = Instant::now();
         let mut known = HashSet::new();
         loop {
             let mut is_new = false;
@@ -59,11 +61,17 @@ impl Threads {
             if threads.running.is_empty() && !is_new {
                 break;
             }
-            if Instant::now() > until {
+            if since.elapsed() > LONGEST {
                 let (n, all) = (threads.running.len(), known.len());
-                return Err(Error::Run(format!(
-                    "{n} of its {all} threads cannot be stopped: they sleep in the kernel without listening"
-                )));
+                let deaf = |tid: &i32| proc::state(pid, *tid) == Some(b'D');
+                let why = match threads.running.iter().any(deaf) {
+                    true => Some("they sleep in the kernel without listening"),
+                    false => Some("they wait for a CPU").filter(|_| since.elapsed() > LONGEST_BUSY),
+                };
+                if let Some(why) = why {
+                    let text = format!("{n} of its {all} threads cannot be stopped: {why}");
+                    return Err(Error::Run(text));
+                }
             }
             if !is_new {
                 thread::sleep(Duration::from_micros(50));
