@@ -35,7 +35,7 @@ lock() {
 			exit 1
 			;;
 		# All is resolved by then.
-		*"failed to download"*) exit ;;
+		*"failed to download"*) exit 0 ;;
 		esac
 	done
 	echo "$said"
