@@ -630,6 +630,8 @@ fn programs_go_on_when_debox_is_killed() {
         false
     };
     assert!(wait_for(&begun));
+    // So that sleep has begun: a program that is just being prepared stays stopped (docs/splice.md).
+    std::thread::sleep(std::time::Duration::from_millis(500));
     debox.kill().unwrap();
     debox.wait().unwrap();
     assert!(wait_for(&over), "it did not end");
