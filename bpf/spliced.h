@@ -22,6 +22,12 @@ static __always_inline u64 ticks_ns(u64 ticks, u64 rate)
 	return (ticks >> 32) * rate + (((ticks & 0xffffffff) >> 2) * rate >> 30);
 }
 
+/* When the call began that a block tells of, by the kernel's clock; the two clocks may differ a little. */
+static __always_inline u64 spliced_began_ns(const struct debox_account_control *control, const struct spliced *spliced)
+{
+	return ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
+}
+
 /* A counter that could be read is the thread's own. */
 static __always_inline bool spliced_read(struct task_struct *task, struct spliced *spliced)
 {
@@ -109,8 +115,7 @@ static __noinline int spliced_is_it(struct thread_state *st)
 {
 	struct debox_account_control *control = st ? details_control(st->account) : NULL;
 
-	return control &&
-	       ticks_ns(st->spliced.told.start, control->tick_rate) + control->tick_offset_ns <= st->call.enter_ns;
+	return control && spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
 }
 
 static __always_inline void spliced_look_here(struct task_struct *task, struct thread_state *st, u32 ended)
@@ -176,8 +181,7 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 	control = details_control(st->account);
 	if (!control)
 		return;
-	begin = ticks_ns(spliced->told.start, control->tick_rate) + control->tick_offset_ns;
-	/* The clocks may differ a little. */
+	begin = spliced_began_ns(control, spliced);
 	if (begin > now)
 		begin = now;
 	else if (begin < st->out_ns && stood == STOOD_BEHIND)

@@ -6,6 +6,7 @@ numbers give the same file.
 """
 
 import pathlib
+import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -65,6 +66,20 @@ def lines(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Serie
         axes.set_ylim(bottom=0)
     if len(series) > 1:
         axes.legend()
+    _save(figure, file)
+
+
+def scatter(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Series]) -> None:
+    """Points in percent, and through each series its regression line."""
+    figure, axes = _axes(title, x, y, False, False)
+    for n, one in enumerate(series):
+        colour = COLOURS[n % len(COLOURS)]
+        axes.plot(one.x, one.y, linestyle="", marker=MARKERS[n % len(MARKERS)], markersize=3, alpha=0.6, color=colour, label=one.name)
+        slope, intercept = statistics.linear_regression(one.x, one.y)
+        ends = [min(one.x), max(one.x)]
+        axes.plot(ends, [intercept + slope * end for end in ends], color=colour, linewidth=1)
+    axes.set_ylim(0, 100)
+    axes.legend(fontsize=7)
     _save(figure, file)
 
 

@@ -7,7 +7,7 @@ own; index.md and index.html put them one after the other.
 
 import argparse
 import html
-import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -44,10 +44,9 @@ def needed() -> list[str]:
     for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf")):
         if not shutil.which(program):
             missing.append(f"{program}: apt-get install {package}")
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        missing.append("matplotlib: apt-get install python3-matplotlib")
+    for module in ("matplotlib", "markdown"):
+        if importlib.util.find_spec(module) is None:
+            missing.append(f"{module}: apt-get install python3-{module}")
     for built in ("release/debox", "release/load", "cases/flash", "cases/slowdisk"):
         if not (CASES.parent / "target" / built).exists():
             missing.append(f"target/{built}: make build case-programs")
@@ -60,8 +59,19 @@ def machine() -> str:
     return f"{processor[1] if processor else os.uname().machine}, {os.cpu_count()} CPUs, Linux {release}"
 
 
+def without_figures(text: str) -> str:
+    """They follow, in the page itself."""
+    return re.sub(r"^!\[.*\n", "", text, flags=re.M)
+
+
 def page(out: pathlib.Path, done: dict[str, float]) -> None:
     """As Markdown, and as one page with the figures in it."""
+    import markdown  # not before it is known to be there
+
+    converter = markdown.Markdown(extensions=["tables", "fenced_code", "toc"], extension_configs={"toc": {"baselevel": 3}})
+    # What programs and their names say is text, not HTML.
+    converter.preprocessors.deregister("html_block")
+    converter.inlinePatterns.deregister("html")
     lines = ["# The case study", "", f"{machine()}; {time.strftime('%Y-%m-%d')}.", ""]
     parts = [f"<h1>The case study</h1><p>{html.escape(machine())}; {time.strftime('%Y-%m-%d')}.</p>"]
     for case in ALL:
@@ -72,37 +82,10 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
         figures = sorted(folder.glob("*.svg"))
         lines += [f"## {case.question}", "", f"In the papers: {case.paper}. Took {done[case.folder]:.0f} s.", "", text, "", *(f"![]({case.folder}/{file.name})" for file in figures), ""]
         shown = "".join(f"<figure>{file.read_text()[file.read_text().index('<svg') :]}</figure>" for file in figures)
-        parts.append(f"<h2>{html.escape(case.question)}</h2><p>In the papers: {html.escape(case.paper)}.</p>{of_markdown(text)}{shown}")
+        parts.append(f"<h2>{html.escape(case.question)}</h2><p>In the papers: {html.escape(case.paper)}.</p>{converter.convert(without_figures(text))}{shown}")
     (out / "index.md").write_text("\n".join(lines))
     style = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}td,th{border-bottom:1px solid #ddd;padding:.2em .7em;text-align:left}pre{background:#f6f6f6;padding:.7em;overflow-x:auto}"
     (out / "index.html").write_text(f"<!doctype html><html lang=en><meta charset=utf-8><title>The case study</title><style>{style}</style><body>{''.join(parts)}</body></html>")
-
-
-def of_markdown(text: str) -> str:
-    """Tables, code and paragraphs: all that the cases write."""
-    parts: list[str] = []
-    for block in re.split(r"(```.*?```)", text, flags=re.S):
-        if block.startswith("```"):
-            parts.append(f"<pre>{html.escape(block.strip('`').strip())}</pre>")
-            continue
-        for paragraph in re.split(r"\n\s*\n", block):
-            lines = paragraph.strip("\n").splitlines()
-            if lines and all(line.startswith("    ") for line in lines):
-                parts.append(f"<pre>{html.escape(chr(10).join(line[4:] for line in lines))}</pre>")
-                continue
-            if lines and all(line.startswith("- ") for line in lines):
-                parts.append("<ul>" + "".join(f"<li>{html.escape(line[2:])}</li>" for line in lines) + "</ul>")
-                continue
-            rows = [line.strip() for line in paragraph.strip().splitlines()]
-            if rows and all(row.startswith("|") for row in rows):
-                cells = [[html.escape(cell.strip()) for cell in row.strip("|").split("|")] for row in rows if not re.fullmatch(r"[|:\- ]+", row)]
-                head, *body = cells
-                parts.append("<table><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + "</tr>" + "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body) + "</table>")
-            elif heading := re.fullmatch(r"#+ (.*)", paragraph.strip()):
-                parts.append(f"<h3>{html.escape(heading[1])}</h3>")
-            elif rows and not paragraph.strip().startswith("!["):
-                parts.append(f"<p>{html.escape(' '.join(rows))}</p>")
-    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", "".join(parts))
 
 
 def main() -> int:

@@ -27,8 +27,8 @@ test="$test musl-tools"
 test="$test lighttpd haproxy webfs libpython3.11-testsuite"
 # a place for DuckDB, which reads the exported tables
 test="$test python3-venv"
-# the case study: peers of its server, its figures, a scheduler's class for its measurements
-test="$test apache2 python3-matplotlib"
+# the case study: a peer of its server, its figures and its page
+test="$test apache2 python3-matplotlib python3-markdown"
 # databases that know what they wait for
 all="$test postgresql mariadb-server-core mariadb-client-core gunicorn"
 # tools that `debox bench self` compares DeBox with

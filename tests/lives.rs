@@ -347,9 +347,8 @@ fn an_event_loop_rests_where_it_waits_for_events() {
 /// Where each call is shown as it ends, the thread gets its own name anew each time: its work goes on.
 #[test]
 fn an_event_loop_whose_calls_are_shown_rests_as_others_do() {
-    let command = ["lives", "server", "2000"].map(str::to_owned);
-    let mut command = command.to_vec();
-    command[0] = program("lives").display().to_string();
+    let program = program("lives").display().to_string();
+    let command = [program, "server".to_owned(), "2000".to_owned()];
     let run = run(&["--capture=splice", "--call-site"], &command);
     let activities = list(&run.report, "activities");
     let of_server = activities.iter().find(|row| row["comm"] == "server");

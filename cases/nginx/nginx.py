@@ -14,7 +14,6 @@ run, without the pool, with all names looked up beforehand, and built from Debia
 (build.sh) without and with open-in-threads.patch.
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import json
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 TOP = pathlib.Path(__file__).resolve().parents[2]
 for folder in ("cases", "cases/disk", "cases/peers"):
     sys.path.insert(0, str(TOP / folder))
+import case  # noqa: E402
 import figure  # noqa: E402
 import peers  # noqa: E402
 from peers import FILES, USER, PeerError, Server, group_name  # noqa: E402
@@ -40,8 +40,6 @@ from slow_disk import DiskError, SlowDisk, loops, wait_until  # noqa: E402
 from slow_disk import run as command  # noqa: E402
 from watch import Watch, WatchError  # noqa: E402
 
-# Debian's nginx has no names of static functions.
-LABELS = pathlib.Path(__file__).with_name("idle.toml")
 CLIENTS = pathlib.Path(__file__).with_name("clients.py")
 BUILD = pathlib.Path(os.environ.get("DEBOX_NGINX_BUILD", TOP / "target/cases/nginx"))
 BUILD_S = 1200.0
@@ -247,7 +245,7 @@ class Case:
         self.disk.remount()
         with self.serving(variant) as server:
             pid = worker(server)
-            with Watch(out, name, [pid], "--stacks", "--labels", str(LABELS)) as watch:
+            with Watch(out, name, [pid], "--stacks") as watch:
                 seen = phase(server, self.disk, self.sizes.paced_s, self.hot, self.paced, cold_per_s)
         report = watch.report()
         # Of the loop's time between two waits for events.
@@ -399,19 +397,5 @@ def shown(of: dict[str, float]) -> str:
     return short(of["median"]) if of["least"] == of["most"] else f"{short(of['median'])} ({short(of['least'])} to {short(of['most'])})"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    try:
-        run(arguments.out, arguments.quick)
-    except (CaseError, DiskError, PeerError, WatchError) as error:
-        print(f"nginx.py: {error}", file=sys.stderr)
-        return 1
-    print((arguments.out / "nginx.md").read_text())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(case.main(run, __doc__, (CaseError, DiskError, PeerError, WatchError)))

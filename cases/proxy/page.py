@@ -56,20 +56,6 @@ RATES = {"haproxy, 1259 bytes": ("figure3.svg", "figure4.svg"), "haproxy, 8192 b
 DAYS = {"haproxy": "figure10.svg", "haproxy, cache": "figure12.svg", "lighttpd": "figure13.svg"}
 
 
-def scatter(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Series]) -> None:
-    """Points, and through each series its regression line."""
-    drawn, axes = figure._axes(title, x, y, False, False)
-    for n, one in enumerate(series):
-        colour = figure.COLOURS[n % len(figure.COLOURS)]
-        axes.plot(one.x, one.y, linestyle="", marker=figure.MARKERS[n % len(figure.MARKERS)], markersize=3, alpha=0.6, color=colour, label=one.name)
-        slope, intercept = statistics.linear_regression(one.x, one.y)
-        ends = [min(one.x), max(one.x)]
-        axes.plot(ends, [intercept + slope * end for end in ends], color=colour, linewidth=1)
-    axes.set_ylim(0, 100)
-    axes.legend(fontsize=7)
-    figure._save(drawn, file)
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "|".join("---" if n == 0 else "---:" for n in range(len(head))) + "|"]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
@@ -266,7 +252,7 @@ class Page:
                 + ", ".join(f"{-intercept / slope:,.0f}" for slope, intercept in idle.values())
                 + " requests a second."
             )
-            self.figure(DAYS[program], today, lambda file, series=series: scatter(file, "each point a sample of the day", "requests per second", "% of a CPU", series))
+            self.figure(DAYS[program], today, lambda file, series=series: figure.scatter(file, "each point a sample of the day", "requests per second", "% of a CPU", series))
             self.add(f"{program}: regressions over {plan['samples']} samples", table(("", "CPU", "slope, points for 100 requests/s", "correlation", "zero at, requests/s"), fits))
         day = self.result["day"]["haproxy"]
         self.figure11(day)

@@ -14,7 +14,6 @@ proxy.json, the figures, and DeBox's own reports of the profiles. Wants root (or
 and perf's rights), two CPUs, haproxy, lighttpd and webfs; perf for the cross-check.
 """
 
-import argparse
 import contextlib
 import json
 import pathlib
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 CASES = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CASES), str(CASES / "peers"), str(CASES / "proxy")]
 
+import case  # noqa: E402
 import cputime  # noqa: E402
 import day as days  # noqa: E402
 import page  # noqa: E402
@@ -296,10 +296,7 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
+    given = case.arguments((__doc__ or "").split("\n\n")[0]).parse_args()
     return 1 if run(given.out, given.quick)["failed"] else 0
 
 

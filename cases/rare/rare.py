@@ -15,7 +15,6 @@ tool says can be held against what was. It runs in turn without a tool and under
 A tool that is not installed has a row that says so. Needs root, as the slow disk does.
 """
 
-import argparse
 import array
 import contextlib
 import json
@@ -33,6 +32,7 @@ from typing import Any
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "cases"), str(TOP / "cases/disk"), str(TOP / "cases/rare")]
+import case  # noqa: E402
 import figure  # noqa: E402
 import tools  # noqa: E402
 from figure import Series  # noqa: E402
@@ -57,8 +57,13 @@ class Bench:
 
     def __init__(self, out: pathlib.Path, work: pathlib.Path, disk: SlowDisk, socket: pathlib.Path, calls: int) -> None:
         self.out, self.work, self.calls = out, work, calls
-        # The broker runs as a user of its own, which has to read the spliced images to find call sites.
+        # The broker runs as a user of its own, which has to read the spliced images to find call sites: a folder that
+        # debox makes would be open to root alone.
         work.chmod(0o755)
+        images = work / "cache/debox/splice"
+        images.mkdir(parents=True)
+        for folder in (images, images.parent, images.parent.parent):
+            folder.chmod(0o755)
         self.environment = {**os.environ, "DEBOX_SOCKET": str(socket), "XDG_CACHE_HOME": str(work / "cache")}
         self.file = disk.data / "file"
         with disk.undelayed():
@@ -285,19 +290,5 @@ def run(out: pathlib.Path, quick: bool, chosen: Sequence[Tool] = TOOLS) -> dict[
     return result
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="a directory for the results")
-    parser.add_argument("--quick", action="store_true", help="one round of fewer calls")
-    arguments = parser.parse_args()
-    try:
-        result = run(arguments.out, arguments.quick)
-    except (RareError, DiskError, WatchError) as error:
-        print(f"rare.py: {error}", file=sys.stderr)
-        return 1
-    print(markdown(result))
-    return 0 if result["agreement"]["agree"] else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(case.main(run, __doc__, (RareError, DiskError, WatchError), lambda result: result["agreement"]["agree"]))

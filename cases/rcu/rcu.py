@@ -9,7 +9,6 @@ number, before there are threads. Runs interleaved: one thread, two, two with th
 the program times its own calls, and DeBox watches runs of their own.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -21,8 +20,9 @@ from typing import Any, NamedTuple
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "cases"))
+import case  # noqa: E402
 import figure  # noqa: E402
-from watch import Watch  # noqa: E402
+from watch import Watch, WatchError  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("DEBOX_RCU", TOP / "target/cases/rcu"))
 CALLS, QUICK_CALLS, SPARE = 20_000, 4_200, 100
@@ -216,19 +216,5 @@ def shown(of: dict[str, float], digits: int) -> str:
     return f"{of['median']:.{digits}f} ({of['least']:.{digits}f} to {of['most']:.{digits}f})"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    try:
-        run(arguments.out, arguments.quick)
-    except RcuError as error:
-        print(f"rcu.py: {error}", file=sys.stderr)
-        return 1
-    print((arguments.out / "rcu.md").read_text())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(case.main(run, __doc__, (RcuError, WatchError)))

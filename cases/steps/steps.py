@@ -10,7 +10,6 @@ nothing in memory. DeBox watches the loop's process of each design alone, in a r
 the measured one, so that no number has it in.
 """
 
-import argparse
 import json
 import pathlib
 import subprocess
@@ -21,6 +20,7 @@ CASES = pathlib.Path(__file__).resolve().parents[1]
 for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps"):
     sys.path.insert(0, str(folder))
 
+import case  # noqa: E402
 import designs  # noqa: E402
 import figure  # noqa: E402
 import peers  # noqa: E402
@@ -49,8 +49,12 @@ QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_b
 FULL = QUICK._replace(directories=60, memory_mib=128, connections=240, warm_up_s=10, seconds=30, watched_s=15, score_to=800)
 
 
+def clients(port: int, plan: Plan, *words: str) -> list[str]:
+    return [str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--cgi", str(plan.cgi_percent)]
+
+
 def load(port: int, plan: Plan, *words: str, file: pathlib.Path) -> dict[str, Any]:
-    argv = [str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--json", str(file)]
+    argv = [*clients(port, plan, *words), "--json", str(file)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode > 1:
         raise RuntimeError(f"{' '.join(argv)}: status {done.returncode}: {done.stderr.strip()}")
@@ -66,7 +70,7 @@ def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGro
 
 def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pathlib.Path, name: str, *words: str) -> dict[str, Any]:
     before_disk, before_s = disk.counts(), server.cpu_s()
-    options = ["run", "--connections", str(plan.connections), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds), "--cgi", str(plan.cgi_percent), *words]
+    options = ["run", "--connections", str(plan.connections), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds), *words]
     result = load(server.port, plan, *options, file=out / f"{name}.load.json")
     cpu_s, after_disk = server.cpu_s() - before_s, disk.counts()
     whole = result["groups"]["all"]
@@ -86,14 +90,13 @@ def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pa
 
 def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> dict[str, Any]:
     """What DeBox says of the process that has the loop, under the same load."""
-    argv = [str(LOAD), "run", "--server", f"127.0.0.1:{server.port}", "--directories", str(plan.directories), "--connections", str(plan.connections)]
-    argv += ["--warm-up", "2", "--seconds", str(plan.watched_s + 6), "--cgi", str(plan.cgi_percent)]
-    clients = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    argv = clients(server.port, plan, "run", "--connections", str(plan.connections), "--warm-up", "2", "--seconds", str(plan.watched_s + 6))
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         seen = watch.for_seconds(out, name, [server.pid], plan.watched_s, "--no-follow", "--capture", "splice", "--call-site")
     finally:
-        clients.terminate()
-        clients.wait()
+        process.terminate()
+        process.wait()
     report = seen.report()
     life = next((row for row in report["lives"] if row["pid"] == server.pid), {})
     asleep: dict[str, dict[str, list[int]]] = {}
@@ -118,7 +121,7 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
 
 
 def score(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> int | None:
-    words = ["find", "--from", "20", "--to", str(plan.score_to), "--within", "8", "--warm-up", str(plan.warm_up_s), "--seconds", "12", "--cgi", str(plan.cgi_percent)]
+    words = ["find", "--from", "20", "--to", str(plan.score_to), "--within", "8", "--warm-up", str(plan.warm_up_s), "--seconds", "12"]
     found = load(server.port, plan, *words, file=out / f"{name}.find.json")
     best: int | None = found.get("connections")
     return best
@@ -207,9 +210,7 @@ def figures(out: pathlib.Path, results: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--quick", action="store_true")
+    parser = case.arguments(__doc__)
     parser.add_argument("--only", action="append", help="one design or peer, by its name; may be repeated")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

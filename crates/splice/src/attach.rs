@@ -441,12 +441,9 @@ impl Told<'_> {
             let call = place.as_ref().and_then(|place| place.call);
             let numbers = [own, process, call.unwrap_or(0), 0];
             out.extend(numbers.map(u32::to_le_bytes).concat());
-            let rsp = place.as_ref().filter(|place| place.call.is_some());
-            out.extend(
-                [rsp.map_or(0, |place| place.rsp), 0]
-                    .map(u64::to_le_bytes)
-                    .concat(),
-            );
+            let in_call = place.as_ref().filter(|place| place.call.is_some());
+            let rsp = in_call.map_or(0, |place| place.rsp);
+            out.extend([rsp, 0].map(u64::to_le_bytes).concat());
         }
         out
     }

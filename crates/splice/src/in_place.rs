@@ -29,43 +29,14 @@ const ARGUMENTS: [u8; 35] = [
     0x0f, 0x05, // syscall
 ];
 const RET: u8 = 0xc3;
-/// What stands before: it looks whether the thread is cancelled, and leads elsewhere if so.
-const HEADS: [&[Option<u8>]; 3] = [
+/// What stands before, and how many bytes the way has that the last instruction leads: it looks whether the thread
+/// is cancelled, and goes elsewhere if so.
+const HEADS: [(&[u8], usize); 3] = [
     // mov (%rdi), %eax; testb $8, (%rdi); jne rel32
-    &[
-        Some(0x8b),
-        Some(0x07),
-        Some(0xf6),
-        Some(0x07),
-        Some(0x08),
-        Some(0x0f),
-        Some(0x85),
-        None,
-        None,
-        None,
-        None,
-    ],
+    (&[0x8b, 0x07, 0xf6, 0x07, 0x08, 0x0f, 0x85], 4),
     // mov (%rdi), %eax; test %eax, %eax; jne rel32, rel8
-    &[
-        Some(0x8b),
-        Some(0x07),
-        Some(0x85),
-        Some(0xc0),
-        Some(0x0f),
-        Some(0x85),
-        None,
-        None,
-        None,
-        None,
-    ],
-    &[
-        Some(0x8b),
-        Some(0x07),
-        Some(0x85),
-        Some(0xc0),
-        Some(0x75),
-        None,
-    ],
+    (&[0x8b, 0x07, 0x85, 0xc0, 0x0f, 0x85], 4),
+    (&[0x8b, 0x07, 0x85, 0xc0, 0x75], 1),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,13 +72,12 @@ impl InPlace {
 
 /// How many of the last of these bytes belong to the function.
 fn head_bytes(before: &[u8]) -> Option<usize> {
-    let head = HEADS.iter().find(|head| {
-        let same = |(is, wanted): (&u8, &Option<u8>)| wanted.is_none_or(|wanted| wanted == *is);
-        (before.len().checked_sub(head.len()))
-            .is_some_and(|from| before[from..].iter().zip(head.iter()).all(same))
+    let (rest, head) = HEADS.iter().find_map(|(head, way)| {
+        let rest = before.get(..before.len().checked_sub(*way)?)?;
+        Some((rest.strip_suffix(*head)?, head.len() + way))
     })?;
-    let marked = before[..before.len() - head.len()].ends_with(&ENDBR64);
-    Some(head.len() + if marked { ENDBR64.len() } else { 0 })
+    let marked = rest.ends_with(&ENDBR64);
+    Some(head + if marked { ENDBR64.len() } else { 0 })
 }
 
 /// Who calls the function from `begin` to `end`. The handler names both, to compare, and has them from where pointers

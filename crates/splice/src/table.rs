@@ -53,9 +53,8 @@ impl Table {
         let unknown = match &in_place {
             Err(_) => true,
             Ok(None) => code.cancels_by_place,
-            Ok(Some(_)) => {
-                let calls =
-                    |site: &&Site| callers.is_some_and(|of| of.callers.contains(&site.address));
+            Ok(Some(of)) => {
+                let calls = |site: &&Site| of.callers.contains(&site.address);
                 sites.iter().filter(calls).any(|site| site.window.is_err())
             }
         };

@@ -16,8 +16,8 @@
 use crate::site::{Site, Window};
 use crate::state::{BUCKETS, NRS, block, row, row_of};
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax, ecx, edx, esi,
-    qword_ptr, r10, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
+    AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax,
+    ecx, edx, esi, qword_ptr, r10, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
 };
 use iced_x86::{BlockEncoderOptions, Decoder, DecoderOptions, IcedError};
 
@@ -314,6 +314,15 @@ impl Writer {
         self.a.or(rax, rdx)
     }
 
+    /// The call begins now. rdx is in `kept` meanwhile, rax is lost.
+    fn begins(&mut self, kept: AsmRegister64) -> Result<(), IcedError> {
+        self.a.mov(kept, rdx)?;
+        self.ticks()?;
+        self.a.mov(state(block::START), rax)?;
+        self.a.mov(dword_ptr(block::TIMED).gs(), 1)?;
+        self.a.mov(rdx, kept)
+    }
+
     /// The call is made by a function that is called with (cancelled, number, six arguments): so rax, r10 and
     /// r11 are free before, and all that a function may change is after.
     fn call_in_place(&mut self, callee: u64) -> Result<(), IcedError> {
@@ -326,11 +335,7 @@ impl Writer {
         self.a.jne(interrupts)?;
         self.a.mov(state(block::OPEN), rsp)?;
         self.a.mov(state(block::NR), r11)?;
-        self.a.mov(r10, rdx)?;
-        self.ticks()?;
-        self.a.mov(state(block::START), rax)?;
-        self.a.mov(dword_ptr(block::TIMED).gs(), 1)?;
-        self.a.mov(rdx, r10)?;
+        self.begins(r10)?;
         self.a.set_label(&mut call)?;
         self.a.call(callee)?;
         self.ended(done)?;
@@ -362,11 +367,7 @@ impl Writer {
                 self.a.mov(state(block::NR), r11)?;
             }
         }
-        self.a.mov(rcx, rdx)?;
-        self.ticks()?;
-        self.a.mov(state(block::START), rax)?;
-        self.a.mov(dword_ptr(block::TIMED).gs(), 1)?;
-        self.a.mov(rdx, rcx)?;
+        self.begins(rcx)?;
         match self.nr {
             Some(nr) => self.a.mov(eax, nr as i32)?,
             None => self.a.mov(eax, r11d)?,
