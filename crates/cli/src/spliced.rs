@@ -65,9 +65,9 @@ fn of_root() -> Option<PathBuf> {
     let group = debox_broker::account::group_id(BROKER).filter(|_| root)?;
     let base = PathBuf::from("/var/cache");
     let ours = base.join("debox");
-    for (folder, mode) in [(ours.clone(), 0o755), (ours.join("splice"), 0o2750)] {
+    for (folder, mode) in [(ours.clone(), 0o755), (ours.join("splice"), 0o750)] {
         match std::fs::create_dir(&folder) {
-            // With whatever umask; what is made in it gets its group.
+            // With whatever umask.
             Ok(()) => {
                 std::os::unix::fs::chown(&folder, None, Some(group)).ok()?;
                 std::fs::set_permissions(&folder, Permissions::from_mode(mode)).ok()?;

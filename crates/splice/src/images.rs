@@ -373,7 +373,7 @@ impl Images {
         let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
         if !there {
             // The folder says who may come here at all.
-            self.put(&image, &written.bytes, 0o440).map_err(write)?;
+            self.put(&image, &written.bytes, 0o444).map_err(write)?;
         }
         let facts = crate::elf_file::facts(bytes)?;
         Ok(Known {
@@ -417,6 +417,14 @@ impl Images {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_is_made_is_closed_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = folder.path().join("made");
+        Images::new(&made).unwrap();
+        assert_eq!(fs::metadata(&made).unwrap().mode() & 0o7777, 0o700);
+    }
 
     #[test]
     fn what_nobody_makes_use_of_goes() {
