@@ -1172,6 +1172,21 @@ void splice_begin(struct splice_begin *begin)
 
 /* ------------------------------------------------------ a process is attached to */
 
+/* Up to this step; whoever watches sees it. False: it did not come for ten seconds, so it has ended. */
+static int step(struct splice_attach *attach, uint32_t done, uint32_t next)
+{
+	const struct __kernel_timespec a_tenth = { 0, 100000000 };
+
+	__atomic_store_n(&attach->step, done, __ATOMIC_RELEASE);
+	for (int i = 0; i < 100 && __atomic_load_n(&attach->step, __ATOMIC_ACQUIRE) == done; i++)
+		sys_call(SYS_futex, &attach->step, FUTEX_WAIT_PRIVATE, done, &a_tenth, 0, 0);
+	/* It writes only while this thread stands still. */
+	if (__atomic_load_n(&attach->step, __ATOMIC_ACQUIRE) == next)
+		return 1;
+	__atomic_store_n(&attach->step, SPLICE_STEP_ALONE, __ATOMIC_RELEASE);
+	return 0;
+}
+
 /* Each thread gets a block, which whoever watches makes its base of GS, and all code its image. */
 void splice_attach(struct splice_attach *attach);
 void splice_attach(struct splice_attach *attach)
@@ -1203,6 +1218,10 @@ void splice_attach(struct splice_attach *attach)
 	if (b && b->chunk < SPLICE_CHUNKS - 1)
 		chunk(area, b->chunk + 1);
 	area->own->run_fd = 0;
+	if (!step(attach, SPLICE_STEP_BLOCKS, SPLICE_STEP_BASES)) {
+		attach->result = -ERRNO_ETIMEDOUT;
+		goto out;
+	}
 	for (uint32_t i = 0; i < attach->codes; i++)
 		if (image_read(code[i].image_fd, &image) > 0 &&
 		    !code_replace(area, code[i].image_fd, &image, &code[i]))
@@ -1215,6 +1234,8 @@ out:
 	for (uint32_t i = 0; i < sizeof attach->close / sizeof *attach->close; i++)
 		if (attach->close[i] >= 0)
 			sys_call(SYS_close, attach->close[i]);
+	/* This thread is made to go on elsewhere then. */
+	step(attach, SPLICE_STEP_REPLACED, SPLICE_STEP_ALONE);
 }
 
 /* ------------------------------------------------------------------------- entries */
@@ -1255,10 +1276,9 @@ __asm__(".pushsection .text.begin,\"ax\"\n.globl splice_entry_begin\nsplice_entr
 	"	jmp *%r11\n.popsection\n");
 
 /*
- * What makes a program map all this, at its first instruction: whoever watches writes it over
- * what lies there, lets it run up to its signal, and puts back what was there (SPLICE_MAP, SPLICE_MAP_BYTES).
- * rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes; r13, r14: process and thread.
- * In r15 where it is mapped, or -errno.
+ * What makes a program map all this, at its first instruction. Whoever watches lays it where nobody's code is,
+ * makes the program begin there, and looks at its two calls as they end. It needs nobody: should the watcher end at any of its
+ * instructions, it goes on. rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes.
  */
 __asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
 	"	movl $257, %eax\n	syscall\n" /* openat */
@@ -1266,15 +1286,26 @@ __asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
 	"	movl %eax, 28(%rbx)\n	movl %eax, %r8d\n" /* runtime_fd */
 	"	xorl %edi, %edi\n	movq %r12, %rsi\n	movl $5, %edx\n	movl $2, %r10d\n"
 	"	xorl %r9d, %r9d\n	movl $9, %eax\n	syscall\n" /* mmap, private, to be read and executed */
-	"1:	movq %rax, %r15\n"
-	"	movl %r13d, %edi\n	movl %r14d, %esi\n	movl $19, %edx\n	movl $234, %eax\n"
-	"	syscall\n" /* tgkill, SIGSTOP: nobody can ignore it, nor does it change what becomes of others */
-	"	ud2\n.popsection\n");
+	"	testq %rax, %rax\n	js 1f\n"
+	"	movq %rbx, %rdi\n	leaq -1024(%rbx), %rsp\n	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n"
+	"	jmp *%rax\n"
+	"1:	movq (%rbx), %r11\n	movq 8(%rbx), %rsp\n" /* as if nobody had come */
+	"	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n	xorl %eax, %eax\n	xorl %ecx, %ecx\n"
+	"	xorl %edx, %edx\n	xorl %esi, %esi\n	xorl %edi, %edi\n	xorl %r8d, %r8d\n"
+	"	xorl %r10d, %r10d\n	jmp *%r11\n.org 160\n.popsection\n");
 _Static_assert(offsetof(struct splice_begin, runtime_fd) == 28, "as above");
 
-/* What splices a process that runs, in one of its threads (SPLICE_ATTACH): rdi: struct splice_attach, on a
- * stack of its own; r13, r14 as above. */
+/*
+ * What splices a process that runs, in one of its threads: rdi: struct splice_attach, on a
+ * stack of its own; r12: where the thread is to go on, as behind SPLICE_CALL.
+ */
 __asm__(".pushsection .text.begin,\"ax\"\n.org 192\n"
 	"	andq $-16, %rsp\n	cld\n	call splice_attach\n"
-	"	movl %r13d, %edi\n	movl %r14d, %esi\n	movl $19, %edx\n	movl $234, %eax\n"
-	"	syscall\n	ud2\n.org 256\n.popsection\n");
+	"	movq %r12, %rsp\n	jmp 1f\n"
+	/* One call, at whose end its thread is stopped; should nobody be there, it goes on where it would be. */
+	".org 256\n"
+	"	syscall\n	leaq 2f(%rip), %rsp\n"
+	"1:	popq %r15\n	popq %r14\n	popq %r13\n	popq %r12\n	popq %rbp\n	popq %rbx\n"
+	"	popq %r11\n	popq %r10\n	popq %r9\n	popq %r8\n	popq %rax\n	popq %rcx\n"
+	"	popq %rdx\n	popq %rsi\n	popq %rdi\n	addq $8, %rsp\n	iretq\n"
+	".org 296\n2:\n.popsection\n");

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 19u
+#define SPLICE_VERSION 20u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -230,13 +230,14 @@ struct splice_image {
 #define SPLICE_KNOWS_ITS_CALLS 0xffffffffu
 #define SPLICE_IMAGE_PATH 512u /* in that page: the file's, ends with 0 */
 
-/* Where in the runtime the code lies that maps it. */
+/* Where in the runtime the code lies that maps it, */
 #define SPLICE_MAP 64u
-#define SPLICE_MAP_BYTES 128u
-
-/* ... and where that which splices a process that runs. */
+#define SPLICE_MAP_BYTES 96u
+/* that which splices a process that runs, */
 #define SPLICE_ATTACH 192u
-#define SPLICE_ATTACH_BYTES 64u
+/* and that which makes one call. Behind it lies where its thread would be without: user_regs_struct, to ss. */
+#define SPLICE_CALL 256u
+#define SPLICE_CALL_BYTES 40u
 
 /* What the runtime is told as a program begins; lies on its stack. */
 struct splice_begin {
@@ -263,6 +264,17 @@ struct splice_attach {
 	char run[64]; /* file of the run, for what comes later; it may not be allowed to open it */
 	uint64_t thread, code;
 	int32_t close[4]; /* what the watcher has opened in it; -1: nothing */
+	uint32_t step;    /* enum splice_step, atomic */
+	uint32_t reserved;
+};
+
+/* How far it is. Whoever watches does its part at BLOCKS and at REPLACED, while this thread stands still. */
+enum splice_step {
+	SPLICE_STEP_BEGUN,
+	SPLICE_STEP_BLOCKS,	 /* each thread has one, which is to become its base of GS */
+	SPLICE_STEP_BASES,	 /* it is: by the watcher */
+	SPLICE_STEP_REPLACED, /* all code is; threads in windows have to go on elsewhere */
+	SPLICE_STEP_ALONE,	 /* the watcher did not come: it goes on as it would */
 };
 
 struct splice_attach_thread {

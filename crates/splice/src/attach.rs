@@ -14,8 +14,8 @@ use crate::run::{Run, Used};
 use crate::site::Left;
 use crate::state::{self, PAGE, area, attach, run};
 use crate::threads::{Held, Threads};
-use crate::tracee::Registers;
-use crate::{Error, frames, proc, remote};
+use crate::tracee::{self, Caller, Registers, Stopped};
+use crate::{Error, frames, proc, remote, spare};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -39,6 +39,15 @@ struct Code {
     bias: Option<u64>,
     /// It is an image: the process was attached to before.
     again: bool,
+}
+
+impl Code {
+    /// What of it is nobody's.
+    fn spare(&self) -> Option<Range<u64>> {
+        let spare = self.known.spare_at(self.bias?);
+        let within = self.mapping.start <= spare.start && spare.end <= self.mapping.end;
+        within.then_some(spare)
+    }
 }
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
@@ -233,10 +242,6 @@ impl Run {
             .map(|held| windows.place(pid, &held.thread.registers))
             .collect::<Result<Vec<_>, _>>()?;
         let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
-        let begins = |mapping: &Mapping| mapping.is_code() && mapping.holds(auxiliary.entry);
-        if !mappings.iter().any(begins) {
-            return unproved("it has no code where it began");
-        }
         let told = Told {
             index,
             by_instruction: auxiliary.hwcap2 & 2 != 0,
@@ -249,7 +254,11 @@ impl Run {
                 "a thread is in a call whose return the processor guards (shadow stack)",
             );
         }
-        let blocks = self.attached(pid, &mut threads.all, auxiliary.entry, &told)?;
+        let spare = all.iter().filter_map(Code::spare);
+        let code = self.call_code();
+        let place = spare::place(pid, Caller::bytes(code), spare).map_err(failed("its code"))?;
+        let by = Caller { code, place };
+        let blocks = self.attached(pid, &mut threads.all, &by, &told)?;
         let mut in_calls = Vec::new();
         for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
             let Registers { rip, .. } = held.thread.registers;
@@ -260,16 +269,16 @@ impl Run {
                 // Unwritten, it returns to its own code, and the call is not counted.
                 let _ = held.thread.write(at, &address.to_le_bytes());
             }
-            held.thread.registers = Registers {
-                rip: moved,
-                gs_base: *block,
-                ..held.thread.registers
-            };
+            held.thread.registers.rip = moved;
             // Whoever watches it sees it where it goes on; unless it has just been killed.
             let _ = held.thread.set();
             let in_call = place.and_then(|place| place.call);
             in_calls.extend(in_call.map(|_| *block));
         }
+        let memory = [blocks.memory.start, blocks.memory.end - blocks.memory.start];
+        let args = [memory[0], memory[1], 0, 0, 0, 0];
+        // What it leaves behind is in nobody's way.
+        let _ = threads.all[0].thread.call(&by, libc::SYS_munmap, args);
         Ok(in_calls)
     }
 
@@ -286,12 +295,13 @@ impl Run {
         own == base && off.is_ok_and(|off| off == state::OFF_LEFT)
     }
 
-    /// The runtime is mapped, and prepares the process; code of ours is at `place` meanwhile.
+    /// The runtime is mapped, and prepares the process. Should we end meanwhile, the thread that does so
+    /// goes on where it was; it waits ten seconds for us.
     fn attached(
         &self,
         pid: i32,
         threads: &mut [Held],
-        place: u64,
+        by: &Caller<'_>,
         told: &Told<'_>,
     ) -> Result<Blocks, Error> {
         let images = told.all.iter().map(|code| File::open(&code.known.image));
@@ -305,43 +315,66 @@ impl Run {
         let Some(first) = threads.first_mut() else {
             return Err(Error::Ended);
         };
-        let (process, own) = first.ids;
         let thread = &mut first.thread;
-        thread.code_at(place);
-        thread.known_as(process as i32, own as i32);
-
-        let bytes =
-            attach::BYTES + threads_told.len() as u64 + attach::CODE_BYTES * told.all.len() as u64;
+        let frame = thread.frame();
+        let bytes = attach::BYTES
+            + threads_told.len() as u64
+            + attach::CODE_BYTES * told.all.len() as u64
+            + frame.len() as u64;
         let room = (bytes.max(remote::MESSAGE_BYTES) + STACK).next_multiple_of(PAGE);
-        let memory = remote::memory(thread, room).map_err(failed("mmap"))?;
-        let sent = remote::files_send(thread, pid, memory, &files).map_err(failed("its files"))?;
+        let memory = remote::memory(thread, by, room).map_err(failed("mmap"))?;
+        let sent = remote::files_send(thread, by, pid, memory, &files).map_err(failed("its files"))?;
         let rights = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let (kind, runtime_fd) = (libc::MAP_PRIVATE as u64, sent.files[1] as u64);
         let args = [0, self.runtime_bytes(), rights, kind, runtime_fd, 0];
         let code = thread
-            .call(libc::SYS_mmap, args)
+            .call(by, libc::SYS_mmap, args)
             .map_err(failed("the runtime"))?;
 
         let mut begin = told.head(&self.path(), memory, &sent);
         begin.extend(threads_told);
         begin.extend(told.codes(&sent.files[2..]));
+        let frame_at = memory + begin.len() as u64;
+        begin.extend(frame);
         thread.write(memory, &begin).map_err(failed("its memory"))?;
         let with = Registers {
             rdi: memory,
             rsp: memory + room,
-            r13: u64::from(process),
-            r14: u64::from(own),
+            r12: frame_at,
+            rip: code + state::ATTACH,
             ..thread.registers
         };
-        thread
-            .run_at(self.attach_code(), code + state::ATTACH, &with)
-            .map_err(failed("the runtime"))?;
+        thread.divert(&with).map_err(failed("registers"))?;
+        let step_at = memory + attach::STEP;
+        up_to(thread, step_at, attach::STEP_BLOCKS)?;
         proc::memory_read(pid, memory, &mut begin).map_err(failed("its memory"))?;
-        thread
-            .call(libc::SYS_munmap, [memory, room, 0, 0, 0, 0])
-            .map_err(failed("munmap"))?;
-        told.answer(&begin)
-            .map_err(failed("the file of the counts"))
+        told.answered(&begin)
+            .map_err(failed("the file of the counts"))?;
+        let of_thread = told.blocks(&begin);
+        // Before there is code that makes use of it.
+        let there = tracee::registers(thread.pid).map_err(failed("registers"))?;
+        for (held, block) in threads.iter_mut().zip(&of_thread) {
+            held.thread.registers.gs_base = *block;
+            // Unless it has just been killed.
+            let _ = held.thread.set();
+        }
+        let Some(Held { thread, .. }) = threads.first_mut() else {
+            return Err(Error::Ended);
+        };
+        let there = Registers {
+            gs_base: thread.registers.gs_base,
+            ..there
+        };
+        tracee::registers_set(thread.pid, &there).map_err(failed("registers"))?;
+        let step = attach::STEP_BASES.to_le_bytes();
+        thread.write(step_at, &step).map_err(failed("its memory"))?;
+        up_to(thread, step_at, attach::STEP_REPLACED)?;
+        proc::memory_read(pid, memory, &mut begin).map_err(failed("its memory"))?;
+        Ok(Blocks {
+            of_thread,
+            replaced: told.replaced(&begin),
+            memory: memory..memory + room,
+        })
     }
 
     /// Processes that have something of this run mapped get their own code back; those that did not.
@@ -384,6 +417,23 @@ impl Run {
     }
 }
 
+/// It runs up to a step, and stands still there.
+fn up_to(thread: &mut Stopped, step_at: u64, wanted: u32) -> Result<(), Error> {
+    let pid = thread.pid;
+    let step = || proc::word(pid, step_at).map(|step| step as u32);
+    thread
+        .run_until(|| step().map(|step| step >= wanted))
+        .map_err(failed("the runtime"))?;
+    let reached = step().map_err(failed("its memory"))?;
+    // The last one at once, when it has no counters.
+    if reached != attach::STEP_ALONE {
+        return Ok(());
+    }
+    // It has gone on by itself, from where it would be.
+    thread.registers = tracee::registers(pid).map_err(failed("registers"))?;
+    unproved("it waited for DeBox for ten seconds, in vain")
+}
+
 /// Whether its return addresses are kept twice (Linux 6.6).
 fn has_shadow_stack(pid: i32) -> Result<bool, Error> {
     let status = proc::text(pid, "status").map_err(failed("its status"))?;
@@ -414,6 +464,8 @@ struct Blocks {
     of_thread: Vec<u64>,
     /// By code.
     replaced: Vec<bool>,
+    /// What it was told in.
+    memory: Range<u64>,
 }
 
 impl Told<'_> {
@@ -431,6 +483,8 @@ impl Told<'_> {
         out.extend([thread, code].map(u64::to_le_bytes).concat());
         let close = [sent.files[1], sent.pair[0], sent.pair[1], -1];
         out.extend(close.map(i32::to_le_bytes).concat());
+        // No step is done.
+        out.resize(attach::BYTES as usize, 0);
         out
     }
 
@@ -462,22 +516,26 @@ impl Told<'_> {
     }
 
     /// Errors: the runtime's.
-    fn answer(&self, told: &[u8]) -> io::Result<Blocks> {
-        if let error @ 1.. = -proc::int_of(told, 4) {
-            return Err(io::Error::from_raw_os_error(error));
+    fn answered(&self, told: &[u8]) -> io::Result<()> {
+        match -proc::int_of(told, 4) {
+            error @ 1.. => Err(io::Error::from_raw_os_error(error)),
+            _ => Ok(()),
         }
-        let threads = &told[attach::BYTES as usize..];
-        let (threads, codes) = threads.split_at(attach::THREAD_BYTES as usize * self.places.len());
-        let block = |thread| proc::long_of(thread, attach::THREAD_BLOCK as usize);
-        let replaced = |code: &[u8]| code[attach::CODE_REPLACED as usize] == 1;
-        Ok(Blocks {
-            of_thread: (threads.chunks_exact(attach::THREAD_BYTES as usize))
-                .map(block)
-                .collect(),
-            replaced: (codes.chunks_exact(attach::CODE_BYTES as usize))
-                .map(replaced)
-                .collect(),
-        })
+    }
+
+    fn blocks(&self, told: &[u8]) -> Vec<u64> {
+        let threads = told[attach::BYTES as usize..].chunks_exact(attach::THREAD_BYTES as usize);
+        (threads.take(self.places.len()))
+            .map(|thread| proc::long_of(thread, attach::THREAD_BLOCK as usize))
+            .collect()
+    }
+
+    fn replaced(&self, told: &[u8]) -> Vec<bool> {
+        let begin = attach::BYTES + attach::THREAD_BYTES * self.places.len() as u64;
+        let codes = told[begin as usize..].chunks_exact(attach::CODE_BYTES as usize);
+        (codes.take(self.all.len()))
+            .map(|code| code[attach::CODE_REPLACED as usize] == 1)
+            .collect()
     }
 }
 
@@ -504,6 +562,11 @@ fn unchanged(pid: i32, all: &[Code], now: &[Mapping]) -> Result<(), Error> {
             let bytes = code.file.metadata().map_err(failed("its file"))?.len();
             let there = bytes.saturating_sub(at).min(PAGE) as usize;
             (code.file.read_exact_at(&mut was[..there], at)).map_err(failed("its file"))?;
+            // Of an attach that was killed, something may be left.
+            let spare = code.known.spare_at(bias);
+            let within = |at: u64| at.clamp(page, page + PAGE) - page;
+            let spare = within(spare.start) as usize..within(spare.end) as usize;
+            is[spare.clone()].copy_from_slice(&was[spare]);
             if is != was {
                 return changed();
             }

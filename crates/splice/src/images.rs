@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -30,6 +31,8 @@ pub struct Known {
     /// Program headers: of the first one that is loaded, and of themselves.
     pub headers: Option<u64>,
     pub interpreter: Option<PathBuf>,
+    /// Addresses in its pages of code that are nobody's.
+    pub spare: Range<u64>,
     pub table: Table,
     /// What of the file the image replaces.
     parts: Vec<Part>,
@@ -39,9 +42,14 @@ pub struct Known {
 
 impl Known {
     /// Where its trampolines come to lie.
-    pub fn pool(&self, bias: u64) -> std::ops::Range<u64> {
+    pub fn pool(&self, bias: u64) -> Range<u64> {
         let start = bias.wrapping_add(self.pool.0);
         start..start.saturating_add(self.pool.1)
+    }
+
+    /// [`Self::spare`] in a process.
+    pub fn spare_at(&self, bias: u64) -> Range<u64> {
+        bias.wrapping_add(self.spare.start)..bias.wrapping_add(self.spare.end)
     }
 
     /// How far the file was moved of which this is mapped; None: nothing of it is replaced.
@@ -382,6 +390,7 @@ impl Images {
             image,
             headers: facts.headers,
             interpreter: facts.interpreter,
+            spare: facts.spare,
             table,
             parts: written.parts,
             pool: written.pool,

@@ -28,6 +28,7 @@ mod proc;
 mod remote;
 mod run;
 mod site;
+mod spare;
 mod state;
 mod table;
 mod target;

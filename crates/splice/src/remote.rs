@@ -5,7 +5,7 @@
 //! open them, nor see where they lie.
 
 use crate::proc;
-use crate::tracee::Stopped;
+use crate::tracee::{Caller, Stopped};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -19,10 +19,10 @@ const CONTROL: u64 = 128;
 const FILES_MOST: usize = 253;
 
 /// Memory of its own, which nobody else sees.
-pub fn memory(thread: &mut Stopped, bytes: u64) -> io::Result<u64> {
+pub fn memory(thread: &mut Stopped, by: &Caller<'_>, bytes: u64) -> io::Result<u64> {
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    thread.call(libc::SYS_mmap, [0, bytes, rights, kind, u64::MAX, 0])
+    thread.call(by, libc::SYS_mmap, [0, bytes, rights, kind, u64::MAX, 0])
 }
 
 pub struct Sent {
@@ -35,6 +35,7 @@ pub struct Sent {
 /// `memory`: of [`MESSAGE_BYTES`].
 pub fn files_send(
     thread: &mut Stopped,
+    by: &Caller<'_>,
     pid: i32,
     memory: u64,
     files: &[BorrowedFd<'_>],
@@ -44,7 +45,7 @@ pub fn files_send(
     }
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     let family = libc::AF_UNIX as u64;
-    thread.call(libc::SYS_socketpair, [family, kind, 0, memory, 0, 0])?;
+    thread.call(by, libc::SYS_socketpair, [family, kind, 0, memory, 0, 0])?;
     let pair = proc::word(pid, memory)?;
     let pair = [pair as u32 as i32, (pair >> 32) as i32];
     send(&socket_of(pid, pair[0])?, files)?;
@@ -58,6 +59,7 @@ pub fn files_send(
     thread.write(memory + HEAD, &words.map(u64::to_le_bytes).concat())?;
     let flags = libc::MSG_CMSG_CLOEXEC as u64;
     thread.call(
+        by,
         libc::SYS_recvmsg,
         [pair[1] as u64, memory + HEAD, flags, 0, 0, 0],
     )?;

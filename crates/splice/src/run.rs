@@ -11,7 +11,7 @@ use crate::image::Side;
 use crate::images::{Images, Known};
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
-use crate::{Error, maps, proc, state};
+use crate::{Error, maps, proc, spare, state};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -219,7 +219,7 @@ pub struct Run {
     runtime_bytes: u64,
     /// What makes a program map it, and what of it splices one that runs.
     map_code: Vec<u8>,
-    attach_code: Vec<u8>,
+    call_code: Vec<u8>,
     areas: Mutex<Areas>,
     idle: AtomicU32,
     /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
@@ -271,7 +271,7 @@ impl Run {
                 .ok_or(Error::Damaged("the runtime is cut off"))
         };
         let map_code = part(state::MAP, state::MAP_BYTES)?;
-        let attach_code = part(state::ATTACH, state::ATTACH_BYTES)?;
+        let call_code = part(state::CALL, state::CALL_BYTES)?;
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name ends with 0.
         let fd = unsafe { libc::memfd_create(c"debox-splice".as_ptr(), flags) };
@@ -332,7 +332,7 @@ impl Run {
             runtime: runtime.to_owned(),
             runtime_bytes: code.len() as u64,
             map_code,
-            attach_code,
+            call_code,
             areas: Mutex::new(Areas {
                 free: (0..AREAS as u32).rev().collect(),
                 used: Vec::new(),
@@ -378,8 +378,8 @@ impl Run {
         self.runtime_bytes
     }
 
-    pub(crate) fn attach_code(&self) -> &[u8] {
-        &self.attach_code
+    pub(crate) fn call_code(&self) -> &[u8] {
+        &self.call_code
     }
 
     /// Where the run's file is opened, by who may.
@@ -487,6 +487,10 @@ impl Run {
                 Ok(Stop::Signal(pid, 0)) if asked_to_stop => tracee::detach(pid, 0).is_ok(),
                 Ok(Stop::Signal(pid, signal)) => {
                     let _ = tracee::go_on(pid, signal);
+                    false
+                }
+                Ok(Stop::Call(pid)) => {
+                    let _ = tracee::go_on(pid, 0);
                     false
                 }
                 Ok(Stop::Group(pid)) => {
@@ -683,33 +687,32 @@ impl Run {
         ));
         begin.push(0);
         program.write(begin_at, &begin).map_err(io("the stack"))?;
+        let spare = parts.iter().map(|(part, bias)| part.spare_at(*bias));
+        let place = spare::place(program.pid, self.map_code.len() as u64, spare)
+            .map_err(io("the runtime"))?;
+        let there = (program.lay(place, &self.map_code)).map_err(io("the runtime"))?;
         let with = tracee::Registers {
             rdi: libc::AT_FDCWD as u64,
             rsi: path_at,
             rdx: (libc::O_RDONLY | libc::O_CLOEXEC) as u64,
             rbx: begin_at,
             r12: self.runtime_bytes,
-            r13: program.pid as u64,
-            r14: program.pid as u64,
             rsp: begin_at - 1024,
+            rip: place,
             ..*before
         };
-        let mapped = program
-            .run(&self.map_code, &with)
-            .map_err(io("the runtime"))?;
-        let at = match mapped.r15 as i64 {
-            error @ -4095..=-1 => {
+        program.divert(&with).map_err(io("registers"))?;
+        // openat and mmap; should we end from here on, it does all this, or begins, by itself.
+        let calls = self.map_code.windows(2).enumerate();
+        let calls = calls.filter(|(_, code)| *code == [0x0f, 0x05]);
+        for (at, _) in calls {
+            let result = program.call_end(place + at as u64 + 2);
+            if let error @ -4095..=-1 = result.map_err(io("the runtime"))? {
+                let _ = program.lay(place, &there);
                 let error = io::Error::from_raw_os_error(-error as i32);
                 return Err(Error::Run(format!("the runtime: {error}")));
             }
-            at => at as u64,
-        };
-        program.registers = tracee::Registers {
-            rip: at,
-            rdi: begin_at,
-            rsp: begin_at - 1024,
-            ..*before
-        };
+        }
         Ok(())
     }
 
@@ -1233,7 +1236,6 @@ impl Run {
 pub(crate) struct Auxiliary {
     base: u64,
     headers: u64,
-    pub(crate) entry: u64,
     pub(crate) hwcap2: u64,
 }
 
@@ -1249,7 +1251,6 @@ pub(crate) fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
     Ok(Auxiliary {
         base: of(libc::AT_BASE).unwrap_or(0),
         headers: of(libc::AT_PHDR).unwrap_or(0),
-        entry: of(libc::AT_ENTRY).unwrap_or(0),
         hwcap2: of(libc::AT_HWCAP2).unwrap_or(0),
     })
 }

@@ -89,7 +89,13 @@ pub mod run {
 /// What the runtime is told of a process that runs; threads and codes follow.
 pub mod attach {
     pub const RUN_BYTES: u64 = 64;
-    pub const BYTES: u64 = 120;
+    pub const BYTES: u64 = 128;
+    pub const STEP: u64 = 120;
+    /// `enum splice_step`.
+    pub const STEP_BLOCKS: u32 = 1;
+    pub const STEP_BASES: u32 = 2;
+    pub const STEP_REPLACED: u32 = 3;
+    pub const STEP_ALONE: u32 = 4;
     pub const THREAD_BYTES: u64 = 32;
     pub const THREAD_BLOCK: u64 = 24;
     pub const CODE_BYTES: u64 = 48;
@@ -98,19 +104,21 @@ pub mod attach {
 
 /// `off` of an area: whoever attached to it has gone.
 pub const OFF_LEFT: u32 = 3;
-/// Where in the runtime the code lies that maps it.
+/// Where in the runtime the code lies that maps it,
 pub const MAP: u64 = 64;
-pub const MAP_BYTES: u64 = 128;
-/// ... and where that which splices a process that runs.
+pub const MAP_BYTES: u64 = 96;
+/// that which splices a process that runs,
 pub const ATTACH: u64 = 192;
-pub const ATTACH_BYTES: u64 = 64;
+/// and that which makes one call.
+pub const CALL: u64 = 256;
+pub const CALL_BYTES: u64 = 40;
 pub const PAGE: u64 = 4096;
 /// Calls that are counted by their number; the last one stands for all beyond.
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -172,8 +180,14 @@ mod tests {
             ("SPLICE_MAP", MAP),
             ("SPLICE_MAP_BYTES", MAP_BYTES),
             ("SPLICE_ATTACH", ATTACH),
-            ("SPLICE_ATTACH_BYTES", ATTACH_BYTES),
+            ("SPLICE_CALL", CALL),
+            ("SPLICE_CALL_BYTES", CALL_BYTES),
             ("sizeof(struct splice_attach)", attach::BYTES),
+            ("offsetof(struct splice_attach, step)", attach::STEP),
+            ("SPLICE_STEP_BLOCKS", u64::from(attach::STEP_BLOCKS)),
+            ("SPLICE_STEP_BASES", u64::from(attach::STEP_BASES)),
+            ("SPLICE_STEP_REPLACED", u64::from(attach::STEP_REPLACED)),
+            ("SPLICE_STEP_ALONE", u64::from(attach::STEP_ALONE)),
             (
                 "sizeof(((struct splice_attach *)0)->run)",
                 attach::RUN_BYTES,

@@ -97,7 +97,8 @@ impl Threads {
                 None | Some(Stop::Interrupted) => still.push(tid),
                 Some(Stop::Gone) => {}
                 Some(Stop::Signal(_, signal)) => self.held(tid, signal)?,
-                Some(Stop::Group(_)) => {
+                // (Nobody asked for the begin of a call.)
+                Some(Stop::Group(_) | Stop::Call(_)) => {
                     self.running.extend(still);
                     self.held(tid, 0)?;
                     return Err(Error::Run("it is being stopped by a signal".into()));
@@ -143,7 +144,7 @@ impl Drop for Threads {
                     Ok(Some(Stop::Signal(_, signal))) => {
                         let _ = tracee::detach(tid, signal);
                     }
-                    Ok(Some(Stop::Group(_) | Stop::Exec(_))) => {
+                    Ok(Some(Stop::Group(_) | Stop::Exec(_) | Stop::Call(_))) => {
                         let _ = tracee::detach(tid, 0);
                     }
                     _ => {}

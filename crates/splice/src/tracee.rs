@@ -4,10 +4,10 @@
 //! By ptrace, for some microseconds: from just before an execve to the new program's first
 //! instruction, or where it runs, with all its threads. Only the thread of ours that traces them may.
 
-use crate::state::PAGE;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 pub type Registers = libc::user_regs_struct;
 
@@ -20,6 +20,8 @@ pub enum Stop {
     Signal(i32, i32),
     /// Job control.
     Group(i32),
+    /// It begins or ends a call, as whoever let it go on wanted to see.
+    Call(i32),
     Gone,
     /// Somebody wants this thread's attention.
     Interrupted,
@@ -39,7 +41,7 @@ pub fn seize(tid: i32) -> io::Result<()> {
         libc::PTRACE_SEIZE,
         tid,
         0,
-        libc::PTRACE_O_TRACEEXEC as usize,
+        (libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD) as usize,
     )
 }
 
@@ -116,6 +118,8 @@ fn wait_of(of: libc::idtype_t, id: i32, more: i32) -> io::Result<Option<Stop>> {
         libc::PTRACE_EVENT_EXEC => Stop::Exec(pid),
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Signal(pid, 0),
         libc::PTRACE_EVENT_STOP => Stop::Group(pid),
+        // By PTRACE_O_TRACESYSGOOD.
+        _ if signal == libc::SIGTRAP | 0x80 => Stop::Call(pid),
         _ => Stop::Signal(pid, signal),
     }))
 }
@@ -150,47 +154,47 @@ pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
     )
 }
 
-/// What stands behind the call by which `Stopped::run`'s code stops itself: `ud2`.
-const CODE_END: [u8; 2] = [0x0f, 0x0b];
+/// Where the kernel stops it in a call, and what came of it.
+fn call_info(pid: i32) -> io::Result<libc::ptrace_syscall_info> {
+    let mut info = MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
+    let bytes = size_of::<libc::ptrace_syscall_info>();
+    let at = info.as_mut_ptr() as usize;
+    ptrace(libc::PTRACE_GET_SYSCALL_INFO, pid, bytes, at)?;
+    // SAFETY: plain data, of which the kernel has written what it knows.
+    Ok(unsafe { info.assume_init() })
+}
 
-/// Makes one call, and stops as `Stopped::run` wants it: syscall; mov r15, rax; tgkill(r13, r14, SIGSTOP).
-const CALL: [u8; 25] = [
-    0x0f, 0x05, 0x49, 0x89, 0xc7, 0x44, 0x89, 0xef, 0x44, 0x89, 0xf6, 0xba, 0x13, 0, 0, 0, 0xb8,
-    0xea, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x0b,
-];
+/// Registers up to ss, as `user_regs_struct` begins.
+const FRAME_BYTES: usize = 21 * 8;
+
+/// Code that makes one call, and where it may lie.
+pub struct Caller<'a> {
+    pub code: &'a [u8],
+    pub place: u64,
+}
+
+impl Caller<'_> {
+    /// What it takes, with the registers behind it.
+    pub fn bytes(code: &[u8]) -> u64 {
+        (code.len() + FRAME_BYTES) as u64
+    }
+}
 
 /// A thread that stands still.
 pub struct Stopped {
     pub pid: i32,
     pub registers: Registers,
-    /// Where code of ours may be written for a moment.
-    place: u64,
-    /// Process and thread, as it knows itself.
-    ids: [i32; 2],
     /// Came while it was made to do something; given back as it is let go.
     pub signals: Vec<i32>,
 }
 
 impl Stopped {
     pub fn new(pid: i32) -> io::Result<Self> {
-        let registers = registers(pid)?;
         Ok(Self {
             pid,
-            registers,
-            place: registers.rip,
-            ids: [pid; 2],
+            registers: registers(pid)?,
             signals: Vec::new(),
         })
-    }
-
-    /// Code of ours is written here from now on, which nobody executes meanwhile.
-    pub fn code_at(&mut self, place: u64) {
-        self.place = place;
-    }
-
-    /// In a PID namespace of its own it has other numbers.
-    pub fn known_as(&mut self, process: i32, thread: i32) {
-        self.ids = [process, thread];
     }
 
     /// 64-bit code of this machine's.
@@ -198,48 +202,61 @@ impl Stopped {
         self.registers.cs == 0x33
     }
 
-    /// Runs `code`, which ends by stopping itself, in the place of what it stands at; what it leaves
-    /// in its registers. What was there is there again then.
+    /// Lays code of ours where nobody's is (`spare.rs`); what was there.
     ///
     /// # Errors
-    /// When it ended meanwhile, or cannot be written.
-    pub fn run(&mut self, code: &[u8], with: &Registers) -> io::Result<Registers> {
+    /// When it cannot be written.
+    pub fn lay(&self, at: u64, code: &[u8]) -> io::Result<Vec<u8>> {
         let memory = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
             .open(format!("/proc/{}/mem", self.pid))?;
-        // Within the page, of which it is known that it is there.
-        let page = self.place & !(PAGE - 1);
-        let at = self.place.min(page + PAGE - code.len() as u64);
         let mut before = vec![0; code.len()];
         memory.read_exact_at(&mut before, at)?;
         memory.write_all_at(code, at)?;
-        let ran = self.run_at(code, at, with);
-        memory.write_all_at(&before, at)?;
-        ran
+        Ok(before)
     }
 
-    /// The same of code that lies there.
+    /// It stands at `registers` instead, in no call; not for good.
     ///
     /// # Errors
-    /// As `run`.
-    pub fn run_at(&mut self, code: &[u8], at: u64, with: &Registers) -> io::Result<Registers> {
-        let all = Registers {
-            rip: at,
-            // No call is to be restarted.
+    /// When it is gone.
+    pub fn divert(&self, registers: &Registers) -> io::Result<()> {
+        let registers = Registers {
             orig_rax: u64::MAX,
-            ..*with
+            ..*registers
         };
-        registers_set(self.pid, &all)?;
-        self.until_stopped(code, at)
+        registers_set(self.pid, &registers)
     }
 
-    /// It makes a system call.
+    /// It goes on up to the end of the call whose instruction ends at `behind`: what came of it.
     ///
     /// # Errors
-    /// Those of the call, and as `run`.
-    pub fn call(&mut self, nr: i64, args: [u64; 6]) -> io::Result<u64> {
-        let with = Registers {
+    /// When it has ended.
+    pub fn call_end(&mut self, behind: u64) -> io::Result<i64> {
+        loop {
+            ptrace(libc::PTRACE_SYSCALL, self.pid, 0, 0)?;
+            if self.next_stop()? == Stop::Call(self.pid) {
+                let info = call_info(self.pid)?;
+                if info.op == libc::PTRACE_SYSCALL_INFO_EXIT && info.instruction_pointer == behind {
+                    // SAFETY: it is what the kernel tells at the end of a call.
+                    return Ok(unsafe { info.u.exit.sval });
+                }
+            }
+        }
+    }
+
+    /// It makes a system call, by `code` (SPLICE_CALL), which is laid at `place` meanwhile. Should we
+    /// end, it goes on where `registers` says.
+    ///
+    /// # Errors
+    /// Those of the call, and when it has ended.
+    pub fn call(&mut self, maker: &Caller<'_>, nr: i64, args: [u64; 6]) -> io::Result<u64> {
+        let mut code = maker.code.to_vec();
+        code.extend(self.frame());
+        let before = self.lay(maker.place, &code)?;
+        let made = self.divert(&Registers {
+            rip: maker.place,
             rax: nr as u64,
             rdi: args[0],
             rsi: args[1],
@@ -247,45 +264,95 @@ impl Stopped {
             r10: args[3],
             r8: args[4],
             r9: args[5],
-            r13: self.ids[0] as u64,
-            r14: self.ids[1] as u64,
             ..self.registers
-        };
-        match self.run(&CALL, &with)?.r15 as i64 {
+        });
+        let result = made.and_then(|()| {
+            let result = self.call_end(maker.place + 2)?;
+            self.park()?;
+            Ok(result)
+        });
+        self.lay(maker.place, &before)?;
+        match result? {
             error @ -4095..=-1 => Err(io::Error::from_raw_os_error(-error as i32)),
             result => Ok(result as u64),
         }
     }
 
-    fn until_stopped(&mut self, code: &[u8], at: u64) -> io::Result<Registers> {
+    /// From the end of a call into a stop from which it can go on in one that it was taken out of: the
+    /// kernel makes calls again only where it looks for signals. It executes nothing.
+    fn park(&mut self) -> io::Result<()> {
+        interrupt(self.pid)?;
         loop {
             go_on(self.pid, 0)?;
-            loop {
-                match wait_for(self.pid)? {
-                    Stop::Signal(_, libc::SIGSTOP) => {
-                        let all = registers(self.pid)?;
-                        let gone = all.rip.wrapping_sub(at);
-                        let rest = usize::try_from(gone).ok().and_then(|n| code.get(n..));
-                        if rest.is_some_and(|rest| rest.starts_with(&CODE_END)) {
-                            return Ok(all);
-                        }
-                        // Somebody else's.
-                        self.signals.push(libc::SIGSTOP);
-                    }
-                    Stop::Signal(_, signal) => {
-                        if signal != 0 {
-                            self.signals.push(signal);
-                        }
-                    }
-                    Stop::Interrupted => continue,
-                    Stop::Group(_) => {}
-                    Stop::Exec(_) | Stop::Gone => {
-                        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-                    }
-                }
-                break;
+            if matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(_)) {
+                return Ok(());
             }
         }
+    }
+
+    /// It goes on, until `reached`; then it stands still again.
+    ///
+    /// # Errors
+    /// When it has ended, and those of `reached`.
+    pub fn run_until(&mut self, mut reached: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+        go_on(self.pid, 0)?;
+        while !reached()? {
+            match look_for(self.pid)? {
+                Some(stop) => {
+                    self.stopped(&stop)?;
+                    go_on(self.pid, 0)?;
+                }
+                None => std::thread::sleep(Duration::from_micros(30)),
+            }
+        }
+        interrupt(self.pid)?;
+        while !matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(_)) {
+            go_on(self.pid, 0)?;
+        }
+        Ok(())
+    }
+
+    fn next_stop(&mut self) -> io::Result<Stop> {
+        loop {
+            match wait_for(self.pid)? {
+                Stop::Interrupted => {}
+                stop => return self.stopped(&stop).map(|()| stop),
+            }
+        }
+    }
+
+    /// Signals are kept.
+    fn stopped(&mut self, stop: &Stop) -> io::Result<()> {
+        match stop {
+            Stop::Exec(_) | Stop::Gone => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Stop::Signal(_, signal @ 1..) => {
+                self.signals.push(*signal);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where it would be had nobody come: what the kernel would make again, begins again.
+    pub fn frame(&self) -> [u8; FRAME_BYTES] {
+        const RESTART_BLOCK: i64 = -516;
+        const RESTARTS: [i64; 4] = [RESTART_BLOCK, -514, -513, -512];
+        let r = &self.registers;
+        let again = r.orig_rax as i64 >= 0 && RESTARTS.contains(&(r.rax as i64));
+        let (rax, rip) = match (again, r.rax as i64) {
+            (true, RESTART_BLOCK) => (libc::SYS_restart_syscall as u64, r.rip - 2),
+            (true, _) => (r.orig_rax, r.rip - 2),
+            (false, _) => (r.rax, r.rip),
+        };
+        let all = [
+            r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, rax, r.rcx, r.rdx,
+            r.rsi, r.rdi, r.orig_rax, rip, r.cs, r.eflags, r.rsp, r.ss,
+        ];
+        let mut frame = [0; FRAME_BYTES];
+        for (to, word) in frame.chunks_exact_mut(8).zip(all) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        frame
     }
 
     pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
@@ -306,10 +373,15 @@ impl Stopped {
         }
     }
 
-    /// It goes on where `registers` says, in no call.
-    pub fn let_go(mut self) -> io::Result<()> {
-        self.registers.orig_rax = u64::MAX;
-        self.go_on()
+    /// It goes on where it stands.
+    pub fn let_go(self) -> io::Result<()> {
+        let mut signals = self.signals.into_iter();
+        let first = signals.next().unwrap_or(0);
+        for signal in signals {
+            // SAFETY: to a process that is stopped by us.
+            unsafe { libc::kill(self.pid, signal) };
+        }
+        detach(self.pid, first)
     }
 
     /// It stands where `registers` says, in the call that it was in.
@@ -320,12 +392,6 @@ impl Stopped {
     /// ... and goes on there.
     pub fn go_on(self) -> io::Result<()> {
         self.set()?;
-        let mut signals = self.signals.into_iter();
-        let first = signals.next().unwrap_or(0);
-        for signal in signals {
-            // SAFETY: to a process that is stopped by us.
-            unsafe { libc::kill(self.pid, signal) };
-        }
-        detach(self.pid, first)
+        self.let_go()
     }
 }
