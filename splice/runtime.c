@@ -517,6 +517,14 @@ static void block_give(struct splice_block *b)
 
 /* ------------------------------------------------------------ asking the watcher */
 
+/* In another PID namespace it cannot be seen, and yet may answer. */
+static int watcher_unseen(const struct splice_run *run)
+{
+	const uint32_t watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
+
+	return !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH;
+}
+
 static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint32_t fd)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
@@ -543,10 +551,8 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
 	sys_call(SYS_futex, &run->bell, FUTEX_WAKE, 1, 0, 0, 0);
 	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
-		const uint32_t watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
 		uint32_t asked = SPLICE_ASKED;
-		/* In another PID namespace it cannot be seen, and yet may answer. */
-		int gone = !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH;
+		int gone = watcher_unseen(run);
 
 		/* Taken back, unless it is answered at this moment. */
 		if ((i == 10 || (i && gone)) &&
@@ -699,11 +705,12 @@ static int image_map(struct splice_area *area, int fd, const struct splice_image
 	return 1;
 }
 
-/* Puts the image's code over [address, address + bytes), where the file is mapped from `offset` on; as image_map(). */
+/* Puts the image's code over [address, address + bytes), where the file is mapped from `offset` on; `pool`: nothing but
+ * its trampolines into memory yet. As image_map(). */
 static int code_replace(struct splice_area *area, int fd, const struct splice_image *image,
-			struct splice_attach_code *code)
+			struct splice_attach_code *code, int pool)
 {
-	uint64_t bias;
+	uint64_t bias, end = code->address + ((code->bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE);
 	uint32_t i = 0;
 
 	/* Which segment it is says how far the file was moved. */
@@ -713,10 +720,8 @@ static int code_replace(struct splice_area *area, int fd, const struct splice_im
 	if (i == image->segments)
 		return 1;
 	bias = code->address + (image->segment[i].offset - code->offset) - image->segment[i].address;
-	code->replaced = (uint16_t)image_map(
-		area, fd, image, bias, code->address,
-		code->address + ((code->bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE), code->device,
-		code->inode, code->pool_is_there);
+	code->replaced = (uint16_t)image_map(area, fd, image, bias, code->address, pool ? code->address : end,
+					     code->device, code->inode, code->pool_is_there);
 	return code->replaced;
 }
 
@@ -756,7 +761,7 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 		if (fd < 0)
 			break;
 		there = image_read(fd, &image);
-		done = !there || (there > 0 && code_replace(area, fd, &image, &code));
+		done = !there || (there > 0 && code_replace(area, fd, &image, &code, 0));
 		sys_call(SYS_close, fd);
 	}
 	/* It is none of a program's files: data that a compiler has written. */
@@ -1172,14 +1177,19 @@ void splice_begin(struct splice_begin *begin)
 
 /* ------------------------------------------------------ a process is attached to */
 
-/* Up to this step; whoever watches sees it. False: it did not come for ten seconds, so it has ended. */
-static int step(struct splice_attach *attach, uint32_t done, uint32_t next)
+/* Up to this step; whoever watches sees it. False: it did not come, so it has ended. */
+static int step(struct splice_attach *attach, const struct splice_run *run, uint32_t done, uint32_t next)
 {
 	const struct __kernel_timespec a_tenth = { 0, 100000000 };
 
 	__atomic_store_n(&attach->step, done, __ATOMIC_RELEASE);
-	for (int i = 0; i < 100 && __atomic_load_n(&attach->step, __ATOMIC_ACQUIRE) == done; i++)
-		sys_call(SYS_futex, &attach->step, FUTEX_WAIT_PRIVATE, done, &a_tenth, 0, 0);
+	for (int i = 0; i < 100 && __atomic_load_n(&attach->step, __ATOMIC_ACQUIRE) == done; i++) {
+		if (i >= 10 && (!run || watcher_unseen(run)))
+			break;
+		/* Unlike a futex, it leaves alone what the kernel keeps for restart_syscall, of the call
+		 * that this thread was taken out of. */
+		sys_call(SYS_ppoll, 0, 0, &a_tenth, 0, 0, 0);
+	}
 	/* It writes only while this thread stands still. */
 	if (__atomic_load_n(&attach->step, __ATOMIC_ACQUIRE) == next)
 		return 1;
@@ -1187,12 +1197,17 @@ static int step(struct splice_attach *attach, uint32_t done, uint32_t next)
 	return 0;
 }
 
-/* Each thread gets a block, which whoever watches makes its base of GS, and all code its image. */
+/*
+ * Each thread gets a block, which whoever watches makes its base of GS, and all code its image. What is
+ * replaced comes last: where a thread has to go on in a trampoline, it is made to before, so there is no moment in
+ * which the process could not go on by itself.
+ */
 void splice_attach(struct splice_attach *attach);
 void splice_attach(struct splice_attach *attach)
 {
 	struct splice_attach_thread *thread = (struct splice_attach_thread *)attach->thread;
 	struct splice_attach_code *code = (struct splice_attach_code *)attach->code;
+	const struct splice_run *run = NULL;
 	struct splice_area *area;
 	struct splice_block *b = NULL;
 	struct splice_image image;
@@ -1202,6 +1217,7 @@ void splice_attach(struct splice_attach *attach)
 	if (sys_failed(at))
 		goto out;
 	area = (struct splice_area *)at;
+	run = (const struct splice_run *)area->run;
 	area->own->run_fd = (uint64_t)attach->run_fd + 1;
 	for (uint32_t i = 0; i < attach->threads; i++) {
 		b = block_take(area);
@@ -1218,14 +1234,16 @@ void splice_attach(struct splice_attach *attach)
 	if (b && b->chunk < SPLICE_CHUNKS - 1)
 		chunk(area, b->chunk + 1);
 	area->own->run_fd = 0;
-	if (!step(attach, SPLICE_STEP_BLOCKS, SPLICE_STEP_BASES)) {
+	for (uint32_t i = 0; i < attach->codes; i++)
+		if (image_read(code[i].image_fd, &image) > 0 && !code_replace(area, code[i].image_fd, &image, &code[i], 1))
+			file_left(area);
+	if (!step(attach, run, SPLICE_STEP_BLOCKS, SPLICE_STEP_BASES)) {
 		attach->result = -ERRNO_ETIMEDOUT;
 		goto out;
 	}
 	for (uint32_t i = 0; i < attach->codes; i++)
-		if (image_read(code[i].image_fd, &image) > 0 &&
-		    !code_replace(area, code[i].image_fd, &image, &code[i]))
-			file_left(area);
+		if (code[i].replaced && image_read(code[i].image_fd, &image) > 0)
+			code_replace(area, code[i].image_fd, &image, &code[i], 0);
 	area->version = SPLICE_VERSION;
 out:
 	for (uint32_t i = 0; i < attach->codes; i++)
@@ -1235,7 +1253,7 @@ out:
 		if (attach->close[i] >= 0)
 			sys_call(SYS_close, attach->close[i]);
 	/* This thread is made to go on elsewhere then. */
-	step(attach, SPLICE_STEP_REPLACED, SPLICE_STEP_ALONE);
+	step(attach, run, SPLICE_STEP_REPLACED, SPLICE_STEP_ALONE);
 }
 
 /* ------------------------------------------------------------------------- entries */

@@ -271,10 +271,10 @@ struct splice_attach {
 /* How far it is. Whoever watches does its part at BLOCKS and at REPLACED, while this thread stands still. */
 enum splice_step {
 	SPLICE_STEP_BEGUN,
-	SPLICE_STEP_BLOCKS,	 /* each thread has one, which is to become its base of GS */
-	SPLICE_STEP_BASES,	 /* it is: by the watcher */
-	SPLICE_STEP_REPLACED, /* all code is; threads in windows have to go on elsewhere */
-	SPLICE_STEP_ALONE,	 /* the watcher did not come: it goes on as it would */
+	SPLICE_STEP_BLOCKS,   /* each thread has one, and trampolines are there */
+	SPLICE_STEP_BASES,    /* blocks are bases of GS, threads will go on in trampolines: by the watcher */
+	SPLICE_STEP_REPLACED, /* all code is */
+	SPLICE_STEP_ALONE,    /* the watcher did not come: it goes on as it would */
 };
 
 struct splice_attach_thread {

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 #[path = "common/splice.rs"]
 mod splice;
@@ -593,6 +594,30 @@ int main(void)
 }
 "#;
 
+/// Its code ends where its page does, and it has no loader: nothing of it is nobody's.
+#[test]
+fn a_program_whose_pages_are_full_is_prepared_too() {
+    let place = Place::new();
+    let text = "\t.globl _start\n\t.type _start, @function\n_start:\n\tmovl $110, %eax\n\tsyscall\n\tmovl $231, %eax\n\tmovl $3, %edi\n\
+                \tsyscall\n\tud2\n\t.size _start, . - _start\n\t.fill 4096 - (. - _start), 1, 0x90\n";
+    let source = place.file("full.s", text);
+    let program = place.0.path().join("full");
+    let built = Command::new("cc")
+        .args([
+            "-nostdlib",
+            "-static",
+            "-no-pie",
+            "-Wl,--build-id=none",
+            "-o",
+        ])
+        .args([program.as_os_str(), source.as_ref()])
+        .status();
+    assert!(built.unwrap().success());
+    let (output, report) = place.report(&[program.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(count(&report, "getppid"), 1, "{report}");
+}
+
 #[test]
 fn places_without_room_are_told() {
     let place = Place::new();
@@ -609,32 +634,40 @@ fn places_without_room_are_told() {
     );
 }
 
-/// Nobody comes along any more, and nobody answers.
+/// Nobody comes along any more, and nobody answers; also for a program that is being prepared at that moment.
 #[test]
 fn programs_go_on_when_debox_is_killed() {
-    let place = Place::new();
-    let (begun, over) = (place.0.path().join("begun"), place.0.path().join("over"));
-    let script = format!(
-        "touch {}; sleep 1; true; /bin/true; /bin/true; echo $((6 * 7)) > {}",
-        begun.display(),
-        over.display()
-    );
-    let mut debox = place.run(&["--", "sh", "-c", &script]).spawn().unwrap();
+    if !needs::root() {
+        return;
+    }
     let wait_for = |what: &Path| {
-        for _ in 0..600 {
+        for _ in 0..3000 {
             if what.exists() {
                 return true;
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(10));
         }
         false
     };
-    assert!(wait_for(&begun));
-    // So that sleep has begun: a program that is just being prepared stays stopped (docs/splice.md).
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    debox.kill().unwrap();
-    debox.wait().unwrap();
-    assert!(wait_for(&over), "it did not end");
+    for round in 0..16 {
+        let place = Place::new();
+        std::os::unix::fs::chown(place.0.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let (begun, over) = (place.0.path().join("begun"), place.0.path().join("over"));
+        // Each of them is prepared; those that begin without debox ask for a moment first.
+        let script = format!(
+            "touch {}; for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true; done; echo $((6 * 7)) > {}",
+            begun.display(),
+            over.display()
+        );
+        // Without privileges, so that it has begun soon.
+        let mut debox = place.run(&["--", "sh", "-c", &script]);
+        let mut debox = debox.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+        assert!(wait_for(&begun));
+        std::thread::sleep(Duration::from_micros(1500 * round));
+        debox.kill().unwrap();
+        debox.wait().unwrap();
+        assert!(wait_for(&over), "it did not end (round {round})");
+    }
 }
 
 /// Steps of three calls, up to the end of its input; then how many.

@@ -430,6 +430,39 @@ fn it_goes_on_when_debox_is_killed() {
     assert_eq!(program.end(), RIGHT);
 }
 
+/// Whether somebody traces it.
+fn is_traced(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.contains("TracerPid:\t0\n")
+}
+
+/// Killed as it attaches, at any moment: its threads wait in calls of all kinds, which go on.
+#[test]
+fn it_goes_on_when_debox_is_killed_as_it_attaches() {
+    if !needs::root() {
+        return;
+    }
+    let mut midst = 0;
+    for round in 0..16 {
+        let place = Attached::new();
+        std::os::unix::fs::chown(place.folder(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let mut program = Command::new(place.attached_c());
+        let mut program = Program::start(program.arg("1").uid(NOBODY).gid(NOBODY));
+        let mut debox = place.debox(program.pid(), &[]);
+        let mut debox = debox.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+        while !is_traced(program.pid()) && debox.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        std::thread::sleep(Duration::from_micros(400 * round));
+        midst += u32::from(is_traced(program.pid()));
+        let _ = debox.kill();
+        debox.wait().unwrap();
+        program.order("atfs");
+        assert_eq!(program.end(), RIGHT, "round {round}");
+    }
+    println!("in the midst of it: {midst} of 16");
+}
+
 /// Own processes, without a broker.
 #[test]
 fn whoever_has_no_privileges_may_too() {

@@ -98,6 +98,8 @@ impl Run {
         let replaced = self.replace(pid, &mut threads, &all, index);
         match replaced {
             Ok(_) => self.area_used(Used { index, pid }),
+            // Nobody else's, while it has it mapped.
+            Err(_) if self.areas_of(pid).contains(&index) => self.area_used(Used { index, pid }),
             Err(_) => self.area_free(index),
         }
         let in_calls = replaced?;
@@ -258,27 +260,28 @@ impl Run {
         let code = self.call_code();
         let place = spare::place(pid, Caller::bytes(code), spare).map_err(failed("its code"))?;
         let by = Caller { code, place };
-        let blocks = self.attached(pid, &mut threads.all, &by, &told)?;
+        let mut within = self.prepare_within(pid, &mut threads.all, &by, &told)?;
         let mut in_calls = Vec::new();
-        for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&blocks.of_thread) {
-            let Registers { rip, .. } = held.thread.registers;
+        for ((held, place), block) in threads.all.iter_mut().zip(&places).zip(&within.blocks) {
+            let registers = &mut held.thread.registers;
+            registers.gs_base = *block;
             let place = place.as_ref();
-            let there = place.filter(|place| blocks.replaced[place.code]);
-            let moved = there.map_or(rip, |place| place.next);
-            if let Some((at, address)) = there.and_then(|place| place.returns) {
-                // Unwritten, it returns to its own code, and the call is not counted.
-                let _ = held.thread.write(at, &address.to_le_bytes());
+            if let Some(place) = place.filter(|place| within.replaced[place.code]) {
+                registers.rip = place.next;
+                if let Some((at, address)) = place.returns {
+                    // Unwritten, it returns to its own code, and the call is not counted.
+                    let _ = held.thread.write(at, &address.to_le_bytes());
+                }
             }
-            held.thread.registers.rip = moved;
             // Whoever watches it sees it where it goes on; unless it has just been killed.
             let _ = held.thread.set();
             let in_call = place.and_then(|place| place.call);
             in_calls.extend(in_call.map(|_| *block));
         }
-        let memory = [blocks.memory.start, blocks.memory.end - blocks.memory.start];
-        let args = [memory[0], memory[1], 0, 0, 0, 0];
-        // What it leaves behind is in nobody's way.
-        let _ = threads.all[0].thread.call(&by, libc::SYS_munmap, args);
+        let Some(first) = threads.all.first_mut() else {
+            return Err(Error::Ended);
+        };
+        within.end(&mut first.thread, &by)?;
         Ok(in_calls)
     }
 
@@ -295,15 +298,15 @@ impl Run {
         own == base && off.is_ok_and(|off| off == state::OFF_LEFT)
     }
 
-    /// The runtime is mapped, and prepares the process. Should we end meanwhile, the thread that does so
-    /// goes on where it was; it waits ten seconds for us.
-    fn attached(
+    /// The runtime is mapped, and makes blocks and trampolines. Should we end from here on, the
+    /// thread that does so goes on where it was; it waits a second or more for us.
+    fn prepare_within(
         &self,
         pid: i32,
         threads: &mut [Held],
         by: &Caller<'_>,
         told: &Told<'_>,
-    ) -> Result<Blocks, Error> {
+    ) -> Result<Within, Error> {
         let images = told.all.iter().map(|code| File::open(&code.known.image));
         let images = images
             .collect::<io::Result<Vec<_>>>()
@@ -323,7 +326,8 @@ impl Run {
             + frame.len() as u64;
         let room = (bytes.max(remote::MESSAGE_BYTES) + STACK).next_multiple_of(PAGE);
         let memory = remote::memory(thread, by, room).map_err(failed("mmap"))?;
-        let sent = remote::files_send(thread, by, pid, memory, &files).map_err(failed("its files"))?;
+        let sent =
+            remote::files_send(thread, by, pid, memory, &files).map_err(failed("its files"))?;
         let rights = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let (kind, runtime_fd) = (libc::MAP_PRIVATE as u64, sent.files[1] as u64);
         let args = [0, self.runtime_bytes(), rights, kind, runtime_fd, 0];
@@ -345,35 +349,16 @@ impl Run {
             ..thread.registers
         };
         thread.divert(&with).map_err(failed("registers"))?;
-        let step_at = memory + attach::STEP;
-        up_to(thread, step_at, attach::STEP_BLOCKS)?;
+        up_to(thread, memory, attach::STEP_BLOCKS)?;
         proc::memory_read(pid, memory, &mut begin).map_err(failed("its memory"))?;
         told.answered(&begin)
             .map_err(failed("the file of the counts"))?;
-        let of_thread = told.blocks(&begin);
-        // Before there is code that makes use of it.
-        let there = tracee::registers(thread.pid).map_err(failed("registers"))?;
-        for (held, block) in threads.iter_mut().zip(&of_thread) {
-            held.thread.registers.gs_base = *block;
-            // Unless it has just been killed.
-            let _ = held.thread.set();
-        }
-        let Some(Held { thread, .. }) = threads.first_mut() else {
-            return Err(Error::Ended);
-        };
-        let there = Registers {
-            gs_base: thread.registers.gs_base,
-            ..there
-        };
-        tracee::registers_set(thread.pid, &there).map_err(failed("registers"))?;
-        let step = attach::STEP_BASES.to_le_bytes();
-        thread.write(step_at, &step).map_err(failed("its memory"))?;
-        up_to(thread, step_at, attach::STEP_REPLACED)?;
-        proc::memory_read(pid, memory, &mut begin).map_err(failed("its memory"))?;
-        Ok(Blocks {
-            of_thread,
-            replaced: told.replaced(&begin),
+        Ok(Within {
+            there: tracee::registers(thread.pid).map_err(failed("registers"))?,
             memory: memory..memory + room,
+            frame_at,
+            blocks: told.blocks(&begin),
+            replaced: told.replaced(&begin),
         })
     }
 
@@ -417,10 +402,10 @@ impl Run {
     }
 }
 
-/// It runs up to a step, and stands still there.
-fn up_to(thread: &mut Stopped, step_at: u64, wanted: u32) -> Result<(), Error> {
+/// It runs up to a step, and stands still there. `begin`: `struct splice_attach`.
+fn up_to(thread: &mut Stopped, begin: u64, wanted: u32) -> Result<(), Error> {
     let pid = thread.pid;
-    let step = || proc::word(pid, step_at).map(|step| step as u32);
+    let step = || proc::word(pid, begin + attach::STEP).map(|step| step as u32);
     thread
         .run_until(|| step().map(|step| step >= wanted))
         .map_err(failed("the runtime"))?;
@@ -431,7 +416,7 @@ fn up_to(thread: &mut Stopped, step_at: u64, wanted: u32) -> Result<(), Error> {
     }
     // It has gone on by itself, from where it would be.
     thread.registers = tracee::registers(pid).map_err(failed("registers"))?;
-    unproved("it waited for DeBox for ten seconds, in vain")
+    unproved("it waited for DeBox, in vain")
 }
 
 /// Whether its return addresses are kept twice (Linux 6.6).
@@ -459,13 +444,39 @@ struct Told<'a> {
     places: &'a [Option<Place>],
 }
 
-/// What it answers.
-struct Blocks {
-    of_thread: Vec<u64>,
-    /// By code.
-    replaced: Vec<bool>,
+/// A thread that is about to replace what is to be replaced.
+struct Within {
+    there: Registers,
     /// What it was told in.
     memory: Range<u64>,
+    /// Where in it stands where the thread goes on, should we end.
+    frame_at: u64,
+    /// Of each thread.
+    blocks: Vec<u64>,
+    /// By code: whether it will be.
+    replaced: Vec<bool>,
+}
+
+impl Within {
+    /// All threads go on where their registers say, from here on.
+    fn end(&mut self, thread: &mut Stopped, by: &Caller<'_>) -> Result<(), Error> {
+        (thread.write(self.frame_at, &thread.frame())).map_err(failed("its memory"))?;
+        // Out of the call that it waits in.
+        self.there = Registers {
+            gs_base: thread.registers.gs_base,
+            orig_rax: u64::MAX,
+            rax: 0,
+            ..self.there
+        };
+        tracee::registers_set(thread.pid, &self.there).map_err(failed("registers"))?;
+        let (begin, step) = (self.memory.start, attach::STEP_BASES.to_le_bytes());
+        (thread.write(begin + attach::STEP, &step)).map_err(failed("its memory"))?;
+        up_to(thread, begin, attach::STEP_REPLACED)?;
+        let args = [begin, self.memory.end - begin, 0, 0, 0, 0];
+        // What it leaves behind is in nobody's way.
+        let _ = thread.call(by, libc::SYS_munmap, args);
+        Ok(())
+    }
 }
 
 impl Told<'_> {

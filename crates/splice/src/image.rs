@@ -13,7 +13,6 @@
 use crate::state::{IMAGE_MAGIC, IMAGE_PATH, IMAGE_SEGMENTS, VERSION};
 use crate::trampoline::{Places, asked_first, trampoline};
 use crate::{Error, JUMP_BYTES, Site, Table, Window};
-use iced_x86::{Decoder, DecoderOptions};
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -312,20 +311,10 @@ fn one(
     if pages.put(&written, back).is_none() {
         return Ok(false);
     }
-    let whole = whole_behind_jump(&window.bytes);
-    place[..whole].fill(FILL);
+    place.fill(FILL);
     place[0] = 0xe9;
     place[1..JUMP_BYTES].copy_from_slice(&way.to_le_bytes());
     Ok(true)
-}
-
-/// Where the first instruction begins that the jump leaves whole. What is behind stays, so that a thread that
-/// waits in it for the end of its call finds it, should whoever attaches end before it is made to go on in the
-/// trampoline.
-fn whole_behind_jump(window: &[u8]) -> usize {
-    let decoder = Decoder::new(64, window, DecoderOptions::NONE);
-    let mut ends = decoder.into_iter().map(|one| one.next_ip() as usize);
-    ends.find(|end| *end >= JUMP_BYTES).unwrap_or(window.len())
 }
 
 /// How to unwind from a pool that lies `before` these bytes, `size` of it: as in

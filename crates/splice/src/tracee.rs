@@ -271,6 +271,8 @@ impl Stopped {
             self.park()?;
             Ok(result)
         });
+        // First: should we end, it goes on where it stands.
+        self.set()?;
         self.lay(maker.place, &before)?;
         match result? {
             error @ -4095..=-1 => Err(io::Error::from_raw_os_error(-error as i32)),
