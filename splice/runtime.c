@@ -1295,22 +1295,25 @@ __asm__(".pushsection .text.begin,\"ax\"\n.globl splice_entry_begin\nsplice_entr
 
 /*
  * What makes a program map all this, at its first instruction. Whoever watches lays it where nobody's code is,
- * makes the program begin there, and looks at its two calls as they end. It needs nobody: should the watcher end at any of its
- * instructions, it goes on. rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes.
+ * makes the program begin there, and stops it by its signal. It needs nobody: should the watcher end at any of its
+ * instructions, it goes on (a program that begins has no handlers, and by default SIGURG is nothing).
+ * rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes; r13: process and thread. In r15 where it is mapped, or -errno.
  */
 __asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
 	"	movl $257, %eax\n	syscall\n" /* openat */
-	"	testl %eax, %eax\n	js 1f\n"
+	"	testq %rax, %rax\n	js 1f\n"
 	"	movl %eax, 28(%rbx)\n	movl %eax, %r8d\n" /* runtime_fd */
 	"	xorl %edi, %edi\n	movq %r12, %rsi\n	movl $5, %edx\n	movl $2, %r10d\n"
 	"	xorl %r9d, %r9d\n	movl $9, %eax\n	syscall\n" /* mmap, private, to be read and executed */
-	"	testq %rax, %rax\n	js 1f\n"
-	"	movq %rbx, %rdi\n	leaq -1024(%rbx), %rsp\n	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n"
-	"	jmp *%rax\n"
-	"1:	movq (%rbx), %r11\n	movq 8(%rbx), %rsp\n" /* as if nobody had come */
-	"	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n	xorl %eax, %eax\n	xorl %ecx, %ecx\n"
-	"	xorl %edx, %edx\n	xorl %esi, %esi\n	xorl %edi, %edi\n	xorl %r8d, %r8d\n"
-	"	xorl %r10d, %r10d\n	jmp *%r11\n.org 160\n.popsection\n");
+	"1:	movq %rax, %r15\n"
+	"	movl %r13d, %edi\n	movl %r13d, %esi\n	movl $23, %edx\n	movl $234, %eax\n"
+	"	syscall\n" /* tgkill, SIGURG */
+	"	movq %r15, %rax\n	movq %rbx, %rdi\n	leaq -1024(%rbx), %rsp\n"
+	"	testq %rax, %rax\n	jns 2f\n"
+	"	movq (%rbx), %rax\n	movq 8(%rbx), %rsp\n" /* as if nobody had come */
+	"	xorl %edx, %edx\n	xorl %edi, %edi\n"
+	"2:	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n	xorl %r13d, %r13d\n	xorl %r15d, %r15d\n"
+	"	jmp *%rax\n.org 176\n.popsection\n");
 _Static_assert(offsetof(struct splice_begin, runtime_fd) == 28, "as above");
 
 /*

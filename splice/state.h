@@ -232,7 +232,7 @@ struct splice_image {
 
 /* Where in the runtime the code lies that maps it, */
 #define SPLICE_MAP 64u
-#define SPLICE_MAP_BYTES 96u
+#define SPLICE_MAP_BYTES 112u
 /* that which splices a process that runs, */
 #define SPLICE_ATTACH 192u
 /* and that which makes one call. Behind it lies where its thread would be without: user_regs_struct, to ss. */

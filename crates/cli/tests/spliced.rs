@@ -594,6 +594,23 @@ int main(void)
 }
 "#;
 
+/// The signal by which a new program is stopped is its own again when it begins, also if it blocks it.
+#[test]
+fn a_program_that_blocks_all_signals_begins_so() {
+    let place = Place::new();
+    let words = [
+        "env",
+        "--block-signal",
+        "grep",
+        "^Sig[PBIC]",
+        "/proc/self/status",
+    ];
+    let bare = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    let (output, report) = place.report(&words);
+    assert_eq!(output.stdout, bare.stdout);
+    assert!(count(&report, "rt_sigprocmask") > 0, "{report}");
+}
+
 /// Its code ends where its page does, and it has no loader: nothing of it is nobody's.
 #[test]
 fn a_program_whose_pages_are_full_is_prepared_too() {

@@ -697,21 +697,19 @@ impl Run {
             rdx: (libc::O_RDONLY | libc::O_CLOEXEC) as u64,
             rbx: begin_at,
             r12: self.runtime_bytes,
+            r13: program.pid as u64,
             rsp: begin_at - 1024,
             rip: place,
             ..*before
         };
         program.divert(&with).map_err(io("registers"))?;
-        // openat and mmap; should we end from here on, it does all this, or begins, by itself.
-        let calls = self.map_code.windows(2).enumerate();
-        let calls = calls.filter(|(_, code)| *code == [0x0f, 0x05]);
-        for (at, _) in calls {
-            let result = program.call_end(place + at as u64 + 2);
-            if let error @ -4095..=-1 = result.map_err(io("the runtime"))? {
-                let _ = program.lay(place, &there);
-                let error = io::Error::from_raw_os_error(-error as i32);
-                return Err(Error::Run(format!("the runtime: {error}")));
-            }
+        // Should we end from here on, it does all this, or begins, by itself.
+        let end = place + self.map_code.len() as u64;
+        let mapped = (program.shown(place..end)).map_err(io("the runtime"))?;
+        if let error @ -4095..=-1 = mapped.r15 as i64 {
+            let _ = program.lay(place, &there);
+            let error = io::Error::from_raw_os_error(-error as i32);
+            return Err(Error::Run(format!("the runtime: {error}")));
         }
         Ok(())
     }

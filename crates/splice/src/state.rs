@@ -106,7 +106,7 @@ pub mod attach {
 pub const OFF_LEFT: u32 = 3;
 /// Where in the runtime the code lies that maps it,
 pub const MAP: u64 = 64;
-pub const MAP_BYTES: u64 = 96;
+pub const MAP_BYTES: u64 = 112;
 /// that which splices a process that runs,
 pub const ATTACH: u64 = 192;
 /// and that which makes one call.

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -154,6 +155,19 @@ pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
     )
 }
 
+/// The signals that it blocks.
+fn signal_mask(pid: i32) -> io::Result<u64> {
+    let mut mask = 0u64;
+    let at = std::ptr::from_mut(&mut mask) as usize;
+    ptrace(libc::PTRACE_GETSIGMASK, pid, size_of::<u64>(), at)?;
+    Ok(mask)
+}
+
+fn signal_mask_set(pid: i32, mask: u64) -> io::Result<()> {
+    let at = std::ptr::from_ref(&mask) as usize;
+    ptrace(libc::PTRACE_SETSIGMASK, pid, size_of::<u64>(), at)
+}
+
 /// Where the kernel stops it in a call, and what came of it.
 fn call_info(pid: i32) -> io::Result<libc::ptrace_syscall_info> {
     let mut info = MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
@@ -227,6 +241,33 @@ impl Stopped {
             ..*registers
         };
         registers_set(self.pid, &registers)
+    }
+
+    /// It goes on up to where code of ours within `code` sends itself SIGURG, and stands still: its registers. A new
+    /// program has no handler for it, and who blocks it gets it all the same.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn shown(&mut self, code: Range<u64>) -> io::Result<Registers> {
+        const URGENT: u64 = 1 << (libc::SIGURG - 1);
+        let mask = signal_mask(self.pid)?;
+        if mask & URGENT != 0 {
+            signal_mask_set(self.pid, mask & !URGENT)?;
+        }
+        let registers = loop {
+            go_on(self.pid, 0)?;
+            if self.next_stop()? == Stop::Signal(self.pid, libc::SIGURG) {
+                let registers = registers(self.pid)?;
+                if code.contains(&registers.rip) {
+                    self.signals.pop();
+                    break registers;
+                }
+            }
+        };
+        if mask & URGENT != 0 {
+            signal_mask_set(self.pid, mask)?;
+        }
+        Ok(registers)
     }
 
     /// It goes on up to the end of the call whose instruction ends at `behind`: what came of it.
