@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """How does a proxy's day go by in minutes?
 
@@ -8,37 +7,47 @@ follows the hours; within a sample requests come in bursts whose sizes have a he
 browsers send them. Idle connections follow the rate, a step behind, and some come and go.
 The same seed gives the same day.
 
-Run as a program (`day.py PORT SIZE`) it is the clients of one proxy: a line on standard
-input, a sample as JSON, is played, and answered by a line of what came of it. A request
-is a connection of its own, as HTTP/1.0's. It is sent when it is due whatever the proxy does
-(an open loop), and its time counts from when it was due, so that a proxy that stands still
-is not asked less.
+`play()` lets proxies go through it side by side, each with clients of its own (`load run
+--rates`). They have one clock, and of each sample each proxy has a slot for itself: meanwhile
+nobody asks the others. A request is a connection of its own, as HTTP/1.0's. It is sent when it
+is due whatever the proxy does (an open loop), and its time counts from when it was due, so that
+a proxy that stands still is not asked less.
 """
 
 import contextlib
-import heapq
 import json
 import math
+import pathlib
 import random
-import select
-import socket
-import sys
+import subprocess
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from watch import TOP
+
+LOAD = TOP / "target/release/load"
 HOURS = 24
-DEADLINE_S = 5.0
-IP_BIND_ADDRESS_NO_PORT = 24
 # Pareto: a mean of 3 requests a burst, and now and then a hundred; 2 ms apart on average.
 BURST_ALPHA, BURST_MOST, BURST_APART_S = 1.5, 100, 0.002
 COME_AND_GO = 0.05  # of the idle connections, each sample
+# Before the first sample: a few requests, for the night's cache.
+LEAD_S, LEAD_RATE = 0.5, 40
+# Behind each sample: what was asked at its end is answered in it.
+REST_S = 0.1
+# For all idle connections to be open.
+OPEN_S = 2.0
 
 
 class Sample(NamedTuple):
     hour: float
     rate: float  # that the day's curve has
-    due_s: list[float]
+    bursts: list[tuple[float, float]]  # from when to when in the sample, each at one rate
     idle: int
+
+    def asked(self) -> float:
+        """On average."""
+        return sum(to - begin for begin, to in self.bursts) / BURST_APART_S
 
 
 def curve(hour: float) -> float:
@@ -55,161 +64,80 @@ def day(samples: int, sample_s: float, most_rate: float, most_idle: int, seed: i
     for number in range(samples):
         hour = HOURS * number / samples
         rate = most_rate * curve(hour)
-        due: list[float] = []
+        bursts = []
         at = 0.0
         while (at := at + draw.expovariate(rate / mean_burst)) < sample_s:
-            next_due = at
-            for _ in range(min(BURST_MOST, int(draw.paretovariate(BURST_ALPHA)))):
-                if next_due < sample_s:
-                    due.append(next_due)
-                next_due += draw.expovariate(1 / BURST_APART_S)
-        made.append(Sample(hour, rate, sorted(due), round(most_idle * before)))
+            requests = min(BURST_MOST, int(draw.paretovariate(BURST_ALPHA)))
+            bursts.append((at, min(sample_s, at + requests * BURST_APART_S)))
+        made.append(Sample(hour, rate, bursts, round(most_idle * before)))
         before = curve(hour)
     return made
 
 
-class Asked:
-    """One request."""
-
-    def __init__(self, due: float) -> None:
-        self.due, self.got, self.head, self.length = due, 0, b"", -1
-
-    def take(self, data: bytes) -> None:
-        if self.length < 0:
-            self.head += data
-            end = self.head.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            self.got, data = len(self.head) - end - 4, b""
-            lengths = [line.split(b":")[1] for line in self.head[:end].lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            self.length = int(lengths[0]) if lengths else 0
-        self.got += len(data)
-
-    def right(self, size: int) -> bool:
-        return self.head[:12] in (b"HTTP/1.1 200", b"HTTP/1.0 200") and self.got == self.length == size
+def slot(sample: int, proxy: int, proxies: int, sample_s: float) -> float:
+    """When a proxy's turn begins: in each sample another one is the first."""
+    return LEAD_S + (sample * proxies + (proxy - sample) % proxies) * (sample_s + REST_S)
 
 
-class Clients:
-    def __init__(self, port: int, size: int) -> None:
-        self.server, self.size = ("127.0.0.1", port), size
-        self.request = f"GET /{size} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
-        self.epoll = select.epoll()
-        self.waiting: dict[int, tuple[socket.socket, Asked]] = {}
-        self.idle: list[socket.socket] = []
-        self.opened = 0
-        self.draw = random.Random(port)
-
-    def _connect(self) -> socket.socket:
-        client = socket.socket()
-        # From several addresses: one has no more than 28,000 ports.
-        self.opened += 1
-        client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-        client.bind((f"127.0.1.{1 + self.opened % 8}", 0))
-        client.setblocking(False)
-        client.connect_ex(self.server)
-        return client
-
-    def _step_idle(self, wanted: int) -> None:
-        """One nearer to what is wanted, or one for another."""
-        if len(self.idle) >= wanted and self.idle:
-            at = self.draw.randrange(len(self.idle))
-            self.idle[at].close()
-            self.idle[at] = self.idle[-1]
-            self.idle.pop()
-        if len(self.idle) < wanted:
-            self.idle.append(self._connect())
-
-    def play(self, sample: dict[str, Any]) -> dict[str, Any]:
-        seconds, wanted, due = sample["seconds"], sample["idle"], sample["due_s"]
-        begin = time.monotonic()
-        steps = abs(wanted - len(self.idle)) + int(COME_AND_GO * min(wanted, len(self.idle)))
-        events = [(at, 0) for at in due] + [(seconds * (n + 0.5) / steps, 1) for n in range(steps)]
-        heapq.heapify(events)
-        result: dict[str, Any] = {"times_us": [], "done_s": [], "wrong": 0, "stalled": 0, "dropped": 0, "late_us": []}
-        while True:
-            now = time.monotonic() - begin
-            while events and events[0][0] <= now:
-                at, idle = heapq.heappop(events)
-                if idle:
-                    self._step_idle(wanted)
-                else:
-                    result["late_us"].append(round(1e6 * (time.monotonic() - begin - at)))
-                    self._ask(begin + at)
-            if not events and not self.waiting and now >= seconds:
-                break
-            if now >= seconds + DEADLINE_S:
-                break
-            until = events[0][0] if events else seconds if now < seconds else seconds + DEADLINE_S
-            for descriptor, _ in self.epoll.poll(max(0.0, until - now), 256):
-                self._read(descriptor, begin, result)
-        for descriptor in list(self.waiting):
-            result["stalled"] += 1
-            self._forget(descriptor)
-        result["idle_gone"] = self._idle_gone()
-        result["idle"] = len(self.idle)
-        return result
-
-    def _ask(self, due: float) -> None:
-        client = self._connect()
-        self.waiting[client.fileno()] = client, Asked(due)
-        # On loopback the connection is there by now, unless the proxy's queue is full.
-        with contextlib.suppress(BlockingIOError):
-            client.send(self.request)
-            self.epoll.register(client, select.EPOLLIN)
-            return
-        self.epoll.register(client, select.EPOLLOUT)
-
-    def _forget(self, descriptor: int) -> None:
-        client, _ = self.waiting.pop(descriptor)
-        self.epoll.unregister(client)
-        client.close()
-
-    def _read(self, descriptor: int, begin: float, result: dict[str, Any]) -> None:
-        client, asked = self.waiting[descriptor]
-        try:
-            data = client.recv(1 << 16)
-        except BlockingIOError:  # connected
-            client.send(self.request)
-            self.epoll.modify(client, select.EPOLLIN)
-            return
-        except OSError:
-            data = b""
-        asked.take(data)
-        # Whole when the length is there; the connection's end says the same a little later.
-        if data and not (0 <= asked.length <= asked.got):
-            return
-        self._forget(descriptor)
-        now = time.monotonic()
-        if not asked.head:
-            result["dropped"] += 1
-            return
-        result["wrong"] += not asked.right(self.size)
-        result["stalled"] += now - asked.due > DEADLINE_S
-        result["times_us"].append(round(1e6 * (now - asked.due)))
-        result["done_s"].append(round(now - begin, 4))
-
-    def _idle_gone(self) -> int:
-        """Connections that the proxy should have kept; they are opened anew."""
-        gone = 0
-        for at, client in enumerate(self.idle):
-            try:
-                client.recv(1)
-            except BlockingIOError:
-                continue
-            except OSError:
-                pass
-            gone += 1
-            client.close()
-            self.idle[at] = self._connect()
-        return gone
+def rates(samples: Sequence[Sample], proxy: int, proxies: int, sample_s: float) -> str:
+    """One proxy's day as a file for `load run --rates`."""
+    lines = [f"0 {LEAD_RATE} {samples[0].idle}", f"{LEAD_S / 2} 0"]
+    idle = samples[0].idle
+    for number, sample in enumerate(samples):
+        begin = slot(number, proxy, proxies, sample_s)
+        # Bursts may overlap: then their rates add up.
+        changes = sorted([(at, 1) for at, _ in sample.bursts] + [(to, -1) for _, to in sample.bursts])
+        lines.append(f"{begin:.6f} 0 {idle}")
+        # Some go; as many and what the hour brings come.
+        points = [(sample_s / 2, f" {idle - round(COME_AND_GO * min(idle, sample.idle))}"), (sample_s, f" {sample.idle}")]
+        at_once = 0
+        for at, step in changes:
+            while points and points[0][0] <= at:
+                passed, count = points.pop(0)
+                lines.append(f"{begin + passed:.6f} {at_once / BURST_APART_S:.1f}{count}")
+            at_once += step
+            lines.append(f"{begin + at:.6f} {at_once / BURST_APART_S:.1f}")
+        lines += [f"{begin + passed:.6f} 0{count}" for passed, count in points]
+        idle = sample.idle
+    lines.append(f"{LEAD_S + len(samples) * proxies * (sample_s + REST_S):.6f} 0 {idle}")
+    return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    clients = Clients(int(sys.argv[1]), int(sys.argv[2]))
-    for line in sys.stdin:
-        print(json.dumps(clients.play(json.loads(line))), flush=True)
-    return 0
+def play(out: pathlib.Path, ports: Sequence[int], bytes_of_page: int, samples: Sequence[Sample], sample_s: float, used: Callable[[int], Any], prepare: Callable[[int], None]) -> tuple[list[dict[str, Any]], list[list[tuple[Any, Any]]]]:
+    """What came of each proxy's clients (`load`'s JSON), and what `used` said of a proxy as its
+    turn in each sample began and ended. `prepare` gets the clients' processes."""
+    begin = time.monotonic() + OPEN_S
+    files = [out / f"day-{proxy}" for proxy in range(len(ports))]
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for proxy, port in enumerate(ports):
+            file = files[proxy]
+            file.with_suffix(".rates").write_text(rates(samples, proxy, len(ports), sample_s))
+            stack.callback(lambda file=file: [file.with_suffix(end).unlink(missing_ok=True) for end in (".rates", ".json")])
+            words = ["--server", f"127.0.0.1:{port}", "--page", f"/{bytes_of_page}", "--page-bytes", str(bytes_of_page), "--directories", "1", "--kbit", "0"]
+            words += ["--connections", "500", "--new-connection-every", "1", "--silence", "5", "--rates", str(file.with_suffix(".rates")), "--begin-at", f"{begin:.3f}"]
+            client = subprocess.Popen([str(LOAD), "run", *words, "--json", str(file.with_suffix(".json"))], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            stack.callback(lambda client=client: (client.kill(), client.wait()))
+            prepare(client.pid)
+            clients.append(client)
+        seen: list[list[tuple[Any, Any]]] = [[] for _ in ports]
+        for number in range(len(samples)):
+            for place in range(len(ports)):
+                proxy = (place + number) % len(ports)
+                at = begin + slot(number, proxy, len(ports), sample_s)
+                time.sleep(max(0.0, at - time.monotonic()))
+                before = used(proxy)
+                time.sleep(max(0.0, at + sample_s + REST_S - time.monotonic()))
+                seen[proxy].append((before, used(proxy)))
+        for client in clients:
+            if client.wait(timeout=60) > 1:
+                raise RuntimeError(f"{LOAD} ended with {client.returncode}; its own words are above")
+        played = [json.loads(file.with_suffix(".json").read_text()) for file in files]
+    return played, seen
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def within(played: dict[str, Any], what: str, from_s: float, to_s: float) -> list[float]:
+    """When requests were `asked` or `answered` in a part of the day, since its begin."""
+    step_s, counts = played["timeline"]["step_s"], played["timeline"][what]
+    first, last = round(from_s / step_s), round(to_s / step_s)
+    return [(n - first) * step_s for n, count in enumerate(counts[first:last], first) for _ in range(count)]

@@ -65,10 +65,6 @@ def spread(values: Sequence[float], form: str = ",.0f") -> str:
     return f"{values[0]:{form}} ({values[1]:{form}}–{values[2]:{form}})"
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
-
-
 def of_a_cpu(profile: dict[str, Any], part: str) -> float:
     """Per cent of one CPU, by the number of samples."""
     return 100 * profile["debox"]["parts"][part] / (profile["seconds"] * HZ)
@@ -259,20 +255,19 @@ class Page:
         cpu = [Series(way, [r["hour"] for r in each], [r["cpu_percent"] for r in each]) for way, each in day.items()]
         figure.lines(self.out / "day-cpu.svg", "haproxy's CPU through the day", "hour", "% of a CPU", cpu)
         self.add("![CPU through the day](day-cpu.svg)")
-        answers = {(program, way): sorted(us for r in each for us in r["times_us"]) for program, rows in self.result["day"].items() for way, each in rows.items()}
-        shares = [0, *(n / 200 for n in range(1, 200)), 0.997, 0.999, 0.9999]
-        distributions = [Series(way, [max(1, percentile(answers["haproxy", way], s)) for s in shares], [100 * s for s in shares]) for way in day]
+        told = self.result["day_answers"]
+        distributions = [Series(way, [max(1, us) for us, _ in one["cdf"]], [100 * share for _, share in one["cdf"]]) for way, one in told["haproxy"].items()]
         figure.distributions(self.out / "day-answers.svg", "A day's answering times, haproxy", "µs", distributions)
-        latest = max(r["late_us"] for rows in self.result["day"].values() for each in rows.values() for r in each)
+        latest = max(one["late_us"] for ways in told.values() for one in ways.values())
         self.add(
             "![A day's answering times](day-answers.svg)",
-            "Answering times of all requests of the day, exact, from when each was due:",
+            "Answering times of all requests of the day, from when each was due:",
             table(
                 ("", "requests", "p50, µs", "p90, µs", "p99, µs", "p99.9, µs", "longest, µs", "CPU of the day", "most of a sample"),
                 [
-                    [f"{program}: {way}", f"{len(ordered):,}", *(f"{percentile(ordered, s):,.0f}" for s in (0.5, 0.9, 0.99, 0.999, 1)),
+                    [f"{program}: {way}", f"{one['requests']:,}", *(f"{one[which]:,.0f}" for which in ("p50_us", "p90_us", "p99_us", "p999_us", "most_us")),
                      f"{statistics.mean(r['cpu_percent'] for r in self.result['day'][program][way]):.1f} %", f"{max(r['cpu_percent'] for r in self.result['day'][program][way]):.0f} %"]
-                    for (program, way), ordered in answers.items()
+                    for program, ways in told.items() for way, one in ways.items()
                 ],
             ),
             f"The clients themselves sent at most {latest / 1e3:.1f} ms late; that is in the times.",

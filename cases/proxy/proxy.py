@@ -20,7 +20,6 @@ import pathlib
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -201,49 +200,29 @@ class Case:
         most_idle = min(IDLE_PER_RATE * plan.most_rate, self.most)
         samples = days.day(plan.samples, plan.sample_s, plan.most_rate, most_idle)
         make = {"haproxy": self.haproxy, "haproxy, cache": lambda way, idle: self.haproxy(way, idle, True), "lighttpd": self.lighttpd_proxy}[program]
+        with opened([make(way, most_idle) for way in WAYS], [0] * len(WAYS)) as running:
+            # The kernel tells its part in steps of 10 ms; what it was in all is known better.
+            used = lambda at: (variants.cpu_ns(running[at].pid) / 1e9, kernel_s(running[at].pid))  # noqa: E731
+            played, seen = days.play(self.out, [server.port for server in running], SIZES[0], samples, plan.sample_s, used, lambda pid: variants.pin(pid, variants.CLIENTS_CPU))
         rows: dict[str, list[dict[str, Any]]] = {way.name: [] for way in WAYS}
-        with opened([make(way, most_idle) for way in WAYS], [0] * len(WAYS)) as running, contextlib.ExitStack() as stack:
-            clients = []
-            for server in running:
-                client = subprocess.Popen([sys.executable, str(CASES / "proxy/day.py"), str(server.port), str(SIZES[0])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                stack.callback(client.communicate)
-                variants.pin(client.pid, variants.CLIENTS_CPU)
-                clients.append(client)
-            # The night's idle connections, and the cache's page.
-            for client in clients:
-                self._play(client, days.Sample(0, 0, [0.1], samples[0].idle), 0.5)
+        for at, way in enumerate(WAYS):
+            self.requests += played[at]["requests"]
+            self.failed += sum(played[at]["errors"].values()) + played[at]["idle_closed"]
             for number, sample in enumerate(samples):
-                for place in range(len(WAYS)):
-                    at = (place + number) % len(WAYS)
-                    before, kernel_before, begin = variants.cpu_ns(running[at].pid), kernel_s(running[at].pid), time.monotonic()
-                    played = self._play(clients[at], sample, plan.sample_s)
-                    seconds = time.monotonic() - begin
-                    cpu = (variants.cpu_ns(running[at].pid) - before) / 1e9
-                    rows[WAYS[at].name].append(
-                        {
-                            "hour": sample.hour,
-                            "asked": len(sample.due_s),
-                            "idle": played["idle"],
-                            "per_second": len(played["times_us"]) / seconds,
-                            "cpu_percent": 100 * cpu / seconds,
-                            # The kernel tells it in steps of 10 ms; what it was in all is known better.
-                            "kernel_percent": 100 * min(cpu, kernel_s(running[at].pid) - kernel_before) / seconds,
-                            "times_us": played["times_us"],
-                            "done_s": played["done_s"],
-                            "due_s": sample.due_s if at == 0 else [],
-                            "late_us": max(played["late_us"], default=0),
-                        }
-                    )
+                begin = days.slot(number, at, len(WAYS), plan.sample_s)
+                due_s, done_s = (days.within(played[at], what, begin, begin + plan.sample_s + days.REST_S) for what in ("asked", "answered"))
+                (before, kernel_before), (after, kernel_after) = seen[at][number]
+                # It has as long as it took to answer all.
+                seconds = max([plan.sample_s, *done_s])
+                row = {"hour": sample.hour, "asked": len(due_s), "idle": sample.idle, "per_second": len(done_s) / seconds, "cpu_percent": 100 * (after - before) / seconds}
+                row |= {"kernel_percent": 100 * min(after - before, kernel_after - kernel_before) / seconds, "done_s": done_s, "due_s": due_s}
+                rows[way.name].append(row)
         say(f"  a day of {program}: " + ", ".join(f"{name} {statistics.mean(r['cpu_percent'] for r in each):.1f} % CPU" for name, each in rows.items()))
         self.result.setdefault("day", {})[program] = rows
-
-    def _play(self, client: "subprocess.Popen[str]", sample: days.Sample, seconds: float) -> dict[str, Any]:
-        assert client.stdin and client.stdout
-        print(json.dumps({"seconds": seconds, "idle": sample.idle, "due_s": sample.due_s}), file=client.stdin, flush=True)
-        played: dict[str, Any] = json.loads(client.stdout.readline())
-        self.requests += len(played["times_us"])
-        self.failed += played["wrong"] + played["stalled"] + played["dropped"] + played["idle_gone"]
-        return played
+        told = ("mean_us", "p50_us", "p90_us", "p99_us", "p999_us", "most_us", "cdf")
+        self.result.setdefault("day_answers", {})[program] = {
+            way.name: {"requests": one["requests"], "late_us": one["generator"]["timer_late_most_us"], **{key: one["groups"]["all"]["whole"][key] for key in told}} for way, one in zip(WAYS, played, strict=True)
+        }
 
 
 def kernel_s(pid: int) -> float:
@@ -288,7 +267,7 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     page.write(out, case.result)
     # Of the days the samples, without each single request.
     for row in (row for ways in case.result["day"].values() for rows in ways.values() for row in rows):
-        for single in ("times_us", "done_s", "due_s"):
+        for single in ("done_s", "due_s"):
             del row[single]
     (out / "proxy.json").write_text(json.dumps(case.result, indent=1) + "\n")
     say(f"{case.requests} requests, {case.failed} failed: {out / 'proxy.md'}")

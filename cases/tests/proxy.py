@@ -7,7 +7,6 @@ Without rights, haproxy, lighttpd or webfs the parts that need them are named as
 what is missing.
 """
 
-import json
 import os
 import pathlib
 import socket
@@ -35,10 +34,14 @@ SMALL = proxy.Plan((0, IDLE), 0.1, 1, (), 0, (), False, 0.5, (), (), (), (), (),
 INSTALL = variants.missing()
 
 
-def replay(port: int, samples: list[day.Sample], seconds: float, size: int = SIZES[0]) -> list[dict]:
-    lines = [json.dumps({"seconds": seconds, "idle": sample.idle, "due_s": sample.due_s}) + "\n" for sample in samples]
-    done = subprocess.run([sys.executable, TOP / "cases/proxy/day.py", str(port), str(size)], input="".join(lines), capture_output=True, text=True, timeout=20, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def replay(port: int, samples: list[day.Sample], seconds: float) -> dict:
+    """Through its own clients, by itself."""
+    with tempfile.TemporaryDirectory(prefix="debox-day-") as directory:
+        [played], seen = day.play(pathlib.Path(directory), [port], SIZES[0], samples, seconds, lambda _: time.monotonic(), lambda _: None)
+        assert not os.listdir(directory)
+    for before, after in seen[0]:
+        assert abs(after - before - seconds - day.REST_S) < 0.05, (before, after)
+    return played
 
 
 class Answers:
@@ -76,40 +79,58 @@ class Day(unittest.TestCase):
         made = day.day(96, 5.0, 400, 4800)
         self.assertEqual(made, day.day(96, 5.0, 400, 4800))
         self.assertNotEqual(made, day.day(96, 5.0, 400, 4800, seed=2))
-        asked = sum(len(sample.due_s) for sample in made)
+        asked = sum(sample.asked() for sample in made)
         wanted = sum(5.0 * sample.rate for sample in made)
         self.assertAlmostEqual(asked / wanted, 1, delta=0.05)
-        night, noon = (sum(len(s.due_s) for s in made if a <= s.hour < b) for a, b in ((1, 5), (9, 13)))
+        night, noon = (sum(s.asked() for s in made if a <= s.hour < b) for a, b in ((1, 5), (9, 13)))
         self.assertGreater(noon, 5 * night)
-        self.assertTrue(all(0 <= at < 5.0 for sample in made for at in sample.due_s))
+        self.assertTrue(all(0 <= begin < end <= 5.0 for sample in made for begin, end in sample.bursts))
         # Bursts: the variance of what comes in 100 ms is far above that of single arrivals.
-        busy = [sum(n <= 10 * at < n + 1 for at in s.due_s) for s in made if 9 <= s.hour < 16 for n in range(50)]
+        busy = [sum(max(0, min(end, (n + 1) / 10) - max(begin, n / 10)) for begin, end in s.bursts) / day.BURST_APART_S for s in made if 9 <= s.hour < 16 for n in range(50)]
         mean = sum(busy) / len(busy)
         self.assertGreater(sum((n - mean) ** 2 for n in busy) / len(busy), 2 * mean)
 
+    def test_the_file_of_rates_is_the_day_in_turns(self):
+        made = day.day(6, 0.5, 300, 1000)
+        taken: list[tuple[float, float]] = []
+        for proxy in range(3):
+            points = [[float(word) for word in line.split()] for line in day.rates(made, proxy, 3, 0.5).splitlines()]
+            self.assertEqual([point[0] for point in points], sorted(point[0] for point in points))
+            pieces = [(at, until, rate) for (at, rate, *_), (until, *_) in zip(points, points[1:], strict=False)]
+            for number, sample in enumerate(made):
+                begin = day.slot(number, proxy, 3, 0.5)
+                asked = sum(rate * (min(until, begin + 0.5) - max(at, begin)) for at, until, rate in pieces if begin <= at < begin + 0.5)
+                self.assertAlmostEqual(asked, sample.asked(), delta=0.01 + 0.001 * sample.asked())
+                idle = [point[2] for point in points if len(point) == 3 and abs(point[0] - begin - 0.5) < 1e-5]
+                self.assertEqual(idle, [sample.idle])
+                taken.append((begin, begin + 0.5))
+            self.assertEqual(sum(rate * (until - at) > 0.01 for at, until, rate in pieces if not any(begin <= at < end for begin, end in taken)), 1)  # before the first
+        taken.sort()
+        self.assertTrue(all(end <= begin for (_, end), (begin, _) in zip(taken, taken[1:], strict=False)))
+
     def test_a_request_is_timed_from_when_it_was_due(self):
-        """A server that takes 50 ms for each, one after the other: the third has waited for two."""
+        """A server that takes 50 ms for each, one after the other: of four in 8 ms the last has waited for three."""
         server = Answers(page(SIZES[0]), 0.05)
         try:
-            [played] = replay(server.port, [day.Sample(0, 0, [0.01, 0.02, 0.03], 0)], 0.1)
+            played = replay(server.port, [day.Sample(0, 0, [(0.01, 0.03)], 0)], 0.1)
         finally:
             server.close()
-        times = sorted(played["times_us"])
-        self.assertEqual((len(times), played["wrong"], played["stalled"], played["dropped"]), (3, 0, 0, 0))
-        for took, least in zip(times, (50_000, 90_000, 130_000), strict=True):
-            self.assertGreaterEqual(took, least)
-        self.assertLess(times[2], 130_000 + 400_000)
+        due, done = (day.within(played, what, 0, 9) for what in ("asked", "answered"))
+        self.assertGreater(len(due), 8)
+        self.assertEqual((len(done), played["errors"]), (len(due), {}))
+        self.assertGreaterEqual(done[-1] - due[-1], 0.05 * sum(at > day.LEAD_S for at in due) - 0.04)
+        self.assertGreaterEqual(played["groups"]["all"]["whole"]["most_us"], 1e6 * (done[-1] - due[-1]) - 2000)
 
     def test_wrong_and_missing_answers_are_counted(self):
-        asked = [day.Sample(0, 0, [0.0, 0.01], 0)]
-        for answer, counted in ((page(SIZES[0] - 1), "wrong"), (page(SIZES[0], 503), "wrong"), (page(SIZES[0])[:-5], "wrong"), (b"", "dropped")):
+        asked = [day.Sample(0, 0, [(0.0, 0.02)], 0)]
+        for answer, counted in ((page(SIZES[0] - 1), "length"), (page(SIZES[0], 503), "status"), (page(SIZES[0])[:-5], "closed"), (b"", "closed")):
             server = Answers(answer)
             try:
-                [played] = replay(server.port, asked, 0.05)
+                played = replay(server.port, asked, 0.05)
             finally:
                 server.close()
-            found = {what: played[what] for what in ("wrong", "stalled", "dropped")}
-            self.assertEqual(found, {"wrong": 0, "stalled": 0, "dropped": 0} | {counted: 2}, answer[:40])
+            self.assertEqual((set(played["errors"]), played["requests"]), ({counted}, 0), answer[:40])
+            self.assertEqual(played["errors"][counted], len(day.within(played, "asked", 0, 9)))
 
 
 class Parts(unittest.TestCase):
@@ -194,12 +215,13 @@ class Proxies(unittest.TestCase):
 
     def test_a_replayed_day_asks_what_it_says_and_keeps_its_idle_connections(self):
         samples = day.day(4, 0.2, 150, 300)
-        with started(variants.origin(), 1) as origin, started(variants.haproxy(WITH_LIBRARY, origin.port, 500), 0) as server:
+        with started(variants.origin(), 1) as origin, started(variants.haproxy(WITH_LIBRARY, origin.port, 800), 0) as server:
             played = replay(server.port, samples, 0.2)
-        for sample, came in zip(samples, played, strict=True):
-            self.assertEqual(len(came["times_us"]), len(sample.due_s))
-            self.assertEqual(came["idle"], sample.idle)
-            self.assertEqual([came[what] for what in ("wrong", "stalled", "dropped", "idle_gone")], [0, 0, 0, 0])
+        asked = [len(day.within(played, "asked", at, at + 0.2)) for at in (day.slot(n, 0, 1, 0.2) for n in range(4))]
+        self.assertEqual((played["requests"], played["errors"], played["idle_closed"]), (len(day.within(played, "asked", 0, 9)), {}, 0))
+        self.assertEqual(played["idle"], max(sample.idle for sample in samples))
+        for sample, came in zip(samples, asked, strict=True):
+            self.assertLess(abs(came - sample.asked()), 5 + 5 * sample.asked() ** 0.5)
 
     @unittest.skipIf(os.geteuid(), "NOT RUN: profiles want root")
     def test_a_small_case(self):

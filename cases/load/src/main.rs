@@ -5,12 +5,14 @@ mod files;
 mod find;
 mod mix;
 mod outcome;
+mod rates;
 mod run;
 
 use clap::{Args, Parser, Subcommand};
 use debox_output::{count_text, printable};
 use find::{Search, Step};
-use run::{Plan, WarmUp};
+use rates::Rates;
+use run::{Page, Plan, WarmUp};
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -26,7 +28,14 @@ Examples:
   load files --root /srv/site --directories 100
   load run --server 127.0.0.1:8080 --directories 100 --connections 400
   load run --server 127.0.0.1:8080 --directories 100 --connections 50 --kbit 0 --rate 2000
+  load run --server 127.0.0.1:8080 --directories 100 --connections 500 --kbit 0 --rates day
   load find --server 127.0.0.1:8080 --directories 100 --from 50 --to 4000
+
+FILE of --rates: a line for each point of time,
+  SECONDS RATE [IDLE]
+From then on (since the begin) requests begin at that rate, in each second, until the next point;
+the last one is the end. With IDLE, there are so many idle connections then, and they come and go
+evenly to the next number. Text behind # does not count.
 
 Exit status: 0 measured; 1 no right answer at all, or no number found, or wrong
 files; 2 it could not be done."
@@ -57,6 +66,15 @@ enum Command {
         /// Requests each second, begun by a schedule (open loop) [default: as lines are clear]
         #[arg(long, value_name = "R", value_parser = above_zero)]
         rate: Option<f64>,
+        /// A rate that changes, and idle connections with it: as the file says (below), from its
+        /// first to its last point, with no warm-up
+        #[arg(long, value_name = "FILE",
+              conflicts_with_all = ["rate", "seconds", "warm_up", "warm_up_most", "idle"])]
+        rates: Option<PathBuf>,
+        /// The file's time 0, in seconds of the monotonic clock, so that several programs have one
+        /// begin [default: when the idle connections are open]
+        #[arg(long, value_name = "S", requires = "rates", value_parser = not_below_zero)]
+        begin_at: Option<f64>,
         #[command(flatten)]
         options: Options,
     },
@@ -94,6 +112,12 @@ struct Options {
     /// Files only: no dynamic pages, CGI or POST
     #[arg(long)]
     static_only: bool,
+    /// Ask for this page alone
+    #[arg(long, value_name = "/PATH", requires = "page_bytes", conflicts_with = "cgi", value_parser = page)]
+    page: Option<String>,
+    /// That it has; which ones is not looked at
+    #[arg(long, value_name = "N", requires = "page")]
+    page_bytes: Option<u64>,
     /// CGI's part of all requests, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.15, value_parser = cgi_percent)]
     cgi: f64,
@@ -174,6 +198,13 @@ fn cgi_percent(text: &str) -> Result<f64, String> {
     )
 }
 
+fn page(text: &str) -> Result<String, String> {
+    let plain = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
+    plain
+        .then(|| text.to_owned())
+        .ok_or_else(|| "a path, as /1259".into())
+}
+
 fn warm_up(text: &str) -> Result<AutoOr, String> {
     match text {
         "auto" => Ok(AutoOr::Auto),
@@ -184,20 +215,30 @@ fn warm_up(text: &str) -> Result<AutoOr, String> {
 }
 
 impl Options {
-    fn plan(&self, connections: usize, rate: Option<f64>) -> Plan {
+    fn plan(&self, connections: usize, rates: Option<Rates>, begin_at: Option<f64>) -> Plan {
+        let end = rates.as_ref().and_then(Rates::end);
         Plan {
             server: self.server,
             directories: self.directories,
             connections,
-            idle: self.idle as usize,
+            idle: rates
+                .as_ref()
+                .and_then(Rates::most_idle)
+                .unwrap_or(self.idle as usize),
             line_kbit: self.kbit,
             conforming_kbit: self.conforming,
             static_only: self.static_only,
             cgi_percent: self.cgi,
-            rate,
+            rates,
+            begin_at,
+            page: self.page.clone().map(|path| Page {
+                path,
+                bytes: self.page_bytes.unwrap_or_default(),
+            }),
             new_connection_every: self.new_connection_every,
-            measured: Duration::from_secs_f64(self.seconds),
+            measured: Duration::from_secs_f64(end.unwrap_or(self.seconds)),
             warm_up: match self.warm_up {
+                _ if end.is_some() => WarmUp::Fixed(Duration::ZERO),
                 AutoOr::Auto => WarmUp::Level(Duration::from_secs_f64(self.warm_up_most)),
                 AutoOr::Seconds(s) => WarmUp::Fixed(Duration::from_secs_f64(s)),
             },
@@ -221,8 +262,8 @@ impl Options {
     }
 }
 
-fn run_once(options: &Options, connections: usize, rate: Option<f64>) -> io::Result<bool> {
-    let outcome = run::run(&options.plan(connections, rate))?;
+fn run_once(options: &Options, plan: &Plan) -> io::Result<bool> {
+    let outcome = run::run(plan)?;
     options.tell(&outcome.text(), &outcome.json())?;
     for warning in outcome.warnings() {
         say(&warning);
@@ -232,7 +273,7 @@ fn run_once(options: &Options, connections: usize, rate: Option<f64>) -> io::Res
 
 fn search(options: &Options, search: &Search, least: f64) -> io::Result<bool> {
     let mut step = |connections: usize| -> io::Result<Step> {
-        let outcome = run::run(&options.plan(connections, None))?;
+        let outcome = run::run(&options.plan(connections, None, None))?;
         let percent = outcome.conforming().expect("a closed loop").percent;
         let step = Step {
             connections,
@@ -308,8 +349,17 @@ fn execute(cli: Cli) -> io::Result<bool> {
         Command::Run {
             connections,
             rate,
+            rates,
+            begin_at,
             options,
-        } => run_once(&options, connections as usize, rate),
+        } => {
+            let rates = match rates {
+                Some(file) => Some(Rates::read(&file)?),
+                None => rate.map(Rates::constant),
+            };
+            let plan = options.plan(connections as usize, rates, begin_at);
+            run_once(&options, &plan)
+        }
         Command::Find { from, to, .. } if from > to => Err(io::Error::other(format!(
             "--from {from} is above --to {to}"
         ))),

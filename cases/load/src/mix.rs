@@ -105,30 +105,53 @@ impl Request {
         };
         RightAnswer {
             before,
-            file,
+            body: file.map_or(Body::Any(0), Body::File),
             behind,
         }
     }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    File(File),
+    /// So many bytes, whichever.
+    Any(u64),
 }
 
 /// A file, and what stands around it.
 #[derive(Clone, Debug)]
 pub struct RightAnswer {
     before: String,
-    file: Option<File>,
+    body: Body,
     behind: &'static str,
 }
 
 impl RightAnswer {
+    /// Of a page of which nothing else is known.
+    pub fn of_length(bytes: u64) -> Self {
+        Self {
+            before: String::new(),
+            body: Body::Any(bytes),
+            behind: "",
+        }
+    }
+
+    fn body_bytes(&self) -> u64 {
+        match self.body {
+            Body::File(file) => file.bytes(),
+            Body::Any(bytes) => bytes,
+        }
+    }
+
     pub fn bytes(&self) -> u64 {
-        (self.before.len() + self.behind.len()) as u64 + self.file.map_or(0, |file| file.bytes())
+        (self.before.len() + self.behind.len()) as u64 + self.body_bytes()
     }
 
     /// Whether these are its bytes from this offset on.
     pub fn has(&self, offset: u64, mut bytes: &[u8]) -> bool {
         let mut at = offset;
         let before = self.before.len() as u64;
-        let behind_at = before + self.file.map_or(0, |file| file.bytes());
+        let behind_at = before + self.body_bytes();
         while !bytes.is_empty() {
             // One of the three parts after the other.
             let end = if at < before {
@@ -140,11 +163,12 @@ impl RightAnswer {
             };
             let (part, rest) = bytes.split_at(bytes.len().min(end.saturating_sub(at) as usize));
             let text = |text: &str, from: u64| text.as_bytes()[from as usize..].starts_with(part);
-            let right = match self.file {
+            let right = match self.body {
                 // More than it has.
                 _ if part.is_empty() => false,
                 _ if at < before => text(&self.before, at),
-                Some(file) if at < behind_at => file.difference(at - before, part).is_none(),
+                Body::File(file) if at < behind_at => file.difference(at - before, part).is_none(),
+                Body::Any(_) if at < behind_at => true,
                 _ => text(self.behind, at - behind_at),
             };
             if !right {
@@ -178,6 +202,8 @@ impl Shares {
 
 pub struct Mix {
     random: fastrand::Rng,
+    /// For when requests begin: as often as the rest is drawn, the times stay.
+    begins: fastrand::Rng,
     operations: Shares,
     classes: Shares,
     files: Shares,
@@ -197,6 +223,7 @@ impl Mix {
         };
         Self {
             random: fastrand::Rng::with_seed(seed),
+            begins: fastrand::Rng::with_seed(!seed),
             operations: Shares::new(operations),
             classes: Shares::new(CLASS_PERCENT),
             files: Shares::new(FILE_PERCENT),
@@ -224,9 +251,10 @@ impl Mix {
         self.random.u32(average - spread..=average + spread)
     }
 
-    /// Until the next request of many that begin independently of each other, so many each second.
-    pub fn pause_s(&mut self, rate: f64) -> f64 {
-        -(1.0 - self.random.f64()).ln() / rate
+    /// How many requests, on average, begin until the next one of many that begin independently
+    /// of each other.
+    pub fn until_next(&mut self) -> f64 {
+        -(1.0 - self.begins.f64()).ln()
     }
 
     pub fn chance(&mut self, percent: f64) -> bool {

@@ -3,6 +3,7 @@
 
 use crate::files::CLASSES;
 use crate::mix::{OPERATIONS, Operation};
+use crate::rates::Rates;
 use crate::run::Plan;
 use debox_output::{Pen, Table, count_text, duration_text};
 use debox_select::connections::Answered;
@@ -129,6 +130,34 @@ pub struct Outcome {
     bytes: u64,
     windows: Vec<f64>,
     conforming: Option<Conforming>,
+    pub timeline: Timeline,
+}
+
+/// Where the rate changes: how many requests should have begun in each step since the begin, and
+/// how many were answered in it.
+#[derive(Serialize)]
+pub struct Timeline {
+    step_s: f64,
+    asked: Vec<u32>,
+    answered: Vec<u32>,
+}
+
+impl Timeline {
+    const STEP_S: f64 = 0.001;
+
+    fn count(list: &mut Vec<u32>, at_s: f64) {
+        let step = (at_s / Self::STEP_S) as usize;
+        list.resize(list.len().max(step + 1), 0);
+        list[step] += 1;
+    }
+
+    pub fn asked(&mut self, at_s: f64) {
+        Self::count(&mut self.asked, at_s);
+    }
+
+    pub fn answered(&mut self, at_s: f64) {
+        Self::count(&mut self.answered, at_s);
+    }
 }
 
 #[derive(Serialize)]
@@ -160,6 +189,8 @@ struct Document<'a> {
     bytes_per_second: f64,
     /// Bytes per second in each second.
     windows: &'a [f64],
+    /// With --rates.
+    timeline: Option<&'a Timeline>,
     closed_between: u64,
     unasked: u64,
     idle_closed: u64,
@@ -261,6 +292,11 @@ impl Outcome {
             bytes: 0,
             windows: Vec::new(),
             conforming: None,
+            timeline: Timeline {
+                step_s: Timeline::STEP_S,
+                asked: Vec::new(),
+                answered: Vec::new(),
+            },
         }
     }
 
@@ -297,7 +333,7 @@ impl Outcome {
     ) {
         (self.seconds, self.bytes, self.windows) = (seconds, bytes, windows);
         // What a connection gets of a schedule's rate says nothing of the server.
-        if self.plan.rate.is_some() {
+        if self.plan.rates.is_some() {
             return;
         }
         let conforming = |(kbit, good): &&(f64, bool)| *good && *kbit >= self.plan.conforming_kbit;
@@ -375,7 +411,7 @@ impl Outcome {
             conforming_kbit: plan.conforming_kbit,
             static_only: plan.static_only,
             cgi_percent: plan.cgi_percent,
-            rate: plan.rate,
+            rate: plan.rates.as_ref().and_then(Rates::always),
             new_connection_every: plan.new_connection_every,
             verify_percent: plan.verify_percent,
             seed: plan.seed,
@@ -391,6 +427,7 @@ impl Outcome {
             bytes: self.bytes,
             bytes_per_second: self.bytes as f64 / self.seconds,
             windows: &self.windows,
+            timeline: plan.changes().then_some(&self.timeline),
             closed_between: self.closed_between,
             unasked: self.unasked,
             idle_closed: self.idle_closed,

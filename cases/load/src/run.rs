@@ -3,7 +3,7 @@
 //! request wait?
 //!
 //! *Closed loop*: each connection asks as soon as its line is clear of the last answer
-//! (`debox_select::pace`). *Open loop* (a rate): requests begin by a schedule, and wait for a free
+//! (`debox_select::pace`). *Open loop* (a rate, which may change as time goes on): requests begin by a schedule, and wait for a free
 //! connection if there is none; their times count from when they should have begun, so that a
 //! server that stalls is not spared the requests of that time. Those that should have begun in the
 //! measured time are waited for after it.
@@ -13,6 +13,7 @@
 
 use crate::mix::{Mix, Operation, RightAnswer};
 use crate::outcome::{Group, Outcome};
+use crate::rates::Rates;
 use debox_select::connections::{Answered, Connections, Event, Failure, Options};
 use debox_select::pace::Line;
 use debox_select::servers::descriptors_allow;
@@ -29,6 +30,21 @@ pub enum WarmUp {
     Fixed(Duration),
 }
 
+/// One that is asked for instead of the mix.
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub path: String,
+    pub bytes: u64,
+}
+
+impl Page {
+    fn text(&self, close: bool) -> String {
+        let close = if close { "Connection: close\r\n" } else { "" };
+        let path = &self.path;
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{close}\r\n")
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub server: SocketAddrV4,
@@ -41,7 +57,10 @@ pub struct Plan {
     pub static_only: bool,
     pub cgi_percent: f64,
     /// Open loop.
-    pub rate: Option<f64>,
+    pub rates: Option<Rates>,
+    /// Where they change: their time 0, in seconds of the monotonic clock.
+    pub begin_at: Option<f64>,
+    pub page: Option<Page>,
     /// Requests of a connection on average; 0: it stays.
     pub new_connection_every: u32,
     pub measured: Duration,
@@ -49,6 +68,15 @@ pub struct Plan {
     pub seed: u64,
     pub verify_percent: f64,
     pub silence: Duration,
+}
+
+impl Plan {
+    /// Whether the rate changes as time goes on.
+    pub fn changes(&self) -> bool {
+        self.rates
+            .as_ref()
+            .is_some_and(|rates| rates.end().is_some())
+    }
 }
 
 /// Windows of a second over which the throughput must be level.
@@ -62,6 +90,8 @@ const RAMP: Duration = Duration::from_secs(1);
 /// hammered.
 const PAUSE_FAILED: Duration = Duration::from_millis(10);
 const PAUSE_REFUSED: Duration = Duration::from_millis(100);
+/// Idle connections follow their number so often.
+const IDLE_EVERY: Duration = Duration::from_millis(5);
 /// Descriptors of other things.
 const DESCRIPTORS_OWN: usize = 32;
 
@@ -93,9 +123,16 @@ struct Run<'a> {
     /// Behind the idle connections, one for each that asks.
     slots: Vec<Slot>,
     events: Vec<(usize, Event)>,
-    /// Open loop: when the next request should begin, and who is free for it.
-    due: Instant,
+    /// Open loop: since when it goes, when the next request should begin (None: no more do), and
+    /// who is free for it.
+    origin: Instant,
+    due: Option<Instant>,
     free: VecDeque<usize>,
+    /// The next request waits for its time, not for a connection.
+    in_time: bool,
+    /// Idle connections, as far as they come and go.
+    idle_open: VecDeque<usize>,
+    idle_shut: Vec<usize>,
     from: Option<Instant>,
     to: Option<Instant>,
     outcome: Outcome,
@@ -119,8 +156,10 @@ pub fn run(plan: &Plan) -> io::Result<Outcome> {
         silence: Some(plan.silence),
     };
     let mut connections = Connections::new(options, plan.idle + plan.connections)?;
-    connections.open_first(plan.idle, plan.silence)?;
-    let now = Instant::now();
+    let rates = plan.rates.as_ref();
+    let idle = rates.and_then(|rates| rates.idle(0.0)).unwrap_or(plan.idle);
+    connections.open_first(idle, plan.silence)?;
+    let now = begin(plan)?;
     let mut run = Run {
         plan,
         mix: Mix::new(
@@ -134,8 +173,12 @@ pub fn run(plan: &Plan) -> io::Result<Outcome> {
             .take(plan.connections)
             .collect(),
         events: Vec::new(),
-        due: now,
+        origin: now,
+        due: None,
         free: VecDeque::new(),
+        in_time: true,
+        idle_open: (0..idle).collect(),
+        idle_shut: (idle..plan.idle).collect(),
         from: None,
         to: None,
         outcome: Outcome::new(plan),
@@ -144,6 +187,31 @@ pub fn run(plan: &Plan) -> io::Result<Outcome> {
     run.warm_up()?;
     run.measure()?;
     Ok(run.outcome)
+}
+
+/// When it begins: now, or as the plan says.
+fn begin(plan: &Plan) -> io::Result<Instant> {
+    let Some(at_s) = plan.begin_at else {
+        return Ok(Instant::now());
+    };
+    let mut clock = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills a local.
+    if unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut clock) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let left_s = at_s - (clock.tv_sec as f64 + clock.tv_nsec as f64 * 1e-9);
+    if left_s < 0.0 {
+        return Err(io::Error::other(format!(
+            "--begin-at was {:.2} s ago when the idle connections were open: give a later one",
+            -left_s
+        )));
+    }
+    let begin = Instant::now() + Duration::from_secs_f64(left_s);
+    std::thread::sleep(Duration::from_secs_f64(left_s));
+    Ok(begin)
 }
 
 /// CPU time of this thread, and the time it waited for a CPU.
@@ -167,8 +235,13 @@ impl Run<'_> {
         let ramp = match self.plan.warm_up {
             WarmUp::Level(most) | WarmUp::Fixed(most) => RAMP.min(most),
         };
+        if self.plan.changes() {
+            self.due_next(0.0);
+        } else if self.plan.rates.is_some() {
+            self.due = Some(now);
+        }
         for i in 0..self.plan.connections {
-            if self.plan.rate.is_some() {
+            if self.plan.rates.is_some() {
                 self.free.push_back(i);
             } else {
                 let part = i as f64 / self.plan.connections as f64;
@@ -176,6 +249,18 @@ impl Run<'_> {
                     .wake(self.plan.idle + i, now + ramp.mul_f64(part));
             }
         }
+    }
+
+    /// The request after the one that was due then.
+    fn due_next(&mut self, due_s: f64) {
+        let requests = self.mix.until_next();
+        let rates = self.plan.rates.as_ref();
+        let next = rates.and_then(|rates| rates.after(due_s, requests));
+        self.due = next.map(|s| self.origin + Duration::from_secs_f64(s));
+    }
+
+    fn since_begin(&self, at: Instant) -> f64 {
+        at.saturating_duration_since(self.origin).as_secs_f64()
     }
 
     /// Goes on for one window; the bytes per second in it.
@@ -236,7 +321,11 @@ impl Run<'_> {
         self.connections.take_lateness();
         let received_before = self.connections.received_in_all();
         let (busy, waited) = own_times()?;
-        let begin = Instant::now();
+        // Where the rate changes, its time is the measured one.
+        let begin = match self.plan.changes() {
+            true => self.origin,
+            false => Instant::now(),
+        };
         self.from = Some(begin);
         let mut windows = Vec::new();
         loop {
@@ -260,7 +349,7 @@ impl Run<'_> {
             (bytes as f64 * 8e-3 / seconds, good)
         });
         let slot_kbit = slot_kbit.collect();
-        if self.plan.rate.is_some() {
+        if self.plan.rates.is_some() {
             self.finish(end)?;
         }
         let oldest = self.connections.owed_since();
@@ -283,18 +372,17 @@ impl Run<'_> {
         let until = end + self.plan.silence;
         let is_open = |run: &Self| {
             let counts = |slot: &Slot| slot.asked.as_ref().is_some_and(|asked| asked.begun < end);
-            run.due < end || run.slots.iter().any(counts)
+            run.due.is_some_and(|due| due < end) || run.slots.iter().any(counts)
         };
         while is_open(self) && Instant::now() < until {
             self.turn(until.min(Instant::now() + Duration::from_millis(20)))?;
         }
         // Whoever is asked and has not failed yet has been silent for shorter than the limit.
-        let rate = self.plan.rate.unwrap_or_default();
-        while self.due < end {
+        while let Some(due) = self.due.filter(|due| *due < end) {
             let request = self.mix.draw();
             let group = Group::of(request.operation, request.file.class);
             self.outcome.error(group, "not_begun");
-            self.due += Duration::from_secs_f64(self.mix.pause_s(rate));
+            self.due_next(self.since_begin(due));
         }
         for slot in &mut self.slots {
             if let Some(asked) = slot.asked.take_if(|asked| asked.begun < end) {
@@ -310,7 +398,7 @@ impl Run<'_> {
         let inside = |at: Instant| {
             self.from.is_some_and(|from| from <= at) && self.to.is_none_or(|to| at < to)
         };
-        match self.plan.rate {
+        match self.plan.rates {
             Some(_) => inside(begun),
             None => inside(Instant::now()),
         }
@@ -318,19 +406,16 @@ impl Run<'_> {
 
     fn turn(&mut self, until: Instant) -> io::Result<()> {
         let mut until = until;
-        if let Some(rate) = self.plan.rate {
-            let now = Instant::now();
-            while self.due <= now && self.to.is_none_or(|to| self.due < to) {
-                let Some(i) = self.free.pop_front() else {
-                    break;
-                };
-                let begun = self.due;
-                self.due += Duration::from_secs_f64(self.mix.pause_s(rate));
-                self.ask(i, begun, Duration::ZERO)?;
+        if self.plan.rates.is_some() {
+            self.keep_to_schedule()?;
+            self.in_time = !self.free.is_empty();
+            if let Some(due) = self.due.filter(|_| self.in_time) {
+                until = until.min(due);
             }
-            if !self.free.is_empty() {
-                until = until.min(self.due);
-            }
+        }
+        if self.plan.changes() && self.to.is_none() {
+            self.follow_idle()?;
+            until = until.min(Instant::now() + IDLE_EVERY);
         }
         let (slots, idle) = (&self.slots, self.plan.idle);
         let mut right = |at: usize, offset: u64, bytes: &[u8]| {
@@ -356,6 +441,48 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn keep_to_schedule(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let is_due =
+            |due: &Instant, to: Option<Instant>| *due <= now && to.is_none_or(|to| *due < to);
+        while let Some(begun) = self.due.filter(|due| is_due(due, self.to)) {
+            let Some(i) = self.free.pop_front() else {
+                break;
+            };
+            let at_s = self.since_begin(begun);
+            self.due_next(at_s);
+            if self.plan.changes() {
+                self.outcome.timeline.asked(at_s);
+            }
+            if self.in_time && self.from.is_some() {
+                let late = Instant::now().saturating_duration_since(begun);
+                let _ = self.outcome.lateness.record(late.as_micros() as u64);
+            }
+            self.ask(i, begun, Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// Opens and closes as many as the plan has now; those that were open the longest go.
+    fn follow_idle(&mut self) -> io::Result<()> {
+        let now_s = self.since_begin(Instant::now());
+        let rates = self.plan.rates.as_ref();
+        let Some(wanted) = rates.and_then(|rates| rates.idle(now_s)) else {
+            return Ok(());
+        };
+        while self.idle_open.len() > wanted {
+            let at = self.idle_open.pop_front().expect("more than are wanted");
+            self.connections.close(at);
+            self.idle_shut.push(at);
+        }
+        while self.idle_open.len() < wanted {
+            let at = self.idle_shut.pop().expect("as many as are ever wanted");
+            self.connections.start(at)?;
+            self.idle_open.push_back(at);
+        }
+        Ok(())
+    }
+
     fn idle_happened(&mut self, at: usize, event: Event) -> io::Result<()> {
         if let Event::Woken = event {
             return self.connections.start(at);
@@ -377,11 +504,14 @@ impl Run<'_> {
         }
         slot.left = slot.left.saturating_sub(1);
         let last = every > 0 && slot.left == 0;
-        let text = request.text(last);
+        let (text, right) = match &self.plan.page {
+            Some(page) => (page.text(last), RightAnswer::of_length(page.bytes)),
+            None => (request.text(last), request.right_answer()),
+        };
         slot.asked = Some(Asked {
             operation: request.operation,
             class: request.file.class,
-            right: request.right_answer(),
+            right,
             verified: self.mix.chance(self.plan.verify_percent),
             begun,
             last,
@@ -395,7 +525,7 @@ impl Run<'_> {
         match event {
             Event::Woken => {
                 let clear_at = self.slots[i].clear_at.take();
-                if self.plan.rate.is_some() {
+                if self.plan.rates.is_some() {
                     self.free(i);
                     return Ok(());
                 }
@@ -443,7 +573,7 @@ impl Run<'_> {
                     self.outcome.unasked += u64::from(unasked);
                 }
                 // One that is free is opened by the next request.
-                if self.plan.rate.is_none() {
+                if self.plan.rates.is_none() {
                     self.connections.wake(at, now);
                 }
                 Ok(())
@@ -484,6 +614,10 @@ impl Run<'_> {
             None => {
                 self.slots[i].answers += 1;
                 self.outcome.answer(group, answer);
+                if self.plan.changes() {
+                    let at_s = self.since_begin(asked.begun + answer.whole);
+                    self.outcome.timeline.answered(at_s);
+                }
             }
         }
     }

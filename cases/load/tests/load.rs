@@ -292,6 +292,57 @@ fn an_open_loop_does_not_omit_the_requests_of_a_stall() {
 }
 
 #[test]
+fn the_rate_and_the_idle_connections_follow_a_file() {
+    let server = Server::start(|_, _| Way::Right);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rates");
+    std::fs::write(&file, "0 200 10\n1 0\n1.5 1000 40\n2 0 5\n2.5 0\n").unwrap();
+    let options = format!(
+        "--connections 50 --kbit 0 --new-connection-every 1 --rates {} --page /dir00000/class1_1 --page-bytes 1024",
+        file.display()
+    );
+    let o = server.run(&options);
+    assert!((number(&o, "/seconds") - 2.5).abs() < 0.1, "{o}");
+    assert_eq!(o["errors"], serde_json::json!({}), "{o}");
+    let count = |what: &str, from_s: f64, to_s: f64| -> f64 {
+        let path = format!("/timeline/{what}");
+        let list = o.pointer(&path).and_then(Value::as_array).expect("counts");
+        let steps = (from_s * 1000.0) as usize..(to_s * 1000.0) as usize;
+        let inside = list.iter().enumerate().filter(|(n, _)| steps.contains(n));
+        inside.map(|(_, count)| count.as_f64().unwrap()).sum()
+    };
+    // Of independent arrivals; five times the deviation.
+    assert!((count("asked", 0.0, 1.0) - 200.0).abs() < 71.0, "{o}");
+    assert_eq!(count("asked", 1.001, 1.5), 0.0, "{o}");
+    assert!((count("asked", 1.5, 2.0) - 500.0).abs() < 112.0, "{o}");
+    assert_eq!(count("asked", 2.001, 9.0), 0.0, "{o}");
+    assert_eq!(count("answered", 0.0, 9.0), count("asked", 0.0, 9.0));
+    // Each request has a connection of its own, and idle ones rise from 10 to 40 and fall to 5.
+    let accepted = server.accepted.load(Ordering::SeqCst) as f64;
+    assert_eq!(accepted, number(&o, "/requests") + 40.0, "{o}");
+    assert_eq!(o["idle_closed"], 0);
+
+    // A common begin: the same file asks at the same times.
+    let mut clock = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut clock) };
+    let again = server.run(&format!("{options} --begin-at {}", clock.tv_sec + 2));
+    assert_eq!(again["timeline"]["asked"], o["timeline"]["asked"]);
+    let address = server.address.to_string();
+    let arguments = format!("run --server {address} --directories 2 {options} --begin-at 0.5");
+    let late = load(&arguments.split(' ').collect::<Vec<_>>());
+    assert_eq!(late.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&late.stderr).contains("--begin-at was"));
+    // A page of another length is a wrong answer.
+    let o = server.run(&options.replace("1024", "1023"));
+    assert_eq!(o["requests"], 0);
+    assert!(number(&o, "/errors/length") > 400.0, "{o}");
+}
+
+#[test]
 fn each_failure_is_counted_as_what_it_is() {
     const WAYS: [(Way, &str); 10] = [
         (Way::CloseAtOnce, "closed"),
