@@ -633,7 +633,7 @@ def slow_read(flash: Path, root: Path, files: dict[str, bytes]) -> None:
 def lost_processes(flash: Path, root: Path, files: dict[str, bytes]) -> None:
     """When a helper is killed the server says so and ends; when the server is killed, all that it started end."""
     for victim in ("helper", "server"):
-        server = Server(flash, root, ["--helpers", "2", "--cgi", "persistent"])
+        server = Server(flash, root, ["--helpers", "2", "--cgi", "persistent", "--residency", "mincore"])
         pids = sorted(children(server.pid))
         os.kill(pids[-1] if victim == "helper" else server.pid, signal.SIGKILL)
         status = server.process.wait(3 * SLOW)

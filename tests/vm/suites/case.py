@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The case study's server"""
+
+from guest import *
+
+import pathlib
+import resource
+
+# The guest is slow, and stalls.
+os.environ.setdefault("DEBOX_TEST_TIME", "20")
+CASES = pathlib.Path(__file__).resolve().parents[2] / "../cases"
+sys.path[:0] = [HERE, str(CASES / "tests"), str(CASES / "steps")]
+
+import designs
+import server
+
+PROGRAMS = ["cases/flash"]
+FILES = ["cases/tests/server.py", "cases/steps/designs.py"]
+LIMIT_S = 170
+FLASH = pathlib.Path(HERE, "flash")
+# Of a disk: pages of files in memory alone are never missing.
+WHERE = pathlib.Path("/var/tmp/case")
+FIRST, FINAL = designs.DESIGNS[0], designs.DESIGNS[-1]
+# A login has so many; the server wants them for files that it keeps open.
+DESCRIPTORS = 65536
+MADE = {}  # the files that are served
+NEW = os.uname().release.startswith("6.12")
+
+
+def cachestat():
+    """cachestat(2) came with 6.5."""
+    return ctypes.CDLL(None, use_errno=True).syscall(451, -1, None, None, 0) == -1 and ctypes.get_errno() != 38
+
+
+def root():
+    """With the files in it."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    where = WHERE / "root"
+    if not where.exists():
+        where.mkdir(parents=True)
+        server.make_files(where, MADE)
+    return where
+
+
+def serves(design, **instead):
+    """The right bytes, cold and warm, whole and in parts, dynamic and CGI, for slow clients and those that go."""
+    switches = {**design.switches, **instead, "helpers": "3"}
+    server.combination(FLASH, root(), MADE, [word for name, value in switches.items() for word in (f"--{name}", value)], designs.DESIGNS.index(design))
+
+
+@check("case-original")
+def _():
+    serves(FIRST)
+
+
+@check("case-final")
+def _():
+    equal(cachestat(), NEW, "cachestat(2) there")
+    if NEW:
+        serves(FINAL)
+        return
+    # It says what is missing, and what to choose. With that it is the paper's: an exact check, and maps for it.
+    done = execute([str(FLASH), "--root", "/", *designs.argv(FINAL)], expected=1)
+    expect("choose --residency mincore" in done.stderr, done.stderr)
+    serves(FINAL, residency="mincore")
+
+
+@check("case-helpers-pass-descriptors")
+def _():
+    serves(designs.DESIGNS[2])
+
+
+@check("case-lost-processes")
+def _():
+    server.lost_processes(FLASH, root(), MADE)
+    kernel_log_expect_clean()
