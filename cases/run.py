@@ -29,7 +29,12 @@ class Case(NamedTuple):
 
 ALL = (
     Case("rare", "What do the tools show of one call in a thousand that takes a millisecond?", "section 2, Figures 1 and 2, Table 1"),
-    Case("steps", "A web server on a slow disk, made fast step by step by what DeBox says of it", "sections 5 and 6, Tables 4 to 10, Figures 5 to 12"),
+    Case("steps", "A web server on a slow disk, made fast step by step by what DeBox says of it", "sections 5 and 6.1, Tables 4 to 6, Figures 5, 6, 8 and 10"),
+    Case("moment", "One call in hundreds waits long: how had the program come to make it?", "section 5.3"),
+    Case("small", "What does an answer cost by how its head and its data get into the socket?", "section 5.6, Figure 7"),
+    Case("sizes", "How much does each server deliver as its files outgrow its memory, and how long do answers take?", "sections 6.2 and 7, Tables 7, 8 and 10, Figures 11 and 12"),
+    Case("helpers", "How many helpers does the server need, and when do more stand in each other's way?", "section 6.3, Table 9"),
+    Case("most", "How many connections does each server serve well at most?", "sections 5 and 7, Figure 8"),
     Case("nginx", "nginx opens files on its event loop", "none: a bottleneck of today, in a server of others"),
     Case("rcu", "A call that grows the table of descriptors waits for all CPUs", "none: a bottleneck of today"),
     Case("proxy", "select and poll in a proxy with idle connections", "Banga and Mogul, sections 5 and 6"),
@@ -41,7 +46,7 @@ def needed() -> list[str]:
     missing = []
     if os.geteuid():
         missing.append("root: the slow disk is mounted, and memory groups are made")
-    for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf")):
+    for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf"), ("gdb", "gdb"), ("setpriv", "util-linux")):
         if not shutil.which(program):
             missing.append(f"{program}: apt-get install {package}")
     for module in ("matplotlib", "markdown"):
@@ -90,7 +95,7 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cases/run.sh", description="The case study: see cases/README.md")
-    parser.add_argument("--full", action="store_true", help="about an hour instead of five minutes")
+    parser.add_argument("--full", action="store_true", help="an hour and a half instead of eight minutes")
     parser.add_argument("--out", type=pathlib.Path, default=CASES.parent / "target/cases/out", help="where all goes (default: target/cases/out)")
     parser.add_argument("--only", action="append", choices=[case.folder for case in ALL], help="this case; may be repeated")
     args = parser.parse_args()

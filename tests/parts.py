@@ -100,6 +100,7 @@ PARTS = (
     Part("storms: threads, processes, kill -9", "test-all", 1800, watching("debox-tests::storms"), "alone", root=True, kernel=True),
     Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
     Part("case study: the load generator", "test-all", 900, rust("debox-cases-load::load"), "alone"),
+    Part("case study: experiments with the server on its slow disk", "test-all", 900, python("cases/tests/steps.py"), "alone", root=True, kernel=True),
     Part("case study: one call in a thousand", "test-all", 600, python("cases/tests/rare.py"), "alone", root=True, kernel=True),
     Part("case study: nginx opens files in its loop", "test-all", 600, python("cases/tests/nginx.py"), "alone", root=True, kernel=True),
     Part("case study: the table of descriptors grows", "test-all", 300, python("cases/tests/rcu.py"), "alone", root=True, kernel=True),

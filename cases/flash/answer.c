@@ -114,7 +114,7 @@ ssize_t answer_send(struct connection *c, size_t piece)
 	if (at + (off_t)piece == c->end && (gathers || !piece)) /* the tail goes along when the data reach to the end */
 		iov[2] = (struct iovec){ (void *)c->tail, c->tail_bytes };
 	ssize_t n = gathers ? writev(c->client.fd, iov, 3) : piece && c->head_at == c->head_end ? sendfile(c->client.fd, c->file->fd, &at, piece) :
-												  sendmsg(c->client.fd, &(struct msghdr){ .msg_iov = iov, .msg_iovlen = 3 }, piece ? MSG_MORE : 0);
+												  sendmsg(c->client.fd, &(struct msghdr){ .msg_iov = iov, .msg_iovlen = 3 }, piece && options.head == HEAD_TOGETHER ? MSG_MORE : 0);
 	if (n <= 0)
 		return n ? -errno : -EIO;
 	off_t head = (off_t)iov[0].iov_len < n ? (off_t)iov[0].iov_len : n, data = c->end - c->at < n - head ? c->end - c->at : n - head;

@@ -42,6 +42,7 @@
 /* clang-format off */
 enum { MODEL_AMPED, MODEL_THREADS, MODEL_PROCESSES };
 enum { SEND_WRITEV, SEND_SENDFILE, SEND_URING };
+enum { HEAD_TOGETHER, HEAD_APART };
 enum { RESIDENCY_NONE, RESIDENCY_HEURISTIC, RESIDENCY_MINCORE, RESIDENCY_CACHESTAT, RESIDENCY_NOWAIT, RESIDENCY_BOTH };
 enum { NAMES_LOOP, NAMES_PATH, NAMES_DESCRIPTOR, NAMES_CACHED };
 enum { CGI_FORK, CGI_SPAWN, CGI_PERSISTENT };
@@ -50,7 +51,7 @@ enum { CGI_PIPE, CGI_SOCKET };
 extern struct options {
 	const char *root;
 	int root_fd;
-	unsigned model, send, residency, names, cgi, cgi_answer, port, backlog, workers, helpers, cache, mapped, believed_mb, timeout_s;
+	unsigned model, send, head, residency, names, cgi, cgi_answer, port, backlog, workers, helpers, cache, mapped, believed_mb, timeout_s;
 } options;
 
 #define COUNTERS(X) \

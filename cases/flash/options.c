@@ -19,6 +19,7 @@ static const struct {
 	{ "--model", "amped threads processes", &options.model, 0, 0, "an event loop with helpers, or workers that block" },
 	{ "--workers", NULL, &options.workers, 1, 4096, "threads or processes" },
 	{ "--send", "writev sendfile uring", &options.send, 0, 0, "mapped pages, sendfile(2), io_uring" },
+	{ "--head", "together apart", &options.head, 0, 0, "of an answer that sendfile(2) sends: in one packet with its data, or as it may be" },
 	{ "--residency", "none heuristic mincore cachestat nowait both", &options.residency, 0, 0, "is a piece in memory? If not, a helper reads it" },
 	{ "--names", "loop path descriptor cached", &options.names, 0, 0, "who opens: loop; helper, then loop; helper; openat2(RESOLVE_CACHED), else helper" },
 	{ "--cgi", "fork spawn persistent", &options.cgi, 0, 0, "who starts a CGI program; persistent: a small process made for it" },

@@ -10,10 +10,12 @@ nothing in memory. DeBox watches the loop's process of each design alone, in a r
 the measured one, so that no number has it in.
 """
 
+import contextlib
 import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 CASES = pathlib.Path(__file__).resolve().parents[1]
@@ -42,15 +44,27 @@ class Plan(NamedTuple):
     seconds: int
     watched_s: int
     cgi_percent: float
-    score_to: int  # 0: no search for the highest number of connections
 
 
-QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_bytes_per_s=40e6, connections=450, warm_up_s=6, seconds=8, watched_s=5, cgi_percent=0.5, score_to=0)
-FULL = QUICK._replace(directories=60, memory_mib=128, connections=240, warm_up_s=10, seconds=30, watched_s=15, score_to=800)
+QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_bytes_per_s=40e6, connections=450, warm_up_s=6, seconds=8, watched_s=5, cgi_percent=0.5)
+# The same load, so that the steps are the same ones.
+FULL = QUICK._replace(warm_up_s=10, seconds=30, watched_s=15)
+
+
+@contextlib.contextmanager
+def site(out: pathlib.Path, plan: Plan) -> Iterator[tuple[slow_disk.SlowDisk, slow_disk.MemoryGroup, pathlib.Path]]:
+    """The files on their slow disk, and the memory that a server has."""
+    disk = slow_disk.SlowDisk(out / "disk", int((plan.directories * 5.2 + 80) * (1 << 20)), plan.latency_s, plan.arms, plan.bandwidth_bytes_per_s)
+    with disk, disk.memory_group(plan.memory_mib << 20) as group:
+        root = disk.data / "root"
+        with disk.undelayed():
+            subprocess.run([str(LOAD), "files", "--root", str(root), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
+        yield disk, group, root
 
 
 def clients(port: int, plan: Plan, *words: str) -> list[str]:
-    return [str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--cgi", str(plan.cgi_percent)]
+    # They do not outlive the case that is killed.
+    return ["setpriv", "--pdeathsig", "KILL", str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--cgi", str(plan.cgi_percent)]
 
 
 def load(port: int, plan: Plan, *words: str, file: pathlib.Path) -> dict[str, Any]:
@@ -62,10 +76,10 @@ def load(port: int, plan: Plan, *words: str, file: pathlib.Path) -> dict[str, An
     return result
 
 
-def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGroup) -> peers.Server:
+def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGroup, *words: str, cwd: str = "/") -> peers.Server:
     port = peers.free_port()
-    argv = [str(FLASH), "--root", str(root), "--port", str(port), "--believed", str(group.limit_bytes * 3 // 4 >> 20), *designs.argv(design)]
-    return peers.Server(f"flash, {design.name}", argv, port, enter=group.command)
+    argv = [str(FLASH), "--root", str(root), "--port", str(port), "--believed", str(group.limit_bytes * 3 // 4 >> 20), *designs.argv(design), *words]
+    return peers.Server(f"flash, {design.name}", argv, port, enter=group.command, cwd=cwd)
 
 
 def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pathlib.Path, name: str, *words: str) -> dict[str, Any]:
@@ -80,9 +94,10 @@ def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pa
         "megabits_per_s": result["bytes_per_second"] * 8 / 1e6,
         "errors": sum(result["errors"].values()),
         "waited_ms": {of: whole["waited"][f"{of}_us"] / 1000 for of in ("mean", "p50", "p95", "p99")},
-        "waited_cdf": whole["waited"]["cdf"],
-        "kinds": {kind: {of: result["groups"][kind]["waited"][f"{of}_us"] / 1000 for of in ("p5", "p50", "p95", "mean")} for kind in ("static", "dynamic") if kind in result["groups"]},
+        "cdfs": {of: whole[of]["cdf"] for of in ("waited", "first_byte", "whole")},
+        "kinds": {kind: {of: result["groups"][kind]["waited"][f"{of}_us"] / 1000 for of in ("p5", "p50", "p95", "mean")} for kind in ("static", "dynamic") if result["groups"][kind]["requests"]},
         "server_cpu_s": cpu_s,
+        "seconds": result["seconds"] + result["warm_up"]["seconds"],
         "disk_reads": after_disk["reads"] - before_disk["reads"],
         "generator_is_bottleneck": result["generator"]["is_bottleneck"],
     }
@@ -108,9 +123,12 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
         cell[0] += row["count"]
         cell[1] += row["total_ns"]
     # Each point: the calls from the one before it to it.
-    forks = next((row["points"] for row in report["history"] if row["call"] in ("clone", "fork", "clone3")), [])
+    by_invocation = {
+        name: [[point["first"] + point["count"], point["wall_ns"] / point["count"] / 1e6] for row in report["history"] if row["call"] in calls for point in row["points"] if point["count"]]
+        for name, calls in (("fork", ("clone", "fork", "clone3")), ("mmap", ("mmap",)))
+    }
     return {
-        "forks": [[point["first"] + point["count"], point["wall_ns"] / point["count"] / 1e6] for point in forks if point["count"]],
+        "by_invocation": by_invocation,
         "mappings": max((gauge["mappings"] for gauge in report["gauges"]), default=None),
         "verdict": seen.first_sentences(),
         "asleep": asleep,
@@ -118,13 +136,6 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
         "life_ns": life.get("life_ns"),
         "calls": [{key: row[key] for key in ("name", "count", "wall_ns", "cpu_ns", "blocked_ns", "max_ns")} for row in report["calls"][:12]],
     }
-
-
-def score(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> int | None:
-    words = ["find", "--from", "20", "--to", str(plan.score_to), "--within", "8", "--warm-up", str(plan.warm_up_s), "--seconds", "12"]
-    found = load(server.port, plan, *words, file=out / f"{name}.find.json")
-    best: int | None = found.get("connections")
-    return best
 
 
 def table_4(name: str, asleep: dict[str, dict[str, list[int]]]) -> str:
@@ -142,11 +153,7 @@ def table_4(name: str, asleep: dict[str, dict[str, list[int]]]) -> str:
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
     plan = QUICK if quick else FULL
     results: dict[str, Any] = {"plan": plan._asdict(), "designs": {}, "peers": {}}
-    disk = slow_disk.SlowDisk(out / "disk", int((plan.directories * 5.2 + 80) * (1 << 20)), plan.latency_s, plan.arms, plan.bandwidth_bytes_per_s)
-    with disk, disk.memory_group(plan.memory_mib << 20) as group:
-        root = disk.data / "root"
-        with disk.undelayed():
-            subprocess.run([str(LOAD), "files", "--root", str(root), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
+    with site(out, plan) as (disk, group, root):
         for design in designs.DESIGNS:
             if only and design.name not in only:
                 continue
@@ -155,8 +162,6 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
             with flash(root, design, group) as server:
                 result = measured(server, plan, disk, out, name)
                 result["debox"] = watched(server, plan, out, name)
-                if plan.score_to:
-                    result["score"] = score(server, plan, out, name)
             results["designs"][design.name] = result
             tell(design.name, result)
         for name, start in peers.PEERS.items():
@@ -166,8 +171,6 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
             workers = {"apache2-prefork": plan.connections + 16}.get(name, 2)
             with start(str(root), workers=workers, enter=group.command) as server:
                 results["peers"][name] = measured(server, plan, disk, out, name, "--static-only")
-                if plan.score_to:
-                    results["peers"][name]["score"] = score(server, plan, out, name)
             tell(name, results["peers"][name])
     (out / "steps.json").write_text(json.dumps(results, indent=1))
     (out / "steps.md").write_text(page(results))
@@ -190,6 +193,9 @@ def page(results: dict[str, Any]) -> str:
             lines.append(f"| {name} | not one answer: its processes take more than the {results['plan']['memory_mib']} MiB that it has | | | | {result['server_cpu_s']:.1f} s | |")
             continue
         lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
+    lines += ["", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
+    for name, result in results["designs"].items():
+        lines += [f"| {name} | {kind} | {told['p5']:.2f} | {told['p50']:.2f} | {told['p95']:.1f} | {told['mean']:.2f} |" for kind, told in result["kinds"].items()]
     lines.append("")
     for name, result in results["designs"].items():
         if "debox" in result:
@@ -201,12 +207,14 @@ def figures(out: pathlib.Path, results: dict[str, Any]) -> None:
     everyone = {**results["designs"], **results["peers"]}
     names = list(everyone)
     figure.bars(out / "conforming.svg", "Connections served at 320 kbit/s or more", "conforming, %", names, [figure.Series("", [], [r["conforming_percent"] for r in everyone.values()])])
-    forks = [(name, r["debox"]) for name, r in results["designs"].items() if len(r.get("debox", {}).get("forks", [])) > 1]
-    trends = [figure.Series(f"{name}, {seen['mappings']} mappings", [n for n, _ in seen["forks"]], [ms for _, ms in seen["forks"]]) for name, seen in forks]
-    if trends:
-        figure.lines(out / "fork.svg", "fork in the loop's process, by invocation (the paper's Figure 5)", "invocation", "ms", trends)
-    cdfs = [figure.Series(name, [max(us, 1) / 1000 for us, _ in r["waited_cdf"]], [100 * share for _, share in r["waited_cdf"]]) for name, r in everyone.items() if r["waited_cdf"]]
-    figure.distributions(out / "waited.svg", "For how long the server owed bytes of an answer", "ms", cdfs)
+    for call, number in (("fork", 5), ("mmap", 6)):
+        seen = [(name, r["debox"], r["debox"]["by_invocation"][call]) for name, r in results["designs"].items() if len(r.get("debox", {}).get("by_invocation", {}).get(call, [])) > 1]
+        trends = [figure.Series(f"{name}, {told['mappings']} mappings", [n for n, _ in points], [ms for _, ms in points]) for name, told, points in seen]
+        if trends:
+            figure.lines(out / f"{call}.svg", f"{call} in the loop's process, by invocation (the paper's Figure {number})", "invocation", "ms", trends)
+    for of, title in (("waited", "For how long the server owed bytes of an answer (the paper's Figure 10)"), ("first_byte", "Until the first byte"), ("whole", "Until the last byte, over a line of 400 kbit/s")):
+        cdfs = [figure.Series(name, [max(us, 1) / 1000 for us, _ in r["cdfs"][of]], [100 * share for _, share in r["cdfs"][of]]) for name, r in everyone.items() if r["cdfs"][of]]
+        figure.distributions(out / f"{of.replace('_', '-')}.svg", title, "ms", cdfs)
 
 
 def main() -> int:

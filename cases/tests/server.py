@@ -654,7 +654,26 @@ def refused(flash: Path, root: Path, files: dict[str, bytes]) -> None:
         expect(f"{switches}", (done.returncode, words in done.stderr), (1, True))
 
 
-SPECIAL = (small_cache, time_limits, slow_open, slow_read, lost_processes, refused)
+def segments(server: Server, target: str, wanted: bytes) -> int:
+    """Of TCP, in which the answer came: tcpi_data_segs_in."""
+    with Client(server) as client:
+        expect(target, client.get(target)[::2], (200, wanted))
+        return struct.unpack_from("I", client.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 152)[0]
+
+
+def heads(flash: Path, root: Path, files: dict[str, bytes]) -> None:
+    """A small answer's head and data are in one packet, or in one each."""
+    name = "dir00000/class1_1"
+    for switches, packets in (("--send sendfile --head together", 1), ("--send sendfile --head apart", 2), ("--send writev --head apart", 1)):
+        server = Server(flash, root, switches.split())
+        try:
+            answered_within(server, f"/{name}", files[name])
+            expect(f"{switches}: packets", segments(server, f"/{name}", files[name]), packets)
+        finally:
+            server.stop()
+
+
+SPECIAL = (small_cache, heads, time_limits, slow_open, slow_read, lost_processes, refused)
 
 
 # --- load --------------------------------------------------------------------

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""How many connections does each server serve well at most, on the slow disk?
+
+    most.py --out DIR [--quick] [--only SERVER]
+
+SPECweb99's score, as the paper's Figure 8 has it: the highest number of connections of which 95 %
+get 320 kbit/s or more (`load find`: doubled until it fails, then halved, and what was found must
+pass twice more). Files only, so that servers of others can take part; the original and the final
+design once more with dynamic pages and CGI. Same files, disk and memory as in steps/.
+"""
+
+import json
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+CASES = pathlib.Path(__file__).resolve().parents[1]
+for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps", CASES / "sizes"):
+    sys.path.insert(0, str(folder))
+
+import case  # noqa: E402
+import figure  # noqa: E402
+import steps  # noqa: E402
+from sizes import FINAL, ORIGINAL, starts  # noqa: E402
+
+
+class Plan(NamedTuple):
+    servers: tuple[str, ...]
+    whole_mix: tuple[str, ...]
+    least: int
+    most: int
+    within_percent: int
+    warm_up_s: int
+    seconds: int
+
+
+QUICK = Plan((FINAL.name,), (), 200, 800, 50, 2, 3)
+FULL = Plan((ORIGINAL.name, FINAL.name, "nginx", "lighttpd", "apache2-event"), (ORIGINAL.name, FINAL.name), 50, 3200, 5, 5, 8)
+
+
+def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
+    plan = QUICK if quick else FULL
+    found: dict[str, dict[str, Any]] = {}
+    with steps.site(out.resolve(), steps.QUICK) as (disk, group, root):
+        start = starts(root, group)
+        for mix, names in (("files", plan.servers), ("all", plan.whole_mix)):
+            for name in names:
+                if only and name not in only:
+                    continue
+                disk.remount()
+                words = ["find", "--from", str(plan.least), "--to", str(plan.most), "--within", str(plan.within_percent), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds)]
+                with start[name]() as server:
+                    told = steps.load(server.port, steps.QUICK, *words, *(["--static-only"] if mix == "files" else []), file=out / f"{name}-{mix}.find.json")
+                found.setdefault(mix, {})[name] = told
+                print(f"{name}, {mix}: {said(told)}, {len(told['steps'])} runs", flush=True)
+    (out / "most.json").write_text(json.dumps({"plan": plan._asdict(), "found": found}, indent=1))
+    (out / "most.md").write_text(page(plan, found))
+    names = list(dict.fromkeys(name for told in found.values() for name in told))
+    series = [figure.Series({"files": "files only", "all": "with dynamic pages and CGI"}[mix], [], [told.get(name, {}).get("highest") or 0 for name in names]) for mix, told in found.items()]
+    figure.bars(out / "most.svg", "Most connections of which 95 % conform (the paper's Figure 8)", "connections", names, series)
+    return found
+
+
+def said(told: dict[str, Any]) -> str:
+    if told["highest"] is None:
+        return f"below {told['steps'][0]['connections']}"
+    over = " or more" if told["at_upper_end"] else " (the clients had no more time)" if told["limited_by_generator"] else ""
+    return f"{told['highest']}{over}"
+
+
+def page(plan: Plan, found: dict[str, dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for told in found.values() for name in told))
+    lines = [f"The highest number of connections of which 95 % conform, within {plan.within_percent} % (the paper's Figure 8):", "", "| | files only | with dynamic pages and CGI | runs |", "|---|---:|---:|---:|"]
+    for name in names:
+        cells = [said(found[mix][name]) if name in found.get(mix, {}) else "" for mix in ("files", "all")]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {sum(len(told[name]['steps']) for told in found.values() if name in told)} |")
+    lines += ["", "Each run: connections, and how many of them conformed.", ""]
+    for mix, each in found.items():
+        lines += [f"- {name}, {'files only' if mix == 'files' else 'all'}: " + ", ".join(f"{step['connections']} ({step['conforming_percent']:.0f} %)" for step in told["steps"]) for name, told in each.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = case.arguments(__doc__)
+    parser.add_argument("--only", action="append", help="one server, by its name; may be repeated")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    run(args.out, args.quick, args.only)
+    print((args.out / "most.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""How much does each server deliver as its files outgrow its memory, and how long do answers take there?
+
+    sizes.py --out DIR [--quick] [--only SERVER]
+
+The paper's sections 6.2 and 7: files only, clients whose lines have no limit, five requests a
+connection. First as much as each server can, for sets of files of half its memory, one and a half of
+it, and more than three (Tables 8 and 10). Then, with the largest, all get the same rate, nine
+tenths of what the slowest can, and count from when a request should have begun (Figures 11
+and 12, Tables 7 and 10).
+"""
+
+import json
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+CASES = pathlib.Path(__file__).resolve().parents[1]
+for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps"):
+    sys.path.insert(0, str(folder))
+
+import case  # noqa: E402
+import designs  # noqa: E402
+import figure  # noqa: E402
+import peers  # noqa: E402
+import slow_disk  # noqa: E402
+import steps  # noqa: E402
+
+# Those of the paper, to its gigabyte of memory.
+SHARES = (0.5, 1.5, 3.3)
+# That ask, as much as is answered; and at most, where they keep a rate.
+ASKING, AT_ONCE = 64, 512
+EVERY = 5
+RATE_SHARE = 0.9
+DIRECTORY_MB = 5.0
+ORIGINAL, FLASH, FINAL = designs.DESIGNS[0], designs.DESIGNS[1], designs.DESIGNS[-1]
+# Two other ways not to wait in the loop: the kernel's own threads read, or there is no loop.
+OF_TODAY = {"model": "amped", "send": "uring", "residency": "none", "names": "cached", "cgi": "persistent", "cgi-answer": "socket", "helpers": "8"}
+RING = designs.Design("io_uring", OF_TODAY, "no counterpart", "io_uring reads what is not in memory")
+THREADS = designs.Design("threads", {"model": "threads", "workers": str(AT_ONCE), "send": "sendfile"}, "6.3: parallelism without end", "a thread for each connection")
+
+
+class Plan(NamedTuple):
+    shares: tuple[float, ...]
+    servers: tuple[str, ...]
+    warm_up_s: int
+    seconds: int
+
+
+SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", "lighttpd", "apache2-event")
+QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 2, 3)
+FULL = Plan(SHARES, SERVERS, 20, 15)
+
+
+def starts(root: pathlib.Path, group: slow_disk.MemoryGroup) -> dict[str, Callable[[], peers.Server]]:
+    made: dict[str, Callable[[], peers.Server]] = {design.name: lambda design=design: steps.flash(root, design, group) for design in (ORIGINAL, FLASH, FINAL, RING, THREADS)}
+    return made | {name: lambda start=start: start(str(root), workers=2, enter=group.command) for name, start in peers.PEERS.items()}
+
+
+def ask(server: peers.Server, plan: Plan, directories: int, file: pathlib.Path, *words: str) -> dict[str, Any]:
+    options = ["--static-only", "--kbit", "0", "--new-connection-every", str(EVERY), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds)]
+    before = server.cpu_s()
+    result = steps.load(server.port, steps.QUICK._replace(directories=directories), "run", *options, *words, file=file)
+    return {
+        "megabits_per_s": result["bytes_per_second"] * 8 / 1e6,
+        "requests_per_s": result["requests_per_second"],
+        "errors": sum(result["errors"].values()),
+        "asked": result["requests"] + sum(result["errors"].values()),
+        "generator_is_bottleneck": result["generator"]["is_bottleneck"],
+        "server_cpu_s": server.cpu_s() - before,
+        "times": {of: result["groups"]["all"][of] for of in ("first_byte", "whole")},
+    }
+
+
+def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
+    plan = QUICK if quick else FULL
+    site = steps.QUICK
+    directories = [max(1, round(share * site.memory_mib * 1.048576 / DIRECTORY_MB)) for share in plan.shares]
+    names = [name for name in plan.servers if not only or name in only]
+    capacity: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    times: dict[str, dict[str, Any]] = {}
+    with steps.site(out.resolve(), site._replace(directories=directories[-1])) as (disk, group, root):
+        start = starts(root, group)
+        for count in directories:
+            for name in names:
+                disk.remount()
+                with start[name]() as server:
+                    told = ask(server, plan, count, out / f"{name}-{count}.load.json", "--connections", str(ASKING))
+                capacity[name].append(told)
+                print(f"{name}, {count * DIRECTORY_MB:.0f} MB: {told['megabits_per_s']:.0f} Mbit/s, {told['requests_per_s']:.0f} requests/s, {told['errors']} errors", flush=True)
+        rate = round(RATE_SHARE * min(told[-1]["requests_per_s"] for told in capacity.values()))
+        for name in names:
+            disk.remount()
+            with start[name]() as server:
+                # As warm as when it did as much as it can: a cold one would be behind from the begin.
+                ask(server, plan, directories[-1], out / f"{name}-rate.load.json", "--connections", str(ASKING))
+                times[name] = ask(server, plan, directories[-1], out / f"{name}-rate.load.json", "--connections", str(AT_ONCE), "--rate", str(rate))
+            whole = times[name]["times"]["whole"]
+            print(f"{name}, {rate} requests/s: {whole['p50_us'] / 1e3:.2f} ms median, {whole['mean_us'] / 1e3:.1f} mean, {times[name]['errors']} errors", flush=True)
+    result = {"plan": plan._asdict(), "memory_mib": site.memory_mib, "megabytes": [count * DIRECTORY_MB for count in directories], "rate": rate, "capacity": capacity, "times": times}
+    (out / "sizes.json").write_text(json.dumps(result, indent=1))
+    (out / "sizes.md").write_text(page(result))
+    figures(out, result)
+    return result
+
+
+def page(result: dict[str, Any]) -> str:
+    sets = [f"{megabytes:.0f} MB" for megabytes in result["megabytes"]]
+    lines = [f"As much as each can, Mbit/s, with {result['memory_mib']} MiB of memory (the paper's Tables 8 and 10):", "", "| | " + " | ".join(sets) + " |", "|---|" + "---:|" * len(sets)]
+    marked = False
+    for name, row in result["capacity"].items():
+        cells = [f"{told['megabits_per_s']:.0f}{' *' if told['generator_is_bottleneck'] else ''}" for told in row]
+        marked = marked or any(told["generator_is_bottleneck"] for told in row)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "\\* the clients had no more time: the server may do more."] if marked else []
+    lines += ["", f"All at {result['rate']} requests a second, {sets[-1]} (Tables 7 and 10), ms:", "", "| | first byte, 5 % | 50 % | 95 % | mean | whole answer, 5 % | 50 % | 95 % | mean | failed |", "|---|" + "---:|" * 9]
+    for name, told in result["times"].items():
+        cells = [f"{told['times'][of][key] / 1e3:.2f}" for of in ("first_byte", "whole") for key in ("p5_us", "p50_us", "p95_us", "mean_us")]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {told['errors']} of {told['asked']:,} |")
+    return "\n".join(lines) + "\n"
+
+
+def figures(out: pathlib.Path, result: dict[str, Any]) -> None:
+    lines = [figure.Series(name, result["megabytes"], [told["megabits_per_s"] for told in row]) for name, row in result["capacity"].items()]
+    figure.lines(out / "capacity.svg", f"As much as each can, with {result['memory_mib']} MiB of memory (the paper's Tables 8 and 10)", "MB of files", "Mbit/s", lines, log_y=True)
+    for of, title in (("first_byte", "Until the first byte"), ("whole", "Until the last byte")):
+        cdfs = [figure.Series(name, [max(us, 1) / 1e3 for us, _ in told["times"][of]["cdf"]], [100 * share for _, share in told["times"][of]["cdf"]]) for name, told in result["times"].items() if told["times"][of]["cdf"]]
+        figure.distributions(out / f"times-{of.replace('_', '-')}.svg", f"{title}, {result['rate']} requests a second, {result['megabytes'][-1]:.0f} MB (the paper's Figures 11 and 12)", "ms", cdfs)
+
+
+def main() -> int:
+    parser = case.arguments(__doc__)
+    parser.add_argument("--only", action="append", help="one server, by its name; may be repeated")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    run(args.out, args.quick, args.only)
+    print((args.out / "sizes.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Do the experiments with the server on its slow disk say what is so, and leave nothing behind, killed or not?
+
+    steps.py
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+for folder in ("", "disk", "peers", "steps", "moment", "sizes", "helpers", "most", "small"):
+    sys.path.insert(0, str(TOP / "cases" / folder))
+import helpers  # noqa: E402
+import moment  # noqa: E402
+import most  # noqa: E402
+import peers  # noqa: E402
+import sizes  # noqa: E402
+import slow_disk  # noqa: E402
+import small  # noqa: E402
+import steps  # noqa: E402
+
+BACKED = slow_disk.TOP / "target"  # a disk's file system: control groups of tmpfs pay for what lies there
+
+
+def left() -> set[str]:
+    """What an experiment could leave."""
+    group = slow_disk.MemoryGroup.hierarchy(pathlib.Path("/proc/mounts").read_text())[1]
+    made = {str(mount.place) for mount in slow_disk.mounts()} | {str(path) for path in group.glob("debox-case-*")}
+    made |= {file.read_text().strip() for file in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")}
+    return made | {f"{process.pid} {process.command}" for process in peers.processes().values() if process.command in ("flash", "load", "slowdisk", "debox", "nginx")}
+
+
+class Experiments(unittest.TestCase):
+    def setUp(self):
+        self.before = left()
+        self.out = pathlib.Path(tempfile.mkdtemp(prefix="experiments-", dir=BACKED))
+        self.addCleanup(shutil.rmtree, self.out)
+
+    def nothing_left(self, within_s=1.0):
+        end = time.monotonic() + within_s
+        while (more := left() - self.before) and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertEqual(more, set())
+
+    def test_the_core_shows_the_call_that_debox_told_of(self):
+        told = moment.run(self.out, True)
+        values = told["values"]
+        self.assertTrue(all(name in "\n".join(told["stack"]) for name in ("answer_send", "state_send", "loop_run", "main")), told["stack"])
+        self.assertIn(f"/{values['name']})", told["said"][-1])
+        self.assertIn("SIGABRT", told["said"][-1])
+        self.assertTrue(any("page-in" in line for line in told["said"]))
+        if values["helper_read_it"] == "false":
+            # What it believed, or it would have asked a helper.
+            self.assertGreaterEqual(int(values["believed_to"]), min(128 << 10, int(values["bytes"])))
+            self.assertLessEqual(int(values["loaded_since"]), int(values["trusted_mb"]) << 20)
+        self.assertFalse((self.out / "dump").exists())
+        self.nothing_left()
+
+    def test_more_helpers_use_the_disk(self):
+        row = helpers.run(self.out, True)[helpers.FINAL.name]
+        one, eight = row["1"], row["8"]
+        self.assertGreater(eight["disk_reads"] / eight["seconds"], 1.3 * one["disk_reads"] / one["seconds"])
+        self.assertGreater(eight["conforming_percent"], one["conforming_percent"])
+        for told in row.values():
+            self.assertEqual(told["errors"], 0)
+            self.assertLess(told["debox"]["loop"]["ms"], 100)
+        # One helper sleeps for a second in a second at most, eight for eight.
+        self.assertLess(one["debox"]["helpers"]["ms"], 1100)
+        self.assertGreater(eight["debox"]["helpers"]["ms"], one["debox"]["helpers"]["ms"])
+        self.assertIn("| conforming |", (self.out / "helpers.md").read_text())
+        self.nothing_left()
+
+    def test_the_sizes_of_files_and_of_memory(self):
+        sizes.QUICK, kept = sizes.Plan(sizes.SHARES[::2], (sizes.ORIGINAL.name, sizes.FINAL.name), 1, 2), sizes.QUICK
+        self.addCleanup(setattr, sizes, "QUICK", kept)
+        told = sizes.run(self.out, True)
+        for name, row in told["capacity"].items():
+            self.assertGreater(row[0]["megabits_per_s"], 1.5 * row[1]["megabits_per_s"], name)
+        self.assertGreater(told["capacity"][sizes.FINAL.name][1]["megabits_per_s"], 1.5 * told["capacity"][sizes.ORIGINAL.name][1]["megabits_per_s"])
+        for one in told["times"].values():
+            self.assertEqual(one["errors"], 0)
+            self.assertAlmostEqual(one["asked"] / 2 / told["rate"], 1, delta=0.3)
+            self.assertLessEqual(one["times"]["first_byte"]["p50_us"], one["times"]["whole"]["p50_us"])
+        for name in ("capacity", "times-first-byte", "times-whole"):
+            self.assertIn("</svg>", (self.out / f"{name}.svg").read_text())
+        self.nothing_left()
+
+    def test_a_head_of_its_own_costs_a_packet(self):
+        ways = small.run(self.out, True)["ways"]
+        for apart, together in zip(ways["sendfile, head apart"], ways["sendfile"], strict=True):
+            self.assertGreater(apart["cpu_us"], together["cpu_us"])
+        self.assertFalse((self.out / "root").exists())
+        self.nothing_left()
+
+    def test_what_was_found_is_told(self):
+        runs = [{"connections": n, "conforming_percent": percent} for n, percent in ((200, 100.0), (400, 97.0), (800, 20.0))]
+        found = {"highest": 400, "at_upper_end": False, "limited_by_generator": False, "steps": runs}
+        text = most.page(most.FULL, {"files": {"loop": found, "nginx": found | {"highest": 800, "at_upper_end": True}}, "all": {"loop": found | {"highest": None}}})
+        for line in ("| loop | 400 | below 200 | 6 |", "| nginx | 800 or more |  | 3 |", "- loop, files only: 200 (100 %), 400 (97 %), 800 (20 %)"):
+            self.assertIn(line, text)
+
+    def test_what_is_killed_leaves_nothing(self):
+        process = subprocess.Popen([sys.executable, str(TOP / "cases/sizes/sizes.py"), "--quick", "--out", str(self.out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 30
+        while not any("load" in name for name in left() - self.before if name[0].isdigit()) or not list(self.out.glob("disk/data/root/dir00041")):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        time.sleep(2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.nothing_left(20.0)
+
+    def test_the_steps_have_their_tables_and_figures(self):
+        """Of made-up results."""
+        cdf = [[100, 0.5], [2000, 1.0]]
+        kinds = {"static": {"p5": 0.1, "p50": 1.0, "p95": 5.0, "mean": 2.0}}
+        debox = {"by_invocation": {"fork": [[1, 0.8], [9, 2.8]], "mmap": [[100, 0.01], [200, 0.02]]}, "mappings": 33, "asleep": {"page-in": {"sendfile": [5, 7_000_000]}}, "asleep_ns": 7_000_000, "life_ns": 10_000_000, "verdict": ["It sleeps."]}
+        design = {"conforming_percent": 59.0, "requests_per_s": 10.0, "waited_ms": {"p50": 1.0, "p99": 2.0}, "server_cpu_s": 0.1, "cdfs": dict.fromkeys(("waited", "first_byte", "whole"), cdf), "kinds": kinds, "debox": debox}
+        results = {"plan": steps.QUICK._asdict(), "designs": {"loop": design, "maps": design}, "peers": {}}
+        steps.figures(self.out, results)
+        self.assertEqual({file.name for file in self.out.glob("*.svg")}, {"conforming.svg", "fork.svg", "mmap.svg", "waited.svg", "first-byte.svg", "whole.svg"})
+        text = steps.page(json.loads(json.dumps(results)))
+        for line in ("| loop | static | 0.10 | 1.00 | 5.0 | 2.00 |", "| page-in / 5 |", "| sendfile / 5 (7 ms) |", "70%"):
+            self.assertIn(line, text)
+
+
+if __name__ == "__main__":
+    if os.geteuid():
+        print("NOT RUN: the slow disk needs root")
+        sys.exit(77)
+    for program, package in (("gdb", "gdb"), ("nginx", "nginx-light")):
+        if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin"):
+            print(f"NOT RUN: {program} is missing: apt-get install {package}")
+            sys.exit(77)
+    unittest.main()
