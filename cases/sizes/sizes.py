@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", "lighttpd", "apache2-event")
 QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 2, 3)
-FULL = Plan(SHARES, SERVERS, 20, 15)
+FULL = Plan(SHARES, SERVERS, 20, 10)
 
 
 def starts(root: pathlib.Path, group: slow_disk.MemoryGroup) -> dict[str, Callable[[], peers.Server]]:

@@ -62,6 +62,8 @@ class Experiments(unittest.TestCase):
             # What it believed, or it would have asked a helper.
             self.assertGreaterEqual(int(values["believed_to"]), min(128 << 10, int(values["bytes"])))
             self.assertLessEqual(int(values["loaded_since"]), int(values["trusted_mb"]) << 20)
+        before, after = list(told["tried"].values())
+        self.assertLess(after["debox"]["asleep_ns"], before["debox"]["asleep_ns"] / 2)
         self.assertFalse((self.out / "dump").exists())
         self.nothing_left()
 
