@@ -349,7 +349,9 @@ impl Run {
             ..thread.registers
         };
         thread.divert(&with).map_err(failed("registers"))?;
-        up_to(thread, memory, attach::STEP_BLOCKS)?;
+        if !up_to(thread, memory, attach::STEP_BLOCKS)? {
+            return unproved("it waited for DeBox, in vain");
+        }
         proc::memory_read(pid, memory, &mut begin).map_err(failed("its memory"))?;
         told.answered(&begin)
             .map_err(failed("the file of the counts"))?;
@@ -402,8 +404,9 @@ impl Run {
     }
 }
 
-/// It runs up to a step, and stands still there. `begin`: `struct splice_attach`.
-fn up_to(thread: &mut Stopped, begin: u64, wanted: u32) -> Result<(), Error> {
+/// It runs up to a step, and stands still there. `begin`: `struct splice_attach`. False: it has waited for us in
+/// vain, and gone on by itself from where it would be.
+fn up_to(thread: &mut Stopped, begin: u64, wanted: u32) -> Result<bool, Error> {
     let pid = thread.pid;
     let step = || proc::word(pid, begin + attach::STEP).map(|step| step as u32);
     thread
@@ -411,12 +414,11 @@ fn up_to(thread: &mut Stopped, begin: u64, wanted: u32) -> Result<(), Error> {
         .map_err(failed("the runtime"))?;
     let reached = step().map_err(failed("its memory"))?;
     // The last one at once, when it has no counters.
-    if reached != attach::STEP_ALONE {
-        return Ok(());
+    let waited = reached != attach::STEP_ALONE;
+    if !waited {
+        thread.registers = tracee::registers(pid).map_err(failed("registers"))?;
     }
-    // It has gone on by itself, from where it would be.
-    thread.registers = tracee::registers(pid).map_err(failed("registers"))?;
-    unproved("it waited for DeBox, in vain")
+    Ok(waited)
 }
 
 /// Whether its return addresses are kept twice (Linux 6.6).
@@ -471,10 +473,11 @@ impl Within {
         tracee::registers_set(thread.pid, &self.there).map_err(failed("registers"))?;
         let (begin, step) = (self.memory.start, attach::STEP_BASES.to_le_bytes());
         (thread.write(begin + attach::STEP, &step)).map_err(failed("its memory"))?;
-        up_to(thread, begin, attach::STEP_REPLACED)?;
-        let args = [begin, self.memory.end - begin, 0, 0, 0, 0];
-        // What it leaves behind is in nobody's way.
-        let _ = thread.call(by, libc::SYS_munmap, args);
+        if up_to(thread, begin, attach::STEP_REPLACED)? {
+            let args = [begin, self.memory.end - begin, 0, 0, 0, 0];
+            // What it leaves behind is in nobody's way.
+            let _ = thread.call(by, libc::SYS_munmap, args);
+        }
         Ok(())
     }
 }
