@@ -227,12 +227,12 @@ static __always_inline u32 chain_of(struct thread_state *st, u32 kind, u32 site,
  * was. `st` NULL: not followed. */
 static __always_inline u32 chain_owner(const struct thread_state *st, const struct task_struct *task)
 {
-	const struct cred *cred = task->real_cred;
+	const struct cred *cred = task_read(task)->real_cred;
 	u32 uid = cred->uid.val;
 
 	if (cred->euid.val != uid || cred->suid.val != uid)
 		return 0;
-	if (!task->mm)
+	if (!task_read(task)->mm)
 		return st && st->who.tid ? st->who.uid : 0;
 	return task_dumpable(task) == DUMPABLE_BY_USER ? uid : 0;
 }

@@ -12,6 +12,22 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
+/* From 6.2 on. */
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym __weak;
+
+/*
+ * The same task, only to be read. Of each pointer that is read from a task that it trusts the
+ * verifier asks whether that one is to be trusted as well, by going through the names of all
+ * the kernel's types: half a millisecond of loading (6.18), as often as it comes by. What was
+ * cast nobody trusts.
+ */
+static __always_inline const struct task_struct *task_read(const struct task_struct *task)
+{
+	if (bpf_ksym_exists(bpf_rdonly_cast))
+		return bpf_rdonly_cast(task, bpf_core_type_id_kernel(struct task_struct));
+	return task;
+}
+
 /*
  * The run queue's clock at this moment of `task`'s CPU: the very value that
  * sched_info_arrive() is about to subtract last_queued from; __schedule() has
@@ -30,7 +46,7 @@ static __always_inline u64 runqueue_clock(const struct task_struct *task)
 {
 	if (!runqueue_clock_exists())
 		return 0;
-	return task->se.cfs_rq->rq->clock;
+	return task_read(task)->se.cfs_rq->rq->clock;
 }
 
 /*
@@ -39,8 +55,6 @@ static __always_inline u64 runqueue_clock(const struct task_struct *task)
  * bpf_rdonly_cast(), which the verifier turns into a move; before that the
  * helper is called (a call, a return thunk, and what both cost again).
  */
-extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym __weak;
-
 static __always_inline const struct task_struct *task_kept(u64 address)
 {
 	if (bpf_ksym_exists(bpf_rdonly_cast))
@@ -152,7 +166,7 @@ struct file_lock___whole {
 /* 0 as well for a thread without an address space. */
 static __always_inline u32 task_dumpable(const struct task_struct *task)
 {
-	const struct mm_struct *mm = task->mm;
+	const struct mm_struct *mm = task_read(task)->mm;
 
 	if (bpf_core_field_exists(((struct mm_struct___bitmap *)0)->flags.__mm_flags))
 		return ((const struct mm_struct___bitmap *)mm)->flags.__mm_flags[0] & 3;

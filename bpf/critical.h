@@ -57,19 +57,27 @@ CRITICAL_FUNCTION __u32 critical_find(const struct critical *path, __u64 key)
 	return DEBOX_CRITICAL_PARTS_MAX;
 }
 
+/* The lesser one of `least` and part `at`: time and place in one number, they are compared
+ * together. */
+CRITICAL_FUNCTION __u64 critical_lesser(const struct critical *path, __u32 at, __u64 least)
+{
+	__u64 ns;
+
+	if (!path || at >= DEBOX_CRITICAL_PARTS_MAX)
+		return least;
+	ns = path->sums.part[at].ns << 5 | at;
+	return ns < least ? ns : least;
+}
+
 /* Which part is the smallest. */
-CRITICAL_FUNCTION __u32 critical_least(const struct critical *path)
+CRITICAL_INLINE __u32 critical_least(const struct critical *path)
 {
 	__u64 least = ~0ull;
 
 	if (!path)
 		return 0;
-	/* Time and place in one number: they are compared together. */
-	for (__u32 i = 0; i < DEBOX_CRITICAL_PARTS_MAX; i++) {
-		__u64 ns = path->sums.part[i].ns << 5 | i;
-
-		least = ns < least ? ns : least;
-	}
+	for (__u32 i = 0; i < DEBOX_CRITICAL_PARTS_MAX; i++)
+		least = critical_lesser(path, i, least);
 	return least & (DEBOX_CRITICAL_PARTS_MAX - 1);
 }
 

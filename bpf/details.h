@@ -30,10 +30,13 @@ static __always_inline u64 site_bits(u32 site)
 /* ---- sleeps */
 
 /* Rows of one key are told apart by their place: whoever finds none there claims it. */
-static __always_inline bool culprit_is_at(u32 *at, u32 place)
+VERIFIED_ONCE u32 culprit_is_at(u32 *at, u32 place)
 {
-	u32 found = *at;
+	u32 found;
 
+	if (!at)
+		return 0;
+	found = *at;
 	if (!found) {
 		found = __sync_val_compare_and_swap(at, 0, place);
 		if (!found)
@@ -103,6 +106,32 @@ VERIFIED_ONCE int path_add(struct debox_details *details, u64 key, u64 count, u6
 	return 0;
 }
 
+/* Whether the sleep at `site` is one that condition `i` asks for goes to st->conditions_*. */
+VERIFIED_ONCE int condition_sleep(struct thread_state *st, const struct debox_account_control *control, u32 i,
+				  u32 site)
+{
+	const struct debox_condition *condition;
+	u32 word = (site >> 6) & (DEBOX_SITES_MAX / 64 - 1), label;
+
+	if (!st || !control)
+		return 0;
+	condition = &control->condition[i & (DEBOX_CONDITIONS_MAX - 1)];
+	label = site < SITES_MAX ? site_label[site] : DEBOX_LABEL_UNKNOWN;
+	if (!(condition->flags & (DEBOX_CONDITION_SITES | DEBOX_CONDITION_SITES_NOT)))
+		return 0;
+	if (condition->flags & DEBOX_CONDITION_LABELS && label != DEBOX_LABEL_UNKNOWN &&
+	    label != DEBOX_LABEL_NONE) {
+		if (condition->labels[label >> 6 & (DEBOX_LABELS_MAX / 64 - 1)] >> (label & 63) & 1)
+			st->conditions_hit |= 1u << i;
+		return 0;
+	}
+	if (site >= DEBOX_SITES_MAX || !(condition->known[word] >> (site & 63) & 1))
+		st->conditions_unknown |= 1u << i;
+	else if (condition->sites[word] >> (site & 63) & 1)
+		st->conditions_hit |= 1u << i;
+	return 0;
+}
+
 /* A sleep of a thread with details has ended. In a call it is kept until the
  * call ends. */
 VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
@@ -110,7 +139,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	struct debox_details *details;
 	struct debox_account_control *control;
 	struct debox_event_sleep *sleep;
-	u32 site, most, count, label, held_stack;
+	u32 most, count, held_stack;
 
 	if (!st || !off)
 		return 0;
@@ -148,27 +177,11 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	}
 	if (st->waiters_entry > st->waiters_most)
 		st->waiters_most = st->waiters_entry;
-	site = off->site;
-	label = site < SITES_MAX ? site_label[site] : DEBOX_LABEL_UNKNOWN;
 	most = control->conditions;
 	for (u32 i = 0; i < DEBOX_CONDITIONS_MAX; i++) {
-		const struct debox_condition *condition = &control->condition[i];
-		u32 word = (site >> 6) & (DEBOX_SITES_MAX / 64 - 1);
-
 		if (i >= most)
 			break;
-		if (!(condition->flags & (DEBOX_CONDITION_SITES | DEBOX_CONDITION_SITES_NOT)))
-			continue;
-		if (condition->flags & DEBOX_CONDITION_LABELS && label != DEBOX_LABEL_UNKNOWN &&
-		    label != DEBOX_LABEL_NONE) {
-			if (condition->labels[label >> 6 & (DEBOX_LABELS_MAX / 64 - 1)] >> (label & 63) & 1)
-				st->conditions_hit |= 1u << i;
-			continue;
-		}
-		if (site >= DEBOX_SITES_MAX || !(condition->known[word] >> (site & 63) & 1))
-			st->conditions_unknown |= 1u << i;
-		else if (condition->sites[word] >> (site & 63) & 1)
-			st->conditions_hit |= 1u << i;
+		condition_sleep(st, control, i, off->site);
 	}
 	count = st->sleep_count;
 	st->sleep_count = count + 1;
@@ -243,6 +256,23 @@ static __always_inline bool comm_equal(const char *a, const char *b)
 	return x[0] == y[0] && x[1] == y[1];
 }
 
+/* Whether the numbers of a call are in the ranges of a condition. */
+VERIFIED_ONCE u32 condition_fields(const struct debox_condition *condition, const struct finished *call)
+{
+	u32 fields;
+
+	if (!condition || !call)
+		return 0;
+	fields = condition->fields;
+	for (u32 f = 0; f < DEBOX_FIELDS; f++) {
+		if (!(fields >> f & 1))
+			continue;
+		if (call->field[f] < condition->min[f] || call->field[f] > condition->max[f])
+			return 0;
+	}
+	return 1;
+}
+
 static long condition_check(u32 i, void *unused)
 {
 	struct finished *call = finished_here();
@@ -250,7 +280,7 @@ static long condition_check(u32 i, void *unused)
 	struct debox_condition_state *state;
 	struct debox_condition *condition;
 	struct debox_details *details;
-	u32 flags, fields, bit, signal;
+	u32 flags, bit, signal;
 	bool uncertain = false;
 	u64 limit, interval;
 
@@ -269,13 +299,8 @@ static long condition_check(u32 i, void *unused)
 		return 0;
 	if (!(condition->calls[(call->key >> 6) & (DEBOX_NR_SLOTS / 64 - 1)] >> (call->key & 63) & 1))
 		return 0;
-	fields = condition->fields;
-	for (u32 f = 0; f < DEBOX_FIELDS; f++) {
-		if (!(fields >> f & 1))
-			continue;
-		if (call->field[f] < condition->min[f] || call->field[f] > condition->max[f])
-			return 0;
-	}
+	if (!condition_fields(condition, call))
+		return 0;
 	if ((flags & DEBOX_CONDITION_COMM) && !comm_equal(condition->comm, call->comm))
 		return 0;
 	if ((flags & DEBOX_CONDITION_COMM_NOT) && comm_equal(condition->comm, call->comm))
@@ -565,7 +590,7 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	call->signal = 0;
 	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
 	/* Whoever may watch need not be one who may kill. */
-	cred = task->real_cred;
+	cred = task_read(task)->real_cred;
 	watcher = account_watcher(st);
 	call->may_signal = ((watcher->flags & WATCHER_PRIVILEGED) && !watcher->uid) ||
 			   (cred->uid.val == watcher->uid && cred->suid.val == watcher->uid);

@@ -48,7 +48,7 @@ static __always_inline void fault_count(u32 minor, u32 major)
 		return;
 	if (call_phase(task, &nr) == CALL_OUTSIDE)
 		return;
-	info = bank_open(st, record, control, nr, task);
+	info = bank_open(st, record, control, nr, task_in_compat_call(task));
 	if (!info)
 		return;
 	/* Every fault is counted as minor at its start; the event of a major

@@ -122,6 +122,14 @@ VERIFIED_ONCE u32 file_lock_step(struct thread_state *st)
 	return 0;
 }
 
+static long file_lock_step_of(u32 i, struct thread_state **st)
+{
+	if (!file_lock_step(*st))
+		return 0;
+	(*st)->file_lock.over = 1;
+	return 1;
+}
+
 /* All requests below `root`: others. */
 VERIFIED_ONCE int file_lock_walk(struct thread_state *st, u64 root)
 {
@@ -135,34 +143,47 @@ VERIFIED_ONCE int file_lock_walk(struct thread_state *st, u64 root)
 	w->up = 0;
 	w->others = 0;
 	w->result = QUEUE_COUNT_WHOLE;
-	for (u32 i = 0; i < FILE_LOCK_STEPS; i++)
-		if (file_lock_step(st))
-			return 0;
-	w->result = QUEUE_COUNT_BROKEN;
+	w->over = 0;
+	bpf_loop(FILE_LOCK_STEPS, file_lock_step_of, &st, 0);
+	if (!w->over)
+		w->result = QUEUE_COUNT_BROKEN;
 	return 0;
+}
+
+struct files_searched {
+	u64 table;
+	u64 file;
+	u64 most;
+	u64 found;
+};
+
+static long file_lock_file_at(u32 i, struct files_searched *s)
+{
+	if (i >= s->most)
+		return 1;
+	if (kernel_word(s->table + i * 8) != s->file)
+		return 0;
+	s->found = 1;
+	return 1;
 }
 
 /* Whether the task's table of files is, or has, what the lock belongs to. */
 VERIFIED_ONCE u32 file_lock_is_of(u64 address, u64 lock)
 {
 	struct task_struct *task = (struct task_struct *)address;
-	u64 files = (u64)BPF_CORE_READ(task, files), file, table;
-	u32 flags = kernel_int(lock + FILE_LOCK_AT(flags)), most;
+	u64 files = (u64)BPF_CORE_READ(task, files);
+	u32 flags = kernel_int(lock + FILE_LOCK_AT(flags));
+	struct files_searched s = {};
 
 	if (!files)
 		return 0;
 	if ((flags & FL_POSIX) && !(flags & FL_OFDLCK))
 		return FILE_LOCK_WORD(lock, owner) == files;
-	file = FILE_LOCK_WORD(lock, file);
-	most = BPF_CORE_READ((struct files_struct *)files, fdt, max_fds);
-	table = (u64)BPF_CORE_READ((struct files_struct *)files, fdt, fd);
-	for (u32 i = 0; i < FILE_LOCK_FILES; i++) {
-		if (i >= most)
-			break;
-		if (kernel_word(table + i * 8) == file)
-			return 1;
-	}
-	return 0;
+	s.file = FILE_LOCK_WORD(lock, file);
+	s.most = BPF_CORE_READ((struct files_struct *)files, fdt, max_fds);
+	s.table = (u64)BPF_CORE_READ((struct files_struct *)files, fdt, fd);
+	bpf_loop(FILE_LOCK_FILES, file_lock_file_at, &s, 0);
+	return s.found;
 }
 
 VERIFIED_ONCE int file_lock_holder(struct thread_state *st, struct holder *holder, u64 lock)
@@ -192,19 +213,30 @@ VERIFIED_ONCE int file_lock_holder(struct thread_state *st, struct holder *holde
 	return 0;
 }
 
+struct request_followed {
+	u64 at;
+	u64 root;
+};
+
+static long file_lock_above(u32 i, struct request_followed *f)
+{
+	u64 above = FILE_LOCK_WORD(f->at, blocker);
+
+	if (!above) {
+		f->root = i ? f->at : 0;
+		return 1;
+	}
+	f->at = above;
+	return 0;
+}
+
 /* The lock at the end of what `request` is blocked by; 0: it is none. */
 VERIFIED_ONCE u64 file_lock_root(u64 request)
 {
-	u64 at = request;
+	struct request_followed f = { .at = request };
 
-	for (u32 i = 0; i < DEBOX_WAITERS_MAX * 2; i++) {
-		u64 above = FILE_LOCK_WORD(at, blocker);
-
-		if (!above)
-			return i ? at : 0;
-		at = above;
-	}
-	return 0;
+	bpf_loop(DEBOX_WAITERS_MAX * 2, file_lock_above, &f, 0);
+	return f.root;
 }
 
 /*
@@ -260,26 +292,40 @@ static __always_inline bool file_lock_conflicts(const struct file_lock_wait *w, 
 
 /* The sleep is over: the lock that keeps it away now. */
 #define FILE_LOCK_FREE 1u
+struct locks_searched {
+	const struct thread_state *st;
+	u64 at;
+	u64 found;
+};
+
+static long file_lock_held_at(u32 i, struct locks_searched *s)
+{
+	const struct file_lock_wait *w = &s->st->file_lock;
+	u64 at = s->at, lock = at - FILE_LOCK_AT(list);
+
+	if (at == w->list) {
+		s->found = FILE_LOCK_FREE;
+		return 1;
+	}
+	if (at < KERNEL_HALF)
+		return 1;
+	if (file_lock_conflicts(w, lock)) {
+		s->found = lock;
+		return 1;
+	}
+	s->at = kernel_word(at);
+	return 0;
+}
+
 VERIFIED_ONCE u64 file_lock_held(struct thread_state *st)
 {
-	struct file_lock_wait *w;
-	u64 at, lock;
+	struct locks_searched s = { .st = st };
 
 	if (!st || !st->file_lock.list)
 		return 0;
-	w = &st->file_lock;
-	at = kernel_word(w->list);
-	for (u32 i = 0; i < FILE_LOCKS_MAX; i++) {
-		if (at == w->list)
-			return FILE_LOCK_FREE;
-		if (at < KERNEL_HALF)
-			return 0;
-		lock = at - FILE_LOCK_AT(list);
-		if (file_lock_conflicts(w, lock))
-			return lock;
-		at = kernel_word(at);
-	}
-	return 0;
+	s.at = kernel_word(st->file_lock.list);
+	bpf_loop(FILE_LOCKS_MAX, file_lock_held_at, &s, 0);
+	return s.found;
 }
 
 /* (In the caller's frame: calls are eight deep at most.) */

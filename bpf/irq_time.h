@@ -96,7 +96,7 @@ static __always_inline void irq_record_add(struct task_struct *task, struct thre
 	if (st->flags & WATCH_SLOT_BOUNDARY || control->flags & DEBOX_CONTROL_SETTLE)
 		return;
 	phase = call_phase(task, &nr);
-	info = bank_open(st, record, control, nr, task);
+	info = bank_open(st, record, control, nr, task_in_compat_call(task));
 	if (!info)
 		return;
 	if (phase == CALL_RUNNING)

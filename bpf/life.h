@@ -129,7 +129,7 @@ static __always_inline u64 called_here(struct thread_state *st, u64 now)
 	const struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
 	const struct open_call *call = &st->call;
 
-	spliced_ask(bpf_get_current_task_btf(), st);
+	spliced_ask(st);
 	if (st->hot_regs && hot->regs == st->hot_regs)
 		call = &hot->call;
 	return call->in_call ? call_called(call, now) : call->called_ns;
@@ -372,9 +372,12 @@ static __always_inline void critical_early_end(struct critical *path, struct thr
 }
 
 /* A stretch off the CPU begins to be told: what was before it. */
-VERIFIED_ONCE int critical_away(struct critical *path, struct thread_state *st)
+VERIFIED_ONCE int critical_away(struct critical *path, struct thread_state *st, u32 kind)
 {
-	if (path && st && !path->taken)
+	if (!st)
+		return 0;
+	critical_early_end(path, st, kind);
+	if (path && !path->taken)
 		critical_run(path, &st->life, st->out_ns, st->called_ns);
 	return 0;
 }
@@ -784,8 +787,10 @@ static __noinline int life_leave(struct task_struct *task, struct thread_state *
 
 /* ---- the end of a stretch off the CPU */
 
-static __always_inline void life_away_add(struct thread_state *st, u32 kind, u64 blocked_ns, u64 runq_ns)
+VERIFIED_ONCE int life_away_add(struct thread_state *st, u32 kind, u64 blocked_ns, u64 runq_ns)
 {
+	if (!st)
+		return 0;
 	if (kind & OUT_BLOCKED && st->life.stopped)
 		st->life.stopped_ns += blocked_ns;
 	else if (kind & OUT_IN_CALL)
@@ -802,6 +807,7 @@ static __always_inline void life_away_add(struct thread_state *st, u32 kind, u64
 		st->rest.chain = 0;
 	}
 	st->life.runq_ns += runq_ns;
+	return 0;
 }
 
 /* ... of which is known by now what it waited for. */

@@ -382,19 +382,19 @@ static __always_inline u32 object_memo_find(struct thread_objects *objects, s32 
 static __always_inline int object_of_descriptor(struct thread_state *st, struct thread_objects *objects, u32 fd, u64 address)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct fdtable *table;
+	const struct fdtable *table;
 	struct object_memo *memo;
 	u64 slot, file, inode, number, mnt, dentry, parent, hash_len, hashed;
 	u32 i, operations;
 
-	table = task->files->fdt;
+	table = task_read(task)->files->fdt;
 	if (fd >= table->max_fds)
 		return 0;
 	slot = (u64)table->fd + 8ull * fd;
 	file = kernel_word(slot);
 	if (!file)
 		return 0;
-	if (task->files->count.counter > 1) {
+	if (task_read(task)->files->count.counter > 1) {
 		u64 now = bpf_ktime_get_ns();
 
 		const struct splice_done *done = splice_done_here();
@@ -608,12 +608,40 @@ struct {
 	__type(value, struct debox_object);
 } objects_summed SEC(".maps");
 
+/* Whether an entry is the object's, from now on at the latest. */
+VERIFIED_ONCE u32 object_is_at(struct debox_object *entry, struct debox_object *o, u64 hash)
+{
+	u64 found;
+
+	if (!entry || !o)
+		return 0;
+	found = entry->hash;
+	if (!found) {
+		found = __sync_val_compare_and_swap(&entry->hash, 0, hash);
+		if (!found) {
+			u32 type = o->type;
+
+			o->type = DEBOX_OBJECT_NONE;
+			o->hash = hash;
+			*entry = *o;
+			barrier();
+			*(volatile u32 *)&entry->type = type;
+			found = hash;
+		}
+	}
+	if (found != hash)
+		return 0;
+	if (entry->type && entry->ino != o->ino)
+		entry->flags |= DEBOX_OBJECT_SEVERAL;
+	return 1;
+}
+
 /* The number of the object in the account's table. */
 VERIFIED_ONCE u32 object_intern(struct debox_objects *objects, const struct debox_object *from)
 {
 	u32 zero = 0, at;
 	struct debox_object *o = bpf_map_lookup_elem(&objects_summed, &zero);
-	u64 hash, found;
+	u64 hash;
 
 	if (!objects || !from || !o)
 		return DEBOX_OBJECT_NO_ROOM;
@@ -622,29 +650,10 @@ VERIFIED_ONCE u32 object_intern(struct debox_objects *objects, const struct debo
 	hash = object_hash(o);
 	at = (u32)(hash >> 40);
 	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		struct debox_object *entry = &objects->objects[at & (DEBOX_OBJECTS_MAX - 1)];
+		u32 number = at & (DEBOX_OBJECTS_MAX - 1);
 
-		if (!(at & (DEBOX_OBJECTS_MAX - 1)))
-			continue;
-		found = entry->hash;
-		if (!found) {
-			found = __sync_val_compare_and_swap(&entry->hash, 0, hash);
-			if (!found) {
-				u32 type = o->type;
-
-				o->type = DEBOX_OBJECT_NONE;
-				o->hash = hash;
-				*entry = *o;
-				barrier();
-				*(volatile u32 *)&entry->type = type;
-				found = hash;
-			}
-		}
-		if (found != hash)
-			continue;
-		if (entry->type && entry->ino != o->ino)
-			entry->flags |= DEBOX_OBJECT_SEVERAL;
-		return at & (DEBOX_OBJECTS_MAX - 1);
+		if (number && object_is_at(&objects->objects[number], o, hash))
+			return number;
 	}
 	return DEBOX_OBJECT_NO_ROOM;
 }

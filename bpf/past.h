@@ -103,7 +103,7 @@ struct waking {
 
 #define PAST_INLINE static inline __attribute__((always_inline))
 /* The kernel side has what loops verified by itself. (It calls eight functions deep at most, which
- * past_retire() and what it calls just fit into.) */
+ * past_room() and what it calls just fit into.) */
 #ifndef PAST_FUNCTION
 #define PAST_FUNCTION static inline
 #endif
@@ -215,15 +215,15 @@ PAST_INLINE void epochs_move(struct past *past)
 	__builtin_memset(&past->epoch[0], 0, sizeof(past->epoch[0]));
 }
 
-/* The oldest stretch, and what it ran before that, become a part of an epoch's sums. What the
- * epoch grows by is what `since_ns` goes up by. */
-PAST_FUNCTION int past_retire(struct past *past)
+/* Room for one stretch more: if there is none, the oldest, and what it ran before that, become a
+ * part of an epoch's sums. What the epoch grows by is what `since_ns` goes up by. */
+PAST_FUNCTION int past_room(struct past *past)
 {
 	struct stretch *oldest;
 	struct epoch *epoch;
 	__u64 begin, end, ran, called;
 
-	if (!past)
+	if (!past || past->used < PAST_MAX)
 		return 0;
 	oldest = &past->stretch[(past->next - past->used) & (PAST_MAX - 1)];
 	past->used--;
@@ -248,13 +248,6 @@ PAST_FUNCTION int past_retire(struct past *past)
 	else
 		epoch_slept(epoch, oldest->chain, end - begin);
 	return 0;
-}
-
-/* Room for one stretch more. */
-PAST_INLINE void past_room(struct past *past)
-{
-	if (past->used >= PAST_MAX)
-		past_retire(past);
 }
 
 /* Stretches are added in the order of time and do not overlap. There is past_room() for it. */
@@ -297,33 +290,54 @@ PAST_INLINE void part_add(struct parts *parts, __u64 begin_ns, __u64 end_ns, __u
 	parts->used = at + 1;
 }
 
+/* ... in part `i`: 0 if that is another's. */
+PAST_FUNCTION int part_sum(struct parts *parts, __u32 i, __u32 chain, __u64 ns)
+{
+	struct stretch *part;
+
+	if (!parts || i >= PARTS_MAX)
+		return 1;
+	part = &parts->part[i];
+	if (i >= PARTS_MAX - 7 && chain < PAST_RAN)
+		chain = PAST_SLEPT;
+	if (i == PARTS_MAX - 1)
+		chain = PAST_EARLIER;
+	if (i >= parts->used) {
+		part->end_ns = ns;
+		part->chain = chain;
+		parts->used = i + 1;
+		return 1;
+	}
+	if (part->chain != chain)
+		return 0;
+	part->end_ns += ns;
+	return 1;
+}
+
 /* So much of the sleep, somewhere, was that. From part `base` on parts are sums, as end_ns, until
  * parts_lay(). Chains leave room for what is not one; the last is for all that finds none. */
 PAST_FUNCTION int parts_sum(struct parts *parts, __u32 base, __u32 chain, __u64 ns)
 {
 	if (!parts || !ns)
 		return 0;
-	for (__u32 i = 0; i < PARTS_MAX; i++) {
-		struct stretch *part = &parts->part[i];
-
-		if (i < base)
-			continue;
-		if (i >= PARTS_MAX - 7 && chain < PAST_RAN)
-			chain = PAST_SLEPT;
-		if (i == PARTS_MAX - 1)
-			chain = PAST_EARLIER;
-		if (i >= *(volatile __u32 *)&parts->used) {
-			part->end_ns = ns;
-			part->chain = chain;
-			parts->used = i + 1;
-			return 0;
-		}
-		if (part->chain == chain) {
-			part->end_ns += ns;
-			return 0;
-		}
-	}
+	for (__u32 i = 0; i < PARTS_MAX; i++)
+		if (i >= base && part_sum(parts, i, chain, ns))
+			break;
 	return 0;
+}
+
+/* One sum becomes a part that ends at `end`; where it begins. */
+PAST_FUNCTION __u64 part_lay(struct parts *parts, __u32 i, __u64 end, __u64 from)
+{
+	struct stretch *part;
+
+	if (!parts || i >= PARTS_MAX || i >= parts->used)
+		return end;
+	part = &parts->part[i];
+	part->begin_ns = end - part->end_ns;
+	part->end_ns = end;
+	part->coarse = coarse_from(part->begin_ns, from);
+	return part->begin_ns;
 }
 
 /* Sums become parts, one after the other from `end` back. */
@@ -331,18 +345,9 @@ PAST_FUNCTION int parts_lay(struct parts *parts, __u32 base, __u64 end, __u64 fr
 {
 	if (!parts)
 		return 0;
-	for (__u32 i = 0; i < PARTS_MAX; i++) {
-		struct stretch *part = &parts->part[i];
-
-		if (i < base)
-			continue;
-		if (i >= *(volatile __u32 *)&parts->used)
-			break;
-		part->begin_ns = end - part->end_ns;
-		part->end_ns = end;
-		end = part->begin_ns;
-		part->coarse = coarse_from(end, from);
-	}
+	for (__u32 i = 0; i < PARTS_MAX; i++)
+		if (i >= base)
+			end = part_lay(parts, i, end, from);
 	return 0;
 }
 

@@ -76,7 +76,7 @@ static __noinline int place_holding(struct task_struct *self, struct thread_stat
 		st->held_stack = last_stack(st->holder.pid, st->held_serial);
 		return 0;
 	}
-	if (KERNEL_WORD(struct task_struct, owner, mm) != (u64)self->mm)
+	if (KERNEL_WORD(struct task_struct, owner, mm) != (u64)task_read(self)->mm)
 		return 0;
 	regs = KERNEL_WORD(struct task_struct, owner, stack) + regs_above;
 	switches = switches_of(owner);

@@ -142,6 +142,14 @@ VERIFIED_ONCE u32 queue_step(struct thread_state *st)
 	return 0;
 }
 
+static long queue_step_of(u32 i, struct thread_state **st)
+{
+	if (!queue_step(*st))
+		return 0;
+	(*st)->queue.over = 1;
+	return 1;
+}
+
 /* All nodes of the list but the one at `start`. */
 VERIFIED_ONCE int queue_walk(struct thread_state *st, u64 start)
 {
@@ -160,10 +168,10 @@ VERIFIED_ONCE int queue_walk(struct thread_state *st, u64 start)
 		q->result = QUEUE_COUNT_BROKEN;
 		return 0;
 	}
-	for (u32 i = 0; i < QUEUE_STEPS; i++)
-		if (queue_step(st))
-			return 0;
-	q->result = QUEUE_COUNT_BROKEN;
+	q->over = 0;
+	bpf_loop(QUEUE_STEPS, queue_step_of, &st, 0);
+	if (!q->over)
+		q->result = QUEUE_COUNT_BROKEN;
 	return 0;
 }
 
@@ -231,12 +239,32 @@ u16 signature_node[SIGNATURES_MAX];
 u8 signature_searched[SIGNATURES_MAX];
 #define SEARCHES_MAX 16
 
+struct searched {
+	struct thread_state *st;
+	u64 words; /* so many of the stack are known */
+	u64 found;
+};
+
+static long queue_search_at(u32 i, struct searched *s)
+{
+	u32 zero = 0, at = i + 2;
+	struct stack_copy *copy = bpf_map_lookup_elem(&stack_copies, &zero);
+
+	if (!copy || at >= STACK_WORDS - 4 || at >= s->words)
+		return 1;
+	if (copy->words[at] != s->st->queue.task || !queue_verify(s->st, at))
+		return 0;
+	s->found = at;
+	return 1;
+}
+
 /* The innermost node, searched from the anchor upwards; its word, 0: none. */
 VERIFIED_ONCE u32 queue_search(struct thread_state *st)
 {
 	u32 zero = 0, limit = 0;
 	struct stack_copy *copy = bpf_map_lookup_elem(&stack_copies, &zero);
-	u64 room, task;
+	struct searched s = { .st = st };
+	u64 room;
 
 	if (!st || !copy)
 		return 0;
@@ -250,14 +278,9 @@ VERIFIED_ONCE u32 queue_search(struct thread_state *st)
 	barrier_var(limit);
 	if (bpf_probe_read_kernel(copy->words, limit, (void *)st->anchor))
 		return 0;
-	task = st->queue.task;
-	for (u32 i = 2; i < STACK_WORDS - 4; i++) {
-		if (i * 8 >= limit)
-			break;
-		if (copy->words[i] == task && queue_verify(st, i))
-			return i;
-	}
-	return 0;
+	s.words = limit / 8;
+	bpf_loop(STACK_WORDS, queue_search_at, &s, 0);
+	return s.found;
 }
 
 /* The node of the thread that is going to sleep: false when none is known. */

@@ -79,7 +79,7 @@ static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, 
 }
 
 /*
- * The bank of the call that `task` has open, reset if it is a new one; NULL
+ * The bank of the call that the thread has open, reset if it is a new one; NULL
  * when none is open. The control page is the program's: level and max_sleeps
  * are bounded here, the rest is only passed back to the same program.
  *
@@ -89,7 +89,7 @@ static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, 
  */
 static __always_inline struct debox_info *bank_open(struct thread_state *st, struct debox_record *record,
 						    const struct debox_control *control, s32 nr,
-						    const struct task_struct *task)
+						    bool compat)
 {
 	struct debox_info *info;
 	u64 seq;
@@ -108,7 +108,7 @@ static __always_inline struct debox_info *bank_open(struct thread_state *st, str
 		info = &record->bank[0].info;
 	if (info->call_seq != seq)
 		info_open(info, seq, control->nr >= 0 ? control->nr : nr, control->call_site,
-			  DEBOX_FLAG_WRAP | (task_in_compat_call(task) ? DEBOX_FLAG_COMPAT32 : 0),
+			  DEBOX_FLAG_WRAP | (compat ? DEBOX_FLAG_COMPAT32 : 0),
 			  valid_irq(st), record);
 	else if (info->nr < 0)
 		info->nr = nr;
@@ -128,24 +128,33 @@ static __always_inline void sleep_chain_tell(struct debox_sleep *sleep, const st
 	sleep->chain_permille = blocked_ns ? st->sleep_chain_ns * 1000 / blocked_ns : 1000;
 }
 
+/* Which of the call's sleeps are at `site`; DEBOX_SLEEPS_MAX: none are yet. */
+VERIFIED_ONCE u32 info_sleep_find(const struct debox_info *info, u32 site)
+{
+	if (!info)
+		return DEBOX_SLEEPS_MAX;
+	for (u32 i = 0; i < DEBOX_SLEEPS_MAX; i++) {
+		if (i >= info->sleep_count)
+			break;
+		if (info->sleeps[i].site == site)
+			return i;
+	}
+	return DEBOX_SLEEPS_MAX;
+}
+
 VERIFIED_ONCE int info_sleep_add(struct debox_info *info, const struct thread_state *st,
 				 const struct off_cpu *off, u32 max_sleeps)
 {
-	struct debox_sleep *sleep = NULL;
-	u32 used;
+	struct debox_sleep *sleep;
+	u32 used, at;
 
 	if (!info || !st || !off)
 		return 0;
-	used = info->sleep_count;
-	for (u32 i = 0; i < DEBOX_SLEEPS_MAX; i++) {
-		if (i >= used)
-			break;
-		if (info->sleeps[i].site == off->site) {
-			sleep = &info->sleeps[i];
-			break;
-		}
-	}
-	if (!sleep) {
+	at = info_sleep_find(info, off->site);
+	if (at < DEBOX_SLEEPS_MAX) {
+		sleep = &info->sleeps[at];
+	} else {
+		used = info->sleep_count;
 		if (used >= max_sleeps || used >= DEBOX_SLEEPS_MAX) {
 			info->sleeps_dropped++;
 			info->sleeps_dropped_ns += off->blocked_ns;

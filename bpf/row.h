@@ -11,6 +11,7 @@
 #define DEBOX_ROW_H
 
 #include "kernel_types.h"
+#include "state.h"
 
 #define ROW_PROBES 16
 
@@ -21,10 +22,13 @@ static __always_inline u32 row_place(u64 key)
 }
 
 /* Whether the row whose key lies here is the key's, from now on at the latest. */
-static __always_inline bool row_is_of(u64 *at, u64 key)
+VERIFIED_ONCE u32 row_is_of(u64 *at, u64 key)
 {
-	u64 found = *at;
+	u64 found;
 
+	if (!at)
+		return 0;
+	found = *at;
 	if (!found) {
 		found = __sync_val_compare_and_swap(at, 0, key);
 		if (!found)

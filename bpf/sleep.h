@@ -22,12 +22,87 @@
 #include "place.h"
 #include "wait.h"
 
+/* One stretch off the CPU goes into the record of the thread's slot. */
+VERIFIED_ONCE int away_record_add(struct thread_state *st, const struct off_cpu *off, u32 compat)
+{
+	struct debox_record *record;
+	struct debox_control *control;
+	struct debox_totals *totals;
+	struct debox_info *info;
+
+	if (!st || !off)
+		return 0;
+	record = record_of(st);
+	control = control_of(st);
+	if (!record || !control)
+		return 0;
+	totals = &record->totals;
+	info = bank_open(st, record, control, st->out_nr, compat);
+	/* The way back was hidden, and the thread has gone on to another
+	 * call since: that one did not sleep. */
+	if (!(st->flags & WATCH_SLOT_BOUNDARY) && *(volatile u64 *)&control->open_seq != st->out_seq)
+		info = NULL;
+
+	totals->blocked_ns += off->blocked_ns;
+	totals->runq_ns += off->runq_ns;
+	if (!(off->kind & OUT_IN_CALL)) {
+		totals->outside_blocked_ns += off->blocked_ns;
+		totals->outside_runq_ns += off->runq_ns;
+	}
+	if (off->kind & OUT_BLOCKED) {
+		totals->sleeps++;
+		totals->nvcsw++;
+	} else {
+		totals->nivcsw++;
+	}
+	record->away = 0;
+	if (info) {
+		u64 dropped = info->sleeps_dropped_ns;
+
+		/* boundary capture: nobody writes the control page */
+		info_off_cpu_add(info, st, off,
+				 st->flags & WATCH_SLOT_BOUNDARY ? DEBOX_SLEEPS_MAX : control->max_sleeps);
+		totals->dropped_ns += info->sleeps_dropped_ns - dropped;
+	}
+	return 0;
+}
+
+/* ... and into the account: the key of the call that it was in. `seen`: flags of the account. */
+VERIFIED_ONCE u32 away_account_add(struct thread_state *st, const struct off_cpu *off, u32 seen, u32 compat)
+{
+	u32 key = DEBOX_NR_OUTSIDE;
+
+	if (!st || !off)
+		return key;
+	if (seen & WATCH_BOUNDARY) {
+		if (st->call.in_call) {
+			st->call.blocked_ns += off->blocked_ns;
+			st->call.runq_ns += off->runq_ns;
+			if (off->kind & OUT_BLOCKED)
+				st->call.nvcsw++;
+			else
+				st->call.nivcsw++;
+			key = st->call.key;
+		}
+	} else if (off->kind & OUT_IN_CALL) {
+		key = nr_key(st->out_nr, compat);
+	}
+	if (seen & WATCH_SPLICED)
+		key = spliced_away_add(st, off, key);
+	if (off->kind & OUT_BLOCKED) {
+		account_sleep_add(st, off, key);
+		if (seen & WATCH_DETAILS)
+			details_sleep_add(st, off, key);
+	}
+	return key;
+}
+
 /* The thread is back: one stretch off the CPU goes into record and account. */
 static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)
 {
 	struct critical *path = NULL;
 	struct off_cpu off = {};
-	u32 kind, seen;
+	u32 kind, seen, key;
 
 	if (!st)
 		return 0;
@@ -48,86 +123,24 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 	if (st->life.serial) {
 		life_away_add(st, kind, off.blocked_ns, off.runq_ns);
 		path = critical_of(task, st);
-		critical_early_end(path, st, kind);
-		critical_away(path, st);
+		critical_away(path, st, kind);
 	}
 	if (kind & OUT_BLOCKED && st->flags & WATCH_EXPLAINED)
 		chain_sleep_end(st, off.blocked_ns, seen & WATCH_DETAILS);
-	if (path)
-		critical_back(path, st, st->out_ns + away);
+	critical_back(path, st, st->out_ns + away);
 	st->parts.used = 0;
 	if (kind & OUT_BLOCKED)
 		activity_wait_add(st, off.blocked_ns);
 	if (off.runq_ns)
 		past_add(&st->past, st->out_ns + off.blocked_ns, st->out_ns + away, st->called_ns,
 			 PAST_RUNQ);
-
-	if ((st->flags & WATCH_SLOT) && slot_trusted(task, st)) {
-		struct debox_record *record = record_of(st);
-		struct debox_control *control = control_of(st);
-
-		if (record && control) {
-			struct debox_totals *totals = &record->totals;
-			struct debox_info *info = bank_open(st, record, control, st->out_nr, task);
-
-			/* The way back was hidden, and the thread has gone on to another
-			 * call since: that one did not sleep. */
-			if (!(st->flags & WATCH_SLOT_BOUNDARY) &&
-			    *(volatile u64 *)&control->open_seq != st->out_seq)
-				info = NULL;
-
-			totals->blocked_ns += off.blocked_ns;
-			totals->runq_ns += off.runq_ns;
-			if (!(kind & OUT_IN_CALL)) {
-				totals->outside_blocked_ns += off.blocked_ns;
-				totals->outside_runq_ns += off.runq_ns;
-			}
-			if (kind & OUT_BLOCKED) {
-				totals->sleeps++;
-				totals->nvcsw++;
-			} else {
-				totals->nivcsw++;
-			}
-			record->away = 0;
-			if (info) {
-				u64 dropped = info->sleeps_dropped_ns;
-
-				/* boundary capture: nobody writes the control page */
-				info_off_cpu_add(info, st, &off,
-						 st->flags & WATCH_SLOT_BOUNDARY ?
-							 DEBOX_SLEEPS_MAX :
-							 control->max_sleeps);
-				totals->dropped_ns += info->sleeps_dropped_ns - dropped;
-			}
-		}
-	}
-
-	if (seen) {
-		u32 key = DEBOX_NR_OUTSIDE;
-
-		if (seen & WATCH_BOUNDARY) {
-			if (st->call.in_call) {
-				st->call.blocked_ns += off.blocked_ns;
-				st->call.runq_ns += off.runq_ns;
-				if (kind & OUT_BLOCKED)
-					st->call.nvcsw++;
-				else
-					st->call.nivcsw++;
-				key = st->call.key;
-			}
-		} else if (kind & OUT_IN_CALL) {
-			key = nr_key(st->out_nr, task_in_compat_call(task));
-		}
-		if (seen & WATCH_SPLICED)
-			key = spliced_away_add(st, &off, key);
-		if (kind & OUT_BLOCKED) {
-			account_sleep_add(st, &off, key);
-			if (seen & WATCH_DETAILS) {
-				details_sleep_add(st, &off, key);
-				object_sleep_add(task, st, key, off.blocked_ns);
-			}
-		}
-	}
+	if ((st->flags & WATCH_SLOT) && slot_trusted(task, st))
+		away_record_add(st, &off, task_in_compat_call(task));
+	if (!seen)
+		return 0;
+	key = away_account_add(st, &off, seen, task_in_compat_call(task));
+	if (kind & OUT_BLOCKED && seen & WATCH_DETAILS)
+		object_sleep_add(task, st, key, off.blocked_ns);
 	return 0;
 }
 
@@ -181,7 +194,7 @@ static __noinline int record_away(struct task_struct *task, struct thread_state 
 		return 0;
 	record->away = 1;
 	st->out_seq = *(volatile u64 *)&control->open_seq;
-	bank_open(st, record, control, nr, task);
+	bank_open(st, record, control, nr, task_in_compat_call(task));
 	return 0;
 }
 
@@ -209,7 +222,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		switch_hidden(prev, st);
 	first_run_hidden(prev, st);
 	hot_flush(st);
-	spliced_ask(prev, st);
+	spliced_ask(st);
 	if (!regs_above)
 		regs_learn(st, prev);
 	phase = call_phase(prev, &nr);
@@ -349,7 +362,7 @@ static __always_inline void waking_call(struct thread_state *st, struct waking *
 	const struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
 	const struct open_call *call = &st->call;
 
-	spliced_ask(bpf_get_current_task_btf(), st);
+	spliced_ask(st);
 	waking->told = st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY) || st->spliced.is_told;
 	if (st->hot_regs && hot->regs == st->hot_regs)
 		call = &hot->call;
@@ -491,7 +504,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		   self->bpf_storage) {
 		critical_wake_early(self, p, st);
 	}
-	if (name_withheld(st, self->real_cred->uid.val)) {
+	if (name_withheld(st, task_read(self)->real_cred->uid.val)) {
 		st->waker_pid = 0;
 		st->waker_tgid = 0;
 		st->waker_nr = -1;

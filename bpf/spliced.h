@@ -118,8 +118,9 @@ static __noinline int spliced_is_it(struct thread_state *st)
 	return control && spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
 }
 
-static __always_inline void spliced_look_here(struct task_struct *task, struct thread_state *st, u32 ended)
+static __always_inline void spliced_look_here(struct thread_state *st, u32 ended)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct open_call *call = &st->call;
 	struct spliced *spliced = &st->spliced;
 	struct debox_account_control *control;
@@ -202,12 +203,12 @@ static __always_inline void spliced_look_here(struct task_struct *task, struct t
 }
 
 /* The running thread's calls, as of now; with `ended` also one that is being counted. */
-static __noinline int spliced_look(struct task_struct *task, struct thread_state *st, u32 ended)
+VERIFIED_ONCE int spliced_look(struct thread_state *st, u32 ended)
 {
-	if (!task || !st)
+	if (!st)
 		return 0;
 	*(volatile u8 *)&st->spliced.looking = 1;
-	spliced_look_here(task, st, ended);
+	spliced_look_here(st, ended);
 	*(volatile u8 *)&st->spliced.looking = 0;
 	return 0;
 }
@@ -270,7 +271,7 @@ static __noinline int spliced_irq_add(struct task_struct *task, struct thread_st
 	/* Where the way back was hidden, the next look finds the call that slept. */
 	if (!task || !st || st->out_kind & OUT_VALID || *(volatile u8 *)&st->spliced.looking)
 		return 0;
-	spliced_look(task, st, 0);
+	spliced_look(st, 0);
 	if (!st->call.in_call || st->spliced.told.timed == SPLICE_ENDED)
 		return 0;
 	st->call.irq_ns += ns;
@@ -287,7 +288,7 @@ static __noinline int spliced_fault(struct task_struct *task, struct thread_stat
 
 	if (!task || !st)
 		return 0;
-	spliced_look(task, st, 0);
+	spliced_look(st, 0);
 	if (!st->call.in_call)
 		return 0;
 	row = account_row(st->account, st->call.key);
@@ -323,7 +324,7 @@ static __noinline int spliced_tells(struct task_struct *task, struct thread_stat
 {
 	if (!task || !st)
 		return 1;
-	spliced_look(task, st, 0);
+	spliced_look(st, 0);
 	return st->spliced.is_told && st->call.in_call && st->call.nr == nr;
 }
 
@@ -364,10 +365,10 @@ static __noinline int spliced_audit(struct task_struct *task, struct thread_stat
 	return 0;
 }
 
-static __always_inline void spliced_ask(struct task_struct *task, struct thread_state *st)
+static __always_inline void spliced_ask(struct thread_state *st)
 {
 	if (st->flags & WATCH_SPLICED)
-		spliced_look(task, st, 0);
+		spliced_look(st, 0);
 }
 
 #endif

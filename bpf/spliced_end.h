@@ -39,7 +39,7 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	/* The call's own sleep comes first. */
 	if (st->out_kind & OUT_VALID)
 		switch_hidden(task, st);
-	spliced_look(task, st, 1);
+	spliced_look(st, 1);
 	call = &st->call;
 	done = splice_done_here();
 	if (!done)

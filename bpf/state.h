@@ -317,7 +317,7 @@ struct queue {
 	u32 others;
 	u32 heads;
 	u32 result; /* QUEUE_COUNT_* */
-	u32 reserved;
+	u32 over;
 };
 
 /* A lock of a file that a thread waits for; see file_lock.h. */
@@ -329,7 +329,8 @@ struct file_lock_wait {
 	u64 at; /* while they are walked */
 	u64 root;
 	u32 type;
-	u32 up;
+	u16 up;
+	u16 over;
 	u32 others;
 	u32 result;
 };

@@ -68,23 +68,37 @@ static __always_inline bool name_withheld(const struct thread_state *st, u32 uid
 /* The deepest user namespace is at level 32 below the first. */
 #define USER_NS_LEVELS 33
 
-/* Whether the watcher has CAP_SYS_PTRACE in the user namespace at `ns`. */
+/* Whether the watcher has CAP_SYS_PTRACE in the user namespace `ns`, asked from there upwards. */
+struct capable {
+	const struct watcher *watcher;
+	u64 ns;
+	u64 answer;
+};
+
+static long capable_up(u32 i, struct capable *asked)
+{
+	struct user_namespace *here = (struct user_namespace *)asked->ns;
+	u64 parent = (u64)BPF_CORE_READ(here, parent);
+	u32 above = parent ? BPF_CORE_READ((struct user_namespace *)parent, ns.inum) : 0;
+	u32 answer = capable_step(asked->watcher, BPF_CORE_READ(here, ns.inum), above,
+				  BPF_CORE_READ(here, owner.val));
+
+	if (answer != NS_UP) {
+		asked->answer = answer == NS_YES;
+		return 1;
+	}
+	asked->ns = parent;
+	return parent ? 0 : 1;
+}
+
 VERIFIED_ONCE u32 capable_in(const struct watcher *watcher, u64 ns)
 {
-	if (!watcher)
-		return 0;
-	for (u32 i = 0; i < USER_NS_LEVELS && ns; i++) {
-		struct user_namespace *here = (struct user_namespace *)ns;
-		u64 parent = (u64)BPF_CORE_READ(here, parent);
-		u32 above = parent ? BPF_CORE_READ((struct user_namespace *)parent, ns.inum) : 0;
-		u32 answer = capable_step(watcher, BPF_CORE_READ(here, ns.inum), above,
-					  BPF_CORE_READ(here, owner.val));
+	struct capable asked = { .watcher = watcher, .ns = ns };
 
-		if (answer != NS_UP)
-			return answer == NS_YES;
-		ns = parent;
-	}
-	return 0;
+	if (!watcher || !ns)
+		return 0;
+	bpf_loop(USER_NS_LEVELS, capable_up, &asked, 0);
+	return asked.answer;
 }
 
 /* MAY_READ or REFUSED_* of judged->task; the rest of `judged` is filled. */
@@ -193,13 +207,13 @@ static __always_inline bool unchanged_by_call(const struct task_struct *task, u6
 /* One that ends has given its address space away, and nobody can close that any more. */
 static __always_inline bool dumpable_unchanged(const struct task_struct *task, const struct checked *was)
 {
-	return !task->mm || task_dumpable(task) == was->dumpable;
+	return !task_read(task)->mm || task_dumpable(task) == was->dumpable;
 }
 
 static __always_inline bool credentials_unchanged(const struct task_struct *task,
 						  const struct checked *was)
 {
-	const struct cred *cred = task->real_cred;
+	const struct cred *cred = task_read(task)->real_cred;
 
 	return (u64)cred == was->cred && cred->uid.val == was->uid && cred->euid.val == was->euid &&
 	       cred->suid.val == was->suid && cred->gid.val == was->gid &&

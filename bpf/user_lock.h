@@ -197,7 +197,7 @@ static __noinline int user_lock_owner(struct thread_state *st)
 	if (!task)
 		return 0;
 	if (wait.shared ? KERNEL_INT(struct cred, KERNEL_WORD(struct task_struct, task, real_cred), uid.val) !=
-				  self->real_cred->uid.val :
+				  task_read(self)->real_cred->uid.val :
 			  KERNEL_INT(struct task_struct, task, tgid) != self->tgid)
 		return 0;
 	st->held_tid = KERNEL_INT(struct task_struct, task, pid);

@@ -494,7 +494,7 @@ static __always_inline bool rule_kept(struct walk *w)
 /* ... if it is the kernel's own code in the program; that keeps frame pointers. */
 static __always_inline bool rule_vdso(struct walk *w)
 {
-	u64 vdso = (u64)bpf_get_current_task_btf()->mm->context.vdso;
+	u64 vdso = (u64)task_read(bpf_get_current_task_btf())->mm->context.vdso;
 
 	if (!vdso || w->ip - vdso >= VDSO_BYTES)
 		return false;
@@ -688,7 +688,7 @@ static long walk_known_step(u32 i, void *unused)
 static __always_inline void walk_begin(struct walk *w, u64 serial, u32 account, u32 whole)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct mm_struct *mm = task->mm;
+	const struct mm_struct *mm = task_read(task)->mm;
 
 	w->account = account;
 	w->serial = serial;
@@ -710,6 +710,38 @@ struct stack_table {
 	struct debox_user_stack stacks[DEBOX_USER_STACKS_MAX];
 };
 #define STACK_NEW (1u << 31)
+
+struct stack_filled {
+	struct debox_user_stack *stack;
+	const struct walk *w;
+};
+
+static long stack_frame(u32 i, struct stack_filled *f)
+{
+	if (i >= DEBOX_USER_FRAMES_MAX)
+		return 1;
+	i &= DEBOX_USER_FRAMES_MAX - 1;
+	/* Not more than its own: what follows is of another walk. */
+	f->stack->frames[i] = i < f->w->depth ? f->w->frames[i] : 0;
+	return 0;
+}
+
+/* Of a walk into an entry that is its own. */
+VERIFIED_ONCE int stack_fill(struct debox_user_stack *stack, const struct walk *w)
+{
+	struct stack_filled f = { .stack = stack, .w = w };
+
+	if (!stack || !w)
+		return 0;
+	bpf_loop(DEBOX_USER_FRAMES_MAX, stack_frame, &f, 0);
+	stack->flags = w->flags;
+	stack->pid = w->pid;
+	stack->site_frame = w->site_frame;
+	/* Readers take an entry with a depth; x86-64 keeps stores in order. */
+	barrier();
+	stack->depth = w->depth;
+	return 0;
+}
 
 /* The number of the walk's frames in a table, with STACK_NEW if it is the first that
  * has it; 0: no room. */
@@ -737,15 +769,7 @@ VERIFIED_ONCE u32 stack_intern(struct stack_table *table, struct walk *w)
 			return index;
 		if (found)
 			continue;
-		/* Not more than these: what follows is of another walk. */
-		for (u32 j = 0; j < DEBOX_USER_FRAMES_MAX; j++)
-			stack->frames[j] = j < w->depth ? w->frames[j] : 0;
-		stack->flags = w->flags;
-		stack->pid = w->pid;
-		stack->site_frame = w->site_frame;
-		/* Readers take an entry with a depth; x86-64 keeps stores in order. */
-		barrier();
-		stack->depth = w->depth;
+		stack_fill(stack, w);
 		return index | STACK_NEW;
 	}
 	return 0;
@@ -810,7 +834,7 @@ static __always_inline bool walk_clock(struct walk *w, u32 account, u64 serial)
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	u32 which = WALK_CLOCK;
 
-	if (!task->mm)
+	if (!task_read(task)->mm)
 		return false;
 	w->ip = regs->ip + 1;
 	w->sp = regs->sp;
@@ -842,7 +866,7 @@ __noinline u32 user_stack_take(u32 account, u32 whole)
 	struct walk *w = walk_here(WALK_CALL);
 	u32 which = WALK_CALL, index;
 
-	if (!details || !w || !task->mm || !done)
+	if (!details || !w || !task_read(task)->mm || !done)
 		return 0;
 	/* Of a spliced call that has ended the registers are another one's. */
 	if (done->start) {
@@ -891,7 +915,7 @@ VERIFIED_ONCE u32 user_stack_known(u32 account, u32 whole, u64 regs)
 	struct debox_details *details = details_of(account);
 	struct walk *w = walk_here(WALK_CALL);
 
-	if (!details || !w || !bpf_get_current_task_btf()->mm)
+	if (!details || !w || !task_read(bpf_get_current_task_btf())->mm)
 		return 0;
 	w->ip = KERNEL_WORD(struct pt_regs, regs, ip);
 	w->sp = KERNEL_WORD(struct pt_regs, regs, sp);

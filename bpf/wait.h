@@ -65,10 +65,12 @@ static __always_inline int wait_begin(struct thread_state *st)
 }
 
 /* The sleep is over, and the thread has not run yet. */
-static __always_inline int wait_end(struct thread_state *st)
+VERIFIED_ONCE int wait_end(struct thread_state *st)
 {
 	u32 flags, known;
 
+	if (!st)
+		return 0;
 	flags = st->wait_flags & (DEBOX_SLEEP_WAITERS_ENTRY | DEBOX_SLEEP_WAITERS_ENTRY_MORE);
 	if (st->file_lock.list) {
 		flags |= file_lock_leave(st);

@@ -108,19 +108,27 @@ VERIFIED_ONCE u32 whom_name_fits(const struct whom_names *names, const struct co
 	return (at & names->end) != 0;
 }
 
+VERIFIED_ONCE u32 whom_user_fits(u32 account, u32 uid)
+{
+	const struct whom *asked = &whom[account & (ACCOUNTS_MAX - 1)];
+
+	for (u32 i = 0; i < WHOM_UIDS; i++) {
+		if (i >= asked->uids)
+			break;
+		if (asked->uid[i] == uid)
+			return 1;
+	}
+	return 0;
+}
+
 VERIFIED_ONCE u32 whom_fits(const struct whom_facts *facts, u32 account)
 {
 	const struct whom *asked = &whom[account & (ACCOUNTS_MAX - 1)];
-	u32 fits = 0;
 
 	if (!facts || facts->tgid == asked->except[0] || facts->tgid == asked->except[1])
 		return 0;
-	if (asked->kinds & WHOM_UID) {
-		for (u32 i = 0; i < WHOM_UIDS; i++)
-			fits |= i < asked->uids && asked->uid[i] == facts->euid;
-		if (!fits)
-			return 0;
-	}
+	if (asked->kinds & WHOM_UID && !whom_user_fits(account, facts->euid))
+		return 0;
 	if (asked->kinds & WHOM_CGROUP) {
 		u64 cgroup = facts->cgroup;
 		u64 *of = bpf_map_lookup_elem(&whom_cgroups, &cgroup);
