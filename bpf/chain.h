@@ -422,6 +422,15 @@ VERIFIED_ONCE int chain_part_end(struct thread_state *st, struct ending *e, stru
 	return 0;
 }
 
+/* The sleep is over, and nobody was seen to end it. (By itself for the sake of 6.1's stack.) */
+VERIFIED_ONCE int chain_unseen(struct thread_state *st, u64 blocked_ns)
+{
+	if (!st || st->parts.used)
+		return 0;
+	st->chain_flags = chain_rests(st);
+	return chain_rooted(st, chain_plain_root(DEBOX_CHAIN_UNSEEN), st->out_ns + blocked_ns);
+}
+
 /*
  * The sleep is over: its parts, which stand until the next one, become the thread's past,
  * and with `account` the account's. What comes down to others is a little coarser than what is
@@ -440,11 +449,6 @@ VERIFIED_ONCE int chain_sleep_end(struct thread_state *st, u64 blocked_ns, u32 a
 	e.least_ns = blocked_ns / 32;
 	sums = account ? chain_sums_of(st->account) : NULL;
 	used = st->parts.used;
-	if (!used) {
-		st->chain_flags = chain_rests(st);
-		chain_rooted(st, chain_plain_root(DEBOX_CHAIN_UNSEEN), e.end_ns);
-		used = 1;
-	}
 	for (u32 i = 0; i < PARTS_MAX; i++) {
 		if (i >= used)
 			break;

@@ -168,7 +168,8 @@ VERIFIED_ONCE int socket_asked(struct debox_object *o, u64 address)
 	return 0;
 }
 
-VERIFIED_ONCE int object_socket(struct thread_state *st, struct object_memo *memo, u64 file, u64 address)
+/* 1: it has no peer of its own; the call may name one. */
+VERIFIED_ONCE u32 object_socket(struct thread_state *st, struct object_memo *memo, u64 file)
 {
 	struct socket *socket = (struct socket *)BPF_CORE_READ((struct file *)file, private_data);
 	struct sock *sk = BPF_CORE_READ(socket, sk);
@@ -204,10 +205,8 @@ VERIFIED_ONCE int object_socket(struct thread_state *st, struct object_memo *mem
 				o->flags |= DEBOX_OBJECT_WITHHELD;
 			else
 				o->peer_pid = maker;
-		} else if (!o->text[0]) {
-			socket_asked(o, address);
 		}
-		return 0;
+		return !pid && !o->text[0];
 	}
 	if (o->family != AF_INET && o->family != AF_INET6)
 		return 0;
@@ -228,9 +227,7 @@ VERIFIED_ONCE int object_socket(struct thread_state *st, struct object_memo *mem
 		if (port)
 			bpf_core_read(o->peer, 16, &sk->__sk_common.skc_v6_daddr);
 	}
-	if (!port)
-		socket_asked(o, address);
-	return 0;
+	return !port;
 }
 
 /* ---- descriptors */
@@ -291,7 +288,8 @@ VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo,
 	magic = BPF_CORE_READ(inode, i_sb, s_magic);
 	if (mode == S_IFSOCK && magic == SOCKFS_MAGIC) {
 		memo->check = socket_check(file);
-		object_socket(st, memo, file, address);
+		if (object_socket(st, memo, file))
+			socket_asked(o, address);
 		/* Whom this call named is not the next one's. */
 		if (address)
 			memo->inode = 0;
@@ -382,19 +380,21 @@ static __always_inline u32 object_memo_find(struct thread_objects *objects, s32 
 static __always_inline int object_of_descriptor(struct thread_state *st, struct thread_objects *objects, u32 fd, u64 address)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	const struct files_struct *files;
 	const struct fdtable *table;
 	struct object_memo *memo;
 	u64 slot, file, inode, number, mnt, dentry, parent, hash_len, hashed;
 	u32 i, operations;
 
-	table = task_read(task)->files->fdt;
+	files = task_read(task)->files;
+	table = files->fdt;
 	if (fd >= table->max_fds)
 		return 0;
 	slot = (u64)table->fd + 8ull * fd;
 	file = kernel_word(slot);
 	if (!file)
 		return 0;
-	if (task_read(task)->files->count.counter > 1) {
+	if (files->count.counter > 1) {
 		u64 now = bpf_ktime_get_ns();
 
 		const struct splice_done *done = splice_done_here();

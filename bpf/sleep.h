@@ -125,8 +125,10 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		path = critical_of(task, st);
 		critical_away(path, st, kind);
 	}
-	if (kind & OUT_BLOCKED && st->flags & WATCH_EXPLAINED)
+	if (kind & OUT_BLOCKED && st->flags & WATCH_EXPLAINED) {
+		chain_unseen(st, off.blocked_ns);
 		chain_sleep_end(st, off.blocked_ns, seen & WATCH_DETAILS);
+	}
 	critical_back(path, st, st->out_ns + away);
 	st->parts.used = 0;
 	if (kind & OUT_BLOCKED)
