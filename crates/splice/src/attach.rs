@@ -25,9 +25,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Of the stack that the runtime has while it prepares.
 const STACK: u64 = 64 << 10;
+/// It waits for us for 10 s at each step.
+const STEP_LONGEST: Duration = Duration::from_secs(15);
 
 /// Code of a file that the process has mapped.
 struct Code {
@@ -409,12 +412,15 @@ impl Run {
 fn up_to(thread: &mut Stopped, begin: u64, wanted: u32) -> Result<bool, Error> {
     let pid = thread.pid;
     let step = || proc::word(pid, begin + attach::STEP).map(|step| step as u32);
+    let since = Instant::now();
+    // Whoever shares its memory may write there.
+    let never = || since.elapsed() > STEP_LONGEST;
     thread
-        .run_until(|| step().map(|step| step >= wanted))
+        .run_until(|| step().map(|step| step >= wanted || never()))
         .map_err(failed("the runtime"))?;
     let reached = step().map_err(failed("its memory"))?;
     // The last one at once, when it has no counters.
-    let waited = reached != attach::STEP_ALONE;
+    let waited = reached >= wanted && reached != attach::STEP_ALONE;
     if !waited {
         thread.registers = tracee::registers(pid).map_err(failed("registers"))?;
     }
