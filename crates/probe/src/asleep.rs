@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 
 use debox_abi::{DEBOX_AWAY_MAX, DEBOX_SITES_MAX, Pod, debox_away};
-use libbpf_rs::{Iter, Link, MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags};
 
+use crate::programs::{Link, iter_open};
 use crate::signature::STACK_DEPTH;
 use crate::{Error, NewStack, Probe, SITES_WALKED_MAX, iter_read, skel};
 
@@ -49,7 +50,7 @@ impl Asleep {
 
 /// What an iterator wrote, up to `most` bytes.
 fn written(link: &Link, most: usize) -> Result<Vec<u8>, Error> {
-    let mut iter = Iter::new(link).map_err(Error::bpf("creating the task iterator"))?;
+    let mut iter = iter_open(link)?;
     let mut bytes = Vec::new();
     let mut part = vec![0u8; 1 << 16];
     loop {
@@ -77,12 +78,7 @@ impl Probe {
     }
 
     fn asleep_try(&mut self, request: skel::types::bind_request) -> Result<(), Error> {
-        let link = self
-            .skel
-            .progs
-            .asleep_threads
-            .attach()
-            .map_err(Error::bpf("attaching the task iterator"))?;
+        let link = self.programs.iterator(&self.skel.progs.asleep_threads)?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.bind = request;
         }
@@ -117,12 +113,7 @@ impl Probe {
     }
 
     pub(crate) fn away_read(&mut self, account: u32) -> Result<Vec<debox_away>, Error> {
-        let link = self
-            .skel
-            .progs
-            .away_threads
-            .attach()
-            .map_err(Error::bpf("attaching the task iterator"))?;
+        let link = self.programs.iterator(&self.skel.progs.away_threads)?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.away_account = account;
         }

@@ -5,11 +5,11 @@
 //! while somebody is watched by boundary capture, nothing when nobody is.
 
 use libbpf_rs::btf::{Btf, types};
-use libbpf_rs::{Link, ProgramImpl};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::error::Error;
+use crate::programs::{Link, Program, Programs};
 use crate::{DeboxProgs, HOT_CPUS};
 
 /// What was asked for and is in place; dropping a set detaches it.
@@ -84,18 +84,36 @@ fn irq_impossible(version: &str, cpus: u32) -> Option<String> {
         .then(|| format!("the machine may have {cpus} CPUs; the kernel side knows {HOT_CPUS}"))
 }
 
-fn hook(program: &ProgramImpl<'_, libbpf_rs::Mut>, action: &'static str) -> Result<Link, Error> {
-    program.attach_trace().map_err(Error::bpf(action))
+/// What whoever watches anybody will ask for.
+pub fn needed<'p>(all: &'p DeboxProgs<'_>, wakers: bool) -> Vec<&'p Program<'p>> {
+    let mut needed = vec![
+        &all.sched_process_fork,
+        &all.sched_process_exec,
+        &all.sched_process_exit,
+        &all.task_rename_spliced,
+        &all.task_rename,
+        &all.sched_switch,
+        &all.page_fault_kernel,
+        &all.contention_begin,
+        &all.contention_end,
+        &all.page_faults_maj,
+        &all.bind_threads,
+        &all.asleep_threads,
+    ];
+    if wakers {
+        needed.extend([&all.sched_waking, &all.irq_handler_exit, &all.softirq_exit]);
+    }
+    needed
 }
 
 /// Whether interrupts can be measured here: all hooks are put in place, and taken away.
-pub fn irq_try(programs: &DeboxProgs<'_>, cpus: u32) -> Result<(), String> {
+pub fn irq_try(programs: &Programs, all: &DeboxProgs<'_>, cpus: u32) -> Result<(), String> {
     let mut attached = Attached::default();
     let wanted = Interrupts {
         wakers: false,
         irq: true,
     };
-    attached.interrupts_attach(programs, wanted, cpus);
+    attached.interrupts_attach(programs, all, wanted, cpus);
     match attached.irq_refused {
         Some(why) => Err(why),
         None => Ok(()),
@@ -111,26 +129,31 @@ impl Attached {
         !self.events.is_empty() || !self.boundary.is_empty()
     }
 
-    pub fn events_attach(&mut self, programs: &DeboxProgs<'_>) -> Result<(), Error> {
+    pub fn events_attach(
+        &mut self,
+        programs: &Programs,
+        all: &DeboxProgs<'_>,
+    ) -> Result<(), Error> {
         if !self.events.is_empty() {
             return Ok(());
         }
+        let hook = |program, action| programs.attach_trace(program, action);
         let mut links = vec![
-            hook(&programs.sched_process_fork, "attach to sched_process_fork")?,
-            hook(&programs.sched_process_exec, "attach to sched_process_exec")?,
-            hook(&programs.sched_process_exit, "attach to sched_process_exit")?,
+            hook(&all.sched_process_fork, "attach to sched_process_fork")?,
+            hook(&all.sched_process_exec, "attach to sched_process_exec")?,
+            hook(&all.sched_process_exit, "attach to sched_process_exit")?,
             // In this order they run: the second one closes a call that the first one asks about.
-            hook(&programs.task_rename_spliced, "attach to task_rename")?,
-            hook(&programs.task_rename, "attach to task_rename")?,
-            hook(&programs.sched_switch, "attach to sched_switch")?,
-            hook(&programs.page_fault_kernel, "attach to page_fault_kernel")?,
+            hook(&all.task_rename_spliced, "attach to task_rename")?,
+            hook(&all.task_rename, "attach to task_rename")?,
+            hook(&all.sched_switch, "attach to sched_switch")?,
+            hook(&all.page_fault_kernel, "attach to page_fault_kernel")?,
         ];
         self.features = debox_abi::DEBOX_FEATURE_SLEEPS
             | debox_abi::DEBOX_FEATURE_FAULTS
             | debox_abi::DEBOX_FEATURE_SITES;
         match (
-            programs.contention_begin.attach_trace(),
-            programs.contention_end.attach_trace(),
+            hook(&all.contention_begin, "attach to contention_begin"),
+            hook(&all.contention_end, "attach to contention_end"),
         ) {
             (Ok(begin), Ok(end)) => {
                 links.extend([begin, end]);
@@ -140,7 +163,7 @@ impl Attached {
                 tracing::warn!(error = ?begin.err().or(end.err()), "no lock holders: contention tracepoints refused");
             }
         }
-        match major_fault_events(&programs.page_faults_maj) {
+        match major_fault_events(programs, &all.page_faults_maj) {
             Ok(events) => {
                 links.extend(events);
                 self.features |= debox_abi::DEBOX_FEATURE_MAJOR_FAULTS;
@@ -155,11 +178,11 @@ impl Attached {
 
     /// Only records and details say who woke a thread, and the hooks are a
     /// cost to every wake-up and interrupt of the machine.
-    fn waker_attach(&mut self, programs: &DeboxProgs<'_>) {
+    fn waker_attach(&mut self, programs: &Programs, all: &DeboxProgs<'_>) {
         if !self.waker.is_empty() {
             return;
         }
-        match programs.sched_waking.attach_trace() {
+        match programs.attach_trace(&all.sched_waking, "attach to sched_waking") {
             Ok(link) => {
                 self.waker.push(link);
                 self.features |= debox_abi::DEBOX_FEATURE_WAKERS;
@@ -171,13 +194,13 @@ impl Attached {
         }
         // Without one of these an interrupt is told with less of a name.
         for (program, what) in [
-            (&programs.hrtimer_expire_entry, "hrtimer_expire_entry"),
-            (&programs.hrtimer_expire_exit, "hrtimer_expire_exit"),
-            (&programs.timer_expire_entry, "timer_expire_entry"),
-            (&programs.block_rq_complete, "block_rq_complete"),
-            (&programs.netif_rx, "netif_rx"),
+            (&all.hrtimer_expire_entry, "hrtimer_expire_entry"),
+            (&all.hrtimer_expire_exit, "hrtimer_expire_exit"),
+            (&all.timer_expire_entry, "timer_expire_entry"),
+            (&all.block_rq_complete, "block_rq_complete"),
+            (&all.netif_rx, "netif_rx"),
         ] {
-            match program.attach_trace() {
+            match programs.attach_trace(program, "attach to a tracepoint") {
                 Ok(link) => self.waker.push(link),
                 Err(error) => tracing::warn!(%error, what, "interrupts lack names: refused"),
             }
@@ -185,15 +208,15 @@ impl Attached {
     }
 
     /// Ends before begins: the first begin that is seen has its end.
-    fn handlers_attach(&mut self, programs: &DeboxProgs<'_>) -> bool {
+    fn handlers_attach(&mut self, programs: &Programs, all: &DeboxProgs<'_>) -> bool {
         if self.handlers.is_empty() {
             for (program, what) in [
-                (&programs.irq_handler_exit, "irq_handler_exit"),
-                (&programs.softirq_exit, "softirq_exit"),
-                (&programs.irq_handler_entry, "irq_handler_entry"),
-                (&programs.softirq_entry, "softirq_entry"),
+                (&all.irq_handler_exit, "irq_handler_exit"),
+                (&all.softirq_exit, "softirq_exit"),
+                (&all.irq_handler_entry, "irq_handler_entry"),
+                (&all.softirq_entry, "softirq_entry"),
             ] {
-                match program.attach_trace() {
+                match programs.attach_trace(program, "attach to a tracepoint") {
                     Ok(link) => self.handlers.push(link),
                     Err(error) => {
                         tracing::warn!(%error, what, "interrupts are not told: refused");
@@ -205,35 +228,38 @@ impl Attached {
         self.handlers.len() == 4
     }
 
-    fn vectors_attach(&mut self, programs: &DeboxProgs<'_>) -> bool {
-        let mut all = true;
+    fn vectors_attach(&mut self, programs: &Programs, all: &DeboxProgs<'_>) -> bool {
+        let mut complete = true;
         let kernel = Tracepoints::of_kernel();
-        for (program, end) in [
-            (&programs.vector_exit, "exit"),
-            (&programs.vector_entry, "entry"),
-        ] {
+        for (program, end) in [(&all.vector_exit, "exit"), (&all.vector_entry, "entry")] {
             for (vector, everywhere) in VECTORS {
                 let name = format!("{vector}_{end}");
                 if !everywhere && !kernel.has(&name) {
                     continue;
                 }
-                match program.attach_raw_tracepoint(&name) {
+                match programs.attach_raw_tracepoint(program, &name) {
                     Ok(link) => self.irq.push(link),
                     Err(error) => {
                         tracing::warn!(%error, name, "interrupts are not measured: refused");
                         self.irq_refused = Some(format!("{name}: {error}"));
-                        all = false;
+                        complete = false;
                     }
                 }
             }
         }
-        all
+        complete
     }
 
     /// The hooks are a cost to every interrupt of the machine.
-    pub fn interrupts_attach(&mut self, programs: &DeboxProgs<'_>, wanted: Interrupts, cpus: u32) {
+    pub fn interrupts_attach(
+        &mut self,
+        programs: &Programs,
+        all: &DeboxProgs<'_>,
+        wanted: Interrupts,
+        cpus: u32,
+    ) {
         if wanted.wakers {
-            self.waker_attach(programs);
+            self.waker_attach(programs, all);
         }
         let mut irq = wanted.irq && self.irq.is_empty();
         if irq {
@@ -244,8 +270,8 @@ impl Attached {
                 irq = false;
             }
         }
-        let handlers = (wanted.wakers || irq) && self.handlers_attach(programs);
-        if irq && self.vectors_attach(programs) && handlers {
+        let handlers = (wanted.wakers || irq) && self.handlers_attach(programs, all);
+        if irq && self.vectors_attach(programs, all) && handlers {
             self.features |= debox_abi::DEBOX_FEATURE_IRQ;
         }
     }
@@ -264,11 +290,16 @@ impl Attached {
         }
     }
 
-    pub fn boundary_attach(&mut self, programs: &DeboxProgs<'_>) -> Result<(), Error> {
+    pub fn boundary_attach(
+        &mut self,
+        programs: &Programs,
+        all: &DeboxProgs<'_>,
+    ) -> Result<(), Error> {
         if self.boundary.is_empty() {
+            programs.load(&[&all.sys_exit, &all.sys_enter])?;
             self.boundary = vec![
-                hook(&programs.sys_exit, "attach to sys_exit")?,
-                hook(&programs.sys_enter, "attach to sys_enter")?,
+                programs.attach_trace(&all.sys_exit, "attach to sys_exit")?,
+                programs.attach_trace(&all.sys_enter, "attach to sys_enter")?,
             ];
         }
         Ok(())
@@ -291,7 +322,8 @@ const PERF_COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
 
 /// One software event of major faults on each online CPU.
 pub(crate) fn major_fault_events(
-    program: &ProgramImpl<'_, libbpf_rs::Mut>,
+    programs: &Programs,
+    program: &Program<'_>,
 ) -> Result<Vec<Link>, Error> {
     let mut links = vec![];
     for cpu in cpus_online().map_err(|source| Error::Kernel {
@@ -305,12 +337,8 @@ pub(crate) fn major_fault_events(
                 source,
             }
         })?;
-        let link = program
-            .attach_perf_event(event.as_raw_fd())
-            .map_err(Error::bpf("attach to the event of major faults"))?;
-        // libbpf's link now owns the descriptor and closes it on drop.
-        std::mem::forget(event);
-        links.push(link);
+        let action = "attach to the event of major faults";
+        links.push(programs.attach_event(program, event, 0, action)?);
     }
     Ok(links)
 }

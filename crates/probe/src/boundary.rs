@@ -25,12 +25,7 @@ impl Probe {
     }
 
     fn boundary_move(&mut self, account: u32, whose: Boundary) -> Result<u32, Error> {
-        let link = self
-            .skel
-            .progs
-            .boundary_threads
-            .attach()
-            .map_err(Error::bpf("attaching the task iterator"))?;
+        let link = self.programs.iterator(&self.skel.progs.boundary_threads)?;
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(0);
         };

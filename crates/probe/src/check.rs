@@ -143,7 +143,7 @@ pub fn check() -> Vec<Check> {
         ];
         for (name, purpose, program) in basics {
             out.push(
-                outcome(name, purpose, true, program.attach_trace(), "needs Linux 6.1 or later with this tracepoint (CONFIG_FTRACE_SYSCALLS for sys_enter and sys_exit) and CAP_PERFMON").0,
+                outcome(name, purpose, true, probe.programs.attach_trace(program, name), "needs Linux 6.1 or later with this tracepoint (CONFIG_FTRACE_SYSCALLS for sys_enter and sys_exit) and CAP_PERFMON").0,
             );
         }
         let extras = [
@@ -167,14 +167,23 @@ pub fn check() -> Vec<Check> {
             ),
         ];
         for (name, purpose, program, remedy) in extras {
-            out.push(outcome(name, purpose, false, program.attach_trace(), remedy).0);
+            out.push(
+                outcome(
+                    name,
+                    purpose,
+                    false,
+                    probe.programs.attach_trace(program, name),
+                    remedy,
+                )
+                .0,
+            );
         }
         out.push(
             outcome(
                 "interrupts",
                 "time that interrupts take in calls (--irq)",
                 false,
-                crate::attach::irq_try(p, probe.cpus_possible),
+                crate::attach::irq_try(&probe.programs, p, probe.cpus_possible),
                 "no real-time kernel, 1,024 CPUs at most, and CAP_PERFMON; without it --irq measures nothing and says so",
             )
             .0,
@@ -184,7 +193,7 @@ pub fn check() -> Vec<Check> {
                 "task-iterator",
                 "put running processes under watch",
                 true,
-                p.bind_threads.attach(),
+                probe.programs.iterator(&p.bind_threads),
                 "needs BPF task iterators (Linux 5.8) and CAP_PERFMON",
             )
             .0,
@@ -194,7 +203,7 @@ pub fn check() -> Vec<Check> {
                 "perf-major-faults",
                 "tell major from minor faults inside wrapped calls",
                 false,
-                crate::attach::major_fault_events(&p.page_faults_maj),
+                crate::attach::major_fault_events(&probe.programs, &p.page_faults_maj),
                 "CAP_PERFMON, or kernel.perf_event_paranoid below 1; else major faults of wrapped calls count as minor",
             )
             .0,

@@ -101,7 +101,7 @@ impl Probe {
         if sweep {
             self.follow.swept = Instant::now();
         }
-        let link = match self.skel.progs.follow_threads.attach() {
+        let link = match self.programs.iterator(&self.skel.progs.follow_threads) {
             Ok(link) => link,
             Err(error) => {
                 tracing::warn!(%error, "wakers are not followed: task iterator refused");

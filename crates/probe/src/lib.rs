@@ -8,16 +8,15 @@
 
 use debox_labels::LabelTable;
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{
-    Iter, MapCore, MapFlags, MapHandle, MapType, OpenObject, RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, RingBuffer, RingBufferBuilder};
 
 mod asleep;
 mod attach;
@@ -31,6 +30,7 @@ mod label;
 mod on_cpu;
 mod place;
 mod pool;
+mod programs;
 mod ring_fix;
 mod signature;
 mod text;
@@ -131,6 +131,7 @@ pub struct Probe {
     traces_ending: Vec<std::thread::JoinHandle<()>>,
     attached: attach::Attached,
     whom_hooks: whom::Hooks,
+    programs: programs::Programs,
     pool: Option<pool::Pool>,
     ring: RingBuffer<'static>,
     skel: DeboxSkel<'static>,
@@ -171,6 +172,14 @@ impl Probe {
         };
         // SAFETY: a valid rlimit that outlives the call.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
+        // As long as loading the programs.
+        let functions = std::thread::Builder::new()
+            .name("debox-kallsyms".into())
+            .spawn(|| debox_symbol::Functions::open().unwrap_or_default())
+            .map_err(|source| Error::Kernel {
+                action: "start a thread",
+                source,
+            })?;
 
         let place = Place::new();
         // SAFETY: once; `skel` is declared before `_place`, so it is dropped first.
@@ -231,9 +240,13 @@ impl Probe {
             .unwind_tables
             .set_inner_map_fd(table.as_fd())
             .map_err(Error::bpf("choosing the kind of unwind tables"))?;
+        programs::prepare(&mut open)?;
         let skel = open
             .load()
             .map_err(Error::bpf("loading the BPF programs"))?;
+        // SAFETY: prepared; `programs` is declared before `skel` and `_place`.
+        let programs = unsafe { programs::Programs::of(skel.object()) }?;
+        programs.load(&attach::needed(&skel.progs, !options.no_wakers))?;
 
         let samples = Arc::new(Mutex::new(VecDeque::new()));
         let sink = samples.clone();
@@ -268,7 +281,7 @@ impl Probe {
         let ring = ring
             .build()
             .map_err(Error::bpf("opening the ring buffer"))?;
-        let functions = debox_symbol::Functions::open().unwrap_or_default();
+        let functions = functions.join().unwrap_or_default();
         let text = text::KernelText::of(&functions);
         if !text.known() {
             tracing::warn!(
@@ -276,17 +289,14 @@ impl Probe {
             );
         }
         if !first_pid_namespace() {
-            let link = skel
-                .progs
-                .pid_look
-                .attach()
-                .map_err(Error::bpf("attaching the task iterator"))?;
+            let link = programs.iterator(&skel.progs.pid_look)?;
             iterate(&link)?;
         }
         Ok(Probe {
             traces: HashMap::new(),
             traces_ending: vec![],
             attached: attach::Attached::default(),
+            programs,
             pool: None,
             ring,
             skel,
@@ -438,10 +448,12 @@ impl Probe {
     }
 
     fn attach_as_needed(&mut self) -> Result<(), Error> {
-        self.attached.events_attach(&self.skel.progs)?;
+        self.attached
+            .events_attach(&self.programs, &self.skel.progs)?;
         self.interrupts_attach();
         if self.boundary_wanted() {
-            self.attached.boundary_attach(&self.skel.progs)?;
+            self.attached
+                .boundary_attach(&self.programs, &self.skel.progs)?;
         }
         Ok(())
     }
@@ -477,8 +489,12 @@ impl Probe {
 
     fn interrupts_attach(&mut self) {
         let wanted = self.interrupts_wanted();
-        self.attached
-            .interrupts_attach(&self.skel.progs, wanted, self.cpus_possible);
+        self.attached.interrupts_attach(
+            &self.programs,
+            &self.skel.progs,
+            wanted,
+            self.cpus_possible,
+        );
         // All of it or nothing.
         self.irq_timed_set(self.attached.features() & debox_abi::DEBOX_FEATURE_IRQ != 0);
     }
@@ -517,12 +533,7 @@ impl Probe {
 
     /// Runs the iterator over all tasks until no new thread turns up.
     fn bind(&mut self, request: skel::types::bind_request) -> Result<Bound, Error> {
-        let link = self
-            .skel
-            .progs
-            .bind_threads
-            .attach()
-            .map_err(Error::bpf("attaching the task iterator"))?;
+        let link = self.programs.iterator(&self.skel.progs.bind_threads)?;
         let mut bound = Bound::default();
         // Whom nobody named is not missed.
         let named = request.tgid != 0;
@@ -580,7 +591,7 @@ impl Probe {
         }
         self.attach_as_needed()?;
         if let Some(clock) = self.accounts.get_mut(&id).and_then(|a| a.clock.as_mut()) {
-            clock.start(id, &self.skel.progs)?;
+            clock.start(id, &self.programs, &self.skel.progs)?;
         }
         Ok(flags)
     }
@@ -610,7 +621,7 @@ impl Probe {
 
     /// `tgid` 0: whatever process.
     fn unbind(&mut self, account: u32, segment: u32, tgid: u32) {
-        let Ok(link) = self.skel.progs.unbind_threads.attach() else {
+        let Ok(link) = self.programs.iterator(&self.skel.progs.unbind_threads) else {
             return;
         };
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
@@ -648,12 +659,7 @@ impl Probe {
                     .map_err(Error::bpf("asking about a map"))
             })
             .and_then(|()| {
-                let link = self
-                    .skel
-                    .progs
-                    .maps_held
-                    .attach()
-                    .map_err(Error::bpf("attaching the map iterator"))?;
+                let link = self.programs.iterator(&self.skel.progs.maps_held)?;
                 iterate(&link)
             });
         if let Err(error) = walked {
@@ -1287,15 +1293,15 @@ fn signature_bytes(stack: u32, site: u32, signature: &signature::Signature) -> V
     out
 }
 
-fn iterate(link: &libbpf_rs::Link) -> Result<(), Error> {
-    let mut iter = Iter::new(link).map_err(Error::bpf("creating the task iterator"))?;
+fn iterate(link: &impl AsFd) -> Result<(), Error> {
+    let mut iter = programs::iter_open(link)?;
     let mut sink = [0u8; 64];
     while iter_read(&mut iter, &mut sink)? > 0 {}
     Ok(())
 }
 
 /// Bytes that an iterator wrote; 0 at its end.
-fn iter_read(iter: &mut Iter, to: &mut [u8]) -> Result<usize, Error> {
+fn iter_read(iter: &mut File, to: &mut [u8]) -> Result<usize, Error> {
     loop {
         match iter.read(to) {
             Ok(got) => return Ok(got),

@@ -4,16 +4,17 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use debox_abi::{
     DEBOX_FRAME_FILE_SHIFT, DEBOX_FRAME_KERNEL, DEBOX_USER_FRAMES_MAX, Pod, debox_on_cpu,
 };
 use debox_symbol::Functions;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, PerfEventOpts};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::attach::{cpus_online, software_event};
 use crate::error::Error;
+use crate::programs::{Link, Programs};
 use crate::unwind::{self, Row};
 use crate::{BPF_F_MMAPABLE, DeboxProgs, Probe};
 
@@ -91,20 +92,18 @@ impl Clock {
     }
 
     /// From now on it strikes.
-    pub fn start(&mut self, id: u32, programs: &DeboxProgs<'_>) -> Result<(), Error> {
+    pub fn start(
+        &mut self,
+        id: u32,
+        programs: &Programs,
+        all: &DeboxProgs<'_>,
+    ) -> Result<(), Error> {
         for event in self.events.drain(..) {
-            let opts = PerfEventOpts {
-                // 0 is what a program without a cookie is told.
-                cookie: u64::from(id) + 1,
-                ..PerfEventOpts::default()
-            };
-            let link = programs
-                .on_cpu_clock
-                .attach_perf_event_with_opts(event.as_raw_fd(), opts)
-                .map_err(Error::bpf("attach to the clock of CPU time"))?;
-            // libbpf's link now owns the descriptor and closes it on drop.
-            std::mem::forget(event);
-            self.links.push(link);
+            // 0 is what a program without a cookie is told.
+            let cookie = u64::from(id) + 1;
+            let action = "attach to the clock of CPU time";
+            self.links
+                .push(programs.attach_event(&all.on_cpu_clock, event, cookie, action)?);
         }
         Ok(())
     }

@@ -4,9 +4,10 @@
 //!
 //! Patterns become the state machines of `bpf/whom.h`, which run there and here.
 
+use crate::programs::Link;
 use crate::{Error, NONE, Probe, skel};
 use debox_abi::DEBOX_COMM_LEN;
-use libbpf_rs::{Link, MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -353,9 +354,8 @@ impl Probe {
             .map_err(Error::bpf("telling which control groups are watched"))?;
         if self.whom_hooks.0.is_empty() {
             for program in [&self.skel.progs.cgroup_rmdir, &self.skel.progs.cgroup_mkdir] {
-                let link = program
-                    .attach_trace()
-                    .map_err(Error::bpf("attaching to the making of control groups"))?;
+                let link = (self.programs)
+                    .attach_trace(program, "attaching to the making of control groups")?;
                 self.whom_hooks.0.push(link);
             }
         }
