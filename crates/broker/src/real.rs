@@ -37,10 +37,20 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
     let rules = debox_labels::Rules::load(&options.labels)
         .map_err(|error| BrokerError::Symbols(error.to_string()))?;
     let mut notes = Vec::new();
-    let symbols = KernelSymbols::open(SymbolOptions {
-        vmlinux: options.vmlinux.clone(),
-        debuginfod: Debuginfod::from_env(),
-        progress: Some(options.progress),
+    let options_probe = debox_probe::Options {
+        verify_sites: options.verify_sites,
+        ..debox_probe::Options::default()
+    };
+    // Each takes its time.
+    let (symbols, probe) = std::thread::scope(|scope| {
+        let probe = scope.spawn(|| Probe::load(options_probe));
+        let symbols = KernelSymbols::open(SymbolOptions {
+            vmlinux: options.vmlinux.clone(),
+            debuginfod: Debuginfod::from_env(),
+            progress: Some(options.progress),
+        });
+        let panicked = |panic| std::panic::resume_unwind(panic);
+        (symbols, probe.join().unwrap_or_else(panicked))
     });
     let names = match symbols {
         Ok(symbols) => {
@@ -61,11 +71,7 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
         }
         Err(error) => return Err(BrokerError::Symbols(error.to_string())),
     };
-    let probe = Probe::load(debox_probe::Options {
-        verify_sites: options.verify_sites,
-        ..debox_probe::Options::default()
-    })?;
-    Ok((probe, names, notes))
+    Ok((probe?, names, notes))
 }
 
 /// What of CAP_BPF and CAP_PERFMON this thread lacks, None when nothing

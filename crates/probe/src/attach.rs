@@ -84,7 +84,7 @@ fn irq_impossible(version: &str, cpus: u32) -> Option<String> {
         .then(|| format!("the machine may have {cpus} CPUs; the kernel side knows {HOT_CPUS}"))
 }
 
-/// What whoever watches anybody will ask for.
+/// What nearly everybody will ask for who watches somebody.
 pub fn needed<'p>(all: &'p DeboxProgs<'_>, wakers: bool) -> Vec<&'p Program<'p>> {
     let mut needed = vec![
         &all.sched_process_fork,
@@ -99,9 +99,26 @@ pub fn needed<'p>(all: &'p DeboxProgs<'_>, wakers: bool) -> Vec<&'p Program<'p>>
         &all.page_faults_maj,
         &all.bind_threads,
         &all.asleep_threads,
+        &all.away_threads,
+        &all.follow_threads,
+        &all.unbind_threads,
+        &all.sys_enter,
+        &all.sys_exit,
+        &all.on_cpu_clock,
     ];
     if wakers {
-        needed.extend([&all.sched_waking, &all.irq_handler_exit, &all.softirq_exit]);
+        needed.extend([
+            &all.sched_waking,
+            &all.hrtimer_expire_entry,
+            &all.hrtimer_expire_exit,
+            &all.timer_expire_entry,
+            &all.block_rq_complete,
+            &all.netif_rx,
+            &all.irq_handler_entry,
+            &all.irq_handler_exit,
+            &all.softirq_entry,
+            &all.softirq_exit,
+        ]);
     }
     needed
 }

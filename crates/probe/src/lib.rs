@@ -172,10 +172,16 @@ impl Probe {
         };
         // SAFETY: a valid rlimit that outlives the call.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
-        // As long as loading the programs.
+        // While the programs are loaded.
         let functions = std::thread::Builder::new()
             .name("debox-kallsyms".into())
-            .spawn(|| debox_symbol::Functions::open().unwrap_or_default())
+            .spawn(|| {
+                let functions = debox_symbol::Functions::open().unwrap_or_default();
+                (
+                    text::KernelText::of(&functions),
+                    on_cpu::Starts::of(&functions),
+                )
+            })
             .map_err(|source| Error::Kernel {
                 action: "start a thread",
                 source,
@@ -281,8 +287,10 @@ impl Probe {
         let ring = ring
             .build()
             .map_err(Error::bpf("opening the ring buffer"))?;
-        let functions = functions.join().unwrap_or_default();
-        let text = text::KernelText::of(&functions);
+        let (text, functions) = functions.join().map_err(|_| Error::Kernel {
+            action: "read its symbols",
+            source: io::Error::other("a thread panicked"),
+        })?;
         if !text.known() {
             tracing::warn!(
                 "kallsyms hides kernel addresses: every blocking stack is walked, 2-3 us each"
@@ -292,6 +300,10 @@ impl Probe {
             let link = programs.iterator(&skel.progs.pid_look)?;
             iterate(&link)?;
         }
+        // CONFIG_FAIR_GROUP_SCHED, as `runqueue_clock_exists()` in `bpf/core_fixes.h` asks.
+        // Without it the last wait of a sleep counts as blocked, and run-queue wait is
+        // marked not measured.
+        let runqueue_clock = programs.has("sched_entity", "cfs_rq") && programs.has("cfs_rq", "rq");
         Ok(Probe {
             traces: HashMap::new(),
             traces_ending: vec![],
@@ -305,7 +317,7 @@ impl Probe {
             segments: HashMap::new(),
             accounts: HashMap::new(),
             text,
-            functions: on_cpu::Starts::of(&functions),
+            functions,
             samples,
             signed: HashMap::new(),
             announced: HashMap::new(),
@@ -313,7 +325,7 @@ impl Probe {
             // 0 means "none" on the kernel side
             signatures_used: 1,
             cpus_possible,
-            runqueue_clock: runqueue_clock_exists(),
+            runqueue_clock,
             unwind: None,
             requests,
             follow: follow::Follow::new(asked),
@@ -1000,21 +1012,25 @@ impl Kernel for Probe {
         let Some(entry) = self.accounts.remove(&id) else {
             return;
         };
-        let key = id.to_ne_bytes();
+        let maps = &self.skel.maps;
+        let mut details = vec![];
         if entry.clock.is_some() {
-            let _ = self.skel.maps.account_on_cpu.delete(&key);
+            details.push(maps.account_on_cpu.as_fd());
         }
         if entry.options.details {
-            let _ = self.skel.maps.account_details.delete(&key);
-            let _ = self.skel.maps.account_detail_controls.delete(&key);
-            let _ = self.skel.maps.account_rings.delete(&key);
-            let _ = self.skel.maps.account_chains.delete(&key);
-            let _ = self.skel.maps.account_objects.delete(&key);
-            let _ = self.skel.maps.account_lives.delete(&key);
+            details.extend([
+                maps.account_details.as_fd(),
+                maps.account_detail_controls.as_fd(),
+                maps.account_rings.as_fd(),
+                maps.account_chains.as_fd(),
+                maps.account_objects.as_fd(),
+                maps.account_lives.as_fd(),
+            ]);
         }
+        outers_clear(id, &details);
         self.whom_clear(id);
-        let _ = self.skel.maps.accounts.delete(&key);
-        let _ = self.skel.maps.account_cpus.delete(&key);
+        let maps = &self.skel.maps;
+        outers_clear(id, &[maps.accounts.as_fd(), maps.account_cpus.as_fd()]);
         self.unbind(id, NONE, 0);
         // A thread that is reading a large program is not waited for: it goes
         // with a later account, or stays for one.
@@ -1217,21 +1233,6 @@ impl Drop for Probe {
     }
 }
 
-/// The same question as `runqueue_clock_exists()` in `bpf/core_fixes.h`:
-/// CONFIG_FAIR_GROUP_SCHED. Without it the last wait of a sleep counts as
-/// blocked, and run-queue wait is marked not measured.
-fn runqueue_clock_exists() -> bool {
-    use libbpf_rs::btf::{Btf, types};
-    let Ok(btf) = Btf::from_vmlinux() else {
-        return false;
-    };
-    let has = |name: &str, field: &str| {
-        btf.type_by_name::<types::Struct<'_>>(name)
-            .is_some_and(|s| s.iter().any(|m| m.name.is_some_and(|n| n == field)))
-    };
-    has("sched_entity", "cfs_rq") && has("cfs_rq", "rq")
-}
-
 /// Whether process numbers are the same here as in the kernel: not in a container.
 pub fn first_pid_namespace() -> bool {
     // PROC_PID_INIT_INO; where it cannot be asked, it is the ordinary case.
@@ -1400,6 +1401,23 @@ fn outers_set(id: u32, maps: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), 
             })
         })
     })
+}
+
+/// Takes them out again, in the same way.
+fn outers_clear(id: u32, outers: &[BorrowedFd<'_>]) {
+    std::thread::scope(|scope| {
+        for outer in outers {
+            scope.spawn(move || {
+                // SAFETY: one key of 4 bytes, the outer map's size.
+                unsafe {
+                    libbpf_rs::libbpf_sys::bpf_map_delete_elem(
+                        outer.as_raw_fd(),
+                        (&raw const id).cast(),
+                    )
+                }
+            });
+        }
+    });
 }
 
 fn outer_set(outer: BorrowedFd<'_>, id: u32, inner: BorrowedFd<'_>) -> Result<(), Error> {

@@ -6,7 +6,7 @@
 //! certain before that, on all CPUs: libbpf, which loads all of an object's
 //! programs one after the other, only prepares them (maps, relocations).
 
-use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::{Btf, types};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{AsRawLibbpf, Mut, Object, ProgramImpl};
@@ -154,6 +154,14 @@ impl Programs {
             sys::btf__find_by_name_kind(kernel.as_libbpf_object().as_ptr(), name.as_ptr(), kind)
         };
         number.max(0) as u32
+    }
+
+    /// Whether a struct of the kernel's has this member.
+    pub fn has(&self, name: &str, member: &str) -> bool {
+        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        kernel
+            .type_by_name::<types::Struct<'_>>(name)
+            .is_some_and(|s| s.iter().any(|m| m.name.is_some_and(|n| n == member)))
     }
 
     fn load_one(&self, ready: Ready) -> Result<OwnedFd, Error> {
