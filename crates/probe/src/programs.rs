@@ -104,9 +104,10 @@ impl Programs {
                 .map(Ready)
                 .collect()
         };
-        // SAFETY: a program of a prepared object.
         ready.sort_by_key(|p| {
-            std::cmp::Reverse(unsafe { sys::bpf_program__insn_cnt(p.0.as_ptr()) })
+            // SAFETY: a program of a prepared object.
+            let instructions = unsafe { sys::bpf_program__insn_cnt(p.0.as_ptr()) };
+            std::cmp::Reverse(instructions)
         });
         let next = AtomicUsize::new(0);
         let work = || {
