@@ -67,6 +67,7 @@ impl Private {
             labels: options.labels.into_iter().collect(),
             vmlinux: options.vmlinux,
             verify_sites: options.verify_sites,
+            everything: false,
             progress: options.progress,
         };
         let (notes_tx, notes_rx) = mpsc::channel();

@@ -20,6 +20,8 @@ pub struct RealOptions {
     pub vmlinux: Option<PathBuf>,
     /// Walk every recognised stack as well and count differences.
     pub verify_sites: bool,
+    /// For many, who want nothing to be loaded when they ask.
+    pub everything: bool,
     /// Is told, in sentences, what takes minutes the first time.
     pub progress: fn(&str),
 }
@@ -39,6 +41,7 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
     let mut notes = Vec::new();
     let options_probe = debox_probe::Options {
         verify_sites: options.verify_sites,
+        everything: options.everything,
         ..debox_probe::Options::default()
     };
     // Each takes its time.

@@ -102,6 +102,8 @@ pub struct Options {
     /// Leave sched_waking alone: no wakers in records, a little less for each
     /// wake-up of the machine.
     pub no_wakers: bool,
+    /// Load at once whatever may be asked for: for who serves many.
+    pub everything: bool,
 }
 
 struct SegmentEntry {
@@ -252,7 +254,10 @@ impl Probe {
             .map_err(Error::bpf("loading the BPF programs"))?;
         // SAFETY: prepared; `programs` is declared before `skel` and `_place`.
         let programs = unsafe { programs::Programs::of(skel.object()) }?;
-        programs.load(&attach::needed(&skel.progs, !options.no_wakers))?;
+        match options.everything {
+            true => programs.load_all()?,
+            false => programs.load(&attach::needed(&skel.progs, !options.no_wakers))?,
+        }
 
         let samples = Arc::new(Mutex::new(VecDeque::new()));
         let sink = samples.clone();

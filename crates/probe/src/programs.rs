@@ -97,10 +97,28 @@ impl Programs {
 
     /// Loads those that are not yet, on all CPUs; the largest first.
     pub fn load(&self, programs: &[&Program<'_>]) -> Result<(), Error> {
+        let these = programs.iter().map(|program| program.as_libbpf_object());
+        self.load_these(these)
+    }
+
+    /// Loads all that there are.
+    pub fn load_all(&self) -> Result<(), Error> {
+        let mut last = std::ptr::null_mut();
+        self.load_these(std::iter::from_fn(move || {
+            // SAFETY: the object lives, and `last` is one of its programs, or none.
+            last = unsafe { sys::bpf_object__next_program(self.object.as_ptr(), last) };
+            NonNull::new(last)
+        }))
+    }
+
+    fn load_these(
+        &self,
+        these: impl Iterator<Item = NonNull<sys::bpf_program>>,
+    ) -> Result<(), Error> {
         let mut ready: Vec<Ready> = {
             let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-            let all = programs.iter().map(|program| program.as_libbpf_object());
-            all.filter(|program| !loaded.contains_key(program))
+            these
+                .filter(|program| !loaded.contains_key(program))
                 .map(Ready)
                 .collect()
         };

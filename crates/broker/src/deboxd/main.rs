@@ -103,6 +103,7 @@ fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError
         labels: options.labels.clone(),
         vmlinux: options.vmlinux.clone(),
         verify_sites: options.verify_sites,
+        everything: true,
         progress: |text| tracing::info!("{text}"),
     })?;
     for note in notes {
