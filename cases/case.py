@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Run = Callable[[pathlib.Path, bool], dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:
@@ -20,13 +20,16 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def main(run: Run, about: str | None, errors: tuple[type[Exception], ...], right: Callable[[dict[str, Any]], bool] = lambda _: True) -> int:
+def main(run: Run, about: str | None, errors: tuple[type[Exception], ...], right: Callable[[dict[str, Any]], bool] = lambda _: True, *, only: str = "") -> int:
     """Shows what the case wrote for a reader. `errors`: those that say what happened and what helps; `right`:
-    of what it measured."""
-    given = arguments(about).parse_args()
+    of what it measured; `only`: what some of can be chosen, whose names `run` gets as a third argument."""
+    parser = arguments(about)
+    if only:
+        parser.add_argument("--only", action="append", help=f"one {only}, by its name; may be repeated")
+    given = parser.parse_args()
     name = pathlib.Path(sys.argv[0])
     try:
-        result = run(given.out, given.quick)
+        result = run(given.out, given.quick, *([given.only] if only else []))
     except errors as error:
         print(f"{name.name}: {error}", file=sys.stderr)
         return 1

@@ -40,6 +40,7 @@ FULL = Plan((ORIGINAL.name, FINAL.name, "nginx", "lighttpd", "apache2-event"), (
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
+    out.mkdir(parents=True, exist_ok=True)
     plan = QUICK if quick else FULL
     found: dict[str, dict[str, Any]] = {}
     with steps.site(out.resolve(), steps.QUICK) as (disk, group, root):
@@ -81,15 +82,5 @@ def page(plan: Plan, found: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    parser = case.arguments(__doc__)
-    parser.add_argument("--only", action="append", help="one server, by its name; may be repeated")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    run(args.out, args.quick, args.only)
-    print((args.out / "most.md").read_text())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(case.main(run, __doc__, (), only="server"))

@@ -75,6 +75,7 @@ def ask(server: peers.Server, plan: Plan, directories: int, file: pathlib.Path, 
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
+    out.mkdir(parents=True, exist_ok=True)
     plan = QUICK if quick else FULL
     site = steps.QUICK
     directories = [max(1, round(share * site.memory_mib * 1.048576 / DIRECTORY_MB)) for share in plan.shares]
@@ -130,15 +131,5 @@ def figures(out: pathlib.Path, result: dict[str, Any]) -> None:
         figure.distributions(out / f"times-{of.replace('_', '-')}.svg", f"{title}, {result['rate']} requests a second, {result['megabytes'][-1]:.0f} MB (the paper's Figures 11 and 12)", "ms", cdfs)
 
 
-def main() -> int:
-    parser = case.arguments(__doc__)
-    parser.add_argument("--only", action="append", help="one server, by its name; may be repeated")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    run(args.out, args.quick, args.only)
-    print((args.out / "sizes.md").read_text())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(case.main(run, __doc__, (), only="server"))
