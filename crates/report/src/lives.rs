@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LifeGroup {
     pub comm: String,
+    /// Made by a process of the same name: see [`roles`].
+    pub forked: bool,
     pub processes: u64,
     pub threads: u64,
     pub time: LifeTime,
@@ -19,20 +21,54 @@ pub struct LifeGroup {
     pub cgroup: Option<String>,
 }
 
+impl LifeGroup {
+    pub fn name(&self) -> String {
+        let name = printable(&self.comm);
+        match self.forked {
+            true => format!("{name}, forked"),
+            false => name,
+        }
+    }
+}
+
 fn place(row: &LifeRow) -> Option<&str> {
     row.unit.as_deref().or(row.cgroup.as_deref())
 }
 
-/// Most time on a CPU or blocked first.
+/// By name; longest life first.
 pub fn groups(rows: &[LifeRow]) -> Vec<LifeGroup> {
-    let mut by_name: BTreeMap<&str, LifeGroup> = BTreeMap::new();
+    grouped(rows, &|_| false)
+}
+
+/// By name, and those apart that a process of the same name made, without another program, and that did not
+/// just begin one: a server's workers or helpers beside the process that leads them.
+pub fn roles(rows: &[LifeRow]) -> Vec<LifeGroup> {
+    let from_ns = rows.iter().map(|row| row.first_ns).min().unwrap_or(0);
+    let to_ns = rows.iter().map(|row| row.last_ns).max().unwrap_or(0);
+    let long_ns = to_ns.saturating_sub(from_ns) / FORKED_SHARE;
+    let named: BTreeSet<(u32, &str)> = (rows.iter()).map(|row| (row.pid, &*row.comm)).collect();
+    grouped(rows, &|row| {
+        row.pid != 0
+            && row.execs == 0
+            && row.last_ns.saturating_sub(row.first_ns) >= long_ns
+            && named.contains(&(row.parent, &*row.comm))
+    })
+}
+
+/// A forked process has lived for one part in so many of the whole, to be told apart.
+const FORKED_SHARE: u64 = 10;
+
+fn grouped(rows: &[LifeRow], forked: &dyn Fn(&LifeRow) -> bool) -> Vec<LifeGroup> {
+    let mut by_name: BTreeMap<(&str, bool), LifeGroup> = BTreeMap::new();
     let places: BTreeSet<&str> = rows.iter().filter_map(place).collect();
-    let mut places_of: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
+    let mut places_of: BTreeMap<(&str, bool), BTreeSet<Option<&str>>> = BTreeMap::new();
     // Rows come longest first: the first command is the longest life's.
     for row in rows {
-        let group = by_name.entry(&row.comm).or_default();
+        let key = (&*row.comm, forked(row));
+        let group = by_name.entry(key).or_default();
         group.comm.clone_from(&row.comm);
-        places_of.entry(&row.comm).or_default().insert(place(row));
+        group.forked = key.1;
+        places_of.entry(key).or_default().insert(place(row));
         // Who comes by exec began under another name.
         group.processes += u64::from(row.processes.max(row.execs));
         group.threads += u64::from(row.threads);
@@ -42,8 +78,8 @@ pub fn groups(rows: &[LifeRow]) -> Vec<LifeGroup> {
         }
     }
     if places.len() > 1 {
-        for (comm, group) in &mut by_name {
-            let of = places_of.get(comm).into_iter().flatten();
+        for (key, group) in &mut by_name {
+            let of = places_of.get(key).into_iter().flatten();
             let of: Vec<_> = of.collect();
             if let [Some(only)] = of[..] {
                 group.cgroup = Some((*only).to_owned());
@@ -53,7 +89,9 @@ pub fn groups(rows: &[LifeRow]) -> Vec<LifeGroup> {
     let mut groups: Vec<LifeGroup> = by_name.into_values().collect();
     groups.sort_by(|a, b| {
         let weight = |g: &LifeGroup| std::cmp::Reverse(g.time.life_ns);
-        weight(a).cmp(&weight(b)).then(a.comm.cmp(&b.comm))
+        weight(a)
+            .cmp(&weight(b))
+            .then_with(|| (&a.comm, a.forked).cmp(&(&b.comm, b.forked)))
     });
     groups
 }
@@ -150,4 +188,52 @@ pub fn path_lines(report: &Report) -> Vec<PathLine> {
         .collect();
     lines.sort_by_key(|line| std::cmp::Reverse(line.total_ns));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32, parent: u32, comm: &str, execs: u32, from_to: (u64, u64)) -> LifeRow {
+        LifeRow {
+            pid,
+            parent,
+            comm: comm.into(),
+            execs,
+            processes: 1,
+            threads: 1,
+            first_ns: from_to.0,
+            last_ns: from_to.1,
+            time: LifeTime {
+                life_ns: from_to.1 - from_to.0,
+                ..LifeTime::default()
+            },
+            ..LifeRow::default()
+        }
+    }
+
+    #[test]
+    fn workers_are_told_from_who_leads_them() {
+        let rows = [
+            row(10, 1, "nginx", 1, (0, 1000)),
+            row(11, 10, "nginx", 0, (10, 1000)),
+            row(12, 10, "nginx", 0, (10, 900)),
+            // On its way to another program.
+            row(13, 10, "nginx", 0, (500, 510)),
+            row(13, 10, "sh", 1, (510, 900)),
+            row(14, 13, "sh", 1, (520, 900)),
+        ];
+        let told = |groups: Vec<LifeGroup>| -> Vec<(String, u64)> {
+            groups.iter().map(|g| (g.name(), g.processes)).collect()
+        };
+        assert_eq!(
+            told(roles(&rows)),
+            [
+                ("nginx, forked".into(), 2),
+                ("nginx".into(), 2),
+                ("sh".into(), 2)
+            ]
+        );
+        assert_eq!(told(groups(&rows)), [("nginx".into(), 4), ("sh".into(), 2)]);
+    }
 }

@@ -602,7 +602,7 @@ fn critical_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
 
 /// Where the time of its threads went, by their names.
 fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
-    let groups = lives::groups(&report.lives);
+    let groups = lives::roles(&report.lives);
     if groups.is_empty() {
         return;
     }
@@ -625,7 +625,7 @@ fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
             .collect::<Vec<_>>()
     };
     let columns = vec![
-        Column::new("NAME", 0, column(&|g| printable(&g.comm)))
+        Column::new("NAME", 0, column(&LifeGroup::name))
             .left()
             .style(Style::Label),
         Column::new("PROCS", 4, column(&|g| count_cell(g.processes))).optional(),

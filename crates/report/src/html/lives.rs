@@ -156,7 +156,7 @@ pub fn critical(report: &Report) -> String {
 
 /// Whose time it was, by name.
 pub fn lives(report: &Report) -> String {
-    let groups = lives::groups(&report.lives);
+    let groups = lives::roles(&report.lives);
     if groups.is_empty() {
         return String::new();
     }
@@ -195,7 +195,7 @@ pub fn lives(report: &Report) -> String {
                 (
                     String::new(),
                     vec![
-                        Cell::Text(printable(&group.comm)),
+                        Cell::Text(group.name()),
                         Cell::Count(Some(group.processes)),
                         Cell::Count(Some(group.threads)),
                         Cell::Time(Some(t.life_ns)),
