@@ -118,6 +118,87 @@ static __noinline int spliced_is_it(struct thread_state *st)
 	return control && spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
 }
 
+/*
+ * Another call than before is open, or none, and one of the two is a signal handler's, within one that goes on
+ * meanwhile: that is put aside, or ends. How much of the time that the program counts now the thread was off the
+ * CPU; `off_ns`: of the call before.
+ */
+static __noinline u64 spliced_outer(struct thread_state *st, u64 off_ns, u64 now)
+{
+	struct open_call *call;
+	struct outer_call *outer, new = {};
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	u64 rsp;
+
+	if (!st)
+		return off_ns;
+	call = &st->call;
+	rsp = st->spliced.told.rsp;
+	if (call->inner) {
+		outer = bpf_map_lookup_elem(&outer_calls, &tid);
+		if (!outer)
+			return off_ns;
+		outer->gone_ns += off_ns;
+		outer->inner_ns += off_ns;
+		if (rsp & 1)
+			return 0;
+		call->called_ns -= outer->folded_ns;
+		outer->folded_ns = 0;
+		if (rsp && st->spliced.told.start == outer->seq)
+			return 0;
+		off_ns = outer->gone_ns + outer->blocked_ns + outer->runq_ns;
+		outer->seq = 0;
+		call->inner = 0;
+		return off_ns;
+	}
+	/* Else it has ended before, and which one was interrupted is not known: that has not slept. */
+	if (!(rsp & 1) || st->spliced.told.called_ns != st->spliced.called_ns)
+		return off_ns;
+	outer = bpf_map_lookup_elem(&outer_calls, &tid);
+	if (outer && outer->seq == call->seq)
+		new.inner_ns = outer->inner_ns;
+	new.seq = call->seq;
+	new.blocked_ns = call->blocked_ns;
+	new.runq_ns = call->runq_ns;
+	new.irq_ns = call->irq_ns;
+	new.nvcsw = call->nvcsw;
+	new.nivcsw = call->nivcsw;
+	new.folded_ns = call_called(call, now) - call->called_ns;
+	if (bpf_map_update_elem(&outer_calls, &tid, &new, BPF_ANY))
+		return off_ns;
+	call->called_ns += new.folded_ns;
+	call->inner = 1;
+	return 0;
+}
+
+/* The one that a handler had interrupted goes on: as it was. False: it is not, or is not known. */
+static __noinline int spliced_resume(struct thread_state *st)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct outer_call *outer = bpf_map_lookup_elem(&outer_calls, &tid);
+
+	if (!st || !outer || outer->seq != st->spliced.told.start)
+		return 0;
+	st->call.blocked_ns = outer->blocked_ns;
+	st->call.runq_ns = outer->runq_ns;
+	st->call.irq_ns = outer->irq_ns;
+	st->call.nvcsw = outer->nvcsw;
+	st->call.nivcsw = outer->nivcsw;
+	/* Its wall time has it. */
+	st->call.called_ns -= outer->gone_ns;
+	outer->gone_ns = 0;
+	return 1;
+}
+
+/* How long a handler's calls in it were off the CPU. */
+static __noinline u64 spliced_inner_ns(const struct open_call *call)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct outer_call *outer = bpf_map_lookup_elem(&outer_calls, &tid);
+
+	return call && outer && outer->seq == call->seq ? outer->inner_ns : 0;
+}
+
 static __always_inline void spliced_look_here(struct thread_state *st, u32 ended)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -127,7 +208,7 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	struct debox_account *account;
 	struct debox_row *row;
 	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
-	u32 stood;
+	u32 stood, back, within;
 	s32 nr;
 
 	spliced->by_runtime = 0;
@@ -161,6 +242,10 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	if (st->flags & WATCH_DETAILS)
 		spliced_ended(st);
 	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
+	back = call->inner && spliced->told.rsp && !(spliced->told.rsp & 1);
+	if (call->inner || (call->in_call && spliced->told.rsp & 1))
+		off = spliced_outer(st, off, now);
+	within = call->inner;
 	more = spliced->told.called_ns - spliced->called_ns;
 	if (spliced_begins(spliced, task)) {
 		more = spliced->told.called_ns;
@@ -185,6 +270,8 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	begin = spliced_began_ns(control, spliced);
 	if (begin > now)
 		begin = now;
+	else if (back)
+		; /* what it was off the CPU is known from there on */
 	else if (begin < st->out_ns && stood == STOOD_BEHIND)
 		stood_ns = st->out_ns - begin;
 	else if (begin < st->out_ns)
@@ -192,6 +279,11 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	/* Of its faults all are to come: the first one is told before it is counted. */
 	call_begin(call, task, (s32)spliced->told.nr, begin);
 	call->seq = spliced->told.start;
+	if (back && spliced_resume(st))
+		return;
+	if (back && begin < st->out_ns)
+		call->enter_ns = st->out_ns;
+	call->inner = !back && within;
 	/* The program counts it from a moment on at which it still stood. */
 	call->blocked_ns = stood_ns;
 	account = stood_ns ? account_of(st) : NULL;

@@ -53,7 +53,7 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	/* The program's own word, within what the scheduler counted; the two clocks differ a little. */
 	now = bpf_ktime_get_ns();
 	off = call->blocked_ns + call->runq_ns;
-	wall = done->wall_ns;
+	wall = done->wall_ns - spliced_inner_ns(call);
 	if (wall > now - call->enter_ns)
 		wall = now - call->enter_ns;
 	if (wall < off + call->irq_ns)

@@ -181,7 +181,8 @@ struct open_call {
 	u32 in_call;
 	s32 nr;
 	u32 key;
-	u32 compat;
+	u16 compat;
+	u16 inner; /* a spliced program's signal handler makes it within another one, see struct outer_call */
 	u64 seq;
 	u64 enter_ns;
 	u64 called_ns; /* on a CPU in all calls before this one */
@@ -229,6 +230,26 @@ struct splice_done {
 #define SPLICE_ENTER 48
 /* All of the runtime lies as near to that (splice/build.mk). */
 #define SPLICE_RUNTIME_BYTES 16384ull
+/* A thread's call that a handler has interrupted, which may make calls of its own: what is known of it. */
+struct outer_call {
+	u64 seq;
+	u64 blocked_ns;
+	u64 runq_ns;
+	u64 irq_ns;
+	u64 folded_ns; /* on a CPU until it was interrupted */
+	u64 gone_ns;   /* off the CPU in calls of handlers, not taken out of called_ns yet */
+	u64 inner_ns;  /* ... all of it */
+	u32 nvcsw;
+	u32 nivcsw;
+};
+/* By number of the thread. Full: what was longest not asked for has no time off the CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct outer_call);
+} outer_calls SEC(".maps");
+
 /* The running thread's, while it is looked at with preemption off; else its start is 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -800,6 +821,7 @@ static __always_inline void call_begin(struct open_call *call, const struct task
 {
 	call->nr = nr;
 	call->compat = task_in_compat_call(task);
+	call->inner = 0;
 	call->key = nr_key(nr, call->compat);
 	call->seq++;
 	call->blocked_ns = 0;

@@ -1010,7 +1010,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	switch (nr) {
 	case SYS_exit:
 	case SYS_exit_group:
-		counted(b, row_of(b, nr), 0);
+		count(b, nr, 0, 0);
 		/* When it has ended, its memory is gone (up to 6.15). */
 		kernel_looks(b->area);
 		block_give(b);
