@@ -13,19 +13,45 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// Bit n: descriptor n was closed.
 static CLOSED_STDIO: AtomicU32 = AtomicU32::new(0);
 
+/// The kernel's struct sigaction: handler, flags, restorer, mask. By its own call, since libc refuses to tell of
+/// the two signals that it keeps for itself, and handles them once there are threads.
+type Action = [usize; 4];
+
+fn handler(signal: i32) -> usize {
+    let mut now: Action = [0; 4];
+    // SAFETY: fills a local of the kernel's size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            std::ptr::null::<Action>(),
+            now.as_mut_ptr(),
+            size_of::<u64>(),
+        )
+    };
+    now[0]
+}
+
+fn handler_set(signal: i32, handler: usize) {
+    let action: Action = [handler, 0, 0, 0];
+    // SAFETY: sets a disposition of this process, to none of ours; SIGKILL and SIGSTOP fail.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            std::ptr::null::<Action>(),
+            size_of::<u64>(),
+        )
+    };
+}
+
 /// Runs before Rust's runtime: only system calls and atomics in here.
 pub fn note_before_runtime() {
     let mut ignored = 0;
     for signal in SIGNALS {
-        // SAFETY: reads one disposition into a local; an invalid number (the
-        // two that libc keeps for itself) fails and changes nothing.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut action) == 0
-                && action.sa_sigaction == libc::SIG_IGN
-            {
-                ignored |= 1u64 << (signal - 1);
-            }
+        if handler(signal) == libc::SIG_IGN {
+            ignored |= 1u64 << (signal - 1);
         }
     }
     let mut closed = 0;
@@ -114,16 +140,8 @@ impl Inherited {
             } else {
                 libc::SIG_DFL
             };
-            // SAFETY: sets a disposition of this process; invalid numbers fail.
-            unsafe {
-                let mut now: libc::sigaction = std::mem::zeroed();
-                if libc::sigaction(signal, std::ptr::null(), &mut now) == 0
-                    && now.sa_sigaction != wanted
-                {
-                    let mut action: libc::sigaction = std::mem::zeroed();
-                    action.sa_sigaction = wanted;
-                    libc::sigaction(signal, &action, std::ptr::null_mut());
-                }
+            if handler(signal) != wanted {
+                handler_set(signal, wanted);
             }
         }
         for (resource, limit) in &self.limits {
