@@ -7,7 +7,10 @@ pub enum Error {
     NotElf(String),
     #[error("it has more than {most} bytes of code")]
     TooLarge { most: usize },
-    #[error("{}: {why}", folder.display())]
+    #[error(
+        "{}, where patched code is to be kept: {why}. Set XDG_CACHE_HOME to a folder that is yours",
+        folder.display()
+    )]
     Images {
         folder: std::path::PathBuf,
         why: String,
