@@ -25,6 +25,8 @@ test="$test clang-format-14"
 test="$test musl-tools"
 # servers that wait with select and poll, and Python's own tests of both
 test="$test lighttpd haproxy webfs libpython3.11-testsuite"
+# it runs a program in its own way, and looks for defects in it
+test="$test valgrind"
 # a place for DuckDB, which reads the exported tables
 test="$test python3-venv"
 # the case study: a peer of its server, its figures and its page

@@ -140,8 +140,9 @@ const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one t
 const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
 const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
                       register, a forbidden time stamp counter)";
-pub(crate) const KNOWS_ITS_CALLS: &str = "its C library has no place to tell an unwinder of other code (glibc before 2.35, \
-                               musl), or could not be replaced";
+pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where calls are interrupted (valgrind), or its C library \
+                               has no place to tell an unwinder of other code (glibc before 2.35, musl) or could \
+                               not be replaced";
 const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
                         read";
 pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";

@@ -35,6 +35,9 @@ pub enum Left {
     OtherWay,
     /// It stays where it is: what calls its function is replaced (`in_place.rs`).
     InPlace,
+    /// The file works with the address of a call of its function, or of what comes behind it: so that a
+    /// signal handler knows how far a call came (valgrind).
+    Compared,
 }
 
 /// Whole instructions that a jump to the trampoline takes the place of.
@@ -104,7 +107,9 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets, in_place: Option<&InPlac
             .windows(2)
             .any(|two| two == BYTES || matches!(two, [0xcd, 0x80] | [0x0f, 0x34]))
         {
+            let first = sites.len();
             of_function(function, bytes, targets, &mut info, &mut sites);
+            compared(&mut sites[first..], targets, in_place);
         }
     }
     for gap in code.gaps() {
@@ -131,6 +136,19 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets, in_place: Option<&InPlac
     sites.sort_by_key(|site| site.address);
     drop_overlaps(&mut sites);
     sites
+}
+
+/// None of one function: the range that a handler compares with has all of them.
+fn compared(sites: &mut [Site], targets: &Targets, in_place: Option<&InPlace>) {
+    let is = |site: &Site| {
+        let in_place = in_place.is_some_and(|of| of.syscall == site.address);
+        !in_place && (targets.is_named(site.address) || targets.is_named(site.back()))
+    };
+    if sites.iter().any(is) {
+        for site in sites {
+            site.window = Err(Left::Compared);
+        }
+    }
 }
 
 /// Of an instruction that calls the function whose call is made in place.

@@ -20,7 +20,7 @@ use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -32,7 +32,7 @@ pub struct Table {
     pub sites: Vec<Site>,
     /// The file is, or has, a C library that cancels threads by where they were interrupted, and who
     /// makes the calls that this is about is not known, or that has no place to tell an unwinder of
-    /// our code. Or a call that makes threads has no room.
+    /// our code. Or a call that makes threads has no room. Or the file is a whole program that compares so.
     pub knows_its_calls: bool,
     /// The begin of `_dl_find_object`.
     pub find_object: Option<Window>,
@@ -62,10 +62,13 @@ impl Table {
         let makes = |site: &Site| site.nr.is_some_and(|nr| THREADS.contains(&nr));
         let left = sites.iter().any(|site| site.window.is_err() && makes(site));
         let find_object = (code.find_object).and_then(|address| entry(&code, &targets, address));
+        // All of its calls may be made there: valgrind makes those of the program that it runs so.
+        let compares = |site: &Site| site.window == Err(Left::Compared);
+        let compared = !code.has_loader && !code.relocatable && sites.iter().any(compares);
         // Cancellation unwinds through trampolines. A static program may have the library's code, and no symbols.
         let unwound = code.is_libc || callers.is_some() && !code.has_loader;
         Ok(Self {
-            knows_its_calls: unknown || unwound && find_object.is_none() || left,
+            knows_its_calls: unknown || unwound && find_object.is_none() || left || compared,
             find_object,
             sites,
             build_id: code.build_id,
@@ -252,7 +255,7 @@ fn window_parse(at: &mut Reader<'_>, address: u64, of_call: bool) -> Result<Wind
     })
 }
 
-const LEFT: [Left; 8] = [
+const LEFT: [Left; 9] = [
     Left::SignalReturn,
     Left::JumpedInto,
     Left::NothingMoves,
@@ -261,6 +264,7 @@ const LEFT: [Left; 8] = [
     Left::NotKnown,
     Left::OtherWay,
     Left::InPlace,
+    Left::Compared,
 ];
 
 /// From 1 on.

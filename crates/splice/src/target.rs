@@ -7,7 +7,7 @@
 //! tables of jumps relative to themselves, landing pads of exceptions, symbols. A return
 //! address is none: no instruction that calls ever moves.
 
-use crate::code::Code;
+use crate::code::{Code, Part};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use std::ops::Range;
 
@@ -17,6 +17,8 @@ const TABLE_ENTRIES_MAX: usize = 65_536;
 pub(crate) struct Targets {
     /// In order, each once.
     addresses: Vec<u64>,
+    /// Those whose address code or data names, where no function begins; in order.
+    named: Vec<u64>,
 }
 
 impl Targets {
@@ -24,12 +26,13 @@ impl Targets {
         let mut found = Found {
             code,
             addresses: Vec::new(),
+            named: Vec::new(),
         };
         for range in code.functions.iter().cloned().chain(code.gaps()) {
             found.of_instructions(range);
         }
         for pointer in &code.pointers {
-            found.add(*pointer);
+            found.name(*pointer);
         }
         if !code.relocatable {
             found.of_words();
@@ -37,11 +40,22 @@ impl Targets {
         for (table, function) in &code.landing_tables {
             found.of_landing_pads(*table, function);
         }
-        let mut addresses = found.addresses;
+        let Found {
+            mut addresses,
+            mut named,
+            ..
+        } = found;
+        let begins = |address: &u64| {
+            let functions = &code.functions;
+            let at = functions.binary_search_by_key(address, |function| function.start);
+            at.is_ok()
+        };
+        named.retain(|address| !begins(address));
+        named.sort_unstable();
         addresses.extend(code.functions.iter().map(|function| function.start));
         addresses.sort_unstable();
         addresses.dedup();
-        Self { addresses }
+        Self { addresses, named }
     }
 
     /// Whether one lies within, both ends left out.
@@ -55,17 +69,30 @@ impl Targets {
     pub fn at(&self, address: u64) -> bool {
         self.addresses.binary_search(&address).is_ok()
     }
+
+    /// Whether its address is something that the file works with, other than by branches.
+    pub fn is_named(&self, address: u64) -> bool {
+        self.named.binary_search(&address).is_ok()
+    }
 }
 
 struct Found<'a, 'b> {
     code: &'a Code<'b>,
     addresses: Vec<u64>,
+    named: Vec<u64>,
 }
 
 impl Found<'_, '_> {
     fn add(&mut self, address: u64) {
         if self.code.is_executable(address) {
             self.addresses.push(address);
+        }
+    }
+
+    fn name(&mut self, address: u64) {
+        if self.code.is_executable(address) {
+            self.addresses.push(address);
+            self.named.push(address);
         }
     }
 
@@ -101,12 +128,12 @@ impl Found<'_, '_> {
                 OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64
                     if !self.code.relocatable =>
                 {
-                    self.add(instruction.immediate(operand));
+                    self.name(instruction.immediate(operand));
                 }
                 OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
                     let address = instruction.ip_rel_memory_address();
                     if self.code.is_executable(address) {
-                        self.addresses.push(address);
+                        self.name(address);
                     } else if instruction.mnemonic() == Mnemonic::Lea {
                         tables.push(address);
                     }
@@ -139,13 +166,17 @@ impl Found<'_, '_> {
         }
     }
 
-    /// Of a file that is loaded where it says: each word that is an address of code.
+    /// Of a file that is loaded where it says: each word that is an address of code. Assembly need not
+    /// align them (valgrind's are not).
     fn of_words(&mut self) {
+        let code = (self.code.parts.iter()).filter(|part| part.executable);
+        let ranges: Vec<Range<u64>> = code.map(Part::range).collect();
         for part in &self.code.parts {
-            let skip = (part.address.wrapping_neg() & 7) as usize;
-            let aligned = part.bytes.get(skip..).unwrap_or_default();
-            for word in aligned.chunks_exact(8) {
-                self.add(u64::from_le_bytes(word.try_into().unwrap_or_default()));
+            for word in part.bytes.windows(8) {
+                let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+                if ranges.iter().any(|range| range.contains(&word)) {
+                    self.name(word);
+                }
             }
         }
     }

@@ -212,3 +212,33 @@ fn damaged_files_and_tables_are_refused_or_read() {
         assert!(Table::of(&file[..cut]).is_err() || cut > 400);
     }
 }
+
+/// Two functions with two calls each; the address behind a call of the first one lies in data, at no multiple of eight.
+const COMPARES: &str = "\t.globl _start\n\t.type _start, @function\n_start:\n\tmovl $39, %eax\n\tsyscall\n\
+    1:\tmovl $110, %eax\n\tsyscall\n\tret\n\t.size _start, . - _start\n\
+    \t.globl other\n\t.type other, @function\nother:\n\tmovl $39, %eax\n\tsyscall\n\tmovl $110, %eax\n\tsyscall\n\tret\n\
+    \t.size other, . - other\n\t.data\n\t.balign 8\n\t.byte 0\n\t.quad 1b\n";
+
+/// As valgrind does it: so no call of that function is made elsewhere, and a program that is one file is left.
+#[test]
+fn a_function_whose_calls_are_compared_with_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("compares.s");
+    std::fs::write(&source, COMPARES).unwrap();
+    for (how, whole) in [("-no-pie", true), ("-shared", false)] {
+        let file = place.path().join("compares");
+        let built = Command::new("cc")
+            .args(["-nostdlib", how, "-o"])
+            .args([&file, &source])
+            .status();
+        assert!(built.unwrap().success());
+        let table = table(&file);
+        let windows: Vec<_> = (table.sites.iter())
+            .map(|site| site.window.as_ref().err())
+            .collect();
+        let compared = Some(&Left::Compared);
+        assert_eq!(windows, [compared, compared, None, None], "{how}");
+        assert_eq!(table.knows_its_calls, whole, "{how}");
+        assert_eq!(Table::parse(&table.to_bytes()).unwrap(), table);
+    }
+}
