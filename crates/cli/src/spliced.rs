@@ -21,8 +21,8 @@ use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals
 use debox_labels::{Kind, Meaning};
 use debox_record::monotonic_ns;
 use debox_report::{
-    CallRow, Capture, LabelMeaning, Note, NoteKind, Report, RunFacts, RunKind, WrapCounts,
-    WrapProcess,
+    CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, Report, RunFacts,
+    RunKind, WrapCounts, WrapProcess,
 };
 use debox_splice::{Counted, Following, Run, Since, Sums};
 use std::collections::{HashMap, HashSet};
@@ -568,10 +568,27 @@ fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
 const SETUP: &str = "splice-setup";
 
 /// Time in which programs of the run were stopped is DeBox's own part in it, unless they trace each
-/// other.
+/// other, or somebody else came to trace them: then whose a stop was is told by the chains alone.
 pub fn own_part_tell(report: &mut Report) {
     let traces = |row: &CallRow| row.name == "ptrace" && row.count > 0;
-    if report.run.capture != Capture::Splice || report.calls.iter().any(traces) {
+    let of_others = |link: &ChainLink| {
+        let site = link.site.and_then(|site| report.sites.get(site));
+        let by = (link.parent).and_then(|parent| report.chain_links.get(parent));
+        // Not what the thread itself waited for then, as a CPU.
+        let by_another = |by: &ChainLink| {
+            use ChainKind::{Earlier, Ran, RanCall, RanUser, Sleep, Slept, Woken};
+            let wakes = matches!(
+                by.kind,
+                Earlier | Ran | RanCall | RanUser | Sleep | Slept | Woken
+            );
+            wakes && !["", "debox", &link.comm].contains(&by.comm.as_str())
+        };
+        site.is_some_and(|site| site.label == "ptrace") && by.is_some_and(by_another)
+    };
+    if report.run.capture != Capture::Splice
+        || report.calls.iter().any(traces)
+        || report.chain_links.iter().any(of_others)
+    {
         return;
     }
     // Who executes waits for a futex only when it asks for somebody to come along. Whom we attach to, we

@@ -414,6 +414,96 @@ int main(void)
     assert_eq!(program.end(), RIGHT);
 }
 
+/// Orders, a byte each: 1,000 calls.
+const STEPS: &str = r#"
+#include <unistd.h>
+__attribute__((noinline)) void step(void) { getppid(); }
+int main(void)
+{
+	char c;
+	write(1, "r", 1);
+	while (read(0, &c, 1) == 1 && c != 'q') { for (int i = 0; i < 1000; i++) step(); write(1, &c, 1); }
+	return 7;
+}
+"#;
+
+/// A debugger with a breakpoint in a function whose call has been replaced, which then goes through the trampoline by
+/// single steps. Where it is still there as the watch ends, the program keeps the trampolines, which is said.
+#[test]
+fn a_debugger_comes_meanwhile() {
+    if !needs::root() {
+        return;
+    }
+    for stays in [false, true] {
+        let place = Attached::new();
+        let mut program = Program::start(&mut Command::new(place.0.program("steps", STEPS)));
+        let mut debox = place.debox(program.pid(), &[]).spawn().unwrap();
+        watches(&mut debox, program.pid(), 0);
+        let (there, go) = (place.folder().join("there"), place.folder().join("go"));
+        if !stays {
+            std::fs::write(&go, "").unwrap();
+        }
+        let waits = format!(
+            "shell touch {}; while ! [ -e {} ]; do sleep 0.1; done",
+            there.display(),
+            go.display()
+        );
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-p", &program.pid().to_string(), "-batch"]);
+        for word in ["break getppid", "echo set\\n", "continue", "backtrace"] {
+            gdb.args(["-ex", word]);
+        }
+        for word in [&waits, "delete", "stepi 60", "detach"] {
+            gdb.args(["-ex", word]);
+        }
+        let mut gdb = (gdb.stdout(Stdio::piped()).stderr(Stdio::null()).spawn())
+            .expect("gdb (apt-get install gdb)");
+        let mut shown = BufReader::new(gdb.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("set") {
+            line.clear();
+            assert_ne!(shown.read_line(&mut line).unwrap(), 0, "it ended");
+        }
+        program.orders.write_all(b"a").unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !there.exists() {
+            assert!(Instant::now() < until, "it did not come to the breakpoint");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut said = String::new();
+        let mut debox = Some(debox);
+        if stays {
+            said = end(debox.take().unwrap());
+            std::fs::write(&go, "").unwrap();
+        }
+        program.answered(b'a');
+        let mut frames = String::new();
+        shown.read_to_string(&mut frames).unwrap();
+        assert!(gdb.wait().unwrap().success(), "{frames}");
+        for name in ["getppid", "in step (", "in main ("] {
+            assert!(frames.contains(name), "{frames}");
+        }
+        if let Some(debox) = debox {
+            said = end(debox);
+        }
+        // It stands at the first of them.
+        let calls = if stays { 0 } else { 1000 };
+        assert_eq!(counted(&place.report(), "getppid").0, calls, "{said}");
+        assert_eq!(said.contains("for nobody"), stays, "{said}");
+        // It stood still for gdb.
+        let report = place.report();
+        let verdict = report["verdict"].to_string();
+        assert!(!verdict.contains("splice-setup"), "{verdict}");
+        assert!(
+            !row(&report["blocking"], "label", "ptrace").is_empty(),
+            "{}",
+            report["blocking"]
+        );
+        program.order("a");
+        assert_eq!(program.end(), RIGHT);
+    }
+}
+
 /// Attached to when debox has been killed: it goes on, and is at the boundary.
 #[test]
 fn it_goes_on_when_debox_is_killed() {
