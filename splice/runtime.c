@@ -979,8 +979,9 @@ static void cut(struct splice_area *area)
 		file_left(area);
 		return;
 	}
-	untold = area->off != SPLICE_OFF_TOLD &&
-		 (area->off || !run->looked_at || answer(area, SPLICE_CUT, 0) != SPLICE_TOLD);
+	/* Whoever watches puts its own code back, if it may: what splicing cannot go with may come later, when
+	 * there is nobody to ask. */
+	untold = area->off != SPLICE_OFF_TOLD && (area->off || answer(area, SPLICE_CUT, 0) != SPLICE_TOLD);
 	__atomic_fetch_add(&area->unfollowed, untold, __ATOMIC_RELAXED);
 	copy = (struct splice_area *)first;
 	__builtin_memcpy(copy, area, SPLICE_PAGE);

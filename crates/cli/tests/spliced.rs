@@ -404,6 +404,53 @@ fn what_splicing_leaves_is_counted_at_the_boundary() {
     }
 }
 
+/// Nobody can be asked any more when it comes to what splicing cannot go with.
+#[test]
+fn who_gave_up_rights_forbids_itself_the_time_stamp_counter() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "forbids",
+        r#"
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	int status;
+	if (!fork()) {
+		if (setgid(65534) || setuid(65534)) _exit(1);
+		if (argc > 1) prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+		else prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+		for (int i = 0; argc == 1 && i < 1000; i++) getppid();
+		syscall(SYS_exit, 7);
+	}
+	wait(&status);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+}
+"#,
+    );
+    for words in [&[program.as_str()][..], &[&program, "strict"]] {
+        let (output, report) = place.report(words);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let calls = if words.len() == 1 { 1000 } else { 0 };
+        assert_eq!(count(&report, "getppid"), calls, "{report}");
+        // Without a broker.
+        let other = Place::new();
+        std::os::unix::fs::chown(other.0.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let mut command = other.run(&["-q", "-o", "/dev/null", "--"]);
+        // Its folder is root's alone.
+        let copy = other.0.path().join("forbids");
+        std::fs::copy(&program, &copy).unwrap();
+        command.arg(copy).args(&words[1..]).uid(NOBODY).gid(NOBODY);
+        assert_eq!(command.status().unwrap().code(), Some(7), "{words:?}");
+    }
+}
+
 /// Calls out of code that came from no file are seen by nobody but the kernel.
 #[test]
 fn an_audit_tells_what_was_not_counted() {

@@ -76,6 +76,25 @@ pub fn pid_namespace(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
+/// Whether its thread is the only one of its process, which has memory of its own (after vfork it is the parent's):
+/// nobody else runs the code that is written over then. False where that is not known.
+pub fn is_alone(tid: i32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    let tasks = fs::read_dir(format!("/proc/{tid}/task")).map_or(0, Iterator::count);
+    let parent = fs::read_to_string(format!("/proc/{tid}/status"))
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+            line.trim().parse::<i32>().ok()
+        });
+    let Some(parent) = parent else {
+        return false;
+    };
+    // SAFETY: numbers only.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, tid, parent, KCMP_VM, 0, 0) };
+    tasks == 1 && order > 0
+}
+
 /// Memory of another process.
 ///
 /// # Errors

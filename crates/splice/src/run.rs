@@ -1203,7 +1203,13 @@ impl Run {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
                 self.boundary_soon(tid, Since::Undone, why)
             }),
-            Some(Asked::Cut) => self.boundary_soon(tid, Since::Cut, RIGHTS),
+            Some(Asked::Cut) => {
+                // Else it goes on in the trampolines, which serve nothing any more.
+                if proc::is_alone(tid) {
+                    let _ = self.undo(tid);
+                }
+                self.boundary_soon(tid, Since::Cut, RIGHTS)
+            }
             Some(Asked::LetGo) => {
                 self.ask_to_let_go(fd as usize);
                 0
