@@ -568,7 +568,8 @@ fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
 const SETUP: &str = "splice-setup";
 
 /// Time in which programs of the run were stopped is DeBox's own part in it, unless they trace each
-/// other, or somebody else came to trace them: then whose a stop was is told by the chains alone.
+/// other, or somebody else came to trace them: then whose a stop was is told by the chains alone. What they
+/// asked for and waited for is DeBox's in any case.
 pub fn own_part_tell(report: &mut Report) {
     let traces = |row: &CallRow| row.name == "ptrace" && row.count > 0;
     let of_others = |link: &ChainLink| {
@@ -585,12 +586,10 @@ pub fn own_part_tell(report: &mut Report) {
         };
         site.is_some_and(|site| site.label == "ptrace") && by.is_some_and(by_another)
     };
-    if report.run.capture != Capture::Splice
-        || report.calls.iter().any(traces)
-        || report.chain_links.iter().any(of_others)
-    {
+    if report.run.capture != Capture::Splice {
         return;
     }
+    let traced = report.calls.iter().any(traces) || report.chain_links.iter().any(of_others);
     // Who executes waits for a futex only when it asks for somebody to come along. Whom we attach to, we
     // stop while it waits for others.
     let begins = report.run.kind == RunKind::Run;
@@ -599,7 +598,7 @@ pub fn own_part_tell(report: &mut Report) {
     for row in &mut report.blocking {
         // Nobody else waits for a futex outside of his calls, or in one that is no futex.
         let asks = row.label == "futex" && row.call.as_deref().map_or(begins, executes);
-        if row.label == "ptrace" || asks {
+        if row.label == "ptrace" && !traced || asks {
             SETUP.clone_into(&mut row.label);
             is_there = true;
         }
@@ -631,7 +630,7 @@ pub fn own_part_tell(report: &mut Report) {
     for site in report
         .sites
         .iter_mut()
-        .filter(|site| site.label == "ptrace")
+        .filter(|site| site.label == "ptrace" && !traced)
     {
         SETUP.clone_into(&mut site.label);
     }
