@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import matplotlib
 
 matplotlib.use("svg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot, ticker  # noqa: E402
 
 # Told apart by those who do not tell red from green, and in print.
 COLOURS = ("#0b5fa5", "#d1641b", "#3a8f5d", "#8c4a9e", "#6b6b6b", "#b8860b", "#a11d33", "#17a2b8")
@@ -49,6 +49,10 @@ def _axes(title: str, x: str, y: str, log_x: bool, log_y: bool) -> tuple[Any, An
         axes.set_xscale("log")
     if log_y:
         axes.set_yscale("log")
+        # Within a decade or two the powers of ten alone say too little.
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(ticker.LogLocator(subs=(2, 5)))
+        axes.yaxis.set_minor_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     return figure, axes
 
 

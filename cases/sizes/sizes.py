@@ -125,10 +125,10 @@ def page(result: dict[str, Any]) -> str:
 
 def figures(out: pathlib.Path, result: dict[str, Any]) -> None:
     lines = [figure.Series(name, result["megabytes"], [told["megabits_per_s"] for told in row]) for name, row in result["capacity"].items()]
-    figure.lines(out / "capacity.svg", f"As much as each can, with {result['memory_mib']} MiB of memory (the paper's Tables 8 and 10)", "MB of files", "Mbit/s", lines, log_y=True)
+    figure.lines(out / "capacity.svg", f"As much as each can, with {result['memory_mib']} MiB of memory (Tables 8, 10)", "MB of files", "Mbit/s", lines, log_y=True)
     for of, title in (("first_byte", "Until the first byte"), ("whole", "Until the last byte")):
         cdfs = [figure.Series(name, [max(us, 1) / 1e3 for us, _ in told["times"][of]["cdf"]], [100 * share for _, share in told["times"][of]["cdf"]]) for name, told in result["times"].items() if told["times"][of]["cdf"]]
-        figure.distributions(out / f"times-{of.replace('_', '-')}.svg", f"{title}, {result['rate']} requests a second, {result['megabytes'][-1]:.0f} MB (the paper's Figures 11 and 12)", "ms", cdfs)
+        figure.distributions(out / f"times-{of.replace('_', '-')}.svg", f"{title}, {result['rate']} requests a second, {result['megabytes'][-1]:.0f} MB (Figures 11, 12)", "ms", cdfs)
 
 
 if __name__ == "__main__":
