@@ -355,11 +355,16 @@ impl Splicer {
         let _ = self.run.doors_tell();
     }
 
+    /// Whether a command was begun, and is not a process that ran.
+    fn began(&self) -> bool {
+        !self.attached.load(Ordering::Relaxed)
+    }
+
     /// What has been counted so far of these processes and of all that came of them.
     pub fn counts(&self, pids: &[u32]) -> WrapCounts {
         self.run
             .counted()
-            .map(|counted| counts(&counted, pids))
+            .map(|counted| counts(&counted, pids, self.began()))
             .unwrap_or_default()
     }
 
@@ -373,11 +378,11 @@ impl Splicer {
     ) -> WrapCounts {
         match self.run.counted() {
             Ok(counted) => {
-                let over = !self.attached.load(Ordering::Relaxed);
+                let over = self.began();
                 let audit = audit.map(|view| self::audit(&counted, view, over));
                 notes.extend(audit.into_iter().flatten());
                 notes.extend(left(&counted));
-                counts(&counted, pids)
+                counts(&counted, pids, over)
             }
             Err(error) => {
                 let text = format!("calls were not counted: {error}");
@@ -536,8 +541,8 @@ fn by_key(counted: &Counted) -> impl Iterator<Item = (u32, &Sums)> {
     (0u32..).map(key).zip(&counted.calls)
 }
 
-/// Under the first of them.
-fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
+/// Under the first of them; `began`: with the execve that begins it all, which no code of the program's makes.
+fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
     let mut counts = WrapCounts::default();
     counts.jumped_out = counted.abandoned;
     let process = counts.process_add(WrapProcess {
@@ -560,6 +565,12 @@ fn counts(counted: &Counted, pids: &[u32]) -> WrapCounts {
             .for_each(|(to, from)| *to = *from);
         counts.row_add(process, &row);
         counts.results_add(nr, sums.missing, sums.ones);
+    }
+    if began {
+        let mut row = debox_wrap_row::zeroed();
+        row.used = 1 << 63 | libc::SYS_execve as u64;
+        row.count = 1;
+        counts.row_add(process, &row);
     }
     counts
 }
