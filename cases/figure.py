@@ -29,7 +29,9 @@ STYLE = {
     "axes.grid": True,
     "grid.color": "#e4e4e4",
     "axes.axisbelow": True,
-    "legend.frameon": False,
+    # Over lines, it would not be legible without a ground.
+    "legend.framealpha": 0.7,
+    "legend.edgecolor": "none",
 }
 
 
