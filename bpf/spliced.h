@@ -118,6 +118,13 @@ static __noinline int spliced_is_it(struct thread_state *st)
 	return control && spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
 }
 
+/* Of a handler's call in it. */
+static __always_inline void outer_gone(struct outer_call *outer, u64 off_ns)
+{
+	outer->gone_ns += off_ns;
+	outer->inner_ns += off_ns;
+}
+
 /*
  * Another call than before is open, or none, and one of the two is a signal handler's, within one that goes on
  * meanwhile: that is put aside, or ends. How much of the time that the program counts now the thread was off the
@@ -138,8 +145,7 @@ static __noinline u64 spliced_outer(struct thread_state *st, u64 off_ns, u64 now
 		outer = bpf_map_lookup_elem(&outer_calls, &tid);
 		if (!outer)
 			return off_ns;
-		outer->gone_ns += off_ns;
-		outer->inner_ns += off_ns;
+		outer_gone(outer, off_ns);
 		if (rsp & 1)
 			return 0;
 		call->called_ns -= outer->folded_ns;
@@ -188,6 +194,17 @@ static __noinline int spliced_resume(struct thread_state *st)
 	st->call.called_ns -= outer->gone_ns;
 	outer->gone_ns = 0;
 	return 1;
+}
+
+/* A handler's call has ended, and been shown. */
+static __noinline int spliced_inner_shown(u64 off_ns)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct outer_call *outer = bpf_map_lookup_elem(&outer_calls, &tid);
+
+	if (outer)
+		outer_gone(outer, off_ns);
+	return 0;
 }
 
 /* How long a handler's calls in it were off the CPU. */

@@ -66,6 +66,8 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 		spliced_ended(st);
 	if (wall > off)
 		call->called_ns += wall - off;
+	if (call->inner)
+		spliced_inner_shown(off);
 	st->spliced.called_ns = st->spliced.told.called_ns;
 	call->in_call = 0;
 	call->blocked_ns = 0;

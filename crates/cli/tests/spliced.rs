@@ -19,6 +19,8 @@ trait Runs {
     fn run(&self, words: &[&str]) -> Command;
     fn report(&self, words: &[&str]) -> (Output, Value);
     fn report_with(&self, options: &[&str], words: &[&str]) -> (Output, Value);
+    /// The report of a recording.
+    fn recorded(&self, options: &[&str], program: &str) -> Value;
 }
 
 impl Runs for Place {
@@ -40,6 +42,19 @@ impl Runs for Place {
         let output = self.run(&all).output().unwrap();
         let report = std::fs::read_to_string(&file).unwrap();
         (output, serde_json::from_str(&report).unwrap())
+    }
+
+    fn recorded(&self, options: &[&str], program: &str) -> Value {
+        let file = self.0.path().join("run.debox");
+        let file = file.to_str().unwrap();
+        let all = [&["-o", file], options, &["--", program]].concat();
+        let done = self.run(&all).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let shown = Command::new(env!("CARGO_BIN_EXE_debox"))
+            .args(["report", "--json", file])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&shown.stdout).unwrap()
     }
 }
 
@@ -178,6 +193,62 @@ fn an_action_comes_before_the_call_returns() {
     );
 }
 
+const INTERRUPTED: &str = r#"
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+static void handler(int n)
+{
+	struct timespec t = { 0, 5000000 };
+	nanosleep(&t, 0);
+	nanosleep(&t, 0);
+}
+int main(void)
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+	struct timespec t = { 0, 100000000 };
+	int ends[2];
+	char byte;
+	pid_t child;
+	if (pipe(ends) || sigaction(SIGUSR1, &action, 0)) return 1;
+	child = fork();
+	if (!child) {
+		nanosleep(&t, 0);
+		kill(getppid(), SIGUSR1);
+		nanosleep(&t, 0);
+		write(ends[1], "x", 1);
+		_exit(0);
+	}
+	if (read(ends[0], &byte, 1) != 1) return 2;
+	waitpid(child, 0, 0);
+	return 0;
+}
+"#;
+
+/// A call that a handler interrupts, and that goes on then: what it waited before and after is its own, and what the
+/// handler's calls waited is theirs.
+#[test]
+fn a_call_that_is_interrupted_keeps_what_it_waited() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("interrupted", INTERRUPTED);
+    let asked = ["--on", "call == read && wall > 50ms", "--do", "print"];
+    let report = place.recorded(&asked, &program);
+    let reads = row(&report["slow_calls"], "call", "read");
+    let long: Vec<&&Value> = (reads.iter())
+        .filter(|read| read["wall_ns"].as_u64() > Some(150_000_000))
+        .collect();
+    assert_eq!(long.len(), 1, "{reads:?}");
+    let part = |name: &str| long[0][name].as_u64().unwrap();
+    assert!(part("blocked_ns") > 150_000_000, "{long:?}");
+    // The handler slept for 10 ms.
+    assert!(part("cpu_ns") < 5_000_000, "{long:?}");
+}
+
 /// Its slow calls have arguments, sleeps and the program's stack, and its sums are the program's.
 #[test]
 fn a_recording_holds_slow_calls() {
@@ -186,15 +257,7 @@ fn a_recording_holds_slow_calls() {
     }
     let place = Place::new();
     let program = place.program("places", PLACES);
-    let file = place.0.path().join("run.debox");
-    let file = file.to_str().unwrap();
-    let done = place.run(&["-o", file, "--", &program]).output().unwrap();
-    assert!(done.status.success(), "{done:?}");
-    let shown = Command::new(env!("CARGO_BIN_EXE_debox"))
-        .args(["report", "--json", file])
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let report = place.recorded(&[], &program);
     assert_eq!(report["run"]["capture"], "splice");
     assert_eq!(count(&report, "pread64"), 1502, "{}", report["calls"]);
     let slow = row(&report["slow_calls"], "call", "clock_nanosleep");
