@@ -138,7 +138,7 @@ class Installed(unittest.TestCase):
         for program in ("bin/debox", "sbin/deboxd"):
             path = self.prefix / program
             symbols = path.parent / ".debug" / (path.name + ".debug")
-            self.assertLessEqual(path.stat().st_size, 20 << 20, program)
+            self.assertLessEqual(path.stat().st_size, 20_000_000, program)
             sections = self.stranger.run("readelf", "-SW", path).stdout
             self.assertNotIn(".debug_info", sections)
             self.assertIn(".gnu_debuglink", sections)

@@ -53,6 +53,8 @@ use debox_output::printable_bytes;
 pub(crate) use debox_output::{say, say_lines};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 /// A line that can be taken as it is: without a name before it.
 fn say_plain(text: &str) {
@@ -92,12 +94,14 @@ pub fn main(inherited: Inherited) -> i32 {
         Ok(cli) => cli,
         Err(error) => return parser_says(error),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("DEBOX_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error")),
-        )
-        .with_writer(std::io::stderr)
+    let levels = std::env::var("DEBOX_LOG").ok();
+    let levels = levels
+        .filter(|levels| !levels.is_empty())
+        .and_then(|levels| levels.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(LevelFilter::ERROR));
+    tracing_subscriber::registry()
+        .with(levels)
+        .with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr))
         .init();
     let result = match cli.command {
         Verb::Run(args) => run::run(args, inherited),

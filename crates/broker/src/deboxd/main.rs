@@ -21,6 +21,8 @@ use signals::{Signal, Signals};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 /// The DeBox broker: gives each program the records of its own system calls.
 #[derive(Parser, Debug)]
@@ -62,20 +64,26 @@ fn main() -> ExitCode {
     let options = Options::parse();
     // The probe passes libbpf's messages on, a thousand lines for each load:
     // one step later.
-    let levels = match options.verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug,libbpf=info",
-        3 => "trace,libbpf=info",
-        _ => "trace",
+    let (all, libbpf) = match options.verbose {
+        0 => (LevelFilter::WARN, LevelFilter::WARN),
+        1 => (LevelFilter::INFO, LevelFilter::INFO),
+        2 => (LevelFilter::DEBUG, LevelFilter::INFO),
+        3 => (LevelFilter::TRACE, LevelFilter::INFO),
+        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
     // The journal stamps lines itself.
-    tracing_subscriber::fmt()
-        .with_env_filter(levels)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
         .without_time()
-        .with_ansi(false)
+        .with_ansi(false);
+    tracing_subscriber::registry()
+        .with(
+            Targets::new()
+                .with_default(all)
+                .with_target("libbpf", libbpf),
+        )
+        .with(lines)
         .init();
     // Before anything opens a descriptor: it would be taken for systemd's.
     match debox_broker::activated()
