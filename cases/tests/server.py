@@ -797,6 +797,9 @@ def main() -> int:
                 if wrong:
                     failed += 1
                     print(f"FAILED {name}\n  {wrong}", flush=True)
+            # Not ended by a signal, which they take for an early end: one may have it while it holds what the others wait for.
+            pool.close()
+            pool.join()
         special = sum(callable(what) for _, what in chosen)
         print(f"{len(chosen) - special} combinations of switches and {special} checks, {failed} failed, {time.monotonic() - start:.0f} s")
         if not chosen:
