@@ -347,11 +347,6 @@ static long condition_check(u32 i, void *unused)
 	return 0;
 }
 
-static __always_inline bool call_is_exec(s32 nr, u32 compat)
-{
-	return compat ? nr == 11 || nr == 358 : nr == 59 || nr == 322;
-}
-
 VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
 			     u32 user_stack)
 {

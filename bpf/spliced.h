@@ -118,6 +118,97 @@ static __noinline int spliced_is_it(struct thread_state *st)
 	return control && spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
 }
 
+/*
+ * An execve that has succeeded: its program cannot tell of its end any more, and counts it alone. It lasts until the
+ * thread, stopped in it by whoever comes along, goes on; what it does then on a CPU before it is seen in something
+ * else is the new program's.
+ */
+static __noinline int spliced_executed(struct thread_state *st)
+{
+	struct open_call *call;
+	struct debox_row *row;
+	u64 wall;
+	u32 bucket;
+
+	if (!st)
+		return 0;
+	call = &st->call;
+	wall = call->executes_ns + call->blocked_ns + call->runq_ns;
+	call->in_call = 0;
+	call->seq = 0;
+	row = account_row(st->account, call->key);
+	if (!row)
+		return 0;
+	row->wall_ns += wall;
+	if (wall > row->max_ns)
+		row->max_ns = wall;
+	bucket = debox_histogram_bucket(wall);
+	if (bucket < DEBOX_HIST_BUCKETS)
+		row->hist[bucket]++;
+	return 0;
+}
+
+/* The one that a command begins with, which no program tells of: from when it was let go. */
+static __always_inline void spliced_executes_first(struct thread_state *st, struct task_struct *task, u64 now)
+{
+	struct debox_account_control *control;
+	s32 nr;
+
+	if (st->call.in_call || st->spliced.block || call_phase(task, &nr) != CALL_RUNNING ||
+	    !call_is_exec(nr, task_in_compat_call(task)))
+		return;
+	control = details_control(st->account);
+	if (!control || !control->begins_ns || control->begins_ns > now)
+		return;
+	call_begin(&st->call, task, nr, control->begins_ns);
+	st->call.seq = SEQ_EXECUTED;
+	st->call.executes_ns = 0;
+}
+
+/* The new program has taken the place of the old one, whose execve goes on. */
+static __noinline int spliced_executes(struct task_struct *task, struct thread_state *st)
+{
+	struct open_call *call;
+	u64 now = bpf_ktime_get_ns();
+
+	if (!task || !st)
+		return 0;
+	call = &st->call;
+	spliced_executes_first(st, task, now);
+	if (!call->in_call || !call_is_exec(call->nr, call->compat))
+		return 0;
+	if (call->seq < SEQ_EXECUTES)
+		call->executes_ns = 0;
+	call->executes_ns += now - call->enter_ns;
+	call->seq = SEQ_EXECUTED;
+	spliced_fold(call, now);
+	return 0;
+}
+
+/* ... or does not any more. */
+static __noinline int spliced_execs(struct thread_state *st, u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	s32 nr;
+
+	if (!st)
+		return 0;
+	if (st->spliced.is_told || call_phase(task, &nr) != CALL_RUNNING || nr != st->call.nr) {
+		if (st->call.seq == SEQ_EXECUTED)
+			return spliced_executed(st);
+		/* It has failed, and its program counts it. */
+		st->call.seq = 0;
+		return 0;
+	}
+	if (st->call.seq < SEQ_EXECUTES) {
+		st->call.seq = SEQ_EXECUTES;
+		st->call.executes_ns = 0;
+	}
+	st->call.executes_ns += now - st->call.enter_ns;
+	spliced_fold(&st->call, now);
+	return 0;
+}
+
 /* Of a handler's call in it. */
 static __always_inline void outer_gone(struct outer_call *outer, u64 off_ns)
 {
@@ -230,6 +321,10 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
+	if (!spliced->is_told)
+		spliced_executes_first(st, task, now);
+	if (call->in_call && (call->seq >= SEQ_EXECUTES || (!spliced->is_told && call_is_exec(call->nr, call->compat))))
+		spliced_execs(st, now);
 	if (!spliced->is_told) {
 		if (call->in_call)
 			spliced_fold(call, now);
@@ -425,6 +520,8 @@ static __always_inline void flags_change(struct thread_state *st, u32 off, u32 o
 static __always_inline void boundary_begins(struct thread_state *st)
 {
 	st->spliced.by_runtime = 0;
+	if (st->call.in_call && st->call.seq == SEQ_EXECUTED)
+		spliced_executed(st);
 	flags_change(st, WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES, WATCH_BOUNDARY);
 }
 

@@ -190,10 +190,23 @@ struct open_call {
 	u64 runq_ns;
 	u64 irq_ns; /* of its time on a CPU: in interrupts; see irq_time.h */
 	u64 min_flt;
-	u64 maj_flt;
+	union {
+		u64 maj_flt;
+		u64 executes_ns; /* from SEQ_EXECUTES on: how long until enter_ns */
+	};
 	u32 nvcsw;
 	u32 nivcsw;
 };
+
+/* The seq of a spliced program's execve that its block does not tell of any more, and of one in which a new program has
+ * taken its place; see spliced_executed(). */
+#define SEQ_EXECUTES (~0ull - 1)
+#define SEQ_EXECUTED (~0ull)
+
+static __always_inline bool call_is_exec(s32 nr, u32 compat)
+{
+	return compat ? nr == 11 || nr == 358 : nr == 59 || nr == 322;
+}
 
 /* Time on a CPU in calls, this one, open at `now`, included. */
 static __always_inline u64 call_called(const struct open_call *call, u64 now)

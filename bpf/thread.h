@@ -196,6 +196,8 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	if (st->flags & WATCH_CHECKED)
 		trust_renew(task, st);
 	who_renew(st, task);
+	if (st->flags & WATCH_SPLICED)
+		spliced_executes(task, st);
 	if (st->flags & WATCH_DETAILS)
 		life_title(task, st);
 	if (whom_asked && !(st->flags & WATCH_ACCOUNT))

@@ -615,7 +615,8 @@ struct debox_account_control {
 	 * are after the point, and this; as of now. */
 	__u64 tick_rate;
 	__s64 tick_offset_ns;
-	__u64 reserved[5];
+	__u64 begins_ns; /* ... when its command was let go; 0: there is none */
+	__u64 reserved[4];
 	__u64 slow_ns[DEBOX_NR_SLOTS]; /* by nr key: a call that took so long is worth an event; 0: none is */
 	struct debox_condition condition[DEBOX_CONDITIONS_MAX];
 };

@@ -294,6 +294,7 @@ int main(void)
 	F(struct, debox_account_control, conditions);
 	F(struct, debox_account_control, tick_rate);
 	F(struct, debox_account_control, tick_offset_ns);
+	F(struct, debox_account_control, begins_ns);
 	F(struct, debox_account_control, reserved);
 	F(struct, debox_account_control, slow_ns);
 	F(struct, debox_account_control, condition);

@@ -892,7 +892,9 @@ mirror! {
         /// are after the point, and this; as of now.
         tick_rate: u64 = 8,
         tick_offset_ns: i64 = 16,
-        reserved: [u64; 5] = 24,
+        /// ... when its command was let go; 0: there is none
+        begins_ns: u64 = 24,
+        reserved: [u64; 4] = 32,
         /// by nr key: a call that took so long is worth an event; 0: none is
         slow_ns: [u64; 1024] = 64,
         condition: [debox_condition; 8] = 8256,

@@ -192,7 +192,7 @@ pub struct CaptureArgs {
     /// every interrupt of the machine a little)
     #[arg(long, hide_short_help = true)]
     pub irq: bool,
-    /// How the ends of calls are known (boundary; splice for run without privileges and broker)
+    /// How the ends of calls are known (run: splice, boundary for what is only there; else boundary)
     #[arg(long = "capture", value_name = "WAY", value_enum)]
     pub capture_way: Option<Way>,
     /// With --capture=splice: look in the kernel, too, whether each call was counted, and tell (all

@@ -9,7 +9,7 @@ use debox_command::Inherited;
 
 pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
-    let want = Want::new(&args.capture)?;
+    let want = Want::of_command(&args.capture)?;
     let output = want.output(&args.capture.report)?;
     let without = spliced::Without::of(&args.capture, &want);
     let opened = match Capture::open(want, &target) {

@@ -650,7 +650,7 @@ pub fn own_part_tell(report: &mut Report) {
             label: SETUP.to_owned(),
             meaning: Meaning {
                 group: SETUP.to_owned(),
-                kind: Kind::Loss,
+                kind: Kind::Tool,
                 what: "DeBox, which replaces the system calls of a program that begins".to_owned(),
                 advice: "That is DeBox's own work: it replaces the system calls of each program that begins, and \
                          of a file that it has not seen yet it makes a copy first. A second run has less of \

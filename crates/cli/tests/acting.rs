@@ -593,6 +593,7 @@ fn a_stopped_process_stands_at_the_return_of_its_call_until_it_is_continued() {
         "call == close && errno == EBADF",
         "--do",
         "stop",
+        "--capture=boundary",
         "--",
     ])
     .args(["python3", "-c", &program])

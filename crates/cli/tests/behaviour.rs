@@ -307,12 +307,20 @@ fn a_pipe_ends_when_the_command_closes_it() {
 #[test]
 fn the_report_goes_where_it_was_asked_to_go() {
     let broker = broker();
-    let out = broker.run(&["run", "--", "echo", "hello"]);
+    let out = broker.run(&["run", "--capture=boundary", "--", "echo", "hello"]);
     assert_eq!(text(&out.stdout), "hello\n");
     golden("run.txt", &masked(&text(&out.stderr)));
 
     let file = broker.directory().join("report");
-    let out = broker.run(&["run", "-o", file.to_str().unwrap(), "--", "echo", "hello"]);
+    let out = broker.run(&[
+        "run",
+        "--capture=boundary",
+        "-o",
+        file.to_str().unwrap(),
+        "--",
+        "echo",
+        "hello",
+    ]);
     assert_eq!(
         (text(&out.stdout).as_str(), text(&out.stderr).as_str()),
         ("hello\n", "")
@@ -323,10 +331,20 @@ fn the_report_goes_where_it_was_asked_to_go() {
         std::fs::read_to_string("tests/golden/run.txt").unwrap()
     );
 
-    let out = broker.run(&["run", "-o", "-", "--", "true"]);
+    let out = broker.run(&["run", "--capture=boundary", "-o", "-", "--", "true"]);
     assert!(text(&out.stdout).starts_with("true: "));
 
-    let out = broker.run(&["run", "-q", "--top", "1", "--sort", "name", "--", "true"]);
+    let out = broker.run(&[
+        "run",
+        "--capture=boundary",
+        "-q",
+        "--top",
+        "1",
+        "--sort",
+        "name",
+        "--",
+        "true",
+    ]);
     golden("run_top.txt", &masked(&text(&out.stderr)));
 
     let out = broker.run(&["run", "--color", "always", "--", "true"]);
@@ -367,7 +385,17 @@ fn every_document_says_its_schema_first_and_goes_to_its_file() {
 #[test]
 fn the_json_report_has_the_documented_fields() {
     let broker = broker();
-    let out = broker.run(&["run", "--json", "-o", "-", "--", "sh", "-c", "exit 4"]);
+    let out = broker.run(&[
+        "run",
+        "--capture=boundary",
+        "--json",
+        "-o",
+        "-",
+        "--",
+        "sh",
+        "-c",
+        "exit 4",
+    ]);
     let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(report["schema"], "debox.report");
     assert_eq!(report["schema_version"], 1);
@@ -525,9 +553,15 @@ fn no_broker_means_advice() {
 
 #[test]
 fn follow_and_nofollow_are_asked_for() {
-    for (arguments, flags) in [
-        (&["run", "--", "true"][..], 0),
-        (&["run", "--no-follow", "--", "true"], DEBOX_REQ_NOFOLLOW),
+    let boundary = "--capture=boundary";
+    for (arguments, flags, way) in [
+        (&["run", "--", "true"][..], 0, DEBOX_REQ_SPLICE),
+        (&["run", boundary, "--", "true"], 0, DEBOX_REQ_BOUNDARY),
+        (
+            &["run", "--no-follow", "--", "true"],
+            DEBOX_REQ_NOFOLLOW,
+            DEBOX_REQ_SPLICE,
+        ),
     ] {
         let broker = broker();
         broker.run(arguments);
@@ -536,9 +570,9 @@ fn follow_and_nofollow_are_asked_for() {
             seen.contains(&(
                 DEBOX_MSG_ACCOUNT,
                 0,
-                DEBOX_REQ_BOUNDARY | DEBOX_REQ_DETAILS | DEBOX_REQ_ON_CPU
+                way | DEBOX_REQ_DETAILS | DEBOX_REQ_ON_CPU
             )),
-            "{seen:?}"
+            "{arguments:?} {seen:?}"
         );
         assert!(seen.contains(&(DEBOX_MSG_JOIN, 0, flags)), "{seen:?}");
     }

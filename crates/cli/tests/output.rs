@@ -436,6 +436,7 @@ os.read(r, 1)
         "call == read && wall > 5ms",
         "--do",
         "print",
+        "--capture=boundary",
         "--",
         "python3",
         "-c",

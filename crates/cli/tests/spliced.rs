@@ -556,7 +556,7 @@ int main(int argc, char **argv)
         assert_eq!(text.contains("getppid 123"), untold > 0, "{text}");
     }
     let refused = Command::new(env!("CARGO_BIN_EXE_debox"))
-        .args(["run", "--audit", "--", "true"])
+        .args(["run", "--audit", "--capture=boundary", "--", "true"])
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");

@@ -48,6 +48,12 @@ impl DetailControl {
         }
     }
 
+    /// When a command that is spliced was let go.
+    pub fn begins_set(&mut self, begins_ns: u64) {
+        // SAFETY: as in ticks_set; written once, before who asks for it runs.
+        unsafe { (&raw mut (*self.place()).begins_ns).write_volatile(begins_ns) };
+    }
+
     /// From when on a call is slow; 0: never.
     pub fn slow_ns_set(&mut self, key: u32, ns: u64) {
         let key = key as usize % DEBOX_NR_SLOTS;

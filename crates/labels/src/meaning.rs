@@ -17,6 +17,8 @@ pub enum Kind {
     /// Somebody else is in the way or too slow.
     #[default]
     Loss,
+    /// Somebody who measures is in the way: it would not be there without, and is set aside.
+    Tool,
 }
 
 /// What the rules say of a label.

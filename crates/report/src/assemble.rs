@@ -877,8 +877,8 @@ fn uncovered_note(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, n
     }
 }
 
-/// Counted in the program, with what the kernel side saw of those that slept. Of an execve that
-/// succeeds nobody knows the end, and asking whoever watches is a part of it.
+/// Counted in the program, with what the kernel side saw of those that slept. Of an execve that succeeds the kernel
+/// side alone knows the end, and asking whoever watches is a part of it.
 fn spliced_sums(
     counts: &WrapCounts,
     account: &BTreeMap<u32, Sum>,
@@ -887,7 +887,16 @@ fn spliced_sums(
     let mut sums = counts.by_nr.clone();
     for (key, sum) in &mut sums {
         let (name, ..) = key_name(*key, names);
-        if name.is_some_and(|name| !name.starts_with("execve")) {
+        let executes = name.is_some_and(|name| name.starts_with("execve"));
+        let ends = |sum: &Sum| {
+            sum.hist
+                .buckets()
+                .iter()
+                .fold(0u64, |all, n| all.saturating_add(*n))
+        };
+        let seen = account.get(key).map_or(0, ends);
+        // One that nobody came along with has no end.
+        if !executes || ends(sum).saturating_add(seen) == sum.count {
             sum.measured = true;
             sum.measured_wall_ns = sum.wall_ns;
         }

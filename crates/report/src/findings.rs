@@ -145,6 +145,7 @@ impl<'a> Times<'a> {
         };
         for row in &report.blocking {
             match meaning(report, &row.label) {
+                Some(r) if r.kind == Kind::Tool => {}
                 Some(r) if r.kind == Kind::Idle => add(&mut idle, row),
                 Some(r) if r.kind == Kind::Input && row.mean_ns >= INPUT_IDLE_NS => {
                     add(&mut idle, row);

@@ -3,6 +3,7 @@
 
 use crate::chains::{link_text, links_of};
 use crate::model::{ChainKind, CriticalKind, CriticalPart, LifeRow, LifeTime, Report};
+use debox_labels::Kind;
 use debox_output::printable;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,6 +95,27 @@ fn grouped(rows: &[LifeRow], forked: &dyn Fn(&LifeRow) -> bool) -> Vec<LifeGroup
             .then_with(|| (&a.comm, a.forked).cmp(&(&b.comm, b.forked)))
     });
     groups
+}
+
+/// How long all threads of a name would not have waited, had nobody measured them.
+pub(crate) fn of_tool_ns(report: &Report, comm: &str) -> u64 {
+    (report.chains.iter())
+        .filter(|row| {
+            report
+                .chain_links
+                .get(row.first)
+                .is_some_and(|link| link.comm == comm)
+                && is_of_tool(report, row.first)
+        })
+        .fold(0, |sum, row| sum.saturating_add(row.total_ns))
+}
+
+/// Whether a chain begins with a wait for who measures.
+pub(crate) fn is_of_tool(report: &Report, chain: usize) -> bool {
+    let link = report.chain_links.get(chain);
+    let site = link.and_then(|link| report.sites.get(link.site?));
+    let meaning = site.and_then(|site| crate::findings::meaning(report, &site.label));
+    meaning.is_some_and(|meaning| meaning.kind == Kind::Tool)
 }
 
 /// One line of the critical path: what somebody did, or what they waited for, by its root.

@@ -20,6 +20,10 @@ use std::collections::BTreeMap;
 const SHARE_MIN: f64 = 0.1;
 /// Of a watch: a wait that is seen at its begin and at its end.
 const SHARE_ALL_THE_WHILE: f64 = 0.9;
+/// What measuring took is told from here on.
+const ASIDE_MIN: f64 = 0.01;
+/// ... and what it does from here on.
+const ASIDE_MUCH: f64 = 0.2;
 /// From here on it is the answer.
 const MOST: f64 = 0.7;
 /// Of the CPU time in calls: what calls that do very little make of it is the answer.
@@ -407,13 +411,20 @@ fn cause_of(report: &Report, chain: usize) -> Option<String> {
 
 fn of_command(report: &Report) -> Option<Vec<String>> {
     let path = report.critical_path.as_ref()?;
-    let whole_ns = path.total_ns;
+    let is_of_tool = |part: &&CriticalPart| {
+        part.chain
+            .is_some_and(|chain| lives::is_of_tool(report, chain))
+    };
+    let of_tool_ns = sum((path.parts.iter())
+        .filter(is_of_tool)
+        .map(|part| part.total_ns));
+    let whole_ns = path.total_ns.saturating_sub(of_tool_ns);
     if whole_ns == 0 {
         return None;
     }
     let alike = alike_names(path);
     let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
-    for of in &path.parts {
+    for of in path.parts.iter().filter(|part| !is_of_tool(part)) {
         let name = of.comm.as_deref().unwrap_or("");
         let part = parts
             .entry(alike.get(name).map_or(name, String::as_str))
@@ -479,7 +490,15 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
             part_text(runq_ns, whole_ns)
         ));
     }
-    let mut sentences = vec![format!("Of {}, {}.", time(whole_ns), told.join("; "))];
+    let aside = match share(of_tool_ns, path.total_ns) {
+        part if part < ASIDE_MIN => String::new(),
+        _ => format!(" (without {} of DeBox's own work)", time(of_tool_ns)),
+    };
+    let mut sentences = vec![format!(
+        "Of {}{aside}, {}.",
+        time(whole_ns),
+        told.join("; ")
+    )];
 
     let first = parts
         .first()
@@ -528,6 +547,10 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
     {
         sentences.push(advice);
     }
+    if share(of_tool_ns, path.total_ns) >= ASIDE_MUCH {
+        let mut of_tool = path.parts.iter().filter(is_of_tool);
+        sentences.extend(of_tool.find_map(|part| advice(report, part.chain)));
+    }
     Some(sentences)
 }
 
@@ -553,7 +576,8 @@ fn many_processes(report: &Report, who: &str) -> Option<String> {
     let group = lives::groups(&report.lives)
         .into_iter()
         .find(|group| group.comm == who)?;
-    let each_ns = group.time.life_ns.checked_div(group.processes)?;
+    let of_tool_ns = lives::of_tool_ns(report, who);
+    let each_ns = (group.time.life_ns.saturating_sub(of_tool_ns)).checked_div(group.processes)?;
     churn::processes_short(&group).then(|| {
         format!(
             "{} ran {} times for {} each: what a process costs to begin and to end is most of that, \

@@ -597,6 +597,41 @@ fn a_users_own_advice_is_shown() {
 }
 
 #[test]
+fn what_measuring_took_is_set_aside() {
+    let with = |of_tool_ms: u64| {
+        let mut report = with_chain(
+            command(vec![
+                part("sh", CriticalKind::Blocked, of_tool_ms, Some(1)),
+                part("sh", CriticalKind::Own, 1000 - of_tool_ms, None),
+            ]),
+            "splice-setup",
+        );
+        report.labels = vec![LabelMeaning {
+            label: "splice-setup".into(),
+            meaning: debox_labels::Meaning {
+                group: "splice-setup".into(),
+                kind: debox_labels::Kind::Tool,
+                what: "DeBox".into(),
+                advice: "That is DeBox's own work.".into(),
+            },
+        }];
+        verdict_of(&report)
+    };
+    let much = with(400);
+    assert!(
+        much[0].starts_with(
+            "Of 600 ms (without 400 ms of DeBox's own work), 100 % (600 ms) sh: computing"
+        ),
+        "{much:?}"
+    );
+    assert_eq!(much.last().unwrap(), "That is DeBox's own work.");
+    let little = with(5);
+    assert!(little[0].starts_with("Of 995 ms, 100 %"), "{little:?}");
+    assert_eq!(little.len(), 2, "{little:?}");
+    assert!(with(1000).is_empty());
+}
+
+#[test]
 fn names_cannot_write_to_a_terminal_and_nothing_is_said_from_nothing() {
     let report = command(vec![part("\x1b[2J", CriticalKind::Own, 1000, None)]);
     assert!(!verdict_of(&report).concat().contains('\x1b'));

@@ -273,7 +273,7 @@ impl Asker {
             (None, true) => "in the kernel".to_owned(),
             (None, false) => "outside of calls (a page fault, or on its way back)".to_owned(),
         };
-        let idle = meaning.is_some_and(|meaning| meaning.kind != Kind::Loss);
+        let idle = meaning.is_some_and(|meaning| matches!(meaning.kind, Kind::Idle | Kind::Input));
         if let Some(meaning) = meaning {
             text += &format!(" for {}", meaning.what);
         } else if let Some((_, _, function)) = &label {

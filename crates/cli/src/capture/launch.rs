@@ -19,13 +19,14 @@ use std::os::fd::{AsFd, AsRawFd};
 const ANSWER_PATIENCE_MS: i32 = 60_000;
 
 /// Starts the command as one of the connection's account, and spliced, if that is wanted;
-/// `before` runs when it has joined.
+/// `before` runs when it has joined, `begins` just before it is let go.
 pub fn start(
     start: &Start<'_>,
     connection: &Connection,
     follow: bool,
     splicer: Option<&Splicer>,
     before: impl FnOnce(u32) -> Result<(), Error>,
+    begins: impl FnOnce(),
 ) -> Result<Child, Error> {
     let flags = if follow { 0 } else { DEBOX_REQ_NOFOLLOW };
     let request = debox_request::new(DEBOX_MSG_JOIN, flags);
@@ -40,6 +41,7 @@ pub fn start(
         Some(Err(error)) => return Err(error.into()),
     }
     let following = splicer.map(|s| s.follow(held.pid())).transpose()?;
+    begins();
     let started = held.start();
     if let Some(following) = following {
         // Nobody waits for it before.

@@ -140,7 +140,16 @@ impl Opened {
         let source = Source::choose(&want.broker)?;
         let connection = Arc::new(source.connect()?);
         let mut splicer = match want.way {
-            Way::Splice => Some(Splicer::open(want.follow)?),
+            Way::Splice => match Splicer::open(want.follow) {
+                Err(why) if want.is_default => {
+                    crate::say(&format!(
+                        "calls are counted at the kernel's boundary, where all processes pay for it: {why}"
+                    ));
+                    want.at_boundary();
+                    None
+                }
+                opened => Some(opened?),
+            },
             Way::Boundary | Way::Wrap | Way::Sleeps => None,
         };
         let mapped = match target {
@@ -298,12 +307,18 @@ impl Opened {
             ..Start::new(program, &self.environment, inherited)
         };
         let learner = self.learner.as_ref();
+        let control = (self.watched.view.details.as_mut()).map(|view| &mut view.control);
         let started = launch::start(
             &start,
             &self.connection,
             self.want.follow,
             self.splicer.as_deref(),
             |pid| learner.map_or(Ok(()), |learner| learner.begin(&[pid])),
+            || {
+                if let Some(control) = control {
+                    control.begins_set(monotonic_ns());
+                }
+            },
         )?;
         self.watched.facts.pids = vec![started.pid() as u32];
         Ok(started)

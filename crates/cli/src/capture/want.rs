@@ -5,7 +5,9 @@
 //! text each (clap refuses the pairs that need no reason).
 
 use crate::acting::Plan;
+
 use crate::args::{BrokerArgs, CaptureArgs, HZ, ReportArgs, TopArgs, Way};
+use crate::doctor;
 use crate::error::Error;
 use crate::output::Output;
 use crate::trace::TraceArgs;
@@ -28,6 +30,8 @@ pub struct Want {
     pub follow: bool,
     /// How the ends of calls are known.
     pub way: Way,
+    /// Nobody said how.
+    pub is_default: bool,
     /// By place in the program, in wrap capture.
     pub call_sites: bool,
     /// DEBOX_REQ_* of the account.
@@ -44,11 +48,30 @@ pub struct Want {
 }
 
 impl Want {
-    /// Of `run` and `attach`.
+    /// Of `run`. If nothing is said, calls are counted where nobody else pays for it, but for what is only at the
+    /// kernel's boundary, or costs less there.
+    pub fn of_command(args: &CaptureArgs) -> Result<Self, Error> {
+        Self::with_default(args, |plan| {
+            let walks = args.details.call_site || args.details.stacks;
+            match walks || args.trace.wanted() || plan.is_some_and(Plan::dumps_core) {
+                false if doctor::spliceable().is_ok() => Way::Splice,
+                _ => Way::Boundary,
+            }
+        })
+    }
+
+    /// Of `attach`: a process that runs is not changed unasked.
     pub fn new(args: &CaptureArgs) -> Result<Self, Error> {
-        let way = args.capture_way.unwrap_or_default();
-        way_allows(args)?;
+        Self::with_default(args, |_| Way::Boundary)
+    }
+
+    fn with_default(
+        args: &CaptureArgs,
+        default: impl FnOnce(Option<&Plan>) -> Way,
+    ) -> Result<Self, Error> {
         let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
+        let way = (args.capture_way).unwrap_or_else(|| default(plan.as_ref()));
+        way_allows(args, way)?;
         if way == Way::Splice && plan.as_ref().is_some_and(Plan::dumps_core) {
             return Err(Error::Arguments(
                 "--capture=splice has no --do core: a debugger does not find its way through the code that makes \
@@ -85,6 +108,7 @@ impl Want {
             broker: args.broker.clone(),
             follow: !args.no_follow,
             way,
+            is_default: args.capture_way.is_none(),
             call_sites: args.details.call_site,
             request: match way {
                 Way::Boundary => irq | request,
@@ -102,6 +126,12 @@ impl Want {
             trace: args.trace.clone(),
             irq: args.irq,
         })
+    }
+
+    /// Nothing can be spliced, and nobody said that it has to be.
+    pub fn at_boundary(&mut self) {
+        self.way = Way::Boundary;
+        self.request = self.request & !(DEBOX_REQ_SPLICE | DEBOX_REQ_AUDIT) | DEBOX_REQ_BOUNDARY;
     }
 
     /// Whether there is something in it that only the kernel side tells.
@@ -141,8 +171,7 @@ impl Want {
 }
 
 /// What is counted in user space, or not at all, has none of these.
-fn way_allows(args: &CaptureArgs) -> Result<(), Error> {
-    let way = args.capture_way.unwrap_or_default();
+fn way_allows(args: &CaptureArgs, way: Way) -> Result<(), Error> {
     let asked = [
         (args.details.call_site, "--call-site", &[Way::Sleeps][..]),
         (args.details.stacks, "--stacks", &[Way::Wrap, Way::Sleeps]),
