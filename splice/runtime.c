@@ -181,6 +181,8 @@ static void pop(struct splice_block *b)
 	WRITE(b->depth, depth - 1);
 }
 
+#include "call_site.h"
+
 /* It will not come back: a handler jumped out of it. It did end, for the handler to run. */
 static void abandon(struct splice_block *b)
 {
@@ -250,6 +252,7 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	if (!found) {
 		counted(b, row_of(b, nr), sys_failed(ret));
 		b->untimed++;
+		call_site(b, s, rsp, nr, 1, sys_failed(ret), 0);
 		return;
 	}
 	while ((b->open.rsp & ~1ull) != rsp)
@@ -260,7 +263,9 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	if (now > b->open.start)
 		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
 	in = count(b, b->open.nr, ns, ret);
-	if (in + SPLICE_DOOR_FIRST >= b->doors[row_number(b->open.nr)])
+	if (b->places)
+		call_site(b, s, rsp, b->open.nr, 1, sys_failed(ret), ns);
+	else if (in + SPLICE_DOOR_FIRST >= b->doors[row_number(b->open.nr)])
 		end_show(b, s, rsp, ns);
 	pop(b);
 }
@@ -335,6 +340,7 @@ void splice_entry_before(void);
 void splice_entry_after(void);
 void splice_entry_find(void);
 void splice_entry_door(void);
+void splice_entry_site(void);
 void splice_found(void);
 #pragma GCC visibility pop
 
@@ -481,8 +487,13 @@ static struct splice_block *block_take(struct splice_area *area)
 	b->before = (uint64_t)splice_entry_before;
 	b->after = (uint64_t)splice_entry_after;
 	b->find = (uint64_t)splice_entry_find;
-	b->door = (uint64_t)splice_entry_door;
 	b->area = area;
+	b->own = area->own;
+	/* Nobody reads what is counted beside the area. */
+	b->places = b->chunk < SPLICE_CHUNKS ? area->own->places : NULL;
+	b->door = b->places ? (uint64_t)splice_entry_site : (uint64_t)splice_entry_door;
+	b->stack_most = 0;
+	b->read_end = 0;
 	b->self = (uint64_t)b;
 	b->done.start = 0;
 	__builtin_memcpy(b->doors, ((struct splice_run *)area->run)->doors, sizeof b->doors);
@@ -592,10 +603,13 @@ static char *put_hex(char *at, uint64_t value, int digits)
 	return at;
 }
 
-/* `above`: that whose pool lies above it. */
-static int image_open(const struct splice_run *run, const struct stat *file, int above)
+/* What lies behind a name in the folder: nothing of an image whose pool lies below it. */
+#define ABOVE "a"
+#define CALLERS ".callers"
+
+static int image_open(const struct splice_run *run, const struct stat *file, const char *behind)
 {
-	char path[sizeof run->images + 4 * 17 + 2], *at = path;
+	char path[sizeof run->images + 4 * 17 + sizeof CALLERS], *at = path;
 
 	for (uint32_t i = 0; i < sizeof run->images && run->images[i]; i++)
 		*at++ = run->images[i];
@@ -605,9 +619,8 @@ static int image_open(const struct splice_run *run, const struct stat *file, int
 	at = put_hex(at, file->st_ino, 16);
 	at = put_hex(at, (uint64_t)file->st_size, 14);
 	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec, 16);
-	if (above)
-		*at++ = 'a';
-	*at = 0;
+	while ((*at++ = *behind++))
+		;
 	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 }
 
@@ -631,7 +644,7 @@ static int go_on_without(struct splice_area *area, uint32_t by_library)
  * and find each other's values in their registers: so a program whose C library is left goes on
  * without; the kernel side, if there is one, tells of all its calls.
  */
-static void all_left(struct splice_area *area, int makes_threads)
+SELDOM static void all_left(struct splice_area *area, int makes_threads)
 {
 	if (makes_threads && go_on_without(area, 1))
 		kernel_looks(area);
@@ -725,16 +738,63 @@ static int code_replace(struct splice_area *area, int fd, const struct splice_im
 	return code->replaced;
 }
 
-/* An image of what is open as `file`; it is made, if it is not there yet. -errno: there is none. */
-static int image_of(struct splice_area *area, int file, const struct stat *st, int above)
+/* An image of what is open as `file`, or what lies beside it; it is made, if it is not there yet. -errno: there is
+ * none. */
+static int image_of(struct splice_area *area, int file, const struct stat *st, const char *behind)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
-	int fd = image_open(run, st, above), answered;
+	int fd = image_open(run, st, behind), answered;
 
 	if (fd != -ERRNO_ENOENT)
 		return fd;
-	answered = answer(area, above ? SPLICE_ABOVE : SPLICE_IMAGE, (uint32_t)file);
-	return answered ? answered : image_open(run, st, above);
+	answered = answer(area, *behind == *ABOVE ? SPLICE_ABOVE : SPLICE_IMAGE, (uint32_t)file);
+	return answered ? answered : image_open(run, st, behind);
+}
+
+/* Calls may come from there now. */
+SELDOM static void callers_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset,
+				  const struct stat *st)
+{
+	struct splice_own *own = area->own;
+	const struct splice_callers *callers = NULL;
+	uint32_t number = file_number(own->places, st->st_dev, st->st_ino);
+	int fd;
+
+	for (uint32_t i = 0; number && !callers && i < SPLICE_MODULES && own->module[i].start; i++)
+		if (own->module[i].file == number)
+			callers = own->module[i].callers;
+	if (!callers) {
+		fd = image_of(area, file, st, CALLERS);
+		if (fd >= 0) {
+			callers = callers_map((struct splice_run *)area->run, fd);
+			sys_call(SYS_close, fd);
+		}
+	}
+	module_add(own, address, bytes, offset, number, callers);
+}
+
+/* The same of a file that the program begins with, by the path of its image, behind which there is room. */
+SELDOM static void callers_begin(struct splice_area *area, struct splice_begin_image *of)
+{
+	struct splice_own *own = area->own;
+	const struct splice_callers *callers;
+	uint32_t at = 0, number;
+	long fd;
+
+	while (of->path[at] && at < sizeof of->path - sizeof CALLERS)
+		at++;
+	__builtin_memcpy(of->path + at, CALLERS, sizeof CALLERS);
+	fd = sys_call(SYS_openat, AT_FDCWD, of->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+	if (sys_failed(fd))
+		return;
+	callers = callers_map((struct splice_run *)area->run, fd);
+	sys_call(SYS_close, fd);
+	if (!callers)
+		return;
+	number = file_number(own->places, of->device, of->inode);
+	for (uint32_t i = 0; i < callers->segments; i++)
+		module_add(own, of->bias + callers->segment[i].address, callers->segment[i].bytes,
+			   callers->segment[i].offset, number, callers);
 }
 
 /* [address, address + bytes) is code of a file now. */
@@ -748,6 +808,8 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 		return;
 	if (sys_failed(sys_call(SYS_fstat, file, &st)))
 		return;
+	if (area->own->places)
+		callers_mapped(area, address, bytes, file, offset, &st);
 	for (int above = 0; above < 2 && !done; above++) {
 		struct splice_attach_code code = {
 			.address = address,
@@ -757,7 +819,7 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 			.inode = st.st_ino,
 		};
 
-		fd = image_of(area, file, &st, above);
+		fd = image_of(area, file, &st, above ? ABOVE : "");
 		if (fd < 0)
 			break;
 		there = image_read(fd, &image);
@@ -812,6 +874,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 	enter(b, rsp, nr);
 	/* It will not come back, if it succeeds. */
 	counted(b, row_of(b, nr), 0);
+	call_site(b, s, rsp, nr, 1, 0, 0);
 	b->asked = 0;
 	r = NULL;
 	if (!area->quiet &&
@@ -844,6 +907,7 @@ static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t 
 	} else {
 		row_of(b, nr)->count--;
 		b->calls--;
+		call_site(b, s, rsp, nr, -1, 0, 0);
 		leave(b, s, rsp, nr);
 	}
 	/* Whoever came along lets go. */
@@ -937,17 +1001,26 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 	}
 }
 
-static void in_place_of(void *old, long at, uint64_t bytes)
+SELDOM static void in_place_of(void *old, long at, uint64_t bytes)
 {
 	sys_call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, old);
 }
 
+SELDOM static void doors_close(uint16_t doors[SPLICE_NRS])
+{
+	for (uint32_t i = 0; i < SPLICE_NRS; i++)
+		doors[i] = SPLICE_DOOR_NONE;
+}
+
 /* Of a chunk, without what was counted. */
-static void heads_copy(struct splice_block *to, const struct splice_block *from)
+SELDOM static void heads_copy(struct splice_block *to, const struct splice_block *from)
 {
 	for (uint32_t i = 0; i < SPLICE_BLOCKS; i++)
-		if (from[i].self)
+		if (from[i].self) {
 			__builtin_memcpy(&to[i], &from[i], offsetof(struct splice_block, rows));
+			/* Nor is anybody told where calls come from. */
+			doors_close(to[i].doors);
+		}
 }
 
 /*
@@ -957,11 +1030,11 @@ static void heads_copy(struct splice_block *to, const struct splice_block *from)
  * forbidden now. Places of other threads are copied as they stand: a call that begins or ends
  * meanwhile loses its time.
  */
-static void cut(struct splice_area *area)
+SELDOM static void cut(struct splice_area *area)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_block **chunks = area->own->chunk;
-	long first, page, more[SPLICE_CHUNKS - 1];
+	long first, page, sums, more[SPLICE_CHUNKS - 1];
 	struct splice_area *copy;
 	uint32_t untold;
 	int failed;
@@ -970,7 +1043,8 @@ static void cut(struct splice_area *area)
 		return;
 	first = of_its_own(SPLICE_FIRST_BYTES);
 	page = of_its_own(SPLICE_RUN_BYTES);
-	failed = sys_failed(first) || sys_failed(page);
+	sums = area->own->places ? of_its_own(SPLICE_PLACES_BYTES) : 0;
+	failed = sys_failed(first) || sys_failed(page) || sys_failed(sums);
 	for (uint32_t n = 0; !failed && n < SPLICE_CHUNKS - 1; n++) {
 		more[n] = chunks[n] ? of_its_own(SPLICE_CHUNK_BYTES) : 0;
 		failed = sys_failed(more[n]);
@@ -986,6 +1060,7 @@ static void cut(struct splice_area *area)
 	copy = (struct splice_area *)first;
 	__builtin_memcpy(copy, area, SPLICE_PAGE);
 	__builtin_memcpy((void *)page, run, SPLICE_RUN_BYTES);
+	doors_close(((struct splice_run *)page)->doors);
 	copy->quiet = 1;
 	heads_copy(blocks(copy), blocks(area));
 	for (uint32_t n = 0; n < SPLICE_CHUNKS - 1; n++)
@@ -993,6 +1068,8 @@ static void cut(struct splice_area *area)
 			heads_copy((struct splice_block *)more[n], chunks[n]);
 			in_place_of(chunks[n], more[n], SPLICE_CHUNK_BYTES);
 		}
+	if (sums)
+		in_place_of(area->own->places, sums, SPLICE_PLACES_BYTES);
 	in_place_of(run, page, SPLICE_RUN_BYTES);
 	in_place_of(area, first, SPLICE_FIRST_BYTES);
 	/* Its last calls. */
@@ -1012,6 +1089,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	case SYS_exit:
 	case SYS_exit_group:
 		count(b, nr, 0, 0);
+		call_site(b, s, rsp, nr, 1, 0, 0);
 		/* When it has ended, its memory is gone (up to 6.15). */
 		kernel_looks(b->area);
 		block_give(b);
@@ -1064,6 +1142,7 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	}
 	if (b->area->off) {
 		counted(b, row_of(b, nr), sys_failed(ret));
+		call_site(b, s, rsp, nr, 1, sys_failed(ret), 0);
 		b->untimed++;
 		pop(b);
 		return;
@@ -1071,10 +1150,12 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	/* Before: what replacing its code takes is not the call's. */
 	leave(b, s, rsp, family);
 	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {
-		if (s->r10 & MAP_ANONYMOUS)
+		if (s->r10 & MAP_ANONYMOUS) {
 			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
-		else
+			modules_gone(b->own, (uint64_t)ret, s->rsi);
+		} else {
 			code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
+		}
 	}
 }
 
@@ -1107,24 +1188,31 @@ void splice_find(struct saved *s)
 /* ----------------------------------------------------------------- a program begins */
 
 /* The process gets area `number` of the run's file. -errno: it has none. */
-static long area_map(long fd, uint32_t number, const char *path, uint32_t by_instruction)
+SELDOM static long area_map(long fd, uint32_t number, const char *path, uint32_t by_instruction)
 {
 	struct splice_area *area;
-	long run, at, own;
+	const uint64_t offset = SPLICE_RUN_BYTES + number * SPLICE_AREA_BYTES;
+	long run, at, own, places = 0;
 
 	run = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (sys_failed(run))
 		return run;
 	at = sys_call(SYS_mmap, 0, SPLICE_FIRST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-		      SPLICE_RUN_BYTES + number * SPLICE_AREA_BYTES);
+		      offset);
 	if (sys_failed(at))
 		return at;
-	own = of_its_own(SPLICE_PAGE);
+	own = of_its_own(SPLICE_OWN_BYTES);
 	if (sys_failed(own))
 		return own;
+	if (((struct splice_run *)run)->places)
+		places = sys_call(SYS_mmap, 0, SPLICE_PLACES_BYTES, PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_NORESERVE, fd, offset + SPLICE_PLACES_OFFSET);
+	if (sys_failed(places))
+		return places;
 	area = (struct splice_area *)at;
 	area->run = (uint64_t)run;
 	area->own = (struct splice_own *)own;
+	area->own->places = (struct splice_places *)places;
 	area->number = number;
 	__builtin_memcpy(area->path, path, sizeof area->path);
 	area->by_instruction = by_instruction;
@@ -1151,7 +1239,7 @@ void splice_begin(struct splice_begin *begin)
 	base_set(b);
 	block_name(b);
 	for (uint32_t i = 0; i < begin->images && i < 2; i++) {
-		const struct splice_begin_image *of = &begin->image[i];
+		struct splice_begin_image *of = &begin->image[i];
 		struct splice_image image;
 		int there;
 
@@ -1170,6 +1258,8 @@ void splice_begin(struct splice_begin *begin)
 			area->left_inode = of->inode;
 		}
 		sys_call(SYS_close, fd);
+		if (area->own->places)
+			callers_begin(area, of);
 	}
 	area->version = SPLICE_VERSION;
 	if (left)
@@ -1179,7 +1269,7 @@ void splice_begin(struct splice_begin *begin)
 /* ------------------------------------------------------ a process is attached to */
 
 /* Up to this step; whoever watches sees it. False: it did not come, so it has ended. */
-static int step(struct splice_attach *attach, const struct splice_run *run, uint32_t done, uint32_t next)
+SELDOM static int step(struct splice_attach *attach, const struct splice_run *run, uint32_t done, uint32_t next)
 {
 	const struct __kernel_timespec a_tenth = { 0, 100000000 };
 
@@ -1280,6 +1370,63 @@ ENTRY(splice_entry_before, splice_before);
 ENTRY(splice_entry_after, splice_after);
 ENTRY(splice_entry_find, splice_find);
 ENTRY(splice_entry_door, splice_door);
+ENTRY(splice_entry_site_walk, splice_site);
+
+/*
+ * Where a trampoline leaves its call's end to splice_site(). Each call comes here, and its stack pointer may lead
+ * anywhere: nothing is pushed before the kernel has been asked whether that can be written. Else
+ * the call is only counted.
+ */
+#define OF(field) "%%gs:%c[" #field "]"
+#define KEPT(bytes) "%%gs:" #bytes "+%c[kept]"
+__attribute__((naked, used)) void splice_entry_site(void)
+{
+	__asm__("	movl " OF(nr) ", %%ecx\n"
+				      "	cmpl %[nrs], %%ecx\n	jae 1f\n"
+				      "	cmpw $0, %%gs:%c[doors](,%%rcx,2)\n	je 4f\n"
+				      "1:	movq " OF(own) ", %%rcx\n	movl %c[own_unmaps](%%rcx), %%ecx\n"
+							       "	cmpl " OF(unmaps) ", %%ecx\n	jne 5f\n"
+											  "2:	leaq -%c[deep](%%rsp), %%rcx\n	subq " OF(stack) ", %%rcx\n"
+																		 "	cmpq " OF(most) ", %%rcx\n	jae 6f\n"
+																					"3:	jmp splice_entry_site_walk\n"
+																					/* It may have taken memory away. */
+																					"4:	movq " OF(own) ", %%rcx\n	lock incl %c[own_unmaps](%%rcx)\n	jmp 1b\n"
+																							       /* What was known may be so no more. */
+																							       "5:	movq $0, " OF(most) "\n	movq $0, " OF(read_end) "\n"
+																															"	movl %%ecx, " OF(unmaps) "\n	jmp 2b\n"
+																																			 /* It writes the mask, below what is the program's: at both ends of what it would be asked for. */
+																																			 "6:	movq %%rax, " KEPT(0) "\n	movq %%rdi, " KEPT(8) "\n"
+																																										      "	movq %%rsi, " KEPT(16) "\n	movq %%rdx, " KEPT(24) "\n"
+																																																	       "	movq %%r10, " KEPT(32) "\n	movq %%r11, " KEPT(40) "\n"
+																																																									       "	movq $0, " OF(most) "\n"
+																																																													    "	xorl %%edi, %%edi\n	xorl %%esi, %%esi\n	movl $8, %%r10d\n"
+																																																													    "	leaq -%c[deep](%%rsp), %%rdx\n	movl %[mask], %%eax\n	syscall\n"
+																																																													    "	testq %%rax, %%rax\n	jnz 7f\n"
+																																																													    "	leaq -136(%%rsp), %%rdx\n	movl %[mask], %%eax\n	syscall\n"
+																																																													    "	testq %%rax, %%rax\n	jnz 7f\n"
+																																																													    "	leaq -%c[deep](%%rsp), %%rcx\n	andq $-4096, %%rcx\n	movq %%rcx, " OF(stack) "\n"
+																																																																								"	orq $4095, %%rdx\n	subq %%rcx, %%rdx\n	subq %[deep_less], %%rdx\n"
+																																																																								"	movq %%rdx, " OF(most) "\n"
+																																																																											       "	xorl %%eax, %%eax\n"
+																																																																											       /* As it came. */
+																																																																											       "7:	movq %%rax, %%rcx\n"
+																																																																											       "	movq " KEPT(0) ", %%rax\n	movq " KEPT(8) ", %%rdi\n"
+																																																																																		       "	movq " KEPT(16) ", %%rsi\n	movq " KEPT(24) ", %%rdx\n"
+																																																																																										"	movq " KEPT(32) ", %%r10\n	movq " KEPT(40) ", %%r11\n"
+																																																																																																	"	testq %%rcx, %%rcx\n	jz 3b\n"
+																																																																																																	"	movl $0, " OF(timed) "\n	movq $0, " OF(rsp) "\n	jmp *%%r11\n"
+		:
+		: [nr] "i"(offsetof(struct splice_block, open.nr)), [rsp] "i"(offsetof(struct splice_block, open.rsp)),
+		  [timed] "i"(offsetof(struct splice_block, open.timed)),
+		  [doors] "i"(offsetof(struct splice_block, doors)), [own] "i"(offsetof(struct splice_block, own)),
+		  [unmaps] "i"(offsetof(struct splice_block, unmaps)),
+		  [stack] "i"(offsetof(struct splice_block, stack)),
+		  [most] "i"(offsetof(struct splice_block, stack_most)),
+		  [read_end] "i"(offsetof(struct splice_block, read_end)),
+		  [kept] "i"(offsetof(struct splice_block, kept)),
+		  [own_unmaps] "i"(offsetof(struct splice_own, unmaps)), [nrs] "i"(SPLICE_NRS),
+		  [deep] "i"(SPLICE_DEEP), [deep_less] "i"(SPLICE_DEEP - 2), [mask] "i"(SYS_rt_sigprocmask));
+}
 
 /* To whoever called the function whose begin asked. */
 __asm__(".pushsection .text\n.globl splice_found\nsplice_found:\n	ret\n.popsection\n");

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 21u
+#define SPLICE_VERSION 22u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -94,7 +94,16 @@ struct splice_block {
 	uint8_t reserved[512 - 480];
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint16_t doors[SPLICE_NRS];  /* see splice_run */
-	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS];
+	/* Where calls come from, see call_site.h. */
+	struct splice_places *places; /* NULL: nobody asks */
+	struct splice_own *own;
+	/* Of a stack: [stack, stack + stack_most + SPLICE_DEEP - 1) may be written, if stack_most is not 0. */
+	uint64_t stack, stack_most;
+	uint64_t read, read_end; /* other memory that may be read */
+	uint64_t kept[6];
+	uint32_t unmaps;   /* as of own, when this was true */
+	uint8_t module[2]; /* what was found last, of the innermost frame and of others */
+	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS - 102];
 	struct splice_row rows[SPLICE_NRS];
 };
 
@@ -139,12 +148,79 @@ struct splice_area {
 	uint16_t taken[SPLICE_CHUNKS];
 };
 
+struct splice_segment {
+	uint64_t address; /* of its first whole page */
+	uint64_t bytes;   /* whole pages */
+	uint64_t offset;
+};
+
+#define SPLICE_MODULES 256u
+
+/* Code of a file that it has mapped. */
+struct splice_module {
+	uint64_t start, bytes; /* bytes 0: no more */
+	uint64_t first;        /* byte of the file */
+	const struct splice_callers *callers;
+	uint32_t file;  /* its number in the area; 0: there was no room */
+	uint32_t taken; /* atomic */
+};
+
 /* A process's own, and a copy in those that it forks, which share its area: what it has mapped itself. */
 struct splice_own {
 	struct splice_block *chunk[SPLICE_CHUNKS - 1]; /* atomic: from the second one on; NULL: not yet */
 	/* atomic: blocks for threads that found none in the area. Nobody reads what they count. */
 	struct splice_block *beside;
-	uint64_t run_fd; /* while it is attached to: the run's file, + 1 */
+	uint64_t run_fd;              /* while it is attached to: the run's file, + 1 */
+	struct splice_places *places; /* NULL: nobody asks where calls come from */
+	uint32_t unmaps;              /* atomic: calls that may have taken memory away */
+	uint32_t reserved;
+	struct splice_module module[SPLICE_MODULES];
+};
+#define SPLICE_OWN_BYTES 12288u
+
+/* --------------------------------------------------------- where calls come from */
+
+#define SPLICE_FILES 254u
+#define SPLICE_FILE_NONE 255u /* code that is of no file: at its address */
+#define SPLICE_PLACES 1024u
+#define SPLICE_PLACE_OFFSET_BITS 47u
+#define SPLICE_PLACE_FILE_SHIFT 56u
+
+/* Calls of one number from one place. */
+struct splice_place {
+	uint64_t key; /* atomic: file (from 1 on) << 56 | number << 47 | offset in the file; 0: nobody's */
+	uint64_t count, errors, wall_ns, max_ns;
+};
+
+/* Of an area, behind its blocks. */
+struct splice_places {
+	uint64_t lost; /* calls that found no room */
+	struct splice_file {
+		uint64_t inode, device; /* inode 0: there is none */
+	} file[SPLICE_FILES];
+	uint64_t reserved[3];
+	struct splice_place place[SPLICE_PLACES];
+};
+
+#define SPLICE_CALLERS_MAGIC 0x4c4c414358424544ull /* "DEBXCALL" */
+#define SPLICE_CALLERS_SEGMENTS 4u
+
+/*
+ * How to come from a call of a file to who wants it: debox-unwind's rows of the C library and of a language's
+ * runtime, and of calls elsewhere; what lies between these is of the program itself. Beside the file's image.
+ */
+struct splice_callers {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t segments;
+	uint64_t rows;
+	struct splice_segment segment[SPLICE_CALLERS_SEGMENTS]; /* its code */
+	struct splice_caller {
+		uint32_t pc; /* offset in the file; they are in order */
+		uint16_t cfa_words;
+		int8_t rbp_words;
+		uint8_t kind;
+	} row[];
 };
 
 /* ------------------------------------------------------------ asking the watcher */
@@ -194,14 +270,20 @@ struct splice_run {
 	 * end of a call, before the program goes on; of each number. Whoever watches changes those
 	 * of blocks as well. */
 	uint16_t doors[SPLICE_NRS];
+	uint32_t places; /* 1: it is to be told where calls come from */
+	uint32_t user;   /* whose the folder of the images is */
 };
 #define SPLICE_DOOR_FIRST 15u
 #define SPLICE_DOOR_NONE 0xffffu
+/* As always; and the call may have taken memory away. */
+#define SPLICE_DOOR_UNMAPS 0u
 
 #define SPLICE_RUN_BYTES 4096u
 #define SPLICE_CHUNK_BYTES ((uint64_t)SPLICE_BLOCKS * sizeof(struct splice_block))
-#define SPLICE_FIRST_BYTES (SPLICE_PAGE + SPLICE_CHUNK_BYTES) /* of an area, as a program begins */
-#define SPLICE_AREA_BYTES (SPLICE_PAGE + SPLICE_CHUNKS * SPLICE_CHUNK_BYTES)
+#define SPLICE_FIRST_BYTES (SPLICE_PAGE + SPLICE_CHUNK_BYTES)                   /* of an area, as a program begins */
+#define SPLICE_PLACES_OFFSET (SPLICE_PAGE + SPLICE_CHUNKS * SPLICE_CHUNK_BYTES) /* in an area */
+#define SPLICE_PLACES_BYTES ((uint64_t)sizeof(struct splice_places))
+#define SPLICE_AREA_BYTES (SPLICE_PLACES_OFFSET + SPLICE_PLACES_BYTES)
 
 /* ------------------------------------------------------------------------- image */
 
@@ -220,11 +302,7 @@ struct splice_image {
 	uint64_t pool_offset; /* in the image */
 	uint32_t sites, left; /* left: SPLICE_KNOWS_ITS_CALLS, or how many */
 	uint64_t frames;      /* address, as of the pool */
-	struct splice_segment {
-		uint64_t address; /* of its first whole page */
-		uint64_t bytes;   /* whole pages */
-		uint64_t offset;
-	} segment[SPLICE_SEGMENTS];
+	struct splice_segment segment[SPLICE_SEGMENTS];
 };
 /* A C library that cancels threads by where they were interrupted. */
 #define SPLICE_KNOWS_ITS_CALLS 0xffffffffu
@@ -300,6 +378,9 @@ _Static_assert(offsetof(struct splice_block, enter) == 48, "as bpf/state.h says"
 _Static_assert(sizeof(struct splice_row) == 1216, "row");
 _Static_assert(offsetof(struct splice_block, done) == 360, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, special) == 512, "special");
+_Static_assert(offsetof(struct splice_block, places) == 2048, "as call_site.h says");
+_Static_assert(sizeof(struct splice_own) <= SPLICE_OWN_BYTES, "own");
+_Static_assert(sizeof(struct splice_places) % SPLICE_PAGE == 0, "places");
 _Static_assert(offsetof(struct splice_block, rows) == SPLICE_PAGE, "rows");
 _Static_assert(sizeof(struct splice_block) % SPLICE_PAGE == 0, "block");
 _Static_assert(sizeof(struct splice_area) <= SPLICE_PAGE, "area");

@@ -20,7 +20,7 @@ pub fn attach(args: AttachArgs, inherited: Inherited) -> Result<i32, Error> {
         .check_live(!args.whom.any())?;
     let want = Want::new(&args.capture)?;
     let output = want.output(&args.capture.report)?;
-    let without = spliced::Without::of(&args.capture, &want);
+    let without = spliced::Without::of(&args.capture, &want, false);
     let ahead = Ahead::begin();
     let opened = match Capture::open(want, &target) {
         Err(why) if without.allows(&why) => {

@@ -11,7 +11,7 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
     let target = Target::command(&args.command)?;
     let want = Want::of_command(&args.capture)?;
     let output = want.output(&args.capture.report)?;
-    let without = spliced::Without::of(&args.capture, &want);
+    let without = spliced::Without::of(&args.capture, &want, true);
     let opened = match Capture::open(want, &target) {
         Err(why) if without.allows_command(&why) => {
             return spliced::run(&args, target, output, why, inherited);

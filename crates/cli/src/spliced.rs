@@ -21,15 +21,16 @@ use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals
 use debox_labels::{Kind, Meaning};
 use debox_record::monotonic_ns;
 use debox_report::{
-    CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, Report, RunFacts,
-    RunKind, WrapCounts, WrapProcess,
+    CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, PlaceCounts, Report,
+    RunFacts, RunKind, WrapCounts, WrapProcess,
 };
-use debox_splice::{Counted, Following, Run, Since, Sums};
+use debox_splice::{Counted, Following, Place, Run, Since, Sums};
+use debox_symbol::{CodeFile, UserCode};
 use std::collections::{HashMap, HashSet};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,14 +120,17 @@ pub struct Without {
     way: Option<Way>,
     named: bool,
     asks_kernel: bool,
+    /// Else a process that runs.
+    command: bool,
 }
 
 impl Without {
-    pub fn of(args: &CaptureArgs, want: &Want) -> Self {
+    pub fn of(args: &CaptureArgs, want: &Want, command: bool) -> Self {
         Self {
             way: args.capture_way,
             named: args.broker.is_named(),
-            asks_kernel: want.asks_kernel(),
+            asks_kernel: want.asks_kernel(command),
+            command,
         }
     }
 
@@ -145,10 +149,14 @@ impl Without {
         let splice = self.way == Some(Way::Splice) && !self.named;
         let no_broker = !matches!(why, Error::Usage(_) | Error::Arguments(_));
         if splice && self.asks_kernel && no_broker {
-            crate::say(
-                "--call-site, --stacks, --on, --audit and recordings need the kernel side; without them --capture=splice \
-                 tells counts, errors and wall times here",
-            );
+            let options = match self.command {
+                true => "--stacks",
+                false => "--call-site, --stacks",
+            };
+            crate::say(&format!(
+                "{options}, --on, --audit, --irq, --trace and recordings need the kernel side; without them \
+                 --capture=splice tells counts, errors and wall times here"
+            ));
         }
         splice && !self.asks_kernel
     }
@@ -407,6 +415,9 @@ pub fn run(
     };
     let signals = Signals::open()?;
     let splicer = Splicer::open(!args.capture.no_follow)?;
+    if args.capture.details.call_site {
+        splicer.run.places_tell();
+    }
     let environment = Environment::inherited();
     let start = Start::new(&program, &environment, &inherited);
     let held = start.hold(Hold::Asleep, || Ok(()))?;
@@ -428,7 +439,7 @@ pub fn run(
     facts
         .notes
         .extend(session::not_followed(!args.capture.no_follow));
-    let report = report_alone(&splicer, facts, start_ns);
+    let report = report_alone(&splicer, facts, start_ns, args.capture.details.call_site);
     if let Err(error) = output.write(report, &args.capture.report) {
         // The command's own status still matters more than ours.
         crate::complain(&error);
@@ -475,22 +486,133 @@ pub fn attach(
     facts.pids = list.iter().map(|process| process.pid as u32).collect();
     facts.wall_ns = session::nanos(since.elapsed());
     facts.notes = vec![not_measured(&why)];
-    let report = report_alone(&splicer, facts, start_ns);
+    let report = report_alone(&splicer, facts, start_ns, false);
     drop(splicer);
     output.write(report, &args.capture.report)?;
     Ok(0)
 }
 
 /// What programs have counted, and nobody else.
-fn report_alone(splicer: &Splicer, mut facts: RunFacts, start_ns: u64) -> Report {
-    let counts = splicer.finish(&facts.pids, None, &mut facts.notes);
+fn report_alone(splicer: &Splicer, mut facts: RunFacts, start_ns: u64, call_sites: bool) -> Report {
+    let mut counts = splicer.finish(&facts.pids, None, &mut facts.notes);
+    let places = call_sites.then(|| Places::read(&splicer.run, &mut counts, &mut facts.notes));
+    let name = |_: usize, place: u64| places.as_ref().map_or_else(String::new, |p| p.name(place));
     session::report(
         &nothing(),
         Some(&counts),
         facts,
-        None,
+        call_sites.then_some(&name as &dyn Fn(usize, u64) -> String),
         &Extra::new(start_ns),
     )
+}
+
+/// Places in programs that calls came from, as those say.
+struct Places {
+    /// By number, from 1 on.
+    all: Vec<UserPlace>,
+}
+
+struct UserPlace {
+    code: UserCode,
+    offset: u64,
+    /// It is still what the program had mapped.
+    same: bool,
+}
+
+impl Places {
+    /// Adds to `counts`, which has all calls, where these came from.
+    fn read(run: &Run, counts: &mut WrapCounts, notes: &mut Vec<Note>) -> Self {
+        let mut all = Vec::new();
+        // What was counted was read already, and it was told if that failed.
+        let told = run.counted().map(|counted| counted.call_places);
+        let debox_splice::Places {
+            all: told,
+            mut lost,
+        } = told.unwrap_or_default();
+        let mut told: Vec<_> = told.into_iter().collect();
+        told.sort_by_key(|((nr, _), sums)| (*nr, std::cmp::Reverse(sums.wall_ns)));
+        let mut numbers = HashMap::new();
+        for ((nr, place), sums) in told {
+            let number = *numbers.entry(place).or_insert_with(|| {
+                all.push(UserPlace::of(run, place));
+                all.len() as u64
+            });
+            let of = PlaceCounts {
+                count: sums.count,
+                errors: sums.errors,
+                wall_ns: sums.wall_ns,
+                max_ns: sums.max_ns,
+            };
+            if !counts.place_add(0, key_of(nr), number, &of) {
+                lost = lost.saturating_add(sums.count);
+            }
+        }
+        if lost > 0 {
+            let text = format!(
+                "{} at an unknown place: each program has room for 1024 pairs of call and call site",
+                match lost {
+                    1 => "1 call is".to_owned(),
+                    lost => format!("{lost} calls are"),
+                }
+            );
+            notes.push(Note::new(NoteKind::DetailsDropped, lost, text));
+        }
+        Self { all }
+    }
+
+    fn name(&self, number: u64) -> String {
+        let place = (number.checked_sub(1)).and_then(|at| self.all.get(usize::try_from(at).ok()?));
+        place.map_or_else(|| "(unknown)".into(), UserPlace::name)
+    }
+}
+
+impl UserPlace {
+    fn of(run: &Run, place: Place) -> Self {
+        match place {
+            Place::Memory { pid, address } => Self {
+                code: UserCode::Memory {
+                    pid: pid.unsigned_abs(),
+                },
+                offset: address,
+                same: true,
+            },
+            Place::File {
+                device,
+                inode,
+                offset,
+            } => {
+                let path = run.path_of(device, inode);
+                let about = path.as_ref().and_then(|path| std::fs::metadata(path).ok());
+                let same = about.is_some_and(|is| is.dev() == device && is.ino() == inode);
+                let file = CodeFile {
+                    path: path.unwrap_or_else(|| PathBuf::from("?")),
+                    pid: None,
+                    build_id: None,
+                };
+                Self {
+                    code: UserCode::File(file),
+                    offset,
+                    same,
+                }
+            }
+        }
+    }
+
+    /// As of the same place that the kernel side tells.
+    fn name(&self) -> String {
+        let frames = match self.same {
+            true => session::names_of(&self.code, self.offset),
+            false => Vec::new(),
+        };
+        match (frames.first(), &self.code) {
+            (Some(frame), _) => frame.to_string(),
+            (None, UserCode::File(file)) => {
+                let name = file.path.file_name().unwrap_or_default();
+                format!("{}+{:#x}", name.to_string_lossy(), self.offset)
+            }
+            (None, UserCode::Memory { .. }) => format!("[jit]+{:#x}", self.offset),
+        }
+    }
 }
 
 fn wait(
@@ -534,11 +656,14 @@ fn nothing() -> Snapshot {
 
 /// As the kernel side numbers calls: the last are all beyond.
 fn by_key(counted: &Counted) -> impl Iterator<Item = (u32, &Sums)> {
-    let key = |nr| match nr + 1 == debox_splice::NRS {
+    (0u32..).map(key_of).zip(&counted.calls)
+}
+
+fn key_of(nr: u32) -> u32 {
+    match nr + 1 == debox_splice::NRS {
         true => DEBOX_NR_UNKNOWN,
         false => nr,
-    };
-    (0u32..).map(key).zip(&counted.calls)
+    }
 }
 
 /// Under the first of them; `began`: with the execve that begins it all, which no code of the program's makes.

@@ -54,7 +54,7 @@ pub use text::render_text;
 pub use trace::{TraceEntry, TraceFunction, TraceReport, TracedCall};
 pub use trend::find as find_trends;
 pub use verdict::of as verdict_of;
-pub use wrap::{WrapCounts, WrapProcess};
+pub use wrap::{PlaceCounts, WrapCounts, WrapProcess};
 
 /// The report as one JSON document with a final newline; `docs/json.md`
 /// describes it.

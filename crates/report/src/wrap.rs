@@ -4,7 +4,7 @@
 //! Every number here was written by a watched program's own memory, so sums
 //! saturate, call numbers are bounded, and nothing is used as an index.
 
-use crate::sum::Sum;
+use crate::sum::{Sum, grow};
 use debox_abi::{DEBOX_NR_COMPAT, DEBOX_NR_UNKNOWN, debox_wrap_row};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,15 @@ pub struct WrapProcess {
     pub threads_lost: u64,
     /// It forbade itself what counting needs, at some time.
     pub restricted: bool,
+}
+
+/// Calls of one number from one place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlaceCounts {
+    pub count: u64,
+    pub errors: u64,
+    pub wall_ns: u64,
+    pub max_ns: u64,
 }
 
 /// The counters of all processes, folded by call and by call site.
@@ -88,6 +97,38 @@ impl WrapCounts {
         } else {
             self.sites_merged = self.sites_merged.saturating_add(row.count);
         }
+    }
+
+    /// Of the calls of a number that were added so far, so many came from one place, as they say: what they
+    /// have more than all of them together stays at an unknown one. False: there is no room for it.
+    pub fn place_add(&mut self, process: usize, nr_key: u32, place: u64, of: &PlaceCounts) -> bool {
+        let key = (process, nr_key, place);
+        let full = self.by_site.len() >= CALL_SITES_MAX && !self.by_site.contains_key(&key);
+        let Some(rest) = self.by_site.get_mut(&(process, nr_key, 0)) else {
+            return true;
+        };
+        if full {
+            return false;
+        }
+        let take = |from: &mut u64, wanted: u64| {
+            let taken = wanted.min(*from);
+            *from -= taken;
+            taken
+        };
+        let (count, errors) = (
+            take(&mut rest.count, of.count),
+            take(&mut rest.errors, of.errors),
+        );
+        let wall_ns = take(&mut rest.wall_ns, of.wall_ns);
+        // The longest of those that are left is not known, but not longer than all of them.
+        let longest = rest.max_ns;
+        rest.max_ns = longest.min(rest.wall_ns);
+        let sum = self.by_site.entry(key).or_default();
+        grow(&mut sum.count, count);
+        grow(&mut sum.errors, errors.min(count));
+        grow(&mut sum.wall_ns, wall_ns);
+        sum.max_ns = sum.max_ns.max(of.max_ns.min(wall_ns));
+        true
     }
 
     /// All calls that were counted.

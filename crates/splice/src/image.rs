@@ -163,7 +163,12 @@ impl Image {
     }
 }
 
-fn whole_pages(file: &[u8], address: u64, offset: u64, bytes: u64) -> Result<Part, Error> {
+pub(crate) fn whole_pages(
+    file: &[u8],
+    address: u64,
+    offset: u64,
+    bytes: u64,
+) -> Result<Part, Error> {
     let before = address % PAGE;
     let from = offset - before;
     let end = (offset.checked_add(bytes)).ok_or(Error::Damaged("a segment does not end"))?;

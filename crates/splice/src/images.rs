@@ -8,6 +8,7 @@
 //! Written under another name and then renamed, so that what is there is whole. What nobody has made use of for
 //! a month goes: of a file that was replaced, or of another version of all this.
 
+use crate::callers;
 use crate::image::{Part, Side};
 use crate::state::{IMAGE_PATH, PAGE, VERSION};
 use crate::{Error, Image, JUMP_BYTES, Site, Table};
@@ -20,6 +21,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -115,6 +117,8 @@ pub struct Images {
     folder: PathBuf,
     known: Mutex<HashMap<String, Arc<Known>>>,
     about: Mutex<AboutAll>,
+    /// What the walk to call sites needs lies beside them.
+    with_callers: AtomicBool,
 }
 
 /// The name of its image: as the runtime makes it.
@@ -132,6 +136,8 @@ fn suffix(side: Side) -> &'static str {
 const ABOVE: &str = "a";
 /// Behind a name: what is known of the file itself.
 const SITES: &str = ".sites";
+/// ... and what the walk from its calls needs.
+const CALLERS: &str = ".callers";
 
 /// The file that an image is of, and which one of it, by its name.
 pub fn told_by(image: &Path) -> Option<(u64, u64, Side)> {
@@ -231,11 +237,34 @@ impl Images {
             folder: folder.to_owned(),
             known: Mutex::default(),
             about: Mutex::default(),
+            with_callers: AtomicBool::new(false),
         })
     }
 
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// From now on, before any is made use of, what the walk to call sites needs is made as well.
+    pub fn with_callers(&self) {
+        self.with_callers.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is there, whole, and ours.
+    fn callers_are_there(&self, path: &Path) -> bool {
+        let open = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path);
+        let read = |mut file: File| {
+            let about = file.metadata().ok()?;
+            // SAFETY: no arguments, cannot fail.
+            let ours = about.uid() == unsafe { libc::geteuid() } && about.mode() & 0o022 == 0;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).ok()?;
+            Some(about.is_file() && ours && callers::are_whole(&bytes))
+        };
+        open.ok().and_then(read).unwrap_or(false)
     }
 
     /// What is known of a file already.
@@ -382,6 +411,13 @@ impl Images {
         if !there {
             // The folder says who may come here at all.
             self.put(&image, &written.bytes, 0o444).map_err(write)?;
+        }
+        let beside = self
+            .folder
+            .join(format!("{}{CALLERS}", name_of_file(about)));
+        if self.with_callers.load(Ordering::Relaxed) && !self.callers_are_there(&beside) {
+            let all = callers::callers(bytes, &table, path)?;
+            self.put(&beside, &all, 0o444).map_err(write)?;
         }
         let facts = crate::elf_file::facts(bytes)?;
         Ok(Known {

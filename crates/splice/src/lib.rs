@@ -15,6 +15,7 @@
 //! bytes for a cache and back.
 
 mod attach;
+mod callers;
 mod clock;
 mod code;
 mod elf_file;
@@ -24,6 +25,7 @@ mod image;
 mod images;
 mod in_place;
 mod maps;
+mod places;
 mod proc;
 mod remote;
 mod run;
@@ -39,6 +41,7 @@ mod trampoline;
 pub use clock::{offset_ns, rate};
 pub use error::Error;
 pub use image::{Image, Side};
+pub use places::{Place, PlaceSums, Places};
 pub use run::{Boundary, Counted, Following, Run, Since, Sums};
 pub use site::{Left, Site, Window};
 pub use state::NRS;

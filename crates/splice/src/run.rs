@@ -9,6 +9,7 @@
 
 use crate::image::Side;
 use crate::images::{Images, Known};
+use crate::places::Places;
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
 use crate::{Error, maps, proc, spare, state};
@@ -102,6 +103,8 @@ pub struct Counted {
     /// Programs of whose calls the kernel side tells instead, and why.
     pub boundary: u64,
     pub boundary_why: Vec<String>,
+    /// Where calls came from, if that was asked for.
+    pub call_places: Places,
 }
 
 /// From when on the kernel side is to tell of the calls of a program, if there is one.
@@ -134,6 +137,22 @@ impl Counted {
         }
     }
 }
+
+/// Calls behind which memory may be gone, or not be writable any more.
+const UNMAPS: [i64; 12] = [
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_brk,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_shmat,
+    libc::SYS_shmdt,
+    libc::SYS_remap_file_pages,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_process_madvise,
+    libc::SYS_ftruncate,
+];
 
 const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one that gave up rights (another \
                           user, a filter of its calls)";
@@ -748,7 +767,10 @@ impl Run {
                     .concat(),
             );
             let path = std::os::unix::ffi::OsStrExt::as_bytes(part.image.as_os_str());
-            out.extend(text(path, 232)?);
+            // It writes the end of another name behind it.
+            let mut path = text(path, 232 - 9)?;
+            path.resize(232, 0);
+            out.extend(path);
         }
         Ok(out)
     }
@@ -765,6 +787,34 @@ impl Run {
             .collect()
     }
 
+    /// From which places in the program calls come is told, too; before the first of them begins.
+    pub fn places_tell(&self) {
+        self.images.with_callers();
+        // SAFETY: no arguments, cannot fail.
+        let user = unsafe { libc::geteuid() };
+        self.word(run::USER).store(user, Ordering::Relaxed);
+        self.word(run::PLACES).store(1, Ordering::Relaxed);
+        for nr in 0..NRS {
+            let value = match UNMAPS.contains(&i64::from(nr)) {
+                true => state::DOOR_UNMAPS,
+                false => state::DOOR_FIRST as u16,
+            };
+            self.door(nr).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Where a file lay of whose code there is an image.
+    pub fn path_of(&self, device: u64, inode: u64) -> Option<PathBuf> {
+        let about = self.images.about(device, inode)?;
+        (!about.path.as_os_str().is_empty()).then(|| about.path.clone())
+    }
+
+    fn door(&self, nr: u32) -> &AtomicU16 {
+        let at = run::DOORS + 2 * u64::from(nr.min(NRS - 1));
+        // SAFETY: within the page, aligned, and shared memory that is only accessed so.
+        unsafe { &*self.page.add(at as usize).cast::<AtomicU16>() }
+    }
+
     /// The kernel side looks at what its threads count, too; before the first of them begins.
     pub fn looked_at(&self) {
         self.word(run::LOOKED_AT).store(1, Ordering::Relaxed);
@@ -774,10 +824,7 @@ impl Run {
     /// program goes on; None: never. Of programs that begin; others see it by [`Self::doors_tell`].
     pub fn door_set(&self, nr: u32, bucket: Option<u16>) {
         let value = bucket.map_or(state::DOOR_NONE, |bucket| bucket + state::DOOR_FIRST as u16);
-        let at = run::DOORS + 2 * u64::from(nr.min(NRS - 1));
-        // SAFETY: within the page, aligned, and shared memory that is only accessed so.
-        let door = unsafe { &*self.page.add(at as usize).cast::<AtomicU16>() };
-        door.store(value, Ordering::Relaxed);
+        self.door(nr).store(value, Ordering::Relaxed);
     }
 
     /// Threads that are under way see what was set, too.
@@ -874,6 +921,11 @@ impl Run {
             &mut counted.undone,
             u64::from(word(&head, area::OFF) == OFF),
         );
+        if self.word(run::PLACES).load(Ordering::Relaxed) != 0 {
+            let mut bytes = vec![0u8; state::places::BYTES as usize];
+            self.read_data(&mut bytes, start + area::PLACES)?;
+            counted.call_places.add(&bytes, pid);
+        }
         // Written by the programs: it may be anything.
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
         for at in self.blocks_used(index) {

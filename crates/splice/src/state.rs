@@ -61,7 +61,39 @@ pub mod area {
     pub const IMAGES_MOST: u64 = 64;
     pub const LEFT_DEVICE: u64 = IMAGE + IMAGES_MOST * IMAGE_BYTES;
     pub const LEFT_INODE: u64 = LEFT_DEVICE + 8;
-    pub const BYTES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
+    pub const PLACES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
+    pub const BYTES: u64 = PLACES + super::places::BYTES;
+}
+
+/// Where calls came from, behind the blocks of an area.
+pub mod places {
+    pub const LOST: u64 = 0;
+    pub const FILE: u64 = 8;
+    pub const FILE_BYTES: u64 = 16;
+    pub const FILES: u64 = 254;
+    /// Code that is of no file, at its address.
+    pub const FILE_NONE: u64 = 255;
+    pub const FILE_DEVICE: u64 = 8;
+    pub const PLACE: u64 = 4096;
+    pub const PLACES: u64 = 1024;
+    pub const PLACE_BYTES: u64 = 40;
+    pub const BYTES: u64 = PLACE + PLACES * PLACE_BYTES;
+    /// In a key.
+    pub const OFFSET_BITS: u32 = 47;
+    pub const FILE_SHIFT: u32 = 56;
+    /// Of a place, whose key comes first.
+    pub const COUNT: u64 = 8;
+    pub const ERRORS: u64 = 16;
+    pub const WALL_NS: u64 = 24;
+    pub const MAX_NS: u64 = 32;
+}
+
+/// Before the rows of a file of [`crate::callers`].
+pub mod callers {
+    pub const MAGIC: u64 = 0x4c4c_4143_5842_4544;
+    pub const SEGMENTS: usize = 4;
+    pub const SEGMENT: usize = 24;
+    pub const BYTES: usize = SEGMENT + SEGMENTS * 24;
 }
 
 /// The first page of a run's file.
@@ -78,6 +110,8 @@ pub mod run {
     pub const REQUEST_BYTES: u64 = 32;
     pub const REQUESTS: usize = 64;
     pub const DOORS: u64 = 2336;
+    pub const PLACES: u64 = 3360;
+    pub const USER: u64 = 3364;
     /// Of a request, whose state comes first.
     pub const KIND: u64 = 4;
     pub const TID: u64 = 8;
@@ -118,7 +152,9 @@ pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
-pub const VERSION: u32 = 21;
+/// Always, and the call may have taken memory away.
+pub const DOOR_UNMAPS: u16 = 0;
+pub const VERSION: u32 = 22;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -230,7 +266,37 @@ mod tests {
             ("offsetof(struct splice_area, forks)", area::FORKS),
             ("SPLICE_BLOCKS", area::CHUNK_BLOCKS),
             ("SPLICE_CHUNKS", area::CHUNKS),
+            ("SPLICE_PLACES_OFFSET", area::PLACES),
             ("SPLICE_AREA_BYTES", area::BYTES),
+            ("offsetof(struct splice_places, lost)", places::LOST),
+            ("offsetof(struct splice_places, file)", places::FILE),
+            ("sizeof(struct splice_file)", places::FILE_BYTES),
+            ("offsetof(struct splice_file, inode)", 0),
+            ("offsetof(struct splice_file, device)", places::FILE_DEVICE),
+            ("SPLICE_FILES", places::FILES),
+            ("SPLICE_FILE_NONE", places::FILE_NONE),
+            ("offsetof(struct splice_places, place)", places::PLACE),
+            ("SPLICE_PLACES", places::PLACES),
+            ("sizeof(struct splice_place)", places::PLACE_BYTES),
+            ("SPLICE_PLACES_BYTES", places::BYTES),
+            ("SPLICE_PLACE_OFFSET_BITS", u64::from(places::OFFSET_BITS)),
+            ("SPLICE_PLACE_FILE_SHIFT", u64::from(places::FILE_SHIFT)),
+            ("offsetof(struct splice_place, key)", 0),
+            ("offsetof(struct splice_place, count)", places::COUNT),
+            ("offsetof(struct splice_place, errors)", places::ERRORS),
+            ("offsetof(struct splice_place, wall_ns)", places::WALL_NS),
+            ("offsetof(struct splice_place, max_ns)", places::MAX_NS),
+            ("SPLICE_CALLERS_MAGIC", callers::MAGIC),
+            ("SPLICE_CALLERS_SEGMENTS", callers::SEGMENTS as u64),
+            (
+                "offsetof(struct splice_callers, segment)",
+                callers::SEGMENT as u64,
+            ),
+            ("sizeof(struct splice_callers)", callers::BYTES as u64),
+            ("sizeof(struct splice_caller)", 8),
+            ("SPLICE_DOOR_UNMAPS", u64::from(DOOR_UNMAPS)),
+            ("offsetof(struct splice_run, places)", run::PLACES),
+            ("offsetof(struct splice_run, user)", run::USER),
             ("SPLICE_RUN_BYTES", run::BYTES),
             ("offsetof(struct splice_run, bell)", run::BELL),
             ("offsetof(struct splice_run, looked_at)", run::LOOKED_AT),

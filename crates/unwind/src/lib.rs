@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use go::GoPlace;
-pub use names::LibcNames;
+pub use names::{LibcNames, soname_is_wrapper};
 
 /// Outermost frame, or no code at all: nothing to unwind.
 pub const END: u8 = 0;

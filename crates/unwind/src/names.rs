@@ -66,6 +66,7 @@ const LIBC_PREFIXES: [&str; 6] = ["__", "_IO_", "_dl_", "_nl_", "_int_", "_exit"
 const GO_PACKAGES: [&str; 4] = ["runtime", "syscall", "os", "golang.org/x/sys"];
 const GO_TREES: [&str; 3] = ["runtime/", "internal/", "golang.org/x/sys/"];
 
+/// Whether a shared library of this name is the C library, or of it.
 pub fn soname_is_wrapper(soname: &str) -> bool {
     SONAMES.iter().any(|known| match known.strip_suffix('*') {
         Some(prefix) => soname.starts_with(prefix),

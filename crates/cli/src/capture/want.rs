@@ -134,9 +134,18 @@ impl Want {
         self.request = self.request & !(DEBOX_REQ_SPLICE | DEBOX_REQ_AUDIT) | DEBOX_REQ_BOUNDARY;
     }
 
-    /// Whether there is something in it that only the kernel side tells.
-    pub fn asks_kernel(&self) -> bool {
-        self.details != 0 || self.plan.is_some() || self.audits() || self.irq || self.trace.wanted()
+    /// Whether there is something in it that only the kernel side tells; where the calls of a command come from
+    /// its own code tells as well.
+    pub fn asks_kernel(&self, command: bool) -> bool {
+        let own = match command {
+            true => DEBOX_DETAIL_CALL_SITES,
+            false => 0,
+        };
+        self.details & !own != 0
+            || self.plan.is_some()
+            || self.audits()
+            || self.irq
+            || self.trace.wanted()
     }
 
     /// Whether spliced calls are looked after.
