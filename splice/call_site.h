@@ -27,6 +27,7 @@
 #define RULE_REALIGNED 6u
 #define RULE_RDI 7u
 #define RULE_KINDS 0x07u
+#define RULE_NO_FILE (0x20u | RULE_FRAME_POINTER) /* ours: the code is of none */
 #define RULE_WRAPPER 0x80u
 #define RULE_RBP_LOST (-128)
 
@@ -40,47 +41,51 @@
 #define WAY_0 0x80000000ull
 
 struct walk {
+	struct splice_block *b;
 	uint64_t ip, sp, bp;
+	int keeps; /* what is found stays for the next one: at the end of a trampoline, where nobody else comes between */
 };
 
 /* ------------------------------------------------------------------ what may be read */
 
-SELDOM static void stack_forget(struct splice_block *b)
+/* What was known of code may be so no more. */
+SELDOM static void frames_forget(struct splice_block *b)
 {
-	WRITE(b->stack_most, 0);
-	WRITE(b->read_end, 0);
-	IN_ORDER();
-	WRITE(b->unmaps, __atomic_load_n(&b->own->unmaps, __ATOMIC_RELAXED));
+	for (uint32_t i = 0; i < SPLICE_FRAMES; i++)
+		b->frame[i].ip = 0;
+	b->frames_as = b->unmaps;
 }
 
-/* The kernel is asked; what it says of the page is kept. */
-SELDOM static int page_read(struct splice_block *b, uint64_t at)
+/* The kernel is asked. */
+SELDOM static int page_read(const struct walk *w, uint64_t at)
 {
+	struct splice_block *b = w->b;
 	uint64_t page = at & -(uint64_t)SPLICE_PAGE;
 
 	/* It looks at the set first, and there is no such way to change the mask. */
 	if (sys_call(SYS_rt_sigprocmask, 3, page, 0, 8) != -ERRNO_EINVAL)
 		return 0;
-	if (page != b->read_end) {
-		WRITE(b->read_end, 0);
-		IN_ORDER();
-		WRITE(b->read, page);
-		IN_ORDER();
+	if (w->keeps) {
+		if (page != b->read_end)
+			b->read = page;
+		b->read_end = page + SPLICE_PAGE;
 	}
-	WRITE(b->read_end, page + SPLICE_PAGE);
 	return 1;
 }
 
-static int may_read(struct splice_block *b, uint64_t at)
+static int may_read(const struct walk *w, uint64_t at)
 {
-	if (b->stack_most && at - b->stack < b->stack_most + SPLICE_DEEP - 1)
+	const struct splice_block *b = w->b;
+
+	if (w->keeps && ((b->stack_most && at - b->stack < b->stack_most + SPLICE_DEEP - 1) ||
+			 (at >= b->read && at < b->read_end)))
 		return 1;
-	return (at >= b->read && at < b->read_end) || page_read(b, at);
+	return page_read(w, at);
 }
 
-static int word(struct splice_block *b, uint64_t at, uint64_t *to)
+static int word(const struct walk *w, uint64_t at, uint64_t *to)
 {
-	if (!may_read(b, at) || !may_read(b, at + 7))
+	if (!may_read(w, at) || ((at ^ (at + 7)) & SPLICE_PAGE && !may_read(w, at + 7)))
 		return 0;
 	__builtin_memcpy(to, (const void *)at, sizeof *to);
 	return 1;
@@ -122,7 +127,7 @@ static struct splice_caller caller_of(const struct splice_callers *callers, uint
 }
 
 /* To the caller's frame; `s` where it is the innermost one. */
-static int frame_up(struct splice_block *b, struct walk *w, struct splice_caller rule, const struct saved *s)
+static int frame_up(struct walk *w, struct splice_caller rule, const struct saved *s)
 {
 	uint64_t cfa, bp = w->bp, at;
 
@@ -143,7 +148,7 @@ static int frame_up(struct splice_block *b, struct walk *w, struct splice_caller
 		rule.rbp_words = -2;
 		break;
 	case RULE_REALIGNED:
-		if (!word(b, w->bp - 8ull * rule.cfa_words, &cfa) || cfa <= w->sp || !word(b, w->bp, &bp))
+		if (!word(w, w->bp - 8ull * rule.cfa_words, &cfa) || cfa <= w->sp || !word(w, w->bp, &bp))
 			return 0;
 		rule.rbp_words = 0;
 		break;
@@ -155,49 +160,63 @@ static int frame_up(struct splice_block *b, struct walk *w, struct splice_caller
 		return 1;
 	case RULE_SIGNAL:
 		at = w->sp + UCONTEXT_REGS;
-		return word(b, at + 80, &w->bp) && word(b, at + 128, &w->ip) && word(b, at + 120, &w->sp);
+		return word(w, at + 80, &w->bp) && word(w, at + 128, &w->ip) && word(w, at + 120, &w->sp);
 	default:
 		return 0;
 	}
 	if (rule.rbp_words == RULE_RBP_LOST)
 		bp = 0;
-	else if (rule.rbp_words && !word(b, cfa + 8ull * (uint64_t)(int64_t)rule.rbp_words, &bp))
+	else if (rule.rbp_words && !word(w, cfa + 8ull * (uint64_t)(int64_t)rule.rbp_words, &bp))
 		return 0;
-	if (!word(b, cfa - 8, &w->ip))
+	if (!word(w, cfa - 8, &w->ip))
 		return 0;
 	w->sp = cfa;
 	w->bp = bp;
 	return 1;
 }
 
+/* The frame at w->ip, into `f`. */
+static void frame_of(const struct walk *w, struct splice_frame *f, uint8_t *last)
+{
+	const struct splice_module *m = module_of(w->b, w->ip, last);
+
+	f->place = 0;
+	f->rule = (struct splice_caller){ .kind = RULE_NO_FILE };
+	if (m) {
+		uint64_t offset = w->ip - m->start + m->first;
+
+		if (m->file)
+			f->place = (uint64_t)m->file << SPLICE_PLACE_FILE_SHIFT | offset;
+		/* A return address belongs to the instruction before it. */
+		f->rule = caller_of(m->callers, offset - 1);
+	}
+	f->ip = w->ip;
+}
+
 /* File and offset, as in a key; 0: not known. `s` is of a call whose trampoline goes on at s->r11. */
-static uint64_t place_of(struct splice_block *b, const struct saved *s, uint64_t rsp)
+static uint64_t place_of(struct splice_block *b, const struct saved *s, uint64_t rsp, int keeps)
 {
 	const uint64_t in = s->r11 - 1, page = in & -(uint64_t)SPLICE_PAGE;
-	struct walk w = { .sp = rsp, .bp = s->rbp };
+	struct walk w = { .b = b, .sp = rsp, .bp = s->rbp, .keeps = keeps };
+	struct splice_frame now, *f = &now;
 	uint64_t last = 0;
 
 	w.ip = page + ((const uint32_t *)page)[(in - page) / 16] - WAY_0;
 	for (uint32_t i = 0; i < WALK_STEPS && w.ip; i++) {
-		const struct splice_module *m = module_of(b, w.ip, &b->module[i != 0]);
-		struct splice_caller rule = { .kind = RULE_FRAME_POINTER };
-
-		if (m) {
-			uint64_t offset = w.ip - m->start + m->first;
-
-			last = m->file ? (uint64_t)m->file << SPLICE_PLACE_FILE_SHIFT | offset : 0;
-			/* A return address belongs to the instruction before it. */
-			rule = caller_of(m->callers, offset - 1);
-			/* What holds the system call instruction is a wrapper, whatever else. */
-			if (i && !(rule.kind & RULE_WRAPPER))
-				return last;
-		} else if (i) {
-			/* A compiler's, that has just been written; or no code at all. */
-			if (w.ip >> SPLICE_PLACE_OFFSET_BITS || !may_read(b, w.ip - 1))
-				return last;
-			return (uint64_t)SPLICE_FILE_NONE << SPLICE_PLACE_FILE_SHIFT | w.ip;
-		}
-		if (!frame_up(b, &w, rule, i ? NULL : s))
+		if (keeps)
+			f = &b->frame[(w.ip ^ w.ip >> 4) % SPLICE_FRAMES];
+		if (!keeps || f->ip != w.ip)
+			frame_of(&w, f, &b->module[i != 0]);
+		/* A compiler's, that has just been written; or no code at all. */
+		if (i && f->rule.kind == RULE_NO_FILE)
+			return w.ip >> SPLICE_PLACE_OFFSET_BITS || !may_read(&w, w.ip - 1) ?
+				       last :
+				       (uint64_t)SPLICE_FILE_NONE << SPLICE_PLACE_FILE_SHIFT | w.ip;
+		last = f->place;
+		/* What holds the system call instruction is a wrapper, whatever else. */
+		if (i && !(f->rule.kind & RULE_WRAPPER))
+			return last;
+		if (!frame_up(&w, f->rule, i ? NULL : s))
 			break;
 	}
 	/* Runtime code all the way out, as when a program is loaded: the outermost place stands for it. */
@@ -241,31 +260,19 @@ static int counts(const struct splice_block *b)
 	return !only || b->pid == only;
 }
 
-/* A call that the trampoline leaves to the runtime. This may come within another one: what that knows of memory stays. */
-SELDOM static void call_site(struct splice_block *b, const struct saved *s, uint64_t rsp, uint64_t nr, int count, int failed,
-			     uint64_t ns)
+/* A call that the trampoline leaves to the runtime. It may come within another one: what that keeps stays. */
+SELDOM static void call_site(struct splice_block *b, const struct saved *s, uint64_t rsp, uint64_t nr, int count,
+			     int failed, uint64_t ns)
 {
-	uint64_t stack = b->stack, most = b->stack_most, read = b->read, end = b->read_end, place;
+	uint64_t place;
 
 	if (!b->places || b->area->quiet || !counts(b))
 		return;
 	if (b->doors[row_number(nr)] == SPLICE_DOOR_UNMAPS)
 		__atomic_fetch_add(&b->own->unmaps, 1, __ATOMIC_RELAXED);
-	if (b->unmaps != __atomic_load_n(&b->own->unmaps, __ATOMIC_RELAXED)) {
-		stack_forget(b);
-		most = end = 0;
-	}
-	place = place_of(b, s, rsp);
+	place = place_of(b, s, rsp, 0);
 	if (place)
 		place_add(b->places, place, row_number(nr), count, failed, ns);
-	WRITE(b->stack_most, 0);
-	WRITE(b->read_end, 0);
-	IN_ORDER();
-	WRITE(b->stack, stack);
-	WRITE(b->read, read);
-	IN_ORDER();
-	WRITE(b->stack_most, most);
-	WRITE(b->read_end, end);
 }
 
 /* The open call, at the end of its trampoline. */
@@ -273,7 +280,11 @@ void splice_site(struct saved *s, uint64_t rsp);
 void splice_site(struct saved *s, uint64_t rsp)
 {
 	struct splice_block *b = self();
-	uint64_t place = counts(b) ? place_of(b, s, rsp) : 0;
+	uint64_t place;
+
+	if (b->frames_as != b->unmaps)
+		frames_forget(b);
+	place = counts(b) ? place_of(b, s, rsp, 1) : 0;
 
 	if (place)
 		place_add(b->places, place, row_number(b->open.nr), 1, sys_failed((long)s->rax), b->last_ns);

@@ -424,7 +424,7 @@ static struct splice_block *block_find(struct splice_area *area, struct splice_b
 }
 
 /* One of the process's own, beside the area. NULL: there is no memory. */
-static struct splice_block *block_beside(struct splice_area *area)
+SELDOM static struct splice_block *block_beside(struct splice_area *area)
 {
 	struct splice_block *b = __atomic_load_n(&area->own->beside, __ATOMIC_ACQUIRE), *next;
 	long at;
@@ -489,8 +489,8 @@ static struct splice_block *block_take(struct splice_area *area)
 	b->find = (uint64_t)splice_entry_find;
 	b->area = area;
 	b->own = area->own;
-	/* Nobody reads what is counted beside the area. */
-	b->places = b->chunk < SPLICE_CHUNKS ? area->own->places : NULL;
+	/* What is counted beside the area nobody reads, and what several threads have is nobody's. */
+	b->places = b->chunk < SPLICE_CHUNKS && b->state == SPLICE_TAKEN ? area->own->places : NULL;
 	b->door = b->places ? (uint64_t)splice_entry_site : (uint64_t)splice_entry_door;
 	b->stack_most = 0;
 	b->read_end = 0;
@@ -675,8 +675,8 @@ static int is_there(const struct splice_area *area, uint64_t bias, uint64_t devi
 
 /* Puts the image's code over [from, to) of a file that is mapped with this bias. 0: something lies where its
  * pool has to. */
-static int image_map(struct splice_area *area, int fd, const struct splice_image *image, uint64_t bias,
-		     uint64_t from, uint64_t to, uint64_t device, uint64_t inode, int pool_is_there)
+SELDOM static int image_map(struct splice_area *area, int fd, const struct splice_image *image, uint64_t bias,
+			    uint64_t from, uint64_t to, uint64_t device, uint64_t inode, int pool_is_there)
 {
 	uint64_t pool = bias + image->pool;
 
@@ -720,8 +720,8 @@ static int image_map(struct splice_area *area, int fd, const struct splice_image
 
 /* Puts the image's code over [address, address + bytes), where the file is mapped from `offset` on; `pool`: nothing but
  * its trampolines into memory yet. As image_map(). */
-static int code_replace(struct splice_area *area, int fd, const struct splice_image *image,
-			struct splice_attach_code *code, int pool)
+SELDOM static int code_replace(struct splice_area *area, int fd, const struct splice_image *image,
+			       struct splice_attach_code *code, int pool)
 {
 	uint64_t bias, end = code->address + ((code->bytes + SPLICE_PAGE - 1) & -(uint64_t)SPLICE_PAGE);
 	uint32_t i = 0;
@@ -798,7 +798,7 @@ SELDOM static void callers_begin(struct splice_area *area, struct splice_begin_i
 }
 
 /* [address, address + bytes) is code of a file now. */
-static void code_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset)
+SELDOM static void code_mapped(struct splice_area *area, uint64_t address, uint64_t bytes, int file, uint64_t offset)
 {
 	struct splice_image image = { .left = 0 };
 	int fd = 0, there = 0, done = 0;
@@ -841,7 +841,7 @@ static void code_mapped(struct splice_area *area, uint64_t address, uint64_t byt
 /* ------------------------------------------------------- calls that are not like others */
 
 /* A set-user-id program gets no rights when somebody traces it who has not got them. */
-static int may_be_followed(const struct splice_run *run, long folder, const char *path, long flags)
+SELDOM static int may_be_followed(const struct splice_run *run, long folder, const char *path, long flags)
 {
 	struct stat st;
 	char any;
@@ -892,7 +892,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 	block_free(b);
 }
 
-static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t rsp, uint32_t nr)
+SELDOM static void exec_failed(struct splice_block *b, const struct saved *s, uint64_t rsp, uint32_t nr)
 {
 	uint64_t asked = b->asked;
 
@@ -1294,7 +1294,7 @@ SELDOM static int step(struct splice_attach *attach, const struct splice_run *ru
  * which the process could not go on by itself.
  */
 void splice_attach(struct splice_attach *attach);
-void splice_attach(struct splice_attach *attach)
+SELDOM void splice_attach(struct splice_attach *attach)
 {
 	struct splice_attach_thread *thread = (struct splice_attach_thread *)attach->thread;
 	struct splice_attach_code *code = (struct splice_attach_code *)attach->code;
@@ -1377,56 +1377,58 @@ ENTRY(splice_entry_site_walk, splice_site);
  * anywhere: nothing is pushed before the kernel has been asked whether that can be written. Else
  * the call is only counted.
  */
+/* clang-format off */
 #define OF(field) "%%gs:%c[" #field "]"
 #define KEPT(bytes) "%%gs:" #bytes "+%c[kept]"
 __attribute__((naked, used)) void splice_entry_site(void)
 {
 	__asm__("	movl " OF(nr) ", %%ecx\n"
-				      "	cmpl %[nrs], %%ecx\n	jae 1f\n"
-				      "	cmpw $0, %%gs:%c[doors](,%%rcx,2)\n	je 4f\n"
-				      "1:	movq " OF(own) ", %%rcx\n	movl %c[own_unmaps](%%rcx), %%ecx\n"
-							       "	cmpl " OF(unmaps) ", %%ecx\n	jne 5f\n"
-											  "2:	leaq -%c[deep](%%rsp), %%rcx\n	subq " OF(stack) ", %%rcx\n"
-																		 "	cmpq " OF(most) ", %%rcx\n	jae 6f\n"
-																					"3:	jmp splice_entry_site_walk\n"
-																					/* It may have taken memory away. */
-																					"4:	movq " OF(own) ", %%rcx\n	lock incl %c[own_unmaps](%%rcx)\n	jmp 1b\n"
-																							       /* What was known may be so no more. */
-																							       "5:	movq $0, " OF(most) "\n	movq $0, " OF(read_end) "\n"
-																															"	movl %%ecx, " OF(unmaps) "\n	jmp 2b\n"
-																																			 /* It writes the mask, below what is the program's: at both ends of what it would be asked for. */
-																																			 "6:	movq %%rax, " KEPT(0) "\n	movq %%rdi, " KEPT(8) "\n"
-																																										      "	movq %%rsi, " KEPT(16) "\n	movq %%rdx, " KEPT(24) "\n"
-																																																	       "	movq %%r10, " KEPT(32) "\n	movq %%r11, " KEPT(40) "\n"
-																																																									       "	movq $0, " OF(most) "\n"
-																																																													    "	xorl %%edi, %%edi\n	xorl %%esi, %%esi\n	movl $8, %%r10d\n"
-																																																													    "	leaq -%c[deep](%%rsp), %%rdx\n	movl %[mask], %%eax\n	syscall\n"
-																																																													    "	testq %%rax, %%rax\n	jnz 7f\n"
-																																																													    "	leaq -136(%%rsp), %%rdx\n	movl %[mask], %%eax\n	syscall\n"
-																																																													    "	testq %%rax, %%rax\n	jnz 7f\n"
-																																																													    "	leaq -%c[deep](%%rsp), %%rcx\n	andq $-4096, %%rcx\n	movq %%rcx, " OF(stack) "\n"
-																																																																								"	orq $4095, %%rdx\n	subq %%rcx, %%rdx\n	subq %[deep_less], %%rdx\n"
-																																																																								"	movq %%rdx, " OF(most) "\n"
-																																																																											       "	xorl %%eax, %%eax\n"
-																																																																											       /* As it came. */
-																																																																											       "7:	movq %%rax, %%rcx\n"
-																																																																											       "	movq " KEPT(0) ", %%rax\n	movq " KEPT(8) ", %%rdi\n"
-																																																																																		       "	movq " KEPT(16) ", %%rsi\n	movq " KEPT(24) ", %%rdx\n"
-																																																																																										"	movq " KEPT(32) ", %%r10\n	movq " KEPT(40) ", %%r11\n"
-																																																																																																	"	testq %%rcx, %%rcx\n	jz 3b\n"
-																																																																																																	"	movl $0, " OF(timed) "\n	movq $0, " OF(rsp) "\n	jmp *%%r11\n"
+		"	cmpl %[nrs], %%ecx\n	jae 1f\n"
+		"	cmpw $0, %%gs:%c[doors](,%%rcx,2)\n	je 4f\n"
+		"1:	movq " OF(own) ", %%rcx\n	movl %c[own_unmaps](%%rcx), %%ecx\n"
+		"	cmpl " OF(unmaps) ", %%ecx\n	jne 5f\n"
+		"2:	leaq -%c[deep](%%rsp), %%rcx\n	subq " OF(stack) ", %%rcx\n"
+		"	cmpq " OF(most) ", %%rcx\n	jae 6f\n"
+		"3:	jmp splice_entry_site_walk\n"
+		/* It may have taken memory away. */
+		"4:	movq " OF(own) ", %%rcx\n	lock incl %c[own_unmaps](%%rcx)\n	jmp 1b\n"
+		/* What was known may be so no more. */
+		"5:	movq $0, " OF(most) "\n	movq $0, " OF(read_end) "\n"
+		"	movl %%ecx, " OF(unmaps) "\n	jmp 2b\n"
+		/* The kernel writes the mask, below what is the program's: at both ends of what will be written. */
+		"6:	movq %%rax, " KEPT(0) "\n	movq %%rdi, " KEPT(8) "\n	movq %%rsi, " KEPT(16) "\n"
+		"	movq %%rdx, " KEPT(24) "\n	movq %%r10, " KEPT(32) "\n	movq %%r11, " KEPT(40) "\n"
+		"	movq $0, " OF(most) "\n"
+		"	xorl %%edi, %%edi\n	xorl %%esi, %%esi\n	movl $8, %%r10d\n"
+		"	leaq -%c[deep](%%rsp), %%rdx\n	movl %[mask], %%eax\n	syscall\n"
+		"	testq %%rax, %%rax\n	jnz 7f\n"
+		"	leaq -136(%%rsp), %%rdx\n	movl %[mask], %%eax\n	syscall\n"
+		"	testq %%rax, %%rax\n	jnz 7f\n"
+		"	leaq -%c[deep](%%rsp), %%rcx\n	andq $-4096, %%rcx\n	movq %%rcx, " OF(stack) "\n"
+		"	orq $4095, %%rdx\n	subq %%rcx, %%rdx\n	subq %[deep_less], %%rdx\n"
+		"	movq %%rdx, " OF(most) "\n"
+		/* As it came. */
+		"7:	movq %%rax, %%rcx\n	movq " KEPT(0) ", %%rax\n	movq " KEPT(8) ", %%rdi\n"
+		"	movq " KEPT(16) ", %%rsi\n	movq " KEPT(24) ", %%rdx\n"
+		"	movq " KEPT(32) ", %%r10\n	movq " KEPT(40) ", %%r11\n"
+		"	testq %%rcx, %%rcx\n	jz 3b\n"
+		"	movl $0, " OF(timed) "\n	movq $0, " OF(rsp) "\n	jmp *%%r11\n"
 		:
-		: [nr] "i"(offsetof(struct splice_block, open.nr)), [rsp] "i"(offsetof(struct splice_block, open.rsp)),
+		: [nr] "i"(offsetof(struct splice_block, open.nr)),
+		  [rsp] "i"(offsetof(struct splice_block, open.rsp)),
 		  [timed] "i"(offsetof(struct splice_block, open.timed)),
-		  [doors] "i"(offsetof(struct splice_block, doors)), [own] "i"(offsetof(struct splice_block, own)),
+		  [doors] "i"(offsetof(struct splice_block, doors)),
+		  [own] "i"(offsetof(struct splice_block, own)),
 		  [unmaps] "i"(offsetof(struct splice_block, unmaps)),
 		  [stack] "i"(offsetof(struct splice_block, stack)),
 		  [most] "i"(offsetof(struct splice_block, stack_most)),
 		  [read_end] "i"(offsetof(struct splice_block, read_end)),
 		  [kept] "i"(offsetof(struct splice_block, kept)),
-		  [own_unmaps] "i"(offsetof(struct splice_own, unmaps)), [nrs] "i"(SPLICE_NRS),
-		  [deep] "i"(SPLICE_DEEP), [deep_less] "i"(SPLICE_DEEP - 2), [mask] "i"(SYS_rt_sigprocmask));
+		  [own_unmaps] "i"(offsetof(struct splice_own, unmaps)),
+		  [nrs] "i"(SPLICE_NRS), [deep] "i"(SPLICE_DEEP), [deep_less] "i"(SPLICE_DEEP - 2),
+		  [mask] "i"(SYS_rt_sigprocmask));
 }
+/* clang-format on */
 
 /* To whoever called the function whose begin asked. */
 __asm__(".pushsection .text\n.globl splice_found\nsplice_found:\n	ret\n.popsection\n");

@@ -58,6 +58,21 @@ struct splice_done {
 	uint64_t ip, sp, bp; /* of the program, behind the call */
 };
 
+struct splice_caller {
+	uint32_t pc; /* offset in the file; they are in order */
+	uint16_t cfa_words;
+	int8_t rbp_words;
+	uint8_t kind;
+};
+
+/* Code that a call came through. */
+struct splice_frame {
+	uint64_t ip;
+	uint64_t place; /* file and offset, as in a key; 0: of no file */
+	struct splice_caller rule;
+};
+#define SPLICE_FRAMES 16u
+
 enum splice_block_state {
 	SPLICE_FREE,
 	SPLICE_TAKEN,
@@ -101,9 +116,12 @@ struct splice_block {
 	uint64_t stack, stack_most;
 	uint64_t read, read_end; /* other memory that may be read */
 	uint64_t kept[6];
-	uint32_t unmaps;   /* as of own, when this was true */
-	uint8_t module[2]; /* what was found last, of the innermost frame and of others */
-	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS - 102];
+	uint32_t unmaps;    /* as of own, when this was true */
+	uint32_t frames_as; /* the same of `frame` */
+	uint8_t module[2];  /* what was found last, of the innermost frame and of others */
+	uint8_t reserved_bytes[6];
+	struct splice_frame frame[SPLICE_FRAMES]; /* by address: of those that calls came through last */
+	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS - 112 - SPLICE_FRAMES * 24];
 	struct splice_row rows[SPLICE_NRS];
 };
 
@@ -215,12 +233,7 @@ struct splice_callers {
 	uint32_t segments;
 	uint64_t rows;
 	struct splice_segment segment[SPLICE_CALLERS_SEGMENTS]; /* its code */
-	struct splice_caller {
-		uint32_t pc; /* offset in the file; they are in order */
-		uint16_t cfa_words;
-		int8_t rbp_words;
-		uint8_t kind;
-	} row[];
+	struct splice_caller row[];
 };
 
 /* ------------------------------------------------------------ asking the watcher */
