@@ -48,6 +48,24 @@ struct walk {
 
 /* ------------------------------------------------------------------ what may be read */
 
+/* Code that came from no file lies there, and perhaps around it. */
+SELDOM static void code_written(struct splice_own *own, uint64_t from, uint64_t bytes)
+{
+	if ((from + bytes) >> SPLICE_PLACE_OFFSET_BITS)
+		return;
+	if (!own->code_to || from < own->code_from)
+		WRITE(own->code_from, from);
+	if (from + bytes > own->code_to)
+		WRITE(own->code_to, from + bytes);
+}
+
+/* Behind a call that may have taken memory away. */
+SELDOM static void memory_changed(struct splice_own *own, const struct saved *s, uint64_t nr)
+{
+	if ((nr == SYS_mprotect || nr == SYS_pkey_mprotect) && s->rdx & PROT_EXEC && !s->rax)
+		code_written(own, s->rdi, s->rsi);
+}
+
 /* What was known of code may be so no more. */
 SELDOM static void frames_forget(struct splice_block *b)
 {
@@ -209,9 +227,9 @@ static uint64_t place_of(struct splice_block *b, const struct saved *s, uint64_t
 			frame_of(&w, f, &b->module[i != 0]);
 		/* A compiler's, that has just been written; or no code at all. */
 		if (i && f->rule.kind == RULE_NO_FILE)
-			return w.ip >> SPLICE_PLACE_OFFSET_BITS || !may_read(&w, w.ip - 1) ?
-				       last :
-				       (uint64_t)SPLICE_FILE_NONE << SPLICE_PLACE_FILE_SHIFT | w.ip;
+			return w.ip - b->own->code_from < b->own->code_to - b->own->code_from ?
+				       (uint64_t)SPLICE_FILE_NONE << SPLICE_PLACE_FILE_SHIFT | w.ip :
+				       last;
 		last = f->place;
 		/* What holds the system call instruction is a wrapper, whatever else. */
 		if (i && !(f->rule.kind & RULE_WRAPPER))
@@ -268,8 +286,10 @@ SELDOM static void call_site(struct splice_block *b, const struct saved *s, uint
 
 	if (!b->places || b->area->quiet || !counts(b))
 		return;
-	if (b->doors[row_number(nr)] == SPLICE_DOOR_UNMAPS)
+	if (b->doors[row_number(nr)] == SPLICE_DOOR_UNMAPS) {
 		__atomic_fetch_add(&b->own->unmaps, 1, __ATOMIC_RELAXED);
+		memory_changed(b->own, s, nr);
+	}
 	place = place_of(b, s, rsp, 0);
 	if (place)
 		place_add(b->places, place, row_number(nr), count, failed, ns);
@@ -282,8 +302,10 @@ void splice_site(struct saved *s, uint64_t rsp)
 	struct splice_block *b = self();
 	uint64_t place;
 
-	if (b->frames_as != b->unmaps)
+	if (b->frames_as != b->unmaps) {
+		memory_changed(b->own, s, b->open.nr);
 		frames_forget(b);
+	}
 	place = counts(b) ? place_of(b, s, rsp, 1) : 0;
 
 	if (place)

@@ -1153,6 +1153,7 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		if (s->r10 & MAP_ANONYMOUS) {
 			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
 			modules_gone(b->own, (uint64_t)ret, s->rsi);
+			code_written(b->own, (uint64_t)ret, s->rsi);
 		} else {
 			code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
 		}

@@ -192,6 +192,7 @@ struct splice_own {
 	struct splice_places *places; /* NULL: nobody asks where calls come from */
 	uint32_t unmaps;              /* atomic: calls that may have taken memory away */
 	uint32_t reserved;
+	uint64_t code_from, code_to; /* where there is code that came from no file */
 	struct splice_module module[SPLICE_MODULES];
 };
 #define SPLICE_OWN_BYTES 12288u

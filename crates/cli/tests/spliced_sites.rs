@@ -448,6 +448,42 @@ int main(void)
     assert_eq!(unknown(&report), jumped, "{report}");
 }
 
+/// Code that came from no file makes calls by the C library; it has no name but its address.
+#[test]
+fn code_that_came_from_no_file_has_its_address() {
+    let place = place();
+    let program = place.built(
+        r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+/* push %rbx; mov %rdi, %rbx; 100 times: call *%rbx; pop %rbx; ret */
+int main(void)
+{
+	unsigned char code[] = { 0x53, 0x55, 0x50, 0x48, 0x89, 0xfb, 0xbd, 100, 0, 0, 0, 0xff, 0xd3, 0xff, 0xcd, 0x75, 0xfa, 0x58, 0x5d, 0x5b, 0xc3 };
+	void *protected = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *at_once = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	memcpy(protected, code, sizeof code);
+	memcpy(at_once, code, sizeof code);
+	mprotect(protected, 4096, PROT_READ | PROT_EXEC);
+	((void (*)(void *))protected)(getppid);
+	((void (*)(void *))at_once)(getppid);
+	printf("%#lx %#lx\n", (long)protected + 13, (long)at_once + 13);
+	return 0;
+}
+"#,
+    );
+    let (output, report) = place.sites(&[&program]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for at in text.split_whitespace() {
+        let here = from(&report, "getppid", &format!("[jit]+{at}"));
+        assert_eq!(here, 100, "{at}: {report}");
+    }
+}
+
 /// More places than there is room for: which calls are missing is said.
 #[test]
 fn a_full_table_is_said() {
