@@ -196,7 +196,7 @@ fn calls_come_from_where_strace_sees_them() {
             ":memory:",
             "create table t(a); select count(*) from t",
         ],
-        &["git", "--version"],
+        &["ls", "-la", "/usr"],
     ];
     for words in commands {
         let (output, report) = place.sites(words);
