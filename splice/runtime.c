@@ -763,12 +763,15 @@ SELDOM static void callers_mapped(struct splice_area *area, uint64_t address, ui
 	for (uint32_t i = 0; number && !callers && i < SPLICE_MODULES && own->module[i].start; i++)
 		if (own->module[i].file == number)
 			callers = own->module[i].callers;
-	if (!callers) {
+	/* What is there and is not what it should be is made anew. */
+	for (int again = 0; !callers && again < 2; again++) {
+		if (again && answer(area, SPLICE_IMAGE, (uint32_t)file))
+			break;
 		fd = image_of(area, file, st, CALLERS);
-		if (fd >= 0) {
-			callers = callers_map((struct splice_run *)area->run, fd);
-			sys_call(SYS_close, fd);
-		}
+		if (fd < 0)
+			break;
+		callers = callers_map((struct splice_run *)area->run, fd);
+		sys_call(SYS_close, fd);
 	}
 	module_add(own, address, bytes, offset, number, callers);
 }

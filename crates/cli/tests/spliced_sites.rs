@@ -4,7 +4,10 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 #[path = "common/splice.rs"]
@@ -506,6 +509,51 @@ fn a_full_table_is_said() {
         matches!(&said[..], [said] if said.starts_with(&format!("{lost} calls are at an unknown place"))),
         "{said:?}: {lost}"
     );
+}
+
+/// Nobody else's are made use of, nor such as others could have changed.
+#[test]
+fn rows_that_others_could_write_are_made_anew() {
+    let place = place();
+    let program = place.built(
+        "#include <unistd.h>\n__attribute__((noinline)) static void calls(void) \
+         { for (int i = 0; i < 100; i++) { getppid(); __asm__ volatile(\"\"); } }\n\
+         int main(void) { calls(); return 0; }\n",
+    );
+    let rows = || -> Vec<PathBuf> {
+        let all = std::fs::read_dir(place.0.path().join("debox/splice")).unwrap();
+        let paths = all.map(|entry| entry.unwrap().path());
+        let rows = paths.filter(|path| path.extension().is_some_and(|end| end == "callers"));
+        rows.collect()
+    };
+    let runs = || {
+        let (output, report) = place.sites(&[&program]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(from(&report, "getppid", "calls+"), 100, "{report}");
+    };
+    runs();
+    let first: Vec<_> = rows()
+        .into_iter()
+        .map(|path| (std::fs::read(&path).unwrap(), path))
+        .collect();
+    assert!(first.len() >= 3);
+    // Whole, but of somebody who may write them; and not whole.
+    for (mode, keep) in [(0o666, usize::MAX), (0o444, 100)] {
+        for (bytes, path) in &first {
+            let mut bytes = bytes.clone();
+            let head = bytes.len().min(120);
+            bytes[head..].fill(0);
+            bytes.truncate(keep);
+            std::fs::write(path, bytes).unwrap();
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        runs();
+        for (bytes, path) in &first {
+            assert_eq!(&std::fs::read(path).unwrap(), bytes, "{path:?}");
+            let mode = std::fs::metadata(path).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o444);
+        }
+    }
 }
 
 /// What it writes there by itself is its own loss.
