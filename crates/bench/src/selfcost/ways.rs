@@ -97,7 +97,7 @@ pub fn of_debox() -> Vec<Way> {
         "another process watched, wrap",
         "another process watched, boundary",
     );
-    let run = How::Debox("run -o /dev/null --");
+    let run = How::Debox("run --capture=boundary -o /dev/null --");
     let run_wrap = How::Debox("run --capture=wrap -o /dev/null --");
     let run_splice = How::Debox("run --capture=splice -o /dev/null --");
     let run_sleeps = How::Debox("run --capture=sleeps -o /dev/null --");
@@ -122,7 +122,7 @@ pub fn of_debox() -> Vec<Way> {
         way("run-wrap", "debox run --capture=wrap", run_wrap),
         way("run-sleeps", "debox run --capture=sleeps", run_sleeps),
         way("run-splice", "debox run --capture=splice", run_splice),
-        way("run", "debox run", run),
+        way("run", "debox run --capture=boundary", run),
         way("run-trace", "debox run --trace", How::Debox(TRACE)),
     ]
 }
@@ -144,7 +144,7 @@ pub fn for_programs(ways: Vec<Way>) -> Vec<Way> {
         .collect()
 }
 
-/// Count, and total time, by call, of one process: what `debox run` does.
+/// Count, and total time, by call, of one process: what `debox run` does, too.
 const BPFTRACE: &str = "\
 BEGIN { printf(\"Tracing\\n\"); } \
 tracepoint:raw_syscalls:sys_enter /pid == $1/ { @begin[tid] = nsecs; } \
