@@ -365,7 +365,9 @@ static __always_inline void waking_call(struct thread_state *st, struct waking *
 	const struct open_call *call = &st->call;
 
 	spliced_ask(st);
-	waking->told = st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY) || st->spliced.is_told;
+	/* A spliced thread that ends has been looked at as it began to, and may have no memory any more. */
+	waking->told = st->flags & (WATCH_BOUNDARY | WATCH_SLOT_BOUNDARY) || st->spliced.is_told ||
+		       (st->spliced.block && bpf_get_current_task_btf()->flags & PF_EXITING);
 	if (st->hot_regs && hot->regs == st->hot_regs)
 		call = &hot->call;
 	waking->call_ns = call->in_call ? call->enter_ns : 0;

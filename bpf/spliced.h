@@ -125,6 +125,7 @@ static __noinline int spliced_is_it(struct thread_state *st)
  */
 static __noinline int spliced_executed(struct thread_state *st)
 {
+	struct debox_thread_row *thread;
 	struct open_call *call;
 	struct debox_row *row;
 	u64 wall;
@@ -136,6 +137,11 @@ static __noinline int spliced_executed(struct thread_state *st)
 	wall = call->executes_ns + call->blocked_ns + call->runq_ns;
 	call->in_call = 0;
 	call->seq = 0;
+	if (st->flags & WATCH_DETAILS) {
+		thread = spliced_row(st);
+		if (thread)
+			thread->wall_ns += wall;
+	}
 	row = account_row(st->account, call->key);
 	if (!row)
 		return 0;
@@ -152,6 +158,7 @@ static __noinline int spliced_executed(struct thread_state *st)
 static __always_inline void spliced_executes_first(struct thread_state *st, struct task_struct *task, u64 now)
 {
 	struct debox_account_control *control;
+	struct debox_thread_row *row;
 	s32 nr;
 
 	if (st->call.in_call || st->spliced.block || call_phase(task, &nr) != CALL_RUNNING ||
@@ -161,6 +168,9 @@ static __always_inline void spliced_executes_first(struct thread_state *st, stru
 	if (!control || !control->begins_ns || control->begins_ns > now)
 		return;
 	call_begin(&st->call, task, nr, control->begins_ns);
+	row = st->flags & WATCH_DETAILS ? spliced_row(st) : NULL;
+	if (row)
+		row->count++;
 	st->call.seq = SEQ_EXECUTED;
 	st->call.executes_ns = 0;
 }

@@ -26,6 +26,7 @@
 #define TASK_TRACED 0x08u
 #define TASK_DEAD 0x80u
 
+#define PF_EXITING 0x00000004u
 #define PF_WQ_WORKER 0x00000020u
 #define PF_KTHREAD 0x00200000u
 

@@ -92,7 +92,7 @@ fn strace_counts_the_same() {
             .stdin(Stdio::null())
             .status()
             .unwrap();
-        let ours = run(&[], command);
+        let ours = run(&["--capture=boundary"], command);
         ours.check_sound();
         let theirs = strace(command);
         assert!(theirs.len() > 5, "{theirs:?}");
@@ -139,7 +139,7 @@ fn perf_counts_the_same() {
         .and_then(|l| l.split(',').next())
         .and_then(|n| n.parse().ok())
         .unwrap_or_else(|| panic!("perf stat says: {text}"));
-    let ours = run(&[], &command);
+    let ours = run(&["--capture=boundary"], &command);
     let totals = &ours.report["totals"];
     let have = number(totals, "calls") + number(totals, "unfinished");
     // perf counts from its own execve on, with what its child does before.
@@ -164,7 +164,7 @@ fn getrusage_bounds_the_account() {
         subprocess.run(['tar','czf','/dev/null','/usr/include/linux'],check=True,stderr=subprocess.DEVNULL)\n\
         u=resource.getrusage(resource.RUSAGE_CHILDREN)\n\
         print(json.dumps([u.ru_minflt,u.ru_majflt,u.ru_nvcsw,u.ru_nivcsw,u.ru_stime]))";
-    let run = run(&[], &["python3", "-c", script]);
+    let run = run(&["--capture=boundary"], &["python3", "-c", script]);
     run.check_sound();
     let books: Vec<f64> = serde_json::from_slice::<Value>(&run.output.stdout)
         .unwrap()
@@ -201,7 +201,10 @@ fn static_go_and_32_bit_programs_are_counted_exactly() {
     fixed.check_sound();
     assert_eq!(fixed.count("getppid"), 1000);
 
-    let compat = run(&[], &[path("calls-32"), "getppid".into(), "500".into()]);
+    let compat = run(
+        &["--capture=boundary"],
+        &[path("calls-32"), "getppid".into(), "500".into()],
+    );
     compat.check_sound();
     assert_eq!(
         number(&compat.call_abi("getppid", 32), "count"),
@@ -211,7 +214,7 @@ fn static_go_and_32_bit_programs_are_counted_exactly() {
     );
     assert_eq!(compat.count("getppid"), 0, "no 64-bit getppid was made");
 
-    let go = run(&[], &[path("gocalls"), "300".into()]);
+    let go = run(&["--capture=boundary"], &[path("gocalls"), "300".into()]);
     go.check_sound();
     assert_eq!(go.count("getppid"), 1200);
     assert!(
@@ -230,7 +233,7 @@ fn awkward_programs_are_counted_exactly() {
     let go = |a: &[&str]| {
         let mut command = vec![calls.as_str()];
         command.extend(a);
-        let r = run(&[], &command);
+        let r = run(&["--capture=boundary"], &command);
         r.check_sound();
         r
     };
@@ -482,7 +485,7 @@ fn redis_under_its_benchmark() {
          redis-benchmark -p {port} -t ping_mbulk -n 5000 -c 1 -q >/dev/null; redis-cli -p {port} shutdown nosave; wait $r",
         d = directory.path().display()
     );
-    let run = run(&[], &["sh", "-c", &script]);
+    let run = run(&["--capture=boundary"], &["sh", "-c", &script]);
     run.check_sound();
     assert_eq!(run.output.status.code(), Some(0));
     // server and client: 5,000 requests each, and what set-up takes
@@ -524,7 +527,7 @@ fn schedstat_agrees_with_the_run_queue_wait() {
         b=open('/proc/self/schedstat').read().split()\n\
         os.kill(p,9); os.waitpid(p,0)\n\
         print(int(b[1])-int(a[1]))";
-    let run = run(&[], &["python3", "-c", script]);
+    let run = run(&["--capture=boundary"], &["python3", "-c", script]);
     run.check_sound();
     let books: u64 = String::from_utf8_lossy(&run.output.stdout)
         .trim()

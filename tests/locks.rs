@@ -76,7 +76,7 @@ fn recorded(arguments: &[&str], program_name: &str) -> (tempfile::TempDir, Strin
     let broker = shared_broker();
     let output = Command::new(debox())
         .current_dir("/")
-        .args(["run", "--socket"])
+        .args(["run", "--capture=boundary", "--socket"])
         .arg(broker.socket())
         .arg("-o")
         .arg(directory.path().join(RECORDING))

@@ -17,7 +17,7 @@ fn recorded(command: &[OsString]) -> (Value, String) {
     let file = directory.path().join("run.debox");
     let broker = shared_broker();
     let output = Command::new(debox())
-        .args(["run", "-q", "--socket"])
+        .args(["run", "-q", "--capture=boundary", "--socket"])
         .arg(broker.socket())
         .arg("-o")
         .arg(&file)

@@ -83,7 +83,7 @@ fn boundary(arguments: &[&str], call: &str, label: &str, due: u64, below: u64) -
         "/var/tmp".into(),
     ];
     command.extend(arguments.iter().map(|a| a.to_string()));
-    let run = run(&[], &command);
+    let run = run(&["--capture=boundary"], &command);
     run.check_sound();
     let own = lines(&run.output);
     let places = run.blocking(call);
@@ -196,7 +196,10 @@ fn faults_inside_a_read() {
         "getrusage: {line}"
     );
 
-    let run = run(&[], &[program("truth").to_str().unwrap(), "faults", "300"]);
+    let run = run(
+        &["--capture=boundary"],
+        &[program("truth").to_str().unwrap(), "faults", "300"],
+    );
     run.check_sound();
     let read = run.call("read");
     // The dynamic loader's reads fault a few more.

@@ -336,14 +336,15 @@ impl Splicer {
             return;
         };
         for (nr, sums) in by_key(&counted) {
+            let first = u64::from(self.began() && nr == libc::SYS_execve as u32);
             // Calls that the kernel side counts are of programs that were left.
-            if sums.count == 0 && counted.boundary == 0 {
+            if sums.count | first == 0 && counted.boundary == 0 {
                 continue;
             }
             let mut row = view.row_sum(nr);
             // What programs wrote may be anything.
             let add = |to: &mut u64, by: u64| *to = to.saturating_add(by);
-            add(&mut row.count, sums.count);
+            add(&mut row.count, sums.count.saturating_add(first));
             let seen = looks.seen.entry(nr).or_default();
             if *seen == row.count {
                 continue;

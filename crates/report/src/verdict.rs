@@ -24,6 +24,8 @@ const SHARE_ALL_THE_WHILE: f64 = 0.9;
 const ASIDE_MIN: f64 = 0.01;
 /// ... and what it does from here on.
 const ASIDE_MUCH: f64 = 0.2;
+/// Of the time of several calls: so much of one is told.
+const MOSTLY_MIN: f64 = 0.5;
 /// From here on it is the answer.
 const MOST: f64 = 0.7;
 /// Of the CPU time in calls: what calls that do very little make of it is the answer.
@@ -56,23 +58,71 @@ pub fn of(report: &Report) -> Vec<String> {
     of_watch(report).unwrap_or_default()
 }
 
+/// Calls that end when something comes, or a time is over: what they take is no work.
+const WAIT: [&str; 22] = [
+    "accept",
+    "accept4",
+    "clock_nanosleep",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_wait",
+    "futex",
+    "futex_wait",
+    "futex_waitv",
+    "io_getevents",
+    "io_pgetevents",
+    "nanosleep",
+    "pause",
+    "poll",
+    "ppoll",
+    "pselect6",
+    "rt_sigsuspend",
+    "rt_sigtimedwait",
+    "select",
+    "vfork",
+    "wait4",
+    "waitid",
+];
+
 /// Of calls and their times alone: how much of it they can be, and no more.
 fn of_counts(report: &Report) -> Option<Vec<String>> {
-    let all_ns = sum(report.calls.iter().map(|row| row.wall_ns));
-    let most = report.calls.iter().max_by_key(|row| row.wall_ns)?;
     let wall_ns = report.run.wall_ns;
-    let part = match all_ns <= wall_ns {
+    let part = |waits: bool| {
+        let rows = (report.calls.iter()).filter(|row| WAIT.contains(&row.name.as_str()) == waits);
+        let all_ns = sum(rows.clone().map(|row| row.wall_ns));
+        let most = rows.max_by_key(|row| row.wall_ns);
+        let mostly = match most {
+            Some(most) if share(most.wall_ns, all_ns) >= MOSTLY_MIN => {
+                Some(format!("mostly {}", printable(&most.name)))
+            }
+            _ => None,
+        };
+        (all_ns, mostly)
+    };
+    let ((waits_ns, waits), (others_ns, others)) = (part(true), part(false));
+    let all_ns = waits_ns.saturating_add(others_ns);
+    let of_all = match all_ns <= wall_ns {
         true => format!(" ({})", percent(share(all_ns, wall_ns))),
         // Of several that went on side by side.
-        false => " together".to_owned(),
+        false => ", those of all threads added up".to_owned(),
     };
-    let mostly = match share(most.wall_ns, all_ns) {
-        of if of >= SHARE_MIN => format!(", {} of that {}", percent(of), printable(&most.name)),
-        _ => String::new(),
+    let aside = |most: Option<String>| most.map_or_else(String::new, |most| format!(" ({most})"));
+    let split = match share(waits_ns, all_ns) {
+        few if few < SHARE_MIN => others.map_or_else(String::new, |most| format!(", {most}")),
+        most if most > 1.0 - SHARE_MIN => {
+            format!(", in calls that wait for something to come{}", aside(waits))
+        }
+        _ => format!(
+            ": {} in calls that wait for something to come{}, {} in others{}",
+            time(waits_ns),
+            aside(waits),
+            time(others_ns),
+            aside(others)
+        ),
     };
     Some(vec![
         format!(
-            "In {} system calls took {}{part}{mostly}.",
+            "In {} system calls took {}{of_all}{split}.",
             time(wall_ns),
             time(all_ns)
         ),
