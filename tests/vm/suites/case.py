@@ -24,6 +24,11 @@ FIRST, FINAL = designs.DESIGNS[0], designs.DESIGNS[-1]
 # A login has so many; the server wants them for files that it keeps open.
 DESCRIPTORS = 65536
 MADE = {}  # the files that are served
+# Rows of docs/KERNELS.md.
+ALONE = "right bytes, nothing left behind: the first design, one event loop for all"
+PASSED = "right bytes, nothing left behind: helpers pass descriptors (SCM_RIGHTS)"
+EXACT = "right bytes, nothing left behind: the last design, by openat2(RESOLVE_CACHED), cachestat(2) and RWF_NOWAIT"
+LOST = "a helper or the server is killed: all that it started ends"
 NEW = os.uname().release.startswith("6.12")
 
 
@@ -48,12 +53,12 @@ def serves(design, **instead):
     server.combination(FLASH, root(), MADE, [word for name, value in switches.items() for word in (f"--{name}", value)], designs.DESIGNS.index(design))
 
 
-@check("case-original")
+@check("case-original", feature=ALONE)
 def _():
     serves(FIRST)
 
 
-@check("case-final")
+@check("case-final", feature=EXACT)
 def _():
     equal(cachestat(), NEW, "cachestat(2) there")
     if NEW:
@@ -63,14 +68,20 @@ def _():
     done = execute([str(FLASH), "--root", "/", *designs.argv(FINAL)], expected=1)
     expect("choose --residency mincore" in done.stderr, done.stderr)
     serves(FINAL, residency="mincore")
+    cell(EXACT, "with mincore(2): no cachestat(2)")
 
 
-@check("case-helpers-pass-descriptors")
+@check("case-helpers-pass-descriptors", feature=PASSED)
 def _():
     serves(designs.DESIGNS[2])
 
 
-@check("case-lost-processes")
+@check("case-lost-processes", feature=LOST)
 def _():
     server.lost_processes(FLASH, root(), MADE)
     kernel_log_expect_clean()
+
+
+# All combinations of switches, and the same of lost processes: cases/tests/server.py.
+for row in (ALONE, EXACT, PASSED, LOST):
+    native(row, "server")
