@@ -5,25 +5,26 @@
  */
 #include "flash.h"
 
-static void start(struct connection *c, const char *status, const char *type, long long bytes, const char *more)
+/* A head, a text, a part of the file, and a text behind that; to HEAD, the head alone. */
+enum step answer(struct connection *c, const char *status, const char *more, const char *text, off_t from, off_t to, const char *tail)
 {
 	static __thread char date[40];
 	static __thread time_t date_s;
-	const char *connection = !c->request.keep_alive ? "Connection: close\r\n" : c->request.http_1_0 ? "Connection: keep-alive\r\n" :
-													  "";
+	const struct request *r = &c->request;
+	const char *type = *text ? "text/html" : "application/octet-stream";
+	const char *connection = !r->keep_alive ? "Connection: close\r\n" : (r->http_1_0 ? "Connection: keep-alive\r\n" : "");
+	long long bytes = strlen(text) + (to - from) + strlen(tail);
 	time_t now = time(NULL);
 	if (now != date_s)
 		strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &(struct tm){ 0 }));
 	date_s = now;
-	c->head_end = snprintf(c->head, sizeof c->head, "HTTP/1.1 %s\r\nServer: flash\r\nDate: %s\r\nContent-Type: %s\r\nContent-Length: %lld\r\n%s%s\r\n", status, date, type, bytes, more, connection);
-	c->head_at = c->at = c->end = c->tail_bytes = 0;
+	c->head_at = 0;
+	c->head_end = snprintf(c->head, sizeof c->head, "HTTP/1.1 %s\r\nServer: flash\r\nDate: %s\r\nContent-Type: %s\r\nContent-Length: %lld\r\n%s%s\r\n%s", status, date, type, bytes, more, connection, r->head_only ? "" : text);
+	c->at = from;
+	c->end = r->head_only ? from : to;
+	c->tail = tail;
+	c->tail_bytes = r->head_only ? 0 : strlen(tail);
 	c->state = state_send;
-}
-
-enum step answer_text(struct connection *c, const char *status, const char *more, const char *text)
-{
-	start(c, status, "text/html", strlen(text), more);
-	c->head_end += c->request.head_only ? 0 : sprintf(c->head + c->head_end, "%s", text);
 	return STEP_ON;
 }
 
@@ -31,23 +32,22 @@ enum step answer_text(struct connection *c, const char *status, const char *more
 enum step answer_error(struct connection *c, const char *status)
 {
 	char text[128], more[64] = "";
-	if (*status == '4' && strncmp(status, "404", 3) && strncmp(status, "403", 3) && strncmp(status, "416", 3))
-		c->request.drain = true;
-	c->request.keep_alive = c->request.keep_alive && !c->request.drain && *status != '5';
-	if (!strncmp(status, "405", 3))
+	int code = atoi(status);
+	c->request.drain = c->request.drain || (code < 500 && code != 403 && code != 404 && code != 416);
+	c->request.keep_alive = c->request.keep_alive && !c->request.drain && code < 500;
+	if (code == 405)
 		strcpy(more, strcmp(c->request.name, "post") ? "Allow: GET, HEAD\r\n" : "Allow: POST\r\n");
-	if (!strncmp(status, "416", 3))
+	if (code == 416)
 		sprintf(more, "Content-Range: bytes */%lld\r\n", (long long)c->file->size);
 	sprintf(text, "<html><body>%s</body></html>\n", status);
-	return answer_text(c, status, more, text);
+	return answer(c, status, more, text, 0, 0, "");
 }
 
 enum step answer_errno(struct connection *c, int error)
 {
 	bool busy = error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN, broken = error == EIO || error == ENOSPC || error == EROFS;
-	return answer_error(c, busy ? "503 Service Unavailable" : broken  ? "500 Internal Server Error" :
-							  error == EACCES ? "403 Forbidden" :
-									    "404 Not Found");
+	const char *absent = error == EACCES ? "403 Forbidden" : "404 Not Found";
+	return answer_error(c, busy ? "503 Service Unavailable" : (broken ? "500 Internal Server Error" : absent));
 }
 
 /* "bytes=first-last", "bytes=first-" or "bytes=-count": 206 or 416. What is none of them, or several, asks for the whole file: 200. */
@@ -55,15 +55,15 @@ static int parse_range(const char *range, long long size, long long *from, long 
 {
 	long long first = 0, last = LLONG_MAX;
 	int at = 0;
-	if (strncmp(range, "bytes=", 6) || range[6 + strspn(range + 6, "-0123456789")])
+	bool count = sscanf(range, "bytes=-%lld%n", &last, &at) == 1;
+	if (!count && sscanf(range, "bytes=%lld-%n%lld%n", &first, &at, &last, &at) < 1)
 		return 200;
-	if (sscanf(range, "bytes=-%lld%n", &last, &at) == 1) {
-		*from = last < size ? size - last : 0;
-		return range[at] || last < 0 ? 200 : last && size ? 206 :
-								    416;
+	if (range[at] || range[6 + strspn(range + 6, "-0123456789")] || !at || last < first)
+		return 200;
+	if (count) {
+		first = last < size ? size - last : 0;
+		last = LLONG_MAX;
 	}
-	if (sscanf(range, "bytes=%lld-%n%lld%n", &first, &at, &last, &at) < 1 || range[at] || !at || last < first)
-		return 200;
 	*from = first;
 	*to = last < size ? last + 1 : size;
 	return first < size ? 206 : 416;
@@ -72,29 +72,22 @@ static int parse_range(const char *range, long long size, long long *from, long 
 enum step answer_file(struct connection *c)
 {
 	const struct request *r = &c->request;
-	long long from = 0, to = c->file->size;
-	char more[200], prefix[100];
+	long long from = 0, size = c->file->size, to = size;
+	char more[200], text[100];
 	if (r->kind == REQUEST_DYNAMIC) {
 		unsigned long long ad = strtoull(r->query + strnlen(r->query, 3), NULL, 10);
 		if (strncmp(r->query, "ad=", 3) || !isdigit((unsigned char)r->query[3]) || ad > UINT32_MAX)
 			return answer_error(c, "400 Bad Request");
-		size_t bytes = sprintf(prefix, DYNAMIC_HEAD, (unsigned)ad);
-		start(c, "200 OK", "text/html", bytes + to + strlen(DYNAMIC_TAIL), "");
-		c->tail = DYNAMIC_TAIL;
-		c->tail_bytes = r->head_only ? 0 : strlen(DYNAMIC_TAIL);
-		c->head_end = r->head_only ? c->head_end : (size_t)(stpcpy(c->head + c->head_end, prefix) - c->head);
-	} else {
-		int status = *r->range && !r->if_range && !r->head_only ? parse_range(r->range, to, &from, &to) : 200;
-		if (status == 416)
-			return answer_error(c, "416 Range Not Satisfiable");
-		int n = sprintf(more, "Last-Modified: %s\r\nAccept-Ranges: bytes\r\n", c->file->modified);
-		if (status == 206)
-			sprintf(more + n, "Content-Range: bytes %lld-%lld/%lld\r\n", from, to - 1, (long long)c->file->size);
-		start(c, status == 206 ? "206 Partial Content" : "200 OK", "application/octet-stream", to - from, more);
+		sprintf(text, DYNAMIC_HEAD, (unsigned)ad);
+		return answer(c, "200 OK", "", text, 0, size, DYNAMIC_TAIL);
 	}
-	c->at = from;
-	c->end = r->head_only ? from : to;
-	return STEP_ON;
+	int status = *r->range && !r->if_range && !r->head_only ? parse_range(r->range, size, &from, &to) : 200;
+	if (status == 416)
+		return answer_error(c, "416 Range Not Satisfiable");
+	int n = sprintf(more, "Last-Modified: %s\r\nAccept-Ranges: bytes\r\n", c->file->modified);
+	if (status == 206)
+		sprintf(more + n, "Content-Range: bytes %lld-%lld/%lld\r\n", from, to - 1, size);
+	return answer(c, status == 206 ? "206 Partial Content" : "200 OK", more, "", from, to, "");
 }
 
 /*
@@ -104,17 +97,22 @@ enum step answer_file(struct connection *c)
  */
 ssize_t answer_send(struct connection *c, size_t piece)
 {
-	bool gathers = options.send != SEND_SENDFILE; /* head and data in one call */
+	bool ring = options.send == SEND_URING, gathers = options.send != SEND_SENDFILE; /* head and data in one call */
 	off_t at = c->at;
-	if (options.send == SEND_URING && piece)
+	if (ring && piece)
 		piece = c->buffer_to - at;
 	struct iovec iov[3] = { { c->head + c->head_at, c->head_end - c->head_at } };
 	if (gathers && piece)
-		iov[1] = (struct iovec){ options.send == SEND_URING ? c->buffer + (at - c->buffer_from) : c->file->map + at, piece };
+		iov[1] = (struct iovec){ ring ? c->buffer + (at - c->buffer_from) : c->file->map + at, piece };
 	if (at + (off_t)piece == c->end && (gathers || !piece)) /* the tail goes along when the data reach to the end */
 		iov[2] = (struct iovec){ (void *)c->tail, c->tail_bytes };
-	ssize_t n = gathers ? writev(c->client.fd, iov, 3) : piece && c->head_at == c->head_end ? sendfile(c->client.fd, c->file->fd, &at, piece) :
-												  sendmsg(c->client.fd, &(struct msghdr){ .msg_iov = iov, .msg_iovlen = 3 }, piece && options.head == HEAD_TOGETHER ? MSG_MORE : 0);
+	ssize_t n;
+	if (gathers)
+		n = writev(c->client.fd, iov, 3);
+	else if (piece && c->head_at == c->head_end)
+		n = sendfile(c->client.fd, c->file->fd, &at, piece);
+	else
+		n = sendmsg(c->client.fd, &(struct msghdr){ .msg_iov = iov, .msg_iovlen = 3 }, piece && options.head == HEAD_TOGETHER ? MSG_MORE : 0);
 	if (n <= 0)
 		return n ? -errno : -EIO;
 	off_t head = (off_t)iov[0].iov_len < n ? (off_t)iov[0].iov_len : n, data = c->end - c->at < n - head ? c->end - c->at : n - head;

@@ -40,8 +40,7 @@ static enum step state_relay(struct connection *c)
 	if (c->at == c->end) {
 		ssize_t got = read(c->pipe.fd, c->buffer, PIECE_BYTES);
 		if (got <= 0)
-			return got < 0 && errno == EAGAIN ? STEP_PIPE : c->end ? STEP_CLOSE :
-										 answer_error(c, "502 Bad Gateway");
+			return got < 0 && errno == EAGAIN ? STEP_PIPE : (c->end ? STEP_CLOSE : answer_error(c, "502 Bad Gateway"));
 		c->at = 0;
 		c->end = got;
 	}
@@ -57,25 +56,19 @@ static enum step state_relay(struct connection *c)
 enum step state_cgi(struct connection *c)
 {
 	const struct request *r = &c->request;
-	int pipes = options.cgi_answer == CGI_PIPE, ends[2] = { -1, c->client.fd }, flags = fcntl(c->client.fd, F_GETFL);
+	int pipes = options.cgi_answer == CGI_PIPE, ends[2] = { -1, c->client.fd };
 	char text[sizeof r->name + sizeof r->query + PATH_MAX + 100];
 	size_t bytes = sprintf(text, "GATEWAY_INTERFACE=CGI/1.1%cREQUEST_METHOD=%s%cPATH_INFO=/%s%cQUERY_STRING=%s%cDOCUMENT_ROOT=%s%cFLASH_TIMEOUT=%u", 0,
 			       r->head_only ? "HEAD" : "GET", 0, r->name, 0, r->query, 0, options.root, 0, options.timeout_s) +
 		       1;
 	c->request.keep_alive = false;
-	if (pipes && pipe2(ends, O_CLOEXEC))
+	if (pipes && pipe2(ends, O_CLOEXEC | O_NONBLOCK))
 		return answer_errno(c, errno);
-	if (pipes)
-		fcntl(ends[0], F_SETFL, O_NONBLOCK);
-	else
-		fcntl(c->client.fd, F_SETFL, flags & ~O_NONBLOCK); /* the program's writes wait for a slow client */
 	int result = options.cgi == CGI_PERSISTENT ? helper_cgi(ends[1], text, bytes) : cgi_start(options.cgi == CGI_SPAWN, ends[1], text, bytes);
 	if (!pipes && !result)
 		return STEP_CLOSE;
 	if (pipes)
 		close(ends[1]);
-	else
-		fcntl(c->client.fd, F_SETFL, flags);
 	c->pipe.fd = ends[0];
 	c->buffer = result ? NULL : malloc(PIECE_BYTES);
 	c->state = state_relay;
@@ -102,16 +95,15 @@ int cgi_main(void)
 	if (!path || !query || !method || !timeout || options.root_fd < 0)
 		die("--as-cgi without the server's environment: let the server start it");
 	alarm(4 * atoi(timeout));
+	fcntl(1, F_SETFL, 0);       /* its writes wait for a slow client */
 	options.send = SEND_WRITEV; /* also into a pipe */
 	options.residency = RESIDENCY_NONE;
+	options.names = NAMES_LOOP;
+	c->state = state_open;
 	c->request = (struct request){ .kind = REQUEST_DYNAMIC, .head_only = !strcmp(method, "HEAD") };
 	snprintf(c->request.name, sizeof c->request.name, "%s", path + 1);
 	snprintf(c->request.query, sizeof c->request.query, "%s", query);
-	int result = open_beneath(c->request.name, 0);
-	result = result < 0 ? result : file_add(c->request.name, result);
-	c->file = file_find(c->request.name);
-	c->step = c->file ? answer_file(c) : answer_errno(c, -result);
-	while (c->state == state_send && c->step == STEP_ON)
+	while (c->step == STEP_ON)
 		c->step = c->state(c);
 	connection_free(c);
 	return 0;

@@ -104,11 +104,10 @@ enum step state_send(struct connection *c)
 	ssize_t n = answer_send(c, piece);
 	c->job_done = false;
 	c->checked = c->checked && n != -EAGAIN;
-	return n > 0 ? STEP_ON : n == -EAGAIN ? STEP_WRITE :
-						STEP_CLOSE;
+	return n > 0 ? STEP_ON : (n == -EAGAIN ? STEP_WRITE : STEP_CLOSE);
 }
 
-static enum step state_open(struct connection *c)
+enum step state_open(struct connection *c)
 {
 	const char *name = c->request.name;
 	bool asked = c->job_done;
@@ -147,7 +146,7 @@ static enum step state_body(struct connection *c)
 	c->job_done = false;
 	c->in_at += bytes;
 	sprintf(text, "<html><body>%zu bytes taken</body></html>\n", bytes);
-	return result < 0 ? answer_errno(c, -result) : answer_text(c, "200 OK", "", text);
+	return result < 0 ? answer_errno(c, -result) : answer(c, "200 OK", "", text, 0, 0, "");
 }
 
 static enum step state_read(struct connection *c)
@@ -163,8 +162,7 @@ static enum step state_read(struct connection *c)
 		c->request.keep_alive = false;
 		c->request.drain = true;
 	}
-	c->state = c->request.kind == REQUEST_POST ? state_body : c->request.kind == REQUEST_CGI ? state_cgi :
-												   state_open;
+	c->state = c->request.kind == REQUEST_POST ? state_body : (c->request.kind == REQUEST_CGI ? state_cgi : state_open);
 	return STEP_ON;
 }
 

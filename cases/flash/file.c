@@ -35,8 +35,7 @@ int append_line(const char *text, size_t bytes)
 	struct iovec line[2] = { { (void *)text, bytes }, { "\n", 1 } };
 	int fd = openat(options.root_fd, "post.log", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	ssize_t n = fd < 0 ? -1 : writev(fd, line, 2);
-	int error = n < 0 ? errno : n == (ssize_t)bytes + 1 ? 0 :
-							      ENOSPC;
+	int error = n < 0 ? errno : (n == (ssize_t)bytes + 1 ? 0 : ENOSPC);
 	close(fd);
 	return -error;
 }
@@ -95,8 +94,7 @@ int file_add(const char *name, int fd)
 	unsigned most = maps && options.mapped < options.cache ? options.mapped : options.cache;
 	struct file *f = calloc(1, sizeof *f + strlen(name) + 1);
 	struct stat status;
-	int error = !f || fstat(fd, &status) ? -errno : S_ISREG(status.st_mode) ? 0 :
-										  -ENOENT;
+	int error = !f || fstat(fd, &status) ? -errno : (S_ISREG(status.st_mode) ? 0 : -ENOENT);
 	if (!error && maps && status.st_size) {
 		f->map = mmap(NULL, status.st_size, PROT_READ, MAP_SHARED, fd, 0);
 		error = f->map == MAP_FAILED ? -errno : 0;

@@ -6,22 +6,19 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
-static struct counters of_a_cgi_program;
-struct counters *counters = &of_a_cgi_program;
+struct counters *counters;
+bool ended;
 
-/* Does what the next signal asks for; true if that is to end. */
-bool signal_read(int signals)
+/* Does what the next signal asks for. */
+void signal_ready(struct watch *w)
 {
 	struct signalfd_siginfo info;
-	char text[1024];
-	int n = 0;
-	if (read(signals, &info, sizeof info) != sizeof info || info.ssi_signo != SIGUSR1)
-		return true;
-#define PRINT(name) n += sprintf(text + n, "%s\"" #name "\": %llu", n ? ", " : "{", (unsigned long long)COUNT(name, 0));
-	COUNTERS(PRINT)
-	strcpy(text + n, "}\n");
-	fputs(text, stderr);
-	return false;
+#define FORMAT(name) ", \"" #name "\": %llu"
+#define VALUE(name) , (unsigned long long)COUNT(name, 0)
+	if (read(w->fd, &info, sizeof info) == sizeof info && info.ssi_signo == SIGUSR1)
+		fprintf(stderr, "{\"pid\": %d" COUNTERS(FORMAT) "}\n", getpid() COUNTERS(VALUE));
+	else
+		ended = true;
 }
 
 /* Takes over the signals, after the forks, for children keep what signals do by themselves; says that the server is up. */
@@ -56,6 +53,9 @@ static int listen_on_loopback(void)
 
 int main(int argc, char **argv)
 {
+	counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (counters == MAP_FAILED)
+		die("counters: %s", strerror(errno));
 	if (argc > 1 && !strcmp(argv[1], "--as-cgi"))
 		return cgi_main();
 	options_read(argc, argv);
@@ -65,9 +65,6 @@ int main(int argc, char **argv)
 	limit.rlim_cur = limit.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur < options.cache + 64)
 		die("--cache %u and connections need more than %llu descriptors: raise ulimit -Hn or give a smaller --cache", options.cache, (unsigned long long)limit.rlim_cur);
-	counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (counters == MAP_FAILED)
-		die("counters: %s", strerror(errno));
 	setpgid(0, 0);            /* what it starts ends with it; killed, it takes along whoever asked for PR_SET_PDEATHSIG */
 	tzset();                  /* else the first date opens /etc/localtime */
 	signal(SIGPIPE, SIG_IGN); /* writev and sendfile have no MSG_NOSIGNAL */

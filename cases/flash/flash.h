@@ -81,8 +81,8 @@ struct file {
 	char name[];
 };
 
-/* What a connection waits for when one of its states has done what it can. */
-enum step { STEP_ON, STEP_READ, STEP_WRITE, STEP_PIPE, STEP_HELPER, STEP_RING, STEP_CLOSE };
+/* What a connection waits for when one of its states has done what it can. The helper may be the kernel, with io_uring. */
+enum step { STEP_ON, STEP_READ, STEP_WRITE, STEP_PIPE, STEP_HELPER, STEP_CLOSE };
 enum job { JOB_OPEN, JOB_READ, JOB_APPEND, JOB_CGI };
 
 struct connection {
@@ -114,7 +114,8 @@ struct connection {
 /* options.c: what do the switches mean? */
 void options_read(int argc, char **argv);
 /* flash.c: what happens at the start and at the end? */
-bool signal_read(int signals);
+extern bool ended;
+void signal_ready(struct watch *w);
 int signals_open(void);
 /* loop.c: who is ready, and what does a connection wait for? worker.c: the same by threads or processes that block */
 void loop_run(int listener), workers_run(int listener);
@@ -122,12 +123,12 @@ void watch(struct watch *w, uint32_t wanted), connection_run(struct connection *
 /* connection.c: through which states does a connection go? */
 struct connection *connection_new(int fd);
 void connection_free(struct connection *c);
-enum step connection_timeout(struct connection *c), state_send(struct connection *c);
+enum step connection_timeout(struct connection *c), state_open(struct connection *c), state_send(struct connection *c);
 /* request.c: what does the client ask for? */
 const char *request_parse(struct connection *c);
 /* answer.c: what does an answer say, and how does it get into the socket? */
-enum step answer_text(struct connection *c, const char *status, const char *more, const char *text), answer_error(struct connection *c, const char *status);
-enum step answer_errno(struct connection *c, int error), answer_file(struct connection *c);
+enum step answer(struct connection *c, const char *status, const char *more, const char *text, off_t from, off_t to, const char *tail);
+enum step answer_error(struct connection *c, const char *status), answer_errno(struct connection *c, int error), answer_file(struct connection *c);
 ssize_t answer_send(struct connection *c, size_t piece);
 /* file.c: which files are open, and who turns a name into one? */
 int open_beneath(const char *name, uint64_t resolve), append_line(const char *text, size_t bytes), file_add(const char *name, int fd);

@@ -72,8 +72,7 @@ static void helper_main(int socket)
 		else if (m.job == JOB_APPEND)
 			m.result = append_line(m.text, bytes);
 		else
-			m.result = fd < 0 ? fd : m.job == JOB_READ ? read_in(&m, fd) :
-								     0;
+			m.result = fd < 0 ? fd : (m.job == JOB_READ ? read_in(&m, fd) : 0);
 		if (m.job != JOB_CGI)
 			send_message(socket, &m, 0, m.job == JOB_OPEN && options.names != NAMES_PATH ? fd : -1);
 		if (fd >= 0)

@@ -11,7 +11,6 @@
 #define STEPS 32   /* of one connection at a time */
 
 static int epoll_fd = -1;
-static bool ended;
 static LIST_HEAD(, connection) all = LIST_HEAD_INITIALIZER(all);
 static struct epoll_event events[EVENTS];
 
@@ -22,9 +21,8 @@ void watch(struct watch *w, uint32_t wanted)
 		return;
 	if (epoll_fd < 0)
 		epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (epoll_ctl(epoll_fd, !wanted ? EPOLL_CTL_DEL : w->events ? EPOLL_CTL_MOD :
-								      EPOLL_CTL_ADD,
-		      w->fd, &event))
+	int change = !wanted ? EPOLL_CTL_DEL : (w->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD);
+	if (epoll_ctl(epoll_fd, change, w->fd, &event))
 		die("epoll_ctl: %s", strerror(errno));
 	w->events = wanted;
 	for (int i = 0; !wanted && i < EVENTS; i++) /* this turn's events may have more of it, and it may be freed */
@@ -39,9 +37,8 @@ static void follow(struct connection *c)
 		connection_free(c);
 		return;
 	}
-	if (c->step != STEP_HELPER && c->step != STEP_RING) /* with steps left it waits for what it has: to be writable */
-		watch(&c->client, c->step == STEP_READ ? EPOLLIN : c->step == STEP_PIPE ? 0 :
-											  EPOLLOUT);
+	if (c->step != STEP_HELPER) /* with steps left it waits for what it has: to be writable */
+		watch(&c->client, c->step == STEP_READ ? EPOLLIN : (c->step == STEP_PIPE ? 0 : EPOLLOUT));
 	watch(&c->pipe, c->step == STEP_PIPE ? EPOLLIN : 0);
 }
 
@@ -57,7 +54,7 @@ void connection_run(struct connection *c)
 static void connection_ready(struct watch *w)
 {
 	struct connection *c = w->owner;
-	if (c->step == STEP_HELPER || c->step == STEP_RING)
+	if (c->step == STEP_HELPER)
 		watch(w, 0); /* what the client sends or that it has gone is of interest later */
 	else
 		connection_run(c);
@@ -80,19 +77,14 @@ static void listener_ready(struct watch *w)
 	}
 }
 
-static void signal_ready(struct watch *w)
-{
-	ended = signal_read(w->fd);
-}
-
 static void expire(time_t before)
 {
 	for (struct connection *next, *c = LIST_FIRST(&all); c; c = next) {
 		next = LIST_NEXT(c, all);
-		if (c->progress_s >= before || c->step == STEP_HELPER || c->step == STEP_RING)
-			continue;
-		c->step = connection_timeout(c);
-		follow(c);
+		if (c->progress_s < before && c->step != STEP_HELPER) {
+			c->step = connection_timeout(c);
+			follow(c);
+		}
 	}
 }
 

@@ -48,10 +48,8 @@ static bool parse_target(struct request *r, char *target)
 	snprintf(r->query, sizeof r->query, "%s", query ? query : "");
 	if (*target != '/' || !decode_path(target, r->name, sizeof r->name))
 		return false;
-	size_t prefix = !strncmp(r->name, "dynamic/", 8) ? 8 : !strncmp(r->name, "cgi/", 4) ? 4 :
-											      0;
-	r->kind = prefix == 8 ? REQUEST_DYNAMIC : prefix ? REQUEST_CGI :
-							   REQUEST_STATIC;
+	size_t prefix = !strncmp(r->name, "dynamic/", 8) ? 8 : (!strncmp(r->name, "cgi/", 4) ? 4 : 0);
+	r->kind = prefix == 8 ? REQUEST_DYNAMIC : (prefix ? REQUEST_CGI : REQUEST_STATIC);
 	memmove(r->name, r->name + prefix, strlen(r->name + prefix) + 1);
 	return true;
 }
@@ -85,8 +83,7 @@ const char *request_parse(struct connection *c)
 	struct request *r = &c->request;
 	c->in_at += strspn(c->input + c->in_at, "\r\n");
 	char *text = c->input + c->in_at, *end = memmem(text, c->in_end - c->in_at, "\n\r\n", 3), *bare = memmem(text, c->in_end - c->in_at, "\n\n", 2);
-	end = end && (!bare || end < bare) ? end + 3 : bare ? bare + 2 :
-							      NULL;
+	end = end && (!bare || end < bare) ? end + 3 : (bare ? bare + 2 : NULL);
 	if (!end || end - text > HEAD_BYTES)
 		return end || c->in_end - c->in_at >= HEAD_BYTES ? "431 Request Header Fields Too Large" : NULL;
 	c->in_at = end - c->input;
@@ -117,6 +114,5 @@ const char *request_parse(struct connection *c)
 	if ((!post && !r->head_only && strcmp(method, "GET")) || post != (r->kind == REQUEST_STATIC && !strcmp(r->name, "post")))
 		return "405 Method Not Allowed";
 	r->kind = post ? REQUEST_POST : r->kind;
-	return post && !r->body ? "411 Length Required" : r->body_bytes > BODY_BYTES ? "413 Content Too Large" :
-										       "200 OK";
+	return post && !r->body ? "411 Length Required" : (r->body_bytes > BODY_BYTES ? "413 Content Too Large" : "200 OK");
 }

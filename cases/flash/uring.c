@@ -9,12 +9,12 @@
 #include <linux/io_uring.h>
 
 #define ENTRIES 1024
-#define SQ(field) (*(unsigned *)(sq + params.sq_off.field))
-#define CQ(field) (*(unsigned *)(cq + params.cq_off.field))
+#define SQ(field) (*(unsigned *)(rings + params.sq_off.field))
+#define CQ(field) (*(unsigned *)(rings + params.cq_off.field))
 
 static struct watch ring;
 static struct io_uring_params params;
-static char *sq, *cq; /* shared with the kernel */
+static char *rings; /* shared with the kernel: both, in one mapping since Linux 5.4 */
 static struct io_uring_sqe *entries;
 static unsigned queued;
 
@@ -22,7 +22,7 @@ static void reap(struct watch *unused)
 {
 	(void)unused;
 	for (unsigned head = CQ(head); head != __atomic_load_n(&CQ(tail), __ATOMIC_ACQUIRE);) {
-		struct io_uring_cqe *done = (struct io_uring_cqe *)(cq + params.cq_off.cqes) + (head & CQ(ring_mask));
+		struct io_uring_cqe *done = (struct io_uring_cqe *)(rings + params.cq_off.cqes) + (head & CQ(ring_mask));
 		struct connection *c = (void *)(uintptr_t)done->user_data;
 		c->job_result = done->res;
 		c->job_done = true;
@@ -56,8 +56,7 @@ void uring_start(void)
 	ring = (struct watch){ .fd = syscall(SYS_io_uring_setup, ENTRIES, &params), .ready = reap };
 	if (ring.fd < 0)
 		die("io_uring_setup: %s; this kernel or kernel.io_uring_disabled does not allow it: choose --send sendfile", strerror(errno));
-	sq = map(params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
-	cq = map(params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe), IORING_OFF_CQ_RING);
+	rings = map(params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
 	entries = map(params.sq_entries * sizeof *entries, IORING_OFF_SQES);
 	watch(&ring, EPOLLIN);
 }
@@ -70,8 +69,8 @@ enum step uring_read(struct connection *c, size_t piece)
 		uring_flush();
 	unsigned tail = SQ(tail), slot = tail & SQ(ring_mask);
 	entries[slot] = (struct io_uring_sqe){ .opcode = IORING_OP_READ, .fd = c->file->fd, .addr = (uintptr_t)c->buffer, .len = piece, .off = c->at, .user_data = (uintptr_t)c };
-	((unsigned *)(sq + params.sq_off.array))[slot] = slot;
+	((unsigned *)(rings + params.sq_off.array))[slot] = slot;
 	__atomic_store_n(&SQ(tail), tail + 1, __ATOMIC_RELEASE);
 	queued++;
-	return STEP_RING;
+	return STEP_HELPER;
 }

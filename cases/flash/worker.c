@@ -47,10 +47,10 @@ void workers_run(int listener)
 		if (pid < 0)
 			die("worker %u of %u: %s; give fewer --workers", i, options.workers, strerror(errno));
 	}
-	int signals = signals_open();
+	struct watch signals = { .fd = signals_open() };
 	for (unsigned i = 0; !processes && i < options.workers; i++)
 		if (pthread_create(&thread, NULL, worker, &listener))
 			die("worker %u of %u cannot start: give fewer --workers", i, options.workers);
-	while (!signal_read(signals))
-		;
+	while (!ended)
+		signal_ready(&signals);
 }

@@ -285,6 +285,7 @@ def ranges(server: Server, files: dict[str, bytes]) -> None:
         ("bytes=4097-", 206, (4097, size)), ("bytes=-1", 206, (last, size)), (f"bytes=-{size + 9}", 206, (0, size)),
         (f"bytes={last}-{size + 9}", 206, (last, size)), (f"bytes={size}-", 416, (0, 0)), ("bytes=-0", 416, (0, 0)),
         ("bytes=5-4", 200, (0, size)), ("bytes=a-b", 200, (0, size)), ("bytes=0-1,3-4", 200, (0, size)), ("lines=0-1", 200, (0, size)),
+        ("bytes=--5", 200, (0, size)), ("bytes=-5-", 200, (0, size)), ("bytes=-", 200, (0, size)), ("bytes=5", 200, (0, size)),
     ]
     with Client(server) as client:
         for value, status, (first, end) in wanted:
