@@ -78,8 +78,8 @@ enum step answer_file(struct connection *c)
 		unsigned long long ad = strtoull(r->query + strnlen(r->query, 3), NULL, 10);
 		if (strncmp(r->query, "ad=", 3) || !isdigit((unsigned char)r->query[3]) || ad > UINT32_MAX)
 			return answer_error(c, "400 Bad Request");
-		sprintf(text, DYNAMIC_HEAD, (unsigned)ad);
-		return answer(c, "200 OK", "", text, 0, size, DYNAMIC_TAIL);
+		sprintf(text, "<html><head><title>debox</title></head><body><p>ad %u</p><pre>\n", (unsigned)ad);
+		return answer(c, "200 OK", "", text, 0, size, "\n</pre></body></html>\n");
 	}
 	int status = *r->range && !r->if_range && !r->head_only ? parse_range(r->range, size, &from, &to) : 200;
 	if (status == 416)
@@ -91,11 +91,11 @@ enum step answer_file(struct connection *c)
 }
 
 /*
- * Bytes or -errno. MSG_MORE keeps the head back until data fill its packet, as
+ * MSG_MORE keeps the head back until data fill its packet, as
  * TCP_CORK would with two system calls more. If the file has shrunk, what was
  * promised cannot be sent: sendfile() sends nothing, and writev() says EFAULT.
  */
-ssize_t answer_send(struct connection *c, size_t piece)
+enum step answer_send(struct connection *c, size_t piece)
 {
 	bool ring = options.send == SEND_URING, gathers = options.send != SEND_SENDFILE; /* head and data in one call */
 	off_t at = c->at;
@@ -107,14 +107,12 @@ ssize_t answer_send(struct connection *c, size_t piece)
 	if (at + (off_t)piece == c->end && (gathers || !piece)) /* the tail goes along when the data reach to the end */
 		iov[2] = (struct iovec){ (void *)c->tail, c->tail_bytes };
 	ssize_t n;
-	if (gathers)
-		n = writev(c->client.fd, iov, 3);
-	else if (piece && c->head_at == c->head_end)
+	if (piece && !gathers && c->head_at == c->head_end)
 		n = sendfile(c->client.fd, c->file->fd, &at, piece);
 	else
-		n = sendmsg(c->client.fd, &(struct msghdr){ .msg_iov = iov, .msg_iovlen = 3 }, piece && options.head == HEAD_TOGETHER ? MSG_MORE : 0);
+		n = gathers ? writev(c->client.fd, iov, 3) : sendmsg(c->client.fd, &(struct msghdr){ .msg_iov = iov, .msg_iovlen = 3 }, piece && options.head == HEAD_TOGETHER ? MSG_MORE : 0);
 	if (n <= 0)
-		return n ? -errno : -EIO;
+		return n < 0 && errno == EAGAIN ? STEP_WRITE : STEP_CLOSE;
 	off_t head = (off_t)iov[0].iov_len < n ? (off_t)iov[0].iov_len : n, data = c->end - c->at < n - head ? c->end - c->at : n - head;
 	COUNT(bytes, n);
 	c->progress_s = time(NULL);
@@ -125,5 +123,5 @@ ssize_t answer_send(struct connection *c, size_t piece)
 	c->at += data;
 	c->tail += n - head - data;
 	c->tail_bytes -= n - head - data;
-	return n;
+	return STEP_ON;
 }

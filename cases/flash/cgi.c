@@ -8,28 +8,23 @@
  */
 #include "flash.h"
 
-#include <spawn.h>
-
-/* Starts the program with its output to a descriptor and an environment whose variables stand one after the other. */
+/*
+ * Starts the program in the root, with its output to a descriptor and an
+ * environment whose variables stand one after the other. vfork(2), on which
+ * posix_spawn(3) stands, copies no mappings; the alarm lives through execve(2).
+ */
 int cgi_start(bool spawn, int out, char *text, size_t bytes)
 {
 	char *environment[10] = { NULL }, *arguments[] = { "flash", "--as-cgi", NULL };
-	pid_t pid;
 	for (int n = 0; bytes && n < 9; n++, bytes -= strlen(text) + 1, text += strlen(text) + 1)
 		environment[n] = text;
 	COUNT(cgi_started, 1);
-	if (spawn) {
-		posix_spawn_file_actions_t actions;
-		posix_spawn_file_actions_init(&actions);
-		posix_spawn_file_actions_adddup2(&actions, out, 1);
-		int error = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, arguments, environment);
-		posix_spawn_file_actions_destroy(&actions);
-		return -error;
-	}
-	pid = fork();
+	pid_t pid = spawn ? vfork() : fork();
 	if (!pid) {
 		dup2(out, 1);
-		execve("/proc/self/exe", arguments, environment);
+		alarm(4 * options.timeout_s);
+		if (!fchdir(options.root_fd))
+			execve("/proc/self/exe", arguments, environment);
 		_exit(127);
 	}
 	return pid < 0 ? -errno : 0;
@@ -37,30 +32,22 @@ int cgi_start(bool spawn, int out, char *text, size_t bytes)
 
 static enum step state_relay(struct connection *c)
 {
-	if (c->at == c->end) {
+	if (!c->tail_bytes) {
 		ssize_t got = read(c->pipe.fd, c->buffer, PIECE_BYTES);
 		if (got <= 0)
-			return got < 0 && errno == EAGAIN ? STEP_PIPE : (c->end ? STEP_CLOSE : answer_error(c, "502 Bad Gateway"));
-		c->at = 0;
-		c->end = got;
+			return got < 0 && errno == EAGAIN ? STEP_PIPE : (c->tail ? STEP_CLOSE : answer_error(c, "502 Bad Gateway"));
+		c->tail = c->buffer;
+		c->tail_bytes = got;
 	}
-	ssize_t n = write(c->client.fd, c->buffer + c->at, c->end - c->at);
-	if (n < 0)
-		return errno == EAGAIN ? STEP_WRITE : STEP_CLOSE;
-	COUNT(bytes, n);
-	c->at += n;
-	c->progress_s = time(NULL);
-	return STEP_ON;
+	return answer_send(c, 0);
 }
 
 enum step state_cgi(struct connection *c)
 {
 	const struct request *r = &c->request;
 	int pipes = options.cgi_answer == CGI_PIPE, ends[2] = { -1, c->client.fd };
-	char text[sizeof r->name + sizeof r->query + PATH_MAX + 100];
-	size_t bytes = sprintf(text, "GATEWAY_INTERFACE=CGI/1.1%cREQUEST_METHOD=%s%cPATH_INFO=/%s%cQUERY_STRING=%s%cDOCUMENT_ROOT=%s%cFLASH_TIMEOUT=%u", 0,
-			       r->head_only ? "HEAD" : "GET", 0, r->name, 0, r->query, 0, options.root, 0, options.timeout_s) +
-		       1;
+	char text[sizeof r->name + sizeof r->query + 100];
+	size_t bytes = sprintf(text, "GATEWAY_INTERFACE=CGI/1.1%cREQUEST_METHOD=%s%cPATH_INFO=/%s%cQUERY_STRING=%s", 0, r->head_only ? "HEAD" : "GET", 0, r->name, 0, r->query) + 1;
 	c->request.keep_alive = false;
 	if (pipes && pipe2(ends, O_CLOEXEC | O_NONBLOCK))
 		return answer_errno(c, errno);
@@ -70,6 +57,7 @@ enum step state_cgi(struct connection *c)
 	if (pipes)
 		close(ends[1]);
 	c->pipe.fd = ends[0];
+	c->tail = NULL;
 	c->buffer = result ? NULL : malloc(PIECE_BYTES);
 	c->state = state_relay;
 	return c->buffer ? STEP_ON : answer_error(c, "503 Service Unavailable");
@@ -82,20 +70,16 @@ enum step state_cgi(struct connection *c)
  */
 int cgi_main(void)
 {
-	const char *path = getenv("PATH_INFO"), *query = getenv("QUERY_STRING"), *method = getenv("REQUEST_METHOD"), *timeout = getenv("FLASH_TIMEOUT");
+	const char *path = getenv("PATH_INFO"), *query = getenv("QUERY_STRING"), *method = getenv("REQUEST_METHOD");
 	struct connection *c = connection_new(1);
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGCHLD, SIG_DFL);
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
+	sigprocmask(SIG_SETMASK, &(sigset_t){ 0 }, NULL);
 	prctl(PR_SET_PDEATHSIG, SIGTERM); /* it ends with whoever started it */
-	options.root = getenv("DOCUMENT_ROOT");
-	options.root_fd = options.root ? open(options.root, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-	if (!path || !query || !method || !timeout || options.root_fd < 0)
+	if (!path || !query || !method)
 		die("--as-cgi without the server's environment: let the server start it");
-	alarm(4 * atoi(timeout));
-	fcntl(1, F_SETFL, 0);       /* its writes wait for a slow client */
+	fcntl(1, F_SETFL, 0); /* its writes wait for a slow client */
+	options.root_fd = AT_FDCWD;
 	options.send = SEND_WRITEV; /* also into a pipe */
 	options.residency = RESIDENCY_NONE;
 	options.names = NAMES_LOOP;

@@ -101,24 +101,22 @@ enum step state_send(struct connection *c)
 	c->checked = c->checked || c->job_done || !piece || resident(c->file, c->at, piece);
 	if (!c->checked)
 		return helper_ask(c, JOB_READ);
-	ssize_t n = answer_send(c, piece);
+	enum step step = answer_send(c, piece);
 	c->job_done = false;
-	c->checked = c->checked && n != -EAGAIN;
-	return n > 0 ? STEP_ON : (n == -EAGAIN ? STEP_WRITE : STEP_CLOSE);
+	c->checked = c->checked && step != STEP_WRITE;
+	return step;
 }
 
 enum step state_open(struct connection *c)
 {
 	const char *name = c->request.name;
 	bool asked = c->job_done;
-	int result = -EAGAIN;
 	c->job_done = false;
 	c->file = file_find(name);
 	if (c->file)
 		return answer_file(c);
-	if (asked)
-		result = c->job_result; /* 0: opened, and perhaps left to open again */
-	else if (options.names == NAMES_CACHED)
+	int result = asked ? c->job_result : -EAGAIN; /* 0: opened, and perhaps left to open again */
+	if (!asked && options.names == NAMES_CACHED)
 		result = open_beneath(name, RESOLVE_CACHED);
 	if (result == -EAGAIN && !asked && options.names != NAMES_LOOP) {
 		COUNT(names_not_cached, options.names == NAMES_CACHED);
@@ -158,10 +156,8 @@ static enum step state_read(struct connection *c)
 	c->progress_s = time(NULL);
 	if (*status != '2')
 		return answer_error(c, status);
-	if (c->request.kind != REQUEST_POST && c->request.body_bytes) { /* nobody reads it */
-		c->request.keep_alive = false;
-		c->request.drain = true;
-	}
+	c->request.drain = c->request.kind != REQUEST_POST && c->request.body_bytes; /* nobody reads it */
+	c->request.keep_alive = c->request.keep_alive && !c->request.drain;
 	c->state = c->request.kind == REQUEST_POST ? state_body : (c->request.kind == REQUEST_CGI ? state_cgi : state_open);
 	return STEP_ON;
 }

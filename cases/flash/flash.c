@@ -24,8 +24,7 @@ void signal_ready(struct watch *w)
 /* Takes over the signals, after the forks, for children keep what signals do by themselves; says that the server is up. */
 int signals_open(void)
 {
-	sigset_t handled;
-	sigemptyset(&handled);
+	sigset_t handled = { 0 };
 	sigaddset(&handled, SIGTERM);
 	sigaddset(&handled, SIGINT);
 	sigaddset(&handled, SIGUSR1);

@@ -35,8 +35,7 @@
 #define PIECE_BYTES (128 << 10) /* of a file: checked, read and sent at a time */
 #define HEAD_BYTES 8192
 #define BODY_BYTES 8192
-#define DYNAMIC_HEAD "<html><head><title>debox</title></head><body><p>ad %u</p><pre>\n"
-#define DYNAMIC_TAIL "\n</pre></body></html>\n"
+#define HELPERS_MOST 1024
 #define die(...) (fputs("flash: ", stderr), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(1))
 
 /* clang-format off */
@@ -129,7 +128,7 @@ const char *request_parse(struct connection *c);
 /* answer.c: what does an answer say, and how does it get into the socket? */
 enum step answer(struct connection *c, const char *status, const char *more, const char *text, off_t from, off_t to, const char *tail);
 enum step answer_error(struct connection *c, const char *status), answer_errno(struct connection *c, int error), answer_file(struct connection *c);
-ssize_t answer_send(struct connection *c, size_t piece);
+enum step answer_send(struct connection *c, size_t piece);
 /* file.c: which files are open, and who turns a name into one? */
 int open_beneath(const char *name, uint64_t resolve), append_line(const char *text, size_t bytes), file_add(const char *name, int fd);
 struct file *file_find(const char *name);

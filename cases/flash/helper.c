@@ -19,9 +19,8 @@ struct message {
 
 static struct helper {
 	struct watch watch;
-	pid_t pid;
 	struct connection *served;
-} * helpers;
+} helpers[HELPERS_MOST + 1];
 static unsigned processes; /* options.helpers, and the one for CGI programs */
 static STAILQ_HEAD(, connection) queue = STAILQ_HEAD_INITIALIZER(queue);
 
@@ -30,12 +29,12 @@ union control { /* room for one descriptor */
 	char space[CMSG_SPACE(sizeof(int))];
 };
 
-static ssize_t send_message(int socket, const struct message *m, size_t text_bytes, int passed)
+static ssize_t send_message(int socket, const struct message *m, const char *text, size_t text_bytes, int passed)
 {
 	union control control = { .header = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
-	struct iovec iov = { (void *)m, offsetof(struct message, text) + text_bytes };
+	struct iovec iov[2] = { { (void *)m, offsetof(struct message, text) }, { (void *)text, text_bytes } };
 	memcpy(CMSG_DATA(&control.header), &passed, sizeof passed);
-	return sendmsg(socket, &(struct msghdr){ NULL, 0, &iov, 1, &control, passed < 0 ? 0 : sizeof control, 0 }, 0);
+	return sendmsg(socket, &(struct msghdr){ NULL, 0, iov, 2, &control, passed < 0 ? 0 : sizeof control, 0 }, 0);
 }
 
 /* The text's bytes, or less than 0 when the other side has gone. */
@@ -74,7 +73,7 @@ static void helper_main(int socket)
 		else
 			m.result = fd < 0 ? fd : (m.job == JOB_READ ? read_in(&m, fd) : 0);
 		if (m.job != JOB_CGI)
-			send_message(socket, &m, 0, m.job == JOB_OPEN && options.names != NAMES_PATH ? fd : -1);
+			send_message(socket, &m, NULL, 0, m.job == JOB_OPEN && options.names != NAMES_PATH ? fd : -1);
 		if (fd >= 0)
 			close(fd);
 	}
@@ -87,9 +86,8 @@ static void give(struct helper *h, struct connection *c)
 	struct message m = { .job = c->job, .offset = c->at, .bytes = c->end - c->at < PIECE_BYTES ? c->end - c->at : PIECE_BYTES };
 	bool append = c->job == JOB_APPEND, pass = c->job == JOB_READ && options.names >= NAMES_DESCRIPTOR;
 	size_t bytes = append ? c->request.body_bytes : strlen(c->request.name) + 1;
-	memcpy(m.text, append ? c->input + c->in_at : c->request.name, bytes);
 	h->served = c;
-	send_message(h->watch.fd, &m, bytes, pass ? c->file->fd : -1); /* fails only if the helper has gone, which the loop is told */
+	send_message(h->watch.fd, &m, append ? c->input + c->in_at : c->request.name, bytes, pass ? c->file->fd : -1); /* fails only if the helper has gone, which the loop is told */
 }
 
 enum step helper_ask(struct connection *c, enum job job)
@@ -110,9 +108,7 @@ enum step helper_ask(struct connection *c, enum job job)
 
 int helper_cgi(int out, const char *text, size_t bytes)
 {
-	struct message m = { .job = JOB_CGI };
-	memcpy(m.text, text, bytes);
-	return send_message(helpers[processes - 1].watch.fd, &m, bytes, out) < 0 ? -errno : 0;
+	return send_message(helpers[processes - 1].watch.fd, &(struct message){ .job = JOB_CGI }, text, bytes, out) < 0 ? -errno : 0;
 }
 
 static void helper_ready(struct watch *w)
@@ -122,7 +118,7 @@ static void helper_ready(struct watch *w)
 	struct message m;
 	int fd;
 	if (receive_message(w->fd, &m, &fd) < 0)
-		die("helper %d has ended by itself or was killed: start the server again", h->pid);
+		die("helper %d has ended by itself or was killed: start the server again", (int)(h - helpers));
 	c->job_result = fd < 0 ? m.result : file_add(c->request.name, fd);
 	c->job_done = true;
 	h->served = NULL;
@@ -138,12 +134,11 @@ void helpers_start(void)
 {
 	int ends[2], room = 4 << 20; /* for CGI requests in a burst */
 	processes = options.helpers + (options.cgi == CGI_PERSISTENT);
-	helpers = calloc(processes + 1, sizeof *helpers);
 	for (unsigned i = 0; i < processes; i++) {
-		helpers[i].pid = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) ? -1 : fork();
-		if (helpers[i].pid < 0)
+		pid_t pid = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) ? -1 : fork();
+		if (pid < 0)
 			die("helper %u cannot start: %s; give fewer --helpers", i, strerror(errno));
-		if (!helpers[i].pid) {
+		if (!pid) {
 			prctl(PR_SET_PDEATHSIG, SIGTERM);
 			signal(SIGINT, SIG_IGN); /* the terminal's goes to all: the loop would miss a helper */
 			for (int fd = 3; fd < ends[1]; fd++)

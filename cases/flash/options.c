@@ -24,7 +24,7 @@ static const struct {
 	{ "--names", "loop path descriptor cached", &options.names, 0, 0, "who opens: loop; helper, then loop; helper; openat2(RESOLVE_CACHED), else helper" },
 	{ "--cgi", "fork spawn persistent", &options.cgi, 0, 0, "who starts a CGI program; persistent: a small process made for it" },
 	{ "--cgi-answer", "pipe socket", &options.cgi_answer, 0, 0, "through the server, or from the program to the client" },
-	{ "--helpers", NULL, &options.helpers, 0, 1024, "processes that open and read" },
+	{ "--helpers", NULL, &options.helpers, 0, HELPERS_MOST, "processes that open and read" },
 	{ "--cache", NULL, &options.cache, 1, 1000000, "open files kept" },
 	{ "--mapped", NULL, &options.mapped, 1, 60000, "of them mapped, where the design maps files (vm.max_map_count is 65530)" },
 	{ "--believed", NULL, &options.believed_mb, 0, 1 << 20, "MB that the heuristic believes resident; 0: half of the memory" },

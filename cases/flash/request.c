@@ -12,10 +12,10 @@ static char *next_line(char **at)
 }
 
 /* Takes the slashes off the front. Segments are judged after decoding, so that %2e%2e%2f is what it means. */
-static bool decode_path(const char *from, char *to, size_t room)
+static bool decode_path(struct request *r, const char *from)
 {
-	char *start = to;
-	for (; *from && to < start + room - 1; from++) {
+	char *to = r->name, segments[sizeof r->name + 2];
+	for (; *from && to < r->name + sizeof r->name - 1; from++) {
 		unsigned char byte = *from;
 		if (byte == '%') {
 			if (!isxdigit((unsigned char)from[1]) || !isxdigit((unsigned char)from[2]))
@@ -25,17 +25,12 @@ static bool decode_path(const char *from, char *to, size_t room)
 		}
 		if (iscntrl(byte))
 			return false;
-		if (byte != '/' || to > start)
+		if (byte != '/' || to > r->name)
 			*to++ = byte;
 	}
 	*to = 0;
-	for (const char *segment = start; segment; segment = strchr(segment, '/')) {
-		segment += *segment == '/';
-		size_t bytes = strcspn(segment, "/");
-		if ((bytes == 1 || bytes == 2) && !memcmp(segment, "..", bytes))
-			return false;
-	}
-	return !*from;
+	snprintf(segments, sizeof segments, "/%s/", r->name);
+	return !*from && !strstr(segments, "/./") && !strstr(segments, "/../");
 }
 
 static bool parse_target(struct request *r, char *target)
@@ -46,7 +41,7 @@ static bool parse_target(struct request *r, char *target)
 	if (query)
 		*query++ = 0;
 	snprintf(r->query, sizeof r->query, "%s", query ? query : "");
-	if (*target != '/' || !decode_path(target, r->name, sizeof r->name))
+	if (*target != '/' || !decode_path(r, target))
 		return false;
 	size_t prefix = !strncmp(r->name, "dynamic/", 8) ? 8 : (!strncmp(r->name, "cgi/", 4) ? 4 : 0);
 	r->kind = prefix == 8 ? REQUEST_DYNAMIC : (prefix ? REQUEST_CGI : REQUEST_STATIC);

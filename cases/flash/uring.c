@@ -18,9 +18,8 @@ static char *rings; /* shared with the kernel: both, in one mapping since Linux 
 static struct io_uring_sqe *entries;
 static unsigned queued;
 
-static void reap(struct watch *unused)
+static void reap(struct watch *unused __attribute__((unused)))
 {
-	(void)unused;
 	for (unsigned head = CQ(head); head != __atomic_load_n(&CQ(tail), __ATOMIC_ACQUIRE);) {
 		struct io_uring_cqe *done = (struct io_uring_cqe *)(rings + params.cq_off.cqes) + (head & CQ(ring_mask));
 		struct connection *c = (void *)(uintptr_t)done->user_data;
@@ -43,21 +42,16 @@ void uring_flush(void)
 	}
 }
 
-static void *map(size_t bytes, off_t what)
-{
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring.fd, what);
-	if (at == MAP_FAILED)
-		die("io_uring's memory: %s", strerror(errno));
-	return at;
-}
-
 void uring_start(void)
 {
 	ring = (struct watch){ .fd = syscall(SYS_io_uring_setup, ENTRIES, &params), .ready = reap };
 	if (ring.fd < 0)
 		die("io_uring_setup: %s; this kernel or kernel.io_uring_disabled does not allow it: choose --send sendfile", strerror(errno));
-	rings = map(params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
-	entries = map(params.sq_entries * sizeof *entries, IORING_OFF_SQES);
+	size_t bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned); /* the array is what stands last */
+	rings = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring.fd, IORING_OFF_SQ_RING);
+	entries = mmap(NULL, params.sq_entries * sizeof *entries, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring.fd, IORING_OFF_SQES);
+	if (rings == MAP_FAILED || entries == MAP_FAILED)
+		die("io_uring's memory: %s", strerror(errno));
 	watch(&ring, EPOLLIN);
 }
 

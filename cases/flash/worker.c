@@ -37,15 +37,14 @@ void workers_run(int listener)
 {
 	bool processes = options.model == MODEL_PROCESSES;
 	pthread_t thread;
-	pid_t pid = 0;
 	for (unsigned i = 0; processes && i < options.workers; i++) {
-		pid = fork();
+		pid_t pid = fork();
+		if (pid < 0)
+			die("worker %u of %u: %s; give fewer --workers", i, options.workers, strerror(errno));
 		if (!pid) {
 			prctl(PR_SET_PDEATHSIG, SIGTERM);
 			worker(&listener);
 		}
-		if (pid < 0)
-			die("worker %u of %u: %s; give fewer --workers", i, options.workers, strerror(errno));
 	}
 	struct watch signals = { .fd = signals_open() };
 	for (unsigned i = 0; !processes && i < options.workers; i++)
