@@ -674,7 +674,15 @@ def heads(flash: Path, root: Path, files: dict[str, bytes]) -> None:
             server.stop()
 
 
-SPECIAL = (small_cache, heads, time_limits, slow_open, slow_read, lost_processes, refused)
+def length(flash: Path, root: Path, files: dict[str, bytes]) -> None:
+    """As cases/README.md says: lines that are neither blank nor comment alone."""
+    text = "".join(re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), source.read_text(), flags=re.S) for source in SOURCES.glob("*.[ch]"))
+    lines = sum(bool(line.strip()) for line in text.splitlines())
+    said = int(re.search(r"([\d,]+) lines of code in its", (CASES / "README.md").read_text())[1].replace(",", ""))
+    expect("lines of code", (lines, lines <= 1200), (said, True))
+
+
+SPECIAL = (length, small_cache, heads, time_limits, slow_open, slow_read, lost_processes, refused)
 
 
 # --- load --------------------------------------------------------------------
