@@ -19,7 +19,10 @@ static __always_inline u32 thread_row_of(struct thread_state *st, struct debox_d
 		if (details->threads_used < DEBOX_THREAD_ROWS_MAX - 1) {
 			index = __sync_fetch_and_add(&details->threads_used, 1) + 1;
 			if (index < DEBOX_THREAD_ROWS_MAX) {
-				row = &details->threads[index];
+				/* 6.1 does not know any more that it is small when it comes from the stack. */
+				barrier_var(index);
+				row = &details->threads[index & (DEBOX_THREAD_ROWS_MAX - 1)];
+				barrier_var(row);
 				row->tgid = tgid_of(task);
 				row->first_ns = st->call.enter_ns ? st->call.enter_ns : bpf_ktime_get_ns();
 				row->tid = pid_of(task);

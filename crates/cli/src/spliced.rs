@@ -295,6 +295,11 @@ impl Splicer {
         Ok(self.run.follow(pid)?)
     }
 
+    /// Whether job control has stopped it where only we were told.
+    pub fn stopped(&self, pid: i32) -> Option<i32> {
+        self.run.stopped(pid)
+    }
+
     fn sweep(&self) -> Result<(), Error> {
         let failed = Error::system("reading what was counted");
         self.run.sweep().map_err(failed)
@@ -627,6 +632,9 @@ fn wait(
         let at = until.map_or(next, |until| until.min(next));
         if let Some(ended) = child.wait(signals, true, Some(at))? {
             return Ok(ended);
+        }
+        if let Some(signal) = splicer.stopped(child.pid()) {
+            child.stops(true, signal);
         }
         splicer.sweep()?;
         if until.is_some_and(|until| Instant::now() >= until) {

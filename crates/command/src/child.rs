@@ -107,7 +107,7 @@ fn stop_along(pid: libc::pid_t) {
     // A shell continues the whole group, the command included. If only debox
     // was continued, it passes that on.
     std::thread::sleep(Duration::from_millis(10));
-    if state_of(pid) == Some(b'T') {
+    if matches!(state_of(pid), Some(b'T' | b't')) {
         send(pid, libc::SIGCONT);
     }
 }
@@ -195,9 +195,7 @@ impl Child {
                 return Ok(self.ended);
             }
             if let Some(signal) = changed {
-                if along || signal != libc::SIGSTOP {
-                    stop_along(self.pid);
-                }
+                self.stops(along, signal);
                 continue;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -213,6 +211,14 @@ impl Child {
                     send(self.pid, arrived.signal);
                 }
             }
+        }
+    }
+
+    /// It has been stopped by `signal`: so are we, if that goes `along`, until we are continued.
+    pub fn stops(&self, along: bool, signal: i32) {
+        let stands = matches!(state_of(self.pid), Some(b'T' | b't'));
+        if stands && (along || signal != libc::SIGSTOP) {
+            stop_along(self.pid);
         }
     }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -251,6 +251,8 @@ pub struct Run {
     /// do what it likes.
     rights: OnceLock<String>,
     pid_namespace: Option<PathBuf>,
+    /// Who has been stopped by job control last, on its way into an execve, and, below it, by what.
+    stopped: AtomicU64,
 }
 
 // SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
@@ -366,6 +368,7 @@ impl Run {
             only: OnceLock::new(),
             rights: OnceLock::new(),
             pid_namespace: proc::pid_namespace(std::process::id() as i32),
+            stopped: AtomicU64::new(0),
         });
         let action = libc::sigaction {
             sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
@@ -513,8 +516,11 @@ impl Run {
                     let _ = tracee::go_on(pid, 0);
                     false
                 }
-                Ok(Stop::Group(pid)) => {
+                Ok(Stop::Group(pid, signal)) => {
                     let _ = tracee::listen(pid);
+                    // No wait of ours for a child hears of it.
+                    let told = u64::from(pid as u32) << 32 | u64::from(signal as u32);
+                    self.stopped.store(told, Ordering::Release);
                     false
                 }
                 Ok(Stop::Interrupted) => {
@@ -568,6 +574,19 @@ impl Run {
                 let_go
             }
         }
+    }
+
+    /// Whether that process has been stopped by job control on its way into an execve, where whoever waits for a
+    /// child is not told: by which signal. Once.
+    pub fn stopped(&self, pid: i32) -> Option<i32> {
+        let told = self.stopped.load(Ordering::Acquire);
+        if told >> 32 != u64::from(pid as u32) {
+            return None;
+        }
+        let taken = self
+            .stopped
+            .compare_exchange(told, 0, Ordering::AcqRel, Ordering::Relaxed);
+        taken.ok().map(|told| told as u32 as i32)
     }
 
     /// Of this process alone it is told, and not of those that it makes; before it begins.

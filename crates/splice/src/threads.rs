@@ -98,7 +98,7 @@ impl Threads {
                 Some(Stop::Gone) => {}
                 Some(Stop::Signal(_, signal)) => self.held(tid, signal)?,
                 // (Nobody asked for the begin of a call.)
-                Some(Stop::Group(_) | Stop::Call(_)) => {
+                Some(Stop::Group(..) | Stop::Call(_)) => {
                     self.running.extend(still);
                     self.held(tid, 0)?;
                     return Err(Error::Run("it is being stopped by a signal".into()));
@@ -144,7 +144,7 @@ impl Drop for Threads {
                     Ok(Some(Stop::Signal(_, signal))) => {
                         let _ = tracee::detach(tid, signal);
                     }
-                    Ok(Some(Stop::Group(_) | Stop::Exec(_) | Stop::Call(_))) => {
+                    Ok(Some(Stop::Group(..) | Stop::Exec(_) | Stop::Call(_))) => {
                         let _ = tracee::detach(tid, 0);
                     }
                     _ => {}

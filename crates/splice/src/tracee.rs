@@ -19,8 +19,8 @@ pub enum Stop {
     Exec(i32),
     /// It stopped for this signal, or was asked to stop (0).
     Signal(i32, i32),
-    /// Job control.
-    Group(i32),
+    /// Job control, by this signal.
+    Group(i32, i32),
     /// It begins or ends a call, as whoever let it go on wanted to see.
     Call(i32),
     Gone,
@@ -118,7 +118,7 @@ fn wait_of(of: libc::idtype_t, id: i32, more: i32) -> io::Result<Option<Stop>> {
     Ok(Some(match status >> 16 {
         libc::PTRACE_EVENT_EXEC => Stop::Exec(pid),
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Signal(pid, 0),
-        libc::PTRACE_EVENT_STOP => Stop::Group(pid),
+        libc::PTRACE_EVENT_STOP => Stop::Group(pid, signal),
         // By PTRACE_O_TRACESYSGOOD.
         _ if signal == libc::SIGTRAP | 0x80 => Stop::Call(pid),
         _ => Stop::Signal(pid, signal),
@@ -327,7 +327,7 @@ impl Stopped {
         interrupt(self.pid)?;
         loop {
             go_on(self.pid, 0)?;
-            if matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(_)) {
+            if matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(..)) {
                 return Ok(());
             }
         }
@@ -349,7 +349,7 @@ impl Stopped {
             }
         }
         interrupt(self.pid)?;
-        while !matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(_)) {
+        while !matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(..)) {
             go_on(self.pid, 0)?;
         }
         Ok(())

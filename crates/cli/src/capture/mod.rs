@@ -134,6 +134,9 @@ impl Capture {
             if let Some(ended) = child.wait(&self.signals, self.along, at)? {
                 return Ok(ended);
             }
+            if let Some(signal) = (self.splicer.as_ref()).and_then(|s| s.stopped(child.pid())) {
+                child.stops(self.along, signal);
+            }
             // The observer does so itself.
             if let Watch::Idle(watched) = &mut self.watch {
                 watched.sweep();
