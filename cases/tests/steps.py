@@ -23,6 +23,7 @@ import helpers  # noqa: E402
 import moment  # noqa: E402
 import most  # noqa: E402
 import peers  # noqa: E402
+import server  # noqa: E402
 import sizes  # noqa: E402
 import slow_disk  # noqa: E402
 import small  # noqa: E402
@@ -36,7 +37,9 @@ def left() -> set[str]:
     group = slow_disk.MemoryGroup.hierarchy(pathlib.Path("/proc/mounts").read_text())[1]
     made = {str(mount.place) for mount in slow_disk.mounts()} | {str(path) for path in group.glob("debox-case-*")}
     made |= {file.read_text().strip() for file in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")}
-    return made | {f"{process.pid} {process.command}" for process in peers.processes().values() if process.command in ("flash", "load", "slowdisk", "debox", "nginx")}
+    running = {process.pid: process.command for process in peers.processes().values() if process.command in ("flash", "load", "slowdisk", "debox", "nginx")}
+    # No zombies: slowdisk is init's child, which may take its time.
+    return made | {f"{pid} {running[pid]}" for pid in server.alive(list(running))}
 
 
 class Experiments(unittest.TestCase):
