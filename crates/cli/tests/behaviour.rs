@@ -209,7 +209,8 @@ fn stopping_and_continuing() {
     let command: u32 = pid.parse().unwrap();
     kill(command, libc::SIGSTOP);
     wait_until("debox stops with its command", || state(child.id()) == 'T');
-    assert_eq!(state(command), 'T');
+    // t: on its way into the execve, where debox traces it.
+    assert!(matches!(state(command), 'T' | 't'));
     kill(child.id(), libc::SIGCONT);
     wait_until("the command continues with debox", || {
         state(command) == 'S' && state(child.id()) == 'S'
