@@ -71,7 +71,7 @@ fn check_sums(run: &Run) {
 fn packets_for_the_machine_itself_are_received_in_the_call_that_sends_them() {
     let Some(_alone) = alone() else { return };
     let n = if slow() { 5_000 } else { 300_000 };
-    let run = run(&["--irq"], &flood("loopback", n));
+    let run = run(&["--irq", "--capture=boundary"], &flood("loopback", n));
     check_sums(&run);
     let own = lines(&run.output).remove(0);
     let sent = run.call("sendto");
@@ -150,7 +150,7 @@ fn spliced_calls_have_theirs() {
 fn calls_without_packets_have_hardly_any() {
     let Some(_alone) = alone() else { return };
     let n = if slow() { 2_000 } else { 50_000 };
-    let run = run(&["--irq"], &flood("pipe", n));
+    let run = run(&["--irq", "--capture=boundary"], &flood("pipe", n));
     check_sums(&run);
     let [count, ..] = interrupts(&run.report, "NET_RX");
     assert!(count * 20 <= n, "{count} packets in {n} turns of a pipe");
@@ -165,7 +165,7 @@ fn calls_without_packets_have_hardly_any() {
 #[test]
 fn interrupts_are_of_who_has_the_cpu() {
     let Some(_alone) = alone() else { return };
-    let run = run(&["--irq"], &flood("compute", 400));
+    let run = run(&["--irq", "--capture=boundary"], &flood("compute", 400));
     check_sums(&run);
     let row = run.call("clock_nanosleep");
     assert!(number(&row, "blocked_ns") >= 390 * MS, "{row}");
@@ -198,7 +198,7 @@ fn what_nobody_asked_for_is_not_measured() {
             .as_array()
             .is_some_and(|f| f.iter().any(|f| f == "irq"))
     });
-    let plain = run(&[], &flood("loopback", 2000));
+    let plain = run(&["--capture=boundary"], &flood("loopback", 2000));
     plain.check_sound();
     assert_eq!(plain.report["measured"]["irq"], false);
     assert!(plain.report["interrupts"].is_null(), "{}", plain.report);

@@ -632,6 +632,39 @@ fn what_measuring_took_is_set_aside() {
 }
 
 #[test]
+fn without_a_broker_waits_are_told_apart_from_work() {
+    let of = |calls: &[(&str, u64)]| {
+        let mut b = support::Build::new();
+        for (name, ms) in calls {
+            b.call(name, 1, [ms * MS, 0, 0]);
+        }
+        let mut report = b.report;
+        report.run.capture = Capture::Splice;
+        report.run.wall_ns = 1000 * MS;
+        report.measured.blocked = false;
+        verdict_of(&report).remove(0)
+    };
+    assert_eq!(
+        of(&[("read", 80), ("write", 20), ("getpid", 4)]),
+        "In 1.00 s system calls took 104 ms (10 %), mostly read."
+    );
+    assert_eq!(
+        of(&[
+            ("pselect6", 1800),
+            ("futex", 150),
+            ("read", 300),
+            ("write", 250)
+        ]),
+        "In 1.00 s system calls took 2.50 s, those of all threads added up: 1.95 s in calls that wait for \
+         something to come (mostly pselect6), 550 ms in others (mostly read)."
+    );
+    assert_eq!(
+        of(&[("epoll_wait", 900), ("read", 1)]),
+        "In 1.00 s system calls took 901 ms (90 %), in calls that wait for something to come (mostly epoll_wait)."
+    );
+}
+
+#[test]
 fn names_cannot_write_to_a_terminal_and_nothing_is_said_from_nothing() {
     let report = command(vec![part("\x1b[2J", CriticalKind::Own, 1000, None)]);
     assert!(!verdict_of(&report).concat().contains('\x1b'));
