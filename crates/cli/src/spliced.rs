@@ -757,8 +757,9 @@ pub fn own_part_tell(report: &mut Report) {
         let by = link
             .parent
             .and_then(|parent| report.chain_links.get(parent));
-        if site.is_some_and(|site| site.label == "futex") && by.is_some_and(|by| by.comm == "debox")
-        {
+        // A program may give its threads our name, and those are watched.
+        let ours = !link.by_own && by.is_some_and(|by| by.comm == "debox");
+        if site.is_some_and(|site| site.label == "futex") && ours {
             report.chain_links[at].site = Some(asked);
             is_there = true;
         }

@@ -560,6 +560,49 @@ int main(int argc, char **argv)
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
+/// What it holds up is its own, whatever it is called.
+#[test]
+fn a_thread_with_our_name_hides_nothing() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "hide",
+        r#"
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *own(void *x)
+{
+	prctl(PR_SET_NAME, "debox");
+	pthread_mutex_lock(&lock);
+	usleep(300000);
+	pthread_mutex_unlock(&lock);
+	return x;
+}
+int main(void)
+{
+	pthread_t thread;
+	pthread_create(&thread, 0, own, 0);
+	usleep(100000);
+	return pthread_mutex_lock(&lock);
+}
+"#,
+    );
+    let (output, report) = place.report_with(&[], &[&program]);
+    assert!(output.status.success(), "{output:?}");
+    let links = report["chain_links"].as_array().unwrap().iter();
+    let waits: Vec<&str> = links
+        // Whoever else ended one is debox itself: the program asks it for images of its files.
+        .filter(|link| link["call"] == "futex" && link["by_own"] == true)
+        .filter_map(|link| report["sites"][link["site"].as_u64()? as usize]["label"].as_str())
+        .collect();
+    assert!(!waits.is_empty(), "{}", report["chain_links"]);
+    assert!(!waits.contains(&"splice-setup"), "{waits:?}");
+}
+
 /// Threads are, and what it becomes; neither forked children nor what these become.
 #[test]
 fn children_can_be_left_out() {
