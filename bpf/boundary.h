@@ -110,7 +110,6 @@ static __always_inline void account_call_add(u32 account, const struct open_call
 {
 	struct debox_row *row = account_row(account, call->key);
 	u64 minor = task->min_flt - call->min_flt, major = task->maj_flt - call->maj_flt;
-	u32 bucket;
 
 	if (!row)
 		return;
@@ -124,12 +123,7 @@ static __always_inline void account_call_add(u32 account, const struct open_call
 	} else if (call_restarts(result) && !call_is_sigreturn(call->key)) {
 		row->restarted++;
 	}
-	row->wall_ns += wall;
-	if (wall > row->max_ns)
-		row->max_ns = wall;
-	bucket = debox_histogram_bucket(wall);
-	if (bucket < DEBOX_HIST_BUCKETS)
-		row->hist[bucket]++;
+	row_wall_add(row, wall);
 	if (minor | major) {
 		row->minor_faults += minor;
 		row->major_faults += major;

@@ -285,4 +285,17 @@ static __always_inline struct debox_row *account_row(u32 account, u32 key)
 	return &rows->rows[index];
 }
 
+/* A call took so long. */
+static __always_inline void row_wall_add(struct debox_row *row, u64 wall)
+{
+	u32 bucket;
+
+	row->wall_ns += wall;
+	if (wall > row->max_ns)
+		row->max_ns = wall;
+	bucket = debox_histogram_bucket(wall);
+	if (bucket < DEBOX_HIST_BUCKETS)
+		row->hist[bucket]++;
+}
+
 #endif

@@ -129,7 +129,6 @@ static __noinline int spliced_executed(struct thread_state *st)
 	struct open_call *call;
 	struct debox_row *row;
 	u64 wall;
-	u32 bucket;
 
 	if (!st)
 		return 0;
@@ -145,12 +144,7 @@ static __noinline int spliced_executed(struct thread_state *st)
 	row = account_row(st->account, call->key);
 	if (!row)
 		return 0;
-	row->wall_ns += wall;
-	if (wall > row->max_ns)
-		row->max_ns = wall;
-	bucket = debox_histogram_bucket(wall);
-	if (bucket < DEBOX_HIST_BUCKETS)
-		row->hist[bucket]++;
+	row_wall_add(row, wall);
 	return 0;
 }
 

@@ -29,21 +29,10 @@
 
 #include "path.h"
 #include "state.h"
+#include "unwind_row.h"
 
-/* debox_unwind::Row::kind */
-#define RULE_END 0u
-#define RULE_RSP 1u
-#define RULE_RBP 2u
-#define RULE_FRAME_POINTER 3u
-#define RULE_PLT 4u
-#define RULE_SIGNAL 5u
-#define RULE_REALIGNED 6u
-#define RULE_RDI 7u
-#define RULE_KINDS 0x07u
-#define RULE_RBP_LOST (-128)
 #define RULE_NOWHERE 0x20u /* ours: no code is mapped there */
 #define RULE_PENDING 0x40u /* ours: no table yet */
-#define RULE_WRAPPER 0x80u /* C library or language runtime */
 
 #define UNWIND_TABLES_MAX 1024u
 #define UNWIND_FILES_MAX 4096u

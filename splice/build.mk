@@ -13,7 +13,7 @@ SPLICE_CFLAGS := -std=gnu11 -O2 -g -ffreestanding -fno-builtin -fpie -mcmodel=sm
 .PHONY: splice-runtime
 splice-runtime: $(OUT)/debox-splice.bin
 
-$(C_OBJ)/splice/runtime.elf: $(TOP)/splice/runtime.c $(TOP)/splice/call_site.h $(TOP)/splice/state.h $(TOP)/splice/runtime.ld $(TOP)/libdebox/sys.h
+$(C_OBJ)/splice/runtime.elf: $(TOP)/splice/runtime.c $(TOP)/splice/call_site.h $(TOP)/bpf/unwind_row.h $(TOP)/splice/state.h $(TOP)/splice/runtime.ld $(TOP)/libdebox/sys.h
 	@mkdir -p $(@D)
 	$(CC) $(SPLICE_CFLAGS) $(DEBOX_WARN) -c -o $(C_OBJ)/splice/runtime.o $<
 	$(CC) -nostdlib -static -Wl,--build-id=none,--no-relax -Wl,-T,$(TOP)/splice/runtime.ld -o $@ $(C_OBJ)/splice/runtime.o

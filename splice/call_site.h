@@ -13,23 +13,13 @@
 #ifndef DEBOX_SPLICE_CALL_SITE_H
 #define DEBOX_SPLICE_CALL_SITE_H
 
+#include "../bpf/unwind_row.h"
+
 #define ERRNO_EINVAL 22
 /* What does not happen at each call is to be small: SPLICE_RUNTIME_BYTES. */
 #define SELDOM __attribute__((cold))
 
-/* debox_unwind::Row::kind */
-#define RULE_END 0u
-#define RULE_RSP 1u
-#define RULE_RBP 2u
-#define RULE_FRAME_POINTER 3u
-#define RULE_PLT 4u
-#define RULE_SIGNAL 5u
-#define RULE_REALIGNED 6u
-#define RULE_RDI 7u
-#define RULE_KINDS 0x07u
 #define RULE_NO_FILE (0x20u | RULE_FRAME_POINTER) /* ours: the code is of none */
-#define RULE_WRAPPER 0x80u
-#define RULE_RBP_LOST (-128)
 
 #define WALK_STEPS 64u
 #define PROBES 64u

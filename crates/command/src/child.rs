@@ -99,6 +99,11 @@ fn state_of(pid: libc::pid_t) -> Option<u8> {
     stat.get(end + 2).copied()
 }
 
+/// It is stopped, also where debox traces it.
+fn stands(pid: libc::pid_t) -> bool {
+    matches!(state_of(pid), Some(b'T' | b't'))
+}
+
 /// Stops debox itself until somebody continues it, and sees to it that the
 /// command continues, too.
 fn stop_along(pid: libc::pid_t) {
@@ -107,7 +112,7 @@ fn stop_along(pid: libc::pid_t) {
     // A shell continues the whole group, the command included. If only debox
     // was continued, it passes that on.
     std::thread::sleep(Duration::from_millis(10));
-    if matches!(state_of(pid), Some(b'T' | b't')) {
+    if stands(pid) {
         send(pid, libc::SIGCONT);
     }
 }
@@ -216,8 +221,7 @@ impl Child {
 
     /// It has been stopped by `signal`: so are we, if that goes `along`, until we are continued.
     pub fn stops(&self, along: bool, signal: i32) {
-        let stands = matches!(state_of(self.pid), Some(b'T' | b't'));
-        if stands && (along || signal != libc::SIGSTOP) {
+        if stands(self.pid) && (along || signal != libc::SIGSTOP) {
             stop_along(self.pid);
         }
     }

@@ -97,17 +97,18 @@ fn grouped(rows: &[LifeRow], forked: &dyn Fn(&LifeRow) -> bool) -> Vec<LifeGroup
     groups
 }
 
-/// How long all threads of a name would not have waited, had nobody measured them.
-pub(crate) fn of_tool_ns(report: &Report, comm: &str) -> u64 {
-    (report.chains.iter())
+/// How long all threads of a name lived, without what they waited for whoever measured them.
+pub(crate) fn life_ns(report: &Report, group: &LifeGroup) -> u64 {
+    let of_tool_ns = (report.chains.iter())
         .filter(|row| {
             report
                 .chain_links
                 .get(row.first)
-                .is_some_and(|link| link.comm == comm)
+                .is_some_and(|link| link.comm == group.comm)
                 && is_of_tool(report, row.first)
         })
-        .fold(0, |sum, row| sum.saturating_add(row.total_ns))
+        .fold(0, |sum: u64, row| sum.saturating_add(row.total_ns));
+    group.time.life_ns.saturating_sub(of_tool_ns)
 }
 
 /// Whether a chain begins with a wait for who measures.

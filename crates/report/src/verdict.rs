@@ -626,8 +626,7 @@ fn many_processes(report: &Report, who: &str) -> Option<String> {
     let group = lives::groups(&report.lives)
         .into_iter()
         .find(|group| group.comm == who)?;
-    let of_tool_ns = lives::of_tool_ns(report, who);
-    let each_ns = (group.time.life_ns.saturating_sub(of_tool_ns)).checked_div(group.processes)?;
+    let each_ns = lives::life_ns(report, &group).checked_div(group.processes)?;
     churn::processes_short(&group).then(|| {
         format!(
             "{} ran {} times for {} each: what a process costs to begin and to end is most of that, \

@@ -141,7 +141,7 @@ impl Opened {
         let connection = Arc::new(source.connect()?);
         let mut splicer = match want.way {
             Way::Splice => match Splicer::open(want.follow) {
-                Err(why) if want.is_default => {
+                Err(why) if want.is_default && !want.audits() => {
                     crate::say(&format!(
                         "calls are counted at the kernel's boundary, where all processes pay for it: {why}"
                     ));

@@ -131,7 +131,7 @@ impl Want {
     /// Nothing can be spliced, and nobody said that it has to be.
     pub fn at_boundary(&mut self) {
         self.way = Way::Boundary;
-        self.request = self.request & !(DEBOX_REQ_SPLICE | DEBOX_REQ_AUDIT) | DEBOX_REQ_BOUNDARY;
+        self.request = self.request & !DEBOX_REQ_SPLICE | DEBOX_REQ_BOUNDARY;
     }
 
     /// Whether there is something in it that only the kernel side tells; where the calls of a command come from

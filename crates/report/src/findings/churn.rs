@@ -243,8 +243,6 @@ fn short_processes(report: &Report) -> Option<Churn> {
         .max_by_key(|group| group.time.cpu_ns())?;
     // Without waits: for whom is not said.
     let cost_ns = group.time.cpu_ns();
-    let of_tool_ns = lives::of_tool_ns(report, &group.comm);
-    let life_ns = group.time.life_ns.saturating_sub(of_tool_ns);
     Some(Churn {
         explained_ns: cost_ns,
         calls: Vec::new(),
@@ -253,7 +251,7 @@ fn short_processes(report: &Report) -> Option<Churn> {
                 "{} of {} lived for {} each",
                 plural(group.processes, "process", "processes"),
                 printable(&group.comm),
-                time(life_ns / group.processes.max(1))
+                time(lives::life_ns(report, group) / group.processes.max(1))
             ),
             text: "What a process costs to begin and to end is most of that: do the work in one process, or \
                    hand several pieces to each."
