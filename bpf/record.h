@@ -78,6 +78,34 @@ static __always_inline void info_open(struct debox_info *info, u64 seq, s32 nr, 
 	info->calls = 1;
 }
 
+/* The number of the call that the thread has open: as libdebox says, else of a spliced one. 0: none is. */
+static __always_inline u64 seq_open(const struct thread_state *st, const struct debox_control *control)
+{
+	u64 seq = *(volatile const u64 *)&control->open_seq;
+
+	if (seq || !(st->flags & WATCH_SPLICED) || !st->call.in_call || !st->call.seq ||
+	    st->call.seq >= SEQ_EXECUTES || *(volatile const u32 *)&control->flags & DEBOX_CONTROL_SETTLE)
+		return seq;
+	return st->call.seq | DEBOX_SEQ_SPLICED;
+}
+
+static __always_inline struct debox_info *bank_spliced(const struct thread_state *st, struct debox_record *record,
+						       u64 seq)
+{
+	struct debox_info *info;
+
+	if (st->spliced.told.rsp & 1)
+		info = &record->bank[1].info;
+	else
+		info = &record->bank[0].info;
+	if (info->call_seq != seq)
+		/* A later one: a handler's, within this one, whose begin is gone from here. */
+		info_open(info, seq, st->call.nr, 0,
+			  DEBOX_FLAG_SPLICE | (info->call_seq > seq ? DEBOX_FLAG_CLOBBERED : 0), valid_irq(st),
+			  record);
+	return info;
+}
+
 /*
  * The bank of the call that the thread has open, reset if it is a new one; NULL
  * when none is open. The control page is the program's: level and max_sleeps
@@ -99,9 +127,11 @@ static __always_inline struct debox_info *bank_open(struct thread_state *st, str
 			return NULL;
 		return &record->bank[0].info;
 	}
-	seq = *(volatile const u64 *)&control->open_seq;
+	seq = seq_open(st, control);
 	if (!seq)
 		return NULL;
+	if (seq & DEBOX_SEQ_SPLICED)
+		return bank_spliced(st, record, seq);
 	if (control->level & 1)
 		info = &record->bank[1].info;
 	else
@@ -113,6 +143,24 @@ static __always_inline struct debox_info *bank_open(struct thread_state *st, str
 	else if (info->nr < 0)
 		info->nr = nr;
 	return info;
+}
+
+/* ... that it had open as it left the CPU. */
+static __always_inline struct debox_info *bank_left(struct thread_state *st, struct debox_record *record,
+						    const struct debox_control *control, bool compat)
+{
+	if (st->flags & WATCH_SLOT_BOUNDARY)
+		return bank_open(st, record, control, st->out_nr, compat);
+	if (st->out_seq & DEBOX_SEQ_SPLICED) {
+		if (record->bank[0].info.call_seq == st->out_seq)
+			return &record->bank[0].info;
+		return record->bank[1].info.call_seq == st->out_seq ? &record->bank[1].info : NULL;
+	}
+	/* The way back was hidden, and the thread has gone on to another
+	 * call since: that one did not sleep. */
+	if (!st->out_seq || seq_open(st, control) != st->out_seq)
+		return NULL;
+	return bank_open(st, record, control, st->out_nr, compat);
 }
 
 static __always_inline void comm_copy(char *to, const char *from)

@@ -37,11 +37,7 @@ VERIFIED_ONCE int away_record_add(struct thread_state *st, const struct off_cpu 
 	if (!record || !control)
 		return 0;
 	totals = &record->totals;
-	info = bank_open(st, record, control, st->out_nr, compat);
-	/* The way back was hidden, and the thread has gone on to another
-	 * call since: that one did not sleep. */
-	if (!(st->flags & WATCH_SLOT_BOUNDARY) && *(volatile u64 *)&control->open_seq != st->out_seq)
-		info = NULL;
+	info = bank_left(st, record, control, compat);
 
 	totals->blocked_ns += off->blocked_ns;
 	totals->runq_ns += off->runq_ns;
@@ -195,7 +191,8 @@ static __noinline int record_away(struct task_struct *task, struct thread_state 
 	if (!record || !control)
 		return 0;
 	record->away = 1;
-	st->out_seq = *(volatile u64 *)&control->open_seq;
+	record->spliced = st->flags & WATCH_SPLICED ? 1 : 0;
+	st->out_seq = seq_open(st, control);
 	bank_open(st, record, control, nr, task_in_compat_call(task));
 	return 0;
 }

@@ -415,7 +415,7 @@ struct thread_state {
 	u32 wait_flags;                      /* DEBOX_SLEEP_* */
 	u32 waiters_entry;
 	u32 waiters_exit;
-	u64 out_seq; /* with WATCH_SLOT: control.open_seq then */
+	u64 out_seq; /* with WATCH_SLOT: seq_open() then */
 	u64 out_ns;
 	u64 out_run_delay;
 	u64 out_clock;

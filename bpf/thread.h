@@ -18,7 +18,7 @@
 #include "whom.h"
 
 /* Takes a free slot of the segment for a thread. */
-VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
+VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid, u32 flags)
 {
 	void *records = bpf_map_lookup_elem(&segment_records, &segment);
 
@@ -38,6 +38,7 @@ VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid)
 			continue;
 		record->tgid = tgid;
 		record->generation++;
+		record->spliced = flags & WATCH_SPLICED ? 1 : 0;
 		record->bank[0].info.call_seq = 0;
 		record->bank[1].info.call_seq = 0;
 		__builtin_memset(&record->totals, 0, sizeof(record->totals));
@@ -145,7 +146,7 @@ static __always_inline bool fork_inherit(struct task_struct *parent, struct task
 	 * about before its first call is written. */
 	if (flags & WATCH_SLOT) {
 		u32 tid = pid_own(child);
-		u32 slot = slot_claim(from->segment, tid, tgid_own(child));
+		u32 slot = slot_claim(from->segment, tid, tgid_own(child), flags);
 
 		if (slot == NONE) {
 			/* libdebox asks for another segment when the thread
@@ -364,7 +365,7 @@ static __always_inline void bind_slot(struct task_struct *task, struct thread_st
 	if (exec != task->parent_exec_id && !bind_allowed(task, watcher))
 		return;
 	tid = pid_own(task);
-	slot = slot_claim(bind.segment, tid, tgid_own(task));
+	slot = slot_claim(bind.segment, tid, tgid_own(task), st->flags);
 	if (slot == NONE) {
 		bind.exhausted++;
 		return;

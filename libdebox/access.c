@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 
 #include "internal.h"
-#include "sys.h"
+#include "own_call.h"
 
 struct group_line {
 	unsigned field; /* name, password, id, members */

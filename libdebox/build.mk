@@ -11,9 +11,9 @@ DEBOX_CPPFLAGS := -I$(TOP)/include -D_GNU_SOURCE -U_FORTIFY_SOURCE
 DEBOX_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 DEBOX_LIBFLAGS := -std=gnu11 -fPIC -fvisibility=hidden -fexceptions -ftls-model=initial-exec
 
-LIBDEBOX_SRC := runtime access descriptor call chain clock record names print compat trace expression watch
+LIBDEBOX_SRC := runtime access descriptor call chain clock record names print compat trace expression watch spliced
 LIBDEBOX_OBJ := $(LIBDEBOX_SRC:%=$(C_OBJ)/libdebox/%.o)
-LIBDEBOX_HDR := $(wildcard $(TOP)/include/*.h $(TOP)/include/debox/*.h $(TOP)/libdebox/*.h)
+LIBDEBOX_HDR := $(wildcard $(TOP)/include/*.h $(TOP)/include/debox/*.h $(TOP)/libdebox/*.h) $(TOP)/splice/state.h
 
 .PHONY: libdebox
 libdebox: $(OUT)/libdebox.so.0 $(OUT)/libdebox.so $(OUT)/libdebox.a

@@ -9,7 +9,7 @@
  * side saw something.
  */
 #include "internal.h"
-#include "sys.h"
+#include "own_call.h"
 
 #include <string.h>
 
@@ -29,6 +29,14 @@ static int on_alternate_stack(void)
 static const volatile struct debox_info *bank_of(const struct debox_thread *t, uint32_t level)
 {
 	return &t->hot.record->bank[level % DEBOX_BANKS].info;
+}
+
+/* Of the call that libdebox opened there last; 0: it is a spliced one's now. */
+static uint64_t bank_seq(const struct debox_thread *t, uint32_t level)
+{
+	uint64_t seq = bank_of(t, level)->call_seq;
+
+	return seq & DEBOX_SEQ_SPLICED ? 0 : seq;
 }
 
 /* The entry of the innermost open call. */
@@ -60,7 +68,7 @@ static void level_pop(struct debox_thread *t, uint64_t inner_span)
 	flags = l->flags | FRAME_HAD_INNER;
 	/* Did the call that ends take the bank that the one two levels further
 	 * out had begun to use? */
-	if (t->depth >= 2 && bank_of(t, t->depth)->call_seq > t->levels[t->depth - 2].entry.seq)
+	if (t->depth >= 2 && bank_seq(t, t->depth) > t->levels[t->depth - 2].entry.seq)
 		t->levels[t->depth - 2].flags |= FRAME_CLOBBERED;
 	if (l->entry.seq) {
 		int counts = l->entry.stamp != DEBOX_SPAN_OPEN_;

@@ -9,7 +9,7 @@
  * conversion is right to some tens of nanoseconds.
  */
 #include "internal.h"
-#include "sys.h"
+#include "own_call.h"
 
 #include <fcntl.h>
 #include <string.h>

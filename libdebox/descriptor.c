@@ -9,7 +9,7 @@
  * kernel maps no more than there is.
  */
 #include "internal.h"
-#include "sys.h"
+#include "own_call.h"
 
 #include <fcntl.h>
 #include <string.h>

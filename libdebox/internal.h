@@ -209,6 +209,20 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 			struct debox_info *out) HIDDEN;
 void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level) HIDDEN;
 
+/* spliced.c */
+struct debox_spliced_call {
+	uint64_t start; /* the time stamp counter */
+	uint64_t wall_ns;
+	int64_t result;
+	int32_t nr;
+	uint32_t calls;       /* of the thread, up to it; wraps */
+	uint32_t open;        /* we are in a handler that has interrupted another one */
+	uint32_t interrupted; /* a handler has made calls meanwhile: wall_ns has them */
+};
+void debox_spliced_find_(void) HIDDEN; /* whether this process is spliced */
+/* The thread's last call, libdebox's own left out; 0: none is known. */
+int debox_spliced_last_(struct debox_spliced_call *out) HIDDEN;
+
 /* compat.c */
 void debox_compat_fill_(struct debox_thread *t, const struct debox_entry_ *e) HIDDEN;
 /* "ENOENT" for 2; NULL for a number that has no name. */

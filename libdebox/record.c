@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "sys.h"
+#include "own_call.h"
 
 #define INFO_MIN offsetof(struct debox_info, reserved)
 #define VALID_KERNEL                                                   \
@@ -173,20 +173,107 @@ static int info_give(const struct debox_info *from, struct debox_info *out, uint
 	return 0;
 }
 
+/*
+ * What the kernel side filed under a spliced call. It did, unless a call that libdebox opened
+ * was open meanwhile, or began within it and took the bank.
+ */
+static void spliced_kernel_part(struct debox_thread *t, const struct debox_spliced_call *last,
+				struct debox_info *o)
+{
+	const volatile struct debox_record *r = t->hot.record;
+	uint64_t seq = last->start | DEBOX_SEQ_SPLICED, taken = 0;
+	const volatile struct debox_info *bank;
+	uint32_t sleeps;
+
+	if (!t->measured || r->tid != t->hot.tid || r->generation != t->generation || !r->spliced ||
+	    t->hot.top)
+		return;
+	if (debox_word_dead_(*t->broker_alive)) {
+		o->flags |= DEBOX_FLAG_STALE;
+		return;
+	}
+	if (r->away)
+		debox_away_settle_(t, 0, 0);
+	if (r->away)
+		return;
+	if (t->hot.last)
+		taken = t->hot.last->stamp;
+	if (taken > last->start && taken != DEBOX_SPAN_OPEN_) {
+		o->flags |= DEBOX_FLAG_CLOBBERED;
+		return;
+	}
+	o->valid = valid_of_features(t->features);
+	for (int i = 0; i < (int)DEBOX_BANKS; i++) {
+		bank = &r->bank[i].info;
+		if (bank->call_seq != seq)
+			continue;
+		sleeps = bank->sleep_count;
+		if (sleeps > DEBOX_SLEEPS_MAX)
+			sleeps = DEBOX_SLEEPS_MAX;
+		memcpy(o, (const void *)(uintptr_t)bank,
+		       offsetof(struct debox_info, sleeps) + sleeps * sizeof(struct debox_sleep));
+		o->sleep_count = sleeps;
+		if (o->flags & DEBOX_FLAG_CLOBBERED)
+			o->valid = 0;
+		else
+			o->valid &= valid_of_features(t->features) | DEBOX_VALID_RUNQ;
+	}
+}
+
+/* As debox_record_fill_(), of the last call that a trampoline made. */
+static void spliced_fill(struct debox_thread *t, const struct debox_spliced_call *last,
+			 struct debox_info *o)
+{
+	memset(o, 0, offsetof(struct debox_info, sleeps));
+	spliced_kernel_part(t, last, o);
+	if (!o->valid)
+		memset((char *)o + offsetof(struct debox_info, valid), 0,
+		       offsetof(struct debox_info, sleeps) - offsetof(struct debox_info, valid));
+	o->size = sizeof *o;
+	o->flags = DEBOX_FLAG_SPLICE | (o->flags & (DEBOX_FLAG_STALE | DEBOX_FLAG_CLOBBERED));
+	o->call_seq = last->calls;
+	o->nr = last->nr;
+	o->retval = last->result;
+	o->start_ns = debox_clock_convert_(last->start, 0).start_ns;
+	o->wall_ns = last->wall_ns;
+	o->pid = t->pid;
+	o->tid = t->hot.tid;
+	o->calls = 1;
+	o->call_site = 0;
+	o->trace_count = o->trace_dropped = 0;
+	o->valid = (o->valid & (VALID_KERNEL & ~DEBOX_VALID_TRACE)) | DEBOX_VALID_NR |
+		   DEBOX_VALID_RETVAL | DEBOX_VALID_WALL;
+	conserve(o);
+	/* What the handlers' calls were off the CPU is in their own records. */
+	if (last->interrupted) {
+		o->cpu_ns = 0;
+		o->valid &= ~DEBOX_VALID_CPU;
+	}
+}
+
 int debox_last(struct debox_info *out)
 {
+	struct debox_spliced_call last;
 	struct debox_thread *t;
 	struct debox_info info;
 	uint32_t size = out->size;
+	int spliced;
 
 	if (size < INFO_MIN)
 		return -EINVAL;
 	if (!debox_is_open_())
 		return -ENOTCONN;
+	spliced = debox_clock_is_tsc_() && debox_spliced_last_(&last);
 	t = debox_private_thread();
-	if (!t || !t->hot.last)
+	if (!t)
 		return -ENODATA;
-	debox_record_fill_(t, t->hot.last, &info);
+	/* A bracketed call is spliced as well: only one that began behind it is a later one. */
+	if (spliced && (!t->hot.last || last.start > t->hot.last->stamp + t->hot.last->span))
+		spliced_fill(t, &last, &info);
+	else if (t->hot.last)
+		debox_record_fill_(t, t->hot.last, &info);
+	else
+		return -ENODATA;
 	return info_give(&info, out, size);
 }
 
@@ -253,25 +340,31 @@ void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level)
 	volatile struct debox_control *c = t->hot.control;
 	uint64_t open_seq = c->open_seq;
 	uint32_t open_level = c->level;
-	long page = sys_call(SYS_mmap, 0, DEBOX_PAGE_SIZE, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long page;
 
-	if (sys_failed(page))
+	/* Before its first call: that must not begin a record where the one to be settled lies. */
+	c->flags = DEBOX_CONTROL_SETTLE;
+	DEBOX_BARRIER_();
+	page = sys_call(SYS_mmap, 0, DEBOX_PAGE_SIZE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (sys_failed(page)) {
+		c->flags = 0;
 		return;
+	}
 	c->open_seq = 0;
 	DEBOX_BARRIER_();
 	c->level = level;
-	c->flags = DEBOX_CONTROL_SETTLE;
 	DEBOX_BARRIER_();
 	c->open_seq = seq;
 	sys_call(SYS_clock_gettime, CLOCK_MONOTONIC, page);
 	c->open_seq = 0;
 	DEBOX_BARRIER_();
-	c->flags = 0;
 	c->level = open_level;
 	DEBOX_BARRIER_();
 	c->open_seq = open_seq;
 	sys_call(SYS_munmap, page, DEBOX_PAGE_SIZE);
+	DEBOX_BARRIER_();
+	c->flags = 0;
 }
 
 /*

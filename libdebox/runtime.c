@@ -9,7 +9,7 @@
  * inside an interposed libc function.
  */
 #include "internal.h"
-#include "sys.h"
+#include "own_call.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -865,6 +865,13 @@ void debox_thread_watch_(struct debox_thread *t)
 /* More calls than any thread can have made. */
 #define SEQ_MAX (1ull << 62)
 
+static uint64_t bank_seq(const struct debox_record *r, int bank)
+{
+	uint64_t seq = ONCE(r->bank[bank].info.call_seq);
+
+	return seq & DEBOX_SEQ_SPLICED ? 0 : seq;
+}
+
 static void thread_bind(struct debox_thread *t)
 {
 	struct debox_hot_ *h = &t->hot;
@@ -906,7 +913,7 @@ static void thread_bind(struct debox_thread *t)
 	}
 	c = &process.segment[segment].controls[slot];
 	r = &process.segment[segment].records[slot];
-	seq = max3(h->seq, ONCE(r->bank[0].info.call_seq), ONCE(r->bank[1].info.call_seq));
+	seq = max3(h->seq, bank_seq(r, 0), bank_seq(r, 1));
 	if (seq > SEQ_MAX) {
 		process.unslotted++;
 		thread_unmeasured(t);
@@ -1267,6 +1274,7 @@ int debox_open(const struct debox_options *opts)
 		else
 			err = -ENAMETOOLONG;
 		debox_clock_init_((opts->flags & DEBOX_OPEN_CLOCK_GETTIME) != 0);
+		debox_spliced_find_();
 		if (!err)
 			process_attach();
 	} else {

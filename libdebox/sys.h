@@ -48,18 +48,21 @@ static inline long sys_call6(long nr, long a, long b, long c, long d, long e, lo
 #error "libdebox: system calls are written for x86-64 and aarch64 only; add sys_call6 for this machine to libdebox/sys.h"
 #endif
 
+#ifndef SYS_CALL6
+#define SYS_CALL6 sys_call6
+#endif
 #define SYS_ARG_(x) ((long)(uintptr_t)(x))
 #define SYS_PICK_(_1, _2, _3, _4, _5, _6, _7, name, ...) name
-#define sys_call_1(n) sys_call6(n, 0, 0, 0, 0, 0, 0)
-#define sys_call_2(n, a) sys_call6(n, SYS_ARG_(a), 0, 0, 0, 0, 0)
-#define sys_call_3(n, a, b) sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), 0, 0, 0, 0)
-#define sys_call_4(n, a, b, c) sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), 0, 0, 0)
+#define sys_call_1(n) SYS_CALL6(n, 0, 0, 0, 0, 0, 0)
+#define sys_call_2(n, a) SYS_CALL6(n, SYS_ARG_(a), 0, 0, 0, 0, 0)
+#define sys_call_3(n, a, b) SYS_CALL6(n, SYS_ARG_(a), SYS_ARG_(b), 0, 0, 0, 0)
+#define sys_call_4(n, a, b, c) SYS_CALL6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), 0, 0, 0)
 #define sys_call_5(n, a, b, c, d) \
-	sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), 0, 0)
+	SYS_CALL6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), 0, 0)
 #define sys_call_6(n, a, b, c, d, e) \
-	sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), SYS_ARG_(e), 0)
+	SYS_CALL6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), SYS_ARG_(e), 0)
 #define sys_call_7(n, a, b, c, d, e, f)                                               \
-	sys_call6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), SYS_ARG_(e), \
+	SYS_CALL6(n, SYS_ARG_(a), SYS_ARG_(b), SYS_ARG_(c), SYS_ARG_(d), SYS_ARG_(e), \
 		  SYS_ARG_(f))
 /* sys_call(SYS_close, fd): the number and up to six arguments. */
 #define sys_call(...)                                                          \

@@ -7,7 +7,7 @@
  * begins where it lies.
  */
 #include "internal.h"
-#include "sys.h"
+#include "own_call.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -8,7 +8,7 @@
  * those whose wall time is long enough for some watch.
  */
 #include "expression.h"
-#include "sys.h"
+#include "own_call.h"
 
 #include <string.h>
 #include <time.h>

@@ -262,6 +262,15 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	now = ticks();
 	if (now > b->open.start)
 		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
+	if (b->depth) {
+		WRITE(b->inner_nr, b->open.nr);
+		WRITE(b->inner_ns, ns);
+		WRITE(b->inner_result, ret);
+		WRITE(b->inner_start, b->open.start);
+	} else {
+		WRITE(b->last_ns, ns);
+		WRITE(b->last_result, ret);
+	}
 	in = count(b, b->open.nr, ns, ret);
 	if (b->places)
 		call_site(b, s, rsp, b->open.nr, 1, sys_failed(ret), ns);
@@ -480,6 +489,8 @@ static struct splice_block *block_take(struct splice_area *area)
 	b->called_ns = 0;
 	b->depth = 0;
 	b->open.rsp = 0;
+	b->open.start = 0;
+	b->inner_start = 0;
 	b->asked = 0;
 	b->rate = ((struct splice_run *)area->run)->rate;
 	b->enter = (uint64_t)splice_entry_enter;

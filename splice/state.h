@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 22u
+#define SPLICE_VERSION 23u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -100,13 +100,16 @@ struct splice_block {
 	uint64_t unfollowed; /* of the execve that is under way: 1, if nobody came along */
 	struct splice_open nest[SPLICE_NEST];
 	uint64_t door;
-	uint64_t last_ns; /* how long the last call took */
+	uint64_t last_ns; /* how long the last call took that interrupted none; it is still in `open` */
 	struct splice_done done;
 	struct splice_block *next; /* of those that lie beside the area */
 	uint32_t chunk;            /* SPLICE_CHUNKS: it lies beside it */
-	uint32_t reserved_word;
+	uint32_t inner_nr;
 	uint64_t rate; /* ns of a tick, 32 bits after the point */
-	uint8_t reserved[512 - 480];
+	int64_t last_result;
+	/* The last one that did: a handler's. */
+	uint64_t inner_start, inner_ns;
+	int64_t inner_result;
 	uint8_t special[SPLICE_NRS]; /* 1: before() and after() are asked */
 	uint16_t doors[SPLICE_NRS];  /* see splice_run */
 	/* Where calls come from, see call_site.h. */

@@ -3,12 +3,12 @@
 # Included by the root Makefile.
 
 TRUTH := $(TOP)/target/truth
-TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TRUTH)/attached $(TOP)/target/proxy/proxy
+TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/last $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TRUTH)/attached $(TOP)/target/proxy/proxy
 
 .PHONY: test-programs
 test-programs: $(TEST_PROGRAMS)
 
-$(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/flood: $(TRUTH)/%: tests/truth/%.c $(OUT)/libdebox.a $(wildcard include/*.h include/debox/*.h)
+$(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/last $(TRUTH)/flood: $(TRUTH)/%: tests/truth/%.c $(OUT)/libdebox.a $(wildcard include/*.h include/debox/*.h)
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -Iinclude -o $@ $< $(OUT)/libdebox.a -lpthread
 

@@ -100,6 +100,30 @@ fn a_fork_that_grows_is_a_trend_and_one_that_does_not_is_none() {
 }
 
 #[test]
+fn a_spliced_program_has_the_record_of_its_last_call() {
+    let Some(_alone) = alone() else { return };
+    let broker = shared_broker();
+    let socket = broker.socket().to_str().expect("a plain path");
+    let ms = if slow() { "400" } else { "20" };
+    let asks = |kernel: &str, socket: &str, options: &[&str]| {
+        let output = Command::new(debox())
+            .args(["run", "--capture=splice"])
+            .args(options)
+            .args(["--", program("last").to_str().expect("a plain path")])
+            .args([kernel, ms])
+            .env("DEBOX_SOCKET", socket)
+            .output()
+            .expect("debox runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{output:?}: {said}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{said}");
+    };
+    asks("kernel", socket, &["--socket", socket]);
+    // Whom nobody watches, libdebox cannot say that nothing was.
+    asks("wall", "/nowhere/debox.sock", &["--socket", socket]);
+}
+
+#[test]
 fn history_and_sums_tell_the_same() {
     let Some(_alone) = alone() else { return };
     let (_, report) = record(&[], &[&grow(), "sites", "30000"]);

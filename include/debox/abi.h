@@ -48,6 +48,7 @@
 #define DEBOX_FLAG_COMPAT32 (1u << 5)   /* a 32-bit call: nr is of the i386 table */
 #define DEBOX_FLAG_RESTARTED (1u << 6)  /* a signal broke in; the kernel restarts it */
 #define DEBOX_FLAG_SPAN (1u << 7)       /* a span: the sum over a stretch of execution */
+#define DEBOX_FLAG_SPLICE (1u << 8)     /* boundaries stamped by the program's spliced code */
 
 /* A sleep's holder_kind. */
 #define DEBOX_HOLDER_NONE 0u   /* the kernel records no owner for this resource */
@@ -155,7 +156,8 @@ struct debox_control {
 
 /* control.flags. SETTLE: the page fault that the program takes now, in kernel
  * mode and with open_seq as it was, is not to be counted: it only brings the
- * record up to date (see debox_record.away). */
+ * record up to date (see debox_record.away). Nor do spliced calls begin a record
+ * meanwhile. */
 #define DEBOX_CONTROL_SETTLE (1u << 0)
 
 /* Sums over the thread's whole watched life: two reads make a span. */
@@ -174,6 +176,9 @@ struct debox_totals {
 	__u64 reserved[13];
 };
 
+/* call_seq of a spliced call in a bank: this, and its time stamp. */
+#define DEBOX_SEQ_SPLICED (1ull << 63)
+
 union debox_bank {
 	struct debox_info info;
 	__u8 pad[DEBOX_BANK_SIZE];
@@ -189,7 +194,10 @@ struct debox_record {
 	 * from processes they protect. The open bank then lacks its last sleep,
 	 * until the next event; DEBOX_CONTROL_SETTLE says how to make one. */
 	__u32 away;
-	__u32 reserved0;
+	/* 1: what happens in spliced calls is recorded as well, while libdebox has none
+	 * open: in bank 1 if the call interrupted another one, else in bank 0. As of the
+	 * last event. */
+	__u32 spliced;
 	__u64 reserved[5];
 	union debox_bank bank[DEBOX_BANKS];
 };

@@ -101,7 +101,7 @@ int main(void)
 	F(struct, debox_record, generation);
 	F(struct, debox_record, totals);
 	F(struct, debox_record, away);
-	F(struct, debox_record, reserved0);
+	F(struct, debox_record, spliced);
 	F(struct, debox_record, reserved);
 	F(struct, debox_record, bank);
 	S(struct, debox_site);

@@ -52,6 +52,8 @@ pub const DEBOX_FLAG_COMPAT32: u32 = 1 << 5;
 pub const DEBOX_FLAG_RESTARTED: u32 = 1 << 6;
 /// a span: the sum over a stretch of execution
 pub const DEBOX_FLAG_SPAN: u32 = 1 << 7;
+/// boundaries stamped by the program's spliced code
+pub const DEBOX_FLAG_SPLICE: u32 = 1 << 8;
 /// the kernel records no owner for this resource
 pub const DEBOX_HOLDER_NONE: u32 = 0;
 /// holder_pid owned the lock when we went to sleep
@@ -76,6 +78,7 @@ pub const DEBOX_SEGMENT_SLOTS: usize = 32;
 pub const DEBOX_BANKS: usize = 2;
 pub const DEBOX_BANK_SIZE: usize = 1920;
 pub const DEBOX_CONTROL_SETTLE: u32 = 1 << 0;
+pub const DEBOX_SEQ_SPLICED: u64 = 1 << 63;
 pub const DEBOX_SITES_MAX: usize = 16384;
 pub const DEBOX_SITE_NONE: u32 = 0xffffffff;
 pub const DEBOX_LABEL_LEN: usize = 24;
@@ -523,7 +526,10 @@ mirror! {
         /// from processes they protect. The open bank then lacks its last sleep,
         /// until the next event; DEBOX_CONTROL_SETTLE says how to make one.
         away: u32 = 208,
-        reserved0: u32 = 212,
+        /// 1: what happens in spliced calls is recorded as well, while libdebox has none
+        /// open: in bank 1 if the call interrupted another one, else in bank 0. As of the
+        /// last event.
+        spliced: u32 = 212,
         reserved: [u64; 5] = 216,
         bank: [debox_bank; 2] = 256,
     }

@@ -165,6 +165,11 @@ impl Record {
         self.flag(DEBOX_FLAG_CLOBBERED)
     }
 
+    /// The program's spliced code stamped the call: nobody bracketed it.
+    pub fn is_spliced(&self) -> bool {
+        self.flag(DEBOX_FLAG_SPLICE)
+    }
+
     /// This is the account of a span, not of one call.
     pub fn is_span(&self) -> bool {
         self.flag(DEBOX_FLAG_SPAN)

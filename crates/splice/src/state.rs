@@ -26,6 +26,7 @@ pub mod block {
     pub const DOOR: u64 = 344;
     pub const LAST_NS: u64 = 352;
     pub const RATE: u64 = 472;
+    pub const LAST_RESULT: u64 = 480;
     pub const SPECIAL: u64 = 512;
     pub const DOORS: u64 = 1024;
     pub const ROWS: u64 = 4096;
@@ -154,7 +155,7 @@ pub const DOOR_FIRST: u32 = 15;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -196,6 +197,10 @@ mod tests {
             ("offsetof(struct splice_block, find)", block::FIND),
             ("offsetof(struct splice_block, door)", block::DOOR),
             ("offsetof(struct splice_block, last_ns)", block::LAST_NS),
+            (
+                "offsetof(struct splice_block, last_result)",
+                block::LAST_RESULT,
+            ),
             ("offsetof(struct splice_block, special)", block::SPECIAL),
             ("offsetof(struct splice_block, doors)", block::DOORS),
             ("offsetof(struct splice_block, rows)", block::ROWS),

@@ -442,6 +442,7 @@ impl Writer {
         self.a.shrd(rax, rdx, 32u32)?;
         self.a.set_label(&mut scaled)?;
         self.a.mov(state(block::LAST_NS), rax)?;
+        self.a.mov(state(block::LAST_RESULT), r11)?;
         if nr.is_none() {
             self.number()?;
             self.a.imul_3(edx, edx, row::BYTES as i32)?;
