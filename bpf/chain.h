@@ -26,7 +26,7 @@
 /* It lies on the stack twice, where there is little room (6.1). */
 struct chain_key {
 	u8 kind;    /* DEBOX_CHAIN_* */
-	u8 flags;   /* DEBOX_CHAIN_HELD, _REST, _FIRST, _OWN */
+	u8 flags;   /* DEBOX_CHAIN_HELD, _REST, _FIRST, _OWN, _LOOP */
 	u16 stack;  /* a user stack, below DEBOX_USER_STACKS_MAX; 0: none */
 	u32 serial; /* ... of this account */
 	u32 site;
@@ -152,8 +152,9 @@ static __always_inline u32 chain_rests(const struct thread_state *st)
 {
 	u32 at = st->rest.resting;
 
-	return at == REST_YES ? DEBOX_CHAIN_REST : at == REST_PERHAPS ? DEBOX_CHAIN_FIRST :
-									0;
+	if (at)
+		return at == REST_YES ? DEBOX_CHAIN_REST : DEBOX_CHAIN_FIRST;
+	return rest_is_loop(&st->rest) ? DEBOX_CHAIN_LOOP : 0;
 }
 
 /* Only a sleep's link says whether its waker held what was waited for. */

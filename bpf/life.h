@@ -638,6 +638,25 @@ static __always_inline bool rest_call(u32 key)
 	return key < DEBOX_NR_COMPAT && rest_calls[key >> 6 & 7] >> (key & 63) & 1;
 }
 
+/* Of those the ones that wait for many things at once: whoever rests there is an event loop. */
+static const u64 loop_calls[8] = {
+	1ull << 7 | 1ull << 23,
+	0,
+	0,
+	1ull << (208 - 192) | 1ull << (232 - 192),
+	1ull << (270 - 256) | 1ull << (271 - 256) | 1ull << (281 - 256),
+	1ull << (333 - 320),
+	1ull << (426 - 384) | 1ull << (441 - 384),
+	0,
+};
+
+static __always_inline bool rest_is_loop(const struct rest *rest)
+{
+	u32 nr = rest->place.nr;
+
+	return rest->place.visits >= REST_BELIEVED && loop_calls[nr >> 6 & 7] >> (nr & 63) & 1;
+}
+
 VERIFIED_ONCE int rest_asked(struct rest *rest, u64 sp, u64 ip, u32 key)
 {
 	return rest ? rest_visit(rest, sp, ip, key) : REST_NO;

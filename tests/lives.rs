@@ -349,6 +349,37 @@ fn an_event_loop_rests_where_it_waits_for_events() {
     }
 }
 
+/// A thread of a pool has the loop's name and sleeps in the call that the loop sleeps in as well: each sleep
+/// says whose it is.
+#[test]
+fn a_loop_is_told_from_the_threads_of_its_pool() {
+    let told = scenario("pool", 2000);
+    let links = list(&told.report, "chain_links");
+    let slept = |in_loop: bool| {
+        let rows = list(&told.report, "chains").iter().filter(|row| {
+            let link = &links[number(row, "first") as usize];
+            let call = link["call"].as_str().unwrap_or_default();
+            link["comm"] == "server"
+                && call.ends_with("nanosleep")
+                && (link["in_loop"] == true) == in_loop
+        });
+        rows.fold((0, 0), |sum, row| {
+            (
+                sum.0 + number(row, "count"),
+                sum.1 + number(row, "total_ns"),
+            )
+        })
+    };
+    let ((loop_count, loop_ns), (pool_count, pool_ns)) = (slept(true), slept(false));
+    // Of each four events one in the loop for 20 ms, and all of them in the pool for 10.
+    assert!(
+        loop_count > 0 && loop_ns >= loop_count * 20 * MS,
+        "{loop_count} {loop_ns}"
+    );
+    assert!(pool_ns >= pool_count * 10 * MS, "{pool_count} {pool_ns}");
+    assert!(pool_count >= loop_count * 3, "{pool_count} {loop_count}");
+}
+
 /// Where each call is shown as it ends, the thread gets its own name anew each time: its work goes on.
 #[test]
 fn an_event_loop_whose_calls_are_shown_rests_as_others_do() {

@@ -705,6 +705,7 @@ struct debox_details {
 #define DEBOX_CHAIN_CLASS (1u << 3) /* SLEEP of another user's task: comm is the group of its label (made by the broker) */
 #define DEBOX_CHAIN_OWN (1u << 4)   /* SLEEP: a thread of the same account ended it */
 #define DEBOX_CHAIN_FIRST (1u << 2) /* SLEEP: where it was seen to wait first, which may turn out to be that */
+#define DEBOX_CHAIN_LOOP (1u << 5)  /* SLEEP elsewhere of a thread that rests where it waits for many things at once */
 
 struct debox_chain {
 	__u32 type;   /* DEBOX_CHAIN_*, written last */
@@ -714,7 +715,7 @@ struct debox_chain {
 	__u32 uid;    /* whose thread; what the broker withholds depends on it */
 	__u32 tid;    /* a thread it was seen of */
 	__u32 depth;  /* links from here to the root, this one included */
-	__u32 flags;  /* DEBOX_CHAIN_HELD, _REST, _FIRST, _CLASS */
+	__u32 flags;  /* DEBOX_CHAIN_HELD, _REST, _FIRST, _CLASS, _OWN, _LOOP */
 	char comm[DEBOX_COMM_LEN];
 	__u32 user_stack; /* RAN_USER, RAN: where that was, a number in stacks[] of ... */
 	__u32 serial;     /* ... the account with this serial (its low half); 0: not taken */

@@ -159,6 +159,9 @@ static __attribute__((noinline)) void handle(int fd, int number)
 	deeper[0] = 1;
 }
 
+/* Where each event's work goes on, if there are threads for it. */
+static int pool_fd = -1;
+
 /* An event loop with something to do every now and then. */
 static void server(double ms)
 {
@@ -184,9 +187,43 @@ static void server(double ms)
 		if (!(fd.revents & POLLIN) || (fd.revents & POLLHUP && recv(pair[0], (char[1]){ 0 }, 1, MSG_PEEK) == 0))
 			break;
 		handle(pair[0], number);
+		if (pool_fd >= 0 && write(pool_fd, "", 1) != 1)
+			exit(1);
 	}
 	while (wait(NULL) > 0)
 		;
+}
+
+static __attribute__((noinline)) void pool_work(void)
+{
+	volatile char deeper[4096] = { 0 };
+
+	sleep_ms(10);
+	deeper[0] = deeper[1];
+}
+
+static void *pool_thread(void *fd)
+{
+	char byte;
+
+	while (read(*(int *)fd, &byte, 1) == 1)
+		pool_work();
+	return NULL;
+}
+
+/* The same with a thread beside it, of the same name, that sleeps in the same call. */
+static void pool(double ms)
+{
+	pthread_t thread;
+	int ends[2];
+
+	name("server");
+	if (pipe(ends) || pthread_create(&thread, NULL, pool_thread, &ends[0]))
+		exit(1);
+	pool_fd = ends[1];
+	server(ms);
+	close(ends[1]);
+	pthread_join(thread, NULL);
 }
 
 /* A child that stops until it is told to go on. */
@@ -226,7 +263,7 @@ int main(int count, char **args)
 	static const struct {
 		const char *name;
 		void (*run)(double ms);
-	} scenarios[] = { { "compute", compute }, { "call", call }, { "touch", touch }, { "sleep", sleep_ms }, { "pipeline", pipeline }, { "threads", threads }, { "server", server }, { "stopped", stopped }, { "looks", looks } };
+	} scenarios[] = { { "compute", compute }, { "call", call }, { "touch", touch }, { "sleep", sleep_ms }, { "pipeline", pipeline }, { "threads", threads }, { "server", server }, { "pool", pool }, { "stopped", stopped }, { "looks", looks } };
 
 	if (count != 3)
 		return 2;

@@ -261,6 +261,8 @@ pub const DEBOX_CHAIN_CLASS: u32 = 1 << 3;
 pub const DEBOX_CHAIN_OWN: u32 = 1 << 4;
 /// SLEEP: where it was seen to wait first, which may turn out to be that
 pub const DEBOX_CHAIN_FIRST: u32 = 1 << 2;
+/// SLEEP elsewhere of a thread that rests where it waits for many things at once
+pub const DEBOX_CHAIN_LOOP: u32 = 1 << 5;
 pub const DEBOX_OBJECT_NONE: u32 = 0;
 pub const DEBOX_OBJECT_FILE: u32 = 1;
 pub const DEBOX_OBJECT_DIRECTORY: u32 = 2;
@@ -978,7 +980,7 @@ mirror! {
         tid: u32 = 20,
         /// links from here to the root, this one included
         depth: u32 = 24,
-        /// DEBOX_CHAIN_HELD, _REST, _FIRST, _CLASS
+        /// DEBOX_CHAIN_HELD, _REST, _FIRST, _CLASS, _OWN, _LOOP
         flags: u32 = 28,
         comm: [u8; 16] = 32,
         /// RAN_USER, RAN: where that was, a number in stacks[] of ...

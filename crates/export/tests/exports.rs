@@ -524,6 +524,7 @@ fn duckdb_reads_the_tables() {
     let mut report = support::server(500);
     let link = |kind, comm: &str, parent| ChainLink {
         by_own: false,
+        in_loop: false,
         rests: false,
         means: None,
         class: None,

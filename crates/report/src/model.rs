@@ -241,6 +241,9 @@ pub struct ChainLink {
     /// Of a sleep: a thread that is watched along with it ended it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_own: bool,
+    /// Of a sleep elsewhere: its thread rests in a call that waits for many things at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_loop: bool,
     /// Of another user's sleep, whose place is withheld: the group of its label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,

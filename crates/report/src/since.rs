@@ -11,11 +11,11 @@ use std::collections::HashMap;
 /// The chain's words: in two reports it is the same when it reads the same.
 fn words(report: &Report, row: &ChainRow) -> String {
     let links = links_of(report, row.first);
-    let rests = links.first().is_some_and(|link| link.rests);
+    let whose = links.first().map(|link| (link.rests, link.in_loop));
     let texts: Vec<String> = (links.into_iter())
         .map(|link| link_text(link, report))
         .collect();
-    format!("{rests}\n{}", texts.join("\n"))
+    format!("{whose:?}\n{}", texts.join("\n"))
 }
 
 fn not_over(report: &Report, row: &ChainRow) -> bool {

@@ -8,6 +8,7 @@ use debox_report::*;
 fn link(kind: ChainKind, comm: &str, site: Option<usize>, parent: Option<usize>) -> ChainLink {
     ChainLink {
         by_own: false,
+        in_loop: false,
         rests: false,
         means: None,
         class: None,
@@ -218,6 +219,7 @@ mod all_time_of_threads {
     fn link(comm: &str, call: Option<&str>, rests: bool) -> ChainLink {
         ChainLink {
             by_own: false,
+            in_loop: false,
             kind: ChainKind::Sleep,
             comm: comm.into(),
             call: call.map(str::to_owned),

@@ -258,6 +258,7 @@ fn with_roots(mut report: Report, roots: &[(ChainKind, &str, u64, u64)]) -> Repo
     for (kind, comm, count, total_ns) in roots {
         report.chain_links.push(ChainLink {
             by_own: false,
+            in_loop: false,
             rests: false,
             means: None,
             class: None,

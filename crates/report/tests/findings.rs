@@ -605,6 +605,7 @@ fn event_loop() -> Report {
     report.sites = vec![site("poll"), site("page-in")];
     let link = |kind, comm: &str, call: Option<&str>, site, parent, rests| ChainLink {
         by_own: false,
+        in_loop: false,
         kind,
         comm: comm.into(),
         call: call.map(Into::into),
@@ -643,6 +644,7 @@ fn event_loop() -> Report {
         total_ns,
         max_ns: total_ns,
     };
+    report.chain_links[1].in_loop = true;
     report.chains = vec![chain(3, 5_000, 20_000 * MS), chain(1, 44, 1_200 * MS)];
     report.activities = vec![ActivityRow {
         comm: "server".into(),
@@ -691,12 +693,49 @@ fn what_blocks_an_event_loop() {
         verdict[1].starts_with("The loop of server was blocked 41 times"),
         "{verdict:?}"
     );
-    // Threads of that name which rest elsewhere too: who knows whose waits they are.
+    // Threads of a pool have the name of the loop: they rest elsewhere, and the loop is judged all the same.
     report.activities.push(ActivityRow {
         comm: "server".into(),
         call: Some("futex".into()),
         count: 5_000,
+        all: ActivityTime {
+            total_ns: 9_000 * MS,
+            ..ActivityTime::default()
+        },
         ..ActivityRow::default()
     });
+    let all = titles(&report).join("\n");
+    assert!(all.contains("blocked 41 times for 1.20 s"), "{all}");
+    // The same waits in such a thread are no loop's, and one place of both is not said to be the loop's.
+    report.stacks = vec![UserStack {
+        frames: vec![Frame {
+            function: Some("read_ahead".into()),
+            ..Frame::default()
+        }],
+        ..UserStack::default()
+    }];
+    report.paths = vec![PathRow {
+        call: Some("openat".into()),
+        abi: 64,
+        stack: Some(0),
+        site: Some(1),
+        count: 1,
+        total_ns: 1_200 * MS,
+        max_ns: MS,
+    }];
+    assert!(titles(&report).concat().contains("called from read_ahead"));
+    let mut of_pool = report.chain_links[1].clone();
+    of_pool.in_loop = false;
+    report.chain_links.push(of_pool);
+    report.chains.push(ChainRow {
+        first: 4,
+        count: 70,
+        total_ns: 2_000 * MS,
+        max_ns: MS,
+    });
+    let all = titles(&report).join("\n");
+    assert!(all.contains("blocked 41 times for 1.20 s"), "{all}");
+    assert!(!all.contains("read_ahead"), "{all}");
+    report.chains.remove(1);
     assert!(!titles(&report).concat().contains("The loop of"));
 }

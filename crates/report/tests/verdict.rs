@@ -45,6 +45,7 @@ fn link(kind: ChainKind, comm: &str, parent: Option<usize>, rests: bool) -> Chai
     let sleeps = kind == ChainKind::Sleep;
     ChainLink {
         by_own: false,
+        in_loop: false,
         kind,
         comm: comm.into(),
         call: sleeps.then(|| "fsync".into()),

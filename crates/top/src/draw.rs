@@ -782,6 +782,7 @@ mod tests {
         let mut report = report(n);
         let link = |kind, comm: &str, parent| debox_report::ChainLink {
             by_own: false,
+            in_loop: false,
             rests: false,
             means: None,
             class: None,

@@ -360,6 +360,7 @@ for name, smoke in (
     ("the_slow_middle_of_a_pipeline_is_what_it_took", True),
     ("the_thread_that_ends_last_is_what_it_took", False),
     ("an_event_loop_rests_where_it_waits_for_events", True),
+    ("a_loop_is_told_from_the_threads_of_its_pool", False),
     ("who_is_stopped_is_neither_blocked_nor_at_rest", False),
     ("commands_are_told_with_their_arguments", False),
     ("the_end_of_one_that_is_watched_for_a_while_is_not_what_it_is_about", False),

@@ -360,6 +360,7 @@ impl<'a> Tables<'a> {
                 stack: None,
                 rests: false,
                 by_own: false,
+                in_loop: false,
                 means: None,
                 class: None,
             };
@@ -416,6 +417,7 @@ impl<'a> Tables<'a> {
                 && (link.flags & DEBOX_CHAIN_REST != 0
                     || link.flags & DEBOX_CHAIN_FIRST != 0 && self.rests_there(link)),
             by_own: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_OWN != 0,
+            in_loop: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_LOOP != 0,
             means: None,
             class: class.then(|| text_get(&link.comm).to_owned()),
         }

@@ -2,8 +2,8 @@
 //! What blocks an event loop?
 //!
 //! A thread that rests where it waits for many things at once is to wait nowhere else:
-//! while it does, all that it serves waits with it. Which threads those are, their
-//! activities tell; threads of the same name that rest elsewhere as well are not judged.
+//! while it does, all that it serves waits with it. Which sleeps are such a thread's, the
+//! kernel side says of each (`in_loop`): threads of a pool often have the loop's name.
 
 use super::{Times, listed, meaning, percent, plural, share, sums, time};
 use crate::chains::{link_text, links_of};
@@ -24,11 +24,11 @@ const WAIT_FOR_MANY: [&str; 10] = [
     "io_getevents",
     "io_pgetevents",
 ];
-/// Of the activities of a name: so many begin there.
-const LOOPS: f64 = 0.9;
 const ACTIVITIES_MIN: u64 = 10;
 /// Of the time of its activities.
 const SHARE_MIN: f64 = 0.05;
+/// Of a loop's wait: so little of other threads, and its call sites are the loop's.
+const OTHERS_FEW: f64 = 0.1;
 const TIME_MIN_NS: u64 = 1_000_000;
 
 /// A call that held up a loop.
@@ -40,26 +40,19 @@ pub(crate) struct LoopBlock {
     pub finding: Finding,
 }
 
-/// Names of threads that are event loops, with the call that they rest in and the time of
+/// Names of threads that are event loops, with the call that they rest in most and the time of
 /// their activities.
 fn loops(report: &Report) -> BTreeMap<&str, (&str, u64)> {
-    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut loops: BTreeMap<&str, (&str, u64)> = BTreeMap::new();
+    // Most time comes first.
     for row in &report.activities {
-        *all.entry(&row.comm).or_default() += row.count;
-    }
-    let rests_there = |row: &&ActivityRow| {
         let call = row.call.as_deref().unwrap_or_default();
-        WAIT_FOR_MANY.contains(&call)
-            && row.count >= ACTIVITIES_MIN
-            && share(row.count, all.get(row.comm.as_str()).copied().unwrap_or(0)) >= LOOPS
-    };
-    (report.activities.iter())
-        .filter(rests_there)
-        .map(|row| {
-            let call = row.call.as_deref().unwrap_or_default();
-            (row.comm.as_str(), (call, row.all.total_ns))
-        })
-        .collect()
+        if WAIT_FOR_MANY.contains(&call) && row.count >= ACTIVITIES_MIN {
+            let (_, ns) = loops.entry(&row.comm).or_insert((call, 0));
+            *ns = ns.saturating_add(row.all.total_ns);
+        }
+    }
+    loops
 }
 
 /// Where in the program such waits come from, where that was recorded.
@@ -89,6 +82,8 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
         roots: BTreeMap<String, u64>,
     }
     let mut blocks: BTreeMap<(&str, Option<&str>, &str), Sum> = BTreeMap::new();
+    // The same waits of threads that are no loop: stacks do not tell whose they are.
+    let mut others: BTreeMap<(Option<&str>, &str), u64> = BTreeMap::new();
     for row in &report.chains {
         let links = links_of(report, row.first);
         let (Some(first), Some(root)) = (links.first(), links.last()) else {
@@ -99,11 +94,16 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
             && !first.rests
             && root.kind != ChainKind::NotOver
             && !call.is_some_and(|call| WAIT_FOR_MANY.contains(&call));
-        if !waits || !loops.contains_key(first.comm.as_str()) {
+        if !waits {
             continue;
         }
         let label = (first.site.and_then(|site| report.sites.get(site)))
             .map_or("(unknown)", |site| site.label.as_str());
+        if !first.in_loop || !loops.contains_key(first.comm.as_str()) {
+            let sum = others.entry((call, label)).or_default();
+            *sum = sum.saturating_add(row.total_ns);
+            continue;
+        }
         let sum = blocks.entry((&first.comm, call, label)).or_default();
         sum.count = sum.count.saturating_add(row.count);
         sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
@@ -139,7 +139,11 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
             );
             let root = sum.roots.iter().max_by_key(|(_, ns)| **ns);
             let root = root.map_or_else(String::new, |(root, _)| format!(" ← {root}"));
-            let sites = called_from(report, call, label);
+            let other_ns = others.get(&(call, label)).copied().unwrap_or(0);
+            let sites = match share(other_ns, sum.total_ns) {
+                few if few < OTHERS_FEW => called_from(report, call, label),
+                _ => Vec::new(),
+            };
             let from = sites
                 .first()
                 .map_or_else(String::new, |(place, _)| format!(", called from {place}"));
