@@ -262,7 +262,7 @@ fn path_events(report: &Report, events: &mut Vec<Value>) {
     for (who, of) in names {
         add(who.unwrap_or("(several)"), at_ns, sum(&of));
         for line in of {
-            add(&line.what, at_ns, line.total_ns);
+            add(&line.text(), at_ns, line.total_ns);
             at_ns = at_ns.saturating_add(line.total_ns);
         }
     }

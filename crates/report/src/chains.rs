@@ -136,6 +136,21 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
     }
 }
 
+/// Of somebody else's sleep that its own time limit ended: "its own" would be said of who waits for it.
+pub(crate) fn limit_text(whose: &ChainLink) -> String {
+    let who = match whose.comm.as_str() {
+        "" => "another user's task".to_owned(),
+        comm => printable(comm),
+    };
+    match whose.call.as_deref().filter(|_| !whose.comm.is_empty()) {
+        Some(call) => format!(
+            "{who} waiting in {} until its own time limit",
+            printable(call)
+        ),
+        None => format!("{who} waiting until its own time limit"),
+    }
+}
+
 /// The links of a chain, first to root.
 pub fn links_of(report: &Report, first: usize) -> Vec<&ChainLink> {
     let mut links = Vec::new();

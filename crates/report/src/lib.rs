@@ -44,7 +44,9 @@ pub use diff::{
 pub use findings::{find as find_findings, nothing_found};
 pub use hist::Hist;
 pub use html::render_html;
-pub use lives::{LifeGroup, PathLine, groups as life_groups, path_lines};
+pub use lives::{
+    CriticalRow, LifeGroup, PathLine, critical_rows, groups as life_groups, path_lines,
+};
 pub use model::*;
 pub use on_cpu::{OnCpuTop, stack_of};
 pub use options::TextOptions;

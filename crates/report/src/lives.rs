@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where did the time of its threads go, by who they are, and what did the end depend on?
 
-use crate::chains::{link_text, links_of};
+use crate::chains::{limit_text, link_text, links_of};
 use crate::model::{ChainKind, CriticalKind, CriticalPart, LifeRow, LifeTime, Report};
 use debox_labels::Kind;
 use debox_output::printable;
@@ -119,15 +119,41 @@ pub(crate) fn is_of_tool(report: &Report, chain: usize) -> bool {
     meaning.is_some_and(|meaning| meaning.kind == Kind::Tool)
 }
 
-/// One line of the critical path: what somebody did, or what they waited for, by its root.
+/// One line of the critical path: what somebody did, or what they waited for, by its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathLine {
     /// None: of several.
     pub who: Option<String>,
     pub what: String,
+    /// Of a wait, where that is known.
+    pub cause: Option<String>,
     pub kind: CriticalKind,
     pub total_ns: u64,
 }
+
+impl PathLine {
+    /// With its cause.
+    pub fn text(&self) -> String {
+        match &self.cause {
+            Some(cause) => format!("{} ← {cause}", self.what),
+            None => self.what.clone(),
+        }
+    }
+}
+
+/// One row of its table: waits that read the same, with all of their causes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriticalRow {
+    pub who: Option<String>,
+    /// With its cause, if it is the only one.
+    pub what: String,
+    pub total_ns: u64,
+    /// Of several: what stands below it.
+    pub causes: Vec<(String, u64)>,
+}
+
+/// So many causes of a wait are told, and the others as one.
+const CAUSES_SHOWN: usize = 3;
 
 fn part_text(report: &Report, part: &CriticalPart) -> String {
     match part.kind {
@@ -138,7 +164,7 @@ fn part_text(report: &Report, part: &CriticalPart) -> String {
         CriticalKind::Exit => "ending, on a CPU".to_owned(),
         CriticalKind::Interrupts => "interrupts that landed in it".to_owned(),
         CriticalKind::Runq => "waiting for a CPU".to_owned(),
-        CriticalKind::Blocked => blocked_text(report, part.chain),
+        CriticalKind::Blocked => Wait::of(report, part.chain).text,
         CriticalKind::Other => "(unknown)".to_owned(),
     }
 }
@@ -146,45 +172,62 @@ fn part_text(report: &Report, part: &CriticalPart) -> String {
 /// All that is known of the smallest parts of a critical path.
 pub(crate) const ASLEEP: &str = "asleep";
 
-/// The first link without its name, and the call in which the last of those slept that it
-/// leads to; and the root, if it is another link.
-pub(crate) fn blocked_texts(report: &Report, chain: Option<usize>) -> (String, Option<String>) {
-    let links = chain.map_or_else(Vec::new, |first| links_of(report, first));
-    let Some(link) = links.first() else {
-        return (ASLEEP.to_owned(), None);
-    };
-    let mut text = if link.kind == ChainKind::Sleep {
-        let site = link.site.and_then(|site| report.sites.get(site));
-        let label = printable(site.map_or("(unknown)", |site| site.label.as_str()));
-        match link.call.as_deref().map(printable) {
-            Some(call) => format!("{call}: {label}"),
-            None => label,
-        }
-    } else {
-        link_text(link, report)
-    };
-    let asleep = links
-        .iter()
-        .skip(1)
-        .rfind(|link| link.kind == ChainKind::Sleep);
-    if let Some((link, call)) =
-        asleep.and_then(|link| link.call.as_deref().map(|call| (link, call)))
-        && !link.comm.is_empty()
-    {
-        text.push_str(&format!(
-            " ← {} in {}",
-            printable(&link.comm),
-            printable(call)
-        ));
-    }
-    let root = links.last().filter(|_| links.len() > 1);
-    (text, root.map(|root| link_text(root, report)))
+/// A wait, by whom it leads to and where it ends.
+pub(crate) struct Wait {
+    /// What was waited for, without who did.
+    pub text: String,
+    /// Who slept last of those that it leads to, and in which call.
+    pub way: Option<String>,
+    pub root: Option<String>,
 }
 
-fn blocked_text(report: &Report, chain: Option<usize>) -> String {
-    match blocked_texts(report, chain) {
-        (text, Some(root)) => format!("{text} ← {root}"),
-        (text, None) => text,
+impl Wait {
+    pub fn of(report: &Report, chain: Option<usize>) -> Self {
+        let links = chain.map_or_else(Vec::new, |first| links_of(report, first));
+        let Some((link, more)) = links.split_first() else {
+            return Self {
+                text: ASLEEP.to_owned(),
+                way: None,
+                root: None,
+            };
+        };
+        let text = if link.kind == ChainKind::Sleep {
+            let site = link.site.and_then(|site| report.sites.get(site));
+            let label = printable(site.map_or("(unknown)", |site| site.label.as_str()));
+            match link.call.as_deref().map(printable) {
+                Some(call) => format!("{call}: {label}"),
+                None => label,
+            }
+        } else {
+            link_text(link, report)
+        };
+        let asleep = more.iter().rfind(|link| link.kind == ChainKind::Sleep);
+        let root = more.last();
+        if let (Some(whose), Some(root)) = (asleep, root)
+            && root.kind == ChainKind::Limit
+        {
+            return Self {
+                text,
+                way: Some(limit_text(whose)),
+                root: None,
+            };
+        }
+        let way = asleep.and_then(|link| {
+            let call = link.call.as_deref().filter(|_| !link.comm.is_empty())?;
+            Some(format!("{} in {}", printable(&link.comm), printable(call)))
+        });
+        Self {
+            text,
+            way,
+            root: root.map(|root| link_text(root, report)),
+        }
+    }
+
+    pub fn cause(&self) -> Option<String> {
+        match (&self.way, &self.root) {
+            (Some(way), Some(root)) => Some(format!("{way} ← {root}")),
+            (cause, None) | (None, cause) => cause.clone(),
+        }
     }
 }
 
@@ -193,24 +236,72 @@ pub fn path_lines(report: &Report) -> Vec<PathLine> {
     let Some(path) = &report.critical_path else {
         return Vec::new();
     };
-    let mut lines: BTreeMap<(Option<String>, CriticalKind, String), u64> = BTreeMap::new();
+    type Key = (Option<String>, CriticalKind, String, Option<String>);
+    let mut lines: BTreeMap<Key, u64> = BTreeMap::new();
     for part in &path.parts {
+        let cause = match part.kind {
+            CriticalKind::Blocked => Wait::of(report, part.chain).cause(),
+            _ => None,
+        };
         let what = part_text(report, part);
-        let key = (part.comm.clone(), part.kind, what);
+        let key = (part.comm.clone(), part.kind, what, cause);
         let sum = lines.entry(key).or_default();
         *sum = sum.saturating_add(part.total_ns);
     }
     let mut lines: Vec<PathLine> = lines
         .into_iter()
-        .map(|((who, kind, what), total_ns)| PathLine {
+        .map(|((who, kind, what, cause), total_ns)| PathLine {
             who,
             what,
+            cause,
             kind,
             total_ns,
         })
         .collect();
     lines.sort_by_key(|line| std::cmp::Reverse(line.total_ns));
     lines
+}
+
+/// Waits that differ in nothing but their cause are one. Largest first.
+pub fn critical_rows(report: &Report) -> Vec<CriticalRow> {
+    let lines = path_lines(report);
+    let mut groups: BTreeMap<(&Option<String>, CriticalKind, &str), Vec<&PathLine>> =
+        BTreeMap::new();
+    for line in &lines {
+        let key = (&line.who, line.kind, line.what.as_str());
+        groups.entry(key).or_default().push(line);
+    }
+    let ns = |lines: &[&PathLine]| {
+        (lines.iter()).fold(0u64, |sum, line| sum.saturating_add(line.total_ns))
+    };
+    let row = |of: Vec<&PathLine>| {
+        let (first, several) = (of[0], of.len() > 1);
+        let (told, others) = of.split_at(match of.len() {
+            all if several && all > CAUSES_SHOWN + 1 => CAUSES_SHOWN,
+            all => all,
+        });
+        let cause_of = |line: &&PathLine| {
+            let cause = line.cause.clone();
+            let text = cause.unwrap_or_else(|| "(unknown)".to_owned());
+            (text, line.total_ns)
+        };
+        let mut causes: Vec<_> = told.iter().filter(|_| several).map(cause_of).collect();
+        if !others.is_empty() {
+            causes.push((format!("{} others", others.len()), ns(others)));
+        }
+        CriticalRow {
+            who: first.who.clone(),
+            what: match several {
+                true => first.what.clone(),
+                false => first.text(),
+            },
+            total_ns: ns(&of),
+            causes,
+        }
+    };
+    let mut rows: Vec<CriticalRow> = groups.into_values().map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
+    rows
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::chains::{self, Root, TreeLine};
-use crate::lives::{self, LifeGroup, PathLine};
+use crate::lives::{self, LifeGroup};
 use crate::model::*;
 use crate::on_cpu::{OnCpuTop, SAMPLES_FEW};
 use crate::open::{OpenGroup, open_groups};
@@ -566,32 +566,38 @@ fn critical_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
     let Some(path) = &report.critical_path else {
         return;
     };
-    let lines = lives::path_lines(report);
+    let all = lives::critical_rows(report);
     let title = format!(
         "What its {} depended on, from its beginning to its end",
         pen.time(path.total_ns)
     );
     *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
-    let shown = lines.len().min(options.top.unwrap_or(PATH_SHOWN));
-    let (rows, others) = lines.split_at(shown);
-    let column = |f: &dyn Fn(&PathLine) -> String| rows.iter().map(f).collect::<Vec<_>>();
+    let shown = all.len().min(options.top.unwrap_or(PATH_SHOWN));
+    let (rows, others) = all.split_at(shown);
+    // The causes of a wait stand below it.
+    let lines: Vec<(u64, String, String)> = (rows.iter())
+        .flat_map(|row| {
+            let who = row.who.as_deref().map_or("(several)".into(), printable);
+            let below =
+                (row.causes.iter()).map(|(cause, ns)| (*ns, String::new(), format!("  ← {cause}")));
+            std::iter::once((row.total_ns, who, row.what.clone())).chain(below)
+        })
+        .collect();
+    type Line = (u64, String, String);
+    let column = |f: &dyn Fn(&Line) -> String| lines.iter().map(f).collect::<Vec<_>>();
     let columns = vec![
-        Column::new("TIME", 0, column(&|l| pen.cell(l.total_ns))),
-        Column::new("%", 0, column(&|l| share_text(l.total_ns, path.total_ns))),
-        Column::new(
-            "WHO",
-            0,
-            column(&|l| l.who.as_deref().map_or("(several)".into(), printable)),
-        )
-        .left()
-        .style(Style::Label),
-        Column::new("IN", 0, column(&|l| pen.plain(&l.what))).left(),
+        Column::new("TIME", 0, column(&|(ns, ..)| pen.cell(*ns))),
+        Column::new("%", 0, column(&|(ns, ..)| share_text(*ns, path.total_ns))),
+        Column::new("WHO", 0, column(&|(_, who, _)| who.clone()))
+            .left()
+            .style(Style::Label),
+        Column::new("IN", 0, column(&|(.., what)| pen.plain(what))).left(),
     ];
     *out += &Table::from(columns).text(pen, options.width);
     if !others.is_empty() {
         let rest = others
             .iter()
-            .fold(0u64, |sum, l| sum.saturating_add(l.total_ns));
+            .fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
         *out += &format!(
             "  ({} more: {}; --top N shows more)\n",
             others.len(),

@@ -10,7 +10,7 @@
 use crate::chains::{self, link_text, links_of};
 use crate::findings::{churn, loops};
 use crate::findings::{listed, percent, plural, share, time};
-use crate::lives::{self, ASLEEP, blocked_texts};
+use crate::lives::{self, ASLEEP, Wait};
 use crate::model::*;
 use debox_labels::Kind;
 use debox_output::printable;
@@ -147,11 +147,18 @@ struct Part {
     blocked: BTreeMap<String, Waits>,
 }
 
-/// Waits that read the same, but for their roots.
+/// Waits that read the same, but for their causes.
 #[derive(Clone, Default)]
 struct Waits {
     total_ns: u64,
-    roots: BTreeMap<Option<String>, Root>,
+    causes: BTreeMap<Cause, Root>,
+}
+
+/// Whom it leads to, and where it ends.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Cause {
+    way: Option<String>,
+    root: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -165,32 +172,101 @@ struct Root {
     is_limit: bool,
 }
 
+/// Causes that lead to one: the same holder, whatever that waited for; else the same root.
+struct Blocker<'a> {
+    way: Option<&'a str>,
+    ns: u64,
+    known: bool,
+    is_limit: bool,
+    /// Largest first.
+    roots: Vec<(Option<&'a str>, &'a Root)>,
+}
+
+impl Blocker<'_> {
+    /// "python3 in fsync ← disk vda: flush": with its root, if that is nearly all of it.
+    fn text(&self) -> Option<String> {
+        let root = (self.roots.first())
+            .filter(|(_, root)| share(root.ns, self.ns) >= ROOT_MOST)
+            .and_then(|(text, _)| *text);
+        match (self.way, root) {
+            (Some(way), Some(root)) => Some(format!("{way} ← {root}")),
+            (cause, None) | (None, cause) => cause.map(str::to_owned),
+        }
+    }
+}
+
+/// Of some of `ns`, the one to tell: a cause before a larger part of which none is known.
+fn told_of<'a, T>(
+    list: &'a [T],
+    ns: u64,
+    of: impl Fn(&T) -> (u64, bool),
+) -> Option<(&'a T, Option<&'a T>)> {
+    // Largest first.
+    let first = list.first()?;
+    let cause = list.iter().position(|one| of(one).1);
+    let at = match cause {
+        Some(at)
+            if share(of(first).0, ns) < ROOT_MOST && share(of(&list[at]).0, ns) >= ROOT_LEAST =>
+        {
+            at
+        }
+        _ => 0,
+    };
+    // Of what comes after it, the first cause is the largest.
+    let second = (list.iter().skip(at + 1)).find(|one| of(one).1);
+    Some((&list[at], second))
+}
+
 impl Waits {
     fn limit_ns(&self) -> u64 {
-        sum((self.roots.values())
+        sum((self.causes.values())
             .filter(|root| root.is_limit)
             .map(|root| root.ns))
     }
 
-    fn add(&mut self, text: Option<String>, root: Root) {
+    fn add(&mut self, cause: Cause, root: Root) {
         self.total_ns = self.total_ns.saturating_add(root.ns);
-        let sum = self.roots.entry(text).or_insert(Root { ns: 0, ..root });
+        let sum = self.causes.entry(cause).or_insert(Root { ns: 0, ..root });
         sum.ns = sum.ns.saturating_add(root.ns);
     }
 
-    /// " ← disk vda: flush", or " (60 % of it ← disk vda: flush)", and a chain to it. A cause
-    /// is told before a larger part of which none is known. Who waits with a time limit and
-    /// begins again has waited for what came at last.
-    fn root(&self) -> (String, Option<usize>) {
+    /// Largest first.
+    fn blockers(&self) -> Vec<Blocker<'_>> {
+        let mut by: BTreeMap<(Option<&str>, Option<&str>), Blocker<'_>> = BTreeMap::new();
+        for (cause, root) in &self.causes {
+            let (way, text) = (cause.way.as_deref(), cause.root.as_deref());
+            let key = (way, text.filter(|_| way.is_none()));
+            let blocker = by.entry(key).or_insert(Blocker {
+                way,
+                ns: 0,
+                known: false,
+                is_limit: root.is_limit,
+                roots: Vec::new(),
+            });
+            blocker.ns = blocker.ns.saturating_add(root.ns);
+            blocker.known |= root.known;
+            blocker.roots.push((text, root));
+        }
+        let mut list: Vec<Blocker<'_>> = by.into_values().collect();
+        for blocker in &mut list {
+            (blocker.roots).sort_by_key(|(_, root)| std::cmp::Reverse(root.ns));
+        }
+        list.sort_by_key(|blocker| std::cmp::Reverse(blocker.ns));
+        list
+    }
+
+    /// " ← disk vda: flush", or " (60 % of it ← disk vda: flush, 40 % ← a timer)", and a chain to
+    /// the first. The second is told if it is half of the first, and worth telling in the whole.
+    /// Who waits with a time limit and begins again has waited for what came at last.
+    fn root(&self, whole_ns: u64) -> (String, Option<usize>) {
         let limit_ns = self.limit_ns();
         let waited_ns = self.total_ns.saturating_sub(limit_ns);
-        let largest = |fits: fn(&Root) -> bool| {
-            let roots = self.roots.iter().filter(move |(_, root)| fits(root));
-            roots.max_by_key(|(_, root)| root.ns)
-        };
-        if let Some((Some(text), root)) = largest(|root| !root.is_limit && root.known)
+        let blockers = self.blockers();
+        let came = (blockers.iter()).find(|blocker| !blocker.is_limit && blocker.known);
+        if let Some(blocker) = came
+            && let Some(text) = blocker.text()
             && share(limit_ns, self.total_ns) >= LIMIT_TOLD
-            && share(root.ns, waited_ns) >= ROOT_MOST
+            && share(blocker.ns, waited_ns) >= ROOT_MOST
         {
             let limit = match percent(share(limit_ns, self.total_ns)) {
                 all if all == percent(1.0) => "nearly all".to_owned(),
@@ -198,25 +274,58 @@ impl Waits {
             };
             return (
                 format!(" ({limit} of it up to its own time limit, and then ← {text})"),
-                root.chain,
+                blocker.roots.first().and_then(|(_, root)| root.chain),
             );
         }
-        let share_of = |root: &Root| share(root.ns, self.total_ns);
-        let Some(first) = largest(|_| true) else {
+        let of = |blocker: &Blocker<'_>| (blocker.ns, blocker.known);
+        let Some((first, second)) = told_of(&blockers, self.total_ns, of) else {
             return (String::new(), None);
         };
-        let (text, root) = match largest(|root| root.known) {
-            Some(cause) if share_of(first.1) < ROOT_MOST && share_of(cause.1) >= ROOT_LEAST => {
-                cause
+        let worth = |ns: u64, first_ns: u64| {
+            ns.saturating_mul(2) >= first_ns && share(ns, whole_ns) >= SHARE_MIN
+        };
+        let parts = |list: [(Option<String>, u64); 2]| {
+            let told: Vec<String> = (list.into_iter().enumerate())
+                .filter_map(|(at, (text, ns))| {
+                    let it = if at == 0 { " of it" } else { "" };
+                    Some(format!(
+                        "{}{it} ← {}",
+                        percent(share(ns, self.total_ns)),
+                        text?
+                    ))
+                })
+                .collect();
+            match told.is_empty() {
+                true => String::new(),
+                false => format!(" ({})", told.join(", ")),
             }
-            _ => first,
         };
-        let told = match text {
-            Some(text) if share_of(root) >= ROOT_MOST => format!(" ← {text}"),
-            Some(text) => format!(" ({} of it ← {text})", percent(share_of(root))),
-            None => String::new(),
+        let chain_of =
+            |blocker: &Blocker<'_>| blocker.roots.first().and_then(|(_, root)| root.chain);
+        if share(first.ns, self.total_ns) < ROOT_MOST {
+            let second = second.filter(|second| worth(second.ns, first.ns));
+            let second = second.map_or((None, 0), |second| (second.text(), second.ns));
+            return (parts([(first.text(), first.ns), second]), chain_of(first));
+        }
+        // One holder of all, and of that what it waited for.
+        let of = |(_, root): &(Option<&str>, &Root)| (root.ns, root.known);
+        let Some(((root_text, root), other)) = told_of(&first.roots, first.ns, of) else {
+            return (String::new(), None);
         };
-        (told, root.chain)
+        let way = first
+            .way
+            .map_or_else(String::new, |way| format!(" ← {way}"));
+        let roots = match root_text {
+            Some(text) if share(root.ns, self.total_ns) >= ROOT_MOST => format!(" ← {text}"),
+            _ => {
+                let other = other.filter(|(_, other)| worth(other.ns, root.ns));
+                let other = other.map_or((None, 0), |(text, other)| {
+                    (text.map(str::to_owned), other.ns)
+                });
+                parts([(root_text.map(str::to_owned), root.ns), other])
+            }
+        };
+        (format!("{way}{roots}"), root.chain)
     }
 }
 
@@ -282,19 +391,27 @@ impl Part {
     }
 
     fn blocked_add(&mut self, report: &Report, ns: u64, chain: Option<usize>) {
-        let (text, root) = blocked_texts(report, chain);
-        let last = chain.and_then(|first| links_of(report, first).last().copied());
-        let root_of = Root {
+        let wait = Wait::of(report, chain);
+        let links = chain.map_or_else(Vec::new, |first| links_of(report, first));
+        let last = links.last();
+        let is_limit = last.is_some_and(|link| link.kind == ChainKind::Limit);
+        // Of somebody else it is what that one waited for.
+        let own = links.len() <= 2;
+        let root = Root {
             ns,
             chain,
-            known: last.is_some_and(|link| !link.kind.ends_knowledge()),
-            is_limit: last.is_some_and(|link| link.kind == ChainKind::Limit),
+            known: last.is_some_and(|link| !link.kind.ends_knowledge()) || is_limit && !own,
+            is_limit: is_limit && own,
         };
-        self.blocked.entry(text).or_default().add(root, root_of);
+        let cause = Cause {
+            way: wait.way,
+            root: wait.root,
+        };
+        self.blocked.entry(wait.text).or_default().add(cause, root);
     }
 
-    /// What it did, largest first: (text, time, label of a wait).
-    fn doings(&self, report: &Report) -> Vec<(String, u64, Option<usize>)> {
+    /// What it did, of a whole, largest first: (text, time, a chain of a wait).
+    fn doings(&self, report: &Report, whole_ns: u64) -> Vec<(String, u64, Option<usize>)> {
         let faults_ns =
             (self.faults).map_or(0, |faults| (self.own_ns as f64 * faults.share) as u64);
         let mut doings = vec![
@@ -312,7 +429,7 @@ impl Part {
         ];
         doings.extend(self.faults.map(|faults| (faults.text(), faults_ns, None)));
         doings.extend(self.blocked.iter().map(|(text, waits)| {
-            let (root, chain) = waits.root();
+            let (root, chain) = waits.root(whole_ns);
             let at = if text == ASLEEP { "" } else { "in " };
             let beside = match self.computed_beside(waits.limit_ns()) {
                 true => format!(
@@ -386,7 +503,7 @@ fn polled(report: &Report, parts: &[(&str, Part)], whole_ns: u64) -> Option<Stri
     let roots = first
         .blocked
         .values()
-        .flat_map(|waits| waits.roots.values());
+        .flat_map(|waits| waits.causes.values());
     let timed_ns = sum(roots.filter(by_timer).map(|root| root.ns));
     let on_path = |comm: &str| {
         let part = parts.iter().find(|(name, _)| *name == comm);
@@ -514,7 +631,7 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
             "" => "several others".to_owned(),
             who => printable(who),
         };
-        let doings = part.doings(report);
+        let doings = part.doings(report, whole_ns);
         let said: Vec<String> = doings
             .iter()
             .take_while(|(_, ns, _)| *ns > 0)
@@ -552,7 +669,7 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
 
     let first = parts
         .first()
-        .and_then(|(_, part)| most_of_one_cause(report, &part.doings(report)));
+        .and_then(|(_, part)| most_of_one_cause(report, &part.doings(report, whole_ns)));
     if share(runq_ns, whole_ns) >= 0.3 {
         let part = share(runq_ns, whole_ns);
         sentences.push(cpus_busy(report, whole_ns, runq_ns, part));
@@ -593,7 +710,6 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
         sentences.push(sentence);
     } else if let Some((ns, chain)) = first
         && share(ns, whole_ns) >= 0.3
-        && let Some(advice) = advice(report, chain)
     {
         sentences.push(advice);
     }
@@ -885,14 +1001,14 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
         whole.runq_ns = whole.runq_ns.saturating_add(part.runq_ns);
         for (text, waits) in &part.blocked {
             let of_all = whole.blocked.entry(text.clone()).or_default();
-            for (text, root) in &waits.roots {
-                of_all.add(text.clone(), *root);
+            for (cause, root) in &waits.causes {
+                of_all.add(cause.clone(), *root);
             }
         }
     }
     whole.faults = faults_of(&all);
     let did_ns = whole.did_ns().saturating_add(whole.runq_ns).max(1);
-    let doings = whole.doings(report);
+    let doings = whole.doings(report, did_ns);
     let mut told: Vec<String> = doings
         .iter()
         .filter(|(_, ns, _)| share(*ns, did_ns) >= SHARE_MIN)
@@ -948,7 +1064,6 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
         sentences.push(sentence);
     } else if let Some((ns, chain)) = most_of_one_cause(report, &doings)
         && share(ns, did_ns) >= 0.3
-        && let Some(advice) = advice(report, chain)
     {
         sentences.push(advice);
     }

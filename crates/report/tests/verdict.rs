@@ -230,7 +230,7 @@ fn waits_for_one_holder_are_one_whatever_it_waited_for() {
     assert_eq!(
         verdict_of(&report)[0],
         "Of 1.00 s, 100 % (1.00 s) python3: in futex: futex ← python3 in fsync (60 % of it ← disk \
-         vda: flush)."
+         vda: flush, 40 % ← disk vda: write)."
     );
     report.critical_path = command(parts(900, 100)).critical_path;
     assert_eq!(
@@ -240,6 +240,72 @@ fn waits_for_one_holder_are_one_whatever_it_waited_for() {
     // What the program means by it is known: that is said in place of advice on the label.
     report.chain_links[2].means = Some("Another request has the log.".into());
     assert_eq!(verdict_of(&report)[1], "Another request has the log.");
+}
+
+/// A wait is one, whoever held it up: the second of them is told where it is half of the first, and a tenth
+/// of all.
+#[test]
+fn the_second_who_held_a_wait_up_is_told() {
+    let said = |first_ms: u64, second_ms: u64, own_ms: u64| {
+        let mut report = with_chain(
+            command(vec![
+                part("server", CriticalKind::Blocked, first_ms, Some(2)),
+                part("server", CriticalKind::Blocked, second_ms, Some(4)),
+                part("server", CriticalKind::Own, own_ms, None),
+            ]),
+            "page-in",
+        );
+        report.chain_links = vec![
+            link(ChainKind::Limit, "", None, false),
+            link(ChainKind::Sleep, "slowdisk", Some(0), false),
+            link(ChainKind::Sleep, "server", Some(1), false),
+            link(ChainKind::Interrupt, "", None, false),
+            link(ChainKind::Sleep, "server", Some(3), false),
+        ];
+        (verdict_of(&report)[0].clone(), report)
+    };
+    let (both, report) = said(410, 360, 230);
+    assert_eq!(
+        both,
+        "Of 1.00 s, 100 % (1.00 s) server: 770 ms in fsync: page-in (53 % of it ← slowdisk waiting in fsync \
+         until its own time limit, 47 % ← an interrupt) and 230 ms computing in its own code."
+    );
+    // The same in the table: one row, and what held it up below.
+    let rows = critical_rows(&report);
+    assert_eq!(
+        (rows[0].what.as_str(), rows[0].total_ns),
+        ("fsync: page-in", 770 * MS)
+    );
+    assert_eq!(
+        rows[0].causes,
+        [
+            (
+                "slowdisk waiting in fsync until its own time limit".to_owned(),
+                410 * MS
+            ),
+            ("an interrupt".to_owned(), 360 * MS)
+        ]
+    );
+    // Less than half of the first; less than a tenth of the whole; next to nothing.
+    assert!(
+        said(500, 200, 300)
+            .0
+            .contains("(71 % of it ← slowdisk waiting in fsync until its own time limit)")
+    );
+    assert!(
+        said(110, 90, 800)
+            .0
+            .contains("(55 % of it ← slowdisk waiting in fsync until its own time limit)")
+    );
+    assert!(
+        said(700, 100, 200)
+            .0
+            .contains("page-in ← slowdisk waiting in fsync until its own time limit and")
+    );
+    // What is not known is no second cause.
+    let mut report = said(410, 360, 230).1;
+    report.chain_links[3].kind = ChainKind::Unseen;
+    assert!(!verdict_of(&report)[0].contains("was not seen"));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! kernel side says of each (`in_loop`): threads of a pool often have the loop's name.
 
 use super::{Times, listed, meaning, percent, plural, share, sums, time};
-use crate::chains::{link_text, links_of};
+use crate::chains::{limit_text, link_text, links_of};
 use crate::model::*;
 use debox_output::printable;
 use std::collections::BTreeMap;
@@ -111,9 +111,7 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
         if links.len() > 1 {
             // Whose limit it is, where that is not the loop's own.
             let text = match (&links[..], root.kind) {
-                ([_, .., whose, _], ChainKind::Limit) => {
-                    format!("{} ← {}", link_text(whose, report), link_text(root, report))
-                }
+                ([_, .., whose, _], ChainKind::Limit) => limit_text(whose),
                 _ => link_text(root, report),
             };
             *sum.roots.entry(text).or_default() += row.total_ns;

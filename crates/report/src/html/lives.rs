@@ -15,10 +15,8 @@ pub fn verdict(report: &Report) -> String {
         .collect()
 }
 
-fn who(line: &PathLine) -> String {
-    line.who
-        .as_deref()
-        .map_or_else(|| "(several)".to_owned(), printable)
+fn who(comm: Option<&str>) -> String {
+    comm.map_or_else(|| "(several)".to_owned(), printable)
 }
 
 /// The flame graphs' colours.
@@ -57,7 +55,7 @@ pub fn path_picture(report: &Report) -> String {
     // Lines come largest first; so do those of each name.
     let mut names: Vec<(String, u64, Vec<&PathLine>)> = Vec::new();
     for line in &lines {
-        let who = who(line);
+        let who = who(line.who.as_deref());
         match names.iter_mut().find(|(name, ..)| *name == who) {
             Some((_, sum, of)) => {
                 *sum = sum.saturating_add(line.total_ns);
@@ -76,7 +74,7 @@ pub fn path_picture(report: &Report) -> String {
             .iter()
             .map(|line| {
                 let whole = share(line.total_ns, path.total_ns);
-                let text = format!("{} {}", line.what, time(line.total_ns));
+                let text = format!("{} {}", line.text(), time(line.total_ns));
                 format!(
                     "<span class=\"{}\" style=\"width:{:.3}%\" title=\"{}: {} ({whole:.1} %)\">{}</span>",
                     class(line.kind),
@@ -128,16 +126,23 @@ pub fn critical(report: &Report) -> String {
             number("Time", ""),
             number("Share", "Of the time from beginning to end"),
         ],
-        rows: lives::path_lines(report)
+        rows: lives::critical_rows(report)
             .iter()
-            .map(|line| {
-                let part = share(line.total_ns, path.total_ns);
+            .map(|row| {
+                let part = share(row.total_ns, path.total_ns);
+                let causes: Vec<String> = (row.causes.iter())
+                    .map(|(cause, ns)| format!("{} ← {cause}", time(*ns)))
+                    .collect();
+                let what = match causes.is_empty() {
+                    true => row.what.clone(),
+                    false => format!("{} ({})", row.what, causes.join(", ")),
+                };
                 (
                     String::new(),
                     vec![
-                        Cell::Text(who(line)),
-                        Cell::Text(line.what.clone()),
-                        Cell::Time(Some(line.total_ns)),
+                        Cell::Text(who(row.who.as_deref())),
+                        Cell::Text(what),
+                        Cell::Time(Some(row.total_ns)),
                         Cell::Value(part, format!("{part:.1} %")),
                     ],
                 )
