@@ -436,6 +436,35 @@ fn the_end_of_one_that_is_watched_for_a_while_is_not_what_it_is_about() {
     assert!(!verdict.contains("\"Of "), "{verdict}");
 }
 
+/// What debox does to end a command is no doing of the program's.
+#[test]
+fn who_sleeps_when_debox_ends_it_has_waited_for_nobody() {
+    let Some(_alone) = alone() else { return };
+    for capture in ["--capture=boundary", "--capture=sleeps"] {
+        let output = std::process::Command::new(debox())
+            .args([
+                "run", capture, "-d", "300ms", "--json", "-o", "-", "--", "sleep", "50",
+            ])
+            .output()
+            .expect("debox starts");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        let links = list(&report, "chain_links");
+        let ended = links.iter().position(|link| link["kind"] == "ended");
+        let ended = ended.unwrap_or_else(|| panic!("{capture}: {links:?}"));
+        assert!(
+            (links.iter()).any(|link| link["parent"] == ended && link["call"] == "clock_nanosleep"),
+            "{capture}: {links:?}"
+        );
+        let by_us = |row: &&Value| row["comm"] == "debox" && row["culprit_call"] == "kill";
+        assert_eq!(list(&report, "culprits").iter().find(by_us), None);
+        let verdict = report["verdict"][0].as_str().expect("a verdict");
+        assert!(
+            verdict.contains("nanosleep ← not over when debox ended it"),
+            "{verdict}"
+        );
+    }
+}
+
 /// Who looks every now and then is idle, from the sleep on that it was in as its watch began.
 #[test]
 fn who_looks_now_and_then_rests_from_the_first_sleep_on() {

@@ -33,6 +33,7 @@ mod machine;
 mod mapped_command;
 mod open_call;
 mod output;
+mod own_end;
 mod own_labels;
 mod report;
 mod run;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `run` and `attach` have in common: from an account to a report.
 
+use crate::own_end;
 use crate::own_labels;
 use crate::spliced;
 use debox_abi::debox_event_call;
@@ -230,6 +231,7 @@ pub fn report(
         start_ns: extra.start_ns,
         conditions: extra.conditions,
     });
+    let ended_early = facts.ended_early;
     let mut report = assemble(Input {
         account: &snapshot.account,
         cpus: &snapshot.cpus,
@@ -246,6 +248,9 @@ pub fn report(
     }
     report.labels = own_labels::of(&report);
     spliced::own_part_tell(&mut report);
+    if ended_early {
+        own_end::tell(&mut report);
+    }
     own_labels::rests_refine(&mut report);
     report.verdict = verdict_of(&report);
     let told = SYMBOLS.with_borrow(|symbols| symbols.notes().collect::<Vec<_>>());

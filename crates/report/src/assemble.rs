@@ -32,6 +32,8 @@ pub struct RunFacts {
     pub capture: Capture,
     pub wall_ns: u64,
     pub exit: Option<Exit>,
+    /// Debox ended the command (--duration).
+    pub ended_early: bool,
     /// DEBOX_FEATURE_* of the broker.
     pub features: u64,
     /// Interrupts were asked for.
@@ -56,6 +58,7 @@ impl RunFacts {
             capture,
             wall_ns: 0,
             exit: None,
+            ended_early: false,
             features: 0,
             irq: false,
             stale: false,

@@ -40,6 +40,7 @@ impl ChainKind {
                 | Self::Woken
                 | Self::Unseen
                 | Self::NotOver
+                | Self::Ended
                 | Self::Deeper
                 | Self::Dropped
                 | Self::Slept
@@ -130,6 +131,7 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
         },
         ChainKind::Unseen => "who woke it was not seen".to_owned(),
         ChainKind::NotOver => "not over yet".to_owned(),
+        ChainKind::Ended => "not over when debox ended it".to_owned(),
         ChainKind::Deeper => "more links than are kept".to_owned(),
         ChainKind::Dropped => "no room for more chains".to_owned(),
         ChainKind::Other => "(unknown)".to_owned(),

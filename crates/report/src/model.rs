@@ -282,6 +282,8 @@ pub enum ChainKind {
     Unseen,
     /// Nobody yet: it was still asleep.
     NotOver,
+    /// Nobody: it was asleep as debox ended the command (--duration).
+    Ended,
     /// More links than are kept.
     Deeper,
     /// No room was left for the chain.
@@ -297,7 +299,7 @@ impl ChainKind {
         use ChainKind::*;
         matches!(
             self,
-            Limit | Earlier | Slept | Woken | Unseen | Deeper | Dropped | Other
+            Limit | Earlier | Slept | Woken | Unseen | Ended | Deeper | Dropped | Other
         )
     }
 }

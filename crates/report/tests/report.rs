@@ -113,6 +113,7 @@ fn facts() -> RunFacts {
         capture: Capture::Boundary,
         wall_ns: 1_520_000_000,
         exit: Some(Exit::Code(0)),
+        ended_early: false,
         features: ALL,
         irq: false,
         stale: false,

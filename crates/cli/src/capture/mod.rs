@@ -144,6 +144,7 @@ impl Capture {
             if until.is_none_or(|until| Instant::now() < until) {
                 continue;
             }
+            self.facts.ended_early = true;
             child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
             until = None;
         }
