@@ -86,6 +86,7 @@ impl Observed {
     pub fn complete(&self, report: &mut Report, names: &CallNames<'_>) {
         report.history = self.history.all(names);
         report.gauges = self.gauges.all().to_vec();
+        report.slow_calls_left_out = self.slow.left_out();
         let more = self.slow.matched_dropped();
         if more > 0 {
             report.notes.push(Note::new(

@@ -38,6 +38,8 @@ pub struct Reservoir {
     /// Calls that met a condition.
     matched: Vec<Kept>,
     matched_dropped: u64,
+    /// Calls that found no room, or lost it to longer ones.
+    left_out: u64,
 }
 
 impl Default for Reservoir {
@@ -54,6 +56,7 @@ impl Reservoir {
             max,
             matched: Vec::new(),
             matched_dropped: 0,
+            left_out: 0,
         }
     }
 
@@ -93,6 +96,7 @@ impl Reservoir {
             self.matched_dropped += 1;
         }
         if !matched_fits && !self.wanted(event.key, event.wall_ns) {
+            self.left_out += 1;
             return;
         }
         let kept = Kept {
@@ -112,6 +116,7 @@ impl Reservoir {
             };
             events.remove(0);
             self.kept -= 1;
+            self.left_out += 1;
         }
     }
 
@@ -121,6 +126,11 @@ impl Reservoir {
         let mut all: Vec<&debox_event_call> = kept.map(|event| &*event.call).collect();
         all.sort_by_key(|e| (std::cmp::Reverse(e.wall_ns), e.start_ns, e.tid));
         all
+    }
+
+    /// Calls that were seen, beyond those that are kept.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Calls that met a condition, beyond those that are kept.
@@ -204,6 +214,7 @@ mod tests {
             all
         };
         assert_eq!(reservoir.events().len(), 100);
+        assert_eq!(reservoir.left_out(), 30_000 - 100);
         assert_eq!(kept(&reservoir, 1), of(20_000)[..EACH]);
         assert_eq!(kept(&reservoir, 0), of(1_000_000)[..EACH]);
         assert_eq!(kept(&reservoir, 2), of(2_000_000)[..100 - 2 * EACH]);

@@ -94,6 +94,9 @@ pub struct Report {
     /// Single calls that took long, or met a condition; longest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow_calls: Vec<SlowCall>,
+    /// Of those that were seen singly: so many are in the sums alone, shorter ones of their call.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slow_calls_left_out: u64,
     /// What matters most, in plain words, most important first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,

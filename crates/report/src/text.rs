@@ -986,6 +986,18 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             count_text(more as u64)
         ));
     }
+    if report.slow_calls_left_out > 0 {
+        out.push_str(&format!("  ({})\n", left_out_text(report)));
+    }
+}
+
+/// Of the slow calls.
+pub(crate) fn left_out_text(report: &Report) -> String {
+    format!(
+        "{} are kept singly; {} more that were seen are in the tables alone",
+        count_text(report.slow_calls.len() as u64),
+        count_text(report.slow_calls_left_out)
+    )
 }
 
 fn call_site_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {

@@ -1175,7 +1175,7 @@ pub fn slow_calls(report: &Report, chosen: &[usize]) -> String {
         sorted: Some(1),
     };
     let left = report.slow_calls.len() - chosen.len();
-    let left = if left == 0 {
+    let mut left = if left == 0 {
         String::new()
     } else {
         format!(
@@ -1184,6 +1184,12 @@ pub fn slow_calls(report: &Report, chosen: &[usize]) -> String {
             if left == 1 { "is" } else { "are" }
         )
     };
+    if report.slow_calls_left_out > 0 {
+        left += &format!(
+            "<p class=\"soft left\">{}.</p>\n",
+            crate::text::left_out_text(report)
+        );
+    }
     format!(
         "{left}<noscript><p>The timeline is drawn by JavaScript; the table below has the same calls.</p></noscript>\n<div id=\"timeline\"></div>\n{}",
         table.html()
