@@ -117,7 +117,7 @@ pub struct ReportArgs {
         hide_short_help = true
     )]
     pub color: Color,
-    /// Leave the notes below the tables out (JSON always has them)
+    /// Leave the notes below the tables out (JSON always has them); -o /dev/null leaves the report out
     #[arg(short, long, hide_short_help = true)]
     pub quiet: bool,
 }
