@@ -10,6 +10,7 @@
 
 pub(crate) mod churn;
 pub(crate) mod loops;
+pub(crate) mod rare;
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,9 @@ const CPU_SHARE_MIN: f64 = 0.15;
 const ERRORS_MIN: u64 = 1_000;
 const ERRORS_SHARE_MIN: f64 = 0.3;
 
+/// Of a cause's time: so much of it in calls of which something better is known.
+const TOLD_MIN: f64 = 0.8;
+
 struct Candidate {
     explained_ns: u64,
     finding: Finding,
@@ -45,7 +49,12 @@ pub fn find(report: &Report) -> Vec<Finding> {
     let mut list = Vec::new();
     let churns = churn::find(report);
     if time.busy_ns() >= TIME_MIN_NS {
-        blocked(report, &time, &mut list);
+        let rares = rare::find(report);
+        blocked(report, &time, &rares, &mut list);
+        list.extend(rares.into_iter().map(|rare| Candidate {
+            explained_ns: rare.explained_ns,
+            finding: rare.finding,
+        }));
         run_queue(report, &time, &mut list);
         // What is known better of these calls is said instead.
         let told = |row: &CallRow| churns.iter().any(|churn| churn.calls.contains(&row.name));
@@ -386,14 +395,20 @@ fn call_sites(report: &Report, group: &Group) -> Vec<(String, u64, u64)> {
     sums(rows, |r| r.0.clone(), |r| (r.1, r.2))
 }
 
-fn blocked(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
+fn blocked(report: &Report, times: &Times, rares: &[rare::Rare], list: &mut Vec<Candidate>) {
     let aside = if share(times.idle.total_ns, times.blocked_ns) >= 0.05 {
         "the blocked time (waiting for work aside)"
     } else {
         "the blocked time"
     };
     for (name, group) in &times.losses {
-        if !times.worth(group.total_ns) {
+        // What is known better of nearly all of it is said instead.
+        let is_told = |rare: &rare::Rare| {
+            let rows = (group.rows.iter()).filter(|row| row.call.as_deref() == Some(&*rare.call));
+            let ns = rows.fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
+            rare.group == *name && share(ns, group.total_ns) >= TOLD_MIN
+        };
+        if !times.worth(group.total_ns) || rares.iter().any(is_told) {
             continue;
         }
         let labels = sums(

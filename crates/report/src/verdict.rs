@@ -8,7 +8,7 @@
 //! where that is not enough to judge, it says so, and with which command more is seen.
 
 use crate::chains::{self, link_text, links_of};
-use crate::findings::{churn, loops};
+use crate::findings::{churn, loops, rare};
 use crate::findings::{listed, percent, plural, share, time};
 use crate::lives::{self, ASLEEP, Wait};
 use crate::model::*;
@@ -711,7 +711,7 @@ fn of_command(report: &Report) -> Option<Vec<String>> {
     } else if let Some((ns, chain)) = first
         && share(ns, whole_ns) >= 0.3
     {
-        sentences.push(advice);
+        sentences.extend(rare_sentence(report, ns, chain).or_else(|| advice(report, chain)));
     }
     if share(of_tool_ns, path.total_ns) >= ASIDE_MUCH {
         let mut of_tool = path.parts.iter().filter(is_of_tool);
@@ -729,6 +729,15 @@ fn churn_sentence(report: &Report, calls_ns: u64, whole_ns: u64) -> Option<Strin
     let churn = (churn::find(report).into_iter())
         .find(|churn| !churn.calls.is_empty() && share(churn.explained_ns, all_ns) >= CHURN_MIN)?;
     Some(format!("{}. {}", churn.finding.title, churn.finding.text))
+}
+
+/// Few calls that are as long as all others together and more, if their wait is what it is about.
+fn rare_sentence(report: &Report, ns: u64, chain: Option<usize>) -> Option<String> {
+    let group = cause_of(report, chain?)?;
+    let rare = (rare::find(report).into_iter())
+        .find(|rare| rare.group == group && share(rare.explained_ns, ns) >= MOST)?;
+    let sentence = format!("{}. {}", rare.finding.title, rare.finding.text);
+    Some(sentence.trim_end().to_owned())
 }
 
 /// What held up an event loop for a part of its time that is worth telling.
@@ -1065,7 +1074,7 @@ fn of_watch(report: &Report) -> Option<Vec<String>> {
     } else if let Some((ns, chain)) = most_of_one_cause(report, &doings)
         && share(ns, did_ns) >= 0.3
     {
-        sentences.push(advice);
+        sentences.extend(rare_sentence(report, ns, chain).or_else(|| advice(report, chain)));
     }
     sentences.truncate(3);
     Some(sentences)

@@ -131,6 +131,62 @@ fn sync_is_told_per_call() {
     );
 }
 
+/// 3 in 1,000 calls have nearly all of a call's time.
+fn rare_and_long(label: &str) -> Report {
+    let mut b = Build::new();
+    let row = b.call("getdents64", 100_000, [30 * MS, 450 * MS, 0]);
+    row.p50_ns = 250;
+    row.max_ns = 3 * MS;
+    row.histogram = vec![
+        Bucket {
+            from_ns: 240,
+            to_ns: Some(256),
+            count: 99_700,
+        },
+        Bucket {
+            from_ns: MS,
+            to_ns: Some(2 * MS),
+            count: 300,
+        },
+    ];
+    b.blocked(label, "getdents64", "fdget_pos", 300, 450 * MS);
+    b.culprit(
+        label,
+        "getdents64",
+        CulpritRole::Holder,
+        (812, "reader", "read"),
+        300,
+        440 * MS,
+    );
+    b.done()
+}
+
+#[test]
+fn few_calls_that_have_the_time_are_told_by_their_number() {
+    let mut report = rare_and_long("file-position");
+    let finding = only(&report);
+    assert_eq!(
+        finding.title,
+        "300 of 100,000 getdents64 calls took 94 % of the call's time, 1.00 ms or more each, waiting for the position \
+         of an open file that another thread is using, held by reader (pid 812) in read"
+    );
+    assert!(
+        finding.evidence[0].contains("half of its 100,000 calls took 250 ns at most"),
+        "{finding:#?}"
+    );
+    // Where all are long, or the long ones are many, it is a wait as any other.
+    report.calls[0].histogram[1].count = 3_000;
+    assert!(titles(&report)[0].starts_with("100 % of the blocked time is getdents64"));
+    report.calls[0].histogram[1].count = 300;
+    report.calls[0].p50_ns = MS / 2;
+    assert!(titles(&report)[0].starts_with("100 % of the blocked time is getdents64"));
+    // Nothing came: that is no loss, however long.
+    for label in ["poll", "nanosleep", "socket-read"] {
+        let all = titles(&rare_and_long(label)).concat();
+        assert!(!all.contains("300 of 100,000"), "{all}");
+    }
+}
+
 #[test]
 fn cpu_shortage_is_not_blocking() {
     let mut b = Build::new();
