@@ -406,7 +406,7 @@ fn blocked(report: &Report, times: &Times, rares: &[rare::Rare], list: &mut Vec<
         let is_told = |rare: &rare::Rare| {
             let rows = (group.rows.iter()).filter(|row| row.call.as_deref() == Some(&*rare.call));
             let ns = rows.fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
-            rare.group == *name && share(ns, group.total_ns) >= TOLD_MIN
+            rare.groups.contains(name) && share(ns, group.total_ns) >= TOLD_MIN
         };
         if !times.worth(group.total_ns) || rares.iter().any(is_told) {
             continue;

@@ -735,7 +735,7 @@ fn churn_sentence(report: &Report, calls_ns: u64, whole_ns: u64) -> Option<Strin
 fn rare_sentence(report: &Report, ns: u64, chain: Option<usize>) -> Option<String> {
     let group = cause_of(report, chain?)?;
     let rare = (rare::find(report).into_iter())
-        .find(|rare| rare.group == group && share(rare.explained_ns, ns) >= MOST)?;
+        .find(|rare| rare.groups.contains(&group) && share(rare.explained_ns, ns) >= MOST)?;
     let sentence = format!("{}. {}", rare.finding.title, rare.finding.text);
     Some(sentence.trim_end().to_owned())
 }

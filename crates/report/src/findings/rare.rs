@@ -6,8 +6,10 @@
 //! calls that wait for something to do nothing is said: their waits are long because nothing
 //! came.
 
-use super::{Group, Times, call_sites, culprits, listed, meaning, percent, plural, share, time};
-use super::{call_name, waits_for};
+use super::{
+    Group, Times, call_name, call_sites, culprits, listed, meaning, percent, plural, share, sums,
+    time, waits_for,
+};
 use crate::model::*;
 use debox_labels::Kind;
 use debox_output::{count_text, printable};
@@ -21,14 +23,14 @@ const LONG_TIMES: u64 = 20;
 const LONG_MIN_NS: u64 = 100_000;
 /// What the long ones have of the call's time is most of it.
 const TAIL_MIN: f64 = 0.5;
-/// Of the time of the long ones: so much of one wait is what they waited for.
+/// Of the time of the long ones: so much in waits that are a loss is what they waited for.
 const WAIT_MIN: f64 = 0.7;
 
 /// A call of which few have the time.
 pub(crate) struct Rare {
     pub call: String,
-    /// Group of the labels of what they waited for.
-    pub group: String,
+    /// Groups of the labels of what they waited for.
+    pub groups: Vec<String>,
     pub explained_ns: u64,
     pub finding: Finding,
 }
@@ -74,56 +76,71 @@ pub(crate) fn find(report: &Report) -> Vec<Rare> {
     let times = Times::of(report);
     let told = |row: &CallRow| {
         let tail = tail_of(row).filter(|tail| times.worth(tail.total_ns))?;
-        let is_own =
-            |of: &&BlockingRow| of.call.as_deref() == Some(row.name.as_str()) && of.abi == row.abi;
-        let groups = times.losses.iter().map(|(name, group)| {
-            let rows: Vec<&BlockingRow> = (group.rows.iter().copied()).filter(is_own).collect();
-            let own = Group {
-                total_ns: (rows.iter()).fold(0, |sum: u64, row| sum.saturating_add(row.total_ns)),
-                count: rows.iter().map(|row| row.count).sum(),
-                rows,
-            };
-            (name, own)
-        });
-        let (name, group) = groups.max_by_key(|(_, group)| group.total_ns)?;
-        let largest = group.rows.iter().max_by_key(|row| row.total_ns)?;
-        let what = waits_for(report, &largest.label).map(printable)?;
         let is_loss =
-            meaning(report, &largest.label).is_some_and(|meaning| meaning.kind == Kind::Loss);
-        if !is_loss || share(group.total_ns, tail.total_ns) < WAIT_MIN {
+            |label: &str| meaning(report, label).is_some_and(|meaning| meaning.kind == Kind::Loss);
+        let mut groups = Vec::new();
+        let mut own = Group::default();
+        for (name, group) in &times.losses {
+            let before = own.rows.len();
+            for of in &group.rows {
+                if of.call.as_deref() == Some(row.name.as_str())
+                    && of.abi == row.abi
+                    && is_loss(&of.label)
+                {
+                    own.total_ns = own.total_ns.saturating_add(of.total_ns);
+                    own.count = own.count.saturating_add(of.count);
+                    own.rows.push(of);
+                }
+            }
+            if own.rows.len() > before {
+                groups.push(name.clone());
+            }
+        }
+        let group = own;
+        if group.rows.is_empty() || share(group.total_ns, tail.total_ns) < WAIT_MIN {
             return None;
         }
+        let labels = sums(
+            group.rows.iter(),
+            |row| row.label.clone(),
+            |row| (row.total_ns, row.count),
+        );
+        let whats: Vec<String> = (labels.iter().take(2).enumerate())
+            .filter(|(at, (_, ns, _))| *at == 0 || share(*ns, group.total_ns) >= 0.2)
+            .filter_map(|(_, (label, ..))| waits_for(report, label).map(printable))
+            .collect();
+        let what = listed(&whats);
         let (holders, held_ns) = culprits(report, &group, true);
         let holder = (holders.first())
             .filter(|who| share(held_ns.min(who.ns), group.total_ns) >= 0.5)
             .map_or_else(String::new, |who| format!(", held by {}", who.name));
         let call = call_name(Some(&row.name), row.abi);
-        let mut evidence = vec![
-            format!(
-                "{call}: half of its {} took {} at most, {} took {} or more, the longest {}",
-                plural(row.count, "call", "calls"),
-                time(row.p50_ns),
-                count_text(tail.count),
-                time(tail.from_ns),
-                time(row.max_ns)
-            ),
+        let mut evidence = vec![format!(
+            "{call}: half of its {} took {} at most, {} took {} or more, the longest {}",
+            plural(row.count, "call", "calls"),
+            time(row.p50_ns),
+            count_text(tail.count),
+            time(tail.from_ns),
+            time(row.max_ns)
+        )];
+        evidence.extend(labels.iter().take(3).map(|(label, ns, count)| {
             format!(
                 "{}: {} in {}",
-                printable(&largest.label),
-                time(group.total_ns),
-                plural(group.count, "sleep", "sleeps")
-            ),
-        ];
+                printable(label),
+                time(*ns),
+                plural(*count, "sleep", "sleeps")
+            )
+        }));
         let sites: Vec<String> = (call_sites(report, &group).iter().take(2))
             .map(|(site, ns, _)| format!("{site} ({})", time(*ns)))
             .collect();
         if !sites.is_empty() {
             evidence.push(format!("called from {}", listed(&sites)));
         }
-        let advice = meaning(report, &largest.label).map(|meaning| printable(&meaning.advice));
+        let advice = (labels.first()).and_then(|(label, ..)| meaning(report, label));
         Some(Rare {
             call: row.name.clone(),
-            group: name.clone(),
+            groups,
             explained_ns: tail.total_ns,
             finding: Finding {
                 title: format!(
@@ -134,7 +151,7 @@ pub(crate) fn find(report: &Report) -> Vec<Rare> {
                     percent(share(tail.total_ns, row.wall_ns)),
                     time(tail.from_ns)
                 ),
-                text: advice.unwrap_or_default(),
+                text: advice.map_or_else(String::new, |meaning| printable(&meaning.advice)),
                 evidence,
                 share: share(tail.total_ns, times.busy_ns()),
             },
