@@ -605,6 +605,8 @@ static __noinline int life_first_run(struct task_struct *task, struct thread_sta
 		past_add(&st->past, st->life.since_ns, now, 0, PAST_RUNQ);
 	st->life.phase = LIFE_RUNS;
 	st->life.runq_ns += now - st->life.since_ns;
+	if (st->flags & WATCH_SPLICED)
+		spliced_waits_first(st, now - st->life.since_ns);
 	path = critical_of(task, st);
 	if (path)
 		critical_back(path, st, now);

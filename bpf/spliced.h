@@ -42,6 +42,12 @@ static __always_inline bool spliced_read(struct task_struct *task, struct splice
 	return spliced->told.tid == spliced->tid;
 }
 
+/* exit and exit_group; who makes one of them is done with its block. */
+static __always_inline bool call_is_end(s32 nr)
+{
+	return nr == 60 || nr == 231;
+}
+
 /* The call that is open may go on; its time until now is behind it. */
 static __always_inline void spliced_fold(struct open_call *call, u64 now)
 {
@@ -148,23 +154,41 @@ static __noinline int spliced_executed(struct thread_state *st)
 	return 0;
 }
 
+/* When the command was let go, whose process this is, if it has not executed anything yet; else 0. */
+static __always_inline u64 spliced_released_ns(struct thread_state *st, u64 now)
+{
+	struct debox_account_control *control;
+
+	if (st->call.in_call || st->spliced.block)
+		return 0;
+	control = details_control(st->account);
+	return control && control->begins_ns <= now ? control->begins_ns : 0;
+}
+
 /* The one that a command begins with, which no program tells of: from when it was let go. */
 static __always_inline void spliced_executes_first(struct thread_state *st, struct task_struct *task, u64 now)
 {
-	struct debox_account_control *control;
-	struct debox_thread_row *row;
+	struct debox_thread_row *thread;
+	struct debox_row *row;
+	u64 begin, waited;
 	s32 nr;
 
-	if (st->call.in_call || st->spliced.block || call_phase(task, &nr) != CALL_RUNNING ||
-	    !call_is_exec(nr, task_in_compat_call(task)))
+	begin = spliced_released_ns(st, now);
+	if (!begin || call_phase(task, &nr) != CALL_RUNNING || !call_is_exec(nr, task_in_compat_call(task)))
 		return;
-	control = details_control(st->account);
-	if (!control || !control->begins_ns || control->begins_ns > now)
-		return;
-	call_begin(&st->call, task, nr, control->begins_ns);
-	row = st->flags & WATCH_DETAILS ? spliced_row(st) : NULL;
+	waited = st->call.runq_ns;
+	if (waited > now - begin)
+		waited = now - begin;
+	call_begin(&st->call, task, nr, begin);
+	st->call.runq_ns = waited;
+	row = account_row(st->account, st->call.key);
 	if (row)
-		row->count++;
+		row->runq_ns += waited;
+	thread = st->flags & WATCH_DETAILS ? spliced_row(st) : NULL;
+	if (thread) {
+		thread->count++;
+		thread->runq_ns += waited;
+	}
 	st->call.seq = SEQ_EXECUTED;
 	st->call.executes_ns = 0;
 }
@@ -333,9 +357,10 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 		if (call->in_call)
 			spliced_fold(call, now);
 		/* Another block, or none: between two programs, the execve goes on. Its own could not be read
-		 * just now, and the call that it is in may be another one since. */
+		 * just now, and the call that it is in may be another one since; but the one that it ends in
+		 * is counted, and over for who counts, before its memory is gone. */
 		if (spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
-		    !(call->in_call && nr == call->nr)) {
+		    !call_is_end(nr) && !(call->in_call && nr == call->nr)) {
 			call_begin(call, task, nr, now);
 			call->seq = 0;
 			/* Nothing of it is noted yet, nor of another one with that number. */
@@ -432,6 +457,15 @@ static __noinline int spliced_away(struct thread_state *st, u64 blocked_ns, u64 
 	return 0;
 }
 
+/* The command's process has waited for a CPU on its way into its first execve, which lasts since it was let go. */
+static __always_inline void spliced_waits_first(struct thread_state *st, u64 runq_ns)
+{
+	u64 now = bpf_ktime_get_ns(), begin = spliced_released_ns(st, now);
+
+	if (begin)
+		st->call.runq_ns += runq_ns < now - begin ? runq_ns : now - begin;
+}
+
 /* A stretch off the CPU, which began in the call that was open then: its key, else `key`. */
 static __noinline u32 spliced_away_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
@@ -439,8 +473,10 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 
 	if (!st || !off)
 		return key;
-	if (!st->call.in_call)
+	if (!st->call.in_call) {
+		spliced_waits_first(st, off->runq_ns);
 		return st->spliced.by_runtime ? DEBOX_NR_OUTSIDE : key;
+	}
 	/* It has ended, and is only being counted: what keeps that is not the call's. */
 	if (st->spliced.told.timed == SPLICE_ENDED) {
 		st->call.enter_ns += off->blocked_ns + off->runq_ns;
@@ -550,7 +586,7 @@ static __always_inline bool spliced_leaves(struct task_struct *task, struct thre
 /* rt_sigreturn, exit and exit_group do not return; restart_syscall goes on with one that was told of. */
 static __always_inline bool call_is_no_own(s32 nr)
 {
-	return nr == 15 || nr == 60 || nr == 231 || nr == NR_RESTART_SYSCALL;
+	return nr == 15 || call_is_end(nr) || nr == NR_RESTART_SYSCALL;
 }
 
 /* The running thread makes call `nr`: does it tell of it? The runtime's own calls are nobody's, and

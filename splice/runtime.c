@@ -894,7 +894,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 	if (!area->quiet &&
 	    may_be_followed(run, folder, path,
 			    at ? (long)(int)s->r8 & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) : 0))
-		r = ask(area, SPLICE_EXEC, 0);
+		r = ask(area, SPLICE_EXEC, (uint32_t)(b->open.start >> SPLICE_BEGAN_SHIFT));
 	if (r && r->answer == 0)
 		b->asked = (uint64_t)(r - run->request) + 1;
 	else if (r)
@@ -1102,7 +1102,8 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	switch (nr) {
 	case SYS_exit:
 	case SYS_exit_group:
-		count(b, nr, 0, 0);
+		/* How long it takes nobody knows. */
+		counted(b, row_of(b, nr), 0);
 		call_site(b, s, rsp, nr, 1, 0, 0);
 		/* When it has ended, its memory is gone (up to 6.15). */
 		kernel_looks(b->area);

@@ -250,7 +250,7 @@ enum splice_request_state {
 };
 
 enum splice_request_kind {
-	SPLICE_EXEC = 1, /* an execve is next: come along */
+	SPLICE_EXEC = 1, /* an execve is next: come along; `fd`: bits of when it began, from SPLICE_BEGAN_SHIFT on */
 	SPLICE_IMAGE,    /* there is no image of this file yet */
 	SPLICE_UNDO,     /* put its own code back; for the rest as CUT; `fd` 1: since its C library wants that */
 	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
@@ -269,6 +269,8 @@ struct splice_request {
 };
 
 #define SPLICE_REQUESTS 64u
+/* 32 bits from there on are more than half a minute, and nobody waits that long for an answer. */
+#define SPLICE_BEGAN_SHIFT 5u
 /* To UNDO and CUT: the kernel side tells of its calls, of the asking thread's own from when it renames itself. */
 #define SPLICE_TOLD 1
 

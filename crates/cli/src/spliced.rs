@@ -147,7 +147,10 @@ impl Without {
 
     pub fn allows(&self, why: &Error) -> bool {
         let splice = self.way == Some(Way::Splice) && !self.named;
-        let no_broker = !matches!(why, Error::Usage(_) | Error::Arguments(_));
+        let no_broker = !matches!(
+            why,
+            Error::Usage(_) | Error::Arguments(_) | Error::Command(_) | Error::Splice(_)
+        );
         if splice && self.asks_kernel && no_broker {
             let options = match self.command {
                 true => "--stacks",
@@ -428,6 +431,7 @@ pub fn run(
     let start = Start::new(&program, &environment, &inherited);
     let held = start.hold(Hold::Asleep, || Ok(()))?;
     let following = splicer.follow(held.pid())?;
+    splicer.run.release();
     let started = held.start();
     // Nobody waits for it before.
     following.begun();
@@ -686,10 +690,14 @@ fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
         threads_lost: counted.threads_lost,
         restricted: false,
     });
-    for (nr, sums) in by_key(counted).filter(|(_, sums)| sums.count > 0) {
+    for (nr, sums) in by_key(counted) {
+        let first = u64::from(began && nr == libc::SYS_execve as u32);
+        if sums.count | first == 0 {
+            continue;
+        }
         let mut row = debox_wrap_row::zeroed();
         row.used = 1 << 63 | u64::from(nr);
-        row.count = sums.count;
+        row.count = sums.count.saturating_add(first);
         row.errors = sums.errors;
         row.wall_ns = sums.wall_ns;
         row.max_ns = sums.max_ns;
@@ -699,12 +707,6 @@ fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
             .for_each(|(to, from)| *to = *from);
         counts.row_add(process, &row);
         counts.results_add(nr, sums.missing, sums.ones);
-    }
-    if began {
-        let mut row = debox_wrap_row::zeroed();
-        row.used = 1 << 63 | libc::SYS_execve as u64;
-        row.count = 1;
-        counts.row_add(process, &row);
     }
     counts
 }

@@ -342,8 +342,16 @@ fn the_kernel_side_knows_the_calls() {
     assert_eq!(ns(&slept["count"]), 8, "{slept}");
     assert!(ns(&slept["blocked_ns"]) >= 400_000_000, "{slept}");
     for row in report["calls"].as_array().unwrap() {
-        let (wall, blocked) = (ns(&row["wall_ns"]), row["blocked_ns"].as_u64().unwrap_or(0));
-        // Of an execve that succeeds nobody knows the end.
+        let part = |name: &str| row[name].as_u64().unwrap_or(0);
+        let (wall, blocked) = (part("wall_ns"), part("blocked_ns"));
+        // Of exit nobody knows the end.
+        let untimed = row["untimed"].as_u64().unwrap_or(0);
+        let exits = row["name"].as_str().unwrap().starts_with("exit");
+        assert!(
+            untimed == if exits { ns(&row["count"]) } else { 0 },
+            "{row}"
+        );
+        assert_eq!(row["wall_ns"].is_null(), exits, "{row}");
         assert!(
             blocked <= wall + 1_000_000 || row["name"] == "execve",
             "{row}"
@@ -558,6 +566,86 @@ int main(int argc, char **argv)
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+/// There is nothing to look after.
+#[test]
+fn an_audit_is_refused_where_nothing_can_be_spliced() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    for options in [&["--audit", "--capture=splice"][..], &["--audit"]] {
+        let output = (place
+            .debox(&["run"])
+            .args(options)
+            .args(["--", "echo", "made"]))
+        .env("DEBOX_SPLICE_RUNTIME", "/nothing/debox-splice.bin")
+        .output()
+        .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{said}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{said}");
+        let why = "debox-splice.bin is in none of: /nothing/debox-splice.bin";
+        assert!(
+            said.contains(why) && said.contains("DEBOX_SPLICE_RUNTIME"),
+            "{said}"
+        );
+        // There is one.
+        assert!(!said.contains("need the kernel side"), "{said}");
+    }
+}
+
+/// On one CPU with others, a process that has just been let go waits for it: the command's first execve was kept from
+/// its CPU then, and did not have it.
+#[test]
+fn a_command_that_waits_for_its_cpu_does_not_have_it() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let warm = place.report(&["/bin/true"]);
+    assert!(warm.0.status.success(), "{warm:?}");
+    let on_one = |command: &mut Command| {
+        let pin = || {
+            // SAFETY: a set of zeros is an empty one; of this process.
+            let pinned = unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(0, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &set)
+            };
+            match pinned {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: it makes one system call.
+        unsafe { command.pre_exec(pin) };
+    };
+    let mut others: Vec<_> = (0..3)
+        .map(|_| {
+            let mut other = Command::new("sh");
+            on_one(other.args(["-c", "while :; do :; done"]));
+            other.spawn().unwrap()
+        })
+        .collect();
+    let (mut cpu, mut runq) = (0, 0);
+    for round in 0..3 {
+        let file = place.0.path().join(format!("{round}.json"));
+        let mut command = place.run(&["--json", "-o", file.to_str().unwrap(), "--", "/bin/true"]);
+        on_one(&mut command);
+        assert!(command.output().unwrap().status.success());
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let execve = row(&report["calls"], "name", "execve")[0];
+        cpu += execve["cpu_ns"].as_u64().unwrap();
+        runq += execve["runq_ns"].as_u64().unwrap();
+    }
+    for other in &mut others {
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+    println!("{cpu} ns on its CPU, {runq} ns waiting for it");
+    assert!(cpu * 3 < runq, "{cpu} {runq}");
 }
 
 /// What it holds up is its own, whatever it is called.
@@ -1035,6 +1123,201 @@ fn a_child_that_is_killed_as_it_begins_is_waited_for() {
     let words = ["-d", "30s", "--", "/usr/bin/python3", "-c", script];
     let output = place.run(&words).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+/// Without a kernel side: whether nobody else would tell, too. The place is theirs who watch then.
+fn alone(place: &Place) -> bool {
+    if Path::new("/run/debox/debox.sock").exists() {
+        eprintln!("NOT RUN: a broker is there for everybody");
+        return false;
+    }
+    if needs::is_root() {
+        std::os::unix::fs::chown(place.0.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    true
+}
+
+/// What whoever has no privileges is told of a command.
+fn alone_report(place: &Place, words: &[&str]) -> (Output, Value) {
+    let file = place.0.path().join("report.json");
+    let _ = std::fs::remove_file(&file);
+    let mut command = place.run(&["--json", "-o", file.to_str().unwrap(), "--"]);
+    command.args(words);
+    if needs::is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = command.output().unwrap();
+    let report = std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{output:?}"));
+    (output, serde_json::from_str(&report).unwrap())
+}
+
+/// Executes itself, as often as it is told, and tells how long from before to behind each execve, at most and in all.
+/// With `stop`, debox stands still for 300 ms in the third one.
+const EXECUTES: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static long now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+int main(int argc, char **argv)
+{
+	char left[32], began[32], most[32], all[32];
+	long n = atol(argv[1]), stop = atol(argv[2]), took = argc > 3 ? now() - atol(argv[3]) : 0;
+	long longest = argc > 3 ? atol(argv[4]) : 0, sum = argc > 3 ? atol(argv[5]) + took : 0;
+
+	if (took > longest) longest = took;
+	if (!n) return printf("%ld %ld\n", longest, sum) < 0;
+	if (stop && n == 3) {
+		int ends[2];
+		char byte;
+		if (pipe(ends)) return 2;
+		if (!fork()) {
+			kill((pid_t)stop, SIGSTOP);
+			write(ends[1], "x", 1);
+			usleep(300000);
+			kill((pid_t)stop, SIGCONT);
+			_exit(0);
+		}
+		if (read(ends[0], &byte, 1) != 1) return 3;
+	}
+	snprintf(left, sizeof left, "%ld", n - 1);
+	snprintf(most, sizeof most, "%ld", longest);
+	snprintf(all, sizeof all, "%ld", sum);
+	snprintf(began, sizeof began, "%ld", now());
+	execl(argv[0], argv[0], left, argv[2], began, most, all, (char *)0);
+	return 1;
+}
+"#;
+
+/// Nobody knows of an execve's end but who came along with it, and so how long it took: no longer than between what
+/// its program does before and what the next one does.
+#[test]
+fn who_comes_along_with_an_execve_measures_it() {
+    let place = Place::new();
+    let program = place.program("executes", EXECUTES);
+    if !alone(&place) {
+        return;
+    }
+    let script = format!("exec {program} 20 $PPID");
+    // Warm: of each file what is made once is made.
+    alone_report(&place, &["sh", "-c", &format!("exec {program} 2 0")]);
+    let (output, report) = alone_report(&place, &["sh", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(report["measured"]["blocked"], false);
+    let ns = |value: &Value| value.as_u64().unwrap();
+    let execve = row(&report["calls"], "name", "execve")[0];
+    // Of debox, of sh, and of the program itself.
+    assert_eq!((ns(&execve["count"]), ns(&execve["errors"])), (22, 0));
+    assert!(execve.get("untimed").is_none(), "{execve}");
+    let timed = execve["histogram"].as_array().unwrap().iter();
+    assert_eq!(timed.map(|one| ns(&one["count"])).sum::<u64>(), 22);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let told: Vec<u64> = said
+        .split_whitespace()
+        .map(|n| n.parse().unwrap())
+        .collect();
+    let (longest, sum) = (told[0], told[1]);
+    let (wall, max) = (ns(&execve["wall_ns"]), ns(&execve["max_ns"]));
+    // debox answers no sooner.
+    assert!(
+        longest > 250_000_000 && max > 250_000_000,
+        "{said} {execve}"
+    );
+    assert!(wall >= max, "{execve}");
+    // The first two are none of its own: they are in the run.
+    let run = ns(&report["run"]["wall_ns"]);
+    assert!(wall < run + 1_000_000 && sum < run, "{said} {execve} {run}");
+    let exits = row(&report["calls"], "name", "exit_group")[0];
+    assert_eq!((ns(&exits["count"]), ns(&exits["untimed"])), (2, 2));
+    for field in ["wall_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns"] {
+        assert!(exits[field].is_null(), "{exits}");
+    }
+}
+
+/// Stamps by another tool, of a shell that begins other programs; it costs more than they do, so no more than that is
+/// held against it.
+#[test]
+fn execves_take_as_long_as_strace_says() {
+    let place = Place::new();
+    if !alone(&place) {
+        return;
+    }
+    let words = [
+        "sh",
+        "-c",
+        "for i in 1 2 3 4 5 6 7 8 9; do /bin/true; done; exec /bin/true",
+    ];
+    let file = place.0.path().join("trace");
+    let traced = Command::new("strace")
+        .args(["-f", "-T", "-e", "trace=execve", "-o"])
+        .arg(&file)
+        .args(words)
+        .status();
+    assert!(traced.expect("strace is needed").success());
+    let trace = std::fs::read_to_string(file).unwrap();
+    let took = trace
+        .lines()
+        .filter_map(|line| line.rsplit_once("= 0 <")?.1.strip_suffix('>'));
+    let took: Vec<f64> = took.map(|took| took.parse().unwrap()).collect();
+    assert_eq!(took.len(), 11, "{trace}");
+    alone_report(&place, &words);
+    let (output, report) = alone_report(&place, &words);
+    let execve = row(&report["calls"], "name", "execve")[0];
+    assert_eq!(execve["count"], 11, "{output:?}");
+    let wall = execve["wall_ns"].as_u64().unwrap() as f64 / 1e9;
+    let theirs: f64 = took.iter().sum();
+    assert!(
+        wall > theirs / 100.0 && wall < theirs * 100.0 + 1.0,
+        "{wall} s, not {theirs} s"
+    );
+}
+
+/// Nobody comes along with a set-user-id program: what is not measured is no 0.
+#[test]
+fn an_execve_that_nobody_measures_has_no_time() {
+    let place = Place::new();
+    if !Path::new("/usr/bin/su").exists() {
+        eprintln!("NOT RUN: needs su");
+        return;
+    }
+    if !alone(&place) {
+        return;
+    }
+    let (_, report) = alone_report(&place, &["sh", "-c", "exec /usr/bin/su --version"]);
+    let execve = row(&report["calls"], "name", "execve")[0];
+    let of = |field: &str| execve[field].as_u64().unwrap();
+    assert_eq!((of("count"), of("errors"), of("untimed")), (2, 0, 1));
+    // The other one.
+    assert!(of("wall_ns") > 0, "{execve}");
+    assert_eq!(of("wall_ns"), of("mean_ns"));
+    let left = splice::notes(&report, "splice_left").join("\n");
+    assert!(
+        left.contains("1 of 2 calls of execve have no time"),
+        "{left}"
+    );
+    let mut command = place.run(&["--top", "100", "--", "/bin/true"]);
+    if needs::is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    let mut lines = said.lines().map(str::trim_start);
+    let exits = lines.find(|line| line.starts_with("exit_group"));
+    let cells: Vec<_> = exits
+        .unwrap_or_else(|| panic!("{said}"))
+        .split_whitespace()
+        .collect();
+    // All times of it, and their share.
+    assert_eq!(
+        cells.iter().filter(|cell| **cell == "?").count(),
+        6,
+        "{said}"
+    );
 }
 
 #[test]

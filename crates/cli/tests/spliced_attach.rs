@@ -88,6 +88,8 @@ struct Program {
 impl Program {
     fn start(command: &mut Command) -> Self {
         let mut child = command
+            // Cargo's, of which the loaders of what it starts would ask.
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

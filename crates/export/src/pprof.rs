@@ -278,7 +278,7 @@ pub fn pprof(report: &Report) -> Vec<u8> {
     if report.call_sites.is_empty() {
         for row in &report.calls {
             let call = call_name(Some(&row.name), row.abi);
-            let values = [row.count, row.wall_ns, 0, 0];
+            let values = [row.count, row.wall(), 0, 0];
             b.sample(&[Step::Call(call.clone())], values, &call, None);
         }
     }
@@ -293,7 +293,7 @@ pub fn pprof(report: &Report) -> Vec<u8> {
             steps.push(Step::Program(&frame));
         }
         steps.push(Step::Call(row.call.clone()));
-        b.sample(&steps, [row.count, row.wall_ns, 0, 0], &row.call, None);
+        b.sample(&steps, [row.count, row.wall(), 0, 0], &row.call, None);
     }
 
     let mut gzip = GzBuilder::new().write(Vec::new(), Compression::default());

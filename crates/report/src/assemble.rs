@@ -163,6 +163,10 @@ fn call_row(key: u32, sum: &Sum, measured: Measured, names: &CallNames<'_>) -> C
     let (name, nr, abi) = key_name(key, names);
     let kept = |on: bool, value: u64| (on && sum.measured).then_some(value);
     let percentile = |p| sum.hist.percentile(p, sum.max_ns).unwrap_or(0);
+    let ended = sum.count.saturating_add(sum.unfinished);
+    let timed = ended.saturating_sub(sum.untimed);
+    // What has no time is not as if it had taken none.
+    let of_times = |value: u64| (timed > 0 || ended == 0).then_some(value);
     CallRow {
         name: name.unwrap_or_else(|| "(outside)".into()),
         nr,
@@ -171,11 +175,12 @@ fn call_row(key: u32, sum: &Sum, measured: Measured, names: &CallNames<'_>) -> C
         errors: sum.errors,
         restarted: sum.restarted,
         unfinished: sum.unfinished,
-        wall_ns: sum.wall_ns,
-        mean_ns: mean(sum.wall_ns, sum.count.saturating_add(sum.unfinished)),
-        p50_ns: percentile(50),
-        p99_ns: percentile(99),
-        max_ns: sum.max_ns,
+        untimed: sum.untimed,
+        wall_ns: of_times(sum.wall_ns),
+        mean_ns: of_times(mean(sum.wall_ns, timed)),
+        p50_ns: of_times(percentile(50)),
+        p99_ns: of_times(percentile(99)),
+        max_ns: of_times(sum.max_ns),
         cpu_ns: kept(measured.blocked && measured.runq, sum.cpu_ns()),
         blocked_ns: kept(measured.blocked, sum.blocked_ns),
         runq_ns: kept(measured.runq, sum.runq_ns),
@@ -215,7 +220,7 @@ fn totals_of(calls: &[CallRow], blocking: &[BlockingRow], account: &debox_accoun
         grow(&mut totals.errors, row.errors);
         grow(&mut totals.restarted, row.restarted);
         grow(&mut totals.unfinished, row.unfinished);
-        grow(&mut totals.wall_ns, row.wall_ns);
+        grow(&mut totals.wall_ns, row.wall());
         grow_some(&mut totals.cpu_ns, row.cpu_ns);
         grow_some(&mut totals.blocked_ns, row.blocked_ns);
         grow_some(&mut totals.runq_ns, row.runq_ns);
@@ -406,20 +411,25 @@ fn call_sites_of(input: &Input<'_>, measured: Measured) -> Vec<CallSiteRow> {
         grow(&mut merged.runq_ns, sum.runq_ns);
         grow(&mut merged.irq_ns, sum.irq_ns);
     }
+    let capture = input.facts.capture;
     let mut rows: Vec<CallSiteRow> = by_place
         .into_iter()
         .filter(|(_, sum)| sum.count > 0)
         .map(|((call, place), sum)| {
             let kept = |on: bool, value: u64| (on && sum.measured).then_some(value);
+            // Who has measured such a call knows no place.
+            let told =
+                capture != Capture::Splice || !ends_untold(Some(&call)) || sum.errors == sum.count;
+            let of_times = |value: u64| told.then_some(value);
             CallSiteRow {
                 stack: None,
                 call,
                 place,
                 count: sum.count,
                 errors: sum.errors,
-                wall_ns: sum.wall_ns,
-                mean_ns: mean(sum.wall_ns, sum.count),
-                max_ns: sum.max_ns,
+                wall_ns: of_times(sum.wall_ns),
+                mean_ns: of_times(mean(sum.wall_ns, sum.count)),
+                max_ns: of_times(sum.max_ns),
                 cpu_ns: kept(measured.blocked && measured.runq, sum.cpu_ns()),
                 blocked_ns: kept(measured.blocked, sum.blocked_ns),
                 runq_ns: kept(measured.runq, sum.runq_ns),
@@ -880,6 +890,40 @@ fn uncovered_note(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, n
     }
 }
 
+/// Whether a spliced program counts calls of this name and cannot tell of their ends.
+fn ends_untold(name: Option<&str>) -> bool {
+    name.is_some_and(|name| name.starts_with("execve") || ["exit", "exit_group"].contains(&name))
+}
+
+/// Of those that a spliced program has counted, the time is known if somebody else has seen the end.
+fn untimed_tell(sums: &mut BTreeMap<u32, Sum>, names: &CallNames<'_>) {
+    for (key, sum) in sums {
+        if ends_untold(key_name(*key, names).0.as_deref()) {
+            sum.untimed = sum.count.saturating_sub(sum.hist.count());
+        }
+    }
+}
+
+/// A sum that is only a part of what it seems to be says so; one that is nothing is a question mark.
+fn untimed_notes(calls: &[CallRow], notes: &mut Notes) {
+    for row in calls {
+        if row.untimed == 0 || row.wall_ns.is_none() {
+            continue;
+        }
+        notes.put(
+            NoteKind::SpliceLeft,
+            row.untimed,
+            None,
+            format!(
+                "{} of {} calls of {} have no time: nobody came along with them, or they had not ended",
+                count_text(row.untimed),
+                count_text(row.count),
+                row.name
+            ),
+        );
+    }
+}
+
 /// Counted in the program, with what the kernel side saw of those that slept. Of an execve that succeeds the kernel
 /// side alone knows the end, and asking whoever watches is a part of it.
 fn spliced_sums(
@@ -890,16 +934,9 @@ fn spliced_sums(
     let mut sums = counts.by_nr.clone();
     for (key, sum) in &mut sums {
         let (name, ..) = key_name(*key, names);
-        let executes = name.is_some_and(|name| name.starts_with("execve"));
-        let ends = |sum: &Sum| {
-            sum.hist
-                .buckets()
-                .iter()
-                .fold(0u64, |all, n| all.saturating_add(*n))
-        };
-        let seen = account.get(key).map_or(0, ends);
+        let seen = account.get(key).map_or(0, |seen| seen.hist.count());
         // One that nobody came along with has no end.
-        if !executes || ends(sum).saturating_add(seen) == sum.count {
+        if !ends_untold(name.as_deref()) || sum.hist.count().saturating_add(seen) == sum.count {
             sum.measured = true;
             sum.measured_wall_ns = sum.wall_ns;
         }
@@ -933,8 +970,16 @@ pub fn assemble(input: Input<'_>) -> Report {
     let from_account = account_sums(input.account, input.cpus);
     let spliced;
     let sums = match input.wrap {
-        Some(wrap) if capture == Capture::Splice && measured.blocked => {
-            spliced = spliced_sums(wrap, &from_account, input.call_names);
+        _ if capture == Capture::Splice => {
+            let mut sums = match input.wrap {
+                Some(wrap) if measured.blocked => {
+                    spliced_sums(wrap, &from_account, input.call_names)
+                }
+                Some(wrap) => wrap.by_nr.clone(),
+                None => from_account.clone(),
+            };
+            untimed_tell(&mut sums, input.call_names);
+            spliced = sums;
             &spliced
         }
         Some(wrap) => &wrap.by_nr,
@@ -951,6 +996,9 @@ pub fn assemble(input: Input<'_>) -> Report {
     account_notes(&input, &blocking, sums, &mut notes);
     let features = input.facts.features;
     measured_notes(measured, features, input.facts.irq, capture, &mut notes);
+    if capture == Capture::Splice && !measured.blocked {
+        untimed_notes(&calls, &mut notes);
+    }
     if let Some(wrap) = input.wrap.filter(|_| capture == Capture::Wrap) {
         wrap_notes(&input, wrap, input.call_names, &mut notes);
     }

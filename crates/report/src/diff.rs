@@ -512,8 +512,8 @@ impl Work<'_> {
                 } else if let (Some(x), Some(y)) = (known(a), known(b))
                     && x + y > 0
                 {
-                    let x = estimate::bounded_mean(a.count, x, a.max_ns);
-                    let y = estimate::bounded_mean(b.count, y, b.max_ns);
+                    let x = estimate::bounded_mean(a.count, x, a.max_ns.unwrap_or(0));
+                    let y = estimate::bounded_mean(b.count, y, b.max_ns.unwrap_or(0));
                     self.compare(
                         Kind::Call,
                         &name,
@@ -528,7 +528,7 @@ impl Work<'_> {
             if self.per_run {
                 let x = estimate::number(a.count);
                 let y = estimate::number(b.count);
-                let scale = b.mean_ns as f64;
+                let scale = b.mean() as f64;
                 self.compare(
                     Kind::Call,
                     &name,
@@ -539,7 +539,7 @@ impl Work<'_> {
                     scale,
                 );
             } else if let Some((x, y)) = &rates {
-                let scale = b.mean_ns as f64 * self.b.run.wall_ns as f64 / 1e9;
+                let scale = b.mean() as f64 * self.b.run.wall_ns as f64 / 1e9;
                 self.compare(
                     Kind::Call,
                     &name,
@@ -575,7 +575,7 @@ impl Work<'_> {
     fn call_sites(&mut self) {
         let (ra, rb) = (self.a, self.b);
         let large = |r: &Report, s: &CallSiteRow| {
-            s.wall_ns as f64 >= SITE_SHARE_MIN * r.totals.wall_ns as f64
+            s.wall() as f64 >= SITE_SHARE_MIN * r.totals.wall_ns as f64
         };
         for a in &ra.call_sites {
             let twin = rb
@@ -589,8 +589,8 @@ impl Work<'_> {
             {
                 continue;
             }
-            let x = estimate::bounded_mean(a.count, a.wall_ns, a.max_ns);
-            let y = estimate::bounded_mean(b.count, b.wall_ns, b.max_ns);
+            let x = estimate::bounded_mean(a.count, a.wall(), a.max_ns.unwrap_or(0));
+            let y = estimate::bounded_mean(b.count, b.wall(), b.max_ns.unwrap_or(0));
             let name = format!("{} in {}", a.call, a.place);
             self.compare(
                 Kind::CallSite,
@@ -667,7 +667,7 @@ fn only(with: &Report, without: &Report) -> Vec<Only> {
                 kind: Kind::Call,
                 name: call_name(&row.name, row.abi),
                 count: row.count + row.unfinished,
-                total_ns: row.wall_ns,
+                total_ns: row.wall(),
             });
         }
     }
@@ -696,13 +696,13 @@ fn only(with: &Report, without: &Report) -> Vec<Only> {
                 .call_sites
                 .iter()
                 .any(|s| s.call == row.call && s.place == row.place);
-            let large = row.wall_ns as f64 >= SITE_SHARE_MIN * with.totals.wall_ns as f64;
+            let large = row.wall() as f64 >= SITE_SHARE_MIN * with.totals.wall_ns as f64;
             if !there && large && row.count >= ONLY_COUNT_MIN {
                 list.push(Only {
                     kind: Kind::CallSite,
                     name: format!("{} in {}", row.call, row.place),
                     count: row.count,
-                    total_ns: row.wall_ns,
+                    total_ns: row.wall(),
                 });
             }
         }
@@ -787,7 +787,7 @@ pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotCo
             .calls
             .iter()
             .find(|r| call_name(&r.name, r.abi) == c.name)
-            .map_or(0, |r| r.wall_ns),
+            .map_or(0, CallRow::wall),
         _ => (c.b * work.unit.1) as u64,
     };
     unclear.sort_by_key(|c| std::cmp::Reverse(weight(c)));

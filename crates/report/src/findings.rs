@@ -468,7 +468,7 @@ fn blocked(report: &Report, times: &Times, rares: &[rare::Rare], list: &mut Vec<
             Some(row) if name == "sync" => format!(
                 "{}: {} each {what}: {} of {aside}",
                 main[0],
-                time(row.mean_ns),
+                time(row.mean()),
                 percent(share_lost)
             )
             .replacen(" waiting", ", mostly waiting", 1),
@@ -512,9 +512,9 @@ fn blocked(report: &Report, times: &Times, rares: &[rare::Rare], list: &mut Vec<
             evidence.push(format!(
                 "{call}: {}, {} each; {} of its {} wall time is spent here",
                 plural(row.count + row.unfinished, "call", "calls"),
-                time(row.mean_ns),
-                percent(share(*ns, row.wall_ns)),
-                time(row.wall_ns)
+                time(row.mean()),
+                percent(share(*ns, row.wall())),
+                time(row.wall())
             ));
         }
         for who in holders.iter().take(2) {
@@ -620,7 +620,7 @@ fn run_queue(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
                 "{}: {} of its {} wall time",
                 call_name(Some(&row.name), row.abi),
                 time(waited),
-                time(row.wall_ns)
+                time(row.wall())
             ));
         }
     }
@@ -666,7 +666,7 @@ fn on_cpu(
             plural(calls, "call", "calls"),
             time(each),
             time(cpu),
-            percent(share(cpu, row.wall_ns))
+            percent(share(cpu, row.wall()))
         )];
         if let Some(faults) = row.minor_faults.filter(|n| *n > calls / 2 && *n > 0) {
             evidence.push(format!(
@@ -679,13 +679,13 @@ fn on_cpu(
             .iter()
             .filter(|s| s.call == row.name)
             .collect();
-        sites.sort_by_key(|s| std::cmp::Reverse(s.cpu_ns.unwrap_or(s.wall_ns)));
+        sites.sort_by_key(|s| std::cmp::Reverse(s.cpu_ns.unwrap_or(s.wall())));
         for site in sites.iter().take(2) {
             evidence.push(format!(
                 "called from {}: {}, {}",
                 printable(&site.place),
                 plural(site.count, "call", "calls"),
-                time(site.cpu_ns.unwrap_or(site.wall_ns))
+                time(site.cpu_ns.unwrap_or(site.wall()))
             ));
         }
         let (means, text) = if each < 2_000 {
@@ -782,10 +782,10 @@ fn growing(report: &Report, times: &Times, list: &mut Vec<Candidate>) {
         };
         // What the calls would have saved at the speed of the beginning.
         let saved = row
-            .wall_ns
+            .wall()
             .saturating_sub(trend.from_ns.saturating_mul(row.count));
         let part = share(saved, times.busy_ns());
-        let own = share(saved, row.wall_ns);
+        let own = share(saved, row.wall());
         if saved < TIME_MIN_NS || own < 0.2 {
             continue;
         }

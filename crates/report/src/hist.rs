@@ -26,6 +26,12 @@ impl Hist {
         }
     }
 
+    /// How many durations there are.
+    pub fn count(&self) -> u64 {
+        let all = self.buckets.iter();
+        all.fold(0, |all, n| all.saturating_add(*n))
+    }
+
     pub fn buckets(&self) -> &[u64; DEBOX_HIST_BUCKETS] {
         &self.buckets
     }

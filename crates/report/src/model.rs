@@ -1149,11 +1149,15 @@ pub struct CallRow {
     pub errors: u64,
     pub restarted: u64,
     pub unfinished: u64,
-    pub wall_ns: u64,
-    pub mean_ns: u64,
-    pub p50_ns: u64,
-    pub p99_ns: u64,
-    pub max_ns: u64,
+    /// Of `count`: without a time (splice capture: `exit`, and an execve whose end nobody could tell). Where all
+    /// are, the times are null.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub untimed: u64,
+    pub wall_ns: Option<u64>,
+    pub mean_ns: Option<u64>,
+    pub p50_ns: Option<u64>,
+    pub p99_ns: Option<u64>,
+    pub max_ns: Option<u64>,
     pub cpu_ns: Option<u64>,
     pub blocked_ns: Option<u64>,
     pub runq_ns: Option<u64>,
@@ -1227,9 +1231,9 @@ pub struct CallSiteRow {
     pub stack: Option<usize>,
     pub count: u64,
     pub errors: u64,
-    pub wall_ns: u64,
-    pub mean_ns: u64,
-    pub max_ns: u64,
+    pub wall_ns: Option<u64>,
+    pub mean_ns: Option<u64>,
+    pub max_ns: Option<u64>,
     pub cpu_ns: Option<u64>,
     pub blocked_ns: Option<u64>,
     pub runq_ns: Option<u64>,
@@ -1361,18 +1365,37 @@ impl SortKey {
     }
 }
 
+impl CallRow {
+    /// Wall time, as far as it was measured.
+    pub fn wall(&self) -> u64 {
+        self.wall_ns.unwrap_or(0)
+    }
+
+    /// The same of one call.
+    pub fn mean(&self) -> u64 {
+        self.mean_ns.unwrap_or(0)
+    }
+}
+
+impl CallSiteRow {
+    /// Wall time, as far as it was measured.
+    pub fn wall(&self) -> u64 {
+        self.wall_ns.unwrap_or(0)
+    }
+}
+
 impl Report {
     /// Sorts the call table; equal rows stand by total, then by name.
     pub fn sort_calls(&mut self, key: SortKey) {
         let value = |row: &CallRow| -> u64 {
             match key {
-                SortKey::Total => row.wall_ns,
+                SortKey::Total => row.wall(),
                 SortKey::Count => row.count,
                 SortKey::Errors => row.errors,
-                SortKey::Mean => row.mean_ns,
-                SortKey::P50 => row.p50_ns,
-                SortKey::P99 => row.p99_ns,
-                SortKey::Max => row.max_ns,
+                SortKey::Mean => row.mean(),
+                SortKey::P50 => row.p50_ns.unwrap_or(0),
+                SortKey::P99 => row.p99_ns.unwrap_or(0),
+                SortKey::Max => row.max_ns.unwrap_or(0),
                 SortKey::Cpu => row.cpu_ns.unwrap_or(0),
                 SortKey::Blocked => row.blocked_ns.unwrap_or(0),
                 SortKey::Runq => row.runq_ns.unwrap_or(0),

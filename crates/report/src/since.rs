@@ -115,7 +115,8 @@ fn calls_since(now: &[CallRow], before: &[CallRow]) -> Vec<CallRow> {
             less(&mut row.restarted, was.restarted);
             less(&mut row.missing, was.missing);
             less(&mut row.ones, was.ones);
-            less(&mut row.wall_ns, was.wall_ns);
+            less(&mut row.untimed, was.untimed);
+            some(&mut row.wall_ns, was.wall_ns);
             some(&mut row.cpu_ns, was.cpu_ns);
             some(&mut row.blocked_ns, was.blocked_ns);
             some(&mut row.runq_ns, was.runq_ns);

@@ -11,6 +11,8 @@ pub(crate) struct Sum {
     pub(crate) errors: u64,
     pub(crate) restarted: u64,
     pub(crate) unfinished: u64,
+    /// Of `count`: without a time.
+    pub(crate) untimed: u64,
     pub(crate) wall_ns: u64,
     /// Wall time of calls whose parts were measured, too.
     pub(crate) measured_wall_ns: u64,

@@ -171,6 +171,7 @@ fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     let timed_opt = |f: &'static dyn Fn(&CallRow) -> Option<u64>| {
         column(&|r| pen.cell_opt(f(r)), &|o| pen.cell_opt(sum_opt(o, f)))
     };
+    let share = |ns: Option<u64>| ns.map_or_else(|| "?".into(), |ns| share_text(ns, all_ns));
     let measured = |value: bool, column: Column| if value { Some(column) } else { None };
     let m = &report.measured;
     let columns: Vec<Column> = [
@@ -193,40 +194,34 @@ fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
         Some(Column::new("ERRORS", 4, counted(&|r| r.errors)).optional()),
         Some(Column::new("RESTART", 8, counted(&|r| r.restarted)).optional()),
         Some(Column::new("UNFIN", 3, counted(&|r| r.unfinished)).optional()),
-        Some(Column::new(
-            "TOTAL",
-            0,
-            column(&|r| pen.cell(r.wall_ns), &|o| {
-                pen.cell(sum(o, &|r| r.wall_ns))
-            }),
-        )),
+        Some(Column::new("TOTAL", 0, timed_opt(&|r| r.wall_ns))),
         Some(Column::new(
             "%",
             9,
-            column(&|r| share_text(r.wall_ns, all_ns), &|o| {
-                share_text(sum(o, &|r| r.wall_ns), all_ns)
+            column(&|r| share(r.wall_ns), &|o| {
+                share(sum_opt(o, &|r| r.wall_ns))
             }),
         )),
         Some(Column::new(
             "MEAN",
             6,
-            column(&|r| pen.cell(r.mean_ns), &none),
+            column(&|r| pen.cell_opt(r.mean_ns), &none),
         )),
         Some(Column::new(
             "P50",
             5,
-            column(&|r| pen.cell(r.p50_ns), &none),
+            column(&|r| pen.cell_opt(r.p50_ns), &none),
         )),
         Some(Column::new(
             "P99",
             2,
-            column(&|r| pen.cell(r.p99_ns), &none),
+            column(&|r| pen.cell_opt(r.p99_ns), &none),
         )),
         Some(Column::new(
             "MAX",
             1,
-            column(&|r| pen.cell(r.max_ns), &|o| {
-                pen.cell(o.iter().map(|r| r.max_ns).max().unwrap_or(0))
+            column(&|r| pen.cell_opt(r.max_ns), &|o| {
+                pen.cell_opt(o.iter().filter_map(|r| r.max_ns).max())
             }),
         )),
         measured(
@@ -1017,9 +1012,9 @@ fn call_site_table(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             .style(Style::Label),
         Column::new("COUNT", 0, column(&|r| count_cell(r.count))),
         Column::new("ERRORS", 3, column(&|r| count_cell(r.errors))).optional(),
-        Column::new("TOTAL", 0, column(&|r| pen.cell(r.wall_ns))),
-        Column::new("MEAN", 2, column(&|r| pen.cell(r.mean_ns))),
-        Column::new("MAX", 1, column(&|r| pen.cell(r.max_ns))),
+        Column::new("TOTAL", 0, column(&|r| pen.cell_opt(r.wall_ns))),
+        Column::new("MEAN", 2, column(&|r| pen.cell_opt(r.mean_ns))),
+        Column::new("MAX", 1, column(&|r| pen.cell_opt(r.max_ns))),
     ];
     if report.measured.blocked {
         columns.push(Column::new(

@@ -89,10 +89,10 @@ fn of_counts(report: &Report) -> Option<Vec<String>> {
     let wall_ns = report.run.wall_ns;
     let part = |waits: bool| {
         let rows = (report.calls.iter()).filter(|row| WAIT.contains(&row.name.as_str()) == waits);
-        let all_ns = sum(rows.clone().map(|row| row.wall_ns));
-        let most = rows.max_by_key(|row| row.wall_ns);
+        let all_ns = sum(rows.clone().map(CallRow::wall));
+        let most = rows.max_by_key(|row| row.wall());
         let mostly = match most {
-            Some(most) if share(most.wall_ns, all_ns) >= MOSTLY_MIN => {
+            Some(most) if share(most.wall(), all_ns) >= MOSTLY_MIN => {
                 Some(format!("mostly {}", printable(&most.name)))
             }
             _ => None,

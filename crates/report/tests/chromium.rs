@@ -454,8 +454,8 @@ fn comparison(b: &mut Browser) {
             bucket.from_ns /= 4;
             bucket.to_ns = bucket.to_ns.map(|ns| ns / 4);
         }
-        call.mean_ns /= 4;
-        call.wall_ns /= 4;
+        call.mean_ns = call.mean_ns.map(|ns| ns / 4);
+        call.wall_ns = call.wall_ns.map(|ns| ns / 4);
     }
     after.history.retain(|h| h.call != "fsync");
     let open = |b: &mut Browser, name: &str, a: &Report, z: &Report| {

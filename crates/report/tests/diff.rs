@@ -93,10 +93,10 @@ fn run(dice: &mut Dice, slower: &[(&str, f64)], wander: f64, history: bool) -> R
         let blocked = wall_ns * 7 / 10;
         let row = b.call(kind.name, count, [wall_ns - blocked, blocked, 0]);
         row.histogram = histogram(&walls);
-        row.mean_ns = wall_ns / count;
+        row.mean_ns = Some(wall_ns / count);
         walls.sort_unstable();
-        row.max_ns = walls[walls.len() - 1];
-        let max = row.max_ns;
+        let max = walls[walls.len() - 1];
+        row.max_ns = Some(max);
         let label = format!("{}-label", kind.name);
         let sleeps = b.blocked(&label, kind.name, "f", count, blocked);
         sleeps.max_ns = max;
@@ -210,9 +210,9 @@ fn percentiles_change_with_the_tail() {
         count: slow,
     });
     row.count += slow;
-    row.wall_ns += slow * 50 * MS;
-    row.mean_ns = row.wall_ns / row.count;
-    row.max_ns = 51 * MS;
+    row.wall_ns = row.wall_ns.map(|ns| ns + slow * 50 * MS);
+    row.mean_ns = row.wall_ns.map(|ns| ns / row.count);
+    row.max_ns = Some(51 * MS);
     let d = diff(&a, &b, &DiffOptions::default()).expect("comparable");
     let p99 = d
         .changes
@@ -416,7 +416,7 @@ fn rates_are_compared_when_the_work_differs() {
         (p.count, p.wall_ns, p.blocked_ns) = (p.count * 3, p.wall_ns * 3, p.blocked_ns * 3);
     }
     let row = b.calls.iter_mut().find(|c| c.name == "fsync").unwrap();
-    (row.count, row.wall_ns) = (row.count * 3, row.wall_ns * 3);
+    (row.count, row.wall_ns) = (row.count * 3, row.wall_ns.map(|ns| ns * 3));
     b.totals.calls = b.calls.iter().map(|c| c.count).sum();
     // A command that ended by itself is compared by run ...
     let d = diff(&a, &b, &DiffOptions::default()).expect("comparable");

@@ -13,8 +13,7 @@ const MEASURED_FOR: Duration = Duration::from_millis(4);
 fn both() -> (u64, u64) {
     let one = || {
         let before = monotonic_ns();
-        // SAFETY: every processor of this kind has it.
-        let ticks = unsafe { _rdtsc() };
+        let ticks = ticks();
         (monotonic_ns() - before, ticks, before)
     };
     let (took, ticks, before) = (0..8)
@@ -22,6 +21,17 @@ fn both() -> (u64, u64) {
         .min_by_key(|(took, ..)| *took)
         .unwrap_or_else(one);
     (ticks, before + took / 2)
+}
+
+/// The time stamp counter.
+pub fn ticks() -> u64 {
+    // SAFETY: every processor of this kind has it.
+    unsafe { _rdtsc() }
+}
+
+/// Nanoseconds of so many; `rate` as of [`rate`].
+pub fn ns(ticks: u64, rate: u64) -> u64 {
+    ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
 /// Nanoseconds of a tick, 32 bits after the point.
@@ -55,8 +65,7 @@ pub fn rate() -> Result<u64, Error> {
 /// What has to be added to ticks × `rate` (as of [`rate`]) for CLOCK_MONOTONIC, as of now.
 pub fn offset_ns(rate: u64) -> i64 {
     let (ticks, now_ns) = both();
-    let by_ticks = ((u128::from(ticks) * u128::from(rate)) >> 32) as u64;
-    now_ns.wrapping_sub(by_ticks) as i64
+    now_ns.wrapping_sub(ns(ticks, rate)) as i64
 }
 
 fn monotonic_ns() -> u64 {

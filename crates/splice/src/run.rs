@@ -12,7 +12,8 @@ use crate::images::{Images, Known};
 use crate::places::Places;
 use crate::state::{NRS, area, block, row, run};
 use crate::tracee::{self, Stop, Stopped};
-use crate::{Error, maps, proc, spare, state};
+use crate::{Error, clock, maps, proc, spare, state};
+use debox_abi::hist_bucket;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -60,6 +61,15 @@ impl Asked {
     }
 }
 
+/// Whose execve one of our threads comes along with.
+#[derive(Clone, Copy)]
+enum Asker {
+    /// The command's own, which begins as it is let go.
+    Command,
+    /// A program's, by its request; `began`: as [`state::since`] has it.
+    Program { slot: usize, began: u32 },
+}
+
 /// Sums of one call, over threads and programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
@@ -97,6 +107,8 @@ pub struct Counted {
     pub threads_lost: u64,
     /// Calls without their times, and those that a handler jumped out of.
     pub untimed: u64,
+    /// Execves that have succeeded and have their time: who came along has measured that.
+    pub executed: u64,
     pub abandoned: u64,
     /// Programs that stopped it: they do what splicing cannot go with.
     pub undone: u64,
@@ -234,6 +246,10 @@ pub struct Run {
     device: [u32; 2],
     inode: u64,
     page: *mut u8,
+    /// ns of a tick, 32 bits after the point.
+    rate: u64,
+    /// When the command was let go, in ticks.
+    released: AtomicU64,
     images: Images,
     runtime: PathBuf,
     runtime_bytes: u64,
@@ -350,6 +366,8 @@ impl Run {
             device: [major, minor],
             inode: about.ino(),
             page: page.cast(),
+            rate,
+            released: AtomicU64::new(0),
             images,
             runtime: runtime.to_owned(),
             runtime_bytes: code.len() as u64,
@@ -487,7 +505,7 @@ impl Run {
             let go_on = seized.is_ok();
             let _ = tell.send(seized);
             if go_on {
-                run.come_along(None);
+                run.come_along(Asker::Command);
             }
             drop(end);
         });
@@ -498,15 +516,24 @@ impl Run {
         Ok(Following { ended })
     }
 
+    /// The command is let go; from now on its execve lasts.
+    pub fn release(&self) {
+        self.released.store(clock::ticks(), Ordering::Release);
+    }
+
     /// Up to the new program's first instruction, or until the execve has failed.
-    fn come_along(&self, slot: Option<usize>) {
+    fn come_along(&self, asker: Asker) {
+        let slot = match asker {
+            Asker::Command => None,
+            Asker::Program { slot, .. } => Some(slot),
+        };
         let mut asked_to_stop = false;
         loop {
             // What fails here fails since it was killed: then its end is next, and has to be
             // waited for, else nobody else is told of it.
             let let_go = match tracee::wait() {
                 Err(_) | Ok(Stop::Gone) => true,
-                Ok(Stop::Exec(pid)) => self.begin(pid),
+                Ok(Stop::Exec(pid)) => self.begin(pid, asker),
                 Ok(Stop::Signal(pid, 0)) if asked_to_stop => tracee::detach(pid, 0).is_ok(),
                 Ok(Stop::Signal(pid, signal)) => {
                     let _ = tracee::go_on(pid, signal);
@@ -551,19 +578,22 @@ impl Run {
     }
 
     /// The program stands at its first instruction. Whether it goes on by itself.
-    fn begin(&self, pid: i32) -> bool {
+    fn begin(&self, pid: i32, asker: Asker) -> bool {
         if !self.counts(pid) {
             return tracee::detach(pid, 0).is_ok();
         }
+        let by = tracee::registers(pid).map_or(libc::SYS_execve as u64, |is| is.orig_rax);
+        let executed = || self.executed(by, asker);
         let same = self.rights.get().is_none_or(|_| self.has_rights(pid));
         let prepared = match same {
-            true => self.prepare(pid),
+            true => self.prepare(pid, &executed),
             false => Err(Error::Run(OTHER_RIGHTS.into())),
         };
         match prepared {
             Ok(()) => true,
             Err(error) => {
                 let told = self.boundary(pid, Since::Execve);
+                executed();
                 let let_go = tracee::detach(pid, 0).is_ok();
                 // One that was killed meanwhile has made no call that is missing.
                 match (let_go, told) {
@@ -574,6 +604,30 @@ impl Run {
                 let_go
             }
         }
+    }
+
+    /// An execve, by this call, has succeeded, and its thread is about to be let go: its program has counted it, and
+    /// cannot tell how long it took.
+    fn executed(&self, by: u64, asker: Asker) {
+        // It knows better.
+        if self.word(run::LOOKED_AT).load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let now = clock::ticks();
+        let took = match (asker, self.released.load(Ordering::Acquire)) {
+            // Nobody has said when.
+            (Asker::Command, 0) => return,
+            (Asker::Command, released) => now.saturating_sub(released),
+            (Asker::Program { began, .. }, _) => state::since(began, now),
+        };
+        let ns = clock::ns(took, self.rate);
+        let nr = by.min(u64::from(NRS) - 1) as usize;
+        let counted = &mut self.areas().counted;
+        counted.executed += 1;
+        let sums = &mut counted.calls[nr];
+        more(&mut sums.wall_ns, ns);
+        sums.max_ns = sums.max_ns.max(ns);
+        more(&mut sums.hist[hist_bucket(ns)], 1);
     }
 
     /// Whether that process has been stopped by job control on its way into an execve, where whoever waits for a
@@ -621,7 +675,8 @@ impl Run {
         self.areas.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn prepare(&self, pid: i32) -> Result<(), Error> {
+    /// `last`: what is to be done just before it is let go.
+    fn prepare(&self, pid: i32, last: &dyn Fn()) -> Result<(), Error> {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
         let mut program = Stopped::new(pid).map_err(io("registers"))?;
         if !program.is_native() {
@@ -663,6 +718,7 @@ impl Run {
             return Err(error);
         }
         self.area_used(Used { index, pid });
+        last();
         program.let_go().map_err(io("let go"))
     }
 
@@ -1255,8 +1311,9 @@ impl Run {
             _ if foreign => -libc::EPERM,
             Some(Asked::Exec) => match tracee::seize(tid) {
                 Ok(()) => {
+                    let began = fd;
                     self.answer(slot, 0);
-                    self.come_along(Some(slot));
+                    self.come_along(Asker::Program { slot, began });
                     return;
                 }
                 Err(e) => {

@@ -161,6 +161,14 @@ pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
 pub const IMAGE_PATH: usize = 512;
 
+/// What is left of a stamp in a request to come along with an execve.
+pub const BEGAN_SHIFT: u32 = 5;
+
+/// How many ticks ago that was, as of `now`: whoever asks waits for less than what is left can tell.
+pub fn since(began: u32, now: u64) -> u64 {
+    u64::from(((now >> BEGAN_SHIFT) as u32).wrapping_sub(began)) << BEGAN_SHIFT
+}
+
 /// The row of a call in a block.
 pub fn row_of(nr: u32) -> u64 {
     block::ROWS + u64::from(nr.min(NRS - 1)) * row::BYTES
@@ -170,6 +178,17 @@ pub fn row_of(nr: u32) -> u64 {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    /// Also where what is left of the two stamps is less of the later one.
+    #[test]
+    fn stamps_that_are_cut_off_are_compared() {
+        let cut = |ticks: u64| (ticks >> BEGAN_SHIFT) as u32;
+        for began in [0, 1 << 20, (1 << 37) - 32, (5 << 37) + 4096] {
+            for ticks in [0, 32, 3_000_000_000] {
+                assert_eq!(since(cut(began), began + ticks), ticks, "{began}");
+            }
+        }
+    }
 
     /// As the C compiler lays `splice/state.h` out.
     #[test]
@@ -218,6 +237,7 @@ mod tests {
             ("SPLICE_DOOR_FIRST", u64::from(DOOR_FIRST)),
             ("SPLICE_DOOR_NONE", u64::from(DOOR_NONE)),
             ("SPLICE_VERSION", u64::from(VERSION)),
+            ("SPLICE_BEGAN_SHIFT", u64::from(BEGAN_SHIFT)),
             ("SPLICE_MAP", MAP),
             ("SPLICE_MAP_BYTES", MAP_BYTES),
             ("SPLICE_ATTACH", ATTACH),

@@ -534,7 +534,7 @@ mod tests {
         for row in &mut report.calls {
             times(&mut row.count);
             times(&mut row.errors);
-            times(&mut row.wall_ns);
+            some(&mut row.wall_ns);
             some(&mut row.cpu_ns);
             some(&mut row.blocked_ns);
             some(&mut row.runq_ns);
@@ -546,7 +546,7 @@ mod tests {
         }
         for row in &mut report.call_sites {
             times(&mut row.count);
-            times(&mut row.wall_ns);
+            some(&mut row.wall_ns);
             some(&mut row.cpu_ns);
             some(&mut row.blocked_ns);
         }

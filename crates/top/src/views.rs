@@ -166,7 +166,7 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
         let old = before.get(&(row.name.as_str(), row.abi)).copied();
         let was = |get: fn(&debox_report::CallRow) -> u64| old.map_or(0, get);
         let count = between.per_second(row.count, was(|r| r.count));
-        let wall = between.per_second(row.wall_ns, was(|r| r.wall_ns));
+        let wall = between.per_second(row.wall(), was(|r| r.wall()));
         let part = |now: Option<u64>, then: Option<u64>| {
             style.some_time(between.some_per_second(now, then))
         };
@@ -174,7 +174,8 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
             &row.histogram,
             old.map_or(&[][..], |o| o.histogram.as_slice()),
         );
-        let percent = |p| style.time(percentile(&buckets, p, row.max_ns).unwrap_or(0) as f64);
+        let percent =
+            |p| style.time(percentile(&buckets, p, row.max_ns.unwrap_or(0)).unwrap_or(0) as f64);
         let interrupts = irq.then(|| part(row.irq_ns, old.and_then(|o| o.irq_ns)));
         let mut row = Row {
             cells: vec![
@@ -312,7 +313,7 @@ fn call_sites(between: &Between<'_>, style: Style) -> Table {
     let rows = between.now.call_sites.iter().map(|row| {
         let old = before.get(&key(row)).copied();
         let count = between.per_second(row.count, old.map_or(0, |o| o.count));
-        let wall = between.per_second(row.wall_ns, old.map_or(0, |o| o.wall_ns));
+        let wall = between.per_second(row.wall(), old.map_or(0, |o| o.wall()));
         let part = |now: Option<u64>, then: Option<u64>| {
             style.some_time(between.some_per_second(now, then))
         };
@@ -325,7 +326,7 @@ fn call_sites(between: &Between<'_>, style: Style) -> Table {
                 part(row.blocked_ns, old.and_then(|o| o.blocked_ns)),
                 part(row.cpu_ns, old.and_then(|o| o.cpu_ns)),
                 style.time(mean(wall, count)),
-                style.time(row.max_ns as f64),
+                style.time(row.max_ns.unwrap_or(0) as f64),
                 style.count(between.per_second(row.errors, old.map_or(0, |o| o.errors))),
             ],
             idle: count == 0.0 && wall == 0.0,

@@ -214,8 +214,13 @@ def _():
     report, kinds = spliced(f"{HERE}/calls", "getppid", "1000")
     equal(call_of(report, "getppid")["count"], 1000, "getppid")
     expect("splice_boundary" not in kinds, report["notes"])
-    report, _ = spliced(f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40")
+    report, _ = spliced(f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40", options=("--irq",))
     waited_in_a_pipe(report)
+    # It has counted that one, and its end is in no call.
+    ended = call_of(report, "exit_group")
+    equal((ended["unfinished"], ended["untimed"], ended["wall_ns"], ended["irq_ns"]), (0, ended["count"], None, None), ended)
+    for row in report["calls"]:
+        expect((row["irq_ns"] or 0) <= (row["wall_ns"] or 0), row)
 
 
 @check("run-splice-sites", feature=RUN_SPLICE)

@@ -80,6 +80,13 @@ impl Want {
             ));
         }
         if args.audit && way != Way::Splice {
+            if args.capture_way.is_none() {
+                doctor::spliceable().map_err(|(why, remedy)| {
+                    Error::Usage(format!(
+                        "--audit looks after --capture=splice, and nothing can be spliced: {why}. Remedy: {remedy}"
+                    ))
+                })?;
+            }
             return Err(Error::Arguments(
                 "--audit looks after --capture=splice: give that as well, or leave it out".into(),
             ));

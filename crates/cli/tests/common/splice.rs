@@ -25,6 +25,8 @@ impl Place {
         command
             .args(words)
             .env("XDG_CACHE_HOME", self.0.path())
+            // Cargo's, of which each program's loader would ask.
+            .env_remove("LD_LIBRARY_PATH")
             .env_remove("DEBOX_SPLICE_RUNTIME");
         command
     }

@@ -563,9 +563,9 @@ impl<'a> Tables<'a> {
                     stack: None,
                     count: 0,
                     errors: 0,
-                    wall_ns: 0,
-                    mean_ns: 0,
-                    max_ns: 0,
+                    wall_ns: Some(0),
+                    mean_ns: Some(0),
+                    max_ns: Some(0),
                     cpu_ns: none(m.blocked && m.runq),
                     blocked_ns: none(m.blocked),
                     runq_ns: none(m.runq),
@@ -579,8 +579,8 @@ impl<'a> Tables<'a> {
             }
             sum.count = sum.count.saturating_add(row.count);
             sum.errors = sum.errors.saturating_add(row.errors);
-            sum.wall_ns = sum.wall_ns.saturating_add(row.wall_ns);
-            sum.max_ns = sum.max_ns.max(row.max_ns);
+            sum.wall_ns = Some(sum.wall().saturating_add(row.wall_ns));
+            sum.max_ns = sum.max_ns.max(Some(row.max_ns));
             let off_ns = row.blocked_ns.saturating_add(row.runq_ns);
             let off_ns = off_ns.saturating_add(row.irq_ns);
             for (to, from) in [
@@ -596,7 +596,7 @@ impl<'a> Tables<'a> {
         }
         let mut rows: Vec<CallSiteRow> = rows.into_values().map(|(row, _)| row).collect();
         for row in &mut rows {
-            row.mean_ns = mean(row.wall_ns, row.count);
+            row.mean_ns = Some(mean(row.wall(), row.count));
         }
         rows.sort_by(|a, b| {
             b.wall_ns

@@ -74,7 +74,7 @@ fn deviation(values: &[f64]) -> f64 {
 /// Where each bucket begins and ends; the open one at the longest call.
 fn ends(row: &CallRow) -> impl Iterator<Item = (f64, f64)> {
     row.histogram.iter().map(|b| {
-        let longest = row.max_ns.max(b.from_ns) + 1;
+        let longest = row.max_ns.unwrap_or(0).max(b.from_ns) + 1;
         let to = b.to_ns.map_or(longest, |to| to.min(longest));
         (b.from_ns as f64, to as f64)
     })
@@ -95,7 +95,7 @@ pub fn histogram_mean(row: &CallRow) -> Option<Estimate> {
         .map(|(x, k)| k * (x - mean).powi(2))
         .sum::<f64>();
     // Buckets give the spread, the sum gives the mean exactly.
-    let exact = row.mean_ns as f64;
+    let exact = row.mean() as f64;
     let scale = if mean > 0.0 { exact / mean } else { 1.0 };
     Some(Estimate {
         value: exact,
