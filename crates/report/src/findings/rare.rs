@@ -47,7 +47,8 @@ fn tail_of(row: &CallRow) -> Option<Tail> {
     if row.count < CALLS_MIN {
         return None;
     }
-    let long_ns = row.p50_ns.saturating_mul(LONG_TIMES).max(LONG_MIN_NS);
+    let (p50_ns, max_ns, wall_ns) = (row.p50_ns?, row.max_ns?, row.wall_ns?);
+    let long_ns = p50_ns.saturating_mul(LONG_TIMES).max(LONG_MIN_NS);
     let mut tail = Tail {
         count: 0,
         from_ns: 0,
@@ -59,7 +60,7 @@ fn tail_of(row: &CallRow) -> Option<Tail> {
             break;
         }
         // No call is longer than the longest; those of a bucket are spread over it.
-        let to_ns = bucket.to_ns.unwrap_or(row.max_ns).min(row.max_ns);
+        let to_ns = bucket.to_ns.unwrap_or(max_ns).min(max_ns);
         let each_ns = bucket.from_ns.midpoint(to_ns.max(bucket.from_ns));
         tail = Tail {
             count,
@@ -67,8 +68,8 @@ fn tail_of(row: &CallRow) -> Option<Tail> {
             total_ns: (tail.total_ns).saturating_add(each_ns.saturating_mul(bucket.count)),
         };
     }
-    tail.total_ns = tail.total_ns.min(row.wall_ns);
-    (tail.count > 0 && share(tail.total_ns, row.wall_ns) >= TAIL_MIN).then_some(tail)
+    tail.total_ns = tail.total_ns.min(wall_ns);
+    (tail.count > 0 && share(tail.total_ns, wall_ns) >= TAIL_MIN).then_some(tail)
 }
 
 /// Longest first.
@@ -118,10 +119,10 @@ pub(crate) fn find(report: &Report) -> Vec<Rare> {
         let mut evidence = vec![format!(
             "{call}: half of its {} took {} at most, {} took {} or more, the longest {}",
             plural(row.count, "call", "calls"),
-            time(row.p50_ns),
+            time(row.p50_ns.unwrap_or(0)),
             count_text(tail.count),
             time(tail.from_ns),
-            time(row.max_ns)
+            time(row.max_ns.unwrap_or(0))
         )];
         evidence.extend(labels.iter().take(3).map(|(label, ns, count)| {
             format!(
@@ -148,7 +149,7 @@ pub(crate) fn find(report: &Report) -> Vec<Rare> {
                      {what}{holder}",
                     count_text(tail.count),
                     count_text(row.count),
-                    percent(share(tail.total_ns, row.wall_ns)),
+                    percent(share(tail.total_ns, row.wall())),
                     time(tail.from_ns)
                 ),
                 text: advice.map_or_else(String::new, |meaning| printable(&meaning.advice)),
