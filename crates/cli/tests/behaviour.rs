@@ -806,6 +806,13 @@ fn attach_ends_by_time_by_interrupt_and_with_the_process() {
     target.wait().unwrap();
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(0));
+    // The report, and nothing of debox's own beside it.
+    let said = text(&out.stderr);
+    assert!(
+        !said.contains("debox: ") && !said.contains("note: "),
+        "{said}"
+    );
+    assert!(said.contains("Where it blocked"), "{said}");
 }
 
 #[test]

@@ -989,7 +989,7 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
 /// Of the slow calls.
 pub(crate) fn left_out_text(report: &Report) -> String {
     format!(
-        "{} are kept singly; {} more that were seen are in the tables alone",
+        "kept singly: {}; {} more that were seen are in the tables alone",
         count_text(report.slow_calls.len() as u64),
         count_text(report.slow_calls_left_out)
     )

@@ -196,11 +196,7 @@ impl Blocker<'_> {
 }
 
 /// Of some of `ns`, the one to tell: a cause before a larger part of which none is known.
-fn told_of<'a, T>(
-    list: &'a [T],
-    ns: u64,
-    of: impl Fn(&T) -> (u64, bool),
-) -> Option<(&'a T, Option<&'a T>)> {
+fn told_of<T>(list: &[T], ns: u64, of: impl Fn(&T) -> (u64, bool)) -> Option<(&T, Option<&T>)> {
     // Largest first.
     let first = list.first()?;
     let cause = list.iter().position(|one| of(one).1);

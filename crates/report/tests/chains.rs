@@ -177,6 +177,18 @@ fn what_explains_a_part_is_not_told_of_the_whole() {
 }
 
 #[test]
+fn slow_calls_that_are_not_kept_singly_are_counted() {
+    let mut report = slow(None);
+    let said = "(kept singly: 1; 4,711 more that were seen are in the tables alone)";
+    assert!(!render_text(&report, &options(false)).contains("kept singly"));
+    report.slow_calls_left_out = 4_711;
+    let text = render_text(&report, &options(false));
+    assert!(text.contains(said), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&render_json(&report)).unwrap();
+    assert_eq!(json["slow_calls_left_out"], 4_711);
+}
+
+#[test]
 fn parts_are_called_parts_and_arrows_are_as_plain_as_units() {
     let mut report = slow(Some(196));
     report.chain_links[5].rests = true;
