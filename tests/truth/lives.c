@@ -147,7 +147,7 @@ static void threads(double ms)
 
 static __attribute__((noinline)) void handle(int fd, int number)
 {
-	volatile char deeper[4096] = { 0 };
+	volatile char deeper[4096] __attribute__((unused)) = { 0 };
 	char byte;
 
 	if (read(fd, &byte, 1) != 1)
