@@ -26,7 +26,7 @@ pub struct Load {
 }
 
 /// libdebox's own sources: a real build that needs nothing but a C compiler.
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 13] = [
     ("runtime.c", include_str!("../../../../libdebox/runtime.c")),
     ("call.c", include_str!("../../../../libdebox/call.c")),
     ("clock.c", include_str!("../../../../libdebox/clock.c")),
@@ -35,6 +35,10 @@ const SOURCES: [(&str, &str); 12] = [
     (
         "internal.h",
         include_str!("../../../../libdebox/internal.h"),
+    ),
+    (
+        "own_call.h",
+        include_str!("../../../../libdebox/own_call.h"),
     ),
     ("sys.h", include_str!("../../../../libdebox/sys.h")),
     ("debox.h", include_str!("../../../../include/debox.h")),
