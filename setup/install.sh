@@ -105,6 +105,7 @@ for unit in systemd/*.service systemd/*.socket; do
 done
 
 put 644 "$PREFIX/lib/sysusers.d/debox.conf" systemd/debox.conf
+put 644 "$PREFIX/share/debox/agent.toml" systemd/agent.toml
 
 if [ "$what" = uninstall ]; then
 	# Directories that only DeBox uses, and others that are empty now, up to PREFIX.

@@ -49,6 +49,7 @@ pub enum Verb {
     Report(ShowArgs),
     Top(TopArgs),
     Why(WhyArgs),
+    Agent(AgentArgs),
     Diff(DiffArgs),
     Kern(Box<debox_kern::Args>),
     Select(Box<debox_select::Args>),
@@ -566,6 +567,22 @@ pub struct DoctorArgs {
     /// When to use colours
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub color: Color,
+}
+
+/// Watch for as long as the machine runs, and offer the figures to Prometheus
+///
+/// Whom, how and where is in a file; without one the whole machine is watched by its sleeps alone, and the figures are at
+/// http://127.0.0.1:9464/metrics. SIGHUP has the file read again.
+#[derive(Args, Debug)]
+pub struct AgentArgs {
+    /// What the file is (default: /etc/debox/agent.toml, if it is there)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say what is wrong with the file, and end
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
 }
 
 /// Ask a permanent broker how it is doing

@@ -37,6 +37,8 @@ pub enum Error {
     Recording(#[from] debox_record::ReadError),
     #[error(transparent)]
     Why(#[from] debox_why::Error),
+    #[error(transparent)]
+    Agent(#[from] debox_agent::Error),
     #[error("nothing can be spliced: {0}")]
     Splice(#[from] debox_splice::Error),
     #[error(transparent)]

@@ -13,6 +13,7 @@ mod needs;
 
 mod access;
 mod acting;
+mod agent;
 mod ahead;
 mod args;
 mod attach;
@@ -110,6 +111,7 @@ pub fn main(inherited: Inherited) -> i32 {
         Verb::Report(args) => report::report(args),
         Verb::Top(args) => top::top(args, inherited),
         Verb::Why(args) => why::why(args),
+        Verb::Agent(args) => agent::agent(args, inherited),
         Verb::Diff(args) => diff::run(args),
         Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
         Verb::Kern(args) => {

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `debox agent`: does whoever collects get what happened, in a form that is read, and no more
+//! series than was said?
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+#[path = "common/mod.rs"]
+mod common;
+
+use common::needs;
+
+const READY: Duration = Duration::from_secs(60);
+
+fn debox(options: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_debox"));
+    command.args(options).output().unwrap()
+}
+
+struct Agent {
+    process: Child,
+    said: BufReader<ChildStderr>,
+    place: String,
+    folder: tempfile::TempDir,
+}
+
+impl Agent {
+    fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent.toml");
+        std::fs::write(&file, config.replace("FOLDER", folder.path().to_str().unwrap())).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_debox"))
+            .args(["agent", "--config"])
+            .arg(&file)
+            .env_remove("DEBOX_SOCKET")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut agent = Self {
+            said: BufReader::new(process.stderr.take().unwrap()),
+            process,
+            place: String::new(),
+            folder,
+        };
+        let line = agent.says("figures at ");
+        let (_, place) = line.split_once("figures at ").unwrap();
+        agent.place = place.trim().to_owned();
+        agent
+    }
+
+    /// Its next line with that.
+    fn says(&mut self, what: &str) -> String {
+        let until = Instant::now() + READY;
+        while Instant::now() < until {
+            let mut line = String::new();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "it ended");
+            if line.contains(what) {
+                return line;
+            }
+        }
+        panic!("it never said {what:?}");
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.process.id()).unwrap();
+        // SAFETY: kill touches no memory; it is our own child.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    fn ask(&self, path: &str) -> (String, String) {
+        let mut text = String::new();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        if let Some(address) = self.place.strip_prefix("http://") {
+            let (address, _) = address.split_once('/').unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream.read_to_string(&mut text).unwrap();
+        } else {
+            let (socket, _) = self.place.split_once(' ').unwrap();
+            let mut stream = UnixStream::connect(socket).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream.read_to_string(&mut text).unwrap();
+        }
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn metrics(&self) -> String {
+        // What was made less than a second ago is what is answered.
+        std::thread::sleep(Duration::from_millis(1_100));
+        let (head, body) = self.ask("/metrics");
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        body
+    }
+
+    fn end(mut self) -> Option<i32> {
+        self.signal(libc::SIGTERM);
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// By what stands before the value.
+fn values(text: &str) -> HashMap<&str, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pairs = lines.map(|line| {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        (series, value.parse().unwrap())
+    });
+    pairs.collect()
+}
+
+fn run(program: &Path, seconds: &str) {
+    assert!(Command::new(program).arg(seconds).status().unwrap().success());
+}
+
+/// A program of that name that sleeps.
+fn sleeper(folder: &Path, name: &str) -> std::path::PathBuf {
+    let path = folder.join(name);
+    std::fs::copy("/bin/sleep", &path).unwrap();
+    path
+}
+
+#[test]
+fn a_file_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.toml");
+    let name = file.to_str().unwrap();
+    let checked = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = debox(&["agent", "--check", "--config", name]);
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (status, said) = checked("[watch]\ncomm = [\"nginx\"]\n");
+    assert_eq!((status, said), (Some(0), format!("{name}: nothing is wrong\n")));
+    let (status, said) = checked("[watch]\nnobody = 1\n");
+    assert_eq!(status, Some(125), "{said}");
+    assert!(said.contains(&format!("{name}: line 2, column 1: ")), "{said}");
+    let (status, said) = checked("[watch]\nuid = [\"no such user\"]\n");
+    assert_eq!(status, Some(2), "{said}");
+    let (status, said) = checked("[metrics]\nlisten = \"127.0.0.1\"\n");
+    assert_eq!(status, Some(125), "{said}");
+    assert!(said.contains("line 2, column 10: listen is HOST:PORT"), "{said}");
+    std::fs::remove_file(&file).unwrap();
+    let output = debox(&["agent", "--check", "--config", name]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+}
+
+#[test]
+fn what_was_waited_for_is_collected() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
+    );
+    let (head, body) = agent.ask("/");
+    assert!(head.starts_with("HTTP/1.1 200 ") && body.contains("/metrics"), "{head} {body}");
+    assert!(agent.ask("/other").0.starts_with("HTTP/1.1 404 "));
+    let one = sleeper(agent.folder.path(), "dbx-one");
+    run(&one, "0.5");
+    let first = agent.metrics();
+    let slept = "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
+    let sleeps = "debox_sleeps_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
+    let is = values(&first);
+    assert!(is[slept] > 0.4 && is[slept] < 30.0, "{first}");
+    assert_eq!(is[sleeps], 1.0, "{first}");
+    let timer = is["debox_wait_root_seconds_total{root=\"timer\"}"];
+    assert!(timer > 0.4 && timer <= is[slept] + 1e-6, "{first}");
+    run(&one, "0.5");
+    run(&sleeper(agent.folder.path(), "dbx-two"), "0.5");
+    // The third name of at most two.
+    run(&sleeper(agent.folder.path(), "dbx-three"), "0.5");
+    agent.signal(libc::SIGHUP);
+    agent.says("read again");
+    let second = agent.metrics();
+    let now = values(&second);
+    assert_eq!(now[sleeps], 4.0, "{second}");
+    for (series, value) in &is {
+        let is_sum = series.contains("_total");
+        assert!(!is_sum || now[series] >= *value, "{series}: {second}");
+    }
+    let blocked = |program: &str| {
+        let mut of = now.iter().filter(|(series, _)| {
+            series.starts_with("debox_thread_seconds_total")
+                && series.contains(&format!("program=\"{program}\""))
+                && (series.contains("state=\"blocked\"") || series.contains("state=\"resting\""))
+        });
+        of.next().map(|(_, value)| *value)
+    };
+    // As it was called before its exec it was nobody's.
+    assert!(blocked("dbx-one").is_some_and(|is| is > 0.9), "{second}");
+    let others = [blocked("dbx-two"), blocked("dbx-three"), blocked("other")];
+    assert_eq!(others.iter().flatten().count(), 2, "{second}");
+    let text = second.trim_end();
+    assert!(text.ends_with("# EOF"), "{second}");
+    if Command::new("promtool").arg("--version").output().is_ok() {
+        let mut tool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It reads the older form, which has no end.
+        let text = text.trim_end_matches("# EOF");
+        tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = tool.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}\n{second}");
+    }
+    // What is wrong changes nothing.
+    std::fs::write(agent.folder.path().join("agent.toml"), "[nothing]\n").unwrap();
+    agent.signal(libc::SIGHUP);
+    let line = agent.says("what was read before stays");
+    assert!(line.contains("line 1, column 2"), "{line}");
+    assert!(agent.metrics().contains(slept));
+    assert_eq!(agent.end(), Some(0));
+}
+
+#[test]
+fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
+    if !needs::bpf() {
+        return;
+    }
+    let agent = Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n");
+    assert!(agent.metrics().contains("debox_build_info"));
+    let socket = agent.folder.path().join("metrics.sock");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&socket).unwrap());
+    assert_eq!(mode & 0o777, 0o660);
+    // Another one does not take it away.
+    let file = agent.folder.path().join("agent.toml");
+    let second = debox(&["agent", "--config", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(125), "{said}");
+    assert!(said.contains("cannot listen on") && said.contains("[metrics] listen"), "{said}");
+    assert!(agent.metrics().contains("debox_build_info"));
+    assert_eq!(agent.end(), Some(0));
+}
