@@ -33,6 +33,8 @@ test="$test python3-venv"
 test="$test apache2 python3-matplotlib python3-markdown"
 # databases that know what they wait for
 all="$test postgresql mariadb-server-core mariadb-client-core gunicorn"
+# the one that collects what the agent offers
+all="$all prometheus"
 # tools that `debox bench self` compares DeBox with
 bench="$test bpftrace bpfcc-tools ltrace fio"
 

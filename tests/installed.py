@@ -236,8 +236,9 @@ class Installed(unittest.TestCase):
         for unit in units:
             self.assertNotRegex(unit.read_text(), r"@[A-Z]+@")
         starts = re.findall(r"^ExecStart=(\S+)", "".join(unit.read_text() for unit in units), re.M)
-        self.assertEqual(starts, [f"{prefix}/sbin/deboxd"])
-        self.assertTrue(os.access(f"{root}{starts[0]}", os.X_OK))
+        self.assertEqual(starts, [f"{prefix}/bin/debox", f"{prefix}/sbin/deboxd"])
+        for start in starts:
+            self.assertTrue(os.access(f"{root}{start}", os.X_OK), start)
 
     def test_units(self):
         self.assert_units(self.prefix)

@@ -120,6 +120,7 @@ ALLOWED = (
     (r"slow_read needs root, a file system on a disk", "hosts with control groups of version 2 only have no blkio controller of version 1"),
     (r"no patched nginx in", "it is built from Debian's source (cases/nginx/build.sh), which the network has"),
     (r"no valgrind is installed", "it needs the loader's symbols (libc6-dbg), which not every distribution has beside it"),
+    (r"no prometheus is installed", "its package starts a server where there is systemd, and the agent's form is tested without"),
     (r"no JDK is installed", "it is large, and Go and Python show the same"),
     (r"no Python whose functions are read", "Debian 12 has 3.11, other distributions may have older or newer ones"),
     (r"hierarchy of control groups is not mounted here", "hosts with control groups of version 1 only have none"),

@@ -666,26 +666,33 @@ fn needs(program: &str) {
 fn systemd_finds_little_exposed() {
     needs("systemd-analyze");
     let dir = directory();
-    // systemd-analyze wants the program to be there.
-    let program = dir.path().join("deboxd");
-    std::fs::write(&program, "#!/bin/sh\n").expect("written");
-    open_to_all(&program);
-    let text = std::fs::read_to_string(root().join("systemd/deboxd.service")).expect("the unit");
-    let unit = dir.path().join("deboxd.service");
-    let text = text.replace("@SBINDIR@", dir.path().to_str().expect("UTF-8"));
-    std::fs::write(&unit, text).expect("written");
-    let output = Command::new("systemd-analyze")
-        .args(["security", "--no-pager", "--offline=true"])
-        .arg(&unit)
-        .output()
-        .expect("systemd-analyze");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let exposure: f64 = said
-        .lines()
-        .find_map(|line| line.split_once("Overall exposure level for deboxd.service: "))
-        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("{said}{}", errors_of(&output)));
-    assert!(exposure <= 2.0, "{exposure}:\n{said}");
+    // systemd-analyze wants the programs to be there.
+    std::fs::create_dir(dir.path().join("bin")).expect("a directory");
+    for name in ["deboxd", "bin/debox"] {
+        let program = dir.path().join(name);
+        std::fs::write(&program, "#!/bin/sh\n").expect("written");
+        open_to_all(&program);
+    }
+    let place = dir.path().to_str().expect("UTF-8");
+    for name in ["deboxd.service", "debox-agent.service"] {
+        let text = std::fs::read_to_string(root().join("systemd").join(name)).expect("the unit");
+        let unit = dir.path().join(name);
+        let text = text.replace("@SBINDIR@", place).replace("@PREFIX@", place);
+        std::fs::write(&unit, text).expect("written");
+        let output = Command::new("systemd-analyze")
+            .args(["security", "--no-pager", "--offline=true"])
+            .arg(&unit)
+            .output()
+            .expect("systemd-analyze");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let level = format!("Overall exposure level for {name}: ");
+        let exposure: f64 = said
+            .lines()
+            .find_map(|line| line.split_once(&level))
+            .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{said}{}", errors_of(&output)));
+        assert!(exposure <= 2.0, "{name}: {exposure}:\n{said}");
+    }
 }
 
 #[test]

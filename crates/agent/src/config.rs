@@ -101,7 +101,11 @@ fn listen_of(text: &str) -> Result<Listen, String> {
     })
 }
 
-fn rows_of(name: &str, value: Option<Spanned<u64>>, default: u64) -> Result<usize, (String, Range<usize>)> {
+fn rows_of(
+    name: &str,
+    value: Option<Spanned<u64>>,
+    default: u64,
+) -> Result<usize, (String, Range<usize>)> {
     let Some(value) = value else {
         return Ok(default as usize);
     };
@@ -126,7 +130,8 @@ impl Config {
                 None => error.message().to_owned(),
             }
         })?;
-        let at = |(what, span): (String, Range<usize>)| format!("{}: {what}", place(text, span.start));
+        let at =
+            |(what, span): (String, Range<usize>)| format!("{}: {what}", place(text, span.start));
         let MetricsFile {
             listen,
             blocking_rows,
@@ -134,15 +139,14 @@ impl Config {
         } = file.metrics;
         let listen = match listen {
             None => listen_of(LISTEN)?,
-            Some(listen) => {
-                listen_of(listen.as_ref()).map_err(|what| at((what, listen.span())))?
-            }
+            Some(listen) => listen_of(listen.as_ref()).map_err(|what| at((what, listen.span())))?,
         };
         Ok(Self {
             watch: file.watch,
             metrics: MetricsConfig {
                 listen,
-                blocking_rows: rows_of("blocking_rows", blocking_rows, BLOCKING_ROWS).map_err(at)?,
+                blocking_rows: rows_of("blocking_rows", blocking_rows, BLOCKING_ROWS)
+                    .map_err(at)?,
                 programs: rows_of("programs", programs, PROGRAMS).map_err(at)?,
             },
         })
@@ -180,7 +184,10 @@ mod tests {
             config.metrics.listen,
             Listen::Address("127.0.0.1:9464".parse().unwrap())
         );
-        assert_eq!((config.metrics.blocking_rows, config.metrics.programs), (2_000, 500));
+        assert_eq!(
+            (config.metrics.blocking_rows, config.metrics.programs),
+            (2_000, 500)
+        );
     }
 
     #[test]
@@ -193,8 +200,14 @@ mod tests {
         assert_eq!(config.watch.unit, ["nginx.service"]);
         assert_eq!(config.watch.uid, ["www-data"]);
         assert_eq!(config.watch.capture, Way::Boundary);
-        assert_eq!(config.metrics.listen, Listen::Path("/run/debox/metrics.sock".into()));
-        assert_eq!((config.metrics.blocking_rows, config.metrics.programs), (10, 7));
+        assert_eq!(
+            config.metrics.listen,
+            Listen::Path("/run/debox/metrics.sock".into())
+        );
+        assert_eq!(
+            (config.metrics.blocking_rows, config.metrics.programs),
+            (10, 7)
+        );
     }
 
     #[test]
@@ -202,15 +215,34 @@ mod tests {
         for (text, place, what) in [
             ("[watch]\nunits = []\n", "line 2, column 1", "units"),
             ("\n[metric]\n", "line 2, column 2", "metric"),
-            ("[metrics]\nlisten = \"nowhere\"\n", "line 2, column 10", "HOST:PORT"),
-            ("[metrics]\n\nprograms = 0\n", "line 3, column 12", "1 to 100000"),
+            (
+                "[metrics]\nlisten = \"nowhere\"\n",
+                "line 2, column 10",
+                "HOST:PORT",
+            ),
+            (
+                "[metrics]\n\nprograms = 0\n",
+                "line 3, column 12",
+                "1 to 100000",
+            ),
             ("[metrics]\nprograms = -1\n", "line 2, column 12", "-1"),
-            ("[watch]\ncapture = \"wrap\"\n", "line 2, column 11", "sleeps"),
-            ("[watch]\ncomm = \"nginx\"\n", "line 2, column 8", "sequence"),
+            (
+                "[watch]\ncapture = \"wrap\"\n",
+                "line 2, column 11",
+                "sleeps",
+            ),
+            (
+                "[watch]\ncomm = \"nginx\"\n",
+                "line 2, column 8",
+                "sequence",
+            ),
             ("[watch\n", "line 1", ""),
         ] {
             let said = Config::parse(text).unwrap_err();
-            assert!(said.starts_with(place) && said.contains(what), "{text:?}: {said}");
+            assert!(
+                said.starts_with(place) && said.contains(what),
+                "{text:?}: {said}"
+            );
         }
     }
 }

@@ -115,7 +115,11 @@ async fn metrics(State(shared): State<&'static Shared>) -> impl IntoResponse {
     }
 }
 
-fn serve(socket: Socket, shared: &'static Shared, runtime: &tokio::runtime::Runtime) -> io::Result<()> {
+fn serve(
+    socket: Socket,
+    shared: &'static Shared,
+    runtime: &tokio::runtime::Runtime,
+) -> io::Result<()> {
     let router = Router::new()
         .route("/", get(|| async { ([SNIFF], INDEX) }))
         .route("/metrics", get(metrics))
@@ -153,10 +157,13 @@ impl Endpoint {
                 let address: SocketAddr = listener.local_addr().map_err(Error::Start)?;
                 format!("http://{address}/metrics")
             }
-            Socket::Unix(_) => format!("{} (/metrics)", match listen {
-                Listen::Path(path) => path.display().to_string(),
-                Listen::Address(address) => address.to_string(),
-            }),
+            Socket::Unix(_) => format!(
+                "{} (/metrics)",
+                match listen {
+                    Listen::Path(path) => path.display().to_string(),
+                    Listen::Address(address) => address.to_string(),
+                }
+            ),
         };
         let (bell, rings) = UnixStream::pair().map_err(Error::Start)?;
         rings.set_nonblocking(true).map_err(Error::Start)?;

@@ -11,7 +11,9 @@ pub enum Error {
     /// `what` tells line and column.
     #[error("{}: {what}", path.display())]
     Config { path: PathBuf, what: String },
-    #[error("cannot listen on {listen}: {source}. Name another address in [metrics] listen, or end who has it")]
+    #[error(
+        "cannot listen on {listen}: {source}. Name another address in [metrics] listen, or end who has it"
+    )]
     Listen { listen: String, source: io::Error },
     #[error("starting the endpoint: {0}")]
     Start(io::Error),

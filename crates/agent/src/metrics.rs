@@ -7,7 +7,7 @@
 
 use crate::MetricsConfig;
 use debox_labels::Kind;
-use debox_report::{ChainKind, LifeTime, Report};
+use debox_report::{ChainKind, LifeTime, Report, label_meaning};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -133,8 +133,7 @@ fn raise_count(counter: &Counter, to: u64) {
 }
 
 fn class(report: &Report, label: &str) -> &'static str {
-    let known = report.labels.iter().find(|meaning| meaning.label == label);
-    match known.map(|known| known.meaning.kind) {
+    match label_meaning(report, label).map(|known| known.kind) {
         Some(Kind::Idle) => "idle",
         Some(Kind::Input) => "input",
         Some(Kind::Loss) => "loss",
@@ -178,8 +177,9 @@ fn states(time: &LifeTime) -> [(&'static str, u64); 8] {
 
 impl Metrics {
     pub fn new(config: &MetricsConfig) -> Self {
+        let mut registry = Registry::with_prefix("debox");
         let mut metrics = Self {
-            registry: Registry::with_prefix("debox"),
+            registry: Registry::default(),
             waits: Told::new(config.blocking_rows),
             programs: Told::new(config.programs),
             blocked: Family::default(),
@@ -194,7 +194,6 @@ impl Metrics {
             threads: Counter::default(),
             report: Gauge::default(),
         };
-        let Self { registry, .. } = &mut metrics;
         registry.register_with_unit(
             "blocked",
             "Time asleep in system calls: on what (label), in which call, and whether that is a loss",
@@ -240,7 +239,11 @@ impl Metrics {
             "What the figures lack: how many calls, sleeps, threads or processes a note of the report is about",
             metrics.incomplete.clone(),
         );
-        registry.register("threads", "Threads that began under watch", metrics.threads.clone());
+        registry.register(
+            "threads",
+            "Threads that began under watch",
+            metrics.threads.clone(),
+        );
         registry.register_with_unit(
             "agent_report",
             "How long it took to read the figures, last time",
@@ -252,6 +255,7 @@ impl Metrics {
             "Which DeBox this is",
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
+        metrics.registry = registry;
         metrics
     }
 

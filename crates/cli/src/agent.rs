@@ -76,7 +76,8 @@ impl Agent {
                 return;
             }
         };
-        if config.watch != self.config.watch || config.metrics.listen != self.config.metrics.listen {
+        if config.watch != self.config.watch || config.metrics.listen != self.config.metrics.listen
+        {
             crate::say(&format!(
                 "{}: [watch] and [metrics] listen are taken at the start only; start the agent again for these",
                 self.file.path.display()
@@ -133,8 +134,12 @@ pub fn agent(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         return check(&file);
     }
     let config = file.read()?;
-    let target = Target::whom(&whom_of(&config.watch))?;
-    let words = target.words().join(" ");
+    let whom = whom_of(&config.watch);
+    let words = match whom.all {
+        true => "the whole machine".into(),
+        false => whom.words().join(" "),
+    };
+    let target = Target::whom(&whom)?;
     let want = Want::new(&CaptureArgs {
         broker: args.broker,
         capture_way: Some(way_of(&config.watch)),
@@ -145,7 +150,10 @@ pub fn agent(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let ahead = Ahead::begin();
     let capture = Capture::open(want, &target)?.start(target, &inherited)?;
     drop(ahead);
-    crate::say(&format!("watching {words}; figures at {}", endpoint.place()));
+    crate::say(&format!(
+        "watching {words}; figures at {}",
+        endpoint.place()
+    ));
     let mut agent = Agent {
         metrics: Metrics::new(&config.metrics),
         file,

@@ -33,7 +33,11 @@ impl Agent {
     fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("agent.toml");
-        std::fs::write(&file, config.replace("FOLDER", folder.path().to_str().unwrap())).unwrap();
+        std::fs::write(
+            &file,
+            config.replace("FOLDER", folder.path().to_str().unwrap()),
+        )
+        .unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_debox"))
             .args(["agent", "--config"])
             .arg(&file)
@@ -75,7 +79,8 @@ impl Agent {
 
     fn ask(&self, path: &str) -> (String, String) {
         let mut text = String::new();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         if let Some(address) = self.place.strip_prefix("http://") {
             let (address, _) = address.split_once('/').unwrap();
             let mut stream = TcpStream::connect(address).unwrap();
@@ -123,7 +128,13 @@ fn values(text: &str) -> HashMap<&str, f64> {
 }
 
 fn run(program: &Path, seconds: &str) {
-    assert!(Command::new(program).arg(seconds).status().unwrap().success());
+    assert!(
+        Command::new(program)
+            .arg(seconds)
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// A program of that name that sleeps.
@@ -145,15 +156,24 @@ fn a_file_is_checked() {
         (output.status.code(), String::from_utf8(said).unwrap())
     };
     let (status, said) = checked("[watch]\ncomm = [\"nginx\"]\n");
-    assert_eq!((status, said), (Some(0), format!("{name}: nothing is wrong\n")));
+    assert_eq!(
+        (status, said),
+        (Some(0), format!("{name}: nothing is wrong\n"))
+    );
     let (status, said) = checked("[watch]\nnobody = 1\n");
     assert_eq!(status, Some(125), "{said}");
-    assert!(said.contains(&format!("{name}: line 2, column 1: ")), "{said}");
+    assert!(
+        said.contains(&format!("{name}: line 2, column 1: ")),
+        "{said}"
+    );
     let (status, said) = checked("[watch]\nuid = [\"no such user\"]\n");
     assert_eq!(status, Some(2), "{said}");
     let (status, said) = checked("[metrics]\nlisten = \"127.0.0.1\"\n");
     assert_eq!(status, Some(125), "{said}");
-    assert!(said.contains("line 2, column 10: listen is HOST:PORT"), "{said}");
+    assert!(
+        said.contains("line 2, column 10: listen is HOST:PORT"),
+        "{said}"
+    );
     std::fs::remove_file(&file).unwrap();
     let output = debox(&["agent", "--check", "--config", name]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
@@ -168,12 +188,16 @@ fn what_was_waited_for_is_collected() {
         "[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
     );
     let (head, body) = agent.ask("/");
-    assert!(head.starts_with("HTTP/1.1 200 ") && body.contains("/metrics"), "{head} {body}");
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && body.contains("/metrics"),
+        "{head} {body}"
+    );
     assert!(agent.ask("/other").0.starts_with("HTTP/1.1 404 "));
     let one = sleeper(agent.folder.path(), "dbx-one");
     run(&one, "0.5");
     let first = agent.metrics();
-    let slept = "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
+    let slept =
+        "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
     let sleeps = "debox_sleeps_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
     let is = values(&first);
     assert!(is[slept] > 0.4 && is[slept] < 30.0, "{first}");
@@ -207,20 +231,6 @@ fn what_was_waited_for_is_collected() {
     assert_eq!(others.iter().flatten().count(), 2, "{second}");
     let text = second.trim_end();
     assert!(text.ends_with("# EOF"), "{second}");
-    if Command::new("promtool").arg("--version").output().is_ok() {
-        let mut tool = Command::new("promtool")
-            .args(["check", "metrics"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // It reads the older form, which has no end.
-        let text = text.trim_end_matches("# EOF");
-        tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let output = tool.wait_with_output().unwrap();
-        assert!(output.status.success(), "{output:?}\n{second}");
-    }
     // What is wrong changes nothing.
     std::fs::write(agent.folder.path().join("agent.toml"), "[nothing]\n").unwrap();
     agent.signal(libc::SIGHUP);
@@ -230,12 +240,78 @@ fn what_was_waited_for_is_collected() {
     assert_eq!(agent.end(), Some(0));
 }
 
+/// What a server answers on loopback.
+fn http(port: u16, path: &str) -> Option<String> {
+    let mut text = String::new();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Its own parser is the judge.
+#[test]
+fn prometheus_reads_it() {
+    if !needs::bpf() {
+        return;
+    }
+    if Command::new("prometheus")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        needs::not_run("no prometheus is installed");
+        return;
+    }
+    let agent = Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\n");
+    run(&sleeper(agent.folder.path(), "dbx-one"), "0.5");
+    let target = agent.place.strip_prefix("http://").unwrap();
+    let (target, _) = target.split_once('/').unwrap();
+    let config = agent.folder.path().join("prometheus.yml");
+    let text = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: debox, static_configs: [{{targets: \
+         ['{target}']}}]}}]\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let server = Command::new("prometheus")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            agent.folder.path().join("data").display()
+        ))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut server = server.unwrap();
+    let until = Instant::now() + READY;
+    let mut said = String::new();
+    while Instant::now() < until && !said.contains("nanosleep") {
+        std::thread::sleep(Duration::from_millis(300));
+        said = http(port, "/api/v1/query?query=debox_blocked_seconds_total").unwrap_or_default();
+    }
+    let targets = http(port, "/api/v1/targets").unwrap_or_default();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(
+        said.contains("\"class\":\"idle\"") && said.contains("nanosleep"),
+        "{said}\n{targets}"
+    );
+    assert!(targets.contains("\"health\":\"up\""), "{targets}");
+    assert_eq!(agent.end(), Some(0));
+}
+
 #[test]
 fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
     if !needs::bpf() {
         return;
     }
-    let agent = Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n");
+    let agent =
+        Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n");
     assert!(agent.metrics().contains("debox_build_info"));
     let socket = agent.folder.path().join("metrics.sock");
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&socket).unwrap());
@@ -245,7 +321,10 @@ fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
     let second = debox(&["agent", "--config", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(125), "{said}");
-    assert!(said.contains("cannot listen on") && said.contains("[metrics] listen"), "{said}");
+    assert!(
+        said.contains("cannot listen on") && said.contains("[metrics] listen"),
+        "{said}"
+    );
     assert!(agent.metrics().contains("debox_build_info"));
     assert_eq!(agent.end(), Some(0));
 }

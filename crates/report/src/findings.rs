@@ -115,7 +115,7 @@ pub(crate) fn idle_rows(report: &Report) -> Vec<&BlockingRow> {
 /// What the rules say of a label: those of whoever made the report, where they
 /// have labels of their own, else the shipped ones. None for functions without
 /// a rule.
-pub(crate) fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
+pub fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
     let own = report.labels.iter().find(|own| own.label == label);
     own.map(|own| &own.meaning)
         .or_else(|| Rules::builtin_meanings().get(label))

@@ -41,7 +41,7 @@ pub use diff::{
     Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
     NotComparable, Only, Side, diff, render_diff, render_diff_html,
 };
-pub use findings::{find as find_findings, nothing_found};
+pub use findings::{find as find_findings, meaning as label_meaning, nothing_found};
 pub use hist::Hist;
 pub use html::render_html;
 pub use lives::{
