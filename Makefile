@@ -9,7 +9,7 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-all setup-bench build abi demo check test test-all fuzz bench install uninstall clean
+.PHONY: help setup setup-test setup-all setup-bench setup-packages build abi demo check test test-all fuzz bench install uninstall packages clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench    measure what DeBox costs here, and what the kernel does (docs/PERFORMANCE.md, docs/bench.md)"
 	@echo "make install  install under PREFIX=$(PREFIX) (DESTDIR, LIBDIR: as usual)"
 	@echo "make uninstall  take away what install put there"
+	@echo "make packages build Debian packages and a tarball of the command in target/packages (docs/packages.md)"
 
 setup:
 	@setup/packages.sh build
@@ -35,6 +36,9 @@ setup-test:
 
 setup-all:
 	@setup/packages.sh all
+
+setup-packages:
+	@setup/packages.sh packages
 
 include libdebox/build.mk
 include preload/build.mk
@@ -77,6 +81,9 @@ install: $(if $(BUILT_BY_ANOTHER),,build)
 
 uninstall:
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) OUT=$(OUT) setup/install.sh uninstall
+
+packages: setup-packages build
+	@OUT=$(OUT) setup/pack.sh
 
 clean:
 	cargo clean

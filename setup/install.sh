@@ -5,12 +5,15 @@
 #   setup/install.sh install|uninstall     (by `make install`, `make uninstall`)
 #
 # PREFIX, DESTDIR, LIBDIR and OUT (what `make build` made) come from the
-# environment. No root is needed where PREFIX can be written without.
+# environment. No root is needed where PREFIX can be written without. With
+# SYMBOLS=within the programs keep their symbols, for who packs them and takes
+# these out himself.
 set -eu
 what=${1:?install or uninstall}
 PREFIX=${PREFIX:-/usr/local}
 LIBDIR=${LIBDIR:-$PREFIX/lib}
 DESTDIR=${DESTDIR:-}
+SYMBOLS=${SYMBOLS:-beside}
 cd "$(dirname "$0")/.."
 OUT=${OUT:-target/release}
 case $OUT in /*) ;; *) OUT=$PWD/$OUT ;; esac
@@ -50,6 +53,10 @@ put_filled() {
 # put_program TARGET SOURCE: without its symbols, which lie beside it, where
 # debuggers (and its own backtraces) look for them.
 put_program() {
+	if [ "$SYMBOLS" = within ]; then
+		put 755 "$1" "$2"
+		return
+	fi
 	symbols=${1##*/}.debug
 	if [ "$what" = install ]; then
 		objcopy --only-keep-debug "$2" "$work/$symbols"
@@ -100,6 +107,15 @@ put 644 "$rust/debox/libdir" "$written"
 for page in man/*.[1-8]; do
 	put 644 "$PREFIX/share/man/man${page##*.}/${page#man/}" "$page"
 done
+# completions SHELL TARGET
+completions() {
+	[ "$what" = uninstall ] || "$OUT/debox" completions "$1" >"$written"
+	put 644 "$2" "$written"
+}
+completions bash "$PREFIX/share/bash-completion/completions/debox"
+completions fish "$PREFIX/share/fish/vendor_completions.d/debox.fish"
+completions zsh "$PREFIX/share/zsh/site-functions/_debox"
+
 for unit in systemd/*.service systemd/*.socket; do
 	put_filled 644 "$PREFIX/lib/systemd/system/${unit#systemd/}" "$unit"
 done

@@ -7,6 +7,7 @@
 #   setup/packages.sh test    and what the tests compare DeBox with
 #   setup/packages.sh all     and what only `make test-all` needs
 #   setup/packages.sh bench   and what `debox bench self` compares it with
+#   setup/packages.sh packages  what building needs, and making packages of it
 set -eu
 
 build="clang libelf-dev zlib1g-dev pkg-config gcc g++ libc6-dev linux-libc-dev make git ca-certificates curl"
@@ -38,13 +39,19 @@ all="$all prometheus"
 # tools that `debox bench self` compares DeBox with
 bench="$test bpftrace bpfcc-tools ltrace fio"
 
+# what makes Debian packages, and lists the licences of what is linked into them
+packages="$build debhelper dpkg-dev binutils python3"
+# what judges them, and makes a Debian to install them in
+all="$all debhelper lintian mmdebstrap"
+
 case "${1:-build}" in
 build) wanted=$build ;;
 test) wanted=$test ;;
 all) wanted=$all ;;
 bench) wanted=$bench ;;
+packages) wanted=$packages ;;
 *)
-	echo "usage: setup/packages.sh build|test|all|bench" >&2
+	echo "usage: setup/packages.sh build|test|all|bench|packages" >&2
 	exit 2
 	;;
 esac

@@ -1,0 +1,67 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# How does what `make build` made get to machines that build nothing?
+#
+#   setup/pack.sh     (by `make packages`; docs/packages.md says what is in each)
+#
+# Into target/packages/: Debian packages, split by setup/debian/*.install from what
+# setup/install.sh installs (what is in none of them is an error), and the command
+# with its libraries as a tarball, which is the package debox unpacked. The same
+# commit and the same products make the same bytes. No root is needed.
+set -eu
+cd "$(dirname "$0")/.."
+TREE=$PWD
+OUT=${OUT:-target/release}
+case $OUT in /*) ;; *) OUT=$TREE/$OUT ;; esac
+packages=$TREE/target/packages
+export TREE OUT
+umask 022
+
+for tool in dh:debhelper dpkg-deb:dpkg-dev dpkg-shlibdeps:dpkg-dev objcopy:binutils cargo:cargo; do
+	command -v "${tool%:*}" >/dev/null || { echo "packages: ${tool%:*} is missing: install ${tool#*:} (make setup-packages)" >&2; exit 1; }
+done
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
+# When the sources became what they are: the last commit's, or the changes' where
+# there is no repository.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
+export SOURCE_DATE_EPOCH
+
+rm -rf "$packages"
+mkdir -p "$packages/work/debox"
+trap 'rm -rf "$packages/work"' EXIT
+cd "$packages/work/debox"
+cp -r "$TREE/setup/debian" debian
+chmod 755 debian/rules
+
+# CHANGELOG.md tells, and is in the package debox.
+cat >debian/changelog <<END
+debox ($version) unstable; urgency=medium
+
+  * What changed is in /usr/share/doc/debox/releases.md.gz.
+
+ -- $(sed -n 's/^Maintainer: //p' debian/control)  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+END
+
+# dh writes as any user what belongs to root: the control file says so, for dpkg-buildpackage.
+export DEB_RULES_REQUIRES_ROOT=no
+if ! debian/rules binary >../log 2>&1; then
+	cat ../log >&2
+	echo "packages: dh failed: its last lines say why" >&2
+	exit 1
+fi
+mv ../*.deb "$packages"
+
+# The command finds its libraries in the library folder beside its own.
+name=debox-$version-$(uname -m)-linux
+architecture=$(dpkg --print-architecture)
+cd ..
+dpkg-deb -x "$packages/debox_${version}_$architecture.deb" unpacked
+mv unpacked/usr "$name"
+rm -rf "$name/share/lintian"
+cp "$TREE/README.md" "$TREE/LICENSE-APACHE" "$TREE/LICENSE-MIT" "$TREE/LICENSE-BPF" "$name"
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --mode=u=rwX,go=rX -cf - "$name" |
+	gzip -9n >"$packages/$name.tar.gz"
+
+cd "$packages"
+ls -sh --block-size=K -- *.deb *.tar.gz
