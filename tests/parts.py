@@ -92,6 +92,7 @@ PARTS = (
     Part("case study: the slow disk, and what a killed run leaves", "test", 300, python("cases/tests/disk.py"), root=True),
     Part("case study: servers of others", "test", 300, python("cases/tests/peers.py"), root=True),
 
+    Part("packages: made twice, judged by lintian, installed in a Debian and purged", "test-all", 3600, python("tests/packages.py"), root=True),
     Part("costs: what `debox bench self` measures", "test-all", 1800, watching("debox-cli::bench", options=[COSTS]), "alone", root=True, kernel=True),
     Part("cross-checks: nginx, redis", "test-all", 1800, watching("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
     Part("cross-checks: PostgreSQL, MariaDB, SQLite", "test-all", 900, watching("debox-tests::databases"), "alone", root=True, kernel=True),
@@ -119,6 +120,7 @@ ALLOWED = (
     (r"cargo cannot resolve fuzz/targets/Cargo.toml", "its dependencies are known where the fuzzers have been built, or the network is there"),
     (r"slow_read needs root, a file system on a disk", "hosts with control groups of version 2 only have no blkio controller of version 1"),
     (r"no patched nginx in", "it is built from Debian's source (cases/nginx/build.sh), which the network has"),
+    (r"no mirror of Debian answers", "a Debian to install packages in comes from the network"),
     (r"no valgrind is installed", "it needs the loader's symbols (libc6-dbg), which not every distribution has beside it"),
     (r"no prometheus is installed", "its package starts a server where there is systemd, and the agent's form is tested without"),
     (r"no JDK is installed", "it is large, and Go and Python show the same"),
