@@ -575,7 +575,7 @@ pub struct DoctorArgs {
 /// http://127.0.0.1:9464/metrics. SIGHUP has the file read again.
 #[derive(Args, Debug)]
 pub struct AgentArgs {
-    /// What the file is (default: /etc/debox/agent.toml, if it is there)
+    /// Whom, how and where is in this file (default: /etc/debox/agent.toml, if it is there)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Say what is wrong with the file, and end
