@@ -31,14 +31,6 @@ static const volatile struct debox_info *bank_of(const struct debox_thread *t, u
 	return &t->hot.record->bank[level % DEBOX_BANKS].info;
 }
 
-/* Of the call that libdebox opened there last; 0: it is a spliced one's now. */
-static uint64_t bank_seq(const struct debox_thread *t, uint32_t level)
-{
-	uint64_t seq = bank_of(t, level)->call_seq;
-
-	return seq & DEBOX_SEQ_SPLICED ? 0 : seq;
-}
-
 /* The entry of the innermost open call. */
 static struct debox_entry_ *entry_open(struct debox_thread *t, uint64_t seq)
 {
@@ -68,7 +60,7 @@ static void level_pop(struct debox_thread *t, uint64_t inner_span)
 	flags = l->flags | FRAME_HAD_INNER;
 	/* Did the call that ends take the bank that the one two levels further
 	 * out had begun to use? */
-	if (t->depth >= 2 && bank_seq(t, t->depth) > t->levels[t->depth - 2].entry.seq)
+	if (t->depth >= 2 && debox_bank_seq_(bank_of(t, t->depth)) > t->levels[t->depth - 2].entry.seq)
 		t->levels[t->depth - 2].flags |= FRAME_CLOBBERED;
 	if (l->entry.seq) {
 		int counts = l->entry.stamp != DEBOX_SPAN_OPEN_;
@@ -236,13 +228,10 @@ void debox_begin_slow_(struct debox_frame *f, int nr, uint64_t call_site, uintpt
 static void event_keep(struct debox_thread *t, struct debox_entry_ *e,
 		       const volatile struct debox_info *bank)
 {
-	uint32_t sleeps = bank->sleep_count;
-	uint64_t at, bytes, need, room;
+	uint32_t sleeps = debox_bank_sleeps_(bank);
+	uint64_t bytes = debox_info_bytes_(sleeps), at, need, room;
 	struct event *v;
 
-	if (sleeps > DEBOX_SLEEPS_MAX)
-		sleeps = DEBOX_SLEEPS_MAX;
-	bytes = offsetof(struct debox_info, sleeps) + sleeps * sizeof(struct debox_sleep);
 	need = (offsetof(struct event, info) + bytes + 15) & ~15ull;
 	at = t->events_head;
 	room = t->events_size - at % t->events_size;
@@ -253,8 +242,7 @@ static void event_keep(struct debox_thread *t, struct debox_entry_ *e,
 	DEBOX_BARRIER_();
 	v = (struct event *)(void *)(t->events + at % t->events_size);
 	v->seq = 0;
-	memcpy(&v->info, (const void *)(uintptr_t)bank, bytes);
-	v->info.sleep_count = sleeps;
+	debox_bank_copy_(bank, sleeps, &v->info);
 	v->bytes = bytes;
 	DEBOX_BARRIER_();
 	v->seq = e->seq;
@@ -269,7 +257,7 @@ static void call_settle(struct debox_thread *t, struct debox_entry_ *e, uint32_t
 
 	if (!t->measured) {
 		e->flags |= ENTRY_UNMEASURED;
-	} else if (h->record->tid != h->tid || h->record->generation != t->generation) {
+	} else if (!debox_slot_is_ours_(t)) {
 		/* The broker took the slot back: the connection was closed under
 		 * us. Ask again at the next call. */
 		e->flags |= ENTRY_UNMEASURED;

@@ -208,6 +208,37 @@ uint64_t debox_clock_span_ns_(uint64_t span) HIDDEN;
 void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 			struct debox_info *out) HIDDEN;
 void debox_away_settle_(struct debox_thread *t, uint64_t seq, uint32_t level) HIDDEN;
+/* How many sleeps a bank has; whoever shares the page may have written anything. Read once. */
+static inline uint32_t debox_bank_sleeps_(const volatile struct debox_info *bank)
+{
+	uint32_t sleeps = bank->sleep_count;
+
+	return sleeps > DEBOX_SLEEPS_MAX ? DEBOX_SLEEPS_MAX : sleeps;
+}
+
+static inline uint64_t debox_info_bytes_(uint32_t sleeps)
+{
+	return offsetof(struct debox_info, sleeps) + sleeps * sizeof(struct debox_sleep);
+}
+
+/* What the kernel side wrote about one call, cut to so many sleeps. */
+void debox_bank_copy_(const volatile struct debox_info *bank, uint32_t sleeps,
+		      struct debox_info *to) HIDDEN;
+
+/* The number of the call that libdebox opened last in a bank; 0: it is a spliced one's now. */
+static inline uint64_t debox_bank_seq_(const volatile struct debox_info *bank)
+{
+	uint64_t seq = bank->call_seq;
+
+	return seq & DEBOX_SEQ_SPLICED ? 0 : seq;
+}
+
+/* Whether the slot is this thread's still: the broker takes it back when the connection is closed. */
+static inline int debox_slot_is_ours_(const struct debox_thread *t)
+{
+	return t->measured && t->hot.record->tid == t->hot.tid &&
+	       t->hot.record->generation == t->generation;
+}
 
 /* spliced.c */
 struct debox_spliced_call {

@@ -148,8 +148,7 @@ void debox_record_fill_(struct debox_thread *t, const struct debox_entry_ *e,
 static int info_give(const struct debox_info *from, struct debox_info *out, uint32_t size)
 {
 	uint32_t n = size < sizeof *from ? size : (uint32_t)sizeof *from;
-	uint32_t used = (uint32_t)(offsetof(struct debox_info, sleeps) +
-				   from->sleep_count * sizeof(struct debox_sleep));
+	uint32_t used = (uint32_t)debox_info_bytes_(from->sleep_count);
 	uint32_t fits, dropped = 0;
 
 	if (used > n) {
@@ -173,6 +172,12 @@ static int info_give(const struct debox_info *from, struct debox_info *out, uint
 	return 0;
 }
 
+void debox_bank_copy_(const volatile struct debox_info *bank, uint32_t sleeps, struct debox_info *to)
+{
+	memcpy(to, (const void *)(uintptr_t)bank, debox_info_bytes_(sleeps));
+	to->sleep_count = sleeps;
+}
+
 /*
  * What the kernel side filed under a spliced call. It did, unless a call that libdebox opened
  * was open meanwhile, or began within it and took the bank.
@@ -183,10 +188,8 @@ static void spliced_kernel_part(struct debox_thread *t, const struct debox_splic
 	const volatile struct debox_record *r = t->hot.record;
 	uint64_t seq = last->start | DEBOX_SEQ_SPLICED, taken = 0;
 	const volatile struct debox_info *bank;
-	uint32_t sleeps;
 
-	if (!t->measured || r->tid != t->hot.tid || r->generation != t->generation || !r->spliced ||
-	    t->hot.top)
+	if (!debox_slot_is_ours_(t) || !r->spliced || t->hot.top)
 		return;
 	if (debox_word_dead_(*t->broker_alive)) {
 		o->flags |= DEBOX_FLAG_STALE;
@@ -207,12 +210,7 @@ static void spliced_kernel_part(struct debox_thread *t, const struct debox_splic
 		bank = &r->bank[i].info;
 		if (bank->call_seq != seq)
 			continue;
-		sleeps = bank->sleep_count;
-		if (sleeps > DEBOX_SLEEPS_MAX)
-			sleeps = DEBOX_SLEEPS_MAX;
-		memcpy(o, (const void *)(uintptr_t)bank,
-		       offsetof(struct debox_info, sleeps) + sleeps * sizeof(struct debox_sleep));
-		o->sleep_count = sleeps;
+		debox_bank_copy_(bank, debox_bank_sleeps_(bank), o);
 		if (o->flags & DEBOX_FLAG_CLOBBERED)
 			o->valid = 0;
 		else
@@ -448,8 +446,8 @@ int debox_span_end(const struct debox_span *span, struct debox_info *out)
 	o.pid = t->pid;
 	o.tid = t->hot.tid;
 	o.calls = (uint32_t)(t->hot.seq - span->seq_);
-	if (!(span->flags_ & SPAN_UNMEASURED) && t->measured &&
-	    span->generation_ == t->generation && t->hot.record->tid == t->hot.tid) {
+	if (!(span->flags_ & SPAN_UNMEASURED) && span->generation_ == t->generation &&
+	    debox_slot_is_ours_(t)) {
 		if (debox_word_dead_(*t->broker_alive)) {
 			o.flags |= DEBOX_FLAG_STALE;
 		} else {

@@ -865,13 +865,6 @@ void debox_thread_watch_(struct debox_thread *t)
 /* More calls than any thread can have made. */
 #define SEQ_MAX (1ull << 62)
 
-static uint64_t bank_seq(const struct debox_record *r, int bank)
-{
-	uint64_t seq = ONCE(r->bank[bank].info.call_seq);
-
-	return seq & DEBOX_SEQ_SPLICED ? 0 : seq;
-}
-
 static void thread_bind(struct debox_thread *t)
 {
 	struct debox_hot_ *h = &t->hot;
@@ -913,7 +906,7 @@ static void thread_bind(struct debox_thread *t)
 	}
 	c = &process.segment[segment].controls[slot];
 	r = &process.segment[segment].records[slot];
-	seq = max3(h->seq, bank_seq(r, 0), bank_seq(r, 1));
+	seq = max3(h->seq, debox_bank_seq_(&r->bank[0].info), debox_bank_seq_(&r->bank[1].info));
 	if (seq > SEQ_MAX) {
 		process.unslotted++;
 		thread_unmeasured(t);
