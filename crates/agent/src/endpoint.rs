@@ -2,7 +2,8 @@
 //! Where are the figures asked for?
 //!
 //! A thread answers over HTTP; who has the figures is woken ([`Endpoint::as_fd`]) and gives
-//! them ([`Endpoint::asked`]). However often somebody asks, they are made once a second at most.
+//! them ([`Endpoint::asked`]). However often somebody asks, they are made once a second at most,
+//! and who connects and says nothing keeps nobody away ([`Limited`]).
 
 use crate::{Error, Listen};
 use axum::Router;
@@ -10,20 +11,31 @@ use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::serve::Listener;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::mpsc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::sync::{Mutex, oneshot};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Sleep;
 
 /// Whoever has the figures answers within that, or is told to be stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What was answered is good for so long.
 const FRESH: Duration = Duration::from_secs(1);
+/// So many connections are there at once; more wait to be accepted.
+const CONNECTIONS: usize = 128;
+/// Whoever connects says within that what they want,
+const FIRST_WORD: Duration = Duration::from_secs(2);
+/// and is gone by then, however slowly they speak or read.
+const LONGEST: Duration = Duration::from_secs(15);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const INDEX: &str = "DeBox's agent: /metrics has the figures, as Prometheus reads them.\n";
 
@@ -75,6 +87,103 @@ fn open(listen: &Listen) -> io::Result<Socket> {
         Listen::Address(address) => Socket::Tcp(TcpListener::bind(address)?),
         Listen::Path(path) => Socket::Unix(unix_listen(path)?),
     })
+}
+
+/// A connection that is over in time.
+struct Timed<S> {
+    stream: S,
+    spoken: bool,
+    end: Pin<Box<Sleep>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl<S> Timed<S> {
+    fn in_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.end.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.in_time(context)?;
+        let got = pin!(&mut self.stream).poll_read(context, into);
+        if got.is_ready() && !self.spoken {
+            self.spoken = true;
+            let end = tokio::time::Instant::now() + LONGEST;
+            self.end.as_mut().reset(end);
+        }
+        got
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.in_time(context)?;
+        pin!(&mut self.stream).poll_write(context, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Accepts so many, of which each is over in time.
+struct Limited<L> {
+    listener: L,
+    room: Arc<Semaphore>,
+}
+
+impl<L> Limited<L> {
+    fn new(listener: L) -> Self {
+        Self {
+            listener,
+            room: Arc::new(Semaphore::new(CONNECTIONS)),
+        }
+    }
+}
+
+impl<L: Listener> Listener for Limited<L>
+where
+    L::Io: Unpin,
+{
+    type Io = Timed<L::Io>;
+    type Addr = L::Addr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let room = loop {
+            // It is never closed.
+            if let Ok(room) = Arc::clone(&self.room).acquire_owned().await {
+                break room;
+            }
+        };
+        let (stream, address) = self.listener.accept().await;
+        let timed = Timed {
+            stream,
+            spoken: false,
+            end: Box::pin(tokio::time::sleep(FIRST_WORD)),
+            _room: room,
+        };
+        (timed, address)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
 }
 
 async fn figures(shared: &Shared) -> Option<String> {
@@ -129,12 +238,12 @@ fn serve(
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
                 let listener = tokio::net::TcpListener::from_std(listener)?;
-                axum::serve(listener, router).await
+                axum::serve(Limited::new(listener), router).await
             }
             Socket::Unix(listener) => {
                 listener.set_nonblocking(true)?;
                 let listener = tokio::net::UnixListener::from_std(listener)?;
-                axum::serve(listener, router).await
+                axum::serve(Limited::new(listener), router).await
             }
         }
     })

@@ -306,6 +306,32 @@ fn prometheus_reads_it() {
 }
 
 #[test]
+fn who_says_nothing_keeps_nobody_away() {
+    if !needs::bpf() {
+        return;
+    }
+    let agent = Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\n");
+    let address = agent.place.strip_prefix("http://").unwrap();
+    let address: std::net::SocketAddr = address.split_once('/').unwrap().0.parse().unwrap();
+    // More than are served at once, and one that goes on after a word.
+    let mut silent: Vec<TcpStream> = (0..240)
+        .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok())
+        .collect();
+    assert!(silent.len() >= 128, "{}", silent.len());
+    silent[0].write_all(b"GET /met").unwrap();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", agent.process.id()))
+        .unwrap()
+        .count();
+    assert!(open < 400, "{open}");
+    assert!(agent.metrics().contains("debox_build_info"));
+    // They have been closed, one after the other.
+    let last = silent.last_mut().unwrap();
+    last.set_read_timeout(Some(READY)).unwrap();
+    assert_eq!(last.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert_eq!(agent.end(), Some(0));
+}
+
+#[test]
 fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
     if !needs::bpf() {
         return;
