@@ -381,3 +381,94 @@ fn note_name(kind: debox_report::NoteKind) -> String {
         _ => OTHER.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use debox_report::LifeRow;
+
+    fn metrics(programs: usize) -> Metrics {
+        let mut config = Config::parse("").unwrap().metrics;
+        config.programs = programs;
+        Metrics::new(&config)
+    }
+
+    fn report(rows: &[(&str, u64)]) -> Report {
+        let row = |(comm, runq_ns): &(&str, u64)| LifeRow {
+            comm: (*comm).into(),
+            time: LifeTime {
+                life_ns: *runq_ns,
+                runq_ns: *runq_ns,
+                ..LifeTime::default()
+            },
+            ..LifeRow::default()
+        };
+        Report {
+            lives: rows.iter().map(row).collect(),
+            ..Report::default()
+        }
+    }
+
+    fn series(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.text();
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("debox_thread_seconds_total"));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_label() {
+        let mut metrics = metrics(10);
+        let name = "a\"} 1\ndebox_evil{\\";
+        metrics.update(&report(&[(name, 1_500_000_000)]), Duration::ZERO);
+        let line = "debox_thread_seconds_total{program=\"a\\\"} 1debox_evil{\\\\\",unit=\"\",state=\"run_queue\"} 1.5";
+        assert_eq!(series(&metrics), [line]);
+        assert!(
+            !metrics
+                .text()
+                .lines()
+                .any(|line| line.starts_with("debox_evil"))
+        );
+    }
+
+    #[test]
+    fn no_series_goes_back() {
+        let mut metrics = metrics(10);
+        for (ns, shown) in [
+            (2_000_000_000, "2.0"),
+            (1_000_000_000, "2.0"),
+            (3_000_000_000, "3.0"),
+        ] {
+            metrics.update(&report(&[("a", ns)]), Duration::ZERO);
+            let lines = series(&metrics);
+            assert!(
+                lines.len() == 1 && lines[0].ends_with(&format!(" {shown}")),
+                "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_together() {
+        let mut metrics = metrics(1);
+        let rows = [
+            ("a", 1_000_000_000),
+            ("b", 2_000_000_000),
+            ("c", 3_000_000_000),
+        ];
+        metrics.update(&report(&rows), Duration::ZERO);
+        let of = |program: &str, unit: &str, value: &str| {
+            format!(
+                "debox_thread_seconds_total{{program=\"{program}\",unit=\"{unit}\",state=\"run_queue\"}} {value}"
+            )
+        };
+        assert_eq!(
+            series(&metrics),
+            [of("a", "", "1.0"), of("other", "other", "5.0")]
+        );
+    }
+}
