@@ -20,6 +20,8 @@
 static uint32_t process_is;
 static __thread uint64_t own_start;
 static __thread struct debox_spliced_call kept;
+/* Whose these are: a forked child has them from its parent, and a block of its own. */
+static __thread const volatile struct splice_block *kept_of;
 
 static uint64_t gs_base(void)
 {
@@ -40,6 +42,10 @@ static const volatile struct splice_block *block_here(void)
 	/* Blocks are never unmapped. One that several threads have is none of them's. */
 	if (!b || b->self != (uint64_t)b || b->state != SPLICE_TAKEN || b->area->off != SPLICE_ON)
 		return NULL;
+	if (b != kept_of) {
+		kept.start = own_start = 0;
+		kept_of = b;
+	}
 	return b;
 }
 

@@ -227,6 +227,17 @@ int main(int argc, char **argv)
 	pthread_join(thread, NULL);
 	interrupted();
 
+	/* A child that has made no call of its own has none of its parent's. */
+	fflush(stdout);
+	child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (!child) {
+		i.size = sizeof i;
+		_exit(debox_last(&i) != -ENODATA);
+	}
+	waitpid(child, &status, 0);
+	i = LAST();
+	WANT(i.nr == SYS_wait4 && i.retval == child && status == 0, i);
+
 	child = fork();
 	if (!child) {
 		failed = 0;
