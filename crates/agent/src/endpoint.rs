@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::serve::Listener;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -257,22 +257,19 @@ impl Endpoint {
             Listen::Address(address) => address.to_string(),
             Listen::Path(path) => path.display().to_string(),
         };
-        let socket = open(listen).map_err(|source| Error::Listen {
-            listen: named,
-            source,
-        })?;
+        let socket = match open(listen) {
+            Ok(socket) => socket,
+            Err(source) => {
+                let listen = named;
+                return Err(Error::Listen { listen, source });
+            }
+        };
         let said = match &socket {
             Socket::Tcp(listener) => {
-                let address: SocketAddr = listener.local_addr().map_err(Error::Start)?;
+                let address = listener.local_addr().map_err(Error::Start)?;
                 format!("http://{address}/metrics")
             }
-            Socket::Unix(_) => format!(
-                "{} (/metrics)",
-                match listen {
-                    Listen::Path(path) => path.display().to_string(),
-                    Listen::Address(address) => address.to_string(),
-                }
-            ),
+            Socket::Unix(_) => format!("{named} (/metrics)"),
         };
         let (bell, rings) = UnixStream::pair().map_err(Error::Start)?;
         rings.set_nonblocking(true).map_err(Error::Start)?;

@@ -15,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -68,25 +68,25 @@ type Seconds = Counter<f64, AtomicU64>;
 
 /// Rows that have a series.
 struct Told<K> {
-    known: HashMap<K, ()>,
+    known: HashSet<K>,
     most: usize,
 }
 
 impl<K: Clone + Eq + Hash> Told<K> {
     fn new(most: usize) -> Self {
         Self {
-            known: HashMap::new(),
+            known: HashSet::new(),
             most,
         }
     }
 
     fn has_room(&mut self, key: &K) -> bool {
-        if self.known.contains_key(key) {
+        if self.known.contains(key) {
             return true;
         }
         let room = self.known.len() < self.most;
         if room {
-            self.known.insert(key.clone(), ());
+            self.known.insert(key.clone());
         }
         room
     }

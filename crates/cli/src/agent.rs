@@ -84,8 +84,6 @@ impl Agent {
             ));
         }
         self.metrics.limit(&config.metrics);
-        self.config.metrics.blocking_rows = config.metrics.blocking_rows;
-        self.config.metrics.programs = config.metrics.programs;
         crate::say(&format!("{}: read again", self.file.path.display()));
     }
 

@@ -25,21 +25,7 @@ pub fn tell(report: &mut Report) {
         .collect();
     if !cut_off.is_empty() {
         let ended = report.chain_links.len();
-        report.chain_links.push(ChainLink {
-            kind: ChainKind::Ended,
-            comm: String::new(),
-            call: None,
-            site: None,
-            operation: None,
-            parent: None,
-            held: false,
-            stack: None,
-            rests: false,
-            means: None,
-            by_own: false,
-            in_loop: false,
-            class: None,
-        });
+        report.chain_links.push(ChainLink::of(ChainKind::Ended));
         for at in cut_off {
             report.chain_links[at].parent = Some(ended);
         }

@@ -296,6 +296,27 @@ pub enum ChainKind {
     Other,
 }
 
+impl ChainLink {
+    /// One that says no more than what it is.
+    pub fn of(kind: ChainKind) -> Self {
+        Self {
+            kind,
+            comm: String::new(),
+            call: None,
+            site: None,
+            operation: None,
+            parent: None,
+            held: false,
+            stack: None,
+            rests: false,
+            means: None,
+            by_own: false,
+            in_loop: false,
+            class: None,
+        }
+    }
+}
+
 impl ChainKind {
     /// No cause: more is not known from here on, or it never came.
     pub fn ends_knowledge(self) -> bool {

@@ -349,21 +349,8 @@ impl<'a> Tables<'a> {
 
     fn chain_link_told(&mut self, number: u32, parent: Option<usize>) -> ChainLink {
         let Some(link) = self.chain_link(number) else {
-            return ChainLink {
-                kind: ChainKind::Dropped,
-                comm: String::new(),
-                call: None,
-                site: None,
-                operation: None,
-                parent,
-                held: false,
-                stack: None,
-                rests: false,
-                by_own: false,
-                in_loop: false,
-                means: None,
-                class: None,
-            };
+            let dropped = ChainLink::of(ChainKind::Dropped);
+            return ChainLink { parent, ..dropped };
         };
         let kind = match link.kind {
             DEBOX_CHAIN_SLEEP => ChainKind::Sleep,
