@@ -5,7 +5,8 @@
 //! them ([`Endpoint::asked`]). However often somebody asks, they are made once a second at most,
 //! and who connects and says nothing keeps nobody away ([`Limited`]).
 
-use crate::{Error, Listen};
+use crate::Error;
+use crate::config::Listen;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};

@@ -18,3 +18,9 @@ pub enum Error {
     #[error("starting the endpoint: {0}")]
     Start(io::Error),
 }
+
+impl From<Error> for debox_cli::error::Error {
+    fn from(error: Error) -> Self {
+        Self::Part(Box::new(error))
+    }
+}

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What does DeBox offer to others while it is left on?
+//! What is left on, and what does it offer to others?
 //!
-//! [`Config`] is what a file says of whom is watched and where figures are to be had,
-//! [`Metrics`] the figures of a report as Prometheus takes them, [`Endpoint`] where they are
-//! asked for. Whoever watches (`debox agent`) makes a report whenever somebody asks.
+//! [`watch`] is `debox agent`: [`config`] is what its file says of whom is watched and where
+//! figures are to be had, [`metrics`] the figures of a report as Prometheus takes them,
+//! [`endpoint`] where they are asked for. A report is made whenever somebody asks.
 
 mod config;
 mod endpoint;
 mod error;
 mod metrics;
+mod watch;
 
-pub use config::{Config, Listen, MetricsConfig, WatchConfig, Way};
-pub use endpoint::{Asked, Endpoint};
 pub use error::Error;
-pub use metrics::Metrics;
+pub use watch::watch;

@@ -5,7 +5,7 @@
 //! than before it stands still), and there are not more of them than was said: what came first
 //! keeps a series of its own, the rest is together in one of the name "other".
 
-use crate::MetricsConfig;
+use crate::config::MetricsConfig;
 use debox_labels::Kind;
 use debox_report::{ChainKind, LifeTime, Report, label_meaning};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -385,7 +385,7 @@ fn note_name(kind: debox_report::NoteKind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
+    use crate::config::Config;
     use debox_report::LifeRow;
 
     fn metrics(programs: usize) -> Metrics {

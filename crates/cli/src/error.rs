@@ -37,8 +37,15 @@ pub enum Error {
     Recording(#[from] debox_record::ReadError),
     #[error(transparent)]
     Why(#[from] debox_why::Error),
+    /// Of a part that is a program of its own.
     #[error(transparent)]
-    Agent(#[from] debox_agent::Error),
+    Part(Box<dyn std::error::Error + Send + Sync>),
+    #[error("{program} is not installed: looked for {}. {remedy}", looked.join(", "))]
+    Elsewhere {
+        program: &'static str,
+        looked: Vec<String>,
+        remedy: &'static str,
+    },
     #[error("nothing can be spliced: {0}")]
     Splice(#[from] debox_splice::Error),
     #[error(transparent)]

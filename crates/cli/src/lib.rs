@@ -13,17 +13,17 @@ mod needs;
 
 mod access;
 mod acting;
-mod agent;
-mod ahead;
-mod args;
+pub mod ahead;
+pub mod args;
 mod attach;
 mod call_site;
-mod capture;
+pub mod capture;
 mod cgroup;
 mod collect;
 mod diff;
 mod doctor;
-mod error;
+mod elsewhere;
+pub mod error;
 mod export;
 #[doc(hidden)]
 pub mod fuzz;
@@ -33,7 +33,7 @@ mod learn;
 mod machine;
 mod mapped_command;
 mod open_call;
-mod output;
+pub mod output;
 mod own_end;
 mod own_labels;
 mod report;
@@ -46,13 +46,14 @@ mod title;
 mod top;
 mod trace;
 mod welcome;
-mod whom;
+pub mod whom;
 mod why;
 
 use args::Verb;
 use debox_command::{Ended, Inherited};
 use debox_output::printable_bytes;
-pub(crate) use debox_output::{say, say_lines};
+pub use debox_output::say;
+pub(crate) use debox_output::say_lines;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -64,7 +65,7 @@ fn say_plain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-pub(crate) fn complain(error: &error::Error) {
+pub fn complain(error: &error::Error) {
     match error {
         // A reader that has seen enough (head) is no failure.
         error if error.reader_gone() => {}
@@ -92,6 +93,12 @@ pub fn main(inherited: Inherited) -> i32 {
     if std::env::args_os().len() < 2 {
         return welcome::welcome();
     }
+    command_line(|verb| act(verb, inherited))
+}
+
+/// What is done of the command line's words, by this program or by one of its own for a part
+/// ([`elsewhere`]); returns the exit status.
+pub fn command_line(act: impl FnOnce(Verb) -> Result<i32, error::Error>) -> i32 {
     let cli = match help::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return parser_says(error),
@@ -105,36 +112,7 @@ pub fn main(inherited: Inherited) -> i32 {
         .with(levels)
         .with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr))
         .init();
-    let result = match cli.command {
-        Verb::Run(args) => run::run(args, inherited),
-        Verb::Attach(args) => attach::attach(args, inherited),
-        Verb::Report(args) => report::report(args),
-        Verb::Top(args) => top::top(args, inherited),
-        Verb::Why(args) => why::why(args),
-        Verb::Agent(args) => agent::agent(args, inherited),
-        Verb::Diff(args) => diff::run(args),
-        Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
-        Verb::Kern(args) => {
-            // It and its command take signals as any other program.
-            inherited.restore();
-            Ok(debox_kern::run(*args, &inherited))
-        }
-        Verb::Doctor(args) => doctor::doctor(args),
-        Verb::Status(args) => status::status(args),
-        Verb::Bench(args) => {
-            return debox_bench::run(args).unwrap_or_else(|error| {
-                say_lines(&error.to_string());
-                let by_signal = error.signal().map(|signal| Ended::Signal(signal).end_as());
-                by_signal.unwrap_or(error.exit_status())
-            });
-        }
-        Verb::Completions(args) => {
-            let mut text = Vec::new();
-            clap_complete::generate(args.shell, &mut help::command(), "debox", &mut text);
-            output::print(&text).map(|()| 0)
-        }
-    };
-    result.unwrap_or_else(|error| {
+    act(cli.command).unwrap_or_else(|error| {
         if error.reader_gone() {
             // As any program that is written to a pipe with: `... | head`.
             return Ended::Signal(libc::SIGPIPE).end_as();
@@ -150,4 +128,36 @@ pub fn main(inherited: Inherited) -> i32 {
         }
         error.exit_status()
     })
+}
+
+fn act(verb: Verb, inherited: Inherited) -> Result<i32, error::Error> {
+    match verb {
+        Verb::Run(args) => run::run(args, inherited),
+        Verb::Attach(args) => attach::attach(args, inherited),
+        Verb::Report(args) => report::report(args),
+        Verb::Top(args) => top::top(args, inherited),
+        Verb::Why(args) => why::why(args),
+        Verb::Agent(_) => elsewhere::program(&elsewhere::AGENT, &inherited),
+        Verb::Diff(args) => diff::run(args),
+        Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
+        Verb::Kern(args) => {
+            // It and its command take signals as any other program.
+            inherited.restore();
+            Ok(debox_kern::run(*args, &inherited))
+        }
+        Verb::Doctor(args) => doctor::doctor(args),
+        Verb::Status(args) => status::status(args),
+        Verb::Bench(args) => {
+            Ok(debox_bench::run(args).unwrap_or_else(|error| {
+                say_lines(&error.to_string());
+                let by_signal = error.signal().map(|signal| Ended::Signal(signal).end_as());
+                by_signal.unwrap_or(error.exit_status())
+            }))
+        }
+        Verb::Completions(args) => {
+            let mut text = Vec::new();
+            clap_complete::generate(args.shell, &mut help::command(), "debox", &mut text);
+            output::print(&text).map(|()| 0)
+        }
+    }
 }

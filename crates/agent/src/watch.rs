@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox agent`: who is watched as long as the machine runs, and who asks for the figures?
 
-use crate::ahead::Ahead;
-use crate::args::{AgentArgs, CaptureArgs, Way};
-use crate::capture::{Capture, Target, Want};
-use crate::error::Error;
-use crate::whom::WhomArgs;
-use debox_agent::{Config, Endpoint, Metrics, WatchConfig};
+use crate::config::{self, Config, WatchConfig};
+use crate::endpoint::Endpoint;
+use crate::metrics::Metrics;
+use debox_cli::ahead::Ahead;
+use debox_cli::args::{AgentArgs, CaptureArgs, Way};
+use debox_cli::capture::{Capture, Target, Want};
+use debox_cli::error::Error;
+use debox_cli::whom::WhomArgs;
 use debox_command::{Ended, Inherited};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -33,8 +35,8 @@ fn whom_of(watch: &WatchConfig) -> WhomArgs {
 
 fn way_of(watch: &WatchConfig) -> Way {
     match watch.capture {
-        debox_agent::Way::Sleeps => Way::Sleeps,
-        debox_agent::Way::Boundary => Way::Boundary,
+        config::Way::Sleeps => Way::Sleeps,
+        config::Way::Boundary => Way::Boundary,
     }
 }
 
@@ -72,19 +74,19 @@ impl Agent {
         let config = match self.file.read() {
             Ok(config) => config,
             Err(error) => {
-                crate::say(&format!("{error}; what was read before stays"));
+                debox_cli::say(&format!("{error}; what was read before stays"));
                 return;
             }
         };
         if config.watch != self.config.watch || config.metrics.listen != self.config.metrics.listen
         {
-            crate::say(&format!(
+            debox_cli::say(&format!(
                 "{}: [watch] and [metrics] listen are taken at the start only; start the agent again for these",
                 self.file.path.display()
             ));
         }
         self.metrics.limit(&config.metrics);
-        crate::say(&format!("{}: read again", self.file.path.display()));
+        debox_cli::say(&format!("{}: read again", self.file.path.display()));
     }
 
     /// Until somebody ends it: by which signal. None: there is nothing to be watched any more.
@@ -97,7 +99,7 @@ impl Agent {
                 None => {}
             }
             if let Some(why) = self.capture.ended() {
-                crate::say(&format!("the watch is over: {why}"));
+                debox_cli::say(&format!("the watch is over: {why}"));
                 return None;
             }
             let asked = self.endpoint.asked();
@@ -120,10 +122,10 @@ fn check(file: &File) -> Result<i32, Error> {
         true => format!("{}: nothing is wrong\n", file.path.display()),
         false => format!("{} is not there: the defaults\n", file.path.display()),
     };
-    crate::output::print(text.as_bytes()).map(|()| 0)
+    debox_cli::output::print(text.as_bytes()).map(|()| 0)
 }
 
-pub fn agent(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
+pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let file = File {
         named: args.config.is_some(),
         path: args.config.unwrap_or_else(|| CONFIG.into()),
@@ -148,7 +150,7 @@ pub fn agent(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let ahead = Ahead::begin();
     let capture = Capture::open(want, &target)?.start(target, &inherited)?;
     drop(ahead);
-    crate::say(&format!(
+    debox_cli::say(&format!(
         "watching {words}; figures at {}",
         endpoint.place()
     ));

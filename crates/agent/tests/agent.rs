@@ -10,15 +10,15 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::needs;
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+#[path = "../../../tests/needs.rs"]
+mod needs;
 
 const READY: Duration = Duration::from_secs(60);
 
 fn debox(options: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_debox"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_debox-agent"));
     command.args(options).output().unwrap()
 }
 
@@ -38,7 +38,7 @@ impl Agent {
             config.replace("FOLDER", folder.path().to_str().unwrap()),
         )
         .unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_debox"))
+        let mut process = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
             .args(["agent", "--config"])
             .arg(&file)
             .env_remove("DEBOX_SOCKET")
