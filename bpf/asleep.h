@@ -108,7 +108,11 @@ static __noinline int asleep_begin(struct task_struct *task, struct thread_state
 
 /* Which threads of an account live, and for how long do they do what they do now? */
 u32 away_account;
-struct debox_away away_now;
+/* One iterator runs at a time: the user side has one thread for them. */
+struct away_of {
+	struct debox_away away;
+	u64 account; /* of a thread that another account takes, see thread.h */
+} away_now;
 
 /* Its time on a CPU in calls, asked from another CPU. */
 static __always_inline u64 called_there(const struct task_struct *task, const struct thread_state *st, u64 now)
@@ -157,11 +161,67 @@ static __noinline int life_now(struct task_struct *task, struct thread_state *st
 	} else {
 		called_ns = called_there(task, st, now);
 	}
-	life_split(&away_now.life, &life, now, called_ns);
-	life_counted(&away_now.life, &life, task);
-	away_now.program = life.program;
-	away_now.flags |= DEBOX_AWAY_LIFE;
+	life_split(&away_now.away.life, &life, now, called_ns);
+	life_counted(&away_now.away.life, &life, task);
+	away_now.away.program = life.program;
+	away_now.away.flags |= DEBOX_AWAY_LIFE;
 	return 0;
+}
+
+/* What a thread is in the middle of, into away_now; 0: there is nothing to tell. Not of one that
+ * its watcher may see no more. */
+static __noinline int away_look(struct task_struct *task, struct thread_state *st)
+{
+	struct debox_away *now_is = &away_now.away;
+	u64 now, away;
+	u32 kind;
+
+	if (!task || !st)
+		return 0;
+	kind = *(volatile u32 *)&st->out_kind;
+	now = bpf_ktime_get_ns();
+	__builtin_memset(&away_now, 0, sizeof(away_now));
+	now_is->pid = tgid_of(task);
+	now_is->tid = pid_of(task);
+	if (st->flags & WATCH_DETAILS)
+		life_now(task, st, now, kind & OUT_VALID && !task->on_cpu);
+	if (!(kind & OUT_VALID) || task->on_cpu)
+		return now_is->flags != 0;
+	now_is->flags |= DEBOX_AWAY_OFF;
+	away = now - st->out_ns;
+	now_is->site = kind & OUT_BLOCKED ? st->out_site : DEBOX_SITE_NONE;
+	now_is->key = DEBOX_NR_OUTSIDE;
+	__builtin_memcpy(now_is->comm, task->comm, DEBOX_COMM_LEN);
+	now_is->runq_ns = away;
+	if (kind & OUT_BLOCKED) {
+		now_is->flags |= DEBOX_AWAY_ASLEEP;
+		now_is->runq_ns = 0;
+		/* Woken, and not yet run. */
+		if (task->on_rq)
+			now_is->runq_ns = queued_ns(task);
+		if (now_is->runq_ns > away)
+			now_is->runq_ns = away;
+		now_is->blocked_ns = away - now_is->runq_ns;
+		now_is->asleep_ns = now_is->blocked_ns;
+	}
+	if (st->flags & WATCH_BOUNDARY) {
+		if (st->call.in_call) {
+			now_is->flags |= DEBOX_AWAY_CALL;
+			now_is->key = st->call.key;
+			now_is->wall_ns = now - st->call.enter_ns;
+			now_is->blocked_ns += st->call.blocked_ns;
+			now_is->runq_ns += st->call.runq_ns;
+			now_is->irq_ns = st->call.irq_ns;
+		}
+	} else if (st->flags & WATCH_SPLICED && st->call.in_call && st->spliced.told.timed == SPLICE_TIMED) {
+		/* What it has waited before is in the sums already. */
+		now_is->flags |= DEBOX_AWAY_CALL | DEBOX_AWAY_SPLICED;
+		now_is->key = st->call.key;
+		now_is->wall_ns = now - st->call.enter_ns;
+	} else if (kind & OUT_IN_CALL) {
+		now_is->key = nr_key(st->out_nr, task_in_compat_call(task));
+	}
+	return 1;
 }
 
 SEC("iter/task")
@@ -169,63 +229,16 @@ int away_threads(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct thread_state *st;
-	u64 now, away;
-	u32 kind;
 
 	if (!task || !task->bpf_storage)
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || !(st->flags & WATCH_ACCOUNT) || st->account != away_account)
 		return 0;
-	kind = *(volatile u32 *)&st->out_kind;
 	if (task->exit_state || !account_trusted(task, st))
 		return 0;
-	now = bpf_ktime_get_ns();
-	__builtin_memset(&away_now, 0, sizeof(away_now));
-	away_now.pid = tgid_of(task);
-	away_now.tid = pid_of(task);
-	if (st->flags & WATCH_DETAILS)
-		life_now(task, st, now, kind & OUT_VALID && !task->on_cpu);
-	if (!(kind & OUT_VALID) || task->on_cpu) {
-		if (away_now.flags)
-			bpf_seq_write(ctx->meta->seq, &away_now, sizeof(away_now));
-		return 0;
-	}
-	away_now.flags |= DEBOX_AWAY_OFF;
-	away = now - st->out_ns;
-	away_now.site = kind & OUT_BLOCKED ? st->out_site : DEBOX_SITE_NONE;
-	away_now.key = DEBOX_NR_OUTSIDE;
-	__builtin_memcpy(away_now.comm, task->comm, DEBOX_COMM_LEN);
-	away_now.runq_ns = away;
-	if (kind & OUT_BLOCKED) {
-		away_now.flags |= DEBOX_AWAY_ASLEEP;
-		away_now.runq_ns = 0;
-		/* Woken, and not yet run. */
-		if (task->on_rq)
-			away_now.runq_ns = queued_ns(task);
-		if (away_now.runq_ns > away)
-			away_now.runq_ns = away;
-		away_now.blocked_ns = away - away_now.runq_ns;
-		away_now.asleep_ns = away_now.blocked_ns;
-	}
-	if (st->flags & WATCH_BOUNDARY) {
-		if (st->call.in_call) {
-			away_now.flags |= DEBOX_AWAY_CALL;
-			away_now.key = st->call.key;
-			away_now.wall_ns = now - st->call.enter_ns;
-			away_now.blocked_ns += st->call.blocked_ns;
-			away_now.runq_ns += st->call.runq_ns;
-			away_now.irq_ns = st->call.irq_ns;
-		}
-	} else if (st->flags & WATCH_SPLICED && st->call.in_call && st->spliced.told.timed == SPLICE_TIMED) {
-		/* What it has waited before is in the sums already. */
-		away_now.flags |= DEBOX_AWAY_CALL | DEBOX_AWAY_SPLICED;
-		away_now.key = st->call.key;
-		away_now.wall_ns = now - st->call.enter_ns;
-	} else if (kind & OUT_IN_CALL) {
-		away_now.key = nr_key(st->out_nr, task_in_compat_call(task));
-	}
-	bpf_seq_write(ctx->meta->seq, &away_now, sizeof(away_now));
+	if (away_look(task, st))
+		bpf_seq_write(ctx->meta->seq, &away_now.away, sizeof(away_now.away));
 	return 0;
 }
 

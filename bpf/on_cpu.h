@@ -200,7 +200,8 @@ int on_cpu_clock(struct clock_context *ctx)
 		if (softirq)
 			class = DEBOX_ON_CPU_INTERRUPT;
 		if (call_phase(task, &nr) == CALL_RUNNING) {
-			key = nr_key(nr, task_in_compat_call(task));
+			if (!spliced_by_runtime(&st->spliced))
+				key = nr_key(nr, task_in_compat_call(task));
 			if (class == DEBOX_ON_CPU_KERNEL)
 				class = DEBOX_ON_CPU_CALL;
 		}

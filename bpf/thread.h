@@ -379,7 +379,7 @@ static __always_inline void bind_slot(struct task_struct *task, struct thread_st
 	bind.bound++;
 }
 
-static __always_inline void bind_account(struct task_struct *task, struct thread_state *st)
+static __always_inline void bind_account(struct seq_file *seq, struct task_struct *task, struct thread_state *st)
 {
 	const struct watcher *watcher = &account_watchers[bind.account & (ACCOUNTS_MAX - 1)];
 	bool checked = !(watcher->flags & WATCHER_PRIVILEGED);
@@ -390,6 +390,14 @@ static __always_inline void bind_account(struct task_struct *task, struct thread
 		if (!account_yields(st)) {
 			bind.busy++;
 			return;
+		}
+		/* What it is in the middle of is in nobody's sums yet: up to here it is the other
+		 * account's. Where there is no room for it, the iterator comes to this thread once
+		 * more. */
+		if (account_trusted(task, st) && away_look(task, st)) {
+			away_now.account = st->account;
+			if (bpf_seq_write(seq, &away_now, sizeof(away_now)))
+				return;
 		}
 		left_count(account_of(st), LEFT_TAKEN);
 		thread_row_end(st);
@@ -460,7 +468,7 @@ int bind_threads(struct bpf_iter__task *ctx)
 		bind_slot(task, st);
 	if ((bind.flags & WATCH_ACCOUNT) &&
 	    (!(st->flags & WATCH_ACCOUNT) || st->account != bind.account))
-		bind_account(task, st);
+		bind_account(ctx->meta->seq, task, st);
 	return 0;
 }
 

@@ -850,7 +850,7 @@ struct debox_python_function {
 
 /* Parts of the keys, above the number of the stack of the program's own frames. */
 #define DEBOX_ON_CPU_KERNEL_SHIFT 13u /* 13 bits: number of the stack of the kernel's frames */
-#define DEBOX_ON_CPU_NR_SHIFT 26u     /* 10 bits: nr key, DEBOX_NR_OUTSIDE: in no call */
+#define DEBOX_ON_CPU_NR_SHIFT 26u     /* 10 bits: nr key, DEBOX_NR_OUTSIDE: in none of the program's calls */
 #define DEBOX_ON_CPU_CLASS_SHIFT 36u  /* 2 bits */
 #define DEBOX_ON_CPU_GROUP_SHIFT 38u  /* 9 bits */
 #define DEBOX_ON_CPU_ROWS_MAX 16384u

@@ -325,7 +325,7 @@ pub const DEBOX_PYTHON_TEXT: usize = 64;
 pub const DEBOX_PYTHON_FUNCTIONS_MAX: usize = 2048;
 /// 13 bits: number of the stack of the kernel's frames
 pub const DEBOX_ON_CPU_KERNEL_SHIFT: u32 = 13;
-/// 10 bits: nr key, DEBOX_NR_OUTSIDE: in no call
+/// 10 bits: nr key, DEBOX_NR_OUTSIDE: in none of the program's calls
 pub const DEBOX_ON_CPU_NR_SHIFT: u32 = 26;
 /// 2 bits
 pub const DEBOX_ON_CPU_CLASS_SHIFT: u32 = 36;

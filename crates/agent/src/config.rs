@@ -10,6 +10,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 
 /// Where figures are to be had if nothing is said: by this machine alone.
@@ -18,6 +19,10 @@ const BLOCKING_ROWS: u64 = 2_000;
 const PROGRAMS: u64 = 500;
 /// More than this is a mistake: each row is a series for whoever collects.
 const ROWS_MOST: u64 = 100_000;
+const FLIGHT: &str = "/var/lib/debox/flight";
+/// Shorter ones would be felt, longer ones fill the tables of an account.
+const PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3600));
+const DAY: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -28,8 +33,7 @@ pub enum Way {
 }
 
 /// `[watch]`: whom, and how. Of several names of one kind one must fit, of different kinds each.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchConfig {
     pub comm: Vec<String>,
     pub cgroup: Vec<String>,
@@ -37,6 +41,37 @@ pub struct WatchConfig {
     pub uid: Vec<String>,
     pub container: Vec<String>,
     pub capture: Way,
+    /// Of each period there is one report.
+    pub period: Duration,
+}
+
+/// What a wait ends in, or what it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Root(String),
+    Label(String),
+}
+
+/// `[[flight.when]]`: more than that in one period, and what was before it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct When {
+    pub what: What,
+    pub above: Duration,
+}
+
+/// `[flight]`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlightConfig {
+    pub directory: PathBuf,
+    /// So far back the ring goes,
+    pub keep: Duration,
+    /// if it is not larger than that.
+    pub bytes_most: u64,
+    /// What is kept begins so long before.
+    pub before: Duration,
+    /// So many times something is kept; then somebody has to take it away.
+    pub kept_most: usize,
+    pub when: Vec<When>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +95,38 @@ pub struct MetricsConfig {
 pub struct Config {
     pub watch: WatchConfig,
     pub metrics: MetricsConfig,
+    pub flight: Option<FlightConfig>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WatchFile {
+    comm: Vec<String>,
+    cgroup: Vec<String>,
+    unit: Vec<String>,
+    uid: Vec<String>,
+    container: Vec<String>,
+    capture: Way,
+    period: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhenFile {
+    root: Option<Spanned<String>>,
+    label: Option<Spanned<String>>,
+    above: Spanned<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FlightFile {
+    directory: Option<Spanned<String>>,
+    keep: Option<Spanned<String>>,
+    size_mb: Option<Spanned<u64>>,
+    before: Option<Spanned<String>>,
+    kept_most: Option<Spanned<u64>>,
+    when: Vec<WhenFile>,
 }
 
 #[derive(Default, Deserialize)]
@@ -73,8 +140,9 @@ struct MetricsFile {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    watch: WatchConfig,
+    watch: WatchFile,
     metrics: MetricsFile,
+    flight: FlightFile,
 }
 
 /// "line 3, column 10" of a byte.
@@ -101,22 +169,99 @@ fn listen_of(text: &str) -> Result<Listen, String> {
     })
 }
 
-fn rows_of(
+type Wrong = (String, Range<usize>);
+
+fn number_of(
     name: &str,
     value: Option<Spanned<u64>>,
+    most: u64,
     default: u64,
-) -> Result<usize, (String, Range<usize>)> {
+) -> Result<u64, Wrong> {
     let Some(value) = value else {
-        return Ok(default as usize);
+        return Ok(default);
     };
     let span = value.span();
     match value.into_inner() {
-        rows @ 1..=ROWS_MOST => Ok(rows as usize),
-        rows => Err((
-            format!("{name} is {rows}; it can be 1 to {ROWS_MOST}, the default is {default}"),
+        number if (1..=most).contains(&number) => Ok(number),
+        number => Err((
+            format!("{name} is {number}; it can be 1 to {most}, the default is {default}"),
             span,
         )),
     }
+}
+
+fn time_of(
+    name: &str,
+    value: Option<Spanned<String>>,
+    (least, most): (Duration, Duration),
+    default: Duration,
+) -> Result<Duration, Wrong> {
+    let Some(value) = value else {
+        return Ok(default);
+    };
+    let span = value.span();
+    let text = value.into_inner();
+    match debox_command::duration(&text) {
+        Ok(time) if time >= least && time <= most => Ok(time),
+        _ => Err((
+            format!(
+                "{name} is {text:?}; it can be {} s to {} s, as \"90s\", \"10m\" or \"2h\", the default is \"{}s\"",
+                least.as_secs(),
+                most.as_secs(),
+                default.as_secs()
+            ),
+            span,
+        )),
+    }
+}
+
+fn when_of(when: WhenFile) -> Result<When, Wrong> {
+    let span = when.above.span();
+    let what = match (when.root, when.label) {
+        (Some(root), None) if crate::metrics::is_root(root.as_ref()) => {
+            What::Root(root.into_inner())
+        }
+        (Some(root), None) => {
+            let known = crate::metrics::roots().join(", ");
+            let what = format!("root is {:?}; known are {known}", root.as_ref());
+            return Err((what, root.span()));
+        }
+        (None, Some(label)) => What::Label(label.into_inner()),
+        _ => {
+            let what = "[[flight.when]] is about one root or one label".to_owned();
+            return Err((what, span));
+        }
+    };
+    let least = (Duration::from_millis(1), DAY);
+    let above = time_of("above", Some(when.above), least, Duration::from_secs(10))?;
+    Ok(When { what, above })
+}
+
+fn flight_of(file: FlightFile) -> Result<Option<FlightConfig>, Wrong> {
+    let directory = match file.directory {
+        None => PathBuf::from(FLIGHT),
+        Some(text) if text.as_ref().is_empty() => return Ok(None),
+        Some(text) if text.as_ref().starts_with('/') => text.into_inner().into(),
+        Some(text) => {
+            let what = format!(
+                "directory is a path that begins with /, or \"\" for no recordings, and {:?} is neither",
+                text.as_ref()
+            );
+            return Err((what, text.span()));
+        }
+    };
+    let second = Duration::from_secs(1);
+    let hour = Duration::from_secs(3600);
+    let minutes = Duration::from_secs(600);
+    let when: Result<Vec<When>, Wrong> = file.when.into_iter().map(when_of).collect();
+    Ok(Some(FlightConfig {
+        directory,
+        keep: time_of("keep", file.keep, (second, 30 * DAY), hour)?,
+        bytes_most: number_of("size_mb", file.size_mb, 1 << 20, 256)? << 20,
+        before: time_of("before", file.before, (second, 30 * DAY), minutes)?,
+        kept_most: number_of("kept_most", file.kept_most, 10_000, 20)? as usize,
+        when: when?,
+    }))
 }
 
 impl Config {
@@ -141,14 +286,35 @@ impl Config {
             None => listen_of(LISTEN)?,
             Some(listen) => listen_of(listen.as_ref()).map_err(|what| at((what, listen.span())))?,
         };
+        let WatchFile {
+            comm,
+            cgroup,
+            unit,
+            uid,
+            container,
+            capture,
+            period,
+        } = file.watch;
+        let minute = Duration::from_secs(60);
+        let rows = |name, value, default| {
+            number_of(name, value, ROWS_MOST, default).map(|rows| rows as usize)
+        };
         Ok(Self {
-            watch: file.watch,
+            watch: WatchConfig {
+                comm,
+                cgroup,
+                unit,
+                uid,
+                container,
+                capture,
+                period: time_of("period", period, PERIOD, minute).map_err(at)?,
+            },
             metrics: MetricsConfig {
                 listen,
-                blocking_rows: rows_of("blocking_rows", blocking_rows, BLOCKING_ROWS)
-                    .map_err(at)?,
-                programs: rows_of("programs", programs, PROGRAMS).map_err(at)?,
+                blocking_rows: rows("blocking_rows", blocking_rows, BLOCKING_ROWS).map_err(at)?,
+                programs: rows("programs", programs, PROGRAMS).map_err(at)?,
             },
+            flight: flight_of(file.flight).map_err(at)?,
         })
     }
 
@@ -179,7 +345,11 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         let config = Config::parse("").unwrap();
-        assert_eq!(config.watch, WatchConfig::default());
+        assert!(config.watch.comm.is_empty() && config.watch.capture == Way::Sleeps);
+        assert_eq!(config.watch.period, Duration::from_secs(60));
+        let flight = config.flight.unwrap();
+        assert_eq!(flight.directory, Path::new(FLIGHT));
+        assert_eq!((flight.bytes_most, flight.kept_most), (256 << 20, 20));
         assert_eq!(
             config.metrics.listen,
             Listen::Address("127.0.0.1:9464".parse().unwrap())
@@ -194,12 +364,34 @@ mod tests {
     fn all_settings_are_taken() {
         let config = Config::parse(
             "[watch]\nunit = [\"nginx.service\"]\nuid = [\"www-data\"]\ncapture = \"boundary\"\n\
+             period = \"30s\"\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
+             before = \"90s\"\nkept_most = 4\n[[flight.when]]\nroot = \"disk\"\nabove = \"10s\"\n\
+             [[flight.when]]\nlabel = \"futex\"\nabove = \"1m\"\n\
              [metrics]\nlisten = \"/run/debox/metrics.sock\"\nblocking_rows = 10\nprograms = 7\n",
         )
         .unwrap();
         assert_eq!(config.watch.unit, ["nginx.service"]);
         assert_eq!(config.watch.uid, ["www-data"]);
         assert_eq!(config.watch.capture, Way::Boundary);
+        assert_eq!(config.watch.period, Duration::from_secs(30));
+        let when = |what, seconds| When {
+            what,
+            above: Duration::from_secs(seconds),
+        };
+        let flight = FlightConfig {
+            directory: "/tmp/f".into(),
+            keep: Duration::from_secs(7200),
+            bytes_most: 3 << 20,
+            before: Duration::from_secs(90),
+            kept_most: 4,
+            when: vec![
+                when(What::Root("disk".into()), 10),
+                when(What::Label("futex".into()), 60),
+            ],
+        };
+        assert_eq!(config.flight, Some(flight));
+        let none = Config::parse("[flight]\ndirectory = \"\"\n").unwrap();
+        assert_eq!(none.flight, None);
         assert_eq!(
             config.metrics.listen,
             Listen::Path("/run/debox/metrics.sock".into())
@@ -235,6 +427,36 @@ mod tests {
                 "[watch]\ncomm = \"nginx\"\n",
                 "line 2, column 8",
                 "sequence",
+            ),
+            (
+                "[watch]\nperiod = \"1s\"\n",
+                "line 2, column 10",
+                "2 s to 3600 s",
+            ),
+            (
+                "[flight]\nkeep = \"1 year\"\n",
+                "line 2, column 8",
+                "\"10m\"",
+            ),
+            (
+                "[flight]\ndirectory = \"here\"\n",
+                "line 2, column 13",
+                "begins with /",
+            ),
+            (
+                "[[flight.when]]\nroot = \"disc\"\nabove = \"1s\"\n",
+                "line 2, column 8",
+                "known are",
+            ),
+            (
+                "[[flight.when]]\nabove = \"1s\"\n",
+                "line 2, column 9",
+                "one root or one label",
+            ),
+            (
+                "[[flight.when]]\nroot = \"disk\"\n",
+                "line 1, column 1",
+                "above",
             ),
             ("[watch\n", "line 1", ""),
         ] {

@@ -15,6 +15,35 @@ pub enum Error {
         "cannot listen on {listen}: {source}. Name another address in [metrics] listen, or end who has it"
     )]
     Listen { listen: String, source: io::Error },
+    #[error(
+        "the flight recorder has no folder {}: {source}. Name another one in [flight] directory, or \"\" for none",
+        directory.display()
+    )]
+    Flight {
+        directory: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "{} is the folder of another agent, process {pid}. Name another one in [flight] directory, or end that",
+        directory.display()
+    )]
+    FlightTaken { directory: PathBuf, pid: i32 },
+    #[error("{}: {what}: {source}. It belongs to the agent's user: call debox as that one, or as root", directory.display())]
+    Snapshot {
+        what: &'static str,
+        directory: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "no agent records to {}: start one (systemctl start debox-agent), or name its [flight] directory with --directory",
+        directory.display()
+    )]
+    NoAgent { directory: PathBuf },
+    #[error(
+        "the agent, process {pid}, kept nothing new in {}: what it says tells why (journalctl -u debox-agent)",
+        directory.display()
+    )]
+    NotKept { directory: PathBuf, pid: i32 },
     #[error("starting the endpoint: {0}")]
     Start(io::Error),
 }

@@ -3,13 +3,17 @@
 //!
 //! [`watch`] is `debox agent`: [`config`] is what its file says of whom is watched and where
 //! figures are to be had, [`metrics`] the figures of a report as Prometheus takes them,
-//! [`endpoint`] where they are asked for. A report is made whenever somebody asks.
+//! [`endpoint`] where they are asked for, [`flight`] the last recordings. There is a report for each period, and whenever
+//! somebody asks one of the present one so far.
 
 mod config;
 mod endpoint;
 mod error;
+mod flight;
 mod metrics;
+mod snapshot;
 mod watch;
 
 pub use error::Error;
+pub use snapshot::snapshot;
 pub use watch::watch;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `debox agent`: what is left on? `debox` becomes this program, with its words.
+//! `debox agent` and `debox snapshot`: what is left on? `debox` becomes this program, with its
+//! words.
 
 use debox_cli::args::Verb;
 use debox_cli::error::Error;
@@ -17,8 +18,9 @@ fn main() {
     let inherited = Inherited::take();
     std::process::exit(debox_cli::command_line(|verb| match verb {
         Verb::Agent(args) => debox_agent::watch(args, inherited),
+        Verb::Snapshot(args) => debox_agent::snapshot(&args),
         _ => Err(Error::Arguments(
-            "this program is what `debox agent` becomes; call that".into(),
+            "this program is what `debox agent` and `debox snapshot` become; call these".into(),
         )),
     }));
 }

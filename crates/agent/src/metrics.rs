@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What do the figures of a report look like to Prometheus?
 //!
-//! All are sums since the watch began. A series never goes back (where the report knows less
+//! All are sums since the agent began, over periods of which each has a report. A series never goes back (where the report knows less
 //! than before it stands still), and there are not more of them than was said: what came first
 //! keeps a series of its own, the rest is together in one of the name "other".
 
-use crate::config::MetricsConfig;
+use crate::config::{MetricsConfig, What};
 use debox_labels::Kind;
 use debox_report::{ChainKind, LifeTime, Report, label_meaning};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -60,7 +60,7 @@ struct CallOf {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct What {
+struct Lack {
     what: String,
 }
 
@@ -92,8 +92,50 @@ impl<K: Clone + Eq + Hash> Told<K> {
     }
 }
 
+/// What reports say, by series.
+#[derive(Default)]
+struct Sums {
+    blocked_ns: HashMap<Wait, u64>,
+    sleeps: HashMap<Wait, u64>,
+    program_ns: HashMap<ProgramState, u64>,
+    faults: HashMap<ProgramState, u64>,
+    roots_ns: HashMap<Root, u64>,
+    throttled_ns: HashMap<Group, u64>,
+    calls: HashMap<CallOf, u64>,
+    errors: HashMap<CallOf, u64>,
+    incomplete: HashMap<Lack, u64>,
+    threads: u64,
+}
+
+fn of<K: Eq + Hash>(sums: &HashMap<K, u64>, key: &K) -> u64 {
+    sums.get(key).copied().unwrap_or(0)
+}
+
+fn add<K: Eq + Hash>(sums: &mut HashMap<K, u64>, more: HashMap<K, u64>) {
+    for (key, value) in more {
+        *sums.entry(key).or_default() += value;
+    }
+}
+
+impl Sums {
+    fn add(&mut self, more: Sums) {
+        add(&mut self.blocked_ns, more.blocked_ns);
+        add(&mut self.sleeps, more.sleeps);
+        add(&mut self.program_ns, more.program_ns);
+        add(&mut self.faults, more.faults);
+        add(&mut self.roots_ns, more.roots_ns);
+        add(&mut self.throttled_ns, more.throttled_ns);
+        add(&mut self.calls, more.calls);
+        add(&mut self.errors, more.errors);
+        add(&mut self.incomplete, more.incomplete);
+        self.threads += more.threads;
+    }
+}
+
 pub struct Metrics {
     registry: Registry,
+    /// Of periods that are over.
+    closed: Sums,
     waits: Told<Wait>,
     programs: Told<Program>,
     blocked: Family<Wait, Seconds>,
@@ -104,8 +146,9 @@ pub struct Metrics {
     throttled: Family<Group, Seconds>,
     calls: Family<CallOf, Counter>,
     errors: Family<CallOf, Counter>,
-    incomplete: Family<What, Gauge>,
+    incomplete: Family<Lack, Gauge>,
     threads: Counter,
+    lost: Counter,
     report: Gauge<f64, AtomicU64>,
 }
 
@@ -161,6 +204,57 @@ fn root(kind: ChainKind) -> &'static str {
     }
 }
 
+/// Each root's name once.
+pub fn roots() -> Vec<&'static str> {
+    use ChainKind::*;
+    let kinds = [
+        RanUser, RanCall, Ran, Runq, Device, Disk, Timer, Limit, Network, Interrupt, NotOver, Other,
+    ];
+    kinds.map(root).to_vec()
+}
+
+pub fn is_root(name: &str) -> bool {
+    roots().contains(&name)
+}
+
+/// What the waits of a report ended in, nanoseconds.
+fn roots_ns(report: &Report) -> HashMap<Root, u64> {
+    let mut sums = HashMap::new();
+    for chain in &report.chains {
+        let mut at = chain.first;
+        // Parents come before their children: it ends.
+        for _ in 0..report.chain_links.len() {
+            match report.chain_links.get(at).and_then(|link| link.parent) {
+                Some(parent) => at = parent,
+                None => break,
+            }
+        }
+        if let Some(link) = report.chain_links.get(at) {
+            let root = Root {
+                root: root(link.kind),
+            };
+            *sums.entry(root).or_default() += chain.total_ns;
+        }
+    }
+    sums
+}
+
+/// Of one report: for how long was that waited for?
+pub fn waited(report: &Report, what: &What) -> Duration {
+    let ns = match what {
+        What::Root(name) => {
+            let roots = roots_ns(report);
+            let fits = roots.iter().filter(|(root, _)| root.root == name);
+            fits.map(|(_, ns)| ns).sum()
+        }
+        What::Label(name) => {
+            let rows = report.blocking.iter().filter(|row| row.label == *name);
+            rows.map(|row| row.total_ns).sum()
+        }
+    };
+    Duration::from_nanos(ns)
+}
+
 /// Where a thread's life went, each part once.
 fn states(time: &LifeTime) -> [(&'static str, u64); 8] {
     [
@@ -180,6 +274,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("debox");
         let mut metrics = Self {
             registry: Registry::default(),
+            closed: Sums::default(),
             waits: Told::new(config.blocking_rows),
             programs: Told::new(config.programs),
             blocked: Family::default(),
@@ -192,6 +287,7 @@ impl Metrics {
             errors: Family::default(),
             incomplete: Family::default(),
             threads: Counter::default(),
+            lost: Counter::default(),
             report: Gauge::default(),
         };
         registry.register_with_unit(
@@ -244,6 +340,11 @@ impl Metrics {
             "Threads that began under watch",
             metrics.threads.clone(),
         );
+        registry.register(
+            "recordings_lost",
+            "Periods that the flight recorder has not, or not to their end",
+            metrics.lost.clone(),
+        );
         registry.register_with_unit(
             "agent_report",
             "How long it took to read the figures, last time",
@@ -265,50 +366,97 @@ impl Metrics {
         self.programs.most = config.programs;
     }
 
-    /// As of this report, which it took so long to make.
+    /// As of this report of the present period, which it took so long to make.
     pub fn update(&mut self, report: &Report, took: Duration) {
-        self.waits_update(report);
-        self.programs_update(report);
-        let mut roots: HashMap<&'static str, u64> = HashMap::new();
-        for chain in &report.chains {
-            let mut at = chain.first;
-            // Parents come before their children: it ends.
-            for _ in 0..report.chain_links.len() {
-                match report.chain_links.get(at).and_then(|link| link.parent) {
-                    Some(parent) => at = parent,
-                    None => break,
-                }
-            }
-            if let Some(link) = report.chain_links.get(at) {
-                *roots.entry(root(link.kind)).or_default() += chain.total_ns;
-            }
-        }
-        for (root, ns) in roots {
-            raise(&self.roots.get_or_create(&Root { root }), seconds(ns));
-        }
+        let now = self.sums(report);
+        self.raise(&now);
+        self.report.set(took.as_secs_f64());
+    }
+
+    /// The period of this report is over: the next one begins with nothing.
+    pub fn close(&mut self, report: &Report) {
+        let last = self.sums(report);
+        self.raise(&last);
+        self.closed.add(last);
+    }
+
+    /// So many periods are not recorded.
+    pub fn lost(&self, periods: u64) {
+        raise_count(&self.lost, periods);
+    }
+
+    fn sums(&mut self, report: &Report) -> Sums {
+        let mut sums = Sums::default();
+        self.waits_sum(report, &mut sums);
+        self.programs_sum(report, &mut sums);
+        sums.roots_ns = roots_ns(report);
         for limit in report.machine.iter().flat_map(|machine| &machine.limits) {
-            let group = name(&limit.group);
-            let throttled = self.throttled.get_or_create(&Group { group });
-            raise(&throttled, seconds(limit.throttled_ns));
+            let group = Group {
+                group: name(&limit.group),
+            };
+            *sums.throttled_ns.entry(group).or_default() += limit.throttled_ns;
         }
         for row in report.calls.iter().filter(|_| report.measured.calls) {
             let call = CallOf {
                 call: name(&row.name),
             };
-            raise_count(&self.calls.get_or_create(&call), row.count);
-            raise_count(&self.errors.get_or_create(&call), row.errors);
+            *sums.calls.entry(call.clone()).or_default() += row.count;
+            *sums.errors.entry(call).or_default() += row.errors;
         }
         for note in report.notes.iter().filter(|note| note.count > 0) {
-            let what = note_name(note.kind);
-            let count = i64::try_from(note.count).unwrap_or(i64::MAX);
-            self.incomplete.get_or_create(&What { what }).set(count);
+            let what = Lack {
+                what: note_name(note.kind),
+            };
+            *sums.incomplete.entry(what).or_default() += note.count;
         }
-        raise_count(&self.threads, report.totals.threads_started);
-        self.report.set(took.as_secs_f64());
+        sums.threads = report.totals.threads_started;
+        sums
     }
 
-    fn waits_update(&mut self, report: &Report) {
-        let mut sums: HashMap<Wait, (u64, u64)> = HashMap::new();
+    /// To what periods before had and this one has.
+    fn raise(&self, now: &Sums) {
+        let closed = &self.closed;
+        for (wait, ns) in &now.blocked_ns {
+            let ns = ns + of(&closed.blocked_ns, wait);
+            raise(&self.blocked.get_or_create(wait), seconds(ns));
+        }
+        for (wait, count) in &now.sleeps {
+            let count = count + of(&closed.sleeps, wait);
+            raise_count(&self.sleeps.get_or_create(wait), count);
+        }
+        for (state, ns) in &now.program_ns {
+            let ns = ns + of(&closed.program_ns, state);
+            raise(&self.program.get_or_create(state), seconds(ns));
+        }
+        for (state, count) in &now.faults {
+            let count = count + of(&closed.faults, state);
+            raise_count(&self.faults.get_or_create(state), count);
+        }
+        for (root, ns) in &now.roots_ns {
+            let ns = ns + of(&closed.roots_ns, root);
+            raise(&self.roots.get_or_create(root), seconds(ns));
+        }
+        for (group, ns) in &now.throttled_ns {
+            let ns = ns + of(&closed.throttled_ns, group);
+            raise(&self.throttled.get_or_create(group), seconds(ns));
+        }
+        for (call, count) in &now.calls {
+            let count = count + of(&closed.calls, call);
+            raise_count(&self.calls.get_or_create(call), count);
+        }
+        for (call, count) in &now.errors {
+            let count = count + of(&closed.errors, call);
+            raise_count(&self.errors.get_or_create(call), count);
+        }
+        for (what, count) in &now.incomplete {
+            let count = count + of(&closed.incomplete, what);
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.incomplete.get_or_create(what).set(count);
+        }
+        raise_count(&self.threads, closed.threads + now.threads);
+    }
+
+    fn waits_sum(&mut self, report: &Report, sums: &mut Sums) {
         for row in &report.blocking {
             let mut wait = Wait {
                 label: name(&row.label),
@@ -322,17 +470,12 @@ impl Metrics {
                     class: OTHER,
                 };
             }
-            let sum = sums.entry(wait).or_default();
-            *sum = (sum.0 + row.total_ns, sum.1 + row.count);
-        }
-        for (wait, (ns, count)) in sums {
-            raise(&self.blocked.get_or_create(&wait), seconds(ns));
-            raise_count(&self.sleeps.get_or_create(&wait), count);
+            *sums.sleeps.entry(wait.clone()).or_default() += row.count;
+            *sums.blocked_ns.entry(wait).or_default() += row.total_ns;
         }
     }
 
-    fn programs_update(&mut self, report: &Report) {
-        let mut sums: HashMap<Program, LifeTime> = HashMap::new();
+    fn programs_sum(&mut self, report: &Report, sums: &mut Sums) {
         for row in &report.lives {
             let mut program = Program {
                 program: name(&row.comm),
@@ -344,23 +487,20 @@ impl Metrics {
                     unit: OTHER.into(),
                 };
             }
-            sums.entry(program).or_default().add(&row.time);
-        }
-        for (Program { program, unit }, time) in sums {
             let of = |state| ProgramState {
-                program: program.clone(),
-                unit: unit.clone(),
+                program: program.program.clone(),
+                unit: program.unit.clone(),
                 state,
             };
-            for (state, ns) in states(&time) {
-                if ns > 0 {
-                    raise(&self.program.get_or_create(&of(state)), seconds(ns));
-                }
+            for (state, ns) in states(&row.time).into_iter().filter(|(_, ns)| *ns > 0) {
+                *sums.program_ns.entry(of(state)).or_default() += ns;
             }
-            for (state, count) in [("minor", time.minor_faults), ("major", time.major_faults)] {
-                if count > 0 {
-                    raise_count(&self.faults.get_or_create(&of(state)), count);
-                }
+            let faults = [
+                ("minor", row.time.minor_faults),
+                ("major", row.time.major_faults),
+            ];
+            for (state, count) in faults.into_iter().filter(|(_, count)| *count > 0) {
+                *sums.faults.entry(of(state)).or_default() += count;
             }
         }
     }
@@ -450,6 +590,25 @@ mod tests {
                 "{lines:?}"
             );
         }
+    }
+
+    #[test]
+    fn periods_add_up() {
+        let mut metrics = metrics(10);
+        let shown = |metrics: &Metrics| {
+            let lines = series(metrics);
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            lines[0].rsplit_once(' ').unwrap().1.to_owned()
+        };
+        metrics.update(&report(&[("a", 2_000_000_000)]), Duration::ZERO);
+        metrics.close(&report(&[("a", 3_000_000_000)]));
+        assert_eq!(shown(&metrics), "3.0");
+        // One in which it was not there.
+        metrics.close(&report(&[]));
+        metrics.update(&report(&[("a", 500_000_000)]), Duration::ZERO);
+        assert_eq!(shown(&metrics), "3.5");
+        metrics.close(&report(&[("a", 1_000_000_000)]));
+        assert_eq!(shown(&metrics), "4.0");
     }
 
     #[test]

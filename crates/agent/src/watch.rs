@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox agent`: who is watched as long as the machine runs, and who asks for the figures?
 
-use crate::config::{self, Config, WatchConfig};
+use crate::config::{self, Config, WatchConfig, What};
 use crate::endpoint::Endpoint;
-use crate::metrics::Metrics;
+use crate::flight::Flight;
+use crate::metrics::{Metrics, waited};
 use debox_cli::ahead::Ahead;
-use debox_cli::args::{AgentArgs, CaptureArgs, Way};
+use debox_cli::args::{AgentArgs, BrokerArgs, CaptureArgs, Way};
 use debox_cli::capture::{Capture, Target, Want};
 use debox_cli::error::Error;
 use debox_cli::whom::WhomArgs;
 use debox_command::{Ended, Inherited};
+use debox_report::Report;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -52,58 +54,205 @@ impl File {
     }
 }
 
-struct Agent {
+struct Agent<'a> {
     file: File,
     config: Config,
+    broker: &'a BrokerArgs,
+    inherited: &'a Inherited,
     capture: Capture,
     endpoint: Endpoint,
     metrics: Metrics,
+    flight: Option<Flight>,
+    /// When the figures are read, whether somebody asks or not.
     next: Instant,
+    /// When the present period ends.
+    period_ends: Instant,
+    /// What was kept last, unasked.
+    kept: Option<Instant>,
+    /// Why a period could not begin; it is said once.
+    trouble: Option<String>,
 }
 
-impl Agent {
+fn want_of(broker: &BrokerArgs, watch: &WatchConfig) -> Result<Want, Error> {
+    Want::new(&CaptureArgs {
+        broker: broker.clone(),
+        capture_way: Some(way_of(watch)),
+        ..CaptureArgs::default()
+    })
+}
+
+impl Agent<'_> {
     fn read(&mut self) {
         let begin = Instant::now();
         let report = self.capture.report(true);
         self.metrics.update(&report, begin.elapsed());
         self.next = Instant::now() + READ_EVERY;
+        if let Some(flight) = &mut self.flight {
+            flight.checkpoint(&report);
+            self.metrics.lost(flight.lost());
+        }
+    }
+
+    fn period_begin(&mut self) {
+        // By the clock, and not by when it was noticed; but never twice at once.
+        let now = Instant::now();
+        let due = self.period_ends + self.config.watch.period;
+        self.period_ends = match due > now {
+            true => due.min(now + self.config.watch.period),
+            false => now + self.config.watch.period,
+        };
+        if let Some(flight) = &mut self.flight {
+            flight.begin(|path| self.capture.writer(path));
+        }
+    }
+
+    /// A period is over, and the next one begins: with an account of its own, so that none is
+    /// ever full, which takes the threads over in the middle of what they do.
+    fn turn(&mut self) {
+        let begun = Target::whom(&whom_of(&self.config.watch)).and_then(|target| {
+            let want = want_of(self.broker, &self.config.watch)?;
+            self.capture.again(want, target, self.inherited)
+        });
+        let next = match begun {
+            Ok(next) => next,
+            Err(error) => {
+                let what = error.to_string();
+                if self.trouble.as_ref() != Some(&what) {
+                    debox_cli::say(&format!("{what}; the period goes on"));
+                    self.trouble = Some(what);
+                }
+                self.period_ends = Instant::now() + self.config.watch.period;
+                return;
+            }
+        };
+        self.trouble = None;
+        self.flight_again();
+        let finished = std::mem::replace(&mut self.capture, next).finish();
+        self.period_end(finished.report());
+        self.period_begin();
+    }
+
+    /// Where there was no room as the agent began, there may be now.
+    fn flight_again(&mut self) {
+        if self.flight.is_some() {
+            return;
+        }
+        if let Some(Ok(flight)) = self.config.flight.as_ref().map(Flight::open) {
+            let directory = flight.directory().display();
+            debox_cli::say(&format!("flight recorder: goes on, in {directory}"));
+            self.flight = Some(flight);
+        }
+    }
+
+    fn period_end(&mut self, report: &Report) {
+        self.metrics.close(report);
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        flight.end(report);
+        let Some(config) = &self.config.flight else {
+            return;
+        };
+        // What goes on would be kept again and again.
+        if self.kept.is_some_and(|kept| kept.elapsed() < config.before) {
+            return;
+        }
+        for when in &config.when {
+            let waited = waited(report, &when.what);
+            if waited > when.above {
+                let (kind, name) = match &when.what {
+                    What::Root(name) => ("root", name),
+                    What::Label(name) => ("label", name),
+                };
+                let why = format!(
+                    "{kind} {name}: {:.3} s in one period, more than {:.3} s",
+                    waited.as_secs_f64(),
+                    when.above.as_secs_f64()
+                );
+                self.kept = Some(Instant::now());
+                keep(flight, &why);
+                return;
+            }
+        }
+    }
+
+    /// `debox snapshot`
+    fn snapshot(&mut self) {
+        self.turn();
+        match &mut self.flight {
+            Some(flight) => keep(flight, "asked for"),
+            None => debox_cli::say("nothing is kept: [flight] directory is \"\""),
+        }
     }
 
     /// The file has changed, or may have.
     fn reload(&mut self) {
-        let config = match self.file.read() {
+        let read = self.file.read().and_then(|config| {
+            Target::whom(&whom_of(&config.watch))?;
+            Ok(config)
+        });
+        let config = match read {
             Ok(config) => config,
             Err(error) => {
                 debox_cli::say(&format!("{error}; what was read before stays"));
                 return;
             }
         };
-        if config.watch != self.config.watch || config.metrics.listen != self.config.metrics.listen
-        {
+        let path = self.file.path.display();
+        if config.metrics.listen != self.config.metrics.listen {
             debox_cli::say(&format!(
-                "{}: [watch] and [metrics] listen are taken at the start only; start the agent again for these",
-                self.file.path.display()
+                "{path}: [metrics] listen is taken at the start only; start the agent again for it"
             ));
         }
+        debox_cli::say(&format!("{path}: read again"));
         self.metrics.limit(&config.metrics);
-        debox_cli::say(&format!("{}: read again", self.file.path.display()));
+        let flight = (self.config.flight.as_ref(), config.flight.as_ref());
+        let moved = flight.0.map(|f| &f.directory) != flight.1.map(|f| &f.directory);
+        if let (Some(flight), Some(config)) = (&mut self.flight, &config.flight)
+            && !moved
+        {
+            flight.limit(config);
+        }
+        let watch = config.watch != self.config.watch;
+        self.config = config;
+        if moved {
+            // The present period ends in the folder in which it began.
+            self.turn();
+            self.flight = flight_open(&self.config);
+            self.period_begin();
+        } else if watch {
+            self.turn();
+        }
     }
 
     /// Until somebody ends it: by which signal. None: there is nothing to be watched any more.
     fn stay(&mut self) -> Option<i32> {
         loop {
-            let tick = (self.capture).tick(Some(self.endpoint.as_fd()), Some(self.next));
+            let due = self.flight.as_ref().and_then(Flight::due);
+            let next = self.next.min(self.period_ends);
+            let next = due.map_or(next, |due| next.min(due));
+            let tick = (self.capture).tick(Some(self.endpoint.as_fd()), Some(next));
             match tick.stop {
                 Some(libc::SIGHUP) => self.reload(),
                 Some(signal) => return Some(signal),
                 None => {}
             }
+            if tick.asked {
+                self.snapshot();
+            }
             if let Some(why) = self.capture.ended() {
                 debox_cli::say(&format!("the watch is over: {why}"));
                 return None;
             }
+            if Instant::now() >= self.period_ends {
+                self.turn();
+            }
             let asked = self.endpoint.asked();
-            if asked.is_some() || Instant::now() >= self.next {
+            let due = (self.flight.as_ref().and_then(Flight::due))
+                .into_iter()
+                .chain([self.next])
+                .min();
+            if asked.is_some() || due.is_some_and(|due| Instant::now() >= due) {
                 self.read();
             }
             let mut next = asked;
@@ -111,6 +260,33 @@ impl Agent {
                 asked.answer(self.metrics.text());
                 next = self.endpoint.asked();
             }
+        }
+    }
+
+    /// What there is of the present period is written.
+    fn end(mut self) {
+        let finished = self.capture.finish();
+        if let Some(flight) = &mut self.flight {
+            flight.end(finished.report());
+        }
+    }
+}
+
+fn keep(flight: &mut Flight, why: &str) {
+    match flight.keep(why) {
+        Ok(path) => debox_cli::say(&format!("kept in {}: {why}", path.display())),
+        Err(error) => debox_cli::say(&format!("nothing is kept ({why}): {error}")),
+    }
+}
+
+/// Without it the agent goes on.
+fn flight_open(config: &Config) -> Option<Flight> {
+    let config = config.flight.as_ref()?;
+    match Flight::open(config) {
+        Ok(flight) => Some(flight),
+        Err(error) => {
+            debox_cli::say(&format!("{error}; nothing is recorded"));
+            None
         }
     }
 }
@@ -140,29 +316,39 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         false => whom.words().join(" "),
     };
     let target = Target::whom(&whom)?;
-    let want = Want::new(&CaptureArgs {
-        broker: args.broker,
-        capture_way: Some(way_of(&config.watch)),
-        ..CaptureArgs::default()
-    })?;
+    let want = want_of(&args.broker, &config.watch)?;
     // Before the long part: who else has the address is to be told at once.
     let endpoint = Endpoint::open(&config.metrics.listen)?;
+    let flight = flight_open(&config);
     let ahead = Ahead::begin();
     let capture = Capture::open(want, &target)?.start(target, &inherited)?;
     drop(ahead);
+    let recorded = match &flight {
+        Some(flight) => format!("; recordings in {}", flight.directory().display()),
+        None => String::new(),
+    };
     debox_cli::say(&format!(
-        "watching {words}; figures at {}",
+        "watching {words}{recorded}; figures at {}",
         endpoint.place()
     ));
     let mut agent = Agent {
         metrics: Metrics::new(&config.metrics),
         file,
         config,
+        broker: &args.broker,
+        inherited: &inherited,
         capture,
         endpoint,
+        flight,
         next: Instant::now(),
+        period_ends: Instant::now(),
+        kept: None,
+        trouble: None,
     };
-    Ok(match agent.stay() {
+    agent.period_begin();
+    let ended = agent.stay();
+    agent.end();
+    Ok(match ended {
         Some(libc::SIGTERM) => 0,
         Some(signal) => Ended::Signal(signal).end_as(),
         None => 1,

@@ -38,7 +38,7 @@ impl Agent {
             config.replace("FOLDER", folder.path().to_str().unwrap()),
         )
         .unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
+        let process = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
             .args(["agent", "--config"])
             .arg(&file)
             .env_remove("DEBOX_SOCKET")
@@ -46,6 +46,11 @@ impl Agent {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        Self::of(process, folder)
+    }
+
+    /// Once it says where its figures are.
+    fn of(mut process: Child, folder: tempfile::TempDir) -> Self {
         let mut agent = Self {
             said: BufReader::new(process.stderr.take().unwrap()),
             process,
@@ -104,7 +109,7 @@ impl Agent {
         body
     }
 
-    fn end(mut self) -> Option<i32> {
+    fn end(&mut self) -> Option<i32> {
         self.signal(libc::SIGTERM);
         self.process.wait().unwrap().code()
     }
@@ -185,7 +190,7 @@ fn what_was_waited_for_is_collected() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
+        "[watch]\ncomm = [\"dbx-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
     );
     let (head, body) = agent.ask("/");
     assert!(
@@ -264,8 +269,10 @@ fn prometheus_reads_it() {
         needs::not_run("no prometheus is installed");
         return;
     }
-    let agent = Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\n");
-    run(&sleeper(agent.folder.path(), "dbx-one"), "0.5");
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbp-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    run(&sleeper(agent.folder.path(), "dbp-one"), "0.5");
     let target = agent.place.strip_prefix("http://").unwrap();
     let (target, _) = target.split_once('/').unwrap();
     let config = agent.folder.path().join("prometheus.yml");
@@ -310,7 +317,9 @@ fn who_says_nothing_keeps_nobody_away() {
     if !needs::bpf() {
         return;
     }
-    let agent = Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"127.0.0.1:0\"\n");
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbn-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
     let address = agent.place.strip_prefix("http://").unwrap();
     let address: std::net::SocketAddr = address.split_once('/').unwrap().0.parse().unwrap();
     // More than are served at once, and one that goes on after a word.
@@ -336,8 +345,9 @@ fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
     if !needs::bpf() {
         return;
     }
-    let agent =
-        Agent::start("[watch]\ncomm = [\"dbx-*\"]\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n");
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbo-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n",
+    );
     assert!(agent.metrics().contains("debox_build_info"));
     let socket = agent.folder.path().join("metrics.sock");
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&socket).unwrap());
@@ -352,5 +362,298 @@ fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
         "{said}"
     );
     assert!(agent.metrics().contains("debox_build_info"));
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// Its recordings, the oldest first.
+fn recordings(flight: &Path) -> Vec<debox_report::Report> {
+    let mut names: Vec<std::path::PathBuf> = std::fs::read_dir(flight)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "debox"))
+        .collect();
+    names.sort();
+    let read = |path: &std::path::PathBuf| debox_record::read(path).unwrap();
+    names.iter().map(read).collect()
+}
+
+fn waited(reports: &[debox_report::Report], label: &str) -> (u64, u64) {
+    let rows = reports.iter().flat_map(|report| &report.blocking);
+    let rows = rows.filter(|row| row.label == label);
+    rows.fold((0, 0), |sum, row| (sum.0 + row.total_ns, sum.1 + row.count))
+}
+
+/// A sleep that goes on over the ends of periods is of each of them, up to the moment at which it is
+/// handed over: nothing is missing, and nothing is there twice.
+#[test]
+fn periods_hand_threads_over() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbh-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let flight = agent.folder.path().join("flight");
+    let program = sleeper(agent.folder.path(), "dbh-one");
+    let begin = Instant::now();
+    run(&program, "7");
+    let lived = begin.elapsed().as_nanos() as u64;
+    // One that computes all the time, and ends within a period.
+    let busy = agent.folder.path().join("dbh-busy");
+    std::fs::copy("/bin/dash", &busy).unwrap();
+    let script = "i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done";
+    let begin = Instant::now();
+    let mut child = Command::new(&busy).args(["-c", script]).spawn().unwrap();
+    child.wait().unwrap();
+    let computed = begin.elapsed().as_nanos() as u64;
+    let figures = agent.metrics();
+    assert_eq!(agent.end(), Some(0));
+    let reports = recordings(&flight);
+    assert!(reports.len() >= 4, "{}", reports.len());
+    let (slept, sleeps) = waited(&reports, "nanosleep");
+    let near = |is: u64, due: u64| is.abs_diff(due) < 100_000_000;
+    assert!(near(slept, 7_000_000_000), "{slept}");
+    // Once in each period in which it went on.
+    let in_it =
+        |report: &&debox_report::Report| report.blocking.iter().any(|row| row.label == "nanosleep");
+    let periods = reports.iter().filter(in_it).count();
+    assert!(
+        periods >= 3 && sleeps == periods as u64,
+        "{sleeps} in {periods}"
+    );
+    let life = |comm: &str| {
+        let rows = reports.iter().flat_map(|report| &report.lives);
+        let of = rows.filter(|row| row.comm == comm);
+        of.map(|row| row.time.life_ns).sum::<u64>()
+    };
+    // From its exec on, when it got its name, to its end, before this process knew of that.
+    let one = life("dbh-one");
+    assert!(one >= 7_000_000_000 && one <= lived, "{one} of {lived}");
+    let busy = life("dbh-busy");
+    assert!(
+        busy <= computed && busy * 10 >= computed * 9,
+        "{busy} of {computed}"
+    );
+    for report in &reports {
+        let kinds: Vec<_> = report.notes.iter().map(|note| note.kind).collect();
+        let left = debox_report::NoteKind::ThreadsLeft;
+        assert!(!kinds.contains(&left), "{:?}", report.notes);
+        for row in &report.lives {
+            let time = &row.time;
+            let parts = time.own_ns
+                + time.calls_ns
+                + time.exit_ns
+                + time.blocked_ns
+                + time.outside_ns
+                + time.stopped_ns
+                + time.runq_ns;
+            assert_eq!(parts, time.life_ns, "{row:?}");
+        }
+    }
+    let blocked =
+        "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
+    let shown = values(&figures)[blocked];
+    assert!((shown - 7.0).abs() < 0.1, "{shown}");
+}
+
+/// Until it is there.
+fn when_there<T>(look: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + READY;
+    while Instant::now() < until {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("it is not there");
+}
+
+fn kept(flight: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(flight.join("kept")).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn a_snapshot_keeps_the_last_minutes() {
+    if !needs::bpf() {
+        return;
+    }
+    let nowhere = tempfile::tempdir().unwrap();
+    let nowhere = nowhere.path().to_str().unwrap();
+    let said = debox(&["snapshot", "--directory", nowhere]);
+    assert_eq!(said.status.code(), Some(125), "{said:?}");
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbs-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let flight = agent.folder.path().join("flight");
+    run(&sleeper(agent.folder.path(), "dbs-one"), "0.5");
+    // Nobody else writes there.
+    let file = agent.folder.path().join("agent.toml");
+    let mut second = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
+        .args(["agent", "--config"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(second.stderr.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let pid = agent.process.id();
+    assert!(
+        line.contains(&format!("of another agent, process {pid}")),
+        "{line}"
+    );
+    second.kill().unwrap();
+    second.wait().unwrap();
+    let directory = flight.to_str().unwrap();
+    let output = debox(&["snapshot", "--directory", directory]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let kept = Path::new(said.trim_end());
+    assert_eq!(kept.parent(), Some(flight.join("kept").as_path()));
+    assert!(agent.says("kept in ").contains("asked for"));
+    let why = std::fs::read_to_string(kept.join("why")).unwrap();
+    assert_eq!(why, "asked for\n");
+    let (slept, sleeps) = waited(&recordings(kept), "nanosleep");
+    assert!(slept >= 500_000_000 && sleeps == 1, "{slept} {sleeps}");
+    assert_eq!(agent.end(), Some(0));
+    let output = debox(&["snapshot", "--directory", directory]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("no agent records to"), "{said}");
+}
+
+#[test]
+fn what_is_too_much_is_kept_unasked() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbw-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [[flight.when]]\nlabel = \"nanosleep\"\nabove = \"600ms\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let flight = agent.folder.path().join("flight");
+    run(&sleeper(agent.folder.path(), "dbw-one"), "0.3");
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert!(kept(&flight).is_empty());
+    run(&sleeper(agent.folder.path(), "dbw-two"), "2.5");
+    let line = agent.says("kept in ");
+    assert!(line.contains("label nanosleep: "), "{line}");
+    // What goes on is not kept once more.
+    run(&sleeper(agent.folder.path(), "dbw-two"), "4.5");
+    assert_eq!(kept(&flight).len(), 1);
+    assert_eq!(agent.end(), Some(0));
+}
+
+#[test]
+fn a_kill_takes_seconds() {
+    if !needs::bpf() {
+        return;
+    }
+    let config = "[watch]\ncomm = [\"dbk-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n";
+    let mut agent = Agent::start(config);
+    let flight = agent.folder.path().join("flight");
+    run(&sleeper(agent.folder.path(), "dbk-one"), "0.5");
+    // Who asks has it written as well.
+    assert!(agent.metrics().contains("nanosleep"));
+    when_there(|| (waited(&recordings(&flight), "nanosleep").1 == 1).then_some(()));
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+    let reports = recordings(&flight);
+    let recording = reports[0].recording.as_ref().unwrap();
+    assert!(!recording.complete, "{recording:?}");
+    // The next one goes on beside it.
+    let file = agent.folder.path().join("agent.toml");
+    let mut next = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
+        .args(["agent", "--config"])
+        .arg(&file)
+        .env_remove("DEBOX_SOCKET")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    when_there(|| (recordings(&flight).len() == 2).then_some(()));
+    // SAFETY: kill touches no memory; it is our own child.
+    unsafe { libc::kill(i32::try_from(next.id()).unwrap(), libc::SIGTERM) };
+    assert_eq!(next.wait().unwrap().code(), Some(0));
+    assert_eq!(recordings(&flight).len(), 2);
+}
+
+/// The watch goes on, and so do the recordings once there is room.
+#[test]
+fn a_full_disk_is_said_and_survived() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flight = folder.path().join("flight");
+    std::fs::create_dir(&flight).unwrap();
+    let file = folder.path().join("agent.toml");
+    let text = format!(
+        "[watch]\ncomm = [\"dbf-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"{}\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n",
+        flight.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    // What is mounted is there for this process alone, and goes with it.
+    let script = "mount -t tmpfs -o size=256k none \"$1\" && mkdir \"$1/kept\" && touch \"$1/.agent.lock\" && (cat /dev/zero > \"$1/filled\"; true); \
+         (sleep 5; rm \"$1/filled\") & exec \"$2\" agent --config \"$3\"";
+    let process = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(&flight)
+        .arg(env!("CARGO_BIN_EXE_debox-agent"))
+        .arg(&file)
+        .env_remove("DEBOX_SOCKET")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut agent = Agent::of(process.unwrap(), folder);
+    let mut lines = String::new();
+    while !lines.contains("goes on") {
+        lines += &agent.says("flight recorder");
+    }
+    // Once, and not each time.
+    let full = lines.matches("No space left").count();
+    assert!((1..=2).contains(&full), "{lines}");
+    assert!(agent.metrics().contains("debox_recordings_lost_total"));
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// Another file, and whom it names is watched from then on, by the same agent.
+#[test]
+fn another_whom_is_taken_while_it_runs() {
+    if !needs::bpf() {
+        return;
+    }
+    let config = |comm: &str| {
+        format!(
+            "[watch]\ncomm = [\"{comm}\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+        )
+    };
+    let mut agent = Agent::start(&config("dba-one"));
+    run(&sleeper(agent.folder.path(), "dba-one"), "0.5");
+    run(&sleeper(agent.folder.path(), "dba-two"), "0.5");
+    std::fs::write(agent.folder.path().join("agent.toml"), config("dba-two")).unwrap();
+    agent.signal(libc::SIGHUP);
+    agent.says("read again");
+    run(&sleeper(agent.folder.path(), "dba-one"), "0.5");
+    run(&sleeper(agent.folder.path(), "dba-two"), "0.5");
+    run(&sleeper(agent.folder.path(), "dba-two"), "0.5");
+    let figures = agent.metrics();
+    let is = values(&figures);
+    let blocked = |program: &str| {
+        let of = is.iter().filter(|(series, _)| {
+            series.starts_with("debox_thread_seconds_total")
+                && series.contains(&format!("program=\"{program}\""))
+                && (series.contains("state=\"blocked\"") || series.contains("state=\"resting\""))
+        });
+        of.map(|(_, value)| *value).sum::<f64>()
+    };
+    assert!((blocked("dba-one") - 0.5).abs() < 0.2, "{figures}");
+    assert!((blocked("dba-two") - 1.0).abs() < 0.2, "{figures}");
     assert_eq!(agent.end(), Some(0));
 }

@@ -50,6 +50,7 @@ pub enum Verb {
     Top(TopArgs),
     Why(WhyArgs),
     Agent(AgentArgs),
+    Snapshot(SnapshotArgs),
     Diff(DiffArgs),
     Kern(Box<debox_kern::Args>),
     Select(Box<debox_select::Args>),
@@ -569,7 +570,7 @@ pub struct DoctorArgs {
     pub color: Color,
 }
 
-/// Watch for as long as the machine runs, and offer the figures to Prometheus
+/// Watch for as long as the machine runs: figures for Prometheus, and the last recordings
 ///
 /// Whom, how and where is in a file; without one the whole machine is watched by its sleeps alone, and the figures are at
 /// http://127.0.0.1:9464/metrics. SIGHUP has the file read again.
@@ -583,6 +584,17 @@ pub struct AgentArgs {
     pub check: bool,
     #[command(flatten)]
     pub broker: BrokerArgs,
+}
+
+/// Have the agent keep its recordings of the last minutes
+///
+/// The period that is under way ends now, and what was recorded in the last minutes (the setting before of
+/// /etc/debox/agent.toml) stays in a folder of its own, which is printed: each file in it is for debox report.
+#[derive(Args, Debug)]
+pub struct SnapshotArgs {
+    /// The folder of the agent's flight recorder
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/debox/flight")]
+    pub directory: PathBuf,
 }
 
 /// Ask a permanent broker how it is doing

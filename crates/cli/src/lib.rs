@@ -137,7 +137,7 @@ fn act(verb: Verb, inherited: Inherited) -> Result<i32, error::Error> {
         Verb::Report(args) => report::report(args),
         Verb::Top(args) => top::top(args, inherited),
         Verb::Why(args) => why::why(args),
-        Verb::Agent(_) => elsewhere::program(&elsewhere::AGENT, &inherited),
+        Verb::Agent(_) | Verb::Snapshot(_) => elsewhere::program(&elsewhere::AGENT, &inherited),
         Verb::Diff(args) => diff::run(args),
         Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
         Verb::Kern(args) => {
@@ -147,13 +147,11 @@ fn act(verb: Verb, inherited: Inherited) -> Result<i32, error::Error> {
         }
         Verb::Doctor(args) => doctor::doctor(args),
         Verb::Status(args) => status::status(args),
-        Verb::Bench(args) => {
-            Ok(debox_bench::run(args).unwrap_or_else(|error| {
-                say_lines(&error.to_string());
-                let by_signal = error.signal().map(|signal| Ended::Signal(signal).end_as());
-                by_signal.unwrap_or(error.exit_status())
-            }))
-        }
+        Verb::Bench(args) => Ok(debox_bench::run(args).unwrap_or_else(|error| {
+            say_lines(&error.to_string());
+            let by_signal = error.signal().map(|signal| Ended::Signal(signal).end_as());
+            by_signal.unwrap_or(error.exit_status())
+        })),
         Verb::Completions(args) => {
             let mut text = Vec::new();
             clap_complete::generate(args.shell, &mut help::command(), "debox", &mut text);

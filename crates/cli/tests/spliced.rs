@@ -315,6 +315,25 @@ fn calls_are_traced() {
     assert!(slowest.iter().all(|row| row["call"] != "prctl"), "{trace}");
 }
 
+/// What the runtime does for call sites is DeBox's own, and no call that the program makes.
+#[test]
+fn what_the_runtime_does_is_no_call_of_the_program() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let script = "import os, time\n\
+end = time.monotonic() + 1.5\n\
+while time.monotonic() < end:\n    for i in range(1000): os.getppid()\n";
+    let (output, report) = place.report_with(&["--call-site"], &["/usr/bin/python3", "-c", script]);
+    assert!(output.status.success(), "{output:?}");
+    let rows = report["on_cpu"]["rows"].as_array().unwrap();
+    let calls = || rows.iter().filter(|row| row["kind"] == "call");
+    assert!(calls().all(|row| row["call"] != "prctl"), "{rows:?}");
+    assert!(calls().any(|row| row["call"].is_null()), "{rows:?}");
+    assert!(calls().any(|row| row["call"] == "getppid"), "{rows:?}");
+}
+
 /// No hook at any call, and yet it is known which call slept, and how much was own code.
 #[test]
 fn the_kernel_side_knows_the_calls() {

@@ -63,6 +63,7 @@ fn sample_names(on_cpu: &OnCpu, row: &OnCpuRow) -> Vec<String> {
     let stack = stack_of(on_cpu, row);
     let entry = match row.kind {
         OnCpuKind::User => None,
+        OnCpuKind::Call if row.call.is_none() => Some("(DeBox's own calls)".to_owned()),
         OnCpuKind::Call => Some(clean(&call_name(row.call.as_deref(), row.abi))),
         OnCpuKind::Kernel => Some("(fault or the like)".to_owned()),
         OnCpuKind::Interrupt => Some("(soft interrupt)".to_owned()),

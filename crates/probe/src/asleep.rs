@@ -63,6 +63,20 @@ fn written(link: &Link, most: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
+/// struct away_of of asleep.h: what a thread was in the middle of, and the account that it was of.
+const TAKEN_BYTES: usize = size_of::<debox_away>() + 8;
+
+/// Binds, and reads of threads that other accounts had. All of it: binding ends with the iterator.
+pub(crate) fn taken_read(link: &Link) -> Result<Vec<(u32, debox_away)>, Error> {
+    let bytes = written(link, usize::MAX)?;
+    let taken = bytes.chunks_exact(TAKEN_BYTES).filter_map(|bytes| {
+        let (away, account) = bytes.split_at(size_of::<debox_away>());
+        let account = u64::from_ne_bytes(account.try_into().expect("8 bytes"));
+        Some((account as u32, debox_away::read_from(away)?))
+    });
+    Ok(taken.collect())
+}
+
 /// struct asleep_stack: thread, depth, switches, frames.
 const STACK_BYTES: usize = 16 + 8 * STACK_DEPTH;
 /// As many threads as `asleep_sites` has room for.
@@ -118,9 +132,12 @@ impl Probe {
             bss.away_account = account;
         }
         let bytes = written(&link, DEBOX_AWAY_MAX as usize * size_of::<debox_away>())?;
+        let taken = self.accounts.get(&account).map(|entry| entry.taken.iter());
         Ok(bytes
             .chunks_exact(size_of::<debox_away>())
             .filter_map(debox_away::read_from)
+            .chain(taken.into_iter().flatten().copied())
+            .take(DEBOX_AWAY_MAX as usize)
             .collect())
     }
 }

@@ -117,6 +117,8 @@ struct AccountEntry {
     clock: Option<on_cpu::Clock>,
     /// Of some of its spliced threads the kernel tells of calls.
     boundary: bool,
+    /// What threads were in the middle of as other accounts took them.
+    taken: Vec<debox_abi::debox_away>,
 }
 
 /// A sample as the kernel side sends it.
@@ -558,8 +560,16 @@ impl Probe {
             if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
                 bss.bind = request;
             }
-            iterate(&link)?;
+            let taken = asleep::taken_read(&link);
             self.generation_raise();
+            for (account, away) in taken? {
+                let entry = self.accounts.get_mut(&account);
+                if let Some(entry) =
+                    entry.filter(|e| e.taken.len() < debox_abi::DEBOX_AWAY_MAX as usize)
+                {
+                    entry.taken.push(away);
+                }
+            }
             let done = match self.skel.maps.bss_data.as_deref() {
                 Some(bss) => bss.bind,
                 None => request,
@@ -947,6 +957,7 @@ impl Kernel for Probe {
                 watcher,
                 clock,
                 boundary: options.boundary || options.audit,
+                taken: Vec::new(),
             },
         );
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {

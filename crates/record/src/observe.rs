@@ -209,7 +209,7 @@ impl Recording {
 }
 
 /// What is made from the rest whenever a recording is read.
-fn strip(report: &mut Report) {
+pub(crate) fn strip(report: &mut Report) {
     report.history.clear();
     report.gauges.clear();
     report.trends.clear();

@@ -10,6 +10,7 @@
 //! the program that is being measured.
 
 use crate::format::*;
+use crate::observe::strip;
 use debox_report::{CallHistory, Gauge, Report};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -51,6 +52,22 @@ pub struct Contents<'a> {
     pub whole: bool,
     /// Since the start of the run.
     pub until_ns: u64,
+}
+
+fn sums_of(report: &Report) -> Report {
+    let mut sums = report.clone();
+    strip(&mut sums);
+    sums
+}
+
+fn alone(sums: &Report) -> Contents<'_> {
+    Contents {
+        report: sums,
+        history: Vec::new(),
+        gauges: Vec::new(),
+        whole: true,
+        until_ns: sums.run.wall_ns,
+    }
 }
 
 pub struct Writer {
@@ -115,6 +132,15 @@ fn remedy(error: &io::Error) -> &'static str {
 impl Writer {
     /// Creates the file, in the place of one that is there.
     pub fn create(path: &Path, start: &Start) -> Result<Self, WriteError> {
+        let block = json(start).and_then(|text| framed(BLOCK_START, 0, &text));
+        let block = block.map_err(|source| WriteError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::begun(path, [header().as_slice(), &block].concat())
+    }
+
+    fn begun(path: &Path, start: Vec<u8>) -> Result<Self, WriteError> {
         let failed = |source| WriteError::Io {
             path: path.to_owned(),
             source,
@@ -141,16 +167,13 @@ impl Writer {
             // later change of directory does not matter.
             path: std::fs::canonicalize(path).map_err(failed)?,
             file,
-            start: Vec::new(),
+            start,
             good: 0,
             compact: 0,
             until_ns: 0,
             gap: false,
             trouble: None,
         };
-        writer.start = header().to_vec();
-        let start = json(start).and_then(|text| framed(BLOCK_START, 0, &text));
-        writer.start.extend(start.map_err(failed)?);
         let first = writer.start.clone();
         writer.append(&first).map_err(failed)?;
         Ok(writer)
@@ -260,6 +283,24 @@ impl Writer {
             source,
         })?;
         Ok(self.path)
+    }
+
+    /// The sums so far, of who has no observer.
+    pub fn report_flush(&mut self, report: &Report) {
+        let sums = sums_of(report);
+        self.flush(&alone(&sums));
+    }
+
+    /// A recording of the same run in a file of its own, with its last sums alone and the mark
+    /// that they were the last ones.
+    pub fn report_alone(&self, path: &Path, report: &Report) -> Result<PathBuf, WriteError> {
+        let sums = sums_of(report);
+        Self::begun(path, self.start.clone())?.finish(&alone(&sums))
+    }
+
+    /// Why the last flush is not in the file.
+    pub fn trouble(&self) -> Option<&io::Error> {
+        self.trouble.as_ref()
     }
 
     /// Bytes in the file.

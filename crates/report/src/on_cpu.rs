@@ -77,7 +77,8 @@ impl OnCpu {
             let text = match (row.kind, &row.call) {
                 (OnCpuKind::User, _) => innermost.map_or("(unknown)".into(), function_text),
                 (OnCpuKind::Call, Some(call)) => format!("{}: the kernel", printable(call)),
-                (OnCpuKind::Call, None) => "a call: the kernel".into(),
+                // What the runtime of a spliced program makes for itself.
+                (OnCpuKind::Call, None) => "DeBox's own calls: the kernel".into(),
                 (OnCpuKind::Kernel, _) => "faults and the like: the kernel".into(),
                 (OnCpuKind::Interrupt, _) => "soft interrupts: the kernel".into(),
             };

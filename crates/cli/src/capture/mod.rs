@@ -29,10 +29,12 @@ use crate::spliced::{self, Splicer};
 use crate::trace::TraceView;
 use crate::whom::Whom;
 use debox_client::Connection;
-use debox_command::{Child, Ended, Signals, signal_name};
+use debox_command::{Child, Ended, Inherited, Signals, signal_name};
+use debox_record::Writer;
 use debox_report::{Exit, Report, RunFacts};
 use open::Learning;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -50,12 +52,14 @@ pub struct Tick {
     /// A signal that asks for the end.
     pub stop: Option<i32>,
     pub resized: bool,
+    /// SIGUSR1.
+    pub asked: bool,
 }
 
 /// The target is watched.
 pub struct Capture {
-    signals: Signals,
-    source: Source,
+    signals: Arc<Signals>,
+    source: Arc<Source>,
     connection: Arc<Connection>,
     watch: Watch,
     trace: Arc<OnceLock<TraceView>>,
@@ -82,6 +86,8 @@ pub struct Capture {
     next_sample: Instant,
     pub since: Instant,
     start_ns: u64,
+    /// Threads that went to the next one, see [`Capture::again`].
+    handed_over: u32,
 }
 
 /// Those that have not ended.
@@ -92,6 +98,25 @@ fn live(processes: &[Process]) -> impl Iterator<Item = &Process> {
 impl Capture {
     pub fn open(want: Want, target: &Target<'_>) -> Result<Opened, Error> {
         Opened::new(want, target)
+    }
+
+    /// A capture of its own for the same whom, by the same broker, which takes over their threads: what
+    /// these are in the middle of is told of both, up to that moment and from it.
+    pub fn again(
+        &mut self,
+        want: Want,
+        target: Target<'_>,
+        inherited: &Inherited,
+    ) -> Result<Capture, Error> {
+        let next = Opened::with(self.signals.clone(), self.source.clone(), want, &target)?
+            .start(target, inherited)?;
+        self.handed_over = next.bound.threads;
+        Ok(next)
+    }
+
+    /// A recording of it, whose reports are yet to come.
+    pub fn writer(&self, path: &Path) -> Result<Writer, Error> {
+        watched::writer(path, &self.facts)
     }
 
     /// Processes that are watched and alive, as far as is looked.
@@ -167,6 +192,7 @@ impl Capture {
         while let Some(arrived) = self.signals.next() {
             match arrived.signal {
                 libc::SIGWINCH => tick.resized = true,
+                libc::SIGUSR1 => tick.asked = true,
                 libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
                     tick.stop = Some(arrived.signal);
                 }
@@ -253,7 +279,11 @@ impl Capture {
         let (watched, recorded, notes) = watch.finish();
         facts.notes = watched.facts.notes.clone();
         facts.notes.extend(notes);
-        let snapshot = session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
+        let mut snapshot =
+            session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
+        // They are watched still, by the next one.
+        let taken = &mut snapshot.account.left_taken;
+        *taken = taken.saturating_sub(self.handed_over.into());
         // What is under way has been counted up to here.
         if self.child.is_none() {
             facts.wall_ns = session::nanos(self.since.elapsed());
@@ -324,10 +354,14 @@ pub struct Finished {
     report: Report,
     recorded: Option<Recorded>,
     /// A private broker takes its pairs of probes away when it is dropped.
-    _source: Option<Source>,
+    _source: Option<Arc<Source>>,
 }
 
 impl Finished {
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
     pub fn write(self, output: Output, args: &ReportArgs) -> Result<(), Error> {
         match self.recorded {
             Some(recorded) => recorded.write(self.report, args.quiet),

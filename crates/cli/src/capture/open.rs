@@ -58,8 +58,8 @@ impl Bound {
 
 /// Everything is loaded, nobody is watched.
 pub struct Opened {
-    signals: Signals,
-    source: Source,
+    signals: Arc<Signals>,
+    source: Arc<Source>,
     connection: Arc<Connection>,
     watched: Watched,
     learner: Option<Learner>,
@@ -122,8 +122,19 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
 
 impl Opened {
     /// Everything that takes time and can fail, before anybody is watched.
-    pub(super) fn new(mut want: Want, target: &Target<'_>) -> Result<Self, Error> {
-        let signals = Signals::open()?;
+    pub(super) fn new(want: Want, target: &Target<'_>) -> Result<Self, Error> {
+        let signals = Arc::new(Signals::open()?);
+        let source = Arc::new(Source::choose(&want.broker)?);
+        Self::with(signals, source, want, target)
+    }
+
+    /// The same with a broker that is there already.
+    pub(super) fn with(
+        signals: Arc<Signals>,
+        source: Arc<Source>,
+        mut want: Want,
+        target: &Target<'_>,
+    ) -> Result<Self, Error> {
         if want.plan.as_ref().is_some_and(Plan::dumps_core) {
             match target {
                 Target::Command { .. } => acting::cores_check_run()?,
@@ -137,7 +148,6 @@ impl Opened {
                 }
             }
         }
-        let source = Source::choose(&want.broker)?;
         let connection = Arc::new(source.connect()?);
         let mut splicer = match want.way {
             Way::Splice => match Splicer::open(want.follow) {
@@ -285,6 +295,7 @@ impl Opened {
             machine: MachineWatch::start(machine_pids),
             next_sample: since,
             since,
+            handed_over: 0,
         };
         if capture.child.is_none() {
             capture.sample(capture.follow);

@@ -29,6 +29,8 @@ const ACTIVITIES_MIN: u64 = 10;
 const SHARE_MIN: f64 = 0.05;
 /// Of a loop's wait: so little of other threads, and its call sites are the loop's.
 const OTHERS_FEW: f64 = 0.1;
+/// What less of a wait ended in than this is said with its part.
+const ROOT_MOST: f64 = 0.6;
 const TIME_MIN_NS: u64 = 1_000_000;
 
 /// A call that held up a loop.
@@ -130,25 +132,35 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
                 .map(|row| row.count)
                 .sum::<u64>();
             let times = if slept > 0 { sum.count.min(slept) } else { sum.count };
+            let other_ns = others.get(&(call, label)).copied().unwrap_or(0);
+            let alone = share(other_ns, sum.total_ns) < OTHERS_FEW;
+            // Neither how often nor from where is told apart by whose they were.
+            let times = match alone {
+                true => format!(" {}", plural(times, "time", "times")),
+                false => String::new(),
+            };
             let by = call.map_or("page faults".to_owned(), printable);
             let what = meaning(report, label).map_or_else(
                 || format!(" ({})", printable(label)),
                 |meaning| format!(" waiting for {}", printable(&meaning.what)),
             );
             let root = sum.roots.iter().max_by_key(|(_, ns)| **ns);
-            let root = root.map_or_else(String::new, |(root, _)| format!(" ← {root}"));
-            let other_ns = others.get(&(call, label)).copied().unwrap_or(0);
-            let sites = match share(other_ns, sum.total_ns) {
-                few if few < OTHERS_FEW => called_from(report, call, label),
-                _ => Vec::new(),
+            let root = root.map_or_else(String::new, |(root, ns)| {
+                match share(*ns, sum.total_ns) {
+                    most if most >= ROOT_MOST => format!(" ← {root}"),
+                    part => format!(" (← {root}: {} of it)", percent(part)),
+                }
+            });
+            let sites = match alone {
+                true => called_from(report, call, label),
+                false => Vec::new(),
             };
             let from = sites
                 .first()
                 .map_or_else(String::new, |(place, _)| format!(", called from {place}"));
             let text = format!(
-                "The loop of {} was blocked {} for {} by {by}{what}{root}{from}",
+                "The loop of {} was blocked{times} for {} by {by}{what}{root}{from}",
                 printable(comm),
-                plural(times, "time", "times"),
                 time(sum.total_ns),
             );
             let mut evidence = vec![

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happened in the last hour, when somebody wants to know afterwards?
+//!
+//! A ring of ordinary recordings, one for each period, in a folder: `20261127T115000Z.debox` is
+//! the period that began then. The present one is written every few seconds to a file of its own
+//! (`.part.debox`), so that a kill of the agent takes no more than these. The oldest go when there
+//! are too many, or they are too large together. What is to stay is linked to `kept/`.
+//!
+//! The folder is the agent's alone, by a lock whose holder the kernel names: so `debox snapshot`
+//! finds the agent, and nobody can name another process in its place.
+
+use crate::Error;
+use crate::config::FlightConfig;
+use debox_record::Writer;
+use debox_report::Report;
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Of the present period no more than this is lost with the agent.
+pub const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
+const LOCK: &str = ".agent.lock";
+const KEPT: &str = "kept";
+const END: &str = ".debox";
+const PART: &str = ".part.debox";
+
+/// `20261127T115000Z`, from the clock of the day.
+fn stamp(at: SystemTime) -> String {
+    let seconds = at
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
+    // SAFETY: all-zero is a valid tm.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both are valid locals.
+    unsafe { libc::gmtime_r(&seconds, &mut tm) };
+    format!(
+        "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
+        tm.tm_year + 1900,
+        tm.tm_mon + 1,
+        tm.tm_mday,
+        tm.tm_hour,
+        tm.tm_min,
+        tm.tm_sec
+    )
+}
+
+/// Whether a file is one of the ring's: nothing else is ever removed.
+fn is_period(name: &str) -> bool {
+    let stem = name.strip_suffix(PART).or_else(|| name.strip_suffix(END));
+    stem.is_some_and(|stem| {
+        let (stem, number) = stem.split_once('-').unwrap_or((stem, "0"));
+        let form = |(at, c): (usize, char)| match at {
+            8 => c == 'T',
+            15 => c == 'Z',
+            _ => c.is_ascii_digit(),
+        };
+        stem.len() == 16
+            && stem.chars().enumerate().all(form)
+            && !number.is_empty()
+            && number.bytes().all(|c| c.is_ascii_digit())
+    })
+}
+
+fn folder(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(path)
+}
+
+fn lock_of(kind: libc::c_int) -> libc::flock {
+    // SAFETY: all-zero is a valid flock: the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock
+}
+
+/// Who has the folder; None: nobody.
+pub fn holder(directory: &Path) -> io::Result<Option<i32>> {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(directory.join(LOCK))?;
+    let mut lock = lock_of(libc::F_WRLCK);
+    // SAFETY: the descriptor is open, the struct a valid local.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) } {
+        0 if i32::from(lock.l_type) == libc::F_UNLCK => Ok(None),
+        0 => Ok(Some(lock.l_pid)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o640)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(directory.join(LOCK))?;
+    let lock = lock_of(libc::F_WRLCK);
+    // SAFETY: the descriptor is open, the struct a valid local.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock) } {
+        0 => Ok(file),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+struct Period {
+    name: String,
+    bytes: u64,
+    until: Instant,
+}
+
+struct Present {
+    stamp: String,
+    writer: Option<Writer>,
+    due: Instant,
+}
+
+pub struct Flight {
+    directory: PathBuf,
+    keep: Duration,
+    bytes_most: u64,
+    before: Duration,
+    kept_most: usize,
+    /// From the oldest on: by when they were found or written, not by their names, as clocks are
+    /// set back.
+    ring: VecDeque<Period>,
+    present: Option<Present>,
+    /// Periods that are not there, or not to their end.
+    lost: u64,
+    /// What went wrong last; it is said once.
+    trouble: Option<String>,
+    _lock: File,
+}
+
+impl Flight {
+    /// # Errors
+    /// The folder cannot be made or is another agent's.
+    pub fn open(config: &FlightConfig) -> Result<Self, Error> {
+        let directory = config.directory.clone();
+        let failed = |source| Error::Flight {
+            directory: directory.clone(),
+            source,
+        };
+        folder(&directory.join(KEPT)).map_err(failed)?;
+        let lock =
+            lock(&directory).map_err(|error| match (error.raw_os_error(), holder(&directory)) {
+                (Some(libc::EAGAIN | libc::EACCES), Ok(Some(pid))) => Error::FlightTaken {
+                    directory: directory.clone(),
+                    pid,
+                },
+                _ => failed(error),
+            })?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                continue;
+            };
+            if is_period(&name) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                names.push((name, entry.metadata().map_or(0, |meta| meta.len())));
+            }
+        }
+        names.sort();
+        let now = Instant::now();
+        let ring = names.into_iter().map(|(name, bytes)| Period {
+            name,
+            bytes,
+            until: now,
+        });
+        Ok(Self {
+            ring: ring.collect(),
+            directory,
+            keep: config.keep,
+            bytes_most: config.bytes_most,
+            before: config.before,
+            kept_most: config.kept_most,
+            present: None,
+            lost: 0,
+            trouble: None,
+            _lock: lock,
+        })
+    }
+
+    /// These may be taken while it runs.
+    pub fn limit(&mut self, config: &FlightConfig) {
+        self.keep = config.keep;
+        self.bytes_most = config.bytes_most;
+        self.before = config.before;
+        self.kept_most = config.kept_most;
+    }
+
+    /// Since the agent began: periods that are not recorded, or not to their end.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn say(&mut self, what: String) {
+        if self.trouble.as_ref() != Some(&what) {
+            debox_cli::say(&format!("flight recorder: {what}"));
+            self.trouble = Some(what);
+        }
+    }
+
+    fn well(&mut self) {
+        if self.trouble.take().is_some() {
+            debox_cli::say("flight recorder: goes on");
+        }
+    }
+
+    /// A period begins; `open` makes its file.
+    pub fn begin(&mut self, open: impl FnOnce(&Path) -> Result<Writer, debox_cli::error::Error>) {
+        let at = stamp(SystemTime::now());
+        let taken = |stamp: &str| {
+            [END, PART].iter().any(|end| {
+                fs::symlink_metadata(self.directory.join(format!("{stamp}{end}"))).is_ok()
+            })
+        };
+        let mut stamp = at.clone();
+        let mut number = 1;
+        // The clock was set back, or two in one second.
+        while taken(&stamp) && number < 1_000 {
+            stamp = format!("{at}-{number}");
+            number += 1;
+        }
+        let path = self.directory.join(format!("{stamp}{PART}"));
+        let writer = match open(&path) {
+            Ok(writer) => Some(writer),
+            Err(error) => {
+                // What there was no room for is there, and empty.
+                let _ = fs::remove_file(&path);
+                self.lost += 1;
+                self.say(error.to_string());
+                None
+            }
+        };
+        self.present = Some(Present {
+            stamp,
+            writer,
+            due: Instant::now() + CHECKPOINT_EVERY,
+        });
+    }
+
+    /// When the next report of the present period is wanted.
+    pub fn due(&self) -> Option<Instant> {
+        let present = self.present.as_ref()?;
+        present.writer.as_ref().map(|_| present.due)
+    }
+
+    /// So far.
+    pub fn checkpoint(&mut self, report: &Report) {
+        let Some(present) = &mut self.present else {
+            return;
+        };
+        present.due = Instant::now() + CHECKPOINT_EVERY;
+        let Some(writer) = &mut present.writer else {
+            return;
+        };
+        writer.report_flush(report);
+        match writer.trouble().map(ToString::to_string) {
+            Some(trouble) => self.say(trouble),
+            None => self.well(),
+        }
+    }
+
+    /// The present period is over. It gets a file of its own, and the one that was written so far
+    /// goes then.
+    pub fn end(&mut self, report: &Report) {
+        let Some(Present { stamp, writer, .. }) = self.present.take() else {
+            return;
+        };
+        // There was no room as it began, and it was said.
+        let Some(writer) = writer else {
+            return;
+        };
+        let part = format!("{stamp}{PART}");
+        let whole = format!("{stamp}{END}");
+        let path = self.directory.join(&whole);
+        let name = match writer.report_alone(&path, report) {
+            Ok(_) => {
+                let _ = fs::remove_file(self.directory.join(&part));
+                self.well();
+                whole
+            }
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                self.lost += 1;
+                self.say(error.to_string());
+                part
+            }
+        };
+        let bytes = fs::metadata(self.directory.join(&name)).map_or(0, |meta| meta.len());
+        self.ring.push_back(Period {
+            name,
+            bytes,
+            until: Instant::now(),
+        });
+        self.prune();
+    }
+
+    fn prune(&mut self) {
+        let mut bytes: u64 = self.ring.iter().map(|period| period.bytes).sum();
+        while let Some(oldest) = self.ring.front() {
+            if oldest.until.elapsed() < self.keep && bytes <= self.bytes_most {
+                return;
+            }
+            bytes -= oldest.bytes;
+            let path = self.directory.join(&oldest.name);
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                self.say(format!("{}: {error}", path.display()));
+            }
+            self.ring.pop_front();
+        }
+    }
+
+    /// What is of the last minutes stays, whatever becomes of the ring: where.
+    ///
+    /// # Errors
+    /// In words, with what to do.
+    pub fn keep(&mut self, why: &str) -> Result<PathBuf, String> {
+        let kept = self.directory.join(KEPT);
+        let failed = |error: io::Error| format!("{}: {error}", kept.display());
+        let there = fs::read_dir(&kept).map_err(failed)?.count();
+        if there >= self.kept_most {
+            return Err(format!(
+                "{} has {there} folders, and [flight] kept_most is {}: take away what is not needed any more",
+                kept.display(),
+                self.kept_most
+            ));
+        }
+        let periods: Vec<&Period> = (self.ring.iter())
+            .filter(|period| period.until.elapsed() <= self.before)
+            .collect();
+        if periods.is_empty() {
+            return Err("no recording is there yet".into());
+        }
+        let stamp = stamp(SystemTime::now());
+        let new = kept.join(format!(".new-{stamp}"));
+        let _ = fs::remove_dir_all(&new);
+        folder(&new).map_err(failed)?;
+        for period in periods {
+            // Gone by somebody else's hand: the others stay.
+            match fs::hard_link(self.directory.join(&period.name), new.join(&period.name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+        }
+        let why: String = why.chars().filter(|c| !c.is_control()).collect();
+        fs::write(new.join("why"), format!("{why}\n")).map_err(failed)?;
+        let mut name = stamp.clone();
+        let mut number = 1;
+        while fs::symlink_metadata(kept.join(&name)).is_ok() {
+            name = format!("{stamp}-{number}");
+            number += 1;
+        }
+        let path = kept.join(name);
+        fs::rename(&new, &path).map_err(failed)?;
+        Ok(path)
+    }
+}
+
+/// Folders that were kept, in the order of their names.
+pub fn kept(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(directory.join(KEPT))? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            all.push(entry.path());
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(directory: &Path) -> FlightConfig {
+        FlightConfig {
+            directory: directory.to_owned(),
+            keep: Duration::from_secs(3600),
+            bytes_most: 1 << 20,
+            before: Duration::from_secs(600),
+            kept_most: 2,
+            ..FlightConfig::default()
+        }
+    }
+
+    fn writer(path: &Path) -> Result<Writer, debox_cli::error::Error> {
+        let start = debox_record::start_here(debox_record::Start {
+            debox_version: "0".into(),
+            kind: debox_report::RunKind::Attach,
+            capture: debox_report::Capture::Sleeps,
+            command: vec![],
+            pids: vec![],
+            cpus: 0,
+            started_unix_ns: 0,
+            kernel: String::new(),
+            hostname: String::new(),
+        });
+        Ok(Writer::create(path, &start)?)
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(END))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_periods_are_the_rings() {
+        for name in [
+            "20261127T115000Z.debox",
+            "20261127T115000Z-12.debox",
+            "20261127T115000Z.part.debox",
+        ] {
+            assert!(is_period(name), "{name}");
+        }
+        for name in [
+            "run.debox",
+            "20261127T115000Z",
+            "20261127T115000Z.debox.bak",
+            "2026112 T115000Z.debox",
+            "20261127T115000Z-.debox",
+            "20261127T115000Z-x.debox",
+            "aaaaaaaaTaaaaaaZ.debox",
+            ".debox",
+        ] {
+            assert!(!is_period(name), "{name}");
+        }
+        assert_eq!(
+            stamp(UNIX_EPOCH + Duration::from_secs(86_400)),
+            "19700102T000000Z"
+        );
+    }
+
+    #[test]
+    fn a_ring_has_its_bounds_and_touches_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("mine.debox"), "of somebody").unwrap();
+        let mut flight = Flight::open(&config(folder.path())).unwrap();
+        let report = Report::default();
+        for _ in 0..5 {
+            flight.begin(writer);
+            flight.checkpoint(&report);
+            flight.end(&report);
+        }
+        // Also five in one second.
+        assert_eq!(names(folder.path()).len(), 6);
+        let one = flight.ring[0].bytes;
+        assert!(one > 0);
+        flight.bytes_most = 3 * one;
+        flight.begin(writer);
+        flight.end(&report);
+        let left = names(folder.path());
+        assert_eq!(left.len(), 4, "{left:?}");
+        assert!(left.contains(&"mine.debox".to_owned()));
+        flight.keep = Duration::ZERO;
+        flight.begin(writer);
+        flight.end(&report);
+        assert_eq!(names(folder.path()), ["mine.debox"]);
+    }
+
+    #[test]
+    fn what_a_kill_left_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        {
+            let mut flight = Flight::open(&config(folder.path())).unwrap();
+            flight.begin(writer);
+            let report = Report {
+                schema: "debox.report".into(),
+                schema_version: 1,
+                ..Report::default()
+            };
+            flight.checkpoint(&report);
+        }
+        let left = names(folder.path());
+        assert!(left.len() == 1 && left[0].ends_with(PART), "{left:?}");
+        let read = debox_record::read(&folder.path().join(&left[0])).unwrap();
+        assert!(read.recording.is_some());
+        let flight = Flight::open(&config(folder.path())).unwrap();
+        assert_eq!(flight.ring.len(), 1);
+    }
+
+    #[test]
+    fn what_is_kept_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut flight = Flight::open(&config(folder.path())).unwrap();
+        assert!(flight.keep("too early").is_err());
+        flight.begin(writer);
+        flight.end(&Report::default());
+        let first = flight.keep("asked\nfor").unwrap();
+        assert_eq!(fs::read_to_string(first.join("why")).unwrap(), "askedfor\n");
+        flight.keep = Duration::ZERO;
+        flight.begin(writer);
+        flight.end(&Report::default());
+        assert!(names(folder.path()).is_empty());
+        assert_eq!(names(&first).len(), 1);
+        flight.keep = Duration::from_secs(60);
+        flight.begin(writer);
+        flight.end(&Report::default());
+        flight.keep("again").unwrap();
+        let said = flight.keep("too often").unwrap_err();
+        assert!(said.contains("kept_most is 2"), "{said}");
+        assert_eq!(kept(folder.path()).unwrap().len(), 2);
+    }
+}
