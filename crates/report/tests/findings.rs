@@ -789,6 +789,10 @@ fn what_blocks_an_event_loop() {
         total_ns: 2_000 * MS,
         max_ns: MS,
     });
+    // But of the only thread there is they are the loop's, from before it was known as one.
+    let all = titles(&report).join("\n");
+    assert!(all.contains("blocked 41 times for 3.20 s"), "{all}");
+    report.lives[0].threads = 5;
     let all = titles(&report).join("\n");
     assert!(
         all.contains("The loop of server was blocked for 1.20 s by openat"),

@@ -83,6 +83,14 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
         max_ns: u64,
         roots: BTreeMap<String, u64>,
     }
+    // Where there is no other thread, what waited before it was known as a loop is the loop's too.
+    let threads = |comm: &str| {
+        let rows = report.lives.iter().filter(|row| row.comm == comm);
+        rows.fold(0u32, |sum, row| sum.saturating_add(row.threads))
+    };
+    let single: BTreeMap<&str, bool> = (loops.keys())
+        .map(|comm| (*comm, threads(comm) == 1))
+        .collect();
     let mut blocks: BTreeMap<(&str, Option<&str>, &str), Sum> = BTreeMap::new();
     // The same waits of threads that are no loop: stacks do not tell whose they are.
     let mut others: BTreeMap<(Option<&str>, &str), u64> = BTreeMap::new();
@@ -101,7 +109,8 @@ pub(crate) fn find(report: &Report) -> Vec<LoopBlock> {
         }
         let label = (first.site.and_then(|site| report.sites.get(site)))
             .map_or("(unknown)", |site| site.label.as_str());
-        if !first.in_loop || !loops.contains_key(first.comm.as_str()) {
+        let in_loop = (single.get(first.comm.as_str())).map(|single| *single || first.in_loop);
+        if in_loop != Some(true) {
             let sum = others.entry((call, label)).or_default();
             *sum = sum.saturating_add(row.total_ns);
             continue;
