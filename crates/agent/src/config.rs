@@ -5,9 +5,9 @@
 //! is written wrongly would do nothing, and nobody would notice.
 
 use crate::Error;
+use debox_http::Listen;
 use serde::Deserialize;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,13 +72,6 @@ pub struct FlightConfig {
     /// So many times something is kept; then somebody has to take it away.
     pub kept_most: usize,
     pub when: Vec<When>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    Address(SocketAddr),
-    /// Of a socket that users of its owner's group may use.
-    Path(PathBuf),
 }
 
 /// `[metrics]`
@@ -157,11 +150,7 @@ fn place(text: &str, at: usize) -> String {
 }
 
 fn listen_of(text: &str) -> Result<Listen, String> {
-    if text.starts_with('/') {
-        return Ok(Listen::Path(text.into()));
-    }
-    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
-    found.map(Listen::Address).ok_or_else(|| {
+    Listen::parse(text).ok_or_else(|| {
         format!(
             "listen is HOST:PORT or a path that begins with /, and {text:?} is neither; the default is \
              {LISTEN:?}"

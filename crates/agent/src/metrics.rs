@@ -6,8 +6,7 @@
 //! keeps a series of its own, the rest is together in one of the name "other".
 
 use crate::config::{MetricsConfig, What};
-use debox_labels::Kind;
-use debox_report::{ChainKind, LifeTime, Report, label_meaning};
+use debox_report::{ChainKind, LifeTime, Report, label_class, links_of};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -175,42 +174,13 @@ fn raise_count(counter: &Counter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 
-fn class(report: &Report, label: &str) -> &'static str {
-    match label_meaning(report, label).map(|known| known.kind) {
-        Some(Kind::Idle) => "idle",
-        Some(Kind::Input) => "input",
-        Some(Kind::Loss) => "loss",
-        Some(Kind::Tool) => "tool",
-        None => "unknown",
-    }
-}
-
-/// What a chain of waits ends in.
-fn root(kind: ChainKind) -> &'static str {
-    use ChainKind::*;
-    match kind {
-        RanUser => "own_code",
-        RanCall => "system_call",
-        Ran => "running",
-        Runq => "run_queue",
-        Device => "device",
-        Disk => "disk",
-        Timer => "timer",
-        Limit => "time_limit",
-        Network => "network",
-        Interrupt => "interrupt",
-        NotOver => "not_over",
-        Sleep | Earlier | Slept | Woken | Unseen | Ended | Deeper | Dropped | Other => "unknown",
-    }
-}
-
 /// Each root's name once.
 pub fn roots() -> Vec<&'static str> {
     use ChainKind::*;
     let kinds = [
         RanUser, RanCall, Ran, Runq, Device, Disk, Timer, Limit, Network, Interrupt, NotOver, Other,
     ];
-    kinds.map(root).to_vec()
+    kinds.map(ChainKind::root_name).to_vec()
 }
 
 pub fn is_root(name: &str) -> bool {
@@ -221,17 +191,9 @@ pub fn is_root(name: &str) -> bool {
 fn roots_ns(report: &Report) -> HashMap<Root, u64> {
     let mut sums = HashMap::new();
     for chain in &report.chains {
-        let mut at = chain.first;
-        // Parents come before their children: it ends.
-        for _ in 0..report.chain_links.len() {
-            match report.chain_links.get(at).and_then(|link| link.parent) {
-                Some(parent) => at = parent,
-                None => break,
-            }
-        }
-        if let Some(link) = report.chain_links.get(at) {
+        if let Some(link) = links_of(report, chain.first).pop() {
             let root = Root {
-                root: root(link.kind),
+                root: link.kind.root_name(),
             };
             *sums.entry(root).or_default() += chain.total_ns;
         }
@@ -461,7 +423,7 @@ impl Metrics {
             let mut wait = Wait {
                 label: name(&row.label),
                 call: row.call.as_deref().map_or_else(String::new, name),
-                class: class(report, &row.label),
+                class: label_class(report, &row.label),
             };
             if !self.waits.has_room(&wait) {
                 wait = Wait {

@@ -28,7 +28,7 @@ pub use foreign::{
 };
 pub use lines::wrapped;
 pub use markup::{escape, script_json};
-pub use page::{Page, Section, html_table};
+pub use page::{PAGE_STYLE, Page, Section, html_table, script_policy};
 pub use pen::{Pen, Style, count_cell, count_cell_opt};
 pub use said::{say, say_lines};
 pub use table::{Column, Table};

@@ -9,7 +9,14 @@ use base64::Engine as _;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("../assets/page.css");
+/// Of all pages.
+pub const PAGE_STYLE: &str = include_str!("../assets/page.css");
+
+/// What a content security policy says to admit this script.
+pub fn script_policy(script: &str) -> String {
+    let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(script));
+    format!("'sha256-{hash}'")
+}
 
 /// A part of a page with a heading of its own.
 pub struct Section {
@@ -83,8 +90,7 @@ impl Page<'_> {
 
     fn head(&self, out: &mut String) {
         let script = self.script.map_or(String::new(), |(_, script)| {
-            let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(script));
-            format!(" script-src 'sha256-{hash}';")
+            format!(" script-src {};", script_policy(script))
         });
         let _ = write!(
             out,
@@ -94,7 +100,7 @@ impl Page<'_> {
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <meta name=\"color-scheme\" content=\"light dark\">\n\
              <meta name=\"generator\" content=\"DeBox {}\">\n\
-             <title>{}</title>\n<style>\n{STYLE}{}</style>\n</head>\n<body>\n",
+             <title>{}</title>\n<style>\n{PAGE_STYLE}{}</style>\n</head>\n<body>\n",
             escape(self.version),
             escape(self.title),
             self.style
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn the_style_stays_in_its_element() {
         for what in ["</", "url(", "@import"] {
-            assert!(!STYLE.contains(what), "{what}");
+            assert!(!PAGE_STYLE.contains(what), "{what}");
         }
     }
 }

@@ -32,6 +32,27 @@ pub struct Root {
 }
 
 impl ChainKind {
+    /// What a chain that ends so ends in, in a word.
+    pub fn root_name(self) -> &'static str {
+        use ChainKind::*;
+        match self {
+            RanUser => "own_code",
+            RanCall => "system_call",
+            Ran => "running",
+            Runq => "run_queue",
+            Device => "device",
+            Disk => "disk",
+            Timer => "timer",
+            Limit => "time_limit",
+            Network => "network",
+            Interrupt => "interrupt",
+            NotOver => "not_over",
+            Sleep | Earlier | Slept | Woken | Unseen | Ended | Deeper | Dropped | Other => {
+                "unknown"
+            }
+        }
+    }
+
     /// Whether a chain that ends so has been followed to its end.
     pub fn known(self) -> bool {
         !matches!(

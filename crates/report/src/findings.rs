@@ -121,6 +121,17 @@ pub fn meaning<'a>(report: &'a Report, label: &str) -> Option<&'a Meaning> {
         .or_else(|| Rules::builtin_meanings().get(label))
 }
 
+/// Whether a wait with this label is a loss, in a word.
+pub fn class(report: &Report, label: &str) -> &'static str {
+    match meaning(report, label).map(|known| known.kind) {
+        Some(Kind::Idle) => "idle",
+        Some(Kind::Input) => "input",
+        Some(Kind::Loss) => "loss",
+        Some(Kind::Tool) => "tool",
+        None => "unknown",
+    }
+}
+
 /// What a label waits for: "the inode lock".
 pub(crate) fn waits_for<'a>(report: &'a Report, label: &str) -> Option<&'a str> {
     meaning(report, label).map(|m| m.what.as_str())

@@ -22,11 +22,16 @@ use debox_output::{Page, Section, duration_text};
 
 pub(crate) const STYLE: &str = include_str!("../assets/report.css");
 /// Of all pages with tables.
-pub(crate) const PAGE_SCRIPT: &str = include_str!("../assets/page.js");
+pub const PAGE_SCRIPT: &str = include_str!("../assets/page.js");
 const SCRIPT: &str = concat!(
     include_str!("../assets/page.js"),
     include_str!("../assets/report.js")
 );
+
+/// What a policy says to admit the script of [`render_html`] and no other.
+pub fn script_policy() -> String {
+    debox_output::script_policy(SCRIPT)
+}
 
 pub(crate) fn time(ns: u64) -> String {
     duration_text(ns, false)

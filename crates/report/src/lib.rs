@@ -35,15 +35,17 @@ pub use assemble::{
     call_of_key, disk_operation, frame_text, title_text,
 };
 pub use chains::{
-    ChainNode, Root, TreeLine, holder_place, link_text, links_of, roots, tree, tree_lines,
+    ChainNode, Root, TreeLine, holder_place, link_text, links_of, roots, tree, tree_lines, waits,
 };
 pub use diff::{
     Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
     NotComparable, Only, Side, diff, render_diff, render_diff_html,
 };
-pub use findings::{find as find_findings, meaning as label_meaning, nothing_found};
+pub use findings::{
+    class as label_class, find as find_findings, meaning as label_meaning, nothing_found,
+};
 pub use hist::Hist;
-pub use html::render_html;
+pub use html::{PAGE_SCRIPT, render_html, script_policy};
 pub use lives::{
     CriticalRow, LifeGroup, PathLine, critical_rows, groups as life_groups, path_lines,
 };
@@ -51,7 +53,7 @@ pub use model::*;
 pub use on_cpu::{OnCpuTop, stack_of};
 pub use options::TextOptions;
 pub use rests::rests_refine;
-pub use since::verdict_since;
+pub use since::since;
 pub use text::render_text;
 pub use trace::{TraceEntry, TraceFunction, TraceReport, TracedCall};
 pub use trend::find as find_trends;

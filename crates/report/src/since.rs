@@ -164,17 +164,58 @@ fn machine_since(now: &Report, before: &Report) -> Option<Machine> {
     Some(machine)
 }
 
-/// The verdict over the time from one report to a later one of the same account.
-pub fn verdict_since(now: &Report, before: &Report) -> Vec<String> {
+fn blocking_since(now: &[BlockingRow], before: &[BlockingRow]) -> Vec<BlockingRow> {
+    type Place<'a> = (&'a str, Option<&'a str>, u32, Option<&'a str>, Option<u32>);
+    fn place(row: &BlockingRow) -> Place<'_> {
+        let (call, function) = (row.call.as_deref(), row.function.as_deref());
+        (&row.label, call, row.abi, function, row.offset)
+    }
+    let mut then: HashMap<Place<'_>, (u64, u64)> = HashMap::new();
+    for row in before {
+        let sum = then.entry(place(row)).or_default();
+        sum.0 = sum.0.saturating_add(row.count);
+        sum.1 = sum.1.saturating_add(row.total_ns);
+    }
+    let mut rows: Vec<BlockingRow> = (now.iter())
+        .map(|row| {
+            // Several rows may be of one place: what one has used up is gone for the next.
+            let used = then.get_mut(&place(row)).map_or((0, 0), |sum| {
+                let used = (sum.0.min(row.count), sum.1.min(row.total_ns));
+                *sum = (sum.0 - used.0, sum.1 - used.1);
+                used
+            });
+            let (count, total_ns) = (row.count - used.0, row.total_ns - used.1);
+            BlockingRow {
+                count,
+                total_ns,
+                mean_ns: total_ns.checked_div(count).unwrap_or(0),
+                ..row.clone()
+            }
+        })
+        .filter(|row| row.count > 0 || row.total_ns > 0)
+        .collect();
+    let all_ns = (rows.iter()).fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
+    for row in &mut rows {
+        row.share = row.total_ns as f64 / all_ns.max(1) as f64;
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
+    rows
+}
+
+/// What came to pass from one report to a later one of the same account: the verdict, and what
+/// it and the tables of calls, waits and threads are made of. The longest of something is that
+/// of all the time.
+pub fn since(now: &Report, before: &Report) -> Report {
     let mut totals = now.totals.clone();
     totals.cpu_ns = (totals.cpu_ns).map(|ns| ns.saturating_sub(before.totals.cpu_ns.unwrap_or(0)));
-    let since = Report {
+    let mut since = Report {
         run: Run {
             wall_ns: now.run.wall_ns.saturating_sub(before.run.wall_ns),
             ..now.run.clone()
         },
         totals,
         calls: calls_since(&now.calls, &before.calls),
+        blocking: blocking_since(&now.blocking, &before.blocking),
         labels: now.labels.clone(),
         chain_links: now.chain_links.clone(),
         chains: chains_since(now, before),
@@ -186,5 +227,6 @@ pub fn verdict_since(now: &Report, before: &Report) -> Vec<String> {
         // No path, which has no end here.
         ..Report::default()
     };
-    crate::verdict::of(&since)
+    since.verdict = crate::verdict::of(&since);
+    since
 }

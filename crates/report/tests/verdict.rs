@@ -479,7 +479,7 @@ fn between_two_looks_only_what_happened_there_counts() {
         total_ns: 1_000 * MS,
         max_ns: 1_000 * MS,
     });
-    let verdict = verdict_since(&now, &before);
+    let verdict = since(&now, &before).verdict;
     assert!(
         verdict[0].starts_with(
             "In 1.00 s, its thread had something to do for 995 ms: 100 % (995 ms) in fsync"
@@ -487,7 +487,7 @@ fn between_two_looks_only_what_happened_there_counts() {
         "{verdict:?}"
     );
     // Nothing happened since.
-    assert!(verdict_since(&now, &now).is_empty());
+    assert!(since(&now, &now).verdict.is_empty());
 }
 
 /// A sleep at a resting place that lasts to the end is one rest, and not two.

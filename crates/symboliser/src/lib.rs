@@ -26,7 +26,7 @@ mod wire;
 pub use client::{Lost, Symboliser, Unusable};
 pub use module::{Module, Named};
 pub use perf_map::PerfMap;
-pub use sandbox::ATTEMPTS;
+pub use sandbox::{ATTEMPTS, Refusal, confine};
 pub use wire::{Loaded, NAME_CHARS_MAX, Part, Reply, Request, clean};
 
 /// One function at a place. A place has several when functions were inlined:

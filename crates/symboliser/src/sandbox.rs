@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is the symboliser still able to do?
+//! What is the symboliser, and who else parses foreign bytes, still able to do?
 //!
 //! Read descriptors that it is handed, use memory and a processor within
-//! limits, answer on its socket, and end. Whatever cannot be given up is a
+//! limits, answer on its socket (or where it may write), and end. Whatever cannot be given up is a
 //! reason not to begin: nothing is parsed then.
 
 use std::io;
@@ -169,11 +169,13 @@ fn privileges_drop() -> Result<(), Refusal> {
 }
 
 /// Gives up everything but what the filter lets through. Descriptors 0, 1 and
-/// 2 stay.
-pub fn confine() -> Result<(), Refusal> {
+/// 2 stay; it may write to those in `writes`. For a process that has one thread.
+///
+/// # Errors
+/// What cannot be given up.
+pub fn confine(writes: &[u32]) -> Result<(), Refusal> {
     signals_block();
-    // SAFETY: no memory. Nothing of this process uses them: it runs before
-    // main.
+    // SAFETY: no memory. Nothing of this process uses them: it has just begun.
     if unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) } != 0 {
         return Err(failed("closing what it inherited"));
     }
@@ -191,7 +193,7 @@ pub fn confine() -> Result<(), Refusal> {
     ] {
         limit(resource, value)?;
     }
-    filter_install()
+    filter_install(writes)
 }
 
 const fn stmt(code: u32, k: u32) -> libc::sock_filter {
@@ -255,7 +257,7 @@ const ALLOWED: [libc::c_long; 22] = [
 ];
 
 /// Calls that are let through if an argument has a value.
-fn filter(pid: u32) -> Vec<libc::sock_filter> {
+fn filter(pid: u32, writes: &[u32]) -> Vec<libc::sock_filter> {
     let mut program = vec![
         stmt(LOAD, ARCH),
         jump(EQUAL, AUDIT_ARCH_X86_64, 1, 0),
@@ -276,19 +278,18 @@ fn filter(pid: u32) -> Vec<libc::sock_filter> {
             stmt(RETURN, KILL),
         ]);
     }
-    // Messages on the socket, which is descriptor 0; /dev/null is 2.
-    for (nr, fd) in [
-        (libc::SYS_recvmsg, 0),
-        (libc::SYS_sendto, 0),
-        (libc::SYS_write, 2),
+    // Messages on the socket, which is descriptor 0.
+    for (nr, fds) in [
+        (libc::SYS_recvmsg, &[0][..]),
+        (libc::SYS_sendto, &[0]),
+        (libc::SYS_write, writes),
     ] {
-        program.extend([
-            jump(EQUAL, nr as u32, 0, 4),
-            stmt(LOAD, argument(0)),
-            jump(EQUAL, fd, 0, 1),
-            stmt(RETURN, ALLOW),
-            stmt(RETURN, KILL),
-        ]);
+        let after = 2 * fds.len() as u8 + 2;
+        program.extend([jump(EQUAL, nr as u32, 0, after), stmt(LOAD, argument(0))]);
+        for fd in fds {
+            program.extend([jump(EQUAL, *fd, 0, 1), stmt(RETURN, ALLOW)]);
+        }
+        program.push(stmt(RETURN, KILL));
     }
     // abort(), so that the parent can tell it from a forbidden call.
     program.extend([
@@ -303,8 +304,8 @@ fn filter(pid: u32) -> Vec<libc::sock_filter> {
     program
 }
 
-fn filter_install() -> Result<(), Refusal> {
-    let program = filter(std::process::id());
+fn filter_install(writes: &[u32]) -> Result<(), Refusal> {
+    let program = filter(std::process::id(), writes);
     let fprog = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_ptr().cast_mut(),
@@ -436,7 +437,7 @@ mod tests {
 
     #[test]
     fn nothing_but_what_is_listed() {
-        let program = filter(42);
+        let program = filter(42, &[2]);
         let run = |nr: u32, args| judge(&program, nr, AUDIT_ARCH_X86_64, args);
         let zero = [0u64; 6];
         let mut allowed = Vec::new();
@@ -462,5 +463,12 @@ mod tests {
         assert_eq!(with(libc::SYS_tgkill, [43, 42, 6, 0, 0, 0]), KILL);
         assert_eq!(with(libc::SYS_tgkill, [42, 42, 9, 0, 0, 0]), KILL);
         assert_eq!(with(libc::SYS_write, [0, 0, 0, 0, 0, 0]), KILL);
+        assert_eq!(with(libc::SYS_write, [1, 0, 0, 0, 0, 0]), KILL);
+        let program = filter(42, &[1, 2]);
+        for (fd, verdict) in [(0, KILL), (1, ALLOW), (2, ALLOW), (3, KILL)] {
+            let args = [fd, 0, 0, 0, 0, 0];
+            let write = libc::SYS_write as u32;
+            assert_eq!(judge(&program, write, AUDIT_ARCH_X86_64, args), verdict);
+        }
     }
 }

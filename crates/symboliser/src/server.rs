@@ -63,7 +63,8 @@ extern "C" fn before_main(count: c_int, words: *const *const c_char) {
 /// Until the socket is closed. Whoever starts it by hand gets a process that
 /// can do nothing and ends at once.
 fn serve(again: bool) -> c_int {
-    match confine() {
+    // /dev/null is 2.
+    match confine(&[2]) {
         Ok(()) => {}
         // A filter that forbids capset: capabilities that are not ambient do
         // not outlive exec, if this is not root.

@@ -5,7 +5,7 @@ use crate::frame::{Between, Frame};
 use crate::table::Table;
 use crate::views::{Style, View, table};
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use debox_report::verdict_since;
+use debox_report::since;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ impl App {
         }
         if !self.paused {
             self.verdict_since = match &before {
-                Some(before) => verdict_since(&frame.report, &before.report),
+                Some(before) => since(&frame.report, &before.report).verdict,
                 None => Vec::new(),
             };
             self.shown = Some((frame, before));
