@@ -65,7 +65,7 @@ PARTS = (
     Part("scalable select and poll: the same answers as the system calls", "check", 2400, make("select-tests")),
     Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
-         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-cases-load::load", *WITH_KERNEL, *WITH_CLOCK)),
+         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *WITH_KERNEL, *WITH_CLOCK)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 
     Part("crates: with the kernel", "test", 1800, watching(*WITH_KERNEL), root=True, kernel=True),
@@ -98,6 +98,7 @@ PARTS = (
     Part("cross-checks: PostgreSQL, MariaDB, SQLite", "test-all", 900, watching("debox-tests::databases"), "alone", root=True, kernel=True),
     Part("examples: the first sentence of each case", "test-all", 1800, ("examples/cases/all.sh",), "alone", root=True, kernel=True),
     Part("reports in Chromium", "test-all", 1800, rust("debox-report::chromium")),
+    Part("pages of debox serve in Chromium", "test-all", 1800, rust("debox-serve::chromium"), root=True, kernel=True),
     Part("storms: threads, processes, kill -9", "test-all", 1800, watching("debox-tests::storms"), "alone", root=True, kernel=True),
     Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
     Part("case study: the load generator", "test-all", 900, rust("debox-cases-load::load"), "alone"),

@@ -51,6 +51,7 @@ pub enum Verb {
     Why(WhyArgs),
     Agent(AgentArgs),
     Snapshot(SnapshotArgs),
+    Serve(Box<ServeArgs>),
     Diff(DiffArgs),
     Kern(Box<debox_kern::Args>),
     Select(Box<debox_select::Args>),
@@ -597,6 +598,62 @@ pub struct SnapshotArgs {
     pub directory: PathBuf,
 }
 
+/// Show in a browser what the machine waits for, and recordings of what it waited for
+///
+/// A page on this machine alone: what `debox top` shows, renewed, and the recordings of a
+/// directory over time, to be opened. Whoever has the address that is printed, with its token,
+/// may look; nothing can be changed. Watching needs what `debox top` needs; without it there are
+/// the recordings.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox serve
+  debox serve --unit nginx --listen 127.0.0.1:8642
+  debox serve --listen /run/user/1000/debox.sock
+  debox serve --no-watch --recordings .")]
+pub struct ServeArgs {
+    /// Where: HOST:PORT of this machine alone (port 0: a free one), or the path of a Unix socket,
+    /// which is for this user and root
+    #[arg(long, value_name = "PLACE", default_value = "127.0.0.1:0")]
+    pub listen: String,
+    /// Show the recordings of this directory
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/debox/flight")]
+    pub recordings: PathBuf,
+    /// Watch nobody: recordings only
+    #[arg(long, conflicts_with_all = ["pids", "WhomArgs", "capture_way", "BrokerArgs"])]
+    pub no_watch: bool,
+    /// Take the token from FILE, which nobody else can read, instead of making one
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub token: Option<PathBuf>,
+    /// Answer to this name as well: it leads to this machine
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub host: Vec<String>,
+    /// Let --listen name an address that other machines reach. What is shown, and the token, goes
+    /// unencrypted
+    #[arg(long, hide_short_help = true, requires = "token")]
+    pub anywhere: bool,
+    /// Process ids
+    #[arg(short, long = "pid", value_name = "PID", conflicts_with = "WhomArgs", value_delimiter = ',',
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+    #[command(flatten)]
+    pub whom: WhomArgs,
+    /// How the ends of calls are known: sleeps (if nothing is said: at the least cost), boundary or
+    /// splice
+    #[arg(
+        long = "capture",
+        value_name = "WAY",
+        value_enum,
+        hide_short_help = true
+    )]
+    pub capture_way: Option<Way>,
+    /// Do not follow children
+    #[arg(long, hide_short_help = true)]
+    pub no_follow: bool,
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+}
+
 /// Ask a permanent broker how it is doing
 #[derive(Args, Debug)]
 pub struct StatusArgs {
@@ -662,6 +719,9 @@ mod tests {
             &["debox", "top", "-p", "1", "--unit", "x"],
             &["debox", "why", "--all", "1"],
             &["debox", "why"],
+            &["debox", "serve", "-p", "1", "--unit", "x"],
+            &["debox", "serve", "--no-watch", "--all"],
+            &["debox", "serve", "--anywhere"],
         ] {
             assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
         }
@@ -676,6 +736,16 @@ mod tests {
             &["debox", "top"],
             &["debox", "top", "--comm", "a*", "--comm", "b", "--uid", "0"],
             &["debox", "why", "--all", "-a"],
+            &["debox", "serve", "--no-watch", "--recordings", "."],
+            &[
+                "debox",
+                "serve",
+                "--anywhere",
+                "--token",
+                "t",
+                "--listen",
+                "[::]:80",
+            ],
         ] {
             Cli::try_parse_from(good).unwrap();
         }

@@ -870,6 +870,7 @@ fn help_is_complete() {
         ("help_attach.txt", &["attach", "-h"]),
         ("help_report.txt", &["report", "--help"]),
         ("help_agent.txt", &["agent", "--help"]),
+        ("help_serve.txt", &["serve", "--help"]),
         ("help_diff.txt", &["diff", "--help"]),
         ("help_kern.txt", &["kern", "--help"]),
     ] {

@@ -126,11 +126,13 @@ impl Browser {
 
     /// Loads a file and waits until it is complete.
     pub fn open(&mut self, file: &Path) {
+        self.visit(&format!("file://{}", file.display()));
+    }
+
+    /// The same with an address.
+    pub fn visit(&mut self, address: &str) {
         self.events.clear();
-        self.ask(
-            "Page.navigate",
-            json!({"url": format!("file://{}", file.display())}),
-        );
+        self.ask("Page.navigate", json!({"url": address}));
         while !self
             .events
             .iter()
