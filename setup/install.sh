@@ -124,6 +124,9 @@ done
 
 put 644 "$PREFIX/lib/sysusers.d/debox.conf" systemd/debox.conf
 put 644 "$PREFIX/share/debox/agent.toml" systemd/agent.toml
+for file in dashboards/*.json dashboards/*.yml; do
+	put 644 "$PREFIX/share/debox/$file" "$file"
+done
 
 if [ "$what" = uninstall ]; then
 	# Directories that only DeBox uses, and others that are empty now, up to PREFIX.

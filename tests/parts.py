@@ -64,6 +64,7 @@ PARTS = (
     Part("libdebox and the interposer in C (fake broker, sanitizers)", "check", 600, make("c-tests")),
     Part("scalable select and poll: the same answers as the system calls", "check", 2400, make("select-tests")),
     Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
+    Part("dashboards and alerts ask for what the agent exposes", "check", 300, python("tests/dashboards.py")),
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
          rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *WITH_KERNEL, *WITH_CLOCK)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
