@@ -234,4 +234,5 @@ class Promtool(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=1)
+    # With the reasons of what was left out.
+    unittest.main(verbosity=2)

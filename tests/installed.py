@@ -225,10 +225,18 @@ class Installed(unittest.TestCase):
         soname = self.stranger.run("readelf", "-d", link).stdout
         self.assertIn("[libdebox.so.0]", soname)
         for path in self.prefix.rglob("*"):
-            wanted = 0o755 if path.is_dir() or path.parent.name in ("bin", "sbin") or re.search(r"\.so(\.|$)", path.name) else 0o644
+            wanted = 0o755 if path.is_dir() or path.parent.name in ("bin", "sbin", "libexec") or re.search(r"\.so(\.|$)", path.name) else 0o644
             if not path.is_symlink() and path != self.prefix:
                 self.assertEqual(path.stat().st_mode & 0o777, wanted, path)
         self.assertIn(str(self.prefix), self.stranger.run("man", "-M", self.prefix / "share/man", "-w", "debox-run").stdout)
+
+    def test_parts_of_their_own_are_found(self):
+        debox = self.prefix / "bin/debox"
+        missing = self.stranger.home / "no-agent.toml"
+        self.assertIn(str(missing), self.stranger.run(debox, "agent", "--check", "--config", missing, status=125).stderr)
+        self.assertIn("HOST:PORT", self.stranger.run(debox, "serve", "--listen", "nowhere", status=2).stderr)
+        boards = self.prefix / "share/debox/dashboards"
+        self.assertEqual({path.name for path in boards.iterdir()}, {path.name for path in (TOP / "dashboards").iterdir() if path.suffix in (".json", ".yml")})
 
     def assert_units(self, prefix, root=""):
         units = sorted(pathlib.Path(f"{root}{prefix}/lib/systemd/system").iterdir())

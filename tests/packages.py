@@ -183,7 +183,7 @@ class Made(unittest.TestCase):
         symbols = temporary(self)
         for package in SYMBOLS:
             run("dpkg-deb", "-x", deb(package), symbols)
-        for package, program in (("debox", "bin/debox"), ("debox-agent", "sbin/deboxd")):
+        for package, program in (("debox", "bin/debox"), ("debox-agent", "sbin/deboxd"), ("debox-agent", "libexec/debox-agent"), ("debox-agent", "libexec/debox-serve")):
             path = self.unpacked(package) / "usr" / program
             self.assertLess(path.stat().st_size, 20_000_000)
             debug = f"set debug-file-directory {symbols}/usr/lib/debug"

@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[path = "../../../tests/fresh_start.rs"]
@@ -463,6 +464,46 @@ fn hostile_recordings_take_nothing_down() {
     // Who read them is gone.
     let children = format!("/proc/{0}/task/{0}/children", server.process.id());
     assert_eq!(std::fs::read_to_string(children).unwrap_or_default(), "");
+}
+
+#[test]
+fn who_reads_a_recording_can_do_nothing_else() {
+    let mut reader = Command::new(env!("CARGO_BIN_EXE_debox-serve"))
+        .arg0("debox-reader")
+        .arg("page")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let folder = format!("/proc/{}", reader.id());
+    // It waits for the recording, and has given everything up by then.
+    let status = || std::fs::read_to_string(format!("{folder}/status")).unwrap();
+    wait_until("it is confined", || status().contains("\nSeccomp:\t2\n"));
+    let status = status();
+    for line in [
+        "NoNewPrivs:\t1",
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+    ] {
+        assert!(status.contains(line), "{status}");
+    }
+    if needs::is_root() {
+        assert!(
+            status.contains("Uid:\t65534\t65534\t65534\t65534"),
+            "{status}"
+        );
+        let mut open: Vec<_> = std::fs::read_dir(format!("{folder}/fd"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        open.sort();
+        assert_eq!(open, ["0", "1", "2"]);
+    }
+    drop(reader.stdin.take());
+    let output = reader.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("is empty"), "{said}");
 }
 
 #[test]
