@@ -48,7 +48,7 @@ def exposed():
     values = {
         "root": set(re.findall(r'=> "(\w+)"', re.search(r"fn root_name.*?\n    \}\n", source("crates/report/src/chains.rs"), re.S)[0])),
         "class": set(re.findall(r'=> "(\w+)"', re.search(r"pub fn class\(.*?\n\}\n", source("crates/report/src/findings.rs"), re.S)[0])) | {"other"},
-        "state": set(re.findall(r'\("(\w+)", time\.', text)),
+        "state": set(re.findall(r'\("(\w+)", (?:row\.)?time\.', text)),
         "what": {camel_to_snake(name) for name in re.findall(r"^    (\w+),$", re.search(r"pub enum NoteKind \{\n(.*?)\n\}", source("crates/report/src/model.rs"), re.S)[1], re.M)},
     }  # fmt: skip
     series = {}

@@ -271,7 +271,10 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
 
 /// Nanoseconds since 1970 of a name such as 20261127T131500Z.debox.
 fn started(name: &str) -> Option<i128> {
-    let text = name.strip_suffix(ENDING)?.strip_suffix('Z')?;
+    let text = name.strip_suffix(ENDING)?;
+    // The one of a ring that is being written.
+    let text = text.strip_suffix(".part").unwrap_or(text);
+    let text = text.strip_suffix('Z')?;
     let (date, time) = text.split_once('T')?;
     let number = |text: &str, from: usize, to: usize| -> Option<i64> {
         let part = text.get(from..to)?;
@@ -328,6 +331,10 @@ mod tests {
         assert_eq!(
             started("20261127T131500Z.debox"),
             Some(1_795_785_300_000_000_000)
+        );
+        assert_eq!(
+            started("20261127T131500Z.part.debox"),
+            started("20261127T131500Z.debox")
         );
         for name in [
             "20261327T131500Z.debox",
