@@ -6,7 +6,8 @@ use crate::site::SiteResolver;
 use debox_labels::LabelTable;
 use debox_probe::Probe;
 use debox_symbol::{
-    Debuginfod, KernelSymbols, Resolver, Site, SymbolError, SymbolOptions, UNKNOWN_FUNCTION,
+    Debuginfod, KernelSymbols, Resolver, SharedFunctions, Site, SymbolError, SymbolOptions,
+    UNKNOWN_FUNCTION,
 };
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,13 +45,15 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
         everything: options.everything,
         ..debox_probe::Options::default()
     };
+    let functions = SharedFunctions::default();
     // Each takes its time.
     let (symbols, probe) = std::thread::scope(|scope| {
-        let probe = scope.spawn(|| Probe::load(options_probe));
+        let probe = scope.spawn(|| Probe::load(options_probe, functions.clone()));
         let symbols = KernelSymbols::open(SymbolOptions {
             vmlinux: options.vmlinux.clone(),
             debuginfod: Debuginfod::from_env(),
             progress: Some(options.progress),
+            functions: Some(functions.clone()),
         });
         let panicked = |panic| std::panic::resume_unwind(panic);
         (symbols, probe.join().unwrap_or_else(panicked))

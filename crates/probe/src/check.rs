@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::{Options, Probe};
+use crate::{Options, Probe, SharedFunctions};
 
 #[allow(
     clippy::all,
@@ -105,7 +105,7 @@ pub fn check() -> Vec<Check> {
         "bpf-load",
         "load the BPF programs and create their maps",
         true,
-        Probe::load(Options::default()),
+        Probe::load(Options::default(), SharedFunctions::default()),
         REMEDY_CAPS,
     );
     out.push(loaded);

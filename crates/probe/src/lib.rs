@@ -7,6 +7,7 @@
 //! nothing about who may watch whom: that is the broker's.
 
 use debox_labels::LabelTable;
+pub use debox_symbol::SharedFunctions;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read};
@@ -162,12 +163,13 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Loads the programs; nothing is attached yet.
+    /// Loads the programs; nothing is attached yet. `functions`: the kernel's, which the caller
+    /// may share.
     ///
     /// # Errors
     /// [`Error::Bpf`] with the remedy in its text: without CAP_BPF and
     /// CAP_PERFMON, or on a kernel that lacks a needed type.
-    pub fn load(options: Options) -> Result<Probe, Error> {
+    pub fn load(options: Options, functions: SharedFunctions) -> Result<Probe, Error> {
         // Raising the limit is only needed before 5.11 (maps are charged to
         // the memory cgroup since); where it is refused, that is no error.
         let unlimited = libc::rlimit {
@@ -179,8 +181,8 @@ impl Probe {
         // While the programs are loaded.
         let functions = std::thread::Builder::new()
             .name("debox-kallsyms".into())
-            .spawn(|| {
-                let functions = debox_symbol::Functions::open().unwrap_or_default();
+            .spawn(move || {
+                let functions = functions.get().unwrap_or_default();
                 (
                     text::KernelText::of(&functions),
                     on_cpu::Starts::of(&functions),

@@ -12,7 +12,7 @@ mod needs;
 use std::os::fd::AsRawFd;
 
 use debox_abi::*;
-use debox_probe::{Kernel, Options, Probe, SegmentOptions};
+use debox_probe::{Kernel, Options, Probe, SegmentOptions, SharedFunctions};
 
 fn map<T>(fd: &impl AsRawFd, protection: i32) -> *mut T {
     let length = DEBOX_PAGE_SIZE * DEBOX_SEGMENT_SLOTS;
@@ -36,7 +36,7 @@ fn any_call_of_the_thread_leaves_its_record() {
     if !needs::bpf() {
         return;
     }
-    let mut probe = Probe::load(Options::default()).unwrap();
+    let mut probe = Probe::load(Options::default(), SharedFunctions::default()).unwrap();
     let segment = probe
         .segment_create(
             std::process::id(),

@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use debox_labels::glob;
 
@@ -56,6 +56,29 @@ pub struct Functions {
     traceable: Option<Vec<u64>>,
     /// Address ranges that kprobes refuse.
     blacklist: Vec<(u64, u64)>,
+}
+
+/// The running kernel's, without what can be attached to, for several who want them at the same
+/// time: who asks first reads them, the others wait for that.
+#[derive(Clone, Debug)]
+pub struct SharedFunctions(Arc<LazyLock<io::Result<Arc<Functions>>>>);
+
+impl Default for SharedFunctions {
+    fn default() -> Self {
+        Self(Arc::new(LazyLock::new(|| Functions::open().map(Arc::new))))
+    }
+}
+
+impl SharedFunctions {
+    pub fn get(&self) -> io::Result<Arc<Functions>> {
+        match &**self.0 {
+            Ok(functions) => Ok(Arc::clone(functions)),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(errno) => io::Error::from_raw_os_error(errno),
+                None => io::Error::new(error.kind(), error.to_string()),
+            }),
+        }
+    }
 }
 
 /// One function of the kernel.

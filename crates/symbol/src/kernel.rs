@@ -4,9 +4,10 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::debuginfod::Debuginfod;
-use crate::functions::Functions;
+use crate::functions::{Functions, SharedFunctions};
 use crate::lines::{Lines, LinesError};
 
 /// CAP_SYSLOG's bit, from linux/capability.h.
@@ -22,6 +23,8 @@ pub struct SymbolOptions {
     pub debuginfod: Option<Debuginfod>,
     /// Is told, in sentences, what takes long.
     pub progress: Option<fn(&str)>,
+    /// The running kernel's, which somebody else reads as well; without them they are read.
+    pub functions: Option<SharedFunctions>,
 }
 
 /// The files that symbols come from. The default is the running kernel's own;
@@ -149,7 +152,7 @@ pub struct Frame {
 #[derive(Debug)]
 pub struct KernelSymbols {
     sources: SymbolSources,
-    table: Functions,
+    table: Arc<Functions>,
     lines: Option<(PathBuf, Lines)>,
     notes: Vec<String>,
 }
@@ -166,7 +169,10 @@ impl KernelSymbols {
         sources: SymbolSources,
         options: SymbolOptions,
     ) -> Result<KernelSymbols, SymbolError> {
-        let table = read_table(&sources)?;
+        let table = match &options.functions {
+            Some(functions) => table_checked(functions.get(), &sources)?,
+            None => read_table(&sources)?,
+        };
         let mut symbols = KernelSymbols {
             sources,
             table,
@@ -346,14 +352,21 @@ fn release() -> String {
         .to_owned()
 }
 
-fn read_table(sources: &SymbolSources) -> Result<Functions, SymbolError> {
+fn read_table(sources: &SymbolSources) -> Result<Arc<Functions>, SymbolError> {
+    let table = File::open(&sources.kallsyms)
+        .and_then(|file| Functions::read(BufReader::with_capacity(1 << 16, file)));
+    table_checked(table.map(Arc::new), sources)
+}
+
+fn table_checked(
+    table: io::Result<Arc<Functions>>,
+    sources: &SymbolSources,
+) -> Result<Arc<Functions>, SymbolError> {
     let path = || sources.kallsyms.clone();
-    let unreadable = |source| SymbolError::Unreadable {
+    let table = table.map_err(|source| SymbolError::Unreadable {
         path: path(),
         source,
-    };
-    let file = File::open(&sources.kallsyms).map_err(unreadable)?;
-    let table = Functions::read(BufReader::with_capacity(1 << 16, file)).map_err(unreadable)?;
+    })?;
     if table.is_hidden() {
         let kptr_restrict = match fs::read_to_string(&sources.kptr_restrict) {
             Ok(text) => text.trim().to_owned(),

@@ -20,7 +20,7 @@ pub use arguments::{
     Argument, Kind as ArgumentKind, ObjectArgument, ObjectBy, Removes, arguments, object_arguments,
 };
 pub use debuginfod::{Debuginfod, DebuginfodError};
-pub use functions::{Function, Functions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
+pub use functions::{Function, Functions, SharedFunctions, TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 pub use kernel::{Frame, KernelSymbols, SymbolError, SymbolOptions, SymbolSources};
 pub use resolver::{Resolver, Site, UNKNOWN_FUNCTION, stack_label};
 pub use syscalls::{syscall_name, syscall_number, syscall_number_compat};

@@ -5,7 +5,8 @@
 use crate::Error;
 use crate::noise::bpf_links;
 use debox_probe::{
-    AccountOptions, Counters, Floor, FloorGuard, Kernel, Options, Probe, Watcher, floor_attach,
+    AccountOptions, Counters, Floor, FloorGuard, Kernel, Options, Probe, SharedFunctions, Watcher,
+    floor_attach,
 };
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,8 @@ impl Hooks {
                         no_wakers: index == 1,
                         ..Options::default()
                     };
-                    self.probes[index] = Some(Probe::load(options).map_err(unavailable)?);
+                    let probe = Probe::load(options, SharedFunctions::default());
+                    self.probes[index] = Some(probe.map_err(unavailable)?);
                 }
                 let probe = self.probes[index].as_mut().expect("just loaded");
                 let options = AccountOptions {
