@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -344,7 +344,7 @@ impl Probe {
         })
     }
 
-    fn details_create(&mut self, id: u32) -> Result<Details, Error> {
+    fn details_create(&mut self) -> Result<Details, Error> {
         self.unwind_start()?;
         self.serial += 1;
         let details = numbered_create::<debox_abi::debox_details>(
@@ -386,18 +386,6 @@ impl Probe {
             &map_options(0),
         )
         .map_err(Error::bpf("creating a ring buffer of events"))?;
-        let maps = &self.skel.maps;
-        outers_set(
-            id,
-            &[
-                (maps.account_details.as_fd(), details.as_fd()),
-                (maps.account_detail_controls.as_fd(), control.as_fd()),
-                (maps.account_rings.as_fd(), events.as_fd()),
-                (maps.account_chains.as_fd(), chains.as_fd()),
-                (maps.account_objects.as_fd(), objects.as_fd()),
-                (maps.account_lives.as_fd(), lives.as_fd()),
-            ],
-        )?;
         Ok(Details {
             details: owned(&details)?,
             events: owned(&events)?,
@@ -928,30 +916,51 @@ impl Kernel for Probe {
             .map_err(Error::bpf("freezing an account map"))?;
         cpus.freeze()
             .map_err(Error::bpf("freezing an account map"))?;
-        outers_set(
-            id,
-            &[
-                (self.skel.maps.accounts.as_fd(), account.as_fd()),
-                (self.skel.maps.account_cpus.as_fd(), cpus.as_fd()),
-            ],
-        )?;
         let mut details_maps = if details {
-            Some(self.details_create(id)?)
+            Some(self.details_create()?)
         } else {
             None
         };
-        let clock = match &mut details_maps {
-            Some(details) if options.on_cpu_hz > 0 => {
-                let clock = self.clock_create(options.on_cpu_hz)?;
-                outers_set(
+        let (mut clock, mut functions) = (None, None);
+        if let Some(details) = details_maps.as_mut().filter(|_| options.on_cpu_hz > 0) {
+            let made = self.clock_create(options.on_cpu_hz)?;
+            details.on_cpu = Some(owned(made.table())?);
+            clock = Some(made);
+            functions = self.functions_table()?;
+        }
+        let maps = &self.skel.maps;
+        let mut places = vec![
+            (maps.accounts.as_fd(), id, account.as_fd()),
+            (maps.account_cpus.as_fd(), id, cpus.as_fd()),
+        ];
+        if let Some(details) = &details_maps {
+            places.extend([
+                (maps.account_details.as_fd(), id, details.details.as_fd()),
+                (
+                    maps.account_detail_controls.as_fd(),
                     id,
-                    &[(self.skel.maps.account_on_cpu.as_fd(), clock.table().as_fd())],
-                )?;
-                details.on_cpu = Some(owned(clock.table())?);
-                Some(clock)
-            }
-            _ => None,
-        };
+                    details.control.as_fd(),
+                ),
+                (maps.account_rings.as_fd(), id, details.events.as_fd()),
+                (maps.account_chains.as_fd(), id, details.chains.as_fd()),
+                (maps.account_objects.as_fd(), id, details.objects.as_fd()),
+                (maps.account_lives.as_fd(), id, details.lives.as_fd()),
+            ]);
+        }
+        if let Some(clock) = &clock {
+            places.push((maps.account_on_cpu.as_fd(), id, clock.table().as_fd()));
+        }
+        if let Some(table) = &functions {
+            places.push((
+                maps.unwind_tables.as_fd(),
+                on_cpu::FUNCTIONS_TABLE,
+                table.as_fd(),
+            ));
+        }
+        outers_set(&places)?;
+        if functions.is_some() {
+            self.functions_placed();
+        }
         self.accounts.insert(
             id,
             AccountEntry {
@@ -1402,26 +1411,84 @@ fn map_options(flags: u32) -> libbpf_rs::libbpf_sys::bpf_map_create_opts {
     }
 }
 
-/// Puts inner maps under the same number into several outer ones. Each waits
-/// for a grace period of the kernel (10 to 40 ms), so they wait together.
-fn outers_set(id: u32, maps: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), Error> {
-    std::thread::scope(|scope| {
-        let waiting: Vec<_> = maps
-            .iter()
-            .map(|(outer, inner)| scope.spawn(move || outer_set(*outer, id, *inner)))
-            .collect();
-        waiting.into_iter().try_for_each(|one| {
-            one.join().unwrap_or_else(|_| {
-                Err(Error::Kernel {
-                    action: "put a shared map in place",
-                    source: io::Error::other("a thread panicked"),
-                })
-            })
-        })
-    })
+/// Puts inner maps into outer ones, each under a number that has none. The kernel lets go of who
+/// does that only after a grace period (10 to 40 ms), for whoever may still look at what was there
+/// before. Nothing was, and the inner map is seen at once: a thread waits, and nobody for it.
+fn outers_set(maps: &[(BorrowedFd<'_>, u32, BorrowedFd<'_>)]) -> Result<(), Error> {
+    let putting: Vec<_> = maps
+        .iter()
+        .map(|(outer, id, inner)| Putting::begin(*outer, *id, *inner))
+        .collect::<Result<_, _>>()?;
+    putting.into_iter().try_for_each(Putting::seen)
 }
 
-/// Takes them out again, in the same way.
+struct Putting {
+    outer: OwnedFd,
+    id: u32,
+    inner_id: u32,
+    done: mpsc::Receiver<Result<(), Error>>,
+}
+
+impl Putting {
+    /// How long the kernel is given before it is asked.
+    const PAUSE: Duration = Duration::from_micros(50);
+
+    fn begin(outer: BorrowedFd<'_>, id: u32, inner: BorrowedFd<'_>) -> Result<Self, Error> {
+        let inner_id = map_id(&inner)?;
+        let (ours, outer, inner) = (
+            outer_owned(&outer)?,
+            outer_owned(&outer)?,
+            outer_owned(&inner)?,
+        );
+        let (tell, done) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("debox-map".into())
+            .spawn(move || {
+                // Nobody may be there any more who is told.
+                let _ = tell.send(outer_set(outer.as_fd(), id, inner.as_fd()));
+            })
+            .map_err(|source| Error::Kernel {
+                action: "start a thread",
+                source,
+            })?;
+        Ok(Self {
+            outer: ours,
+            id,
+            inner_id,
+            done,
+        })
+    }
+
+    /// Waits until the inner map is where it belongs.
+    fn seen(self) -> Result<(), Error> {
+        loop {
+            match self.done.recv_timeout(Self::PAUSE) {
+                Ok(result) => return result,
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Kernel {
+                        action: "put a shared map in place",
+                        source: io::Error::other("a thread panicked"),
+                    });
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            let mut there = 0u32;
+            // SAFETY: one key and one value of 4 bytes each: of an inner map its number is told.
+            let ret = unsafe {
+                libbpf_rs::libbpf_sys::bpf_map_lookup_elem(
+                    self.outer.as_raw_fd(),
+                    (&raw const self.id).cast(),
+                    (&raw mut there).cast(),
+                )
+            };
+            if ret == 0 && there == self.inner_id {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Takes inner maps out again; all wait for that together.
 fn outers_clear(id: u32, outers: &[BorrowedFd<'_>]) {
     std::thread::scope(|scope| {
         for outer in outers {

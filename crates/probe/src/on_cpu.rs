@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use debox_abi::{
     DEBOX_FRAME_FILE_SHIFT, DEBOX_FRAME_KERNEL, DEBOX_USER_FRAMES_MAX, Pod, debox_on_cpu,
@@ -19,7 +19,7 @@ use crate::unwind::{self, Row};
 use crate::{BPF_F_MMAPABLE, DeboxProgs, Probe};
 
 /// Shared with `bpf/user_stack.h` and `bpf/on_cpu.h`.
-const FUNCTIONS_TABLE: u32 = unwind::TABLES_MAX;
+pub(crate) const FUNCTIONS_TABLE: u32 = unwind::TABLES_MAX;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 /// The lowest address of the kernel's text and modules, x86-64.
 const TEXT_MIN: u64 = 0xffff_ffff_8000_0000;
@@ -131,7 +131,6 @@ fn events_open(hz: u32, others: usize) -> io::Result<Vec<OwnedFd>> {
 impl Probe {
     /// The clock of a new account; one that the kernel refuses has a table that says so.
     pub(crate) fn clock_create(&mut self, hz: u32) -> Result<Clock, Error> {
-        self.functions_place()?;
         let others = self.accounts.values().filter(|a| a.clock.is_some());
         let (events, hz, error) = match events_open(hz, others.count()) {
             Ok(events) => (events, hz, 0),
@@ -159,24 +158,22 @@ impl Probe {
         })
     }
 
-    /// The kernel side gets the table of functions, once.
-    fn functions_place(&mut self) -> Result<(), Error> {
+    /// The table of functions, until the kernel side has it.
+    pub(crate) fn functions_table(&self) -> Result<Option<MapHandle>, Error> {
         if self.functions.placed || self.functions.starts.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        let rows = self.functions.rows();
-        let map = unwind::table_of(&rows)?;
-        crate::outer_set(
-            self.skel.maps.unwind_tables.as_fd(),
-            FUNCTIONS_TABLE,
-            map.as_fd(),
-        )?;
+        unwind::table_of(&self.functions.rows()).map(Some)
+    }
+
+    /// It has it.
+    pub(crate) fn functions_placed(&mut self) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.softirq_functions = self.functions.softirq;
-            bss.function_rows = rows.len() as u32;
+            // A row of each start.
+            bss.function_rows = self.functions.starts.len() as u32;
         }
         self.functions.placed = true;
-        Ok(())
     }
 
     /// Numbers and addresses of the functions in an account's samples.
