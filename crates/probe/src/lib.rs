@@ -32,6 +32,7 @@ mod on_cpu;
 mod place;
 mod pool;
 mod programs;
+mod reachable;
 mod ring_fix;
 mod signature;
 mod text;

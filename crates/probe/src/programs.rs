@@ -20,10 +20,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
+use crate::reachable::{Code, Constants};
 
 /// Of the object, as it says itself.
 const LICENSE: &CStr = c"Dual BSD/GPL";
 const LOG_BYTES: usize = 1 << 20;
+const BPF_F_RDONLY_PROG: u32 = 1 << 7;
 
 pub(crate) type Program<'p> = ProgramImpl<'p, Mut>;
 
@@ -46,6 +48,7 @@ pub(crate) struct Programs {
     /// The kernel's types: which one each tracepoint and iterator is.
     kernel: Mutex<Btf<'static>>,
     loaded: Mutex<HashMap<NonNull<sys::bpf_program>, OwnedFd>>,
+    constants: Constants,
 }
 
 // SAFETY: libbpf's objects are tied to no thread. What is shared between
@@ -78,6 +81,69 @@ pub(crate) fn prepare<'obj>(open: &mut impl OpenSkel<'obj>) -> Result<(), Error>
     Ok(())
 }
 
+/// What a program is made of.
+///
+/// # Safety
+/// It is one of a prepared object.
+unsafe fn code_of(program: *const sys::bpf_program) -> Code {
+    // SAFETY: by the caller's word there are as many of each as libbpf says, or none.
+    unsafe {
+        Code {
+            instructions: listed(
+                sys::bpf_program__insns(program),
+                sys::bpf_program__insn_cnt(program) as usize,
+            ),
+            functions: listed(
+                sys::bpf_program__func_info(program),
+                sys::bpf_program__func_info_cnt(program) as usize,
+            ),
+            lines: listed(
+                sys::bpf_program__line_info(program),
+                sys::bpf_program__line_info_cnt(program) as usize,
+            ),
+        }
+    }
+}
+
+/// What nobody writes any more: of maps that programs only read, frozen as they were made.
+///
+/// # Safety
+/// The object is prepared.
+unsafe fn constants_of(object: NonNull<sys::bpf_object>) -> Constants {
+    let mut constants = Constants::new();
+    let mut map = std::ptr::null_mut();
+    loop {
+        // SAFETY: the object lives, and `map` is one of its maps, or none.
+        map = unsafe { sys::bpf_object__next_map(object.as_ptr(), map) };
+        if map.is_null() {
+            return constants;
+        }
+        // SAFETY: a map of a prepared object; those of global variables have a value of the
+        // length that libbpf says.
+        unsafe {
+            let read_only = sys::bpf_map__map_flags(map) & BPF_F_RDONLY_PROG != 0;
+            if read_only && sys::bpf_map__is_internal(map) {
+                let mut length = 0;
+                let value = sys::bpf_map__initial_value(map, &raw mut length);
+                let value = listed(value.cast::<u8>(), length as usize);
+                constants.insert(sys::bpf_map__fd(map), value);
+            }
+        }
+    }
+}
+
+/// A copy.
+///
+/// # Safety
+/// So many lie there, or it is null.
+unsafe fn listed<T: Copy>(first: *const T, count: usize) -> Vec<T> {
+    if first.is_null() {
+        return vec![];
+    }
+    // SAFETY: by the caller's word.
+    unsafe { std::slice::from_raw_parts(first, count) }.to_vec()
+}
+
 fn refused(action: &'static str) -> impl Fn(i32) -> Error {
     move |errno| Error::bpf(action)(libbpf_rs::Error::from_raw_os_error(errno))
 }
@@ -92,6 +158,8 @@ impl Programs {
                 Btf::from_vmlinux().map_err(Error::bpf("reading the kernel's types"))?,
             ),
             loaded: Mutex::default(),
+            // SAFETY: by the caller's word.
+            constants: unsafe { constants_of(object.as_libbpf_object()) },
         })
     }
 
@@ -185,19 +253,21 @@ impl Programs {
 
     fn load_one(&self, ready: Ready) -> Result<OwnedFd, Error> {
         let program = ready.0.as_ptr();
-        // SAFETY: a program of a prepared object has a name, a section, code and
-        // what is known of it, and keeps them as long as the object lives.
+        // SAFETY: a program of a prepared object.
+        let code = unsafe { code_of(program) }.reachable(&self.constants);
+        // SAFETY: a program of a prepared object has a name and a section, and keeps them as
+        // long as the object lives.
         let (name, section, mut opts) = unsafe {
             let opts = sys::bpf_prog_load_opts {
                 sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
                 expected_attach_type: sys::bpf_program__expected_attach_type(program),
                 prog_flags: sys::bpf_program__flags(program),
                 prog_btf_fd: sys::bpf_object__btf_fd(self.object.as_ptr()) as u32,
-                func_info: sys::bpf_program__func_info(program).cast(),
-                func_info_cnt: sys::bpf_program__func_info_cnt(program),
+                func_info: code.functions.as_ptr().cast(),
+                func_info_cnt: code.functions.len() as u32,
                 func_info_rec_size: size_of::<sys::bpf_func_info>() as u32,
-                line_info: sys::bpf_program__line_info(program).cast(),
-                line_info_cnt: sys::bpf_program__line_info_cnt(program),
+                line_info: code.lines.as_ptr().cast(),
+                line_info_cnt: code.lines.len() as u32,
                 line_info_rec_size: size_of::<sys::bpf_line_info>() as u32,
                 ..Default::default()
             };
@@ -215,8 +285,8 @@ impl Programs {
                     sys::bpf_program__type(program),
                     name.as_ptr(),
                     LICENSE.as_ptr(),
-                    sys::bpf_program__insns(program),
-                    sys::bpf_program__insn_cnt(program),
+                    code.instructions.as_ptr(),
+                    code.instructions.len() as sys::size_t,
                     opts,
                 )
             }
