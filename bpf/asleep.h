@@ -230,7 +230,7 @@ int away_threads(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct thread_state *st;
 
-	if (!task || !task->bpf_storage)
+	if (!task || !task_stored(task))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || !(st->flags & WATCH_ACCOUNT) || st->account != away_account)

@@ -58,7 +58,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 		return 0;
 	}
 	task = bpf_get_current_task_btf();
-	if (task->bpf_storage)
+	if (task_stored(task))
 		st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (st) {
 		if (st->out_kind & OUT_VALID)
@@ -214,7 +214,7 @@ int BPF_PROG(sys_exit, struct pt_regs *regs, long result)
 		return 0;
 	}
 	task = bpf_get_current_task_btf();
-	if (!task->bpf_storage)
+	if (!task_stored(task))
 		return 0;
 	now = bpf_ktime_get_ns();
 	st = bpf_task_storage_get(&threads, task, 0, 0);

@@ -28,6 +28,12 @@ static __always_inline const struct task_struct *task_read(const struct task_str
 	return task;
 }
 
+/* Whether anything is remembered of it: not of one that nobody watches. */
+static __always_inline bool task_stored(const struct task_struct *task)
+{
+	return task_read(task)->bpf_storage;
+}
+
 /*
  * The run queue's clock at this moment of `task`'s CPU: the very value that
  * sched_info_arrive() is about to subtract last_queued from; __schedule() has

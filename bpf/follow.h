@@ -55,7 +55,7 @@ int follow_threads(struct bpf_iter__task *ctx)
 		return 0;
 	tid = task->pid;
 	asked = &follow_asked[tid & (FOLLOW_ASKED - 1)];
-	st = task->bpf_storage ? bpf_task_storage_get(&threads, task, 0, 0) : NULL;
+	st = task_stored(task) ? bpf_task_storage_get(&threads, task, 0, 0) : NULL;
 	if (st) {
 		if (*asked == tid)
 			*asked = 0;

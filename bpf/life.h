@@ -155,7 +155,7 @@ static __noinline int life_row_come(struct debox_lives *lives, const struct task
 		none = bpf_ktime_get_ns();
 		__sync_val_compare_and_swap(&row->first_ns, 0, none);
 		if ((u32)row->key)
-			row->parent = tgid_of(task->real_parent);
+			row->parent = tgid_of(task_read(task)->real_parent);
 	}
 	if ((u32)row->key && bpf_core_field_exists(task->cgroups))
 		row->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
@@ -511,7 +511,7 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 	u64 now, called_ns;
 	u32 program, execs;
 
-	if (!task->bpf_storage || task != bpf_get_current_task_btf())
+	if (!task_stored(task) || task != bpf_get_current_task_btf())
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st)
@@ -539,6 +539,7 @@ int BPF_PROG(task_rename, struct task_struct *task, const char *comm)
 /* What is it called with? */
 static __noinline int life_title(struct task_struct *task, struct thread_state *st)
 {
+	const struct mm_struct *mm;
 	struct debox_lives *lives;
 	struct debox_life *row;
 	u64 begin, bytes;
@@ -547,13 +548,14 @@ static __noinline int life_title(struct task_struct *task, struct thread_state *
 	if (!st)
 		return 0;
 	lives = lives_here(st);
-	if (!lives || !task->mm)
+	mm = task_read(task)->mm;
+	if (!lives || !mm)
 		return 0;
 	row = life_row(lives, st->life.program, tgid_of(task));
 	if (!row)
 		return 0;
-	begin = task->mm->arg_start;
-	bytes = task->mm->arg_end - begin;
+	begin = mm->arg_start;
+	bytes = mm->arg_end - begin;
 	if (bpf_probe_read_user(&first, 1, (const void *)begin))
 		return 0;
 	if (bytes > DEBOX_TITLE_LEN)

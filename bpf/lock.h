@@ -19,7 +19,7 @@ int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *st;
 
-	if (!task->bpf_storage)
+	if (!task_stored(task))
 		return 0;
 	if ((flags & LCB_F_SPIN) && !(flags & LCB_F_MUTEX))
 		return 0;
@@ -39,7 +39,7 @@ int BPF_PROG(contention_end, void *lock, int result)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread_state *st;
 
-	if (!task->bpf_storage)
+	if (!task_stored(task))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || st->lock != (u64)lock)

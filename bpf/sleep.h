@@ -337,7 +337,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	struct thread_state *st;
 	u64 anchor, now = 0;
 
-	if (prev->bpf_storage) {
+	if (task_stored(prev)) {
 		st = bpf_task_storage_get(&threads, prev, 0, 0);
 		if (st) {
 			/* Through the map a pointer becomes a number. */
@@ -346,7 +346,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 			now = st->out_ns;
 		}
 	}
-	if (next->bpf_storage) {
+	if (task_stored(next)) {
 		st = bpf_task_storage_get(&threads, next, 0, 0);
 		if (st)
 			switch_in(next, st, now);
@@ -456,7 +456,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	u64 here;
 	s32 nr = -1;
 
-	if (!p->bpf_storage)
+	if (!task_stored(p))
 		return 0;
 	st = bpf_task_storage_get(&threads, p, 0, 0);
 	if (!st)
@@ -494,7 +494,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	}
 	if (sleeps) {
 		struct thread_state *waker =
-			self->bpf_storage ? bpf_task_storage_get(&threads, self, 0, 0) : NULL;
+			task_stored(self) ? bpf_task_storage_get(&threads, self, 0, 0) : NULL;
 
 		/* Or its last sleep is not in its past yet. */
 		if (waker && waker->out_kind & OUT_VALID)
@@ -502,7 +502,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		first_run_hidden(self, waker);
 		woken_by(p, st, waker, nr);
 	} else if (st->life.serial && !(*(volatile u32 *)&st->out_kind & OUT_VALID) && p != self &&
-		   self->bpf_storage) {
+		   task_stored(self)) {
 		critical_wake_early(self, p, st);
 	}
 	if (name_withheld(st, task_read(self)->real_cred->uid.val)) {

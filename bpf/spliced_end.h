@@ -23,7 +23,7 @@ int BPF_PROG(task_rename_spliced, struct task_struct *task, const char *comm)
 	struct thread_state *st;
 	u64 now, wall, off;
 
-	if (!task->bpf_storage || task != bpf_get_current_task_btf())
+	if (!task_stored(task) || task != bpf_get_current_task_btf())
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || !(st->flags & WATCH_SPLICED))

@@ -113,7 +113,7 @@ static __always_inline bool fork_inherit(struct task_struct *parent, struct task
 	bool thread = parent->tgid == child->tgid;
 	u32 flags;
 
-	if (!parent->bpf_storage)
+	if (!task_stored(parent))
 		return false;
 	from = bpf_task_storage_get(&threads, parent, 0, 0);
 	if (!from)
@@ -185,7 +185,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 {
 	struct thread_state *st;
 
-	st = task->bpf_storage ? bpf_task_storage_get(&threads, task, 0, 0) : NULL;
+	st = task_stored(task) ? bpf_task_storage_get(&threads, task, 0, 0) : NULL;
 	if (!st) {
 		if (whom_asked)
 			whom_join(task, 1);
@@ -211,7 +211,7 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 {
 	struct thread_state *st;
 
-	if (!task->bpf_storage)
+	if (!task_stored(task))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st)
@@ -509,12 +509,12 @@ int boundary_threads(struct bpf_iter__task *ctx)
 	u64 memory;
 	bool asks;
 
-	if (!task || !task->bpf_storage)
+	if (!task || !task_stored(task))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || !(st->flags & WATCH_SPLICED) || st->account != boundary_wish.account)
 		return 0;
-	memory = (u64)task->mm;
+	memory = (u64)task_read(task)->mm;
 	asks = pid_of(task) == boundary_wish.tid;
 	if (!boundary_wish.memory && asks)
 		boundary_wish.memory = memory;

@@ -201,7 +201,7 @@ VERIFIED_ONCE int account_leave(struct thread_state *st, u32 why)
 /* For the end of a call whose thread was looked at when the one before ended. */
 static __always_inline bool unchanged_by_call(const struct task_struct *task, u64 cred, u32 dumpable)
 {
-	return (u64)task->real_cred == cred && task_dumpable(task) == dumpable;
+	return (u64)task_read(task)->real_cred == cred && task_dumpable(task) == dumpable;
 }
 
 /* One that ends has given its address space away, and nobody can close that any more. */

@@ -171,10 +171,10 @@ static __always_inline u32 whom_find(const struct whom_facts *facts, struct judg
 
 static __always_inline void whom_look(const struct task_struct *task, struct whom_facts *facts)
 {
-	const struct task_struct *leader = task->group_leader;
+	const struct task_struct *leader = task_read(task)->group_leader;
 
 	facts->tgid = tgid_of(task);
-	facts->euid = task->real_cred->euid.val;
+	facts->euid = task_read(task)->real_cred->euid.val;
 	if (bpf_core_field_exists(task->cgroups))
 		facts->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
 	BPF_CORE_READ_INTO(&facts->comm.text, leader, comm);
