@@ -39,6 +39,8 @@ pub struct PrivateOptions {
     pub vmlinux: Option<PathBuf>,
     /// Walk every recognised stack as well and count differences.
     pub verify_sites: bool,
+    /// Nobody is known to need the hooks at system calls: they are loaded for who turns out to.
+    pub boundary_later: bool,
     /// Is told, in sentences, what takes minutes the first time.
     pub progress: fn(&str),
 }
@@ -49,6 +51,7 @@ impl Default for PrivateOptions {
             labels: None,
             vmlinux: None,
             verify_sites: false,
+            boundary_later: false,
             progress: |text| tracing::info!("{text}"),
         }
     }
@@ -67,6 +70,7 @@ impl Private {
             labels: options.labels.into_iter().collect(),
             vmlinux: options.vmlinux,
             verify_sites: options.verify_sites,
+            boundary_later: options.boundary_later,
             everything: false,
             progress: options.progress,
         };

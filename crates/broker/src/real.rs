@@ -21,6 +21,8 @@ pub struct RealOptions {
     pub vmlinux: Option<PathBuf>,
     /// Walk every recognised stack as well and count differences.
     pub verify_sites: bool,
+    /// Nobody is known to need the hooks at system calls: they are loaded for who turns out to.
+    pub boundary_later: bool,
     /// For many, who want nothing to be loaded when they ask.
     pub everything: bool,
     /// Is told, in sentences, what takes minutes the first time.
@@ -42,6 +44,7 @@ pub fn open(options: &RealOptions) -> Result<(Probe, Names, Vec<String>), Broker
     let mut notes = Vec::new();
     let options_probe = debox_probe::Options {
         verify_sites: options.verify_sites,
+        boundary_later: options.boundary_later,
         everything: options.everything,
         ..debox_probe::Options::default()
     };

@@ -37,7 +37,8 @@ pub fn may_load() -> bool {
 }
 
 impl Source {
-    pub fn choose(options: &BrokerArgs) -> Result<Self, Error> {
+    /// `boundary_later`: the hooks at system calls may never be needed.
+    pub fn choose(options: &BrokerArgs, boundary_later: bool) -> Result<Self, Error> {
         let named = options.socket.clone().or_else(|| {
             std::env::var_os(DEBOX_ENV_SOCKET)
                 .filter(|v| !v.is_empty())
@@ -62,6 +63,7 @@ impl Source {
         let private = debox_broker::Private::start(debox_broker::PrivateOptions {
             labels: options.labels.clone(),
             vmlinux: options.vmlinux.clone(),
+            boundary_later,
             // It takes minutes; nobody should wonder.
             progress: crate::say,
             ..Default::default()

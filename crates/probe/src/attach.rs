@@ -10,7 +10,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::error::Error;
 use crate::programs::{Link, Program, Programs};
-use crate::{DeboxProgs, HOT_CPUS};
+use crate::{DeboxProgs, HOT_CPUS, Options};
 
 /// What was asked for and is in place; dropping a set detaches it.
 #[derive(Default)]
@@ -85,7 +85,7 @@ fn irq_impossible(version: &str, cpus: u32) -> Option<String> {
 }
 
 /// What nearly everybody will ask for who watches somebody.
-pub fn needed<'p>(all: &'p DeboxProgs<'_>, wakers: bool) -> Vec<&'p Program<'p>> {
+pub fn needed<'p>(all: &'p DeboxProgs<'_>, options: &Options) -> Vec<&'p Program<'p>> {
     let mut needed = vec![
         &all.sched_process_fork,
         &all.sched_process_exec,
@@ -102,11 +102,12 @@ pub fn needed<'p>(all: &'p DeboxProgs<'_>, wakers: bool) -> Vec<&'p Program<'p>>
         &all.away_threads,
         &all.follow_threads,
         &all.unbind_threads,
-        &all.sys_enter,
-        &all.sys_exit,
         &all.on_cpu_clock,
     ];
-    if wakers {
+    if !options.boundary_later {
+        needed.extend([&all.sys_enter, &all.sys_exit]);
+    }
+    if !options.no_wakers {
         needed.extend([
             &all.sched_waking,
             &all.hrtimer_expire_entry,

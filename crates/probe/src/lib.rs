@@ -104,6 +104,8 @@ pub struct Options {
     /// Leave sched_waking alone: no wakers in records, a little less for each
     /// wake-up of the machine.
     pub no_wakers: bool,
+    /// The hooks at system calls are loaded when somebody turns out to need them.
+    pub boundary_later: bool,
     /// Load at once whatever may be asked for: for who serves many.
     pub everything: bool,
 }
@@ -261,7 +263,7 @@ impl Probe {
         let programs = unsafe { programs::Programs::of(skel.object()) }?;
         match options.everything {
             true => programs.load_all()?,
-            false => programs.load(&attach::needed(&skel.progs, !options.no_wakers))?,
+            false => programs.load(&attach::needed(&skel.progs, &options))?,
         }
 
         let samples = Arc::new(Mutex::new(VecDeque::new()));

@@ -111,6 +111,7 @@ fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError
         labels: options.labels.clone(),
         vmlinux: options.vmlinux.clone(),
         verify_sites: options.verify_sites,
+        boundary_later: false,
         everything: true,
         progress: |text| tracing::info!("{text}"),
     })?;

@@ -124,7 +124,15 @@ impl Opened {
     /// Everything that takes time and can fail, before anybody is watched.
     pub(super) fn new(want: Want, target: &Target<'_>) -> Result<Self, Error> {
         let signals = Arc::new(Signals::open()?);
-        let source = Arc::new(Source::choose(&want.broker)?);
+        // What cannot be spliced waits at its beginning until they are loaded; a process that runs
+        // would go on without them.
+        let runs = !matches!(target, Target::Command { .. });
+        let boundary_later = match want.way {
+            Way::Boundary => false,
+            Way::Splice => !runs,
+            Way::Wrap | Way::Sleeps => true,
+        };
+        let source = Arc::new(Source::choose(&want.broker, boundary_later)?);
         Self::with(signals, source, want, target)
     }
 
