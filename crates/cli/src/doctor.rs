@@ -411,10 +411,8 @@ pub fn spliceable() -> Result<String, (String, &'static str)> {
     let Some(libc) = own_libc() else {
         return Ok("debox has no libc.so.6 to look at".into());
     };
-    let knows = fs::read(&libc)
-        .map_err(|error| error.to_string())
-        .and_then(|file| debox_splice::knows_its_calls(&file).map_err(|error| error.to_string()));
-    match knows {
+    let images = crate::spliced::images(false).ok();
+    match debox_splice::knows_its_calls(&libc, images.as_deref()) {
         Ok(false) => Ok(format!("{} can be spliced", libc.display())),
         Ok(true) => Err((
             format!(

@@ -39,13 +39,13 @@ use std::time::{Duration, Instant};
 /// How often the areas of programs that have ended are freed.
 pub const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// Where patched code is kept from one run to the next.
-fn images() -> Result<PathBuf, Error> {
+/// Where patched code is kept from one run to the next; `make`: root's folder is made.
+pub fn images(make: bool) -> Result<PathBuf, Error> {
     let set = |name: &str| {
         std::env::var_os(name).filter(|path| path.as_encoded_bytes().starts_with(b"/"))
     };
     let folder = (set("XDG_CACHE_HOME").map(PathBuf::from))
-        .or_else(of_root)
+        .or_else(|| of_root(make))
         .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")));
     let folder = folder.ok_or_else(|| {
         Error::Usage(
@@ -60,12 +60,15 @@ const BROKER: &str = "debox";
 
 /// Root's home is closed to the broker's user, who names the places in these copies: they get a folder that its
 /// group may read, and nobody else. None: that group is not there, or nothing can be made there.
-fn of_root() -> Option<PathBuf> {
+fn of_root(make: bool) -> Option<PathBuf> {
     // SAFETY: no arguments, cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     let group = debox_broker::account::group_id(BROKER).filter(|_| root)?;
     let base = PathBuf::from("/var/cache");
     let ours = base.join("debox");
+    if !make {
+        return Some(base);
+    }
     for (folder, mode) in [(ours.clone(), 0o755), (ours.join("splice"), 0o750)] {
         match std::fs::create_dir(&folder) {
             // With whatever umask.
@@ -174,7 +177,7 @@ pub struct Looks {
 impl Splicer {
     pub fn open(follow: bool) -> Result<Self, Error> {
         let rate = debox_splice::rate()?;
-        let run = Run::new(&images()?, &Library::SPLICE.find()?, rate)?;
+        let run = Run::new(&images(true)?, &Library::SPLICE.find()?, rate)?;
         let floors = vec![u64::MAX; debox_splice::NRS as usize];
         Ok(Self {
             run,

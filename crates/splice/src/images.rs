@@ -121,6 +121,22 @@ pub struct Images {
     with_callers: AtomicBool,
 }
 
+/// Whether nobody else writes there.
+fn is_ours(folder: &fs::Metadata) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let user = unsafe { libc::geteuid() };
+    folder.is_dir() && folder.uid() == user && folder.mode() & 0o022 == 0
+}
+
+/// What was found out of a file for an image in that folder.
+pub(crate) fn table_kept(folder: &Path, file: &File) -> Option<Table> {
+    if !is_ours(&fs::symlink_metadata(folder).ok()?) {
+        return None;
+    }
+    let name = name_of_file(&file.metadata().ok()?);
+    Table::parse(&fs::read(folder.join(format!("{name}{SITES}"))).ok()?).ok()
+}
+
 /// The name of its image: as the runtime makes it.
 fn name(file: &fs::Metadata, side: Side) -> String {
     format!("{}{}", name_of_file(file), suffix(side))
@@ -203,8 +219,6 @@ impl Images {
             folder: folder.to_owned(),
             why: error.to_string(),
         };
-        // SAFETY: no arguments, cannot fail.
-        let user = unsafe { libc::geteuid() };
         // A copy of what lies in a closed folder is no more open than that.
         DirBuilder::new()
             .recursive(true)
@@ -212,7 +226,9 @@ impl Images {
             .create(folder)
             .map_err(failed)?;
         let is = fs::symlink_metadata(folder).map_err(failed)?;
-        if !is.is_dir() || is.uid() != user || is.mode() & 0o022 != 0 {
+        if !is_ours(&is) {
+            // SAFETY: no arguments, cannot fail.
+            let user = unsafe { libc::geteuid() };
             let why = format!(
                 "it must be a folder of user {user} that nobody else can write; it is of user {}, mode {:o}",
                 is.uid(),

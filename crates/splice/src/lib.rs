@@ -38,6 +38,10 @@ mod threads;
 mod tracee;
 mod trampoline;
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
 pub use clock::{offset_ns, rate};
 pub use error::Error;
 pub use image::{Image, Side};
@@ -47,12 +51,21 @@ pub use site::{Left, Site, Window};
 pub use state::NRS;
 pub use table::Table;
 
-/// Whether a file is, or has, a C library whose calls may not be replaced ([`Table::knows_its_calls`]).
+/// Whether a file is, or has, a C library whose calls may not be replaced ([`Table::knows_its_calls`]);
+/// `images`: where those are kept, and what was found out for them.
 ///
 /// # Errors
-/// When it is no ELF file for x86-64, or is too large.
-pub fn knows_its_calls(file: &[u8]) -> Result<bool, Error> {
-    Ok(Table::of(file)?.knows_its_calls)
+/// When it cannot be read, is no ELF file for x86-64, or is too large.
+pub fn knows_its_calls(file: &Path, images: Option<&Path>) -> Result<bool, Error> {
+    let read = |error: io::Error| Error::Run(error.to_string());
+    let mut file = File::open(file).map_err(read)?;
+    // To look through all of a C library's code takes as long as to start and end twenty programs.
+    if let Some(table) = images.and_then(|folder| images::table_kept(folder, &file)) {
+        return Ok(table.knows_its_calls);
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(read)?;
+    Ok(Table::of(&bytes)?.knows_its_calls)
 }
 
 /// The jump to a trampoline: `jmp rel32`.
