@@ -6,7 +6,8 @@
  * have no moment of their own at the end of each call, so they count as they happen:
  * page_fault_kernel fires for faults taken in kernel mode only, and the
  * software event of major faults only for faults that waited for a device, so
- * programs that are not watched hardly meet either.
+ * programs that are not watched hardly meet either. Records (slots) have programs of their
+ * own, which are loaded when the first slots are asked for.
  */
 #ifndef DEBOX_FAULT_H
 #define DEBOX_FAULT_H
@@ -14,23 +15,30 @@
 #include "record.h"
 #include "sleep.h"
 
-static __always_inline void fault_count(u32 minor, u32 major)
+static __always_inline struct thread_state *fault_state(struct task_struct *task)
+{
+	return task_stored(task) ? bpf_task_storage_get(&threads, task, 0, 0) : NULL;
+}
+
+static __always_inline void fault_spliced(u32 minor, u32 major)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct thread_state *st;
+	struct thread_state *st = fault_state(task);
+
+	if (st && st->flags & WATCH_SPLICED)
+		spliced_fault(task, st, minor, major);
+}
+
+static __always_inline void fault_record(u32 minor, u32 major)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *st = fault_state(task);
 	struct debox_record *record;
 	struct debox_control *control;
 	struct debox_info *info;
 	s32 nr;
 
-	if (!task->bpf_storage)
-		return;
-	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st)
-		return;
-	if (st->flags & WATCH_SPLICED)
-		spliced_fault(task, st, minor, major);
-	if (!(st->flags & WATCH_SLOT) || !slot_trusted(task, st))
+	if (!st || !(st->flags & WATCH_SLOT) || !slot_trusted(task, st))
 		return;
 	record = record_of(st);
 	control = control_of(st);
@@ -60,23 +68,40 @@ static __always_inline void fault_count(u32 minor, u32 major)
 	}
 }
 
+/* A copy with faults disabled gives up at once and faults the page in
+ * by other means: the kernel does not count it, neither do we. */
+static __always_inline bool fault_counts(void)
+{
+	return !bpf_get_current_task_btf()->pagefault_disabled;
+}
+
 SEC("tp_btf/page_fault_kernel")
 int BPF_PROG(page_fault_kernel, unsigned long address, struct pt_regs *regs, unsigned long error_code)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	if (fault_counts())
+		fault_spliced(1, 0);
+	return 0;
+}
 
-	/* A copy with faults disabled gives up at once and faults the page in
-	 * by other means: the kernel does not count it, neither do we. */
-	if (task->pagefault_disabled)
-		return 0;
-	fault_count(1, 0);
+SEC("tp_btf/page_fault_kernel")
+int BPF_PROG(page_fault_record, unsigned long address, struct pt_regs *regs, unsigned long error_code)
+{
+	if (fault_counts())
+		fault_record(1, 0);
 	return 0;
 }
 
 SEC("perf_event")
 int page_faults_maj(void *ctx)
 {
-	fault_count(0, 1);
+	fault_spliced(0, 1);
+	return 0;
+}
+
+SEC("perf_event")
+int page_faults_maj_record(void *ctx)
+{
+	fault_record(0, 1);
 	return 0;
 }
 

@@ -15,9 +15,10 @@
  * interrupt controller), interrupts without a tracepoint (a hypervisor's own,
  * NMIs), and whatever the machine's firmware does.
  *
- * Attached on request only. The four programs of devices' handlers and soft
+ * Attached on request only. The programs of devices' handlers and soft
  * interrupts are also there for chains, see interrupt.h; `irq_timed` says
- * whether time is wanted.
+ * whether time is wanted. What is done with the time at their ends is in programs
+ * of its own, which nobody loads who does not want it.
  */
 #ifndef DEBOX_IRQ_TIME_H
 #define DEBOX_IRQ_TIME_H
@@ -110,7 +111,7 @@ static __always_inline struct thread_state *irq_victim(struct task_struct *task)
 {
 	struct thread_state *st;
 
-	if (!task->bpf_storage)
+	if (!task_stored(task))
 		return NULL;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	return st && st->flags & (WATCH_IRQ | WATCH_SLOT_IRQ) ? st : NULL;
@@ -190,8 +191,22 @@ int BPF_PROG(irq_handler_entry, int irq, struct irqaction *action)
 	return 0;
 }
 
+static __always_inline void handler_end(struct cpu_interrupt *here)
+{
+	here->action = 0;
+	here->disk = 0;
+}
+
 SEC("tp_btf/irq_handler_exit")
 int BPF_PROG(irq_handler_exit, int irq, struct irqaction *action, int ret)
+{
+	handler_end(interrupt_here());
+	return 0;
+}
+
+/* In place of that one, where time is wanted. */
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_handler_exit_timed, int irq, struct irqaction *action, int ret)
 {
 	struct cpu_interrupt *here = interrupt_here();
 	struct task_struct *task;
@@ -199,8 +214,7 @@ int BPF_PROG(irq_handler_exit, int irq, struct irqaction *action, int ret)
 	struct landed landed = {};
 	u64 hash = 0;
 
-	here->action = 0;
-	here->disk = 0;
+	handler_end(here);
 	landed.ns = hard_end(here);
 	if (!landed.ns)
 		return 0;
@@ -256,8 +270,24 @@ int BPF_PROG(softirq_entry, unsigned int vector)
 	return 0;
 }
 
+static __always_inline void soft_end(struct cpu_interrupt *here, u32 vector)
+{
+	here->vector = 0;
+	here->disk = 0;
+	if (vector == NET_RX_SOFTIRQ)
+		here->sender = 0;
+}
+
 SEC("tp_btf/softirq_exit")
 int BPF_PROG(softirq_exit, unsigned int vector)
+{
+	soft_end(interrupt_here(), vector);
+	return 0;
+}
+
+/* In place of that one, where time is wanted. */
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_exit_timed, unsigned int vector)
 {
 	struct cpu_interrupt *here = interrupt_here();
 	struct task_struct *task;
@@ -265,10 +295,7 @@ int BPF_PROG(softirq_exit, unsigned int vector)
 	struct landed landed = {};
 	u64 begin, ns, hard;
 
-	here->vector = 0;
-	here->disk = 0;
-	if (vector == NET_RX_SOFTIRQ)
-		here->sender = 0;
+	soft_end(here, vector);
 	begin = here->soft_begin_ns;
 	if (!begin)
 		return 0;

@@ -17,9 +17,14 @@ use crate::{DeboxProgs, HOT_CPUS, Options};
 pub struct Attached {
     events: Vec<Link>,
     boundary: Vec<Link>,
+    /// Faults in records.
+    records: Vec<Link>,
     waker: Vec<Link>,
     /// Handlers of devices and soft interrupts: for wakers, and for `irq`.
-    handlers: Vec<Link>,
+    handler_begins: Vec<Link>,
+    handler_ends: Vec<Link>,
+    /// In place of those, for `irq`; they stay while there are wakers.
+    handler_ends_timed: Vec<Link>,
     /// The processor's own vectors.
     irq: Vec<Link>,
     /// Why interrupts are not measured.
@@ -226,24 +231,41 @@ impl Attached {
     }
 
     /// Ends before begins: the first begin that is seen has its end.
-    fn handlers_attach(&mut self, programs: &Programs, all: &DeboxProgs<'_>) -> bool {
-        if self.handlers.is_empty() {
-            for (program, what) in [
-                (&all.irq_handler_exit, "irq_handler_exit"),
-                (&all.softirq_exit, "softirq_exit"),
-                (&all.irq_handler_entry, "irq_handler_entry"),
-                (&all.softirq_entry, "softirq_entry"),
-            ] {
+    fn handlers_attach(&mut self, programs: &Programs, all: &DeboxProgs<'_>, timed: bool) -> bool {
+        let refused = &mut self.irq_refused;
+        let mut attach = |to: &mut Vec<Link>, these: [(&Program<'_>, &str); 2]| {
+            for (program, what) in these {
                 match programs.attach_trace(program, "attach to a tracepoint") {
-                    Ok(link) => self.handlers.push(link),
+                    Ok(link) => to.push(link),
                     Err(error) => {
                         tracing::warn!(%error, what, "interrupts are not told: refused");
-                        self.irq_refused = Some(format!("{what}: {error}"));
+                        *refused = Some(format!("{what}: {error}"));
                     }
                 }
             }
+        };
+        if timed && self.handler_ends_timed.is_empty() {
+            let ends = [
+                (&all.irq_handler_exit_timed, "irq_handler_exit"),
+                (&all.softirq_exit_timed, "softirq_exit"),
+            ];
+            attach(&mut self.handler_ends_timed, ends);
         }
-        self.handlers.len() == 4
+        if !timed && self.handler_ends.is_empty() && self.handler_ends_timed.is_empty() {
+            let ends = [
+                (&all.irq_handler_exit, "irq_handler_exit"),
+                (&all.softirq_exit, "softirq_exit"),
+            ];
+            attach(&mut self.handler_ends, ends);
+        }
+        if self.handler_begins.is_empty() {
+            let begins = [
+                (&all.irq_handler_entry, "irq_handler_entry"),
+                (&all.softirq_entry, "softirq_entry"),
+            ];
+            attach(&mut self.handler_begins, begins);
+        }
+        self.handler_begins.len() == 2 && (!timed || self.handler_ends_timed.len() == 2)
     }
 
     fn vectors_attach(&mut self, programs: &Programs, all: &DeboxProgs<'_>) -> bool {
@@ -288,7 +310,16 @@ impl Attached {
                 irq = false;
             }
         }
-        let handlers = (wanted.wakers || irq) && self.handlers_attach(programs, all);
+        if irq {
+            // At the same time; what is refused is told where it is attached.
+            let _ = programs.load(&[
+                &all.irq_handler_exit_timed,
+                &all.softirq_exit_timed,
+                &all.vector_exit,
+                &all.vector_entry,
+            ]);
+        }
+        let handlers = (wanted.wakers || irq) && self.handlers_attach(programs, all, irq);
         if irq && self.vectors_attach(programs, all) && handlers {
             self.features |= debox_abi::DEBOX_FEATURE_IRQ;
         }
@@ -304,7 +335,7 @@ impl Attached {
             self.features &= !debox_abi::DEBOX_FEATURE_WAKERS;
         }
         if !wanted.wakers && !wanted.irq {
-            self.handlers.clear();
+            self.handlers_detach();
         }
     }
 
@@ -330,9 +361,42 @@ impl Attached {
     pub fn events_detach(&mut self) {
         self.events.clear();
         self.waker.clear();
-        self.handlers.clear();
+        self.handlers_detach();
         self.irq.clear();
         self.features = 0;
+    }
+
+    fn handlers_detach(&mut self) {
+        self.handler_begins.clear();
+        self.handler_ends.clear();
+        self.handler_ends_timed.clear();
+    }
+
+    /// The first slots are about to be bound.
+    pub fn records_attach(
+        &mut self,
+        programs: &Programs,
+        all: &DeboxProgs<'_>,
+    ) -> Result<(), Error> {
+        if !self.records.is_empty() {
+            return Ok(());
+        }
+        programs.load(&[&all.page_fault_record, &all.page_faults_maj_record])?;
+        let faults =
+            programs.attach_trace(&all.page_fault_record, "attach to page_fault_kernel")?;
+        self.records.push(faults);
+        match major_fault_events(programs, &all.page_faults_maj_record) {
+            Ok(events) => self.records.extend(events),
+            Err(error) => {
+                tracing::warn!(%error, "major faults count as minor ones: no perf software events");
+                self.features &= !debox_abi::DEBOX_FEATURE_MAJOR_FAULTS;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn records_detach(&mut self) {
+        self.records.clear();
     }
 }
 

@@ -128,7 +128,7 @@ pub fn check() -> Vec<Check> {
             (
                 "page_fault_kernel",
                 "page faults inside wrapped calls",
-                &p.page_fault_kernel,
+                &p.page_fault_record,
             ),
             (
                 "sys_enter",
@@ -203,7 +203,7 @@ pub fn check() -> Vec<Check> {
                 "perf-major-faults",
                 "tell major from minor faults inside wrapped calls",
                 false,
-                crate::attach::major_fault_events(&probe.programs, &p.page_faults_maj),
+                crate::attach::major_fault_events(&probe.programs, &p.page_faults_maj_record),
                 "CAP_PERFMON, or kernel.perf_event_paranoid below 1; else major faults of wrapped calls count as minor",
             )
             .0,

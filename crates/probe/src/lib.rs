@@ -463,6 +463,10 @@ impl Probe {
         self.attached
             .events_attach(&self.programs, &self.skel.progs)?;
         self.interrupts_attach();
+        if !self.segments.is_empty() {
+            self.attached
+                .records_attach(&self.programs, &self.skel.progs)?;
+        }
         if self.boundary_wanted() {
             self.attached
                 .boundary_attach(&self.programs, &self.skel.progs)?;
@@ -478,6 +482,9 @@ impl Probe {
         self.attached.interrupts_detach(wanted);
         if !wanted.irq {
             self.irq_timed_set(false);
+        }
+        if self.segments.is_empty() {
+            self.attached.records_detach();
         }
         if self.segments.is_empty() && self.accounts.is_empty() {
             self.follow_run(true);
