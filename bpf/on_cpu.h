@@ -123,8 +123,9 @@ static __noinline u32 on_cpu_group(struct debox_on_cpu *table)
 {
 	struct comm_text comm;
 	const u64 *words = (const u64 *)comm.text;
+	struct debox_on_cpu_group *group;
+	u32 at, index;
 	u64 hash;
-	u32 at;
 
 	if (!table)
 		return 0;
@@ -135,16 +136,17 @@ static __noinline u32 on_cpu_group(struct debox_on_cpu *table)
 	hash |= 1;
 	at = hash >> 32;
 	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		u32 index = at & (DEBOX_ON_CPU_GROUPS_MAX - 1);
-		struct debox_on_cpu_group *group = &table->groups[index];
-
-		if (!index || !row_is_of(&group->hash, hash))
-			continue;
-		if (!group->comm[0])
-			comm_copy(group->comm, comm.text);
-		return index;
+		index = at & (DEBOX_ON_CPU_GROUPS_MAX - 1);
+		if (index && row_is_of(&table->groups[index].hash, hash))
+			goto found;
 	}
 	return 0;
+found:
+	/* Here, once, and not in the loop, where the verifier goes through it with each turn. */
+	group = &table->groups[index & (DEBOX_ON_CPU_GROUPS_MAX - 1)];
+	if (!group->comm[0])
+		comm_copy(group->comm, comm.text);
+	return index;
 }
 
 VERIFIED_ONCE int on_cpu_add(struct debox_on_cpu *table, u64 key)
@@ -175,7 +177,7 @@ int on_cpu_clock(struct clock_context *ctx)
 	struct walk *w;
 	s32 nr = -1;
 
-	if (!task->bpf_storage)
+	if (!task_stored(task))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || !(st->flags & WATCH_ACCOUNT) || st->account + 1ull != bpf_get_attach_cookie(ctx))

@@ -89,7 +89,7 @@ static __always_inline bool python_text(const struct python *p, u64 string, char
 }
 
 /* The number of the function in the account's table; 0: there is no room. */
-static __noinline u32 python_intern(struct debox_on_cpu *table, struct walk *w)
+VERIFIED_ONCE u32 python_intern(struct debox_on_cpu *table, struct walk *w)
 {
 	const u64 *words = (const u64 *)w->python_function.name;
 	u64 hash = 0x27d4eb2f165667c5ull;

@@ -129,7 +129,7 @@ static __noinline int spliced_is_it(struct thread_state *st)
  * thread, stopped in it by whoever comes along, goes on; what it does then on a CPU before it is seen in something
  * else is the new program's.
  */
-static __noinline int spliced_executed(struct thread_state *st)
+VERIFIED_ONCE int spliced_executed(struct thread_state *st)
 {
 	struct debox_thread_row *thread;
 	struct open_call *call;
