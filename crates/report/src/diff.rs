@@ -14,6 +14,7 @@
 
 mod estimate;
 mod page;
+mod points;
 mod text;
 
 use debox_output::{count_text, duration_text};
@@ -28,6 +29,7 @@ use crate::model::*;
 use estimate::Estimate;
 
 pub use page::render_diff_html;
+pub use points::{Points, PointsChange, diff_points};
 pub use text::render_diff;
 
 pub const DIFF_SCHEMA: &str = "debox.diff";
@@ -298,6 +300,54 @@ fn comparable(a: &Report, b: &Report, force: bool) -> Result<Vec<String>, NotCom
     Ok(warnings)
 }
 
+/// " (-57 %, 95 % interval -61..-52 %)"; empty where there is none.
+fn interval_text(c: &estimate::Comparison, confidence: f64) -> String {
+    let percent = |v: f64| {
+        let v = v * 100.0;
+        if v > 99_999.0 {
+            ">+99999".into()
+        } else if v.abs() < 9.95 {
+            format!("{v:+.1}")
+        } else {
+            format!("{v:+.0}")
+        }
+    };
+    match (c.change, c.low, c.high) {
+        (Some(change), Some(low), Some(high)) => format!(
+            " ({} %, {:.0} % interval {}..{} %)",
+            percent(change),
+            confidence * 100.0,
+            percent(low),
+            percent(high)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Which of the tests hold, all of them together (Holm): the smallest p has to pass the
+/// strictest bound, and so on; the first that fails ends it.
+fn hold(p_values: &[f64], confidence: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..p_values.len()).collect();
+    order.sort_by(|x, y| p_values[*x].total_cmp(&p_values[*y]));
+    let alpha = 1.0 - confidence;
+    let mut holds = vec![false; p_values.len()];
+    for (rank, index) in order.iter().enumerate() {
+        if p_values[*index] > alpha / (order.len() - rank) as f64 {
+            break;
+        }
+        holds[*index] = true;
+    }
+    holds
+}
+
+/// Where the draws are more skewed than the test assumes, they decide.
+fn is_clear(low: Option<f64>, high: Option<f64>) -> bool {
+    match (low, high) {
+        (Some(low), Some(high)) => low > 0.0 || high < 0.0,
+        _ => true,
+    }
+}
+
 struct Work<'r> {
     a: &'r Report,
     b: &'r Report,
@@ -323,26 +373,7 @@ impl Work<'_> {
         scale: f64,
     ) {
         let c = estimate::compare(a, b, self.options.confidence);
-        let percent = |v: f64| {
-            let v = v * 100.0;
-            if v > 99_999.0 {
-                ">+99999".into()
-            } else if v.abs() < 9.95 {
-                format!("{v:+.1}")
-            } else {
-                format!("{v:+.0}")
-            }
-        };
-        let interval = match (c.change, c.low, c.high) {
-            (Some(change), Some(low), Some(high)) => format!(
-                " ({} %, {:.0} % interval {}..{} %)",
-                percent(change),
-                self.options.confidence * 100.0,
-                percent(low),
-                percent(high)
-            ),
-            _ => String::new(),
-        };
+        let interval = interval_text(&c, self.options.confidence);
         let time = |ns: f64| duration_text(ns.round().max(0.0) as u64, false);
         let number = |n: f64| {
             if self.per_run || n >= 100.0 {
@@ -746,25 +777,12 @@ pub fn diff(a: &Report, b: &Report, options: &DiffOptions) -> Result<Diff, NotCo
     work.call_sites();
     let mut changes = work.changes;
 
-    // Holm: the smallest p has to pass the strictest bound, and so on; the
-    // first that fails ends it.
-    let mut order: Vec<usize> = (0..changes.len()).collect();
-    order.sort_by(|x, y| changes[*x].p_value.total_cmp(&changes[*y].p_value));
-    let alpha = 1.0 - options.confidence;
     let all_ns = a.totals.wall_ns.max(b.totals.wall_ns) as f64;
-    for (rank, index) in order.iter().enumerate() {
-        if changes[*index].p_value > alpha / (order.len() - rank) as f64 {
-            break;
-        }
-        let c = &mut changes[*index];
+    let p_values: Vec<f64> = changes.iter().map(|c| c.p_value).collect();
+    for (c, holds) in changes.iter_mut().zip(hold(&p_values, options.confidence)) {
         let large = c.change.is_none_or(|v| v.abs() >= options.change_min)
             && c.effect_ns.unsigned_abs() as f64 >= options.effect_min * all_ns;
-        // Where the draws are more skewed than the test assumes, they decide.
-        let clear = match (c.low, c.high) {
-            (Some(low), Some(high)) => low > 0.0 || high < 0.0,
-            _ => true,
-        };
-        c.significant = large && clear;
+        c.significant = holds && large && is_clear(c.low, c.high);
     }
     let compared = changes.len();
     let (mut sure, mut unclear): (Vec<Change>, Vec<Change>) =

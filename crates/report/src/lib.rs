@@ -39,7 +39,8 @@ pub use chains::{
 };
 pub use diff::{
     Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
-    NotComparable, Only, Side, diff, render_diff, render_diff_html,
+    NotComparable, Only, Points, PointsChange, Side, diff, diff_points, render_diff,
+    render_diff_html,
 };
 pub use findings::{
     class as label_class, find as find_findings, meaning as label_meaning, nothing_found,
