@@ -68,7 +68,7 @@ put_program() {
 
 if [ "$what" = install ]; then
 	command -v objcopy >/dev/null || { echo "install: objcopy is missing: install binutils" >&2; exit 1; }
-	for product in debox deboxd debox-agent debox-serve libdebox.so.0 libdebox.a libdebox-wrap.so libdebox-select.so debox-splice.bin; do
+	for product in debox deboxd debox-agent debox-serve debox-fleet libdebox.so.0 libdebox.a libdebox-wrap.so libdebox-select.so debox-splice.bin; do
 		[ -e "$OUT/$product" ] || { echo "install: $OUT/$product is missing: run \`make build\` first" >&2; exit 1; }
 	done
 fi
@@ -77,6 +77,7 @@ put_program "$PREFIX/bin/debox" "$OUT/debox"
 put_program "$PREFIX/sbin/deboxd" "$OUT/deboxd"
 put_program "$PREFIX/libexec/debox-agent" "$OUT/debox-agent"
 put_program "$PREFIX/libexec/debox-serve" "$OUT/debox-serve"
+put_program "$PREFIX/libexec/debox-fleet" "$OUT/debox-fleet"
 
 put 755 "$LIBDIR/libdebox.so.0" "$OUT/libdebox.so.0"
 put 755 "$LIBDIR/libdebox-wrap.so" "$OUT/libdebox-wrap.so"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Which licences do the crates of others ask to be handed on with debox and deboxd?
+"""Which licences do the crates of others ask to be handed on with our programs?
 
-Prints, for what is linked into the two, name, version, licence and authors, then
+Prints, for what is linked into them, name, version, licence and authors, then
 each text that lies beside their sources once, with who brought it. Cargo says what
 is linked; sources are where it put them for the build.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
-PROGRAMS = {"debox", "deboxd"}
+PROGRAMS = {"debox", "deboxd", "debox-agent", "debox-fleet"}
 TEXT = re.compile(r"(?i)^(licen[cs]e|copying|copyright|notice|unlicense)")
 # Rust's own library is in every program.
 RUST = "the Rust standard library: MIT OR Apache-2.0; The Rust Project contributors"
@@ -64,7 +64,7 @@ def texts(package):
 
 
 def main():
-    print(f"What others wrote that is in debox and deboxd\n\n{RUST}")
+    print(f"What others wrote that is in debox, deboxd, debox-agent and debox-fleet\n\n{RUST}")
     brought = {}
     for package in linked(metadata()):
         authors = "".join(f"; {author}" for author in package["authors"])

@@ -114,6 +114,16 @@ if [ "${version:-0}" -lt 88 ]; then
 	echo "setup: Rust is in ~/.cargo/bin"
 fi
 
+# ClickHouse's engine and a server that speaks S3, which the fleet's tests ask: in a place of
+# their own. Without the network these tests say that they did not run.
+own=target/fleet-python
+if [ "${1:-}" = all ] && ! $own/bin/python3 -c "import chdb, moto.server" 2>/dev/null; then
+	echo "setup: installing chDB and moto in $own"
+	if ! { python3 -m venv $own && $own/bin/pip install --quiet --disable-pip-version-check chdb-core "moto[server]"; }; then
+		echo "setup: they are not to be had: the tests of debox fleet that need them do not run" >&2
+	fi
+fi
+
 # `make check` judges the source as well, where rustup can give what judges it.
 if [ "${1:-}" = test ] && ! { cargo clippy --version && cargo fmt --version; } >/dev/null 2>&1 && command -v rustup >/dev/null 2>&1; then
 	rustup component add clippy rustfmt

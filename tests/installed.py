@@ -27,7 +27,7 @@ from fresh_start import fresh_start  # noqa: E402
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
 OUT = TOP / "target/release"
-PRODUCTS = ("debox", "deboxd", "debox-agent", "debox-serve", "libdebox.so.0", "libdebox.a", "libdebox-wrap.so", "libdebox-select.so", "debox-splice.bin")
+PRODUCTS = ("debox", "deboxd", "debox-agent", "debox-serve", "debox-fleet", "libdebox.so.0", "libdebox.a", "libdebox-wrap.so", "libdebox-select.so", "debox-splice.bin")
 NOBODY = 65534
 SECONDS = 300
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]

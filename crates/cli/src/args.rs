@@ -52,6 +52,7 @@ pub enum Verb {
     Agent(AgentArgs),
     Snapshot(SnapshotArgs),
     Serve(Box<ServeArgs>),
+    Fleet(FleetArgs),
     Diff(DiffArgs),
     Kern(Box<debox_kern::Args>),
     Select(Box<debox_select::Args>),
@@ -652,6 +653,161 @@ pub struct ServeArgs {
     pub no_follow: bool,
     #[command(flatten)]
     pub broker: BrokerArgs,
+}
+
+/// Ask what the agents of many hosts tell
+///
+/// In ClickHouse's SQL, over the Parquet files that agents write (with the command clickhouse or
+/// the Python package chdb), a database that these were loaded into, or a server.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  debox fleet top --since 1h --by unit,root
+  debox fleet why --host web-1 --at 2026-11-27T10:00
+  debox fleet diff --before v1.4 --after v1.5
+  debox fleet sql \"SELECT count() FROM periods\"
+  debox fleet load --url clickhouse://db.example")]
+pub struct FleetArgs {
+    #[command(subcommand)]
+    pub verb: FleetVerb,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum FleetVerb {
+    Top(FleetTopArgs),
+    Why(FleetWhyArgs),
+    Diff(FleetDiffArgs),
+    Sql(FleetSqlArgs),
+    Load(FleetLoadArgs),
+}
+
+/// Columns that waits are told apart by.
+pub const FLEET_COLUMNS: [&str; 10] = [
+    "host",
+    "release",
+    "unit",
+    "container",
+    "program",
+    "call",
+    "label",
+    "class",
+    "root",
+    "state",
+];
+
+/// Where the tables are.
+#[derive(Args, Debug, Default)]
+pub struct FleetFrom {
+    /// Parquet files as agents write them (default: /var/lib/debox/fleet)
+    #[arg(long, value_name = "DIR")]
+    pub parquet: Option<PathBuf>,
+    /// A database of chDB or clickhouse local, as `debox fleet load` makes
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    pub database: Option<PathBuf>,
+    /// A server: http://HOST:8123, https://HOST:8443 or clickhouse://HOST
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+}
+
+/// Of which rows.
+#[derive(Args, Debug, Default)]
+pub struct FleetRows {
+    /// Sum up by these columns, four at most: host, release, unit, container, program, call, label,
+    /// class, root; or host, release, unit, container, program, state
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', value_parser = PossibleValuesParser::new(FLEET_COLUMNS))]
+    pub by: Vec<String>,
+    /// Waits of these classes: loss, unknown, input, idle, rest, tool, or all
+    #[arg(
+        long,
+        value_name = "CLASS",
+        value_delimiter = ',',
+        default_value = "loss,unknown"
+    )]
+    pub class: Vec<String>,
+    /// This host alone
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// The first N rows
+    #[arg(long, value_name = "N", default_value = "20", value_parser = rows)]
+    pub top: usize,
+}
+
+/// Say what hosts wait for most, or where the time of their threads goes
+#[derive(Args, Debug)]
+pub struct FleetTopArgs {
+    #[command(flatten)]
+    pub rows: FleetRows,
+    /// Of so long, up to --until
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
+    pub since: Duration,
+    /// Until then: 2026-11-27T10:00 (UTC), or 2h for two hours ago (default: now)
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<String>,
+    #[command(flatten)]
+    pub from: FleetFrom,
+    #[command(flatten)]
+    pub result: ResultArgs,
+}
+
+/// Say why a host was slow at a moment
+#[derive(Args, Debug)]
+pub struct FleetWhyArgs {
+    /// Of this host
+    #[arg(long, value_name = "HOST")]
+    pub host: String,
+    /// At that moment: 2026-11-27T10:00 (UTC), or 2h for two hours ago (default: now)
+    #[arg(long, value_name = "WHEN")]
+    pub at: Option<String>,
+    #[command(flatten)]
+    pub from: FleetFrom,
+    #[command(flatten)]
+    pub result: ResultArgs,
+}
+
+/// Say what changed between two releases or two times, and how sure that is
+#[derive(Args, Debug)]
+pub struct FleetDiffArgs {
+    /// A release, or FROM..TO
+    #[arg(long, value_name = "WHICH")]
+    pub before: String,
+    /// A release, or FROM..TO
+    #[arg(long, value_name = "WHICH")]
+    pub after: String,
+    #[command(flatten)]
+    pub rows: FleetRows,
+    /// Of a release: of so long, up to now
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
+    pub since: Duration,
+    /// Confidence of the intervals and of all verdicts together, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "95", value_parser = percent)]
+    pub confidence: f64,
+    #[command(flatten)]
+    pub from: FleetFrom,
+    #[command(flatten)]
+    pub result: ResultArgs,
+}
+
+/// Ask in SQL: tables periods, waits, threads, calls
+#[derive(Args, Debug)]
+pub struct FleetSqlArgs {
+    /// In ClickHouse's dialect; - is standard input
+    #[arg(value_name = "SQL")]
+    pub sql: String,
+    #[command(flatten)]
+    pub from: FleetFrom,
+    #[command(flatten)]
+    pub result: ResultArgs,
+}
+
+/// Load Parquet files into a server, or into a database of one's own
+///
+/// What was loaded before is left out. Tables that are missing are made.
+#[derive(Args, Debug)]
+pub struct FleetLoadArgs {
+    #[command(flatten)]
+    pub from: FleetFrom,
+    #[command(flatten)]
+    pub result: ResultArgs,
 }
 
 /// Ask a permanent broker how it is doing

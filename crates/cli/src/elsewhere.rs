@@ -26,6 +26,11 @@ pub const SERVE: Part = Part {
     remedy: "Install the package debox-agent, or run `make build`",
 };
 
+pub const FLEET: Part = Part {
+    program: "debox-fleet",
+    remedy: "Install the package debox-agent, or run `make build`",
+};
+
 fn places(part: &Part) -> Vec<PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     let folder = own.parent().unwrap_or(Path::new("/usr/bin"));

@@ -139,6 +139,7 @@ fn act(verb: Verb, inherited: Inherited) -> Result<i32, error::Error> {
         Verb::Why(args) => why::why(args),
         Verb::Agent(_) | Verb::Snapshot(_) => elsewhere::program(&elsewhere::AGENT, &inherited),
         Verb::Serve(_) => elsewhere::program(&elsewhere::SERVE, &inherited),
+        Verb::Fleet(_) => elsewhere::program(&elsewhere::FLEET, &inherited),
         Verb::Diff(args) => diff::run(args),
         Verb::Select(args) => Ok(debox_select::run(&args, &inherited)),
         Verb::Kern(args) => {

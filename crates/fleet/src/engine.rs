@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who answers SQL about a fleet?
+//!
+//! ClickHouse, in one of three forms: a server, by HTTP; the command `clickhouse`, or its engine
+//! as a Python package (chDB), which read files of Parquet or a database in a directory and
+//! need no server. The SQL is the same; values go beside it, as parameters.
+
+use crate::error::Error;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const FORMAT: &str = "JSONCompactEachRowWithNamesAndTypes";
+const CHDB: &str = include_str!("engine.py");
+const SPAN: &str = include_str!("../../../fleet/span.sql");
+const PARQUET: &str = include_str!("../../../fleet/parquet.sql");
+const CONNECT: Duration = Duration::from_secs(10);
+const QUERY: Duration = Duration::from_secs(600);
+/// Of a server's complaint so much is told.
+const COMPLAINT_MOST: u64 = 4_096;
+
+/// What stands for {name:Type} in SQL.
+pub type Params = BTreeMap<&'static str, String>;
+
+/// Rows as ClickHouse gives them.
+#[derive(Debug, Default, PartialEq)]
+pub struct Answer {
+    pub names: Vec<String>,
+    pub types: Vec<String>,
+    pub rows: Vec<Vec<Value>>,
+}
+
+impl Answer {
+    fn read(from: impl Read) -> Result<Self, String> {
+        let mut answer = Self::default();
+        for (at, line) in BufReader::new(from).lines().enumerate() {
+            let line = line.map_err(|error| error.to_string())?;
+            let wrong = |error| format!("its answer is not understood: {error}: {line}");
+            match at {
+                0 => answer.names = serde_json::from_str(&line).map_err(wrong)?,
+                1 => answer.types = serde_json::from_str(&line).map_err(wrong)?,
+                _ => answer
+                    .rows
+                    .push(serde_json::from_str(&line).map_err(wrong)?),
+            }
+        }
+        Ok(answer)
+    }
+
+    fn at(&self, row: &[Value], name: &str) -> Value {
+        let at = self.names.iter().position(|is| is == name);
+        at.and_then(|at| row.get(at))
+            .cloned()
+            .unwrap_or(Value::Null)
+    }
+
+    pub fn text(&self, row: &[Value], name: &str) -> String {
+        match self.at(row, name) {
+            Value::String(text) => text,
+            Value::Null => String::new(),
+            other => other.to_string(),
+        }
+    }
+
+    /// 64-bit numbers may come in quotes.
+    pub fn number(&self, row: &[Value], name: &str) -> f64 {
+        match self.at(row, name) {
+            Value::String(text) => text.parse().unwrap_or(0.0),
+            value => value.as_f64().unwrap_or(0.0),
+        }
+    }
+
+    pub fn count(&self, row: &[Value], name: &str) -> u64 {
+        match self.at(row, name) {
+            Value::String(text) => text.parse().unwrap_or(0),
+            value => value.as_u64().unwrap_or(0),
+        }
+    }
+
+    pub fn is_null(&self, row: &[Value], name: &str) -> bool {
+        self.at(row, name).is_null()
+    }
+}
+
+/// Where the fleet's tables are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Files as agents write them.
+    Parquet(PathBuf),
+    /// A database of chDB's, or of `clickhouse local`.
+    Database(PathBuf),
+    Server(Server),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// http://host:8123 and the like, without a user.
+    pub url: String,
+    pub database: Option<String>,
+    pub user: Option<String>,
+    pub password: Option<String>,
+}
+
+impl Server {
+    /// "clickhouse://user:password@host:8123/database", or http:// or https:// for clickhouse://.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let wrong = || {
+            Error::Words(format!(
+                "--url takes http://HOST:8123, https://HOST:8443 or clickhouse://HOST, with USER:PASSWORD@ before the host \
+                 and /DATABASE after it if need be (or CLICKHOUSE_USER and CLICKHOUSE_PASSWORD); {:?} is none",
+                hidden(text)
+            ))
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
+        let (http, port) = match scheme {
+            "clickhouse" | "http" => ("http", 8123),
+            "https" => ("https", 8443),
+            _ => return Err(wrong()),
+        };
+        let (who, rest) = match rest.rsplit_once('@') {
+            Some((who, rest)) => (Some(who), rest),
+            None => (None, rest),
+        };
+        let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+        if address.is_empty() || !address.chars().all(is_word) || database.contains(['/', '?', '#'])
+        {
+            return Err(wrong());
+        }
+        let has_port = address
+            .rsplit(']')
+            .next()
+            .is_some_and(|rest| rest.contains(':'));
+        let address = match has_port {
+            true => address.to_owned(),
+            false => format!("{address}:{port}"),
+        };
+        let plain = |text: &str| {
+            let text = percent_encoding::percent_decode_str(text).decode_utf8();
+            text.map(|text| text.into_owned()).map_err(|_| wrong())
+        };
+        let from = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let (user, password) = match who.map(|who| who.split_once(':').unwrap_or((who, ""))) {
+            Some((user, password)) => (Some(plain(user)?), Some(plain(password)?)),
+            None => (None, None),
+        };
+        Ok(Self {
+            url: format!("{http}://{address}"),
+            database: Some(plain(database)?).filter(|database| !database.is_empty()),
+            user: user.or_else(|| from("CLICKHOUSE_USER")),
+            password: (password.filter(|password| !password.is_empty()))
+                .or_else(|| from("CLICKHOUSE_PASSWORD")),
+        })
+    }
+}
+
+/// Without its password.
+fn hidden(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://...@{rest}"),
+        _ => url.to_owned(),
+    }
+}
+
+enum Local {
+    Clickhouse(PathBuf),
+    Chdb(PathBuf),
+}
+
+pub struct Engine {
+    place: Place,
+    /// Where an engine of this machine is run: names of files are relative to it.
+    folder: PathBuf,
+    local: Option<Local>,
+    agent: ureq::Agent,
+}
+
+/// Which of the programs on PATH that is.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+fn local() -> Result<Local, Error> {
+    if let Some(python) = std::env::var_os("DEBOX_PYTHON").filter(|python| !python.is_empty()) {
+        return Ok(Local::Chdb(python.into()));
+    }
+    if let Some(clickhouse) = on_path("clickhouse") {
+        return Ok(Local::Clickhouse(clickhouse));
+    }
+    let python = on_path("python3").ok_or(Error::NoEngine)?;
+    let look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('chdb') is None)";
+    let has = Command::new(&python)
+        .args(["-c", look])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match has.is_ok_and(|status| status.success()) {
+        true => Ok(Local::Chdb(python)),
+        false => Err(Error::NoEngine),
+    }
+}
+
+impl Engine {
+    pub fn open(place: Place) -> Result<Self, Error> {
+        let folder = match &place {
+            Place::Parquet(path) => path.clone(),
+            _ => PathBuf::from("."),
+        };
+        Self::open_in(place, folder)
+    }
+
+    /// The same; it reads files below `folder`.
+    pub fn open_in(place: Place, folder: PathBuf) -> Result<Self, Error> {
+        if let Place::Parquet(path) = &place
+            && !path.join("periods").is_dir()
+        {
+            return Err(Error::NoTables { path: path.clone() });
+        }
+        let local = match place {
+            Place::Server(_) => None,
+            _ => Some(local()?),
+        };
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT))
+            .timeout_global(Some(QUERY))
+            .max_redirects(0)
+            .user_agent(concat!("debox/", env!("CARGO_PKG_VERSION")));
+        Ok(Self {
+            place,
+            folder,
+            local,
+            agent: config.build().into(),
+        })
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether there are sums by minute and hour.
+    pub fn has_sums(&self) -> bool {
+        !matches!(self.place, Place::Parquet(_))
+    }
+
+    /// The rows of one question about what was from `since_ms` to `until_ms`.
+    pub fn ask(&self, sql: &str, params: &Params, span_ms: (i64, i64)) -> Result<Answer, Error> {
+        match &self.place {
+            Place::Parquet(_) => {
+                let mut params = params.clone();
+                params.insert(
+                    "span_since_ns",
+                    span_ms.0.saturating_mul(1_000_000).to_string(),
+                );
+                params.insert(
+                    "span_until_ns",
+                    span_ms.1.saturating_mul(1_000_000).to_string(),
+                );
+                let mut all: Vec<&str> = statements(SPAN).chain(statements(PARQUET)).collect();
+                all.push(sql);
+                self.ask_local(&all, &params)
+            }
+            _ => self.run(&[sql], params),
+        }
+    }
+
+    /// Statements one after the other, as they are; the rows of the last.
+    pub fn run(&self, all: &[&str], params: &Params) -> Result<Answer, Error> {
+        let Place::Server(server) = &self.place else {
+            return self.ask_local(all, params);
+        };
+        let mut answer = Answer::default();
+        for sql in all {
+            answer = self.ask_server(server, sql, params, None)?;
+        }
+        Ok(answer)
+    }
+
+    /// Statements that each take the file: a server's. `mark`: by which it knows an insert again.
+    pub fn send(
+        &self,
+        server: &Server,
+        sql: &str,
+        params: &Params,
+        file: &Path,
+        mark: &str,
+    ) -> Result<(), Error> {
+        self.ask_server(server, sql, params, Some((file, mark)))
+            .map(drop)
+    }
+
+    fn ask_server(
+        &self,
+        server: &Server,
+        sql: &str,
+        params: &Params,
+        file: Option<(&Path, &str)>,
+    ) -> Result<Answer, Error> {
+        let wrong = |why: String| Error::Answer {
+            who: server.url.clone(),
+            why,
+        };
+        let mut request = self
+            .agent
+            .post(&server.url)
+            .query("default_format", FORMAT)
+            .query("output_format_json_quote_64bit_integers", "0");
+        if let Some(database) = &server.database {
+            request = request.query("database", database);
+        }
+        if let Some(user) = &server.user {
+            request = request.header("X-ClickHouse-User", user);
+        }
+        if let Some(password) = &server.password {
+            request = request.header("X-ClickHouse-Key", password);
+        }
+        for (name, value) in params {
+            request = request.query(format!("param_{name}"), escaped(value));
+        }
+        let answer = match file {
+            None => request.send(sql),
+            Some((path, mark)) => {
+                let read = |source| Error::Read {
+                    path: path.to_owned(),
+                    source,
+                };
+                let file = std::fs::File::open(path).map_err(read)?;
+                request
+                    .query("query", sql)
+                    .query("insert_deduplication_token", mark)
+                    .query("deduplicate_blocks_in_dependent_materialized_views", "1")
+                    .send(file)
+            }
+        };
+        let mut answer = answer.map_err(|error| wrong(error.to_string()))?;
+        if answer.status().as_u16() != 200 {
+            let body = answer
+                .body_mut()
+                .with_config()
+                .limit(COMPLAINT_MOST)
+                .reader();
+            let mut said = Vec::new();
+            // What cannot be read is not told.
+            let _ = body.take(COMPLAINT_MOST - 1).read_to_end(&mut said);
+            let said = String::from_utf8_lossy(&said);
+            return Err(wrong(format!("{} ({})", said.trim(), answer.status())));
+        }
+        Answer::read(answer.body_mut().with_config().limit(u64::MAX).reader()).map_err(wrong)
+    }
+
+    fn ask_local(&self, all: &[&str], params: &Params) -> Result<Answer, Error> {
+        let Some(local) = &self.local else {
+            return Err(Error::NoEngine);
+        };
+        let path = match &self.place {
+            Place::Database(path) => Some(path),
+            _ => None,
+        };
+        let params: BTreeMap<&str, String> = (params.iter())
+            .map(|(name, value)| (*name, escaped(value)))
+            .collect();
+        let (mut command, input) = match local {
+            Local::Clickhouse(program) => {
+                let mut command = Command::new(program);
+                command.args(["local", "--multiquery", "--output-format", FORMAT]);
+                command.arg("--output_format_json_quote_64bit_integers=0");
+                if let Some(path) = path {
+                    command.arg("--path").arg(path);
+                }
+                for (name, value) in &params {
+                    command.arg(format!("--param_{name}={value}"));
+                }
+                command.arg("--query").arg(all.join(";\n"));
+                (command, String::new())
+            }
+            Local::Chdb(python) => {
+                let mut command = Command::new(python);
+                command.args(["-c", CHDB]);
+                let ask = serde_json::json!({
+                    "path": path, "statements": all, "params": params,
+                });
+                (command, ask.to_string())
+            }
+        };
+        let program = command.get_program().to_string_lossy().into_owned();
+        let system = |action| {
+            let program = program.clone();
+            move |source| Error::Engine {
+                program,
+                action,
+                source,
+            }
+        };
+        let mut process = command
+            .current_dir(&self.folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(system("starting"))?;
+        let mut stderr = process.stderr.take();
+        let said = std::thread::spawn(move || {
+            let mut said = Vec::new();
+            if let Some(stderr) = &mut stderr {
+                let _ = stderr.take(1 << 20).read_to_end(&mut said);
+            }
+            String::from_utf8_lossy(&said).trim().to_owned()
+        });
+        if let Some(mut stdin) = process.stdin.take() {
+            // Whoever does not read it says why.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let answer = process
+            .stdout
+            .take()
+            .map_or(Ok(Answer::default()), Answer::read);
+        let status = process.wait().map_err(system("waiting for"))?;
+        let said = said.join().unwrap_or_default();
+        let wrong = |why| Error::Answer {
+            who: program.clone(),
+            why,
+        };
+        if !status.success() {
+            return Err(match said.contains("No module named 'chdb'") {
+                true => Error::NoEngine,
+                false if said.is_empty() => wrong(format!("it ended with {status}")),
+                false => wrong(said),
+            });
+        }
+        answer.map_err(wrong)
+    }
+}
+
+/// A parameter's value as HTTP and the command line take it: as in tab-separated text.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('\t', "\\t")
+        .replace('\n', "\\n")
+        .replace('\r', "\\r")
+}
+
+/// Of a file: each ends with a semicolon at the end of a line.
+pub fn statements(file: &str) -> impl Iterator<Item = &str> {
+    file.split(";\n").map(str::trim).filter(|statement| {
+        let mut lines = statement.lines();
+        lines.any(|line| !line.is_empty() && !line.starts_with("--"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_apart() {
+        let server = Server::parse("clickhouse://ann:s%40:x@db.example/fleet").unwrap();
+        assert_eq!(server.url, "http://db.example:8123");
+        assert_eq!(server.database.as_deref(), Some("fleet"));
+        assert_eq!(server.user.as_deref(), Some("ann"));
+        assert_eq!(server.password.as_deref(), Some("s@:x"));
+        let url = |text| Server::parse(text).unwrap().url;
+        assert_eq!(url("http://[::1]:8124"), "http://[::1]:8124");
+        assert_eq!(url("https://[::1]/"), "https://[::1]:8443");
+        for bad in ["db", "ftp://db", "http://", "http://a b", "http://a/b/c"] {
+            assert!(Server::parse(bad).is_err(), "{bad}");
+        }
+        let said = Server::parse("tcp://ann:secret@db")
+            .unwrap_err()
+            .to_string();
+        assert!(!said.contains("secret"), "{said}");
+    }
+
+    #[test]
+    fn statements_are_found_and_comments_are_none() {
+        let found: Vec<_> = statements("-- a; b\nSELECT 1;\n\n-- c\nSELECT\n2;\n-- d\n").collect();
+        assert_eq!(found, ["-- a; b\nSELECT 1", "-- c\nSELECT\n2"]);
+    }
+
+    #[test]
+    fn a_value_stays_one() {
+        assert_eq!(escaped("a\tb\\'\n"), "a\\tb\\\\'\\n");
+    }
+}

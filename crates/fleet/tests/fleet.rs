@@ -1,0 +1,865 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does what hosts told come to where it was to go, and is it found there by ClickHouse's own
+//! engine, whatever hosts and programs are called?
+
+use debox_fleet::{Bounds, Options, Partitions, Period, rows};
+use debox_report::{ChainKind, ChainLink, ChainRow, LifeRow, LifeTime, Report, parse_json};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[path = "../../../tests/fresh_start.rs"]
+mod fresh_start;
+#[path = "../../../tests/needs.rs"]
+mod needs;
+
+const MINUTE: u64 = 60_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What no path and no SQL may be led astray by.
+const HOSTILE: &str = "../a b'; DROP TABLE waits; --\\{x:y}*\"\t\u{1b}[2J\u{e9}";
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_nanos() as u64 / MINUTE * MINUTE
+}
+
+fn period(host: &str, begin_ns: u64, release: &str) -> Period {
+    Period {
+        host: host.into(),
+        boot: "12345678-9abc-def0-1234-56789abcdef0".into(),
+        begin_ns,
+        end_ns: begin_ns + MINUTE,
+        release: release.into(),
+    }
+}
+
+/// A program waits so long for a disk, 10 times, and a while for a timer.
+fn report(program: &str, unit: &str, disk_ns: u64) -> Report {
+    let sleep = |label: usize, parent: usize| ChainLink {
+        comm: program.into(),
+        call: Some("fsync".into()),
+        site: Some(label),
+        parent: Some(parent),
+        ..ChainLink::of(ChainKind::Sleep)
+    };
+    let site = |label: &str| {
+        serde_json::from_value(serde_json::json!({
+            "label": label, "unlabelled": false, "function": null, "offset": null,
+            "file": null, "line": null, "frames": []
+        }))
+        .unwrap()
+    };
+    let row = |first, count, total_ns| ChainRow {
+        first,
+        count,
+        total_ns,
+        max_ns: total_ns / 2,
+    };
+    Report {
+        debox_version: "0.1.0".into(),
+        sites: vec![site("device-flush"), site("nanosleep")],
+        chain_links: vec![
+            ChainLink::of(ChainKind::Disk),
+            ChainLink::of(ChainKind::Timer),
+            sleep(0, 0),
+            sleep(1, 1),
+        ],
+        chains: vec![row(2, 10, disk_ns), row(3, 1, 30 * SECOND)],
+        lives: vec![LifeRow {
+            comm: program.into(),
+            unit: Some(unit.into()),
+            threads: 2,
+            time: LifeTime {
+                life_ns: 2 * MINUTE,
+                own_ns: MINUTE,
+                runq_ns: MINUTE,
+                ..LifeTime::default()
+            },
+            ..LifeRow::default()
+        }],
+        verdict: vec![format!("It waited for {disk_ns} ns.")],
+        ..Report::default()
+    }
+}
+
+fn options() -> Options {
+    Options {
+        every: Duration::from_secs(60),
+        bounds: Bounds {
+            least_ns: 0,
+            ..Bounds::default()
+        },
+        ..Options::default()
+    }
+}
+
+fn files(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(path) = left.pop() {
+        for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => left.push(entry.path()),
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    let names = found.iter().map(|path| path.strip_prefix(root).unwrap());
+    let mut names: Vec<String> = names.map(|path| path.display().to_string()).collect();
+    names.sort();
+    names
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what} never came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What these periods leave in a directory.
+fn told(root: &Path, all: &[(Report, Period)]) {
+    let partitions = Partitions::open(root.to_str().unwrap(), &options()).unwrap();
+    for (report, period) in all {
+        partitions.write(report, period);
+    }
+    let figures = partitions.close(PATIENCE);
+    assert_eq!(figures.periods_written, all.len() as u64, "{figures:?}");
+    assert_eq!(figures.last_error, None);
+}
+
+/// A Python that has chDB: the system's, or the one of `make setup-all`.
+fn chdb() -> Option<PathBuf> {
+    let has = |python: &Path| {
+        Command::new(python)
+            .args(["-c", "from chdb import session"])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/fleet-python/bin/python3");
+    let found = ["python3".into(), own]
+        .into_iter()
+        .find(|python| has(python));
+    if found.is_none() {
+        needs::not_run("no chDB is installed: make setup-all has it in target/fleet-python");
+    }
+    found
+}
+
+fn fleet(python: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
+        .arg("fleet")
+        .args(words)
+        .env("DEBOX_PYTHON", python)
+        .env("LC_ALL", "C.UTF-8")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn answer(python: &Path, words: &[&str]) -> Value {
+    let output = fleet(python, &[words, &["--json"]].concat());
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn text(python: &Path, words: &[&str]) -> String {
+    let output = fleet(python, words);
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Files of one run, and the same loaded into a database: questions have the same answers.
+struct Places {
+    _folder: tempfile::TempDir,
+    parquet: String,
+    database: String,
+}
+
+impl Places {
+    fn new(python: &Path, all: &[(Report, Period)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (parquet, database) = (path("parquet"), path("database"));
+        told(Path::new(&parquet), all);
+        let loaded = |parquet: &str| {
+            let words = ["load", "--parquet", parquet, "--database", &database];
+            let value = answer(python, &words);
+            (value["files"].as_u64(), value["files_known"].as_u64())
+        };
+        let count = files(Path::new(&parquet)).len() as u64;
+        assert_eq!(loaded(&parquet), (Some(count), Some(0)));
+        // A second time nothing is new.
+        assert_eq!(loaded(&parquet), (Some(0), Some(count)));
+        Self {
+            _folder: folder,
+            parquet,
+            database,
+        }
+    }
+
+    fn each(&self) -> [[&str; 2]; 2] {
+        [["--parquet", &self.parquet], ["--database", &self.database]]
+    }
+}
+
+#[test]
+fn files_are_whole_and_where_they_belong() {
+    let folder = tempfile::tempdir().unwrap();
+    // 2026-11-27 23:59: the next period is another day's.
+    let begin = 1_795_823_940 * SECOND;
+    let all = [0, 1].map(|at| {
+        let period = period(HOSTILE, begin + at * MINUTE, "v1");
+        (report("sh", "a.service", SECOND), period)
+    });
+    told(folder.path(), &all);
+    let host =
+        "host=..%2Fa%20b%27%3B%20DROP%20TABLE%20waits%3B%20--%5C%7Bx%3Ay%7D%2A%22%5B2J%C3%A9";
+    let boot = "123456789abcdef0123456789abcdef0";
+    let mut expected = Vec::new();
+    for table in ["periods", "threads", "waits"] {
+        for (date, begin) in [("2026-11-27", begin), ("2026-11-28", begin + MINUTE)] {
+            let name = format!("{boot}-{begin}-{}.parquet", begin + MINUTE);
+            expected.push(format!("{table}/date={date}/{host}/{name}"));
+        }
+    }
+    expected.sort();
+    assert_eq!(files(folder.path()), expected);
+    // Names of programs are for the owner alone.
+    let mode = |path: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).unwrap().mode() & 0o777
+    };
+    assert_eq!(mode(&folder.path().join(&expected[0])), 0o600);
+    assert_eq!(mode(&folder.path().join("waits")), 0o700);
+}
+
+#[test]
+fn what_is_collected_is_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        every: Duration::from_secs(600),
+        ..options()
+    };
+    let partitions = Partitions::open(folder.path().to_str().unwrap(), &options).unwrap();
+    let begin = 1_795_788_000 * SECOND;
+    for at in 0..15 {
+        let period = period("h", begin + at * MINUTE, "");
+        partitions.write(&report("sh", "a.service", SECOND), &period);
+    }
+    until("the first file", || {
+        partitions.figures().periods_written == 10
+    });
+    assert_eq!(partitions.figures().periods_queued, 5);
+    assert_eq!(files(folder.path()).len(), 3);
+    let figures = partitions.close(PATIENCE);
+    assert_eq!((figures.periods_written, figures.files), (15, 6));
+    assert_eq!(files(folder.path()).len(), 6);
+    let bytes: u64 = files(folder.path())
+        .iter()
+        .map(|file| std::fs::metadata(folder.path().join(file)).unwrap().len())
+        .sum();
+    assert_eq!(figures.bytes, bytes);
+}
+
+#[test]
+fn a_place_that_fails_is_tried_again_and_what_has_no_room_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    // A file is where the directory should be.
+    let root = folder.path().join("fleet");
+    std::fs::write(&root, "").unwrap();
+    let begin = 1_795_788_000 * SECOND;
+    let write = |partitions: &Partitions, at| {
+        let period = period("h", begin + at * MINUTE, "");
+        partitions.write(&report("sh", "a.service", SECOND), &period);
+    };
+    let probe = tempfile::tempdir().unwrap();
+    told(
+        probe.path(),
+        &[(report("sh", "a.service", SECOND), period("h", begin, ""))],
+    );
+    let one: u64 = files(probe.path())
+        .iter()
+        .map(|file| std::fs::metadata(probe.path().join(file)).unwrap().len())
+        .sum();
+    let options = Options {
+        queue_bytes: 3 * one as usize + 100,
+        ..options()
+    };
+    let partitions = Partitions::open(root.to_str().unwrap(), &options).unwrap();
+    write(&partitions, 0);
+    until("the failure", || partitions.figures().last_error.is_some());
+    let news = partitions.news().unwrap();
+    assert!(news.contains("are tried again"), "{news}");
+    assert_eq!(partitions.news(), None);
+    for at in 1..=6 {
+        write(&partitions, at);
+    }
+    let figures = partitions.figures();
+    // One is in the writer's hands, three wait.
+    assert_eq!((figures.periods_queued, figures.periods_dropped), (4, 3));
+    let news = partitions.news().unwrap();
+    assert!(news.starts_with("3 periods"), "{news}");
+    std::fs::remove_file(&root).unwrap();
+    until("what waited", || partitions.figures().periods_queued == 0);
+    let figures = partitions.figures();
+    assert_eq!((figures.periods_written, figures.last_error), (4, None));
+    assert!(partitions.news().unwrap().contains("written again"));
+    assert_eq!(files(&root).len(), 12);
+    // Who ends while nothing can be written does not wait for it.
+    drop(partitions);
+    std::fs::rename(&root, folder.path().join("kept")).unwrap();
+    std::fs::write(&root, "").unwrap();
+    let partitions = Partitions::open(root.to_str().unwrap(), &options).unwrap();
+    write(&partitions, 9);
+    let end = Instant::now();
+    let figures = partitions.close(Duration::from_millis(500));
+    assert!(end.elapsed() < Duration::from_secs(10));
+    assert_eq!((figures.periods_written, figures.periods_dropped), (0, 1));
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_of_a_file() {
+    if !needs::root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("small");
+    std::fs::create_dir(&root).unwrap();
+    let mount = |words: &[&str]| {
+        let done = Command::new("mount").args(words).arg(&root).status();
+        assert!(done.unwrap().success(), "{words:?}");
+    };
+    mount(&["-t", "tmpfs", "-o", "size=8k", "none"]);
+    struct Unmount<'a>(&'a Path);
+    impl Drop for Unmount<'_> {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg(self.0).status();
+        }
+    }
+    let _unmount = Unmount(&root);
+    let partitions = Partitions::open(root.to_str().unwrap(), &options()).unwrap();
+    let begin = 1_795_788_000 * SECOND;
+    partitions.write(&report("sh", "a.service", SECOND), &period("h", begin, ""));
+    until("the failure", || partitions.figures().last_error.is_some());
+    let error = partitions.figures().last_error.unwrap();
+    assert!(error.contains("No space left"), "{error}");
+    let left = files(&root);
+    assert!(
+        left.len() < 3 && left.iter().all(|f| f.ends_with(".parquet")),
+        "{left:?}"
+    );
+    mount(&["-o", "remount,size=1m"]);
+    until("the file", || partitions.figures().periods_written == 1);
+    assert_eq!(files(&root).len(), 3);
+}
+
+#[test]
+fn old_days_of_this_host_are_taken_away_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let day = 86_400 * SECOND;
+    let begin = 1_795_788_000 * SECOND;
+    let of = |host: &str, days: u64| {
+        (
+            report("sh", "a", SECOND),
+            period(host, begin - days * day, ""),
+        )
+    };
+    told(
+        folder.path(),
+        &[of("h", 9), of("h", 3), of("h", 2), of("other", 9)],
+    );
+    let odd = folder.path().join("waits/date=old");
+    std::fs::create_dir(&odd).unwrap();
+    let options = Options {
+        keep_days: Some(3),
+        ..options()
+    };
+    let partitions = Partitions::open(folder.path().to_str().unwrap(), &options).unwrap();
+    let (report, period) = of("h", 0);
+    partitions.write(&report, &period);
+    partitions.close(PATIENCE);
+    let left: Vec<String> = files(&folder.path().join("waits"))
+        .iter()
+        .map(|file| file.rsplit_once('/').unwrap().0.to_owned())
+        .collect();
+    assert_eq!(
+        left,
+        [
+            "date=2026-11-18/host=other",
+            "date=2026-11-24/host=h",
+            "date=2026-11-25/host=h",
+            "date=2026-11-27/host=h"
+        ]
+    );
+    assert!(odd.is_dir());
+}
+
+#[test]
+fn questions_have_the_same_answers_from_files_and_from_a_database() {
+    let Some(python) = chdb() else { return };
+    let begin = now_ns() - 30 * MINUTE;
+    let mut all = Vec::new();
+    for at in 0..20 {
+        for (host, program, unit, ns) in [
+            ("one", "db", "db.service", 3 * SECOND),
+            (HOSTILE, HOSTILE, "web.service", SECOND),
+        ] {
+            // In the last one there is something unusual.
+            let ns = if at == 19 && host == "one" {
+                10 * ns
+            } else {
+                ns
+            };
+            all.push((
+                report(program, unit, ns),
+                period(host, begin + at * MINUTE, "v1"),
+            ));
+        }
+    }
+    let places = Places::new(&python, &all);
+    let shown: String = HOSTILE.chars().filter(|c| !c.is_control()).collect();
+    for place in places.each() {
+        let with = |words: &[&str]| answer(&python, &[words, &place].concat());
+        let top = with(&["top", "--since", "1h", "--by", "unit,root"]);
+        let rows = top["rows"].as_array().unwrap();
+        let of = |row: &Value| {
+            let text = |name: &str| row[name].as_str().unwrap().to_owned();
+            (
+                text("unit"),
+                text("root"),
+                row["blocked_ns"].as_u64().unwrap(),
+                row["sleeps"].as_u64().unwrap(),
+            )
+        };
+        assert_eq!(
+            rows.iter().map(of).collect::<Vec<_>>(),
+            [
+                ("db.service".into(), "disk".into(), 87 * SECOND, 200),
+                ("web.service".into(), "disk".into(), 20 * SECOND, 200),
+            ],
+            "{place:?}"
+        );
+        // Who is idle is not a loss, but there.
+        let top = with(&["top", "--class", "idle", "--by", "host,program,label"]);
+        let rows = top["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "{top}");
+        let hosts: Vec<&str> = rows
+            .iter()
+            .map(|row| row["host"].as_str().unwrap())
+            .collect();
+        assert!(hosts.contains(&shown.as_str()), "{hosts:?}");
+        assert!(
+            rows.iter()
+                .all(|row| row["label"] == "nanosleep" && row["hosts"] == 1)
+        );
+        let top = with(&["top", "--by", "host", "--host", &shown]);
+        assert_eq!(top["rows"][0]["blocked_ns"], 20 * SECOND, "{top}");
+        assert_eq!(top["rows"].as_array().unwrap().len(), 1);
+        // Threads' time, each part once.
+        let top = with(&["top", "--by", "state,unit"]);
+        let rows = top["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 4, "{top}");
+        assert!(
+            rows.iter()
+                .all(|row| row["ns"] == 20 * MINUTE && row["hosts"] == 1),
+            "{top}"
+        );
+        // Nothing was told of yesterday.
+        let top = with(&["top", "--until", "24h"]);
+        assert_eq!(top["rows"].as_array().unwrap().len(), 0);
+
+        let why = with(&["why", "--host", "one"]);
+        assert_eq!(
+            why["verdict"][0],
+            format!("It waited for {} ns.", 30 * SECOND)
+        );
+        assert_eq!(why["begin_unix_ms"], (begin + 19 * MINUTE) / 1_000_000);
+        assert_eq!(why["waits"][0]["blocked_ns"], 30 * SECOND);
+        assert_eq!(why["waits"][0]["usually_ns"], 3 * SECOND);
+        assert_eq!(why["waits"].as_array().unwrap().len(), 1);
+        let said = text(&python, &["why", "--host", &shown, place[0], place[1]]);
+        assert!(
+            said.contains("It waited for 1000000000 ns.") && !said.contains('\u{1b}'),
+            "{said}"
+        );
+        let nobody = fleet(&python, &["why", "--host", "nobody", place[0], place[1]]);
+        assert_eq!(nobody.status.code(), Some(125), "{nobody:?}");
+
+        let rows = with(&[
+            "sql",
+            "SELECT count() AS n, uniqExact(host) AS hosts, max(time) AS t FROM periods;",
+        ]);
+        assert_eq!((&rows[0]["n"], &rows[0]["hosts"]), (&40.into(), &2.into()));
+        let wrong = fleet(
+            &python,
+            &["sql", "SELECT nothing FROM waits", place[0], place[1]],
+        );
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert_eq!(wrong.status.code(), Some(125), "{said}");
+        assert!(
+            said.contains("nothing") && !said.contains("Traceback"),
+            "{said}"
+        );
+    }
+    // Sums by minute and by hour are those of the rows.
+    let sums = |table: &str| {
+        let sql = format!(
+            "SELECT sum(sleeps) AS s, sum(blocked_ns) AS b, max(longest_ns) AS l FROM {table}"
+        );
+        answer(&python, &["sql", &sql, "--database", &places.database])
+    };
+    assert_eq!(sums("waits"), sums("waits_1m"));
+    assert_eq!(sums("waits"), sums("waits_1h"));
+    let top = |since: &str| {
+        let words = [
+            "top",
+            "--since",
+            since,
+            "--by",
+            "program",
+            "--database",
+            &places.database,
+        ];
+        answer(&python, &words)
+    };
+    assert_eq!(
+        (&top("1h")["source"], &top("24h")["source"]),
+        (&"waits".into(), &"waits_1h".into())
+    );
+    assert_eq!(top("1h")["rows"], top("24h")["rows"]);
+    let sql = "SELECT sum(own_code_ns) AS o, sum(run_queue_ns) AS r FROM";
+    let of = |table: &str| {
+        let sql = format!("{sql} {table}");
+        answer(&python, &["sql", &sql, "--database", &places.database])
+    };
+    assert_eq!(of("threads"), of("threads_1h"));
+}
+
+#[test]
+fn a_release_that_waits_longer_is_found_and_one_that_does_not_is_not() {
+    let Some(python) = chdb() else { return };
+    let begin = now_ns() - 60 * MINUTE;
+    let mut all = Vec::new();
+    for host in 0..24u64 {
+        for at in 0..4 {
+            // Hosts differ, and of every two one has the new release.
+            let ns = SECOND * (90 + host * 7 % 20) / 100;
+            let (release, factor) = if host % 2 == 0 {
+                ("v1", 10)
+            } else {
+                ("v2", 16)
+            };
+            let period = period(&format!("h{host}"), begin + at * MINUTE, release);
+            all.push((report("db", "db.service", ns * factor / 10), period));
+        }
+    }
+    let places = Places::new(&python, &all);
+    for place in places.each() {
+        let words = ["diff", "--before", "v1", "--after", "v2", "--class", "all"];
+        let diff = answer(&python, &[&words[..], &place].concat());
+        assert_eq!(
+            (&diff["before"]["hosts"], &diff["after"]["hosts"]),
+            (&12.into(), &12.into())
+        );
+        let changes = diff["changes"].as_array().unwrap();
+        assert_eq!(changes.len(), 2, "{diff}");
+        let of = |root: &str| changes.iter().find(|c| c["name"][1] == root).unwrap();
+        let disk = of("disk");
+        assert_eq!(disk["significant"], true, "{disk}");
+        let (low, high) = (
+            disk["low"].as_f64().unwrap(),
+            disk["high"].as_f64().unwrap(),
+        );
+        assert!(low > 0.4 && low < 0.6 && high > 0.6 && high < 0.8, "{disk}");
+        assert_eq!(of("timer")["significant"], false);
+        let said = text(&python, &[&words[..], &place].concat());
+        assert!(
+            said.contains("What changed") && said.contains("device-flush, disk: "),
+            "{said}"
+        );
+        let none = fleet(
+            &python,
+            &[&["diff", "--before", "v1", "--after", "v9"], &place[..]].concat(),
+        );
+        assert_eq!(none.status.code(), Some(125));
+        let said = String::from_utf8_lossy(&none.stderr).into_owned();
+        assert!(said.contains("\"v9\""), "{said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_says_what_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    for (words, status, said) in [
+        (&["top", "--parquet", path][..], 125, "--parquet"),
+        (&["top", "--database", "/nowhere"], 125, "--database"),
+        (&["top", "--url", "nowhere"], 2, "clickhouse://HOST"),
+        (
+            &["top", "--url", "http://x", "--parquet", path],
+            2,
+            "one place",
+        ),
+        (&["top", "--by", "unit,state,label"], 2, ""),
+        (&["load", "--parquet", path], 125, ""),
+        (
+            &[
+                "diff",
+                "--before",
+                "",
+                "--after",
+                "x",
+                "--url",
+                "http://127.0.0.1:1",
+            ],
+            2,
+            "FROM..TO",
+        ),
+        (
+            &[
+                "why",
+                "--host",
+                "h",
+                "--at",
+                "10",
+                "--url",
+                "http://127.0.0.1:1",
+            ],
+            2,
+            "2026-11-27T10:00",
+        ),
+        (
+            &["top", "--url", "http://127.0.0.1:1"],
+            125,
+            "http://127.0.0.1:1",
+        ),
+    ] {
+        let output = fleet(Path::new("/nowhere/python"), words);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {stderr}");
+        assert!(stderr.contains(said), "{words:?}: {stderr}");
+    }
+    // Tables, but nothing that reads them.
+    told(
+        folder.path(),
+        &[(report("sh", "a", SECOND), period("h", now_ns(), ""))],
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
+        .args(["fleet", "top", "--parquet", path])
+        .env_remove("DEBOX_PYTHON")
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("pip install chdb"), "{stderr}");
+}
+
+#[test]
+fn rows_of_a_report_that_was_read_are_those_of_the_one_that_was_made() {
+    let made = Report {
+        schema: debox_report::SCHEMA.into(),
+        schema_version: debox_report::SCHEMA_VERSION,
+        ..report("sh", "a.service", SECOND)
+    };
+    let read = parse_json(&debox_report::render_json(&made)).unwrap();
+    let of = |report: &Report| rows(report, &period("h", 0, ""), &Bounds::default());
+    assert_eq!(of(&made), of(&read));
+}
+
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_server_is_asked_and_loaded_as_a_directory_is() {
+    use std::io::BufRead;
+    let Some(python) = chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let parquet = folder.path().join("parquet");
+    let begin = now_ns() - 10 * MINUTE;
+    let all: Vec<_> = (0..3)
+        .map(|at| {
+            let period = period(HOSTILE, begin + at * MINUTE, "v1");
+            (report(HOSTILE, "web.service", SECOND), period)
+        })
+        .collect();
+    told(&parquet, &all);
+    let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server.py");
+    let mut server = Command::new(&python)
+        .arg(server)
+        .arg(folder.path().join("database"))
+        .args(["ann", "s:@ /"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    let stdout = server.stdout.take().unwrap();
+    let _server = Ended(server);
+    std::io::BufReader::new(stdout)
+        .read_line(&mut port)
+        .unwrap();
+    let port = port.trim();
+    let url = format!("clickhouse://ann:s%3A%40%20%2F@127.0.0.1:{port}/default");
+    let parquet = parquet.to_str().unwrap();
+    let load = || answer(&python, &["load", "--parquet", parquet, "--url", &url]);
+    assert_eq!(load()["files"], 9);
+    assert_eq!(
+        (&load()["files"], &load()["files_known"]),
+        (&0.into(), &9.into())
+    );
+    let of = |place: [&str; 2]| {
+        let words = ["top", "--class", "all", "--by", "host,program,root"];
+        answer(&python, &[&words[..], &place].concat())
+    };
+    let (by_server, by_files) = (of(["--url", &url]), of(["--parquet", parquet]));
+    assert_eq!(by_server["rows"], by_files["rows"]);
+    assert_eq!(
+        by_server["rows"][1]["blocked_ns"],
+        3 * SECOND,
+        "{by_server}"
+    );
+    // By minute, over all hosts.
+    let top = answer(&python, &["top", "--by", "unit,root", "--url", &url]);
+    assert_eq!(top["source"], "waits_1m");
+    assert_eq!(top["rows"][0]["blocked_ns"], 3 * SECOND, "{top}");
+    let refused = format!("http://ann:wrong@127.0.0.1:{port}");
+    let output = fleet(&python, &["top", "--url", &refused]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        said.contains("Authentication failed") && !said.contains("wrong"),
+        "{said}"
+    );
+    // What the environment says is used where the address says nothing.
+    let output = Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
+        .args(["fleet", "sql", "SELECT 1 AS one", "--json", "--url"])
+        .arg(format!("http://127.0.0.1:{port}"))
+        .env("CLICKHOUSE_USER", "ann")
+        .env("CLICKHOUSE_PASSWORD", "s:@ /")
+        .output()
+        .unwrap();
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value[0]["one"], 1);
+}
+
+/// The example that writes a fleet's tables.
+fn simulate(url: &str, report: &Path, environment: &[(&str, String)]) -> Output {
+    let test = std::env::current_exe().unwrap();
+    let examples = test.parent().unwrap().join("../examples");
+    Command::new(examples.join("simulate"))
+        .arg(report)
+        .args([url, "2", "1", "100", "4", "1795788000"])
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .output()
+        .unwrap()
+}
+
+/// Its own store is the judge.
+#[test]
+fn a_store_that_speaks_s3_has_what_a_directory_has() {
+    let Some(python) = chdb() else { return };
+    let moto = Command::new(&python)
+        .args(["-c", "import boto3, moto.server"])
+        .stderr(Stdio::null())
+        .status();
+    if !moto.unwrap().success() {
+        needs::not_run(
+            "no server that speaks S3 is installed: make setup-all has moto in target/fleet-python",
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let report = Report {
+        schema: debox_report::SCHEMA.into(),
+        schema_version: debox_report::SCHEMA_VERSION,
+        run: debox_report::Run {
+            wall_ns: MINUTE,
+            ..debox_report::Run::default()
+        },
+        ..report("db", "db.service", SECOND)
+    };
+    std::fs::write(&file, debox_report::render_json(&report)).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let server = Command::new(&python)
+        .args([
+            "-m",
+            "moto.server",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            &port.to_string(),
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _server = Ended(server);
+    until("the store", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let endpoint = format!("http://127.0.0.1:{port}");
+    let script = |text: &str| {
+        let head = "import boto3, hashlib, json, sys\n\
+                    s3 = boto3.client('s3', endpoint_url=sys.argv[1], region_name='eu-central-1', \
+                    aws_access_key_id='a', aws_secret_access_key='b')\n";
+        let output = Command::new(&python)
+            .args(["-c", &format!("{head}{text}"), &endpoint])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let environment = [
+        ("AWS_ENDPOINT_URL", endpoint.clone()),
+        ("AWS_REGION", "eu-central-1".into()),
+        ("AWS_ACCESS_KEY_ID", "a".into()),
+        ("AWS_SECRET_ACCESS_KEY", "b".into()),
+        // This machine is reached without one.
+        ("NO_PROXY", "127.0.0.1".into()),
+    ];
+    script(
+        "s3.create_bucket(Bucket='fleet', CreateBucketConfiguration={'LocationConstraint': 'eu-central-1'})",
+    );
+    let output = simulate("s3://fleet/some/where", &file, &environment);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && said.contains("; 0 periods dropped"),
+        "{output:?}"
+    );
+    let root = folder.path().join("directory");
+    assert!(
+        simulate(root.to_str().unwrap(), &file, &[])
+            .status
+            .success()
+    );
+    let listed = script(
+        "for one in s3.list_objects_v2(Bucket='fleet')['Contents']:\n    \
+         print(one['Key'], one['Size'])\n",
+    );
+    let expected: Vec<String> = files(&root)
+        .iter()
+        .map(|name| {
+            let len = std::fs::metadata(root.join(name)).unwrap().len();
+            format!("some/where/{name} {len}")
+        })
+        .collect();
+    assert_eq!(expected.len(), 6);
+    assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
+}

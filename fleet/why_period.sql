@@ -1,0 +1,13 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- Which period of a host is a moment in, or the last one before it, and what was said of it?
+
+SELECT
+    toUnixTimestamp64Milli(time) AS begin_ms,
+    toUnixTimestamp64Milli(until) AS end_ms,
+    release, debox_version, kernel, capture, verdict, incomplete
+FROM periods
+WHERE host = {host:String}
+    AND time <= fromUnixTimestamp64Milli({at_ms:Int64}, 'UTC')
+    AND time > fromUnixTimestamp64Milli({at_ms:Int64} - 86400000, 'UTC')
+ORDER BY time DESC
+LIMIT 1
