@@ -84,11 +84,34 @@ pub struct MetricsConfig {
     pub programs: usize,
 }
 
+/// `[fleet]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetConfig {
+    /// A folder or an object store.
+    pub to: String,
+    pub host: Option<String>,
+    pub release: String,
+    /// So much of the periods shares a file.
+    pub every: Duration,
+    pub keep_days: Option<u32>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub watch: WatchConfig,
     pub metrics: MetricsConfig,
     pub flight: Option<FlightConfig>,
+    pub fleet: Option<FleetConfig>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FleetFile {
+    to: Option<Spanned<String>>,
+    host: Option<String>,
+    release: String,
+    every: Option<Spanned<String>>,
+    keep_days: Option<Spanned<u64>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -136,6 +159,7 @@ struct File {
     watch: WatchFile,
     metrics: MetricsFile,
     flight: FlightFile,
+    fleet: FleetFile,
 }
 
 /// "line 3, column 10" of a byte.
@@ -253,6 +277,32 @@ fn flight_of(file: FlightFile) -> Result<Option<FlightConfig>, Wrong> {
     }))
 }
 
+fn fleet_of(file: FleetFile) -> Result<Option<FleetConfig>, Wrong> {
+    let Some(to) = file.to.filter(|to| !to.as_ref().is_empty()) else {
+        return Ok(None);
+    };
+    let span = to.span();
+    let to = to.into_inner();
+    if !(to.starts_with('/') || to.starts_with("file:///") || to.starts_with("s3://")) {
+        let what = format!(
+            "to is a path that begins with /, or s3://BUCKET/PREFIX, or \"\" for nothing, and {to:?} is none of these"
+        );
+        return Err((what, span));
+    }
+    let minutes = Duration::from_secs(600);
+    let keep_days = match file.keep_days {
+        None => None,
+        days => Some(number_of("keep_days", days, 36_500, 30)? as u32),
+    };
+    Ok(Some(FleetConfig {
+        to,
+        host: file.host,
+        release: file.release,
+        every: time_of("every", file.every, (Duration::from_secs(1), DAY), minutes)?,
+        keep_days,
+    }))
+}
+
 impl Config {
     /// # Errors
     /// What is wrong, where, and what could stand there.
@@ -304,6 +354,7 @@ impl Config {
                 programs: rows("programs", programs, PROGRAMS).map_err(at)?,
             },
             flight: flight_of(file.flight).map_err(at)?,
+            fleet: fleet_of(file.fleet).map_err(at)?,
         })
     }
 
@@ -379,6 +430,16 @@ mod tests {
             ],
         };
         assert_eq!(config.flight, Some(flight));
+        assert_eq!(config.fleet, None);
+        let text = "[fleet]\nto = \"s3://b/p\"\nhost = \"h\"\nrelease = \"v1\"\nevery = \"5m\"\nkeep_days = 3\n";
+        let fleet = FleetConfig {
+            to: "s3://b/p".into(),
+            host: Some("h".into()),
+            release: "v1".into(),
+            every: Duration::from_secs(300),
+            keep_days: Some(3),
+        };
+        assert_eq!(Config::parse(text).unwrap().fleet, Some(fleet));
         let none = Config::parse("[flight]\ndirectory = \"\"\n").unwrap();
         assert_eq!(none.flight, None);
         assert_eq!(
@@ -446,6 +507,11 @@ mod tests {
                 "[[flight.when]]\nroot = \"disk\"\n",
                 "line 1, column 1",
                 "above",
+            ),
+            (
+                "[fleet]\nto = \"ftp://x\"\n",
+                "line 2, column 6",
+                "s3://BUCKET",
             ),
             ("[watch\n", "line 1", ""),
         ] {

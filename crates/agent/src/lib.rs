@@ -9,6 +9,7 @@
 mod config;
 mod endpoint;
 mod error;
+mod fleet;
 mod flight;
 mod metrics;
 mod snapshot;

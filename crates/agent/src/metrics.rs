@@ -59,6 +59,11 @@ struct CallOf {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Lack {
     what: String,
 }
@@ -148,6 +153,7 @@ pub struct Metrics {
     incomplete: Family<Lack, Gauge>,
     threads: Counter,
     lost: Counter,
+    fleet: Family<Outcome, Counter>,
     report: Gauge<f64, AtomicU64>,
 }
 
@@ -250,6 +256,7 @@ impl Metrics {
             incomplete: Family::default(),
             threads: Counter::default(),
             lost: Counter::default(),
+            fleet: Family::default(),
             report: Gauge::default(),
         };
         registry.register_with_unit(
@@ -307,6 +314,11 @@ impl Metrics {
             "Periods that the flight recorder has not, or not to their end",
             metrics.lost.clone(),
         );
+        registry.register(
+            "fleet_periods",
+            "Periods that were written to the fleet's tables, or dropped as that could not be",
+            metrics.fleet.clone(),
+        );
         registry.register_with_unit(
             "agent_report",
             "How long it took to read the figures, last time",
@@ -340,6 +352,17 @@ impl Metrics {
         let last = self.sums(report);
         self.raise(&last);
         self.closed.add(last);
+    }
+
+    /// What became of the periods that go to the fleet's tables.
+    pub fn fleet(&self, figures: &debox_fleet::Figures) {
+        for (outcome, periods) in [
+            ("written", figures.periods_written),
+            ("dropped", figures.periods_dropped),
+        ] {
+            let periods_of = self.fleet.get_or_create(&Outcome { outcome });
+            raise_count(&periods_of, periods);
+        }
     }
 
     /// So many periods are not recorded.

@@ -3,6 +3,7 @@
 
 use crate::config::{self, Config, WatchConfig, What};
 use crate::endpoint::Endpoint;
+use crate::fleet::Fleet;
 use crate::flight::Flight;
 use crate::metrics::{Metrics, waited};
 use debox_cli::ahead::Ahead;
@@ -63,6 +64,7 @@ struct Agent<'a> {
     endpoint: Endpoint,
     metrics: Metrics,
     flight: Option<Flight>,
+    fleet: Option<Fleet>,
     /// When the figures are read, whether somebody asks or not.
     next: Instant,
     /// When the present period ends.
@@ -91,6 +93,10 @@ impl Agent<'_> {
             flight.checkpoint(&report);
             self.metrics.lost(flight.lost());
         }
+        if let Some(fleet) = &self.fleet {
+            self.metrics.fleet(&fleet.figures());
+            fleet.tell();
+        }
     }
 
     fn period_begin(&mut self) {
@@ -103,6 +109,9 @@ impl Agent<'_> {
         };
         if let Some(flight) = &mut self.flight {
             flight.begin(|path| self.capture.writer(path));
+        }
+        if let Some(fleet) = &mut self.fleet {
+            fleet.begin();
         }
     }
 
@@ -146,6 +155,9 @@ impl Agent<'_> {
 
     fn period_end(&mut self, report: &Report) {
         self.metrics.close(report);
+        if let Some(fleet) = &mut self.fleet {
+            fleet.end(report);
+        }
         let Some(flight) = &mut self.flight else {
             return;
         };
@@ -214,6 +226,12 @@ impl Agent<'_> {
             flight.limit(config);
         }
         let watch = config.watch != self.config.watch;
+        if config.fleet != self.config.fleet {
+            if let Some(fleet) = self.fleet.take() {
+                fleet.close();
+            }
+            self.fleet = fleet_open(&config);
+        }
         self.config = config;
         if moved {
             // The present period ends in the folder in which it began.
@@ -269,6 +287,10 @@ impl Agent<'_> {
         if let Some(flight) = &mut self.flight {
             flight.end(finished.report());
         }
+        if let Some(mut fleet) = self.fleet {
+            fleet.end(finished.report());
+            fleet.close();
+        }
     }
 }
 
@@ -286,6 +308,19 @@ fn flight_open(config: &Config) -> Option<Flight> {
         Ok(flight) => Some(flight),
         Err(error) => {
             debox_cli::say(&format!("{error}; nothing is recorded"));
+            None
+        }
+    }
+}
+
+/// The same.
+fn fleet_open(config: &Config) -> Option<Fleet> {
+    match Fleet::open(config.fleet.as_ref()?) {
+        Ok(fleet) => Some(fleet),
+        Err(error) => {
+            debox_cli::say(&format!(
+                "{error}. Name another place in [fleet] to, or \"\" for none; nothing goes to the fleet's tables"
+            ));
             None
         }
     }
@@ -320,6 +355,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     // Before the long part: who else has the address is to be told at once.
     let endpoint = Endpoint::open(&config.metrics.listen)?;
     let flight = flight_open(&config);
+    let fleet = fleet_open(&config);
     let ahead = Ahead::begin();
     let capture = Capture::open(want, &target)?.start(target, &inherited)?;
     drop(ahead);
@@ -340,6 +376,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         capture,
         endpoint,
         flight,
+        fleet,
         next: Instant::now(),
         period_ends: Instant::now(),
         kept: None,

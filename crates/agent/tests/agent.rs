@@ -657,3 +657,40 @@ fn another_whom_is_taken_while_it_runs() {
     assert!((blocked("dba-two") - 1.0).abs() < 0.2, "{figures}");
     assert_eq!(agent.end(), Some(0));
 }
+
+/// What `debox fleet` reads of it is tested where that lives.
+#[test]
+fn periods_go_to_the_fleets_tables() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[watch]\ncomm = [\"dbt-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"\"\n[fleet]\nto = \"FOLDER/fleet\"\n\
+         host = \"web/1\"\nevery = \"1s\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    run(&sleeper(agent.folder.path(), "dbt-one"), "3");
+    when_there(|| {
+        let figures = agent.metrics();
+        let is = values(&figures);
+        let written = is.get("debox_fleet_periods_total{outcome=\"written\"}");
+        written.is_some_and(|periods| *periods >= 1.0).then_some(())
+    });
+    assert_eq!(agent.end(), Some(0));
+    for table in ["periods", "waits", "threads"] {
+        let days = agent.folder.path().join("fleet").join(table);
+        let day = std::fs::read_dir(&days).unwrap().next().unwrap().unwrap();
+        let hosts: Vec<_> = std::fs::read_dir(day.path())
+            .unwrap()
+            .map(|host| host.unwrap())
+            .collect();
+        assert_eq!(hosts.len(), 1);
+        // What is no name for a folder is written otherwise.
+        let name = hosts[0].file_name().into_string().unwrap();
+        assert!(
+            name.starts_with("host=web") && !name.contains('/'),
+            "{name}"
+        );
+        let files = std::fs::read_dir(hosts[0].path()).unwrap().count();
+        assert!(files >= 1, "{table}");
+    }
+}

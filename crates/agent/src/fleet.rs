@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How do the agent's periods come into the fleet's tables?
+
+use crate::config::FleetConfig;
+use debox_fleet::{Figures, Options, Partitions, Period};
+use debox_report::Report;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Who ends the agent waits so long for what is not written yet.
+const LAST: Duration = Duration::from_secs(5);
+
+pub struct Fleet {
+    partitions: Partitions,
+    period: Period,
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
+
+fn line(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+impl Fleet {
+    /// # Errors
+    /// In words.
+    pub fn open(config: &FleetConfig) -> Result<Self, String> {
+        let options = Options {
+            every: config.every,
+            keep_days: config.keep_days,
+            ..Options::default()
+        };
+        let partitions =
+            Partitions::open(&config.to, &options).map_err(|error| error.to_string())?;
+        let host = config.host.clone();
+        Ok(Self {
+            partitions,
+            period: Period {
+                host: host.unwrap_or_else(|| line("/proc/sys/kernel/hostname")),
+                boot: line("/proc/sys/kernel/random/boot_id"),
+                begin_ns: now_ns(),
+                end_ns: 0,
+                release: config.release.clone(),
+            },
+        })
+    }
+
+    pub fn begin(&mut self) {
+        self.period.begin_ns = now_ns();
+    }
+
+    /// The period is over.
+    pub fn end(&mut self, report: &Report) {
+        // A clock that was set back meanwhile does not make a period of no length.
+        self.period.end_ns = self.period.begin_ns + report.run.wall_ns;
+        self.partitions.write(report, &self.period);
+    }
+
+    pub fn figures(&self) -> Figures {
+        self.partitions.figures()
+    }
+
+    pub fn tell(&self) {
+        if let Some(news) = self.partitions.news() {
+            debox_cli::say(&news);
+        }
+    }
+
+    pub fn close(self) {
+        let left = self.partitions.close(LAST);
+        if left.periods_queued > 0 {
+            let error = left.last_error.unwrap_or_else(|| "no time".into());
+            debox_cli::say(&format!(
+                "{} periods are not in the fleet's tables: {error}",
+                left.periods_queued
+            ));
+        }
+    }
+}
