@@ -712,8 +712,7 @@ pub struct FleetFrom {
 /// Of which rows.
 #[derive(Args, Debug, Default)]
 pub struct FleetRows {
-    /// Sum up by these columns, four at most: host, release, unit, container, program, call, label,
-    /// class, root; or host, release, unit, container, program, state
+    /// Sum up by these columns, four at most; state is of threads' time, and goes with the first five
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', value_parser = PossibleValuesParser::new(FLEET_COLUMNS))]
     pub by: Vec<String>,
     /// Waits of these classes: loss, unknown, input, idle, rest, tool, or all

@@ -871,6 +871,8 @@ fn help_is_complete() {
         ("help_report.txt", &["report", "--help"]),
         ("help_agent.txt", &["agent", "--help"]),
         ("help_serve.txt", &["serve", "--help"]),
+        ("help_fleet.txt", &["fleet", "--help"]),
+        ("help_fleet_top.txt", &["fleet", "top", "--help"]),
         ("help_diff.txt", &["diff", "--help"]),
         ("help_kern.txt", &["kern", "--help"]),
     ] {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What would a fleet of such hosts tell?
 //!
-//!     simulate REPORT URL HOSTS HOURS THREADS PROGRAMS [UNTIL_UNIX_S]
+//!     simulate REPORT URL HOSTS HOURS THREADS PROGRAMS FILE_MINUTES [UNTIL_UNIX_S]
 //!
 //! REPORT is the JSON of a real host's period (`debox attach --all --capture=sleeps -d 60s
 //! --json`). Each simulated host runs what it ran, in so many units that it has PROGRAMS different
 //! programs (name and unit), with as many threads each as make THREADS together; it is busier or
 //! less busy by a factor of its own. A row's sleeps come by chance (Poisson) around the real one's
 //! number, each as long as the real ones' mean, times a factor by chance. The tables go to URL as
-//! an agent writes them, a file for each hour.
+//! an agent writes them, FILE_MINUTES of a host in a file.
 
 use debox_fleet::{Bounds, Options, Partitions, Period, Rows, rows};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -109,8 +109,20 @@ fn told(real: &Rows, copies: u64, busy: f64, chance: &mut Chance, period: Period
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [report, url, hosts, hours, threads, programs, rest @ ..] = &words[..] else {
-        eprintln!("usage: simulate REPORT URL HOSTS HOURS THREADS PROGRAMS [UNTIL_UNIX_S]");
+    let [
+        report,
+        url,
+        hosts,
+        hours,
+        threads,
+        programs,
+        minutes,
+        rest @ ..,
+    ] = &words[..]
+    else {
+        eprintln!(
+            "usage: simulate REPORT URL HOSTS HOURS THREADS PROGRAMS FILE_MINUTES [UNTIL_UNIX_S]"
+        );
         std::process::exit(2);
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
@@ -140,7 +152,7 @@ fn main() {
     let begin_ns = until_s * 1_000_000_000 - periods * PERIOD_NS;
     let scale = PERIOD_NS as f64 / length_ns as f64;
     let options = Options {
-        every: Duration::from_secs(3_600),
+        every: Duration::from_secs(number(minutes) * 60),
         queue_bytes: usize::MAX,
         ..Options::default()
     };

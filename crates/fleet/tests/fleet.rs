@@ -762,7 +762,7 @@ fn simulate(url: &str, report: &Path, environment: &[(&str, String)]) -> Output 
     let examples = test.parent().unwrap().join("../examples");
     Command::new(examples.join("simulate"))
         .arg(report)
-        .args([url, "2", "1", "100", "4", "1795788000"])
+        .args([url, "2", "1", "100", "4", "60", "1795788000"])
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .output()
         .unwrap()
