@@ -390,7 +390,7 @@ VERIFIED_ONCE u32 mapping_find(struct walk *w)
 }
 
 /* Where there is no room, another one goes. */
-VERIFIED_ONCE int mapping_keep(struct walk *w)
+static __noinline int mapping_keep(struct walk *w)
 {
 	struct mapping_key key;
 
@@ -509,7 +509,7 @@ static __noinline u32 rule_known(struct walk *w)
 }
 
 /* ... and if somebody must. */
-VERIFIED_ONCE int rule_get(struct walk *w)
+static __noinline int rule_get(struct walk *w)
 {
 	struct vma_answer answer = {};
 
