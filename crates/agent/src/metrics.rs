@@ -6,6 +6,7 @@
 //! keeps a series of its own, the rest is together in one of the name "other".
 
 use crate::config::{MetricsConfig, What};
+use debox_fleet::{OTHER, name, note_name};
 use debox_report::{ChainKind, LifeTime, Report, label_class, links_of};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -18,10 +19,6 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-
-const OTHER: &str = "other";
-/// More letters of a name than this are a mistake, or somebody's wish to fill a disk.
-const NAME_MOST: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Wait {
@@ -159,13 +156,6 @@ pub struct Metrics {
 
 fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()
-}
-
-fn name(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(NAME_MOST)
-        .collect()
 }
 
 /// Up to that; never back.
@@ -496,14 +486,6 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);
         text
-    }
-}
-
-/// As JSON names it.
-fn note_name(kind: debox_report::NoteKind) -> String {
-    match serde_json::to_value(kind) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => OTHER.into(),
     }
 }
 

@@ -7,9 +7,8 @@
 //! not more rows than was said: the smallest are together in "other", by class and root, so
 //! that sums stay what they are.
 
-use debox_labels::Kind;
 use debox_report::{
-    Capture, ChainKind, ChainLink, LifeRow, LifeTime, NoteKind, Report, label_meaning, links_of,
+    Capture, ChainLink, LifeRow, LifeTime, NoteKind, Report, label_class, links_of,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -131,36 +130,6 @@ pub fn name(text: &str) -> String {
         .collect()
 }
 
-/// Whether a wait is a loss.
-pub fn class(report: &Report, label: &str) -> &'static str {
-    match label_meaning(report, label).map(|known| known.kind) {
-        Some(Kind::Idle) => "idle",
-        Some(Kind::Input) => "input",
-        Some(Kind::Loss) => "loss",
-        Some(Kind::Tool) => "tool",
-        None => "unknown",
-    }
-}
-
-/// What a chain of waits ends in.
-pub fn root(kind: ChainKind) -> &'static str {
-    use ChainKind::*;
-    match kind {
-        RanUser => "own_code",
-        RanCall => "system_call",
-        Ran => "running",
-        Runq => "run_queue",
-        Device => "device",
-        Disk => "disk",
-        Timer => "timer",
-        Limit => "time_limit",
-        Network => "network",
-        Interrupt => "interrupt",
-        NotOver => "not_over",
-        Sleep | Earlier | Slept | Woken | Unseen | Ended | Deeper | Dropped | Other => "unknown",
-    }
-}
-
 /// The container that a control group is, by the id in its path.
 pub fn container(cgroup: &str) -> &str {
     let id = |part: &str| {
@@ -190,7 +159,7 @@ fn capture_name(capture: Capture) -> &'static str {
 }
 
 /// As JSON names it.
-fn note_name(kind: NoteKind) -> String {
+pub fn note_name(kind: NoteKind) -> String {
     match serde_json::to_value(kind) {
         Ok(serde_json::Value::String(name)) => name,
         _ => OTHER.into(),
@@ -236,7 +205,7 @@ fn wait_of(report: &Report, places: &HashMap<&str, (String, String)>, first: &Ch
         call: first.call.as_deref().map_or_else(String::new, name),
         class: match first.rests {
             true => "rest",
-            false => class(report, &label),
+            false => label_class(report, &label),
         },
         label,
         root: "",
@@ -258,7 +227,7 @@ fn waits(report: &Report, bounds: &Bounds, least_ns: u64) -> Vec<(Wait, WaitSum)
             continue;
         };
         let wait = Wait {
-            root: root(last.kind),
+            root: last.kind.root_name(),
             ..wait_of(report, &places, first)
         };
         add(
@@ -276,7 +245,7 @@ fn waits(report: &Report, bounds: &Bounds, least_ns: u64) -> Vec<(Wait, WaitSum)
             let wait = Wait {
                 call: row.call.as_deref().map_or_else(String::new, name),
                 label: name(&row.label),
-                class: class(report, &row.label),
+                class: label_class(report, &row.label),
                 root: "unknown",
                 ..Wait::default()
             };
@@ -424,6 +393,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use debox_report::ChainKind;
     use debox_report::{ChainRow, Site};
 
     const MINUTE: u64 = 60_000_000_000;
