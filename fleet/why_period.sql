@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Which period of a host is a moment in, or the last one before it, and what was said of it?
+-- Which period of a host is a moment in, or the last one before it (where there is none, the
+-- first one behind, of an hour), and what was said of it?
 
 SELECT
     toUnixTimestamp64Milli(time) AS begin_ms,
@@ -7,7 +8,7 @@ SELECT
     release, debox_version, kernel, capture, verdict, incomplete
 FROM periods
 WHERE host = {host:String}
-    AND time <= fromUnixTimestamp64Milli({at_ms:Int64}, 'UTC')
+    AND time <= fromUnixTimestamp64Milli({at_ms:Int64} + 3600000, 'UTC')
     AND time > fromUnixTimestamp64Milli({at_ms:Int64} - 86400000, 'UTC')
-ORDER BY time DESC
+ORDER BY begin_ms <= {at_ms:Int64} DESC, abs(begin_ms - {at_ms:Int64})
 LIMIT 1

@@ -48,8 +48,9 @@ impl Fleet {
         })
     }
 
-    pub fn begin(&mut self) {
-        self.period.begin_ns = now_ns();
+    /// A period that began so long ago.
+    pub fn begin(&mut self, ago: Duration) {
+        self.period.begin_ns = now_ns().saturating_sub(ago.as_nanos() as u64);
     }
 
     /// The period is over.

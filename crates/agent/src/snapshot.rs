@@ -21,8 +21,11 @@ fn asked(directory: &std::path::Path) -> Result<PathBuf, Error> {
         directory: directory.to_owned(),
         source,
     };
-    let holder = flight::holder(directory)
-        .map_err(|source| failed("the folder cannot be looked into", source))?;
+    let holder = match flight::holder(directory) {
+        // Nobody has ever recorded there.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        holder => holder.map_err(|source| failed("the folder cannot be looked into", source))?,
+    };
     let Some(pid) = holder.filter(|pid| *pid > 0) else {
         return Err(Error::NoAgent {
             directory: directory.to_owned(),

@@ -111,7 +111,7 @@ impl Agent<'_> {
             flight.begin(|path| self.capture.writer(path));
         }
         if let Some(fleet) = &mut self.fleet {
-            fleet.begin();
+            fleet.begin(self.capture.since.elapsed());
         }
     }
 

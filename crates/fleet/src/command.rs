@@ -336,10 +336,10 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
     let mut params = Params::new();
     params.insert("host", args.host.clone());
     params.insert("at_ms", at_ms.to_string());
-    let answer = engine.ask(WHY_PERIOD, &params, (at_ms - DAY_MS, at_ms + 1))?;
+    let answer = engine.ask(WHY_PERIOD, &params, (at_ms - DAY_MS, at_ms + HOUR_MS + 1))?;
     let Some(row) = answer.rows.first() else {
         return Err(Error::Nothing(format!(
-            "of the host {:?} nothing was told in the day before {} UTC: `debox fleet top --by host --class all` says of \
+            "of the host {:?} nothing was told in the day before {} UTC, nor in the hour behind: `debox fleet top --by host --class all` says of \
              which ones something was",
             args.host,
             text_of(at_ms)
@@ -363,6 +363,8 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
     ));
     if end_ms <= at_ms {
         sheet.line("  (the last that was told before that moment)");
+    } else if begin_ms > at_ms {
+        sheet.line("  (the first that was told after that moment)");
     }
     match verdict.as_str() {
         "" => sheet.line("  Nothing stands out."),

@@ -486,6 +486,9 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         assert_eq!(why["waits"][0]["blocked_ns"], 30 * SECOND);
         assert_eq!(why["waits"][0]["usually_ns"], 3 * SECOND);
         assert_eq!(why["waits"].as_array().unwrap().len(), 1);
+        // Before its first one: that one, which is said.
+        let early = ["why", "--host", "one", "--at", "50m", place[0], place[1]];
+        assert!(text(&python, &early).contains("the first that was told after that moment"));
         let said = text(&python, &["why", "--host", &shown, place[0], place[1]]);
         assert!(
             said.contains("It waited for 1000000000 ns.") && !said.contains('\u{1b}'),
