@@ -15,6 +15,25 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Texts whose contrast to the ground that they stand on is too low (WCAG AA asks for 4.5).
+const CONTRAST: &str = "(() => {
+    const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
+    const light = (c) => { const [r, g, b] = c.map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const poor = new Set();
+    for (const e of document.querySelectorAll('h1, h2, h3, p, li, th, td, small, span, summary, button:not(:disabled), a:not(.skip), .flame div, dt, dd')) {
+        if (!e.textContent.trim() || e.closest('.sr, [hidden], .above, .hit')) continue;
+        const layers = [];
+        for (let n = e; n; n = n.parentElement) layers.push(parse(getComputedStyle(n).backgroundColor));
+        let ground = [255, 255, 255];
+        for (const [r, g, b, a] of layers.reverse()) ground = [r * a + ground[0] * (1 - a), g * a + ground[1] * (1 - a), b * a + ground[2] * (1 - a)];
+        const ink = parse(getComputedStyle(e).color).slice(0, 3);
+        const [x, y] = [light(ink), light(ground)].sort((p, q) => q - p);
+        const contrast = (x + 0.05) / (y + 0.05);
+        if (contrast < 4.5) poor.add(`${e.tagName}.${e.className} ${contrast.toFixed(2)} ${e.textContent.slice(0, 30)}`);
+    }
+    return [...poor];
+})()";
+
 pub struct Browser {
     child: Child,
     input: ChildStdin,
@@ -163,6 +182,11 @@ impl Browser {
             .as_str()
             .unwrap_or_else(|| panic!("{expression} is {value}, not text"))
             .to_owned()
+    }
+
+    /// What can hardly be read, in words.
+    pub fn poor_contrasts(&mut self) -> serde_json::Value {
+        self.eval(CONTRAST)
     }
 
     pub fn number(&mut self, expression: &str) -> f64 {
