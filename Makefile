@@ -23,7 +23,7 @@ help:
 	@echo "make bench    measure what DeBox costs here, and what the kernel does (docs/PERFORMANCE.md, docs/bench.md)"
 	@echo "make install  install under PREFIX=$(PREFIX) (DESTDIR, LIBDIR: as usual)"
 	@echo "make uninstall  take away what install put there"
-	@echo "make packages build Debian packages and a tarball of the command in target/packages (docs/packages.md)"
+	@echo "make packages build Debian and RPM packages, a tarball of the command and an image of the agent in target/packages (docs/packages.md)"
 
 setup:
 	@setup/packages.sh build

@@ -5,9 +5,10 @@
 #   setup/pack.sh     (by `make packages`; docs/packages.md says what is in each)
 #
 # Into target/packages/: Debian packages, split by setup/debian/*.install from what
-# setup/install.sh installs (what is in none of them is an error), and the command
-# with its libraries as a tarball, which is the package debox unpacked. The same
-# commit and the same products make the same bytes. No root is needed.
+# setup/install.sh installs (what is in none of them is an error); RPM packages of the
+# same, split by setup/debox.spec; the command with its libraries as a tarball, which is
+# the package debox unpacked; and the agent as an image for containers (setup/image.py).
+# The same commit and the same products make the same bytes. No root is needed.
 set -eu
 cd "$(dirname "$0")/.."
 TREE=$PWD
@@ -17,7 +18,7 @@ packages=$TREE/target/packages
 export TREE OUT
 umask 022
 
-for tool in dh:debhelper dpkg-deb:dpkg-dev dpkg-shlibdeps:dpkg-dev objcopy:binutils cargo:cargo; do
+for tool in dh:debhelper dpkg-deb:dpkg-dev dpkg-shlibdeps:dpkg-dev objcopy:binutils cargo:cargo rpmbuild:rpm python3:python3; do
 	command -v "${tool%:*}" >/dev/null || { echo "packages: ${tool%:*} is missing: install ${tool#*:} (make setup-packages)" >&2; exit 1; }
 done
 
@@ -63,5 +64,20 @@ cp "$TREE/README.md" "$TREE/LICENSE-APACHE" "$TREE/LICENSE-MIT" "$TREE/LICENSE-B
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --mode=u=rwX,go=rX -cf - "$name" |
 	gzip -9n >"$packages/$name.tar.gz"
 
+# What is installed comes from the tree, and nothing from the rpm of this machine but its way to
+# write a package.
+if ! rpmbuild -bb --define "_topdir $packages/work/rpm" --define "tree $TREE" --define "version_built $version" \
+	"$TREE/setup/debox.spec" >log 2>&1; then
+	cat log >&2
+	echo "packages: rpmbuild failed: its last lines say why" >&2
+	exit 1
+fi
+mv rpm/RPMS/*/*.rpm "$packages"
+
+for package in debox debox-agent; do
+	dpkg-deb -x "$packages/${package}_${version}_$architecture.deb" image
+done
+"$TREE/setup/image.py" image "$packages/debox-agent-$version-oci.tar"
+
 cd "$packages"
-ls -sh --block-size=K -- *.deb *.tar.gz
+ls -sh --block-size=K -- *.deb *.rpm *.tar *.tar.gz

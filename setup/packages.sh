@@ -39,10 +39,12 @@ all="$all prometheus"
 # tools that `debox bench self` compares DeBox with
 bench="$test bpftrace bpfcc-tools ltrace fio"
 
-# what makes Debian packages, and lists the licences of what is linked into them
-packages="$build debhelper dpkg-dev binutils python3"
+# what makes Debian and RPM packages, and lists the licences of what is linked into them
+packages="$build debhelper dpkg-dev binutils python3 rpm"
 # what judges them, and makes a Debian to install them in
-all="$all debhelper lintian mmdebstrap"
+all="$all debhelper rpm lintian mmdebstrap"
+# what reads the image and runs it, without a daemon, and what reads what Kubernetes is told
+all="$all umoci libcap2-bin python3-yaml"
 
 case "${1:-build}" in
 build) wanted=$build ;;
