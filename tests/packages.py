@@ -1,23 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Is what `make packages` makes whole, the same each time, and gone again when it is purged?
+And does the image do its work with what Kubernetes is told to give it, and no more?
 
 Needs root (a Debian of its own is made, below /var/tmp, and entered with chroot) and
 a mirror of Debian. All that is mounted there is mounted in namespaces that end with
 the commands that need it: nothing is mounted in what is removed.
 """
 
+import contextlib
 import gzip
 import hashlib
+import io
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 import unittest
 import urllib.request
+
+import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from fresh_start import fresh_environment, fresh_start  # noqa: E402
@@ -28,6 +36,8 @@ VERSION = re.search(r'^version = "(.*)"$', (TOP / "Cargo.toml").read_text(), re.
 NEWER = VERSION + "+newer"
 MAIN = ("debox", "debox-agent", "libdebox-dev")
 SYMBOLS = ("debox-dbgsym", "debox-agent-dbgsym")
+RPMS = ("debox", "debox-agent", "libdebox-devel")
+KUBERNETES = TOP / "setup/kubernetes/daemonset.yaml"
 NOBODY = 65534
 SECONDS = 900
 MIRRORS = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ubuntu.com/ubuntu"}
@@ -63,6 +73,19 @@ def field(package, name):
     return run("dpkg-deb", "-f", deb(package), name).stdout.strip()
 
 
+def rpm(package):
+    return OUT / f"{package}-{VERSION}-1.x86_64.rpm"
+
+
+def asked(package, form):
+    """What an RPM package says of itself, by a format of rpm's."""
+    return run("rpm", "-qp", "--qf", form, rpm(package)).stdout
+
+
+def image():
+    return OUT / f"debox-agent-{VERSION}-oci.tar"
+
+
 def tarball():
     (found,) = OUT.glob(f"debox-{VERSION}-*-linux.tar.gz")
     return found
@@ -72,6 +95,45 @@ def pack():
     """{file: sha256} of what is made."""
     run(TOP / "setup/pack.sh")
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in OUT.iterdir()}
+
+
+def staged(case, libdir):
+    """What setup/install.sh installs, not stripped."""
+    stage = temporary(case)
+    run(TOP / "setup/install.sh", "install",
+        env={**os.environ, "PREFIX": "/usr", "LIBDIR": libdir, "DESTDIR": str(stage), "SYMBOLS": "within"})  # fmt: skip
+    return stage
+
+
+def files(folder, moved=()):
+    """{name: path}; manual pages by their names before they are packed."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file() or path.is_symlink():
+            name = str(path.relative_to(folder))
+            for pattern, there in moved:
+                name = re.sub(pattern, there, name)
+            if name.startswith("usr/share/man/"):
+                name = name.removesuffix(".gz")
+            found[name] = path
+    return found
+
+
+def same(case, source, packed):
+    if source.is_symlink():
+        case.assertEqual(os.readlink(source), os.readlink(packed))
+        return
+    if packed.is_symlink():
+        # A page of another one's text is a link in Debian.
+        case.assertRegex(source.read_text(), rf"^\.so man\d/{re.escape(os.readlink(packed).removesuffix('.gz'))}\n$")
+        return
+    before, now = source.read_bytes(), packed.read_bytes()
+    if before.startswith((b"\x7fELF", b"!<arch>")):
+        # Stripped.
+        case.assertLess(len(now), len(before))
+        case.assertNotIn(".debug_info", run("readelf", "-SW", packed).stdout)
+        return
+    case.assertEqual(before, gzip.decompress(now) if packed.suffix == ".gz" else now)
 
 
 def setUpModule():
@@ -89,7 +151,8 @@ class Made(unittest.TestCase):
         self.assertEqual(first, second)
         packages = {path.name.split("_")[0] for path in OUT.glob("*.deb")}
         self.assertEqual(packages, {*MAIN, *SYMBOLS})
-        self.assertEqual(len(first), len(packages) + 1, first)
+        others = {tarball().name, image().name, *(rpm(package).name for package in RPMS)}
+        self.assertEqual({name for name in first if not name.endswith(".deb")}, others)
 
     def test_lintian_finds_nothing(self):
         user = ["--allow-root"] if os.geteuid() == 0 else []
@@ -102,51 +165,19 @@ class Made(unittest.TestCase):
             self.assertTrue(path.read_text().startswith("# "), path)
 
     def test_each_file_that_is_installed_is_in_one_package(self):
-        stage = temporary(self)
         architecture = run("dpkg-architecture", "-qDEB_HOST_MULTIARCH").stdout.strip()
-        run(TOP / "setup/install.sh", "install",
-            env={**os.environ, "PREFIX": "/usr", "LIBDIR": f"/usr/lib/{architecture}", "DESTDIR": str(stage), "SYMBOLS": "within"})  # fmt: skip
-        wanted = self.files(stage)
+        wanted = files(staged(self, f"/usr/lib/{architecture}"), MOVED)
         got = {}
         for package in MAIN:
-            folder = self.unpacked(package)
-            for name, path in self.files(folder).items():
+            for name, path in files(self.unpacked(package), MOVED).items():
                 if name.startswith(("usr/share/doc/", "usr/share/lintian/")):
                     continue
                 self.assertNotIn(name, got)
                 got[name] = path
                 with self.subTest(name):
                     self.assertIn(name, wanted)
-                    self.same(wanted[name], path)
+                    same(self, wanted[name], path)
         self.assertEqual(set(got), set(wanted))
-
-    def files(self, folder):
-        found = {}
-        for path in folder.rglob("*"):
-            if path.is_file() or path.is_symlink():
-                name = str(path.relative_to(folder))
-                for pattern, there in MOVED:
-                    name = re.sub(pattern, there, name)
-                if name.startswith("usr/share/man/"):
-                    name = name.removesuffix(".gz")
-                found[name] = path
-        return found
-
-    def same(self, source, packed):
-        if source.is_symlink():
-            self.assertEqual(os.readlink(source), os.readlink(packed))
-            return
-        if packed.is_symlink():
-            # A page of another one's text is a link in Debian.
-            self.assertRegex(source.read_text(), rf"^\.so man\d/{re.escape(os.readlink(packed).removesuffix('.gz'))}\n$")
-            return
-        before, now = source.read_bytes(), packed.read_bytes()
-        if before.startswith((b"\x7fELF", b"!<arch>")):
-            # Stripped.
-            self.assertLess(len(now), len(before))
-            self.assertNotIn(".debug_info", run("readelf", "-SW", packed).stdout)
-            return
-        self.assertEqual(before, gzip.decompress(now) if packed.suffix == ".gz" else now)
 
     def test_what_packages_say_of_themselves(self):
         for package in (*MAIN, *SYMBOLS):
@@ -214,6 +245,340 @@ class Made(unittest.TestCase):
         self.assertIn(str(moved), run("man", "-M", moved / "share/man", "-w", "debox-run", **options).stdout)
 
 
+class Rpms(unittest.TestCase):
+    def test_each_file_that_is_installed_is_in_one_package(self):
+        wanted = files(staged(self, "/usr/lib64"))
+        got = {}
+        for package in RPMS:
+            folder = temporary(self)
+            packed = subprocess.run(["rpm2cpio", rpm(package)], capture_output=True, check=True, timeout=SECONDS).stdout
+            subprocess.run(["cpio", "-id", "--quiet"], input=packed, cwd=folder, check=True, timeout=SECONDS)
+            for name, path in files(folder).items():
+                if name.startswith(("usr/share/doc/", "usr/share/licenses/")):
+                    continue
+                self.assertNotIn(name, got)
+                got[name] = path
+                with self.subTest(name):
+                    self.assertIn(name, wanted)
+                    same(self, wanted[name], path)
+        self.assertEqual(set(got), set(wanted))
+
+    def test_what_packages_say_of_themselves(self):
+        epoch = run("git", "-C", TOP, "log", "-1", "--format=%ct").stdout.strip()
+        for package in RPMS:
+            with self.subTest(package):
+                # Its checksums; it is for who hands it on to sign it.
+                self.assertEqual(run("rpm", "-K", rpm(package)).stdout, f"{rpm(package)}: digests OK\n")
+                self.assertEqual(asked(package, "%{NAME} %{VERSION} %{ARCH} %{BUILDTIME} %{BUILDHOST}"), f"{package} {VERSION} x86_64 {epoch} debox")
+                self.assertEqual(set(asked(package, "[%{FILEUSERNAME}:%{FILEGROUPNAME}\n]").split()), {"root:root"})
+                self.assertNotRegex(asked(package, "[%{FILEMODES:perms}\n]"), r"(?m)^.{2,9}[stST]|^[-d].{7}w")
+                for name in asked(package, "[%{FILENAMES}\n]").splitlines():
+                    self.assertNotIn(str(TOP), name)
+        needed = asked("debox", "[%{REQUIRENAME}\n]").splitlines()
+        self.assertLessEqual({"libelf.so.1()(64bit)", "libz.so.1()(64bit)", "/sbin/ldconfig"}, set(needed))
+        self.assertIn("libdebox.so.0()(64bit)", asked("debox", "[%{PROVIDENAME}\n]").splitlines())
+        # Nobody is to be linked with what is preloaded.
+        self.assertNotRegex(asked("debox", "[%{PROVIDENAME}\n]"), "libdebox-(wrap|select)")
+        for package in ("debox-agent", "libdebox-devel"):
+            self.assertIn(f"debox(x86-64) = {VERSION}-1", asked(package, "[%{REQUIRENAME} = %{REQUIREVERSION}\n]").splitlines())
+        self.assertIn("systemd", asked("debox-agent", "[%{REQUIRENAME}\n]").splitlines())
+        licences = asked("debox", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]")
+        for name in ("LICENSE-MIT", "LICENSE-APACHE", "LICENSE-BPF", "third-party-licences"):
+            self.assertRegex(licences, rf"(?m)^l /usr/share/licenses/debox/{name}$")
+
+    def test_scripts_are_shell(self):
+        for package in RPMS:
+            for script in ("PREIN", "POSTIN", "PREUN", "POSTUN"):
+                text = asked(package, f"%{{{script}}}")
+                if text != "(none)":
+                    run("sh", "-n", "-c", text)
+
+
+class Image(unittest.TestCase):
+    """The archive, by what the specification of OCI images says."""
+
+    def setUp(self):
+        self.folder = temporary(self)
+        run("tar", "xf", image(), "-C", self.folder)
+
+    def blob(self, told):
+        kind, name = told["digest"].split(":")
+        data = (self.folder / "blobs" / kind / name).read_bytes()
+        self.assertEqual((hashlib.new(kind, data).hexdigest(), len(data)), (name, told["size"]))
+        return data
+
+    def parts(self):
+        """Of the one image: its configuration, and its one layer as it is unpacked."""
+        self.assertEqual(json.loads((self.folder / "oci-layout").read_text()), {"imageLayoutVersion": "1.0.0"})
+        index = json.loads((self.folder / "index.json").read_text())
+        (told,) = index["manifests"]
+        self.assertEqual(told["annotations"]["org.opencontainers.image.ref.name"], VERSION)
+        self.assertEqual(told["annotations"]["io.containerd.image.name"], f"docker.io/library/debox-agent:{VERSION}")
+        manifest = json.loads(self.blob(told))
+        (layer,) = manifest["layers"]
+        return json.loads(self.blob(manifest["config"])), gzip.decompress(self.blob(layer))
+
+    def test_each_part_is_what_its_checksum_says(self):
+        configuration, layer = self.parts()
+        self.assertEqual(configuration["rootfs"]["diff_ids"], [f"sha256:{hashlib.sha256(layer).hexdigest()}"])
+        # And there is nothing else.
+        self.assertEqual(len(list((self.folder / "blobs/sha256").iterdir())), 3)
+
+    def test_what_it_says_of_itself(self):
+        configuration, _ = self.parts()
+        told = configuration["config"]
+        self.assertEqual((configuration["architecture"], configuration["os"]), ("amd64", "linux"))
+        self.assertEqual((told["Entrypoint"], told["User"], told["ExposedPorts"]), (["/usr/bin/debox", "agent"], "65532:65532", {"9464/tcp": {}}))
+        labels = {name.removeprefix("org.opencontainers.image."): text for name, text in told["Labels"].items()}
+        self.assertLessEqual({"title", "description", "version", "created", "licenses", "source", "documentation", "revision"}, set(labels))
+        self.assertEqual((labels["version"], labels["revision"]), (VERSION, run("git", "-C", TOP, "rev-parse", "HEAD").stdout.strip()))
+
+    def test_nothing_in_it_is_more_than_is_needed(self):
+        _, layer = self.parts()
+        epoch = int(run("git", "-C", TOP, "log", "-1", "--format=%ct").stdout)
+        with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
+            entries = {entry.name: entry for entry in archive}
+        self.assertEqual({entry.mtime for entry in entries.values()}, {epoch})
+        self.assertEqual([name for name, entry in entries.items() if entry.mode & 0o6000], [])
+        self.assertEqual([name for name, entry in entries.items() if entry.mode & 0o002 and not entry.issym()], ["tmp"])
+        # What belongs to the agent's user is where it writes.
+        self.assertEqual([name for name, entry in entries.items() if entry.uid or entry.gid], ["var/lib/debox/flight"])
+        self.assertEqual([name for name, entry in entries.items() if "SCHILY.xattr.security.capability" in entry.pax_headers], ["usr/libexec/debox-agent"])
+        programs = {name for name, entry in entries.items() if entry.isfile() and entry.mode & 0o111 and "/lib" not in name.removeprefix("usr/libexec")}
+        self.assertEqual(programs, {"usr/bin/debox", "usr/libexec/debox-agent"})
+        brought = {name.split("/")[-1] for name in entries if name.startswith("var/lib/dpkg/status.d/")}
+        self.assertIn("libc6", brought)
+        for name in (*brought, "debox", "debox-agent"):
+            self.assertIn(f"usr/share/doc/{name}/copyright", entries)
+
+
+# Of Kubernetes' API what the file may use, and of which kind each field is; a field that is
+# not known there does nothing in silence, or is refused by a server that the tests have not.
+TEXT, NUMBER, TRUTH = str, int, bool
+METADATA = {"name": TEXT, "namespace": TEXT, "labels": {"*": TEXT}, "annotations": {"*": TEXT}}
+HEAD = {"apiVersion": TEXT, "kind": TEXT, "metadata": METADATA}
+PROBE = {"httpGet": {"path": TEXT, "port": TEXT}, "periodSeconds": NUMBER, "timeoutSeconds": NUMBER, "failureThreshold": NUMBER}
+SECURITY = {"privileged": TRUTH, "readOnlyRootFilesystem": TRUTH, "allowPrivilegeEscalation": TRUTH, "capabilities": {"drop": [TEXT], "add": [TEXT]}}
+CONTAINER = {
+    "name": TEXT, "image": TEXT, "imagePullPolicy": TEXT, "ports": [{"name": TEXT, "containerPort": NUMBER, "protocol": TEXT}],
+    "securityContext": SECURITY, "resources": {"requests": {"*": TEXT}, "limits": {"*": TEXT}}, "startupProbe": PROBE, "livenessProbe": PROBE,
+    "volumeMounts": [{"name": TEXT, "mountPath": TEXT, "readOnly": TRUTH}],
+}  # fmt: skip
+VOLUME = {"name": TEXT, "configMap": {"name": TEXT}, "emptyDir": {"medium": TEXT, "sizeLimit": TEXT}, "hostPath": {"path": TEXT, "type": TEXT}}
+POD = {
+    "hostPID": TRUTH, "hostUsers": TRUTH, "automountServiceAccountToken": TRUTH, "enableServiceLinks": TRUTH, "terminationGracePeriodSeconds": NUMBER,
+    "nodeSelector": {"*": TEXT}, "tolerations": [{"operator": TEXT}],
+    "securityContext": {"runAsNonRoot": TRUTH, "runAsUser": NUMBER, "runAsGroup": NUMBER, "fsGroup": NUMBER, "seccompProfile": {"type": TEXT}},
+    "containers": [CONTAINER], "volumes": [VOLUME],
+}  # fmt: skip
+KINDS = {
+    "Namespace": ("v1", HEAD),
+    "ConfigMap": ("v1", {**HEAD, "data": {"*": TEXT}}),
+    "DaemonSet": ("apps/v1", {**HEAD, "spec": {"selector": {"matchLabels": {"*": TEXT}}, "template": {"metadata": METADATA, "spec": POD}}}),
+}
+
+
+def misfits(value, kind, place=""):
+    """Where a document is not of its kind."""
+    if isinstance(kind, dict):
+        if not isinstance(value, dict):
+            return [place]
+        found = [f"{place}.{name}" for name in value if name not in kind and "*" not in kind]
+        return found + [wrong for name, inner in value.items() for wrong in misfits(inner, kind.get(name, kind.get("*", object)), f"{place}.{name}")]
+    if isinstance(kind, list):
+        if not isinstance(value, list):
+            return [place]
+        return [wrong for at, inner in enumerate(value) for wrong in misfits(inner, kind[0], f"{place}[{at}]")]
+    # True is a number for Python.
+    return [] if isinstance(value, kind) and (kind is not int or not isinstance(value, bool)) else [place]
+
+
+class Kubernetes(unittest.TestCase):
+    def setUp(self):
+        self.documents = {document["kind"]: document for document in yaml.safe_load_all(KUBERNETES.read_text())}
+        self.pod = self.documents["DaemonSet"]["spec"]["template"]["spec"]
+        (self.container,) = self.pod["containers"]
+
+    def test_its_fields_are_known(self):
+        self.assertEqual(set(self.documents), set(KINDS))
+        for kind, document in self.documents.items():
+            version, fields = KINDS[kind]
+            self.assertEqual(document["apiVersion"], version)
+            self.assertEqual(misfits(document, fields), [])
+        self.assertEqual(misfits({"hostPid": True, "hostUsers": 1, "containers": {}, "tolerations": [{"operator": True}]}, POD),
+                         [".hostPid", ".hostUsers", ".containers", ".tolerations[0].operator"])  # fmt: skip
+
+    def test_what_one_part_names_another_has(self):
+        namespace, daemons = self.documents["Namespace"]["metadata"]["name"], self.documents["DaemonSet"]
+        for kind in ("ConfigMap", "DaemonSet"):
+            self.assertEqual(self.documents[kind]["metadata"]["namespace"], namespace)
+        template = daemons["spec"]["template"]["metadata"]
+        self.assertLessEqual(daemons["spec"]["selector"]["matchLabels"].items(), template["labels"].items())
+        volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
+        self.assertEqual({mount["name"] for mount in self.container["volumeMounts"]}, set(volumes))
+        for volume in volumes.values():
+            self.assertEqual(len(volume), 2, volume)
+        self.assertEqual(volumes["config"]["configMap"]["name"], self.documents["ConfigMap"]["metadata"]["name"])
+        (port,) = self.container["ports"]
+        for probe in ("startupProbe", "livenessProbe"):
+            self.assertEqual(self.container[probe]["httpGet"], {"path": "/metrics", "port": port["name"]})
+        configuration = self.documents["ConfigMap"]["data"]["agent.toml"]
+        self.assertIn(f'listen = "0.0.0.0:{port["containerPort"]}"', configuration)
+        self.assertEqual(template["annotations"]["prometheus.io/port"], str(port["containerPort"]))
+        self.assertEqual(self.container["image"], f"debox-agent:{VERSION}")
+        file = temporary(self) / "agent.toml"
+        file.write_text(configuration)
+        run(TOP / "target/release/debox-agent", "agent", "--check", "--config", file)
+
+    def test_it_asks_for_no_more_than_is_needed(self):
+        security = self.container["securityContext"]
+        self.assertEqual((security["privileged"], security["readOnlyRootFilesystem"]), (False, True))
+        self.assertEqual(security["capabilities"], {"drop": ["ALL"], "add": ["BPF", "PERFMON", "SYSLOG"]})
+        self.assertEqual((self.pod["securityContext"]["runAsNonRoot"], self.pod["automountServiceAccountToken"]), (True, False))
+        for name in ("hostNetwork", "hostIPC"):
+            self.assertNotIn(name, self.pod)
+        written = {mount["mountPath"] for mount in self.container["volumeMounts"] if not mount.get("readOnly")}
+        self.assertEqual(written, {"/tmp", "/var/lib/debox/flight"})
+
+
+class Container:
+    """The image with what the manifest gives, and no more: made of mounts that end with it, since
+    the tests have no cluster. `lacking`: a capability that is taken out, of the file as well."""
+
+    NUMBERS = {"SYSLOG": 34, "PERFMON": 38, "BPF": 39}
+
+    def __init__(self, case, lacking=None):
+        documents = {document["kind"]: document for document in yaml.safe_load_all(KUBERNETES.read_text())}
+        pod = documents["DaemonSet"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        self.folder = temporary(case)
+        layout = self.folder / "layout"
+        layout.mkdir()
+        run("tar", "xf", image(), "-C", layout)
+        # A reader that is not ours.
+        run("umoci", "unpack", "--image", f"{layout}:{VERSION}", self.folder / "bundle")
+        self.root = self.folder / "bundle/rootfs"
+        given = set(container["securityContext"]["capabilities"]["add"]) - {lacking}
+        if lacking:
+            names = ",".join(f"cap_{name.lower()}" for name in sorted(given))
+            run("setcap", f"{names}=ep", self.root / "usr/libexec/debox-agent")
+        last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text())
+        dropped = ",".join(str(number) for number in range(last + 1) if number not in {self.NUMBERS[name] for name in given})
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        told = pod["securityContext"]
+        self.flight = self.folder / "flight"
+        lines = ["set -e", f"mount --bind {self.root} {self.root}", f"mount -t proc proc {self.root}/proc", f"mount -t sysfs -o ro sysfs {self.root}/sys"]
+        for mount in container["volumeMounts"]:
+            volume, place = volumes[mount["name"]], f"{self.root}{mount['mountPath']}"
+            if "hostPath" in volume:
+                lines.append(f"mount --rbind {volume['hostPath']['path']} {place}")
+            elif "configMap" in volume:
+                source = self.folder / mount["name"]
+                source.mkdir()
+                for name, text in documents["ConfigMap"]["data"].items():
+                    (source / name).write_text(re.sub(r'listen = ".*"', 'listen = "127.0.0.1:0"', text))
+                lines.append(f"mount --bind -o ro {source} {place}")
+            elif volume["emptyDir"].get("medium") == "Memory":
+                lines.append(f"mount -t tmpfs -o mode=2777,gid={told['fsGroup']} tmpfs {place}")
+            else:
+                # As the kubelet makes it.
+                source = self.folder / mount["name"]
+                source.mkdir()
+                os.chown(source, 0, told["fsGroup"])
+                source.chmod(0o2777)
+                lines.append(f"mount --bind {source} {place}")
+        if container["securityContext"]["readOnlyRootFilesystem"]:
+            lines.append(f"mount -o remount,bind,ro {self.root}")
+        privileges = "" if container["securityContext"]["allowPrivilegeEscalation"] else "--no-new-privs"
+        user, group = told["runAsUser"], told["runAsGroup"]
+        lines.append(f"exec env -i PATH=/usr/bin $(command -v capsh) --chroot={self.root} --drop={dropped} --groups={told['fsGroup']} --gid={group} --uid={user}"
+                     f" {privileges} --shell=/usr/bin/debox -- agent")  # fmt: skip
+        self.process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(lines)],
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        case.addCleanup(self.end)
+        self.said, self.place = "", None
+        for line in self.process.stderr:
+            self.said += line
+            if "figures at " in line:
+                self.place = line.split("figures at ")[1].strip()
+                break
+
+    def figures(self):
+        with urllib.request.urlopen(self.place, timeout=60) as answer:
+            return answer.read().decode()
+
+    def status(self):
+        """Of the agent, by the kernel's word."""
+        text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return dict(re.findall(r"^(\w+):\t(.*)$", text, re.M))
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        if not self.process.stderr.closed:
+            with self.process.stderr:
+                self.said += self.process.stderr.read()
+        return self.process.wait(60)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "NOT RUN: what Kubernetes gives a container only root can give")
+class Contained(unittest.TestCase):
+    UNIT, WITNESS = "debox-packages-test.service", "debox-witness"
+
+    @contextlib.contextmanager
+    def sleep(self, seconds):
+        """A program of another user's, in a unit of its own, sleeps."""
+        (mounted,) = re.findall(r"(?m)^\S+ (\S+) cgroup2 ", pathlib.Path("/proc/mounts").read_text())
+        unit, program = pathlib.Path(mounted, self.UNIT), temporary(self) / self.WITNESS
+        shutil.copy("/bin/sleep", program)
+        unit.mkdir()
+        try:
+            run("sh", "-c", f"echo $$ >{unit}/cgroup.procs && exec setpriv --reuid {NOBODY} --clear-groups {program} {seconds}")
+            # The group's name is asked for while it is there.
+            yield
+        finally:
+            unit.rmdir()
+
+    def test_the_manifest_gives_enough(self):
+        container = Container(self)
+        self.assertIsNotNone(container.place, container.said)
+        status = container.status()
+        three = f"{sum(1 << number for number in Container.NUMBERS.values()):016x}"
+        self.assertEqual([status[f"Cap{kind}"] for kind in ("Eff", "Prm", "Bnd", "Inh", "Amb")], [three, three, three, "0" * 16, "0" * 16])
+        self.assertEqual((status["Name"], status["Uid"].split()), ("debox-agent", ["65532"] * 4))
+        mounts = pathlib.Path(f"/proc/{container.process.pid}/mountinfo").read_text()
+        self.assertRegex(mounts, r"(?m)^\d+ \d+ \S+ \S+ / ro\b")
+        with self.sleep(1):
+            wanted = rf'(?m)^debox_thread_seconds_total\{{program="{self.WITNESS}",unit="{self.UNIT}",state="blocked"\}} (\S+)$'
+            until, found = time.monotonic() + 30, None
+            while not found and time.monotonic() < until:
+                time.sleep(1.1)
+                figures = container.figures()
+                found = re.search(wanted, figures)
+        self.assertIsNotNone(found, figures)
+        self.assertGreater(float(found[1]), 0.99)
+        self.assertRegex(figures, r'debox_blocked_seconds_total\{label="nanosleep",call="clock_nanosleep",class="idle"\}')
+        self.assertEqual(container.end(), 0, container.said)
+        (recording,) = container.flight.glob("*.debox")
+        self.assertIn(self.WITNESS, run(TOP / "target/release/debox", "report", "--json", recording).stdout)
+
+    def test_each_capability_is_needed(self):
+        for lacking in ("BPF", "PERFMON"):
+            with self.subTest(lacking):
+                container = Container(self, lacking)
+                self.assertIsNone(container.place)
+                self.assertEqual(container.end(), 125)
+                self.assertIn("no privileges (CAP_BPF, CAP_PERFMON)", container.said)
+        # Without SYSLOG it runs, and can name nothing.
+        container = Container(self, "SYSLOG")
+        self.assertIsNotNone(container.place, container.said)
+        with self.sleep(1):
+            time.sleep(1.1)
+        figures = container.figures()
+        self.assertRegex(figures, r'debox_blocked_seconds_total\{label="unnamed"')
+        self.assertNotIn('label="nanosleep"', figures)
+
+
 class Debian:
     """A Debian in a folder, with what our packages need and not them."""
 
@@ -222,7 +587,7 @@ class Debian:
         self.root = self.directory / "root"
         # Of alternatives the first.
         needed = {re.split(r"[ |:]", name)[0] for package in MAIN for name in field(package, "Depends").split(", ")}
-        include = {"man-db", "gcc", "libc6-dev", "pkg-config"} | needed - set(MAIN)
+        include = {"man-db", "gcc", "libc6-dev", "pkg-config", "rpm"} | needed - set(MAIN)
         # What it mounts goes with the namespace, however it ends.
         run("unshare", "--mount", "--propagation", "private",
             "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--include=" + ",".join(sorted(include)), suite, self.root, mirror)  # fmt: skip
@@ -317,6 +682,39 @@ class Installed(unittest.TestCase):
         self.assertEqual({name: told for name, told in left.items() if not REMEMBERED.search(name)}, {})
         self.assertNotIn("debox", debian.run("dpkg-query", "-W").stdout)
         self.assertNotIn("debox", debian.run("ldconfig", "-p").stdout)
+        self.rpms(debian, before)
+
+    def rpms(self, debian, before):
+        """What they do on a machine where nothing of ours is: on Debian, which has the programs
+        that they need, and whose rpm knows of none of them."""
+        debian.run("userdel", "debox")
+        there = debian.root / "tmp/packages"
+        there.mkdir()
+        for package in RPMS:
+            shutil.copy(rpm(package), there)
+        debian.run("sh", "-c", "exec rpm --force-debian --install --nodeps /tmp/packages/*.rpm")
+        shutil.rmtree(there)
+        self.assertEqual(debian.run("rpm", "-V", "--nodeps", *RPMS).stdout, "")
+        self.assertRegex("\n".join(debian.lines("etc/passwd")), r"(?m)^debox:[^\n]*:/usr/sbin/nologin$")
+        debian.run("systemd-analyze", "verify", "deboxd.socket", "deboxd.service")
+        # By the preset, which is Debian's here.
+        self.assertEqual(debian.run("systemctl", "is-enabled", "deboxd.socket").stdout, "enabled\n")
+        self.counts(debian)
+        self.assertEqual(debian.run("man", "-w", "debox_last").stdout, "/usr/share/man/man3/debox_last.3.gz\n")
+        cache = debian.root / "var/cache/debox/splice"
+        cache.mkdir(parents=True)
+        debian.run("rpm", "--force-debian", "--erase", "--nodeps", *RPMS)
+        after = debian.files()
+        left = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name) and not REMEMBERED.search(name)}
+        self.assertEqual(left, set())
+
+    def counts(self, debian):
+        cache = debian.root / "tmp/cache"
+        cache.mkdir(exist_ok=True)
+        os.chown(cache, NOBODY, NOBODY)
+        ran = debian.run("debox", "run", "--capture=splice", "--", "/bin/true", user=NOBODY, XDG_CACHE_HOME="/tmp/cache")
+        for call in ("execve", "exit_group"):
+            self.assertRegex(ran.stderr, rf"(?m)^\s*{call}\b")
 
     def works(self, debian, version):
         self.assertEqual(debian.run("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Abbrev}\n", *MAIN, *SYMBOLS).stdout.splitlines(),
@@ -324,12 +722,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(debian.run("dpkg", "--verify", *MAIN, *SYMBOLS).stdout, "")
         self.assertEqual(debian.run("debox", "--version").stdout, f"debox {VERSION}\n")
         self.assertRegex(debian.run("deboxd", "--version").stdout, "^deboxd ")
-        cache = debian.root / "tmp/cache"
-        cache.mkdir(exist_ok=True)
-        os.chown(cache, NOBODY, NOBODY)
-        ran = debian.run("debox", "run", "--capture=splice", "--", "/bin/true", user=NOBODY, XDG_CACHE_HOME="/tmp/cache")
-        for call in ("execve", "exit_group"):
-            self.assertRegex(ran.stderr, rf"(?m)^\s*{call}\b")
+        self.counts(debian)
         for page, section in (("debox", 1), ("debox_last", 3), ("deboxd", 8)):
             self.assertEqual(debian.run("man", "-w", page).stdout, f"/usr/share/man/man{section}/{page}.{section}.gz\n")
         self.assertIn("debox", debian.run("bash", "-c", ". /usr/share/bash-completion/completions/debox; complete -p debox").stdout)

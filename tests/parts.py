@@ -93,7 +93,8 @@ PARTS = (
     Part("case study: the slow disk, and what a killed run leaves", "test", 300, python("cases/tests/disk.py"), root=True),
     Part("case study: servers of others", "test", 300, python("cases/tests/peers.py"), root=True),
 
-    Part("packages: made twice, judged by lintian, installed in a Debian and purged", "test-all", 3600, python("tests/packages.py"), root=True),
+    Part("packages: made twice, judged by lintian, installed in a Debian and purged; the image as Kubernetes gives it", "test-all", 3600,
+         python("tests/packages.py"), root=True, kernel=True),
     Part("costs: what `debox bench self` measures", "test-all", 1800, watching("debox-cli::bench", options=[COSTS]), "alone", root=True, kernel=True),
     Part("cross-checks: nginx, redis", "test-all", 1800, watching("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
     Part("cross-checks: PostgreSQL, MariaDB, SQLite", "test-all", 900, watching("debox-tests::databases"), "alone", root=True, kernel=True),
