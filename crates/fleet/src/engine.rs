@@ -4,14 +4,20 @@
 //! ClickHouse, in one of three forms: a server, by HTTP; the command `clickhouse`, or its engine
 //! as a Python package (chDB), which read files of Parquet or a database in a directory and
 //! need no server. The SQL is the same; values go beside it, as parameters.
+//!
+//! Both take instructions from the directory in which they are started (config.xml, and what
+//! Python imports), and the tables' one is somebody else's: they run in a new one, from which
+//! links lead to the tables and to nothing else.
 
 use crate::error::Error;
+use crate::load::TABLES;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tempfile::TempDir;
 
 const FORMAT: &str = "JSONCompactEachRowWithNamesAndTypes";
 const CHDB: &str = include_str!("engine.py");
@@ -172,23 +178,41 @@ enum Local {
 
 pub struct Engine {
     place: Place,
-    /// Where an engine of this machine is run: names of files are relative to it.
-    folder: PathBuf,
-    local: Option<Local>,
+    /// An engine of this machine, and where it is run: names of files are relative to that.
+    local: Option<(Local, TempDir)>,
     agent: ureq::Agent,
 }
 
-/// Which of the programs on PATH that is.
+/// Which of the programs on PATH that is, also from elsewhere.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
+        .filter_map(|folder| std::path::absolute(folder.join(name)).ok())
         .find(|path| path.is_file())
+}
+
+/// A directory that has what is asked about, and nothing that an engine obeys.
+fn room(tables: Option<&Path>) -> io::Result<TempDir> {
+    let room = tempfile::Builder::new().prefix("debox-fleet-").tempdir()?;
+    let Some(tables) = tables else {
+        return Ok(room);
+    };
+    for table in TABLES {
+        let path = std::path::absolute(tables.join(table))?;
+        if path.is_dir() {
+            std::os::unix::fs::symlink(path, room.path().join(table))?;
+        }
+    }
+    Ok(room)
 }
 
 fn local() -> Result<Local, Error> {
     if let Some(python) = std::env::var_os("DEBOX_PYTHON").filter(|python| !python.is_empty()) {
-        return Ok(Local::Chdb(python.into()));
+        let python = PathBuf::from(python);
+        return Ok(Local::Chdb(match python.components().count() {
+            1 => on_path(&python.to_string_lossy()).unwrap_or(python),
+            _ => std::path::absolute(&python).unwrap_or(python),
+        }));
     }
     if let Some(clickhouse) = on_path("clickhouse") {
         return Ok(Local::Clickhouse(clickhouse));
@@ -197,6 +221,8 @@ fn local() -> Result<Local, Error> {
     let look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('chdb') is None)";
     let has = Command::new(&python)
         .args(["-c", look])
+        // It looks around where it is.
+        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -209,23 +235,33 @@ fn local() -> Result<Local, Error> {
 
 impl Engine {
     pub fn open(place: Place) -> Result<Self, Error> {
-        let folder = match &place {
-            Place::Parquet(path) => path.clone(),
-            _ => PathBuf::from("."),
+        let tables = match &place {
+            Place::Parquet(path) => Some(path.clone()),
+            _ => None,
         };
-        Self::open_in(place, folder)
+        Self::open_with(place, tables.as_deref())
     }
 
-    /// The same; it reads files below `folder`.
-    pub fn open_in(place: Place, folder: PathBuf) -> Result<Self, Error> {
+    /// The same; it can read the files of these tables.
+    pub fn open_with(place: Place, tables: Option<&Path>) -> Result<Self, Error> {
         if let Place::Parquet(path) = &place
             && !path.join("periods").is_dir()
         {
             return Err(Error::NoTables { path: path.clone() });
         }
+        let place = match place {
+            // It is run elsewhere.
+            Place::Database(path) => {
+                Place::Database(path.canonicalize().map_err(|source| Error::Read {
+                    path: path.clone(),
+                    source,
+                })?)
+            }
+            place => place,
+        };
         let local = match place {
             Place::Server(_) => None,
-            _ => Some(local()?),
+            _ => Some((local()?, room(tables).map_err(Error::Room)?)),
         };
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -235,7 +271,6 @@ impl Engine {
             .user_agent(concat!("debox/", env!("CARGO_PKG_VERSION")));
         Ok(Self {
             place,
-            folder,
             local,
             agent: config.build().into(),
         })
@@ -356,7 +391,7 @@ impl Engine {
     }
 
     fn ask_local(&self, all: &[&str], params: &Params) -> Result<Answer, Error> {
-        let Some(local) = &self.local else {
+        let Some((local, room)) = &self.local else {
             return Err(Error::NoEngine);
         };
         let path = match &self.place {
@@ -399,7 +434,7 @@ impl Engine {
             }
         };
         let mut process = command
-            .current_dir(&self.folder)
+            .current_dir(room.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -23,6 +23,10 @@ pub enum Error {
         action: &'static str,
         source: io::Error,
     },
+    #[error(
+        "an engine needs a directory of its own, and there is none to be had: {0}. TMPDIR names another place"
+    )]
+    Room(io::Error),
     /// It says itself what is wrong.
     #[error("{who}: {why}")]
     Answer { who: String, why: String },

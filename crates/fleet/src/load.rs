@@ -13,6 +13,7 @@ use debox_cli::output;
 use debox_output::count_text;
 use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
+use std::fs::FileType;
 use std::path::Path;
 
 const SCHEMA: &str = include_str!("../../../fleet/schema.sql");
@@ -20,19 +21,23 @@ const LOAD: &str = include_str!("../../../fleet/load.sql");
 const SEND: &str = "INSERT INTO {table:Identifier} FORMAT Parquet";
 const SENT: &str = "INSERT INTO loaded (file) SELECT {file:String}";
 /// The one that tells of the others comes last.
-const TABLES: [&str; 4] = ["waits", "threads", "calls", "periods"];
+pub const TABLES: [&str; 4] = ["waits", "threads", "calls", "periods"];
 
 /// Below `root`: table/date=.../host=.../name.parquet, by table and day.
 fn files(root: &Path) -> Result<BTreeMap<(usize, String), Vec<String>>, Error> {
-    fn names(path: &Path) -> Result<Vec<String>, Error> {
+    fn names(path: &Path, fits: fn(FileType) -> bool) -> Result<Vec<String>, Error> {
         let read = |source| Error::Read {
             path: path.to_owned(),
             source,
         };
         let mut names = Vec::new();
         for entry in std::fs::read_dir(path).map_err(read)? {
-            // Ours are always text.
-            names.extend(entry.map_err(read)?.file_name().into_string());
+            let entry = entry.map_err(read)?;
+            // What others laid there may lead elsewhere, or be waited for.
+            if entry.file_type().is_ok_and(fits) {
+                // Ours are always text.
+                names.extend(entry.file_name().into_string());
+            }
         }
         names.sort_unstable();
         Ok(names)
@@ -43,13 +48,16 @@ fn files(root: &Path) -> Result<BTreeMap<(usize, String), Vec<String>>, Error> {
         if !path.is_dir() {
             continue;
         }
-        for day in names(&path)?.into_iter().filter(|name| is_day(name)) {
-            for host in names(&path.join(&day))?
+        for day in names(&path, |kind| kind.is_dir())?
+            .into_iter()
+            .filter(|name| is_day(name))
+        {
+            for host in names(&path.join(&day), |kind| kind.is_dir())?
                 .into_iter()
                 .filter(|n| n.starts_with("host="))
             {
                 let all = found.entry((at, day.clone())).or_default();
-                let files = names(&path.join(&day).join(&host))?;
+                let files = names(&path.join(&day).join(&host), |kind| kind.is_file())?;
                 all.extend(
                     (files.iter())
                         .filter(|name| name.ends_with(".parquet") && !name.starts_with('.'))
@@ -88,10 +96,7 @@ pub fn load(args: &FleetLoadArgs) -> Result<(), Error> {
                 path: path.clone(),
                 source,
             })?;
-            Place::Database(path.canonicalize().map_err(|source| Error::Read {
-                path: path.clone(),
-                source,
-            })?)
+            Place::Database(path.clone())
         }
         (None, Some(url)) => Place::Server(Server::parse(url)?),
         (None, None) => {
@@ -100,7 +105,7 @@ pub fn load(args: &FleetLoadArgs) -> Result<(), Error> {
             ));
         }
     };
-    let engine = Engine::open_in(place, root.clone())?;
+    let engine = Engine::open_with(place, Some(&root))?;
     let schema: Vec<&str> = statements(SCHEMA).collect();
     engine.run(&schema, &Params::new())?;
     let known = known(&engine)?;

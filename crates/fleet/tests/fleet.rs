@@ -548,6 +548,80 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
 }
 
 #[test]
+fn a_directory_of_tables_is_read_and_not_obeyed() {
+    let Some(python) = chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let now = now_ns();
+    let period = period("web-1", now - 2 * MINUTE, "v1");
+    let root = folder.path().join("parquet");
+    told(&root, &[(report("sh", "a.service", SECOND), period)]);
+    // Who writes tables may write anything beside them: what Python imports, and ClickHouse's
+    // own settings.
+    let obeyed = folder.path().join("obeyed");
+    let module = format!("open({:?}, 'w')\n", obeyed.to_str().unwrap());
+    for name in ["json.py", "chdb.py", "importlib.py"] {
+        std::fs::write(root.join(name), &module).unwrap();
+    }
+    let log = format!(
+        "<clickhouse><logger><level>trace</level><log>{}</log></logger></clickhouse>",
+        obeyed.display()
+    );
+    std::fs::write(root.join("config.xml"), log).unwrap();
+    // Neither does it matter where somebody is.
+    let ask = |words: &[&str], python: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
+            .arg("fleet")
+            .args(words)
+            .env("DEBOX_PYTHON", python)
+            .current_dir(&root)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let python = match python.components().count() {
+        1 => python,
+        _ => python.canonicalize().unwrap(),
+    };
+    for words in [
+        &["load", "--parquet", ".", "--database", "../database"][..],
+        &["top", "--parquet", ".", "--json"],
+        &["top", "--database", "../database", "--json"],
+    ] {
+        let output = ask(words, &python);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        assert!(!obeyed.exists(), "{words:?}");
+        if words[0] == "top" {
+            let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(value["rows"][0]["blocked_ns"], SECOND, "{words:?}");
+        }
+    }
+    // A link to a file of somebody else, and a pipe, are no tables.
+    let day = std::fs::read_dir(root.join("waits"))
+        .unwrap()
+        .next()
+        .unwrap();
+    let host = day.unwrap().path().join("host=web-1");
+    std::os::unix::fs::symlink("/etc/passwd", host.join("a.parquet")).unwrap();
+    let pipe = std::ffi::CString::new(host.join("b.parquet").to_str().unwrap()).unwrap();
+    // SAFETY: the name is a string of its own.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    let output = ask(
+        &[
+            "load",
+            "--parquet",
+            ".",
+            "--database",
+            "../database",
+            "--json",
+        ],
+        &python,
+    );
+    assert!(output.status.success(), "{output:?}");
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["files"], 0, "{value}");
+}
+
+#[test]
 fn a_release_that_waits_longer_is_found_and_one_that_does_not_is_not() {
     let Some(python) = chdb() else { return };
     let begin = now_ns() - 60 * MINUTE;
