@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const LIMITS: Limits = Limits {
     connections: 128,
-    first_word: Duration::from_secs(2),
+    request: Duration::from_secs(2),
     longest: Duration::from_secs(15),
 };
 /// Of a socket: for users of its owner's group.

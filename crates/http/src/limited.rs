@@ -17,8 +17,8 @@ use tokio::time::Sleep;
 pub struct Limits {
     /// So many are there at once; more wait to be accepted.
     pub connections: usize,
-    /// Whoever connects says within that what they want,
-    pub first_word: Duration,
+    /// Whoever connects says within that all of what they want, and not only a first letter,
+    pub request: Duration,
     /// and is gone by then, however slowly they speak or read.
     pub longest: Duration,
 }
@@ -49,10 +49,28 @@ impl OfPeer for UnixStream {
     }
 }
 
+/// Where in a request's head somebody is. It ends with an empty line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Head {
+    InLine,
+    LineBegins,
+    Over,
+}
+
+impl Head {
+    fn after(self, bytes: &[u8]) -> Self {
+        bytes.iter().fold(self, |head, byte| match (head, byte) {
+            (Self::Over, _) | (Self::LineBegins, b'\n') => Self::Over,
+            (Self::LineBegins, b'\r') | (_, b'\n') => Self::LineBegins,
+            _ => Self::InLine,
+        })
+    }
+}
+
 /// A connection that is over in time.
 pub struct Timed<S> {
     stream: S,
-    spoken: bool,
+    head: Head,
     longest: Duration,
     end: Pin<Box<Sleep>>,
     _room: OwnedSemaphorePermit,
@@ -74,9 +92,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.in_time(context)?;
+        let before = into.filled().len();
         let got = pin!(&mut self.stream).poll_read(context, into);
-        if got.is_ready() && !self.spoken {
-            self.spoken = true;
+        if self.head == Head::Over {
+            return got;
+        }
+        self.head = self.head.after(&into.filled()[before..]);
+        if self.head == Head::Over {
             let end = tokio::time::Instant::now() + self.longest;
             self.end.as_mut().reset(end);
         }
@@ -137,9 +159,9 @@ where
         let (stream, address) = self.listener.accept().await;
         let timed = Timed {
             stream,
-            spoken: false,
+            head: Head::InLine,
             longest: self.limits.longest,
-            end: Box::pin(tokio::time::sleep(self.limits.first_word)),
+            end: Box::pin(tokio::time::sleep(self.limits.request)),
             _room: room,
         };
         (timed, address)
@@ -156,5 +178,33 @@ where
 {
     fn connect_info(incoming: IncomingStream<'_, Limited<L>>) -> Self {
         incoming.io().stream.peer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_over_with_an_empty_line() {
+        for (text, over) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("GET / HTTP/1.1\nHost: a\n\n", true),
+            ("GET / HTTP/1.1\r\n\r\nmore", true),
+            ("G", false),
+            ("GET / HTTP/1.1\r\nHost: a\r\n", false),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r", false),
+            ("\r\r\r", false),
+        ] {
+            assert_eq!(
+                Head::InLine.after(text.as_bytes()) == Head::Over,
+                over,
+                "{text:?}"
+            );
+            // In whatever pieces it comes.
+            let letters = text.as_bytes().chunks(1);
+            let head = letters.fold(Head::InLine, |head, letter| head.after(letter));
+            assert_eq!(head == Head::Over, over, "{text:?}");
+        }
     }
 }

@@ -4,8 +4,19 @@
 use crate::limited::{Limited, Limits, Peer};
 use crate::listen::Socket;
 use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use std::io;
 use tokio::runtime::Runtime;
+
+/// A connection is over with its answer: one that is kept for a next question is room that
+/// somebody else has not.
+async fn last(mut answer: Response) -> Response {
+    let close = HeaderValue::from_static("close");
+    answer.headers_mut().insert(header::CONNECTION, close);
+    answer
+}
 
 fn until_the_end(
     socket: Socket,
@@ -14,6 +25,7 @@ fn until_the_end(
     runtime: &Runtime,
 ) -> io::Result<()> {
     // Which connection a request came over is told to its handler.
+    let router = router.layer(map_response(last));
     let service = router.into_make_service_with_connect_info::<Peer>();
     runtime.block_on(async {
         match socket {

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub const LIMITS: Limits = Limits {
     connections: 64,
-    first_word: Duration::from_secs(3),
+    request: Duration::from_secs(3),
     // A recording may take a while, after another one that takes a while.
     longest: Duration::from_secs(60),
 };
@@ -169,15 +169,17 @@ fn harden(headers: &mut HeaderMap) {
             .entry(name)
             .or_insert(HeaderValue::from_static(value));
     }
-    // Each connection is over with its answer, well before its time is.
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
 fn keep(cookie: &str, path: &str) -> Result<Response, axum::http::Error> {
     Response::builder()
         .status(StatusCode::SEE_OTHER)
         .header(header::SET_COOKIE, cookie)
-        .header(header::LOCATION, path)
+        // "//host" would lead to another one.
+        .header(
+            header::LOCATION,
+            format!("/{}", path.trim_start_matches('/')),
+        )
         .body(Body::empty())
 }
 
