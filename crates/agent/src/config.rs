@@ -7,8 +7,9 @@
 use crate::Error;
 use debox_http::Listen;
 use serde::Deserialize;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
@@ -22,6 +23,8 @@ const ROWS_MOST: u64 = 100_000;
 const FLIGHT: &str = "/var/lib/debox/flight";
 /// Shorter ones would be felt, longer ones fill the tables of an account.
 const PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3600));
+/// Nobody writes more.
+const FILE_MOST: u64 = 1 << 20;
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -363,7 +366,7 @@ impl Config {
     /// # Errors
     /// It cannot be read, or says something that is not understood.
     pub fn read(path: &Path, must: bool) -> Result<Self, Error> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match text_of(path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound && !must => String::new(),
             Err(source) => {
@@ -378,9 +381,47 @@ impl Config {
     }
 }
 
+/// Of a plain file that somebody wrote: who is to end, or to answer, waits for no pipe.
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    let mut text = String::new();
+    (&mut file).take(FILE_MOST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_MOST {
+        return Err(io::Error::other(format!(
+            "it is larger than {} MiB",
+            FILE_MOST >> 20
+        )));
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_plain_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        let said = || Config::read(&path, true).unwrap_err().to_string();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a string of its own.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(said().contains("no plain file"), "{}", said());
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(said().contains("no plain file"), "{}", said());
+        std::fs::remove_file(&path).unwrap();
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert!(said().contains("larger than 1 MiB"), "{}", said());
+    }
 
     #[test]
     fn an_empty_file_is_the_default() {

@@ -40,6 +40,12 @@ pub enum Error {
     )]
     NoAgent { directory: PathBuf },
     #[error(
+        "{} is locked by process {pid}, which is not of the user whose the lock is, and so no agent: name an agent's \
+         [flight] directory with --directory",
+        directory.display()
+    )]
+    NotAgent { directory: PathBuf, pid: i32 },
+    #[error(
         "the agent, process {pid}, kept nothing new in {}: what it says tells why (journalctl -u debox-agent)",
         directory.display()
     )]

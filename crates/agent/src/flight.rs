@@ -7,7 +7,8 @@
 //! are too many, or they are too large together. What is to stay is linked to `kept/`.
 //!
 //! The folder is the agent's alone, by a lock whose holder the kernel names: so `debox snapshot`
-//! finds the agent, and nobody can name another process in its place.
+//! finds the agent, and nobody can name another process in its place. It is not one that another
+//! user could write to: whoever can, could lead the agent to files elsewhere.
 
 use crate::Error;
 use crate::config::FlightConfig;
@@ -15,9 +16,9 @@ use debox_record::Writer;
 use debox_report::Report;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -80,8 +81,8 @@ fn lock_of(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// Who has the folder; None: nobody.
-pub fn holder(directory: &Path) -> io::Result<Option<i32>> {
+/// Who has the folder, and whose its lock is; None: nobody.
+pub fn holder(directory: &Path) -> io::Result<Option<(i32, u32)>> {
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -90,9 +91,26 @@ pub fn holder(directory: &Path) -> io::Result<Option<i32>> {
     // SAFETY: the descriptor is open, the struct a valid local.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) } {
         0 if i32::from(lock.l_type) == libc::F_UNLCK => Ok(None),
-        0 => Ok(Some(lock.l_pid)),
+        0 => Ok(Some((lock.l_pid, file.metadata()?.uid()))),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// A real directory of this user or of root, to which not everybody writes.
+fn own_folder(path: &Path) -> io::Result<()> {
+    // SAFETY: it takes nothing and cannot fail.
+    let euid = unsafe { libc::geteuid() };
+    let found = fs::symlink_metadata(path)?;
+    let mode = found.mode();
+    let what = match () {
+        () if !found.is_dir() => "it is no directory".to_owned(),
+        () if found.uid() != euid && found.uid() != 0 => {
+            format!("it belongs to another user, {}", found.uid())
+        }
+        () if mode & 0o002 != 0 && mode & 0o1000 == 0 => "everybody may write to it".to_owned(),
+        () => return Ok(()),
+    };
+    Err(io::Error::other(format!("{}: {what}", path.display())))
 }
 
 fn lock(directory: &Path) -> io::Result<File> {
@@ -101,8 +119,17 @@ fn lock(directory: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o640)
-        .custom_flags(libc::O_NOFOLLOW)
+        // Nobody waits for a pipe.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(directory.join(LOCK))?;
+    let meta = file.metadata()?;
+    // SAFETY: it takes nothing and cannot fail.
+    if !meta.is_file() || meta.uid() != unsafe { libc::geteuid() } {
+        return Err(io::Error::other(format!(
+            "{LOCK} in it is no file of this user, but of user {}",
+            meta.uid()
+        )));
+    }
     let lock = lock_of(libc::F_WRLCK);
     // SAFETY: the descriptor is open, the struct a valid local.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock) } {
@@ -149,10 +176,15 @@ impl Flight {
             directory: directory.clone(),
             source,
         };
+        folder(&directory).map_err(failed)?;
+        // A link to the folder may be there, of whoever could make it another one anyway.
+        let real = directory.canonicalize().map_err(failed)?;
+        own_folder(&real).map_err(failed)?;
         folder(&directory.join(KEPT)).map_err(failed)?;
+        own_folder(&directory.join(KEPT)).map_err(failed)?;
         let lock =
             lock(&directory).map_err(|error| match (error.raw_os_error(), holder(&directory)) {
-                (Some(libc::EAGAIN | libc::EACCES), Ok(Some(pid))) => Error::FlightTaken {
+                (Some(libc::EAGAIN | libc::EACCES), Ok(Some((pid, _)))) => Error::FlightTaken {
                     directory: directory.clone(),
                     pid,
                 },
@@ -359,7 +391,14 @@ impl Flight {
             }
         }
         let why: String = why.chars().filter(|c| !c.is_control()).collect();
-        fs::write(new.join("why"), format!("{why}\n")).map_err(failed)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o640)
+            .open(new.join("why"))
+            .map_err(failed)?;
+        file.write_all(format!("{why}\n").as_bytes())
+            .map_err(failed)?;
         let mut name = stamp.clone();
         let mut number = 1;
         while fs::symlink_metadata(kept.join(&name)).is_ok() {
@@ -498,6 +537,50 @@ mod tests {
         assert!(read.recording.is_some());
         let flight = Flight::open(&config(folder.path())).unwrap();
         assert_eq!(flight.ring.len(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_others_could_write_to_is_none() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flight");
+        let said = || match Flight::open(&config(&path)) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(said(), "");
+        mode(0o777);
+        assert!(said().contains("everybody may write to it"), "{}", said());
+        mode(0o1777);
+        assert_eq!(said(), "");
+        mode(0o750);
+        // What is kept would go elsewhere.
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::remove_dir(path.join(KEPT)).unwrap();
+        symlink(elsewhere.path(), path.join(KEPT)).unwrap();
+        assert!(said().contains("it is no directory"), "{}", said());
+        fs::remove_file(path.join(KEPT)).unwrap();
+        // A lock that leads elsewhere, or is waited for.
+        let lock = path.join(LOCK);
+        fs::remove_file(&lock).unwrap();
+        symlink(elsewhere.path().join("file"), &lock).unwrap();
+        assert_ne!(said(), "");
+        assert!(!elsewhere.path().join("file").exists());
+        fs::remove_file(&lock).unwrap();
+        let pipe = std::ffi::CString::new(lock.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a string of its own.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        assert_ne!(said(), "");
+        fs::remove_file(&lock).unwrap();
+        assert_eq!(said(), "");
+        // Only root can give files to others.
+        if chown(&lock, Some(65_534), None).is_ok() {
+            assert!(said().contains("no file of this user"), "{}", said());
+            chown(&lock, Some(0), None).unwrap();
+            chown(&path, Some(65_534), None).unwrap();
+            assert!(said().contains("another user, 65534"), "{}", said());
+        }
     }
 
     #[test]

@@ -328,14 +328,29 @@ fn who_says_nothing_keeps_nobody_away() {
         .collect();
     assert!(silent.len() >= 128, "{}", silent.len());
     silent[0].write_all(b"GET /met").unwrap();
+    // Neither a letter nor an answer that one had gives anybody more time.
+    for (at, stream) in silent.iter_mut().enumerate().skip(1) {
+        let said: &[u8] = match at % 2 {
+            0 => b"G",
+            _ => b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        };
+        let _ = stream.write_all(said);
+    }
+    let begin = Instant::now();
     let open = std::fs::read_dir(format!("/proc/{}/fd", agent.process.id()))
         .unwrap()
         .count();
     assert!(open < 400, "{open}");
     assert!(agent.metrics().contains("debox_build_info"));
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
     // They have been closed, one after the other.
     let last = silent.last_mut().unwrap();
     last.set_read_timeout(Some(READY)).unwrap();
+    let _ = last.read_to_end(&mut Vec::new());
     assert_eq!(last.read(&mut [0; 1]).unwrap_or(0), 0);
     assert_eq!(agent.end(), Some(0));
 }
@@ -524,6 +539,33 @@ fn a_snapshot_keeps_the_last_minutes() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(said.contains("no agent records to"), "{said}");
+}
+
+#[test]
+fn a_snapshot_asks_no_process_of_somebody_elses_choice() {
+    if !needs::root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("kept")).unwrap();
+    // As who delivers mail does with a mailbox of another user's.
+    let path = folder.path().join(".agent.lock");
+    let file = std::fs::File::create(&path).unwrap();
+    std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+    // SAFETY: all-zero is a valid flock: the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    // SAFETY: the descriptor is open, the struct a valid local.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETLK, &lock) }, 0);
+    // The signal would end this process.
+    let output = debox(&["snapshot", "--directory", folder.path().to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains(&format!("process {}, which is not of", std::process::id())),
+        "{said}"
+    );
 }
 
 #[test]
