@@ -548,6 +548,21 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
 }
 
 #[test]
+fn names_of_columns_are_text() {
+    let Some(python) = chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    told(
+        folder.path(),
+        &[(Report::default(), period("h", now_ns(), ""))],
+    );
+    let sql = "SELECT 'a\u{1b}[2J' AS `b\u{1b}]0;c\u{7}`";
+    let said = text(&python, &["sql", sql, "--parquet", root]);
+    assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
+    assert!(said.contains("b\\u{1b}]0;c\\u{7}"), "{said:?}");
+}
+
+#[test]
 fn a_directory_of_tables_is_read_and_not_obeyed() {
     let Some(python) = chdb() else { return };
     let folder = tempfile::tempdir().unwrap();

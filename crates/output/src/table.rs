@@ -34,7 +34,7 @@ impl Column {
     /// is too long; 0 stays.
     pub fn new(title: &str, drop_rank: u8, cells: Vec<String>) -> Self {
         Self {
-            title: title.to_owned(),
+            title: printable(title),
             left: false,
             drop_rank,
             optional: false,
