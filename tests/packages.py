@@ -205,7 +205,8 @@ class Made(unittest.TestCase):
             text = gzip.decompress((folder / "third-party-licences.gz").read_bytes()).decode()
             for crate in ("clap", "libbpf-rs", "libbpf-sys", "gimli"):
                 self.assertRegex(text, rf"(?m)^{crate} [\d.]+\S*: \S+")
-            self.assertNotIn("debox-", text)
+            # Our own are nobody else's.
+            self.assertNotRegex(text, r"(?m)^debox\S* [\d.]+: ")
             # Made by the compiler, and part of no program.
             self.assertNotRegex(text, r"(?m)^(serde_derive|cc) [\d.]+: ")
             self.assertGreater(text.count("Permission is hereby granted"), 10)
@@ -217,8 +218,13 @@ class Made(unittest.TestCase):
         for package, program in (("debox", "bin/debox"), ("debox-agent", "sbin/deboxd"), ("debox-agent", "libexec/debox-agent"), ("debox-agent", "libexec/debox-serve")):
             path = self.unpacked(package) / "usr" / program
             self.assertLess(path.stat().st_size, 20_000_000)
+            # Rust's own main: C's, which the compiler makes, is of no line.
+            build = re.search(r"Build ID: (\w{2})(\w+)", run("readelf", "-n", path).stdout)
+            crate = path.name.replace("-", "_")
+            named = run("nm", symbols / f"usr/lib/debug/.build-id/{build[1]}/{build[2]}.debug").stdout
+            (entry,) = re.findall(rf"(?m) (_ZN{len(crate)}{crate}4main17h\w+)$", named)
             debug = f"set debug-file-directory {symbols}/usr/lib/debug"
-            self.assertRegex(run("gdb", "-nx", "-batch", "-iex", debug, "-ex", "info line main", path).stdout, r"Line \d+ of ")
+            self.assertRegex(run("gdb", "-nx", "-batch", "-iex", debug, "-ex", f"info line {entry}", path).stdout, r'Line \d+ of "\S*main\.rs"')
 
     def test_the_tarball_runs_from_any_folder(self):
         folder = temporary(self)
@@ -706,7 +712,8 @@ class Installed(unittest.TestCase):
         debian.run("rpm", "--force-debian", "--erase", "--nodeps", *RPMS)
         after = debian.files()
         left = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name) and not REMEMBERED.search(name)}
-        self.assertEqual(left, set())
+        # Folders that the distributions' own packages have (filesystem, pkgconf), and Debian's have not.
+        self.assertLessEqual(left, {"usr/lib64/pkgconfig", "usr/share/licenses"})
 
     def counts(self, debian):
         cache = debian.root / "tmp/cache"
