@@ -144,6 +144,25 @@ struct Period {
     until: Instant,
 }
 
+/// Of what was found at a start. Each is as much older than the last one as it was written before
+/// that: so the ring does not grow with each start, and what was before a long time without an
+/// agent stays for as long as anything does.
+fn found_ring(mut found: Vec<(SystemTime, String, u64)>) -> VecDeque<Period> {
+    found.sort();
+    let now = Instant::now();
+    let last = found.last().map_or(UNIX_EPOCH, |(written, ..)| *written);
+    let period = |(written, name, bytes)| {
+        let older = last.duration_since(written).unwrap_or_default();
+        Period {
+            name,
+            bytes,
+            // Before this machine started: as old as can be told.
+            until: now.checked_sub(older).unwrap_or(now),
+        }
+    };
+    found.into_iter().map(period).collect()
+}
+
 struct Present {
     stamp: String,
     writer: Option<Writer>,
@@ -160,7 +179,7 @@ pub struct Flight {
     /// set back.
     ring: VecDeque<Period>,
     present: Option<Present>,
-    /// Periods that are not there, or not to their end.
+    /// Periods that are not there, or not to their end, and that nobody was told of yet.
     lost: u64,
     /// What went wrong last; it is said once.
     trouble: Option<String>,
@@ -190,25 +209,21 @@ impl Flight {
                 },
                 _ => failed(error),
             })?;
-        let mut names = Vec::new();
+        let mut found = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
                 continue;
             };
             if is_period(&name) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                names.push((name, entry.metadata().map_or(0, |meta| meta.len())));
+                let (bytes, written) = (entry.metadata())
+                    .and_then(|meta| Ok((meta.len(), meta.modified()?)))
+                    .unwrap_or((0, UNIX_EPOCH));
+                found.push((written, name, bytes));
             }
         }
-        names.sort();
-        let now = Instant::now();
-        let ring = names.into_iter().map(|(name, bytes)| Period {
-            name,
-            bytes,
-            until: now,
-        });
         Ok(Self {
-            ring: ring.collect(),
+            ring: found_ring(found),
             directory,
             keep: config.keep,
             bytes_most: config.bytes_most,
@@ -229,9 +244,9 @@ impl Flight {
         self.kept_most = config.kept_most;
     }
 
-    /// Since the agent began: periods that are not recorded, or not to their end.
-    pub fn lost(&self) -> u64 {
-        self.lost
+    /// Since this was asked last: periods that are not recorded, or not to their end.
+    pub fn lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
     }
 
     pub fn directory(&self) -> &Path {
@@ -253,6 +268,8 @@ impl Flight {
 
     /// A period begins; `open` makes its file.
     pub fn begin(&mut self, open: impl FnOnce(&Path) -> Result<Writer, debox_cli::error::Error>) {
+        // An agent that never comes to the end of a period, and one without room for one, as well.
+        self.prune();
         let at = stamp(SystemTime::now());
         let taken = |stamp: &str| {
             [END, PART].iter().any(|end| {
@@ -537,6 +554,41 @@ mod tests {
         assert!(read.recording.is_some());
         let flight = Flight::open(&config(folder.path())).unwrap();
         assert_eq!(flight.ring.len(), 1);
+    }
+
+    /// As old as its last word, before the last of all.
+    #[test]
+    fn what_is_found_is_not_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let day = SystemTime::now() - Duration::from_secs(86_400);
+        for (name, older_s) in [
+            ("20261127T115200Z.debox", 0),
+            ("20261127T115100Z.debox", 60),
+            ("20261127T115000Z.debox", 600),
+        ] {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_modified(day - Duration::from_secs(older_s))
+                .unwrap();
+        }
+        let mut config = config(folder.path());
+        config.keep = Duration::from_secs(300);
+        let mut flight = Flight::open(&config).unwrap();
+        flight.begin(writer);
+        let mut left = names(folder.path());
+        left.retain(|name| !name.ends_with(PART));
+        assert_eq!(left, ["20261127T115100Z.debox", "20261127T115200Z.debox"]);
+    }
+
+    #[test]
+    fn who_never_comes_to_an_end_fills_no_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path());
+        config.bytes_most = 1;
+        for _ in 0..5 {
+            let mut flight = Flight::open(&config).unwrap();
+            flight.begin(writer);
+        }
+        assert_eq!(names(folder.path()).len(), 1);
     }
 
     #[test]

@@ -139,6 +139,7 @@ pub struct Metrics {
     closed: Sums,
     waits: Told<Wait>,
     programs: Told<Program>,
+    groups: Told<Group>,
     blocked: Family<Wait, Seconds>,
     sleeps: Family<Wait, Counter>,
     program: Family<ProgramState, Seconds>,
@@ -235,6 +236,7 @@ impl Metrics {
             closed: Sums::default(),
             waits: Told::new(config.blocking_rows),
             programs: Told::new(config.programs),
+            groups: Told::new(config.programs),
             blocked: Family::default(),
             sleeps: Family::default(),
             program: Family::default(),
@@ -328,6 +330,7 @@ impl Metrics {
     pub fn limit(&mut self, config: &MetricsConfig) {
         self.waits.most = config.blocking_rows;
         self.programs.most = config.programs;
+        self.groups.most = config.programs;
     }
 
     /// As of this report of the present period, which it took so long to make.
@@ -355,9 +358,9 @@ impl Metrics {
         }
     }
 
-    /// So many periods are not recorded.
+    /// So many periods more are not recorded.
     pub fn lost(&self, periods: u64) {
-        raise_count(&self.lost, periods);
+        self.lost.inc_by(periods);
     }
 
     fn sums(&mut self, report: &Report) -> Sums {
@@ -366,9 +369,12 @@ impl Metrics {
         self.programs_sum(report, &mut sums);
         sums.roots_ns = roots_ns(report);
         for limit in report.machine.iter().flat_map(|machine| &machine.limits) {
-            let group = Group {
+            let mut group = Group {
                 group: name(&limit.group),
             };
+            if !self.groups.has_room(&group) {
+                group.group = OTHER.into();
+            }
             *sums.throttled_ns.entry(group).or_default() += limit.throttled_ns;
         }
         for row in report.calls.iter().filter(|_| report.measured.calls) {
@@ -493,7 +499,7 @@ impl Metrics {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use debox_report::LifeRow;
+    use debox_report::{CpuLimit, LifeRow, Machine};
 
     fn metrics(programs: usize) -> Metrics {
         let mut config = Config::parse("").unwrap().metrics;
@@ -576,6 +582,39 @@ mod tests {
         assert_eq!(shown(&metrics), "3.5");
         metrics.close(&report(&[("a", 1_000_000_000)]));
         assert_eq!(shown(&metrics), "4.0");
+    }
+
+    #[test]
+    fn groups_that_come_and_go_have_a_bound() {
+        let mut metrics = metrics(2);
+        for number in 0..5 {
+            let limit = CpuLimit {
+                group: format!("/box-{number}"),
+                throttled_ns: 1_000_000_000,
+                ..CpuLimit::default()
+            };
+            let machine = Machine {
+                limits: vec![limit],
+                ..Machine::default()
+            };
+            metrics.close(&Report {
+                machine: Some(machine),
+                ..Report::default()
+            });
+        }
+        let text = metrics.text();
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("debox_cpu_throttled_seconds_total"));
+        let mut lines: Vec<&str> = lines.collect();
+        lines.sort_unstable();
+        let of = |group: &str, value: &str| {
+            format!("debox_cpu_throttled_seconds_total{{group=\"{group}\"}} {value}")
+        };
+        assert_eq!(
+            lines,
+            [of("/box-0", "1.0"), of("/box-1", "1.0"), of("other", "3.0")]
+        );
     }
 
     #[test]

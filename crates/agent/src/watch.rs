@@ -64,6 +64,8 @@ struct Agent<'a> {
     endpoint: Endpoint,
     metrics: Metrics,
     flight: Option<Flight>,
+    /// The present period was to be recorded.
+    recorded: bool,
     fleet: Option<Fleet>,
     /// When the figures are read, whether somebody asks or not.
     next: Instant,
@@ -107,6 +109,7 @@ impl Agent<'_> {
             true => due.min(now + self.config.watch.period),
             false => now + self.config.watch.period,
         };
+        self.recorded = self.config.flight.is_some();
         if let Some(flight) = &mut self.flight {
             flight.begin(|path| self.capture.writer(path));
         }
@@ -135,9 +138,9 @@ impl Agent<'_> {
             }
         };
         self.trouble = None;
-        self.flight_again();
         let finished = std::mem::replace(&mut self.capture, next).finish();
         self.period_end(finished.report());
+        self.flight_again();
         self.period_begin();
     }
 
@@ -159,9 +162,12 @@ impl Agent<'_> {
             fleet.end(report);
         }
         let Some(flight) = &mut self.flight else {
+            // Its folder could not be had.
+            self.metrics.lost(u64::from(self.recorded));
             return;
         };
         flight.end(report);
+        self.metrics.lost(flight.lost());
         let Some(config) = &self.config.flight else {
             return;
         };
@@ -236,6 +242,10 @@ impl Agent<'_> {
         if moved {
             // The present period ends in the folder in which it began.
             self.turn();
+            // Its lock goes first: to close a file again ends all locks that the process has on it.
+            if let Some(mut flight) = self.flight.take() {
+                self.metrics.lost(flight.lost());
+            }
             self.flight = flight_open(&self.config);
             self.period_begin();
         } else if watch {
@@ -376,6 +386,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         capture,
         endpoint,
         flight,
+        recorded: false,
         fleet,
         next: Instant::now(),
         period_ends: Instant::now(),
