@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The agent, when the clock of the day is set
+
+What is measured goes by a clock that nobody sets, and names of recordings by the one of
+the day: that one is set back and forward here, which no other machine can be asked for.
+"""
+
+import http.client
+import pathlib
+import socket
+
+from guest import *  # noqa: F403
+
+PROGRAMS = ["release/debox", "release/deboxd", "release/debox-agent"]
+
+FLIGHT = pathlib.Path("/var/tmp/flight")
+SOCKET = "/run/figures.sock"
+CONFIG = f"""[watch]
+period = "2s"
+[flight]
+directory = "{FLIGHT}"
+keep = "10m"
+[metrics]
+listen = "{SOCKET}"
+"""
+# An hour back, two days on, back to a time before the first, and where it was.
+STEPS_S = (-3600, 2 * 86_400, -3 * 86_400, 86_400 + 3600)
+
+
+def figures():
+    """Asked between two readings of the clock that nobody sets."""
+    # What was read less than a second ago is what is answered.
+    time.sleep(1.1)
+    begin = time.monotonic()
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(60)
+    connection.sock.connect(SOCKET)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    end = time.monotonic()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return begin, end, {series: float(value) for series, value in lines}
+
+
+def life(series):
+    return sum(value for name, value in series.items() if name.startswith('debox_thread_seconds_total{program="ticking"'))
+
+
+def recordings():
+    return {path.name for path in FLIGHT.glob("*.debox") if not path.name.endswith(".part.debox")}
+
+
+@check("clock-steps")
+def _():
+    with Broker() as broker, open("/run/agent.log", "w+") as said:
+        config = pathlib.Path("/run/agent.toml")
+        config.write_text(CONFIG)
+        ticking = subprocess.Popen(["/bin/busybox", "sh", "-c", "echo -n ticking > /proc/$$/comm; while :; do read -t 0.1 nothing; done"], stdin=subprocess.PIPE)
+        agent = subprocess.Popen([f"{HERE}/debox", "agent", "--socket", broker.socket, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        try:
+            until = time.monotonic() + 120
+            while "figures at" not in pathlib.Path("/run/agent.log").read_text() and agent.poll() is None and time.monotonic() < until:
+                time.sleep(0.1)
+            expect(agent.poll() is None, "the agent ended:", pathlib.Path("/run/agent.log").read_text())
+            was = figures()
+            for step_s in STEPS_S:
+                before = recordings()
+                time.clock_settime(time.CLOCK_REALTIME, time.time() + step_s)
+                time.sleep(5)
+                new = figures()
+                for name, value in was[2].items():
+                    expect(not name.split("{")[0].endswith("_total") or new[2].get(name, -1) >= value, name, "went back:", value, new[2].get(name))
+                lived = life(new[2]) - life(was[2])
+                # They may be a second old, and a thread's parts follow when it runs next.
+                expect(new[0] - was[1] - 2.5 <= lived <= new[1] - was[0] + 2.5, "a step of", step_s, "s:", lived, "s of a thread's life in", new[0] - was[1])
+                expect(before <= recordings(), "a step of", step_s, "s took", before - recordings())
+                was = new
+            execute([f"{HERE}/debox", "snapshot", "--directory", str(FLIGHT)])
+        finally:
+            ticking.kill()
+            ticking.wait()
+            agent.terminate()
+            status = agent.wait(60)
+        equal(status, 0, "the agent's exit status")
+        said.seek(0)
+        text = said.read()
+        expect("lost" not in text and "cannot" not in text, "the agent said:", text)
+        all_recordings = recordings()
+        expect(len(all_recordings) >= 2 * len(STEPS_S), "recordings:", all_recordings)
+        for name in all_recordings:
+            done = execute([f"{HERE}/debox", "report", "--json", str(FLIGHT / name)])
+            wall_s = json.loads(done.stdout)["run"]["wall_ns"] / 1e9
+            expect(0 < wall_s < 120, name, "is of", wall_s, "s")
+    note(f"{len(all_recordings)} recordings over {len(STEPS_S)} steps")
