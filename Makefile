@@ -9,7 +9,7 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-all setup-bench setup-packages build abi demo check test test-all fuzz bench install uninstall packages clean
+.PHONY: help setup setup-test setup-all setup-bench setup-packages build abi demo check test test-all fuzz soak bench install uninstall packages clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test     set up, build, and run what must pass before a change lands (root)"
 	@echo "make test-all run every test there is (root; about 40 minutes)"
 	@echo "make fuzz     look for inputs that break something: SECONDS=60 for each target (docs/fuzzing.md)"
+	@echo "make soak     leave it on under storms, kills and a full disk: MINUTES=90 (root; docs/RELIABILITY.md)"
 	@echo "make bench    measure what DeBox costs here, and what the kernel does (docs/PERFORMANCE.md, docs/bench.md)"
 	@echo "make install  install under PREFIX=$(PREFIX) (DESTDIR, LIBDIR: as usual)"
 	@echo "make uninstall  take away what install put there"
@@ -68,6 +69,10 @@ test test-all:
 SECONDS ?= 60
 fuzz: setup
 	fuzz/run.sh -s $(SECONDS)
+
+MINUTES ?= 90
+soak: setup-test build
+	MINUTES=$(MINUTES) tests/soak.py
 
 bench: setup-bench build
 	performance/run.sh
