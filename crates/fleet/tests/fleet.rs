@@ -595,7 +595,8 @@ fn a_directory_of_tables_is_read_and_not_obeyed() {
     };
     let python = match python.components().count() {
         1 => python,
-        _ => python.canonicalize().unwrap(),
+        // Not through its links: what it has is found by where it lies.
+        _ => std::path::absolute(&python).unwrap(),
     };
     for words in [
         &["load", "--parquet", ".", "--database", "../database"][..],
