@@ -253,10 +253,12 @@ impl Flight {
         &self.directory
     }
 
+    /// Once, although each period has a file of another name.
     fn say(&mut self, what: String) {
-        if self.trouble.as_ref() != Some(&what) {
+        let alike: String = what.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.trouble.as_ref() != Some(&alike) {
             debox_cli::say(&format!("flight recorder: {what}"));
-            self.trouble = Some(what);
+            self.trouble = Some(alike);
         }
     }
 
