@@ -12,6 +12,7 @@
 
 use crate::Error;
 use crate::config::FlightConfig;
+use debox_output::Utc;
 use debox_record::Writer;
 use debox_report::Report;
 use std::collections::VecDeque;
@@ -34,19 +35,10 @@ fn stamp(at: SystemTime) -> String {
     let seconds = at
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
-    // SAFETY: all-zero is a valid tm.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both are valid locals.
-    unsafe { libc::gmtime_r(&seconds, &mut tm) };
+    let utc = Utc::of_seconds(i64::try_from(seconds).unwrap_or(0));
     format!(
         "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
-        tm.tm_year + 1900,
-        tm.tm_mon + 1,
-        tm.tm_mday,
-        tm.tm_hour,
-        tm.tm_min,
-        tm.tm_sec
+        utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second
     )
 }
 
@@ -98,8 +90,7 @@ pub fn holder(directory: &Path) -> io::Result<Option<(i32, u32)>> {
 
 /// A real directory of this user or of root, to which not everybody writes.
 fn own_folder(path: &Path) -> io::Result<()> {
-    // SAFETY: it takes nothing and cannot fail.
-    let euid = unsafe { libc::geteuid() };
+    let euid = rustix::process::geteuid().as_raw();
     let found = fs::symlink_metadata(path)?;
     let mode = found.mode();
     let what = match () {
@@ -123,8 +114,7 @@ fn lock(directory: &Path) -> io::Result<File> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(directory.join(LOCK))?;
     let meta = file.metadata()?;
-    // SAFETY: it takes nothing and cannot fail.
-    if !meta.is_file() || meta.uid() != unsafe { libc::geteuid() } {
+    if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other(format!(
             "{LOCK} in it is no file of this user, but of user {}",
             meta.uid()

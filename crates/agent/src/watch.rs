@@ -64,6 +64,8 @@ struct Agent<'a> {
     endpoint: Endpoint,
     metrics: Metrics,
     flight: Option<Flight>,
+    /// Why there is none, although one is asked for; it is said once.
+    no_flight: Option<String>,
     /// The present period was to be recorded.
     recorded: bool,
     fleet: Option<Fleet>,
@@ -140,20 +142,23 @@ impl Agent<'_> {
         self.trouble = None;
         let finished = std::mem::replace(&mut self.capture, next).finish();
         self.period_end(finished.report());
-        self.flight_again();
+        self.flight_take();
         self.period_begin();
     }
 
-    /// Where there was no room as the agent began, there may be now.
-    fn flight_again(&mut self) {
-        if self.flight.is_some() {
+    /// Between two periods: the recorder that the file asks for, also if its folder could not be had
+    /// until now.
+    fn flight_take(&mut self) {
+        let asked = self.config.flight.as_ref();
+        let has = self.flight.as_ref().map(Flight::directory);
+        if has == asked.map(|config| config.directory.as_path()) {
             return;
         }
-        if let Some(Ok(flight)) = self.config.flight.as_ref().map(Flight::open) {
-            let directory = flight.directory().display();
-            debox_cli::say(&format!("flight recorder: goes on, in {directory}"));
-            self.flight = Some(flight);
+        // Its lock goes first: to close a file again ends all locks that the process has on it.
+        if let Some(mut flight) = self.flight.take() {
+            self.metrics.lost(flight.lost());
         }
+        self.flight = flight_open(&self.config, &mut self.no_flight);
     }
 
     fn period_end(&mut self, report: &Report) {
@@ -231,7 +236,7 @@ impl Agent<'_> {
         {
             flight.limit(config);
         }
-        let watch = config.watch != self.config.watch;
+        let anew = moved || config.watch != self.config.watch;
         if config.fleet != self.config.fleet {
             if let Some(fleet) = self.fleet.take() {
                 fleet.close();
@@ -239,26 +244,22 @@ impl Agent<'_> {
             self.fleet = fleet_open(&config);
         }
         self.config = config;
-        if moved {
-            // The present period ends in the folder in which it began.
-            self.turn();
-            // Its lock goes first: to close a file again ends all locks that the process has on it.
-            if let Some(mut flight) = self.flight.take() {
-                self.metrics.lost(flight.lost());
-            }
-            self.flight = flight_open(&self.config);
-            self.period_begin();
-        } else if watch {
+        if anew {
+            // The present period ends as it began.
             self.turn();
         }
+    }
+
+    /// When the figures are wanted, whether somebody asks or not.
+    fn due(&self) -> Instant {
+        let due = self.flight.as_ref().and_then(Flight::due);
+        due.map_or(self.next, |due| due.min(self.next))
     }
 
     /// Until somebody ends it: by which signal. None: there is nothing to be watched any more.
     fn stay(&mut self) -> Option<i32> {
         loop {
-            let due = self.flight.as_ref().and_then(Flight::due);
-            let next = self.next.min(self.period_ends);
-            let next = due.map_or(next, |due| next.min(due));
+            let next = self.due().min(self.period_ends);
             let tick = (self.capture).tick(Some(self.endpoint.as_fd()), Some(next));
             match tick.stop {
                 Some(libc::SIGHUP) => self.reload(),
@@ -276,11 +277,7 @@ impl Agent<'_> {
                 self.turn();
             }
             let asked = self.endpoint.asked();
-            let due = (self.flight.as_ref().and_then(Flight::due))
-                .into_iter()
-                .chain([self.next])
-                .min();
-            if asked.is_some() || due.is_some_and(|due| Instant::now() >= due) {
+            if asked.is_some() || Instant::now() >= self.due() {
                 self.read();
             }
             let mut next = asked;
@@ -311,13 +308,24 @@ fn keep(flight: &mut Flight, why: &str) {
     }
 }
 
-/// Without it the agent goes on.
-fn flight_open(config: &Config) -> Option<Flight> {
-    let config = config.flight.as_ref()?;
-    match Flight::open(config) {
-        Ok(flight) => Some(flight),
+/// Without it the agent goes on. `why`: what was said of there being none.
+fn flight_open(config: &Config, why: &mut Option<String>) -> Option<Flight> {
+    let opened = Flight::open(config.flight.as_ref()?);
+    let before = why.take();
+    match opened {
+        Ok(flight) => {
+            if before.is_some() {
+                let directory = flight.directory().display();
+                debox_cli::say(&format!("flight recorder: goes on, in {directory}"));
+            }
+            Some(flight)
+        }
         Err(error) => {
-            debox_cli::say(&format!("{error}; nothing is recorded"));
+            let error = error.to_string();
+            if before.as_ref() != Some(&error) {
+                debox_cli::say(&format!("{error}; nothing is recorded"));
+            }
+            *why = Some(error);
             None
         }
     }
@@ -364,7 +372,8 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let want = want_of(&args.broker, &config.watch)?;
     // Before the long part: who else has the address is to be told at once.
     let endpoint = Endpoint::open(&config.metrics.listen)?;
-    let flight = flight_open(&config);
+    let mut no_flight = None;
+    let flight = flight_open(&config, &mut no_flight);
     let fleet = fleet_open(&config);
     let ahead = Ahead::begin();
     let capture = Capture::open(want, &target)?.start(target, &inherited)?;
@@ -386,6 +395,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         capture,
         endpoint,
         flight,
+        no_flight,
         recorded: false,
         fleet,
         next: Instant::now(),

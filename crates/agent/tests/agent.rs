@@ -736,3 +736,38 @@ fn periods_go_to_the_fleets_tables() {
         assert!(files >= 1, "{table}");
     }
 }
+
+/// The period that is under way ends in the folder in which it began, and leaves nothing half there.
+#[test]
+fn another_folder_is_taken_while_it_runs() {
+    if !needs::bpf() {
+        return;
+    }
+    let config = |directory: &str| {
+        format!(
+            "[watch]\ncomm = [\"dbg-*\"]\n[flight]\ndirectory = \"{directory}\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+        )
+    };
+    let mut agent = Agent::start(&config("FOLDER/first"));
+    let folder = agent.folder.path().to_owned();
+    run(&sleeper(&folder, "dbg-one"), "0.5");
+    let second = folder.join("second");
+    let text = config(second.to_str().unwrap());
+    std::fs::write(folder.join("agent.toml"), text).unwrap();
+    agent.signal(libc::SIGHUP);
+    agent.says("read again");
+    when_there(|| {
+        let names = std::fs::read_dir(&second).ok()?;
+        let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names
+            .any(|name| name.ends_with(".part.debox"))
+            .then_some(())
+    });
+    let first = recordings(&folder.join("first"));
+    assert_eq!(first.len(), 1);
+    assert!(first[0].recording.as_ref().unwrap().complete);
+    assert_eq!(waited(&first, "nanosleep").1, 1);
+    run(&sleeper(&folder, "dbg-one"), "0.5");
+    assert_eq!(agent.end(), Some(0));
+    assert_eq!(waited(&recordings(&second), "nanosleep").1, 1);
+}

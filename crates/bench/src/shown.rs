@@ -2,7 +2,7 @@
 //! How is written what terminal, page and Markdown have in common?
 
 use debox_output::chart::Figure;
-use debox_output::wrapped;
+use debox_output::{Utc, wrapped};
 
 /// The pictures of a page, in their order.
 #[derive(Default)]
@@ -24,25 +24,8 @@ pub fn paragraph(text: &str) -> String {
 
 /// Seconds since 1970 as a date and time (UTC).
 pub fn date(seconds: u64) -> String {
-    let days = (seconds / 86_400) as i64;
-    // Days to a civil date: eras of 400 years, years that begin in March.
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (
-        doy - (153 * mp + 2) / 5 + 1,
-        if mp < 10 { mp + 3 } else { mp - 9 },
-    );
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let rest = seconds % 86_400;
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
-        rest / 3600,
-        rest % 3600 / 60
-    )
+    let utc = Utc::of_seconds(seconds as i64);
+    format!("{} {:02}:{:02} UTC", utc.date(), utc.hour, utc.minute)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! a whole or not at all; its address, region and keys come from AWS's usual variables.
 
 use bytes::Bytes;
+use debox_output::Utc;
 use http_body_util::BodyExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::client::{
@@ -75,20 +76,7 @@ pub fn host_part(host: &str) -> String {
 
 /// "2026-11-27" of a moment.
 pub fn date_of(unix_ns: u64) -> String {
-    // Days since 0000-03-01, in the calendar that has always been ours.
-    let days = unix_ns / 1_000_000_000 / 86_400 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{of_month:02}")
+    Utc::of_seconds((unix_ns / 1_000_000_000) as i64).date()
 }
 
 impl Store {

@@ -2,25 +2,14 @@
 //! Which moment does somebody mean?
 
 use crate::error::Error;
-use crate::store::date_of;
 use debox_command::duration;
+use debox_output::Utc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as i64)
-}
-
-/// Days since 1970.
-fn day_of(year: i64, month: i64, day: i64) -> Option<i64> {
-    if !(1970..=2261).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let year = year - i64::from(month <= 2);
-    let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
-    let of_era = year % 400 * 365 + year % 400 / 4 - year % 400 / 100 + of_year;
-    Some(year / 400 * 146_097 + of_era - 719_468)
 }
 
 /// "2026-11-27", with "T10:00" or " 10:00:30" and "Z" behind it if need be: always UTC.
@@ -41,11 +30,18 @@ fn moment(text: &str) -> Option<i64> {
         [hour, minute, second] => (hour, minute, second),
         _ => return None,
     };
-    if hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let day = day_of(year, month, day)?;
-    Some((day * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000)
+    let utc = Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    };
+    // What is behind that no column of times holds.
+    utc.seconds()
+        .filter(|_| year <= 2261)
+        .map(|seconds| seconds * 1_000)
 }
 
 /// A moment, or "2h": so long before `now_ms`.
@@ -67,11 +63,9 @@ pub fn when(text: &str, now_ms: i64) -> Result<i64, Error> {
 
 /// "2026-11-27 10:00", with seconds where there are some.
 pub fn text_of(ms: i64) -> String {
-    let seconds = ms.max(0) / 1_000;
-    let of_day = seconds % 86_400;
-    let date = date_of(seconds as u64 * 1_000_000_000);
-    let text = format!("{date} {:02}:{:02}", of_day / 3_600, of_day / 60 % 60);
-    match of_day % 60 {
+    let utc = Utc::of_seconds(ms.max(0) / 1_000);
+    let text = format!("{} {:02}:{:02}", utc.date(), utc.hour, utc.minute);
+    match utc.second {
         0 => text,
         second => format!("{text}:{second:02}"),
     }

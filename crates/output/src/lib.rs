@@ -6,8 +6,9 @@
 //! [`errno_name`]. Files are for their owner only, and are not put where
 //! somebody else points to: [`create`]. Text in a page cannot end its element: [`escape`]. Numbers have the
 //! unit that fits: [`duration_text`], [`count_text`], [`bytes_text`]. What debox says of itself
-//! begins with its name: [`say`].
+//! begins with its name: [`say`]. Days are those of one calendar: [`Utc`].
 
+mod calendar;
 pub mod chart;
 mod errno;
 mod file;
@@ -20,6 +21,7 @@ mod said;
 mod table;
 mod units;
 
+pub use calendar::Utc;
 pub use errno::{errno_name, error_name, result_text};
 pub use file::{create, create_directory, write};
 pub use foreign::{

@@ -6,6 +6,7 @@
 //! time, in the background, until the file is another one.
 
 use crate::reader::{self, Lost, Summary, Wanted};
+use debox_output::Utc;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
 use std::fs::File;
@@ -295,8 +296,15 @@ fn started(name: &str) -> Option<i128> {
         number(time, 2, 4)?,
         number(time, 4, 6)?,
     );
-    let days = crate::page::days_of(year, month, day)?;
-    let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second;
+    let utc = Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    };
+    let seconds = utc.seconds()?;
     Some(i128::from(seconds) * 1_000_000_000)
 }
 

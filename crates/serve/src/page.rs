@@ -9,7 +9,7 @@
 use crate::history::{Entry, Listing, SHOWN_MOST};
 use crate::live::{Interval, Live, Program, Root, State, Wait};
 use crate::reader::Summary;
-use debox_output::{bytes_text, count_text, duration_text, escape};
+use debox_output::{Utc, bytes_text, count_text, duration_text, escape};
 use std::fmt::Write;
 
 pub const STYLE: &str = include_str!("../assets/serve.css");
@@ -565,39 +565,11 @@ pub fn live(live: &Live, span: Span) -> String {
     )
 }
 
-/// The day of 1970 and after; None: there is none such.
-pub fn days_of(year: i64, month: i64, day: i64) -> Option<i64> {
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years begin in March here: the leap day is the last one.
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
-}
-
 /// (2026-11-27, 13:15:00), in UTC.
 fn date_time(unix_ns: i128) -> (String, String) {
-    let seconds = i64::try_from(unix_ns.div_euclid(1_000_000_000)).unwrap_or(0);
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    (
-        format!("{year:04}-{month:02}-{day:02}"),
-        format!(
-            "{:02}:{:02}:{:02}",
-            second / 3_600,
-            second / 60 % 60,
-            second % 60
-        ),
-    )
+    let utc = Utc::of_seconds(i64::try_from(unix_ns.div_euclid(1_000_000_000)).unwrap_or(0));
+    let time = format!("{:02}:{:02}:{:02}", utc.hour, utc.minute, utc.second);
+    (utc.date(), time)
 }
 
 /// For a path of an address.
@@ -882,12 +854,22 @@ mod tests {
             ((2024, 12, 31), 20_088),
             ((2026, 11, 27), 20_784),
         ] {
-            assert_eq!(days_of(text.0, text.1, text.2), Some(days));
+            let utc = Utc {
+                year: text.0,
+                month: text.1,
+                day: text.2,
+                ..Utc::of_seconds(0)
+            };
+            assert_eq!(utc.seconds(), Some(days * 86_400));
             let (date, clock) =
                 date_time(i128::from(days) * 86_400_000_000_000 + 3_661_000_000_000);
             assert_eq!(date, format!("{:04}-{:02}-{:02}", text.0, text.1, text.2));
             assert_eq!(clock, "01:01:01");
         }
-        assert_eq!(days_of(2026, 13, 1), None);
+        let none = Utc {
+            month: 13,
+            ..Utc::of_seconds(0)
+        };
+        assert_eq!(none.seconds(), None);
     }
 }
