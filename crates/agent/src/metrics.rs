@@ -7,7 +7,7 @@
 
 use crate::config::{MetricsConfig, What};
 use debox_fleet::{OTHER, name, note_name};
-use debox_report::{ChainKind, LifeTime, Report, label_class, links_of};
+use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -19,6 +19,9 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+
+/// As a report labels a place that was not looked up (yet).
+const UNKNOWN: &str = "(unknown)";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Wait {
@@ -335,14 +338,14 @@ impl Metrics {
 
     /// As of this report of the present period, which it took so long to make.
     pub fn update(&mut self, report: &Report, took: Duration) {
-        let now = self.sums(report);
+        let now = self.sums(report, false);
         self.raise(&now);
         self.report.set(took.as_secs_f64());
     }
 
     /// The period of this report is over: the next one begins with nothing.
     pub fn close(&mut self, report: &Report) {
-        let last = self.sums(report);
+        let last = self.sums(report, true);
         self.raise(&last);
         self.closed.add(last);
     }
@@ -363,10 +366,12 @@ impl Metrics {
         self.lost.inc_by(periods);
     }
 
-    fn sums(&mut self, report: &Report) -> Sums {
+    /// What has no name yet will have one in a later report, at the latest in the `last` one: no series
+    /// goes back, and it would be there twice.
+    fn sums(&mut self, report: &Report, last: bool) -> Sums {
         let mut sums = Sums::default();
-        self.waits_sum(report, &mut sums);
-        self.programs_sum(report, &mut sums);
+        self.waits_sum(report, last, &mut sums);
+        self.programs_sum(report, last, &mut sums);
         sums.roots_ns = roots_ns(report);
         for limit in report.machine.iter().flat_map(|machine| &machine.limits) {
             let mut group = Group {
@@ -437,8 +442,9 @@ impl Metrics {
         raise_count(&self.threads, closed.threads + now.threads);
     }
 
-    fn waits_sum(&mut self, report: &Report, sums: &mut Sums) {
-        for row in &report.blocking {
+    fn waits_sum(&mut self, report: &Report, last: bool, sums: &mut Sums) {
+        let named = |row: &&BlockingRow| last || row.label != UNKNOWN;
+        for row in report.blocking.iter().filter(named) {
             let mut wait = Wait {
                 label: name(&row.label),
                 call: row.call.as_deref().map_or_else(String::new, name),
@@ -456,8 +462,9 @@ impl Metrics {
         }
     }
 
-    fn programs_sum(&mut self, report: &Report, sums: &mut Sums) {
-        for row in &report.lives {
+    fn programs_sum(&mut self, report: &Report, last: bool, sums: &mut Sums) {
+        let named = |row: &&LifeRow| last || !row.comm.is_empty();
+        for row in report.lives.iter().filter(named) {
             let mut program = Program {
                 program: name(&row.comm),
                 unit: row.unit.as_deref().map_or_else(String::new, name),
@@ -499,7 +506,7 @@ impl Metrics {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use debox_report::{CpuLimit, LifeRow, Machine};
+    use debox_report::{CpuLimit, Machine};
 
     fn metrics(programs: usize) -> Metrics {
         let mut config = Config::parse("").unwrap().metrics;
@@ -563,6 +570,26 @@ mod tests {
                 "{lines:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_has_no_name_yet_is_told_when_it_has_one() {
+        let mut metrics = metrics(1);
+        metrics.update(&report(&[("", 1_000_000_000)]), Duration::ZERO);
+        assert!(series(&metrics).is_empty());
+        metrics.update(&report(&[("a", 2_000_000_000)]), Duration::ZERO);
+        let lines = series(&metrics);
+        assert!(
+            lines.len() == 1 && lines[0].contains("program=\"a\""),
+            "{lines:?}"
+        );
+        // And if it never gets one, at the end of its period.
+        metrics.close(&report(&[("a", 2_000_000_000), ("", 1_000_000_000)]));
+        let lines = series(&metrics);
+        assert!(
+            lines.len() == 2 && lines[1].contains("program=\"other\""),
+            "{lines:?}"
+        );
     }
 
     #[test]
