@@ -12,8 +12,9 @@
 
 _Static_assert(sizeof(struct debox_link) == 96, "part of the binary interface");
 
-static void link_fill(struct debox_link *to, uint32_t number, const struct debox_chain *from,
-		      int *budget_ms)
+/* Whether what comes next is the end of a grace period, and not who woke it. */
+static int link_fill(struct debox_link *to, uint32_t number, const struct debox_chain *from,
+		     int *budget_ms)
 {
 	struct debox_site site;
 	int task = 0;
@@ -46,16 +47,18 @@ static void link_fill(struct debox_link *to, uint32_t number, const struct debox
 	if (task && !to->tid)
 		to->flags |= DEBOX_LINK_WITHHELD;
 	if (to->kind != DEBOX_CHAIN_SLEEP)
-		return;
+		return 0;
 	if (from->flags & DEBOX_CHAIN_HELD)
 		to->flags |= DEBOX_LINK_HELD;
 	if (from->flags & DEBOX_CHAIN_CLASS) {
 		memcpy(to->label, to->comm, sizeof to->comm);
 		memset(to->comm, 0, sizeof to->comm);
-		return;
+		return 0;
 	}
-	if (!debox_site_wait_(to->site, &site, budget_ms))
-		memcpy(to->label, site.label, sizeof to->label);
+	if (debox_site_wait_(to->site, &site, budget_ms))
+		return 0;
+	memcpy(to->label, site.label, sizeof to->label);
+	return !!(site.flags & DEBOX_SITE_FLAG_GRACE_PERIOD);
 }
 
 /* The links of a chain, at most DEBOX_CHAIN_DEPTH_MAX. */
@@ -64,8 +67,15 @@ static int links_read(uint32_t chain, struct debox_link out[DEBOX_CHAIN_DEPTH_MA
 	struct debox_numbered_link link[DEBOX_CHAIN_DEPTH_MAX];
 	int n = debox_chain_links_(chain, link);
 
-	for (int i = 0; i < n; i++)
-		link_fill(&out[i], link[i].number, &link[i].link, budget_ms);
+	for (int i = 0; i < n; i++) {
+		if (!link_fill(&out[i], link[i].number, &link[i].link, budget_ms) || i + 1 == n)
+			continue;
+		out[i + 1] = (struct debox_link){ .chain = link[i + 1].number,
+						  .kind = DEBOX_CHAIN_GRACE_PERIOD,
+						  .site = DEBOX_SITE_NONE,
+						  .nr = -1 };
+		return i + 2;
+	}
 	return n;
 }
 
@@ -166,6 +176,7 @@ static void say_link(struct text *t, const struct debox_link *l)
 	case DEBOX_CHAIN_TIMER: say(t, "a timer"); return;
 	case DEBOX_CHAIN_LIMIT: say(t, "its own time limit"); return;
 	case DEBOX_CHAIN_NETWORK: say(t, "a packet from the network"); return;
+	case DEBOX_CHAIN_GRACE_PERIOD: say(t, "an RCU grace period"); return;
 	case DEBOX_CHAIN_INTERRUPT: say(t, "an interrupt"); return;
 	case DEBOX_CHAIN_UNSEEN: say(t, "who woke it was not seen"); return;
 	case DEBOX_CHAIN_DEEPER: say(t, "more links than are kept"); return;

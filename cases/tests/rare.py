@@ -123,6 +123,20 @@ class Quick(unittest.TestCase):
         self.assertEqual(left() - self.before, set())
 
 
+class Words(unittest.TestCase):
+    def test_a_time_below_zero_is_no_long_call(self) -> None:
+        times = tools.Times([10_000.0] * 998 + [1_000_000.0] * 2, run_s=1.0)
+        said = tools.perf_trace(
+            "     21.398 (18446744073695.906 ms): rare/15301 lseek(fd: 4</f>, whence: CUR)    = 15302 (rare)\n"
+            "     49.353 ( 1.000 ms): rare/15301 lseek(fd: 4</f>, whence: CUR)    = 12288\n"
+            "     80.695 ( 1.000 ms): rare/15301 lseek(fd: 4</f>, whence: CUR)    = 16384\n"
+            "   lseek               1000      0    11.980     0.010     0.012     1.000      4.48%\n",
+            times,
+        )
+        self.assertEqual(said.problem, "mean 12 µs, 1.2 times that of the calls below 500 µs")
+        self.assertEqual(said.rare, "2 of 1,000 took 500 µs or more, the longest 1 ms; 1 more with a time below zero")
+
+
 class Program(unittest.TestCase):
     def test_refuses(self):
         with tempfile.TemporaryDirectory() as work:

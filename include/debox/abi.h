@@ -228,7 +228,8 @@ struct debox_site {
 	__u32 flags;               /* DEBOX_SITE_FLAG_* */
 	__u32 reserved[9];
 };
-#define DEBOX_SITE_FLAG_UNLABELLED (1u << 0) /* no rule matched: the label is the function */
+#define DEBOX_SITE_FLAG_UNLABELLED (1u << 0)   /* no rule matched: the label is the function */
+#define DEBOX_SITE_FLAG_GRACE_PERIOD (1u << 1) /* it ends when all CPUs have left what they read (RCU) */
 
 /*
  * The first page of the broker's shared memory, read-only for clients;
@@ -697,6 +698,9 @@ struct debox_details {
 #define DEBOX_CHAIN_NOT_OVER 15u /* nobody yet: the sleep was not over (made by clients) */
 #define DEBOX_CHAIN_SLEPT 16u    /* comm woke us; it had slept, for more than is kept apart */
 #define DEBOX_CHAIN_LIMIT 17u    /* the time that the call would wait at most was over: nothing had come */
+/* All CPUs had left what they read (RCU). Whoever woke us ran the call-back, and did nothing for it (made by
+ * whoever reads a chain, in place of what is behind a sleep with DEBOX_SITE_FLAG_GRACE_PERIOD). */
+#define DEBOX_CHAIN_GRACE_PERIOD 18u
 #define DEBOX_CHAIN_KINDS 32u    /* more than there are */
 #define DEBOX_CHAIN_DEEPER 14u   /* longer than is kept */
 

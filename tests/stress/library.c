@@ -972,6 +972,16 @@ static void test_chains(void)
 	CHECK(!strcmp(link[0].label, "sync") && !link[0].comm[0]);
 	CHECK(debox_chain_text(28, text, sizeof text) > 0);
 	CHECK(!strcmp(text, "another user's task slept: sync \xe2\x86\x90 a timer"));
+	/* Behind one who waits for a grace period is nobody who woke it. */
+	fake_site(&broker, 12, "fd-table", "expand_files", "", 0, 12);
+	((struct debox_site *)(void *)((char *)broker.shared + DEBOX_PAGE_SIZE))[12].flags =
+		DEBOX_SITE_FLAG_GRACE_PERIOD;
+	link_write(29, DEBOX_CHAIN_SLEEP, 2, "server", SYS_read, 12);
+	CHECK(debox_chain_read(29, link, 4) == 2);
+	CHECK(link[1].kind == DEBOX_CHAIN_GRACE_PERIOD && link[1].chain == 2 && link[1].nr == -1 &&
+	      link[1].site == DEBOX_SITE_NONE && !link[1].flags && !link[1].comm[0]);
+	CHECK(debox_chain_text(29, text, sizeof text) > 0 &&
+	      !strcmp(text, "server in read: fd-table \xe2\x86\x90 an RCU grace period"));
 	/* In a record. */
 	DEBOX_CALL_NR(SYS_read, ({
 			      fake_event(&broker, (struct fake_what){ .blocked_ns = 2500, .site = 11 });

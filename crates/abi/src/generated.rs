@@ -88,6 +88,8 @@ pub const DEBOX_SITE_EMPTY: u32 = 0;
 pub const DEBOX_SITE_RESOLVED: u32 = 1;
 /// no rule matched: the label is the function
 pub const DEBOX_SITE_FLAG_UNLABELLED: u32 = 1 << 0;
+/// it ends when all CPUs have left what they read (RCU)
+pub const DEBOX_SITE_FLAG_GRACE_PERIOD: u32 = 1 << 1;
 pub const DEBOX_SHARED_MAGIC: u32 = 0x58304265;
 pub const DEBOX_FEATURE_SLEEPS: u64 = 1 << 0;
 pub const DEBOX_FEATURE_FAULTS: u64 = 1 << 1;
@@ -247,6 +249,7 @@ pub const DEBOX_CHAIN_NOT_OVER: u32 = 15;
 pub const DEBOX_CHAIN_SLEPT: u32 = 16;
 /// the time that the call would wait at most was over: nothing had come
 pub const DEBOX_CHAIN_LIMIT: u32 = 17;
+pub const DEBOX_CHAIN_GRACE_PERIOD: u32 = 18;
 /// more than there are
 pub const DEBOX_CHAIN_KINDS: u32 = 32;
 /// longer than is kept

@@ -178,7 +178,19 @@ fn raise_count(counter: &Counter, to: u64) {
 pub fn roots() -> Vec<&'static str> {
     use ChainKind::*;
     let kinds = [
-        RanUser, RanCall, Ran, Runq, Device, Disk, Timer, Limit, Network, Interrupt, NotOver, Other,
+        RanUser,
+        RanCall,
+        Ran,
+        Runq,
+        Device,
+        Disk,
+        Timer,
+        Limit,
+        Network,
+        GracePeriod,
+        Interrupt,
+        NotOver,
+        Other,
     ];
     kinds.map(ChainKind::root_name).to_vec()
 }

@@ -4,7 +4,8 @@
 use crate::shared::{Shared, SharedError};
 use crate::shared_file::SharedFile;
 use debox_abi::{
-    DEBOX_FILE_LEN, DEBOX_LABEL_LEN, DEBOX_SITE_FLAG_UNLABELLED, DEBOX_SITES_MAX, debox_site,
+    DEBOX_FILE_LEN, DEBOX_LABEL_LEN, DEBOX_SITE_FLAG_GRACE_PERIOD, DEBOX_SITE_FLAG_UNLABELLED,
+    DEBOX_SITES_MAX, debox_site,
 };
 use debox_labels::LabelTable;
 use debox_symbol::Site;
@@ -96,6 +97,9 @@ impl SiteBook {
         entry.merged = merged;
         if !text.labelled {
             entry.flags |= DEBOX_SITE_FLAG_UNLABELLED;
+        }
+        if text.grace_period {
+            entry.flags |= DEBOX_SITE_FLAG_GRACE_PERIOD;
         }
         shared.site_publish(id, &entry);
         Some(merged)

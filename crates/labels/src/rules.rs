@@ -58,8 +58,12 @@ pub enum RulesError {
         place: usize,
         problem: String,
     },
-    #[error("label rules {file}, [plumbing]: {problem}")]
-    Plumbing { file: String, problem: String },
+    #[error("label rules {file}, [{table}]: {problem}")]
+    Functions {
+        file: String,
+        table: &'static str,
+        problem: String,
+    },
 }
 
 fn in_rule(rule: usize) -> String {
@@ -125,7 +129,8 @@ impl Place {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RulesFile {
-    plumbing: Option<PlumbingTable>,
+    plumbing: Option<Functions>,
+    grace_period: Option<Functions>,
     /// Texts that rules can name.
     #[serde(default)]
     advice: BTreeMap<String, String>,
@@ -137,7 +142,7 @@ struct RulesFile {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlumbingTable {
+struct Functions {
     functions: Vec<String>,
 }
 
@@ -148,6 +153,7 @@ pub struct Rules {
     pub(crate) conditions: Vec<Conditions>,
     pub(crate) patterns: Patterns,
     pub(crate) plumbing: Vec<usize>,
+    grace_period: Vec<usize>,
     meanings: Meanings,
     places: Vec<Place>,
 }
@@ -218,6 +224,7 @@ impl Rules {
             conditions: Vec::new(),
             patterns: Patterns::default(),
             plumbing: Vec::new(),
+            grace_period: Vec::new(),
             meanings: Meanings::default(),
             places: Vec::new(),
         };
@@ -240,16 +247,18 @@ impl Rules {
         advice: &BTreeMap<String, String>,
     ) -> Result<(), RulesError> {
         let parsed = parse(file, text)?;
-        if let Some(plumbing) = parsed.plumbing {
-            for pattern in &plumbing.functions {
+        for (table, functions, list) in [
+            ("plumbing", parsed.plumbing, &mut self.plumbing),
+            ("grace_period", parsed.grace_period, &mut self.grace_period),
+        ] {
+            for pattern in functions.iter().flat_map(|table| &table.functions) {
                 let number =
-                    self.patterns
-                        .number(pattern)
-                        .map_err(|problem| RulesError::Plumbing {
-                            file: file.to_owned(),
-                            problem,
-                        })?;
-                self.plumbing.push(number);
+                    (self.patterns.number(pattern)).map_err(|problem| RulesError::Functions {
+                        file: file.to_owned(),
+                        table,
+                        problem,
+                    })?;
+                list.push(number);
             }
         }
         for (index, place) in parsed.places.into_iter().enumerate() {
@@ -350,6 +359,12 @@ impl Rules {
             .iter()
             .position(|name| !self.patterns.matching(name).has_any(&self.plumbing))
             .map(|frame| frame + offset)
+    }
+
+    /// Whether a sleep there ends when all CPUs have left what they read, whoever wakes it.
+    pub fn grace_period(&self, functions: &[&str]) -> bool {
+        let mut own = functions[sleeper(functions)].iter();
+        own.any(|name| self.patterns.matching(name).has_any(&self.grace_period))
     }
 }
 
@@ -792,6 +807,23 @@ mod tests {
             error.contains("missing") && error.contains("readable"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_grace_period_is_told_by_who_waits_for_it() {
+        let rules = Rules::builtin();
+        let grows = [
+            "__schedule",
+            "wait_for_completion",
+            "synchronize_rcu_normal",
+            "expand_files",
+        ];
+        assert!(rules.grace_period(&grows));
+        assert_eq!(rules.label(&grows).unwrap().label, "fd-table");
+        // Within the switch are others' programs.
+        assert!(!rules.grace_period(&["synchronize_rcu", "__schedule", "expand_files"]));
+        let text = "[grace_period]\nfunctions = [\"mine\"]\n";
+        assert!(Rules::parse("own", text).unwrap().grace_period(&["mine"]));
     }
 
     #[test]

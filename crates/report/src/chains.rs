@@ -45,6 +45,7 @@ impl ChainKind {
             Timer => "timer",
             Limit => "time_limit",
             Network => "network",
+            GracePeriod => "grace_period",
             Interrupt => "interrupt",
             NotOver => "not_over",
             Sleep | Earlier | Slept | Woken | Unseen | Ended | Deeper | Dropped | Other => {
@@ -140,6 +141,7 @@ pub fn link_text(link: &ChainLink, report: &Report) -> String {
         ChainKind::Timer => "a timer".to_owned(),
         ChainKind::Limit => "its own time limit".to_owned(),
         ChainKind::Network => "a packet from the network".to_owned(),
+        ChainKind::GracePeriod => "an RCU grace period".to_owned(),
         ChainKind::Interrupt => "an interrupt".to_owned(),
         ChainKind::Earlier => match call {
             Some(call) => format!("{who} in {call}, what it did before is not known"),

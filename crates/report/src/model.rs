@@ -273,6 +273,8 @@ pub enum ChainKind {
     /// The time that the call would wait at most was over: what it waited for had not come.
     Limit,
     Network,
+    /// All CPUs had left what they read (RCU); whoever woke it ran the call-back.
+    GracePeriod,
     /// Another interrupt.
     Interrupt,
     /// The task woke it; what it did at that time is not known.

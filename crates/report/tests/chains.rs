@@ -216,6 +216,7 @@ fn a_time_limit_is_told_from_a_timer() {
     for (kind, said) in [
         (ChainKind::Timer, " ← a timer"),
         (ChainKind::Limit, " ← its own time limit"),
+        (ChainKind::GracePeriod, " ← an RCU grace period"),
     ] {
         let mut report = slow(None);
         report.chain_links[3] = link(kind, "", None, None);

@@ -31,6 +31,8 @@ pub struct Site {
     pub line: u32,
     /// Whether a rule gave the label; otherwise it is the function's name.
     pub labelled: bool,
+    /// It ends when all CPUs have left what they read.
+    pub grace_period: bool,
     /// The group of labels that the rules put it into; empty without one.
     pub group: String,
     /// The whole stack's functions, innermost first, from `__schedule` on.
@@ -129,6 +131,7 @@ impl Resolver {
                 file: String::new(),
                 line: 0,
                 labelled: false,
+                grace_period: false,
                 group: String::new(),
                 frames: Vec::new(),
             };
@@ -143,6 +146,7 @@ impl Resolver {
             file,
             line,
             labelled,
+            grace_period: self.rules.grace_period(&names),
             frames: names[own].iter().map(|name| (*name).to_owned()).collect(),
         }
     }

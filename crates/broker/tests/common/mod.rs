@@ -467,6 +467,7 @@ impl SiteResolver for FakeResolver {
             },
             line,
             labelled,
+            grace_period: false,
             group: if labelled {
                 "input".to_owned()
             } else {

@@ -13,7 +13,7 @@ pub struct Ends {
 }
 
 /// Words that chains end in, besides labels: what [`root_word`] gives.
-pub const ROOTS: [&str; 16] = [
+pub const ROOTS: [&str; 17] = [
     "running",
     "run-queue",
     "device",
@@ -28,6 +28,7 @@ pub const ROOTS: [&str; 16] = [
     "timer",
     "time-limit",
     "network",
+    "grace-period",
     "interrupt",
     "unknown",
 ];
@@ -45,6 +46,7 @@ fn root_word(link: &debox_chain) -> String {
         DEBOX_CHAIN_TIMER => "timer".to_owned(),
         DEBOX_CHAIN_LIMIT => "time-limit".to_owned(),
         DEBOX_CHAIN_NETWORK => "network".to_owned(),
+        DEBOX_CHAIN_GRACE_PERIOD => "grace-period".to_owned(),
         DEBOX_CHAIN_INTERRUPT => "interrupt".to_owned(),
         _ => "unknown".to_owned(),
     }
@@ -64,17 +66,22 @@ impl Ends {
             // A parent has a lower number (debox_client::chains_parse).
             let link = links.get((at as usize).checked_sub(1)?)?;
             let name = name_get(&link.comm);
-            let mine = (link.kind == DEBOX_CHAIN_SLEEP)
+            let place = (link.kind == DEBOX_CHAIN_SLEEP)
                 .then(|| site(link.site))
-                .flatten()
-                .map(|site| text_get(&site.label).to_owned());
+                .flatten();
+            let mine = place.map(|site| text_get(&site.label).to_owned());
             if at != first {
                 chain.extend((!name.is_empty()).then(|| name.into_owned()));
                 chain.extend(mine.clone());
             }
             label = mine.or(label);
-            if link.parent == 0 {
-                let mut root = root_word(link);
+            let grace = debox_chain {
+                kind: DEBOX_CHAIN_GRACE_PERIOD,
+                ..debox_chain::zeroed()
+            };
+            let ends = place.is_some_and(|site| site.flags & DEBOX_SITE_FLAG_GRACE_PERIOD != 0);
+            if link.parent == 0 || ends {
+                let mut root = root_word(if ends { &grace } else { link });
                 if let Some(label) = label {
                     root.push('\n');
                     root.push_str(&label);
@@ -108,6 +115,18 @@ mod tests {
             comm: comm(name),
             ..debox_chain::zeroed()
         };
+        let waits = [
+            link(DEBOX_CHAIN_TIMER, 0, "", -1),
+            link(DEBOX_CHAIN_SLEEP, 1, "server", 41),
+        ];
+        let grows = |_| {
+            let mut site = debox_site::zeroed();
+            text_put(&mut site.label, "fd-table");
+            site.flags = DEBOX_SITE_FLAG_GRACE_PERIOD;
+            Some(site)
+        };
+        let ends = Ends::of(&waits, 2, &grows).unwrap();
+        assert_eq!(ends.root, "grace-period\nfd-table");
         let links = [
             link(DEBOX_CHAIN_DISK, 0, "vda", 2),
             link(DEBOX_CHAIN_SLEEP, 1, "jbd2/vda1-8", -1),

@@ -300,6 +300,10 @@ impl<'a> Tables<'a> {
             let index = match self.chain_index.get(&number) {
                 Some(index) => *index,
                 None => {
+                    if self.ends_with_grace_period(number) {
+                        let root = ChainLink::of(ChainKind::GracePeriod);
+                        parent = Some(placed(&mut self.chain_links, &mut self.chain_known, root));
+                    }
                     let link = self.chain_link_told(number, parent);
                     let index = placed(&mut self.chain_links, &mut self.chain_known, link);
                     self.chain_index.insert(number, index);
@@ -334,6 +338,17 @@ impl<'a> Tables<'a> {
     fn chain_link(&self, number: u32) -> Option<&'a debox_chain> {
         let at = (number as usize).checked_sub(1)?;
         self.facts.chain_links.get(at)
+    }
+
+    fn ends_with_grace_period(&self, number: u32) -> bool {
+        let slept = (self.chain_link(number)).filter(|link| link.kind == DEBOX_CHAIN_SLEEP);
+        let site = slept.and_then(|link| site_text(self.sites_text, link.site));
+        // What wakes one whose sleep is not over is not known.
+        let over = slept.is_some_and(|link| {
+            self.chain_link(link.parent)
+                .is_some_and(|parent| parent.kind != DEBOX_CHAIN_NOT_OVER)
+        });
+        over && site.is_some_and(|site| site.flags & DEBOX_SITE_FLAG_GRACE_PERIOD != 0)
     }
 
     /// Whether the thread's name has been found to rest where a link's sleep was.
