@@ -701,8 +701,8 @@ struct debox_details {
 /* All CPUs had left what they read (RCU). Whoever woke us ran the call-back, and did nothing for it (made by
  * whoever reads a chain, in place of what is behind a sleep with DEBOX_SITE_FLAG_GRACE_PERIOD). */
 #define DEBOX_CHAIN_GRACE_PERIOD 18u
-#define DEBOX_CHAIN_KINDS 32u    /* more than there are */
-#define DEBOX_CHAIN_DEEPER 14u   /* longer than is kept */
+#define DEBOX_CHAIN_KINDS 32u  /* more than there are */
+#define DEBOX_CHAIN_DEEPER 14u /* longer than is kept */
 
 #define DEBOX_CHAIN_HELD (1u << 0)  /* SLEEP: whose parent is who held what was waited for */
 #define DEBOX_CHAIN_REST (1u << 1)  /* SLEEP: at its resting place, with nothing to do (struct debox_life_time) */
