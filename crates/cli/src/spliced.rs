@@ -792,9 +792,9 @@ pub fn own_part_tell(report: &mut Report) {
                 group: SETUP.to_owned(),
                 kind: Kind::Tool,
                 what: "DeBox, which replaces the system calls of a program that begins".to_owned(),
-                advice: "That is DeBox's own work: it replaces the system calls of each program that begins, and \
-                         of a file that it has not seen yet it makes a copy first. A second run has less of \
-                         that, --capture=boundary none."
+                advice: "DeBox's own work is to replace the system calls of each program that begins, and first \
+                         to copy a file that it has not seen yet. A second run has less of that, \
+                         --capture=boundary none."
                     .to_owned(),
             },
         });

@@ -2,7 +2,9 @@
 //! Who may ask?
 //!
 //! Over TCP: whoever has the token, which is random and stands in the address that is printed.
-//! Opened once, the browser keeps it in a cookie that no script reads and no other site sends.
+//! Opened once, the browser keeps it in a cookie that no script reads and no other site sends, and which is
+//! for a folder of this server that nobody can guess: browsers tell cookies apart by host and path, not by
+//! port, and another port may be another user's.
 //! Over a Unix socket: this user and root, by the kernel's word. Over both a page of another
 //! site, whose name leads here (DNS rebinding), is told by the host that its browser asks for.
 
@@ -10,6 +12,7 @@ use crate::Error;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use base64::Engine as _;
 use debox_http::Peer;
+use std::hash::{Hash as _, Hasher as _};
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -73,6 +76,16 @@ impl Token {
         &self.0
     }
 
+    /// The folder that its cookie is for: the same as long as the token is.
+    pub fn folder(&self) -> String {
+        let half = |number: u8| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            (number, &self.0).hash(&mut hasher);
+            hasher.finish()
+        };
+        format!("{:016x}{:016x}", half(0), half(1))
+    }
+
     /// Takes the same time whatever it is, if it is as long.
     fn is(&self, said: &str) -> bool {
         let (ours, said) = (self.0.as_bytes(), said.as_bytes());
@@ -89,6 +102,8 @@ pub enum Who {
         token: Token,
         /// The port is in its name: cookies are not told apart by ports.
         cookie: String,
+        /// Of [`Token::folder`].
+        folder: String,
     },
     /// Of the socket's other end.
     Peer { uid: u32 },
@@ -164,7 +179,7 @@ impl Guard {
                 "There is nothing to be changed here: GET and HEAD are all.",
             );
         }
-        let (token, cookie) = match &self.who {
+        let (token, cookie, folder) = match &self.who {
             Who::Peer { uid } if peer.uid == Some(*uid) || peer.uid == Some(0) => {
                 return match other_site(headers) {
                     false => Verdict::Welcome,
@@ -180,15 +195,21 @@ impl Guard {
                     "This socket is for the user who runs debox serve, and for root.",
                 );
             }
-            Who::Token { token, cookie } => (token, cookie),
+            Who::Token {
+                token,
+                cookie,
+                folder,
+            } => (token, cookie, folder),
         };
         if let Some(given) = uri.query().and_then(|query| said(query, "token")) {
             if !token.is(given) {
                 return Verdict::Refused(StatusCode::FORBIDDEN, WHERE);
             }
+            let path = uri.path().trim_start_matches('/');
+            let path = path.strip_prefix(folder).unwrap_or(path);
             return Verdict::Keep {
-                cookie: format!("{cookie}={given}; Path=/; HttpOnly; SameSite=Strict"),
-                path: uri.path().to_owned(),
+                cookie: format!("{cookie}={given}; Path=/{folder}/; HttpOnly; SameSite=Strict"),
+                path: format!("/{folder}/{}", path.trim_start_matches('/')),
             };
         }
         let bearer = headers.get(header::AUTHORIZATION);
@@ -224,6 +245,7 @@ mod tests {
             who: Who::Token {
                 token: Token(TOKEN.into()),
                 cookie: "debox-1".into(),
+                folder: Token(TOKEN.into()).folder(),
             },
             hosts: vec!["box.example".into()],
             anywhere: false,
@@ -288,11 +310,27 @@ mod tests {
         let Verdict::Keep { cookie, path } = judge(&guard(), &with, &[here], None) else {
             panic!("not kept");
         };
-        assert_eq!(path, "/history");
+        let folder = Token(TOKEN.into()).folder();
+        assert!(folder.len() == 32 && !TOKEN.contains(&folder[..8]));
+        assert_eq!(path, format!("/{folder}/history"));
         assert_eq!(
             cookie,
-            format!("debox-1={TOKEN}; Path=/; HttpOnly; SameSite=Strict")
+            format!("debox-1={TOKEN}; Path=/{folder}/; HttpOnly; SameSite=Strict")
         );
+        // Asked for where it is kept for already, or with somebody's name before it.
+        for (asked, path) in [
+            (format!("{path}?token={TOKEN}"), path.clone()),
+            (
+                format!("//evil.example/?token={TOKEN}"),
+                format!("/{folder}/evil.example/"),
+            ),
+        ] {
+            let kept = Verdict::Keep {
+                cookie: cookie.clone(),
+                path,
+            };
+            assert_eq!(judge(&guard(), &asked, &[here], None), kept, "{asked}");
+        }
         let cookie = format!("debox-1={TOKEN}");
         for (site, expected) in [
             ("none", 200),

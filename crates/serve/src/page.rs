@@ -458,7 +458,7 @@ pub fn live_part(live: &Live, span: Span) -> String {
         out += &section(
             "recordings",
             "What there is",
-            "<p>Recordings can be opened all the same: <a href=\"/history\">History</a>. What watching takes says <code>debox doctor</code>.</p>\n",
+            "<p>Recordings can be opened all the same: <a href=\"history\">History</a>. What watching takes says <code>debox doctor</code>.</p>\n",
         );
         return out + "</div>\n";
     }
@@ -504,15 +504,30 @@ pub fn live_part(live: &Live, span: Span) -> String {
     out + "</div>\n"
 }
 
-/// A whole page. `part`: what the script renews, and from where.
-fn shell(here: Here, heading: &str, controls: &str, part: &str, from: Option<&str>) -> String {
-    let link = |to: Here, path: &str, name: &str| {
-        let current = match here == to {
-            true => " aria-current=\"page\"",
-            false => "",
+/// A whole page. `part`: what the script renews, and from where; `up`: to where the pages are
+/// from this one, if that is known. Links are relative: what stands before them is the server's to say.
+fn shell(
+    here: Here,
+    up: Option<&str>,
+    heading: &str,
+    controls: &str,
+    part: &str,
+    from: Option<&str>,
+) -> String {
+    let nav = up.map_or_else(String::new, |up| {
+        let link = |to: Here, path: &str, name: &str| {
+            let current = match here == to {
+                true => " aria-current=\"page\"",
+                false => "",
+            };
+            format!("<li><a href=\"{up}{path}\"{current}>{name}</a></li>")
         };
-        format!("<li><a href=\"{path}\"{current}>{name}</a></li>")
-    };
+        format!(
+            "<nav aria-label=\"Pages\"><ul>{}{}</ul></nav>\n",
+            link(Here::Live, "./", "Live"),
+            link(Here::History, "history", "History"),
+        )
+    });
     let renewed = from.map_or_else(String::new, |from| format!(" data-from=\"{from}\""));
     let without_script = match from {
         Some(_) => "<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>\n",
@@ -529,11 +544,9 @@ fn shell(here: Here, heading: &str, controls: &str, part: &str, from: Option<&st
          <header>\n<div class=\"top\"><p class=\"brand\">DeBox <span>why it blocked</span></p>\
          <button id=\"theme\" type=\"button\" hidden>Colours: automatic</button></div>\n\
          <h1>{heading}</h1>\n</header>\n\
-         <nav aria-label=\"Pages\"><ul>{}{}</ul></nav>\n\
+         {nav}\
          <main>\n<div class=\"controls\">{controls}</div>\n<div id=\"part\"{renewed}>\n{part}</div>\n</main>\n\
          <footer>Made by DeBox {} on this machine. Nothing can be changed over this page.</footer>\n</body>\n</html>\n",
-        link(Here::Live, "/", "Live"),
-        link(Here::History, "/history", "History"),
         env!("CARGO_PKG_VERSION"),
     )
 }
@@ -551,17 +564,18 @@ pub fn live(live: &Live, span: Span) -> String {
     let controls = match live.state {
         State::NotWatched(_) => String::new(),
         _ => {
-            choice(Span::Now, "/", "Last seconds")
-                + &choice(Span::All, "/?of=all", "Since the start")
+            choice(Span::Now, "./", "Last seconds")
+                + &choice(Span::All, "./?of=all", "Since the start")
                 + RENEWAL
         }
     };
     shell(
         Here::Live,
+        Some(""),
         &escape(&live.title),
         &controls,
         &live_part(live, span),
-        Some(&format!("/part/live{}", span.query())),
+        Some(&format!("part/live{}", span.query())),
     )
 }
 
@@ -648,7 +662,7 @@ fn entry(entry: &Entry, most: u64) -> String {
         }
     };
     format!(
-        "<li><div class=\"when\"><a href=\"/recording/{0}\" target=\"_blank\" rel=\"noopener\" id=\"{0}\">{clock}</a><span class=\"soft\">{1}</span><span class=\"soft name\">{2}</span></div><div class=\"what\">{says}</div></li>\n",
+        "<li><div class=\"when\"><a href=\"recording/{0}\" target=\"_blank\" rel=\"noopener\" id=\"{0}\">{clock}</a><span class=\"soft\">{1}</span><span class=\"soft name\">{2}</span></div><div class=\"what\">{says}</div></li>\n",
         encoded(&entry.name),
         escape(&facts.join(", ")),
         escape(&entry.name),
@@ -724,17 +738,18 @@ pub fn history(folder: &str, listing: &Result<Listing, String>) -> String {
     );
     shell(
         Here::History,
+        Some(""),
         "What it waited for",
         &controls,
         &history_part(listing),
-        Some("/part/history"),
+        Some("part/history"),
     )
 }
 
-/// Something cannot be shown, and why.
-pub fn sorry(heading: &str, why: &str) -> String {
+/// Something cannot be shown, and why. `up`: as of `shell`.
+pub fn sorry(heading: &str, why: &str, up: Option<&str>) -> String {
     let body = format!("<p class=\"state none\">{}</p>\n", escape(why));
-    shell(Here::Nowhere, &escape(heading), "", &body, None)
+    shell(Here::Nowhere, up, &escape(heading), "", &body, None)
 }
 
 #[cfg(test)]
@@ -828,7 +843,7 @@ mod tests {
             harmless(&super::history(EVIL, &Ok(listing.clone())));
         }
         harmless(&super::history(EVIL, &Err(EVIL.into())));
-        harmless(&sorry(EVIL, EVIL));
+        harmless(&sorry(EVIL, EVIL, Some("../")));
     }
 
     #[test]

@@ -183,7 +183,12 @@ fn guard_of(args: &ServeArgs, address: Option<SocketAddr>) -> Result<(Guard, Str
             };
             let cookie = format!("debox-{}", address.port());
             let said = format!("http://{address}/?token={shown}");
-            (Who::Token { token, cookie }, said)
+            let who = Who::Token {
+                folder: token.folder(),
+                token,
+                cookie,
+            };
+            (who, said)
         }
         None => {
             // SAFETY: it takes nothing and cannot fail.

@@ -7,7 +7,7 @@
 //! script in it, admitted by its hash, and is a place of its own (`sandbox`): whatever a
 //! recording made of it, it could ask nothing of this server.
 
-use crate::guard::{Guard, Verdict};
+use crate::guard::{Guard, Verdict, Who};
 use crate::history::{History, Listing, NotRead};
 use crate::live::Live;
 use crate::page::{self, Span};
@@ -68,9 +68,10 @@ fn html(status: StatusCode, page: impl Into<Body>) -> Response {
     answer
 }
 
-fn sorry(status: StatusCode, why: &str) -> Response {
+/// `up`: to where the pages are from there; None: that is not known.
+fn sorry(status: StatusCode, why: &str, up: Option<&str>) -> Response {
     let heading = status.canonical_reason().unwrap_or("It cannot be shown");
-    html(status, page::sorry(heading, why))
+    html(status, page::sorry(heading, why, up))
 }
 
 fn file(kind: &'static str, text: impl Into<Body>) -> Response {
@@ -90,6 +91,7 @@ async fn now(shared: &Shared, show: impl FnOnce(&Live) -> Response) -> Response 
                 "There are no figures after {} s: debox serve is ending, or its machine is stuck.",
                 PATIENCE.as_secs()
             ),
+            Some(""),
         ),
     }
 }
@@ -138,10 +140,13 @@ async fn recording(State(shared): Us, Path(name): Path<String>) -> Response {
             headers.insert(header::CONTENT_SECURITY_POLICY, policy);
             answer
         }
-        Err(error @ NotRead::NotThere) => sorry(StatusCode::NOT_FOUND, &format!("{error}.")),
+        Err(error @ NotRead::NotThere) => {
+            sorry(StatusCode::NOT_FOUND, &format!("{error}."), Some("../"))
+        }
         Err(error) => sorry(
             StatusCode::UNPROCESSABLE_ENTITY,
             &format!("{name} cannot be shown: {error}."),
+            Some("../"),
         ),
     }
 }
@@ -175,11 +180,7 @@ fn keep(cookie: &str, path: &str) -> Result<Response, axum::http::Error> {
     Response::builder()
         .status(StatusCode::SEE_OTHER)
         .header(header::SET_COOKIE, cookie)
-        // "//host" would lead to another one.
-        .header(
-            header::LOCATION,
-            format!("/{}", path.trim_start_matches('/')),
-        )
+        .header(header::LOCATION, path)
         .body(Body::empty())
 }
 
@@ -195,8 +196,10 @@ async fn guarded(
     };
     let mut answer = match verdict {
         Verdict::Welcome => next.run(request).await,
-        Verdict::Keep { cookie, path } => keep(&cookie, &path)
-            .unwrap_or_else(|_| sorry(StatusCode::BAD_REQUEST, "This address makes no sense.")),
+        Verdict::Keep { cookie, path } => keep(&cookie, &path).unwrap_or_else(|_| {
+            let why = "This address makes no sense.";
+            sorry(StatusCode::BAD_REQUEST, why, None)
+        }),
         Verdict::Refused(status, why) => {
             // Pages of ours look like it even then: style and script are no secret.
             match request.uri().path() {
@@ -205,7 +208,7 @@ async fn guarded(
                 {
                     next.run(request).await
                 }
-                _ => sorry(status, why),
+                _ => sorry(status, why, None),
             }
         }
     };
@@ -230,21 +233,26 @@ pub fn router(shared: Arc<Shared>) -> Router {
         let text = [debox_report::PAGE_SCRIPT, page::SCRIPT].concat();
         file("text/javascript; charset=utf-8", text)
     };
-    Router::new()
+    let pages = Router::new()
         .route("/", get(live))
         .route("/part/live", get(live_part))
         .route("/api/live.json", get(live_json))
         .route("/history", get(history))
         .route("/part/history", get(history_part))
-        .route("/recording/{name}", get(recording))
-        .route("/style.css", get(style))
+        .route("/recording/{name}", get(recording));
+    // Programs, and who is known by a socket, need no cookie and so no folder.
+    let all = match &shared.guard.who {
+        Who::Token { folder, .. } => pages.clone().nest(&format!("/{folder}/"), pages),
+        Who::Peer { .. } => pages,
+    };
+    all.route("/style.css", get(style))
         .route("/script.js", get(script))
         .route(
             "/icon.svg",
             get(|| async { file("image/svg+xml", page::ICON) }),
         )
         .fallback(|| async {
-            sorry(StatusCode::NOT_FOUND, "There is no such page.").into_response()
+            sorry(StatusCode::NOT_FOUND, "There is no such page.", None).into_response()
         })
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guarded))
         .with_state(shared)

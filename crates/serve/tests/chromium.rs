@@ -15,6 +15,7 @@ mod reports;
 mod support;
 
 use browser::Browser;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use support::{Server, sleeper, wait_until};
@@ -104,6 +105,7 @@ fn pages_work_in_a_browser() {
     b.size(1280, 900);
     without_token(&mut b, &server);
     live(&mut b, &server);
+    another_port(&mut b);
     history(&mut b, &server, &recordings);
     recording(&mut b, &server);
     without_script(&mut b, &server);
@@ -124,9 +126,53 @@ fn without_token(b: &mut Browser, server: &Server) {
     pictures(b, "token");
 }
 
+/// A page by the address that has the token.
+fn visit(b: &mut Browser, server: &Server, path: &str) {
+    b.visit(&format!(
+        "http://{}/{path}?token={}",
+        server.place, server.token
+    ));
+}
+
+/// What a server at another port, somebody else's perhaps, is sent by a browser that knows ours.
+fn another_port(b: &mut Browser) {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = other.local_addr().unwrap();
+    let asked = std::thread::spawn(move || {
+        let mut heads = Vec::new();
+        while !heads
+            .iter()
+            .any(|head: &String| head.starts_with("GET /end "))
+        {
+            let (mut socket, _) = other.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                match socket.read(&mut byte) {
+                    Ok(1) => head.push(byte[0]),
+                    _ => break,
+                }
+            }
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+            let _ = socket.write_all(answer.as_bytes());
+            heads.push(String::from_utf8_lossy(&head).into_owned());
+        }
+        heads
+    });
+    for path in ["", "history", "recording/0.debox", "end"] {
+        b.visit(&format!("http://{place}/{path}"));
+    }
+    let heads = asked.join().unwrap();
+    assert!(heads.len() >= 4, "{heads:?}");
+    for head in heads {
+        assert!(!head.to_ascii_lowercase().contains("cookie"), "{head}");
+    }
+}
+
 fn live(b: &mut Browser, server: &Server) {
-    b.visit(&format!("http://{}/?token={}", server.place, server.token));
-    assert_eq!(b.text("location.pathname + location.search"), "/");
+    visit(b, server, "");
+    let place = b.text("location.pathname + location.search");
+    assert!(place.len() == 34 && place.ends_with('/'), "{place}");
     assert_eq!(b.text("document.cookie"), "");
     assert_eq!(b.text("document.documentElement.dataset.ready"), "1");
     assert_eq!(complaints(b, server), Vec::<String>::new());
@@ -180,7 +226,7 @@ fn live(b: &mut Browser, server: &Server) {
     pictures(b, "live");
     b.click("#pause");
     // All of the time, and a name that would be an element.
-    b.click(".controls a[href='/?of=all']");
+    b.click(".controls a[href='./?of=all']");
     wait_until("the other page", || {
         b.text("location.search") == "?of=all" && b.text("document.readyState") == "complete"
     });
@@ -200,7 +246,7 @@ fn live(b: &mut Browser, server: &Server) {
 }
 
 fn history(b: &mut Browser, server: &Server, recordings: &Path) {
-    b.visit(&format!("http://{}/history", server.place));
+    visit(b, server, "history");
     assert!(
         b.text("document.getElementById('part').textContent")
             .contains("No recording is there yet.")
@@ -226,7 +272,7 @@ fn history(b: &mut Browser, server: &Server, recordings: &Path) {
         debox_report::render_json(&reports::hostile()),
     )
     .unwrap();
-    b.visit(&format!("http://{}/history", server.place));
+    visit(b, server, "history");
     wait_until("all is read", || {
         let rows = b.number("document.querySelectorAll('.history > li').length");
         rows == 11.0
@@ -266,15 +312,15 @@ fn roots(report: &mut debox_report::Report, at: u64) {
 }
 
 fn recording(b: &mut Browser, server: &Server) {
-    b.visit(&format!("http://{}/recording/hostile.debox", server.place));
+    visit(b, server, "recording/hostile.debox");
     assert_eq!(b.text("document.documentElement.dataset.ready"), "1");
     assert_eq!(complaints(b, server), Vec::<String>::new());
     assert_eq!(b.number("document.scripts.length"), 2.0);
     // A place of its own, that can ask this server nothing.
     assert_eq!(b.text("self.origin"), "null");
-    let asked = "fetch('/api/live.json').then(a => a.text(), e => 'refused')";
+    let asked = "fetch('../api/live.json').then(a => a.text(), e => 'refused')";
     assert_eq!(b.text(asked), "refused");
-    b.visit(&format!("http://{}/recording/0.debox", server.place));
+    visit(b, server, "recording/0.debox");
     assert_eq!(b.text("document.documentElement.dataset.ready"), "1");
     b.click("#theme");
     assert_eq!(
@@ -284,7 +330,7 @@ fn recording(b: &mut Browser, server: &Server) {
     b.click("#t-calls tbody tr:nth-child(3) th button");
     assert!(b.number("document.querySelectorAll('#histogram svg').length") > 0.0);
     assert_eq!(complaints(b, server), Vec::<String>::new());
-    b.visit(&format!("http://{}/recording/none.debox", server.place));
+    visit(b, server, "recording/none.debox");
     assert!(
         b.text("document.querySelector('.state').textContent")
             .contains("no recording of that name")
@@ -297,7 +343,7 @@ fn without_script(b: &mut Browser, server: &Server) {
         "Emulation.setScriptExecutionDisabled",
         serde_json::json!({"value": true}),
     );
-    b.visit(&format!("http://{}/", server.place));
+    visit(b, server, "");
     let document = b.ask("DOM.getDocument", serde_json::json!({"depth": 0}));
     let root = &document["root"]["nodeId"];
     let found = b.ask(
@@ -313,7 +359,7 @@ fn without_script(b: &mut Browser, server: &Server) {
 
 /// The server ends while somebody looks.
 fn gone(b: &mut Browser, server: &mut Server) {
-    b.visit(&format!("http://{}/", server.place));
+    visit(b, server, "");
     assert_eq!(b.text("document.documentElement.dataset.ready"), "1");
     server.process.kill().unwrap();
     server.process.wait().unwrap();
@@ -329,7 +375,7 @@ fn gone(b: &mut Browser, server: &mut Server) {
 
 fn nobody(b: &mut Browser, recordings: &Path) {
     let server = Server::of(recordings);
-    b.visit(&format!("http://{}/?token={}", server.place, server.token));
+    visit(b, &server, "");
     assert!(
         b.text("document.querySelector('.state').textContent")
             .starts_with("Nobody is watched: ")
