@@ -60,9 +60,56 @@ static __always_inline struct thread_state *thread_state_create(struct task_stru
 	return st;
 }
 
+/* A call that does not end for its account: with its thread, or as that goes to another account. */
+static __noinline int call_unfinished(struct thread_state *st)
+{
+	struct debox_row *row;
+	u64 now;
+
+	if (!st || !st->call.in_call)
+		return 0;
+	now = call_close(&st->call);
+	row = account_row(st->account, st->call.key);
+	if (!row)
+		return 0;
+	row->unfinished++;
+	/* Of spliced calls they are there already, see spliced_away_add(). */
+	if (!(st->flags & WATCH_SPLICED)) {
+		row->blocked_ns += st->call.blocked_ns;
+		row->runq_ns += st->call.runq_ns;
+		row->irq_ns += st->call.irq_ns;
+	}
+	row->wall_ns += now - st->call.enter_ns;
+	return 0;
+}
+
+/* The running thread goes on to another account: what it did up to here is this one's. */
+static __noinline int whom_leave(struct task_struct *task, struct thread_state *st, u32 to)
+{
+	u64 now;
+
+	if (!task || !st)
+		return 0;
+	hot_flush(st);
+	call_unfinished(st);
+	if (st->life.serial) {
+		now = bpf_ktime_get_ns();
+		life_add(st, task, now, called_here(st, now));
+		st->life.serial = 0;
+	}
+	if (!whom_same_client(st->account, to))
+		left_count(account_of(st), LEFT_TAKEN);
+	thread_row_end(st);
+	st->flags &= ~WATCH_OF_ACCOUNT;
+	st->detail_seq = 0;
+	st->sleep_count = 0;
+	return 1;
+}
+
 /* A process begins, or has become another one, for which some account may have asked. */
 static __noinline int whom_join(struct task_struct *task, u32 at_exec)
 {
+	u32 moved = 0;
 	struct whom_facts facts = {};
 	struct debox_account *account;
 	struct judged judged = {};
@@ -78,8 +125,13 @@ static __noinline int whom_join(struct task_struct *task, u32 at_exec)
 		return 0;
 	flags = whom[index].flags;
 	st = thread_state_create(task, flags);
-	if (!st || st->flags & WATCH_ACCOUNT)
+	if (!st)
 		return 0;
+	if (st->flags & WATCH_ACCOUNT) {
+		if (st->account == index || !account_yields(st->account, index))
+			return 0;
+		moved = whom_leave(task, st, index);
+	}
 	if (!(account_watchers[index].flags & WATCHER_PRIVILEGED)) {
 		flags |= WATCH_CHECKED;
 		st->checked = judged.found;
@@ -97,7 +149,7 @@ static __noinline int whom_join(struct task_struct *task, u32 at_exec)
 			life_title(task, st);
 	}
 	account = account_of(st);
-	if (account) {
+	if (account && !moved) {
 		__sync_fetch_and_add(&account->threads_started, 1);
 		if (task->pid == task->tgid)
 			__sync_fetch_and_add(&account->processes_started, 1);
@@ -201,7 +253,8 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 		spliced_executes(task, st);
 	if (st->flags & WATCH_DETAILS)
 		life_title(task, st);
-	if (whom_asked && !(st->flags & WATCH_ACCOUNT))
+	/* What a person asked for stays there, whatever it becomes. */
+	if (whom_asked && (!(st->flags & WATCH_ACCOUNT) || whom_rank(st->account)))
 		whom_join(task, 1);
 	return 0;
 }
@@ -234,22 +287,9 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 
 		if (account)
 			__sync_fetch_and_add(&account->threads_ended, 1);
-		if (account && st->call.in_call) {
-			/* exit, exit_group, or killed inside a call */
-			u64 now = call_close(&st->call);
-			struct debox_row *row = account_row(st->account, st->call.key);
-
-			if (row) {
-				row->unfinished++;
-				/* Of spliced calls they are there already, see spliced_away_add(). */
-				if (!(st->flags & WATCH_SPLICED)) {
-					row->blocked_ns += st->call.blocked_ns;
-					row->runq_ns += st->call.runq_ns;
-					row->irq_ns += st->call.irq_ns;
-				}
-				row->wall_ns += now - st->call.enter_ns;
-			}
-		}
+		/* exit, exit_group, or killed inside a call */
+		if (account)
+			call_unfinished(st);
 	}
 	/* Its past stays until the task itself goes: it has yet to wake whoever
 	 * waits for its end. */
@@ -302,6 +342,7 @@ VERIFIED_ONCE u32 task_descends(u64 address, u32 tgid)
 static __noinline int bind_wanted(struct task_struct *task)
 {
 	struct whom_facts facts = {};
+	struct judged judged = {};
 
 	if (!task)
 		return 0;
@@ -316,7 +357,11 @@ static __noinline int bind_wanted(struct task_struct *task)
 	if (task->flags & PF_KTHREAD || task->exit_state)
 		return 0;
 	whom_look(task, &facts);
-	return whom_fits(&facts, bind.account);
+	if (!whom_rank(bind.account))
+		return whom_fits(&facts, bind.account);
+	/* Of policies it is the first one's that it fits. */
+	judged.task = (u64)task;
+	return whom_find(&facts, &judged) == bind.account;
 }
 
 /* Whether the watcher that binds may see the thread; counts if not. */
@@ -333,18 +378,6 @@ static __always_inline bool bind_allowed(struct task_struct *task, const struct 
 		return true;
 	bind.refused[refused & 3]++;
 	return false;
-}
-
-/* An account may take a thread from another one of its own user, or with
- * privileges; nobody disappears from the watch of another. */
-static __always_inline bool account_yields(const struct thread_state *st)
-{
-	const struct watcher *has = account_watcher(st);
-	const struct watcher *wants = &account_watchers[bind.account & (ACCOUNTS_MAX - 1)];
-
-	if (wants->flags & WATCHER_PRIVILEGED)
-		return true;
-	return !(has->flags & WATCHER_PRIVILEGED) && has->uid == wants->uid;
 }
 
 static __always_inline void bind_slot(struct task_struct *task, struct thread_state *st)
@@ -379,15 +412,43 @@ static __always_inline void bind_slot(struct task_struct *task, struct thread_st
 	bind.bound++;
 }
 
+/* From here on a thread is `account`'s, in the middle of whatever it does. */
+static __noinline int thread_take(struct task_struct *task, struct thread_state *st, u32 account, u32 flags)
+{
+	if (!task || !st)
+		return 0;
+	st->flags &= ~WATCH_OF_ACCOUNT;
+	/* a call that is open now began unseen, or for another account; see asleep.h */
+	st->call.in_call = 0;
+	st->account = account;
+	st->thread_row_asked = 0;
+	asleep_begin(task, st, flags);
+	barrier();
+	st->flags |= flags & WATCH_OF_ACCOUNT;
+	if (flags & WATCH_DETAILS)
+		life_begin(task, st);
+	st->spliced.stood = STOOD_NOT;
+	/* No switch showed that it was stopped. */
+	if (st->out_kind & OUT_BLOCKED && task->__state & (TASK_STOPPED | TASK_TRACED)) {
+		st->life.stopped = 1;
+		if (flags & WATCH_SPLICED && task->__state & TASK_TRACED)
+			st->spliced.stood = STOOD_STILL;
+	}
+	/* It may rest: where it sleeps is the first place. */
+	if (st->life.serial && st->out_kind & OUT_IN_CALL)
+		rest_sleep(task, st);
+	return 0;
+}
+
 static __always_inline void bind_account(struct seq_file *seq, struct task_struct *task, struct thread_state *st)
 {
 	const struct watcher *watcher = &account_watchers[bind.account & (ACCOUNTS_MAX - 1)];
-	bool checked = !(watcher->flags & WATCHER_PRIVILEGED);
+	u32 checked = watcher->flags & WATCHER_PRIVILEGED ? 0 : WATCH_CHECKED;
 
 	if (!bind_allowed(task, watcher))
 		return;
 	if (st->flags & WATCH_ACCOUNT) {
-		if (!account_yields(st)) {
+		if (!account_yields(st->account, bind.account)) {
 			bind.busy++;
 			return;
 		}
@@ -399,31 +460,13 @@ static __always_inline void bind_account(struct seq_file *seq, struct task_struc
 			if (bpf_seq_write(seq, &away_now, sizeof(away_now)))
 				return;
 		}
-		left_count(account_of(st), LEFT_TAKEN);
+		if (!whom_same_client(st->account, bind.account))
+			left_count(account_of(st), LEFT_TAKEN);
 		thread_row_end(st);
 	}
-	st->flags &= ~WATCH_OF_ACCOUNT;
-	/* a call that is open now began unseen, or for another account; see asleep.h */
-	st->call.in_call = 0;
-	st->account = bind.account;
-	st->thread_row_asked = 0;
 	if (checked)
 		st->checked = bind.judged.found;
-	asleep_begin(task, st, bind.flags);
-	barrier();
-	st->flags |= (bind.flags & WATCH_OF_ACCOUNT) | (checked ? WATCH_CHECKED : 0);
-	if (bind.flags & WATCH_DETAILS)
-		life_begin(task, st);
-	st->spliced.stood = STOOD_NOT;
-	/* No switch showed that it was stopped. */
-	if (st->out_kind & OUT_BLOCKED && task->__state & (TASK_STOPPED | TASK_TRACED)) {
-		st->life.stopped = 1;
-		if (bind.flags & WATCH_SPLICED && task->__state & TASK_TRACED)
-			st->spliced.stood = STOOD_STILL;
-	}
-	/* It may rest: where it sleeps is the first place. */
-	if (st->life.serial && st->out_kind & OUT_IN_CALL)
-		rest_sleep(task, st);
+	thread_take(task, st, bind.account, bind.flags | checked);
 	bind.bound++;
 	if (task->pid == task->tgid)
 		bind.processes++;
@@ -555,6 +598,32 @@ struct unbind_request {
 	u32 freed;
 } unbind;
 
+/* The account of a thread has ended: another one that asked for it has it from here on. */
+static __noinline int whom_fall_back(struct task_struct *task, struct thread_state *st)
+{
+	struct whom_facts facts = {};
+	struct judged judged = {};
+	u32 index, flags;
+
+	if (!task || !st || task->flags & PF_KTHREAD || task->exit_state)
+		return 0;
+	whom_look(task, &facts);
+	judged.task = (u64)task;
+	index = whom_find(&facts, &judged);
+	if (index >= ACCOUNTS_MAX || index == st->account)
+		return 0;
+	flags = whom[index].flags;
+	if (!(account_watchers[index].flags & WATCHER_PRIVILEGED)) {
+		flags |= WATCH_CHECKED;
+		st->checked = judged.found;
+	}
+	if (flags & WATCH_DETAILS &&
+	    !bpf_task_storage_get(&thread_objects, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE))
+		__sync_fetch_and_add(&counters_here()->storage_failures, 1);
+	thread_take(task, st, index, flags);
+	return 1;
+}
+
 SEC("iter/task")
 int unbind_threads(struct bpf_iter__task *ctx)
 {
@@ -568,7 +637,8 @@ int unbind_threads(struct bpf_iter__task *ctx)
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st)
 		return 0;
-	if ((st->flags & WATCH_ACCOUNT) && st->account == unbind.account)
+	if ((st->flags & WATCH_ACCOUNT) && st->account == unbind.account &&
+	    (!whom_asked || !whom_fall_back(task, st)))
 		st->flags &= ~WATCH_OF_ACCOUNT;
 	if ((st->flags & WATCH_SLOT) && st->segment == unbind.segment)
 		st->flags &= ~WATCH_OF_SLOT;

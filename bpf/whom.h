@@ -8,6 +8,10 @@
  * forked and when it calls exec (thread.h). While no account says so, these cost one test
  * of `whom_asked`.
  *
+ * Where several accounts ask for the same thread, one has it. What a person asks for goes before
+ * policies, which have ranks; of one rank the account that came last has it, as it is the next
+ * period of the one before.
+ *
  * A control group is known by its number in the unified hierarchy. Whether its path fits is
  * found once: by the user side of those that exist, here as one is made, before anybody can
  * be in it.
@@ -54,7 +58,8 @@ struct whom {
 	u32 except[2]; /* these processes are not: the client and the broker */
 	u32 uids;
 	u32 uid[WHOM_UIDS];
-	u32 reserved;
+	u32 rank;  /* 0: of a person; else of a policy: lower ones go first */
+	u64 order; /* later ones are larger */
 	struct whom_names names;
 };
 struct whom whom[ACCOUNTS_MAX];
@@ -139,6 +144,48 @@ VERIFIED_ONCE u32 whom_fits(const struct whom_facts *facts, u32 account)
 	return asked->kinds & WHOM_COMM ? whom_name_fits(&asked->names, &facts->comm) : 1;
 }
 
+static __always_inline u32 whom_rank(u32 account)
+{
+	return whom[account & (ACCOUNTS_MAX - 1)].rank;
+}
+
+/* Policies of one client: what goes from one to the other has not left its watch. */
+static __always_inline bool whom_same_client(u32 a, u32 b)
+{
+	return whom_rank(a) && whom_rank(b) &&
+	       whom[a & (ACCOUNTS_MAX - 1)].except[0] == whom[b & (ACCOUNTS_MAX - 1)].except[0];
+}
+
+/* Whether `wants` may have what is another account's. Nobody disappears from the watch of
+ * another user; of one's own, and of watchers with privileges, what somebody asks for goes
+ * before policies. */
+static __always_inline bool account_yields(u32 has, u32 wants)
+{
+	const struct watcher *owner = &account_watchers[has & (ACCOUNTS_MAX - 1)];
+	const struct watcher *comer = &account_watchers[wants & (ACCOUNTS_MAX - 1)];
+
+	if (comer->flags & WATCHER_PRIVILEGED) {
+		if (!(owner->flags & WATCHER_PRIVILEGED))
+			return true;
+	} else if (owner->flags & WATCHER_PRIVILEGED || owner->uid != comer->uid) {
+		return false;
+	}
+	return !whom_rank(wants) || whom_rank(has);
+}
+
+/* Of two accounts that a thread fits: whether it is `a`'s. */
+VERIFIED_ONCE u32 whom_before(u32 a, u32 b)
+{
+	const struct whom *one = &whom[a & (ACCOUNTS_MAX - 1)], *other = &whom[b & (ACCOUNTS_MAX - 1)];
+	u32 privileged = account_watchers[a & (ACCOUNTS_MAX - 1)].flags & WATCHER_PRIVILEGED;
+
+	if (privileged != (account_watchers[b & (ACCOUNTS_MAX - 1)].flags & WATCHER_PRIVILEGED))
+		return privileged != 0;
+	if (one->rank != other->rank)
+		return one->rank < other->rank;
+	return one->order > other->order;
+}
+
 struct whom_search {
 	const struct whom_facts *facts;
 	struct judged *judged;
@@ -148,13 +195,11 @@ struct whom_search {
 static long whom_try(u32 account, struct whom_search *search)
 {
 	account &= ACCOUNTS_MAX - 1;
-	if (!(whom_asked >> account & 1) || !whom_fits(search->facts, account))
+	if (!(whom_asked >> account & 1) || (search->found != NONE && !whom_before(account, search->found)) ||
+	    !whom_fits(search->facts, account))
 		return 0;
-	if (account_watchers[account].flags & WATCHER_PRIVILEGED) {
-		search->found = account;
-		return 1;
-	}
-	if (search->found == NONE && thread_judge(search->judged, &account_watchers[account]) == MAY_READ)
+	if (account_watchers[account].flags & WATCHER_PRIVILEGED ||
+	    thread_judge(search->judged, &account_watchers[account]) == MAY_READ)
 		search->found = account;
 	return 0;
 }

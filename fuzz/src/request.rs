@@ -101,7 +101,10 @@ pub fn check(data: &[u8]) {
                     for (at, uid) in whom.uids.iter().enumerate() {
                         assert_eq!(word(68 + 4 * at), Some(*uid));
                     }
-                    assert!(bytes[132..192].iter().all(|&b| b == 0), "reserved bytes");
+                    assert_eq!(word(132), Some(whom.rank));
+                    assert!(whom.rank <= debox_abi::DEBOX_SELECT_RANK_MAX);
+                    assert!(whom.rank == 0 || whom.follow);
+                    assert!(bytes[136..192].iter().all(|&b| b == 0), "reserved bytes");
                     let words = |bytes: &[u8]| {
                         let parts = bytes.split(|&b| b == 0);
                         parts.filter(|part| !part.is_empty()).count()
@@ -115,7 +118,8 @@ pub fn check(data: &[u8]) {
                 | Request::Chains
                 | Request::Labels
                 | Request::Away
-                | Request::KernelFunctions => {
+                | Request::KernelFunctions
+                | Request::Yield => {
                     assert_eq!((flags, pid), (0, 0))
                 }
                 Request::TraceStop => {

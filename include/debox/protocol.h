@@ -81,6 +81,9 @@
 /* From now on the kernel tells when calls begin and end of the threads that share memory with
  * thread `pid`, all of which are in this connection's account, of splice capture. */
 #define DEBOX_MSG_BOUNDARY 13u
+/* The processes that this connection's account was given by DEBOX_MSG_SELECT are from now on those of
+ * whoever asks for them; until then they stay, and others come. */
+#define DEBOX_MSG_YIELD 14u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 
@@ -162,6 +165,10 @@ struct debox_reply {
  * DEBOX_MSG_SELECT: what the processes have in common. Of one kind one must fit, of all kinds
  * that are given each; none: all processes. The client and the broker are left out.
  *
+ * Where several accounts of one user, or of watchers with privileges, ask for the same process, one of
+ * them has it: those of rank 0 go first, then the lowest rank, then who asked last. So a client puts
+ * several accounts of its own in an order, all of them behind what a person asks for.
+ *
  * Patterns end with a zero byte each, and are plain ASCII with *, ? and [...]; in paths
  * these stop at a slash, and ** does not. A control group is one whose path in the unified
  * hierarchy fits, or is below one that does.
@@ -169,11 +176,13 @@ struct debox_reply {
 #define DEBOX_SELECT_UIDS_MAX 16u
 #define DEBOX_SELECT_COMMS_LEN 256u
 #define DEBOX_SELECT_CGROUPS_LEN 2048u
+#define DEBOX_SELECT_RANK_MAX 65535u
 struct debox_select {
 	struct debox_request head; /* head.size = sizeof(struct debox_select) */
 	__u32 uids;                /* effective user ids that follow */
 	__u32 uid[DEBOX_SELECT_UIDS_MAX];
-	__u32 reserved[15];
+	__u32 rank; /* DEBOX_SELECT_RANK_MAX at most; 0 with DEBOX_REQ_NOFOLLOW */
+	__u32 reserved[14];
 	char comms[DEBOX_SELECT_COMMS_LEN];
 	char cgroups[DEBOX_SELECT_CGROUPS_LEN];
 };

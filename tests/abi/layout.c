@@ -548,6 +548,7 @@ int main(void)
 	F(struct, debox_select, head);
 	F(struct, debox_select, uids);
 	F(struct, debox_select, uid);
+	F(struct, debox_select, rank);
 	F(struct, debox_select, reserved);
 	F(struct, debox_select, comms);
 	F(struct, debox_select, cgroups);

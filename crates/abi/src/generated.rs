@@ -1332,6 +1332,7 @@ pub const DEBOX_AWAY_MAX: u32 = 65536;
 pub const DEBOX_MSG_KERNEL_FUNCTIONS: u32 = 11;
 pub const DEBOX_MSG_SELECT: u32 = 12;
 pub const DEBOX_MSG_BOUNDARY: u32 = 13;
+pub const DEBOX_MSG_YIELD: u32 = 14;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
@@ -1353,6 +1354,7 @@ pub const DEBOX_REQ_SPLICE: u32 = 1 << 10;
 pub const DEBOX_SELECT_UIDS_MAX: usize = 16;
 pub const DEBOX_SELECT_COMMS_LEN: usize = 256;
 pub const DEBOX_SELECT_CGROUPS_LEN: usize = 2048;
+pub const DEBOX_SELECT_RANK_MAX: u32 = 65535;
 pub const DEBOX_COLLECT_MAGIC: u32 = 0x77304265;
 pub const DEBOX_WRAP_ROWS: usize = 256;
 
@@ -1427,7 +1429,9 @@ mirror! {
         /// effective user ids that follow
         uids: u32 = 64,
         uid: [u32; 16] = 68,
-        reserved: [u32; 15] = 132,
+        /// DEBOX_SELECT_RANK_MAX at most; 0 with DEBOX_REQ_NOFOLLOW
+        rank: u32 = 132,
+        reserved: [u32; 14] = 136,
         comms: [u8; 256] = 192,
         cgroups: [u8; 2048] = 448,
     }

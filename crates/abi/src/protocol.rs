@@ -42,7 +42,7 @@ impl debox_request {
 
 impl debox_select {
     /// Whoever is one of `uids`, has a name that fits one of `comms` and is in a control
-    /// group that fits one of `cgroups`; of what is empty nothing is asked.
+    /// group that fits one of `cgroups`; of what is empty nothing is asked. `rank`: see the header.
     ///
     /// # Errors
     /// What is too much, in words.
@@ -51,8 +51,10 @@ impl debox_select {
         uids: &[u32],
         comms: &[String],
         cgroups: &[String],
+        rank: u32,
     ) -> Result<Self, String> {
         let mut select = Self {
+            rank,
             head: debox_request {
                 size: size_of::<Self>() as u32,
                 ..debox_request::new(DEBOX_MSG_SELECT, flags)

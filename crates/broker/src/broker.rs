@@ -1148,6 +1148,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 };
                 self.select(token, process, whom)
             }
+            Request::Yield => self.account_yield(kind, token),
             Request::Trace { account, options } => {
                 let target = if account {
                     TraceTarget::Account {
@@ -1653,6 +1654,16 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 return Err(gone(kind, process.pid));
             }
             Ok(bound_grant(kind, bound))
+        });
+        Ok(())
+    }
+
+    /// What the account gives away is for others to take.
+    fn account_yield(&mut self, kind: u32, token: u64) -> Result<(), Refusal> {
+        let id = self.account_id(kind, token)?;
+        self.answer_aside(token, move |kernel| {
+            kernel.account_yield(id);
+            Ok(bound_grant(kind, Bound::default()))
         });
         Ok(())
     }

@@ -8,12 +8,13 @@
 use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_BOUNDARY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN,
     DEBOX_MSG_KERNEL_FUNCTIONS, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SITE_STACKS,
-    DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_NR_SLOTS,
-    DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_AUDIT, DEBOX_REQ_BOUNDARY,
-    DEBOX_REQ_CHAINS, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW,
-    DEBOX_REQ_ON_CPU, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, DEBOX_REQ_SPLICE,
-    DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_TRACE_MAX,
-    DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select, debox_trace_request,
+    DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_MSG_YIELD,
+    DEBOX_NR_SLOTS, DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_AUDIT,
+    DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
+    DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES,
+    DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
+    DEBOX_SELECT_RANK_MAX, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply,
+    debox_request, debox_select, debox_trace_request,
 };
 use debox_probe::{AccountOptions, Boundary, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
@@ -75,6 +76,7 @@ pub enum Request {
     },
     /// `except` is not filled in.
     Select(Whom),
+    Yield,
     Boundary(Boundary),
     Status,
     Trace {
@@ -134,6 +136,7 @@ impl Request {
             Request::Join { .. } => DEBOX_MSG_JOIN,
             Request::Watch { .. } => DEBOX_MSG_WATCH,
             Request::Select(_) => DEBOX_MSG_SELECT,
+            Request::Yield => DEBOX_MSG_YIELD,
             Request::Boundary(_) => DEBOX_MSG_BOUNDARY,
             Request::Status => DEBOX_MSG_STATUS,
             Request::Trace { .. } | Request::TraceStop => DEBOX_MSG_TRACE,
@@ -163,6 +166,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         DEBOX_MSG_WATCH => watch_request(&request),
         DEBOX_MSG_TRACE => trace_request(packet),
         DEBOX_MSG_SELECT => select_request(packet, !has(&request, DEBOX_REQ_NOFOLLOW)),
+        DEBOX_MSG_YIELD => Ok(Request::Yield),
         DEBOX_MSG_BOUNDARY => boundary_request(&request),
         _ => Ok(Request::Status),
     }
@@ -277,7 +281,8 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
         | DEBOX_MSG_CHAINS
         | DEBOX_MSG_LABELS
         | DEBOX_MSG_AWAY
-        | DEBOX_MSG_KERNEL_FUNCTIONS => 0,
+        | DEBOX_MSG_KERNEL_FUNCTIONS
+        | DEBOX_MSG_YIELD => 0,
         DEBOX_MSG_TRACE => DEBOX_REQ_TRACE_ACCOUNT | DEBOX_REQ_TRACE_STOP,
         _ => {
             return Err(Refusal::new(
@@ -285,7 +290,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 libc::EOPNOTSUPP,
                 format!(
                     "request type {kind} is not known to this broker (it knows \
-                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_BOUNDARY}); a newer deboxd may."
+                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_YIELD}); a newer deboxd may."
                 ),
             ));
         }
@@ -467,6 +472,12 @@ fn select_request(packet: &Packet, follow: bool) -> Result<Request, Refusal> {
                 .into(),
         ));
     }
+    if request.rank > DEBOX_SELECT_RANK_MAX || (request.rank != 0 && !follow) {
+        return Err(invalid(format!(
+            "rank {} was asked for; {DEBOX_SELECT_RANK_MAX} is the most, and 0 the only one of who does not follow.",
+            request.rank
+        )));
+    }
     let uids = request.uid.get(..request.uids as usize).ok_or_else(|| {
         invalid(format!(
             "{} users were chosen, the limit is {}.",
@@ -486,6 +497,7 @@ fn select_request(packet: &Packet, follow: bool) -> Result<Request, Refusal> {
         comms: patterns(request.comms(), Pattern::of_comm)?,
         cgroups: patterns(request.cgroups(), Pattern::of_path)?,
         follow,
+        rank: request.rank,
         except: [0; 2],
     }))
 }

@@ -79,7 +79,7 @@ fn near_select() -> impl Strategy<Value = Vec<u8>> {
         1 => proptest::collection::vec((0usize..size_of::<debox_select>(), any::<u8>()), 1..3),
     ];
     (good, change).prop_map(|((flags, uids, comms, cgroups), change)| {
-        let request = debox_select::new(flags, &uids, &comms, &cgroups).expect("few");
+        let request = debox_select::new(flags, &uids, &comms, &cgroups, 0).expect("few");
         let mut bytes = request.as_bytes().to_vec();
         for (at, value) in change {
             bytes[at] = value;

@@ -305,7 +305,7 @@ fn whom_to_watch_can_be_told_by_anybody() {
     };
     let text = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     let comms = text(&["nginx*", "php"]);
-    let good = debox_select::new(0, &[0, 65534], &comms, &text(&["/a/*"])).unwrap();
+    let good = debox_select::new(0, &[0, 65534], &comms, &text(&["/a/*"]), 0).unwrap();
     let reply = ask(&good);
     assert_eq!(reply.status, -libc::ENOENT, "no account: {}", reply.text());
     client.ask(&debox_request::new(DEBOX_MSG_ACCOUNT, 0));
@@ -316,7 +316,7 @@ fn whom_to_watch_can_be_told_by_anybody() {
         "{}",
         reply.text()
     );
-    let all = debox_select::new(DEBOX_REQ_NOFOLLOW, &[], &[], &[]).unwrap();
+    let all = debox_select::new(DEBOX_REQ_NOFOLLOW, &[], &[], &[], 0).unwrap();
     assert_eq!(ask(&all).status, 0);
     {
         let state = broker.kernel.state();
@@ -330,14 +330,19 @@ fn whom_to_watch_can_be_told_by_anybody() {
         assert_eq!(asked[0].except, [std::process::id(); 2]);
     }
     type Change = fn(&mut debox_select);
-    let changes: [(&str, Change); 7] = [
-        ("reserved", |s| s.reserved[14] = 1),
+    let changes: [(&str, Change); 9] = [
+        ("reserved", |s| s.reserved[13] = 1),
         ("users", |s| s.uids = 17),
         ("zero byte", |s| s.comms = [b'a'; 256]),
         ("bracket", |s| s.cgroups[0] = b'['),
         ("ASCII", |s| s.comms[0] = b'\n'),
         ("flags", |s| s.head.flags = DEBOX_REQ_BOUNDARY),
         ("pid", |s| s.head.pid = 1),
+        ("rank", |s| s.rank = DEBOX_SELECT_RANK_MAX + 1),
+        ("rank", |s| {
+            s.rank = 1;
+            s.head.flags = DEBOX_REQ_NOFOLLOW;
+        }),
     ];
     for (what, change) in changes {
         let mut bad = good;
@@ -346,8 +351,18 @@ fn whom_to_watch_can_be_told_by_anybody() {
         assert_eq!(reply.status, -libc::EINVAL, "{what}: {}", reply.text());
         assert!(reply.text().contains(what), "{what}: {}", reply.text());
     }
-    assert!(debox_select::new(0, &[0; 17], &[], &[]).is_err());
-    assert!(debox_select::new(0, &[], &text(&[&"x".repeat(256)]), &[]).is_err());
+    let policy = debox_select::new(0, &[], &[], &[], 7).unwrap();
+    assert_eq!(ask(&policy).status, 0);
+    let reply = client.ask(&debox_request::new(DEBOX_MSG_YIELD, 0)).0;
+    assert_eq!((reply.kind, reply.status), (DEBOX_MSG_YIELD, 0));
+    {
+        let state = broker.kernel.state();
+        let account = state.accounts.values().next().unwrap();
+        let ranks: Vec<u32> = account.selects.iter().map(|whom| whom.rank).collect();
+        assert_eq!((ranks, account.yields), (vec![0, 0, 7], 1));
+    }
+    assert!(debox_select::new(0, &[0; 17], &[], &[], 0).is_err());
+    assert!(debox_select::new(0, &[], &text(&[&"x".repeat(256)]), &[], 0).is_err());
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct WhomArgs {
 #[derive(Clone, Debug)]
 pub struct Whom {
     pub args: WhomArgs,
+    /// Of several policies the place of this one; 0: it is none.
+    pub rank: u32,
     uids: Vec<u32>,
     comms: Vec<String>,
     cgroups: Vec<String>,
@@ -127,6 +129,7 @@ impl Whom {
             cgroup_patterns: patterns(&cgroups, Pattern::of_path)?,
             comms: args.comm.clone(),
             args: args.clone(),
+            rank: 0,
             cgroups,
             uids,
         })
@@ -144,7 +147,7 @@ impl Whom {
 
     pub fn request(&self, follow: bool) -> Result<debox_select, Error> {
         let flags = if follow { 0 } else { DEBOX_REQ_NOFOLLOW };
-        debox_select::new(flags, &self.uids, &self.comms, &self.cgroups)
+        debox_select::new(flags, &self.uids, &self.comms, &self.cgroups, self.rank)
             .map_err(|what| Error::Arguments(format!("too much is asked for: {what}")))
     }
 

@@ -203,6 +203,8 @@ pub trait Kernel {
     /// Puts all that fit into the account whom its watcher may see and no other account
     /// keeps, and with `whom.follow` those that come to fit by fork or exec.
     fn account_select(&mut self, id: u32, whom: &Whom) -> Result<Bound, Error>;
+    /// Whoever asks for whom the account asked goes before it from now on.
+    fn account_yield(&mut self, id: u32);
     /// The kernel tells from now on when calls begin and end of the threads that share memory with
     /// one of the account's, a spliced one. How many there are.
     fn account_boundary(&mut self, id: u32, whose: Boundary) -> Result<u32, Error>;

@@ -139,6 +139,8 @@ pub struct Probe {
     traces_ending: Vec<std::thread::JoinHandle<()>>,
     attached: attach::Attached,
     whom_hooks: whom::Hooks,
+    /// Of those who were asked for last.
+    whom_last: u64,
     programs: programs::Programs,
     pool: Option<pool::Pool>,
     ring: RingBuffer<'static>,
@@ -343,6 +345,7 @@ impl Probe {
             follow: follow::Follow::new(asked),
             asleep: asleep::Asleep::default(),
             whom_hooks: whom::Hooks::default(),
+            whom_last: 0,
             serial: 0,
         })
     }
@@ -983,6 +986,8 @@ impl Kernel for Probe {
         );
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.account_watchers[id as usize] = watcher_of(watcher);
+            // Until it says otherwise it is what a person asks for.
+            bss.whom[id as usize].rank = 0;
         }
         let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
         for map in details_maps
@@ -1033,6 +1038,10 @@ impl Kernel for Probe {
         })
     }
 
+    fn account_yield(&mut self, id: u32) {
+        self.whom_yield(id);
+    }
+
     fn away(&mut self, id: u32) -> Result<Vec<debox_abi::debox_away>, Error> {
         self.away_read(id)
     }
@@ -1049,6 +1058,9 @@ impl Kernel for Probe {
         let Some(entry) = self.accounts.remove(&id) else {
             return;
         };
+        self.whom_clear(id);
+        // Who fits another account goes there, while both have their tables: nothing is missed.
+        self.unbind(id, NONE, 0);
         let maps = &self.skel.maps;
         let mut details = vec![];
         if entry.clock.is_some() {
@@ -1065,9 +1077,8 @@ impl Kernel for Probe {
             ]);
         }
         outers_clear(id, &details);
-        self.whom_clear(id);
-        let maps = &self.skel.maps;
         outers_clear(id, &[maps.accounts.as_fd(), maps.account_cpus.as_fd()]);
+        // Who was being cloned meanwhile.
         self.unbind(id, NONE, 0);
         // A thread that is reading a large program is not waited for: it goes
         // with a later account, or stays for one.

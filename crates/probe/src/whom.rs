@@ -29,6 +29,8 @@ pub struct Whom {
     pub cgroups: Vec<Pattern>,
     /// What comes later too.
     pub follow: bool,
+    /// Which of several accounts has who fits several: 0 before others, then the lowest.
+    pub rank: u32,
     /// These processes not.
     pub except: [u32; 2],
 }
@@ -316,6 +318,9 @@ impl Probe {
             | given(!asked.uids.is_empty(), WHOM_UID);
         whom.flags = flags;
         whom.except = asked.except;
+        whom.rank = asked.rank;
+        self.whom_last += 1;
+        whom.order = self.whom_last;
         whom.uid = [NONE; 16];
         for (to, uid) in whom.uid.iter_mut().zip(&asked.uids) {
             *to = *uid;
@@ -333,6 +338,13 @@ impl Probe {
             bss.whom_asked |= 1 << id;
         }
         Ok(())
+    }
+
+    /// Behind all that anybody asks for.
+    pub(crate) fn whom_yield(&mut self, id: u32) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.whom[id as usize].rank = NONE;
+        }
     }
 
     /// First those that will be made, then those that are there: none is missed.

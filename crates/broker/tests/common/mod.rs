@@ -48,6 +48,7 @@ pub struct FakeAccount {
     pub leaves: Vec<u32>,
     pub boundaries: Vec<Boundary>,
     pub selects: Vec<Whom>,
+    pub yields: u32,
 }
 
 #[derive(Default)]
@@ -267,6 +268,7 @@ impl Kernel for FakeKernel {
                 leaves: Vec::new(),
                 boundaries: Vec::new(),
                 selects: Vec::new(),
+                yields: 0,
             },
         );
         Ok(Account {
@@ -326,6 +328,12 @@ impl Kernel for FakeKernel {
             threads: 7,
             processes: 2,
         })
+    }
+
+    fn account_yield(&mut self, id: u32) {
+        let mut state = self.state();
+        let account = state.accounts.get_mut(&id).expect("held");
+        account.yields += 1;
     }
 
     fn account_boundary(&mut self, id: u32, whose: Boundary) -> Result<u32, Error> {

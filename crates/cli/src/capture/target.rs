@@ -52,6 +52,13 @@ impl Target<'_> {
         Ok(Target::Whom(Whom::of(args)?))
     }
 
+    /// The same as one of several policies: who fits several is the first one's.
+    pub fn policy(args: &WhomArgs, rank: u32) -> Result<Self, Error> {
+        let mut whom = Whom::of(args)?;
+        whom.rank = rank;
+        Ok(Target::Whom(whom))
+    }
+
     /// Running processes, each once.
     pub fn processes(pids: &[i32]) -> Result<Self, Error> {
         let mut pids = pids.to_vec();
