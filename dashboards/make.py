@@ -169,6 +169,11 @@ def host():
     board.table("What the figures lack", 6, f"debox_incomplete{{{HOST}}} > 0", "How many", hide=("__name__", "job"), unit="none",
                 about="How many calls, sleeps, threads or processes a note is about (docs/json.md, notes).")  # fmt: skip
     board.series("What reading the figures takes", 6, f"debox_agent_report_seconds{{{HOST}}}", high=9)
+    board.series("Threads that are watched, by policy", 6, (f"sum by (policy) (debox_policy_threads{{{HOST}}})", "{{policy}}"), unit="none", stacked=True)
+    board.series("Calls that met a condition, in each second", 6, (rate("debox_condition_calls_total", HOST, "policy, condition"), "{{policy}}: {{condition}}"), unit="none")
+    board.series("CPU time that watching takes", 6, (f"sum by (what) (debox_agent_cpu_ratio{{{HOST}}})", "{{what}}"), unit="percentunit", stacked=True,
+                 about="As [budget] has it measured: the agent, and DeBox's programs in the kernel.")  # fmt: skip
+    board.series("Memory that watching takes", 6, (f"sum by (what) (debox_agent_memory_bytes{{{HOST}}})", "{{what}}"), unit="bytes", stacked=True, about="As [budget] has it measured.")
     return board
 
 

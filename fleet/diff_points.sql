@@ -3,13 +3,18 @@
 --
 -- With few hosts the points are stretches of each one's time, as in a recording's history.
 
+-- Several policies of a host watch at the same time.
+
+SELECT side, point, sum(watched) AS seconds, uniqExact(host) AS hosts
+FROM
+(
 SELECT
     side,
+    host,
     if({by_time:UInt8} = 1,
         concat(toString(host), ' ', toString(toUnixTimestamp(toStartOfInterval(time, INTERVAL 10 MINUTE)))),
         toString(cityHash64(toString(host)) % 500)) AS point,
-    sum(toFloat64(until) - toFloat64(time)) AS seconds,
-    uniqExact(host) AS hosts
+    sum(toFloat64(until) - toFloat64(time)) / uniqExact(policy) AS watched
 FROM
 (
     SELECT *,
@@ -25,5 +30,7 @@ FROM
     WHERE ({host:String} = '' OR host = {host:String})
 )
 WHERE side != ''
+GROUP BY side, point, host
+)
 GROUP BY side, point
 ORDER BY side, point

@@ -5,7 +5,7 @@
 SELECT
     toUnixTimestamp64Milli(time) AS begin_ms,
     toUnixTimestamp64Milli(until) AS end_ms,
-    release, debox_version, kernel, capture, verdict, incomplete
+    release, policy, debox_version, kernel, capture, verdict, incomplete
 FROM periods
 WHERE host = {host:String}
     AND time <= fromUnixTimestamp64Milli({at_ms:Int64} + 3600000, 'UTC')

@@ -8,7 +8,7 @@ WITH
         SELECT sumIf(toFloat64(until) - toFloat64(time), time = begin)
             / sumIf(toFloat64(until) - toFloat64(time), time < begin)
         FROM periods
-        WHERE host = {host:String} AND time > begin - INTERVAL 1 DAY AND time <= begin
+        WHERE host = {host:String} AND policy = {policy:String} AND time > begin - INTERVAL 1 DAY AND time <= begin
     ) AS scale
 SELECT
     unit, program, call, label, root,
@@ -17,7 +17,7 @@ SELECT
     maxIf(w.longest_ns, w.time = begin) AS longest_ns,
     if(isFinite(scale), toUInt64(sumIf(w.blocked_ns, w.time < begin) * scale), NULL) AS usually_ns
 FROM waits AS w
-WHERE host = {host:String} AND w.time > begin - INTERVAL 1 DAY AND w.time <= begin
+WHERE host = {host:String} AND policy = {policy:String} AND w.time > begin - INTERVAL 1 DAY AND w.time <= begin
     AND ({classes:String} = '' OR has(splitByChar(',', {classes:String}), class))
 GROUP BY unit, program, call, label, root
 HAVING blocked_ns > 0

@@ -49,7 +49,8 @@ def exposed():
         "root": set(re.findall(r'=> "(\w+)"', re.search(r"fn root_name.*?\n    \}\n", source("crates/report/src/chains.rs"), re.S)[0])),
         "class": set(re.findall(r'=> "(\w+)"', re.search(r"pub fn class\(.*?\n\}\n", source("crates/report/src/findings.rs"), re.S)[0])) | {"other"},
         "state": set(re.findall(r'\("(\w+)", (?:row\.)?time\.', text)),
-        "what": {camel_to_snake(name) for name in re.findall(r"^    (\w+),$", re.search(r"pub enum NoteKind \{\n(.*?)\n\}", source("crates/report/src/model.rs"), re.S)[1], re.M)},
+        "what": {camel_to_snake(name) for name in re.findall(r"^    (\w+),$", re.search(r"pub enum NoteKind \{\n(.*?)\n\}", source("crates/report/src/model.rs"), re.S)[1], re.M)}
+        | set(re.findall(r'\("(\w+)", self\.', source("crates/agent/src/budget.rs"))),
     }  # fmt: skip
     series = {}
     for with_unit, name, body in re.findall(r'registry\.register(_with_unit)?\(\s*"(\w+)",(.*?)\);', text, re.S):

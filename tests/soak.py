@@ -594,7 +594,7 @@ class Soak:
         checked(LIBC.mount(b"none", str(self.disk).encode(), b"tmpfs", 0, f"size={DISK_MB}m".encode()), "tmpfs")
         self.port = port_free()
         self.config.write_text(
-            f'[watch]\nperiod = "{PERIOD_S}s"\n[flight]\ndirectory = "{self.flight}"\nkeep = "{KEEP_S}s"\nsize_mb = {RING_MB}\nbefore = "1m"\n'
+            f'[[policy]]\nname = "all"\nperiod = "{PERIOD_S}s"\n[flight]\ndirectory = "{self.flight}"\nkeep = "{KEEP_S}s"\nsize_mb = {RING_MB}\nbefore = "1m"\n'
             f"kept_most = {KEPT_MOST}\n[fleet]\nto = \"{self.disk / 'fleet'}\"\nhost = \"soak\"\nevery = \"1m\"\n"
             f'[metrics]\nlisten = "127.0.0.1:{self.port}"\nblocking_rows = {WAITS}\nprograms = {PROGRAMS}\n'
         )

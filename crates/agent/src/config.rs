@@ -5,6 +5,8 @@
 //! is written wrongly would do nothing, and nobody would notice.
 
 use crate::Error;
+use debox_cli::whom::WhomArgs;
+use debox_condition::{Expression, Number, Predicate, Test, underline};
 use debox_http::Listen;
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -21,6 +23,11 @@ const PROGRAMS: u64 = 500;
 /// More than this is a mistake: each row is a series for whoever collects.
 const ROWS_MOST: u64 = 100_000;
 const FLIGHT: &str = "/var/lib/debox/flight";
+/// What watches everybody where no policy is named.
+const MACHINE: &str = "machine";
+const POLICIES_MOST: usize = 16;
+const NAME_MOST: usize = 32;
+const PERIOD_USUAL: Duration = Duration::from_secs(60);
 /// Shorter ones would be felt, longer ones fill the tables of an account.
 const PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3600));
 /// Nobody writes more.
@@ -35,17 +42,57 @@ pub enum Way {
     Boundary,
 }
 
-/// `[watch]`: whom, and how. Of several names of one kind one must fit, of different kinds each.
+/// `[[policy]]`: whom, and how. A process is the first policy's that it fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchConfig {
-    pub comm: Vec<String>,
-    pub cgroup: Vec<String>,
-    pub unit: Vec<String>,
-    pub uid: Vec<String>,
-    pub container: Vec<String>,
+pub struct Policy {
+    /// Of recordings and series; a part of a file's name.
+    pub name: String,
+    /// Nothing in it: the whole machine.
+    pub whom: WhomArgs,
     pub capture: Way,
+    /// Boundary capture ends so long after it began, and the policy goes on by sleeps.
+    pub capture_for: Option<Duration>,
     /// Of each period there is one report.
     pub period: Duration,
+    pub when: Vec<PolicyWhen>,
+}
+
+/// `[[policy.when]]`: what is done about a single call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyWhen {
+    /// As of --on.
+    pub condition: String,
+    /// A line in what the agent says.
+    pub log: bool,
+    /// The same with the program's stack.
+    pub stack: bool,
+    /// What was recorded last is kept.
+    pub keep: bool,
+}
+
+/// `[budget]`: what watching may cost; None: it is not looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BudgetConfig {
+    /// Of one CPU: DeBox's programs in the kernel, the agent, and the broker if it is the agent's own.
+    pub cpu: Option<f64>,
+    pub memory_bytes: Option<u64>,
+    /// Calls that met a condition.
+    pub events_per_s: Option<u64>,
+    pub every: Duration,
+}
+
+impl Policy {
+    /// Where the file names none.
+    fn machine() -> Self {
+        Self {
+            name: MACHINE.into(),
+            whom: WhomArgs::whole_machine(),
+            capture: Way::Sleeps,
+            capture_for: None,
+            period: PERIOD_USUAL,
+            when: Vec::new(),
+        }
+    }
 }
 
 /// What a wait ends in, or what it is for.
@@ -99,9 +146,11 @@ pub struct FleetConfig {
     pub keep_days: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    pub watch: WatchConfig,
+    /// At least one, the first before the others.
+    pub policies: Vec<Policy>,
+    pub budget: BudgetConfig,
     pub metrics: MetricsConfig,
     pub flight: Option<FlightConfig>,
     pub fleet: Option<FleetConfig>,
@@ -119,14 +168,33 @@ struct FleetFile {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct WatchFile {
+struct PolicyFile {
+    name: Option<Spanned<String>>,
     comm: Vec<String>,
     cgroup: Vec<String>,
     unit: Vec<String>,
     uid: Vec<String>,
     container: Vec<String>,
     capture: Way,
+    r#for: Option<Spanned<String>>,
     period: Option<Spanned<String>>,
+    when: Vec<PolicyWhenFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyWhenFile {
+    condition: Spanned<String>,
+    r#do: Option<Vec<Spanned<String>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct BudgetFile {
+    cpu: Option<Spanned<String>>,
+    memory: Option<Spanned<String>>,
+    events_per_s: Option<Spanned<u64>>,
+    every: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -159,7 +227,10 @@ struct MetricsFile {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    watch: WatchFile,
+    /// As it was called once.
+    watch: Option<Spanned<toml::Value>>,
+    policy: Vec<Spanned<PolicyFile>>,
+    budget: BudgetFile,
     metrics: MetricsFile,
     flight: FlightFile,
     fleet: FleetFile,
@@ -229,6 +300,197 @@ fn time_of(
             span,
         )),
     }
+}
+
+/// Whether it can be a part of a file's name, and a label's value.
+pub fn is_policy_name(name: &str) -> bool {
+    let letter = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'_';
+    (1..=NAME_MOST).contains(&name.len()) && name != "part" && name.bytes().all(letter)
+}
+
+/// Each of it may be done for a call that met the condition.
+fn policy_when_of(file: PolicyWhenFile, capture: Way) -> Result<PolicyWhen, Wrong> {
+    let span = file.condition.span();
+    let condition = file.condition.into_inner();
+    if capture != Way::Boundary {
+        let what = "a condition is about single calls, whose ends capture = \"sleeps\" does not see: say capture = \
+                    \"boundary\" in this policy (for = \"10m\", if it is to be for a time), or use [[flight.when]], which is \
+                    about sums"
+            .to_owned();
+        return Err((what, span));
+    }
+    let expression = match Expression::parse(&condition) {
+        Ok(expression) => expression,
+        Err(error) => return Err((format!("condition: {}", error.render(&condition)), span)),
+    };
+    let irq = |test: &&Test| matches!(test.predicate, Predicate::Number(Number::Irq, _));
+    if let Some(test) = expression.tests().into_iter().find(irq) {
+        let what = format!(
+            "condition: the agent does not measure interrupts; leave that test out\n{}",
+            underline(&condition, test.at, test.length)
+        );
+        return Err((what, span));
+    }
+    let mut when = PolicyWhen {
+        condition,
+        log: file.r#do.is_none(),
+        stack: false,
+        keep: false,
+    };
+    for word in file.r#do.into_iter().flatten() {
+        match word.as_ref().as_str() {
+            "log" => when.log = true,
+            "stack" => when.stack = true,
+            "keep" => when.keep = true,
+            other => {
+                let what = format!(
+                    "do has {other:?}; an agent does \"log\", \"stack\" and \"keep\" (signals and commands: debox attach \
+                     --on)"
+                );
+                return Err((what, word.span()));
+            }
+        }
+    }
+    if !(when.log || when.stack || when.keep) {
+        return Err((
+            "do is empty: say \"log\", \"stack\" or \"keep\"".into(),
+            span,
+        ));
+    }
+    Ok(when)
+}
+
+/// `1%`, `0.5%`: of one CPU.
+fn share_of(text: &str) -> Option<f64> {
+    let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+    (number > 0.0 && number <= 100_000.0).then_some(number / 100.0)
+}
+
+/// `100MB`, `1GB`.
+fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = [("GB", 1u64 << 30), ("MB", 1 << 20), ("kB", 1 << 10)]
+        .into_iter()
+        .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    let bytes = number.trim().parse::<u64>().ok()?.checked_mul(unit)?;
+    (bytes > 0).then_some(bytes)
+}
+
+fn budget_of(file: BudgetFile) -> Result<BudgetConfig, Wrong> {
+    let cpu = match file.cpu {
+        None => None,
+        Some(text) => Some(share_of(text.as_ref()).ok_or_else(|| {
+            let what = format!(
+                "cpu is {:?}; it is a share of one CPU, as \"1%\" or \"0.5%\"",
+                text.as_ref()
+            );
+            (what, text.span())
+        })?),
+    };
+    let memory_bytes = match file.memory {
+        None => None,
+        Some(text) => Some(bytes_of(text.as_ref()).ok_or_else(|| {
+            let what = format!(
+                "memory is {:?}; it is a number of kB, MB or GB, as \"100MB\"",
+                text.as_ref()
+            );
+            (what, text.span())
+        })?),
+    };
+    let events_per_s = match file.events_per_s {
+        None => None,
+        events => Some(number_of("events_per_s", events, 1_000_000, 1_000)?),
+    };
+    let second = Duration::from_secs(1);
+    let every = time_of("every", file.every, (second, 3600 * second), 10 * second)?;
+    Ok(BudgetConfig {
+        cpu,
+        memory_bytes,
+        events_per_s,
+        every,
+    })
+}
+
+fn policy_of(file: Spanned<PolicyFile>) -> Result<Policy, Wrong> {
+    let whole = file.span();
+    let file = file.into_inner();
+    let Some(name) = file.name else {
+        let what = "a policy has a name, of which its recordings and series are: name = \"web\""
+            .to_owned();
+        return Err((what, whole));
+    };
+    if !is_policy_name(name.as_ref()) {
+        let what = format!(
+            "name is {:?}; it can be of 1 to {NAME_MOST} of the letters a to z, 0 to 9, - and _, and not \"part\"",
+            name.as_ref()
+        );
+        return Err((what, name.span()));
+    }
+    let whom = WhomArgs {
+        comm: file.comm,
+        cgroup: file.cgroup,
+        unit: file.unit,
+        uid: file.uid,
+        container: file.container,
+        all: false,
+    };
+    let whom = match whom.any() {
+        true => whom,
+        false => WhomArgs::whole_machine(),
+    };
+    let capture_for = match file.r#for {
+        None => None,
+        Some(time) if file.capture != Way::Boundary => {
+            let what = "for is how long capture = \"boundary\" lasts, which is not what stands here: say that, or \
+                        leave for out"
+                .to_owned();
+            return Err((what, time.span()));
+        }
+        time => Some(time_of(
+            "for",
+            time,
+            (PERIOD.0, 30 * DAY),
+            PERIOD_USUAL * 10,
+        )?),
+    };
+    let when: Result<Vec<_>, Wrong> = (file.when.into_iter())
+        .map(|when| policy_when_of(when, file.capture))
+        .collect();
+    Ok(Policy {
+        name: name.into_inner(),
+        when: when?,
+        whom,
+        capture: file.capture,
+        capture_for,
+        period: time_of("period", file.period, PERIOD, PERIOD_USUAL)?,
+    })
+}
+
+fn policies_of(files: Vec<Spanned<PolicyFile>>) -> Result<Vec<Policy>, Wrong> {
+    let mut policies: Vec<Policy> = Vec::new();
+    for file in files {
+        let span = file
+            .as_ref()
+            .name
+            .as_ref()
+            .map_or(file.span(), Spanned::span);
+        let policy = policy_of(file)?;
+        if policies.len() == POLICIES_MOST {
+            let what = format!("there are more than {POLICIES_MOST} policies: put some together");
+            return Err((what, span));
+        }
+        if policies.iter().any(|other| other.name == policy.name) {
+            let what = format!(
+                "there is a policy {:?} before this one: name it otherwise",
+                policy.name
+            );
+            return Err((what, span));
+        }
+        policies.push(policy);
+    }
+    if policies.is_empty() {
+        policies.push(Policy::machine());
+    }
+    Ok(policies)
 }
 
 fn when_of(when: WhenFile) -> Result<When, Wrong> {
@@ -328,29 +590,17 @@ impl Config {
             None => listen_of(LISTEN)?,
             Some(listen) => listen_of(listen.as_ref()).map_err(|what| at((what, listen.span())))?,
         };
-        let WatchFile {
-            comm,
-            cgroup,
-            unit,
-            uid,
-            container,
-            capture,
-            period,
-        } = file.watch;
-        let minute = Duration::from_secs(60);
+        if let Some(watch) = file.watch {
+            let what = "[watch] is [[policy]]: write that in its place, and name = \"...\" below it, as there may be \
+                        several";
+            return Err(at((what.to_owned(), watch.span())));
+        }
         let rows = |name, value, default| {
             number_of(name, value, ROWS_MOST, default).map(|rows| rows as usize)
         };
         Ok(Self {
-            watch: WatchConfig {
-                comm,
-                cgroup,
-                unit,
-                uid,
-                container,
-                capture,
-                period: time_of("period", period, PERIOD, minute).map_err(at)?,
-            },
+            policies: policies_of(file.policy).map_err(at)?,
+            budget: budget_of(file.budget).map_err(at)?,
             metrics: MetricsConfig {
                 listen,
                 blocking_rows: rows("blocking_rows", blocking_rows, BLOCKING_ROWS).map_err(at)?,
@@ -426,8 +676,7 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         let config = Config::parse("").unwrap();
-        assert!(config.watch.comm.is_empty() && config.watch.capture == Way::Sleeps);
-        assert_eq!(config.watch.period, Duration::from_secs(60));
+        assert_eq!(config.policies, [Policy::machine()]);
         let flight = config.flight.unwrap();
         assert_eq!(flight.directory, Path::new(FLIGHT));
         assert_eq!((flight.bytes_most, flight.kept_most), (256 << 20, 20));
@@ -444,17 +693,44 @@ mod tests {
     #[test]
     fn all_settings_are_taken() {
         let config = Config::parse(
-            "[watch]\nunit = [\"nginx.service\"]\nuid = [\"www-data\"]\ncapture = \"boundary\"\n\
-             period = \"30s\"\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
+            "[[policy]]\nname = \"web-1\"\nunit = [\"nginx.service\"]\nuid = [\"www-data\"]\n\
+             capture = \"boundary\"\nfor = \"10m\"\nperiod = \"30s\"\n\
+             [[policy.when]]\ncondition = \"blocked > 20ms && call == fsync\"\ndo = [\"log\", \"keep\"]\n\
+             [[policy]]\nname = \"rest\"\n[budget]\ncpu = \"0.5%\"\nmemory = \"100MB\"\nevents_per_s = 50\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
              before = \"90s\"\nkept_most = 4\n[[flight.when]]\nroot = \"disk\"\nabove = \"10s\"\n\
              [[flight.when]]\nlabel = \"futex\"\nabove = \"1m\"\n\
              [metrics]\nlisten = \"/run/debox/metrics.sock\"\nblocking_rows = 10\nprograms = 7\n",
         )
         .unwrap();
-        assert_eq!(config.watch.unit, ["nginx.service"]);
-        assert_eq!(config.watch.uid, ["www-data"]);
-        assert_eq!(config.watch.capture, Way::Boundary);
-        assert_eq!(config.watch.period, Duration::from_secs(30));
+        let web = Policy {
+            name: "web-1".into(),
+            whom: WhomArgs {
+                unit: vec!["nginx.service".into()],
+                uid: vec!["www-data".into()],
+                ..WhomArgs::default()
+            },
+            capture: Way::Boundary,
+            capture_for: Some(Duration::from_secs(600)),
+            period: Duration::from_secs(30),
+            when: vec![PolicyWhen {
+                condition: "blocked > 20ms && call == fsync".into(),
+                log: true,
+                stack: false,
+                keep: true,
+            }],
+        };
+        let rest = Policy {
+            name: "rest".into(),
+            ..Policy::machine()
+        };
+        assert_eq!(config.policies, [web, rest]);
+        let budget = BudgetConfig {
+            cpu: Some(0.005),
+            memory_bytes: Some(100 << 20),
+            events_per_s: Some(50),
+            every: Duration::from_secs(10),
+        };
+        assert_eq!(config.budget, budget);
         let when = |what, seconds| When {
             what,
             above: Duration::from_secs(seconds),
@@ -496,7 +772,20 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, place, what) in [
-            ("[watch]\nunits = []\n", "line 2, column 1", "units"),
+            ("[watch]\nunit = []\n", "line 1, column 1", "[[policy]]"),
+            ("[[policy]]\nunits = []\n", "line 2, column 1", "units"),
+            ("[[policy]]\nunit = []\n", "line 1, column 1", "name = "),
+            ("[[policy]]\nname = \"a.b\"\n", "line 2, column 8", "a to z"),
+            (
+                "[[policy]]\nname = \"a\"\n[[policy]]\nname = \"a\"\n",
+                "line 4, column 8",
+                "before this one",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\nfor = \"1m\"\n",
+                "line 3, column 7",
+                "capture = \"boundary\"",
+            ),
             ("\n[metric]\n", "line 2, column 2", "metric"),
             (
                 "[metrics]\nlisten = \"nowhere\"\n",
@@ -510,18 +799,18 @@ mod tests {
             ),
             ("[metrics]\nprograms = -1\n", "line 2, column 12", "-1"),
             (
-                "[watch]\ncapture = \"wrap\"\n",
+                "[[policy]]\ncapture = \"wrap\"\n",
                 "line 2, column 11",
                 "sleeps",
             ),
             (
-                "[watch]\ncomm = \"nginx\"\n",
+                "[[policy]]\ncomm = \"nginx\"\n",
                 "line 2, column 8",
                 "sequence",
             ),
             (
-                "[watch]\nperiod = \"1s\"\n",
-                "line 2, column 10",
+                "[[policy]]\nname = \"a\"\nperiod = \"1s\"\n",
+                "line 3, column 10",
                 "2 s to 3600 s",
             ),
             (
@@ -554,7 +843,29 @@ mod tests {
                 "line 2, column 6",
                 "s3://BUCKET",
             ),
-            ("[watch\n", "line 1", ""),
+            (
+                "[[policy]]\nname = \"a\"\n[[policy.when]]\ncondition = \"wall > 1s\"\n",
+                "line 4, column 13",
+                "capture = \"boundary\"",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\ncapture = \"boundary\"\n[[policy.when]]\ncondition = \"wall > 1\"\n",
+                "line 5, column 13",
+                "did you mean",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\ncapture = \"boundary\"\n[[policy.when]]\ncondition = \"wall > 1s\"\n\
+                 do = [\"core\"]\n",
+                "line 6, column 7",
+                "debox attach",
+            ),
+            ("[budget]\ncpu = \"1\"\n", "line 2, column 7", "\"1%\""),
+            (
+                "[budget]\nmemory = \"1 TB\"\n",
+                "line 2, column 10",
+                "\"100MB\"",
+            ),
+            ("[flight\n", "line 1", ""),
         ] {
             let said = Config::parse(text).unwrap_err();
             assert!(

@@ -4,6 +4,7 @@
 use crate::config::FleetConfig;
 use debox_fleet::{Figures, Options, Partitions, Period};
 use debox_report::Report;
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Who ends the agent waits so long for what is not written yet.
@@ -11,7 +12,10 @@ const LAST: Duration = Duration::from_secs(5);
 
 pub struct Fleet {
     partitions: Partitions,
+    /// What all periods have in common.
     period: Period,
+    /// When the present ones of policies began.
+    begun_ns: HashMap<String, u64>,
 }
 
 fn now_ns() -> u64 {
@@ -44,20 +48,31 @@ impl Fleet {
                 begin_ns: now_ns(),
                 end_ns: 0,
                 release: config.release.clone(),
+                policy: String::new(),
             },
+            begun_ns: HashMap::new(),
         })
     }
 
-    /// A period that began so long ago.
-    pub fn begin(&mut self, ago: Duration) {
-        self.period.begin_ns = now_ns().saturating_sub(ago.as_nanos() as u64);
+    /// A policy's period that began so long ago.
+    pub fn begin(&mut self, policy: &str, ago: Duration) {
+        let begin_ns = now_ns().saturating_sub(ago.as_nanos() as u64);
+        self.begun_ns.insert(policy.to_owned(), begin_ns);
     }
 
-    /// The period is over.
-    pub fn end(&mut self, report: &Report) {
-        // A clock that was set back meanwhile does not make a period of no length.
-        self.period.end_ns = self.period.begin_ns + report.run.wall_ns;
-        self.partitions.write(report, &self.period);
+    /// The period of a policy is over.
+    pub fn end(&mut self, policy: &str, report: &Report) {
+        let Some(begin_ns) = self.begun_ns.remove(policy) else {
+            return;
+        };
+        let period = Period {
+            policy: policy.to_owned(),
+            begin_ns,
+            // A clock that was set back meanwhile does not make a period of no length.
+            end_ns: begin_ns + report.run.wall_ns,
+            ..self.period.clone()
+        };
+        self.partitions.write(report, &period);
     }
 
     pub fn figures(&self) -> Figures {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What happened in the last hour, when somebody wants to know afterwards?
 //!
-//! A ring of ordinary recordings, one for each period, in a folder: `20261127T115000Z.debox` is
-//! the period that began then. The present one is written every few seconds to a file of its own
-//! (`.part.debox`), so that a kill of the agent takes no more than these. The oldest go when there
+//! A ring of ordinary recordings, one for each period of each policy, in a folder:
+//! `20261127T115000Z.web.debox` is the policy web's period that began then. The present ones are written every
+//! few seconds to files of their own (`.part.debox`), so that a kill of the agent takes no more than these. The oldest go when there
 //! are too many, or they are too large together. What is to stay is linked to `kept/`.
 //!
 //! The folder is the agent's alone, by a lock whose holder the kernel names: so `debox snapshot`
@@ -11,7 +11,7 @@
 //! user could write to: whoever can, could lead the agent to files elsewhere.
 
 use crate::Error;
-use crate::config::FlightConfig;
+use crate::config::{FlightConfig, is_policy_name};
 use debox_output::Utc;
 use debox_record::Writer;
 use debox_report::Report;
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Of the present period no more than this is lost with the agent.
 pub const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
+/// The same where reading is to cost less.
+const CHECKPOINT_SELDOM: Duration = Duration::from_secs(60);
 const LOCK: &str = ".agent.lock";
 const KEPT: &str = "kept";
 const END: &str = ".debox";
@@ -45,14 +47,16 @@ fn stamp(at: SystemTime) -> String {
 /// Whether a file is one of the ring's: nothing else is ever removed.
 fn is_period(name: &str) -> bool {
     let stem = name.strip_suffix(PART).or_else(|| name.strip_suffix(END));
-    stem.is_some_and(|stem| {
+    let parts = stem.and_then(|stem| stem.split_once('.'));
+    parts.is_some_and(|(stem, policy)| {
         let (stem, number) = stem.split_once('-').unwrap_or((stem, "0"));
         let form = |(at, c): (usize, char)| match at {
             8 => c == 'T',
             15 => c == 'Z',
             _ => c.is_ascii_digit(),
         };
-        stem.len() == 16
+        is_policy_name(policy)
+            && stem.len() == 16
             && stem.chars().enumerate().all(form)
             && !number.is_empty()
             && number.bytes().all(|c| c.is_ascii_digit())
@@ -154,7 +158,9 @@ fn found_ring(mut found: Vec<(SystemTime, String, u64)>) -> VecDeque<Period> {
 }
 
 struct Present {
-    stamp: String,
+    policy: String,
+    /// The file's name but for its end.
+    stem: String,
     writer: Option<Writer>,
     due: Instant,
 }
@@ -165,10 +171,12 @@ pub struct Flight {
     bytes_most: u64,
     before: Duration,
     kept_most: usize,
+    checkpoint_every: Duration,
     /// From the oldest on: by when they were found or written, not by their names, as clocks are
     /// set back.
     ring: VecDeque<Period>,
-    present: Option<Present>,
+    /// One of each policy.
+    present: Vec<Present>,
     /// Periods that are not there, or not to their end, and that nobody was told of yet.
     lost: u64,
     /// What went wrong last; it is said once.
@@ -219,7 +227,8 @@ impl Flight {
             bytes_most: config.bytes_most,
             before: config.before,
             kept_most: config.kept_most,
-            present: None,
+            checkpoint_every: CHECKPOINT_EVERY,
+            present: Vec::new(),
             lost: 0,
             trouble: None,
             _lock: lock,
@@ -232,6 +241,15 @@ impl Flight {
         self.bytes_most = config.bytes_most;
         self.before = config.before;
         self.kept_most = config.kept_most;
+    }
+
+    /// Whether the present periods are written less often.
+    pub fn seldom(&mut self, seldom: bool) {
+        self.checkpoint_every = if seldom {
+            CHECKPOINT_SELDOM
+        } else {
+            CHECKPOINT_EVERY
+        };
     }
 
     /// Since this was asked last: periods that are not recorded, or not to their end.
@@ -258,24 +276,33 @@ impl Flight {
         }
     }
 
-    /// A period begins; `open` makes its file.
-    pub fn begin(&mut self, open: impl FnOnce(&Path) -> Result<Writer, debox_cli::error::Error>) {
+    /// Whether no period is under way.
+    pub fn idle(&self) -> bool {
+        self.present.is_empty()
+    }
+
+    /// A period of a policy begins; `open` makes its file.
+    pub fn begin(
+        &mut self,
+        policy: &str,
+        open: impl FnOnce(&Path) -> Result<Writer, debox_cli::error::Error>,
+    ) {
         // An agent that never comes to the end of a period, and one without room for one, as well.
         self.prune();
         let at = stamp(SystemTime::now());
-        let taken = |stamp: &str| {
+        let taken = |stem: &str| {
             [END, PART].iter().any(|end| {
-                fs::symlink_metadata(self.directory.join(format!("{stamp}{end}"))).is_ok()
+                fs::symlink_metadata(self.directory.join(format!("{stem}{end}"))).is_ok()
             })
         };
-        let mut stamp = at.clone();
+        let mut stem = format!("{at}.{policy}");
         let mut number = 1;
         // The clock was set back, or two in one second.
-        while taken(&stamp) && number < 1_000 {
-            stamp = format!("{at}-{number}");
+        while taken(&stem) && number < 1_000 {
+            stem = format!("{at}-{number}.{policy}");
             number += 1;
         }
-        let path = self.directory.join(format!("{stamp}{PART}"));
+        let path = self.directory.join(format!("{stem}{PART}"));
         let writer = match open(&path) {
             Ok(writer) => Some(writer),
             Err(error) => {
@@ -286,25 +313,27 @@ impl Flight {
                 None
             }
         };
-        self.present = Some(Present {
-            stamp,
+        self.present.push(Present {
+            policy: policy.to_owned(),
+            stem,
             writer,
-            due: Instant::now() + CHECKPOINT_EVERY,
+            due: Instant::now() + self.checkpoint_every,
         });
     }
 
     /// When the next report of the present period is wanted.
     pub fn due(&self) -> Option<Instant> {
-        let present = self.present.as_ref()?;
-        present.writer.as_ref().map(|_| present.due)
+        let written = self.present.iter().filter(|p| p.writer.is_some());
+        written.map(|present| present.due).min()
     }
 
     /// So far.
-    pub fn checkpoint(&mut self, report: &Report) {
-        let Some(present) = &mut self.present else {
+    pub fn checkpoint(&mut self, policy: &str, report: &Report) {
+        let mut present = self.present.iter_mut();
+        let Some(present) = present.find(|present| present.policy == policy) else {
             return;
         };
-        present.due = Instant::now() + CHECKPOINT_EVERY;
+        present.due = Instant::now() + self.checkpoint_every;
         let Some(writer) = &mut present.writer else {
             return;
         };
@@ -315,18 +344,21 @@ impl Flight {
         }
     }
 
-    /// The present period is over. It gets a file of its own, and the one that was written so far
-    /// goes then.
-    pub fn end(&mut self, report: &Report) {
-        let Some(Present { stamp, writer, .. }) = self.present.take() else {
+    /// A policy's present period is over. It gets a file of its own, and the one that was written so
+    /// far goes then.
+    pub fn end(&mut self, policy: &str, report: &Report) {
+        let mut present = self.present.iter();
+        let Some(at) = present.position(|present| present.policy == policy) else {
             return;
         };
+        // The first one: of a policy that is replaced by one of the same name, the one before.
+        let Present { stem, writer, .. } = self.present.remove(at);
         // There was no room as it began, and it was said.
         let Some(writer) = writer else {
             return;
         };
-        let part = format!("{stamp}{PART}");
-        let whole = format!("{stamp}{END}");
+        let part = format!("{stem}{PART}");
+        let whole = format!("{stem}{END}");
         let path = self.directory.join(&whole);
         let name = match writer.report_alone(&path, report) {
             Ok(_) => {
@@ -476,20 +508,23 @@ mod tests {
     #[test]
     fn only_periods_are_the_rings() {
         for name in [
-            "20261127T115000Z.debox",
-            "20261127T115000Z-12.debox",
-            "20261127T115000Z.part.debox",
+            "20261127T115000Z.web.debox",
+            "20261127T115000Z-12.web-1.debox",
+            "20261127T115000Z.web.part.debox",
         ] {
             assert!(is_period(name), "{name}");
         }
         for name in [
             "run.debox",
             "20261127T115000Z",
-            "20261127T115000Z.debox.bak",
-            "2026112 T115000Z.debox",
-            "20261127T115000Z-.debox",
-            "20261127T115000Z-x.debox",
-            "aaaaaaaaTaaaaaaZ.debox",
+            "20261127T115000Z.debox",
+            "20261127T115000Z.part.debox",
+            "20261127T115000Z.Web.debox",
+            "20261127T115000Z.web.debox.bak",
+            "2026112 T115000Z.web.debox",
+            "20261127T115000Z-.web.debox",
+            "20261127T115000Z-x.web.debox",
+            "aaaaaaaaTaaaaaaZ.web.debox",
             ".debox",
         ] {
             assert!(!is_period(name), "{name}");
@@ -507,23 +542,23 @@ mod tests {
         let mut flight = Flight::open(&config(folder.path())).unwrap();
         let report = Report::default();
         for _ in 0..5 {
-            flight.begin(writer);
-            flight.checkpoint(&report);
-            flight.end(&report);
+            flight.begin("web", writer);
+            flight.checkpoint("web", &report);
+            flight.end("web", &report);
         }
         // Also five in one second.
         assert_eq!(names(folder.path()).len(), 6);
         let one = flight.ring[0].bytes;
         assert!(one > 0);
         flight.bytes_most = 3 * one;
-        flight.begin(writer);
-        flight.end(&report);
+        flight.begin("web", writer);
+        flight.end("web", &report);
         let left = names(folder.path());
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.contains(&"mine.debox".to_owned()));
         flight.keep = Duration::ZERO;
-        flight.begin(writer);
-        flight.end(&report);
+        flight.begin("web", writer);
+        flight.end("web", &report);
         assert_eq!(names(folder.path()), ["mine.debox"]);
     }
 
@@ -532,13 +567,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         {
             let mut flight = Flight::open(&config(folder.path())).unwrap();
-            flight.begin(writer);
+            flight.begin("web", writer);
             let report = Report {
                 schema: "debox.report".into(),
                 schema_version: 1,
                 ..Report::default()
             };
-            flight.checkpoint(&report);
+            flight.checkpoint("web", &report);
         }
         let left = names(folder.path());
         assert!(left.len() == 1 && left[0].ends_with(PART), "{left:?}");
@@ -554,9 +589,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let day = SystemTime::now() - Duration::from_secs(86_400);
         for (name, older_s) in [
-            ("20261127T115200Z.debox", 0),
-            ("20261127T115100Z.debox", 60),
-            ("20261127T115000Z.debox", 600),
+            ("20261127T115200Z.web.debox", 0),
+            ("20261127T115100Z.web.debox", 60),
+            ("20261127T115000Z.web.debox", 600),
         ] {
             let file = File::create(folder.path().join(name)).unwrap();
             file.set_modified(day - Duration::from_secs(older_s))
@@ -565,10 +600,13 @@ mod tests {
         let mut config = config(folder.path());
         config.keep = Duration::from_secs(300);
         let mut flight = Flight::open(&config).unwrap();
-        flight.begin(writer);
+        flight.begin("web", writer);
         let mut left = names(folder.path());
         left.retain(|name| !name.ends_with(PART));
-        assert_eq!(left, ["20261127T115100Z.debox", "20261127T115200Z.debox"]);
+        assert_eq!(
+            left,
+            ["20261127T115100Z.web.debox", "20261127T115200Z.web.debox"]
+        );
     }
 
     #[test]
@@ -578,7 +616,7 @@ mod tests {
         config.bytes_most = 1;
         for _ in 0..5 {
             let mut flight = Flight::open(&config).unwrap();
-            flight.begin(writer);
+            flight.begin("web", writer);
         }
         assert_eq!(names(folder.path()).len(), 1);
     }
@@ -632,18 +670,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut flight = Flight::open(&config(folder.path())).unwrap();
         assert!(flight.keep("too early").is_err());
-        flight.begin(writer);
-        flight.end(&Report::default());
+        flight.begin("web", writer);
+        flight.end("web", &Report::default());
         let first = flight.keep("asked\nfor").unwrap();
         assert_eq!(fs::read_to_string(first.join("why")).unwrap(), "askedfor\n");
         flight.keep = Duration::ZERO;
-        flight.begin(writer);
-        flight.end(&Report::default());
+        flight.begin("web", writer);
+        flight.end("web", &Report::default());
         assert!(names(folder.path()).is_empty());
         assert_eq!(names(&first).len(), 1);
         flight.keep = Duration::from_secs(60);
-        flight.begin(writer);
-        flight.end(&Report::default());
+        flight.begin("web", writer);
+        flight.end("web", &Report::default());
         flight.keep("again").unwrap();
         let said = flight.keep("too often").unwrap_err();
         assert!(said.contains("kept_most is 2"), "{said}");

@@ -5,6 +5,7 @@
 //! than before it stands still), and there are not more of them than was said: what came first
 //! keeps a series of its own, the rest is together in one of the name "other".
 
+use crate::budget::{Level, Look};
 use crate::config::{MetricsConfig, What};
 use debox_fleet::{OTHER, name, note_name};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
@@ -64,6 +65,23 @@ struct Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PolicyOf {
+    policy: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionOf {
+    policy: String,
+    condition: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Cost {
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Lack {
     what: String,
 }
@@ -97,7 +115,7 @@ impl<K: Clone + Eq + Hash> Told<K> {
 }
 
 /// What reports say, by series.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Sums {
     blocked_ns: HashMap<Wait, u64>,
     sleeps: HashMap<Wait, u64>,
@@ -109,10 +127,6 @@ struct Sums {
     errors: HashMap<CallOf, u64>,
     incomplete: HashMap<Lack, u64>,
     threads: u64,
-}
-
-fn of<K: Eq + Hash>(sums: &HashMap<K, u64>, key: &K) -> u64 {
-    sums.get(key).copied().unwrap_or(0)
 }
 
 fn add<K: Eq + Hash>(sums: &mut HashMap<K, u64>, more: HashMap<K, u64>) {
@@ -140,6 +154,8 @@ pub struct Metrics {
     registry: Registry,
     /// Of periods that are over.
     closed: Sums,
+    /// Of those that are not, by policy.
+    present: HashMap<String, Sums>,
     waits: Told<Wait>,
     programs: Told<Program>,
     groups: Told<Group>,
@@ -153,6 +169,12 @@ pub struct Metrics {
     errors: Family<CallOf, Counter>,
     incomplete: Family<Lack, Gauge>,
     threads: Counter,
+    policy_threads: Family<PolicyOf, Gauge>,
+    conditions: Family<ConditionOf, Counter>,
+    exceeded: Family<Cost, Counter>,
+    level: Gauge<f64, AtomicU64>,
+    cpu: Family<Cost, Gauge<f64, AtomicU64>>,
+    memory: Family<Cost, Gauge<f64, AtomicU64>>,
     lost: Counter,
     fleet: Family<Outcome, Counter>,
     report: Gauge<f64, AtomicU64>,
@@ -249,6 +271,7 @@ impl Metrics {
         let mut metrics = Self {
             registry: Registry::default(),
             closed: Sums::default(),
+            present: HashMap::new(),
             waits: Told::new(config.blocking_rows),
             programs: Told::new(config.programs),
             groups: Told::new(config.programs),
@@ -262,6 +285,12 @@ impl Metrics {
             errors: Family::default(),
             incomplete: Family::default(),
             threads: Counter::default(),
+            policy_threads: Family::default(),
+            conditions: Family::default(),
+            exceeded: Family::default(),
+            level: Gauge::default(),
+            cpu: Family::default(),
+            memory: Family::default(),
             lost: Counter::default(),
             fleet: Family::default(),
             report: Gauge::default(),
@@ -317,6 +346,36 @@ impl Metrics {
             metrics.threads.clone(),
         );
         registry.register(
+            "policy_threads",
+            "Threads that are watched now, by the policy of the agent's file whose they are",
+            metrics.policy_threads.clone(),
+        );
+        registry.register(
+            "condition_calls",
+            "Calls that met a policy's condition, in periods that are over (outcome: told, held_back)",
+            metrics.conditions.clone(),
+        );
+        registry.register(
+            "budget_exceeded",
+            "Looks at what watching costs that found more than [budget] has (what: cpu, memory, events)",
+            metrics.exceeded.clone(),
+        );
+        registry.register(
+            "capture_level",
+            "What the budget leaves: 4 all, 3 no conditions, 2 sleeps alone, 1 with longer periods, 0 nothing",
+            metrics.level.clone(),
+        );
+        registry.register(
+            "agent_cpu_ratio",
+            "CPU time in a second, as the last look at the budget found it (what: agent, programs in the kernel)",
+            metrics.cpu.clone(),
+        );
+        registry.register(
+            "agent_memory_bytes",
+            "Memory that watching takes, as the last look at the budget found it (what: agent, tables in the kernel)",
+            metrics.memory.clone(),
+        );
+        registry.register(
             "recordings_lost",
             "Periods that the flight recorder has not, or not to their end",
             metrics.lost.clone(),
@@ -348,18 +407,78 @@ impl Metrics {
         self.groups.most = config.programs;
     }
 
-    /// As of this report of the present period, which it took so long to make.
-    pub fn update(&mut self, report: &Report, took: Duration) {
-        let now = self.sums(report, false);
-        self.raise(&now);
-        self.report.set(took.as_secs_f64());
+    /// As of this report of a policy's present period. What is of the whole machine is told by one of the
+    /// policies alone.
+    pub fn update(&mut self, policy: &str, report: &Report, of_machine: bool) {
+        let now = self.sums(report, false, of_machine);
+        self.present.insert(policy.to_owned(), now);
+        self.raise();
     }
 
-    /// The period of this report is over: the next one begins with nothing.
-    pub fn close(&mut self, report: &Report) {
-        let last = self.sums(report, true);
-        self.raise(&last);
+    /// The period of this report is over: the policy's next one begins with nothing.
+    pub fn close(&mut self, policy: &str, report: &Report, of_machine: bool) {
+        let last = self.sums(report, true, of_machine);
+        self.present.remove(policy);
         self.closed.add(last);
+        self.raise();
+    }
+
+    /// So many threads are a policy's; None: there is no such policy any more.
+    pub fn policy(&self, policy: &str, threads: Option<usize>) {
+        let policy = PolicyOf {
+            policy: policy.to_owned(),
+        };
+        match threads {
+            Some(threads) => {
+                let is = i64::try_from(threads).unwrap_or(i64::MAX);
+                self.policy_threads.get_or_create(&policy).set(is);
+            }
+            None => {
+                self.policy_threads.remove(&policy);
+            }
+        }
+    }
+
+    /// What came of a condition in a period that is over.
+    pub fn condition(&self, policy: &str, condition: &str, told: u64, held_back: u64) {
+        for (outcome, calls) in [("told", told), ("held_back", held_back)] {
+            let of = ConditionOf {
+                policy: policy.to_owned(),
+                condition: name(condition),
+                outcome,
+            };
+            self.conditions.get_or_create(&of).inc_by(calls);
+        }
+    }
+
+    /// A look at the budget.
+    pub fn budget(&self, look: &Look) {
+        for what in look.over.iter().copied() {
+            self.exceeded.get_or_create(&Cost { what }).inc();
+        }
+        self.level(look.level);
+        let set = |what, share| {
+            self.cpu.get_or_create(&Cost { what }).set(share);
+        };
+        set("agent", look.used.agent);
+        if let Some(share) = look.used.programs {
+            set("programs", share);
+        }
+        for (what, bytes) in [
+            ("agent", look.used.agent_bytes),
+            ("tables", look.used.tables_bytes),
+        ] {
+            self.memory.get_or_create(&Cost { what }).set(bytes as f64);
+        }
+    }
+
+    pub fn level(&self, level: Level) {
+        self.level.set(f64::from(level as u8));
+    }
+
+    /// What all reports together took to be made.
+    pub fn took(&self, time: Duration) {
+        self.report.set(time.as_secs_f64());
     }
 
     /// What became of the periods that go to the fleet's tables.
@@ -380,12 +499,13 @@ impl Metrics {
 
     /// What has no name yet will have one in a later report, at the latest in the `last` one: no series
     /// goes back, and it would be there twice.
-    fn sums(&mut self, report: &Report, last: bool) -> Sums {
+    fn sums(&mut self, report: &Report, last: bool, of_machine: bool) -> Sums {
         let mut sums = Sums::default();
         self.waits_sum(report, last, &mut sums);
         self.programs_sum(report, last, &mut sums);
         sums.roots_ns = roots_ns(report);
-        for limit in report.machine.iter().flat_map(|machine| &machine.limits) {
+        let machine = report.machine.iter().filter(|_| of_machine);
+        for limit in machine.flat_map(|machine| &machine.limits) {
             let mut group = Group {
                 group: name(&limit.group),
             };
@@ -411,47 +531,41 @@ impl Metrics {
         sums
     }
 
-    /// To what periods before had and this one has.
-    fn raise(&self, now: &Sums) {
-        let closed = &self.closed;
-        for (wait, ns) in &now.blocked_ns {
-            let ns = ns + of(&closed.blocked_ns, wait);
-            raise(&self.blocked.get_or_create(wait), seconds(ns));
+    /// To what periods before had and the present ones have.
+    fn raise(&self) {
+        let mut all = self.closed.clone();
+        for present in self.present.values() {
+            all.add(present.clone());
         }
-        for (wait, count) in &now.sleeps {
-            let count = count + of(&closed.sleeps, wait);
-            raise_count(&self.sleeps.get_or_create(wait), count);
+        for (wait, ns) in &all.blocked_ns {
+            raise(&self.blocked.get_or_create(wait), seconds(*ns));
         }
-        for (state, ns) in &now.program_ns {
-            let ns = ns + of(&closed.program_ns, state);
-            raise(&self.program.get_or_create(state), seconds(ns));
+        for (wait, count) in &all.sleeps {
+            raise_count(&self.sleeps.get_or_create(wait), *count);
         }
-        for (state, count) in &now.faults {
-            let count = count + of(&closed.faults, state);
-            raise_count(&self.faults.get_or_create(state), count);
+        for (state, ns) in &all.program_ns {
+            raise(&self.program.get_or_create(state), seconds(*ns));
         }
-        for (root, ns) in &now.roots_ns {
-            let ns = ns + of(&closed.roots_ns, root);
-            raise(&self.roots.get_or_create(root), seconds(ns));
+        for (state, count) in &all.faults {
+            raise_count(&self.faults.get_or_create(state), *count);
         }
-        for (group, ns) in &now.throttled_ns {
-            let ns = ns + of(&closed.throttled_ns, group);
-            raise(&self.throttled.get_or_create(group), seconds(ns));
+        for (root, ns) in &all.roots_ns {
+            raise(&self.roots.get_or_create(root), seconds(*ns));
         }
-        for (call, count) in &now.calls {
-            let count = count + of(&closed.calls, call);
-            raise_count(&self.calls.get_or_create(call), count);
+        for (group, ns) in &all.throttled_ns {
+            raise(&self.throttled.get_or_create(group), seconds(*ns));
         }
-        for (call, count) in &now.errors {
-            let count = count + of(&closed.errors, call);
-            raise_count(&self.errors.get_or_create(call), count);
+        for (call, count) in &all.calls {
+            raise_count(&self.calls.get_or_create(call), *count);
         }
-        for (what, count) in &now.incomplete {
-            let count = count + of(&closed.incomplete, what);
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
+        for (call, count) in &all.errors {
+            raise_count(&self.errors.get_or_create(call), *count);
+        }
+        for (what, count) in &all.incomplete {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
             self.incomplete.get_or_create(what).set(count);
         }
-        raise_count(&self.threads, closed.threads + now.threads);
+        raise_count(&self.threads, all.threads);
     }
 
     fn waits_sum(&mut self, report: &Report, last: bool, sums: &mut Sums) {
@@ -556,7 +670,7 @@ mod tests {
     fn a_name_cannot_end_its_label() {
         let mut metrics = metrics(10);
         let name = "a\"} 1\ndebox_evil{\\";
-        metrics.update(&report(&[(name, 1_500_000_000)]), Duration::ZERO);
+        metrics.update("machine", &report(&[(name, 1_500_000_000)]), true);
         let line = "debox_thread_seconds_total{program=\"a\\\"} 1debox_evil{\\\\\",unit=\"\",state=\"run_queue\"} 1.5";
         assert_eq!(series(&metrics), [line]);
         assert!(
@@ -575,7 +689,7 @@ mod tests {
             (1_000_000_000, "2.0"),
             (3_000_000_000, "3.0"),
         ] {
-            metrics.update(&report(&[("a", ns)]), Duration::ZERO);
+            metrics.update("machine", &report(&[("a", ns)]), true);
             let lines = series(&metrics);
             assert!(
                 lines.len() == 1 && lines[0].ends_with(&format!(" {shown}")),
@@ -587,16 +701,20 @@ mod tests {
     #[test]
     fn what_has_no_name_yet_is_told_when_it_has_one() {
         let mut metrics = metrics(1);
-        metrics.update(&report(&[("", 1_000_000_000)]), Duration::ZERO);
+        metrics.update("machine", &report(&[("", 1_000_000_000)]), true);
         assert!(series(&metrics).is_empty());
-        metrics.update(&report(&[("a", 2_000_000_000)]), Duration::ZERO);
+        metrics.update("machine", &report(&[("a", 2_000_000_000)]), true);
         let lines = series(&metrics);
         assert!(
             lines.len() == 1 && lines[0].contains("program=\"a\""),
             "{lines:?}"
         );
         // And if it never gets one, at the end of its period.
-        metrics.close(&report(&[("a", 2_000_000_000), ("", 1_000_000_000)]));
+        metrics.close(
+            "machine",
+            &report(&[("a", 2_000_000_000), ("", 1_000_000_000)]),
+            true,
+        );
         let lines = series(&metrics);
         assert!(
             lines.len() == 2 && lines[1].contains("program=\"other\""),
@@ -612,15 +730,38 @@ mod tests {
             assert_eq!(lines.len(), 1, "{lines:?}");
             lines[0].rsplit_once(' ').unwrap().1.to_owned()
         };
-        metrics.update(&report(&[("a", 2_000_000_000)]), Duration::ZERO);
-        metrics.close(&report(&[("a", 3_000_000_000)]));
+        metrics.update("machine", &report(&[("a", 2_000_000_000)]), true);
+        metrics.close("machine", &report(&[("a", 3_000_000_000)]), true);
         assert_eq!(shown(&metrics), "3.0");
         // One in which it was not there.
-        metrics.close(&report(&[]));
-        metrics.update(&report(&[("a", 500_000_000)]), Duration::ZERO);
+        metrics.close("machine", &report(&[]), true);
+        metrics.update("machine", &report(&[("a", 500_000_000)]), true);
         assert_eq!(shown(&metrics), "3.5");
-        metrics.close(&report(&[("a", 1_000_000_000)]));
+        metrics.close("machine", &report(&[("a", 1_000_000_000)]), true);
         assert_eq!(shown(&metrics), "4.0");
+    }
+
+    #[test]
+    fn policies_add_up() {
+        let mut metrics = metrics(10);
+        let second = |n: u64| [("a", n * 1_000_000_000)];
+        metrics.update("one", &report(&second(2)), true);
+        metrics.update("two", &report(&second(3)), false);
+        assert!(series(&metrics)[0].ends_with(" 5.0"));
+        // What the one has closed, the other one goes on with.
+        metrics.close("one", &report(&second(4)), true);
+        assert!(series(&metrics)[0].ends_with(" 7.0"));
+        metrics.update("two", &report(&second(4)), false);
+        metrics.update("one", &report(&second(1)), true);
+        assert!(series(&metrics)[0].ends_with(" 9.0"));
+        metrics.policy("one", Some(7));
+        assert!(
+            metrics
+                .text()
+                .contains("debox_policy_threads{policy=\"one\"} 7")
+        );
+        metrics.policy("one", None);
+        assert!(!metrics.text().contains("policy=\"one\""));
     }
 
     #[test]
@@ -636,10 +777,13 @@ mod tests {
                 limits: vec![limit],
                 ..Machine::default()
             };
-            metrics.close(&Report {
+            let report = Report {
                 machine: Some(machine),
                 ..Report::default()
-            });
+            };
+            metrics.close("one", &report, true);
+            // It is the same machine.
+            metrics.close("other", &report, false);
         }
         let text = metrics.text();
         let lines = text
@@ -664,7 +808,7 @@ mod tests {
             ("b", 2_000_000_000),
             ("c", 3_000_000_000),
         ];
-        metrics.update(&report(&rows), Duration::ZERO);
+        metrics.update("machine", &report(&rows), true);
         let of = |program: &str, unit: &str, value: &str| {
             format!(
                 "debox_thread_seconds_total{{program=\"{program}\",unit=\"{unit}\",state=\"run_queue\"}} {value}"

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `debox agent`: who is watched as long as the machine runs, and who asks for the figures?
 
-use crate::config::{self, Config, WatchConfig, What};
+use crate::budget::{Budget, Level, Steps};
+use crate::config::{Config, Policy, Way, What};
 use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::flight::Flight;
 use crate::metrics::{Metrics, waited};
+use crate::running::{Begin, How, Running, check as policy_check, way_ends, whom_text};
+use debox_cli::acting;
 use debox_cli::ahead::Ahead;
-use debox_cli::args::{AgentArgs, BrokerArgs, CaptureArgs, Way};
-use debox_cli::capture::{Capture, Target, Want};
+use debox_cli::args::{AgentArgs, BrokerArgs};
+use debox_cli::capture::{Base, Capture, Target};
 use debox_cli::error::Error;
-use debox_cli::whom::WhomArgs;
 use debox_command::{Ended, Inherited};
 use debox_report::Report;
 use std::os::fd::AsFd;
@@ -18,30 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const CONFIG: &str = "/etc/debox/agent.toml";
+/// What is seldom is read so many times as seldom.
+const SELDOM: u32 = 5;
 /// What is read so often stays known when its program ends, also if nobody asks.
 const READ_EVERY: Duration = Duration::from_secs(60);
-
-fn whom_of(watch: &WatchConfig) -> WhomArgs {
-    let whom = WhomArgs {
-        comm: watch.comm.clone(),
-        cgroup: watch.cgroup.clone(),
-        unit: watch.unit.clone(),
-        uid: watch.uid.clone(),
-        container: watch.container.clone(),
-        all: false,
-    };
-    match whom.any() {
-        true => whom,
-        false => WhomArgs::whole_machine(),
-    }
-}
-
-fn way_of(watch: &WatchConfig) -> Way {
-    match watch.capture {
-        config::Way::Sleeps => Way::Sleeps,
-        config::Way::Boundary => Way::Boundary,
-    }
-}
 
 struct File {
     path: PathBuf,
@@ -50,8 +32,14 @@ struct File {
 }
 
 impl File {
+    /// What it says, of users and groups that there are.
     fn read(&self) -> Result<Config, Error> {
-        Ok(Config::read(&self.path, self.named)?)
+        let config = Config::read(&self.path, self.named)?;
+        for policy in &config.policies {
+            Target::whom(&policy.whom)?;
+            policy_check(policy)?;
+        }
+        Ok(config)
     }
 }
 
@@ -60,41 +48,40 @@ struct Agent<'a> {
     config: Config,
     broker: &'a BrokerArgs,
     inherited: &'a Inherited,
-    capture: Capture,
+    base: Base,
+    /// In the file's order; none where the budget leaves nothing.
+    running: Vec<Running>,
+    budget: Budget,
+    /// Until when boundary capture lasts, of each policy of the file.
+    ends: Vec<(Policy, Option<Instant>)>,
     endpoint: Endpoint,
     metrics: Metrics,
     flight: Option<Flight>,
     /// Why there is none, although one is asked for; it is said once.
     no_flight: Option<String>,
-    /// The present period was to be recorded.
-    recorded: bool,
     fleet: Option<Fleet>,
     /// When the figures are read, whether somebody asks or not.
     next: Instant,
-    /// When the present period ends.
-    period_ends: Instant,
     /// What was kept last, unasked.
     kept: Option<Instant>,
-    /// Why a period could not begin; it is said once.
-    trouble: Option<String>,
-}
-
-fn want_of(broker: &BrokerArgs, watch: &WatchConfig) -> Result<Want, Error> {
-    Want::new(&CaptureArgs {
-        broker: broker.clone(),
-        capture_way: Some(way_of(watch)),
-        ..CaptureArgs::default()
-    })
 }
 
 impl Agent<'_> {
     fn read(&mut self) {
         let begin = Instant::now();
-        let report = self.capture.report(true);
-        self.metrics.update(&report, begin.elapsed());
-        self.next = Instant::now() + READ_EVERY;
+        for (at, running) in self.running.iter_mut().enumerate() {
+            let report = running.capture.report(true);
+            let name = &running.policy.name;
+            self.metrics.update(name, &report, at == 0);
+            self.metrics.policy(name, Some(running.capture.threads()));
+            if let Some(flight) = &mut self.flight {
+                flight.checkpoint(name, &report);
+            }
+        }
+        self.metrics.took(begin.elapsed());
+        let seldom = self.budget.level() <= Level::Seldom;
+        self.next = Instant::now() + READ_EVERY * if seldom { SELDOM } else { 1 };
         if let Some(flight) = &mut self.flight {
-            flight.checkpoint(&report);
             self.metrics.lost(flight.lost());
         }
         if let Some(fleet) = &self.fleet {
@@ -103,47 +90,130 @@ impl Agent<'_> {
         }
     }
 
-    fn period_begin(&mut self) {
-        // By the clock, and not by when it was noticed; but never twice at once.
-        let now = Instant::now();
-        let due = self.period_ends + self.config.watch.period;
-        self.period_ends = match due > now {
-            true => due.min(now + self.config.watch.period),
-            false => now + self.config.watch.period,
-        };
-        self.recorded = self.config.flight.is_some();
+    fn period_begin(&mut self, at: usize) {
+        let running = &mut self.running[at];
+        running.recorded = self.config.flight.is_some();
+        let (name, capture) = (&running.policy.name, &running.capture);
         if let Some(flight) = &mut self.flight {
-            flight.begin(|path| self.capture.writer(path));
+            flight.begin(name, |path| capture.writer(path));
         }
         if let Some(fleet) = &mut self.fleet {
-            fleet.begin(self.capture.since.elapsed());
+            fleet.begin(name, capture.since.elapsed());
         }
     }
 
-    /// A period is over, and the next one begins: with an account of its own, so that none is
-    /// ever full, which takes the threads over in the middle of what they do.
-    fn turn(&mut self) {
-        let begun = Target::whom(&whom_of(&self.config.watch)).and_then(|target| {
-            let want = want_of(self.broker, &self.config.watch)?;
-            self.capture.again(want, target, self.inherited)
-        });
-        let next = match begun {
-            Ok(next) => next,
-            Err(error) => {
-                let what = error.to_string();
-                if self.trouble.as_ref() != Some(&what) {
-                    debox_cli::say(&format!("{what}; the period goes on"));
-                    self.trouble = Some(what);
-                }
-                self.period_ends = Instant::now() + self.config.watch.period;
-                return;
-            }
+    /// A policy's period is over, and its next one begins.
+    fn turn(&mut self, at: usize) {
+        let begin = Begin {
+            base: &self.base,
+            broker: self.broker,
+            inherited: self.inherited,
         };
-        self.trouble = None;
-        let finished = std::mem::replace(&mut self.capture, next).finish();
-        self.period_end(finished.report());
+        let running = &mut self.running[at];
+        let how = How::of(&running.policy, running.way_ends, self.budget.level());
+        let Some(over) = running.turn(&begin, how) else {
+            return;
+        };
+        let (policy, recorded) = (running.policy.clone(), running.recorded);
+        self.over(&policy, recorded, at == 0, over);
         self.flight_take();
-        self.period_begin();
+        self.period_begin(at);
+    }
+
+    /// What came of a period.
+    fn over(&mut self, policy: &Policy, recorded: bool, of_machine: bool, over: Capture) {
+        let finished = over.finish();
+        for (when, sum) in policy.when.iter().zip(finished.acted()) {
+            let held_back = sum.met.saturating_sub(sum.acted);
+            self.metrics
+                .condition(&policy.name, &when.condition, sum.acted, held_back);
+            if held_back > 0 {
+                debox_cli::say(&format!(
+                    "policy {}: condition '{}' was met by {} calls in this period; {} of them are told here by \
+                     this number alone",
+                    policy.name, when.condition, sum.met, held_back
+                ));
+            }
+        }
+        self.period_end(&policy.name, recorded, of_machine, finished.report());
+    }
+
+    /// Single calls that met a condition.
+    fn act(&mut self) {
+        let mut keep_of = None;
+        for (at, running) in self.running.iter_mut().enumerate() {
+            let Running {
+                policy, capture, ..
+            } = running;
+            let events = capture.act(&mut |event| {
+                for (bit, when) in policy.when.iter().enumerate() {
+                    if when.keep && event.conditions >> bit & 1 != 0 && keep_of.is_none() {
+                        let call = acting::short(event);
+                        let name = &policy.name;
+                        let why = format!("condition {} of policy {name}: {call}", when.condition);
+                        keep_of = Some((at, why));
+                    }
+                }
+            });
+            self.budget.events(events);
+        }
+        let Some((at, why)) = keep_of else {
+            return;
+        };
+        let before = self.config.flight.as_ref().map(|flight| flight.before);
+        // What goes on would be kept again and again.
+        if before.is_none_or(|before| self.kept.is_some_and(|kept| kept.elapsed() < before)) {
+            return;
+        }
+        self.kept = Some(Instant::now());
+        // The call is of the present period.
+        self.turn(at);
+        if let Some(flight) = &mut self.flight {
+            keep(flight, &why);
+        }
+    }
+
+    /// What it costs, and whether that is too much.
+    fn budget_look(&mut self) {
+        let conditions = |policy: &Policy| !policy.when.is_empty();
+        let boundary = |policy: &Policy| policy.capture == Way::Boundary;
+        let steps = Steps {
+            conditions: self.config.policies.iter().any(conditions),
+            boundary: self.config.policies.iter().any(boundary),
+        };
+        let Some(look) = self.budget.look(steps) else {
+            return;
+        };
+        self.metrics.budget(&look);
+        if look.changed {
+            self.level_take();
+        }
+    }
+
+    /// Watches as the budget's level has it.
+    fn level_take(&mut self) {
+        let level = self.budget.level();
+        self.metrics.level(level);
+        if level == Level::Nothing {
+            for (at, over) in std::mem::take(&mut self.running).into_iter().enumerate() {
+                self.over(&over.policy, over.recorded, at == 0, over.capture);
+                self.metrics.policy(&over.policy.name, Some(0));
+            }
+            return;
+        }
+        if self.running.is_empty() {
+            self.policies_take();
+            return;
+        }
+        if let Some(flight) = &mut self.flight {
+            flight.seldom(level <= Level::Seldom);
+        }
+        for at in 0..self.running.len() {
+            let running = &self.running[at];
+            if How::of(&running.policy, running.way_ends, level) != running.how {
+                self.turn(at);
+            }
+        }
     }
 
     /// Between two periods: the recorder that the file asks for, also if its folder could not be had
@@ -151,7 +221,9 @@ impl Agent<'_> {
     fn flight_take(&mut self) {
         let asked = self.config.flight.as_ref();
         let has = self.flight.as_ref().map(Flight::directory);
-        if has == asked.map(|config| config.directory.as_path()) {
+        if has == asked.map(|config| config.directory.as_path())
+            || self.flight.as_ref().is_some_and(|flight| !flight.idle())
+        {
             return;
         }
         // Its lock goes first: to close a file again ends all locks that the process has on it.
@@ -161,17 +233,17 @@ impl Agent<'_> {
         self.flight = flight_open(&self.config, &mut self.no_flight);
     }
 
-    fn period_end(&mut self, report: &Report) {
-        self.metrics.close(report);
+    fn period_end(&mut self, policy: &str, recorded: bool, of_machine: bool, report: &Report) {
+        self.metrics.close(policy, report, of_machine);
         if let Some(fleet) = &mut self.fleet {
-            fleet.end(report);
+            fleet.end(policy, report);
         }
         let Some(flight) = &mut self.flight else {
             // Its folder could not be had.
-            self.metrics.lost(u64::from(self.recorded));
+            self.metrics.lost(u64::from(recorded));
             return;
         };
-        flight.end(report);
+        flight.end(policy, report);
         self.metrics.lost(flight.lost());
         let Some(config) = &self.config.flight else {
             return;
@@ -188,7 +260,7 @@ impl Agent<'_> {
                     What::Label(name) => ("label", name),
                 };
                 let why = format!(
-                    "{kind} {name}: {:.3} s in one period, more than {:.3} s",
+                    "{kind} {name}: {:.3} s in one period of policy {policy}, more than {:.3} s",
                     waited.as_secs_f64(),
                     when.above.as_secs_f64()
                 );
@@ -201,7 +273,9 @@ impl Agent<'_> {
 
     /// `debox snapshot`
     fn snapshot(&mut self) {
-        self.turn();
+        for at in 0..self.running.len() {
+            self.turn(at);
+        }
         match &mut self.flight {
             Some(flight) => keep(flight, "asked for"),
             None => debox_cli::say("nothing is kept: [flight] directory is \"\""),
@@ -210,11 +284,7 @@ impl Agent<'_> {
 
     /// The file has changed, or may have.
     fn reload(&mut self) {
-        let read = self.file.read().and_then(|config| {
-            Target::whom(&whom_of(&config.watch))?;
-            Ok(config)
-        });
-        let config = match read {
+        let config = match self.file.read() {
             Ok(config) => config,
             Err(error) => {
                 debox_cli::say(&format!("{error}; what was read before stays"));
@@ -236,7 +306,13 @@ impl Agent<'_> {
         {
             flight.limit(config);
         }
-        let anew = moved || config.watch != self.config.watch;
+        let anew = moved || config.policies != self.config.policies;
+        if !self.budget.is_of(&config.budget) {
+            // As if it began.
+            self.budget = Budget::new(&config.budget, self.base.is_own());
+            self.config.budget = config.budget.clone();
+            self.level_take();
+        }
         if config.fleet != self.config.fleet {
             if let Some(fleet) = self.fleet.take() {
                 fleet.close();
@@ -244,9 +320,64 @@ impl Agent<'_> {
             self.fleet = fleet_open(&config);
         }
         self.config = config;
-        if anew {
-            // The present period ends as it began.
-            self.turn();
+        if anew && self.budget.level() > Level::Nothing {
+            self.policies_take();
+        }
+    }
+
+    /// The file's policies take the place of those that are watched. First all of these give way and go on
+    /// watching, then each of the new ones takes whom it is the first to fit, and what is left ends.
+    fn policies_take(&mut self) {
+        let level = self.budget.level();
+        if let Some(flight) = &mut self.flight {
+            flight.seldom(level <= Level::Seldom);
+        }
+        for running in &self.running {
+            if let Err(error) = running.capture.give_way() {
+                debox_cli::complain(&error);
+            }
+        }
+        let begin = Begin {
+            base: &self.base,
+            broker: self.broker,
+            inherited: self.inherited,
+        };
+        let (mut new, mut all_ends) = (Vec::new(), Vec::new());
+        for (at, policy) in self.config.policies.iter().enumerate() {
+            // Whose time runs, goes on with it.
+            let same = self.ends.iter().find(|(old, _)| old == policy);
+            let ends = same.map_or_else(|| way_ends(policy), |(_, ends)| *ends);
+            all_ends.push((policy.clone(), ends));
+            let how = How::of(policy, ends, level);
+            match Running::start(&begin, policy.clone(), at as u32 + 1, how, ends) {
+                Ok(running) => new.push(running),
+                Err(error) => debox_cli::say(&format!(
+                    "policy {}: {error}; it is not watched",
+                    policy.name
+                )),
+            }
+        }
+        if new.is_empty() {
+            debox_cli::say("none of the policies can be watched; those of before go on");
+            return;
+        }
+        self.ends = all_ends;
+        let old = std::mem::replace(&mut self.running, new);
+        for (at, over) in old.into_iter().enumerate() {
+            let name = &over.policy.name;
+            if !self
+                .config
+                .policies
+                .iter()
+                .any(|policy| policy.name == *name)
+            {
+                self.metrics.policy(name, None);
+            }
+            self.over(&over.policy, over.recorded, at == 0, over.capture);
+        }
+        self.flight_take();
+        for at in 0..self.running.len() {
+            self.period_begin(at);
         }
     }
 
@@ -256,11 +387,63 @@ impl Agent<'_> {
         due.map_or(self.next, |due| due.min(self.next))
     }
 
+    /// When something is to be done for a policy.
+    fn policies_due(&self) -> Option<Instant> {
+        let boundary = |running: &Running| {
+            running
+                .way_ends
+                .filter(|_| running.how.way == Way::Boundary)
+        };
+        let due = self.running.iter().flat_map(|running| {
+            [Some(running.period_ends), boundary(running)]
+                .into_iter()
+                .flatten()
+        });
+        due.min()
+    }
+
+    /// Periods that are over, and what was to last for a time.
+    fn policies_turn(&mut self) {
+        for at in 0..self.running.len() {
+            let running = &self.running[at];
+            let now = Instant::now();
+            let lasted = running.how.way == Way::Boundary
+                && running.way_ends.is_some_and(|until| until <= now);
+            if lasted {
+                let policy = &running.policy;
+                debox_cli::say(&format!(
+                    "policy {}: boundary capture has lasted {} s, as asked for; it goes on by sleeps",
+                    policy.name,
+                    policy.capture_for.unwrap_or_default().as_secs()
+                ));
+                self.turn(at);
+                let running = &mut self.running[at];
+                if running.how.way == Way::Boundary {
+                    // There could be no other period, which was said: it is tried again at this one's end.
+                    running.way_ends = Some(running.period_ends);
+                }
+            } else if now >= running.period_ends {
+                self.turn(at);
+            }
+        }
+    }
+
     /// Until somebody ends it: by which signal. None: there is nothing to be watched any more.
     fn stay(&mut self) -> Option<i32> {
         loop {
-            let next = self.due().min(self.period_ends);
-            let tick = (self.capture).tick(Some(self.endpoint.as_fd()), Some(next));
+            let mut next = self.due();
+            next = self.policies_due().map_or(next, |due| due.min(next));
+            next = self.budget.due().map_or(next, |due| due.min(next));
+            let mut wait = vec![self.endpoint.as_fd()];
+            for (ring, soon) in self
+                .running
+                .iter()
+                .filter_map(|running| running.capture.events())
+            {
+                wait.push(ring);
+                next = soon.map_or(next, |soon| next.min(Instant::now() + soon));
+            }
+            let tick = self.base.tick(&wait, Some(next));
             match tick.stop {
                 Some(libc::SIGHUP) => self.reload(),
                 Some(signal) => return Some(signal),
@@ -269,13 +452,17 @@ impl Agent<'_> {
             if tick.asked {
                 self.snapshot();
             }
-            if let Some(why) = self.capture.ended() {
+            let mut ended = self
+                .running
+                .iter_mut()
+                .filter_map(|running| running.capture.ended());
+            if let Some(why) = ended.next() {
                 debox_cli::say(&format!("the watch is over: {why}"));
                 return None;
             }
-            if Instant::now() >= self.period_ends {
-                self.turn();
-            }
+            self.act();
+            self.policies_turn();
+            self.budget_look();
             let asked = self.endpoint.asked();
             if asked.is_some() || Instant::now() >= self.due() {
                 self.read();
@@ -288,14 +475,19 @@ impl Agent<'_> {
         }
     }
 
-    /// What there is of the present period is written.
+    /// What there is of the present periods is written.
     fn end(mut self) {
-        let finished = self.capture.finish();
-        if let Some(flight) = &mut self.flight {
-            flight.end(finished.report());
+        for running in std::mem::take(&mut self.running) {
+            let finished = running.capture.finish();
+            let name = running.policy.name;
+            if let Some(flight) = &mut self.flight {
+                flight.end(&name, finished.report());
+            }
+            if let Some(fleet) = &mut self.fleet {
+                fleet.end(&name, finished.report());
+            }
         }
-        if let Some(mut fleet) = self.fleet {
-            fleet.end(finished.report());
+        if let Some(fleet) = self.fleet {
             fleet.close();
         }
     }
@@ -345,13 +537,21 @@ fn fleet_open(config: &Config) -> Option<Fleet> {
 }
 
 fn check(file: &File) -> Result<i32, Error> {
-    let config = file.read()?;
-    Target::whom(&whom_of(&config.watch))?;
+    file.read()?;
     let text = match Path::exists(&file.path) {
         true => format!("{}: nothing is wrong\n", file.path.display()),
         false => format!("{} is not there: the defaults\n", file.path.display()),
     };
     debox_cli::output::print(text.as_bytes()).map(|()| 0)
+}
+
+/// Whom it watches, in words.
+fn policies_text(config: &Config) -> String {
+    let text = |policy: &Policy| format!("{} ({})", policy.name, whom_text(policy));
+    match &config.policies[..] {
+        [one] => whom_text(one),
+        several => several.iter().map(text).collect::<Vec<_>>().join(", "),
+    }
 }
 
 pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
@@ -363,47 +563,59 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         return check(&file);
     }
     let config = file.read()?;
-    let whom = whom_of(&config.watch);
-    let words = match whom.all {
-        true => "the whole machine".into(),
-        false => whom.words().join(" "),
-    };
-    let target = Target::whom(&whom)?;
-    let want = want_of(&args.broker, &config.watch)?;
     // Before the long part: who else has the address is to be told at once.
     let endpoint = Endpoint::open(&config.metrics.listen)?;
     let mut no_flight = None;
     let flight = flight_open(&config, &mut no_flight);
     let fleet = fleet_open(&config);
     let ahead = Ahead::begin();
-    let capture = Capture::open(want, &target)?.start(target, &inherited)?;
+    let boundary = |policy: &Policy| policy.capture == Way::Boundary;
+    let base = Base::open(&args.broker, !config.policies.iter().any(boundary))?;
+    let begin = Begin {
+        base: &base,
+        broker: &args.broker,
+        inherited: &inherited,
+    };
+    let policies = config.policies.iter().enumerate();
+    let running = policies.map(|(at, policy)| {
+        let ends = way_ends(policy);
+        let how = How::of(policy, ends, Level::Full);
+        Running::start(&begin, policy.clone(), at as u32 + 1, how, ends)
+    });
+    let running = running.collect::<Result<Vec<_>, _>>()?;
     drop(ahead);
     let recorded = match &flight {
         Some(flight) => format!("; recordings in {}", flight.directory().display()),
         None => String::new(),
     };
     debox_cli::say(&format!(
-        "watching {words}{recorded}; figures at {}",
+        "watching {}{recorded}; figures at {}",
+        policies_text(&config),
         endpoint.place()
     ));
     let mut agent = Agent {
         metrics: Metrics::new(&config.metrics),
+        ends: (running.iter())
+            .map(|running| (running.policy.clone(), running.way_ends))
+            .collect(),
+        budget: Budget::new(&config.budget, base.is_own()),
         file,
         config,
         broker: &args.broker,
         inherited: &inherited,
-        capture,
+        base,
+        running,
         endpoint,
         flight,
         no_flight,
-        recorded: false,
         fleet,
         next: Instant::now(),
-        period_ends: Instant::now(),
         kept: None,
-        trouble: None,
     };
-    agent.period_begin();
+    for at in 0..agent.running.len() {
+        agent.period_begin(at);
+    }
+    agent.metrics.level(Level::Full);
     let ended = agent.stay();
     agent.end();
     Ok(match ended {

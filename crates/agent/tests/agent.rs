@@ -31,6 +31,10 @@ struct Agent {
 
 impl Agent {
     fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    fn start_with(config: &str, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("agent.toml");
         std::fs::write(
@@ -41,6 +45,7 @@ impl Agent {
         let process = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
             .args(["agent", "--config"])
             .arg(&file)
+            .args(options)
             .env_remove("DEBOX_SOCKET")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -160,18 +165,18 @@ fn a_file_is_checked() {
         let said = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(said).unwrap())
     };
-    let (status, said) = checked("[watch]\ncomm = [\"nginx\"]\n");
+    let (status, said) = checked("[[policy]]\nname = \"web\"\ncomm = [\"nginx\"]\n");
     assert_eq!(
         (status, said),
         (Some(0), format!("{name}: nothing is wrong\n"))
     );
-    let (status, said) = checked("[watch]\nnobody = 1\n");
+    let (status, said) = checked("[[policy]]\nnobody = 1\n");
     assert_eq!(status, Some(125), "{said}");
     assert!(
         said.contains(&format!("{name}: line 2, column 1: ")),
         "{said}"
     );
-    let (status, said) = checked("[watch]\nuid = [\"no such user\"]\n");
+    let (status, said) = checked("[[policy]]\nname = \"web\"\nuid = [\"no such user\"]\n");
     assert_eq!(status, Some(2), "{said}");
     let (status, said) = checked("[metrics]\nlisten = \"127.0.0.1\"\n");
     assert_eq!(status, Some(125), "{said}");
@@ -190,7 +195,7 @@ fn what_was_waited_for_is_collected() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbx-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbx-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
     );
     let (head, body) = agent.ask("/");
     assert!(
@@ -270,7 +275,7 @@ fn prometheus_reads_it() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbp-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbp-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     run(&sleeper(agent.folder.path(), "dbp-one"), "0.5");
     let target = agent.place.strip_prefix("http://").unwrap();
@@ -318,7 +323,7 @@ fn who_says_nothing_keeps_nobody_away() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbn-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbn-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     let address = agent.place.strip_prefix("http://").unwrap();
     let address: std::net::SocketAddr = address.split_once('/').unwrap().0.parse().unwrap();
@@ -361,7 +366,7 @@ fn a_socket_is_for_its_group_and_a_taken_address_is_told() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbo-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n",
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbo-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"FOLDER/metrics.sock\"\n",
     );
     assert!(agent.metrics().contains("debox_build_info"));
     let socket = agent.folder.path().join("metrics.sock");
@@ -406,7 +411,7 @@ fn periods_hand_threads_over() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbh-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbh-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     let flight = agent.folder.path().join("flight");
@@ -499,7 +504,7 @@ fn a_snapshot_keeps_the_last_minutes() {
     let said = debox(&["snapshot", "--directory", nowhere]);
     assert_eq!(said.status.code(), Some(125), "{said:?}");
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbs-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbs-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     let flight = agent.folder.path().join("flight");
@@ -574,7 +579,7 @@ fn what_is_too_much_is_kept_unasked() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbw-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbw-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
          [[flight.when]]\nlabel = \"nanosleep\"\nabove = \"600ms\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     let flight = agent.folder.path().join("flight");
@@ -595,7 +600,7 @@ fn a_kill_takes_seconds() {
     if !needs::bpf() {
         return;
     }
-    let config = "[watch]\ncomm = [\"dbk-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+    let config = "[[policy]]\nname = \"web\"\ncomm = [\"dbk-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\n";
     let mut agent = Agent::start(config);
     let flight = agent.folder.path().join("flight");
@@ -636,7 +641,7 @@ fn a_full_disk_is_said_and_survived() {
     std::fs::create_dir(&flight).unwrap();
     let file = folder.path().join("agent.toml");
     let text = format!(
-        "[watch]\ncomm = [\"dbf-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"{}\"\n\
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbf-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"{}\"\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\n",
         flight.display()
     );
@@ -673,7 +678,7 @@ fn another_whom_is_taken_while_it_runs() {
     }
     let config = |comm: &str| {
         format!(
-            "[watch]\ncomm = [\"{comm}\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+            "[[policy]]\nname = \"web\"\ncomm = [\"{comm}\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
         )
     };
     let mut agent = Agent::start(&config("dba-one"));
@@ -707,7 +712,7 @@ fn periods_go_to_the_fleets_tables() {
         return;
     }
     let mut agent = Agent::start(
-        "[watch]\ncomm = [\"dbt-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"\"\n[fleet]\nto = \"FOLDER/fleet\"\n\
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbt-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"\"\n[fleet]\nto = \"FOLDER/fleet\"\n\
          host = \"web/1\"\nevery = \"1s\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     run(&sleeper(agent.folder.path(), "dbt-one"), "3");
@@ -745,7 +750,7 @@ fn another_folder_is_taken_while_it_runs() {
     }
     let config = |directory: &str| {
         format!(
-            "[watch]\ncomm = [\"dbg-*\"]\n[flight]\ndirectory = \"{directory}\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+            "[[policy]]\nname = \"web\"\ncomm = [\"dbg-*\"]\n[flight]\ndirectory = \"{directory}\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
         )
     };
     let mut agent = Agent::start(&config("FOLDER/first"));
@@ -770,4 +775,422 @@ fn another_folder_is_taken_while_it_runs() {
     run(&sleeper(&folder, "dbg-one"), "0.5");
     assert_eq!(agent.end(), Some(0));
     assert_eq!(waited(&recordings(&second), "nanosleep").1, 1);
+}
+
+/// Recordings of one policy, the oldest first.
+fn recordings_of(flight: &Path, policy: &str) -> Vec<debox_report::Report> {
+    let end = format!(".{policy}.debox");
+    let mut names: Vec<std::path::PathBuf> = std::fs::read_dir(flight)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_str().is_some_and(|path| path.ends_with(&end)))
+        .collect();
+    names.sort();
+    let read = |path: &std::path::PathBuf| debox_record::read(path).unwrap();
+    names.iter().map(read).collect()
+}
+
+fn names_of(reports: &[debox_report::Report]) -> std::collections::HashSet<String> {
+    let rows = reports.iter().flat_map(|report| &report.lives);
+    // What an exec left of its name in the policy that it went away from is of no length.
+    let rows = rows.filter(|row| row.time.life_ns > 200_000_000);
+    rows.map(|row| row.comm.clone()).collect()
+}
+
+fn child(program: &Path, options: &[&str]) -> Child {
+    Command::new(program).args(options).spawn().unwrap()
+}
+
+/// The first that fits: whoever turns, and when.
+#[test]
+fn policies_share_out_who_is_watched() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"first\"\ncomm = [\"dpa-*\"]\nperiod = \"2s\"\n[[policy]]\nname = \"rest\"\n\
+         comm = [\"dp*\"]\nperiod = \"3s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let flight = agent.folder.path().join("flight");
+    let folder = agent.folder.path().to_owned();
+    let mut first = child(&sleeper(&folder, "dpa-one"), &["8"]);
+    let mut rest = child(&sleeper(&folder, "dpb-one"), &["8"]);
+    // A program of the one becomes one of the other.
+    let shell = folder.join("dpb-sh");
+    std::fs::copy("/bin/dash", &shell).unwrap();
+    sleeper(&folder, "dpa-nap");
+    sleeper(&folder, "dpb-nap");
+    let script = format!(
+        "{0}/dpb-nap 1; exec {0}/dpa-nap 2.5",
+        folder.to_str().unwrap()
+    );
+    let mut other = child(&shell, &["-c", &script]);
+    std::thread::sleep(Duration::from_millis(500));
+    let figures = agent.metrics();
+    let now = values(&figures);
+    let threads =
+        |policy: &str| now[format!("debox_policy_threads{{policy=\"{policy}\"}}").as_str()];
+    assert!(
+        threads("first") >= 1.0 && threads("rest") >= 1.0,
+        "{figures}"
+    );
+    for child in [&mut other, &mut first, &mut rest] {
+        assert!(child.wait().unwrap().success());
+    }
+    let figures = agent.metrics();
+    assert_eq!(agent.end(), Some(0));
+    let near = |is: u64, due: u64| is.abs_diff(due) < 150_000_000;
+    let first = recordings_of(&flight, "first");
+    let (slept, sleeps) = waited(&first, "nanosleep");
+    // dpa-one, and what was exec'd into this policy.
+    assert!(near(slept, 10_500_000_000), "{slept}");
+    let periods = |reports: &[debox_report::Report], comm: &str| {
+        let lives =
+            |report: &&debox_report::Report| report.lives.iter().any(|row| row.comm == comm);
+        reports.iter().filter(lives).count() as u64
+    };
+    let times = periods(&first, "dpa-one") + periods(&first, "dpa-nap");
+    // One more for each end of a period, and no other.
+    assert!(sleeps >= 4 && sleeps <= times, "{sleeps} in {times}");
+    let rest = recordings_of(&flight, "rest");
+    let (slept, _) = waited(&rest, "nanosleep");
+    assert!(near(slept, 9_000_000_000), "{slept}");
+    let own = names_of(&first);
+    assert!(
+        own.contains("dpa-one") && own.contains("dpa-nap"),
+        "{own:?}"
+    );
+    assert!(own.iter().all(|name| name.starts_with("dpa-")), "{own:?}");
+    let others = names_of(&rest);
+    assert!(
+        others.contains("dpb-one") && others.contains("dpb-sh"),
+        "{others:?}"
+    );
+    assert!(
+        others.iter().all(|name| name.starts_with("dpb-")),
+        "{others:?}"
+    );
+    let left = debox_report::NoteKind::ThreadsLeft;
+    for report in first.iter().chain(&rest) {
+        assert!(
+            !report.notes.iter().any(|note| note.kind == left),
+            "{:?}",
+            report.notes
+        );
+    }
+    // Each sleep once over all policies.
+    let blocked =
+        "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
+    let shown = values(&figures)[blocked];
+    assert!((shown - 19.5).abs() < 0.3, "{shown}");
+}
+
+/// What was the policy's that is gone is another's from then on, without a gap.
+#[test]
+fn a_policy_that_is_taken_out_leaves_its_threads_to_the_next() {
+    if !needs::bpf() {
+        return;
+    }
+    let rest = "[[policy]]\nname = \"rest\"\ncomm = [\"dq*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+                [metrics]\nlisten = \"127.0.0.1:0\"\n";
+    let mut agent = Agent::start(&format!(
+        "[[policy]]\nname = \"first\"\ncomm = [\"dqa-*\"]\n{rest}"
+    ));
+    let folder = agent.folder.path().to_owned();
+    let flight = folder.join("flight");
+    let mut sleeping = child(&sleeper(&folder, "dqa-one"), &["5"]);
+    std::thread::sleep(Duration::from_secs(2));
+    let text = rest.replace("FOLDER", folder.to_str().unwrap());
+    std::fs::write(folder.join("agent.toml"), text).unwrap();
+    agent.signal(libc::SIGHUP);
+    agent.says("read again");
+    assert!(sleeping.wait().unwrap().success());
+    let figures = agent.metrics();
+    assert!(!figures.contains("policy=\"first\""), "{figures}");
+    assert_eq!(agent.end(), Some(0));
+    let first = waited(&recordings_of(&flight, "first"), "nanosleep");
+    let rest = waited(&recordings_of(&flight, "rest"), "nanosleep");
+    assert_eq!((first.1, rest.1), (1, 1), "{first:?} {rest:?}");
+    assert!(first.0 > 1_000_000_000, "{first:?}");
+    let slept = first.0 + rest.0;
+    assert!(
+        slept.abs_diff(5_000_000_000) < 100_000_000,
+        "{first:?} {rest:?}"
+    );
+}
+
+#[test]
+fn boundary_capture_is_for_a_time() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbb-*\"]\ncapture = \"boundary\"\nfor = \"3s\"\n\
+         [flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let folder = agent.folder.path().to_owned();
+    let program = sleeper(&folder, "dbb-one");
+    run(&program, "0.3");
+    let line = agent.says("boundary capture has lasted 3 s");
+    assert!(
+        line.contains("policy web") && line.contains("by sleeps"),
+        "{line}"
+    );
+    let calls = |figures: &str| -> f64 {
+        let is = values(figures);
+        let of = is
+            .iter()
+            .filter(|(series, _)| series.starts_with("debox_calls_total"));
+        of.map(|(_, value)| *value).sum()
+    };
+    let before = calls(&agent.metrics());
+    assert!(before > 5.0, "{before}");
+    run(&program, "0.3");
+    let figures = agent.metrics();
+    assert_eq!(calls(&figures), before, "{figures}");
+    assert_eq!(agent.end(), Some(0));
+    let captures: Vec<_> = recordings_of(&folder.join("flight"), "web")
+        .iter()
+        .map(|report| report.run.capture)
+        .collect();
+    assert_eq!(
+        captures,
+        [
+            debox_report::Capture::Boundary,
+            debox_report::Capture::Sleeps
+        ]
+    );
+}
+
+#[test]
+fn a_call_that_meets_a_condition_is_told_and_kept() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbv-*\"]\ncapture = \"boundary\"\n[[policy.when]]\n\
+         condition = \"wall > 200ms && call == clock_nanosleep\"\ndo = [\"log\", \"keep\"]\n\
+         [flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let folder = agent.folder.path().to_owned();
+    let program = sleeper(&folder, "dbv-one");
+    run(&program, "0.05");
+    run(&program, "0.4");
+    let line = agent.says("clock_nanosleep(");
+    assert!(line.contains("dbv-one"), "{line}");
+    let line = agent.says("kept in ");
+    assert!(
+        line.contains("condition wall > 200ms") && line.contains("policy web"),
+        "{line}"
+    );
+    let kept = kept(&folder.join("flight"));
+    assert_eq!(kept.len(), 1);
+    let (slept, sleeps) = waited(&recordings_of(&kept[0], "web"), "nanosleep");
+    assert!(sleeps == 2 && slept > 400_000_000, "{slept} {sleeps}");
+    // So many in a second are not told one by one, but counted; what goes on is kept once.
+    let shell = folder.join("dbv-sh");
+    std::fs::copy("/bin/dash", &shell).unwrap();
+    let script = format!(
+        "for n in 1 2 3 4 5 6; do {} 0.25 & done; wait",
+        program.display()
+    );
+    assert!(child(&shell, &["-c", &script]).wait().unwrap().success());
+    agent.signal(libc::SIGUSR1);
+    let line = agent.says("of them are told here by this number alone");
+    assert!(line.contains("met by 6 calls"), "{line}");
+    let figures = agent.metrics();
+    let is = values(&figures);
+    let of = |outcome: &str| {
+        let series = format!(
+            "debox_condition_calls_total{{policy=\"web\",condition=\"wall > 200ms && call == clock_nanosleep\",outcome=\"{outcome}\"}}"
+        );
+        is[series.as_str()]
+    };
+    assert_eq!(of("told") + of("held_back"), 7.0, "{figures}");
+    assert!(of("held_back") >= 1.0, "{figures}");
+    assert!(
+        !figures.contains("debox_incomplete{what=\"other\"}"),
+        "{figures}"
+    );
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// More single calls than was said: what they are told for is left out, and comes back.
+#[test]
+fn a_storm_of_events_is_more_than_the_budget() {
+    if !needs::bpf() {
+        return;
+    }
+    // Who calls is known here alone: each of the calls is told.
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbj-*\"]\ncapture = \"boundary\"\n[[policy.when]]\n\
+         condition = \"call == getppid && comm =~ 'dbj-*'\"\n[budget]\nevents_per_s = 20\nevery = \"1s\"\n\
+         [flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let folder = agent.folder.path().to_owned();
+    let python = folder.join("dbj-storm");
+    std::fs::copy("/usr/bin/python3", &python).unwrap();
+    let script = "import os, time\nend = time.monotonic() + 20\nwhile time.monotonic() < end:\n    \
+                  for n in range(100): os.getppid()\n    time.sleep(0.05)\n";
+    let mut storm = child(&python, &["-c", script]);
+    let line = agent.says("budget: ");
+    assert!(
+        line.contains("20 was to be the most") && line.contains("conditions are not looked at"),
+        "{line}"
+    );
+    let figures = agent.metrics();
+    let is = values(&figures);
+    assert_eq!(is["debox_capture_level"], 3.0, "{figures}");
+    assert!(
+        is["debox_budget_exceeded_total{what=\"events\"}"] >= 2.0,
+        "{figures}"
+    );
+    storm.kill().unwrap();
+    storm.wait().unwrap();
+    let line = agent.says("there is room again");
+    assert!(line.contains("all that the file says"), "{line}");
+    assert_eq!(values(&agent.metrics())["debox_capture_level"], 4.0);
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// Down to nothing, said at each step; and back.
+#[test]
+fn a_budget_is_kept_to_the_end() {
+    if !needs::bpf() {
+        return;
+    }
+    let config = |cpu: &str| {
+        format!(
+            "[[policy]]\nname = \"web\"\ncomm = [\"dbu-*\"]\ncapture = \"boundary\"\n[budget]\ncpu = \"{cpu}\"\n\
+             every = \"1s\"\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+        )
+    };
+    let mut agent = Agent::start(&config("0.01%"));
+    let folder = agent.folder.path().to_owned();
+    for step in ["without the ends of calls", "longer", "nothing is watched"] {
+        let line = agent.says("budget: ");
+        assert!(
+            line.contains("0.01 % was to be the most") && line.contains(step),
+            "{line}"
+        );
+    }
+    let figures = agent.metrics();
+    let is = values(&figures);
+    assert!(
+        is["debox_budget_exceeded_total{what=\"cpu\"}"] >= 6.0,
+        "{figures}"
+    );
+    assert_eq!(is["debox_capture_level"], 0.0, "{figures}");
+    assert_eq!(is["debox_policy_threads{policy=\"web\"}"], 0.0, "{figures}");
+    assert!(
+        is.contains_key("debox_agent_cpu_ratio{what=\"agent\"}"),
+        "{figures}"
+    );
+    // It is tried again, by itself.
+    let line = agent.says("there is room again");
+    assert!(line.contains("longer"), "{line}");
+    // And with more room all comes back.
+    std::fs::write(folder.join("agent.toml"), config("1000%")).unwrap();
+    agent.signal(libc::SIGHUP);
+    agent.says("read again");
+    run(&sleeper(&folder, "dbu-one"), "0.3");
+    let figures = agent.metrics();
+    let is = values(&figures);
+    assert_eq!(is["debox_capture_level"], 4.0, "{figures}");
+    assert!(
+        is.keys()
+            .any(|series| series.starts_with("debox_calls_total")),
+        "{figures}"
+    );
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// A name is anybody's; who names himself anew all the time neither comes into a policy that asks
+/// for more than a name, nor takes anything from it.
+#[test]
+fn names_that_change_all_the_time_harm_no_policy() {
+    if !needs::bpf() || !needs::root() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"first\"\ncomm = [\"drv-*\"]\nuid = [\"root\"]\nperiod = \"2s\"\n[[policy]]\nname = \"rest\"\n\
+         comm = [\"drv-*\", \"drw-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let folder = agent.folder.path().to_owned();
+    let script = "import ctypes, os, time\nend = time.monotonic() + 9\nnames = [b'drv-evil', b'drw-evil']\n\
+                  names += [b'drv-' + b'%d' % n for n in range(5000)]\nos.setresuid(65534, 65534, 65534)\n\
+                  libc = ctypes.CDLL(None)\nn = 0\n\
+                  while time.monotonic() < end:\n    libc.prctl(15, names[n % len(names)], 0, 0, 0)\n    n += 1\nprint(n)\n";
+    let evil = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let victim = sleeper(&folder, "drv-one");
+    for _ in 0..3 {
+        run(&victim, "2");
+    }
+    let renamed = evil.wait_with_output().unwrap();
+    let renamed: u64 = String::from_utf8(renamed.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(renamed > 50_000, "{renamed}");
+    assert_eq!(agent.end(), Some(0));
+    let first = recordings_of(&folder.join("flight"), "first");
+    let (slept, _) = waited(&first, "nanosleep");
+    assert!(slept.abs_diff(6_000_000_000) < 150_000_000, "{slept}");
+    let names = names_of(&first);
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["drv-one"]);
+}
+
+/// What a person asks for is his as long as he does, over ends of the agent's periods as well; then it
+/// is the agent's again.
+#[test]
+fn who_is_attached_to_beside_the_agent_comes_back_to_it() {
+    if !needs::bpf() {
+        return;
+    }
+    let broker = debox_tests::Broker::start();
+    let mut agent = Agent::start_with(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbc-*\"]\nperiod = \"2s\"\n[budget]\ncpu = \"1000%\"\n\
+         [flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        &["--socket", broker.socket().to_str().unwrap()],
+    );
+    let folder = agent.folder.path().to_owned();
+    let mut sleeping = child(&sleeper(&folder, "dbc-one"), &["9"]);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let recording = folder.join("mine.debox");
+    let mut attached = Command::new(debox_tests::debox())
+        .args(["attach", "--capture=sleeps", "--socket"])
+        .arg(broker.socket())
+        .arg("-o")
+        .arg(&recording)
+        .args(["-p", &sleeping.id().to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(attached.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    std::thread::sleep(Duration::from_millis(4_500));
+    // SAFETY: kill touches no memory; it is our own child.
+    unsafe { libc::kill(i32::try_from(attached.id()).unwrap(), libc::SIGINT) };
+    assert!(attached.wait().unwrap().success(), "{line}");
+    assert!(sleeping.wait().unwrap().success());
+    assert_eq!(agent.end(), Some(0));
+    let mine = waited(&[debox_record::read(&recording).unwrap()], "nanosleep").0;
+    let agents = waited(&recordings(&folder.join("flight")), "nanosleep").0;
+    // Also what lies behind ends of the agent's periods.
+    assert!(mine > 4_400_000_000, "{mine} {agents}");
+    assert!(agents > 2_000_000_000, "{mine} {agents}");
+    // Between his last look and his letting go it is nobody's.
+    let all = mine + agents;
+    assert!(
+        (8_000_000_000..9_100_000_000).contains(&all),
+        "{mine} {agents}"
+    );
 }

@@ -682,9 +682,10 @@ pub enum FleetVerb {
 }
 
 /// Columns that waits are told apart by.
-pub const FLEET_COLUMNS: [&str; 10] = [
+pub const FLEET_COLUMNS: [&str; 11] = [
     "host",
     "release",
+    "policy",
     "unit",
     "container",
     "program",

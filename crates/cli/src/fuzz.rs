@@ -74,6 +74,7 @@ pub fn command_line(words: &[&str]) -> Result<(), String> {
     };
     // The log is a file that would be made.
     let act = crate::acting::ActArgs {
+        lasting: false,
         log: None,
         ..act.clone()
     };

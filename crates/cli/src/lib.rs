@@ -12,7 +12,7 @@ mod fresh_start;
 mod needs;
 
 mod access;
-mod acting;
+pub mod acting;
 pub mod ahead;
 pub mod args;
 mod attach;

@@ -53,16 +53,18 @@ pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: boo
     snapshot
 }
 
-/// What has not ended yet, so far.
+/// What has not ended yet, so far: of how many threads.
 pub fn away_add(
     snapshot: &mut Snapshot,
     account: &AccountView,
     connection: &Connection,
-) -> Result<(), debox_client::Error> {
-    if !snapshot.stale {
-        snapshot.away_add(account, &connection.away_threads()?);
+) -> Result<usize, debox_client::Error> {
+    if snapshot.stale {
+        return Ok(0);
     }
-    Ok(())
+    let away = connection.away_threads()?;
+    snapshot.away_add(account, &away);
+    Ok(away.len())
 }
 
 /// What the sleeps waited for: sums first, so that every number has its link.

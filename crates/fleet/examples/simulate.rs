@@ -171,6 +171,7 @@ fn main() {
                 begin_ns: begin_ns + at * PERIOD_NS,
                 end_ns: begin_ns + (at + 1) * PERIOD_NS,
                 release: if next { "v2" } else { "v1" }.into(),
+                policy: "machine".into(),
             };
             let mut rows = told(&real, copies, busy, &mut chance, period);
             for (_, sum) in rows

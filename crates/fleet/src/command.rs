@@ -44,7 +44,15 @@ const BY_HOUR: [&str; 8] = [
     "host", "release", "unit", "program", "label", "class", "root", "state",
 ];
 const BY_MINUTE: [&str; 5] = ["release", "unit", "label", "class", "root"];
-const OF_THREADS: [&str; 6] = ["host", "release", "unit", "container", "program", "state"];
+const OF_THREADS: [&str; 7] = [
+    "host",
+    "release",
+    "policy",
+    "unit",
+    "container",
+    "program",
+    "state",
+];
 
 pub fn ask(args: FleetArgs) -> Result<i32, debox_cli::error::Error> {
     let done = match args.verb {
@@ -347,17 +355,23 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
     };
     let number = |name| answer.number(row, name) as i64;
     let (begin_ms, end_ms) = (number("begin_ms"), number("end_ms"));
+    let policy = answer.text(row, "policy");
     let verdict = answer.text(row, "verdict");
     let incomplete = answer.text(row, "incomplete");
     params.insert("begin_ms", begin_ms.to_string());
+    params.insert("policy", policy.clone());
     params.insert("classes", "loss,unknown".into());
     params.insert("limit", WHY_ROWS.to_string());
     params.remove("at_ms");
     let waits = engine.ask(WHY_WAITS, &params, (begin_ms - DAY_MS, end_ms))?;
 
     let mut sheet = Sheet::new(&args.result);
+    let of = match policy.as_str() {
+        "" => String::new(),
+        policy => format!(", policy {}", printable(policy)),
+    };
     sheet.line(&format!(
-        "{}, {}",
+        "{}, {}{of}",
         printable(&args.host),
         span_text(begin_ms, end_ms)
     ));
@@ -423,7 +437,7 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
     let value = json!({
         "schema": "debox.fleet-why", "schema_version": 1, "host": args.host,
         "begin_unix_ms": begin_ms, "end_unix_ms": end_ms,
-        "release": answer.text(row, "release"), "kernel": answer.text(row, "kernel"),
+        "release": answer.text(row, "release"), "policy": policy, "kernel": answer.text(row, "kernel"),
         "debox_version": answer.text(row, "debox_version"), "capture": answer.text(row, "capture"),
         "verdict": verdict.lines().collect::<Vec<_>>(), "incomplete": incomplete, "waits": told,
     });

@@ -29,6 +29,8 @@ pub struct Period {
     pub end_ns: u64,
     /// What the host's owner calls what it runs; hosts are compared by it.
     pub release: String,
+    /// Of the agent's file.
+    pub policy: String,
 }
 
 /// How many rows a period may have.
@@ -404,7 +406,7 @@ mod tests {
             boot: "b".into(),
             begin_ns: 0,
             end_ns: MINUTE,
-            release: String::new(),
+            ..Period::default()
         }
     }
 

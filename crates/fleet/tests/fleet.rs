@@ -32,6 +32,7 @@ fn period(host: &str, begin_ns: u64, release: &str) -> Period {
         begin_ns,
         end_ns: begin_ns + MINUTE,
         release: release.into(),
+        ..Period::default()
     }
 }
 

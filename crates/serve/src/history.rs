@@ -270,11 +270,13 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
     }
 }
 
-/// Nanoseconds since 1970 of a name such as 20261127T131500Z.debox.
+/// Nanoseconds since 1970 of a name such as 20261127T131500Z.web.debox.
 fn started(name: &str) -> Option<i128> {
     let text = name.strip_suffix(ENDING)?;
     // The one of a ring that is being written.
     let text = text.strip_suffix(".part").unwrap_or(text);
+    // Behind the time is the policy.
+    let text = text.split_once('.').map_or(text, |(time, _)| time);
     let text = text.strip_suffix('Z')?;
     let (date, time) = text.split_once('T')?;
     let number = |text: &str, from: usize, to: usize| -> Option<i64> {
@@ -340,10 +342,13 @@ mod tests {
             started("20261127T131500Z.debox"),
             Some(1_795_785_300_000_000_000)
         );
-        assert_eq!(
-            started("20261127T131500Z.part.debox"),
-            started("20261127T131500Z.debox")
-        );
+        for name in [
+            "20261127T131500Z.part.debox",
+            "20261127T131500Z.web.debox",
+            "20261127T131500Z.web.part.debox",
+        ] {
+            assert_eq!(started(name), started("20261127T131500Z.debox"), "{name}");
+        }
         for name in [
             "20261327T131500Z.debox",
             "2026T13Z.debox",

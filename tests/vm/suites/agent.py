@@ -15,7 +15,8 @@ PROGRAMS = ["release/debox", "release/deboxd", "release/debox-agent"]
 
 FLIGHT = pathlib.Path("/var/tmp/flight")
 SOCKET = "/run/figures.sock"
-CONFIG = f"""[watch]
+CONFIG = f"""[[policy]]
+name = "all"
 period = "2s"
 [flight]
 directory = "{FLIGHT}"

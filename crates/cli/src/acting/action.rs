@@ -13,6 +13,8 @@ pub enum Action {
     Core,
     Stop,
     Signal(i32),
+    /// Whoever looks at events does it.
+    Keep,
     /// The words of a command.
     Exec(Vec<String>),
 }
@@ -32,6 +34,7 @@ impl Action {
     pub fn limit(&self) -> u64 {
         match self {
             Action::Print => 1000,
+            Action::Keep => 0,
             Action::Stack => 100,
             Action::Exec(_) | Action::Signal(_) => 10,
             Action::Core | Action::Stop => 1,
@@ -47,12 +50,14 @@ impl Action {
             Action::Stop => "stopped",
             Action::Signal(_) => "signal sent",
             Action::Exec(_) => "command run",
+            Action::Keep => "told to be kept",
         }
     }
 
     pub fn text(&self) -> String {
         match self {
             Action::Print => "print".into(),
+            Action::Keep => "keep".into(),
             Action::Stack => "stack".into(),
             Action::Core => "core".into(),
             Action::Stop => "stop".into(),

@@ -59,6 +59,15 @@ struct Judged {
     unknown: u64,
 }
 
+/// What came of one condition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Calls that met it.
+    pub met: u64,
+    /// Of these, for which an action was done.
+    pub acted: u64,
+}
+
 /// What must be known of a process before it is gone.
 struct Core {
     pid: i32,
@@ -220,6 +229,11 @@ impl Actor {
             }
         }
         self.reap();
+    }
+
+    /// Whether it is of something that lasts; see [`super::ActArgs::lasting`].
+    pub fn lasts(&self) -> bool {
+        self.plan.lasting
     }
 
     /// Whether a call waits for the name of a place.
@@ -440,6 +454,7 @@ impl Actor {
         let site = |index: u32| view.site(index as usize);
         let line = show::line(event, &site, late, self.ascii);
         match action {
+            Action::Keep => Ok(()),
             Action::Print => self.write(&format!("debox: {line}\n")),
             Action::Stack => {
                 let frames = frames(view.details.as_ref(), event, false).unwrap_or_default();
@@ -563,13 +578,56 @@ impl Actor {
         }
     }
 
+    /// Calls that met a condition, and those that were judged afterwards.
+    fn met(&self, watch: usize, kernel: Option<&debox_details>) -> (u64, u64) {
+        let mut met = self.judged[watch].met;
+        let mut uncertain = 0;
+        // The counts of one class of conditions: those of the other repeat them.
+        let slots = self.plan.slots.iter().enumerate();
+        let first = slots.clone().find(|(_, slot)| slot.watch == watch);
+        let class = first.is_some_and(|(_, slot)| slot.signal);
+        for (index, slot) in slots.filter(|(_, s)| s.watch == watch && s.signal == class) {
+            if let Some(kernel) = kernel {
+                let counts = &kernel.condition[index];
+                let exact = self.plan.watches[watch].parts[slot.part].exact();
+                met += if exact { counts.matched } else { 0 };
+                uncertain += counts.uncertain;
+            }
+        }
+        (met, uncertain)
+    }
+
+    /// What came of the conditions so far, in the order in which they were given.
+    pub fn sums(&self, view: &AccountView) -> Vec<Sum> {
+        let kernel = view.details.as_ref().map(DetailsView::copy);
+        let watches = 0..self.plan.watches.len();
+        let sum = |watch: usize| Sum {
+            met: self.met(watch, kernel.as_deref()).0,
+            acted: self.states[watch]
+                .iter()
+                .map(|state| state.acted)
+                .max()
+                .unwrap_or(0),
+        };
+        watches.map(sum).collect()
+    }
+
+    /// When it is to be looked at again, if no event comes before.
+    pub fn due(&self) -> Option<Duration> {
+        match (self.waits(), self.asks_sites()) {
+            (true, _) => Some(Duration::from_millis(5)),
+            (false, true) => Some(Duration::from_millis(250)),
+            (false, false) => None,
+        }
+    }
+
     /// Lets what is under way come to its end; `each` sees the events that were
-    /// still to be judged. What it came to, as notes.
+    /// still to be judged. What it came to, as notes and sums.
     pub fn finish(
         mut self,
         view: &mut AccountView,
         each: &mut dyn FnMut(&debox_event_call),
-    ) -> Vec<Note> {
+    ) -> (Vec<Note>, Vec<Sum>) {
         // An event waits for NAME_WAIT at most.
         self.turn(view, each);
         while self.waits() {
@@ -604,21 +662,12 @@ impl Actor {
         let kernel = view.details.as_ref().map(DetailsView::copy);
         let mut notes: Vec<Note> = Vec::new();
         for watch in 0..self.plan.watches.len() {
-            let mut text = format!("--on '{}': ", self.plan.watches[watch].expression.text());
-            let mut met = self.judged[watch].met;
-            let mut uncertain = 0;
-            // The counts of one class of conditions: those of the other repeat them.
-            let slots = self.plan.slots.iter().enumerate();
-            let first = slots.clone().find(|(_, slot)| slot.watch == watch);
-            let class = first.is_some_and(|(_, slot)| slot.signal);
-            for (index, slot) in slots.filter(|(_, s)| s.watch == watch && s.signal == class) {
-                if let Some(kernel) = &kernel {
-                    let counts = &kernel.condition[index];
-                    let exact = self.plan.watches[watch].parts[slot.part].exact();
-                    met += if exact { counts.matched } else { 0 };
-                    uncertain += counts.uncertain;
-                }
-            }
+            let expression = self.plan.watches[watch].expression.text();
+            let mut text = match self.plan.lasting {
+                true => format!("condition '{expression}': "),
+                false => format!("--on '{expression}': "),
+            };
+            let (met, uncertain) = self.met(watch, kernel.as_deref());
             text.push_str(&format!(
                 "met by {} {}",
                 count_text(met),
@@ -668,7 +717,9 @@ impl Actor {
                     }
                 ));
             }
-            notes.push(Note::new(NoteKind::Other, met, text));
+            // What lasts has these in series of their own.
+            let count = if self.plan.lasting { 0 } else { met };
+            notes.push(Note::new(NoteKind::Other, count, text));
         }
         if let Some(kernel) = kernel.filter(|kernel| kernel.events_dropped > 0) {
             notes.push(Note::new(
@@ -681,7 +732,7 @@ impl Actor {
                 ),
             ));
         }
-        notes
+        (notes, self.sums(view))
     }
 }
 

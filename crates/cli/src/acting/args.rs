@@ -16,6 +16,19 @@ pub struct ActArgs {
     pub rules: Vec<RuleArgs>,
     /// Where print and stack write.
     pub log: Option<PathBuf>,
+    /// Of who goes on for ever, and looks at events himself: hints were given, and `keep` is his.
+    pub lasting: bool,
+}
+
+impl ActArgs {
+    /// Of what is left on.
+    pub fn lasting(rules: Vec<RuleArgs>) -> Self {
+        Self {
+            rules,
+            log: None,
+            lasting: true,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -189,6 +202,7 @@ impl FromArgMatches for ActArgs {
         Ok(Self {
             rules,
             log: matches.get_one("log").cloned(),
+            lasting: false,
         })
     }
 

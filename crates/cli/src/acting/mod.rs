@@ -16,7 +16,8 @@ mod ends;
 mod plan;
 mod show;
 
-pub use actor::{Actor, pause};
-pub use args::ActArgs;
+pub use actor::{Actor, Sum, pause};
+pub use args::{ActArgs, ActionArgs, RuleArgs};
 pub use core_file::{cores_check_attached, cores_check_run};
 pub use plan::Plan;
+pub use show::short;

@@ -22,6 +22,8 @@ pub struct Plan {
     pub log: Option<(File, PathBuf)>,
     /// Interrupts are measured.
     pub irq: bool,
+    /// See [`ActArgs::lasting`].
+    pub lasting: bool,
 }
 
 /// One --on.
@@ -89,6 +91,7 @@ impl Plan {
         if args.rules.is_empty() {
             return Ok(None);
         }
+        let lasting = args.lasting;
         let mut watches = Vec::new();
         let mut slots = Vec::new();
         for rule in &args.rules {
@@ -102,10 +105,16 @@ impl Plan {
                     underline(&rule.on, test.at, test.length)
                 )));
             }
-            let known = labels(label_rules);
-            for (at, length, name, near) in
-                expression.words_unknown(TextField::Label, known.iter().map(String::as_str))
-            {
+            let known = match args.lasting {
+                true => Vec::new(),
+                false => labels(label_rules),
+            };
+            let unknown = |field, known: &[&str]| match args.lasting {
+                true => Vec::new(),
+                false => expression.words_unknown(field, known.iter().copied()),
+            };
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            for (at, length, name, near) in unknown(TextField::Label, &known) {
                 let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
                 crate::say_lines(&format!(
                     "note: no rule gives the label {name}; it fits places without a rule only, whose label is \
@@ -113,9 +122,8 @@ impl Plan {
                     underline(&rule.on, at, length)
                 ));
             }
-            let known = known.iter().map(String::as_str);
-            let ends = known.chain(ends::ROOTS.iter().copied());
-            for (at, length, name, near) in expression.words_unknown(TextField::Root, ends) {
+            let ends: Vec<&str> = known.iter().chain(ends::ROOTS.iter()).copied().collect();
+            for (at, length, name, near) in unknown(TextField::Root, &ends) {
                 let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
                 crate::say_lines(&format!(
                     "note: no chain ends in {name}: a root is a label, running, run-queue, timer, time-limit, device, \
@@ -127,7 +135,10 @@ impl Plan {
                 .actions
                 .iter()
                 .map(|args| {
-                    let action = Action::parse(&args.text)?;
+                    let action = match lasting && args.text == "keep" {
+                        true => Action::Keep,
+                        false => Action::parse(&args.text)?,
+                    };
                     Ok(Planned {
                         limit: args.limit.unwrap_or_else(|| action.limit()),
                         every_ns: args.every.map_or(0, nanos),
@@ -224,6 +235,7 @@ impl Plan {
             slots,
             log,
             irq,
+            lasting,
         }))
     }
 

@@ -146,6 +146,17 @@ pub fn line(
     text
 }
 
+/// In some words: who, which call, how long.
+pub fn short(event: &debox_event_call) -> String {
+    format!(
+        "{} {}, {} of {}",
+        comm(&event.comm),
+        event.pid,
+        event_call(event),
+        duration_text(event.wall_ns, true)
+    )
+}
+
 /// The sleeps with places and culprits, and the program's stack, a line each.
 pub fn stack(
     event: &debox_event_call,

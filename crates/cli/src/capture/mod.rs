@@ -17,7 +17,8 @@ pub use open::{Bound, Opened};
 pub use target::{Process, Target, is_readable};
 pub use want::Want;
 
-use crate::args::ReportArgs;
+use crate::acting;
+use crate::args::{BrokerArgs, ReportArgs};
 use crate::collect::Collector;
 use crate::error::Error;
 use crate::machine::MachineWatch;
@@ -28,9 +29,10 @@ use crate::source::Source;
 use crate::spliced::{self, Splicer};
 use crate::trace::TraceView;
 use crate::whom::Whom;
+use debox_abi::{DEBOX_MSG_YIELD, debox_event_call, debox_request};
 use debox_client::Connection;
 use debox_command::{Child, Ended, Inherited, Signals, signal_name};
-use debox_record::Writer;
+use debox_record::{Account, Writer};
 use debox_report::{Exit, Report, RunFacts};
 use open::Learning;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,6 +56,61 @@ pub struct Tick {
     pub resized: bool,
     /// SIGUSR1.
     pub asked: bool,
+}
+
+impl Tick {
+    fn of(signals: &Signals) -> Self {
+        let mut tick = Tick::default();
+        while let Some(arrived) = signals.next() {
+            match arrived.signal {
+                libc::SIGWINCH => tick.resized = true,
+                libc::SIGUSR1 => tick.asked = true,
+                libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
+                    tick.stop = Some(arrived.signal);
+                }
+                _ => {}
+            }
+        }
+        tick
+    }
+}
+
+/// What captures share: the broker, and the signals that ask for something.
+pub struct Base {
+    signals: Arc<Signals>,
+    source: Arc<Source>,
+}
+
+impl Base {
+    /// `boundary_later`: the hooks at system calls may never be needed.
+    pub fn open(broker: &BrokerArgs, boundary_later: bool) -> Result<Self, Error> {
+        Ok(Self {
+            signals: Arc::new(Signals::open()?),
+            source: Arc::new(Source::choose(broker, boundary_later)?),
+        })
+    }
+
+    /// One more. It takes over threads of others that it asks for: what these are in the middle of is told of
+    /// both, up to that moment and from it.
+    pub fn start(
+        &self,
+        want: Want,
+        target: Target<'_>,
+        inherited: &Inherited,
+    ) -> Result<Capture, Error> {
+        Opened::with(self, want, &target)?.start(target, inherited)
+    }
+
+    /// Whether the broker is this process's own.
+    pub fn is_own(&self) -> bool {
+        matches!(*self.source, Source::Private(_))
+    }
+
+    /// Waits for a signal, something to read, or until then.
+    pub fn tick(&self, list: &[BorrowedFd<'_>], until: Option<Instant>) -> Tick {
+        self.signals.wait(list, until);
+        Tick::of(&self.signals)
+    }
 }
 
 /// The target is watched.
@@ -86,8 +143,8 @@ pub struct Capture {
     next_sample: Instant,
     pub since: Instant,
     start_ns: u64,
-    /// Threads that went to the next one, see [`Capture::again`].
-    handed_over: u32,
+    /// That were watched when the last report was made.
+    threads: usize,
 }
 
 /// Those that have not ended.
@@ -100,18 +157,41 @@ impl Capture {
         Opened::new(want, target)
     }
 
-    /// A capture of its own for the same whom, by the same broker, which takes over their threads: what
-    /// these are in the middle of is told of both, up to that moment and from it.
-    pub fn again(
-        &mut self,
-        want: Want,
-        target: Target<'_>,
-        inherited: &Inherited,
-    ) -> Result<Capture, Error> {
-        let next = Opened::with(self.signals.clone(), self.source.clone(), want, &target)?
-            .start(target, inherited)?;
-        self.handed_over = next.bound.threads;
-        Ok(next)
+    /// From now on its processes go to whatever policy asks for them.
+    pub fn give_way(&self) -> Result<(), Error> {
+        self.connection
+            .ask(&debox_request::new(DEBOX_MSG_YIELD, 0))?;
+        Ok(())
+    }
+
+    /// Does what events of single calls ask for; `each` sees them, with a bit in `conditions` for each of those
+    /// that was met. How many there were.
+    pub fn act(&mut self, each: &mut dyn FnMut(&debox_event_call)) -> u64 {
+        let mut events = 0;
+        if let Watch::Idle(watched) = &mut self.watch
+            && watched.actor.is_some()
+        {
+            watched.events(&mut |event| {
+                events += 1;
+                each(event);
+            });
+        }
+        events
+    }
+
+    /// Readable when an event waits; and how long it may take at most until [`Capture::act`], whatever is there.
+    pub fn events(&self) -> Option<(BorrowedFd<'_>, Option<Duration>)> {
+        let Watch::Idle(watched) = &self.watch else {
+            return None;
+        };
+        let details = watched.view.details.as_ref()?;
+        let actor = watched.actor.as_ref()?;
+        Some((details.events.fd(), actor.due()))
+    }
+
+    /// How many threads were watched when the last report was made.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// A recording of it, whose reports are yet to come.
@@ -188,17 +268,7 @@ impl Capture {
         if let Watch::Idle(watched) = &mut self.watch {
             watched.sweep();
         }
-        let mut tick = Tick::default();
-        while let Some(arrived) = self.signals.next() {
-            match arrived.signal {
-                libc::SIGWINCH => tick.resized = true,
-                libc::SIGUSR1 => tick.asked = true,
-                libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
-                    tick.stop = Some(arrived.signal);
-                }
-                _ => {}
-            }
-        }
+        let tick = Tick::of(&self.signals);
         self.processes.iter_mut().for_each(Process::look);
         if self.child.is_none() && Instant::now() >= self.next_sample {
             self.sample(self.follow);
@@ -235,7 +305,8 @@ impl Capture {
         // What is not there yet stands in the next one.
         let mut snapshot = watched.view.snapshot();
         let _ = session::chains_add(&mut snapshot, &watched.view, &self.connection);
-        let _ = session::away_add(&mut snapshot, &watched.view, &self.connection);
+        let away = session::away_add(&mut snapshot, &watched.view, &self.connection);
+        self.threads = away.unwrap_or(self.threads);
         let facts = RunFacts {
             wall_ns: session::nanos(self.since.elapsed()),
             open_calls: self.open_calls.list(),
@@ -276,14 +347,10 @@ impl Capture {
         }
         facts.machine = self.machine.now();
         let Capture { watch, .. } = self;
-        let (watched, recorded, notes) = watch.finish();
+        let (watched, recorded, notes, acted) = watch.finish();
         facts.notes = watched.facts.notes.clone();
         facts.notes.extend(notes);
-        let mut snapshot =
-            session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
-        // They are watched still, by the next one.
-        let taken = &mut snapshot.account.left_taken;
-        *taken = taken.saturating_sub(self.handed_over.into());
+        let snapshot = session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
         // What is under way has been counted up to here.
         if self.child.is_none() {
             facts.wall_ns = session::nanos(self.since.elapsed());
@@ -334,6 +401,7 @@ impl Capture {
         Finished {
             report,
             recorded,
+            acted,
             _source: source,
         }
     }
@@ -352,6 +420,7 @@ pub fn exit(ended: Ended) -> Exit {
 /// What is left to do: to write it.
 pub struct Finished {
     report: Report,
+    acted: Vec<acting::Sum>,
     recorded: Option<Recorded>,
     /// A private broker takes its pairs of probes away when it is dropped.
     _source: Option<Arc<Source>>,
@@ -360,6 +429,11 @@ pub struct Finished {
 impl Finished {
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// What came of the conditions, in the order in which they were given.
+    pub fn acted(&self) -> &[acting::Sum] {
+        &self.acted
     }
 
     pub fn write(self, output: Output, args: &ReportArgs) -> Result<(), Error> {

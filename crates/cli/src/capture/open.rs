@@ -4,7 +4,7 @@
 
 use super::target::Process;
 use super::watched::{self, Watch, Watched};
-use super::{Capture, Target, Want, launch, wrap};
+use super::{Base, Capture, Target, Want, launch, wrap};
 use crate::acting::{self, Actor, Plan};
 use crate::args::Way;
 use crate::collect::Collector;
@@ -123,7 +123,6 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
 impl Opened {
     /// Everything that takes time and can fail, before anybody is watched.
     pub(super) fn new(want: Want, target: &Target<'_>) -> Result<Self, Error> {
-        let signals = Arc::new(Signals::open()?);
         // What cannot be spliced waits at its beginning until they are loaded; a process that runs
         // would go on without them.
         let runs = !matches!(target, Target::Command { .. });
@@ -132,14 +131,13 @@ impl Opened {
             Way::Splice => !runs,
             Way::Wrap | Way::Sleeps => true,
         };
-        let source = Arc::new(Source::choose(&want.broker, boundary_later)?);
-        Self::with(signals, source, want, target)
+        let base = Base::open(&want.broker, boundary_later)?;
+        Self::with(&base, want, target)
     }
 
     /// The same with a broker that is there already.
     pub(super) fn with(
-        signals: Arc<Signals>,
-        source: Arc<Source>,
+        Base { signals, source }: &Base,
         mut want: Want,
         target: &Target<'_>,
     ) -> Result<Self, Error> {
@@ -210,15 +208,15 @@ impl Opened {
         let collector = match want.way {
             Way::Wrap => Some(wrap::prepare(
                 &mut environment,
-                &source,
+                source,
                 want.call_sites,
                 want.irq,
             )?),
             Way::Boundary | Way::Splice | Way::Sleeps => None,
         };
         Ok(Self {
-            signals,
-            source,
+            signals: signals.clone(),
+            source: source.clone(),
             connection,
             watched,
             learner,
@@ -303,7 +301,7 @@ impl Opened {
             machine: MachineWatch::start(machine_pids),
             next_sample: since,
             since,
-            handed_over: 0,
+            threads: 0,
         };
         if capture.child.is_none() {
             capture.sample(capture.follow);

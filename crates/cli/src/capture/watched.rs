@@ -4,7 +4,7 @@
 //! A recording looks at it and flushes what it saw; --do acts on its events.
 //! One observer does both or either; when there is neither, nobody looks.
 
-use crate::acting::{Actor, pause};
+use crate::acting::{self, Actor, pause};
 use crate::error::Error;
 use crate::session::{self, Extra, call_name};
 use crate::spliced::{self, Splicer};
@@ -153,7 +153,8 @@ pub enum Watch {
 
 impl Watch {
     pub fn start(watched: Watched, writer: Option<Writer>, follow: bool) -> Result<Self, Error> {
-        if writer.is_none() && watched.actor.is_none() {
+        // Of what lasts who reads the account looks at its events as well.
+        if writer.is_none() && watched.actor.as_ref().is_none_or(Actor::lasts) {
             return Ok(Watch::Idle(Box::new(watched)));
         }
         let options = Options {
@@ -176,8 +177,8 @@ impl Watch {
         }
     }
 
-    /// What the actor did comes as notes; the recording waits for its report.
-    pub fn finish(self) -> (Watched, Option<Recorded>, Vec<Note>) {
+    /// What the actor did comes as notes and sums; the recording waits for its report.
+    pub fn finish(self) -> (Watched, Option<Recorded>, Vec<Note>, Vec<acting::Sum>) {
         let (mut watched, mut recorded) = match self {
             Watch::Idle(watched) => (*watched, None),
             Watch::Observed(observer, _) => {
@@ -189,7 +190,7 @@ impl Watch {
                 (watched, recorded)
             }
         };
-        let mut notes = Vec::new();
+        let (mut notes, mut sums) = (Vec::new(), Vec::new());
         if let Some(actor) = watched.actor.take() {
             // Events that are judged after the last look.
             let late = &mut |event: &debox_event_call| {
@@ -197,9 +198,9 @@ impl Watch {
                     recorded.observed.event(event);
                 }
             };
-            notes = actor.finish(&mut watched.view, late);
+            (notes, sums) = actor.finish(&mut watched.view, late);
         }
-        (watched, recorded, notes)
+        (watched, recorded, notes, sums)
     }
 }
 
