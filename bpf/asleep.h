@@ -87,6 +87,7 @@ static __noinline int asleep_begin(struct task_struct *task, struct thread_state
 		st->out_site = told && told->switches == switches ? told->site : DEBOX_SITE_NONE;
 		st->out_signature = 0;
 		st->out_nr = nr;
+		st->slept_ns = now;
 		sleep_open(task, st, phase, nr);
 	}
 	st->out_run_delay = task->sched_info.run_delay;

@@ -256,12 +256,31 @@ static __always_inline void info_off_cpu_add(struct debox_info *info, const stru
 	}
 }
 
+/* Whose sleep the longest of a row was, `whole_ns` long. While another CPU writes that, this one is not told. */
+VERIFIED_ONCE int sleep_longest_tell(struct debox_site_row *row, const struct thread_state *st, u64 whole_ns)
+{
+	u64 begun;
+
+	if (!row || !st)
+		return 0;
+	begun = *(volatile u64 *)&row->longest_begun;
+	if (*(volatile u64 *)&row->longest_told != begun || whole_ns <= row->longest_ns ||
+	    __sync_val_compare_and_swap(&row->longest_begun, begun, begun + 1) != begun)
+		return 0;
+	row->longest_ns = whole_ns;
+	row->longest_end_ns = st->slept_ns + whole_ns;
+	comm_copy(row->longest_comm, st->who.comm);
+	/* With all that was written before it. */
+	__sync_fetch_and_add(&row->longest_told, 1);
+	return 0;
+}
+
 /* Where a system call blocked, summed over the account. */
 VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
 	struct debox_account *account;
-	u64 tag;
-	u32 at;
+	u64 tag, before_ns;
+	u32 at, bucket;
 
 	if (!st || !off)
 		return 0;
@@ -274,19 +293,26 @@ VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cp
 	}
 	tag = (1ull << 63) | (u64)key << 32 | off->site;
 	at = (off->site * 2654435761u ^ key * 40503u) >> 8;
+	before_ns = st->out_ns - st->slept_ns;
+	bucket = debox_sleep_bucket(before_ns + off->blocked_ns);
 	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		struct debox_site_row *row = &account->sites[at & (DEBOX_SITE_ROWS_MAX - 1)];
 
 		if (!row_is_of(&row->key, tag))
 			continue;
-		__sync_fetch_and_add(&row->count, 1);
+		if (bucket < DEBOX_SLEEP_BUCKETS)
+			__sync_fetch_and_add(&row->hist[bucket], 1);
 		__sync_fetch_and_add(&row->total_ns, off->blocked_ns);
+		if (before_ns)
+			__sync_fetch_and_add(&row->before_ns, before_ns);
 		if (st->wait_flags & DEBOX_SLEEP_WAITERS_ENTRY) {
 			__sync_fetch_and_add(&row->waiters_known, 1);
 			__sync_fetch_and_add(&row->waiters_entry, st->waiters_entry);
 		}
 		if (off->blocked_ns > row->max_ns)
 			row->max_ns = off->blocked_ns;
+		if (before_ns + off->blocked_ns > row->longest_ns)
+			sleep_longest_tell(row, st, before_ns + off->blocked_ns);
 		if (st->waiters_entry > row->waiters_max)
 			row->waiters_max = st->waiters_entry;
 		return 0;

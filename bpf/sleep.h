@@ -259,6 +259,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	st->out_run_delay = prev->sched_info.run_delay;
 	st->out_clock = runqueue_clock(prev);
 	st->out_ns = bpf_ktime_get_ns();
+	st->slept_ns = st->out_ns;
 	st->called_ns = st->call.in_call ? call_called(&st->call, st->out_ns) : st->call.called_ns;
 	if (st->life.serial)
 		life_leave(prev, st, kind);

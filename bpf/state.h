@@ -398,6 +398,7 @@ struct thread_state {
 	u32 segment;
 	u32 slot;
 	u32 tid;      /* as the slot knows it */
+	u32 limited;  /* its last sleep was ended by its own time limit */
 	u64 hot_regs; /* see struct cpu_hot; 0: call below holds */
 
 	/* trust.h; with WATCH_CHECKED, WATCH_SLOT_CHECKED */
@@ -427,8 +428,7 @@ struct thread_state {
 	u32 waker_tgid;
 	s32 waker_nr; /* the call that it was in, -1 none */
 	u32 lock_flags;
-	u32 limited; /* its last sleep was ended by its own time limit */
-	u32 reserved_waking;
+	u64 slept_ns; /* when this sleep began; before out_ns if another account has had the thread since */
 	char waker_comm[DEBOX_COMM_LEN];
 	u64 lock;     /* contended, between contention_begin and contention_end */
 	u32 held_tid; /* who held what it waits for when it fell asleep, withheld or not; 0: not known */

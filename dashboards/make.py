@@ -80,12 +80,16 @@ class Board:
         })  # fmt: skip
         self.x, self.row_height = self.x + wide, max(self.row_height, high)
 
-    def series(self, title, wide, *queries, high=8, stacked=False, **more):
+    def series(self, title, wide, *queries, high=8, stacked=False, exemplars=False, **more):
         custom = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 60 if stacked else 10, "showPoints": "never",
                   "stacking": {"mode": "normal" if stacked else "none", "group": "A"}}  # fmt: skip
         options = {"legend": {"displayMode": "table", "placement": "bottom", "calcs": ["mean", "max"], "showLegend": True},
                    "tooltip": {"mode": "multi", "sort": "desc"}}  # fmt: skip
         self.add("timeseries", title, wide, high, queries, options=options, defaults={"custom": custom, "min": 0}, **more)
+        if exemplars:
+            # Which recording has the longest: a point on the panel, where Prometheus keeps them (exemplar-storage).
+            for target in self.panels[-1]["targets"]:
+                target["exemplar"] = True
 
     def stat(self, title, wide, query, **more):
         options = {"colorMode": "value", "graphMode": "area", "justifyMode": "auto", "textMode": "auto",
@@ -117,6 +121,13 @@ class Board:
 
 def rate(series, matchers, by, window="$__rate_interval"):
     return f"sum by ({by}) (rate({series}{{{matchers}}}[{window}]))"
+
+
+def quantile(q, matchers, by, window="$__rate_interval"):
+    """How long the sleeps took: of native histograms where Prometheus has them, else of classic ones."""
+    series = "debox_blocked_duration_seconds"
+    native = f"histogram_quantile({q}, {rate(series, matchers, by, window)})"
+    return f"{native} or histogram_quantile({q}, {rate(series + '_bucket', matchers, by + ', le', window)})"
 
 
 # What a table shows is of the whole time that is chosen.
@@ -163,6 +174,8 @@ def host():
     board.series("Held up asleep, by unit", 12, ("topk(10, " + rate("debox_thread_seconds_total", f'{UNIT},state=~"blocked|page_faults"', "unit") + ")", "{{unit}}"), links=[unit],
                  about="Asleep in calls and in page faults, but not where it waits for work. Idle threads whose resting place is not known are in it.")  # fmt: skip
     board.series("Losses, by what was waited for", 12, ("topk(10, " + rate("debox_blocked_seconds_total", f'{HOST},class="loss"', "label") + ")", "{{label}}"), links=[roots])
+    board.series("Of a hundred losses, how long the longest takes, by what was waited for", 12, ("topk(10, " + quantile(0.99, f'{HOST},class="loss"', "label") + ")", "{{label}}"), links=[roots], exemplars=True,
+                 about="p99 of the sleeps that are over, each whole. Points: the longest since the last reading, with its program and the recording that has it (/var/lib/debox/flight).")  # fmt: skip
     board.series("Throttled, by control group", 12, ("topk(10, " + rate("debox_cpu_throttled_seconds_total", HOST, "group") + ")", "{{group}}"))
     board.table("Units in the time that is shown", 12, "topk(30, " + rate("debox_thread_seconds_total", f'{UNIT},state=~"own_code|system_calls|run_queue"', "unit", RANGE) + ")",
                 "Ran or wanted to, in each second", links=[row])  # fmt: skip
@@ -199,6 +212,10 @@ def root_cause():
     board.series("Losses, by what was waited for", 12, ("topk(10, " + rate("debox_blocked_seconds_total", f'{HOST},class="loss"', "label") + ")", "{{label}}"))
     board.series("Mean loss of a sleep, by what was waited for", 12,
                  ("topk(10, " + rate("debox_blocked_seconds_total", f'{HOST},class="loss"', "label") + " / " + rate("debox_sleeps_total", f'{HOST},class="loss"', "label") + ")", "{{label}}"))  # fmt: skip
+    for share, q in (("Half", 0.5), ("A hundredth", 0.99)):
+        least = "at most" if q == 0.5 else "at least"
+        board.series(f"{share} of the losses take {least} that, by what was waited for", 12, ("topk(10, " + quantile(q, f'{HOST},class="loss"', "label") + ")", "{{label}}"), exemplars=q == 0.99,
+                     about="Of the sleeps that are over, each whole, between two bounds of the histogram.")  # fmt: skip
     board.table("Losses in the time that is shown, by label and call", 12, "topk(30, " + rate("debox_blocked_seconds_total", f'{HOST},class="loss"', "label, call", RANGE) + ")", "In each second", high=11)
     board.table("Of what is not known whether it is a loss", 12, "topk(30, " + rate("debox_blocked_seconds_total", f'{HOST},class=~"unknown|input"', "label, call, class", RANGE) + ")", "In each second", high=11)
     board.text("What do these words mean?", 24, "Labels: docs/labels.md. Roots and how they are found: docs/chains.md. On the host, `debox why --all` says who keeps whom waiting at this moment, "

@@ -43,8 +43,8 @@ def camel_to_snake(name):
 def exposed():
     """{series: {label: set of values, or None where names are foreign}}"""
     text = source("crates/agent/src/metrics.rs")
-    structs = {m[1]: re.findall(r"^    (\w+): ", m[2], re.M) for m in re.finditer(r"EncodeLabelSet\)\]\nstruct (\w+) \{\n(.*?)\}", text, re.S)}
-    fields = dict(re.findall(r"^    (\w+): ((?:Family<.*>|Counter|Gauge<.*>)),$", text, re.M))
+    structs = {m[1]: re.findall(r"(\w+): ", m[2]) for m in re.finditer(r"labels! \{\s*struct (\w+) \{(.*?)\}", text, re.S)}
+    fields = dict(re.findall(r"\b(\w+): HashMap<(\w+), \w+>", text)) | {"build": "Build"}
     values = {
         "root": set(re.findall(r'=> "(\w+)"', re.search(r"fn root_name.*?\n    \}\n", source("crates/report/src/chains.rs"), re.S)[0])),
         "class": set(re.findall(r'=> "(\w+)"', re.search(r"pub fn class\(.*?\n\}\n", source("crates/report/src/findings.rs"), re.S)[0])) | {"other"},
@@ -53,14 +53,18 @@ def exposed():
         | set(re.findall(r'\("(\w+)", self\.', source("crates/agent/src/budget.rs"))),
     }  # fmt: skip
     series = {}
-    for with_unit, name, body in re.findall(r'registry\.register(_with_unit)?\(\s*"(\w+)",(.*?)\);', text, re.S):
-        kind = re.search(r"metrics\.(\w+)\.clone\(\)", body)
-        kind = fields[kind[1]] if kind else "Info"
-        full = f"debox_{name}{'_seconds' if with_unit else ''}"
-        full += "_info" if kind == "Info" else "" if "Gauge" in kind else "_total"
-        labels = re.findall(r'\("(\w+)", env', body) if kind == "Info" else structs[re.match(r"Family<(\w+)", kind)[1]] if "Family" in kind else []
-        series[full] = {label: values.get(label) for label in labels}
+    for name, kind, of in re.findall(r'family\(\s*"(\w+)",\s*Kind::(\w+),\s*"[^"]*",\s*(samples\(&[\w.]+|alone\()', text):
+        labels = {label: values.get(label) for label in structs[fields[re.search(r"\w+$", of)[0]]]} if of.startswith("samples") else {}
+        series[name + {"Counter": "_total", "Info": "_info"}.get(kind, "")] = labels
+        if kind == "Histogram":
+            # The classic one, beside the native one.
+            series |= {f"{name}_count": labels, f"{name}_sum": labels, f"{name}_bucket": labels | {"le": None}}
     return series
+
+
+def classic(series):
+    """The series of which a classic histogram is made."""
+    return {name for name in series if name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") in set(series) - {name}}
 
 
 def expressions():
@@ -97,7 +101,9 @@ def wrong(expr, known):
     names = [name for name in re.findall(r"\bdebox_\w+", expr) if name in known]
     for labels in re.findall(r"\bby \(([^)]*)\)", expr):
         for label in (part.strip() for part in labels.split(",")):
-            if label not in OF_PROMETHEUS and not all(label in known[name] for name in names):
+            # Of a histogram both forms are asked for.
+            of = [name for name in names if name in classic(known)] if label == "le" else names
+            if label not in OF_PROMETHEUS and not (of and all(label in known[name] for name in of)):
                 said.append(f"by ({label}): not a label of {names}")
     return said
 
@@ -117,7 +123,8 @@ class Exposed(unittest.TestCase):
     def test_the_source_is_understood(self):
         series = exposed()
         document = set(re.findall(r"`(debox_\w+)`", (TOP / "docs/agent.md").read_text()))
-        self.assertEqual(set(series), document)
+        self.assertEqual(set(series) - classic(series), document)
+        self.assertEqual(classic(series), {f"debox_blocked_duration_seconds_{part}" for part in ("bucket", "count", "sum")})
         self.assertEqual(series["debox_build_info"], {"version": None})
         self.assertEqual(set(series["debox_thread_seconds_total"]), {"program", "unit", "state"})
         self.assertIn("run_queue", series["debox_thread_seconds_total"]["state"])
@@ -128,6 +135,7 @@ class Exposed(unittest.TestCase):
     def test_a_typo_is_found(self):
         known = exposed()
         for expr in ("rate(debox_bloked_seconds_total[5m])", 'debox_blocked_seconds_total{clas="loss"}', 'debox_blocked_seconds_total{class="lost"}',
+                     "sum by (le) (debox_blocked_duration_seconds)", "sum by (le) (debox_sleeps_total)",
                      'debox_wait_root_seconds_total{root=~"disk|dsik"}', "sum by (program) (debox_blocked_seconds_total)"):  # fmt: skip
             self.assertTrue(wrong(expr, known), expr)
 
@@ -138,7 +146,7 @@ class Exposed(unittest.TestCase):
         self.assertEqual([(where, said) for where, expr in found for said in wrong(expr, known)], [])
         # And nothing is exposed that nobody looks at, but calls: most agents do not count them.
         asked = {name for _, expr in found for name in re.findall(r"\bdebox_\w+", expr)}
-        self.assertEqual(set(known) - asked, {"debox_calls_total", "debox_call_errors_total", "debox_threads_total"})
+        self.assertEqual(set(known) - classic(known) - asked, {"debox_calls_total", "debox_call_errors_total", "debox_threads_total"})
 
     def test_the_unit_tests_series_are_there(self):
         known = exposed()

@@ -312,16 +312,47 @@ struct debox_account_cpu {
 	struct debox_row rows[DEBOX_ROWS_MAX];
 };
 
-/* Where one system call blocked. */
+/*
+ * Sleeps by how long they took: two buckets for each power of two of *seconds*, from 2^-20 s
+ * (1 us) to 2^14 s (4.5 h). Bucket 0 holds what is not above the first bound, bucket n what is
+ * above bound n - 1 and not above bound n, the last one the rest. These are the buckets of
+ * Prometheus' native histograms of schema 1, and each second bound is one of schema 0: what is
+ * exposed is what was counted. Powers of two of nanoseconds would lie between them.
+ */
+#define DEBOX_SLEEP_MIN_EXP 20u /* the first bound is 2^-20 s */
+#define DEBOX_SLEEP_MAX_EXP 14u /* the last one 2^14 s */
+#define DEBOX_SLEEP_BUCKETS ((DEBOX_SLEEP_MIN_EXP + DEBOX_SLEEP_MAX_EXP) * 2u + 2u)
+/* The last bound, and 1 / sqrt(2) of twice it, in ns; those before are these, shifted. */
+#define DEBOX_SLEEP_BOUND_EVEN 16384000000000ull
+#define DEBOX_SLEEP_BOUND_ODD 23170475005920ull
+
+/*
+ * Where one system call blocked.
+ *
+ * hist, and longest_*, are of sleeps that are over, each whole: one that another account was told
+ * the begin of (it has handed its thread over) is here with that. How often this account saw a
+ * sleep end is the sum of hist, so no copy can have one without the other.
+ *
+ * Who slept longest is written by one CPU at a time: it makes longest_begun one more, writes, and
+ * then longest_told the same. So what a copy that was made from the front to the back has of it
+ * belongs together if both are equal.
+ */
 struct debox_site_row {
-	__u64 key; /* 0 empty, else 1<<63 | nr key << 32 | site */
-	__u64 count;
-	__u64 total_ns;
+	__u64 key;      /* 0 empty, else 1<<63 | nr key << 32 | site */
+	__u64 total_ns; /* of sleeps that are over, since this account has had the thread */
 	__u64 max_ns;
 	__u64 waiters_entry; /* sum over the sleeps of which they are known */
 	__u64 waiters_max;
 	__u64 waiters_known; /* so many sleeps */
-	__u64 reserved[1];
+	__u64 before_ns;     /* of sleeps that are over, before this account had the thread */
+	__u64 asleep;        /* 0; who copies the row adds those that are not over, */
+	__u64 asleep_ns;     /* ... and how long they have slept here */
+	__u64 longest_told;
+	__u64 longest_ns;                  /* 0: none is known. One that two CPUs saw end at once may be missing */
+	__u64 longest_end_ns;              /* CLOCK_MONOTONIC */
+	char longest_comm[DEBOX_COMM_LEN]; /* the thread's name as it fell asleep */
+	__u64 longest_begun;
+	__u64 hist[DEBOX_SLEEP_BUCKETS];
 };
 
 /*

@@ -113,6 +113,13 @@ pub const DEBOX_NR_OUTSIDE: u32 = 1022;
 /// key of numbers beyond the tables
 pub const DEBOX_NR_UNKNOWN: u32 = 1023;
 pub const DEBOX_SITE_ROWS_MAX: usize = 2048;
+/// the first bound is 2^-20 s
+pub const DEBOX_SLEEP_MIN_EXP: u32 = 20;
+/// the last one 2^14 s
+pub const DEBOX_SLEEP_MAX_EXP: u32 = 14;
+pub const DEBOX_SLEEP_BUCKETS: usize = 70;
+pub const DEBOX_SLEEP_BOUND_EVEN: u64 = 16384000000000;
+pub const DEBOX_SLEEP_BOUND_ODD: u64 = 23170475005920;
 pub const DEBOX_IRQ_ROWS_MAX: usize = 128;
 pub const DEBOX_IRQ_NAME_LEN: usize = 32;
 /// number: of the line; name: its handler's
@@ -622,18 +629,38 @@ mirror! {
 
 mirror! {
     /// Where one system call blocked.
-    debox_site_row = 64, 8 {
+    /// hist, and longest_*, are of sleeps that are over, each whole: one that another account was told
+    /// the begin of (it has handed its thread over) is here with that. How often this account saw a
+    /// sleep end is the sum of hist, so no copy can have one without the other.
+    /// Who slept longest is written by one CPU at a time: it makes longest_begun one more, writes, and
+    /// then longest_told the same. So what a copy that was made from the front to the back has of it
+    /// belongs together if both are equal.
+    debox_site_row = 680, 8 {
         /// 0 empty, else 1<<63 | nr key << 32 | site
         key: u64 = 0,
-        count: u64 = 8,
-        total_ns: u64 = 16,
-        max_ns: u64 = 24,
+        /// of sleeps that are over, since this account has had the thread
+        total_ns: u64 = 8,
+        max_ns: u64 = 16,
         /// sum over the sleeps of which they are known
-        waiters_entry: u64 = 32,
-        waiters_max: u64 = 40,
+        waiters_entry: u64 = 24,
+        waiters_max: u64 = 32,
         /// so many sleeps
-        waiters_known: u64 = 48,
-        reserved: [u64; 1] = 56,
+        waiters_known: u64 = 40,
+        /// of sleeps that are over, before this account had the thread
+        before_ns: u64 = 48,
+        /// 0; who copies the row adds those that are not over,
+        asleep: u64 = 56,
+        /// ... and how long they have slept here
+        asleep_ns: u64 = 64,
+        longest_told: u64 = 72,
+        /// 0: none is known. One that two CPUs saw end at once may be missing
+        longest_ns: u64 = 80,
+        /// CLOCK_MONOTONIC
+        longest_end_ns: u64 = 88,
+        /// the thread's name as it fell asleep
+        longest_comm: [u8; 16] = 96,
+        longest_begun: u64 = 112,
+        hist: [u64; 70] = 120,
     }
 }
 
@@ -655,7 +682,7 @@ mirror! {
 }
 
 mirror! {
-    debox_account = 147624, 8 {
+    debox_account = 1409192, 8 {
         /// row indices handed out, 1..
         rows_used: u32 = 0,
         cpus: u32 = 4,
@@ -693,7 +720,7 @@ mirror! {
         /// nr key -> row index, 0 none
         row_of: [u32; 1024] = 168,
         sites: [debox_site_row; 2048] = 4264,
-        irqs: [debox_irq_row; 128] = 135336,
+        irqs: [debox_irq_row; 128] = 1396904,
     }
 }
 

@@ -86,6 +86,22 @@ impl debox_site_row {
         }
         Some((((self.key & !SITE_KEY_USED) >> 32) as u32, self.key as u32))
     }
+    /// How many sleeps, those that are not over among them.
+    pub fn count(&self) -> u64 {
+        let all = self.hist.iter();
+        all.fold(self.asleep, |all, n| all.saturating_add(*n))
+    }
+    /// How long the longest that is over was, when it ended (CLOCK_MONOTONIC), and whose it was; if the
+    /// row has that whole.
+    pub fn longest(&self) -> Option<(u64, u64, &str)> {
+        let comm = text_get(&self.longest_comm);
+        let whole = self.longest_told == self.longest_begun;
+        (whole && self.longest_ns > 0 && !comm.is_empty()).then_some((
+            self.longest_ns,
+            self.longest_end_ns,
+            comm,
+        ))
+    }
 }
 
 impl debox_account {

@@ -23,6 +23,42 @@ fn every_bucket_meets_the_next_and_is_narrow() {
 }
 
 #[test]
+fn sleeps_are_in_the_buckets_of_a_native_histogram() {
+    for bound in 0..DEBOX_SLEEP_BUCKETS - 1 {
+        let ns = sleep_bound(bound);
+        // The bound is 2^exponent seconds, rounded down to whole nanoseconds.
+        let exponent = bound as f64 / 2.0 - f64::from(DEBOX_SLEEP_MIN_EXP);
+        let exact = exponent.exp2() * 1e9;
+        assert!(
+            ns as f64 <= exact && exact < (ns + 1) as f64,
+            "bound {bound}: {ns} of {exact}"
+        );
+        assert_eq!((sleep_bucket(ns), sleep_bucket(ns + 1)), (bound, bound + 1));
+        assert_eq!(sleep_range(bound).1, ns + 1);
+        assert_eq!(sleep_range(bound + 1).0, ns + 1);
+    }
+    assert_eq!(sleep_bucket(0), 0);
+    assert_eq!(sleep_bucket(u64::MAX), DEBOX_SLEEP_BUCKETS - 1);
+    assert_eq!(sleep_range(DEBOX_SLEEP_BUCKETS - 1).1, u64::MAX);
+}
+
+#[test]
+fn the_longest_is_told_whole_or_not_at_all() {
+    let mut row = debox_site_row {
+        longest_ns: 9,
+        longest_end_ns: 5,
+        longest_told: 3,
+        longest_begun: 3,
+        ..Default::default()
+    };
+    assert_eq!(row.longest(), None, "nobody's");
+    text_put(&mut row.longest_comm, "dd");
+    assert_eq!(row.longest(), Some((9, 5, "dd")));
+    row.longest_begun = 4;
+    assert_eq!(row.longest(), None, "being written");
+}
+
+#[test]
 fn text_is_cut_at_a_character_and_foreign_bytes_are_left_out() {
     let mut field = [0xffu8; 8];
     text_put(&mut field, "abcdefü");

@@ -20,6 +20,7 @@ use toml::Spanned;
 const LISTEN: &str = "127.0.0.1:9464";
 const BLOCKING_ROWS: u64 = 2_000;
 const PROGRAMS: u64 = 500;
+const DURATIONS: u64 = 100;
 /// More than this is a mistake: each row is a series for whoever collects.
 const ROWS_MOST: u64 = 100_000;
 const FLIGHT: &str = "/var/lib/debox/flight";
@@ -132,6 +133,8 @@ pub struct MetricsConfig {
     pub blocking_rows: usize,
     /// The same of programs (name, unit).
     pub programs: usize,
+    /// The same of what has a distribution (label, class): two dozen series each.
+    pub durations: usize,
 }
 
 /// `[fleet]`
@@ -222,6 +225,7 @@ struct MetricsFile {
     listen: Option<Spanned<String>>,
     blocking_rows: Option<Spanned<u64>>,
     programs: Option<Spanned<u64>>,
+    durations: Option<Spanned<u64>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -585,6 +589,7 @@ impl Config {
             listen,
             blocking_rows,
             programs,
+            durations,
         } = file.metrics;
         let listen = match listen {
             None => listen_of(LISTEN)?,
@@ -605,6 +610,7 @@ impl Config {
                 listen,
                 blocking_rows: rows("blocking_rows", blocking_rows, BLOCKING_ROWS).map_err(at)?,
                 programs: rows("programs", programs, PROGRAMS).map_err(at)?,
+                durations: rows("durations", durations, DURATIONS).map_err(at)?,
             },
             flight: flight_of(file.flight).map_err(at)?,
             fleet: fleet_of(file.fleet).map_err(at)?,
@@ -688,6 +694,7 @@ mod tests {
             (config.metrics.blocking_rows, config.metrics.programs),
             (2_000, 500)
         );
+        assert_eq!(config.metrics.durations, 100);
     }
 
     #[test]
@@ -699,7 +706,7 @@ mod tests {
              [[policy]]\nname = \"rest\"\n[budget]\ncpu = \"0.5%\"\nmemory = \"100MB\"\nevents_per_s = 50\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
              before = \"90s\"\nkept_most = 4\n[[flight.when]]\nroot = \"disk\"\nabove = \"10s\"\n\
              [[flight.when]]\nlabel = \"futex\"\nabove = \"1m\"\n\
-             [metrics]\nlisten = \"/run/debox/metrics.sock\"\nblocking_rows = 10\nprograms = 7\n",
+             [metrics]\nlisten = \"/run/debox/metrics.sock\"\nblocking_rows = 10\nprograms = 7\ndurations = 5\n",
         )
         .unwrap();
         let web = Policy {
@@ -767,6 +774,7 @@ mod tests {
             (config.metrics.blocking_rows, config.metrics.programs),
             (10, 7)
         );
+        assert_eq!(config.metrics.durations, 5);
     }
 
     #[test]

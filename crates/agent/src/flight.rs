@@ -321,6 +321,13 @@ impl Flight {
         });
     }
 
+    /// What the file of a policy's present period is named, but for its end; None: it has none.
+    pub fn recording(&self, policy: &str) -> Option<&str> {
+        let mut present = self.present.iter();
+        let present = present.find(|present| present.policy == policy)?;
+        present.writer.as_ref().map(|_| present.stem.as_str())
+    }
+
     /// When the next report of the present period is wanted.
     pub fn due(&self) -> Option<Instant> {
         let written = self.present.iter().filter(|p| p.writer.is_some());

@@ -2,8 +2,8 @@
 //! What is left on, and what does it offer to others?
 //!
 //! [`watch`] is `debox agent`: [`config`] is what its file says of whom is watched and where
-//! figures are to be had, [`running`] how each policy is watched, [`metrics`] the figures of a report as Prometheus takes them,
-//! [`endpoint`] where they are asked for, [`flight`] the last recordings. There is a report for each period, and whenever
+//! figures are to be had, [`running`] how each policy is watched, [`metrics`] the figures of a report as [`series`], [`text`]
+//! and [`protobuf`] the forms of these, [`endpoint`] where they are asked for, [`flight`] the last recordings. There is a report for each period, and whenever
 //! somebody asks one of the present one so far.
 
 mod budget;
@@ -13,8 +13,11 @@ mod error;
 mod fleet;
 mod flight;
 mod metrics;
+mod protobuf;
 mod running;
+mod series;
 mod snapshot;
+mod text;
 mod watch;
 
 pub use error::Error;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What do the figures of a report look like to Prometheus?
+//! What do the figures of a report look like to whoever collects them?
 //!
 //! All are sums since the agent began, over periods of which each has a report. A series never goes back (where the report knows less
 //! than before it stands still), and there are not more of them than was said: what came first
@@ -7,86 +7,121 @@
 
 use crate::budget::{Level, Look};
 use crate::config::{MetricsConfig, What};
+use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
+use debox_abi::sleep_bucket;
 use debox_fleet::{OTHER, name, note_name};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// As a report labels a place that was not looked up (yet).
 const UNKNOWN: &str = "(unknown)";
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Wait {
-    label: String,
-    call: String,
-    class: &'static str,
+/// What tells a series from the others of its family.
+trait Labelled {
+    fn labels(&self) -> Labels;
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+/// A struct of texts that are the labels of their names.
+macro_rules! labels {
+    (struct $name:ident { $($field:ident: $type:ty,)* }) => {
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        struct $name {
+            $($field: $type,)*
+        }
+        impl Labelled for $name {
+            fn labels(&self) -> Labels {
+                vec![$((stringify!($field), self.$field.to_string())),*]
+            }
+        }
+    };
+}
+
+labels! {
+    struct Wait {
+        label: String,
+        call: String,
+        class: &'static str,
+    }
+}
+
+labels! {
+    struct WaitKind {
+        label: String,
+        class: &'static str,
+    }
+}
+
+labels! {
+    struct ProgramState {
+        program: String,
+        unit: String,
+        state: &'static str,
+    }
+}
+
+labels! {
+    struct Root {
+        root: &'static str,
+    }
+}
+
+labels! {
+    struct Group {
+        group: String,
+    }
+}
+
+labels! {
+    struct CallOf {
+        call: String,
+    }
+}
+
+labels! {
+    struct Outcome {
+        outcome: &'static str,
+    }
+}
+
+labels! {
+    struct PolicyOf {
+        policy: String,
+    }
+}
+
+labels! {
+    struct ConditionOf {
+        policy: String,
+        condition: String,
+        outcome: &'static str,
+    }
+}
+
+labels! {
+    struct Cost {
+        what: &'static str,
+    }
+}
+
+labels! {
+    struct Lack {
+        what: String,
+    }
+}
+
+labels! {
+    struct Build {
+        version: &'static str,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Program {
     program: String,
     unit: String,
 }
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ProgramState {
-    program: String,
-    unit: String,
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Root {
-    root: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Group {
-    group: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallOf {
-    call: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyOf {
-    policy: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ConditionOf {
-    policy: String,
-    condition: String,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Cost {
-    what: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Lack {
-    what: String,
-}
-
-type Seconds = Counter<f64, AtomicU64>;
 
 /// Rows that have a series.
 struct Told<K> {
@@ -119,6 +154,7 @@ impl<K: Clone + Eq + Hash> Told<K> {
 struct Sums {
     blocked_ns: HashMap<Wait, u64>,
     sleeps: HashMap<Wait, u64>,
+    durations: HashMap<WaitKind, Distribution>,
     program_ns: HashMap<ProgramState, u64>,
     faults: HashMap<ProgramState, u64>,
     roots_ns: HashMap<Root, u64>,
@@ -135,10 +171,52 @@ fn add<K: Eq + Hash>(sums: &mut HashMap<K, u64>, more: HashMap<K, u64>) {
     }
 }
 
+/// Up to what was and is; never back.
+fn raise<K: Clone + Eq + Hash>(
+    shown: &mut HashMap<K, u64>,
+    was: &HashMap<K, u64>,
+    is: &HashMap<K, u64>,
+) {
+    for (key, value) in is {
+        let to = value + was.get(key).copied().unwrap_or(0);
+        let shown = shown.entry(key.clone()).or_default();
+        *shown = to.max(*shown);
+    }
+}
+
+fn raise_distributions(
+    shown: &mut HashMap<WaitKind, Distribution>,
+    was: &HashMap<WaitKind, Distribution>,
+    is: &HashMap<WaitKind, Distribution>,
+) {
+    let none = Distribution::default();
+    for (kind, is) in is {
+        let was = was.get(kind).unwrap_or(&none);
+        let shown = shown.entry(kind.clone()).or_default();
+        let mut highest = None;
+        for (at, shown) in shown.buckets.iter_mut().enumerate() {
+            let to = is.buckets[at] + was.buckets[at];
+            if to > *shown {
+                *shown = to;
+                highest = Some(at);
+            }
+        }
+        shown.sum_ns = shown.sum_ns.max(is.sum_ns + was.sum_ns);
+        // The longest that is known by name is the longest there was only if no bucket above has more.
+        let exemplar = is.exemplar.as_ref();
+        if let Some(exemplar) = exemplar.filter(|it| highest == Some(sleep_bucket(it.ns))) {
+            shown.exemplar = Some(exemplar.clone());
+        }
+    }
+}
+
 impl Sums {
     fn add(&mut self, more: Sums) {
         add(&mut self.blocked_ns, more.blocked_ns);
         add(&mut self.sleeps, more.sleeps);
+        for (kind, all) in more.durations {
+            self.durations.entry(kind).or_default().add(&all);
+        }
         add(&mut self.program_ns, more.program_ns);
         add(&mut self.faults, more.faults);
         add(&mut self.roots_ns, more.roots_ns);
@@ -148,52 +226,97 @@ impl Sums {
         add(&mut self.incomplete, more.incomplete);
         self.threads += more.threads;
     }
-}
 
-pub struct Metrics {
-    registry: Registry,
-    /// Of periods that are over.
-    closed: Sums,
-    /// Of those that are not, by policy.
-    present: HashMap<String, Sums>,
-    waits: Told<Wait>,
-    programs: Told<Program>,
-    groups: Told<Group>,
-    blocked: Family<Wait, Seconds>,
-    sleeps: Family<Wait, Counter>,
-    program: Family<ProgramState, Seconds>,
-    faults: Family<ProgramState, Counter>,
-    roots: Family<Root, Seconds>,
-    throttled: Family<Group, Seconds>,
-    calls: Family<CallOf, Counter>,
-    errors: Family<CallOf, Counter>,
-    incomplete: Family<Lack, Gauge>,
-    threads: Counter,
-    policy_threads: Family<PolicyOf, Gauge>,
-    conditions: Family<ConditionOf, Counter>,
-    exceeded: Family<Cost, Counter>,
-    level: Gauge<f64, AtomicU64>,
-    cpu: Family<Cost, Gauge<f64, AtomicU64>>,
-    memory: Family<Cost, Gauge<f64, AtomicU64>>,
-    lost: Counter,
-    fleet: Family<Outcome, Counter>,
-    report: Gauge<f64, AtomicU64>,
-}
-
-fn seconds(ns: u64) -> f64 {
-    Duration::from_nanos(ns).as_secs_f64()
-}
-
-/// Up to that; never back.
-fn raise(counter: &Seconds, to: f64) {
-    let by = to - counter.get();
-    if by > 0.0 {
-        counter.inc_by(by);
+    fn raise(&mut self, was: &Sums, is: &Sums) {
+        raise(&mut self.blocked_ns, &was.blocked_ns, &is.blocked_ns);
+        raise(&mut self.sleeps, &was.sleeps, &is.sleeps);
+        raise_distributions(&mut self.durations, &was.durations, &is.durations);
+        raise(&mut self.program_ns, &was.program_ns, &is.program_ns);
+        raise(&mut self.faults, &was.faults, &is.faults);
+        raise(&mut self.roots_ns, &was.roots_ns, &is.roots_ns);
+        raise(&mut self.throttled_ns, &was.throttled_ns, &is.throttled_ns);
+        raise(&mut self.calls, &was.calls, &is.calls);
+        raise(&mut self.errors, &was.errors, &is.errors);
+        raise(&mut self.incomplete, &was.incomplete, &is.incomplete);
+        self.threads = self.threads.max(was.threads + is.threads);
     }
 }
 
-fn raise_count(counter: &Counter, to: u64) {
-    counter.inc_by(to.saturating_sub(counter.get()));
+/// A report of a policy's present period, and what it does not say itself.
+pub struct Reading<'a> {
+    pub policy: &'a str,
+    pub report: &'a Report,
+    /// What is of the whole machine is told by one of the policies alone.
+    pub of_machine: bool,
+    /// So long it took to make it.
+    pub took: Duration,
+    /// When the period began.
+    pub began: SystemTime,
+    /// Where the flight recorder has it.
+    pub recording: Option<&'a str>,
+}
+
+pub struct Metrics {
+    /// Of periods that are over.
+    closed: Sums,
+    /// Of those that are not, by policy.
+    present: HashMap<String, Present>,
+    /// What is told: up to that, and never back.
+    shown: Sums,
+    waits: Told<Wait>,
+    kinds: Told<WaitKind>,
+    programs: Told<Program>,
+    groups: Told<Group>,
+    policy_threads: HashMap<PolicyOf, u64>,
+    conditions: HashMap<ConditionOf, u64>,
+    exceeded: HashMap<Cost, u64>,
+    level: Level,
+    cpu: HashMap<Cost, f64>,
+    memory: HashMap<Cost, u64>,
+    lost: u64,
+    fleet: HashMap<Outcome, u64>,
+    took: Duration,
+}
+
+/// A policy's present period.
+#[derive(Default)]
+struct Present {
+    sums: Sums,
+    /// Until then, since it began, all was told that had come to pass.
+    told_ns: u64,
+}
+
+fn seconds(ns: u64) -> Value {
+    Value::Number(Duration::from_nanos(ns).as_secs_f64())
+}
+
+fn samples<K: Labelled, V>(sums: &HashMap<K, V>, value: impl Fn(&V) -> Value) -> Vec<Sample> {
+    let mut samples: Vec<Sample> = (sums.iter())
+        .map(|(key, sum)| Sample {
+            labels: key.labels(),
+            value: value(sum),
+        })
+        .collect();
+    samples.sort_by(|a, b| a.labels.cmp(&b.labels));
+    samples
+}
+
+fn alone(value: Value) -> Vec<Sample> {
+    vec![Sample {
+        labels: Vec::new(),
+        value,
+    }]
+}
+
+fn family(name: &'static str, kind: Kind, help: &'static str, samples: Vec<Sample>) -> Family {
+    let unit = name.ends_with("_seconds").then_some("seconds");
+    Family {
+        name,
+        help,
+        unit,
+        kind,
+        samples,
+    }
 }
 
 /// Each root's name once.
@@ -267,244 +390,293 @@ fn states(time: &LifeTime) -> [(&'static str, u64); 8] {
 
 impl Metrics {
     pub fn new(config: &MetricsConfig) -> Self {
-        let mut registry = Registry::with_prefix("debox");
-        let mut metrics = Self {
-            registry: Registry::default(),
+        Self {
             closed: Sums::default(),
             present: HashMap::new(),
+            shown: Sums::default(),
             waits: Told::new(config.blocking_rows),
+            kinds: Told::new(config.durations),
             programs: Told::new(config.programs),
             groups: Told::new(config.programs),
-            blocked: Family::default(),
-            sleeps: Family::default(),
-            program: Family::default(),
-            faults: Family::default(),
-            roots: Family::default(),
-            throttled: Family::default(),
-            calls: Family::default(),
-            errors: Family::default(),
-            incomplete: Family::default(),
-            threads: Counter::default(),
-            policy_threads: Family::default(),
-            conditions: Family::default(),
-            exceeded: Family::default(),
-            level: Gauge::default(),
-            cpu: Family::default(),
-            memory: Family::default(),
-            lost: Counter::default(),
-            fleet: Family::default(),
-            report: Gauge::default(),
-        };
-        registry.register_with_unit(
-            "blocked",
-            "Time asleep in system calls: on what (label), in which call, and whether that is a loss",
-            Unit::Seconds,
-            metrics.blocked.clone(),
-        );
-        registry.register("sleeps", "Sleeps in system calls", metrics.sleeps.clone());
-        registry.register_with_unit(
-            "thread",
-            "Where the time of threads went, by program and systemd unit",
-            Unit::Seconds,
-            metrics.program.clone(),
-        );
-        registry.register(
-            "page_faults",
-            "Page faults (state: minor, major)",
-            metrics.faults.clone(),
-        );
-        registry.register_with_unit(
-            "wait_root",
-            "Time asleep, by what the waiting ended in when it was followed through who was waited for",
-            Unit::Seconds,
-            metrics.roots.clone(),
-        );
-        registry.register_with_unit(
-            "cpu_throttled",
-            "Time in which a control group's limit of CPU time kept its threads from running",
-            Unit::Seconds,
-            metrics.throttled.clone(),
-        );
-        registry.register(
-            "calls",
-            "System calls that returned (boundary capture)",
-            metrics.calls.clone(),
-        );
-        registry.register(
-            "call_errors",
-            "Of these, that failed",
-            metrics.errors.clone(),
-        );
-        registry.register(
-            "incomplete",
-            "What the figures lack: how many calls, sleeps, threads or processes a note of the report is about",
-            metrics.incomplete.clone(),
-        );
-        registry.register(
-            "threads",
-            "Threads that began under watch",
-            metrics.threads.clone(),
-        );
-        registry.register(
-            "policy_threads",
-            "Threads that are watched now, by the policy of the agent's file whose they are",
-            metrics.policy_threads.clone(),
-        );
-        registry.register(
-            "condition_calls",
-            "Calls that met a policy's condition, in periods that are over (outcome: told, held_back)",
-            metrics.conditions.clone(),
-        );
-        registry.register(
-            "budget_exceeded",
-            "Looks at what watching costs that found more than [budget] has (what: cpu, memory, events)",
-            metrics.exceeded.clone(),
-        );
-        registry.register(
-            "capture_level",
-            "What the budget leaves: 4 all, 3 no conditions, 2 sleeps alone, 1 with longer periods, 0 nothing",
-            metrics.level.clone(),
-        );
-        registry.register(
-            "agent_cpu_ratio",
-            "CPU time in a second, as the last look at the budget found it (what: agent, programs in the kernel)",
-            metrics.cpu.clone(),
-        );
-        registry.register(
-            "agent_memory_bytes",
-            "Memory that watching takes, as the last look at the budget found it (what: agent, tables in the kernel)",
-            metrics.memory.clone(),
-        );
-        registry.register(
-            "recordings_lost",
-            "Periods that the flight recorder has not, or not to their end",
-            metrics.lost.clone(),
-        );
-        registry.register(
-            "fleet_periods",
-            "Periods that were written to the fleet's tables, or dropped as that could not be",
-            metrics.fleet.clone(),
-        );
-        registry.register_with_unit(
-            "agent_report",
-            "How long it took to read the figures, last time",
-            Unit::Seconds,
-            metrics.report.clone(),
-        );
-        registry.register(
-            "build",
-            "Which DeBox this is",
-            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
-        metrics.registry = registry;
-        metrics
+            policy_threads: HashMap::new(),
+            conditions: HashMap::new(),
+            exceeded: HashMap::new(),
+            level: Level::Full,
+            cpu: HashMap::new(),
+            memory: HashMap::new(),
+            lost: 0,
+            fleet: HashMap::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// All there is to be told, whatever form it is to have.
+    pub fn families(&self) -> Vec<Family> {
+        let shown = &self.shown;
+        let count = |count: &u64| Value::Count(*count);
+        let time = |ns: &u64| seconds(*ns);
+        let distribution = |all: &Distribution| Value::Distribution(Box::new(all.clone()));
+        let build = HashMap::from([(
+            Build {
+                version: env!("CARGO_PKG_VERSION"),
+            },
+            1,
+        )]);
+        vec![
+            family(
+                "debox_blocked_seconds",
+                Kind::Counter,
+                "Time asleep in system calls: on what (label), in which call, and whether that is a loss",
+                samples(&shown.blocked_ns, time),
+            ),
+            family(
+                "debox_sleeps",
+                Kind::Counter,
+                "Sleeps in system calls",
+                samples(&shown.sleeps, count),
+            ),
+            family(
+                "debox_blocked_duration_seconds",
+                Kind::Histogram,
+                "How long those of these sleeps took that are over, each whole",
+                samples(&shown.durations, distribution),
+            ),
+            family(
+                "debox_thread_seconds",
+                Kind::Counter,
+                "Where the time of threads went, by program and systemd unit",
+                samples(&shown.program_ns, time),
+            ),
+            family(
+                "debox_page_faults",
+                Kind::Counter,
+                "Page faults (state: minor, major)",
+                samples(&shown.faults, count),
+            ),
+            family(
+                "debox_wait_root_seconds",
+                Kind::Counter,
+                "Time asleep, by what the waiting ended in when it was followed through who was waited for",
+                samples(&shown.roots_ns, time),
+            ),
+            family(
+                "debox_cpu_throttled_seconds",
+                Kind::Counter,
+                "Time in which a control group's limit of CPU time kept its threads from running",
+                samples(&shown.throttled_ns, time),
+            ),
+            family(
+                "debox_calls",
+                Kind::Counter,
+                "System calls that returned (boundary capture)",
+                samples(&shown.calls, count),
+            ),
+            family(
+                "debox_call_errors",
+                Kind::Counter,
+                "Of these, that failed",
+                samples(&shown.errors, count),
+            ),
+            family(
+                "debox_incomplete",
+                Kind::Gauge,
+                "What the figures lack: how many calls, sleeps, threads or processes a note of the report is about",
+                samples(&shown.incomplete, count),
+            ),
+            family(
+                "debox_threads",
+                Kind::Counter,
+                "Threads that began under watch",
+                alone(Value::Count(shown.threads)),
+            ),
+            family(
+                "debox_policy_threads",
+                Kind::Gauge,
+                "Threads that are watched now, by the policy of the agent's file whose they are",
+                samples(&self.policy_threads, count),
+            ),
+            family(
+                "debox_condition_calls",
+                Kind::Counter,
+                "Calls that met a policy's condition, in periods that are over (outcome: told, held_back)",
+                samples(&self.conditions, count),
+            ),
+            family(
+                "debox_budget_exceeded",
+                Kind::Counter,
+                "Looks at what watching costs that found more than [budget] has (what: cpu, memory, events)",
+                samples(&self.exceeded, count),
+            ),
+            family(
+                "debox_capture_level",
+                Kind::Gauge,
+                "What the budget leaves: 4 all, 3 no conditions, 2 sleeps alone, 1 with longer periods, 0 nothing",
+                alone(Value::Count(self.level as u64)),
+            ),
+            family(
+                "debox_agent_cpu_ratio",
+                Kind::Gauge,
+                "CPU time in a second, as the last look at the budget found it (what: agent, programs in the kernel)",
+                samples(&self.cpu, |share| Value::Number(*share)),
+            ),
+            family(
+                "debox_agent_memory_bytes",
+                Kind::Gauge,
+                "Memory that watching takes, as the last look at the budget found it (what: agent, tables in the kernel)",
+                samples(&self.memory, count),
+            ),
+            family(
+                "debox_recordings_lost",
+                Kind::Counter,
+                "Periods that the flight recorder has not, or not to their end",
+                alone(Value::Count(self.lost)),
+            ),
+            family(
+                "debox_fleet_periods",
+                Kind::Counter,
+                "Periods that were written to the fleet's tables, or dropped as that could not be",
+                samples(&self.fleet, count),
+            ),
+            family(
+                "debox_agent_report_seconds",
+                Kind::Gauge,
+                "How long it took to read the figures, last time",
+                alone(Value::Number(self.took.as_secs_f64())),
+            ),
+            family(
+                "debox_build",
+                Kind::Info,
+                "Which DeBox this is",
+                samples(&build, count),
+            ),
+        ]
     }
 
     /// Of further rows so many are told apart; those that have a series keep it.
     pub fn limit(&mut self, config: &MetricsConfig) {
         self.waits.most = config.blocking_rows;
+        self.kinds.most = config.durations;
         self.programs.most = config.programs;
         self.groups.most = config.programs;
     }
 
-    /// As of this report of a policy's present period. What is of the whole machine is told by one of the
-    /// policies alone.
-    pub fn update(&mut self, policy: &str, report: &Report, of_machine: bool) {
-        let now = self.sums(report, false, of_machine);
-        self.present.insert(policy.to_owned(), now);
+    /// As of this report of a policy's present period.
+    pub fn update(&mut self, reading: &Reading<'_>) {
+        let sums = self.sums(reading, false);
+        // What ended while it was made is in it or is not.
+        let took_ns = u64::try_from(reading.took.as_nanos()).unwrap_or(u64::MAX);
+        let told_ns = reading.report.run.wall_ns.saturating_sub(took_ns);
+        let present = Present { sums, told_ns };
+        self.present.insert(reading.policy.to_owned(), present);
         self.raise();
     }
 
     /// The period of this report is over: the policy's next one begins with nothing.
-    pub fn close(&mut self, policy: &str, report: &Report, of_machine: bool) {
-        let last = self.sums(report, true, of_machine);
-        self.present.remove(policy);
-        self.closed.add(last);
+    pub fn close(&mut self, reading: &Reading<'_>) {
+        let last = self.sums(reading, true);
+        self.present.insert(
+            reading.policy.to_owned(),
+            Present {
+                sums: last.clone(),
+                told_ns: 0,
+            },
+        );
         self.raise();
+        self.present.remove(reading.policy);
+        self.closed.add(last);
     }
 
-    /// So many threads are a policy's; None: there is no such policy any more.
-    pub fn policy(&self, policy: &str, threads: Option<usize>) {
-        let policy = PolicyOf {
-            policy: policy.to_owned(),
-        };
-        match threads {
-            Some(threads) => {
-                let is = i64::try_from(threads).unwrap_or(i64::MAX);
-                self.policy_threads.get_or_create(&policy).set(is);
-            }
-            None => {
-                self.policy_threads.remove(&policy);
+    /// To what periods before had and the present ones have.
+    fn raise(&mut self) {
+        let mut now = Sums::default();
+        for present in self.present.values() {
+            now.add(present.sums.clone());
+        }
+        self.shown.raise(&self.closed, &now);
+        // Told once.
+        for present in self.present.values_mut() {
+            for all in present.sums.durations.values_mut() {
+                all.exemplar = None;
             }
         }
     }
 
+    /// So many threads are a policy's; None: there is no such policy any more.
+    pub fn policy(&mut self, policy: &str, threads: Option<usize>) {
+        let policy = PolicyOf {
+            policy: policy.to_owned(),
+        };
+        match threads {
+            Some(threads) => self.policy_threads.insert(policy, threads as u64),
+            None => self.policy_threads.remove(&policy),
+        };
+    }
+
     /// What came of a condition in a period that is over.
-    pub fn condition(&self, policy: &str, condition: &str, told: u64, held_back: u64) {
+    pub fn condition(&mut self, policy: &str, condition: &str, told: u64, held_back: u64) {
         for (outcome, calls) in [("told", told), ("held_back", held_back)] {
             let of = ConditionOf {
                 policy: policy.to_owned(),
                 condition: name(condition),
                 outcome,
             };
-            self.conditions.get_or_create(&of).inc_by(calls);
+            *self.conditions.entry(of).or_default() += calls;
         }
     }
 
     /// A look at the budget.
-    pub fn budget(&self, look: &Look) {
+    pub fn budget(&mut self, look: &Look) {
         for what in look.over.iter().copied() {
-            self.exceeded.get_or_create(&Cost { what }).inc();
+            *self.exceeded.entry(Cost { what }).or_default() += 1;
         }
         self.level(look.level);
-        let set = |what, share| {
-            self.cpu.get_or_create(&Cost { what }).set(share);
-        };
-        set("agent", look.used.agent);
+        self.cpu.insert(Cost { what: "agent" }, look.used.agent);
         if let Some(share) = look.used.programs {
-            set("programs", share);
+            self.cpu.insert(Cost { what: "programs" }, share);
         }
         for (what, bytes) in [
             ("agent", look.used.agent_bytes),
             ("tables", look.used.tables_bytes),
         ] {
-            self.memory.get_or_create(&Cost { what }).set(bytes as f64);
+            self.memory.insert(Cost { what }, bytes);
         }
     }
 
-    pub fn level(&self, level: Level) {
-        self.level.set(f64::from(level as u8));
+    pub fn level(&mut self, level: Level) {
+        self.level = level;
     }
 
     /// What all reports together took to be made.
-    pub fn took(&self, time: Duration) {
-        self.report.set(time.as_secs_f64());
+    pub fn took(&mut self, time: Duration) {
+        self.took = time;
     }
 
     /// What became of the periods that go to the fleet's tables.
-    pub fn fleet(&self, figures: &debox_fleet::Figures) {
+    pub fn fleet(&mut self, figures: &debox_fleet::Figures) {
         for (outcome, periods) in [
             ("written", figures.periods_written),
             ("dropped", figures.periods_dropped),
         ] {
-            let periods_of = self.fleet.get_or_create(&Outcome { outcome });
-            raise_count(&periods_of, periods);
+            // A fleet that was taken anew begins with 0.
+            let is = self.fleet.entry(Outcome { outcome }).or_default();
+            *is = periods.max(*is);
         }
     }
 
     /// So many periods more are not recorded.
-    pub fn lost(&self, periods: u64) {
-        self.lost.inc_by(periods);
+    pub fn lost(&mut self, periods: u64) {
+        self.lost += periods;
     }
 
     /// What has no name yet will have one in a later report, at the latest in the `last` one: no series
     /// goes back, and it would be there twice.
-    fn sums(&mut self, report: &Report, last: bool, of_machine: bool) -> Sums {
+    fn sums(&mut self, reading: &Reading<'_>, last: bool) -> Sums {
+        let report = reading.report;
         let mut sums = Sums::default();
-        self.waits_sum(report, last, &mut sums);
+        self.waits_sum(reading, last, &mut sums);
         self.programs_sum(report, last, &mut sums);
         sums.roots_ns = roots_ns(report);
-        let machine = report.machine.iter().filter(|_| of_machine);
+        let machine = report.machine.iter().filter(|_| reading.of_machine);
         for limit in machine.flat_map(|machine| &machine.limits) {
             let mut group = Group {
                 group: name(&limit.group),
@@ -531,50 +703,19 @@ impl Metrics {
         sums
     }
 
-    /// To what periods before had and the present ones have.
-    fn raise(&self) {
-        let mut all = self.closed.clone();
-        for present in self.present.values() {
-            all.add(present.clone());
-        }
-        for (wait, ns) in &all.blocked_ns {
-            raise(&self.blocked.get_or_create(wait), seconds(*ns));
-        }
-        for (wait, count) in &all.sleeps {
-            raise_count(&self.sleeps.get_or_create(wait), *count);
-        }
-        for (state, ns) in &all.program_ns {
-            raise(&self.program.get_or_create(state), seconds(*ns));
-        }
-        for (state, count) in &all.faults {
-            raise_count(&self.faults.get_or_create(state), *count);
-        }
-        for (root, ns) in &all.roots_ns {
-            raise(&self.roots.get_or_create(root), seconds(*ns));
-        }
-        for (group, ns) in &all.throttled_ns {
-            raise(&self.throttled.get_or_create(group), seconds(*ns));
-        }
-        for (call, count) in &all.calls {
-            raise_count(&self.calls.get_or_create(call), *count);
-        }
-        for (call, count) in &all.errors {
-            raise_count(&self.errors.get_or_create(call), *count);
-        }
-        for (what, count) in &all.incomplete {
-            let count = i64::try_from(*count).unwrap_or(i64::MAX);
-            self.incomplete.get_or_create(what).set(count);
-        }
-        raise_count(&self.threads, all.threads);
-    }
-
-    fn waits_sum(&mut self, report: &Report, last: bool, sums: &mut Sums) {
+    fn waits_sum(&mut self, reading: &Reading<'_>, last: bool, sums: &mut Sums) {
+        let report = reading.report;
+        let told_ns = self.present.get(reading.policy).map_or(0, |it| it.told_ns);
         let named = |row: &&BlockingRow| last || row.label != UNKNOWN;
         for row in report.blocking.iter().filter(named) {
             let mut wait = Wait {
                 label: name(&row.label),
                 call: row.call.as_deref().map_or_else(String::new, name),
                 class: label_class(report, &row.label),
+            };
+            let mut kind = WaitKind {
+                label: wait.label.clone(),
+                class: wait.class,
             };
             if !self.waits.has_room(&wait) {
                 wait = Wait {
@@ -585,6 +726,36 @@ impl Metrics {
             }
             *sums.sleeps.entry(wait.clone()).or_default() += row.count;
             *sums.blocked_ns.entry(wait).or_default() += row.total_ns;
+            // None of it is over yet.
+            let over = (row.durations.as_ref()).filter(|over| !over.histogram.is_empty());
+            let Some(over) = over else {
+                continue;
+            };
+            if !self.kinds.has_room(&kind) {
+                kind = WaitKind {
+                    label: OTHER.into(),
+                    class: OTHER,
+                };
+            }
+            let is_new = !self.shown.durations.contains_key(&kind);
+            let all = sums.durations.entry(kind).or_default();
+            for bucket in &over.histogram {
+                all.buckets[sleep_bucket(bucket.from_ns)] += bucket.count;
+            }
+            all.sum_ns += over.total_ns;
+            // What ended before the last reading was told of by it; but of a series that is new.
+            let longest = over.longest.as_ref();
+            let longest = longest.filter(|it| is_new || it.end_ns >= told_ns);
+            if let Some(longest) = longest
+                && all.exemplar.as_ref().is_none_or(|it| longest.ns > it.ns)
+            {
+                all.exemplar = Some(Exemplar {
+                    ns: longest.ns,
+                    at: reading.began + Duration::from_nanos(longest.end_ns),
+                    program: name(&longest.comm),
+                    recording: reading.recording.map(str::to_owned),
+                });
+            }
         }
     }
 
@@ -618,14 +789,6 @@ impl Metrics {
             }
         }
     }
-
-    /// In OpenMetrics' form.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = encode(&mut text, &self.registry);
-        text
-    }
 }
 
 #[cfg(test)]
@@ -638,6 +801,31 @@ mod tests {
         let mut config = Config::parse("").unwrap().metrics;
         config.programs = programs;
         Metrics::new(&config)
+    }
+
+    fn reading(report: &Report) -> Reading<'_> {
+        Reading {
+            policy: "all",
+            report,
+            of_machine: true,
+            took: Duration::ZERO,
+            began: SystemTime::UNIX_EPOCH,
+            recording: Some("20261127T115200Z"),
+        }
+    }
+
+    impl Metrics {
+        fn text(&self) -> String {
+            crate::text::text(&self.families(), crate::text::Form::OpenMetrics)
+        }
+
+        fn update_with(&mut self, report: &Report) {
+            self.update(&reading(report));
+        }
+
+        fn close_with(&mut self, report: &Report) {
+            self.close(&reading(report));
+        }
     }
 
     fn report(rows: &[(&str, u64)]) -> Report {
@@ -670,7 +858,7 @@ mod tests {
     fn a_name_cannot_end_its_label() {
         let mut metrics = metrics(10);
         let name = "a\"} 1\ndebox_evil{\\";
-        metrics.update("machine", &report(&[(name, 1_500_000_000)]), true);
+        metrics.update_with(&report(&[(name, 1_500_000_000)]));
         let line = "debox_thread_seconds_total{program=\"a\\\"} 1debox_evil{\\\\\",unit=\"\",state=\"run_queue\"} 1.5";
         assert_eq!(series(&metrics), [line]);
         assert!(
@@ -689,7 +877,7 @@ mod tests {
             (1_000_000_000, "2.0"),
             (3_000_000_000, "3.0"),
         ] {
-            metrics.update("machine", &report(&[("a", ns)]), true);
+            metrics.update_with(&report(&[("a", ns)]));
             let lines = series(&metrics);
             assert!(
                 lines.len() == 1 && lines[0].ends_with(&format!(" {shown}")),
@@ -701,20 +889,16 @@ mod tests {
     #[test]
     fn what_has_no_name_yet_is_told_when_it_has_one() {
         let mut metrics = metrics(1);
-        metrics.update("machine", &report(&[("", 1_000_000_000)]), true);
+        metrics.update_with(&report(&[("", 1_000_000_000)]));
         assert!(series(&metrics).is_empty());
-        metrics.update("machine", &report(&[("a", 2_000_000_000)]), true);
+        metrics.update_with(&report(&[("a", 2_000_000_000)]));
         let lines = series(&metrics);
         assert!(
             lines.len() == 1 && lines[0].contains("program=\"a\""),
             "{lines:?}"
         );
         // And if it never gets one, at the end of its period.
-        metrics.close(
-            "machine",
-            &report(&[("a", 2_000_000_000), ("", 1_000_000_000)]),
-            true,
-        );
+        metrics.close_with(&report(&[("a", 2_000_000_000), ("", 1_000_000_000)]));
         let lines = series(&metrics);
         assert!(
             lines.len() == 2 && lines[1].contains("program=\"other\""),
@@ -730,38 +914,15 @@ mod tests {
             assert_eq!(lines.len(), 1, "{lines:?}");
             lines[0].rsplit_once(' ').unwrap().1.to_owned()
         };
-        metrics.update("machine", &report(&[("a", 2_000_000_000)]), true);
-        metrics.close("machine", &report(&[("a", 3_000_000_000)]), true);
+        metrics.update_with(&report(&[("a", 2_000_000_000)]));
+        metrics.close_with(&report(&[("a", 3_000_000_000)]));
         assert_eq!(shown(&metrics), "3.0");
         // One in which it was not there.
-        metrics.close("machine", &report(&[]), true);
-        metrics.update("machine", &report(&[("a", 500_000_000)]), true);
+        metrics.close_with(&report(&[]));
+        metrics.update_with(&report(&[("a", 500_000_000)]));
         assert_eq!(shown(&metrics), "3.5");
-        metrics.close("machine", &report(&[("a", 1_000_000_000)]), true);
+        metrics.close_with(&report(&[("a", 1_000_000_000)]));
         assert_eq!(shown(&metrics), "4.0");
-    }
-
-    #[test]
-    fn policies_add_up() {
-        let mut metrics = metrics(10);
-        let second = |n: u64| [("a", n * 1_000_000_000)];
-        metrics.update("one", &report(&second(2)), true);
-        metrics.update("two", &report(&second(3)), false);
-        assert!(series(&metrics)[0].ends_with(" 5.0"));
-        // What the one has closed, the other one goes on with.
-        metrics.close("one", &report(&second(4)), true);
-        assert!(series(&metrics)[0].ends_with(" 7.0"));
-        metrics.update("two", &report(&second(4)), false);
-        metrics.update("one", &report(&second(1)), true);
-        assert!(series(&metrics)[0].ends_with(" 9.0"));
-        metrics.policy("one", Some(7));
-        assert!(
-            metrics
-                .text()
-                .contains("debox_policy_threads{policy=\"one\"} 7")
-        );
-        metrics.policy("one", None);
-        assert!(!metrics.text().contains("policy=\"one\""));
     }
 
     #[test]
@@ -777,13 +938,10 @@ mod tests {
                 limits: vec![limit],
                 ..Machine::default()
             };
-            let report = Report {
+            metrics.close_with(&Report {
                 machine: Some(machine),
                 ..Report::default()
-            };
-            metrics.close("one", &report, true);
-            // It is the same machine.
-            metrics.close("other", &report, false);
+            });
         }
         let text = metrics.text();
         let lines = text
@@ -808,7 +966,7 @@ mod tests {
             ("b", 2_000_000_000),
             ("c", 3_000_000_000),
         ];
-        metrics.update("machine", &report(&rows), true);
+        metrics.update_with(&report(&rows));
         let of = |program: &str, unit: &str, value: &str| {
             format!(
                 "debox_thread_seconds_total{{program=\"{program}\",unit=\"{unit}\",state=\"run_queue\"}} {value}"
@@ -818,5 +976,119 @@ mod tests {
             series(&metrics),
             [of("a", "", "1.0"), of("other", "other", "5.0")]
         );
+    }
+
+    fn slept(label: &str, ns: &[u64], longest: Option<(&str, u64)>) -> BlockingRow {
+        let buckets = ns.iter().map(|&ns| {
+            let (from_ns, to_ns) = debox_abi::sleep_range(sleep_bucket(ns));
+            let to_ns = (to_ns != u64::MAX).then_some(to_ns);
+            let count = 1;
+            serde_json::json!({"from_ns": from_ns, "to_ns": to_ns, "count": count})
+        });
+        let buckets: Vec<_> = buckets.collect();
+        let most = ns.iter().max();
+        let longest = longest
+            .map(|(comm, end_ns)| serde_json::json!({"ns": most, "comm": comm, "end_ns": end_ns}));
+        let total_ns = ns.iter().sum::<u64>();
+        serde_json::from_value(serde_json::json!({
+            "label": label, "unlabelled": false, "call": "read", "abi": 64, "function": null,
+            "offset": null, "file": null, "line": null, "count": ns.len(),
+            "total_ns": total_ns, "mean_ns": 0, "max_ns": most, "share": 0.0,
+            "waiters_mean": null, "waiters_max": null,
+            "durations": {"total_ns": total_ns, "histogram": buckets, "longest": longest},
+        }))
+        .unwrap()
+    }
+
+    fn told(metrics: &Metrics, label: &str) -> Distribution {
+        let kinds = metrics.shown.durations.iter();
+        let mut of = kinds.filter(|(kind, _)| kind.label == label);
+        let found = of.next().unwrap_or_else(|| panic!("no {label}")).1.clone();
+        assert!(of.next().is_none(), "{label}: two");
+        found
+    }
+
+    fn waits(wall_ns: u64, rows: Vec<BlockingRow>) -> Report {
+        let mut report = Report {
+            blocking: rows,
+            ..Report::default()
+        };
+        report.run.wall_ns = wall_ns;
+        report
+    }
+
+    #[test]
+    fn how_long_sleeps_took_is_told_over_all_periods() {
+        let mut metrics = metrics(10);
+        let second = 1_000_000_000;
+        metrics.update_with(&waits(second, vec![slept("d", &[5_000], None)]));
+        // Two places of one label.
+        let rows = vec![
+            slept("d", &[5_000, second], None),
+            slept("d", &[second], None),
+        ];
+        metrics.close_with(&waits(2 * second, rows));
+        metrics.update_with(&waits(second, vec![slept("d", &[5_000], None)]));
+        let all = told(&metrics, "d");
+        assert_eq!(all.count(), 4);
+        assert_eq!(all.buckets[sleep_bucket(second)], 2);
+        assert_eq!(all.sum_ns, 2 * second + 10_000);
+        let text = metrics.text();
+        let sleeps = "debox_sleeps_total{label=\"d\",call=\"read\",class=\"unknown\"} 4\n";
+        let count = "debox_blocked_duration_seconds_count{label=\"d\",class=\"unknown\"} 4\n";
+        assert!(text.contains(sleeps) && text.contains(count), "{text}");
+    }
+
+    #[test]
+    fn distributions_have_a_bound_of_their_own() {
+        let mut metrics = metrics(10);
+        metrics.kinds.most = 1;
+        let rows = ["a", "b", "c"].map(|label| slept(label, &[1_000_000], None));
+        metrics.update_with(&waits(1, rows.into()));
+        assert_eq!(told(&metrics, "a").count(), 1);
+        assert_eq!(told(&metrics, OTHER).count(), 2);
+        assert_eq!(metrics.shown.sleeps.len(), 3);
+    }
+
+    /// Each step is (until when the report goes, what it has), and which exemplar there is then.
+    #[test]
+    fn an_exemplar_is_of_the_longest_since_the_last_reading_or_stays() {
+        let mut metrics = metrics(10);
+        let ms = 1_000_000;
+        let of = |metrics: &Metrics| {
+            let exemplar = told(metrics, "d").exemplar;
+            exemplar.map(|it| (it.ns / ms, it.program, it.recording))
+        };
+        let is =
+            |ms, program: &str| Some((ms, program.to_owned(), Some("20261127T115200Z".to_owned())));
+        // Nobody knows whose it was.
+        metrics.update_with(&waits(10 * ms, vec![slept("d", &[8 * ms], None)]));
+        assert_eq!(of(&metrics), None);
+        let rows = || vec![slept("d", &[8 * ms, 40 * ms], Some(("dd", 60 * ms)))];
+        metrics.update_with(&waits(100 * ms, rows()));
+        assert_eq!(of(&metrics), is(40, "dd"));
+        assert_eq!(
+            told(&metrics, "d").exemplar.unwrap().at,
+            SystemTime::UNIX_EPOCH + Duration::from_millis(60)
+        );
+        // Another place's, a shorter one: it is the longest since.
+        let mut more = rows();
+        more.push(slept("d", &[2 * ms], Some(("cat", 150 * ms))));
+        metrics.update_with(&waits(200 * ms, more));
+        assert_eq!(of(&metrics), is(2, "cat"));
+        // One that is known, and a longer one that is not: the one before stays.
+        let more = vec![
+            slept("d", &[8 * ms, 40 * ms, 30 * ms], Some(("dd", 60 * ms))),
+            slept("d", &[2 * ms, 4 * ms], Some(("sh", 250 * ms))),
+        ];
+        metrics.update_with(&waits(300 * ms, more));
+        assert_eq!(of(&metrics), is(2, "cat"));
+        // Of a new period.
+        let text = metrics.text();
+        assert!(text.contains("program=\"cat\"} 0.002 0.150\n"), "{text}");
+        metrics.close_with(&waits(400 * ms, Vec::new()));
+        let rows = vec![slept("d", &[ms], Some(("ls", 5 * ms)))];
+        metrics.update_with(&waits(10 * ms, rows));
+        assert_eq!(of(&metrics), is(1, "ls"));
     }
 }

@@ -3,10 +3,10 @@
 
 use crate::budget::{Budget, Level, Steps};
 use crate::config::{Config, Policy, Way, What};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Figures};
 use crate::fleet::Fleet;
 use crate::flight::Flight;
-use crate::metrics::{Metrics, waited};
+use crate::metrics::{Metrics, Reading, waited};
 use crate::running::{Begin, How, Running, check as policy_check, way_ends, whom_text};
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
@@ -17,7 +17,7 @@ use debox_command::{Ended, Inherited};
 use debox_report::Report;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const CONFIG: &str = "/etc/debox/agent.toml";
 /// What is seldom is read so many times as seldom.
@@ -66,13 +66,27 @@ struct Agent<'a> {
     kept: Option<Instant>,
 }
 
+/// By the clock of the day.
+fn began(since: Instant) -> SystemTime {
+    let now = SystemTime::now();
+    now.checked_sub(since.elapsed()).unwrap_or(now)
+}
+
 impl Agent<'_> {
     fn read(&mut self) {
         let begin = Instant::now();
         for (at, running) in self.running.iter_mut().enumerate() {
+            let begin = Instant::now();
             let report = running.capture.report(true);
             let name = &running.policy.name;
-            self.metrics.update(name, &report, at == 0);
+            self.metrics.update(&Reading {
+                policy: name,
+                report: &report,
+                of_machine: at == 0,
+                took: begin.elapsed(),
+                began: began(running.capture.since),
+                recording: (self.flight.as_ref()).and_then(|flight| flight.recording(name)),
+            });
             self.metrics.policy(name, Some(running.capture.threads()));
             if let Some(flight) = &mut self.flight {
                 flight.checkpoint(name, &report);
@@ -122,6 +136,7 @@ impl Agent<'_> {
 
     /// What came of a period.
     fn over(&mut self, policy: &Policy, recorded: bool, of_machine: bool, over: Capture) {
+        let began = began(over.since);
         let finished = over.finish();
         for (when, sum) in policy.when.iter().zip(finished.acted()) {
             let held_back = sum.met.saturating_sub(sum.acted);
@@ -135,7 +150,8 @@ impl Agent<'_> {
                 ));
             }
         }
-        self.period_end(&policy.name, recorded, of_machine, finished.report());
+        let report = finished.report();
+        self.period_end(&policy.name, recorded, of_machine, report, began);
     }
 
     /// Single calls that met a condition.
@@ -233,8 +249,22 @@ impl Agent<'_> {
         self.flight = flight_open(&self.config, &mut self.no_flight);
     }
 
-    fn period_end(&mut self, policy: &str, recorded: bool, of_machine: bool, report: &Report) {
-        self.metrics.close(policy, report, of_machine);
+    fn period_end(
+        &mut self,
+        policy: &str,
+        recorded: bool,
+        of_machine: bool,
+        report: &Report,
+        began: SystemTime,
+    ) {
+        self.metrics.close(&Reading {
+            policy,
+            report,
+            of_machine,
+            took: Duration::ZERO,
+            began,
+            recording: (self.flight.as_ref()).and_then(|flight| flight.recording(policy)),
+        });
         if let Some(fleet) = &mut self.fleet {
             fleet.end(policy, report);
         }
@@ -469,7 +499,7 @@ impl Agent<'_> {
             }
             let mut next = asked;
             while let Some(asked) = next {
-                asked.answer(self.metrics.text());
+                asked.answer(Figures::of(self.metrics.families()));
                 next = self.endpoint.asked();
             }
         }

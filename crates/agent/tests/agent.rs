@@ -88,9 +88,14 @@ impl Agent {
     }
 
     fn ask(&self, path: &str) -> (String, String) {
+        self.ask_for(path, "*/*")
+    }
+
+    fn ask_for(&self, path: &str, accept: &str) -> (String, String) {
         let mut text = String::new();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        );
         if let Some(address) = self.place.strip_prefix("http://") {
             let (address, _) = address.split_once('/').unwrap();
             let mut stream = TcpStream::connect(address).unwrap();
@@ -131,6 +136,8 @@ impl Drop for Agent {
 fn values(text: &str) -> HashMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| {
+        // Behind that there is an exemplar.
+        let line = line.split(" # ").next().unwrap();
         let (series, value) = line.rsplit_once(' ').unwrap();
         (series, value.parse().unwrap())
     });
@@ -250,70 +257,232 @@ fn what_was_waited_for_is_collected() {
     assert_eq!(agent.end(), Some(0));
 }
 
-/// What a server answers on loopback.
-fn http(port: u16, path: &str) -> Option<String> {
-    let mut text = String::new();
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    stream.read_to_string(&mut text).ok()?;
-    Some(text)
+/// A Prometheus that collects from an agent.
+struct Prometheus {
+    process: Child,
+    port: u16,
+    _folder: tempfile::TempDir,
 }
 
-/// Its own parser is the judge.
+impl Prometheus {
+    fn start(agent: &Agent, features: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let target = agent.place.strip_prefix("http://").unwrap();
+        let (target, _) = target.split_once('/').unwrap();
+        let config = folder.path().join("prometheus.yml");
+        let text = format!(
+            "global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: debox, static_configs: [{{targets: \
+             ['{target}']}}]}}]\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let process = Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--enable-feature={features}"))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self {
+            process: process.unwrap(),
+            port,
+            _folder: folder,
+        }
+    }
+
+    /// `data` of its answer, if there is one already.
+    fn data(&self, path: &str) -> Option<serde_json::Value> {
+        let mut text = String::new();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        // Of HTTP 1.0: not in chunks.
+        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        stream.read_to_string(&mut text).ok()?;
+        let (_, body) = text.split_once("\r\n\r\n")?;
+        let answer: serde_json::Value = serde_json::from_str(body).ok()?;
+        Some(answer["data"].clone())
+    }
+
+    fn asked(&self, what: &str, query: &str) -> Option<serde_json::Value> {
+        let query: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        self.data(&format!("/api/v1/{what}query={query}"))
+    }
+
+    /// The one value of an expression.
+    fn value(&self, expression: &str) -> Option<f64> {
+        let data = self.asked("query?", expression)?;
+        let found = data["result"].as_array()?;
+        assert!(found.len() <= 1, "{expression}: {data}");
+        found.first()?["value"][1].as_str()?.parse().ok()
+    }
+
+    /// Once an expression is that.
+    fn waits_for(&self, expression: &str, value: f64) {
+        let until = Instant::now() + READY;
+        let mut is = None;
+        while Instant::now() < until && is != Some(value) {
+            std::thread::sleep(Duration::from_millis(300));
+            is = self.value(expression);
+        }
+        let targets = self.data("/api/v1/targets");
+        assert_eq!(is, Some(value), "{expression}: {targets:?}");
+    }
+
+    /// Each exemplar's labels and value, of all series of that name.
+    fn exemplars(&self, series: &str) -> Vec<(serde_json::Value, f64)> {
+        let path = "query_exemplars?start=0&end=9999999999&";
+        let data = self.asked(path, series).unwrap();
+        let of = data.as_array().unwrap().iter();
+        let all = of.flat_map(|one| one["exemplars"].as_array().unwrap());
+        all.map(|exemplar| {
+            let value = exemplar["value"].as_str().unwrap().parse().unwrap();
+            (exemplar["labels"].clone(), value)
+        })
+        .collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn prometheus_there() -> bool {
+    let there = Command::new("prometheus").arg("--version").output().is_ok();
+    if !there {
+        needs::not_run("no prometheus is installed");
+    }
+    there
+}
+
+/// Its own parsers are the judges, and what it makes of the figures is what was slept.
 #[test]
 fn prometheus_reads_it() {
+    if !needs::bpf() || !prometheus_there() {
+        return;
+    }
+    // None of the sleeps goes over a period's end.
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbp-*\"]\nperiod = \"1h\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let native = Prometheus::start(&agent, "native-histograms,exemplar-storage");
+    let classic = Prometheus::start(&agent, "exemplar-storage");
+    let one = sleeper(agent.folder.path(), "dbp-one");
+    for _ in 0..9 {
+        run(&one, "0.052");
+        run(&one, "0.052");
+    }
+    run(&one, "0.6");
+    run(&one, "0.6");
+    let slept = "{label=\"nanosleep\",class=\"idle\"}";
+    for server in [&native, &classic] {
+        server.waits_for(&format!("debox_sleeps_total{slept}"), 20.0);
+        assert_eq!(server.value("up"), Some(1.0));
+    }
+    let is = |server: &Prometheus, expression: &str| {
+        let is = server.value(expression);
+        is.unwrap_or_else(|| panic!("{expression} is nothing"))
+    };
+    let name = format!("debox_blocked_duration_seconds{slept}");
+    assert_eq!(is(&native, &format!("histogram_count({name})")), 20.0);
+    let sum = is(&native, &format!("histogram_sum({name})"));
+    assert!((2.1..2.5).contains(&sum), "{sum}");
+    let buckets = "debox_blocked_duration_seconds_bucket{label=\"nanosleep\"}";
+    let sums = format!("debox_blocked_duration_seconds_count{slept}");
+    assert_eq!(is(&classic, &sums), 20.0);
+    // Half, in the bucket of 0.052 s; and 99 of a hundred, in that of 0.6 s.
+    for (server, of, bounds) in [
+        (&native, name.as_str(), [(0.0442, 0.0625), (0.5, 0.7072)]),
+        (&classic, buckets, [(0.03125, 0.0625), (0.5, 1.0)]),
+    ] {
+        for (quantile, (above, most)) in [0.5, 0.99].into_iter().zip(bounds) {
+            let took = is(server, &format!("histogram_quantile({quantile}, {of})"));
+            assert!(took > above && took <= most, "{of} {quantile}: {took}");
+        }
+    }
+    let recordings: Vec<String> = std::fs::read_dir(agent.folder.path().join("flight"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for (server, series) in [
+        (&native, "debox_blocked_duration_seconds"),
+        (&classic, "debox_blocked_duration_seconds_bucket"),
+    ] {
+        let all = server.exemplars(series);
+        let longest = all.iter().find(|(_, value)| *value > 0.5);
+        let Some((labels, value)) = longest else {
+            panic!("{series}: {all:?}");
+        };
+        assert!((0.6..0.7).contains(value), "{all:?}");
+        assert_eq!(labels["program"], "dbp-one", "{all:?}");
+        let file = format!("{}.part.debox", labels["recording"].as_str().unwrap());
+        assert!(recordings.contains(&file), "{file}: {recordings:?}");
+    }
+    drop((native, classic));
+    // The older form, to which promtool has its own objections.
+    let (head, text) = agent.ask_for("/metrics", "text/plain;version=0.0.4");
+    assert!(head.contains("version=0.0.4"), "{head}");
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    assert!(said.status.success(), "{said:?}\n{text}");
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// A sleep that goes over the ends of periods is in the distribution once, with all it took.
+#[test]
+fn a_sleep_over_many_periods_is_one() {
     if !needs::bpf() {
         return;
     }
-    if Command::new("prometheus")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        needs::not_run("no prometheus is installed");
-        return;
-    }
     let mut agent = Agent::start(
-        "[[policy]]\nname = \"web\"\ncomm = [\"dbp-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbw-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
-    run(&sleeper(agent.folder.path(), "dbp-one"), "0.5");
-    let target = agent.place.strip_prefix("http://").unwrap();
-    let (target, _) = target.split_once('/').unwrap();
-    let config = agent.folder.path().join("prometheus.yml");
-    let text = format!(
-        "global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: debox, static_configs: [{{targets: \
-         ['{target}']}}]}}]\n"
-    );
-    std::fs::write(&config, text).unwrap();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
-    let server = Command::new("prometheus")
-        .arg(format!("--config.file={}", config.display()))
-        .arg(format!(
-            "--storage.tsdb.path={}",
-            agent.folder.path().join("data").display()
-        ))
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut server = server.unwrap();
-    let until = Instant::now() + READY;
-    let mut said = String::new();
-    while Instant::now() < until && !said.contains("nanosleep") {
-        std::thread::sleep(Duration::from_millis(300));
-        said = http(port, "/api/v1/query?query=debox_blocked_seconds_total").unwrap_or_default();
-    }
-    let targets = http(port, "/api/v1/targets").unwrap_or_default();
-    server.kill().unwrap();
-    server.wait().unwrap();
-    assert!(
-        said.contains("\"class\":\"idle\"") && said.contains("nanosleep"),
-        "{said}\n{targets}"
-    );
-    assert!(targets.contains("\"health\":\"up\""), "{targets}");
+    let mut long = Command::new(sleeper(agent.folder.path(), "dbw-long"))
+        .arg("7")
+        .spawn()
+        .unwrap();
+    let slept = "{label=\"nanosleep\",class=\"idle\"}";
+    // While it sleeps there is nothing to tell of.
+    std::thread::sleep(Duration::from_secs(3));
+    let text = agent.metrics();
+    let series = |what: &str| format!("debox_{what}{slept}");
+    let bucket = |bound: &str| {
+        format!(
+            "debox_blocked_duration_seconds_bucket{{label=\"nanosleep\",class=\"idle\",le=\"{bound}\"}}"
+        )
+    };
+    let count = series("blocked_duration_seconds_count");
+    assert!(!values(&text).contains_key(count.as_str()), "{text}");
+    assert!(long.wait().unwrap().success());
+    let text = agent.metrics();
+    let is = values(&text);
+    assert_eq!(is[count.as_str()], 1.0, "{text}");
+    let sum = is[series("blocked_duration_seconds_sum").as_str()];
+    assert!((7.0..7.5).contains(&sum), "{text}");
+    assert_eq!(is[bucket("4.0").as_str()], 0.0, "{text}");
+    assert_eq!(is[bucket("8.0").as_str()], 1.0, "{text}");
     assert_eq!(agent.end(), Some(0));
 }
 

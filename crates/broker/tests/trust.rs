@@ -456,7 +456,7 @@ impl Account {
             .sites
             .iter()
             .filter(of)
-            .map(|row| row.count)
+            .map(|row| row.count())
             .sum()
     }
 

@@ -273,7 +273,7 @@ impl AccountView {
         account
             .sites
             .iter()
-            .filter(|row| row.count > 0)
+            .filter(|row| row.count() > 0)
             .filter_map(|row| row.key_parts())
             .all(|(_, site)| site == DEBOX_SITE_NONE || self.site(site as usize).is_some())
     }

@@ -134,7 +134,7 @@ impl Snapshot {
         };
         let row = &mut rows[at];
         row.key = tag;
-        let sums = (&mut row.count, &mut row.total_ns, &mut row.max_ns);
+        let sums = (&mut row.asleep, &mut row.asleep_ns, &mut row.max_ns);
         sleep_add(sums, away.asleep_ns);
     }
 

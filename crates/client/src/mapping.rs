@@ -75,7 +75,8 @@ impl Mapping {
                 && offset + to.len() <= self.length
         );
         for (i, bytes) in to.chunks_exact_mut(8).enumerate() {
-            let word = self.word(offset + i * 8).load(Ordering::Relaxed);
+            // Acquire: from the front to the back, as who slept longest is told (debox_site_row).
+            let word = self.word(offset + i * 8).load(Ordering::Acquire);
             bytes.copy_from_slice(&word.to_ne_bytes());
         }
     }

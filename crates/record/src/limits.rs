@@ -40,6 +40,14 @@ pub fn check(r: &Report) -> Result<(), String> {
             "rows of blocking",
             2 * DEBOX_SITE_ROWS_MAX,
         ),
+        (
+            inner(&mut r.blocking.iter().map(|row| {
+                let durations = row.durations.as_ref();
+                durations.map_or(0, |durations| durations.histogram.len())
+            })),
+            "buckets of sleeps",
+            DEBOX_SLEEP_BUCKETS,
+        ),
         (r.labels.len(), "labels", DEBOX_SITE_ROWS_MAX),
         (r.call_sites.len(), "call sites", CALL_SITES_MAX),
         (r.open_calls.len(), "open calls", THREADS_MAX),

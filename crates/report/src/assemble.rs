@@ -253,7 +253,6 @@ struct PlaceKey {
     line: u32,
 }
 
-#[derive(Default)]
 struct PlaceSum {
     offset: u32,
     unlabelled: bool,
@@ -263,6 +262,44 @@ struct PlaceSum {
     waiters: u64,
     waiters_max: u64,
     waiters_known: u64,
+    over_ns: u64,
+    over: [u64; DEBOX_SLEEP_BUCKETS],
+    longest: Option<Longest>,
+}
+
+impl Default for PlaceSum {
+    fn default() -> Self {
+        Self {
+            offset: 0,
+            unlabelled: false,
+            count: 0,
+            total_ns: 0,
+            max_ns: 0,
+            waiters: 0,
+            waiters_max: 0,
+            waiters_known: 0,
+            over_ns: 0,
+            over: [0; DEBOX_SLEEP_BUCKETS],
+            longest: None,
+        }
+    }
+}
+
+/// The buckets in use.
+fn sleep_buckets(histogram: &[u64; DEBOX_SLEEP_BUCKETS]) -> Vec<Bucket> {
+    let used = histogram
+        .iter()
+        .enumerate()
+        .filter(|(_, count)| **count > 0);
+    used.map(|(bucket, &count)| {
+        let (from_ns, to_ns) = sleep_range(bucket);
+        Bucket {
+            from_ns,
+            to_ns: (to_ns != u64::MAX).then_some(to_ns),
+            count,
+        }
+    })
+    .collect()
 }
 
 struct Blocking {
@@ -278,7 +315,9 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
         let Some((nr_key, site)) = row.key_parts() else {
             continue;
         };
-        if row.count == 0 {
+        let count = row.count();
+        let total_ns = row.total_ns.saturating_add(row.asleep_ns);
+        if count == 0 {
             // The row was just taken and its first sleep is not over.
             continue;
         }
@@ -296,8 +335,8 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
             },
             None => {
                 if site != DEBOX_SITE_NONE {
-                    grow(&mut unresolved, row.count);
-                    grow(&mut unresolved_ns, row.total_ns);
+                    grow(&mut unresolved, count);
+                    grow(&mut unresolved_ns, total_ns);
                 }
                 PlaceKey {
                     nr_key,
@@ -313,9 +352,23 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
             sum.offset = e.offset;
             sum.unlabelled |= e.flags & DEBOX_SITE_FLAG_UNLABELLED != 0;
         }
-        grow(&mut sum.count, row.count);
-        grow(&mut sum.total_ns, row.total_ns);
+        grow(&mut sum.count, count);
+        grow(&mut sum.total_ns, total_ns);
         sum.max_ns = sum.max_ns.max(row.max_ns);
+        grow(&mut sum.over_ns, row.total_ns.saturating_add(row.before_ns));
+        for (bucket, more) in sum.over.iter_mut().zip(&row.hist) {
+            grow(bucket, *more);
+        }
+        let known = sum.longest.as_ref().map_or(0, |longest| longest.ns);
+        if let (Some((ns, end_ns, comm)), Some(details)) = (row.longest(), input.details)
+            && ns > known
+        {
+            sum.longest = Some(Longest {
+                ns,
+                end_ns: end_ns.saturating_sub(details.start_ns),
+                comm: comm.to_owned(),
+            });
+        }
         grow(&mut sum.waiters, row.waiters_entry);
         grow(&mut sum.waiters_known, row.waiters_known);
         sum.waiters_max = sum.waiters_max.max(row.waiters_max);
@@ -351,6 +404,11 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
                     .then(|| sum.waiters as f64 / sum.waiters_known as f64),
                 waiters_max: (sum.waiters_known > 0).then_some(sum.waiters_max),
                 waiters_known: sum.waiters_known,
+                durations: Some(Durations {
+                    total_ns: sum.over_ns,
+                    histogram: sleep_buckets(&sum.over),
+                    longest: sum.longest,
+                }),
             }
         })
         .collect();
@@ -818,16 +876,17 @@ fn uncovered_note(input: &Input<'_>, wrap: &WrapCounts, names: &CallNames<'_>, n
             continue;
         };
         let entry = seen.entry(key).or_default();
-        grow(&mut entry.0, row.count);
-        grow(&mut entry.1, row.total_ns);
-        if !wrap.by_nr.contains_key(&key) && row.count > 0 {
+        let (count, total_ns) = (row.count(), row.total_ns.saturating_add(row.asleep_ns));
+        grow(&mut entry.0, count);
+        grow(&mut entry.1, total_ns);
+        if !wrap.by_nr.contains_key(&key) && count > 0 {
             let label = site_text(input.sites, site).map_or("(unknown)", |e| e.label());
             let call = key_name(key, names)
                 .0
                 .unwrap_or_else(|| "page faults".into());
             grow(
                 labels.entry(format!("{label} in {call}")).or_default(),
-                row.total_ns,
+                total_ns,
             );
         }
     }

@@ -1242,6 +1242,29 @@ pub struct BlockingRow {
     pub waiters_max: Option<u64>,
     #[serde(default)]
     pub waiters_known: u64,
+    /// Recordings of an earlier DeBox have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durations: Option<Durations>,
+}
+
+/// How long sleeps took that are over, each whole: of one that began in the period before, also what
+/// was then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Durations {
+    pub total_ns: u64,
+    /// The buckets in use, shortest first.
+    pub histogram: Vec<Bucket>,
+    /// null: nobody knows whose it was.
+    pub longest: Option<Longest>,
+}
+
+/// The longest sleep of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Longest {
+    pub ns: u64,
+    /// Since the start of the run.
+    pub end_ns: u64,
+    pub comm: String,
 }
 
 /// The calls of one system call from one place in the program.

@@ -203,8 +203,8 @@ fn blocking_since(now: &[BlockingRow], before: &[BlockingRow]) -> Vec<BlockingRo
 }
 
 /// What came to pass from one report to a later one of the same account: the verdict, and what
-/// it and the tables of calls, waits and threads are made of. The longest of something is that
-/// of all the time.
+/// it and the tables of calls, waits and threads are made of. The longest of something, and how
+/// long how many took, is that of all the time.
 pub fn since(now: &Report, before: &Report) -> Report {
     let mut totals = now.totals.clone();
     totals.cpu_ns = (totals.cpu_ns).map(|ns| ns.saturating_sub(before.totals.cpu_ns.unwrap_or(0)));

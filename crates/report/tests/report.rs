@@ -61,7 +61,7 @@ impl Snapshot {
         let free = self.account.sites.iter().position(|r| r.key == 0).unwrap();
         let row = &mut self.account.sites[free];
         row.key = debox_site_row::key_of(key, site);
-        row.count = count;
+        row.hist[sleep_bucket(total_ns / count)] = count;
         row.total_ns = total_ns;
         row.max_ns = max_ns;
         row

@@ -287,6 +287,7 @@ mod tests {
             waiters_mean: None,
             waiters_max: None,
             waiters_known: 0,
+            durations: None,
         }
     }
 

@@ -65,7 +65,7 @@ fn account_files(dead: bool) -> [File; 3] {
     account.row_of[0] = 1;
     account.row_of[59] = 2;
     account.sites[0].key = debox_site_row::key_of(0, 3);
-    account.sites[0].count = 2;
+    account.sites[0].hist[debox_abi::sleep_bucket(1_500_000)] = 2;
     account.sites[0].total_ns = 3_000_000;
     account.sites[0].max_ns = 2_000_000;
     let mut cpu = debox_account_cpu::zeroed_box();

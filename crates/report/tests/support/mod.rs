@@ -167,6 +167,7 @@ impl Build {
             waiters_mean: None,
             waiters_max: None,
             waiters_known: 0,
+            durations: None,
         });
         self.report.blocking.last_mut().unwrap()
     }
