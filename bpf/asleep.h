@@ -214,7 +214,8 @@ static __noinline int away_look(struct task_struct *task, struct thread_state *s
 			now_is->runq_ns += st->call.runq_ns;
 			now_is->irq_ns = st->call.irq_ns;
 		}
-	} else if (st->flags & WATCH_SPLICED && st->call.in_call && st->spliced.told.timed == SPLICE_TIMED) {
+	} else if (st->flags & WATCH_SPLICED && st->call.in_call &&
+		   (st->spliced.told.timed == SPLICE_TIMED || st->spliced.told.timed == SPLICE_UNSTAMPED)) {
 		/* What it has waited before is in the sums already. */
 		now_is->flags |= DEBOX_AWAY_CALL | DEBOX_AWAY_SPLICED;
 		now_is->key = st->call.key;

@@ -121,7 +121,9 @@ static __noinline int spliced_is_it(struct thread_state *st)
 {
 	struct debox_account_control *control = st ? details_control(st->account) : NULL;
 
-	return control && spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
+	/* Of one that is not stamped it is not known. */
+	return control && st->spliced.told.timed != SPLICE_UNSTAMPED &&
+	       spliced_began_ns(control, &st->spliced) <= st->call.enter_ns;
 }
 
 /*
@@ -369,8 +371,12 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 		}
 		return;
 	}
-	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq)
+	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq) {
+		/* Nobody else knows how long it lasts. */
+		if (call->unstamped)
+			spliced_fold(call, now);
 		return;
+	}
 	if (spliced->told.rsp && call->in_call && !call->seq && call->nr == (s32)spliced->told.nr &&
 	    spliced_is_it(st)) {
 		if (!st->detail_seq)
@@ -382,9 +388,12 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	}
 	if (st->flags & WATCH_DETAILS)
 		spliced_ended(st);
-	off = call->in_call ? call->blocked_ns + call->runq_ns : 0;
+	/* What was seen of it, up to when it left the CPU last; the rest is its program's word. */
+	if (call->in_call && call->unstamped && call->enter_ns < st->out_ns)
+		call->called_ns += st->out_ns - call->enter_ns;
+	off = call->in_call && !call->unstamped ? call->blocked_ns + call->runq_ns : 0;
 	back = call->inner && spliced->told.rsp && !(spliced->told.rsp & 1);
-	if (call->inner || (call->in_call && spliced->told.rsp & 1))
+	if (call->inner || (call->in_call && !call->unstamped && spliced->told.rsp & 1))
 		off = spliced_outer(st, off, now);
 	within = call->inner;
 	more = spliced->told.called_ns - spliced->called_ns;
@@ -403,13 +412,15 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 		spliced->by_runtime = spliced_by_runtime(spliced);
 	stood = spliced->stood;
 	spliced->stood = STOOD_NOT;
-	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED))
+	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED ||
+				    spliced->told.timed == SPLICE_UNSTAMPED))
 		return;
 	control = details_control(st->account);
 	if (!control)
 		return;
 	begin = spliced_began_ns(control, spliced);
-	if (begin > now)
+	/* A call that is not stamped begins as it is seen: most are not, and take little. */
+	if (begin > now || spliced->told.timed == SPLICE_UNSTAMPED)
 		begin = now;
 	else if (back)
 		; /* what it was off the CPU is known from there on */
@@ -425,6 +436,7 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	if (back && begin < st->out_ns)
 		call->enter_ns = st->out_ns;
 	call->inner = !back && within;
+	call->unstamped = spliced->told.timed == SPLICE_UNSTAMPED;
 	/* The program counts it from a moment on at which it still stood. */
 	call->blocked_ns = stood_ns;
 	account = stood_ns ? account_of(st) : NULL;
@@ -446,6 +458,13 @@ VERIFIED_ONCE int spliced_look(struct thread_state *st, u32 ended)
 	return 0;
 }
 
+/* Whether the call that a stretch off the CPU was in is open, and its program knows no more than how long one takes
+ * that is not off the CPU. */
+static __always_inline bool spliced_away_untold(const struct thread_state *st)
+{
+	return st->call.unstamped && st->call.enter_ns <= st->out_ns;
+}
+
 static __noinline int spliced_away(struct thread_state *st, u64 blocked_ns, u64 runq_ns)
 {
 	struct debox_thread_row *row = st ? spliced_row(st) : NULL;
@@ -454,6 +473,8 @@ static __noinline int spliced_away(struct thread_state *st, u64 blocked_ns, u64 
 		return 0;
 	row->blocked_ns += blocked_ns;
 	row->runq_ns += runq_ns;
+	if (spliced_away_untold(st))
+		row->wall_ns += blocked_ns + runq_ns;
 	return 0;
 }
 
@@ -502,6 +523,11 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 			row->nvcsw++;
 		else
 			row->nivcsw++;
+		if (spliced_away_untold(st)) {
+			row->wall_ns += off->blocked_ns + off->runq_ns;
+			if (off->blocked_ns + off->runq_ns > row->max_ns)
+				row->max_ns = off->blocked_ns + off->runq_ns;
+		}
 	}
 	return key;
 }

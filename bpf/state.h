@@ -183,7 +183,8 @@ struct open_call {
 	s32 nr;
 	u32 key;
 	u16 compat;
-	u16 inner; /* a spliced program's signal handler makes it within another one, see struct outer_call */
+	u8 inner;     /* a spliced program's signal handler makes it within another one, see struct outer_call */
+	u8 unstamped; /* a spliced program does not know how long it takes: enter_ns is when it was looked at last */
 	u64 seq;
 	u64 enter_ns;
 	u64 called_ns; /* on a CPU in all calls before this one */
@@ -217,10 +218,11 @@ static __always_inline u64 call_called(const struct open_call *call, u64 now)
 
 #define SPLICE_TIMED 1u
 #define SPLICE_ENDED 2u
+#define SPLICE_UNSTAMPED 3u
 /* The begin of a spliced thread's block: struct splice_block of splice/state.h. */
 struct splice_told {
 	u64 rsp;   /* 0: no call is open */
-	u64 start; /* of the open one, in ticks */
+	u64 start; /* of the open one, in ticks; of one that is not stamped only another one than of those before */
 	u32 nr;
 	u32 timed; /* SPLICE_*, as splice/state.h says */
 	u32 calls; /* how many the thread has made, */
@@ -836,6 +838,7 @@ static __always_inline void call_begin(struct open_call *call, const struct task
 	call->nr = nr;
 	call->compat = task_in_compat_call(task);
 	call->inner = 0;
+	call->unstamped = 0;
 	call->key = nr_key(nr, call->compat);
 	call->seq++;
 	call->blocked_ns = 0;

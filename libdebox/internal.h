@@ -249,6 +249,8 @@ struct debox_spliced_call {
 	uint32_t calls;       /* of the thread, up to it; wraps */
 	uint32_t open;        /* we are in a handler that has interrupted another one */
 	uint32_t interrupted; /* a handler has made calls meanwhile: wall_ns has them */
+	uint32_t unstamped;   /* wall_ns is not known, and `start` is only no other call's */
+	uint32_t reserved;
 };
 void debox_spliced_find_(void) HIDDEN; /* whether this process is spliced */
 /* The thread's last call, libdebox's own left out; 0: none is known. */

@@ -232,7 +232,7 @@ static void spliced_fill(struct debox_thread *t, const struct debox_spliced_call
 	o->call_seq = last->calls;
 	o->nr = last->nr;
 	o->retval = last->result;
-	o->start_ns = debox_clock_convert_(last->start, 0).start_ns;
+	o->start_ns = last->unstamped ? 0 : debox_clock_convert_(last->start, 0).start_ns;
 	o->wall_ns = last->wall_ns;
 	o->pid = t->pid;
 	o->tid = t->hot.tid;
@@ -241,7 +241,12 @@ static void spliced_fill(struct debox_thread *t, const struct debox_spliced_call
 	o->trace_count = o->trace_dropped = 0;
 	o->valid = (o->valid & (VALID_KERNEL & ~DEBOX_VALID_TRACE)) | DEBOX_VALID_NR |
 		   DEBOX_VALID_RETVAL | DEBOX_VALID_WALL;
-	conserve(o);
+	if (last->unstamped) {
+		o->cpu_ns = 0;
+		o->valid &= ~(DEBOX_VALID_WALL | DEBOX_VALID_CPU);
+	} else {
+		conserve(o);
+	}
 	/* What the handlers' calls were off the CPU is in their own records. */
 	if (last->interrupted) {
 		o->cpu_ns = 0;

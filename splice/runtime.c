@@ -104,21 +104,30 @@ static void counted(struct splice_block *b, struct splice_row *row, int failed)
 	row->errors += (uint64_t)failed;
 }
 
-/* The bucket that it fell into. */
+/* The bucket that it fell into; of one that was not stamped (SPLICE_NO_TIME) one that is shown to nobody. */
 static uint32_t count(struct splice_block *b, uint64_t nr, uint64_t ns, long ret)
 {
 	struct splice_row *row = row_of(b, nr);
+	struct splice_sample *sample = &b->sample[row_number(nr)];
 	uint32_t in = bucket(ns);
 
-	if (!b->depth)
-		b->called_ns += ns;
 	counted(b, row, sys_failed(ret));
-	row->wall_ns += ns;
-	if (ns > row->max_ns)
-		row->max_ns = ns;
 	row->missing += ret == -ERRNO_ENOENT;
 	row->ones += ret == 1;
-	row->hist[in]++;
+	if (ns == SPLICE_NO_TIME) {
+		ns = sample->estimate_ns;
+		sample->unstamped++;
+		sample->estimated_ns += ns;
+		in = -SPLICE_DOOR_FIRST;
+	} else {
+		row->wall_ns += ns;
+		if (ns > row->max_ns)
+			row->max_ns = ns;
+		row->hist[in]++;
+	}
+	/* In one that was not stamped, its handlers' calls are not part of a longer time. */
+	if (!b->depth || (b->depth == 1 && b->nest[0].timed == SPLICE_UNSTAMPED))
+		b->called_ns += ns;
 	return in;
 }
 
@@ -257,10 +266,12 @@ static void leave(struct splice_block *b, const struct saved *s, uint64_t rsp, u
 	}
 	while ((b->open.rsp & ~1ull) != rsp)
 		abandon(b);
+	if (b->open.timed == SPLICE_UNSTAMPED)
+		ns = SPLICE_NO_TIME;
 	WRITE(b->open.timed, SPLICE_ENDED);
 	IN_ORDER();
 	now = ticks();
-	if (now > b->open.start)
+	if (!ns && now > b->open.start)
 		ns = (uint64_t)((unsigned __int128)(now - b->open.start) * b->rate >> 32);
 	if (b->depth) {
 		WRITE(b->inner_nr, b->open.nr);
@@ -456,7 +467,7 @@ SELDOM static struct splice_block *block_beside(struct splice_area *area)
 	return b;
 }
 
-static struct splice_block *block_take(struct splice_area *area)
+SELDOM static struct splice_block *block_take(struct splice_area *area)
 {
 	struct splice_block *all = blocks(area), *b = NULL;
 	uint32_t only = ((struct splice_run *)area->run)->only;
@@ -617,6 +628,8 @@ static char *put_hex(char *at, uint64_t value, int digits)
 /* What lies behind a name in the folder: nothing of an image whose pool lies below it. */
 #define ABOVE "a"
 #define CALLERS ".callers"
+/* Between both, of an image that asks which calls are stamped. */
+#define SAMPLES "s"
 
 static int image_open(const struct splice_run *run, const struct stat *file, const char *behind)
 {
@@ -630,6 +643,8 @@ static int image_open(const struct splice_run *run, const struct stat *file, con
 	at = put_hex(at, file->st_ino, 16);
 	at = put_hex(at, (uint64_t)file->st_size, 14);
 	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec, 16);
+	if (run->sample && *behind != *CALLERS)
+		*at++ = *SAMPLES;
 	while ((*at++ = *behind++))
 		;
 	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 23u
+#define SPLICE_VERSION 24u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -40,6 +40,24 @@ enum splice_timed {
 	SPLICE_UNTIMED, /* not stamped yet */
 	SPLICE_TIMED,   /* between its two stamps */
 	SPLICE_ENDED,   /* ... and is being counted, and perhaps shown */
+	/* It gets none (struct splice_sample): `start` is no time, and yet no other call's. */
+	SPLICE_UNSTAMPED,
+};
+
+/*
+ * Where whoever watches asked for it (splice_run.sample), calls that take little are stamped one in so many: the
+ * two stamps would be most of what counting them costs. Of the others it is known that there were so many, and
+ * they are taken to have lasted as long as the stamped ones; how long they slept the kernel side tells.
+ */
+struct splice_sample {
+	uint64_t unstamped;    /* of the row's count, */
+	uint64_t estimated_ns; /* which lasted so long, by estimate */
+	uint32_t skip;         /* so many are yet to come, until the next stamped one */
+	uint32_t reserved;
+	/* By whoever watches. 0: all are stamped; else between two of them are 0 to span - 1 others, by chance, so that
+	 * calls that come in turns are all met. */
+	uint32_t span;
+	uint32_t estimate_ns;
 };
 
 struct splice_open {
@@ -126,7 +144,10 @@ struct splice_block {
 	struct splice_frame frame[SPLICE_FRAMES]; /* by address: of those that calls came through last */
 	uint8_t reserved_page[SPLICE_PAGE - 512 - 3 * SPLICE_NRS - 112 - SPLICE_FRAMES * 24];
 	struct splice_row rows[SPLICE_NRS];
+	struct splice_sample sample[SPLICE_NRS]; /* touched only where it was asked for */
 };
+/* last_ns of a call that was not stamped. */
+#define SPLICE_NO_TIME 0xffffffffffffffffull
 
 #define SPLICE_IMAGES 64u
 
@@ -162,7 +183,7 @@ struct splice_area {
 	struct splice_own *own;
 	char path[64]; /* the run's file */
 	uint32_t number;
-	uint32_t reserved;
+	uint32_t reads; /* 1: it asks what its calls took (libdebox): all of them are stamped */
 	struct splice_mapped image[SPLICE_IMAGES];
 	uint64_t left_device, left_inode; /* the file whose code was left last: parts of it may be mapped often */
 	/* atomic: blocks that somebody has, so that nobody maps a chunk to find it full */
@@ -291,6 +312,8 @@ struct splice_run {
 	uint16_t doors[SPLICE_NRS];
 	uint32_t places; /* 1: it is to be told where calls come from */
 	uint32_t user;   /* whose the folder of the images is */
+	uint32_t sample; /* 1: images are those that ask struct splice_sample */
+	uint32_t reserved;
 };
 #define SPLICE_DOOR_FIRST 15u
 #define SPLICE_DOOR_NONE 0xffffu
@@ -395,6 +418,7 @@ _Static_assert(offsetof(struct splice_block, called_ns) == 32, "as bpf/state.h s
 _Static_assert(offsetof(struct splice_block, tid) == 40, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, enter) == 48, "as bpf/state.h says");
 _Static_assert(sizeof(struct splice_row) == 1216, "row");
+_Static_assert(sizeof(struct splice_sample) == 32, "sample");
 _Static_assert(offsetof(struct splice_block, done) == 360, "as bpf/state.h says");
 _Static_assert(offsetof(struct splice_block, special) == 512, "special");
 _Static_assert(offsetof(struct splice_block, places) == 2048, "as call_site.h says");

@@ -295,6 +295,7 @@ impl Run {
         for row in self.report["calls"].as_array().expect("calls") {
             let n = |f: &str| row[f].as_u64().unwrap_or_else(|| panic!("{f} in {row}"));
             let untimed = row["untimed"].as_u64().unwrap_or(0);
+            let unstamped = row["unstamped"].as_u64().unwrap_or(0);
             // A spliced program's exit has no time.
             if row["wall_ns"].is_null() {
                 assert!(untimed > 0 && untimed == n("count"), "{row}");
@@ -316,7 +317,7 @@ impl Run {
                 .iter()
                 .filter_map(|b| b["count"].as_u64())
                 .sum();
-            assert_eq!(buckets + untimed, n("count"), "{row}");
+            assert_eq!(buckets + untimed + unstamped, n("count"), "{row}");
         }
         for lost in [
             "rows_dropped",

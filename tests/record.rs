@@ -119,6 +119,9 @@ fn a_spliced_program_has_the_record_of_its_last_call() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{said}");
     };
     asks("kernel", socket, &["--socket", socket]);
+    // Who asks has each of its calls stamped.
+    asks("kernel", socket, &["--socket", socket, "--sample", "16"]);
+    asks("sampled", socket, &["--socket", socket, "--sample", "16"]);
     // Whom nobody watches, libdebox cannot say that nothing was.
     asks("wall", "/nowhere/debox.sock", &["--socket", socket]);
 }

@@ -4,6 +4,7 @@
  *
  *     last kernel MS   under a kernel side, which tells where it slept; sleeps of MS
  *     last wall MS     without: the wall time alone
+ *     last sampled MS  the first calls are not all stamped (--sample); from when it asks on, they are
  *
  * Prints "ok", or what was not so.
  */
@@ -157,6 +158,49 @@ static void interrupted(void)
 	sound(&i, SYS_getppid);
 }
 
+/* What is told of the last call, which was getppid. Whether its time is. */
+static int timed(void)
+{
+	struct debox_info i = LAST();
+
+	WANT(i.nr == SYS_getppid && i.valid & DEBOX_VALID_NR, i);
+	WANT(i.retval == getppid() && i.valid & DEBOX_VALID_RETVAL, i);
+	if (i.valid & DEBOX_VALID_WALL)
+		WANT(i.wall_ns > 0 && i.start_ns > 0, i);
+	else
+		WANT(!(i.valid & DEBOX_VALID_CPU) && i.wall_ns == 0 && i.cpu_ns == 0 && i.start_ns == 0, i);
+	return (i.valid & DEBOX_VALID_WALL) != 0;
+}
+
+static int sampled(void)
+{
+	const struct timespec a_moment = { 0, 50000000 };
+	struct timespec begin, now;
+	int all = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	do {
+		for (int k = 0; k < 1000; k++)
+			getppid();
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < 600);
+	if (debox_open(NULL))
+		return 2;
+	for (int tries = 0; tries < 200 && all < 1000; tries++) {
+		nanosleep(&a_moment, NULL);
+		for (all = 0; all < 1000; all++) {
+			getppid();
+			if (!timed() || failed)
+				break;
+		}
+	}
+	if (all < 1000)
+		printf("not all are stamped\n");
+	else if (!failed)
+		printf("ok\n");
+	return failed || all < 1000;
+}
+
 int main(int argc, char **argv)
 {
 	struct debox_info i;
@@ -169,6 +213,8 @@ int main(int argc, char **argv)
 
 	if (argc != 3 || pipe(ends))
 		return 2;
+	if (!strcmp(argv[1], "sampled"))
+		return sampled();
 	kernel = !strcmp(argv[1], "kernel");
 	ms_ns = strtoull(argv[2], NULL, 10) * 1000000;
 	if (debox_open(NULL))

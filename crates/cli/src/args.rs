@@ -91,6 +91,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
+fn one_in() -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(2..=1024)
+}
+
 fn view() -> impl TypedValueParser<Value = debox_top::View> {
     // Every listed name parses, so the default is never taken.
     PossibleValuesParser::new(debox_top::View::NAMES)
@@ -203,6 +207,10 @@ pub struct CaptureArgs {
     /// processes pay for it)
     #[arg(long, hide_short_help = true)]
     pub audit: bool,
+    /// With --capture=splice: of calls that take less than 1 us stamp about one in N, and estimate the time of the
+    /// others (counts stay exact)
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = one_in())]
+    pub sample: Option<u32>,
     /// Look N times a second, on each CPU, what its threads do there; 0: do not look
     #[arg(
         long,
@@ -500,6 +508,10 @@ pub struct TopArgs {
         hide_short_help = true
     )]
     pub capture_way: Option<Way>,
+    /// With --capture=splice: of calls that take less than 1 us stamp about one in N, and estimate the time of the
+    /// others (counts stay exact)
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = one_in())]
+    pub sample: Option<u32>,
     /// Do not follow children
     #[arg(long)]
     pub no_follow: bool,

@@ -19,12 +19,13 @@ use debox_abi::{
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
 use debox_labels::{Kind, Meaning};
+use debox_output::count_text;
 use debox_record::monotonic_ns;
 use debox_report::{
     CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, PlaceCounts, Report,
     RunFacts, RunKind, WrapCounts, WrapProcess,
 };
-use debox_splice::{Counted, Following, Place, Run, Since, Sums};
+use debox_splice::{Counted, Following, Place, Run, Sampling, Since, Sums};
 use debox_symbol::{CodeFile, UserCode};
 use std::collections::{HashMap, HashSet};
 use std::fs::Permissions;
@@ -100,6 +101,8 @@ pub struct Splicer {
     floors: Vec<u64>,
     /// Children, too.
     follow: bool,
+    /// Of calls that take little, one in so many is stamped.
+    sample: Option<u32>,
     /// Processes run with its code that will go on without it.
     attached: AtomicBool,
 }
@@ -175,15 +178,19 @@ pub struct Looks {
 }
 
 impl Splicer {
-    pub fn open(follow: bool) -> Result<Self, Error> {
+    pub fn open(follow: bool, sample: Option<u32>) -> Result<Self, Error> {
         let rate = debox_splice::rate()?;
         let run = Run::new(&images(true)?, &Library::SPLICE.find()?, rate)?;
+        if let Some(one_in) = sample {
+            run.sample(Sampling::one_in(one_in));
+        }
         let floors = vec![u64::MAX; debox_splice::NRS as usize];
         Ok(Self {
             run,
             rate,
             floors,
             follow,
+            sample,
             attached: AtomicBool::new(false),
         })
     }
@@ -306,15 +313,21 @@ impl Splicer {
         self.run.stopped(pid)
     }
 
-    fn sweep(&self) -> Result<(), Error> {
-        let failed = Error::system("reading what was counted");
-        self.run.sweep().map_err(failed)
+    /// `away_ns`: how long stamped calls were off the CPU, by key, as far as somebody knows.
+    fn sweep(&self, away_ns: &dyn Fn(u32) -> u64) -> Result<(), Error> {
+        let swept = self.run.sweep();
+        let looked = swept.and_then(|()| self.run.samples_look(&|nr| away_ns(key_of(nr))));
+        looked.map_err(Error::system("reading what was counted"))
     }
 
     /// What is to be done every [`SWEEP_EVERY`].
     pub fn look(&self, view: &mut AccountView) -> Result<(), Error> {
         self.clocks_compare(view);
-        self.sweep()
+        // Of unstamped ones that is their wall time there.
+        self.sweep(&|key| {
+            let row = view.row_sum(key);
+            (row.blocked_ns.saturating_add(row.runq_ns)).saturating_sub(row.wall_ns)
+        })
     }
 
     /// From how long on the kernel side looks at the end of calls `key`, for the whole run; those of
@@ -365,6 +378,7 @@ impl Splicer {
             add(&mut row.missing, sums.missing);
             add(&mut row.ones, sums.ones);
             add(&mut row.wall_ns, sums.wall_ns);
+            add(&mut row.wall_ns, sums.estimated_ns);
             row.max_ns = row.max_ns.max(sums.max_ns);
             for (to, from) in row.hist.iter_mut().zip(&sums.hist) {
                 add(to, *from);
@@ -402,6 +416,7 @@ impl Splicer {
                 let audit = audit.map(|view| self::audit(&counted, view, over));
                 notes.extend(audit.into_iter().flatten());
                 notes.extend(left(&counted));
+                notes.extend(self.sample.map(|one_in| sampled(&counted, one_in)));
                 counts(&counted, pids, over)
             }
             Err(error) => {
@@ -426,7 +441,7 @@ pub fn run(
         unreachable!("a command is what is run");
     };
     let signals = Signals::open()?;
-    let splicer = Splicer::open(!args.capture.no_follow)?;
+    let splicer = Splicer::open(!args.capture.no_follow, args.capture.sample)?;
     if args.capture.details.call_site {
         splicer.run.places_tell();
     }
@@ -472,7 +487,7 @@ pub fn attach(
         unreachable!("processes are named");
     };
     let signals = Signals::open()?;
-    let splicer = Splicer::open(!args.capture.no_follow)?;
+    let splicer = Splicer::open(!args.capture.no_follow, args.capture.sample)?;
     splicer.attach_prepare(&list);
     let start_ns = monotonic_ns();
     if let Some(error) = splicer.attach(&list, &mut |_| {})? {
@@ -493,7 +508,7 @@ pub fn attach(
             break;
         }
         list.iter_mut().for_each(Process::look);
-        splicer.sweep()?;
+        splicer.sweep(&|_| 0)?;
     }
     let mut facts = RunFacts::new(RunKind::Attach, Capture::Splice, words);
     facts.pids = list.iter().map(|process| process.pid as u32).collect();
@@ -643,7 +658,7 @@ fn wait(
         if let Some(signal) = splicer.stopped(child.pid()) {
             child.stops(true, signal);
         }
-        splicer.sweep()?;
+        splicer.sweep(&|_| 0)?;
         if until.is_some_and(|until| Instant::now() >= until) {
             child.end(&[(libc::SIGTERM, END_WAIT), (libc::SIGKILL, END_WAIT)]);
         }
@@ -702,7 +717,7 @@ fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
         row.used = 1 << 63 | u64::from(nr);
         row.count = sums.count.saturating_add(first);
         row.errors = sums.errors;
-        row.wall_ns = sums.wall_ns;
+        row.wall_ns = sums.wall_ns.saturating_add(sums.estimated_ns);
         row.max_ns = sums.max_ns;
         row.hist
             .iter_mut()
@@ -710,6 +725,7 @@ fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
             .for_each(|(to, from)| *to = *from);
         counts.row_add(process, &row);
         counts.results_add(nr, sums.missing, sums.ones);
+        counts.unstamped_add(nr, sums.unstamped);
     }
     counts
 }
@@ -852,6 +868,26 @@ fn audit(counted: &Counted, view: &AccountView, over: bool) -> Vec<Note> {
         notes.push(Note::new(NoteKind::SpliceAudit, differ.len() as u64, text));
     }
     notes
+}
+
+/// How many calls were stamped.
+fn sampled(counted: &Counted, one_in: u32) -> Note {
+    let all = |of: fn(&Sums) -> u64| {
+        let sums = counted.calls.iter().map(of);
+        sums.fold(0, u64::saturating_add)
+    };
+    let (count, unstamped) = (all(|sums| sums.count), all(|sums| sums.unstamped));
+    let text = match unstamped {
+        0 => format!(
+            "all calls were stamped (--sample {one_in} leaves stamps out of calls that take less than 1 us, after the              first 1000; recordings, and --on of the calls that it is about, want all of them)"
+        ),
+        _ => format!(
+            "{} of {} calls were stamped (--sample {one_in}): times of rows with ~ are estimates",
+            count_text(count.saturating_sub(unstamped)),
+            count_text(count)
+        ),
+    };
+    Note::new(NoteKind::SpliceSampled, unstamped, text)
 }
 
 /// What is not in it, and why.

@@ -176,6 +176,7 @@ fn call_row(key: u32, sum: &Sum, measured: Measured, names: &CallNames<'_>) -> C
         restarted: sum.restarted,
         unfinished: sum.unfinished,
         untimed: sum.untimed,
+        unstamped: sum.unstamped,
         wall_ns: of_times(sum.wall_ns),
         mean_ns: of_times(mean(sum.wall_ns, timed)),
         p50_ns: of_times(percentile(50)),

@@ -295,6 +295,13 @@ fn comparable(a: &Report, b: &Report, force: bool) -> Result<Vec<String>, NotCom
                 lossy,
                 format!("the {which} run is not whole: {}", note.text),
             );
+            warn(
+                note.kind == NoteKind::SpliceSampled && note.count > 0,
+                format!(
+                    "times of the {which} run are estimates in part: {}",
+                    note.text
+                ),
+            );
         }
     }
     Ok(warnings)

@@ -1176,6 +1176,10 @@ pub struct CallRow {
     /// are, the times are null.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub untimed: u64,
+    /// Of `count`: without stamps (`--sample`), and so neither in the percentiles nor in the histogram. `wall_ns` has
+    /// them by estimate.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unstamped: u64,
     pub wall_ns: Option<u64>,
     pub mean_ns: Option<u64>,
     pub p50_ns: Option<u64>,
@@ -1207,6 +1211,9 @@ pub struct Bucket {
     pub to_ns: Option<u64>,
     pub count: u64,
 }
+
+/// Before a time: it is an estimate.
+pub(crate) const ESTIMATE: &str = "~";
 
 /// What a user's own rule says of its label; see the head of labels/linux.toml.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -1358,6 +1365,8 @@ pub enum NoteKind {
     SpliceBoundary,
     /// What --audit found.
     SpliceAudit,
+    /// Calls without stamps, whose times are estimates.
+    SpliceSampled,
     /// Single rows or events that found no room.
     DetailsDropped,
     /// Also kinds that a later version wrote.
@@ -1420,6 +1429,11 @@ impl CallRow {
     /// The same of one call.
     pub fn mean(&self) -> u64 {
         self.mean_ns.unwrap_or(0)
+    }
+
+    /// What stands before a time that is an estimate.
+    pub fn mark(&self) -> &'static str {
+        if self.unstamped > 0 { ESTIMATE } else { "" }
     }
 }
 

@@ -116,6 +116,7 @@ fn calls_since(now: &[CallRow], before: &[CallRow]) -> Vec<CallRow> {
             less(&mut row.missing, was.missing);
             less(&mut row.ones, was.ones);
             less(&mut row.untimed, was.untimed);
+            less(&mut row.unstamped, was.unstamped);
             some(&mut row.wall_ns, was.wall_ns);
             some(&mut row.cpu_ns, was.cpu_ns);
             some(&mut row.blocked_ns, was.blocked_ns);

@@ -13,6 +13,8 @@ pub(crate) struct Sum {
     pub(crate) unfinished: u64,
     /// Of `count`: without a time.
     pub(crate) untimed: u64,
+    /// ... and with an estimate only.
+    pub(crate) unstamped: u64,
     pub(crate) wall_ns: u64,
     /// Wall time of calls whose parts were measured, too.
     pub(crate) measured_wall_ns: u64,
@@ -81,6 +83,7 @@ impl Sum {
         grow(&mut self.errors, other.errors);
         grow(&mut self.restarted, other.restarted);
         grow(&mut self.unfinished, other.unfinished);
+        grow(&mut self.unstamped, other.unstamped);
         grow(&mut self.wall_ns, other.wall_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
         grow(&mut self.missing, other.missing);

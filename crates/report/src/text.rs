@@ -61,7 +61,16 @@ fn headline(out: &mut String, report: &Report, pen: &Pen, width: Option<usize>) 
     } else if totals.calls == 0 {
         facts.push_str("no calls returned");
     } else {
-        facts.push_str(&format!("{calls} took {}", pen.time(totals.wall_ns)));
+        let estimate = report
+            .calls
+            .iter()
+            .map(CallRow::mark)
+            .find(|mark| !mark.is_empty());
+        facts.push_str(&format!(
+            "{calls} took {}{}",
+            estimate.unwrap_or_default(),
+            pen.time(totals.wall_ns)
+        ));
     }
     let parts: Vec<String> = [
         ("on CPU", totals.cpu_ns),
@@ -135,6 +144,10 @@ fn call_name(name: &str, abi: u32) -> String {
     }
 }
 
+fn marked(mark: &str, time: String) -> String {
+    format!("{mark}{time}")
+}
+
 fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
     if report.calls.is_empty() {
         return;
@@ -194,7 +207,14 @@ fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
         Some(Column::new("ERRORS", 4, counted(&|r| r.errors)).optional()),
         Some(Column::new("RESTART", 8, counted(&|r| r.restarted)).optional()),
         Some(Column::new("UNFIN", 3, counted(&|r| r.unfinished)).optional()),
-        Some(Column::new("TOTAL", 0, timed_opt(&|r| r.wall_ns))),
+        Some(Column::new(
+            "TOTAL",
+            0,
+            column(&|r| marked(r.mark(), pen.cell_opt(r.wall_ns)), &|o| {
+                let mark = o.iter().map(CallRow::mark).max().unwrap_or_default();
+                marked(mark, pen.cell_opt(sum_opt(o, &|r| r.wall_ns)))
+            }),
+        )),
         Some(Column::new(
             "%",
             9,

@@ -65,6 +65,13 @@ impl WrapCounts {
         }
     }
 
+    /// ... and how many had no stamps: their time is an estimate.
+    pub fn unstamped_add(&mut self, nr_key: u32, unstamped: u64) {
+        if let Some(sum) = self.by_nr.get_mut(&nr_key) {
+            grow(&mut sum.unstamped, unstamped);
+        }
+    }
+
     /// The head of one stripe: what that stripe had to leave out.
     pub fn stripe_add(&mut self, dropped: u64, dropped_ns: u64, stale: u64) {
         self.dropped = self.dropped.saturating_add(dropped);

@@ -151,7 +151,7 @@ impl Run {
     fn code_of_before(&self, mapping: Mapping, root: &Path) -> Result<Option<Code>, Error> {
         let told = images::told_by(&mapping.path);
         let kept = told
-            .and_then(|(device, inode, side)| self.images().kept_file(device, inode, root, side));
+            .and_then(|(device, inode, kind)| self.images().kept_file(device, inode, root, kind));
         let Some((file, known)) = kept else {
             return unproved("what it was attached to with before is gone");
         };

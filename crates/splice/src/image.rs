@@ -53,6 +53,7 @@ pub(crate) fn place(
     jump: [u8; JUMP_BYTES],
     ip: u64,
     call: Option<(u32, u64)>,
+    samples: bool,
 ) -> Option<u64> {
     let window = site.window.as_ref().ok()?;
     let [0xe9, way @ ..] = jump else {
@@ -60,7 +61,7 @@ pub(crate) fn place(
     };
     let behind = window.start.wrapping_add(JUMP_BYTES as u64);
     let at = behind.wrapping_add(i32::from_le_bytes(way) as u64);
-    let places = Places::of(site, window, SHIFT, at.wrapping_add(SHIFT)).ok()?;
+    let places = Places::of(site, window, SHIFT, at.wrapping_add(SHIFT), samples).ok()?;
     places.next(ip, call)
 }
 
@@ -69,6 +70,14 @@ pub(crate) fn place(
 pub enum Side {
     Below,
     Above,
+}
+
+/// One of the images that there may be of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub side: Side,
+    /// Its trampolines ask which calls are stamped.
+    pub samples: bool,
 }
 
 pub struct Image {
@@ -88,7 +97,7 @@ impl Image {
     ///
     /// # Errors
     /// When the file is no ELF file for x86-64, or its table is another's.
-    pub fn of(file: &[u8], table: &Table, path: &Path, side: Side) -> Result<Self, Error> {
+    pub fn of(file: &[u8], table: &Table, path: &Path, kind: Kind) -> Result<Self, Error> {
         let header =
             FileHeader64::<Endianness>::parse(file).map_err(|e| Error::NotElf(e.to_string()))?;
         let endian = header.endian().map_err(|e| Error::NotElf(e.to_string()))?;
@@ -121,8 +130,8 @@ impl Image {
             code.bytes = file.to_vec();
             code.bytes
                 .resize(file.len().next_multiple_of(PAGE as usize), 0);
-            let most = pool_most(table);
-            let address = match (side, anywhere) {
+            let most = pool_most(table, kind);
+            let address = match (kind.side, anywhere) {
                 (Side::Below, true) => Some(first.wrapping_sub(AWAY).wrapping_sub(most)),
                 (Side::Above, true) => Some(last + AWAY),
                 (Side::Below, false) => (first.checked_sub(most + PAGE)).filter(|at| *at >= LOWEST),
@@ -130,7 +139,7 @@ impl Image {
                 (Side::Above, false) => None,
             };
             if let Some(address) = address {
-                written = pool(&mut code, table, address)?;
+                written = pool(&mut code, table, address, kind)?;
             }
         }
         let all = table.sites.len() as u32;
@@ -233,12 +242,13 @@ impl Pages {
 }
 
 /// Where it begins has to be known before it is written: as large as it can become.
-fn pool_most(table: &Table) -> u64 {
-    (table.sites.len() as u64 * 1024 + 2 * PAGE).next_multiple_of(PAGE)
+fn pool_most(table: &Table, kind: Kind) -> u64 {
+    let of_each = if kind.samples { 1536 } else { 1024 };
+    (table.sites.len() as u64 * of_each + 2 * PAGE).next_multiple_of(PAGE)
 }
 
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
-fn pool(code: &mut Code, table: &Table, address: u64) -> Result<Option<Pool>, Error> {
+fn pool(code: &mut Code, table: &Table, address: u64, kind: Kind) -> Result<Option<Pool>, Error> {
     let mut pages = Pages {
         address,
         bytes: Vec::new(),
@@ -251,7 +261,7 @@ fn pool(code: &mut Code, table: &Table, address: u64) -> Result<Option<Pool>, Er
         let Ok(window) = &site.window else {
             continue;
         };
-        let write = |at| trampoline(site, window, SHIFT, at);
+        let write = |at| trampoline(site, window, SHIFT, at, kind.samples);
         if one(code, &mut pages, window, site.back(), write)? {
             spliced += 1;
         }
@@ -262,7 +272,7 @@ fn pool(code: &mut Code, table: &Table, address: u64) -> Result<Option<Pool>, Er
             return Ok(None);
         }
     }
-    if spliced == 0 || pages.bytes.len() as u64 + PAGE > pool_most(table) {
+    if spliced == 0 || pages.bytes.len() as u64 + PAGE > pool_most(table, kind) {
         return Ok(None);
     }
     let size = pages.bytes.len() as u64;

@@ -9,7 +9,7 @@
 //! a month goes: of a file that was replaced, or of another version of all this.
 
 use crate::callers;
-use crate::image::{Part, Side};
+use crate::image::{Kind, Part, Side};
 use crate::state::{IMAGE_PATH, PAGE, VERSION};
 use crate::{Error, Image, JUMP_BYTES, Site, Table};
 use std::collections::HashMap;
@@ -40,6 +40,7 @@ pub struct Known {
     parts: Vec<Part>,
     /// Address and bytes.
     pool: (u64, u64),
+    samples: bool,
 }
 
 impl Known {
@@ -93,7 +94,7 @@ impl Known {
         };
         let mut jump = [0; JUMP_BYTES];
         File::open(&self.image)?.read_exact_at(&mut jump, at)?;
-        Ok(crate::image::place(site, jump, ip, call))
+        Ok(crate::image::place(site, jump, ip, call, self.samples))
     }
 }
 
@@ -119,6 +120,8 @@ pub struct Images {
     about: Mutex<AboutAll>,
     /// What the walk to call sites needs lies beside them.
     with_callers: AtomicBool,
+    /// Those that are made ask which calls are stamped.
+    samples: AtomicBool,
 }
 
 /// Whether nobody else writes there.
@@ -138,33 +141,44 @@ pub(crate) fn table_kept(folder: &Path, file: &File) -> Option<Table> {
 }
 
 /// The name of its image: as the runtime makes it.
-fn name(file: &fs::Metadata, side: Side) -> String {
-    format!("{}{}", name_of_file(file), suffix(side))
+fn name(file: &fs::Metadata, kind: Kind) -> String {
+    format!("{}{}", name_of_file(file), suffix(kind))
 }
 
-fn suffix(side: Side) -> &'static str {
-    match side {
-        Side::Below => "",
-        Side::Above => ABOVE,
+fn suffix(kind: Kind) -> &'static str {
+    match (kind.samples, kind.side) {
+        (false, Side::Below) => "",
+        (false, Side::Above) => "a",
+        (true, Side::Below) => "s",
+        (true, Side::Above) => "sa",
     }
 }
 
-const ABOVE: &str = "a";
+const KINDS: [Kind; 4] = [
+    kind(Side::Below, false),
+    kind(Side::Above, false),
+    kind(Side::Below, true),
+    kind(Side::Above, true),
+];
+
+const fn kind(side: Side, samples: bool) -> Kind {
+    Kind { side, samples }
+}
+
 /// Behind a name: what is known of the file itself.
 const SITES: &str = ".sites";
 /// ... and what the walk from its calls needs.
 const CALLERS: &str = ".callers";
 
 /// The file that an image is of, and which one of it, by its name.
-pub fn told_by(image: &Path) -> Option<(u64, u64, Side)> {
+pub fn told_by(image: &Path) -> Option<(u64, u64, Kind)> {
     let name = image.file_name()?.to_str()?;
     let hex = |at: usize| u64::from_str_radix(name.get(at..at + 16)?, 16).ok();
     let version = u32::from_str_radix(name.get(..2)?, 16).ok()?;
-    let side = match name.ends_with(ABOVE) && name.len() == NAME_BYTES + ABOVE.len() {
-        true => Side::Above,
-        false => Side::Below,
-    };
-    (version == VERSION).then_some((hex(2)?, hex(18)?, side))
+    let behind = name.get(NAME_BYTES..)?;
+    let behind = behind.strip_suffix(" (deleted)").unwrap_or(behind);
+    let kind = KINDS.into_iter().find(|kind| suffix(*kind) == behind)?;
+    (version == VERSION).then_some((hex(2)?, hex(18)?, kind))
 }
 
 /// Without what is behind it.
@@ -254,6 +268,7 @@ impl Images {
             known: Mutex::default(),
             about: Mutex::default(),
             with_callers: AtomicBool::new(false),
+            samples: AtomicBool::new(false),
         })
     }
 
@@ -264,6 +279,16 @@ impl Images {
     /// From now on, before any is made use of, what the walk to call sites needs is made as well.
     pub fn with_callers(&self) {
         self.with_callers.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on, before any is made use of, they ask which calls are stamped.
+    pub fn with_samples(&self) {
+        self.samples.store(true, Ordering::Relaxed);
+    }
+
+    /// The one that programs are given.
+    pub fn kind(&self, side: Side) -> Kind {
+        kind(side, self.samples.load(Ordering::Relaxed))
     }
 
     /// Whether it is there, whole, and ours.
@@ -298,7 +323,8 @@ impl Images {
         if let Some(known) = self.known(device, inode) {
             return Some(known);
         }
-        (self.kept_file(device, inode, root, Side::Below)).map(|(_, known)| known)
+        let kind = self.kind(Side::Below);
+        (self.kept_file(device, inode, root, kind)).map(|(_, known)| known)
     }
 
     /// ... and the file itself.
@@ -307,7 +333,7 @@ impl Images {
         device: u64,
         inode: u64,
         root: &Path,
-        side: Side,
+        kind: Kind,
     ) -> Option<(File, Arc<Known>)> {
         let (_, path) = self.image_of(device, inode)?;
         let inside = path.strip_prefix("/").ok()?;
@@ -315,7 +341,7 @@ impl Images {
         let about = file.metadata().ok()?;
         let same = about.dev() == device && about.ino() == inode;
         let again = file.try_clone().ok().filter(|_| same)?;
-        self.of(file, side).ok().map(|known| (again, known))
+        self.of_kind(file, kind).ok().map(|known| (again, known))
     }
 
     /// The image of a file, and where that lay as it was made.
@@ -363,13 +389,17 @@ impl Images {
     /// # Errors
     /// When the file cannot be read, is no ELF file of this machine's kind, or its image cannot be
     /// written.
-    pub fn of(&self, mut file: File, side: Side) -> Result<Arc<Known>, Error> {
+    pub fn of(&self, file: File, side: Side) -> Result<Arc<Known>, Error> {
+        self.of_kind(file, self.kind(side))
+    }
+
+    fn of_kind(&self, mut file: File, kind: Kind) -> Result<Arc<Known>, Error> {
         let read = |error: io::Error| Error::Images {
             folder: self.folder.clone(),
             why: error.to_string(),
         };
         let about = file.metadata().map_err(read)?;
-        let name = name(&about, side);
+        let name = name(&about, kind);
         if let Some(known) = self
             .known
             .lock()
@@ -385,10 +415,10 @@ impl Images {
         file.read_to_end(&mut bytes).map_err(read)?;
         // For people only: it may have been moved.
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let known = self.make(&about, &bytes, &path.unwrap_or_default(), side)?;
+        let known = self.make(&about, &bytes, &path.unwrap_or_default(), kind)?;
         let known = Arc::new(known);
         // Changed while it was read: what was made of it is of neither.
-        if self::name(&file.metadata().map_err(read)?, side) != name {
+        if self::name(&file.metadata().map_err(read)?, kind) != name {
             let _ = fs::remove_file(&known.image);
             return Err(Error::Damaged("it changed while it was read"));
         }
@@ -402,7 +432,7 @@ impl Images {
         about: &fs::Metadata,
         bytes: &[u8],
         path: &Path,
-        side: Side,
+        kind: Kind,
     ) -> Result<Known, Error> {
         let write = |error: io::Error| Error::Images {
             folder: self.folder.clone(),
@@ -421,8 +451,8 @@ impl Images {
                 table
             }
         };
-        let image = self.folder.join(name(about, side));
-        let written = Image::of(bytes, &table, path, side)?;
+        let image = self.folder.join(name(about, kind));
+        let written = Image::of(bytes, &table, path, kind)?;
         let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
         if !there {
             // The folder says who may come here at all.
@@ -446,6 +476,7 @@ impl Images {
             table,
             parts: written.parts,
             pool: written.pool,
+            samples: kind.samples,
         })
     }
 

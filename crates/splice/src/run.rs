@@ -10,11 +10,12 @@
 use crate::image::Side;
 use crate::images::{Images, Known};
 use crate::places::Places;
-use crate::state::{NRS, area, block, row, run};
+use crate::sample::{Number, Sampling, Stamped, Told, long_ns};
+use crate::state::{NRS, area, block, row, run, sample};
 use crate::tracee::{self, Stop, Stopped};
 use crate::{Error, clock, maps, proc, spare, state};
 use debox_abi::hist_bucket;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -81,6 +82,10 @@ pub struct Sums {
     pub missing: u64,
     /// That returned 1.
     pub ones: u64,
+    /// Of `count`: without stamps; neither in `wall_ns`, `max_ns` nor `hist`,
+    pub unstamped: u64,
+    /// but here, by what the others took.
+    pub estimated_ns: u64,
     /// As `debox_bucket_` has them.
     pub hist: Vec<u64>,
 }
@@ -238,6 +243,15 @@ struct Areas {
     used: Vec<Used>,
     seen: Seen,
     counted: Counted,
+    samples: Samples,
+}
+
+/// Of which calls not all are stamped: by area and number.
+#[derive(Default)]
+struct Samples {
+    of: HashMap<u32, Vec<Number>>,
+    /// Not before; it is to cost little.
+    next: Option<Instant>,
 }
 
 pub struct Run {
@@ -263,6 +277,7 @@ pub struct Run {
     let_go: [AtomicBool; run::REQUESTS],
     boundary: OnceLock<Boundary>,
     only: OnceLock<i32>,
+    sampling: OnceLock<Sampling>,
     /// Of the first process that was attached to: whoever shares the run's memory could make another one
     /// do what it likes.
     rights: OnceLock<String>,
@@ -378,12 +393,14 @@ impl Run {
                 used: Vec::new(),
                 seen: Seen::default(),
                 counted: Counted::new(),
+                samples: Samples::default(),
             }),
             idle: AtomicU32::new(0),
             with: [const { AtomicI32::new(0) }; run::REQUESTS],
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
             boundary: OnceLock::new(),
             only: OnceLock::new(),
+            sampling: OnceLock::new(),
             rights: OnceLock::new(),
             pid_namespace: proc::pid_namespace(std::process::id() as i32),
             stopped: AtomicU64::new(0),
@@ -922,6 +939,123 @@ impl Run {
         Ok(())
     }
 
+    /// Calls that take little are not all stamped; before the first program begins.
+    pub fn sample(&self, rule: Sampling) {
+        self.images.with_samples();
+        self.word(run::SAMPLE).store(1, Ordering::Relaxed);
+        let _ = self.sampling.set(rule);
+    }
+
+    /// Which ones, by what they took until now; to be done from time to time. `away_ns`: how long stamped calls of
+    /// a number were off the CPU, all together.
+    ///
+    /// # Errors
+    /// When the run's file cannot be read or written.
+    pub fn samples_look(&self, away_ns: &dyn Fn(u32) -> u64) -> io::Result<()> {
+        let Some(rule) = self.sampling.get() else {
+            return Ok(());
+        };
+        let mut areas = self.areas();
+        let areas = &mut *areas;
+        let began = Instant::now();
+        if areas.samples.next.is_some_and(|next| began < next) {
+            return Ok(());
+        }
+        let ended = areas.counted.calls.iter();
+        let mut long: Vec<u64> = ended.map(|sums| long_ns(|k| sums.hist[k])).collect();
+        let mut programs = Vec::new();
+        for used in &areas.used {
+            let stamped = self.stamped(used.index)?;
+            for (all, of) in long.iter_mut().zip(&stamped) {
+                more(all, of.long_ns);
+            }
+            programs.push((used.index, stamped));
+        }
+        // Who sees it does not tell by program: it is of those with long calls.
+        let away = |nr: usize| away_ns(nr as u32) as f64 / long[nr].max(1) as f64;
+        for (index, stamped) in programs {
+            let numbers = areas.samples.of.entry(index).or_default();
+            numbers.resize(NRS as usize, Number::default());
+            let reads = self.reads_records(index)?;
+            for (nr, (number, all)) in numbers.iter_mut().zip(stamped).enumerate() {
+                // Who is asked about single calls is asked about all of them.
+                let door = self.door(nr as u32).load(Ordering::Relaxed);
+                match reads || door != state::DOOR_NONE {
+                    true => number.stop(),
+                    false => number.decide(rule, all, || away(nr)),
+                };
+            }
+            self.samples_tell(index, numbers)?;
+        }
+        areas.samples.next = Some(Instant::now() + began.elapsed() * SCAN_COST_TIMES);
+        Ok(())
+    }
+
+    /// Calls of an area that were stamped, by number.
+    fn stamped(&self, index: u32) -> io::Result<Vec<Stamped>> {
+        let mut all = vec![Stamped::default(); NRS as usize];
+        let mut bytes = vec![0u8; (block::BYTES - block::ROWS) as usize];
+        for at in self.blocks_used(index) {
+            bytes.fill(0);
+            self.read_data(&mut bytes, at + block::ROWS)?;
+            let long = |at: u64| {
+                let at = at as usize;
+                u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
+            };
+            for (nr, of) in (0u64..).zip(&mut all) {
+                let row = nr * row::BYTES;
+                let sample = block::SAMPLE - block::ROWS + nr * sample::BYTES;
+                let count = long(row + row::COUNT);
+                if count == 0 {
+                    continue;
+                }
+                more(
+                    &mut of.long_ns,
+                    long_ns(|k| {
+                        let at = (row + row::HIST) as usize + 4 * k;
+                        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default()).into()
+                    }),
+                );
+                more(
+                    &mut of.calls,
+                    count.saturating_sub(long(sample + sample::UNSTAMPED)),
+                );
+                more(&mut of.wall_ns, long(row + row::WALL_NS));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether its program asks for records of its calls.
+    fn reads_records(&self, index: u32) -> io::Result<bool> {
+        let mut reads = [0u8; 4];
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        self.file.read_exact_at(&mut reads, start + area::READS)?;
+        Ok(reads != [0; 4])
+    }
+
+    /// Threads of an area that have not been told yet, are.
+    fn samples_tell(&self, index: u32, numbers: &[Number]) -> io::Result<()> {
+        let mut bytes = vec![0u8; (block::BYTES - block::SAMPLE) as usize];
+        for at in self.blocks_used(index) {
+            let mut own = [0u8; 8];
+            self.file.read_exact_at(&mut own, at + block::SELF)?;
+            if own == [0; 8] {
+                continue;
+            }
+            bytes.fill(0);
+            self.read_data(&mut bytes, at + block::SAMPLE)?;
+            for (nr, number) in (0u64..).zip(numbers) {
+                let told = Told::parse(&bytes[(nr * sample::BYTES) as usize..]);
+                if told != number.told {
+                    let place = at + block::SAMPLE + nr * sample::BYTES + sample::SPAN;
+                    self.file.write_all_at(&number.told.to_bytes(), place)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// What has been counted so far.
     ///
     /// # Errors
@@ -1023,6 +1157,13 @@ impl Run {
                 more(&mut sums.errors, long(row, row::ERRORS));
                 more(&mut sums.missing, long(row, row::MISSING));
                 more(&mut sums.ones, long(row, row::ONES));
+                let samples = &rows[(block::SAMPLE - block::ROWS) as usize..];
+                let sample = &samples[nr * sample::BYTES as usize..][..sample::BYTES as usize];
+                let unstamped = long(sample, sample::UNSTAMPED).min(long(row, row::COUNT));
+                more(&mut sums.unstamped, unstamped);
+                if unstamped > 0 {
+                    more(&mut sums.estimated_ns, long(sample, sample::ESTIMATED_NS));
+                }
                 for (k, n) in sums.hist.iter_mut().enumerate() {
                     more(n, u64::from(word(row, row::HIST + 4 * k as u64)));
                 }
@@ -1140,6 +1281,7 @@ impl Run {
                 continue;
             }
             let index = one.index;
+            areas.samples.of.remove(&index);
             let mut counted = std::mem::take(&mut areas.counted);
             let added = self.add(one, &mut counted);
             areas.counted = counted;

@@ -25,12 +25,14 @@ pub mod block {
     pub const FIND: u64 = 136;
     pub const DOOR: u64 = 344;
     pub const LAST_NS: u64 = 352;
+    pub const INNER_START: u64 = 488;
     pub const RATE: u64 = 472;
     pub const LAST_RESULT: u64 = 480;
     pub const SPECIAL: u64 = 512;
     pub const DOORS: u64 = 1024;
     pub const ROWS: u64 = 4096;
-    pub const BYTES: u64 = ROWS + super::NRS as u64 * super::row::BYTES;
+    pub const SAMPLE: u64 = ROWS + super::NRS as u64 * super::row::BYTES;
+    pub const BYTES: u64 = SAMPLE + super::NRS as u64 * super::sample::BYTES;
 }
 
 /// Offsets in a row of a block: the sums of one call.
@@ -45,6 +47,17 @@ pub mod row {
     pub const BYTES: u64 = 1216;
 }
 
+/// Behind the rows of a block: which calls of a number are stamped, and what of the others is known.
+pub mod sample {
+    pub const UNSTAMPED: u64 = 0;
+    pub const ESTIMATED_NS: u64 = 8;
+    pub const SKIP: u64 = 16;
+    /// By us, together with the next one.
+    pub const SPAN: u64 = 24;
+    pub const ESTIMATE_NS: u64 = 28;
+    pub const BYTES: u64 = 32;
+}
+
 /// The first page of an area, which is of one program.
 pub mod area {
     pub const FORKS: u64 = 4;
@@ -57,6 +70,7 @@ pub mod area {
     pub const LEFT: u64 = 20;
     pub const OFF: u64 = 24;
     pub const UNFOLLOWED: u64 = 36;
+    pub const READS: u64 = 124;
     pub const IMAGE: u64 = 128;
     pub const IMAGE_BYTES: u64 = 48;
     pub const IMAGES_MOST: u64 = 64;
@@ -113,6 +127,7 @@ pub mod run {
     pub const DOORS: u64 = 2336;
     pub const PLACES: u64 = 3360;
     pub const USER: u64 = 3364;
+    pub const SAMPLE: u64 = 3368;
     /// Of a request, whose state comes first.
     pub const KIND: u64 = 4;
     pub const TID: u64 = 8;
@@ -152,10 +167,14 @@ pub const PAGE: u64 = 4096;
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
 pub const DOOR_FIRST: u32 = 15;
+/// `enum splice_timed`: as much as a call without a stamp is.
+pub const UNSTAMPED: u32 = 3;
+/// What it is said to have lasted.
+pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 23;
+pub const VERSION: u32 = 24;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -172,6 +191,11 @@ pub fn since(began: u32, now: u64) -> u64 {
 /// The row of a call in a block.
 pub fn row_of(nr: u32) -> u64 {
     block::ROWS + u64::from(nr.min(NRS - 1)) * row::BYTES
+}
+
+/// ... and which of its calls are stamped.
+pub fn sample_of(nr: u32) -> u64 {
+    block::SAMPLE + u64::from(nr.min(NRS - 1)) * sample::BYTES
 }
 
 #[cfg(test)]
@@ -232,6 +256,30 @@ mod tests {
             ("offsetof(struct splice_row, missing)", row::MISSING),
             ("offsetof(struct splice_row, ones)", row::ONES),
             ("sizeof(struct splice_row)", row::BYTES),
+            ("offsetof(struct splice_block, sample)", block::SAMPLE),
+            (
+                "offsetof(struct splice_block, inner_start)",
+                block::INNER_START,
+            ),
+            (
+                "offsetof(struct splice_sample, unstamped)",
+                sample::UNSTAMPED,
+            ),
+            (
+                "offsetof(struct splice_sample, estimated_ns)",
+                sample::ESTIMATED_NS,
+            ),
+            ("offsetof(struct splice_sample, skip)", sample::SKIP),
+            ("offsetof(struct splice_sample, span)", sample::SPAN),
+            (
+                "offsetof(struct splice_sample, estimate_ns)",
+                sample::ESTIMATE_NS,
+            ),
+            ("sizeof(struct splice_sample)", sample::BYTES),
+            ("SPLICE_UNSTAMPED", u64::from(UNSTAMPED)),
+            ("SPLICE_NO_TIME", NO_TIME),
+            ("offsetof(struct splice_area, reads)", area::READS),
+            ("offsetof(struct splice_run, sample)", run::SAMPLE),
             ("SPLICE_BUCKETS", u64::from(BUCKETS)),
             ("SPLICE_NRS", u64::from(NRS)),
             ("SPLICE_DOOR_FIRST", u64::from(DOOR_FIRST)),

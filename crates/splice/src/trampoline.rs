@@ -12,9 +12,12 @@
 //! instruction and make calls itself: it finds the mark and leaves to the runtime
 //! (`splice/runtime.c`) what follows from it; whatever the trampoline then reads
 //! is as it was.
+//!
+//! Trampolines of another kind, which are made where somebody asked for them, leave both stamps out of most
+//! calls that take little (`struct splice_sample`): those have a way of their own, behind all else.
 
 use crate::site::{Site, Window};
-use crate::state::{BUCKETS, NRS, block, row, row_of};
+use crate::state::{BUCKETS, NO_TIME, NRS, UNSTAMPED, block, row, row_of, sample, sample_of};
 use iced_x86::code_asm::{
     AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, ax, byte_ptr, cl, dword_ptr, eax,
     ecx, edx, esi, qword_ptr, r10, r11, r11d, rax, rcx, rdx, rsp, word_ptr,
@@ -50,6 +53,8 @@ const LANDLOCK_RESTRICT_SELF: u32 = 446;
 const PROT_EXEC: i32 = 4;
 /// Results from here on are errors.
 const ERRORS_FROM: i32 = -4095;
+/// 2^32 / the golden ratio: what is near to each other comes to lie far apart.
+const SPREAD: i32 = 0x9e37_79b1_u32 as i32;
 
 fn makes_a_thread(nr: u32) -> bool {
     matches!(nr, CLONE | FORK | VFORK | CLONE3)
@@ -90,14 +95,16 @@ fn state(offset: u64) -> AsmMemoryOperand {
 }
 
 /// The bytes of the trampoline of a site, for this address. Addresses of the window and of
-/// the trampoline are taken relative to each other only; both have to be shifted alike.
+/// the trampoline are taken relative to each other only; both have to be shifted alike. `samples`: it asks which
+/// calls are stamped.
 pub(crate) fn trampoline(
     site: &Site,
     window: &Window,
     shift: u64,
     at: u64,
+    samples: bool,
 ) -> Result<Vec<u8>, IcedError> {
-    Writer::of(site, window, shift)?.a.assemble(at)
+    Writer::of(site, window, shift, samples)?.a.assemble(at)
 }
 
 /// Where in a trampoline goes on whoever stands in its window, by address in the file.
@@ -115,8 +122,14 @@ pub(crate) struct Places {
 
 impl Places {
     /// As of [`trampoline`].
-    pub(crate) fn of(site: &Site, window: &Window, shift: u64, at: u64) -> Result<Self, IcedError> {
-        let mut writer = Writer::of(site, window, shift)?;
+    pub(crate) fn of(
+        site: &Site,
+        window: &Window,
+        shift: u64,
+        at: u64,
+        samples: bool,
+    ) -> Result<Self, IcedError> {
+        let mut writer = Writer::of(site, window, shift, samples)?;
         let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let code = writer.a.assemble_options(at, options)?;
         let place = |label: &CodeLabel| code.label_ip(label).map(|ip| ip.wrapping_sub(shift));
@@ -150,9 +163,16 @@ impl Places {
     }
 }
 
+/// Of what follows a call: it was interrupted, and it has been counted but for its result.
+#[derive(Clone, Copy)]
+struct Ends {
+    interrupted: CodeLabel,
+    counted: CodeLabel,
+}
+
 /// The same for the begin of `_dl_find_object`: the runtime is asked first.
 pub(crate) fn asked_first(window: &Window, shift: u64, at: u64) -> Result<Vec<u8>, IcedError> {
-    let mut writer = Writer::new(None)?;
+    let mut writer = Writer::new(None, false)?;
     let start = window.start.wrapping_add(shift);
     let mut goes_on = writer.a.create_label();
     writer.leave(block::FIND, goes_on)?;
@@ -171,6 +191,7 @@ fn instructions(bytes: &[u8], address: u64) -> Decoder<'_> {
 struct Writer {
     a: CodeAssembler,
     nr: Option<u32>,
+    samples: bool,
     /// See [`Places`].
     moved: Vec<(u64, CodeLabel)>,
     plain: Option<CodeLabel>,
@@ -178,10 +199,11 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(nr: Option<u32>) -> Result<Self, IcedError> {
+    fn new(nr: Option<u32>, samples: bool) -> Result<Self, IcedError> {
         Ok(Self {
             a: CodeAssembler::new(64)?,
             nr,
+            samples,
             moved: Vec::new(),
             plain: None,
             asked: None,
@@ -189,8 +211,8 @@ impl Writer {
     }
 
     /// The whole trampoline of a site.
-    fn of(site: &Site, window: &Window, shift: u64) -> Result<Self, IcedError> {
-        let mut writer = Self::new(site.nr)?;
+    fn of(site: &Site, window: &Window, shift: u64, samples: bool) -> Result<Self, IcedError> {
+        let mut writer = Self::new(site.nr, samples)?;
         let start = window.start.wrapping_add(shift);
         if let Some(callee) = site.callee() {
             writer.here(start)?;
@@ -314,9 +336,100 @@ impl Writer {
         self.a.or(rax, rdx)
     }
 
+    /// A word of what is known of the number's samples; of one that is known as it is made, `by` leads there.
+    fn sample(&self, field: u64, by: AsmRegister64) -> AsmMemoryOperand {
+        match self.nr {
+            Some(nr) => dword_ptr(sample_of(nr) + field).gs(),
+            None => dword_ptr(by + (block::SAMPLE + field) as i32).gs(),
+        }
+    }
+
+    /// Whether this call is stamped. r11 is its number, if that is known as it is made, and then leads to what is
+    /// known of its samples; rax is lost.
+    fn asks(&mut self, unstamped: CodeLabel) -> Result<(), IcedError> {
+        if self.nr.is_none() {
+            self.a.mov(eax, NRS as i32 - 1)?;
+            self.a.cmp(r11d, eax)?;
+            self.a.cmova(r11d, eax)?;
+            self.a.shl(r11d, sample::BYTES.ilog2())?;
+        }
+        let skip = self.sample(sample::SKIP, r11);
+        self.a.cmp(skip, 0)?;
+        self.a.jne(unstamped)
+    }
+
+    /// It is; so many of the next ones are not. By the last stamp: what calls come in turns is not known, and
+    /// each of them is to be met. rax and rdx are lost.
+    fn skips(&mut self) -> Result<(), IcedError> {
+        let (span, skip) = (
+            self.sample(sample::SPAN, r11),
+            self.sample(sample::SKIP, r11),
+        );
+        self.a.mov(eax, dword_ptr(block::START).gs())?;
+        self.a.imul_3(eax, eax, SPREAD)?;
+        self.a.mul(span)?;
+        self.a.mov(skip, edx)
+    }
+
+    /// A call that is not stamped begins; its `start` is no time, but no other call's either. What handlers
+    /// call from here on is called within it.
+    fn begins_unstamped(&mut self, stamped: CodeLabel) -> Result<(), IcedError> {
+        let (span, skip) = (
+            self.sample(sample::SPAN, r11),
+            self.sample(sample::SKIP, r11),
+        );
+        // All are from now on.
+        self.a.cmp(span, 0)?;
+        self.a.je(stamped)?;
+        self.a.sub(skip, 1)?;
+        self.a.inc(state(block::START))?;
+        self.a.mov(state(block::INNER_START), 0)?;
+        self.a.mov(dword_ptr(block::TIMED).gs(), UNSTAMPED as i32)
+    }
+
+    /// ... and what follows it.
+    fn ended_unstamped(&mut self, ends: Ends) -> Result<(), IcedError> {
+        self.a.mov(rcx, rdx)?;
+        self.a.mov(r11, rax)?;
+        self.a.cmp(state(block::OPEN), rsp)?;
+        self.a.jne(ends.interrupted)?;
+        self.a.mov(dword_ptr(block::TIMED).gs(), 2)?;
+        self.a.mov(state(block::SAVED_RDX), rcx)?;
+        let of_row = match self.nr {
+            Some(nr) => qword_ptr(row_of(nr) + row::COUNT).gs(),
+            None => {
+                self.number()?;
+                self.a.mov(ecx, edx)?;
+                self.a.shl(ecx, sample::BYTES.ilog2())?;
+                self.a.imul_3(edx, edx, row::BYTES as i32)?;
+                qword_ptr(rdx + (block::ROWS + row::COUNT) as i32).gs()
+            }
+        };
+        let long = |field: u64| match self.nr {
+            Some(nr) => state(sample_of(nr) + field),
+            None => qword_ptr(rcx + (block::SAMPLE + field) as i32).gs(),
+        };
+        let estimate = self.sample(sample::ESTIMATE_NS, rcx);
+        let (unstamped, estimated) = (long(sample::UNSTAMPED), long(sample::ESTIMATED_NS));
+        self.a.mov(eax, estimate)?;
+        self.a.mov(state(block::LAST_NS), NO_TIME as i32)?;
+        self.a.mov(state(block::LAST_RESULT), r11)?;
+        self.a.inc(dword_ptr(block::CALLS).gs())?;
+        self.a.inc(of_row)?;
+        self.a.inc(unstamped)?;
+        self.a.add(estimated, rax)?;
+        self.a.add(state(block::CALLED_NS), rax)?;
+        // Of no bucket, and so not shown.
+        self.a.xor(eax, eax)?;
+        self.a.jmp(ends.counted)
+    }
+
     /// The call begins now. rdx is in `kept` meanwhile, rax is lost.
     fn begins(&mut self, kept: AsmRegister64) -> Result<(), IcedError> {
         self.a.mov(kept, rdx)?;
+        if self.samples {
+            self.skips()?;
+        }
         self.ticks()?;
         self.a.mov(state(block::START), rax)?;
         self.a.mov(dword_ptr(block::TIMED).gs(), 1)?;
@@ -330,15 +443,27 @@ impl Writer {
         let mut call = self.a.create_label();
         let mut interrupts = self.a.create_label();
         let mut looked = self.a.create_label();
+        let mut stamped = self.a.create_label();
+        let mut unstamped = self.a.create_label();
         self.a.mov(r11d, esi)?;
         self.a.cmp(state(block::OPEN), 0)?;
         self.a.jne(interrupts)?;
         self.a.mov(state(block::OPEN), rsp)?;
         self.a.mov(state(block::NR), r11)?;
+        if self.samples {
+            self.asks(unstamped)?;
+        }
+        self.a.set_label(&mut stamped)?;
         self.begins(r10)?;
         self.a.set_label(&mut call)?;
         self.a.call(callee)?;
-        self.ended(done)?;
+        let ends = self.ended(done)?;
+        if self.samples {
+            self.a.set_label(&mut unstamped)?;
+            self.begins_unstamped(stamped)?;
+            self.a.call(callee)?;
+            self.ended_unstamped(ends)?;
+        }
 
         // The runtime keeps all but rcx and r11.
         self.a.set_label(&mut interrupts)?;
@@ -355,6 +480,8 @@ impl Writer {
     fn plain(&mut self, done: CodeLabel) -> Result<(), IcedError> {
         let mut call = self.a.create_label();
         let mut interrupts = self.a.create_label();
+        let mut stamped = self.a.create_label();
+        let mut unstamped = self.a.create_label();
         // Somebody's call is open: this one is a handler's, or a handler jumped out of that.
         self.a.cmp(state(block::OPEN), 0)?;
         self.a.jne(interrupts)?;
@@ -367,14 +494,25 @@ impl Writer {
                 self.a.mov(state(block::NR), r11)?;
             }
         }
+        if self.samples {
+            self.asks(unstamped)?;
+        }
+        self.a.set_label(&mut stamped)?;
         self.begins(rcx)?;
         match self.nr {
-            Some(nr) => self.a.mov(eax, nr as i32)?,
-            None => self.a.mov(eax, r11d)?,
+            None if !self.samples => self.a.mov(eax, r11d)?,
+            _ => self.call_number()?,
         }
         self.a.set_label(&mut call)?;
         self.a.syscall()?;
-        self.ended(done)?;
+        let ends = self.ended(done)?;
+        if self.samples {
+            self.a.set_label(&mut unstamped)?;
+            self.begins_unstamped(stamped)?;
+            self.call_number()?;
+            self.a.syscall()?;
+            self.ended_unstamped(ends)?;
+        }
 
         self.a.set_label(&mut interrupts)?;
         if let Some(nr) = self.nr {
@@ -383,8 +521,16 @@ impl Writer {
         self.leave(block::ENTER, call)
     }
 
+    /// eax = the number, which is in the block.
+    fn call_number(&mut self) -> Result<(), IcedError> {
+        match self.nr {
+            Some(nr) => self.a.mov(eax, nr as i32),
+            None => self.a.mov(eax, dword_ptr(block::NR).gs()),
+        }
+    }
+
     /// What follows the call.
-    fn ended(&mut self, done: CodeLabel) -> Result<(), IcedError> {
+    fn ended(&mut self, done: CodeLabel) -> Result<Ends, IcedError> {
         let mut interrupted = self.a.create_label();
         let mut back = self.a.create_label();
         self.a.set_label(&mut back)?;
@@ -397,14 +543,18 @@ impl Writer {
         // the thread is kept there is not the call's.
         self.a.mov(dword_ptr(block::TIMED).gs(), 2)?;
         self.ticks()?;
-        self.sums()?;
+        let counted = self.sums()?;
         self.a.jmp(done)?;
 
         self.a.set_label(&mut interrupted)?;
         self.a.mov(rax, r11)?;
         self.a.mov(rdx, rcx)?;
         self.a.mov(ecx, self.nr.map_or(-1, |nr| nr as i32))?;
-        self.leave(block::EXIT, done)
+        self.leave(block::EXIT, done)?;
+        Ok(Ends {
+            interrupted,
+            counted,
+        })
     }
 
     /// edx = the row of a call that is known as it is made.
@@ -418,8 +568,9 @@ impl Writer {
         self.a.nop()
     }
 
-    /// rax: now; rcx: the program's rdx; r11: the result. Ends with these back in place.
-    fn sums(&mut self) -> Result<(), IcedError> {
+    /// rax: now; rcx: the program's rdx; r11: the result. Ends with these back in place. Where it is counted but
+    /// for its result, eax is its bucket, and rdx leads to the row of a call that is known as it is made.
+    fn sums(&mut self) -> Result<CodeLabel, IcedError> {
         let mut backwards = self.a.create_label();
         let mut scaled = self.a.create_label();
         let mut longest = self.a.create_label();
@@ -430,6 +581,7 @@ impl Writer {
         let mut failed = self.a.create_label();
         let mut one = self.a.create_label();
         let mut end = self.a.create_label();
+        let mut judged = self.a.create_label();
         let nr = self.nr;
         let of_row = |offset: u64| match nr {
             Some(nr) => qword_ptr(row_of(nr) + offset).gs(),
@@ -474,6 +626,7 @@ impl Writer {
                 .a
                 .inc(dword_ptr(rdx + rax * 4 + (block::ROWS as i64 + buckets)).gs())?,
         }
+        self.a.set_label(&mut judged)?;
         self.a.cmp(r11, ERRORS_FROM)?;
         self.a.jae(failed)?;
         self.a.cmp(r11, 1)?;
@@ -525,6 +678,7 @@ impl Writer {
         self.a.inc(of_row(row::ONES))?;
         self.a.jmp(end)?;
         self.a.set_label(&mut over)?;
-        self.a.nop()
+        self.a.nop()?;
+        Ok(judged)
     }
 }

@@ -2,7 +2,7 @@
 //! Does a spliced program do what it does otherwise, and is each call counted as strace counts it?
 
 use debox_command::{Environment, Hold, Inherited, Program, Start};
-use debox_splice::{Counted, Run};
+use debox_splice::{Counted, Run, Sampling};
 use debox_symbol::syscall_name;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +35,21 @@ fn compile(compiler: &str, source: &Path, program: &Path) {
 
 /// Its exit status, and what was counted.
 fn spliced(folder: &Path, words: &[&str]) -> (i32, Counted) {
+    spliced_by(folder, words, None)
+}
+
+/// Of calls of any length, as soon as one is known.
+const ONE_IN_16: Sampling = Sampling {
+    one_in: 16,
+    after: 1,
+    below_ns: u64::MAX,
+};
+
+fn spliced_by(folder: &Path, words: &[&str], sampling: Option<Sampling>) -> (i32, Counted) {
     let run = Run::new(folder, &built().join("debox-splice.bin"), 1 << 31).unwrap();
+    if let Some(rule) = sampling {
+        run.sample(rule);
+    }
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
     let program = Program::resolve(&words).unwrap();
     let environment = Environment::inherited();
@@ -64,6 +78,7 @@ fn spliced(folder: &Path, words: &[&str]) -> (i32, Counted) {
         if let Some(ended) = child.ended() {
             break ended;
         }
+        run.samples_look(&|_| 0).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1));
     };
     (ended.status(), run.counted().unwrap())
@@ -166,6 +181,15 @@ fn words_of(command: &str) -> Vec<&str> {
 
 #[test]
 fn each_call_is_counted_as_strace_counts_it() {
+    as_strace_counts(None);
+}
+
+#[test]
+fn calls_without_stamps_are_counted_as_strace_counts_them() {
+    as_strace_counts(Some(ONE_IN_16));
+}
+
+fn as_strace_counts(sampling: Option<Sampling>) {
     let folder = images();
     let mut compared = 0;
     for command in SAME_EACH_TIME {
@@ -178,7 +202,7 @@ fn each_call_is_counted_as_strace_counts_it() {
             eprintln!("NOT RUN: needs strace");
             return;
         };
-        let (_, counted) = spliced(folder.path(), &words);
+        let (_, counted) = spliced_by(folder.path(), &words, sampling);
         let found = by_name(&counted);
         let names: std::collections::BTreeSet<&String> =
             expected.keys().chain(found.keys()).collect();
@@ -211,20 +235,22 @@ fn an_unwinder_finds_its_way_through_a_spliced_call() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/unwind.cc");
     let program = folder.path().join("unwind");
     compile("c++", &source, &program);
-    let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
-    let read = &counted.calls[0];
-    let all = Counted {
-        calls: Vec::new(),
-        ..counted.clone()
-    };
-    assert_eq!(status, 0, "{all:?}");
-    assert_eq!(
-        (all.programs, all.programs_left, all.files_left),
-        (1, 0, 0),
-        "{all:?}"
-    );
-    // Each ended by its signal: cancelled, thrown out of, interrupted, jumped out of.
-    assert!(read.errors >= 20, "{read:?}");
+    for sampling in [None, Some(ONE_IN_16)] {
+        let (status, counted) = spliced_by(folder.path(), &[program.to_str().unwrap()], sampling);
+        let read = &counted.calls[0];
+        let all = Counted {
+            calls: Vec::new(),
+            ..counted.clone()
+        };
+        assert_eq!(status, 0, "{all:?}");
+        assert_eq!(
+            (all.programs, all.programs_left, all.files_left),
+            (1, 0, 0),
+            "{all:?}"
+        );
+        // Each ended by its signal: cancelled, thrown out of, interrupted, jumped out of.
+        assert!(read.errors >= 20, "{read:?}");
+    }
 }
 
 /// Calls that stay where they are, as in glibc from 2.41 on: whoever calls their function is replaced.
@@ -241,15 +267,18 @@ fn calls_that_are_made_in_place_are_counted() {
         let table = debox_splice::Table::of(&file).unwrap();
         assert!(!table.knows_its_calls);
         assert!(table.sites.iter().any(|site| site.callee().is_some()));
-        let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
-        assert_eq!(status, 7, "{counted:?}");
-        const READ: usize = 0;
-        const GETPPID: usize = 110;
-        // Two that wait, one of them jumped out of, and 100 that fail of each; each signal asks once more.
-        let read = &counted.calls[READ];
-        assert_eq!(read.errors, 201, "{read:?}");
-        let getppid = counted.calls[GETPPID].count;
-        assert!((2042..=2043).contains(&getppid), "{getppid}");
+        for sampling in [None, Some(ONE_IN_16)] {
+            let words = [program.to_str().unwrap()];
+            let (status, counted) = spliced_by(folder.path(), &words, sampling);
+            assert_eq!(status, 7, "{counted:?}");
+            const READ: usize = 0;
+            const GETPPID: usize = 110;
+            // Two that wait, one of them jumped out of, and 100 that fail of each; each signal asks once more.
+            let read = &counted.calls[READ];
+            assert_eq!(read.errors, 201, "{read:?}");
+            let getppid = counted.calls[GETPPID].count;
+            assert!((2042..=2043).contains(&getppid), "{getppid}");
+        }
     }
 }
 
@@ -470,4 +499,164 @@ fn a_folder_that_others_can_write_is_refused() {
     let refused = Run::new(folder.path(), &built().join("debox-splice.bin"), 1 << 31);
     let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
     assert!(why.contains("nobody else can write"), "{why}");
+}
+
+/// Calls of all kinds of results, by trampolines that know the number and by one that does not; reads that take
+/// little and much, in turns; handlers that make calls, and that jump out of one. It says how often it made what.
+const CHEAP: &str = r#"
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static volatile long handled, jumped;
+static __thread sigjmp_buf back;
+static volatile sig_atomic_t jumps;
+static long call(long nr, long a, long b, long c)
+{
+	register long r10 asm("r10") = 1010, r8 asm("r8") = 808, r9 asm("r9") = 909;
+	long rdx = c, got;
+	asm volatile("syscall" : "=a"(got), "+r"(rdx), "+r"(r10), "+r"(r8), "+r"(r9)
+		     : "a"(nr), "D"(a), "S"(b) : "rcx", "r11", "memory");
+	if (rdx != c || r10 != 1010 || r8 != 808 || r9 != 909)
+		_exit(9);
+	return got;
+}
+static void handler(int n)
+{
+	(void)n;
+	for (int i = 0; i < 3; i++)
+		syscall(SYS_getuid);
+	handled++;
+	if (jumps) {
+		jumped++;
+		siglongjmp(back, 1);
+	}
+}
+static void *calls(void *which)
+{
+	const long n = (long)which, parent = getppid();
+	for (long i = 0; i < n; i++) {
+		if (syscall(SYS_getppid) != parent || call(SYS_close, -1, 0, 77 + i) != -EBADF ||
+		    access("/nonexistent", F_OK) != -1 || errno != ENOENT)
+			_exit(8);
+	}
+	return NULL;
+}
+int main(int argc, char **argv)
+{
+	static char large[1 << 16];
+	const long n = atol(argv[2]);
+	struct sigaction act = { .sa_handler = handler, .sa_flags = SA_RESTART };
+	timer_t timer;
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
+	struct itimerspec often = { { 0, 50000 }, { 0, 50000 } }, never = { { 0, 0 }, { 0, 0 } };
+	const int zero = open("/dev/zero", O_RDONLY);
+	pthread_t thread[3];
+	FILE *file;
+	calls((void *)n);
+	for (int i = 0; i < 3; i++)
+		pthread_create(&thread[i], NULL, calls, (void *)n);
+	for (int i = 0; i < 3; i++)
+		pthread_join(thread[i], NULL);
+	for (long i = 0; i < n; i++)
+		if (read(zero, large, 1) != 1 || read(zero, large, sizeof(large)) != sizeof(large))
+			return 7;
+	sigaction(SIGUSR1, &act, NULL);
+	timer_create(CLOCK_MONOTONIC, &event, &timer);
+	timer_settime(timer, 0, &often, NULL);
+	for (long i = 0; i < 5 * n; i++)
+		if (call(SYS_getpgrp, 0, 0, i) != getpgid(0))
+			return 6;
+	while (jumped < 200)
+		if (!sigsetjmp(back, 1)) {
+			jumps = 1;
+			for (;;)
+				call(SYS_getgid, 0, 0, 5);
+		}
+	jumps = 0;
+	timer_settime(timer, 0, &never, NULL);
+	file = fopen(argv[1], "w");
+	fprintf(file, "%ld\n", handled);
+	return fclose(file) ? 5 : 0;
+}
+"#;
+
+/// Neither of the counts is an estimate, and what is left out of the times is what it should be.
+#[test]
+fn what_is_not_stamped_is_counted() {
+    const N: u64 = 200_000;
+    let folder = images();
+    let place = |name: &str| {
+        folder
+            .path()
+            .join(name)
+            .into_os_string()
+            .into_string()
+            .unwrap()
+    };
+    std::fs::write(place("cheap.c"), CHEAP).unwrap();
+    let (program, told) = (place("cheap"), place("told"));
+    compile("cc", Path::new(&place("cheap.c")), Path::new(&program));
+    let words = [program.as_str(), &told, &N.to_string()];
+    let (status, counted) = spliced_by(folder.path(), &words, Some(ONE_IN_16));
+    assert_eq!(status, 0);
+    let handled: u64 = std::fs::read_to_string(told)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let of = |nr: i64| &counted.calls[nr as usize];
+    assert_eq!(of(libc::SYS_getppid).count, 4 * N + 4);
+    assert_eq!(of(libc::SYS_close).errors, 4 * N);
+    let asked = of(libc::SYS_access);
+    let missing = asked.missing - (asked.count - 4 * N);
+    assert_eq!((missing, asked.errors), (4 * N, asked.missing));
+    assert_eq!(of(libc::SYS_getuid).count, 3 * handled);
+    assert_eq!(of(libc::SYS_getpgrp).count, 5 * N);
+    assert_eq!(of(libc::SYS_getpgid).count, 5 * N);
+    assert!(
+        handled > 200 && counted.abandoned > 0,
+        "{handled} {}",
+        counted.abandoned
+    );
+    let read = of(libc::SYS_read);
+    assert!((N..N + 10).contains(&read.ones), "{}", read.ones);
+    for nr in [
+        libc::SYS_getppid,
+        libc::SYS_close,
+        libc::SYS_access,
+        libc::SYS_getpgrp,
+        libc::SYS_read,
+    ] {
+        let sums = of(nr);
+        let stamped: u64 = sums.hist.iter().sum();
+        let all = (
+            nr,
+            sums.count,
+            stamped,
+            sums.unstamped,
+            sums.wall_ns,
+            sums.estimated_ns,
+        );
+        assert_eq!(stamped + sums.unstamped, sums.count, "{all:?}");
+        // Some of the first ones were, before anybody looked.
+        assert!(sums.unstamped > sums.count / 4, "{all:?}");
+        assert!(stamped > sums.unstamped / 20, "{all:?}");
+        let mean = sums.wall_ns as f64 / stamped as f64;
+        let estimate = sums.estimated_ns as f64 / sums.unstamped as f64;
+        assert!((0.5..2.0).contains(&(estimate / mean)), "{all:?}");
+    }
+    // Those that come in turns are all met.
+    let from = debox_abi::hist_bucket(1000);
+    let (short, long): (u64, u64) = (
+        read.hist[..from].iter().sum(),
+        read.hist[from..].iter().sum(),
+    );
+    let share = short as f64 / (short + long) as f64;
+    assert!((0.4..0.6).contains(&share), "{short} of {}", short + long);
 }

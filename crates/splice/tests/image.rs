@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does whoever unwinds, or names places, in a copy with spliced calls find what is in the file?
 
-use debox_splice::{Image, Side, Table};
+use debox_splice::{Image, Kind, Side, Table};
 use debox_unwind::{Options, Program, Row};
 use std::path::Path;
 
@@ -21,17 +21,23 @@ fn a_copy_is_unwound_and_named_as_its_file() {
     const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
     // A program that cannot be moved has its heap behind it.
     let all = [
-        (LIBC, Side::Below),
-        (LIBC, Side::Above),
-        ("/bin/busybox", Side::Below),
+        (LIBC, Side::Below, false),
+        (LIBC, Side::Above, false),
+        ("/bin/busybox", Side::Below, false),
+        (LIBC, Side::Below, true),
+        ("/bin/busybox", Side::Below, true),
     ];
-    for (path, side) in all {
+    let mut spliced = std::collections::HashMap::new();
+    for (path, side, samples) in all {
         let Ok(file) = std::fs::read(path) else {
             continue;
         };
         let table = Table::of(&file).unwrap();
-        let image = Image::of(&file, &table, Path::new(path), side).unwrap();
+        let image = Image::of(&file, &table, Path::new(path), Kind { side, samples }).unwrap();
         assert!(image.spliced > 200, "{path}: {}", image.spliced);
+        // Each kind has room for all of them.
+        let same = *spliced.entry(path).or_insert(image.spliced);
+        assert_eq!(same, image.spliced, "{path}");
         let copy = image.bytes;
         let last = copy.len() - PAGE;
         let (pool, pool_offset) = (word(&copy[last..], 16), word(&copy[last..], 32));

@@ -95,6 +95,15 @@ impl Style {
         Cell::Number(text, value)
     }
 
+    fn marked(self, mark: &str, value: f64) -> Cell {
+        match self.time(value) {
+            Cell::Number(text, value) if value > 0.0 => {
+                Cell::Number(format!("{mark}{text}"), value)
+            }
+            cell => cell,
+        }
+    }
+
     fn some_time(self, value: Option<f64>) -> Cell {
         value.map_or(Cell::Number("?".into(), -1.0), |value| self.time(value))
     }
@@ -181,7 +190,7 @@ fn calls(between: &Between<'_>, style: Style) -> Table {
             cells: vec![
                 text(&call_text(Some(&row.name), row.abi)),
                 style.count(count),
-                style.time(wall),
+                style.marked(row.mark(), wall),
                 part(row.blocked_ns, old.and_then(|o| o.blocked_ns)),
                 part(row.cpu_ns, old.and_then(|o| o.cpu_ns)),
                 part(row.runq_ns, old.and_then(|o| o.runq_ns)),

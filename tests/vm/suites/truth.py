@@ -45,7 +45,7 @@ native(PROGRAMS_LOAD, "deboxd_starts_serves_and_stops", "a_sleep_of_known_length
 native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "static_go_and_32_bit_programs_are_counted_exactly")
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(ATTACH_SPLICE, "a_running_program_is_counted_and_goes_on", "each_call_is_told")
-native(RUN_SPLICE, "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary", "an_audit_tells_what_was_not_counted",
+native(RUN_SPLICE, "short_calls_are_counted_and_their_time_is_estimated", "each_sleep_of_calls_without_stamps_is_told", "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary", "an_audit_tells_what_was_not_counted",
        "a_spliced_program_has_the_record_of_its_last_call")
 native(RUN_SLEEPS, "sleeps_alone_are_told_without_calls")
 native(PAGE_IN, "a_mapped_file_written_to_another")
@@ -245,6 +245,26 @@ def _():
 def _():
     report, kinds = spliced(f"{HERE}/calls-static", "getppid", "1000")
     equal(call_of(report, "getppid")["count"], 1000, "getppid")
+
+
+@check("run-splice-sample", feature=RUN_SPLICE)
+def _():
+    """Without --audit, whose hooks would make each call too long to leave a stamp out."""
+    path = "/tmp/sampled.json"
+    stamps_count_time()
+    for command, calls in (("getppid", 2_000_000), ("threads", 4 * 400_000)):
+        words = ["getppid", str(calls)] if command == "getppid" else ["threads", "4", str(calls // 4)]
+        execute([f"{HERE}/debox", "run", "--capture=splice", "--sample", "16", "--json", "-o", path, *shared(), "--", f"{HERE}/calls", *words],
+                env=dict(os.environ, XDG_CACHE_HOME="/var/tmp"))  # fmt: skip
+        with open(path) as file:
+            report = json.load(file)
+        row = call_of(report, "getppid")
+        equal(row["count"], calls, "getppid")
+        stamped = sum(bucket["count"] for bucket in row["histogram"])
+        equal(stamped + row.get("unstamped", 0), calls, "stamped and not:", row)
+        expect(row["mean_ns"] >= 1000 or row.get("unstamped", 0) > 0, "stamped each, and short:", row)
+        equal(row["wall_ns"], row["cpu_ns"] + row["blocked_ns"] + row["runq_ns"], row)
+        expect("inconsistent" not in {note["kind"] for note in report["notes"]}, report["notes"])
 
 
 @check("run-splice-leaves", feature=RUN_SPLICE)

@@ -100,6 +100,7 @@ pub fn of_debox() -> Vec<Way> {
     let run = How::Debox("run --capture=boundary -o /dev/null --");
     let run_wrap = How::Debox("run --capture=wrap -o /dev/null --");
     let run_splice = How::Debox("run --capture=splice -o /dev/null --");
+    let run_sample = How::Debox("run --capture=splice --sample 16 -o /dev/null --");
     let run_sleeps = How::Debox("run --capture=sleeps -o /dev/null --");
     let bracket = How::Bracket(BracketWith::Debox);
     vec![
@@ -122,6 +123,11 @@ pub fn of_debox() -> Vec<Way> {
         way("run-wrap", "debox run --capture=wrap", run_wrap),
         way("run-sleeps", "debox run --capture=sleeps", run_sleeps),
         way("run-splice", "debox run --capture=splice", run_splice),
+        way(
+            "run-sample",
+            "debox run --capture=splice --sample 16",
+            run_sample,
+        ),
         way("run", "debox run --capture=boundary", run),
         way("run-trace", "debox run --trace", How::Debox(TRACE)),
     ]

@@ -156,8 +156,8 @@ impl Opened {
         }
         let connection = Arc::new(source.connect()?);
         let mut splicer = match want.way {
-            Way::Splice => match Splicer::open(want.follow) {
-                Err(why) if want.is_default && !want.audits() => {
+            Way::Splice => match Splicer::open(want.follow, want.sample) {
+                Err(why) if want.is_default && !want.audits() && want.sample.is_none() => {
                     crate::say(&format!(
                         "calls are counted at the kernel's boundary, where all processes pay for it: {why}"
                     ));

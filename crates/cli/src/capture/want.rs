@@ -45,6 +45,8 @@ pub struct Want {
     pub trace: TraceArgs,
     /// Interrupts.
     pub irq: bool,
+    /// Of calls that take little, one in so many is stamped.
+    pub sample: Option<u32>,
 }
 
 impl Want {
@@ -79,16 +81,30 @@ impl Want {
                     .into(),
             ));
         }
-        if args.audit && way != Way::Splice {
-            if args.capture_way.is_none() {
-                doctor::spliceable().map_err(|(why, remedy)| {
-                    Error::Usage(format!(
-                        "--audit looks after --capture=splice, and nothing can be spliced: {why}. Remedy: {remedy}"
-                    ))
-                })?;
+        for (is_asked, what) in [
+            (args.audit, "--audit looks after --capture=splice"),
+            (
+                args.sample.is_some(),
+                "--sample leaves stamps out, which are there with --capture=splice alone",
+            ),
+        ] {
+            if is_asked && way != Way::Splice {
+                if args.capture_way.is_none() {
+                    doctor::spliceable().map_err(|(why, remedy)| {
+                        Error::Usage(format!(
+                            "{what}, and nothing can be spliced: {why}. Remedy: {remedy}"
+                        ))
+                    })?;
+                }
+                return Err(Error::Arguments(format!(
+                    "{what}: give that as well, or leave it out"
+                )));
             }
+        }
+        if args.sample.is_some() && (args.details.call_site || args.details.stacks) {
             return Err(Error::Arguments(
-                "--audit looks after --capture=splice: give that as well, or leave it out".into(),
+                "--call-site and --stacks look at the end of each call, so each is stamped: leave out --sample, or these"
+                    .into(),
             ));
         }
         args.trace.check()?;
@@ -132,6 +148,7 @@ impl Want {
             plan,
             trace: args.trace.clone(),
             irq: args.irq,
+            sample: args.sample,
         })
     }
 
@@ -167,6 +184,7 @@ impl Want {
             no_follow: args.no_follow,
             irq: args.irq,
             capture_way: args.capture_way,
+            sample: args.sample,
             ..CaptureArgs::default()
         };
         let mut want = Self::new(&common)?;

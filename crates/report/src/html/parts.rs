@@ -620,7 +620,12 @@ pub fn calls(report: &Report) -> String {
                         Cell::Count(Some(c.errors)),
                         Cell::Count(Some(c.restarted)),
                         Cell::Count(Some(c.unfinished)),
-                        Cell::Time(c.wall_ns),
+                        match (c.mark(), c.wall_ns) {
+                            ("", _) | (_, None) => Cell::Time(c.wall_ns),
+                            (mark, Some(ns)) => {
+                                Cell::Value(ns as f64, format!("{mark}{}", time(ns)))
+                            }
+                        },
                         Cell::Time(c.mean_ns),
                         Cell::Time(c.p50_ns),
                         Cell::Time(c.p99_ns),

@@ -121,6 +121,7 @@ impl Build {
             restarted: 0,
             unfinished: 0,
             untimed: 0,
+            unstamped: 0,
             wall_ns: Some(wall_ns),
             mean_ns: Some(mean),
             p50_ns: Some(at(50)),
