@@ -98,7 +98,7 @@ done
 
 # The crate `debox`, for cargo add --path. It links libdebox.a of this prefix.
 rust=$PREFIX/share/debox/rust
-sed -e 's|^members = .*|members = ["abi", "debox"]|' -e '/^\[profile/,$d' Cargo.toml >"$written"
+sed -e 's|^members = .*|members = ["abi", "debox"]|' -e 's|path = "crates/|path = "|' -e '/^\[profile/,$d' Cargo.toml >"$written"
 put 644 "$rust/Cargo.toml" "$written"
 for file in crates/abi/Cargo.toml crates/abi/src/*.rs crates/debox/Cargo.toml crates/debox/build.rs \
 	crates/debox/src/*.rs crates/debox/examples/*.rs; do

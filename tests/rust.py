@@ -48,6 +48,8 @@ def groups():
         crate = re.sub(r"@.*", "", said["package_id"].rpartition("#")[2])
         if crate[0].isdigit():
             crate = directory.name
+        # By their folders: crates/cli is published as debox, and crates/debox as libdebox.
+        crate = {"debox": "debox-cli", "libdebox": "debox"}.get(crate, crate)
         kind, name = said["target"]["kind"][0], said["target"]["name"]
         group = {"test": f"{crate}::{name}", "bin": f"{crate} ({name})", "example": f"{crate} (example {name})"}.get(kind, crate)
         found[group] = (directory, said["executable"])

@@ -7,13 +7,13 @@ fn main() {
     cc::Build::new()
         .file(root.join("kernels/calls.c"))
         .file(root.join("kernels/wrap.c"))
-        .include(root.join("../../include"))
+        .include(root.join("include"))
         .define("_GNU_SOURCE", None)
         .std("gnu11")
         .opt_level(2)
         .warnings(true)
         .compile("debox_bench_kernels");
     println!("cargo:rerun-if-changed=kernels");
-    println!("cargo:rerun-if-changed=../../include");
+    println!("cargo:rerun-if-changed=include");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -16,28 +16,20 @@ fn include_write(name: &str, source: &Path, line: impl Fn(&str) -> Option<String
 }
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    include_write(
-        "call_sets.inc",
-        &root.join("crates/condition/data/calls.tsv"),
-        |line| {
-            let (_, rest) = line
-                .split_once('\t')
-                .filter(|l| l.0 == "also" || l.0 == "group")?;
-            let (name, calls) = rest.split_once('\t')?;
-            Some(format!("{{ \"{name}\", \"{calls}\" }},\n"))
-        },
-    );
-    include_write(
-        "errnos.inc",
-        &root.join("crates/output/data/errno.tsv"),
-        |line| {
-            let (number, name) = line.split_once('\t')?;
-            let number: u32 = number.parse().ok()?;
-            name.starts_with('E')
-                .then(|| format!("{{ \"{name}\", {number} }},\n"))
-        },
-    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    include_write("call_sets.inc", &root.join("data/calls.tsv"), |line| {
+        let (_, rest) = line
+            .split_once('\t')
+            .filter(|l| l.0 == "also" || l.0 == "group")?;
+        let (name, calls) = rest.split_once('\t')?;
+        Some(format!("{{ \"{name}\", \"{calls}\" }},\n"))
+    });
+    include_write("errnos.inc", &root.join("data/errno.tsv"), |line| {
+        let (number, name) = line.split_once('\t')?;
+        let number: u32 = number.parse().ok()?;
+        name.starts_with('E')
+            .then(|| format!("{{ \"{name}\", {number} }},\n"))
+    });
     for file in ["expression.c", "expression.h", "internal.h", "sys.h"] {
         println!(
             "cargo:rerun-if-changed={}",

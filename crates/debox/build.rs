@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How does this crate come by libdebox?
 //!
-//! In DeBox's source tree it compiles the C sources beside it into itself, so that
+//! In DeBox's source tree, and as it is published, it compiles the C sources in it into itself, so that
 //! nothing has to be installed; the table of call names is made from the compiler's
 //! own headers. Where `make install` has put it there are none: it links the
 //! installed libdebox.a.
@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() {
-    let root =
-        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("../..");
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     let library = root.join("libdebox");
     println!("cargo:rerun-if-changed=build.rs");
@@ -68,7 +67,7 @@ fn installed_link() {
 /// All of libdebox, whatever files it has.
 fn sources(library: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(library)
-        .expect("libdebox/ lies beside crates/")
+        .expect("libdebox/ is a folder")
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|e| e == "c"))
         .collect();
@@ -100,8 +99,8 @@ fn call_names_write(out: &Path) {
     fs::write(out.join("call_names.inc"), text).expect("OUT_DIR is writable");
 }
 
-const CALL_SETS: &str = "crates/condition/data/calls.tsv";
-const ERRNOS: &str = "crates/output/data/errno.tsv";
+const CALL_SETS: &str = "data/calls.tsv";
+const ERRNOS: &str = "data/errno.tsv";
 
 /// What names in conditions stand for, as libdebox/build.mk makes it.
 fn condition_names_write(root: &Path, out: &Path) {

@@ -4,6 +4,9 @@
 //! Compiled by clang, from those crates' build scripts. An object belongs to one
 //! crate, and that is built anew when a file changes that the object includes: to
 //! touch `kern.bpf.c` costs nothing that watches.
+//!
+//! As this crate is published the objects lie in it, where `setup/crates.py` has put them:
+//! who installs DeBox from the registry needs no clang, and loads the bytes that were tested.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::env;
@@ -15,11 +18,12 @@ use std::path::{Path, PathBuf};
 /// # Panics
 /// As a build script fails: when clang is not there, or refuses the source.
 pub fn skeleton(name: &str) {
-    compile(name, |builder| {
-        builder
-            .obj(out().join(format!("{name}.bpf.o")))
-            .build_and_generate(out().join(format!("{name}.skel.rs")))
-    });
+    object(name);
+    let mut builder = SkeletonBuilder::new();
+    builder.obj(out().join(format!("{name}.bpf.o")));
+    if let Err(error) = builder.generate(out().join(format!("{name}.skel.rs"))) {
+        panic!("no skeleton can be made of {name}.bpf.o: {error:#}");
+    }
 }
 
 /// Leaves `NAME.bpf.o` in OUT_DIR.
@@ -27,20 +31,22 @@ pub fn skeleton(name: &str) {
 /// # Panics
 /// As [`skeleton`] does.
 pub fn object(name: &str) {
-    compile(name, |builder| {
-        builder.obj(out().join(format!("{name}.bpf.o"))).build()
-    });
+    let object = out().join(format!("{name}.bpf.o"));
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("compiled/{name}.bpf.o"));
+    if compiled.is_file() {
+        std::fs::copy(&compiled, &object)
+            .unwrap_or_else(|error| panic!("{}: {error}", compiled.display()));
+    } else {
+        compile(name, &object);
+    }
 }
 
 fn out() -> PathBuf {
     PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"))
 }
 
-fn compile<E: std::fmt::Display>(
-    name: &str,
-    build: impl FnOnce(&mut SkeletonBuilder) -> Result<(), E>,
-) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+fn compile(name: &str, object: &Path) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = root.join(format!("bpf/{name}.bpf.c"));
     let included = out().join(format!("{name}.d"));
     let mut args = vec![
@@ -61,8 +67,8 @@ fn compile<E: std::fmt::Display>(
         args.extend(["-I".to_owned(), multiarch]);
     }
     let mut builder = SkeletonBuilder::new();
-    builder.source(&source).clang_args(&args);
-    if let Err(error) = build(&mut builder) {
+    builder.source(&source).obj(object).clang_args(&args);
+    if let Err(error) = builder.build() {
         panic!(
             "clang (package clang) cannot compile {}: {error:#}",
             source.display()
@@ -74,7 +80,7 @@ fn compile<E: std::fmt::Display>(
     let mut any = false;
     for file in files.split_ascii_whitespace().skip(1) {
         // libbpf's own are somewhere temporary.
-        if Path::new(file).starts_with(&root) {
+        if Path::new(file).starts_with(root) {
             println!("cargo:rerun-if-changed={file}");
             any = true;
         }

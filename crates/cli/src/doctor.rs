@@ -396,10 +396,12 @@ fn splice_check(list: &mut List) {
 /// If not, why, and what helps.
 pub fn spliceable() -> Result<String, (String, &'static str)> {
     const BOUNDARY: &str = "--capture=boundary";
-    Library::SPLICE.find().map_err(|error| {
-        let remedy = "install DeBox's libraries, or name the file in $DEBOX_SPLICE_RUNTIME";
-        (error.to_string(), remedy)
-    })?;
+    if debox_splice::RUNTIME.is_none() {
+        Library::SPLICE.find().map_err(|error| {
+            let remedy = "install DeBox's libraries, or name the file in $DEBOX_SPLICE_RUNTIME";
+            (error.to_string(), remedy)
+        })?;
+    }
     if read("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
         let remedy = "kernel.yama.ptrace_scope = 1 from the next boot on (3 stays until then); or --capture=boundary";
         return Err((
@@ -409,7 +411,7 @@ pub fn spliceable() -> Result<String, (String, &'static str)> {
     }
     debox_splice::rate().map_err(|error| (error.to_string(), BOUNDARY))?;
     let Some(libc) = own_libc() else {
-        return Ok("debox has no libc.so.6 to look at".into());
+        return Ok("there is no libc.so.6 to look at".into());
     };
     let images = crate::spliced::images(false).ok();
     match debox_splice::knows_its_calls(&libc, images.as_deref()) {

@@ -18,17 +18,17 @@ pub struct Part {
 
 pub const AGENT: Part = Part {
     program: "debox-agent",
-    remedy: "Install the package debox-agent, or run `make build`",
+    remedy: "Install the package debox-agent, run `make build`, or `cargo install debox-agent`",
 };
 
 pub const SERVE: Part = Part {
     program: "debox-serve",
-    remedy: "Install the package debox-agent, or run `make build`",
+    remedy: "Install the package debox-agent, run `make build`, or `cargo install debox-serve`",
 };
 
 pub const FLEET: Part = Part {
     program: "debox-fleet",
-    remedy: "Install the package debox-agent, or run `make build`",
+    remedy: "Install the package debox-agent, run `make build`, or `cargo install debox-fleet`",
 };
 
 fn places(part: &Part) -> Vec<PathBuf> {

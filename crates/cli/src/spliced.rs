@@ -87,10 +87,27 @@ fn of_root(make: bool) -> Option<PathBuf> {
 /// The C library that this process has mapped.
 pub fn own_libc() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    (maps.lines())
+    let own = (maps.lines())
         .filter_map(|line| line.split_once('/'))
         .map(|(_, path)| PathBuf::from(format!("/{path}")))
-        .find(|path| path.ends_with("libc.so.6"))
+        .find(|path| path.ends_with("libc.so.6"));
+    // A debox that is linked statically has none: the machine's, where distributions have it.
+    let usual = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib"];
+    own.or_else(|| {
+        (usual.iter())
+            .map(|folder| Path::new(folder).join("libc.so.6"))
+            .find(|path| path.is_file())
+    })
+}
+
+/// What is put beside programs: the file that somebody names, what lies in this program, or what is installed.
+fn runtime(images: &Path) -> Result<PathBuf, Error> {
+    match debox_splice::RUNTIME {
+        Some(code) if std::env::var_os(Library::SPLICE.variable).is_none() => {
+            Ok(debox_splice::runtime_laid(images, code)?)
+        }
+        _ => Ok(Library::SPLICE.find()?),
+    }
 }
 
 /// A run whose programs are spliced.
@@ -180,7 +197,8 @@ pub struct Looks {
 impl Splicer {
     pub fn open(follow: bool, sample: Option<u32>) -> Result<Self, Error> {
         let rate = debox_splice::rate()?;
-        let run = Run::new(&images(true)?, &Library::SPLICE.find()?, rate)?;
+        let images = images(true)?;
+        let run = Run::new(&images, &runtime(&images)?, rate)?;
         if let Some(one_in) = sample {
             run.sample(Sampling::one_in(one_in));
         }

@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::PathBuf;
 
-const TOP_WAITS: &str = include_str!("../../../fleet/top_waits.sql");
-const TOP_THREADS: &str = include_str!("../../../fleet/top_threads.sql");
-const WHY_PERIOD: &str = include_str!("../../../fleet/why_period.sql");
-const WHY_WAITS: &str = include_str!("../../../fleet/why_waits.sql");
-const DIFF_POINTS: &str = include_str!("../../../fleet/diff_points.sql");
-const DIFF_WAITS: &str = include_str!("../../../fleet/diff_waits.sql");
-const DIFF_THREADS: &str = include_str!("../../../fleet/diff_threads.sql");
+const TOP_WAITS: &str = include_str!("../sql/top_waits.sql");
+const TOP_THREADS: &str = include_str!("../sql/top_threads.sql");
+const WHY_PERIOD: &str = include_str!("../sql/why_period.sql");
+const WHY_WAITS: &str = include_str!("../sql/why_waits.sql");
+const DIFF_POINTS: &str = include_str!("../sql/diff_points.sql");
+const DIFF_WAITS: &str = include_str!("../sql/diff_waits.sql");
+const DIFF_THREADS: &str = include_str!("../sql/diff_threads.sql");
 
 const PARQUET: &str = "/var/lib/debox/fleet";
 const HOUR_MS: i64 = 3_600_000;

@@ -21,8 +21,8 @@ use tempfile::TempDir;
 
 const FORMAT: &str = "JSONCompactEachRowWithNamesAndTypes";
 const CHDB: &str = include_str!("engine.py");
-const SPAN: &str = include_str!("../../../fleet/span.sql");
-const PARQUET: &str = include_str!("../../../fleet/parquet.sql");
+const SPAN: &str = include_str!("../sql/span.sql");
+const PARQUET: &str = include_str!("../sql/parquet.sql");
 const CONNECT: Duration = Duration::from_secs(10);
 const QUERY: Duration = Duration::from_secs(600);
 /// Of a server's complaint so much is told.

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::FileType;
 use std::path::Path;
 
-const SCHEMA: &str = include_str!("../../../fleet/schema.sql");
-const LOAD: &str = include_str!("../../../fleet/load.sql");
+const SCHEMA: &str = include_str!("../sql/schema.sql");
+const LOAD: &str = include_str!("../sql/load.sql");
 const SEND: &str = "INSERT INTO {table:Identifier} FORMAT Parquet";
 const SENT: &str = "INSERT INTO loaded (file) SELECT {file:String}";
 /// The one that tells of the others comes last.

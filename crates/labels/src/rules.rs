@@ -19,9 +19,9 @@ use crate::meaning::{Kind, Meaning, Meanings};
 pub const LABEL_LEN_MAX: usize = 23;
 
 const BUILTIN_NAME: &str = "labels/linux.toml";
-const BUILTIN: &str = include_str!("../../../labels/linux.toml");
+const BUILTIN: &str = include_str!("../rules/linux.toml");
 const IDLE_NAME: &str = "labels/idle.toml";
-const IDLE: &str = include_str!("../../../labels/idle.toml");
+const IDLE: &str = include_str!("../rules/idle.toml");
 const SYSTEM_FILE: &str = "/etc/debox/labels.toml";
 
 /// The scheduler's own function: what lies inside of it is whoever watches,

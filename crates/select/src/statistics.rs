@@ -20,7 +20,7 @@ const VALUE_WIDTH: usize = 20;
 
 /// Name and explanation of each counter, in the order of `struct statistics`.
 pub fn counters() -> Vec<(&'static str, &'static str)> {
-    include_str!("../../../libdebox-select/internal.h")
+    include_str!("../libdebox-select/internal.h")
         .lines()
         .filter_map(|line| {
             let rest = line.trim_start().strip_prefix("X(")?;

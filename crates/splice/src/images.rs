@@ -170,6 +170,41 @@ const SITES: &str = ".sites";
 /// ... and what the walk from its calls needs.
 const CALLERS: &str = ".callers";
 
+/// What is put beside a program, where it lies in this crate: as it is published (`setup/crates.py`). In the
+/// source tree it is a file that lies beside `debox`.
+#[cfg(runtime_within)]
+pub const RUNTIME: Option<&[u8]> = Some(include_bytes!("../compiled/debox-splice.bin"));
+#[cfg(not(runtime_within))]
+pub const RUNTIME: Option<&[u8]> = None;
+
+/// Behind a name: the runtime itself.
+const RUNTIME_SUFFIX: &str = ".runtime";
+
+/// [`RUNTIME`] as a file in the folder of images, from which programs map it. By its bytes, so that two versions do
+/// not write each other's.
+///
+/// # Errors
+/// As [`Images::new`], and when it cannot be written.
+pub fn runtime_laid(folder: &Path, code: &[u8]) -> Result<PathBuf, Error> {
+    // FNV-1a.
+    let sum = code.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let name = format!("{VERSION:02x}{:046x}{sum:016x}", code.len());
+    let images = Images::new(folder)?;
+    let path = images.folder.join(format!("{name}{RUNTIME_SUFFIX}"));
+    if fs::read(&path).is_ok_and(|there| there == code) {
+        return Ok(path);
+    }
+    let failed = |error: io::Error| Error::Run(format!("{}: {error}", path.display()));
+    let process = std::process::id();
+    let before = images.folder.join(format!("{name}.{process}"));
+    fs::write(&before, code).map_err(failed)?;
+    fs::set_permissions(&before, fs::Permissions::from_mode(0o644)).map_err(failed)?;
+    fs::rename(&before, &path).map_err(failed)?;
+    Ok(path)
+}
+
 /// The file that an image is of, and which one of it, by its name.
 pub fn told_by(image: &Path) -> Option<(u64, u64, Kind)> {
     let name = image.file_name()?.to_str()?;

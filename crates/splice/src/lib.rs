@@ -46,6 +46,7 @@ use std::path::Path;
 pub use clock::{offset_ns, rate};
 pub use error::Error;
 pub use image::{Image, Kind, Side};
+pub use images::{RUNTIME, runtime_laid};
 pub use places::{Place, PlaceSums, Places};
 pub use run::{Boundary, Counted, Following, Run, Since, Sums};
 pub use sample::Sampling;

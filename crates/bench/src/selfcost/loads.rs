@@ -27,37 +27,25 @@ pub struct Load {
 
 /// libdebox's own sources: a real build that needs nothing but a C compiler.
 const SOURCES: [(&str, &str); 13] = [
-    ("runtime.c", include_str!("../../../../libdebox/runtime.c")),
-    ("call.c", include_str!("../../../../libdebox/call.c")),
-    ("clock.c", include_str!("../../../../libdebox/clock.c")),
-    ("record.c", include_str!("../../../../libdebox/record.c")),
-    ("compat.c", include_str!("../../../../libdebox/compat.c")),
-    (
-        "internal.h",
-        include_str!("../../../../libdebox/internal.h"),
-    ),
-    (
-        "own_call.h",
-        include_str!("../../../../libdebox/own_call.h"),
-    ),
-    ("sys.h", include_str!("../../../../libdebox/sys.h")),
-    ("debox.h", include_str!("../../../../include/debox.h")),
+    ("runtime.c", include_str!("../../libdebox/runtime.c")),
+    ("call.c", include_str!("../../libdebox/call.c")),
+    ("clock.c", include_str!("../../libdebox/clock.c")),
+    ("record.c", include_str!("../../libdebox/record.c")),
+    ("compat.c", include_str!("../../libdebox/compat.c")),
+    ("internal.h", include_str!("../../libdebox/internal.h")),
+    ("own_call.h", include_str!("../../libdebox/own_call.h")),
+    ("sys.h", include_str!("../../libdebox/sys.h")),
+    ("debox.h", include_str!("../../include/debox.h")),
     (
         "debox_compat.h",
-        include_str!("../../../../include/debox_compat.h"),
+        include_str!("../../include/debox_compat.h"),
     ),
-    (
-        "debox/abi.h",
-        include_str!("../../../../include/debox/abi.h"),
-    ),
+    ("debox/abi.h", include_str!("../../include/debox/abi.h")),
     (
         "debox/protocol.h",
-        include_str!("../../../../include/debox/protocol.h"),
+        include_str!("../../include/debox/protocol.h"),
     ),
-    (
-        "debox/trace.h",
-        include_str!("../../../../include/debox/trace.h"),
-    ),
+    ("debox/trace.h", include_str!("../../include/debox/trace.h")),
 ];
 
 /// Writes them, and gives the command that builds them.
