@@ -24,7 +24,7 @@ FROM
             '') AS side
     FROM {source:Identifier}
     WHERE ({host:String} = '' OR host = {host:String})
-        AND ({classes:String} = '' OR has(splitByChar(',', {classes:String}), class))
+        AND (empty({classes:Array(String)}) OR class IN {classes:Array(String)})
 )
 WHERE side != ''
 GROUP BY side, k1, k2, k3, k4, point

@@ -15,7 +15,7 @@ FROM (SELECT *, '' AS none FROM {source:Identifier})
 WHERE time >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
     AND time < fromUnixTimestamp64Milli({until_ms:Int64}, 'UTC')
     AND ({host:String} = '' OR {hosts:Identifier} = {host:String})
-    AND ({classes:String} = '' OR has(splitByChar(',', {classes:String}), class))
+    AND (empty({classes:Array(String)}) OR class IN {classes:Array(String)})
 GROUP BY k1, k2, k3, k4
 ORDER BY blocked_ns DESC, k1, k2, k3, k4
 LIMIT {limit:UInt64}

@@ -18,7 +18,7 @@ SELECT
     if(isFinite(scale), toUInt64(sumIf(w.blocked_ns, w.time < begin) * scale), NULL) AS usually_ns
 FROM waits AS w
 WHERE host = {host:String} AND policy = {policy:String} AND w.time > begin - INTERVAL 1 DAY AND w.time <= begin
-    AND ({classes:String} = '' OR has(splitByChar(',', {classes:String}), class))
+    AND (empty({classes:Array(String)}) OR class IN {classes:Array(String)})
 GROUP BY unit, program, call, label, root
 HAVING blocked_ns > 0
 ORDER BY blocked_ns DESC, unit, program, call, label, root

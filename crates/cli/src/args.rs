@@ -711,7 +711,7 @@ pub const FLEET_COLUMNS: [&str; 11] = [
 /// Where the tables are.
 #[derive(Args, Debug, Default)]
 pub struct FleetFrom {
-    /// Parquet files as agents write them (default: /var/lib/debox/fleet)
+    /// Parquet files as agents write them: a directory or s3://BUCKET/PREFIX (default: /var/lib/debox/fleet)
     #[arg(long, value_name = "DIR")]
     pub parquet: Option<PathBuf>,
     /// A database of chDB or clickhouse local, as `debox fleet load` makes

@@ -3,7 +3,7 @@
 //!
 //! Each is a file of SQL; here are only its parameters, and how rows are shown.
 
-use crate::engine::{Answer, Engine, Params, Place, Server};
+use crate::engine::{Answer, Engine, Objects, Params, Place, Server};
 use crate::error::Error;
 use crate::load::load;
 use crate::when::{now_ms, text_of, when};
@@ -84,7 +84,13 @@ fn engine(from: &FleetFrom) -> Result<Engine, Error> {
         (Some(path), _) if path.is_dir() => Place::Database(path.clone()),
         (Some(path), _) => return Err(Error::NoTables { path: path.clone() }),
         (None, Some(url)) => Place::Server(Server::parse(url)?),
-        (None, None) => Place::Parquet(parquet_of(from)),
+        (None, None) => {
+            let path = parquet_of(from);
+            match path.to_str().and_then(Objects::parse) {
+                Some(objects) => Place::Objects(objects?),
+                None => Place::Parquet(path),
+            }
+        }
     })
 }
 
@@ -158,6 +164,15 @@ fn classes_of(rows: &FleetRows) -> Result<String, Error> {
         ))),
         None => Ok(rows.class.join(",")),
     }
+}
+
+/// "loss,unknown" as ClickHouse takes an array: names of [`CLASSES`], in which there is nothing to escape.
+/// Whether a row's class is in it is asked once for each class, and not for each row, as of a text that is
+/// split.
+fn array_of(classes: &str) -> String {
+    let quoted = classes.split(',').filter(|class| !class.is_empty());
+    let quoted: Vec<String> = quoted.map(|class| format!("'{class}'")).collect();
+    format!("[{}]", quoted.join(","))
 }
 
 /// The parameters of what is summed up by which columns.
@@ -271,7 +286,7 @@ fn top(args: &FleetTopArgs) -> Result<(), Error> {
     let sql = if threads {
         TOP_THREADS
     } else {
-        params.insert("classes", classes.clone());
+        params.insert("classes", array_of(&classes));
         params.insert("hosts", if has_hosts { "host" } else { "none" }.into());
         TOP_WAITS
     };
@@ -360,7 +375,7 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
     let incomplete = answer.text(row, "incomplete");
     params.insert("begin_ms", begin_ms.to_string());
     params.insert("policy", policy.clone());
-    params.insert("classes", "loss,unknown".into());
+    params.insert("classes", array_of("loss,unknown"));
     params.insert("limit", WHY_ROWS.to_string());
     params.remove("at_ms");
     let waits = engine.ask(WHY_WAITS, &params, (begin_ms - DAY_MS, end_ms))?;
@@ -544,7 +559,7 @@ fn diff(args: &FleetDiffArgs) -> Result<(), Error> {
     let sql = if threads {
         DIFF_THREADS
     } else {
-        params.insert("classes", classes);
+        params.insert("classes", array_of(&classes));
         DIFF_WAITS
     };
     let answer = engine.ask(sql, &params, span)?;

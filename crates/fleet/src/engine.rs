@@ -11,6 +11,7 @@
 
 use crate::error::Error;
 use crate::load::TABLES;
+use crate::store::date_of;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,6 +26,9 @@ const SPAN: &str = include_str!("../sql/span.sql");
 const PARQUET: &str = include_str!("../sql/parquet.sql");
 const CONNECT: Duration = Duration::from_secs(10);
 const QUERY: Duration = Duration::from_secs(600);
+const DAY_MS: i64 = 86_400_000;
+/// More days than that are not named one by one.
+const DAYS_MOST: i64 = 62;
 /// Of a server's complaint so much is told.
 const COMPLAINT_MOST: u64 = 4_096;
 
@@ -96,9 +100,64 @@ impl Answer {
 pub enum Place {
     /// Files as agents write them.
     Parquet(PathBuf),
+    /// The same in an object store.
+    Objects(Objects),
     /// A database of chDB's, or of `clickhouse local`.
     Database(PathBuf),
     Server(Server),
+}
+
+/// s3://BUCKET/PREFIX, by the address that ClickHouse asks. The keys are none of ours: it takes them
+/// from the environment itself, or from the machine's role, so that no command line has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objects {
+    base: String,
+}
+
+impl Objects {
+    /// None: it is another kind of place.
+    pub fn parse(text: &str) -> Option<Result<Self, Error>> {
+        let rest = text.strip_prefix("s3://")?;
+        let from = |names: &[&str]| {
+            let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
+            values.find(|value| !value.is_empty())
+        };
+        let endpoint = from(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]);
+        let region = from(&["AWS_REGION", "AWS_DEFAULT_REGION"]);
+        Some(Self::of(text, rest, endpoint, region))
+    }
+
+    fn of(
+        text: &str,
+        rest: &str,
+        endpoint: Option<String>,
+        region: Option<String>,
+    ) -> Result<Self, Error> {
+        let region = region.unwrap_or_else(|| "us-east-1".into());
+        let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        // It becomes a part of a pattern, and of a statement.
+        let is_plain = |text: &str, more: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+            !text.is_empty() && text.chars().all(plain)
+        };
+        let address = endpoint.strip_prefix("https://");
+        let address = address.or_else(|| endpoint.strip_prefix("http://"));
+        if !address.is_some_and(|address| is_plain(address, "-._:[]/")) {
+            return Err(Error::Words(format!(
+                "AWS_ENDPOINT_URL is http://HOST:PORT or https://HOST, and {endpoint:?} is neither"
+            )));
+        }
+        let rest = rest.trim_end_matches('/');
+        if rest.starts_with('/') || rest.contains("//") || !is_plain(rest, "-._/=") {
+            return Err(Error::Words(format!(
+                "--parquet takes s3://BUCKET/PREFIX, of letters, digits and - . _ = /, and {text:?} is none: ClickHouse takes others for \
+                 patterns of names"
+            )));
+        }
+        Ok(Self {
+            base: format!("{}/{rest}", endpoint.trim_end_matches('/')),
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,13 +341,13 @@ impl Engine {
 
     /// Whether there are sums by minute and hour.
     pub fn has_sums(&self) -> bool {
-        !matches!(self.place, Place::Parquet(_))
+        !matches!(self.place, Place::Parquet(_) | Place::Objects(_))
     }
 
     /// The rows of one question about what was from `since_ms` to `until_ms`.
     pub fn ask(&self, sql: &str, params: &Params, span_ms: (i64, i64)) -> Result<Answer, Error> {
         match &self.place {
-            Place::Parquet(_) => {
+            Place::Parquet(_) | Place::Objects(_) => {
                 let mut params = params.clone();
                 params.insert(
                     "span_since_ns",
@@ -298,12 +357,34 @@ impl Engine {
                     "span_until_ns",
                     span_ms.1.saturating_mul(1_000_000).to_string(),
                 );
-                let mut all: Vec<&str> = statements(SPAN).chain(statements(PARQUET)).collect();
+                let views = self.views(span_ms);
+                let mut all: Vec<&str> = statements(SPAN).chain(statements(&views)).collect();
                 all.push(sql);
                 self.ask_local(&all, &params)
             }
             _ => self.run(&[sql], params),
         }
+    }
+
+    /// The tables as they lie in files, of the days that a question is about alone: others are not even
+    /// listed. A store lists by what stands before the first star or brace, so there each day is asked
+    /// for by itself.
+    fn views(&self, span_ms: (i64, i64)) -> String {
+        let days = days(span_ms);
+        let of = |view: &str, day: &str| view.replace("/date=*/", &format!("/date={day}/"));
+        let Place::Objects(objects) = &self.place else {
+            return match days.as_slice() {
+                [day] => of(PARQUET, day),
+                days => of(PARQUET, &format!("{{{}}}", days.join(","))),
+            };
+        };
+        let views = PARQUET.replace("file(\n    '", &format!("s3(\n    '{}/", objects.base));
+        let views = statements(&views).map(|view| {
+            let (head, rows) = view.split_once(" AS\n").unwrap_or(("", view));
+            let rows: Vec<String> = days.iter().map(|day| of(rows, day)).collect();
+            format!("{head} AS\n{}", rows.join("\nUNION ALL\n"))
+        });
+        views.collect::<Vec<_>>().join(";\n")
     }
 
     /// Statements one after the other, as they are; the rows of the last.
@@ -473,6 +554,17 @@ impl Engine {
     }
 }
 
+/// The days of a span, or a star. A file lies at the day of its begin, and may be as long as a day.
+fn days((since_ms, until_ms): (i64, i64)) -> Vec<String> {
+    let day_of = |ms: i64| ms.div_euclid(DAY_MS);
+    let (first, last) = (day_of(since_ms) - 1, day_of(until_ms));
+    if first < 0 || last - first >= DAYS_MOST {
+        return vec!["*".into()];
+    }
+    let days = (first..=last).map(|day| date_of(day as u64 * (DAY_MS as u64 * 1_000_000)));
+    days.collect()
+}
+
 /// A parameter's value as HTTP and the command line take it: as in tab-separated text.
 fn escaped(value: &str) -> String {
     value
@@ -511,6 +603,61 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(!said.contains("secret"), "{said}");
+    }
+
+    #[test]
+    fn a_store_is_named_by_its_bucket() {
+        let of = |text: &str, endpoint: Option<&str>, region: Option<&str>| {
+            let rest = text.strip_prefix("s3://").unwrap();
+            let found = Objects::of(text, rest, endpoint.map(Into::into), region.map(Into::into));
+            found
+                .map(|objects| objects.base)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            of("s3://fleet/a/b/", Some("http://127.0.0.1:9000/"), None).unwrap(),
+            "http://127.0.0.1:9000/fleet/a/b"
+        );
+        assert_eq!(
+            of("s3://fleet.x", None, Some("eu-central-1")).unwrap(),
+            "https://s3.eu-central-1.amazonaws.com/fleet.x"
+        );
+        for bad in [
+            "s3://",
+            "s3:///x",
+            "s3://a//b",
+            "s3://a/*",
+            "s3://a/{b}",
+            "s3://a/b'c",
+            "s3://a b",
+        ] {
+            assert!(
+                of(bad, None, None)
+                    .unwrap_err()
+                    .contains("s3://BUCKET/PREFIX"),
+                "{bad}"
+            );
+        }
+        for bad in ["ftp://x", "http://", "http://a'b", "x"] {
+            let said = of("s3://a", Some(bad), None).unwrap_err();
+            assert!(said.contains("AWS_ENDPOINT_URL"), "{said}");
+        }
+        assert!(Objects::parse("/srv/fleet").is_none());
+    }
+
+    #[test]
+    fn days_of_a_span_are_named() {
+        let at = |text: &str| crate::when::when(text, 0).unwrap();
+        let day = at("2026-11-27T10:00");
+        // What was written until then may have begun a day before.
+        assert_eq!(days((day, day + 1)), ["2026-11-26", "2026-11-27"]);
+        let next = at("2026-12-01");
+        assert_eq!(
+            days((next - 1, next)),
+            ["2026-11-29", "2026-11-30", "2026-12-01"]
+        );
+        assert_eq!(days((0, i64::MAX / 2_000_000)), ["*"]);
+        assert_eq!(days((0, 5)), ["*"]);
     }
 
     #[test]

@@ -83,6 +83,12 @@ fn known(engine: &Engine) -> Result<HashSet<String>, Error> {
 
 pub fn load(args: &FleetLoadArgs) -> Result<(), Error> {
     let root = parquet_of(&args.from);
+    if root.starts_with("s3:") {
+        return Err(Error::Words(format!(
+            "load takes files of a directory: `debox fleet top --parquet {}` asks about those of a store where they are",
+            root.display()
+        )));
+    }
     let root = root.canonicalize().map_err(|source| Error::Read {
         path: root.clone(),
         source,

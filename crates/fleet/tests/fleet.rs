@@ -956,4 +956,66 @@ fn a_store_that_speaks_s3_has_what_a_directory_has() {
         .collect();
     assert_eq!(expected.len(), 6);
     assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
+    // And a question to either is the same.
+    let asked = |place: &str, words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
+            .args([&["fleet"], words, &["--parquet", place, "--json"]].concat())
+            .env("DEBOX_PYTHON", &python)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{place} {words:?}: {said}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let until = ["--until", "2026-11-27T20:00"];
+    for (words, least) in [
+        (
+            &[
+                "top",
+                "--since",
+                "12h",
+                "--by",
+                "host,label",
+                until[0],
+                until[1],
+            ][..],
+            2,
+        ),
+        (
+            &["top", "--since", "12h", "--by", "state", until[0], until[1]],
+            1,
+        ),
+        // Of that day nothing was told.
+        (&["top", "--since", "1h", "--until", "2026-11-29T20:00"], 0),
+        (
+            &[
+                "sql",
+                "SELECT host, count() AS n FROM periods GROUP BY host ORDER BY host",
+            ],
+            2,
+        ),
+    ] {
+        let there = asked("s3://fleet/some/where", words);
+        let rows = there.get("rows").unwrap_or(&there).as_array().unwrap();
+        assert!(rows.len() >= least, "{words:?}: {there}");
+        assert!(least > 0 || rows.is_empty(), "{words:?}: {there}");
+        assert_eq!(there, asked(root.to_str().unwrap(), words), "{words:?}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
+        .args([
+            "fleet",
+            "load",
+            "--parquet",
+            "s3://fleet/some/where",
+            "--database",
+        ])
+        .arg(folder.path().join("database"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("where they are"),
+        "{said}"
+    );
 }
