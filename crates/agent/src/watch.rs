@@ -13,7 +13,7 @@ use debox_cli::ahead::Ahead;
 use debox_cli::args::{AgentArgs, BrokerArgs};
 use debox_cli::capture::{Base, Capture, Target};
 use debox_cli::error::Error;
-use debox_command::{Ended, Inherited};
+use debox_command::{Ended, Inherited, service};
 use debox_report::Report;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -470,8 +470,14 @@ impl Agent<'_> {
 
     /// Until somebody ends it: by which signal. None: there is nothing to be watched any more.
     fn stay(&mut self) -> Option<i32> {
+        // Systemd, if it has started this and wants to know whether it goes on.
+        let beat = service::alive_every();
         loop {
             let mut next = self.due();
+            if let Some(every) = beat {
+                tell(service::ALIVE);
+                next = next.min(Instant::now() + every);
+            }
             next = self.policies_due().map_or(next, |due| due.min(next));
             next = self.budget.due().map_or(next, |due| due.min(next));
             let mut wait = vec![self.endpoint.as_fd()];
@@ -530,6 +536,14 @@ impl Agent<'_> {
         if let Some(fleet) = self.fleet {
             fleet.close();
         }
+    }
+}
+
+fn tell(state: &str) {
+    if let Err(error) = service::tell(state) {
+        debox_cli::say(&format!(
+            "the service manager could not be told {state}: {error}"
+        ));
     }
 }
 
@@ -656,7 +670,9 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         agent.period_begin(at);
     }
     agent.metrics.level(Level::Full);
+    tell(service::READY);
     let ended = agent.stay();
+    tell(service::STOPPING);
     agent.end();
     Ok(match ended {
         Some(libc::SIGTERM) => 0,

@@ -159,6 +159,11 @@ fn tests(args: &[String]) {
             deboxd_takes_systemds_socket,
         ),
         (
+            "deboxd_tells_the_watchdog_that_its_loop_goes_on",
+            true,
+            deboxd_tells_the_watchdog_that_its_loop_goes_on,
+        ),
+        (
             "deboxd_without_privileges_says_what_to_do",
             true,
             deboxd_without_privileges_says_what_to_do,
@@ -1699,6 +1704,44 @@ fn deboxd_takes_systemds_socket() {
     assert!(!output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("ListenSequentialPacket="), "{text}");
+}
+
+fn deboxd_tells_the_watchdog_that_its_loop_goes_on() {
+    let dir = directory_for_all();
+    let path = dir.path().join("run/debox.sock");
+    let manager = Manager::new(dir.path(), "notify");
+    let start = |pid: &str| {
+        // WATCHDOG_PID has to name the process itself, so a shell sets it and execs.
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("WATCHDOG_PID={pid} exec \"$0\" \"$@\""))
+            .arg(env!("CARGO_BIN_EXE_deboxd"))
+            .args(["--everybody", "--socket"])
+            .arg(&path)
+            .env("NOTIFY_SOCKET", &manager.name)
+            .env("WATCHDOG_USEC", "200000");
+        Daemon::start(&mut command)
+    };
+    let mut child = start("$$");
+    assert_eq!(manager.state(), "READY=1");
+    let begin = std::time::Instant::now();
+    // The first of them may have waited.
+    for _ in 0..4 {
+        assert_eq!(manager.state(), "WATCHDOG=1");
+    }
+    // Every half of the time, and not as often as it can.
+    assert!(begin.elapsed() >= std::time::Duration::from_millis(150));
+    serves_for_real(&path);
+    assert!(terminate(&mut child, rustix::process::Signal::TERM).success());
+    while manager.state() != "STOPPING=1" {}
+
+    // What is asked of another process is not asked of this one.
+    let mut child = start("1");
+    assert_eq!(manager.state(), "READY=1");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(terminate(&mut child, rustix::process::Signal::TERM).success());
+    assert_eq!(manager.state(), "STOPPING=1");
 }
 
 fn deboxd_without_privileges_says_what_to_do() {

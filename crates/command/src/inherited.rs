@@ -79,6 +79,7 @@ impl Inherited {
     /// To be called first in `main`: blocks every signal, so that all threads
     /// started later leave them to the main thread's signalfd.
     pub fn take() -> Self {
+        crate::names_settle();
         if !NOTED.load(Ordering::Relaxed) {
             note_before_runtime();
         }

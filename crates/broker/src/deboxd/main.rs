@@ -7,7 +7,6 @@
 //! nobody watches.
 
 mod error;
-mod notify;
 mod privileges;
 mod signals;
 mod user;
@@ -15,6 +14,7 @@ mod user;
 use clap::Parser;
 use debox_broker::real::{self, RealOptions};
 use debox_broker::{Access, Broker, BrokerError, Config, Control, Listener};
+use debox_command::service;
 use debox_symbol::{TRACEABLE_ADDRESSES, TRACEABLE_NAMES};
 use error::StartError;
 use signals::{Signal, Signals};
@@ -61,6 +61,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    debox_command::names_settle();
     let options = Options::parse();
     // The probe passes libbpf's messages on, a thousand lines for each load:
     // one step later.
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
 fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError> {
     // Signals wait in the descriptor from here on, so that one that comes
     // during the start is not lost and does not leave the socket file behind.
-    let signals = Signals::new().map_err(|source| BrokerError::Socket {
+    let signals = Signals::new(service::alive_every()).map_err(|source| BrokerError::Socket {
         step: "signalfd",
         source,
     })?;
@@ -127,7 +128,7 @@ fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError
         names,
         socket,
     )?;
-    notify::send("READY=1");
+    tell(service::READY);
     tracing::info!(
         socket = %options.socket.display(),
         activated = _listener.is_none(),
@@ -136,13 +137,24 @@ fn serve(options: &Options, activated: Option<OwnedFd>) -> Result<(), StartError
     broker.run(signals.as_fd(), || match signals.next() {
         Some(Signal::Stop(number)) => {
             tracing::info!(signal = number, "stopping");
-            notify::send("STOPPING=1");
+            tell(service::STOPPING);
             Control::Stop
         }
         Some(Signal::Reload) => Control::Reload,
+        Some(Signal::Beat) => {
+            tell(service::ALIVE);
+            Control::Continue
+        }
         None => Control::Continue,
     })?;
     Ok(())
+}
+
+/// Systemd, if it has started this.
+fn tell(state: &str) {
+    if let Err(error) = service::tell(state) {
+        tracing::warn!(%error, state, "the service manager could not be told");
+    }
 }
 
 /// Where the listening socket comes from.

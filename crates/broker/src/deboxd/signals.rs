@@ -1,20 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How do signals reach the one loop, without a handler?
+//! How do signals reach the one loop, without a handler? And how is it noticed that it has got stuck?
 
+use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use rustix::time::{timerfd_create, timerfd_settime};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
-/// SIGTERM, SIGINT and SIGHUP, blocked and read from a descriptor.
-pub struct Signals(OwnedFd);
+/// SIGTERM, SIGINT and SIGHUP, blocked and read from a descriptor; and when systemd is to be told that the loop
+/// goes on, which is asked of the loop itself.
+pub struct Signals {
+    signals: OwnedFd,
+    beat: Option<OwnedFd>,
+    /// Readable when one of them is.
+    either: OwnedFd,
+}
 
 pub enum Signal {
     Stop(u32),
     Reload,
+    /// So much time has passed.
+    Beat,
+}
+
+fn beating(every: Duration) -> Result<OwnedFd, Errno> {
+    let timer = timerfd_create(
+        TimerfdClockId::Monotonic,
+        TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+    )?;
+    let every = Timespec {
+        tv_sec: every.as_secs() as i64,
+        tv_nsec: every.subsec_nanos().into(),
+    };
+    let times = Itimerspec {
+        it_interval: every,
+        it_value: every,
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times)?;
+    Ok(timer)
 }
 
 impl Signals {
     /// To be called while there is one thread: later ones inherit the mask.
-    pub fn new() -> Result<Self, Errno> {
+    pub fn new(beat_every: Option<Duration>) -> Result<Self, Errno> {
         // SAFETY: the set is initialised by sigemptyset before use; signalfd
         // returns a new descriptor that nobody else owns, or -1.
         let fd = unsafe {
@@ -40,12 +69,31 @@ impl Signals {
             return Err(Errno::from_raw_os_error(errno.unwrap_or(libc::EIO)));
         }
         // SAFETY: just made, see above.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let signals = unsafe { OwnedFd::from_raw_fd(fd) };
+        let beat = beat_every.map(beating).transpose()?;
+        let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for fd in [Some(&signals), beat.as_ref()].into_iter().flatten() {
+            epoll::add(
+                &either,
+                fd,
+                epoll::EventData::new_u64(0),
+                epoll::EventFlags::IN,
+            )?;
+        }
+        Ok(Self {
+            signals,
+            beat,
+            either,
+        })
     }
 
     pub fn next(&self) -> Option<Signal> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
-        let read = rustix::io::read(&self.0, &mut info).ok()?;
+        let Ok(read) = rustix::io::read(&self.signals, &mut info) else {
+            let mut times = [0; size_of::<u64>()];
+            rustix::io::read(self.beat.as_ref()?, &mut times).ok()?;
+            return Some(Signal::Beat);
+        };
         // ssi_signo is the first field.
         let number = u32::from_ne_bytes(info.get(..4)?.try_into().ok()?);
         (read == info.len()).then_some(match number as i32 {
@@ -55,6 +103,6 @@ impl Signals {
     }
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.either.as_fd()
     }
 }
