@@ -58,6 +58,7 @@ class Crates(unittest.TestCase):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="debox-crates-", dir="/var/tmp"))
         cls.folder.chmod(0o755)
         cls.addClassCleanup(shutil.rmtree, cls.folder)
+        # Not below the tree, whose workspace they would be part of.
         cls.unpacked = cls.folder / "unpacked"
         cls.unpacked.mkdir()
         for path in (OUT / "packages").glob("*.crate"):
