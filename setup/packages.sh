@@ -22,6 +22,8 @@ test="$test systemd"
 test="$test chromium fonts-dejavu-core"
 # judges how C is written, by this version (tests/lint.sh)
 test="$test clang-format-14"
+# certificates for the tests' own servers
+test="$test openssl"
 # another C library, whose locks are laid out otherwise
 test="$test musl-tools"
 # servers that wait with select and poll, and Python's own tests of both
@@ -123,6 +125,15 @@ if [ "${1:-}" = all ] && ! $own/bin/python3 -c "import chdb, moto.server" 2>/dev
 	echo "setup: installing chDB and moto in $own"
 	if ! { python3 -m venv $own && $own/bin/pip install --quiet --disable-pip-version-check chdb-core "moto[server]"; }; then
 		echo "setup: they are not to be had: the tests of debox fleet that need them do not run" >&2
+	fi
+fi
+
+# OpenTelemetry's collector, which takes what the agent sends: of the parts that the test needs.
+collector=target/otel-collector
+if [ "${1:-}" = all ] && [ ! -x $collector ]; then
+	echo "setup: building an OpenTelemetry collector in $collector"
+	if ! (cd tests/otlp/collector && go build -trimpath -ldflags='-s -w' -o "../../../$collector" .); then
+		echo "setup: it is not to be had (it wants the Go that tests/otlp/collector/go.mod names): the test of OTLP that needs it does not run" >&2
 	fi
 fi
 

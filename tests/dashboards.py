@@ -51,6 +51,8 @@ def exposed():
         "state": set(re.findall(r'\("(\w+)", (?:row\.)?time\.', text)),
         "what": {camel_to_snake(name) for name in re.findall(r"^    (\w+),$", re.search(r"pub enum NoteKind \{\n(.*?)\n\}", source("crates/report/src/model.rs"), re.S)[1], re.M)}
         | set(re.findall(r'\("(\w+)", self\.', source("crates/agent/src/budget.rs"))),
+        "signal": set(re.findall(r'Self::\w+ => "(\w+)"', source("crates/agent/src/otlp/config.rs"))),
+        "reason": set(re.findall(r'Self::\w+ => "(\w+)"', source("crates/agent/src/otlp/queue.rs"))),
     }  # fmt: skip
     series = {}
     for name, kind, of in re.findall(r'family\(\s*"(\w+)",\s*Kind::(\w+),\s*"[^"]*",\s*(samples\(&[\w.]+|alone\()', text):
@@ -131,6 +133,7 @@ class Exposed(unittest.TestCase):
         self.assertIn("disk", series["debox_wait_root_seconds_total"]["root"])
         self.assertLessEqual({"loss", "idle", "input", "tool", "unknown"}, series["debox_blocked_seconds_total"]["class"])
         self.assertIn("rows_dropped", series["debox_incomplete"]["what"])
+        self.assertEqual(series["debox_otlp_dropped_total"], {"signal": {"metrics", "logs"}, "reason": {"queue_full", "refused", "rejected", "ended"}})
 
     def test_a_typo_is_found(self):
         known = exposed()

@@ -7,6 +7,7 @@
 use crate::Error;
 use debox_cli::whom::WhomArgs;
 use debox_condition::{Expression, Number, Predicate, Test, underline};
+use crate::otlp::{OtlpConfig, OtlpFile, otlp_of};
 use debox_http::Listen;
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -157,6 +158,7 @@ pub struct Config {
     pub metrics: MetricsConfig,
     pub flight: Option<FlightConfig>,
     pub fleet: Option<FleetConfig>,
+    pub otlp: Option<OtlpConfig>,
 }
 
 #[derive(Default, Deserialize)]
@@ -238,6 +240,7 @@ struct File {
     metrics: MetricsFile,
     flight: FlightFile,
     fleet: FleetFile,
+    otlp: OtlpFile,
 }
 
 /// "line 3, column 10" of a byte.
@@ -260,9 +263,10 @@ fn listen_of(text: &str) -> Result<Listen, String> {
     })
 }
 
-type Wrong = (String, Range<usize>);
+/// What is wrong, and where.
+pub type Wrong = (String, Range<usize>);
 
-fn number_of(
+pub fn number_of(
     name: &str,
     value: Option<Spanned<u64>>,
     most: u64,
@@ -281,7 +285,7 @@ fn number_of(
     }
 }
 
-fn time_of(
+pub fn time_of(
     name: &str,
     value: Option<Spanned<String>>,
     (least, most): (Duration, Duration),
@@ -614,6 +618,7 @@ impl Config {
             },
             flight: flight_of(file.flight).map_err(at)?,
             fleet: fleet_of(file.fleet).map_err(at)?,
+            otlp: otlp_of(file.otlp).map_err(at)?,
         })
     }
 

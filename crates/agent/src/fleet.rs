@@ -18,12 +18,13 @@ pub struct Fleet {
     begun_ns: HashMap<String, u64>,
 }
 
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-fn line(path: &str) -> String {
+/// What a file of one line says; nothing if it is not there.
+pub fn line(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.trim().to_owned()
 }

@@ -351,6 +351,13 @@ impl Flight {
         }
     }
 
+    /// Where a policy's last period that is over is recorded.
+    pub fn last(&self, policy: &str) -> Option<PathBuf> {
+        let end = format!(".{policy}{END}");
+        let last = self.ring.iter().rfind(|period| period.name.ends_with(&end))?;
+        Some(self.directory.join(&last.name))
+    }
+
     /// A policy's present period is over. It gets a file of its own, and the one that was written so
     /// far goes then.
     pub fn end(&mut self, policy: &str, report: &Report) {

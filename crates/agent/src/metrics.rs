@@ -7,6 +7,7 @@
 
 use crate::budget::{Level, Look};
 use crate::config::{MetricsConfig, What};
+use crate::otlp;
 use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
 use debox_abi::sleep_bucket;
 use debox_fleet::{OTHER, name, note_name};
@@ -102,6 +103,19 @@ labels! {
 labels! {
     struct Cost {
         what: &'static str,
+    }
+}
+
+labels! {
+    struct Sent {
+        signal: &'static str,
+    }
+}
+
+labels! {
+    struct Dropped {
+        signal: &'static str,
+        reason: &'static str,
     }
 }
 
@@ -275,6 +289,8 @@ pub struct Metrics {
     memory: HashMap<Cost, u64>,
     lost: u64,
     fleet: HashMap<Outcome, u64>,
+    otlp_sent: HashMap<Sent, u64>,
+    otlp_dropped: HashMap<Dropped, u64>,
     took: Duration,
 }
 
@@ -309,7 +325,9 @@ fn alone(value: Value) -> Vec<Sample> {
 }
 
 fn family(name: &'static str, kind: Kind, help: &'static str, samples: Vec<Sample>) -> Family {
-    let unit = name.ends_with("_seconds").then_some("seconds");
+    let unit = (name.rsplit_once('_'))
+        .map(|(_, last)| last)
+        .filter(|last| ["seconds", "bytes", "ratio"].contains(last));
     Family {
         name,
         help,
@@ -406,6 +424,8 @@ impl Metrics {
             memory: HashMap::new(),
             lost: 0,
             fleet: HashMap::new(),
+            otlp_sent: HashMap::new(),
+            otlp_dropped: HashMap::new(),
             took: Duration::ZERO,
         }
     }
@@ -538,6 +558,18 @@ impl Metrics {
                 samples(&self.fleet, count),
             ),
             family(
+                "debox_otlp_sent",
+                Kind::Counter,
+                "Data points and log records that were sent over OTLP, and taken",
+                samples(&self.otlp_sent, count),
+            ),
+            family(
+                "debox_otlp_dropped",
+                Kind::Counter,
+                "Data points and log records that were to be sent over OTLP and were not, or not taken",
+                samples(&self.otlp_dropped, count),
+            ),
+            family(
                 "debox_agent_report_seconds",
                 Kind::Gauge,
                 "How long it took to read the figures, last time",
@@ -660,6 +692,21 @@ impl Metrics {
             // A fleet that was taken anew begins with 0.
             let is = self.fleet.entry(Outcome { outcome }).or_default();
             *is = periods.max(*is);
+        }
+    }
+
+    /// What became of what is sent over OTLP; also where nothing is dropped, so that the first time is seen.
+    pub fn otlp(&mut self, figures: &otlp::Figures, signals: &[otlp::Signal]) {
+        for of in signals {
+            let signal = of.name();
+            let is = self.otlp_sent.entry(Sent { signal }).or_default();
+            *is = figures.sent[*of as usize].max(*is);
+            for why in otlp::Reason::ALL {
+                let reason = why.name();
+                let dropped = Dropped { signal, reason };
+                let is = self.otlp_dropped.entry(dropped).or_default();
+                *is = figures.dropped[*of as usize][why as usize].max(*is);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::endpoint::{Endpoint, Figures};
 use crate::fleet::Fleet;
 use crate::flight::Flight;
 use crate::metrics::{Metrics, Reading, waited};
+use crate::otlp::Otlp;
 use crate::running::{Begin, How, Running, check as policy_check, way_ends, whom_text};
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
@@ -60,6 +61,7 @@ struct Agent<'a> {
     /// Why there is none, although one is asked for; it is said once.
     no_flight: Option<String>,
     fleet: Option<Fleet>,
+    otlp: Otlp,
     /// When the figures are read, whether somebody asks or not.
     next: Instant,
     /// What was kept last, unasked.
@@ -111,6 +113,7 @@ impl Agent<'_> {
             self.metrics.fleet(&fleet.figures());
             fleet.tell();
         }
+        self.otlp.read(&mut self.metrics);
     }
 
     fn period_begin(&mut self, at: usize) {
@@ -123,6 +126,7 @@ impl Agent<'_> {
         if let Some(fleet) = &mut self.fleet {
             fleet.begin(name, capture.since.elapsed());
         }
+        self.otlp.period_begin(name, capture.since.elapsed());
     }
 
     /// A policy's period is over, and its next one begins.
@@ -195,7 +199,7 @@ impl Agent<'_> {
         // The call is of the present period.
         self.turn(at);
         if let Some(flight) = &mut self.flight {
-            keep(flight, &why);
+            keep(flight, &self.otlp, &why, false);
         }
     }
 
@@ -281,9 +285,11 @@ impl Agent<'_> {
         let Some(flight) = &mut self.flight else {
             // Its folder could not be had.
             self.metrics.lost(u64::from(recorded));
+            self.otlp.period_end(policy, report, None);
             return;
         };
         flight.end(policy, report);
+        self.otlp.period_end(policy, report, flight.last(policy));
         self.metrics.lost(flight.lost());
         let Some(config) = &self.config.flight else {
             return;
@@ -305,7 +311,7 @@ impl Agent<'_> {
                     when.above.as_secs_f64()
                 );
                 self.kept = Some(Instant::now());
-                keep(flight, &why);
+                keep(flight, &self.otlp, &why, false);
                 return;
             }
         }
@@ -317,7 +323,7 @@ impl Agent<'_> {
             self.turn(at);
         }
         match &mut self.flight {
-            Some(flight) => keep(flight, "asked for"),
+            Some(flight) => keep(flight, &self.otlp, "asked for", true),
             None => debox_cli::say("nothing is kept: [flight] directory is \"\""),
         }
     }
@@ -359,6 +365,7 @@ impl Agent<'_> {
             }
             self.fleet = fleet_open(&config);
         }
+        self.otlp.take(config.otlp.as_ref());
         self.config = config;
         if anew && self.budget.level() > Level::Nothing {
             self.policies_take();
@@ -423,7 +430,8 @@ impl Agent<'_> {
 
     /// When the figures are wanted, whether somebody asks or not.
     fn due(&self) -> Instant {
-        let due = self.flight.as_ref().and_then(Flight::due);
+        let others = [self.flight.as_ref().and_then(Flight::due), self.otlp.due()];
+        let due = others.into_iter().flatten().min();
         due.map_or(self.next, |due| due.min(self.next))
     }
 
@@ -523,16 +531,28 @@ impl Agent<'_> {
 
     /// What there is of the present periods is written.
     fn end(mut self) {
-        for running in std::mem::take(&mut self.running) {
+        for (at, running) in std::mem::take(&mut self.running).into_iter().enumerate() {
+            let since = running.capture.since;
             let finished = running.capture.finish();
-            let name = running.policy.name;
+            let (name, report) = (running.policy.name, finished.report());
+            self.metrics.close(&Reading {
+                policy: &name,
+                report,
+                of_machine: at == 0,
+                took: Duration::ZERO,
+                began: began(since),
+                recording: (self.flight.as_ref()).and_then(|flight| flight.recording(&name)),
+            });
             if let Some(flight) = &mut self.flight {
-                flight.end(&name, finished.report());
+                flight.end(&name, report);
             }
+            let recording = (self.flight.as_ref()).and_then(|flight| flight.last(&name));
+            self.otlp.period_end(&name, report, recording);
             if let Some(fleet) = &mut self.fleet {
-                fleet.end(&name, finished.report());
+                fleet.end(&name, report);
             }
         }
+        self.otlp.close(&self.metrics);
         if let Some(fleet) = self.fleet {
             fleet.close();
         }
@@ -547,11 +567,14 @@ fn tell(state: &str) {
     }
 }
 
-fn keep(flight: &mut Flight, why: &str) {
-    match flight.keep(why) {
+/// `asked`: by somebody.
+fn keep(flight: &mut Flight, otlp: &Otlp, why: &str, asked: bool) {
+    let kept = flight.keep(why);
+    match &kept {
         Ok(path) => debox_cli::say(&format!("kept in {}: {why}", path.display())),
         Err(error) => debox_cli::say(&format!("nothing is kept ({why}): {error}")),
     }
+    otlp.kept(kept.as_deref().map_err(String::as_str), why, asked);
 }
 
 /// Without it the agent goes on. `why`: what was said of there being none.
@@ -622,6 +645,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let mut no_flight = None;
     let flight = flight_open(&config, &mut no_flight);
     let fleet = fleet_open(&config);
+    let otlp = Otlp::new(config.otlp.as_ref());
     let ahead = Ahead::begin();
     let boundary = |policy: &Policy| policy.capture == Way::Boundary;
     let base = Base::open(&args.broker, !config.policies.iter().any(boundary))?;
@@ -663,6 +687,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         flight,
         no_flight,
         fleet,
+        otlp,
         next: Instant::now(),
         kept: None,
     };

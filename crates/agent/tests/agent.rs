@@ -2,164 +2,19 @@
 //! `debox agent`: does whoever collects get what happened, in a form that is read, and no more
 //! series than was said?
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[path = "../../../tests/fresh_start.rs"]
 mod fresh_start;
 #[path = "../../../tests/needs.rs"]
 mod needs;
+mod running;
 
-const READY: Duration = Duration::from_secs(60);
-
-fn debox(options: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_debox-agent"));
-    command.args(options).output().unwrap()
-}
-
-struct Agent {
-    process: Child,
-    said: BufReader<ChildStderr>,
-    place: String,
-    folder: tempfile::TempDir,
-}
-
-impl Agent {
-    fn start(config: &str) -> Self {
-        Self::start_with(config, &[])
-    }
-
-    fn start_with(config: &str, options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("agent.toml");
-        std::fs::write(
-            &file,
-            config.replace("FOLDER", folder.path().to_str().unwrap()),
-        )
-        .unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_debox-agent"))
-            .args(["agent", "--config"])
-            .arg(&file)
-            .args(options)
-            .env_remove("DEBOX_SOCKET")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self::of(process, folder)
-    }
-
-    /// Once it says where its figures are.
-    fn of(mut process: Child, folder: tempfile::TempDir) -> Self {
-        let mut agent = Self {
-            said: BufReader::new(process.stderr.take().unwrap()),
-            process,
-            place: String::new(),
-            folder,
-        };
-        let line = agent.says("figures at ");
-        let (_, place) = line.split_once("figures at ").unwrap();
-        agent.place = place.trim().to_owned();
-        agent
-    }
-
-    /// Its next line with that.
-    fn says(&mut self, what: &str) -> String {
-        let until = Instant::now() + READY;
-        while Instant::now() < until {
-            let mut line = String::new();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "it ended");
-            if line.contains(what) {
-                return line;
-            }
-        }
-        panic!("it never said {what:?}");
-    }
-
-    fn signal(&self, signal: i32) {
-        let pid = i32::try_from(self.process.id()).unwrap();
-        // SAFETY: kill touches no memory; it is our own child.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    }
-
-    fn ask(&self, path: &str) -> (String, String) {
-        self.ask_for(path, "*/*")
-    }
-
-    fn ask_for(&self, path: &str, accept: &str) -> (String, String) {
-        let mut text = String::new();
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
-        );
-        if let Some(address) = self.place.strip_prefix("http://") {
-            let (address, _) = address.split_once('/').unwrap();
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(request.as_bytes()).unwrap();
-            stream.read_to_string(&mut text).unwrap();
-        } else {
-            let (socket, _) = self.place.split_once(' ').unwrap();
-            let mut stream = UnixStream::connect(socket).unwrap();
-            stream.write_all(request.as_bytes()).unwrap();
-            stream.read_to_string(&mut text).unwrap();
-        }
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        (head.to_owned(), body.to_owned())
-    }
-
-    fn metrics(&self) -> String {
-        // What was made less than a second ago is what is answered.
-        std::thread::sleep(Duration::from_millis(1_100));
-        let (head, body) = self.ask("/metrics");
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        body
-    }
-
-    fn end(&mut self) -> Option<i32> {
-        self.signal(libc::SIGTERM);
-        self.process.wait().unwrap().code()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// By what stands before the value.
-fn values(text: &str) -> HashMap<&str, f64> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let pairs = lines.map(|line| {
-        // Behind that there is an exemplar.
-        let line = line.split(" # ").next().unwrap();
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        (series, value.parse().unwrap())
-    });
-    pairs.collect()
-}
-
-fn run(program: &Path, seconds: &str) {
-    assert!(
-        Command::new(program)
-            .arg(seconds)
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
-/// A program of that name that sleeps.
-fn sleeper(folder: &Path, name: &str) -> std::path::PathBuf {
-    let path = folder.join(name);
-    std::fs::copy("/bin/sleep", &path).unwrap();
-    path
-}
+use running::{Agent, READY, debox, run, sleeper, values, when_there};
 
 #[test]
 fn a_file_is_checked() {
@@ -644,18 +499,6 @@ fn periods_hand_threads_over() {
         "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
     let shown = values(&figures)[blocked];
     assert!((shown - 7.0).abs() < 0.1, "{shown}");
-}
-
-/// Until it is there.
-fn when_there<T>(look: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + READY;
-    while Instant::now() < until {
-        if let Some(found) = look() {
-            return found;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("it is not there");
 }
 
 fn kept(flight: &Path) -> Vec<std::path::PathBuf> {

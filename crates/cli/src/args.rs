@@ -811,13 +811,16 @@ pub struct FleetSqlArgs {
     pub result: ResultArgs,
 }
 
-/// Load Parquet files into a server, or into a database of one's own
+/// Load Parquet files, or what came over OTLP, into a server or a database of one's own
 ///
 /// What was loaded before is left out. Tables that are missing are made.
 #[derive(Args, Debug)]
 pub struct FleetLoadArgs {
     #[command(flatten)]
     pub from: FleetFrom,
+    /// Load from the tables of OpenTelemetry's ClickHouse exporter there, in this database, instead
+    #[arg(long, value_name = "NAME", conflicts_with = "parquet")]
+    pub otel: Option<String>,
     #[command(flatten)]
     pub result: ResultArgs,
 }

@@ -2,7 +2,7 @@
 //! `debox fleet load`: how do files of Parquet get into a database?
 //!
 //! A server is sent each file. A database in a directory has its engine read them, a day of a
-//! table at once. What is in the table `loaded` is left out; as a file's name is also the mark
+//! table at once. What came over OTLP is in the engine already, in the tables of OpenTelemetry's exporter. What is in the table `loaded` is left out; as a file's name is also the mark
 //! by which ClickHouse knows an insert again, one that was cut off adds nothing twice.
 
 use crate::command::parquet_of;
@@ -18,6 +18,7 @@ use std::path::Path;
 
 const SCHEMA: &str = include_str!("../sql/schema.sql");
 const LOAD: &str = include_str!("../sql/load.sql");
+const OTEL: &str = include_str!("../sql/otel.sql");
 const SEND: &str = "INSERT INTO {table:Identifier} FORMAT Parquet";
 const SENT: &str = "INSERT INTO loaded (file) SELECT {file:String}";
 /// The one that tells of the others comes last.
@@ -81,7 +82,40 @@ fn known(engine: &Engine) -> Result<HashSet<String>, Error> {
     Ok(rows.map(|row| answer.text(row, "file")).collect())
 }
 
+/// What OpenTelemetry's exporter has put beside the tables.
+fn load_otel(args: &FleetLoadArgs, otel: &str) -> Result<(), Error> {
+    let place = match (&args.from.database, &args.from.url) {
+        (Some(path), _) => Place::Database(path.clone()),
+        (None, Some(url)) => Place::Server(Server::parse(url)?),
+        (None, None) => {
+            return Err(Error::Words(
+                "where the exporter's tables are is missing: --url of a server, or --database DIR"
+                    .into(),
+            ));
+        }
+    };
+    let engine = Engine::open(place)?;
+    let schema: Vec<&str> = statements(SCHEMA).collect();
+    engine.run(&schema, &Params::new())?;
+    let before = known(&engine)?.len();
+    let mut params = Params::new();
+    params.insert("otel", otel.into());
+    let all: Vec<&str> = statements(OTEL).collect();
+    engine.run(&all, &params)?;
+    let new = known(&engine)?.len().saturating_sub(before) as u64;
+    let text = format!("{} readings and periods were loaded.\n", count_text(new));
+    let value = json!({ "schema": "debox.fleet-load", "schema_version": 1, "readings": new });
+    let text = match args.result.json {
+        true => output::json(&value),
+        false => text,
+    };
+    Ok(output::deliver(&args.result, &text)?)
+}
+
 pub fn load(args: &FleetLoadArgs) -> Result<(), Error> {
+    if let Some(otel) = &args.otel {
+        return load_otel(args, otel);
+    }
     let root = parquet_of(&args.from);
     if root.starts_with("s3:") {
         return Err(Error::Words(format!(

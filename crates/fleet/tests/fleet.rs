@@ -850,6 +850,111 @@ fn a_server_is_asked_and_loaded_as_a_directory_is() {
     assert_eq!(value[0]["one"], 1);
 }
 
+/// Sums that agents send over OTLP, as OpenTelemetry's exporter keeps them: what was added from one reading to
+/// the next, once, also of an agent that began anew.
+#[test]
+fn what_came_over_otlp_is_loaded() {
+    let Some(python) = chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().to_str().unwrap();
+    let place = ["--database", database];
+    let sql = |sql: &str| {
+        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{sql}: {said}");
+    };
+    sql("CREATE DATABASE otel");
+    // Its columns that are asked about.
+    sql(
+        "CREATE TABLE otel.otel_metrics_sum (ResourceAttributes Map(LowCardinality(String), String), \
+         ServiceName LowCardinality(String), MetricName LowCardinality(String), \
+         Attributes Map(LowCardinality(String), String), StartTimeUnix DateTime64(9), TimeUnix DateTime64(9), \
+         Value Float64) ENGINE = MergeTree ORDER BY (ServiceName, MetricName, TimeUnix)",
+    );
+    sql(
+        "CREATE TABLE otel.otel_logs (Timestamp DateTime64(9), ServiceName LowCardinality(String), Body String, \
+         ResourceAttributes Map(LowCardinality(String), String), LogAttributes Map(LowCardinality(String), String)) \
+         ENGINE = MergeTree ORDER BY Timestamp",
+    );
+    let begin_s = now_ns() / SECOND - 1_000;
+    let wait = "{'label':'disk-read','call':'read','class':'loss'}";
+    let new = "{'label':'late','call':'write','class':'loss'}";
+    let thread = "{'program':'db','unit':'db.service','state':'run_queue'}";
+    let row = |at_s: u64, start_s: u64, name: &str, labels: &str, value: &str| {
+        format!(
+            "({{'host.name':'web-1','debox.release':'v2'}}, 'debox-agent', '{name}', {labels}, {}, {}, {value})",
+            begin_s + start_s,
+            begin_s + at_s
+        )
+    };
+    let rows = |rows: &[String]| {
+        sql(&format!(
+            "INSERT INTO otel.otel_metrics_sum VALUES {}",
+            rows.join(", ")
+        ));
+    };
+    rows(&[
+        row(60, 0, "debox.blocked", wait, "1"),
+        row(60, 0, "debox.sleeps", wait, "10"),
+        row(60, 0, "debox.thread", thread, "0.5"),
+        row(120, 0, "debox.blocked", wait, "3"),
+        row(120, 0, "debox.sleeps", wait, "15"),
+        row(120, 0, "debox.thread", thread, "0.5"),
+        row(120, 0, "debox.blocked", new, "2.5"),
+    ]);
+    sql(&format!(
+        "INSERT INTO otel.otel_logs VALUES ({0}, 'debox-agent', 'First.', {{'host.name':'web-1','debox.boot.id':'b'}}, \
+         {{'debox.period.begin':formatDateTime(toDateTime({0} - 60), '%Y-%m-%dT%H:%i:%SZ', 'UTC'), \
+         'debox.verdict':'First.\\nSecond.','debox.incomplete':'sites_dropped=3'}}), \
+         ({0}, 'debox-agent', 'Kept.', {{}}, {{'debox.period.begin':'2026','debox.kept.why':'asked for'}})",
+        begin_s + 60
+    ));
+    let load =
+        || answer(&python, &[&["load", "--otel", "otel"], &place[..]].concat())["readings"].clone();
+    assert_eq!(load(), 3);
+    assert_eq!(load(), 0);
+    // One more, of which the last one is known, and another agent's first.
+    rows(&[
+        row(180, 0, "debox.blocked", wait, "8"),
+        row(180, 0, "debox.sleeps", wait, "16"),
+        row(310, 300, "debox.blocked", wait, "0.25"),
+        row(310, 300, "debox.sleeps", wait, "1"),
+    ]);
+    assert_eq!(load(), 2);
+    let read = |question: &str| answer(&python, &[&["sql", question], &place[..]].concat());
+    let waits = read(&format!(
+        "SELECT toUnixTimestamp(time) - {begin_s} AS at, label, sleeps, blocked_ns, release, root FROM waits ORDER BY at, label"
+    ));
+    let of = |at: u64, label: &str, sleeps: u64, ns: u64| serde_json::json!({"at": at, "label": label, "sleeps": sleeps, "blocked_ns": ns, "release": "v2", "root": "unknown"});
+    assert_eq!(
+        waits,
+        Value::Array(vec![
+            of(0, "disk-read", 10, SECOND),
+            of(60, "disk-read", 5, 2 * SECOND),
+            of(60, "late", 0, 5 * SECOND / 2),
+            of(120, "disk-read", 1, 5 * SECOND),
+            of(300, "disk-read", 1, SECOND / 4),
+        ])
+    );
+    let threads = read("SELECT host, unit, program, run_queue_ns FROM threads");
+    assert_eq!(
+        threads,
+        serde_json::json!([{"host": "web-1", "unit": "db.service", "program": "db", "run_queue_ns": SECOND / 2}])
+    );
+    let periods = read(
+        "SELECT host, boot, verdict, incomplete, toUnixTimestamp(until) - toUnixTimestamp(time) AS s FROM periods",
+    );
+    assert_eq!(
+        periods,
+        serde_json::json!([{"host": "web-1", "boot": "b", "verdict": "First.\nSecond.", "incomplete": "sites_dropped=3", "s": 60}])
+    );
+    let top = answer(
+        &python,
+        &[&["top", "--by", "host,label"], &place[..]].concat(),
+    );
+    assert_eq!(top["rows"][0]["blocked_ns"], 33 * SECOND / 4, "{top}");
+}
+
 /// The example that writes a fleet's tables.
 fn simulate(url: &str, report: &Path, environment: &[(&str, String)]) -> Output {
     let test = std::env::current_exe().unwrap();
