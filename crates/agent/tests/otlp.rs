@@ -255,6 +255,10 @@ impl Drop for Real {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if std::thread::panicking() {
+            let said = std::fs::read_to_string(self.out.with_file_name("collector.log"));
+            eprintln!("{}", said.unwrap_or_default());
+        }
     }
 }
 
@@ -290,7 +294,7 @@ impl Real {
             .arg(format!("--config={}", config.display()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
+            .stderr(std::fs::File::create(folder.join("collector.log")).unwrap())
             .spawn()
             .unwrap();
         Self { process, out }
@@ -405,6 +409,8 @@ fn opentelemetrys_own_collector_takes_it() {
             "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=test",
         ])
         .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        // An authority's own certificate would be no server's.
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .current_dir(&folder)
         .stderr(Stdio::null())
         .status();
