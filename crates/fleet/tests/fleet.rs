@@ -877,6 +877,16 @@ fn what_came_over_otlp_is_loaded() {
          ENGINE = MergeTree ORDER BY Timestamp",
     );
     let begin_s = now_ns() / SECOND - 1_000;
+    let moment = |seconds: u64| {
+        let is = debox_output::Utc::of_seconds(seconds as i64);
+        format!(
+            "{}T{:02}:{:02}:{:02}Z",
+            is.date(),
+            is.hour,
+            is.minute,
+            is.second
+        )
+    };
     let wait = "{'label':'disk-read','call':'read','class':'loss'}";
     let new = "{'label':'late','call':'write','class':'loss'}";
     let thread = "{'program':'db','unit':'db.service','state':'run_queue'}";
@@ -904,10 +914,11 @@ fn what_came_over_otlp_is_loaded() {
     ]);
     sql(&format!(
         "INSERT INTO otel.otel_logs VALUES ({0}, 'debox-agent', 'First.', {{'host.name':'web-1','debox.boot.id':'b'}}, \
-         {{'debox.period.begin':formatDateTime(toDateTime({0} - 60), '%Y-%m-%dT%H:%i:%SZ', 'UTC'), \
+         {{'debox.period.begin':'{1}', \
          'debox.verdict':'First.\\nSecond.','debox.incomplete':'sites_dropped=3'}}), \
          ({0}, 'debox-agent', 'Kept.', {{}}, {{'debox.period.begin':'2026','debox.kept.why':'asked for'}})",
-        begin_s + 60
+        begin_s + 60,
+        moment(begin_s)
     ));
     let load =
         || answer(&python, &[&["load", "--otel", "otel"], &place[..]].concat())["readings"].clone();
