@@ -23,6 +23,9 @@ use running::{Agent, debox, run, sleeper, values};
 
 /// A reading: by Prometheus' names.
 type Reading = BTreeMap<String, f64>;
+/// By when they were read, in nanoseconds.
+type Readings = BTreeMap<u64, Reading>;
+type Labels = Vec<(String, String)>;
 
 /// What changes from one reading to the next though nothing happens.
 fn is_own(series: &str) -> bool {
@@ -43,8 +46,8 @@ fn series(name: &str, unit: &str, is_sum: bool, labels: &[(String, String)]) -> 
 }
 
 /// By when they were read.
-fn readings(seen: &[Seen]) -> BTreeMap<u64, Reading> {
-    let mut all: BTreeMap<u64, Reading> = BTreeMap::new();
+fn readings(seen: &[Seen]) -> Readings {
+    let mut all: Readings = BTreeMap::new();
     for metric in seen.iter().filter(|is| is.taken).flat_map(Seen::metrics) {
         let (points, is_sum) = match metric.data.unwrap() {
             Data::Sum(sum) => (sum.data_points, true),
@@ -56,7 +59,7 @@ fn readings(seen: &[Seen]) -> BTreeMap<u64, Reading> {
                 any_value::Value::StringValue(text) => text,
                 other => panic!("{other:?}"),
             };
-            let labels: Vec<(String, String)> = (point.attributes.into_iter())
+            let labels: Labels = (point.attributes.into_iter())
                 .map(|is| (is.key, text(is.value.unwrap().value.unwrap())))
                 .collect();
             let value = match point.value.unwrap() {
@@ -317,7 +320,7 @@ fn list(value: &serde_json::Value) -> Vec<serde_json::Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-fn labels(value: &serde_json::Value) -> Vec<(String, String)> {
+fn labels(value: &serde_json::Value) -> Labels {
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     (list(value).iter())
         .map(|is| (text(&is["key"]), text(&is["value"]["stringValue"])))
@@ -325,10 +328,8 @@ fn labels(value: &serde_json::Value) -> Vec<(String, String)> {
 }
 
 /// The same readings, in the collector's words; and of which resources.
-fn collected(
-    took: &[serde_json::Value],
-) -> (BTreeMap<u64, Reading>, BTreeSet<Vec<(String, String)>>) {
-    let mut readings: BTreeMap<u64, Reading> = BTreeMap::new();
+fn collected(took: &[serde_json::Value]) -> (Readings, BTreeSet<Labels>) {
+    let mut readings: Readings = BTreeMap::new();
     let mut resources = BTreeSet::new();
     for resource in took.iter().flat_map(|is| list(&is["resourceMetrics"])) {
         resources.insert(labels(&resource["resource"]["attributes"]));

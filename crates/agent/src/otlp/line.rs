@@ -26,7 +26,7 @@ const HEADERS_MOST: u32 = 16 << 10;
 
 pub enum Line {
     Http(Box<HttpLine>),
-    Grpc(GrpcLine),
+    Grpc(Box<GrpcLine>),
 }
 
 impl Line {
@@ -35,7 +35,7 @@ impl Line {
     pub fn open(config: &OtlpConfig) -> Result<Self, String> {
         Ok(match config.protocol {
             Protocol::Http => Self::Http(Box::new(HttpLine::open(config)?)),
-            Protocol::Grpc => Self::Grpc(GrpcLine::open(config)?),
+            Protocol::Grpc => Self::Grpc(Box::new(GrpcLine::open(config)?)),
         })
     }
 
