@@ -95,7 +95,7 @@ fn attribute<'a>(record: &'a LogRecord, key: &str) -> &'a str {
 
 fn config(watch: &str, endpoint: &str, more: &str) -> String {
     format!(
-        "[watch]\n{watch}\n[flight]\ndirectory = \"FOLDER/flight\"\n\
+        "[[policy]]\nname = \"web\"\n{watch}\n[flight]\ndirectory = \"FOLDER/flight\"\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\n[otlp]\nendpoint = \"{endpoint}\"\n{more}\n"
     )
 }

@@ -302,8 +302,10 @@ mod tests {
             began: SystemTime::UNIX_EPOCH,
             recording: None,
         });
-        let mut sent = super::super::Figures::default();
-        sent.sent = [5, 6];
+        let mut sent = super::super::Figures {
+            sent: [5, 6],
+            ..Default::default()
+        };
         sent.dropped[1][0] = 4;
         metrics.otlp(&sent, &super::super::Signal::ALL);
         let text = crate::text::text(&metrics.families(), crate::text::Form::OpenMetrics);
