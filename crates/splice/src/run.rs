@@ -962,7 +962,8 @@ impl Run {
             return Ok(());
         }
         let ended = areas.counted.calls.iter();
-        let mut long: Vec<u64> = ended.map(|sums| long_ns(|k| sums.hist[k])).collect();
+        let long = ended.map(|sums| long_ns(sums.wall_ns, |k| sums.hist[k]));
+        let mut long: Vec<u64> = long.collect();
         let mut programs = Vec::new();
         for used in &areas.used {
             let stamped = self.stamped(used.index)?;
@@ -1009,9 +1010,10 @@ impl Run {
                 if count == 0 {
                     continue;
                 }
+                let wall_ns = long(row + row::WALL_NS);
                 more(
                     &mut of.long_ns,
-                    long_ns(|k| {
+                    long_ns(wall_ns, |k| {
                         let at = (row + row::HIST) as usize + 4 * k;
                         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default()).into()
                     }),
@@ -1020,7 +1022,7 @@ impl Run {
                     &mut of.calls,
                     count.saturating_sub(long(sample + sample::UNSTAMPED)),
                 );
-                more(&mut of.wall_ns, long(row + row::WALL_NS));
+                more(&mut of.wall_ns, wall_ns);
             }
         }
         Ok(all)

@@ -6,7 +6,7 @@
 //! to last as long as the stamped ones have lasted on a CPU, since what they were off it the kernel side tells.
 //! Which of them are stamped is left to chance (`struct splice_sample` of `splice/state.h`).
 
-use crate::state::{BUCKETS, sample};
+use crate::state::sample;
 use debox_abi::{hist_bucket, hist_range};
 
 /// When calls of a number are not all stamped any more.
@@ -60,13 +60,14 @@ impl Told {
 /// Who leaves a CPU in a call is back after so long at the least.
 const LONG_NS: u64 = 4000;
 
-/// How long those calls of a histogram took, about, that may have been off the CPU.
-pub(crate) fn long_ns(count: impl Fn(usize) -> u64) -> u64 {
-    let each = (hist_bucket(LONG_NS)..BUCKETS as usize).map(|k| {
+/// How long those calls took that may have been off the CPU, of `wall_ns` altogether: what the others took,
+/// which is the little of both, is known about.
+pub(crate) fn long_ns(wall_ns: u64, count: impl Fn(usize) -> u64) -> u64 {
+    let short = (0..hist_bucket(LONG_NS)).map(|k| {
         let (from, to) = hist_range(k);
-        count(k).saturating_mul(from.midpoint(to.min(2 * from)))
+        count(k).saturating_mul(from.midpoint(to))
     });
-    each.fold(0, u64::saturating_add)
+    wall_ns.saturating_sub(short.fold(0, u64::saturating_add))
 }
 
 /// Stamped calls of a number, and their time.
@@ -142,6 +143,7 @@ impl Number {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::BUCKETS;
 
     fn stamped(calls: u64, mean_ns: u64) -> Stamped {
         Stamped {
@@ -194,11 +196,12 @@ mod tests {
         let mut hist = [0u64; BUCKETS as usize];
         hist[hist_bucket(200)] = 4990;
         hist[hist_bucket(2_000_000)] = 10;
-        let long_ns = long_ns(|k| hist[k]);
-        assert!((18_000_000..23_000_000).contains(&long_ns), "{long_ns}");
+        let wall_ns = 4990 * 200 + 20_000_000;
+        let long_ns = long_ns(wall_ns, |k| hist[k]);
+        assert_eq!(long_ns, 20_000_000);
         let all = Stamped {
             calls: 5000,
-            wall_ns: 4990 * 200 + long_ns,
+            wall_ns,
             long_ns,
         };
         let decided = |away: f64| Number::default().decide(&rule, all, || away);
