@@ -5,9 +5,9 @@
 //! is written wrongly would do nothing, and nobody would notice.
 
 use crate::Error;
+use crate::otlp::{OtlpConfig, OtlpFile, otlp_of};
 use debox_cli::whom::WhomArgs;
 use debox_condition::{Expression, Number, Predicate, Test, underline};
-use crate::otlp::{OtlpConfig, OtlpFile, otlp_of};
 use debox_http::Listen;
 use serde::Deserialize;
 use std::io::{self, Read};

@@ -354,7 +354,10 @@ impl Flight {
     /// Where a policy's last period that is over is recorded.
     pub fn last(&self, policy: &str) -> Option<PathBuf> {
         let end = format!(".{policy}{END}");
-        let last = self.ring.iter().rfind(|period| period.name.ends_with(&end))?;
+        let last = self
+            .ring
+            .iter()
+            .rfind(|period| period.name.ends_with(&end))?;
         Some(self.directory.join(&last.name))
     }
 

@@ -12,7 +12,9 @@
 //! is what was read before. So these are opentelemetry-proto's messages themselves.
 
 use super::message::said;
-use crate::series::{self, Distribution, Family, Kind, Labels, NATIVE_SCHEMA, NATIVE_ZERO_S, Sample};
+use crate::series::{
+    self, Distribution, Family, Kind, Labels, NATIVE_SCHEMA, NATIVE_ZERO_S, Sample,
+};
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::metrics::v1::exponential_histogram_data_point::Buckets;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
@@ -61,7 +63,11 @@ fn name_of(family: &Family) -> (String, String) {
     };
     let name = family.unit.and_then(|unit| family.name.strip_suffix(unit));
     let name = (name.and_then(|name| name.strip_suffix('_'))).unwrap_or(family.name);
-    let end = if family.kind == Kind::Info { "_info" } else { "" };
+    let end = if family.kind == Kind::Info {
+        "_info"
+    } else {
+        ""
+    };
     let name = match name.split_once('_') {
         Some((prefix, rest)) => format!("{prefix}.{rest}{end}"),
         None => format!("{name}{end}"),
@@ -86,9 +92,7 @@ fn exemplar(of: &series::Exemplar) -> Exemplar {
 
 fn number(sample: &Sample, begin_ns: u64, now_ns: u64) -> Option<NumberDataPoint> {
     let value = match &sample.value {
-        series::Value::Count(count) => {
-            Value::AsInt(i64::try_from(*count).unwrap_or(i64::MAX))
-        }
+        series::Value::Count(count) => Value::AsInt(i64::try_from(*count).unwrap_or(i64::MAX)),
         series::Value::Number(number) => Value::AsDouble(*number),
         series::Value::Distribution(_) => return None,
     };
@@ -167,8 +171,8 @@ pub fn of(families: &[Family], span: Span) -> Vec<(u64, Metric)> {
             Kind::Gauge | Kind::Info => 0,
             Kind::Counter | Kind::Histogram => span.begin_ns,
         };
-        let numbers = (family.samples.iter())
-            .filter_map(|sample| number(sample, begin_ns, span.now_ns));
+        let numbers =
+            (family.samples.iter()).filter_map(|sample| number(sample, begin_ns, span.now_ns));
         match family.kind {
             Kind::Counter => {
                 all.extend(chunks(numbers.collect(), &metric, |data_points| {
@@ -185,10 +189,15 @@ pub fn of(families: &[Family], span: Span) -> Vec<(u64, Metric)> {
                 }));
             }
             Kind::Histogram => {
-                let points = family.samples.iter().filter_map(|sample| match &sample.value {
-                    series::Value::Distribution(of) => Some(distribution(&sample.labels, of, span)),
-                    _ => None,
-                });
+                let points = family
+                    .samples
+                    .iter()
+                    .filter_map(|sample| match &sample.value {
+                        series::Value::Distribution(of) => {
+                            Some(distribution(&sample.labels, of, span))
+                        }
+                        _ => None,
+                    });
                 all.extend(chunks(points.collect(), &metric, |data_points| {
                     Data::ExponentialHistogram(ExponentialHistogram {
                         data_points,
@@ -335,28 +344,108 @@ mod tests {
     #[test]
     fn a_name_lacks_what_is_said_elsewhere() {
         for (name, unit, kind, is) in [
-            ("debox_blocked_seconds", Some("seconds"), Kind::Counter, ("debox.blocked", "s")),
-            ("debox_wait_root_seconds", Some("seconds"), Kind::Counter, ("debox.wait_root", "s")),
-            ("debox_agent_report_seconds", Some("seconds"), Kind::Gauge, ("debox.agent_report", "s")),
+            (
+                "debox_blocked_seconds",
+                Some("seconds"),
+                Kind::Counter,
+                ("debox.blocked", "s"),
+            ),
+            (
+                "debox_wait_root_seconds",
+                Some("seconds"),
+                Kind::Counter,
+                ("debox.wait_root", "s"),
+            ),
+            (
+                "debox_agent_report_seconds",
+                Some("seconds"),
+                Kind::Gauge,
+                ("debox.agent_report", "s"),
+            ),
             (
                 "debox_blocked_duration_seconds",
                 Some("seconds"),
                 Kind::Histogram,
                 ("debox.blocked_duration", "s"),
             ),
-            ("debox_agent_memory_bytes", Some("bytes"), Kind::Gauge, ("debox.agent_memory", "By")),
-            ("debox_agent_cpu_ratio", Some("ratio"), Kind::Gauge, ("debox.agent_cpu", "1")),
-            ("debox_sleeps", None, Kind::Counter, ("debox.sleeps", "{sleep}")),
-            ("debox_page_faults", None, Kind::Counter, ("debox.page_faults", "{fault}")),
-            ("debox_calls", None, Kind::Counter, ("debox.calls", "{call}")),
-            ("debox_condition_calls", None, Kind::Counter, ("debox.condition_calls", "{call}")),
-            ("debox_call_errors", None, Kind::Counter, ("debox.call_errors", "{error}")),
-            ("debox_threads", None, Kind::Counter, ("debox.threads", "{thread}")),
-            ("debox_recordings_lost", None, Kind::Counter, ("debox.recordings_lost", "{period}")),
-            ("debox_fleet_periods", None, Kind::Counter, ("debox.fleet_periods", "{period}")),
-            ("debox_incomplete", None, Kind::Gauge, ("debox.incomplete", "{item}")),
-            ("debox_budget_exceeded", None, Kind::Counter, ("debox.budget_exceeded", "{look}")),
-            ("debox_otlp_sent", None, Kind::Counter, ("debox.otlp_sent", "{item}")),
+            (
+                "debox_agent_memory_bytes",
+                Some("bytes"),
+                Kind::Gauge,
+                ("debox.agent_memory", "By"),
+            ),
+            (
+                "debox_agent_cpu_ratio",
+                Some("ratio"),
+                Kind::Gauge,
+                ("debox.agent_cpu", "1"),
+            ),
+            (
+                "debox_sleeps",
+                None,
+                Kind::Counter,
+                ("debox.sleeps", "{sleep}"),
+            ),
+            (
+                "debox_page_faults",
+                None,
+                Kind::Counter,
+                ("debox.page_faults", "{fault}"),
+            ),
+            (
+                "debox_calls",
+                None,
+                Kind::Counter,
+                ("debox.calls", "{call}"),
+            ),
+            (
+                "debox_condition_calls",
+                None,
+                Kind::Counter,
+                ("debox.condition_calls", "{call}"),
+            ),
+            (
+                "debox_call_errors",
+                None,
+                Kind::Counter,
+                ("debox.call_errors", "{error}"),
+            ),
+            (
+                "debox_threads",
+                None,
+                Kind::Counter,
+                ("debox.threads", "{thread}"),
+            ),
+            (
+                "debox_recordings_lost",
+                None,
+                Kind::Counter,
+                ("debox.recordings_lost", "{period}"),
+            ),
+            (
+                "debox_fleet_periods",
+                None,
+                Kind::Counter,
+                ("debox.fleet_periods", "{period}"),
+            ),
+            (
+                "debox_incomplete",
+                None,
+                Kind::Gauge,
+                ("debox.incomplete", "{item}"),
+            ),
+            (
+                "debox_budget_exceeded",
+                None,
+                Kind::Counter,
+                ("debox.budget_exceeded", "{look}"),
+            ),
+            (
+                "debox_otlp_sent",
+                None,
+                Kind::Counter,
+                ("debox.otlp_sent", "{item}"),
+            ),
             ("debox_build", None, Kind::Info, ("debox.build_info", "")),
         ] {
             let family = Family {
@@ -411,12 +500,18 @@ mod tests {
         assert_eq!(positive.bucket_counts, [2, 1, 0, 0, 0, 0, 0, 1]);
         let counts: u64 = positive.bucket_counts.iter().sum();
         assert_eq!(counts + point.zero_count, point.count);
-        assert_eq!(label(&point.attributes[0]), ("label".into(), "page-in".into()));
+        assert_eq!(
+            label(&point.attributes[0]),
+            ("label".into(), "page-in".into())
+        );
         let exemplar = &point.exemplars[0];
         assert_eq!(exemplar.time_unix_nano, 7_000_000_000);
         assert_eq!(exemplar.value, Some(exemplar::Value::AsDouble(9.0)));
         let labels: Vec<_> = exemplar.filtered_attributes.iter().map(label).collect();
-        assert_eq!(labels[0], ("recording".into(), "20261127T115200Z.web".into()));
+        assert_eq!(
+            labels[0],
+            ("recording".into(), "20261127T115200Z.web".into())
+        );
         assert_eq!(labels[1], ("program".into(), "dd".into()));
     }
 }
