@@ -293,7 +293,8 @@ def series_of(text):
     found = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
-            name, value = line.rsplit(" ", 1)
+            # Behind it there may be an exemplar.
+            name, value = line.split(" # ")[0].rsplit(" ", 1)
             found[name] = float(value)
     return found
 

@@ -41,7 +41,8 @@ def figures():
     text = connection.getresponse().read().decode()
     connection.close()
     end = time.monotonic()
-    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    # Behind a value there may be an exemplar.
+    lines = [line.split(" # ")[0].rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     return begin, end, {series: float(value) for series, value in lines}
 
 
