@@ -9,7 +9,7 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-all setup-bench setup-packages build abi demo check test test-all fuzz soak bench install uninstall packages clean
+.PHONY: help setup setup-test setup-all setup-bench setup-packages build static abi demo check test test-all fuzz soak bench install uninstall packages crates clean
 
 help:
 	@echo "make setup    install what building needs (Debian, Ubuntu)"
@@ -24,7 +24,9 @@ help:
 	@echo "make bench    measure what DeBox costs here, and what the kernel does (docs/PERFORMANCE.md, docs/bench.md)"
 	@echo "make install  install under PREFIX=$(PREFIX) (DESTDIR, LIBDIR: as usual)"
 	@echo "make uninstall  take away what install put there"
-	@echo "make packages build Debian and RPM packages, a tarball of the command and an image of the agent in target/packages (docs/packages.md)"
+	@echo "make static   build the programs so that they need no library of the machine they run on"
+	@echo "make packages build Debian and RPM packages, a tarball for any distribution and an image of the agent in target/packages (docs/packages.md)"
+	@echo "make crates   build what \`cargo publish\` would upload, in target/crates (docs/packages.md); it uploads nothing"
 
 setup:
 	@setup/packages.sh build
@@ -51,6 +53,13 @@ include tests/build.mk
 build: setup
 	cargo build --release --workspace --bins
 	$(MAKE) --no-print-directory -j$(shell nproc) libdebox libdebox-wrap splice-runtime libdebox-select
+
+# With the C library and all others within. A target is named, so that what runs while
+# it is built (macros of Rust's compiler) is not linked so. Of no program symbols are kept.
+STATIC := x86_64-unknown-linux-gnu
+static: setup
+	RUSTFLAGS="-C target-feature=+crt-static" CARGO_PROFILE_RELEASE_DEBUG=false \
+		LIBBPF_SYS_LIBRARY_PATH=$(dir $(shell $(CC) -print-file-name=libelf.a)) cargo build --release --workspace --bins --features debox-probe/static --target $(STATIC)
 
 abi:
 	DEBOX_ABI_WRITE=1 cargo test -q -p debox-abi --test generated
@@ -87,8 +96,11 @@ install: $(if $(BUILT_BY_ANOTHER),,build)
 uninstall:
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) OUT=$(OUT) setup/install.sh uninstall
 
-packages: setup-packages build
+packages: setup-packages build static
 	@OUT=$(OUT) setup/pack.sh
+
+crates: build
+	setup/crates.py
 
 clean:
 	cargo clean

