@@ -360,7 +360,8 @@ class Tarball(unittest.TestCase):
                     report = f"/tmp/{user}-{capture}.json"
                     root.run(debox, "run", f"--capture={capture}", "--json", "-o", report, "--", "/calls", user=user)
                     counts = self.counts(root.root / report[1:])
-                    self.assertEqual(counts["getppid"], 777)
+                    # Calls of a static program of glibc's only the kernel side sees, which the user has not.
+                    self.assertEqual(counts.get("getppid"), 777 if user == 0 else None)
                     # The dynamic build says the same of the same program.
                     also = ours / f"{user}-{capture}.json"
                     run("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", ours / "debox", "run", f"--capture={capture}", "--json",
