@@ -157,14 +157,18 @@ static __noinline int whom_join(struct task_struct *task, u32 at_exec)
 	return 0;
 }
 
-/* What the parent is watched for, its child is; false: nothing. */
-static __always_inline bool fork_inherit(struct task_struct *parent, struct task_struct *child)
+/* What the parent is watched for, its child is; false: nothing. (Not a part of its only caller, whose other
+ * ways are deep: 6.1 counts the stack of all.) */
+static __noinline bool fork_inherit(struct task_struct *parent, struct task_struct *child)
 {
 	struct thread_state *from, *to;
 	struct debox_account *account;
-	bool thread = parent->tgid == child->tgid;
+	bool thread;
 	u32 flags;
 
+	if (!parent || !child)
+		return false;
+	thread = parent->tgid == child->tgid;
 	if (!task_stored(parent))
 		return false;
 	from = bpf_task_storage_get(&threads, parent, 0, 0);

@@ -343,7 +343,6 @@ impl Agent<'_> {
                 "{path}: [metrics] listen is taken at the start only; start the agent again for it"
             ));
         }
-        debox_cli::say(&format!("{path}: read again"));
         self.metrics.limit(&config.metrics);
         let flight = (self.config.flight.as_ref(), config.flight.as_ref());
         let moved = flight.0.map(|f| &f.directory) != flight.1.map(|f| &f.directory);
@@ -370,6 +369,8 @@ impl Agent<'_> {
         if anew && self.budget.level() > Level::Nothing {
             self.policies_take();
         }
+        // From here on it is as it says.
+        debox_cli::say(&format!("{}: read again", self.file.path.display()));
     }
 
     /// The file's policies take the place of those that are watched. First all of these give way and go on
