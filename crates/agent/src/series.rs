@@ -60,7 +60,7 @@ pub struct Exemplar {
     /// When it ended.
     pub at: SystemTime,
     pub program: String,
-    /// The flight recorder's period, by its file's name without what follows the time.
+    /// The flight recorder's period, by its file's name but for its end.
     pub recording: Option<String>,
 }
 
