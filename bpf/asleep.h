@@ -129,6 +129,14 @@ static __always_inline u64 called_there(const struct task_struct *task, const st
 	return call->in_call ? call_called(call, now) : call->called_ns;
 }
 
+/* How long a thread that went to sleep so long ago has waited for a CPU since it was woken; 0: it sleeps. */
+static __always_inline u64 woken_queued_ns(const struct task_struct *task, const struct thread_state *st, u64 away)
+{
+	if (!task->on_rq || task->__state)
+		return 0;
+	return wait_since_woken(st, away, queued_ns(task));
+}
+
 /* How its life is split from when it was last counted up to now. It may run meanwhile: a
  * copy is split, whose parts add up whatever they are. */
 static __noinline int life_now(struct task_struct *task, struct thread_state *st, u64 now, u64 off)
@@ -143,9 +151,7 @@ static __noinline int life_now(struct task_struct *task, struct thread_state *st
 		away = now - st->out_ns;
 		queued = away;
 		if (st->out_kind & OUT_BLOCKED) {
-			queued = task->on_rq ? queued_ns(task) : 0;
-			if (queued > away)
-				queued = away;
+			queued = woken_queued_ns(task, st, away);
 		}
 		if (life.stopped)
 			life.stopped_ns += away - queued;
@@ -196,12 +202,7 @@ static __noinline int away_look(struct task_struct *task, struct thread_state *s
 	now_is->runq_ns = away;
 	if (kind & OUT_BLOCKED) {
 		now_is->flags |= DEBOX_AWAY_ASLEEP;
-		now_is->runq_ns = 0;
-		/* Woken, and not yet run. */
-		if (task->on_rq)
-			now_is->runq_ns = queued_ns(task);
-		if (now_is->runq_ns > away)
-			now_is->runq_ns = away;
+		now_is->runq_ns = woken_queued_ns(task, st, away);
 		now_is->blocked_ns = away - now_is->runq_ns;
 		now_is->asleep_ns = now_is->blocked_ns;
 	}

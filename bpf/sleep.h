@@ -93,6 +93,21 @@ VERIFIED_ONCE u32 away_account_add(struct thread_state *st, const struct off_cpu
 	return key;
 }
 
+/*
+ * Of a sleep that took `away` with what came after it, how long the thread has waited for a CPU: `wait` by the
+ * scheduler's books, and no longer than since it was woken. From 6.12 on a thread that has gone to sleep may
+ * stay in its run queue for a while, and be taken to another CPU's: the books have it waiting for a CPU from then
+ * on, although it sleeps.
+ */
+static __always_inline u64 wait_since_woken(const struct thread_state *st, u64 away, u64 wait)
+{
+	u64 woken = st->woken_ns, back = st->out_ns + away;
+
+	if (woken >= st->out_ns && woken <= back && wait > back - woken)
+		return back - woken;
+	return wait < away ? wait : away;
+}
+
 /* The thread is back: one stretch off the CPU goes into record and account. */
 static __noinline int away_add(struct task_struct *task, struct thread_state *st, u64 away, u64 wait)
 {
@@ -108,8 +123,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 	off.site = st->out_site;
 	off.runq_ns = away;
 	if (kind & OUT_BLOCKED) {
-		if (wait > away)
-			wait = away;
+		wait = wait_since_woken(st, away, wait);
 		off.runq_ns = wait;
 		off.blocked_ns = away - wait;
 		if (st->flags & (WATCH_ACCOUNT | WATCH_SLOT))
@@ -477,6 +491,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 		    (nr < 0 && !(self->flags & PF_KTHREAD));
 	if (interrupt && nr >= 0 && interrupt_sent_by(self->pid))
 		interrupt = false;
+	st->woken_ns = bpf_ktime_get_ns();
 	if (interrupt) {
 		st->waker_pid = 0;
 		st->waker_tgid = 0;

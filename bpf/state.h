@@ -425,7 +425,12 @@ struct thread_state {
 	u64 anchor; /* see site.h */
 	u64 stack_base;
 	u64 waker_anchor;
-	u64 waker_base;
+	/* While it is found out who wakes it, the begin of that one's stack; then when it was woken, until it
+	 * is again: no address of the kernel's is a time. */
+	union {
+		u64 waker_base;
+		u64 woken_ns;
+	};
 	u32 waker_pid;
 	u32 waker_tgid;
 	s32 waker_nr; /* the call that it was in, -1 none */

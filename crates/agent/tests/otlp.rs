@@ -2,7 +2,7 @@
 //! `debox agent` over OTLP: is what arrives what happened, also by the word of OpenTelemetry's own
 //! collector, and does the agent go on whatever becomes of it?
 
-use opentelemetry_proto::tonic::common::v1::any_value;
+use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,12 @@ fn is_own(series: &str) -> bool {
 }
 
 fn series(name: &str, unit: &str, is_sum: bool, labels: &[(String, String)]) -> String {
-    let unit = if unit == "s" { "_seconds" } else { "" };
+    let unit = match unit {
+        "s" => "_seconds",
+        "By" => "_bytes",
+        "1" => "_ratio",
+        _ => "",
+    };
     let end = if is_sum { "_total" } else { "" };
     let name = format!("{}{unit}{end}", name.replace('.', "_"));
     let labels: Vec<String> = (labels.iter())
@@ -45,6 +50,24 @@ fn series(name: &str, unit: &str, is_sum: bool, labels: &[(String, String)]) -> 
     }
 }
 
+/// "a_seconds{b="c"}" with `end` behind the name.
+fn part_of(series: &str, end: &str) -> String {
+    match series.split_once('{') {
+        Some((name, labels)) => format!("{name}{end}{{{labels}"),
+        None => format!("{series}{end}"),
+    }
+}
+
+fn labels_of(attributes: Vec<KeyValue>) -> Labels {
+    let text = |value: any_value::Value| match value {
+        any_value::Value::StringValue(text) => text,
+        other => panic!("{other:?}"),
+    };
+    (attributes.into_iter())
+        .map(|is| (is.key, text(is.value.unwrap().value.unwrap())))
+        .collect()
+}
+
 /// By when they were read.
 fn readings(seen: &[Seen]) -> Readings {
     let mut all: Readings = BTreeMap::new();
@@ -52,16 +75,23 @@ fn readings(seen: &[Seen]) -> Readings {
         let (points, is_sum) = match metric.data.unwrap() {
             Data::Sum(sum) => (sum.data_points, true),
             Data::Gauge(gauge) => (gauge.data_points, false),
+            Data::ExponentialHistogram(all_of) => {
+                for point in all_of.data_points {
+                    let labels = labels_of(point.attributes);
+                    let name = series(&metric.name, &metric.unit, false, &labels);
+                    let reading = all.entry(point.time_unix_nano).or_default();
+                    for (end, value) in
+                        [("_count", point.count as f64), ("_sum", point.sum.unwrap())]
+                    {
+                        assert_eq!(reading.insert(part_of(&name, end), value), None);
+                    }
+                }
+                continue;
+            }
             other => panic!("{other:?}"),
         };
         for point in points {
-            let text = |value: any_value::Value| match value {
-                any_value::Value::StringValue(text) => text,
-                other => panic!("{other:?}"),
-            };
-            let labels: Labels = (point.attributes.into_iter())
-                .map(|is| (is.key, text(is.value.unwrap().value.unwrap())))
-                .collect();
+            let labels = labels_of(point.attributes);
             let value = match point.value.unwrap() {
                 number_data_point::Value::AsDouble(value) => value,
                 number_data_point::Value::AsInt(value) => value as f64,
@@ -78,7 +108,7 @@ fn same_as_prometheus(reading: &Reading, text: &str) {
     let told: BTreeMap<String, f64> = values(text)
         .into_iter()
         .map(|(series, value)| (series.to_owned(), value))
-        .filter(|(series, _)| !is_own(series))
+        .filter(|(series, _)| !is_own(series) && !series.contains("_bucket{"))
         .collect();
     let mut reading = reading.clone();
     reading.retain(|series, _| !is_own(series));
@@ -235,7 +265,7 @@ fn a_server_that_hangs_delays_nothing() {
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     let flight = std::fs::read_dir(agent.folder.path().join("flight")).unwrap();
     let names = flight.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let whole = names.filter(|name| name.ends_with("Z.debox")).count();
+    let whole = names.filter(|name| name.ends_with("Z.web.debox")).count();
     assert!(whole >= 4, "{whole}");
     let begin = Instant::now();
     assert_eq!(agent.end(), Some(0));
@@ -348,6 +378,16 @@ fn collected(took: &[serde_json::Value]) -> (Readings, BTreeSet<Labels>) {
                 );
             }
             let unit = metric["unit"].as_str().unwrap_or_default();
+            for point in list(&metric["exponentialHistogram"]["dataPoints"]) {
+                let number = |key: &str| point[key].as_str().unwrap().parse::<u64>().unwrap();
+                let name = metric["name"].as_str().unwrap();
+                let name = series(name, unit, false, &labels(&point["attributes"]));
+                let reading = readings.entry(number("timeUnixNano")).or_default();
+                let sum = point["sum"].as_f64().unwrap();
+                for (end, value) in [("_count", number("count") as f64), ("_sum", sum)] {
+                    assert_eq!(reading.insert(part_of(&name, end), value), None);
+                }
+            }
             for point in list(&data["dataPoints"]) {
                 let number = |key: &str| point[key].as_str()?.parse::<u64>().ok();
                 let value = match point.get("asDouble") {
