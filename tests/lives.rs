@@ -269,6 +269,22 @@ fn a_sleep_is_what_it_took() {
     assert!(told.verdict().contains("nanosleep"), "{}", told.verdict());
 }
 
+/// From 6.12 on who goes to sleep beside another one stays in its run queue for a while, and the scheduler's books take
+/// it for waiting from when it is moved to another CPU.
+#[test]
+fn a_sleep_is_sleep_whatever_cpu_the_thread_is_taken_to() {
+    if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
+        return not_run("threads are not taken to another CPU where there is one alone");
+    }
+    let told = scenario("moved", 1000);
+    // What is waited for as it is moved is a sleep, too.
+    let blocked = told.life("moved", "blocked_ns");
+    assert!(
+        blocked + 20 * MS >= 1000 * MS,
+        "{blocked} ns of sleeps of 1 s"
+    );
+}
+
 #[test]
 fn the_slow_middle_of_a_pipeline_is_what_it_took() {
     // Emulated, to start three programs takes a second of itself.

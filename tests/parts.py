@@ -127,6 +127,7 @@ ALLOWED = (
     (r"no patched nginx in", "it is built from Debian's source (cases/nginx/build.sh), which the network has"),
     (r"no mirror of Debian answers", "a Debian to install packages in comes from the network"),
     (r"the registry of crates does not answer", "what is already published is asked of it"),
+    (r"threads are not taken to another CPU where there is one alone", "it is about two CPUs"),
     (r"no valgrind is installed", "it needs the loader's symbols (libc6-dbg), which not every distribution has beside it"),
     (r"no prometheus is installed", "its package starts a server where there is systemd, and the agent's form is tested without"),
     (r"no chDB is installed", "it is large (ClickHouse's engine), and what is written is tested without"),

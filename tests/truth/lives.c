@@ -7,8 +7,10 @@
  * It ends by printing what the kernel says of its CPU time, its children's included, in
  * microseconds.
  */
+#define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,6 +251,89 @@ static void looks(double ms)
 		poll(NULL, 0, (int)ms);
 }
 
+static void pin(int thread, int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(thread, sizeof(set), &set))
+		exit(3);
+}
+
+#define MOVES 5
+
+static struct {
+	double ms;
+	int from;
+	volatile int tid, slept;
+} moving;
+
+/* Has computed beside another one whenever it goes to sleep, so that it stays in its run queue for a while. */
+static void *moving_thread(void *unused)
+{
+	name("moved");
+	moving.tid = (int)syscall(SYS_gettid);
+	for (int i = 0; i < MOVES; i++) {
+		pin(0, moving.from);
+		compute(30);
+		moving.slept = i + 1;
+		sleep_ms(moving.ms / MOVES);
+	}
+	return unused;
+}
+
+static char moving_state(void)
+{
+	char path[64], text[256] = "", is = '?';
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", moving.tid);
+	f = fopen(path, "r");
+	if (f && fgets(text, sizeof(text), f))
+		sscanf(text, "%*d (moved) %c", &is);
+	if (f)
+		fclose(f);
+	return is;
+}
+
+/* A thread that is taken to another CPU as it sleeps. */
+static void moved(double ms)
+{
+	pthread_t thread;
+	cpu_set_t set;
+	int to = 0;
+	pid_t busy;
+
+	if (sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) < 2)
+		exit(3);
+	moving.ms = ms;
+	while (!CPU_ISSET(moving.from, &set))
+		moving.from++;
+	for (to = moving.from + 1; !CPU_ISSET(to, &set);)
+		to++;
+	busy = fork();
+	if (!busy) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		name("beside");
+		pin(0, moving.from);
+		for (;;)
+			compute(1000);
+	}
+	pin(0, to);
+	pthread_create(&thread, NULL, moving_thread, NULL);
+	for (int i = 1; i <= MOVES; i++) {
+		while (moving.slept < i)
+			usleep(200);
+		while (moving_state() != 'S' && moving.slept == i)
+			;
+		pin(moving.tid, to);
+	}
+	pthread_join(thread, NULL);
+	kill(busy, SIGKILL);
+	waitpid(busy, NULL, 0);
+}
+
 static long cpu_us(int who)
 {
 	struct rusage usage;
@@ -263,7 +348,7 @@ int main(int count, char **args)
 	static const struct {
 		const char *name;
 		void (*run)(double ms);
-	} scenarios[] = { { "compute", compute }, { "call", call }, { "touch", touch }, { "sleep", sleep_ms }, { "pipeline", pipeline }, { "threads", threads }, { "server", server }, { "pool", pool }, { "stopped", stopped }, { "looks", looks } };
+	} scenarios[] = { { "compute", compute }, { "call", call }, { "touch", touch }, { "sleep", sleep_ms }, { "pipeline", pipeline }, { "threads", threads }, { "server", server }, { "pool", pool }, { "stopped", stopped }, { "looks", looks }, { "moved", moved } };
 
 	if (count != 3)
 		return 2;

@@ -382,6 +382,7 @@ for name, smoke in (
     ("the_schedulers_books_say_the_same", False),
     ("the_kernel_says_the_same_of_its_cpu_time", False),
     ("a_sleep_is_what_it_took", False),
+    ("a_sleep_is_sleep_whatever_cpu_the_thread_is_taken_to", True),
     ("the_slow_middle_of_a_pipeline_is_what_it_took", True),
     ("the_thread_that_ends_last_is_what_it_took", False),
     ("an_event_loop_rests_where_it_waits_for_events", True),
