@@ -9,6 +9,7 @@
 //! while. A step up that did not last makes the while twice as long.
 
 use crate::config::BudgetConfig;
+use debox_cli::capture::family_of;
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -381,26 +382,6 @@ fn own_objects(id: &str, value: &str) -> u64 {
     found.values().sum()
 }
 
-/// What it started, and what that started.
-fn children() -> Vec<u32> {
-    let mut found = vec![std::process::id()];
-    let mut next = 0;
-    while next < found.len() {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", found[next]));
-        next += 1;
-        for task in tasks.into_iter().flatten().flatten() {
-            let children = std::fs::read_to_string(task.path().join("children"));
-            let children = children.unwrap_or_default();
-            found.extend(
-                children
-                    .split_ascii_whitespace()
-                    .filter_map(|c| c.parse::<u32>().ok()),
-            );
-        }
-    }
-    found
-}
-
 /// CPU time of this process, of children that have ended, and of those that live.
 fn own_time() -> Duration {
     let of = |who| {
@@ -413,14 +394,17 @@ fn own_time() -> Duration {
     };
     // SAFETY: no memory involved.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
-    let living = children().into_iter().skip(1).map(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        // Fields 14 and 15; the rest begins with field 3.
-        let fields = rest.split_ascii_whitespace().skip(11).take(2);
-        let used: f64 = fields.filter_map(|f| f.parse::<f64>().ok()).sum();
-        Duration::from_secs_f64(used / ticks)
-    });
+    let living = family_of(std::process::id())
+        .into_iter()
+        .skip(1)
+        .map(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            // Fields 14 and 15; the rest begins with field 3.
+            let fields = rest.split_ascii_whitespace().skip(11).take(2);
+            let used: f64 = fields.filter_map(|f| f.parse::<f64>().ok()).sum();
+            Duration::from_secs_f64(used / ticks)
+        });
     of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN) + living.sum::<Duration>()
 }
 
@@ -434,7 +418,10 @@ fn agent_bytes() -> u64 {
         let number = line.and_then(|line| line.split_ascii_whitespace().next());
         number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) << 10
     };
-    children().into_iter().map(anonymous).sum()
+    family_of(std::process::id())
+        .into_iter()
+        .map(anonymous)
+        .sum()
 }
 
 #[cfg(test)]

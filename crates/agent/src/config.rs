@@ -7,7 +7,7 @@
 use crate::Error;
 use crate::otlp::{OtlpConfig, OtlpFile, otlp_of};
 use debox_cli::whom::WhomArgs;
-use debox_condition::{Expression, Number, Predicate, Test, underline};
+use debox_condition::{Expression, Number, Predicate, Test};
 use debox_http::Listen;
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -329,13 +329,23 @@ fn policy_when_of(file: PolicyWhenFile, capture: Way) -> Result<PolicyWhen, Wron
     }
     let expression = match Expression::parse(&condition) {
         Ok(expression) => expression,
-        Err(error) => return Err((format!("condition: {}", error.render(&condition)), span)),
+        Err(error) => {
+            // In one line, as all that is said of this file.
+            let before = condition.get(..error.at).unwrap_or(&condition);
+            let help = match error.help.as_str() {
+                "" => String::new(),
+                help => format!("; {help}"),
+            };
+            let at = before.chars().count() + 1;
+            let what = format!("condition, at its character {at}: {error}{help}");
+            return Err((what, span));
+        }
     };
     let irq = |test: &&Test| matches!(test.predicate, Predicate::Number(Number::Irq, _));
     if let Some(test) = expression.tests().into_iter().find(irq) {
         let what = format!(
-            "condition: the agent does not measure interrupts; leave that test out\n{}",
-            underline(&condition, test.at, test.length)
+            "condition: the agent does not measure interrupts; leave '{}' out",
+            (condition.get(test.at..test.at + test.length)).unwrap_or("irq")
         );
         return Err((what, span));
     }
@@ -785,6 +795,11 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, place, what) in [
+            (
+                "[[policy]]\nname = \"a\"\ncapture = \"boundary\"\n[[policy.when]]\ncondition = \"blokked > 2ms\"\n",
+                "line 5, column 13",
+                "condition, at its character 1: there is no field 'blokked'; did you mean blocked?",
+            ),
             ("[watch]\nunit = []\n", "line 1, column 1", "[[policy]]"),
             ("[[policy]]\nunits = []\n", "line 2, column 1", "units"),
             ("[[policy]]\nunit = []\n", "line 1, column 1", "name = "),

@@ -14,7 +14,7 @@ mod watched;
 pub mod wrap;
 
 pub use open::{Bound, Opened};
-pub use target::{Process, Target, is_readable};
+pub use target::{Process, Target, family_of, is_readable};
 pub use want::Want;
 
 use crate::acting;
