@@ -380,6 +380,22 @@ pub fn number(value: &Value, field: &str) -> u64 {
         .unwrap_or_else(|| panic!("{field} in {value}"))
 }
 
+/// The parts that a thread's life is split into, together.
+pub fn life_parts_ns(life: &Value) -> u64 {
+    let parts = [
+        "own_ns",
+        "calls_ns",
+        "exit_ns",
+        "blocked_ns",
+        "outside_ns",
+        "stopped_ns",
+        "runq_ns",
+        "irq_ns",
+        "irq_outside_ns",
+    ];
+    parts.iter().map(|part| number(life, part)).sum()
+}
+
 /// Whether no thread of a process runs, or is about to.
 pub fn all_sleep(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");

@@ -37,21 +37,7 @@ fn scenario(name: &str, ms: u64) -> Told {
     let lives = list(&report, "lives");
     assert!(!lives.is_empty(), "no lives in {report}");
     for life in lives {
-        let parts: u64 = [
-            "own_ns",
-            "calls_ns",
-            "exit_ns",
-            "blocked_ns",
-            "outside_ns",
-            "stopped_ns",
-            "runq_ns",
-            "irq_ns",
-            "irq_outside_ns",
-        ]
-        .iter()
-        .map(|part| number(life, part))
-        .sum();
-        assert_eq!(number(life, "life_ns"), parts, "{life}");
+        assert_eq!(number(life, "life_ns"), life_parts_ns(life), "{life}");
         assert!(
             number(life, "rest_ns") <= number(life, "blocked_ns"),
             "{life}"

@@ -57,19 +57,11 @@ fn check_row(row: &Value) {
 /// Where threads were is told to the nanosecond.
 fn check_parts(report: &Value) {
     for life in report["lives"].as_array().unwrap() {
-        let parts = [
-            "own_ns",
-            "calls_ns",
-            "exit_ns",
-            "blocked_ns",
-            "outside_ns",
-            "stopped_ns",
-            "runq_ns",
-            "irq_ns",
-            "irq_outside_ns",
-        ];
-        let sum: u64 = parts.iter().map(|part| number(life, part)).sum();
-        assert_eq!(sum, number(life, "life_ns"), "{life}");
+        assert_eq!(
+            debox_tests::life_parts_ns(life),
+            number(life, "life_ns"),
+            "{life}"
+        );
     }
 }
 
