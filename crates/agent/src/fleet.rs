@@ -4,7 +4,6 @@
 use crate::config::FleetConfig;
 use debox_fleet::{Figures, Options, Partitions, Period};
 use debox_report::Report;
-use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Who ends the agent waits so long for what is not written yet.
@@ -14,8 +13,6 @@ pub struct Fleet {
     partitions: Partitions,
     /// What all periods have in common.
     period: Period,
-    /// When the present ones of policies began.
-    begun_ns: HashMap<String, u64>,
 }
 
 pub fn now_ns() -> u64 {
@@ -51,21 +48,11 @@ impl Fleet {
                 release: config.release.clone(),
                 policy: String::new(),
             },
-            begun_ns: HashMap::new(),
         })
     }
 
-    /// A policy's period that began so long ago.
-    pub fn begin(&mut self, policy: &str, ago: Duration) {
-        let begin_ns = now_ns().saturating_sub(ago.as_nanos() as u64);
-        self.begun_ns.insert(policy.to_owned(), begin_ns);
-    }
-
     /// The period of a policy is over.
-    pub fn end(&mut self, policy: &str, report: &Report) {
-        let Some(begin_ns) = self.begun_ns.remove(policy) else {
-            return;
-        };
+    pub fn end(&mut self, policy: &str, begin_ns: u64, report: &Report) {
         let period = Period {
             policy: policy.to_owned(),
             begin_ns,

@@ -14,7 +14,7 @@ use debox_fleet::{OTHER, name, note_name};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// As a report labels a place that was not looked up (yet).
 const UNKNOWN: &str = "(unknown)";
@@ -264,8 +264,8 @@ pub struct Reading<'a> {
     pub of_machine: bool,
     /// So long it took to make it.
     pub took: Duration,
-    /// When the period began.
-    pub began: SystemTime,
+    /// When the period began: nanoseconds since 1970.
+    pub begun_ns: u64,
     /// Where the flight recorder has it.
     pub recording: Option<&'a str>,
 }
@@ -592,7 +592,7 @@ impl Metrics {
         self.groups.most = config.programs;
     }
 
-    /// As of this report of a policy's present period.
+    /// As of this report of a policy's present period; told when all of them are read ([`Self::read`]).
     pub fn update(&mut self, reading: &Reading<'_>) {
         let sums = self.sums(reading, false);
         // What ended while it was made is in it or is not.
@@ -600,22 +600,23 @@ impl Metrics {
         let told_ns = reading.report.run.wall_ns.saturating_sub(took_ns);
         let present = Present { sums, told_ns };
         self.present.insert(reading.policy.to_owned(), present);
+    }
+
+    /// All policies' reports are read, which took so long.
+    pub fn read(&mut self, took: Duration) {
+        self.took = took;
         self.raise();
     }
 
     /// The period of this report is over: the policy's next one begins with nothing.
     pub fn close(&mut self, reading: &Reading<'_>) {
-        let last = self.sums(reading, true);
-        self.present.insert(
-            reading.policy.to_owned(),
-            Present {
-                sums: last.clone(),
-                told_ns: 0,
-            },
-        );
+        let sums = self.sums(reading, true);
+        let last = Present { sums, told_ns: 0 };
+        self.present.insert(reading.policy.to_owned(), last);
         self.raise();
-        self.present.remove(reading.policy);
-        self.closed.add(last);
+        if let Some(over) = self.present.remove(reading.policy) {
+            self.closed.add(over.sums);
+        }
     }
 
     /// To what periods before had and the present ones have.
@@ -676,11 +677,6 @@ impl Metrics {
 
     pub fn level(&mut self, level: Level) {
         self.level = level;
-    }
-
-    /// What all reports together took to be made.
-    pub fn took(&mut self, time: Duration) {
-        self.took = time;
     }
 
     /// What became of the periods that go to the fleet's tables.
@@ -798,7 +794,7 @@ impl Metrics {
             {
                 all.exemplar = Some(Exemplar {
                     ns: longest.ns,
-                    at: reading.began + Duration::from_nanos(longest.end_ns),
+                    at: UNIX_EPOCH + Duration::from_nanos(reading.begun_ns + longest.end_ns),
                     program: name(&longest.comm),
                     recording: reading.recording.map(str::to_owned),
                 });
@@ -856,7 +852,7 @@ mod tests {
             report,
             of_machine: true,
             took: Duration::ZERO,
-            began: SystemTime::UNIX_EPOCH,
+            begun_ns: 0,
             recording: Some("20261127T115200Z"),
         }
     }
@@ -868,6 +864,7 @@ mod tests {
 
         fn update_with(&mut self, report: &Report) {
             self.update(&reading(report));
+            self.read(Duration::ZERO);
         }
 
         fn close_with(&mut self, report: &Report) {
@@ -1116,7 +1113,7 @@ mod tests {
         assert_eq!(of(&metrics), is(40, "dd"));
         assert_eq!(
             told(&metrics, "d").exemplar.unwrap().at,
-            SystemTime::UNIX_EPOCH + Duration::from_millis(60)
+            UNIX_EPOCH + Duration::from_millis(60)
         );
         // Another place's, a shorter one: it is the longest since.
         let mut more = rows();

@@ -31,7 +31,6 @@ use debox_report::Report;
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use send::Sender;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -55,8 +54,6 @@ pub struct Otlp {
     before: Figures,
     /// Since when the sums are.
     begin_ns: u64,
-    /// Of the present period of each policy.
-    period_begin_ns: HashMap<String, u64>,
     /// The last period that is over, and its recording.
     last: Period,
     recording: Option<PathBuf>,
@@ -69,7 +66,6 @@ impl Otlp {
             ending: Vec::new(),
             before: Figures::default(),
             begin_ns: now_ns(),
-            period_begin_ns: HashMap::new(),
             last: Period::default(),
             recording: None,
         };
@@ -159,16 +155,14 @@ impl Otlp {
         }
     }
 
-    /// A policy's period that began so long ago.
-    pub fn period_begin(&mut self, policy: &str, ago: Duration) {
-        let begin_ns = now_ns().saturating_sub(ago.as_nanos() as u64);
-        self.period_begin_ns.insert(policy.to_owned(), begin_ns);
-    }
-
     /// It is over, and its recording there.
-    pub fn period_end(&mut self, policy: &str, report: &Report, recording: Option<PathBuf>) {
-        let begin_ns = self.period_begin_ns.remove(policy);
-        let begin_ns = begin_ns.unwrap_or_else(|| now_ns().saturating_sub(report.run.wall_ns));
+    pub fn period_end(
+        &mut self,
+        policy: &str,
+        begin_ns: u64,
+        report: &Report,
+        recording: Option<PathBuf>,
+    ) {
         self.last = Period {
             policy: policy.to_owned(),
             begin_ns,

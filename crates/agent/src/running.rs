@@ -3,6 +3,7 @@
 
 use crate::budget::Level;
 use crate::config::{Policy, PolicyWhen, Way};
+use crate::fleet::now_ns;
 use debox_cli::acting::{ActArgs, ActionArgs, RuleArgs};
 use debox_cli::args::{BrokerArgs, CaptureArgs, Way as CaptureWay};
 use debox_cli::capture::{Base, Capture, Target, Want};
@@ -23,7 +24,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// A stack.
 const STACK_EVERY: Duration = Duration::from_secs(10);
 /// What is seldom is so many times as long.
-const SELDOM: u32 = 5;
+pub const SELDOM: u32 = 5;
 
 /// How it is watched now, which may be less than its file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,19 +100,37 @@ pub struct Begin<'a> {
     pub inherited: &'a Inherited,
 }
 
+/// One period of a policy.
+pub struct Watch {
+    pub capture: Capture,
+    /// By the clock of the day as it began: nanoseconds since 1970. That clock may be set meanwhile.
+    pub begun_ns: u64,
+    /// It was to be recorded.
+    pub recorded: bool,
+}
+
+impl Watch {
+    fn of(capture: Capture) -> Self {
+        let ago = capture.since.elapsed();
+        Self {
+            begun_ns: now_ns().saturating_sub(ago.as_nanos() as u64),
+            capture,
+            recorded: false,
+        }
+    }
+}
+
 /// A policy, and its present period.
 pub struct Running {
     pub policy: Policy,
     /// From 1 on; who fits several is the lowest one's.
     pub rank: u32,
     pub how: How,
-    pub capture: Capture,
+    pub present: Watch,
     /// When the present period ends.
     pub period_ends: Instant,
     /// When boundary capture ends.
     pub way_ends: Option<Instant>,
-    /// The present period was to be recorded.
-    pub recorded: bool,
     /// Why a period could not begin; it is said once.
     trouble: Option<String>,
 }
@@ -136,9 +155,8 @@ impl Running {
             policy,
             rank,
             how,
-            capture,
+            present: Watch::of(capture),
             way_ends,
-            recorded: false,
             trouble: None,
         })
     }
@@ -146,7 +164,7 @@ impl Running {
     /// A period is over, and the next one begins: with an account of its own, so that none is
     /// ever full, which takes the threads over in the middle of what they do. What there was before;
     /// None: there could be no other one, and it goes on.
-    pub fn turn(&mut self, begin: &Begin<'_>, how: How) -> Option<Capture> {
+    pub fn turn(&mut self, begin: &Begin<'_>, how: How) -> Option<Watch> {
         let next = Target::policy(&self.policy.whom, self.rank).and_then(|target| {
             begin.base.start(
                 want_of(begin.broker, &self.policy, how)?,
@@ -176,7 +194,7 @@ impl Running {
             true => due.min(now + period),
             false => now + period,
         };
-        Some(std::mem::replace(&mut self.capture, next))
+        Some(std::mem::replace(&mut self.present, Watch::of(next)))
     }
 }
 

@@ -8,21 +8,21 @@ use crate::fleet::Fleet;
 use crate::flight::Flight;
 use crate::metrics::{Metrics, Reading, waited};
 use crate::otlp::Otlp;
-use crate::running::{Begin, How, Running, check as policy_check, way_ends, whom_text};
+use crate::running::{
+    Begin, How, Running, SELDOM, Watch, check as policy_check, way_ends, whom_text,
+};
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
 use debox_cli::args::{AgentArgs, BrokerArgs};
-use debox_cli::capture::{Base, Capture, Target};
+use debox_cli::capture::{Base, Target};
 use debox_cli::error::Error;
 use debox_command::{Ended, Inherited, service};
 use debox_report::Report;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 const CONFIG: &str = "/etc/debox/agent.toml";
-/// What is seldom is read so many times as seldom.
-const SELDOM: u32 = 5;
 /// What is read so often stays known when its program ends, also if nobody asks.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
@@ -77,33 +77,28 @@ fn memory_return() {
     }
 }
 
-/// By the clock of the day.
-fn began(since: Instant) -> SystemTime {
-    let now = SystemTime::now();
-    now.checked_sub(since.elapsed()).unwrap_or(now)
-}
-
 impl Agent<'_> {
     fn read(&mut self) {
         let begin = Instant::now();
         for (at, running) in self.running.iter_mut().enumerate() {
             let begin = Instant::now();
-            let report = running.capture.report(true);
+            let report = running.present.capture.report(true);
             let name = &running.policy.name;
             self.metrics.update(&Reading {
                 policy: name,
                 report: &report,
                 of_machine: at == 0,
                 took: begin.elapsed(),
-                began: began(running.capture.since),
+                begun_ns: running.present.begun_ns,
                 recording: (self.flight.as_ref()).and_then(|flight| flight.recording(name)),
             });
-            self.metrics.policy(name, Some(running.capture.threads()));
+            let threads = running.present.capture.threads();
+            self.metrics.policy(name, Some(threads));
             if let Some(flight) = &mut self.flight {
                 flight.checkpoint(name, &report);
             }
         }
-        self.metrics.took(begin.elapsed());
+        self.metrics.read(begin.elapsed());
         let seldom = self.budget.level() <= Level::Seldom;
         self.next = Instant::now() + READ_EVERY * if seldom { SELDOM } else { 1 };
         if let Some(flight) = &mut self.flight {
@@ -118,15 +113,11 @@ impl Agent<'_> {
 
     fn period_begin(&mut self, at: usize) {
         let running = &mut self.running[at];
-        running.recorded = self.config.flight.is_some();
-        let (name, capture) = (&running.policy.name, &running.capture);
+        running.present.recorded = self.config.flight.is_some();
         if let Some(flight) = &mut self.flight {
-            flight.begin(name, |path| capture.writer(path));
+            let capture = &running.present.capture;
+            flight.begin(&running.policy.name, |path| capture.writer(path));
         }
-        if let Some(fleet) = &mut self.fleet {
-            fleet.begin(name, capture.since.elapsed());
-        }
-        self.otlp.period_begin(name, capture.since.elapsed());
     }
 
     /// A policy's period is over, and its next one begins.
@@ -141,17 +132,16 @@ impl Agent<'_> {
         let Some(over) = running.turn(&begin, how) else {
             return;
         };
-        let (policy, recorded) = (running.policy.clone(), running.recorded);
-        self.over(&policy, recorded, at == 0, over);
+        let policy = running.policy.clone();
+        self.over(&policy, at == 0, over);
         memory_return();
         self.flight_take();
         self.period_begin(at);
     }
 
     /// What came of a period.
-    fn over(&mut self, policy: &Policy, recorded: bool, of_machine: bool, over: Capture) {
-        let began = began(over.since);
-        let finished = over.finish();
+    fn over(&mut self, policy: &Policy, of_machine: bool, over: Watch) {
+        let finished = over.capture.finish();
         for (when, sum) in policy.when.iter().zip(finished.acted()) {
             let held_back = sum.met.saturating_sub(sum.acted);
             self.metrics
@@ -165,7 +155,8 @@ impl Agent<'_> {
             }
         }
         let report = finished.report();
-        self.period_end(&policy.name, recorded, of_machine, report, began);
+        self.period_end(&policy.name, of_machine, over.begun_ns, report);
+        self.period_judge(&policy.name, over.recorded, report);
     }
 
     /// Single calls that met a condition.
@@ -173,9 +164,9 @@ impl Agent<'_> {
         let mut keep_of = None;
         for (at, running) in self.running.iter_mut().enumerate() {
             let Running {
-                policy, capture, ..
+                policy, present, ..
             } = running;
-            let events = capture.act(&mut |event| {
+            let events = present.capture.act(&mut |event| {
                 for (bit, when) in policy.when.iter().enumerate() {
                     if when.keep && event.conditions >> bit & 1 != 0 && keep_of.is_none() {
                         let call = acting::short(event);
@@ -226,7 +217,7 @@ impl Agent<'_> {
         self.metrics.level(level);
         if level == Level::Nothing {
             for (at, over) in std::mem::take(&mut self.running).into_iter().enumerate() {
-                self.over(&over.policy, over.recorded, at == 0, over.capture);
+                self.over(&over.policy, at == 0, over.present);
                 self.metrics.policy(&over.policy.name, Some(0));
             }
             return;
@@ -263,33 +254,33 @@ impl Agent<'_> {
         self.flight = flight_open(&self.config, &mut self.no_flight);
     }
 
-    fn period_end(
-        &mut self,
-        policy: &str,
-        recorded: bool,
-        of_machine: bool,
-        report: &Report,
-        began: SystemTime,
-    ) {
+    /// To all who are told of periods.
+    fn period_end(&mut self, policy: &str, of_machine: bool, begun_ns: u64, report: &Report) {
         self.metrics.close(&Reading {
             policy,
             report,
             of_machine,
             took: Duration::ZERO,
-            began,
+            begun_ns,
             recording: (self.flight.as_ref()).and_then(|flight| flight.recording(policy)),
         });
         if let Some(fleet) = &mut self.fleet {
-            fleet.end(policy, report);
+            fleet.end(policy, begun_ns, report);
         }
+        if let Some(flight) = &mut self.flight {
+            flight.end(policy, report);
+        }
+        let recording = (self.flight.as_ref()).and_then(|flight| flight.last(policy));
+        self.otlp.period_end(policy, begun_ns, report, recording);
+    }
+
+    /// Of one that is over: whether it is recorded, and whether it is to be kept.
+    fn period_judge(&mut self, policy: &str, recorded: bool, report: &Report) {
         let Some(flight) = &mut self.flight else {
             // Its folder could not be had.
             self.metrics.lost(u64::from(recorded));
-            self.otlp.period_end(policy, report, None);
             return;
         };
-        flight.end(policy, report);
-        self.otlp.period_end(policy, report, flight.last(policy));
         self.metrics.lost(flight.lost());
         let Some(config) = &self.config.flight else {
             return;
@@ -381,7 +372,7 @@ impl Agent<'_> {
             flight.seldom(level <= Level::Seldom);
         }
         for running in &self.running {
-            if let Err(error) = running.capture.give_way() {
+            if let Err(error) = running.present.capture.give_way() {
                 debox_cli::complain(&error);
             }
         }
@@ -421,7 +412,7 @@ impl Agent<'_> {
             {
                 self.metrics.policy(name, None);
             }
-            self.over(&over.policy, over.recorded, at == 0, over.capture);
+            self.over(&over.policy, at == 0, over.present);
         }
         self.flight_take();
         for at in 0..self.running.len() {
@@ -493,7 +484,7 @@ impl Agent<'_> {
             for (ring, soon) in self
                 .running
                 .iter()
-                .filter_map(|running| running.capture.events())
+                .filter_map(|running| running.present.capture.events())
             {
                 wait.push(ring);
                 next = soon.map_or(next, |soon| next.min(Instant::now() + soon));
@@ -510,7 +501,7 @@ impl Agent<'_> {
             let mut ended = self
                 .running
                 .iter_mut()
-                .filter_map(|running| running.capture.ended());
+                .filter_map(|running| running.present.capture.ended());
             if let Some(why) = ended.next() {
                 debox_cli::say(&format!("the watch is over: {why}"));
                 return None;
@@ -533,25 +524,11 @@ impl Agent<'_> {
     /// What there is of the present periods is written.
     fn end(mut self) {
         for (at, running) in std::mem::take(&mut self.running).into_iter().enumerate() {
-            let since = running.capture.since;
-            let finished = running.capture.finish();
-            let (name, report) = (running.policy.name, finished.report());
-            self.metrics.close(&Reading {
-                policy: &name,
-                report,
-                of_machine: at == 0,
-                took: Duration::ZERO,
-                began: began(since),
-                recording: (self.flight.as_ref()).and_then(|flight| flight.recording(&name)),
-            });
-            if let Some(flight) = &mut self.flight {
-                flight.end(&name, report);
-            }
-            let recording = (self.flight.as_ref()).and_then(|flight| flight.last(&name));
-            self.otlp.period_end(&name, report, recording);
-            if let Some(fleet) = &mut self.fleet {
-                fleet.end(&name, report);
-            }
+            let Watch {
+                capture, begun_ns, ..
+            } = running.present;
+            let finished = capture.finish();
+            self.period_end(&running.policy.name, at == 0, begun_ns, finished.report());
         }
         self.otlp.close(&self.metrics);
         if let Some(fleet) = self.fleet {

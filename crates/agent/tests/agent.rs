@@ -754,6 +754,32 @@ fn periods_go_to_the_fleets_tables() {
     }
 }
 
+/// The period that is under way as the file comes to name them is the first one in them.
+#[test]
+fn tables_that_are_named_while_it_runs_have_the_present_period() {
+    if !needs::bpf() {
+        return;
+    }
+    let config = |to: &str| {
+        format!(
+            "[[policy]]\nname = \"web\"\ncomm = [\"dbn-*\"]\nperiod = \"1h\"\n[flight]\ndirectory = \"\"\n[fleet]\nto = \"{to}\"\n\
+             [metrics]\nlisten = \"127.0.0.1:0\"\n"
+        )
+    };
+    let mut agent = Agent::start(&config(""));
+    run(&sleeper(agent.folder.path(), "dbn-one"), "0.2");
+    let tables = agent.folder.path().join("fleet");
+    let text = config(tables.to_str().unwrap());
+    std::fs::write(agent.folder.path().join("agent.toml"), text).unwrap();
+    agent.signal(libc::SIGHUP);
+    agent.says("read again");
+    assert_eq!(agent.end(), Some(0));
+    for table in ["periods", "waits", "threads"] {
+        let days = std::fs::read_dir(tables.join(table)).unwrap();
+        assert_eq!(days.count(), 1, "{table}");
+    }
+}
+
 /// The period that is under way ends in the folder in which it began, and leaves nothing half there.
 #[test]
 fn another_folder_is_taken_while_it_runs() {

@@ -308,9 +308,10 @@ mod tests {
             report: &report,
             of_machine: true,
             took: Duration::from_millis(3),
-            began: SystemTime::UNIX_EPOCH,
+            begun_ns: 0,
             recording: None,
         });
+        metrics.read(Duration::from_millis(3));
         let mut sent = super::super::Figures {
             sent: [5, 6],
             ..Default::default()
