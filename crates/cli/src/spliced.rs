@@ -897,7 +897,7 @@ fn sampled(counted: &Counted, one_in: u32) -> Note {
     let (count, unstamped) = (all(|sums| sums.count), all(|sums| sums.unstamped));
     let text = match unstamped {
         0 => format!(
-            "all calls were stamped (--sample {one_in} leaves stamps out of calls that take less than 1 us, after the              first 1000; recordings, and --on of the calls that it is about, want all of them)"
+            "all calls were stamped (--sample {one_in} leaves stamps out of calls that take less than 1 µs, after the first 1,000; recordings, and --on of the calls that it is about, want all of them)"
         ),
         _ => format!(
             "{} of {} calls were stamped (--sample {one_in}): times of rows with ~ are estimates",
