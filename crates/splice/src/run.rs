@@ -1150,10 +1150,11 @@ impl Run {
             self.read_data(&mut rows, at + block::ROWS)?;
             for (nr, sums) in counted.calls.iter_mut().enumerate() {
                 let row = &rows[nr * row::BYTES as usize..][..row::BYTES as usize];
-                if long(row, row::COUNT) == 0 {
+                let count = long(row, row::COUNT);
+                if count == 0 {
                     continue;
                 }
-                more(&mut sums.count, long(row, row::COUNT));
+                more(&mut sums.count, count);
                 more(&mut sums.wall_ns, long(row, row::WALL_NS));
                 sums.max_ns = sums.max_ns.max(long(row, row::MAX_NS));
                 more(&mut sums.errors, long(row, row::ERRORS));
@@ -1161,13 +1162,17 @@ impl Run {
                 more(&mut sums.ones, long(row, row::ONES));
                 let samples = &rows[(block::SAMPLE - block::ROWS) as usize..];
                 let sample = &samples[nr * sample::BYTES as usize..][..sample::BYTES as usize];
-                let unstamped = long(sample, sample::UNSTAMPED).min(long(row, row::COUNT));
+                let mut stamped = 0;
+                for (k, n) in sums.hist.iter_mut().enumerate() {
+                    let calls = u64::from(word(row, row::HIST + 4 * k as u64));
+                    more(n, calls);
+                    more(&mut stamped, calls);
+                }
+                // That lies behind all rows, and is read some calls later of a program that runs.
+                let unstamped = long(sample, sample::UNSTAMPED).min(count.saturating_sub(stamped));
                 more(&mut sums.unstamped, unstamped);
                 if unstamped > 0 {
                     more(&mut sums.estimated_ns, long(sample, sample::ESTIMATED_NS));
-                }
-                for (k, n) in sums.hist.iter_mut().enumerate() {
-                    more(n, u64::from(word(row, row::HIST + 4 * k as u64)));
                 }
             }
         }
