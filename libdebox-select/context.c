@@ -326,8 +326,10 @@ int debox_context_apply(struct context *c, uint32_t fd)
 		COUNT(refused_events);
 		return 1;
 	}
-	if (reg) {
-		__atomic_store_n(&slot->reg, want, __ATOMIC_SEQ_CST);
+	/* Only if it is still registered: who closes it in another thread takes reg
+	 * and then the registration, and must find what is written here, or have
+	 * been found. */
+	if (reg && __atomic_compare_exchange_n(&slot->reg, &reg, want, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 		r = control(c, EPOLL_CTL_MOD, fd, want);
 		if (r == 0) {
 			COUNT(changed);

@@ -856,21 +856,21 @@ fn policies_share_out_who_is_watched() {
         return;
     }
     let mut agent = Agent::start(
-        "[[policy]]\nname = \"first\"\ncomm = [\"dpa-*\"]\nperiod = \"2s\"\n[[policy]]\nname = \"rest\"\n\
-         comm = [\"dp*\"]\nperiod = \"3s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+        "[[policy]]\nname = \"first\"\ncomm = [\"dpo-a-*\"]\nperiod = \"2s\"\n[[policy]]\nname = \"rest\"\n\
+         comm = [\"dpo-*\"]\nperiod = \"3s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
     );
     let flight = agent.folder.path().join("flight");
     let folder = agent.folder.path().to_owned();
     let begin = Instant::now();
-    let mut first = child(&sleeper(&folder, "dpa-one"), &["8"]);
-    let mut rest = child(&sleeper(&folder, "dpb-one"), &["8"]);
+    let mut first = child(&sleeper(&folder, "dpo-a-one"), &["8"]);
+    let mut rest = child(&sleeper(&folder, "dpo-b-one"), &["8"]);
     // A program of the one becomes one of the other.
-    let shell = folder.join("dpb-sh");
+    let shell = folder.join("dpo-b-sh");
     std::fs::copy("/bin/dash", &shell).unwrap();
-    sleeper(&folder, "dpa-nap");
-    sleeper(&folder, "dpb-nap");
+    sleeper(&folder, "dpo-a-nap");
+    sleeper(&folder, "dpo-b-nap");
     let script = format!(
-        "{0}/dpb-nap 1; exec {0}/dpa-nap 2.5",
+        "{0}/dpo-b-nap 1; exec {0}/dpo-a-nap 2.5",
         folder.to_str().unwrap()
     );
     let mut other = child(&shell, &["-c", &script]);
@@ -893,7 +893,7 @@ fn policies_share_out_who_is_watched() {
     let first = recordings_of(&flight, "first");
     let (slept, sleeps) = waited(&first, "nanosleep");
     assert!(slept <= 10_600_000_000, "{slept}");
-    let is = (lived(&first, "dpa-one"), lived(&first, "dpa-nap"));
+    let is = (lived(&first, "dpo-a-one"), lived(&first, "dpo-a-nap"));
     // The other one was exec'd into this policy.
     assert!(whole(is.0, 8) && whole(is.1 + SECOND / 2, 3), "{is:?}");
     let periods = |reports: &[debox_report::Report], comm: &str| {
@@ -901,27 +901,27 @@ fn policies_share_out_who_is_watched() {
             |report: &&debox_report::Report| report.lives.iter().any(|row| row.comm == comm);
         reports.iter().filter(lives).count() as u64
     };
-    let times = periods(&first, "dpa-one") + periods(&first, "dpa-nap");
+    let times = periods(&first, "dpo-a-one") + periods(&first, "dpo-a-nap");
     // One more for each end of a period, and no other.
     assert!(sleeps >= 4 && sleeps <= times, "{sleeps} in {times}");
     let rest = recordings_of(&flight, "rest");
     let (slept, _) = waited(&rest, "nanosleep");
     assert!(slept <= 9_100_000_000, "{slept}");
-    let is = (lived(&rest, "dpb-one"), lived(&rest, "dpb-nap"));
+    let is = (lived(&rest, "dpo-b-one"), lived(&rest, "dpo-b-nap"));
     assert!(whole(is.0, 8) && whole(is.1, 1), "{is:?}");
     let own = names_of(&first);
     assert!(
-        own.contains("dpa-one") && own.contains("dpa-nap"),
+        own.contains("dpo-a-one") && own.contains("dpo-a-nap"),
         "{own:?}"
     );
-    assert!(own.iter().all(|name| name.starts_with("dpa-")), "{own:?}");
+    assert!(own.iter().all(|name| name.starts_with("dpo-a-")), "{own:?}");
     let others = names_of(&rest);
     assert!(
-        others.contains("dpb-one") && others.contains("dpb-sh"),
+        others.contains("dpo-b-one") && others.contains("dpo-b-sh"),
         "{others:?}"
     );
     assert!(
-        others.iter().all(|name| name.starts_with("dpb-")),
+        others.iter().all(|name| name.starts_with("dpo-b-")),
         "{others:?}"
     );
     let left = debox_report::NoteKind::ThreadsLeft;
