@@ -49,10 +49,13 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 {
 	u32 cpu = bpf_get_smp_processor_id(), flags;
 	struct cpu_hot *hot = &cpu_hot[cpu & (HOT_CPUS - 1)];
+	/* Before the thread's state is looked at: what is kept of it is of no later one, when others change it
+	 * meanwhile. */
+	u32 generation = *(volatile u32 *)&watch_generation;
 	struct thread_state *st = NULL;
 	struct task_struct *task;
 
-	if (hot->regs == (u64)regs && hot->generation == watch_generation && cpu < HOT_CPUS) {
+	if (hot->regs == (u64)regs && hot->generation == generation && cpu < HOT_CPUS) {
 		if (hot->watched)
 			call_open(&hot->call, task_kept(hot->task), regs, nr);
 		return 0;
@@ -84,7 +87,7 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 		return 0;
 	/* Whatever stood here was another thread's, which has left the CPU. */
 	hot->regs = (u64)regs;
-	hot->generation = watch_generation;
+	hot->generation = generation;
 	hot->watched = 0;
 	if (st && flags & WATCH_BOUNDARY) {
 		/* The one that stood here. */

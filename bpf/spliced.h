@@ -600,23 +600,29 @@ static __noinline int spliced_tells(struct task_struct *task, struct thread_stat
 	return st->spliced.is_told && st->call.in_call && st->call.nr == nr;
 }
 
-/* ... and if not, it tells of no more. */
-static __always_inline bool spliced_leaves(struct task_struct *task, struct thread_state *st, s32 nr)
-{
-	if (spliced_tells(task, st, nr))
-		return true;
-	boundary_begins(st);
-	return false;
-}
-
 /* rt_sigreturn, exit and exit_group do not return; restart_syscall goes on with one that was told of. */
 static __always_inline bool call_is_no_own(s32 nr)
 {
 	return nr == 15 || call_is_end(nr) || nr == NR_RESTART_SYSCALL;
 }
 
-/* The running thread makes call `nr`: does it tell of it? The runtime's own calls are nobody's, and
- * what does not return is told of before. */
+/* A call that is nobody's, or told of before: the runtime's own, and what does not return. */
+static __always_inline bool spliced_is_silent(struct thread_state *st, s32 nr)
+{
+	return call_is_no_own(nr) || spliced_by_runtime(&st->spliced);
+}
+
+/* The running thread makes call `nr`, and tells of it; if not, it tells of no more: its code is as it was, or
+ * about to be. */
+static __always_inline bool spliced_leaves(struct task_struct *task, struct thread_state *st, s32 nr)
+{
+	if (spliced_tells(task, st, nr) || (spliced_is_silent(st, nr) && !call_is_end(nr)))
+		return true;
+	boundary_begins(st);
+	return false;
+}
+
+/* The running thread makes call `nr`: does it tell of it? */
 static __noinline int spliced_audit(struct task_struct *task, struct thread_state *st, s32 nr, u32 key)
 {
 	struct debox_row *row;
@@ -625,7 +631,7 @@ static __noinline int spliced_audit(struct task_struct *task, struct thread_stat
 	if (!task || !st)
 		return 0;
 	tells = spliced_tells(task, st, nr);
-	if (!st->spliced.is_told || call_is_no_own(nr) || spliced_by_runtime(&st->spliced))
+	if (!st->spliced.is_told || spliced_is_silent(st, nr))
 		return 0;
 	row = account_row(st->account, key);
 	if (!row)

@@ -494,6 +494,58 @@ fn what_splicing_leaves_is_counted_at_the_boundary() {
     }
 }
 
+/// Its own code comes back under a thread that makes calls all the time: each is counted, by whom it may be, and made
+/// as it is written.
+#[test]
+fn code_that_comes_back_under_a_thread_loses_no_call() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "comes-back",
+        r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+static volatile int over;
+static volatile long made;
+static pid_t parent;
+static void *beside(void *unused)
+{
+	while (!over && getppid() == parent) made++;
+	return over ? unused : (void *)&over;
+}
+static void passes(long more)
+{
+	for (long now = made; made < now + more;) usleep(100);
+}
+int main(void)
+{
+	pthread_t thread;
+	void *wrong;
+	parent = getppid();
+	pthread_create(&thread, 0, beside, 0);
+	passes(10000);
+	prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+	passes(10000);
+	over = 1;
+	pthread_join(thread, &wrong);
+	printf("%ld", made + 1);
+	return wrong ? 9 : 7;
+}
+"#,
+    );
+    for _ in 0..5 {
+        let (output, report) = place.report(&[&program]);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let made: u64 = String::from_utf8(output.stdout).unwrap().parse().unwrap();
+        assert_eq!(count(&report, "getppid"), made, "{report}");
+    }
+}
+
 /// Nobody can be asked any more when it comes to what splicing cannot go with.
 #[test]
 fn who_gave_up_rights_forbids_itself_the_time_stamp_counter() {

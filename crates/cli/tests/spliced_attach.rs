@@ -116,7 +116,13 @@ impl Program {
 
     fn order(&mut self, orders: &str) {
         for byte in orders.bytes() {
-            self.orders.write_all(&[byte]).unwrap();
+            if let Err(error) = self.orders.write_all(&[byte]) {
+                panic!(
+                    "it ended before '{}': {error}, {:?}",
+                    byte as char,
+                    self.child.wait()
+                );
+            }
             self.answered(byte);
         }
     }

@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -549,7 +549,11 @@ impl Probe {
     /// Threads that are running look at their state again.
     fn generation_raise(&mut self) {
         if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
-            data.watch_generation = data.watch_generation.wrapping_add(1);
+            // SAFETY: a word of the kernel side's, mapped here; programs that raise it at the same time do so
+            // atomically, too.
+            let generation = unsafe { AtomicU32::from_ptr(&mut data.watch_generation) };
+            // Who looked at a thread's state before reads another generation now.
+            generation.fetch_add(1, Ordering::SeqCst);
         }
     }
 

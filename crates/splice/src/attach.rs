@@ -392,7 +392,9 @@ impl Run {
             self.file()
                 .write_all_at(&off, at)
                 .map_err(failed("the file of the counts"))?;
-            self.code_back(pid, *index).map_err(failed("its memory"))?;
+            let undo = self.undo_of(pid, *index);
+            undo.and_then(|undo| undo.code_back())
+                .map_err(failed("its memory"))?;
             // Whoever watches it next does not take what they say for news.
             self.blocks_forget(*index)
                 .map_err(failed("the file of the counts"))?;

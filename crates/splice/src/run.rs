@@ -12,6 +12,7 @@ use crate::images::{Images, Known};
 use crate::places::Places;
 use crate::sample::{Number, Sampling, Stamped, Told, long_ns};
 use crate::state::{NRS, area, block, row, run, sample};
+use crate::threads::Threads;
 use crate::tracee::{self, Stop, Stopped};
 use crate::{Error, clock, maps, proc, spare, state};
 use debox_abi::hist_bucket;
@@ -124,6 +125,25 @@ pub struct Counted {
     pub call_places: Places,
 }
 
+/// What puts a program's own code back: its memory, and of which files there are jumps where in it.
+pub(crate) struct Undo {
+    memory: File,
+    parts: Vec<(Arc<Known>, u64)>,
+}
+
+impl Undo {
+    /// Its jumps away, byte by byte as they were.
+    pub(crate) fn code_back(&self) -> io::Result<()> {
+        for (known, bias) in &self.parts {
+            for (address, bytes) in known.table.replaced() {
+                self.memory
+                    .write_all_at(bytes, bias.wrapping_add(address))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// From when on the kernel side is to tell of the calls of a program, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
@@ -131,7 +151,8 @@ pub enum Since {
     Now,
     /// It has just been executed.
     Execve,
-    /// Its code is as it was; from when the thread gives itself a name.
+    /// Its code is about to be as it was; from when the thread gives itself a name, and of its
+    /// other threads from the first call that is not told of.
     Undone,
     /// ... and what is counted of the others is seen by nobody.
     Cut,
@@ -1218,14 +1239,14 @@ impl Run {
         Ok(())
     }
 
-    fn undo(&self, tid: i32) -> io::Result<()> {
+    fn undo(&self, tid: i32) -> io::Result<Undo> {
         let gone = io::Error::from_raw_os_error(libc::ESRCH);
         let index = self.area_of(tid)?.ok_or(gone)?;
-        self.code_back(tid, index)
+        self.undo_of(tid, index)
     }
 
-    /// Puts a program's own code back: its jumps away, byte by byte as they were.
-    pub(crate) fn code_back(&self, tid: i32, index: u32) -> io::Result<()> {
+    /// What puts a program's own code back.
+    pub(crate) fn undo_of(&self, tid: i32, index: u32) -> io::Result<Undo> {
         let memory = std::fs::OpenOptions::new()
             .write(true)
             .open(format!("/proc/{tid}/mem"))?;
@@ -1239,21 +1260,20 @@ impl Run {
                 .try_into()
                 .unwrap_or_default(),
         );
+        let root = Path::new("/proc").join(tid.to_string()).join("root");
+        let mut parts = Vec::new();
         for n in 0..u64::from(images).min(area::IMAGES_MOST) {
             let at = area::IMAGE + n * area::IMAGE_BYTES;
             let (bias, device, inode) = (long(at), long(at + 8), long(at + 16));
-            let root = Path::new("/proc").join(tid.to_string()).join("root");
             let Some(known) = self.images.kept(device, inode, &root) else {
                 return Err(io::Error::new(
                     io::ErrorKind::NotFound,
                     "what its code was replaced by is gone",
                 ));
             };
-            for (address, bytes) in known.table.replaced() {
-                memory.write_all_at(bytes, bias.wrapping_add(address))?;
-            }
+            parts.push((known, bias));
         }
-        Ok(())
+        Ok(Undo { memory, parts })
     }
 
     /// Its blocks are nobody's.
@@ -1476,14 +1496,19 @@ impl Run {
                 .map_err(error)
                 .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
                 .map_or_else(|e| e, |_| 0),
-            Some(Asked::Undo) => self.undo(tid).map_or_else(error, |()| {
+            // Its other threads go on meanwhile: the kernel side looks at their calls before the first
+            // of them is not told of.
+            Some(Asked::Undo) => self.undo(tid).map_or_else(error, |undo| {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
-                self.boundary_soon(tid, Since::Undone, why)
+                let told = self.boundary_soon(tid, Since::Undone, why);
+                // Nobody executes what is half written; where somebody cannot be stopped, that is to be hoped.
+                let _still = (!proc::is_alone(tid)).then(|| Threads::stop(tid));
+                undo.code_back().map_or_else(error, |()| told)
             }),
             Some(Asked::Cut) => {
                 // Else it goes on in the trampolines, which serve nothing any more.
                 if proc::is_alone(tid) {
-                    let _ = self.undo(tid);
+                    let _ = self.undo(tid).and_then(|undo| undo.code_back());
                 }
                 self.boundary_soon(tid, Since::Cut, RIGHTS)
             }

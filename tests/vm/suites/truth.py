@@ -45,7 +45,8 @@ native(PROGRAMS_LOAD, "deboxd_starts_serves_and_stops", "a_sleep_of_known_length
 native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "static_go_and_32_bit_programs_are_counted_exactly")
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(ATTACH_SPLICE, "a_running_program_is_counted_and_goes_on", "each_call_is_told")
-native(RUN_SPLICE, "short_calls_are_counted_and_their_time_is_estimated", "each_sleep_of_calls_without_stamps_is_told", "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary", "an_audit_tells_what_was_not_counted",
+native(RUN_SPLICE, "short_calls_are_counted_and_their_time_is_estimated", "each_sleep_of_calls_without_stamps_is_told", "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary",
+                   "code_that_comes_back_under_a_thread_loses_no_call", "an_audit_tells_what_was_not_counted",
        "a_spliced_program_has_the_record_of_its_last_call")
 native(RUN_SLEEPS, "sleeps_alone_are_told_without_calls")
 native(PAGE_IN, "a_mapped_file_written_to_another")
