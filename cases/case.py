@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 Run = Callable[..., dict[str, Any]]
+# What is begun so does not outlive the case, or the runner, that is killed.
+DIES_TOO = ("setpriv", "--pdeathsig", "KILL")
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:

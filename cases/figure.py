@@ -49,6 +49,7 @@ def _axes(title: str, x: str, y: str, log_x: bool, log_y: bool) -> tuple[Any, An
     axes.set_ylabel(y)
     if log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
     if log_y:
         axes.set_yscale("log")
         # Within a decade or two the powers of ten alone say too little.
@@ -58,9 +59,16 @@ def _axes(title: str, x: str, y: str, log_x: bool, log_y: bool) -> tuple[Any, An
     return figure, axes
 
 
+def _legend(axes: Any, count: int, where: str = "best") -> None:
+    """Many names go beside the figure, where they hide nothing."""
+    if count > 3:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    elif count > 1:
+        axes.legend(loc=where)
+
+
 def _save(figure: Any, file: pathlib.Path) -> None:
-    figure.tight_layout()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "DeBox"})
+    figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": "DeBox"})
     pyplot.close(figure)
 
 
@@ -70,8 +78,7 @@ def lines(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Serie
         axes.plot(one.x, one.y, label=one.name, color=COLOURS[n % len(COLOURS)], linestyle=DASHES[n // len(COLOURS) % len(DASHES)], marker=MARKERS[n % len(MARKERS)], markersize=4, linewidth=1.5)
     if from_zero and not log_y:
         axes.set_ylim(bottom=0)
-    if len(series) > 1:
-        axes.legend()
+    _legend(axes, len(series))
     _save(figure, file)
 
 
@@ -85,7 +92,7 @@ def scatter(file: pathlib.Path, title: str, x: str, y: str, series: Sequence[Ser
         ends = [min(one.x), max(one.x)]
         axes.plot(ends, [intercept + slope * end for end in ends], color=colour, linewidth=1)
     axes.set_ylim(0, 100)
-    axes.legend(fontsize=7)
+    _legend(axes, len(series))
     _save(figure, file)
 
 
@@ -105,7 +112,7 @@ def distributions(file: pathlib.Path, title: str, x: str, series: Sequence[Serie
     for n, one in enumerate(series):
         axes.step(one.x, one.y, where="post", label=one.name, color=COLOURS[n % len(COLOURS)], linestyle=DASHES[n // len(COLOURS) % len(DASHES)], linewidth=1.5)
     axes.set_ylim(0, 100)
-    axes.legend(loc="lower right")
+    _legend(axes, len(series), "lower right")
     _save(figure, file)
 
 
@@ -121,6 +128,5 @@ def bars(file: pathlib.Path, title: str, y: str, names: Sequence[str], series: S
             below = [a + b for a, b in zip(below, one.y, strict=True)]
     axes.set_xticks(range(len(names)), names, rotation=20 if max(map(len, names)) > 9 else 0, ha="right" if max(map(len, names)) > 9 else "center")
     axes.grid(axis="x", visible=False)
-    if len(series) > 1:
-        axes.legend()
+    _legend(axes, len(series))
     _save(figure, file)

@@ -2,10 +2,12 @@
 """Which cases are there, and what is left of a run of all?
 
 Called by run.sh. Each case leaves its tables, figures and DeBox's own output in a folder of its
-own; index.md and index.html put them one after the other.
+own; index.md and index.html put them one after the other. What several need is made once, here: a
+broker, and a slow disk, which is held against fio and has the files.
 """
 
 import argparse
+import contextlib
 import html
 import importlib.util
 import json
@@ -18,23 +20,30 @@ import sys
 import time
 from typing import NamedTuple
 
+for folder in ("", "disk", "peers", "steps"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / folder))
+
+import case as one_case  # noqa: E402
+
 CASES = pathlib.Path(__file__).resolve().parent
+DISK = "disk"
 
 
 class Case(NamedTuple):
     folder: str  # and its module's name
     question: str
     paper: str
+    on_disk: bool = False  # that is shared
 
 
 ALL = (
     Case("rare", "What do the tools show of one call in a thousand that takes a millisecond?", "section 2, Figures 1 and 2, Table 1"),
-    Case("steps", "A web server on a slow disk, made fast step by step by what DeBox says of it", "sections 5 and 6.1, Tables 4 to 6, Figures 5, 6, 8 and 10"),
-    Case("moment", "One call in hundreds waits long: how had the program come to make it?", "section 5.3"),
+    Case("steps", "A web server on a slow disk, made fast step by step by what DeBox says of it", "sections 5 and 6.1, Tables 4 to 6, Figures 5, 6 and 10", True),
+    Case("moment", "One call in hundreds waits long: how had the program come to make it?", "section 5.3", True),
     Case("small", "What does an answer cost by how its head and its data get into the socket?", "section 5.6, Figure 7"),
-    Case("sizes", "How much does each server deliver as its files outgrow its memory, and how long do answers take?", "sections 6.2 and 7, Tables 7, 8 and 10, Figures 11 and 12"),
-    Case("helpers", "How many helpers does the server need, and when do more stand in each other's way?", "section 6.3, Table 9"),
-    Case("most", "How many connections does each server serve well at most?", "sections 5 and 7, Figure 8"),
+    Case("sizes", "How much does each server deliver as its files outgrow its memory, and how long do answers take?", "sections 6.2 and 7, Tables 7, 8 and 10, Figures 11 and 12", True),
+    Case("helpers", "How many helpers does the server need, and when do more stand in each other's way?", "section 6.3, Table 9", True),
+    Case("most", "How many connections does each server serve well at most?", "sections 5 and 7, Figure 8", True),
     Case("nginx", "nginx opens files on its event loop", "none: a bottleneck of today, in a server of others"),
     Case("rcu", "A call that grows the table of descriptors waits for all CPUs", "none: a bottleneck of today"),
     Case("proxy", "select and poll in a proxy with idle connections", "Banga and Mogul, sections 5 and 6"),
@@ -79,6 +88,10 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
     converter.inlinePatterns.deregister("html")
     lines = ["# The case study", "", f"{machine()}; {time.strftime('%Y-%m-%d')}.", ""]
     parts = [f"<h1>The case study</h1><p>{html.escape(machine())}; {time.strftime('%Y-%m-%d')}.</p>"]
+    if DISK in done:
+        fio = (out / f"{DISK}.txt").read_text()
+        lines += ["## The slow disk", "", "```", fio, "```", ""]
+        parts.append(f"<h2>The slow disk</h2><pre>{html.escape(fio)}</pre>")
     for case in ALL:
         folder = out / case.folder
         if case.folder not in done:
@@ -89,39 +102,75 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
         shown = "".join(f"<figure>{file.read_text()[file.read_text().index('<svg') :]}</figure>" for file in figures)
         parts.append(f"<h2>{html.escape(case.question)}</h2><p>In the papers: {html.escape(case.paper)}.</p>{converter.convert(without_figures(text))}{shown}")
     (out / "index.md").write_text("\n".join(lines))
-    style = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}td,th{border-bottom:1px solid #ddd;padding:.2em .7em;text-align:left}pre{background:#f6f6f6;padding:.7em;overflow-x:auto}"
+    style = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}td,th{border-bottom:1px solid #ddd;padding:.2em .7em;text-align:left;vertical-align:top}td[style*=right]{white-space:nowrap}pre{background:#f6f6f6;padding:.7em;white-space:pre-wrap}figure{margin:1em 0;overflow-x:auto}"
     (out / "index.html").write_text(f"<!doctype html><html lang=en><meta charset=utf-8><title>The case study</title><style>{style}</style><body>{''.join(parts)}</body></html>")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cases/run.sh", description="The case study: see cases/README.md")
-    parser.add_argument("--full", action="store_true", help="two hours instead of ten minutes")
+    parser.add_argument("--full", action="store_true", help="an hour instead of five minutes")
     parser.add_argument("--out", type=pathlib.Path, default=CASES.parent / "target/cases/out", help="where all goes (default: target/cases/out)")
     parser.add_argument("--only", action="append", choices=[case.folder for case in ALL], help="this case; may be repeated")
     args = parser.parse_args()
+    began = time.monotonic()
     if missing := needed():
         print("cases/run.sh: not all is here that it needs:\n  " + "\n  ".join(missing), file=sys.stderr)
         return 2
     out = args.out.resolve()
-    done: dict[str, float] = {}
-    failed = []
-    for case in ALL:
-        if args.only and case.folder not in args.only:
-            continue
-        folder = out / case.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        print(f"== {case.question}", flush=True)
-        began = time.monotonic()
-        # A process of its own: what fails in one leaves the others.
-        argv = [sys.executable, str(CASES / case.folder / f"{case.folder}.py"), "--out", str(folder), *([] if args.full else ["--quick"])]
-        if subprocess.run(argv, check=False).returncode:
-            failed.append(case.folder)
-        else:
-            done[case.folder] = time.monotonic() - began
+    chosen = [case for case in ALL if not args.only or case.folder in args.only]
+    import watch  # not before what it needs is known to be there
+    from slow_disk import DiskError
+
+    try:
+        done, failed = cases(out, chosen, args.full)
+    except (watch.WatchError, DiskError) as error:
+        print(f"cases/run.sh: {error}", file=sys.stderr)
+        return 1
     page(out, done)
     (out / "run.json").write_text(json.dumps({"machine": machine(), "full": args.full, "seconds": done, "failed": failed}))
+    print("\n".join(["seconds:", *(f"  {name:8} {seconds:6.1f}" for name, seconds in done.items()), f"  {'all':8} {time.monotonic() - began:6.1f}"]))
     print(f"all of it: {out}/index.html" + (f"; FAILED: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
+
+
+def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, float], list[str]]:
+    """How long each took, the disk among them, and who failed."""
+    import steps
+    import watch
+    from slow_disk import DiskError
+
+    done: dict[str, float] = {}
+    failed: list[str] = []
+    environment = dict(os.environ)
+    last = max((n for n, case in enumerate(chosen) if case.on_disk), default=None)
+    with watch.broker() as work, contextlib.ExitStack() as disk:
+        environment[watch.SOCKET] = str(work / "broker")
+        for n, case in enumerate(chosen):
+            folder = out / case.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            if case.on_disk and steps.SHARED not in environment:
+                print("== The slow disk, and its files", flush=True)
+                began = time.monotonic()
+                disk.enter_context(steps.with_files(out / DISK, steps.QUICK, not full))
+                environment[steps.SHARED] = str(out / DISK)
+                done[DISK] = time.monotonic() - began
+            print(f"== {case.question}", flush=True)
+            began = time.monotonic()
+            # A process of its own: what fails in one leaves the others. It does not outlive this one.
+            argv = [*one_case.DIES_TOO, sys.executable, str(CASES / case.folder / f"{case.folder}.py"), "--out", str(folder), *([] if full else ["--quick"])]
+            if subprocess.run(argv, check=False, env=environment).returncode:
+                failed.append(case.folder)
+            else:
+                done[case.folder] = time.monotonic() - began
+            if n == last:
+                began = time.monotonic()
+                try:
+                    disk.close()
+                    done[DISK] += time.monotonic() - began
+                except DiskError as error:
+                    print(f"run.py: {error}", file=sys.stderr)
+                    failed.append(DISK)
+    return done, failed
 
 
 if __name__ == "__main__":

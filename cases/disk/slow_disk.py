@@ -400,8 +400,8 @@ class SlowDisk:
         arms = min(jobs, self.arms) / (self.latency_s + moving_s)
         return min(arms, 1 / moving_s) if moving_s else arms
 
-    def calibrate(self, seconds: float = 1.0, file_bytes: int = 64 << 20) -> list[dict[str, Any]]:
-        """What does fio see? Prints and returns random direct reads of one file on the
+    def calibrate(self, seconds: float = 1.0, file_bytes: int = 64 << 20, many: tuple[int, ...] = JOBS, blocks: tuple[int, ...] = BLOCKS) -> list[dict[str, Any]]:
+        """What does fio see, with so many jobs, of such blocks? Prints and returns random direct reads of one file on the
         disk; the last rows, without delays, are what slowdisk itself can do at most."""
         if not shutil.which("fio"):
             raise DiskError("fio is missing: apt-get install fio")
@@ -409,11 +409,11 @@ class SlowDisk:
         with self.undelayed(), file.open("wb") as to:
             for _ in range(file_bytes >> 20):
                 to.write(os.urandom(1 << 20))
-        rows = [self._fio(file, seconds, jobs, block, self.expected_iops(jobs, block)) for block in BLOCKS for jobs in JOBS]
+        rows = [self._fio(file, seconds, jobs, block, self.expected_iops(jobs, block)) for block in blocks for jobs in many]
         with self.undelayed():
-            rows += [self._fio(file, seconds, JOBS[-1], block, 0) for block in BLOCKS]
+            rows += [self._fio(file, seconds, many[-1], block, 0) for block in blocks]
         file.unlink()
-        print(self.table(rows))
+        print(self.table(rows), flush=True)
         return rows
 
     def _fio(self, file: pathlib.Path, seconds: float, jobs: int, block_bytes: int, expected_iops: float) -> dict[str, Any]:

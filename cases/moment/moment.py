@@ -45,8 +45,6 @@ ASKED = {
     "loaded_since": "'residency.c'::loaded_bytes - c->file->loaded_at",
     "trusted_mb": "options.believed_mb",
 }
-# So long after its begin the server has sent more than its memory holds.
-FULL_AFTER_S = 6.0
 WAITS_S = 20.0
 LESS = (32, 24, 16, 8, 4)  # MB to believe in
 
@@ -92,6 +90,7 @@ def dumped(folder: pathlib.Path) -> Iterator[None]:
 def believing(megabytes: int, plan: steps.Plan, disk: SlowDisk, group: MemoryGroup, root: pathlib.Path, out: pathlib.Path) -> dict[str, Any]:
     disk.remount()
     with steps.flash(root, DESIGN, group, "--believed", str(megabytes)) as server:
+        steps.warmed(server, plan, disk)
         result = steps.measured(server, plan, disk, out, f"believed-{megabytes}")
         return result | {"debox": steps.watched(server, plan, out, f"believed-{megabytes}")}
 
@@ -111,16 +110,17 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
         raise WatchError("gdb is missing: apt-get install gdb")
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    plan = steps.QUICK._replace(warm_up_s=4, seconds=4, watched_s=3) if quick else steps.FULL._replace(seconds=20)
+    plan = steps.QUICK._replace(warm_up_s=2, seconds=3, watched_s=2) if quick else steps.FULL._replace(warm_up_s=6, seconds=15)
     dump = out / "dump"
     resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
     with steps.site(out, plan) as (disk, group, root), dumped(dump):
         disk.remount()
         with steps.flash(root, DESIGN, group, cwd=str(dump)) as server:
+            # It has sent more than its memory holds.
+            steps.warmed(server, plan, disk)
             argv = steps.clients(server.port, plan, "run", "--connections", str(plan.connections), "--warm-up", "0", "--seconds", "60")
             process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
-                time.sleep(FULL_AFTER_S)
                 said = stop(server.pid, condition(plan))
             finally:
                 process.terminate()

@@ -6,8 +6,8 @@
 
 SPECweb99's score, as the paper's Figure 8 has it: the highest number of connections of which 95 %
 get 320 kbit/s or more (`load find`: doubled until it fails, then halved, and what was found must
-pass twice more). Files only, so that servers of others can take part; the original and the final
-design once more with dynamic pages and CGI. Same files, disk and memory as in steps/.
+pass twice more), with memory full as each search begins. Files only, so that servers of others can take part; and all designs
+with dynamic pages and CGI. Same files, disk and memory as in steps/.
 """
 
 import json
@@ -20,6 +20,7 @@ for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps", CASES / 
     sys.path.insert(0, str(folder))
 
 import case  # noqa: E402
+import designs  # noqa: E402
 import figure  # noqa: E402
 import steps  # noqa: E402
 from sizes import FINAL, ORIGINAL, starts  # noqa: E402
@@ -35,8 +36,8 @@ class Plan(NamedTuple):
     seconds: int
 
 
-QUICK = Plan((FINAL.name,), (), 200, 800, 50, 2, 3)
-FULL = Plan((ORIGINAL.name, FINAL.name, "nginx", "lighttpd", "apache2-event"), (ORIGINAL.name, FINAL.name), 50, 3200, 5, 5, 8)
+QUICK = Plan((FINAL.name,), (), 400, 800, 50, 1, 3)
+FULL = Plan((ORIGINAL.name, FINAL.name, "nginx", "lighttpd", "apache2-event"), tuple(design.name for design in designs.DESIGNS), 200, 3200, 5, 3, 7)
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
@@ -51,8 +52,10 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
                     continue
                 disk.remount()
                 words = ["find", "--from", str(plan.least), "--to", str(plan.most), "--within", str(plan.within_percent), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds)]
+                mix_words = ["--static-only"] if mix == "files" else []
                 with start[name]() as server:
-                    told = steps.load(server.port, steps.QUICK, *words, *(["--static-only"] if mix == "files" else []), file=out / f"{name}-{mix}.find.json")
+                    steps.warmed(server, steps.QUICK, disk, *mix_words)
+                    told = steps.load(server.port, steps.QUICK, *words, *mix_words, file=out / f"{name}-{mix}.find.json")
                 found.setdefault(mix, {})[name] = told
                 print(f"{name}, {mix}: {said(told)}, {len(told['steps'])} runs", flush=True)
     (out / "most.json").write_text(json.dumps({"plan": plan._asdict(), "found": found}, indent=1))

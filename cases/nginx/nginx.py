@@ -35,6 +35,7 @@ for folder in ("cases", "cases/disk", "cases/peers"):
 import case  # noqa: E402
 import figure  # noqa: E402
 import peers  # noqa: E402
+from case import DIES_TOO  # noqa: E402
 from peers import FILES, USER, PeerError, Server, group_name  # noqa: E402
 from slow_disk import DiskError, SlowDisk, loops, wait_until  # noqa: E402
 from slow_disk import run as command  # noqa: E402
@@ -73,7 +74,7 @@ class Sizes(NamedTuple):
 
 
 QUICK = Sizes(1, 0.4, 1.2, 0.7, 350)
-FULL = Sizes(3, 2.0, 6.0, 4.0, 3600)
+FULL = Sizes(3, 1.5, 5.0, 3.0, 3000)
 NO_POOL, AS_IS = Variant("nginx without a pool", "", pool=False), Variant("nginx", "")
 CACHE, LOOKED_UP = Variant("open_file_cache", "", cache=True), Variant("names looked up before", "", looked_up=True)
 UNPATCHED, PATCHED = Variant("built, unpatched", "nginx-unpatched"), Variant("built, patched", "nginx-patched")
@@ -157,7 +158,7 @@ class Clients:
             kinds["cold"] = (COLD_CONNECTIONS, cold_per_s, cold)
         self.seconds, self.processes = seconds, {}
         for kind, (connections, rate, targets) in kinds.items():
-            process = subprocess.Popen([sys.executable, str(CLIENTS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            process = subprocess.Popen([*DIES_TOO, sys.executable, str(CLIENTS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert process.stdin
             json.dump({"port": port, "connections": connections, "seconds": seconds, "rate": rate, "targets": targets}, process.stdin)
             process.stdin.close()
@@ -325,6 +326,8 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     # It goes with the disk, also when this process is killed.
     with SlowDisk(pathlib.Path(tempfile.gettempdir(), f"debox-nginx-{os.getpid()}")) as disk:
         found["disk"] = {"latency_ms": disk.latency_s * 1e3, "arms": disk.arms, "bandwidth_mb_per_s": disk.bandwidth_bytes_per_s / 1e6}
+        if not quick:
+            found["fio"] = disk.table(disk.calibrate())
         case = Case(disk, sizes)
         rounds: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
         for _ in range(sizes.rounds):
@@ -356,6 +359,8 @@ def text(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"One worker, sendfile, aio threads ({THREADS}); {HOT_PER_S} hot requests a second; slow disk {disk['latency_ms']:g} ms × {disk['arms']} arms, {disk['bandwidth_mb_per_s']:g} MB/s; Linux {found['kernel']}."
     yield f"Medians of the rounds (least to most). Source: {found['built']}." if "built" in found else "Medians of the rounds (least to most)."
+    if "fio" in found:
+        yield from ("", "```", found["fio"], "```")
     for name, title in PHASES.items():
         cold = name != "alone"
         yield ""

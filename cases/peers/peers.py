@@ -36,7 +36,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-START_S, END_S = 10.0, 5.0
+START_S, END_S = 10.0, 2.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 USER = "nobody"
 # What each may have: as many as may be without more rights, within reason. A connection

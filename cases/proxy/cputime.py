@@ -22,6 +22,8 @@ import struct
 import subprocess
 from typing import Any, NamedTuple
 
+import case
+
 WAIT = "select/poll in the kernel"
 LIBRARY = "the library"
 WALK = "the program's own walk"
@@ -156,7 +158,7 @@ class Perf:
         self.answered, answer = os.pipe()
         # Off until asked: it takes a while to begin. 1 KiB of the stack is enough to get from libc
         # into the program.
-        argv = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(HZ), "--call-graph", "dwarf,1024", "-p", str(self.pid), "-o", str(self.file), "-D", "-1", f"--control=fd:{asked},{answer}"]
+        argv = [*case.DIES_TOO, "perf", "record", "-q", "-e", "cpu-clock", "-F", str(HZ), "--call-graph", "dwarf,1024", "-p", str(self.pid), "-o", str(self.file), "-D", "-1", f"--control=fd:{asked},{answer}"]
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, pass_fds=(asked, answer))
         os.close(asked)
         os.close(answer)

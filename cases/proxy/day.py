@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import case
 from watch import TOP
 
 LOAD = TOP / "target/release/load"
@@ -116,7 +117,7 @@ def play(out: pathlib.Path, ports: Sequence[int], bytes_of_page: int, samples: S
             stack.callback(lambda file=file: [file.with_suffix(end).unlink(missing_ok=True) for end in (".rates", ".json")])
             words = ["--server", f"127.0.0.1:{port}", "--page", f"/{bytes_of_page}", "--page-bytes", str(bytes_of_page), "--directories", "1", "--kbit", "0"]
             words += ["--connections", "500", "--new-connection-every", "1", "--silence", "5", "--rates", str(file.with_suffix(".rates")), "--begin-at", f"{begin:.3f}"]
-            client = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", str(LOAD), "run", *words, "--json", str(file.with_suffix(".json"))], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            client = subprocess.Popen([*case.DIES_TOO, str(LOAD), "run", *words, "--json", str(file.with_suffix(".json"))], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             stack.callback(lambda client=client: (client.kill(), client.wait()))
             prepare(client.pid)
             clients.append(client)

@@ -25,8 +25,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,12 +36,11 @@ import tools  # noqa: E402
 from figure import Series  # noqa: E402
 from slow_disk import DiskError, SlowDisk  # noqa: E402
 from tools import SLOW_NS, SPLICE, STRACE_COUNTS, TOOLS, RareError, Times, Tool, said, span  # noqa: E402
-from watch import DEBOX, WatchError, debox  # noqa: E402
+from watch import DEBOX, WatchError, broker, debox  # noqa: E402
 
 EVERY = 1000
 LATENCY_S = 0.00085  # of the disk; with the way there and back the call takes 1 ms
 CC = ("cc", "-std=gnu11", "-O2", "-g")
-BROKER_S = 20.0
 BESIDE_CALLS = 200_000  # takes a second or two: the CPU is taken hundreds of times, many of them as a call ends
 # So that other programs do not take the CPU from this one in the midst of a call, which
 # would be slow calls of another kind: FIFO, the lowest priority of it.
@@ -57,9 +54,7 @@ class Bench:
 
     def __init__(self, out: pathlib.Path, work: pathlib.Path, disk: SlowDisk, socket: pathlib.Path, calls: int) -> None:
         self.out, self.work, self.calls = out, work, calls
-        # The broker runs as a user of its own, which has to read the spliced images to find call sites: a folder that
-        # debox makes would be open to root alone.
-        work.chmod(0o755)
+        # The broker has to read the spliced images to find call sites: a folder that debox makes would be open to root alone.
         images = work / "cache/debox/splice"
         images.mkdir(parents=True)
         for folder in (images, images.parent, images.parent.parent):
@@ -159,41 +154,10 @@ def page(bench: Bench) -> dict[str, Any]:
     return {"took": times.summary(), "rise": times.rise(), "strace": shown.rare, "rare": found.rare, "why": found.why, "waits": tools.waits(json.loads(text), "pread64")._asdict()}
 
 
-def answers(socket: pathlib.Path) -> bool:
-    with contextlib.suppress(WatchError):
-        debox("status", "--socket", str(socket))
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def broker(work: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Its socket. With a broker that is there already, DeBox begins in a moment; while nobody
-    watches, nothing of it is in the kernel's way, so the other tools do not meet it."""
-    socket, log, program = work / "broker", work / "deboxd.log", DEBOX.parent / "deboxd"
-    if not os.access(program, os.X_OK):
-        raise RareError(f"{program} is not there: make build, or name a debox in $DEBOX that has deboxd and libdebox.so beside it")
-    # The shell's standard input ends when this process does, in whatever way.
-    command = ["/bin/sh", "-c", '"$@" < /dev/null & cat; kill $!; wait', "sh", str(program), "--everybody", "--socket", str(socket)]
-    with log.open("w") as to:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=to, stderr=to)
-    try:
-        end = time.monotonic() + BROKER_S
-        while not answers(socket):
-            if time.monotonic() > end:
-                raise RareError(f"deboxd does not answer at {socket} in {BROKER_S:.0f} s: {log.read_text().strip()[-500:]}")
-            time.sleep(0.02)
-        yield socket
-    finally:
-        assert process.stdin
-        process.stdin.close()
-        process.wait()
-
-
 @contextlib.contextmanager
 def competitor() -> Iterator[None]:
     """Computes on the CPU that the program makes its calls on, the first that it may use; for a minute at most."""
-    process = subprocess.Popen([sys.executable, "-S", "-E", "-c", "import signal; signal.alarm(60)\nwhile True: pass"], stdin=subprocess.DEVNULL)
+    process = subprocess.Popen([*case.DIES_TOO, sys.executable, "-S", "-E", "-c", "import signal; signal.alarm(60)\nwhile True: pass"], stdin=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
         yield
@@ -279,9 +243,9 @@ def run(out: pathlib.Path, quick: bool, chosen: Sequence[Tool] = TOOLS) -> dict[
     out.mkdir(parents=True, exist_ok=True)
     calls, rounds = (20_000, 1) if quick else (100_000, 5)
     with contextlib.ExitStack() as stack:
-        work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="debox-rare-")))
+        work = stack.enter_context(broker())
         disk = stack.enter_context(SlowDisk(work / "disk", 64 << 20, LATENCY_S, bandwidth_bytes_per_s=0))
-        bench = Bench(out.resolve(), work, disk, stack.enter_context(broker(work)), calls)
+        bench = Bench(out.resolve(), work, disk, work / "broker", calls)
         rows, agree = compare(bench, rounds, chosen)
         result = {"calls": calls, "rounds": rounds, "tools": rows, "agreement": agree, "page": page(bench), "figures_1_and_2": figures_1_and_2(bench)}
     figures(out, rows)

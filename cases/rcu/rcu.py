@@ -62,7 +62,7 @@ class Program:
         if not PROGRAM.exists():
             raise RcuError(f"{PROGRAM} is not there: make cases, or cc -std=gnu11 -O2 -g -o {PROGRAM} cases/rcu/rcu.c")
         reserve = calls + SPARE // 2 if variant.reserve else 0
-        self.process = subprocess.Popen([str(PROGRAM), call, str(calls), str(variant.threads), str(reserve)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*case.DIES_TOO, str(PROGRAM), call, str(calls), str(variant.threads), str(reserve)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "Program":
         self._expect("ready")

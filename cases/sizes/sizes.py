@@ -8,7 +8,8 @@ The paper's sections 6.2 and 7: files only, clients whose lines have no limit, f
 connection. First as much as each server can, for sets of files of half its memory, one and a half of
 it, and more than three (Tables 8 and 10). Then, with the largest, all get the same rate, nine
 tenths of what the slowest can, and count from when a request should have begun (Figures 11
-and 12, Tables 7 and 10).
+and 12, Tables 7 and 10). Before each, the disk does without its delays until memory is full: a cold
+server would be behind from the begin.
 """
 
 import json
@@ -50,12 +51,12 @@ class Plan(NamedTuple):
 
 
 SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", "lighttpd", "apache2-event")
-QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 2, 3)
-FULL = Plan(SHARES, SERVERS, 20, 10)
+QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 1, 2)
+FULL = Plan(SHARES, SERVERS, 5, 10)
 
 
 def starts(root: pathlib.Path, group: slow_disk.MemoryGroup) -> dict[str, Callable[[], peers.Server]]:
-    made: dict[str, Callable[[], peers.Server]] = {design.name: lambda design=design: steps.flash(root, design, group) for design in (ORIGINAL, FLASH, FINAL, RING, THREADS)}
+    made: dict[str, Callable[[], peers.Server]] = {design.name: lambda design=design: steps.flash(root, design, group) for design in (*designs.DESIGNS, RING, THREADS)}
     return made | {name: lambda start=start: start(str(root), workers=2, enter=group.command) for name, start in peers.PEERS.items()}
 
 
@@ -88,6 +89,7 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
             for name in names:
                 disk.remount()
                 with start[name]() as server:
+                    steps.warmed(server, site._replace(directories=count), disk, "--static-only")
                     told = ask(server, plan, count, out / f"{name}-{count}.load.json", "--connections", str(ASKING))
                 capacity[name].append(told)
                 print(f"{name}, {count * DIRECTORY_MB:.0f} MB: {told['megabits_per_s']:.0f} Mbit/s, {told['requests_per_s']:.0f} requests/s, {told['errors']} errors", flush=True)
@@ -95,8 +97,7 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
         for name in names:
             disk.remount()
             with start[name]() as server:
-                # As warm as when it did as much as it can: a cold one would be behind from the begin.
-                ask(server, plan, directories[-1], out / f"{name}-rate.load.json", "--connections", str(ASKING))
+                steps.warmed(server, site._replace(directories=directories[-1]), disk, "--static-only")
                 times[name] = ask(server, plan, directories[-1], out / f"{name}-rate.load.json", "--connections", str(AT_ONCE), "--rate", str(rate))
             whole = times[name]["times"]["whole"]
             print(f"{name}, {rate} requests/s: {whole['p50_us'] / 1e3:.2f} ms median, {whole['mean_us'] / 1e3:.1f} mean, {times[name]['errors']} errors", flush=True)

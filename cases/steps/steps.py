@@ -12,6 +12,7 @@ the measured one, so that no number has it in.
 
 import contextlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -31,6 +32,8 @@ import watch  # noqa: E402
 
 LOAD = watch.TOP / "target/release/load"
 FLASH = watch.TOP / "target/cases/flash"
+WARMING, WARMING_S = 64, 2
+CALIBRATED_QUICK = (1, 4, 16)
 
 
 class Plan(NamedTuple):
@@ -46,25 +49,48 @@ class Plan(NamedTuple):
     cgi_percent: float
 
 
-QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_bytes_per_s=40e6, connections=450, warm_up_s=6, seconds=8, watched_s=5, cgi_percent=0.5)
+QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_bytes_per_s=40e6, connections=450, warm_up_s=4, seconds=5, watched_s=3, cgi_percent=0.5)
 # The same load, so that the steps are the same ones.
-FULL = QUICK._replace(warm_up_s=10, seconds=30, watched_s=15)
+FULL = QUICK._replace(warm_up_s=10, seconds=20, watched_s=10)
+
+
+# Names the state of a disk that is up and has the files: whoever runs several cases makes it once for all.
+SHARED = "DEBOX_CASE_DISK"
+
+
+def disk_of(state: pathlib.Path, plan: Plan) -> slow_disk.SlowDisk:
+    return slow_disk.SlowDisk(state, int((plan.directories * 5.2 + 80) * (1 << 20)), plan.latency_s, plan.arms, plan.bandwidth_bytes_per_s)
+
+
+@contextlib.contextmanager
+def with_files(state: pathlib.Path, plan: Plan, quick: bool = True) -> Iterator[slow_disk.SlowDisk]:
+    """A slow disk as fio sees it (printed, and beside it as disk.txt), and the files on it."""
+    with disk_of(state, plan) as disk:
+        rows = disk.calibrate(0.3, 16 << 20, CALIBRATED_QUICK) if quick else disk.calibrate()
+        state.with_suffix(".txt").write_text(disk.table(rows) + "\n")
+        with disk.undelayed():
+            subprocess.run([str(LOAD), "files", "--root", str(disk.data / "root"), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
+        yield disk
 
 
 @contextlib.contextmanager
 def site(out: pathlib.Path, plan: Plan) -> Iterator[tuple[slow_disk.SlowDisk, slow_disk.MemoryGroup, pathlib.Path]]:
     """The files on their slow disk, and the memory that a server has."""
-    disk = slow_disk.SlowDisk(out / "disk", int((plan.directories * 5.2 + 80) * (1 << 20)), plan.latency_s, plan.arms, plan.bandwidth_bytes_per_s)
-    with disk, disk.memory_group(plan.memory_mib << 20) as group:
-        root = disk.data / "root"
-        with disk.undelayed():
-            subprocess.run([str(LOAD), "files", "--root", str(root), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
-        yield disk, group, root
+    shared = os.environ.get(SHARED)
+    with contextlib.nullcontext(disk_of(pathlib.Path(shared), plan)) if shared else with_files(out / "disk", plan) as disk:
+        with disk.memory_group(plan.memory_mib << 20) as group:
+            yield disk, group, disk.data / "root"
+
+
+def warmed(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, *words: str) -> None:
+    """Memory holds what it comes to hold under such requests, in a moment: meanwhile the disk does not delay."""
+    file = pathlib.Path(server.work, "warm")
+    with disk.undelayed():
+        load(server.port, plan, "run", "--connections", str(WARMING), "--kbit", "0", "--warm-up", "0", "--seconds", str(WARMING_S), *words, file=file)
 
 
 def clients(port: int, plan: Plan, *words: str) -> list[str]:
-    # They do not outlive the case that is killed.
-    return ["setpriv", "--pdeathsig", "KILL", str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--cgi", str(plan.cgi_percent)]
+    return [*case.DIES_TOO, str(LOAD), *words, "--server", f"127.0.0.1:{port}", "--directories", str(plan.directories), "--cgi", str(plan.cgi_percent)]
 
 
 def load(port: int, plan: Plan, *words: str, file: pathlib.Path) -> dict[str, Any]:
@@ -108,7 +134,7 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
     argv = clients(server.port, plan, "run", "--connections", str(plan.connections), "--warm-up", "2", "--seconds", str(plan.watched_s + 6))
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        seen = watch.for_seconds(out, name, [server.pid], plan.watched_s, "--no-follow", "--capture", "splice", "--call-site")
+        seen = watch.for_seconds(out, name, [server.pid], plan.watched_s, "--no-follow", "--capture", "boundary", "--call-site")
     finally:
         process.terminate()
         process.wait()
@@ -132,6 +158,7 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
         "mappings": max((gauge["mappings"] for gauge in report["gauges"]), default=None),
         "verdict": seen.first_sentences(),
         "asleep": asleep,
+        "sendfile": [{key: row[key] for key in ("total_ns", "count", "label", "function")} for row in report["blocking"] if row["call"] == "sendfile"],
         "asleep_ns": sum(cell[1] for calls in asleep.values() for cell in calls.values()),
         "life_ns": life.get("life_ns"),
         "calls": [{key: row[key] for key in ("name", "count", "wall_ns", "cpu_ns", "blocked_ns", "max_ns")} for row in report["calls"][:12]],
@@ -148,6 +175,14 @@ def table_4(name: str, asleep: dict[str, dict[str, list[int]]]) -> str:
     rows = [[column[i] if i < len(column) else "" for column in cells] for i in range(max(map(len, cells)))]
     lines = [f"**{name}**", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *("| " + " | ".join(row) + " |" for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def table_5(results: dict[str, Any]) -> list[str]:
+    """Of those that call it."""
+    rows = [f"| {name} | {row['total_ns'] / 1e3:,.0f} | {row['count']:,} | {row['label']} | {row['function']} |" for name, result in results["designs"].items() for row in result["debox"]["sendfile"][:3]]
+    if not rows:
+        return []
+    return ["Where `sendfile` blocked (the paper's Table 5):", "", "| design | time, µs | times | label | in the kernel |", "|---|---:|---:|---|---|", *rows, ""]
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
@@ -186,17 +221,19 @@ def tell(name: str, result: dict[str, Any]) -> None:
 def page(results: dict[str, Any]) -> str:
     lines = ["| design | conforming | requests/s | waited p50 | p99 | server CPU | the loop asleep, not for work |", "|---|---:|---:|---:|---:|---:|---:|"]
     everyone = {**results["designs"], **{f"{name} (files only)": result for name, result in results["peers"].items()}}
+    silent: list[str] = []
     for name, result in everyone.items():
         asleep = f"{result['debox']['asleep_ns'] / result['debox']['life_ns']:.0%}" if result.get("debox", {}).get("life_ns") else ""
         waited = result["waited_ms"]
         if not result["requests_per_s"]:
-            lines.append(f"| {name} | not one answer: its processes take more than the {results['plan']['memory_mib']} MiB that it has | | | | {result['server_cpu_s']:.1f} s | |")
+            lines.append(f"| {name} | 0 % | 0 | | | {result['server_cpu_s']:.1f} s | |")
+            silent.append(f"Not one answer of {name}: its processes take more than the {results['plan']['memory_mib']} MiB that it has.")
             continue
         lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
-    lines += ["", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
+    lines += ["", *silent, "", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
     for name, result in results["designs"].items():
         lines += [f"| {name} | {kind} | {told['p5']:.2f} | {told['p50']:.2f} | {told['p95']:.1f} | {told['mean']:.2f} |" for kind, told in result["kinds"].items()]
-    lines.append("")
+    lines += ["", *table_5(results), "Where the loop slept, but for work, by label and call (Table 4), and DeBox's first sentences:", ""]
     for name, result in results["designs"].items():
         if "debox" in result:
             lines += [table_4(name, result["debox"]["asleep"]), "```", *result["debox"]["verdict"], "```", ""]

@@ -168,13 +168,8 @@ class Disk(unittest.TestCase):
             self.assertGreaterEqual(self.timed(disk, 4, 2, 65536), 8 * 65536 / 2e6 * 0.999)
 
     def test_fio_agrees(self):
-        jobs, blocks = slow_disk.JOBS, slow_disk.BLOCKS
-        slow_disk.JOBS, slow_disk.BLOCKS = (1, 8), (4096,)
-        try:
-            with self.disk(latency_s=0.003, arms=4, bandwidth_bytes_per_s=60e6) as disk, contextlib.redirect_stdout(io.StringIO()) as printed:
-                one, eight, undelayed = disk.calibrate(0.3, 4 << 20)
-        finally:
-            slow_disk.JOBS, slow_disk.BLOCKS = jobs, blocks
+        with self.disk(latency_s=0.003, arms=4, bandwidth_bytes_per_s=60e6) as disk, contextlib.redirect_stdout(io.StringIO()) as printed:
+            one, eight, undelayed = disk.calibrate(0.3, 4 << 20, (1, 8), (4096,))
         self.assertAlmostEqual(one["model_iops"], 325.9, places=1)
         self.assertAlmostEqual(eight["model_iops"], 1303.7, places=1)
         for row in (one, eight):  # no faster than its model; fio counts what is under way at the end
