@@ -61,7 +61,7 @@ def _axes(title: str, x: str, y: str, log_x: bool, log_y: bool) -> tuple[Any, An
 
 def _legend(axes: Any, count: int, where: str = "best") -> None:
     """Many names go beside the figure, where they hide nothing."""
-    if count > 3:
+    if count > 2:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
     elif count > 1:
         axes.legend(loc=where)

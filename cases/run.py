@@ -8,25 +8,27 @@ broker, and a slow disk, which is held against fio and has the files.
 
 import argparse
 import contextlib
+import ctypes
 import html
 import importlib.util
 import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
-import subprocess
+import signal
 import sys
 import time
+import traceback
 from typing import NamedTuple
 
 for folder in ("", "disk", "peers", "steps"):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / folder))
 
-import case as one_case  # noqa: E402
-
 CASES = pathlib.Path(__file__).resolve().parent
 DISK = "disk"
+PR_SET_PDEATHSIG = 1
 
 
 class Case(NamedTuple):
@@ -73,9 +75,23 @@ def machine() -> str:
     return f"{processor[1] if processor else os.uname().machine}, {os.cpu_count()} CPUs, Linux {release}"
 
 
-def without_figures(text: str) -> str:
-    """They follow, in the page itself."""
-    return re.sub(r"^!\[.*\n", "", text, flags=re.M)
+def with_figures(text: str, folder: pathlib.Path) -> str:
+    """HTML with its figures in it: where they are named, or else at the end."""
+    left = sorted(folder.glob("*.svg"))
+
+    def figure(file: pathlib.Path) -> str:
+        svg = file.read_text()
+        return f"<figure>{svg[svg.index('<svg') :]}</figure>"
+
+    def named(match: re.Match[str]) -> str:
+        file = folder / match[1]
+        if file not in left:
+            return match[0]
+        left.remove(file)
+        return figure(file)
+
+    text = re.sub(r'<p><img[^>]* src="([^"/]+\.svg)"[^>]*></p>', named, text)
+    return text + "".join(figure(file) for file in left)
 
 
 def page(out: pathlib.Path, done: dict[str, float]) -> None:
@@ -97,12 +113,11 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
         if case.folder not in done:
             continue
         text = (folder / f"{case.folder}.md").read_text() if (folder / f"{case.folder}.md").exists() else ""
-        figures = sorted(folder.glob("*.svg"))
-        lines += [f"## {case.question}", "", f"In the papers: {case.paper}. Took {done[case.folder]:.0f} s.", "", text, "", *(f"![]({case.folder}/{file.name})" for file in figures), ""]
-        shown = "".join(f"<figure>{file.read_text()[file.read_text().index('<svg') :]}</figure>" for file in figures)
-        parts.append(f"<h2>{html.escape(case.question)}</h2><p>In the papers: {html.escape(case.paper)}.</p>{converter.convert(without_figures(text))}{shown}")
+        figures = [file for file in sorted(folder.glob("*.svg")) if f"]({file.name})" not in text]
+        lines += [f"## {case.question}", "", f"In the papers: {case.paper}. Took {done[case.folder]:.0f} s.", "", re.sub(r"\]\(([^/)]+\.svg)\)", rf"]({case.folder}/\1)", text), "", *(f"![]({case.folder}/{file.name})" for file in figures), ""]
+        parts.append(f"<h2>{html.escape(case.question)}</h2><p>In the papers: {html.escape(case.paper)}.</p>{with_figures(converter.convert(text), folder)}")
     (out / "index.md").write_text("\n".join(lines))
-    style = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}td,th{border-bottom:1px solid #ddd;padding:.2em .7em;text-align:left;vertical-align:top}td[style*=right]{white-space:nowrap}pre{background:#f6f6f6;padding:.7em;white-space:pre-wrap}figure{margin:1em 0;overflow-x:auto}"
+    style = "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}table{border-collapse:collapse;display:block;overflow-x:auto}td,th{border-bottom:1px solid #ddd;padding:.2em .7em;text-align:left;vertical-align:top}td[style*=right]{white-space:nowrap}pre{background:#f6f6f6;padding:.7em;white-space:pre-wrap;font-size:13px}figure{margin:1em 0;overflow-x:auto}"
     (out / "index.html").write_text(f"<!doctype html><html lang=en><meta charset=utf-8><title>The case study</title><style>{style}</style><body>{''.join(parts)}</body></html>")
 
 
@@ -133,6 +148,37 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def by_itself(program: pathlib.Path, words: list[str], environment: dict[str, str]) -> int:
+    """Its status. In a process of its own, so that what fails in one leaves the others: as a fork, which has what takes
+    half a second to be loaded. It does not outlive this one."""
+    sys.stdout.flush()
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        status = 1
+        try:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(status)
+            os.environ.update(environment)
+            sys.argv = [str(program), *words]
+            runpy.run_path(str(program), run_name="__main__")
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+
+
 def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, float], list[str]]:
     """How long each took, the disk among them, and who failed."""
     import steps
@@ -148,6 +194,8 @@ def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, 
         for n, case in enumerate(chosen):
             folder = out / case.folder
             folder.mkdir(parents=True, exist_ok=True)
+            for figure in folder.glob("*.svg"):
+                figure.unlink()  # of an earlier run, with perhaps other ones
             if case.on_disk and steps.SHARED not in environment:
                 print("== The slow disk, and its files", flush=True)
                 began = time.monotonic()
@@ -156,9 +204,7 @@ def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, 
                 done[DISK] = time.monotonic() - began
             print(f"== {case.question}", flush=True)
             began = time.monotonic()
-            # A process of its own: what fails in one leaves the others. It does not outlive this one.
-            argv = [*one_case.DIES_TOO, sys.executable, str(CASES / case.folder / f"{case.folder}.py"), "--out", str(folder), *([] if full else ["--quick"])]
-            if subprocess.run(argv, check=False, env=environment).returncode:
+            if by_itself(CASES / case.folder / f"{case.folder}.py", ["--out", str(folder), *([] if full else ["--quick"])], environment):
                 failed.append(case.folder)
             else:
                 done[case.folder] = time.monotonic() - began

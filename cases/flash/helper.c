@@ -140,7 +140,8 @@ void helpers_start(void)
 			die("helper %u cannot start: %s; give fewer --helpers", i, strerror(errno));
 		if (!pid) {
 			prctl(PR_SET_PDEATHSIG, SIGTERM);
-			signal(SIGINT, SIG_IGN); /* the terminal's goes to all: the loop would miss a helper */
+			prctl(PR_SET_NAME, i < options.helpers ? "flash-helper" : "flash-cgi"); /* tables tell them from the loop */
+			signal(SIGINT, SIG_IGN);                                                /* the terminal's goes to all: the loop would miss a helper */
 			for (int fd = 3; fd < ends[1]; fd++)
 				if (fd != options.root_fd)
 					close(fd);

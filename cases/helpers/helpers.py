@@ -66,7 +66,7 @@ def watched(server: peers.Server, plan: steps.Plan, out: pathlib.Path, name: str
 
 
 def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
-    plan = steps.QUICK._replace(warm_up_s=3, seconds=3, watched_s=2) if quick else steps.FULL._replace(seconds=15, watched_s=8)
+    plan = steps.QUICK._replace(warm_up_s=2, seconds=3, watched_s=2) if quick else steps.FULL._replace(seconds=15, watched_s=8)
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[str, Any]] = {}
     with steps.site(out.resolve(), plan) as (disk, group, root):

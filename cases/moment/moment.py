@@ -110,7 +110,7 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
         raise WatchError("gdb is missing: apt-get install gdb")
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    plan = steps.QUICK._replace(warm_up_s=2, seconds=3, watched_s=2) if quick else steps.FULL._replace(warm_up_s=6, seconds=15)
+    plan = steps.QUICK._replace(warm_up_s=1, seconds=3, watched_s=2) if quick else steps.FULL._replace(warm_up_s=6, seconds=15)
     dump = out / "dump"
     resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
     with steps.site(out, plan) as (disk, group, root), dumped(dump):

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     seconds: int
 
 
-QUICK = Plan((FINAL.name,), (), 400, 800, 50, 1, 3)
+QUICK = Plan((FINAL.name,), (), 500, 800, 60, 1, 3)
 FULL = Plan((ORIGINAL.name, FINAL.name, "nginx", "lighttpd", "apache2-event"), tuple(design.name for design in designs.DESIGNS), 200, 3200, 5, 3, 7)
 
 

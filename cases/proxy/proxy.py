@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
 
 # Without profiles of their own, Figures 1 and 7 have those of the breakdown.
-QUICK = Plan((0, 2000), 0.2, 2, (250, 2000), 2000, SIZES[:1], False, 1.0, (), (), (), ((2000, 500),), ("haproxy",), 16, 0.2, 400)
+QUICK = Plan((0, 2000), 0.2, 2, (250, 2000), 2000, SIZES[:1], False, 0.8, (), (), (), ((2000, 500),), ("haproxy",), 12, 0.2, 400)
 FULL = Plan(
     (0, 250, 500, 1000, 2000, 4000, 9600), 0.3, 4, (100, 250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 10000), 2000, SIZES, True, 2.0,
     (0, 500, 1000, 2000, 4000, 8000), (10, 50), (220, 500, 1000, 2000), ((750, 220), (4800, 400)), ("haproxy", "haproxy, cache", "lighttpd"), 96, 0.4, 400,

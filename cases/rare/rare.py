@@ -41,7 +41,7 @@ from watch import DEBOX, WatchError, broker, debox  # noqa: E402
 EVERY = 1000
 LATENCY_S = 0.00085  # of the disk; with the way there and back the call takes 1 ms
 CC = ("cc", "-std=gnu11", "-O2", "-g")
-BESIDE_CALLS = 200_000  # takes a second or two: the CPU is taken hundreds of times, many of them as a call ends
+BESIDE_CALLS = 100_000  # takes a second: the CPU is taken hundreds of times, many of them as a call ends
 # So that other programs do not take the CPU from this one in the midst of a call, which
 # would be slow calls of another kind: FIFO, the lowest priority of it.
 ALONE = (shutil.which("chrt") or "/usr/bin/chrt", "-f", "1")
@@ -181,13 +181,17 @@ def figures_1_and_2(bench: Bench) -> dict[str, Any]:
 # --- what is shown
 
 
+def cost_text(median: float, low: float, high: float, **_: Any) -> str:
+    return f"{median:.2f}×" + (f" ({low:.2f} to {high:.2f})" if low < high else "")
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| tool | that there is a problem | which call | that it is rare and long | where it blocked, and behind whom | run time |", "|---|---|---|---|---|---:|"]
     for row in rows:
         if "not_run" in row:
             lines.append(f"| {row['tool']} | not run: {row['not_run']} | | | | |")
             continue
-        name, cost = ("the program's own clock", "1") if row["tool"] == WITHOUT else (row["tool"], "{median:.2f}× ({low:.2f} to {high:.2f})".format(**row["cost"]))
+        name, cost = ("the program's own clock", "1") if row["tool"] == WITHOUT else (row["tool"], cost_text(**row["cost"]))
         lines.append(f"| {name} | {' | '.join(row[key] or 'no' for key in ('problem', 'call', 'rare', 'why'))} | {cost} |")
     return "\n".join(lines)
 
@@ -214,8 +218,8 @@ def markdown(result: dict[str, Any]) -> str:
     return f"""# One call in a thousand
 
 {result['calls']:,} calls of lseek, one in {EVERY:,} of which finds the file's position locked by a process that reads from a
-slow disk. What each tool shows, read out of what it printed in the first of {result['rounds']} rounds; run time against that
-without a tool in the same round, median (lowest to highest).
+slow disk. What each tool shows, read out of what it printed{f" in the first of {result['rounds']} rounds" if result['rounds'] > 1 else ""}; run time against that
+without a tool{' in the same round, median (lowest to highest)' if result['rounds'] > 1 else ''}.
 
 {table(result['tools'])}
 

@@ -46,12 +46,12 @@ THREADS = designs.Design("threads", {"model": "threads", "workers": str(AT_ONCE)
 class Plan(NamedTuple):
     shares: tuple[float, ...]
     servers: tuple[str, ...]
-    warm_up_s: int
+    warm_up_s: float
     seconds: int
 
 
 SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", "lighttpd", "apache2-event")
-QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 1, 2)
+QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 0.5, 2)
 FULL = Plan(SHARES, SERVERS, 5, 10)
 
 

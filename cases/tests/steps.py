@@ -37,9 +37,19 @@ def left() -> set[str]:
     group = slow_disk.MemoryGroup.hierarchy(pathlib.Path("/proc/mounts").read_text())[1]
     made = {str(mount.place) for mount in slow_disk.mounts()} | {str(path) for path in group.glob("debox-case-*")}
     made |= {file.read_text().strip() for file in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")}
-    running = {process.pid: process.command for process in peers.processes().values() if process.command in ("flash", "load", "slowdisk", "debox", "nginx")}
+    made |= {str(path) for kind in ("case", "peer") for path in pathlib.Path(tempfile.gettempdir()).glob(f"debox-{kind}-*")}
+    running = {process.pid: process.command for process in peers.processes().values() if process.command in ("flash", "flash-helper", "flash-cgi", "load", "slowdisk", "debox", "deboxd", "fio", "nginx")}
     # No zombies: slowdisk is init's child, which may take its time.
     return made | {f"{pid} {running[pid]}" for pid in server.alive(list(running))}
+
+
+def running(pid: int, words: list[str]) -> bool:
+    """A program, and an argument of it."""
+    try:
+        said = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return False
+    return pathlib.PurePath(said[0]).name == words[0] and set(words[1:]) <= set(said)
 
 
 class Experiments(unittest.TestCase):
@@ -123,6 +133,19 @@ class Experiments(unittest.TestCase):
         process.send_signal(signal.SIGKILL)
         process.wait()
         self.nothing_left(20.0)
+
+    def test_a_runner_that_is_killed_at_any_step_leaves_nothing(self):
+        """Each step is known by the words of a command that runs then."""
+        for words in (["deboxd", "--everybody"], ["mkfs.ext4"], ["losetup"], ["fio"], ["load", "files"], ["load", "run"], ["debox", "attach"]):
+            with self.subTest(words[-1]):
+                process = subprocess.Popen([sys.executable, str(TOP / "cases/run.py"), "--only", "helpers", "--out", str(self.out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                end = time.monotonic() + 60
+                while not any(running(one.pid, words) for one in peers.below(process.pid)):
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.002)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                self.nothing_left(20.0)
 
     def test_the_steps_have_their_tables_and_figures(self):
         """Of made-up results."""
