@@ -50,7 +50,7 @@ def ask(server: peers.Server, kind: int, number: int, seconds: float, file: path
 
 
 def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
-    files, seconds, rounds = (QUICK, 0.3, 3) if quick else (FULL, 0.7, 7)
+    files, seconds, rounds = (QUICK, 0.3, 3) if quick else (FULL, 0.7, 5)
     out.mkdir(parents=True, exist_ok=True)
     taken: dict[str, list[list[dict[str, float]]]] = {way: [[] for _ in files] for way in WAYS}
     root = out.resolve() / "root"

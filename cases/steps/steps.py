@@ -230,7 +230,9 @@ def page(results: dict[str, Any]) -> str:
             silent.append(f"Not one answer of {name}: its processes take more than the {results['plan']['memory_mib']} MiB that it has.")
             continue
         lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
-    lines += ["", *silent, "", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
+    lines += ["", *silent, "", "Each design is the one before it, but:", ""]
+    lines += [f"- {design.name}: {design.change} (in the paper {design.paper})" for design in designs.DESIGNS if design.name in results["designs"]]
+    lines += ["", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
     for name, result in results["designs"].items():
         lines += [f"| {name} | {kind} | {told['p5']:.2f} | {told['p50']:.2f} | {told['p95']:.1f} | {told['mean']:.2f} |" for kind, told in result["kinds"].items()]
     lines += ["", *table_5(results), "Where the loop slept, but for work, by label and call (Table 4), and DeBox's first sentences:", ""]
