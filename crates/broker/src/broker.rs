@@ -25,6 +25,7 @@ use debox_abi::{
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SLOTS,
     DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, Pod, debox_away, debox_reply,
 };
+use debox_client::packet;
 use debox_labels::LabelTable;
 use debox_probe::{
     Account, AccountOptions, Bound, Boundary, Join, Kernel, KernelVersion, Segment, SegmentOptions,
@@ -767,7 +768,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             },
         );
         tracing::trace!(connection = token, pid = peer.pid, "closed");
-        if connection.in_flight > 0 && socket::unread(connection.fd.as_fd()) {
+        if connection.in_flight > 0 && packet::unread(connection.fd.as_fd()) {
             let _ = rustix::net::shutdown(&connection.fd, rustix::net::Shutdown::Both);
             self.draining.push(Draining {
                 fd: connection.fd,
@@ -805,7 +806,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
     fn drain(&mut self) {
         let (unread, read): (Vec<_>, Vec<_>) = std::mem::take(&mut self.draining)
             .into_iter()
-            .partition(|draining| socket::unread(draining.fd.as_fd()));
+            .partition(|draining| packet::unread(draining.fd.as_fd()));
         self.draining = unread;
         self.drain_at = (!self.draining.is_empty()).then(|| Instant::now() + DRAIN_TICK);
         for draining in read {
@@ -819,7 +820,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
     fn in_flight_settle(&mut self, token: u64) {
         if let Some(connection) = self.connections.get_mut(&token)
             && connection.in_flight > 0
-            && !socket::unread(connection.fd.as_fd())
+            && !packet::unread(connection.fd.as_fd())
         {
             let read = std::mem::take(&mut connection.in_flight);
             self.usage

@@ -242,15 +242,6 @@ pub(crate) fn send(fd: BorrowedFd, reply: &debox_reply, fds: &[BorrowedFd]) -> R
     packet::send_now(fd.as_raw_fd(), reply.as_bytes(), fds).map_err(errno_of)
 }
 
-/// Whether packets that were sent have not been read by the other end, which
-/// lives.
-pub(crate) fn unread(fd: BorrowedFd) -> bool {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int.
-    let status = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    status == 0 && bytes > 0
-}
-
 /// Who connected, with the *effective* ids of that moment. The messages that
 /// follow may come from others, who inherited the socket.
 pub(crate) fn peer(fd: BorrowedFd) -> Result<Credentials, Errno> {

@@ -11,10 +11,25 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A broker that has not answered by then is broken, not busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an answer is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Once the broker has taken the request: it is broken then, not busy.
+    answer: Duration,
+    /// Before: systemd lets connect whom the broker will serve when it has loaded its programs, for which its unit
+    /// (`TimeoutStartSec=`) gives it as long as this.
+    taking: Duration,
+    /// How often it is looked whether it has; after the first time it is said that it has not.
+    look: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    answer: Duration::from_secs(20),
+    taking: Duration::from_secs(300),
+    look: Duration::from_secs(5),
+};
 /// The broker writes no more.
 const SHARED_BYTES_MAX: u64 = 16 << 20;
 
@@ -22,6 +37,7 @@ pub struct Connection {
     socket: OwnedFd,
     path: PathBuf,
     turn: Mutex<()>,
+    patience: Patience,
 }
 
 impl AsFd for Connection {
@@ -37,11 +53,12 @@ impl Connection {
             path: path.to_owned(),
             source,
         })?;
-        packet::patience_set(&socket, PATIENCE);
+        packet::patience_set(&socket, PATIENCE.answer, PATIENCE.look);
         Ok(Self {
             socket,
             path: path.to_owned(),
             turn: Mutex::new(()),
+            patience: PATIENCE,
         })
     }
 
@@ -87,17 +104,50 @@ impl Connection {
 
     fn lost(&self, source: io::Error) -> Error {
         self.broken(match source.raw_os_error() {
-            Some(libc::EAGAIN) => format!("no answer within {} s", PATIENCE.as_secs()),
+            Some(libc::EAGAIN) => format!("no answer within {} s", self.patience.answer.as_secs()),
             _ => source.to_string(),
         })
+    }
+
+    /// The next packet, for which somebody who has not begun yet has longer than who has taken the request.
+    fn reply_wait(&self, bytes: &mut [u8]) -> Result<packet::Received, Error> {
+        let begin = Instant::now();
+        let mut taken = begin;
+        let mut said = false;
+        loop {
+            let error = match packet::receive(self.socket.as_raw_fd(), bytes) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => error,
+                other => return other.map_err(|source| self.lost(source)),
+            };
+            let now = Instant::now();
+            if !packet::unread(self.as_fd()) {
+                if now - taken >= self.patience.answer {
+                    return Err(self.lost(error));
+                }
+                continue;
+            }
+            taken = now;
+            if now - begin >= self.patience.taking {
+                return Err(Error::Starting {
+                    path: self.path.clone(),
+                    seconds: self.patience.taking.as_secs(),
+                });
+            }
+            if !said {
+                debox_output::say(&format!(
+                    "the broker at {} has not begun yet (it loads its programs), or is busy: waiting for it",
+                    self.path.display()
+                ));
+                said = true;
+            }
+        }
     }
 
     /// The reply to a request of this kind that was sent by whoever shares the
     /// connection; a refusal is an error.
     pub fn answer(&self, kind: u32) -> Result<(debox_reply, Vec<OwnedFd>), Error> {
         let mut reply = debox_reply::zeroed();
-        let got = packet::receive(self.socket.as_raw_fd(), reply.as_bytes_mut())
-            .map_err(|source| self.lost(source))?;
+        let got = self.reply_wait(reply.as_bytes_mut())?;
         if got.length == 0 {
             return Err(self.lost(io::Error::from_raw_os_error(libc::ECONNRESET)));
         }
@@ -253,8 +303,82 @@ pub fn site_stacks_parse(text: &str) -> Vec<(u32, Vec<String>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::shared_read;
-    use std::os::fd::OwnedFd;
+    use super::{Connection, Patience, shared_read};
+    use crate::{Error, packet};
+    use debox_abi::{
+        DEBOX_MSG_STATUS, DEBOX_PROTOCOL_VERSION, Pod as _, debox_reply, debox_request,
+    };
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::time::{Duration, Instant};
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    /// A broker is asked that does so with who connects, and keeps what it returns open.
+    fn asked(
+        patience: Patience,
+        broker: impl FnOnce(OwnedFd) -> OwnedFd + Send,
+    ) -> Result<(), Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = packet::bind(&path, true).unwrap();
+        packet::listen(&listener, 4).unwrap();
+        let mut connection = Connection::open(&path).unwrap();
+        connection.patience = patience;
+        packet::patience_set(&connection.socket, patience.answer, patience.look);
+        std::thread::scope(|scope| {
+            let open = scope.spawn(|| broker(listener));
+            let answer = connection.ask(&debox_request::new(DEBOX_MSG_STATUS, 0));
+            open.join().unwrap();
+            answer.map(drop)
+        })
+    }
+
+    fn request_take(listener: &OwnedFd) -> OwnedFd {
+        let socket = packet::accept(listener, true).unwrap();
+        let mut request = debox_request::new(0, 0);
+        packet::receive(socket.as_raw_fd(), request.as_bytes_mut()).unwrap();
+        assert_eq!(request.kind, DEBOX_MSG_STATUS);
+        socket
+    }
+
+    #[test]
+    fn a_broker_that_begins_late_is_waited_for_and_one_that_hangs_is_not() {
+        let patience = Patience {
+            answer: ms(300),
+            taking: ms(60_000),
+            look: ms(20),
+        };
+        // Later than an answer may take, and answered at once then.
+        asked(patience, |listener| {
+            std::thread::sleep(ms(900));
+            let socket = request_take(&listener);
+            let reply = debox_reply {
+                size: size_of::<debox_reply>() as u32,
+                version: DEBOX_PROTOCOL_VERSION,
+                kind: DEBOX_MSG_STATUS,
+                ..debox_reply::zeroed()
+            };
+            packet::send(socket.as_raw_fd(), reply.as_bytes(), &[]).unwrap();
+            socket
+        })
+        .unwrap();
+        // Who has the request and says nothing has no more time than that.
+        let begin = Instant::now();
+        let error = asked(patience, |listener| request_take(&listener)).unwrap_err();
+        assert!(error.to_string().contains("no answer within"), "{error}");
+        assert!(begin.elapsed() < ms(30_000), "{:?}", begin.elapsed());
+        // And who never takes it has a limit, too.
+        let patience = Patience {
+            taking: ms(500),
+            ..patience
+        };
+        let begin = Instant::now();
+        let error = asked(patience, |listener| listener).unwrap_err();
+        assert!(matches!(error, Error::Starting { .. }), "{error}");
+        assert!(begin.elapsed() >= ms(500), "{:?}", begin.elapsed());
+    }
 
     #[test]
     fn names_of_sites_come_from_a_file_of_bounded_size() {

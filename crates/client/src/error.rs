@@ -14,6 +14,11 @@ pub enum Error {
         errno: i32,
         text: String,
     },
+    #[error(
+        "the broker at {} has not taken a request in {seconds} s: it hangs, or cannot load its programs. \
+         `systemctl status deboxd` says which", .path.display()
+    )]
+    Starting { path: PathBuf, seconds: u64 },
     #[error("the broker at {} broke the protocol: {what}", .path.display())]
     Protocol { path: PathBuf, what: String },
 }

@@ -101,13 +101,14 @@ pub fn connect(path: &Path, blocking: bool) -> io::Result<OwnedFd> {
 }
 
 /// How long sending and receiving may take.
-pub fn patience_set(socket: &OwnedFd, patience: Duration) {
-    let limit = libc::timeval {
-        tv_sec: patience.as_secs() as libc::time_t,
-        tv_usec: patience.subsec_micros().into(),
-    };
+pub fn patience_set(socket: &OwnedFd, sending: Duration, receiving: Duration) {
     let size = size_of::<libc::timeval>() as libc::socklen_t;
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+    let both = [(libc::SO_RCVTIMEO, receiving), (libc::SO_SNDTIMEO, sending)];
+    for (option, patience) in both {
+        let limit = libc::timeval {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_usec: patience.subsec_micros().into(),
+        };
         // SAFETY: the value is a local of the size that is given.
         unsafe {
             let limit = (&raw const limit).cast();
@@ -135,6 +136,14 @@ fn option_get<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> 
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether packets that were sent have not been read by the other end, which lives.
+pub fn unread(socket: BorrowedFd<'_>) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int.
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    status == 0 && bytes > 0
 }
 
 /// Who is at the other end, with the effective ids of the moment when the

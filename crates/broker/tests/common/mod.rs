@@ -616,7 +616,7 @@ impl Client {
 
     pub fn try_connect(path: &Path) -> io::Result<Self> {
         let socket = packet::connect(path, true)?;
-        packet::patience_set(&socket, Duration::from_secs(10));
+        packet::patience_set(&socket, Duration::from_secs(10), Duration::from_secs(10));
         Ok(Self(socket))
     }
 
