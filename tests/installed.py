@@ -289,7 +289,8 @@ class Packaged(unittest.TestCase):
         ran = stranger.run(source.with_suffix(""), LD_LIBRARY_PATH=f"{stage}/usr/lib")
         self.assertIn("DeBoxInfo", ran.stdout)
         stranger.make("uninstall", "PREFIX=/usr", f"DESTDIR={stage}")
-        self.assertEqual([str(path) for path in stage.rglob("*") if not path.is_dir()], [])
+        # The prefix alone, and nothing in it.
+        self.assertEqual(list(stage.rglob("*")), [stage / "usr"])
 
     def test_uninstall_leaves_what_is_not_ours(self):
         stranger = Stranger()
@@ -300,8 +301,7 @@ class Packaged(unittest.TestCase):
         kept = prefix / "share/man/man1/theirs.1"
         kept.write_text("")
         stranger.make("uninstall", *where)
-        self.assertEqual([path for path in prefix.rglob("*") if not path.is_dir()], [kept])
-        self.assertFalse(any(path.name == "debox" for path in prefix.rglob("*")))
+        self.assertEqual(set(prefix.rglob("*")), {kept, *list(kept.parents)[:3]})
         stranger.make("uninstall", *where)
 
     def test_what_cannot_be_is_said(self):
