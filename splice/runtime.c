@@ -562,19 +562,22 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_request *r = NULL;
-	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 };
+	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 }, a_milli = { 0, 1000000 };
 
 	if (area->quiet || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 		return NULL;
-	for (uint32_t i = 0; i < SPLICE_REQUESTS && !r; i++) {
+	/* When all are taken it waits for one, up to some three seconds. */
+	for (uint32_t i = 0; !r; i++) {
 		uint32_t state = SPLICE_NONE;
 
-		if (__atomic_compare_exchange_n(&run->request[i].state, &state, SPLICE_CLAIMED, 0,
-						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-			r = &run->request[i];
+		if (__atomic_compare_exchange_n(&run->request[i % SPLICE_REQUESTS].state, &state,
+						SPLICE_CLAIMED, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			r = &run->request[i % SPLICE_REQUESTS];
+		else if (i == 3000 * SPLICE_REQUESTS || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
+			return NULL;
+		else if (i % SPLICE_REQUESTS == SPLICE_REQUESTS - 1)
+			sys_call(SYS_ppoll, 0, 0, &a_milli, 0, 0, 0);
 	}
-	if (!r)
-		return NULL;
 	r->kind = kind;
 	r->tid = (uint32_t)sys_call(SYS_gettid);
 	r->fd = fd;
@@ -586,9 +589,11 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
 		uint32_t asked = SPLICE_ASKED;
 		int gone = watcher_unseen(run);
+		/* The first process of a PID namespace, whose watcher may well be there. */
+		int first = gone && !sys_call(SYS_getppid);
 
 		/* Taken back, unless it is answered at this moment. */
-		if ((i == 10 || (i && gone)) &&
+		if ((i == 10 || (i && gone && !first)) &&
 		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_NONE, 0, __ATOMIC_SEQ_CST,
 						__ATOMIC_SEQ_CST))
 			return NULL;
@@ -998,6 +1003,20 @@ static uint64_t clone_flags(const struct saved *s, uint32_t nr)
 	return flags;
 }
 
+/* Whether a call that sets ids sets others than there are: who has the same everywhere, and sets it once more, gives up
+ * nothing. */
+SELDOM static int changes_ids(const struct saved *s, uint32_t nr)
+{
+	const int of_group = nr == SYS_setgid || nr == SYS_setresgid;
+	const uint32_t to = (uint32_t)s->rdi;
+	uint32_t is[3];
+
+	return self()->area->quiet ||
+	       sys_failed(sys_call(of_group ? SYS_getresgid : SYS_getresuid, &is[0], &is[1], &is[2])) ||
+	       is[0] != to || is[1] != to || is[2] != to ||
+	       (nr >= SYS_setresuid && ((uint32_t)s->rsi != to || (uint32_t)s->rdx != to));
+}
+
 /* Whether a process may do less from here on than those that it shares memory with; `flags`: of
  * clone_flags(). */
 static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
@@ -1005,18 +1024,21 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 	switch (nr) {
 	case SYS_setuid:
 	case SYS_setgid:
+	case SYS_setresuid:
+	case SYS_setresgid:
+		return changes_ids(s, nr);
 	case SYS_setreuid:
 	case SYS_setregid:
 	case SYS_setgroups:
-	case SYS_setresuid:
-	case SYS_setresgid:
 	case SYS_setfsuid:
 	case SYS_setfsgid:
 	case SYS_capset:
-	case SYS_seccomp:
 	case SYS_setns:
 	case LANDLOCK_RESTRICT_SELF:
 		return 1;
+	/* Whoever asks what the kernel knows of filters has none by that. */
+	case SYS_seccomp:
+		return s->rdi <= SECCOMP_SET_MODE_FILTER;
 	/* In a user namespace it may do less outside of that. */
 	case SYS_unshare:
 		return (s->rdi & CLONE_NEWUSER) != 0;

@@ -260,9 +260,13 @@ impl Way {
                 "--capture=splice goes into the code of each process: name them (-p). By what processes have in \
                  common there are boundary and sleeps"
             }
-            Self::Wrap => {
+            Self::Wrap if named => {
                 "--capture=wrap begins with a program, and ends in one report: use debox run. Here there are \
                  boundary, splice and sleeps"
+            }
+            Self::Wrap => {
+                "--capture=wrap begins with a program, and ends in one report: use debox run. By what processes have \
+                 in common there are boundary and sleeps"
             }
         };
         Err(crate::error::Error::Arguments(why.into()))

@@ -1078,29 +1078,52 @@ fn debuggers_come_and_go() {
     assert_eq!(count(&report, "clock_nanosleep"), steps);
 }
 
-/// There a process asks by a number that is another one's here: that one is let alone, and what is
-/// missing is said.
+/// There a process asks by a number that is another one's here: that one is let alone, and the kernel side counts what
+/// it becomes, and all that that starts.
 #[test]
-fn a_number_of_another_pid_namespace_is_nobodys() {
+fn programs_in_a_pid_namespace_are_counted_at_the_boundary() {
     if !needs::root() {
         return;
     }
     let place = Place::new();
-    let (output, report) = place.report(&[
-        "unshare",
-        "--pid",
-        "--fork",
-        "--",
-        "sh",
-        "-c",
-        "true; exit 3",
-    ]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let script =
+        "/usr/bin/python3 -c 'import os; [os.getppid() for _ in range(1000)]'; /bin/true; exit 3";
+    for mount in [&["--mount-proc"][..], &[]] {
+        let unshare = ["unshare", "--pid", "--fork"];
+        let words = [&unshare[..], mount, &["--", "sh", "-c", script]].concat();
+        let (output, report) = place.report(&words);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let notes = report["notes"].to_string();
+        assert_eq!(count(&report, "getppid") / 1000, 1, "{notes}");
+        // unshare, sh, python3, true.
+        assert_eq!(count(&report, "execve"), 4, "{notes}");
+        assert_eq!(count(&report, "set_tid_address"), 4, "{notes}");
+        assert!(
+            notes.contains("it is in a PID namespace of its own") && !notes.contains("splice_left"),
+            "{notes}"
+        );
+    }
+}
+
+/// Most programs that set their own ids once more do it to be sure.
+#[test]
+fn who_sets_the_ids_that_it_has_gives_up_nothing() {
+    let place = Place::new();
+    if !alone(&place) {
+        return;
+    }
+    let script = "import os\n\
+        os.setgid(os.getgid()); os.setuid(os.getuid())\n\
+        os.setresgid(*os.getresgid()); os.setresuid(*os.getresuid())\n\
+        for i in range(1000): os.getppid()\n\
+        os.execv('/bin/true', ['true'])\n";
+    let (output, report) = alone_report(&place, &["/usr/bin/python3", "-c", script]);
+    assert!(output.status.success(), "{output:?}");
     let notes = report["notes"].to_string();
-    assert!(
-        notes.contains("not known as a process of this run"),
-        "{notes}"
-    );
+    assert_eq!(count(&report, "getppid"), 1000, "{notes}");
+    assert_eq!(count(&report, "setresuid"), 1, "{notes}");
+    assert_eq!(count(&report, "set_tid_address"), 2, "{notes}");
+    assert!(!notes.contains("splice_left"), "{notes}");
 }
 
 /// Between two programs no block of it is taken: it lives nevertheless.

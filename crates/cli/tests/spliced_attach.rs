@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -351,6 +352,59 @@ fn another_users_program_is_counted_and_shares_nothing_with_others() {
     for program in all {
         assert_eq!(program.end(), RIGHT);
     }
+}
+
+/// Has a child that executes something, when it is told.
+const EXECUTES: &str = r#"
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void)
+{
+	char c = 'r';
+	alarm(120);
+	do {
+		write(1, &c, 1);
+		if (read(0, &c, 1) != 1) return 1;
+		if (c == 'e' && fork() == 0) {
+			for (int i = 0; i < 50; i++) getsid(0);
+			execl("/bin/true", "true", (char *)0);
+			_exit(1);
+		}
+		if (c == 'e') wait(0);
+	} while (c != 'q');
+	return 7;
+}
+"#;
+
+/// It cannot open what is counted in: so the kernel side counts.
+#[test]
+fn what_another_users_program_executes_is_counted_at_the_boundary() {
+    if !needs::root() {
+        return;
+    }
+    let place = Attached::new();
+    // Whoever goes on in it may open the runtime, and patched code, but not root's memory.
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.folder(), open).unwrap();
+    let mut command = Command::new(place.0.program("executes", EXECUTES));
+    command.current_dir("/").uid(NOBODY).gid(NOBODY);
+    let mut program = Program::start(&mut command);
+    let mut debox = place.debox(program.pid(), &[]).spawn().unwrap();
+    watches(&mut debox, program.pid(), 0);
+    program.order("ee");
+    let said = end(debox);
+    let report = place.report();
+    assert_eq!(counted(&report, "getsid"), (100, 0), "{said}");
+    assert_eq!(counted(&report, "execve"), (2, 0), "{said}");
+    // Its loader's.
+    assert_eq!(counted(&report, "set_tid_address"), (2, 0), "{said}");
+    let boundary = notes(&report, "splice_boundary");
+    assert!(
+        boundary.len() == 1 && boundary[0].contains("cannot open what is counted in"),
+        "{boundary:?}"
+    );
+    assert!(notes(&report, "splice_left").is_empty(), "{report}");
+    assert_eq!(program.end(), RIGHT);
 }
 
 /// A handler that waits has interrupted a call, to which it will return.

@@ -324,6 +324,80 @@ fn a_running_program_is_told_which_calls_to_stamp() {
     check_row(call(&report, "getppid"));
 }
 
+/// Fills what it has for its own counts, and has a child that counts as it should.
+const SPOILS: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <asm/prctl.h>
+int main(void)
+{
+	unsigned long gs = 0, from, to;
+	char line[512], may[8];
+	FILE *maps;
+
+	for (int i = 0; i < 100000; i++) getppid();
+	syscall(SYS_arch_prctl, ARCH_GET_GS, &gs);
+	maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx %7s", &from, &to, may) == 3 && may[3] == 's' && gs >= from && gs < to)
+			memset((void *)(gs + 4096), 0xff, 600000);
+	for (int i = 0; i < 100000; i++) getppid();
+	if (!fork()) {
+		execl("/bin/sh", "sh", "-c", "exit 4", (char *)0);
+		_exit(1);
+	}
+	wait(0);
+	return 3;
+}
+"#;
+
+#[test]
+fn what_cannot_be_true_is_left_out_and_said() {
+    let place = Place::new();
+    let program = place.program("spoils", SPOILS);
+    let (output, report) = report(&place, &[], &[&program]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let left = notes(&report, "splice_left");
+    assert!(
+        left.iter().any(|note| note.contains("cannot be true")),
+        "{left:?}"
+    );
+    for row in report["calls"].as_array().unwrap() {
+        assert!(number(row, "count") < 1 << 40, "{row}");
+        assert!(number(row, "wall_ns") < 1 << 50, "{row}");
+    }
+    assert_eq!(number(call(&report, "set_tid_address"), "count"), 1);
+}
+
+/// The live view marks estimates as the report does.
+#[test]
+fn top_marks_what_is_estimated() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let script = "import os, time\n\
+        end = time.monotonic() + 60\n\
+        while time.monotonic() < end:\n  \
+          for i in range(1000): os.getppid()\n";
+    let shown = place
+        .debox(&["top", "--capture=splice", "--sample", "16", "--batch", "3"])
+        .args(["--", "/usr/bin/python3", "-c", script])
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = (text.lines())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|row| row.first() == Some(&"getppid"))
+        .collect();
+    let last = rows.last().unwrap_or_else(|| panic!("{text}"));
+    assert!(last[2].starts_with('~'), "{text}");
+}
+
 #[test]
 fn what_has_no_stamps_to_leave_out_is_refused() {
     let place = Place::new();

@@ -679,7 +679,11 @@ fn account_notes(
             grow(&mut excess, sum.excess_ns());
         }
     }
-    if rows > 0 {
+    // The kernel side tells what threads slept that nobody counts, too; that they are missing is said.
+    let uncounted = input
+        .wrap
+        .is_some_and(|counts| counts.processes.iter().any(|p| p.threads_lost > 0));
+    if rows > 0 && !uncounted {
         notes.put(
             NoteKind::Inconsistent,
             rows,

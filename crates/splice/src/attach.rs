@@ -666,8 +666,8 @@ impl<'a> Windows<'a> {
                 };
                 back.insert(site.back().wrapping_add(bias), (n, i));
             }
-            // Nobody is in the midst of the begin of a function but who has been interrupted there.
-            if let Some(window) = &code.known.table.find_object {
+            // Nobody is in the midst of the begin of a function but who has been interrupted there; of a call, nobody.
+            for window in &code.known.table.find_object {
                 let start = window.start.wrapping_add(bias);
                 let end = window.end().wrapping_add(bias);
                 windows.by_begin.insert(start + 1, (end, n, usize::MAX));

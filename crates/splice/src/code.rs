@@ -12,7 +12,7 @@ use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use object::Endianness;
 use object::elf::{self, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -61,6 +61,8 @@ pub(crate) struct Code<'a> {
     pub cancels_by_place: bool,
     /// It is, or has, a C library.
     pub is_libc: bool,
+    /// It is a program, with all of its libraries.
+    pub is_whole: bool,
     /// It is a program whose libraries are files of their own.
     pub has_loader: bool,
     /// The file may be loaded anywhere: absolute addresses in it are in `pointers`.
@@ -79,9 +81,16 @@ impl<'a> Code<'a> {
             return Err(Error::NotElf("not of x86-64".into()));
         }
         let mut parts = Vec::new();
-        let mut has_loader = false;
+        let (mut has_loader, mut says_program) = (false, false);
         for segment in header.program_headers(endian, file).map_err(not_elf)? {
             has_loader |= segment.p_type(endian) == elf::PT_INTERP;
+            if let Ok(Some(about)) = segment.dynamic(endian, file) {
+                let flags = about
+                    .iter()
+                    .find(|entry| entry.tag32(endian) == Some(elf::DT_FLAGS_1));
+                let flags = flags.map_or(0, |entry| entry.d_val(endian));
+                says_program = flags & u64::from(elf::DF_1_PIE) != 0;
+            }
             if segment.p_type(endian) != elf::PT_LOAD {
                 continue;
             }
@@ -103,6 +112,7 @@ impl<'a> Code<'a> {
                 most: CODE_BYTES_MAX,
             });
         }
+        let relocatable = header.e_type(endian) == elf::ET_DYN;
         let mut code = Self {
             build_id: build_id(header, endian, file).unwrap_or_default(),
             parts,
@@ -112,8 +122,9 @@ impl<'a> Code<'a> {
             find_object: None,
             cancels_by_place: false,
             is_libc: false,
+            is_whole: !has_loader && (!relocatable || says_program),
             has_loader,
-            relocatable: header.e_type(endian) == elf::ET_DYN,
+            relocatable,
         };
         let mut found = Vec::new();
         code.by_unwind_table(header, endian, file, &mut found);

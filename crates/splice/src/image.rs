@@ -56,7 +56,7 @@ pub(crate) fn place(
     samples: bool,
 ) -> Option<u64> {
     let window = site.window.as_ref().ok()?;
-    let [0xe9, way @ ..] = jump else {
+    let [JUMP, way @ ..] = jump else {
         return None;
     };
     let behind = window.start.wrapping_add(JUMP_BYTES as u64);
@@ -244,7 +244,8 @@ impl Pages {
 /// Where it begins has to be known before it is written: as large as it can become.
 fn pool_most(table: &Table, kind: Kind) -> u64 {
     let of_each = if kind.samples { 1536 } else { 1024 };
-    (table.sites.len() as u64 * of_each + 2 * PAGE).next_multiple_of(PAGE)
+    let all = (table.sites.len() + table.find_object.len()) as u64;
+    (all * of_each + 2 * PAGE).next_multiple_of(PAGE)
 }
 
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
@@ -262,13 +263,17 @@ fn pool(code: &mut Code, table: &Table, address: u64, kind: Kind) -> Result<Opti
             continue;
         };
         let write = |at| trampoline(site, window, SHIFT, at, kind.samples);
-        if one(code, &mut pages, window, site.back(), write)? {
+        if one(code, &mut pages, window, site.back(), JUMP, write)? {
             spliced += 1;
         }
     }
-    if let Some(window) = &table.find_object {
+    for window in &table.find_object {
         let write = |at| asked_first(window, SHIFT, at);
-        if !one(code, &mut pages, window, window.start, write)? {
+        let (begin, by) = match window.callee() {
+            Some(callee) => (callee, CALL),
+            None => (window.start, JUMP),
+        };
+        if !one(code, &mut pages, window, begin, by, write)? {
             return Ok(None);
         }
     }
@@ -292,12 +297,17 @@ fn pool(code: &mut Code, table: &Table, address: u64, kind: Kind) -> Result<Opti
     }))
 }
 
-/// False: it is left, since it cannot be written.
+/// `jmp rel32`, `call rel32`.
+const JUMP: u8 = 0xe9;
+const CALL: u8 = 0xe8;
+
+/// `by`: how its trampoline is gone to. False: it is left, since it cannot be written.
 fn one(
     code: &mut Code,
     pages: &mut Pages,
     window: &Window,
     back: u64,
+    by: u8,
     write: impl Fn(u64) -> Result<Vec<u8>, iced_x86::IcedError>,
 ) -> Result<bool, Error> {
     // Its size depends a little on where it lies: jumps may be short.
@@ -327,7 +337,7 @@ fn one(
         return Ok(false);
     }
     place.fill(FILL);
-    place[0] = 0xe9;
+    place[0] = by;
     place[1..JUMP_BYTES].copy_from_slice(&way.to_le_bytes());
     Ok(true)
 }

@@ -70,6 +70,11 @@ impl InPlace {
     }
 }
 
+/// The instructions that call a function; None: it is not known who does.
+pub(crate) fn callers_of(code: &Code<'_>, begin: u64) -> Option<BTreeSet<u64>> {
+    callers(code, begin, begin.wrapping_add(1)).ok()
+}
+
 /// How many of the last of these bytes belong to the function.
 fn head_bytes(before: &[u8]) -> Option<usize> {
     let (rest, head) = HEADS.iter().find_map(|(head, way)| {

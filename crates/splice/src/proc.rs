@@ -179,6 +179,16 @@ pub fn own_ids(tid: i32) -> io::Result<(u32, u32)> {
     (of("NStgid:").zip(of("NSpid:"))).ok_or_else(gone)
 }
 
+/// Whether a thread sleeps in a futex call for this word, by its own address for it.
+pub fn waits_for(tid: i32, word: u64) -> bool {
+    let call = text(tid, "syscall").unwrap_or_default();
+    let mut words = call.split_ascii_whitespace();
+    let nr = words.next().and_then(|nr| nr.parse().ok());
+    let first =
+        (words.next()).and_then(|hex| u64::from_str_radix(hex.trim_start_matches("0x"), 16).ok());
+    nr == Some(libc::SYS_futex) && first == Some(word)
+}
+
 const PAGE: u64 = crate::state::PAGE;
 /// Of an entry of /proc/PID/pagemap.
 const PRESENT: u64 = 1 << 63;

@@ -69,7 +69,15 @@ enum Asker {
     /// The command's own, which begins as it is let go.
     Command,
     /// A program's, by its request; `began`: as [`state::since`] has it.
-    Program { slot: usize, began: u32 },
+    Program { slot: usize, began: u32, by: By },
+}
+
+/// Who asks: a thread, by our number for it.
+#[derive(Clone, Copy)]
+struct By {
+    tid: i32,
+    /// It is in another PID namespace than we are, where it has another number.
+    below: bool,
 }
 
 /// Sums of one call, over threads and programs.
@@ -200,9 +208,12 @@ const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks 
 pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where calls are interrupted (valgrind), or its C library \
                                has no place to tell an unwinder of other code (glibc before 2.35, musl) or could \
                                not be replaced";
-const NOT_OURS: &str = "not known as a process of this run: in another PID namespace, or one that may not be \
-                        read";
+const NOT_OURS: &str = "not known as a process of this run, or one that may not be read";
+const BELOW: &str = "it is in a PID namespace of its own";
 pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";
+/// How often it is looked who in another PID namespace asks, a millisecond apart: it is perhaps on its way into its wait.
+const LOOKS_BELOW: usize = 50;
+const UNTRUE: &str = "what they have counted cannot be true: they wrote into their own counters";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
 
 /// What a program is answered whose file has none.
@@ -305,6 +316,7 @@ pub struct Run {
     pid_namespace: Option<PathBuf>,
     /// Who has been stopped by job control last, on its way into an execve, and, below it, by what.
     stopped: AtomicU64,
+    began: Instant,
 }
 
 // SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
@@ -425,6 +437,7 @@ impl Run {
             rights: OnceLock::new(),
             pid_namespace: proc::pid_namespace(std::process::id() as i32),
             stopped: AtomicU64::new(0),
+            began: Instant::now(),
         });
         let action = libc::sigaction {
             sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
@@ -591,10 +604,9 @@ impl Run {
                 Ok(Stop::Interrupted) => {
                     let asked =
                         slot.filter(|slot| self.let_go[*slot].swap(false, Ordering::SeqCst));
-                    if let Some(slot) = asked {
+                    if let (Some(_), Asker::Program { by, .. }) = (asked, asker) {
                         asked_to_stop = true;
-                        let tid = self.request(slot, run::TID).load(Ordering::Relaxed) as i32;
-                        let _ = tracee::interrupt(tid);
+                        let _ = tracee::interrupt(by.tid);
                     }
                     false
                 }
@@ -623,7 +635,10 @@ impl Run {
         let by = tracee::registers(pid).map_or(libc::SYS_execve as u64, |is| is.orig_rax);
         let executed = || self.executed(by, asker);
         let same = self.rights.get().is_none_or(|_| self.has_rights(pid));
+        let below = matches!(asker, Asker::Program { by, .. } if by.below);
         let prepared = match same {
+            // It would have other numbers there than the ones by which its counters are known, and mostly other files.
+            true if below => Err(Error::Run(BELOW.into())),
             true => self.prepare(pid, &executed),
             false => Err(Error::Run(OTHER_RIGHTS.into())),
         };
@@ -724,10 +739,11 @@ impl Run {
         }
         let before = program.registers;
         let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
-        let main = self.images.of(
-            File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?,
-            Side::Below,
-        )?;
+        let exe = File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?;
+        if !may_open_ours(pid, &exe).map_err(io("its rights"))? {
+            return Err(Error::Run(NOT_BEGUN.into()));
+        }
+        let main = self.images.of(exe, Side::Below)?;
         let headers = main
             .headers
             .ok_or(Error::Damaged("its headers are not loaded"))?;
@@ -1158,21 +1174,35 @@ impl Run {
             self.read_data(&mut bytes, start + area::PLACES)?;
             counted.call_places.add(&bytes, pid);
         }
-        // Written by the programs: it may be anything.
+        // Written by the programs: it may be anything. What no thread can have done in this time would be all that is seen of
+        // the others.
+        let most = (self.began.elapsed().as_nanos() as u64).saturating_mul(area::BLOCKS);
+        let mut untrue = false;
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
         for at in self.blocks_used(index) {
             self.file.read_exact_at(&mut head, at)?;
             if long(&head, block::SELF) == 0 || !self.counts(word(&head, block::PID) as i32) {
                 continue;
             }
-            more(&mut counted.untimed, long(&head, block::UNTIMED));
-            more(&mut counted.abandoned, long(&head, block::ABANDONED));
+            let (untimed, abandoned) = (long(&head, block::UNTIMED), long(&head, block::ABANDONED));
+            match untimed.max(abandoned) <= most {
+                true => {
+                    more(&mut counted.untimed, untimed);
+                    more(&mut counted.abandoned, abandoned);
+                }
+                false => untrue = true,
+            }
             rows.fill(0);
             self.read_data(&mut rows, at + block::ROWS)?;
             for (nr, sums) in counted.calls.iter_mut().enumerate() {
                 let row = &rows[nr * row::BYTES as usize..][..row::BYTES as usize];
                 let count = long(row, row::COUNT);
                 if count == 0 {
+                    continue;
+                }
+                let times = long(row, row::WALL_NS).max(long(row, row::MAX_NS));
+                if count.max(times).max(long(row, row::ERRORS)) > most {
+                    untrue = true;
                     continue;
                 }
                 more(&mut sums.count, count);
@@ -1193,9 +1223,14 @@ impl Run {
                 let unstamped = long(sample, sample::UNSTAMPED).min(count.saturating_sub(stamped));
                 more(&mut sums.unstamped, unstamped);
                 if unstamped > 0 {
-                    more(&mut sums.estimated_ns, long(sample, sample::ESTIMATED_NS));
+                    let estimated_ns = long(sample, sample::ESTIMATED_NS);
+                    untrue |= estimated_ns > most;
+                    more(&mut sums.estimated_ns, estimated_ns.min(most));
                 }
             }
+        }
+        if untrue {
+            counted.left(UNTRUE.into());
         }
         Ok(())
     }
@@ -1239,10 +1274,13 @@ impl Run {
         Ok(())
     }
 
-    fn undo(&self, tid: i32) -> io::Result<Undo> {
+    fn undo(&self, by: By) -> io::Result<Undo> {
         let gone = io::Error::from_raw_os_error(libc::ESRCH);
-        let index = self.area_of(tid)?.ok_or(gone)?;
-        self.undo_of(tid, index)
+        let index = match by.below {
+            true => self.areas_of(by.tid).first().copied(),
+            false => self.area_of(by.tid)?,
+        };
+        self.undo_of(by.tid, index.ok_or(gone)?)
     }
 
     /// What puts a program's own code back.
@@ -1339,15 +1377,48 @@ impl Run {
             .collect()
     }
 
-    /// Whether it is a process of this run, and by this number; `at`: where it says that it has the
-    /// run's file mapped.
-    fn is_ours(&self, pid: i32, at: u64) -> bool {
-        // In a PID namespace below ours it would ask by another number.
-        let namespace = proc::pid_namespace(pid);
-        namespace.is_some()
-            && namespace == self.pid_namespace
-            && (proc::has_mapped(pid, at, self.device, self.inode)
-                || !self.mapped_by(pid).is_empty())
+    /// Who of this run's asks by this number; `at`: where it says that it has the run's file mapped.
+    fn asker(&self, slot: usize, number: i32, at: u64) -> Option<By> {
+        let maps = |pid| {
+            proc::has_mapped(pid, at, self.device, self.inode) || !self.mapped_by(pid).is_empty()
+        };
+        let namespace = proc::pid_namespace(number);
+        if namespace.is_some() && namespace == self.pid_namespace && maps(number) {
+            return Some(By {
+                tid: number,
+                below: false,
+            });
+        }
+        self.asker_below(slot, number, at)
+    }
+
+    /// In a PID namespace below ours it asks by another number than it has here: who has that number there, and waits
+    /// for this very answer, by the kernel's word?
+    fn asker_below(&self, slot: usize, number: i32, at: u64) -> Option<By> {
+        let word = at + run::REQUEST + slot as u64 * run::REQUEST_BYTES;
+        for _ in 0..LOOKS_BELOW {
+            let others = proc::all().filter(|pid| {
+                let namespace = proc::pid_namespace(*pid);
+                namespace.is_some() && namespace != self.pid_namespace
+            });
+            let others: Vec<i32> = others
+                .filter(|pid| !self.mapped_by(*pid).is_empty())
+                .collect();
+            let is = |tid: &i32| {
+                proc::own_ids(*tid).is_ok_and(|(_, own)| own == number as u32)
+                    && proc::waits_for(*tid, word)
+            };
+            let mut threads = others.iter().flat_map(|pid| proc::threads(*pid));
+            if let Some(tid) = threads.find(is) {
+                return Some(By { tid, below: true });
+            }
+            let asked = self.request(slot, 0).load(Ordering::Acquire) == REQUEST_ASKED;
+            if others.is_empty() || !asked {
+                return None;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        None
     }
 
     /// The areas that anybody has mapped: a look at all processes, so not often. None: not now.
@@ -1402,6 +1473,26 @@ impl Run {
         }
         Ok(false)
     }
+}
+
+/// Whether a process that stands at its program's first instruction may open a file of ours, as the kernel judges it:
+/// it has our ids. (What it may beyond that, as another user, is not counted on.)
+fn may_open_ours(pid: i32, exe: &File) -> io::Result<bool> {
+    const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+    // SAFETY: no arguments, cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // Whose a process is that other users may not look at, this does not say.
+    let plain = exe.metadata()?.mode() & SET_IDS == 0;
+    let about = std::fs::metadata(format!("/proc/{pid}"))?;
+    if about.uid() != user || plain {
+        return Ok(about.uid() == user);
+    }
+    let status = proc::text(pid, "status")?;
+    let last = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_ascii_whitespace().next_back()?.parse().ok()
+    };
+    Ok(last("Uid:") == Some(user) && last("Gid:") == Some(group))
 }
 
 /// Whoever started the thread may have blocked all signals.
@@ -1472,17 +1563,26 @@ impl Run {
         let asked = Asked::of(kind);
         // Whoever can write the run's memory can ask in the name of anybody.
         let at = u64::from(field(run::AT)) | u64::from(field(run::AT + 4)) << 32;
-        let foreign = !matches!(asked, None | Some(Asked::LetGo)) && !self.is_ours(tid, at);
-        if foreign && matches!(asked, Some(Asked::Exec)) {
-            self.areas().counted.left(NOT_OURS.into());
-        }
-        let answer = match asked {
-            _ if foreign => -libc::EPERM,
-            Some(Asked::Exec) => match tracee::seize(tid) {
+        let asker = match asked {
+            None | Some(Asked::LetGo) => None,
+            Some(_) => self.asker(slot, tid, at),
+        };
+        let answer = match (asked, asker) {
+            (None, _) => -libc::EINVAL,
+            (Some(Asked::LetGo), _) => {
+                self.ask_to_let_go(fd as usize);
+                0
+            }
+            (Some(Asked::Exec), None) => {
+                self.areas().counted.left(NOT_OURS.into());
+                -libc::EPERM
+            }
+            (Some(_), None) => -libc::EPERM,
+            (Some(Asked::Exec), Some(by)) => match tracee::seize(by.tid) {
                 Ok(()) => {
                     let began = fd;
                     self.answer(slot, 0);
-                    self.come_along(Asker::Program { slot, began });
+                    self.come_along(Asker::Program { slot, began, by });
                     return;
                 }
                 Err(e) => {
@@ -1492,31 +1592,28 @@ impl Run {
                     error(e)
                 }
             },
-            Some(Asked::Image(side)) => File::open(format!("/proc/{tid}/fd/{fd}"))
-                .map_err(error)
-                .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
-                .map_or_else(|e| e, |_| 0),
+            (Some(Asked::Image(side)), Some(By { tid, .. })) => {
+                File::open(format!("/proc/{tid}/fd/{fd}"))
+                    .map_err(error)
+                    .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
+                    .map_or_else(|e| e, |_| 0)
+            }
             // Its other threads go on meanwhile: the kernel side looks at their calls before the first
             // of them is not told of.
-            Some(Asked::Undo) => self.undo(tid).map_or_else(error, |undo| {
+            (Some(Asked::Undo), Some(by)) => self.undo(by).map_or_else(error, |undo| {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
-                let told = self.boundary_soon(tid, Since::Undone, why);
+                let told = self.boundary_soon(by.tid, Since::Undone, why);
                 // Nobody executes what is half written; where somebody cannot be stopped, that is to be hoped.
-                let _still = (!proc::is_alone(tid)).then(|| Threads::stop(tid));
+                let _still = (!proc::is_alone(by.tid)).then(|| Threads::stop(by.tid));
                 undo.code_back().map_or_else(error, |()| told)
             }),
-            Some(Asked::Cut) => {
+            (Some(Asked::Cut), Some(by)) => {
                 // Else it goes on in the trampolines, which serve nothing any more.
-                if proc::is_alone(tid) {
-                    let _ = self.undo(tid).and_then(|undo| undo.code_back());
+                if proc::is_alone(by.tid) {
+                    let _ = self.undo(by).and_then(|undo| undo.code_back());
                 }
-                self.boundary_soon(tid, Since::Cut, RIGHTS)
+                self.boundary_soon(by.tid, Since::Cut, RIGHTS)
             }
-            Some(Asked::LetGo) => {
-                self.ask_to_let_go(fd as usize);
-                0
-            }
-            None => -libc::EINVAL,
         };
         self.with[slot].store(0, Ordering::SeqCst);
         self.answer(slot, answer);

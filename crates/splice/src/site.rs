@@ -2,7 +2,7 @@
 //! What around a `syscall` instruction can move, so that a jump has room?
 
 use crate::code::Code;
-use crate::in_place::InPlace;
+use crate::in_place::{InPlace, callers_of};
 use crate::target::Targets;
 use crate::{JUMP_BYTES, WINDOW_BYTES_MAX};
 use iced_x86::{
@@ -57,6 +57,17 @@ impl Window {
     pub fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
+
+    /// The function that is called there, of one that is nothing but that instruction.
+    pub fn callee(&self) -> Option<u64> {
+        match self.bytes[..] {
+            [CALL, a, b, c, d] if self.before == 0 => {
+                let way = i32::from_le_bytes([a, b, c, d]);
+                Some(self.end().wrapping_add_signed(way.into()))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,14 +95,7 @@ impl Site {
 
     /// The function that makes the call, where it is not made in the trampoline.
     pub fn callee(&self) -> Option<u64> {
-        let window = self.window.as_ref().ok()?;
-        match window.bytes[..] {
-            [CALL, a, b, c, d] if window.before == 0 => {
-                let way = i32::from_le_bytes([a, b, c, d]);
-                Some(window.end().wrapping_add_signed(way.into()))
-            }
-            _ => None,
-        }
+        self.window.as_ref().ok()?.callee()
     }
 }
 
@@ -153,9 +157,18 @@ fn compared(sites: &mut [Site], targets: &Targets, in_place: Option<&InPlace>) {
 
 /// Of an instruction that calls the function whose call is made in place.
 fn calling(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Site> {
+    Some(Site {
+        address,
+        nr: None,
+        window: call(code, targets, address)?,
+    })
+}
+
+/// An instruction that calls, by itself.
+fn call(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Result<Window, Left>> {
     let end = address + JUMP_BYTES as u64;
     let bytes = code.bytes(&(address..end))?;
-    let window = match targets.between(address, end) {
+    Some(match targets.between(address, end) {
         true => Err(Left::JumpedInto),
         false => Ok(Window {
             start: address,
@@ -163,17 +176,30 @@ fn calling(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Site> {
             before: 0,
             relative: Vec::new(),
         }),
-    };
-    Some(Site {
-        address,
-        nr: None,
-        window,
     })
+}
+
+/// Of a table.
+const ASKS_MOST: usize = u8::MAX as usize;
+
+/// Where `_dl_find_object` is asked, so that the runtime can be first: its begin, or, of a whole program in which no
+/// jump has room there, all instructions that call it. Empty: that cannot be.
+pub(crate) fn asks(code: &Code<'_>, targets: &Targets) -> Vec<Window> {
+    let Some(begin) = code.find_object else {
+        return Vec::new();
+    };
+    if let Some(window) = entry(code, targets, begin) {
+        return vec![window];
+    }
+    let callers = (callers_of(code, begin).filter(|_| code.is_whole)).unwrap_or_default();
+    let calls = callers.iter().map(|at| call(code, targets, *at)?.ok());
+    let calls = calls.collect::<Option<Vec<Window>>>();
+    (calls.filter(|calls| calls.len() <= ASKS_MOST)).unwrap_or_default()
 }
 
 /// Whole instructions at the begin of a function that a jump can take the place of; what came
 /// before it is where it was called.
-pub(crate) fn entry(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Window> {
+fn entry(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Window> {
     let function = code
         .functions
         .iter()

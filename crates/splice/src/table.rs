@@ -6,7 +6,7 @@
 //!   u64 address   u32 number of the call, ~0: not known   u8 why it was left, 0: it was not
 //!   u8 bytes of the window   u8 of them before the call   u8 r, its relative offsets
 //!   the bytes   r times: u8 where 32 bits lie, u8 the end of their instruction
-//! u8 whether calls may not move, u8 whether there is `_dl_find_object`, then as of a site
+//! u8 whether calls may not move, u8 in how many places `_dl_find_object` is asked, then as of a site
 //! ```
 //!
 //! Little-endian, by address. [`Table::parse`] believes nothing: what it returns has windows
@@ -14,13 +14,13 @@
 
 use crate::code::Code;
 use crate::in_place::InPlace;
-use crate::site::{Left, Site, Window, entry, sites};
+use crate::site::{Left, Site, Window, asks, sites};
 use crate::target::Targets;
 use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -34,8 +34,8 @@ pub struct Table {
     /// makes the calls that this is about is not known, or that has no place to tell an unwinder of
     /// our code. Or a call that makes threads has no room. Or the file is a whole program that compares so.
     pub knows_its_calls: bool,
-    /// The begin of `_dl_find_object`.
-    pub find_object: Option<Window>,
+    /// The begin of `_dl_find_object`, or where it is called.
+    pub find_object: Vec<Window>,
 }
 
 impl Table {
@@ -61,14 +61,16 @@ impl Table {
         // A thread that a call makes that is left would have the block of another one.
         let makes = |site: &Site| site.nr.is_some_and(|nr| THREADS.contains(&nr));
         let left = sites.iter().any(|site| site.window.is_err() && makes(site));
-        let find_object = (code.find_object).and_then(|address| entry(&code, &targets, address));
+        let find_object = asks(&code, &targets);
         // All of its calls may be made there: valgrind makes those of the program that it runs so.
         let compares = |site: &Site| site.window == Err(Left::Compared);
         let compared = !code.has_loader && !code.relocatable && sites.iter().any(compares);
-        // Cancellation unwinds through trampolines. A static program may have the library's code, and no symbols.
-        let unwound = code.is_libc || callers.is_some() && !code.has_loader;
+        // Cancellation unwinds through trampolines, and exceptions out of handlers do. A program may have the library's
+        // code, and no symbols: then it has code that is only gone to by unwinding.
+        let lands = code.is_whole && !code.landing_tables.is_empty();
+        let unwound = code.is_libc || lands || callers.is_some() && !code.has_loader;
         Ok(Self {
-            knows_its_calls: unknown || unwound && find_object.is_none() || left || compared,
+            knows_its_calls: unknown || unwound && find_object.is_empty() || left || compared,
             find_object,
             sites,
             build_id: code.build_id,
@@ -118,8 +120,8 @@ impl Table {
             }
         }
         out.push(u8::from(self.knows_its_calls));
-        out.push(u8::from(self.find_object.is_some()));
-        if let Some(window) = &self.find_object {
+        out.push(self.find_object.len() as u8);
+        for window in &self.find_object {
             out.extend(window.start.to_le_bytes());
             window_put(&mut out, window);
         }
@@ -157,24 +159,24 @@ impl Table {
             }
             sites.push(site);
         }
-        let [knows, has] = at.array()?;
-        if knows > 1 || has > 1 {
+        let [knows, asks] = at.array()?;
+        if knows > 1 {
             return Err(Error::Damaged("a mark is neither set nor not"));
         }
-        let find_object = if has == 1 {
+        let mut find_object: Vec<Window> = Vec::new();
+        for _ in 0..asks {
             let start = at.u64()?;
             let window = window_parse(&mut at, start, false)?;
             let apart = |site: &Site| match &site.window {
                 Ok(other) => other.end() <= window.start || window.end() <= other.start,
                 Err(_) => true,
             };
-            if !sites.iter().all(apart) {
+            let behind = (find_object.last()).is_none_or(|last| last.end() <= window.start);
+            if !behind || !sites.iter().all(apart) {
                 return Err(Error::Damaged("two windows overlap"));
             }
-            Some(window)
-        } else {
-            None
-        };
+            find_object.push(window);
+        }
         if !at.0.is_empty() {
             return Err(Error::Damaged("more follows"));
         }

@@ -170,13 +170,18 @@ struct Ends {
     counted: CodeLabel,
 }
 
-/// The same for the begin of `_dl_find_object`: the runtime is asked first.
+/// The same for the begin of `_dl_find_object`, or where it is called: the runtime is asked first. It is as at that
+/// begin: where it is called, the call leads here.
 pub(crate) fn asked_first(window: &Window, shift: u64, at: u64) -> Result<Vec<u8>, IcedError> {
     let mut writer = Writer::new(None, false)?;
     let start = window.start.wrapping_add(shift);
     let mut goes_on = writer.a.create_label();
     writer.leave(block::FIND, goes_on)?;
     writer.a.set_label(&mut goes_on)?;
+    if let Some(callee) = window.callee() {
+        writer.a.jmp(callee.wrapping_add(shift))?;
+        return writer.a.assemble(at);
+    }
     for instruction in instructions(&window.bytes, start) {
         writer.a.add_instruction(instruction)?;
     }

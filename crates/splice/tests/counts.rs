@@ -22,7 +22,12 @@ fn images() -> tempfile::TempDir {
 }
 
 fn compile(compiler: &str, source: &Path, program: &Path) {
+    compile_with(compiler, &[], source, program);
+}
+
+fn compile_with(compiler: &str, options: &[&str], source: &Path, program: &Path) {
     let built = std::process::Command::new(compiler)
+        .args(options)
         .args(["-O2", "-o"])
         .args([program, source])
         .arg("-lpthread")
@@ -250,6 +255,37 @@ fn an_unwinder_finds_its_way_through_a_spliced_call() {
         );
         // Each ended by its signal: cancelled, thrown out of, interrupted, jumped out of.
         assert!(read.errors >= 20, "{read:?}");
+    }
+}
+
+/// The unwinder of a program that is one file is told by the file's own code. Without its names nobody knows where: then
+/// nothing of it is spliced.
+#[test]
+fn an_unwinder_of_a_program_of_one_file_is_told_or_it_is_left() {
+    let folder = images();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/unwind.cc");
+    for (options, left) in [
+        (&["-static"][..], false),
+        (&["-static-pie", "-fPIE"], false),
+        (&["-static", "-s"], true),
+        (&["-static-pie", "-fPIE", "-s"], true),
+    ] {
+        let program = folder.path().join(format!("unwind{}", options.concat()));
+        compile_with("c++", options, &source, &program);
+        let table = debox_splice::Table::of(&std::fs::read(&program).unwrap()).unwrap();
+        assert_eq!(table.knows_its_calls, left, "{options:?}");
+        assert_eq!(
+            debox_splice::Table::parse(&table.to_bytes()).unwrap(),
+            table
+        );
+        let (status, counted) = spliced(folder.path(), &[program.to_str().unwrap()]);
+        let read = &counted.calls[0];
+        assert_eq!(
+            (status, counted.programs_left),
+            (0, u64::from(left)),
+            "{options:?}"
+        );
+        assert_eq!(read.errors >= 20, !left, "{options:?}: {read:?}");
     }
 }
 

@@ -456,7 +456,7 @@ fn help(ascii: bool) -> Vec<String> {
         "the second in which it ended. TIME = ON-CPU + BLOCKED + RUNQ (runnable,",
         "but no CPU was free). P50, P99, MAX: of the interval, from a histogram",
         "with 12.5 % steps; LONGEST and WAITERS: since the start.",
-        "NOW IN: the call that a thread is in, and for how long at least.",
+        "~: estimated (--sample). NOW IN: a thread's call, for how long at least.",
     ]
     .iter()
     .map(|line| (*line).to_owned())
