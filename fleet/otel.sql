@@ -12,7 +12,7 @@ SELECT host, start, begin, time, file
 FROM
 (
     SELECT
-        host, start, time,
+        host, start, time, max(time) OVER (PARTITION BY host, start) AS last,
         lagInFrame(time, 1, start) OVER (PARTITION BY host, start ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS begin,
         concat('otel/', host, '/', toString(toUnixTimestamp(start)), '/', toString(time)) AS file
     FROM
@@ -23,7 +23,7 @@ FROM
         WHERE ServiceName = 'debox-agent' AND TimeUnix > now() - INTERVAL 7 DAY
     )
 )
-WHERE file NOT IN (SELECT file FROM loaded);
+WHERE file NOT IN (SELECT file FROM loaded) AND (time < last OR time < now() - INTERVAL 1 MINUTE);
 
 CREATE OR REPLACE TABLE otel_rows ENGINE = Memory AS
 SELECT begin, host, release, name, unit, program, state, call, label, class, greatest(value - before, 0) AS more
@@ -38,7 +38,7 @@ FROM
         Value AS value,
         lagInFrame(Value, 1, 0) OVER (
             PARTITION BY host, start, name, unit, program, state, call, label, class
-            ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ORDER BY time, value ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
         ) AS before
     FROM {otel:Identifier}.otel_metrics_sum
     WHERE ServiceName = 'debox-agent'
@@ -100,14 +100,15 @@ SELECT
     Timestamp AS until,
     if(LogAttributes['debox.verdict'] = '', Body, LogAttributes['debox.verdict']) AS verdict,
     LogAttributes['debox.incomplete'] AS incomplete,
-    concat('otel-period/', host, '/', toString(until)) AS file
+    LogAttributes['debox.policy'] AS policy,
+    concat('otel-period/', host, '/', toString(until), '/', policy) AS file
 FROM {otel:Identifier}.otel_logs
 WHERE ServiceName = 'debox-agent' AND Timestamp > now() - INTERVAL 30 DAY
     AND LogAttributes['debox.period.begin'] != '' AND LogAttributes['debox.kept.why'] = ''
     AND file NOT IN (SELECT file FROM loaded);
 
-INSERT INTO periods (time, until, host, boot, release, debox_version, verdict, incomplete)
-SELECT begin, until, host, boot, release, version, verdict, incomplete FROM otel_fresh;
+INSERT INTO periods (time, until, host, boot, release, policy, debox_version, verdict, incomplete)
+SELECT begin, until, host, boot, release, policy, version, verdict, incomplete FROM otel_fresh;
 
 INSERT INTO loaded (file) SELECT file FROM otel_fresh;
 

@@ -130,7 +130,7 @@ fi
 
 # OpenTelemetry's collector, which takes what the agent sends: of the parts that the test needs.
 collector=target/otel-collector
-if [ "${1:-}" = all ] && [ ! -x $collector ]; then
+if [ "${1:-}" = all ] && { [ ! -x $collector ] || [ -n "$(find tests/otlp/collector -newer $collector)" ]; }; then
 	echo "setup: building an OpenTelemetry collector in $collector"
 	if ! (cd tests/otlp/collector && go build -trimpath -ldflags='-s -w' -o "../../../$collector" .); then
 		echo "setup: it is not to be had (it wants the Go that tests/otlp/collector/go.mod names): the test of OTLP that needs it does not run" >&2

@@ -53,3 +53,24 @@ pub fn bpf() -> bool {
     );
     true
 }
+
+/// A Python that has chDB, ClickHouse's engine: the system's, or the one of `make setup-all`.
+pub fn chdb() -> Option<std::path::PathBuf> {
+    let has = |python: &std::path::Path| {
+        std::process::Command::new(python)
+            .args(["-c", "from chdb import session"])
+            .stderr(std::process::Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    // Of the package that is tested.
+    let package = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let own = package.join("../../target/fleet-python/bin/python3");
+    let found = ["python3".into(), own]
+        .into_iter()
+        .find(|python| has(python));
+    if found.is_none() {
+        not_run("no chDB is installed: make setup-all has it in target/fleet-python");
+    }
+    found
+}

@@ -6,6 +6,7 @@ use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -321,10 +322,15 @@ impl Real {
             places.grpc_tls,
             out.display()
         );
-        let config = folder.join("collector.yaml");
-        std::fs::write(&config, text).unwrap();
+        Self::run(program, folder, &text)
+    }
+
+    fn run(program: &Path, folder: &Path, config: &str) -> Self {
+        let out = folder.join("out.json");
+        let file = folder.join("collector.yaml");
+        std::fs::write(&file, config).unwrap();
         let process = Command::new(program)
-            .arg(format!("--config={}", config.display()))
+            .arg(format!("--config={}", file.display()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(folder.join("collector.log")).unwrap())
@@ -343,6 +349,53 @@ impl Real {
         lines
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
+    }
+}
+
+/// ClickHouse's engine behind HTTP (debox-fleet's tests have it), which OpenTelemetry's exporter writes to.
+struct Database {
+    process: Child,
+    url: String,
+    port: String,
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Database {
+    fn start(python: &Path, folder: &Path) -> Self {
+        let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fleet/tests/server.py");
+        let mut process = Command::new(python)
+            .arg(server)
+            .arg(folder.join("database"))
+            .args(["ann", "s:@ /"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut port = String::new();
+        BufReader::new(process.stdout.take().unwrap())
+            .read_line(&mut port)
+            .unwrap();
+        let port = port.trim().to_owned();
+        let url = format!("http://ann:s%3A%40%20%2F@127.0.0.1:{port}");
+        Self { process, url, port }
+    }
+
+    fn fleet(&self, words: &[&str]) -> serde_json::Value {
+        let program = Path::new(env!("CARGO_BIN_EXE_debox-agent")).with_file_name("debox-fleet");
+        let output = Command::new(program)
+            .arg("fleet")
+            .args(words)
+            .args(["--url", &self.url, "--json"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {said}");
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 }
 
@@ -593,4 +646,96 @@ fn opentelemetrys_own_collector_takes_it() {
             "{record}"
         );
     }
+}
+
+/// The way that docs/fleet.md tells of: the agent, the collector, its ClickHouse exporter, which makes the tables, and
+/// `debox fleet load --otel`.
+#[test]
+fn opentelemetrys_own_exporter_writes_what_the_fleet_is_asked() {
+    if !needs::bpf() {
+        return;
+    }
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/otel-collector");
+    if !program.exists() {
+        needs::not_run("no OpenTelemetry collector is built: make setup-all builds it");
+        return;
+    }
+    let Some(python) = needs::chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let database = Database::start(&python, folder.path());
+    let at = nobody();
+    let text = format!(
+        "receivers:\n  otlp:\n    protocols:\n      http: {{endpoint: '{at}'}}\n\
+         exporters:\n  clickhouse: {{endpoint: 'http://127.0.0.1:{}', username: ann, password: 's:@ /', database: otel, \
+         compress: none}}\n\
+         service:\n  telemetry: {{metrics: {{level: none}}, logs: {{level: warn}}}}\n  pipelines:\n    \
+         metrics: {{receivers: [otlp], exporters: [clickhouse]}}\n    \
+         logs: {{receivers: [otlp], exporters: [clickhouse]}}\n",
+        database.port
+    );
+    let real = Real::run(&program, folder.path(), &text);
+    until("the collector", || std::net::TcpStream::connect(at).ok());
+    let more =
+        "every = \"1s\"\nattributes = { \"host.name\" = \"web-1\", \"debox.release\" = \"v2\" }";
+    let watch = "comm = [\"dbx-*\"]\nperiod = \"3s\"\n[[policy]]\nname = \"other\"\ncomm = [\"dby-*\"]\nperiod = \"3s\"";
+    let mut agent = Agent::start(&config(watch, &format!("http://{at}"), more));
+    let one = sleeper(agent.folder.path(), "dbx-one");
+    let two = sleeper(agent.folder.path(), "dby-two");
+    run(&one, "4");
+    run(&two, "2.5");
+    let text = agent.metrics();
+    let told = values(&text);
+    let slept = told["debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}"];
+    assert!((6.4..9.0).contains(&slept), "{text}");
+    let sleeps =
+        told["debox_sleeps_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}"];
+    // The last one is there when the one behind it is.
+    let top = until("all of it", || {
+        database.fleet(&["load", "--otel", "otel"]);
+        let words = ["top", "--class", "all", "--by", "host,release,call,label"];
+        let top = database.fleet(&words);
+        let rows = list(&top["rows"]);
+        let row = rows.into_iter().find(|row| row["label"] == "nanosleep")?;
+        (row["sleeps"].as_f64() >= Some(sleeps)).then_some(row)
+    });
+    let seconds = top["blocked_ns"].as_f64().unwrap() / 1e9;
+    assert!((seconds - slept).abs() < 0.001, "{seconds} {slept}");
+    assert_eq!(top["sleeps"].as_f64(), Some(sleeps), "{top}");
+    assert_eq!(
+        [&top["host"], &top["release"], &top["call"]],
+        ["web-1", "v2", "clock_nanosleep"]
+    );
+    // Whose threads' time it was.
+    let top = database.fleet(&["top", "--by", "state,program"]);
+    let rows = list(&top["rows"]);
+    let of = |program: &str| {
+        let is = |row: &&serde_json::Value| row["program"] == program && row["state"] == "blocked";
+        let ns = rows.iter().find(is).and_then(|row| row["ns"].as_f64());
+        ns.unwrap_or_default() / 1e9
+    };
+    assert!((3.9..6.0).contains(&of("dbx-one")), "{top}");
+    assert!((2.4..4.0).contains(&of("dby-two")), "{top}");
+    assert_eq!(agent.end(), Some(0));
+    // Both policies' periods, with their verdicts.
+    let why = until("the last periods", || {
+        database.fleet(&["load", "--otel", "otel"]);
+        let words = [
+            "sql",
+            "SELECT count() AS n FROM periods WHERE policy = 'other'",
+        ];
+        let n = database.fleet(&words)[0]["n"].as_u64()?;
+        (n >= 3).then(|| database.fleet(&["why", "--host", "web-1"]))
+    });
+    let mut policies: Vec<String> = list(&why["policies"])
+        .iter()
+        .map(|is| is["policy"].as_str().unwrap().to_owned())
+        .collect();
+    policies.sort_unstable();
+    assert_eq!(policies, ["other", "web"], "{why}");
+    // Nothing is loaded twice.
+    let again = database.fleet(&["load", "--otel", "otel"]);
+    let sum = "SELECT sum(blocked_ns) AS ns FROM waits WHERE label = 'nanosleep'";
+    let ns = database.fleet(&["sql", sum])[0]["ns"].as_f64().unwrap();
+    assert!((ns / 1e9 - slept).abs() < 0.001, "{ns} {slept} {again}");
+    drop(real);
 }

@@ -774,6 +774,9 @@ pub struct FleetWhyArgs {
     /// At that moment: 2026-11-27T10:00 (UTC), or 2h for two hours ago (default: now)
     #[arg(long, value_name = "WHEN")]
     pub at: Option<String>,
+    /// What this policy of the agent watches alone (default: each one's last period)
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
     #[command(flatten)]
     pub from: FleetFrom,
     #[command(flatten)]

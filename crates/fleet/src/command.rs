@@ -35,6 +35,8 @@ const SUMS_FROM_MS: i64 = 6 * HOUR_MS;
 /// Fewer hosts on a side of a comparison are told apart by stretches of their time as well.
 const HOSTS_LEAST: u64 = 8;
 const WHY_ROWS: usize = 12;
+/// With several policies.
+const WHY_ROWS_EACH: usize = 6;
 const BYS: [&str; 4] = ["by1", "by2", "by3", "by4"];
 const COLUMNS: [&str; 4] = ["column1", "column2", "column3", "column4"];
 const KEYS: [&str; 4] = ["k1", "k2", "k3", "k4"];
@@ -352,55 +354,140 @@ fn top(args: &FleetTopArgs) -> Result<(), Error> {
     deliver(&args.result, &value, sheet)
 }
 
+/// A period of a policy, as [`WHY_PERIOD`] has it.
+struct Told {
+    policy: String,
+    begin_ms: i64,
+    end_ms: i64,
+    verdict: String,
+    incomplete: String,
+    release: String,
+    kernel: String,
+    debox_version: String,
+    capture: String,
+}
+
+impl Told {
+    fn read(answer: &Answer, row: &[Value]) -> Self {
+        let text = |name| answer.text(row, name);
+        let number = |name| answer.number(row, name) as i64;
+        Self {
+            policy: text("policy"),
+            begin_ms: number("begin_ms"),
+            end_ms: number("end_ms"),
+            verdict: text("verdict"),
+            incomplete: text("incomplete"),
+            release: text("release"),
+            kernel: text("kernel"),
+            debox_version: text("debox_version"),
+            capture: text("capture"),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "policy": self.policy, "begin_unix_ms": self.begin_ms, "end_unix_ms": self.end_ms,
+            "release": self.release, "kernel": self.kernel, "debox_version": self.debox_version,
+            "capture": self.capture, "verdict": self.verdict.lines().collect::<Vec<_>>(),
+            "incomplete": self.incomplete,
+        })
+    }
+
+    fn show(&self, host: &str, at_ms: i64, sheet: &mut Sheet) {
+        let of = match self.policy.as_str() {
+            "" => String::new(),
+            policy => format!(", policy {}", printable(policy)),
+        };
+        sheet.line(&format!(
+            "{}, {}{of}",
+            printable(host),
+            span_text(self.begin_ms, self.end_ms)
+        ));
+        if self.end_ms <= at_ms {
+            sheet.line("  (the last that was told before that moment)");
+        } else if self.begin_ms > at_ms {
+            sheet.line("  (the first that was told after that moment)");
+        }
+        match self.verdict.as_str() {
+            "" => sheet.line("  Nothing stands out."),
+            text => text.lines().for_each(|line| sheet.line(line)),
+        }
+        if !self.incomplete.is_empty() {
+            sheet.line(&format!(
+                "  What is lacking: {}",
+                printable(&self.incomplete)
+            ));
+        }
+    }
+}
+
+/// The periods whose waits are asked for: which policy's, in whose lengths, from when, until when. What came over OTLP
+/// has no policy, and is asked for as long as the first one is.
+fn why_params(told: &[Told], params: &mut Params) {
+    let first = told.first();
+    let all = || {
+        let none = first.filter(|_| told.iter().all(|is| !is.policy.is_empty()));
+        let none = none.map(|first| ("", first));
+        told.iter().map(|is| (is.policy.as_str(), is)).chain(none)
+    };
+    let list = |of: &dyn Fn((&str, &Told)) -> String| {
+        let cells: Vec<String> = all().map(of).collect();
+        format!("[{}]", cells.join(","))
+    };
+    params.insert("policies", list(&|(policy, _)| hex(policy)));
+    params.insert("whose", list(&|(_, is)| hex(&is.policy)));
+    params.insert("begins_ms", list(&|(_, is)| is.begin_ms.to_string()));
+    params.insert("ends_ms", list(&|(_, is)| is.end_ms.to_string()));
+}
+
+/// Any text within an array of texts: in hexadecimal there is nothing to escape, twice over.
+fn hex(text: &str) -> String {
+    let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("'{digits}'")
+}
+
 fn why(args: &FleetWhyArgs) -> Result<(), Error> {
     let now = now_ms();
     let at_ms = args.at.as_deref().map_or(Ok(now), |at| when(at, now))?;
     let engine = engine(&args.from)?;
     let mut params = Params::new();
     params.insert("host", args.host.clone());
+    params.insert("policy", args.policy.clone().unwrap_or_default());
     params.insert("at_ms", at_ms.to_string());
     let answer = engine.ask(WHY_PERIOD, &params, (at_ms - DAY_MS, at_ms + HOUR_MS + 1))?;
-    let Some(row) = answer.rows.first() else {
+    let told: Vec<Told> = (answer.rows.iter())
+        .map(|row| Told::read(&answer, row))
+        .collect();
+    let (Some(since_ms), Some(until_ms)) = (
+        told.iter().map(|is| is.begin_ms).min(),
+        told.iter().map(|is| is.end_ms).max(),
+    ) else {
+        let policy = match &args.policy {
+            Some(policy) => format!("the policy {policy:?} of "),
+            None => String::new(),
+        };
         return Err(Error::Nothing(format!(
-            "of the host {:?} nothing was told in the day before {} UTC, nor in the hour behind: `debox fleet top --by host --class all` says of \
-             which ones something was",
+            "of {policy}the host {:?} nothing was told in the day before {} UTC, nor in the hour behind: `debox fleet top --by \
+             host,policy --class all` says of which ones something was",
             args.host,
             text_of(at_ms)
         )));
     };
-    let number = |name| answer.number(row, name) as i64;
-    let (begin_ms, end_ms) = (number("begin_ms"), number("end_ms"));
-    let policy = answer.text(row, "policy");
-    let verdict = answer.text(row, "verdict");
-    let incomplete = answer.text(row, "incomplete");
-    params.insert("begin_ms", begin_ms.to_string());
-    params.insert("policy", policy.clone());
+    let since_ms = since_ms - DAY_MS;
+    let several = told.len() > 1;
+    let limit = if several { WHY_ROWS_EACH } else { WHY_ROWS };
+    let mut params = Params::new();
+    params.insert("host", args.host.clone());
+    params.insert("since_ms", since_ms.to_string());
+    params.insert("until_ms", until_ms.to_string());
     params.insert("classes", array_of("loss,unknown"));
-    params.insert("limit", WHY_ROWS.to_string());
-    params.remove("at_ms");
-    let waits = engine.ask(WHY_WAITS, &params, (begin_ms - DAY_MS, end_ms))?;
+    params.insert("limit", limit.to_string());
+    why_params(&told, &mut params);
+    let waits = engine.ask(WHY_WAITS, &params, (since_ms, until_ms))?;
 
     let mut sheet = Sheet::new(&args.result);
-    let of = match policy.as_str() {
-        "" => String::new(),
-        policy => format!(", policy {}", printable(policy)),
-    };
-    sheet.line(&format!(
-        "{}, {}{of}",
-        printable(&args.host),
-        span_text(begin_ms, end_ms)
-    ));
-    if end_ms <= at_ms {
-        sheet.line("  (the last that was told before that moment)");
-    } else if begin_ms > at_ms {
-        sheet.line("  (the first that was told after that moment)");
-    }
-    match verdict.as_str() {
-        "" => sheet.line("  Nothing stands out."),
-        text => text.lines().for_each(|line| sheet.line(line)),
-    }
-    if !incomplete.is_empty() {
-        sheet.line(&format!("  What is lacking: {}", printable(&incomplete)));
+    for is in &told {
+        is.show(&args.host, at_ms, &mut sheet);
     }
     let rows = &waits.rows;
     if !rows.is_empty() {
@@ -417,7 +504,7 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
             false => time(row, "usually_ns"),
         };
         let cells = |of: &dyn Fn(&[Value]) -> String| rows.iter().map(|row| of(row)).collect();
-        sheet.table(vec![
+        let mut columns = vec![
             Column::new("BLOCKED", 0, cells(&|row| time(row, "blocked_ns"))),
             Column::new("USUALLY", 1, rows.iter().map(usually).collect()),
             Column::new(
@@ -431,9 +518,13 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
             Column::new("CALL", 3, text("call")).left(),
             Column::new("PROGRAM", 0, text("program")).left(),
             Column::new("UNIT", 2, text("unit")).left(),
-        ]);
+        ];
+        if several {
+            columns.push(Column::new("POLICY", 0, text("policy")).left());
+        }
+        sheet.table(columns);
     }
-    let told: Vec<Value> = rows
+    let rows: Vec<Value> = rows
         .iter()
         .map(|row| {
             let usually = match waits.is_null(row, "usually_ns") {
@@ -441,6 +532,7 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
                 false => waits.count(row, "usually_ns").into(),
             };
             json!({
+                "policy": waits.text(row, "policy"),
                 "unit": waits.text(row, "unit"), "program": waits.text(row, "program"),
                 "call": waits.text(row, "call"), "label": waits.text(row, "label"),
                 "root": waits.text(row, "root"), "sleeps": waits.count(row, "sleeps"),
@@ -451,10 +543,7 @@ fn why(args: &FleetWhyArgs) -> Result<(), Error> {
         .collect();
     let value = json!({
         "schema": "debox.fleet-why", "schema_version": 1, "host": args.host,
-        "begin_unix_ms": begin_ms, "end_unix_ms": end_ms,
-        "release": answer.text(row, "release"), "policy": policy, "kernel": answer.text(row, "kernel"),
-        "debox_version": answer.text(row, "debox_version"), "capture": answer.text(row, "capture"),
-        "verdict": verdict.lines().collect::<Vec<_>>(), "incomplete": incomplete, "waits": told,
+        "policies": told.iter().map(Told::json).collect::<Vec<_>>(), "waits": rows,
     });
     deliver(&args.result, &value, sheet)
 }

@@ -5,7 +5,7 @@
 use debox_fleet::{Bounds, Options, Partitions, Period, rows};
 use debox_report::{ChainKind, ChainLink, ChainRow, LifeRow, LifeTime, Report, parse_json};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -130,25 +130,6 @@ fn told(root: &Path, all: &[(Report, Period)]) {
     let figures = partitions.close(PATIENCE);
     assert_eq!(figures.periods_written, all.len() as u64, "{figures:?}");
     assert_eq!(figures.last_error, None);
-}
-
-/// A Python that has chDB: the system's, or the one of `make setup-all`.
-fn chdb() -> Option<PathBuf> {
-    let has = |python: &Path| {
-        Command::new(python)
-            .args(["-c", "from chdb import session"])
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    };
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/fleet-python/bin/python3");
-    let found = ["python3".into(), own]
-        .into_iter()
-        .find(|python| has(python));
-    if found.is_none() {
-        needs::not_run("no chDB is installed: make setup-all has it in target/fleet-python");
-    }
-    found
 }
 
 fn fleet(python: &Path, words: &[&str]) -> Output {
@@ -406,7 +387,7 @@ fn old_days_of_this_host_are_taken_away_and_nothing_else() {
 
 #[test]
 fn questions_have_the_same_answers_from_files_and_from_a_database() {
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let begin = now_ns() - 30 * MINUTE;
     let mut all = Vec::new();
     for at in 0..20 {
@@ -479,11 +460,13 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         assert_eq!(top["rows"].as_array().unwrap().len(), 0);
 
         let why = with(&["why", "--host", "one"]);
+        let policy = &why["policies"][0];
         assert_eq!(
-            why["verdict"][0],
+            policy["verdict"][0],
             format!("It waited for {} ns.", 30 * SECOND)
         );
-        assert_eq!(why["begin_unix_ms"], (begin + 19 * MINUTE) / 1_000_000);
+        assert_eq!(policy["begin_unix_ms"], (begin + 19 * MINUTE) / 1_000_000);
+        assert_eq!(why["policies"].as_array().unwrap().len(), 1);
         assert_eq!(why["waits"][0]["blocked_ns"], 30 * SECOND);
         assert_eq!(why["waits"][0]["usually_ns"], 3 * SECOND);
         assert_eq!(why["waits"].as_array().unwrap().len(), 1);
@@ -548,9 +531,92 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
     assert_eq!(of("threads"), of("threads_1h"));
 }
 
+/// A host's policies have periods of their own lengths, and one is no longer there.
+#[test]
+fn why_tells_of_each_policy() {
+    let Some(python) = needs::chdb() else { return };
+    let begin = now_ns() - 60 * MINUTE;
+    let mut all = Vec::new();
+    let mut add = |policy: &str, at: u64, minutes: u64, seconds: u64| {
+        let mut period = period("h", begin + at * MINUTE, "v1");
+        period.policy = policy.into();
+        period.end_ns = period.begin_ns + minutes * MINUTE;
+        let unit = format!("{policy}.service");
+        all.push((report(policy, &unit, seconds * SECOND), period));
+    };
+    for at in 0..30 {
+        add("often", at, 1, 1 + at);
+    }
+    for at in 0..3 {
+        add("seldom", at * 10, 10, 7);
+    }
+    for at in 0..20 {
+        add("gone", at, 1, 50);
+    }
+    // What no text within an array may be led astray by.
+    add(HOSTILE, 29, 1, 3);
+    let places = Places::new(&python, &all);
+    let at = debox_output::Utc::of_seconds((begin / SECOND) as i64 + 29 * 60 + 30);
+    let at = format!("{}T{:02}:{:02}:30", at.date(), at.hour, at.minute);
+    let shown: String = HOSTILE.chars().filter(|c| !c.is_control()).collect();
+    for place in places.each() {
+        let why = |more: &[&str]| {
+            let words = ["why", "--host", "h", "--at", &at];
+            answer(&python, &[&words[..], more, &place].concat())
+        };
+        let told = why(&[]);
+        let policies: Vec<(&str, u64)> = (told["policies"].as_array().unwrap().iter())
+            .map(|is| {
+                let length =
+                    is["end_unix_ms"].as_u64().unwrap() - is["begin_unix_ms"].as_u64().unwrap();
+                (is["policy"].as_str().unwrap(), length / 60_000)
+            })
+            .collect();
+        assert_eq!(policies, [(HOSTILE, 1), ("often", 1), ("seldom", 10)]);
+        let waits: Vec<(&str, &str, u64, &Value)> = (told["waits"].as_array().unwrap().iter())
+            .map(|is| {
+                let text = |name: &str| is[name].as_str().unwrap();
+                let seconds = is["blocked_ns"].as_u64().unwrap() / SECOND;
+                (text("policy"), text("program"), seconds, &is["usually_ns"])
+            })
+            .collect();
+        // 1 to 29 s in the 29 minutes before; 7 s in each ten.
+        assert_eq!(
+            waits,
+            [
+                ("often", "often", 30, &(15 * SECOND).into()),
+                ("seldom", "seldom", 7, &(7 * SECOND).into()),
+                (HOSTILE, &shown, 3, &Value::Null),
+            ]
+        );
+        let said = text(
+            &python,
+            &["why", "--host", "h", "--at", &at, place[0], place[1]],
+        );
+        assert!(
+            said.contains(", policy often")
+                && said.contains(", policy seldom")
+                && said.contains("POLICY"),
+            "{said}"
+        );
+        let told = why(&["--policy", "seldom"]);
+        assert_eq!(told["policies"].as_array().unwrap().len(), 1);
+        assert_eq!(told["waits"].as_array().unwrap().len(), 1);
+        assert_eq!(told["waits"][0]["policy"], "seldom");
+        // Of one that is gone what was told last.
+        let told = why(&["--policy", "gone"]);
+        assert_eq!(told["waits"][0]["blocked_ns"], 50 * SECOND);
+        let words = ["why", "--host", "h", "--policy", "none", place[0], place[1]];
+        let none = fleet(&python, &words);
+        let said = String::from_utf8_lossy(&none.stderr).into_owned();
+        assert_eq!(none.status.code(), Some(125), "{said}");
+        assert!(said.contains("policy \"none\""), "{said}");
+    }
+}
+
 #[test]
 fn names_of_columns_are_text() {
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     told(
@@ -565,7 +631,7 @@ fn names_of_columns_are_text() {
 
 #[test]
 fn a_directory_of_tables_is_read_and_not_obeyed() {
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let folder = tempfile::tempdir().unwrap();
     let now = now_ns();
     let period = period("web-1", now - 2 * MINUTE, "v1");
@@ -640,7 +706,7 @@ fn a_directory_of_tables_is_read_and_not_obeyed() {
 
 #[test]
 fn a_release_that_waits_longer_is_found_and_one_that_does_not_is_not() {
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let begin = now_ns() - 60 * MINUTE;
     let mut all = Vec::new();
     for host in 0..24u64 {
@@ -781,7 +847,7 @@ impl Drop for Ended {
 #[test]
 fn a_server_is_asked_and_loaded_as_a_directory_is() {
     use std::io::BufRead;
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let folder = tempfile::tempdir().unwrap();
     let parquet = folder.path().join("parquet");
     let begin = now_ns() - 10 * MINUTE;
@@ -854,7 +920,7 @@ fn a_server_is_asked_and_loaded_as_a_directory_is() {
 /// the next, once, also of an agent that began anew.
 #[test]
 fn what_came_over_otlp_is_loaded() {
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().to_str().unwrap();
     let place = ["--database", database];
@@ -868,7 +934,7 @@ fn what_came_over_otlp_is_loaded() {
     sql(
         "CREATE TABLE otel.otel_metrics_sum (ResourceAttributes Map(LowCardinality(String), String), \
          ServiceName LowCardinality(String), MetricName LowCardinality(String), \
-         Attributes Map(LowCardinality(String), String), StartTimeUnix DateTime64(9), TimeUnix DateTime64(9), \
+         Attributes Map(LowCardinality(String), String), StartTimeUnix DateTime, TimeUnix DateTime, \
          Value Float64) ENGINE = MergeTree ORDER BY (ServiceName, MetricName, TimeUnix)",
     );
     sql(
@@ -914,7 +980,7 @@ fn what_came_over_otlp_is_loaded() {
     ]);
     sql(&format!(
         "INSERT INTO otel.otel_logs VALUES ({0}, 'debox-agent', 'First.', {{'host.name':'web-1','debox.boot.id':'b'}}, \
-         {{'debox.period.begin':'{1}', \
+         {{'debox.period.begin':'{1}','debox.policy':'all', \
          'debox.verdict':'First.\\nSecond.','debox.incomplete':'sites_dropped=3'}}), \
          ({0}, 'debox-agent', 'Kept.', {{}}, {{'debox.period.begin':'2026','debox.kept.why':'asked for'}})",
         begin_s + 60,
@@ -964,6 +1030,15 @@ fn what_came_over_otlp_is_loaded() {
         &[&["top", "--by", "host,label"], &place[..]].concat(),
     );
     assert_eq!(top["rows"][0]["blocked_ns"], 33 * SECOND / 4, "{top}");
+    // Readings begin where periods do not, and are of no policy.
+    let words = ["why", "--host", "web-1", "--at", "1h"];
+    let why = answer(&python, &[&words[..], &place[..]].concat());
+    assert_eq!(why["policies"][0]["policy"], "all", "{why}");
+    assert_eq!(
+        (&why["waits"][0]["label"], &why["waits"][0]["blocked_ns"]),
+        (&"disk-read".into(), &SECOND.into()),
+        "{why}"
+    );
 }
 
 /// The example that writes a fleet's tables.
@@ -981,7 +1056,7 @@ fn simulate(url: &str, report: &Path, environment: &[(&str, String)]) -> Output 
 /// Its own store is the judge.
 #[test]
 fn a_store_that_speaks_s3_has_what_a_directory_has() {
-    let Some(python) = chdb() else { return };
+    let Some(python) = needs::chdb() else { return };
     let moto = Command::new(&python)
         .args(["-c", "import boto3, moto.server"])
         .stderr(Stdio::null())

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a ClickHouse server answers by HTTP, as far as `debox fleet` asks it.
+"""What a ClickHouse server answers by HTTP, as far as `debox fleet` and ClickHouse's own client for Go ask it.
 
     server.py DIRECTORY USER PASSWORD
 
-The SQL, the parameters, the tables are ClickHouse's own, in chDB; only HTTP is ours. Prints its port.
+The SQL, the parameters, the tables, and what rows that are sent mean, are ClickHouse's own, in chDB; HTTP is ours, and the
+few answers that the client for Go reads, which wants them in a form of the connection that chDB does not write. Prints its port.
 """
 
+import base64
+import json
+import struct
 import sys
 import tempfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,9 +17,39 @@ from urllib.parse import parse_qsl, urlsplit
 
 from chdb import session
 
-FORMAT = "JSONCompactEachRowWithNamesAndTypes"
+ROWS = "JSONCompactEachRowWithNamesAndTypes"
 KNOWN = {"default_format", "output_format_json_quote_64bit_integers", "database", "query", "insert_deduplication_token",
-         "deduplicate_blocks_in_dependent_materialized_views"}  # fmt: skip
+         "deduplicate_blocks_in_dependent_materialized_views", "client_protocol_version", "async_insert",
+         "max_execution_time"}  # fmt: skip
+# How values of a type lie in the form that is named Native; others nobody reads here.
+NATIVE = {"UInt8": "<B", "UInt32": "<I"}
+
+
+def number(value):
+    """Seven bits a byte, the lowest first."""
+    bytes_ = b""
+    while value >= 0x80:
+        bytes_ += bytes((value & 0x7F | 0x80,))
+        value >>= 7
+    return bytes_ + bytes((value,))
+
+
+def text(value):
+    return number(len(value.encode())) + value.encode()
+
+
+def native(rows):
+    """Rows as a client of a revision since 54454 reads them: one block, with what stands before it and before each column."""
+    lines = [json.loads(line) for line in rows.splitlines()]
+    if not lines:
+        return b""
+    names, types, values = lines[0], lines[1], lines[2:]
+    block = b"\x01\x00\x02" + struct.pack("<i", -1) + b"\x00" + number(len(names)) + number(len(values))
+    for at, (name, kind) in enumerate(zip(names, types, strict=True)):
+        block += text(name) + text(kind) + b"\x00"
+        for row in values:
+            block += text(row[at]) if kind == "String" else struct.pack(NATIVE[kind], row[at])
+    return block
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -29,34 +63,46 @@ class Handler(BaseHTTPRequestHandler):
             return whole
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
+    def who(self):
+        if basic := self.headers.get("Authorization"):
+            user, _, password = base64.b64decode(basic.removeprefix("Basic ")).decode().partition(":")
+            return user, password
+        return self.headers.get("X-ClickHouse-User"), self.headers.get("X-ClickHouse-Key")
+
     def answer(self):
         asked = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self.body()
-        if (self.headers.get("X-ClickHouse-User"), self.headers.get("X-ClickHouse-Key")) != tuple(sys.argv[2:4]):
+        if self.who() != tuple(sys.argv[2:4]):
             return 403, b"Code: 516. DB::Exception: Authentication failed. (AUTHENTICATION_FAILED)"
         params = {name[6:]: value for name, value in asked.items() if name.startswith("param_")}
-        assert asked["default_format"] == FORMAT and set(asked) <= KNOWN | {"param_" + name for name in params}, asked
+        assert set(asked) <= KNOWN | {"param_" + name for name in params}, asked
+        form = {ROWS: lambda rows: rows, "Native": native}[asked["default_format"]]
         try:
+            DATABASE.query(f"USE `{asked.get('database', 'default')}`")
             if "query" not in asked:
-                return 200, DATABASE.query(body.decode(), FORMAT, params=params).bytes()
-            head, form = asked["query"].split(" FORMAT ")
-            assert form == "Parquet" and asked["insert_deduplication_token"], asked
-            with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+                return 200, form(DATABASE.query(body.decode(), ROWS, params=params).bytes())
+            head, rows_form = asked["query"].split(" FORMAT ")
+            with tempfile.NamedTemporaryFile() as file:
                 file.write(body)
                 file.flush()
-                columns = DATABASE.query(f"DESCRIBE file('{file.name}')", "TSV").bytes().decode().split("\n")
-                names = ", ".join(line.split("\t")[0] for line in columns if line)
-                sql = f"{head} ({names}) SELECT {names} FROM file('{file.name}')"
-                return 200, DATABASE.query(sql, FORMAT, params=params).bytes()
+                rows = f"file('{file.name}', '{rows_form}')"
+                names = ""
+                if rows_form == "Parquet":
+                    # They are named in it, and stand in the order of whoever wrote them.
+                    assert asked["insert_deduplication_token"], asked
+                    columns = DATABASE.query(f"DESCRIBE {rows}", "TSV").bytes().decode().split("\n")
+                    names = "(" + ", ".join(line.split("\t")[0] for line in columns if line) + ")"
+                what = names.strip("()") or "*"
+                return 200, form(DATABASE.query(f"{head} {names} SELECT {what} FROM {rows}", ROWS, params=params).bytes())
         except RuntimeError as error:
             return 404, str(error).encode()
 
     def do_POST(self):
-        status, text = self.answer()
+        status, answer = self.answer()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(answer)
 
     def log_message(self, *words):
         pass
