@@ -133,6 +133,7 @@ class Exposed(unittest.TestCase):
         self.assertIn("disk", series["debox_wait_root_seconds_total"]["root"])
         self.assertLessEqual({"loss", "idle", "input", "tool", "unknown"}, series["debox_blocked_seconds_total"]["class"])
         self.assertIn("rows_dropped", series["debox_incomplete"]["what"])
+        self.assertEqual(series["debox_otlp_waiting_seconds"], {"signal": {"metrics", "logs"}})
         self.assertEqual(series["debox_otlp_dropped_total"], {"signal": {"metrics", "logs"}, "reason": {"queue_full", "refused", "rejected", "ended"}})
 
     def test_a_typo_is_found(self):
@@ -149,7 +150,7 @@ class Exposed(unittest.TestCase):
         self.assertEqual([(where, said) for where, expr in found for said in wrong(expr, known)], [])
         # And nothing is exposed that nobody looks at, but calls: most agents do not count them.
         asked = {name for _, expr in found for name in re.findall(r"\bdebox_\w+", expr)}
-        self.assertEqual(set(known) - classic(known) - asked, {"debox_calls_total", "debox_call_errors_total", "debox_threads_total"})
+        self.assertEqual(set(known) - classic(known) - asked, {"debox_calls_total", "debox_call_errors_total", "debox_threads_total", "debox_otlp_sent_total"})
 
     def test_the_unit_tests_series_are_there(self):
         known = exposed()

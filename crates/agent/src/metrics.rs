@@ -291,6 +291,7 @@ pub struct Metrics {
     fleet: HashMap<Outcome, u64>,
     otlp_sent: HashMap<Sent, u64>,
     otlp_dropped: HashMap<Dropped, u64>,
+    otlp_waiting: HashMap<Sent, f64>,
     took: Duration,
 }
 
@@ -426,6 +427,7 @@ impl Metrics {
             fleet: HashMap::new(),
             otlp_sent: HashMap::new(),
             otlp_dropped: HashMap::new(),
+            otlp_waiting: HashMap::new(),
             took: Duration::ZERO,
         }
     }
@@ -570,6 +572,12 @@ impl Metrics {
                 samples(&self.otlp_dropped, count),
             ),
             family(
+                "debox_otlp_waiting_seconds",
+                Kind::Gauge,
+                "For how long something is to be sent over OTLP, and nobody has taken or refused anything",
+                samples(&self.otlp_waiting, |seconds| Value::Number(*seconds)),
+            ),
+            family(
                 "debox_agent_report_seconds",
                 Kind::Gauge,
                 "How long it took to read the figures, last time",
@@ -704,6 +712,15 @@ impl Metrics {
                 *is = figures.dropped[*of as usize][why as usize].max(*is);
             }
         }
+    }
+
+    /// Of what is sent now, and of nothing else.
+    pub fn otlp_waiting(&mut self, waiting: impl IntoIterator<Item = (otlp::Signal, Duration)>) {
+        let all = waiting.into_iter().map(|(of, time)| {
+            let signal = of.name();
+            (Sent { signal }, time.as_secs_f64())
+        });
+        self.otlp_waiting = all.collect();
     }
 
     /// So many periods more are not recorded.

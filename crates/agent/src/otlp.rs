@@ -185,8 +185,11 @@ impl Otlp {
             self.before = self.before.plus(&over.figures());
         }
         let Some(on) = &self.on else {
+            metrics.otlp_waiting([]);
             return;
         };
+        let signals = on.config.signals.iter();
+        metrics.otlp_waiting(signals.map(|signal| (*signal, on.sender.waiting(*signal))));
         let senders = self.ending.iter().chain([&on.sender]);
         let figures = senders.fold(self.before, |sum, is| sum.plus(&is.figures()));
         metrics.otlp(&figures, &on.config.signals);

@@ -53,6 +53,8 @@ struct Lane {
     full_told: bool,
     /// Items that were dropped for it until somebody was told last.
     full: u64,
+    /// Since when something is to be sent and nobody has answered anything of use.
+    waits: Option<Instant>,
 }
 
 impl Lane {
@@ -65,6 +67,7 @@ impl Lane {
             told: Went::Well,
             full_told: false,
             full: 0,
+            waits: None,
         }
     }
 
@@ -165,7 +168,11 @@ impl State {
         self.in_hand = 0;
         let now = Instant::now();
         let ending = self.end.is_some();
+        let has_more = self.queue.has(batch.signal);
         let lane = &mut self.lanes[batch.signal as usize];
+        if !matches!(answer, Answer::Later { .. }) {
+            lane.waits = has_more.then_some(now);
+        }
         match answer {
             Answer::Taken { rejected, said } => {
                 let rejected = rejected.min(batch.items);
@@ -313,6 +320,7 @@ impl Sender {
         state.generation += 1;
         for lane in &mut state.lanes {
             lane.due = Instant::now();
+            lane.waits = lane.waits.map(|_| lane.due);
             lane.pause = RETRY_FIRST;
             // Of another place there is nothing known.
             (lane.went, lane.told) = (Went::Well, Went::Well);
@@ -324,6 +332,8 @@ impl Sender {
     pub fn push(&self, batches: Vec<Batch>) {
         let mut state = self.shared.lock();
         for batch in batches {
+            let lane = &mut state.lanes[batch.signal as usize];
+            lane.waits.get_or_insert_with(Instant::now);
             state.queue.push(batch);
         }
         drop(state);
@@ -332,6 +342,13 @@ impl Sender {
 
     pub fn figures(&self) -> Figures {
         self.shared.lock().queue.figures()
+    }
+
+    /// For how long nobody has answered anything of use, while something is to be sent.
+    pub fn waiting(&self, signal: Signal) -> Duration {
+        let state = self.shared.lock();
+        let waits = state.lanes[signal as usize].waits;
+        waits.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// What somebody should be told since this was asked last, in sentences.

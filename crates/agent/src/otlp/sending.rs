@@ -184,8 +184,13 @@ fn what_nobody_took_waits_until_somebody_is_there() {
         );
         std::thread::sleep(2 * SECOND);
         assert!(sender.news().is_empty(), "once");
+        let waiting = sender.waiting(Signal::Logs);
+        assert!((2 * SECOND..60 * SECOND).contains(&waiting), "{waiting:?}");
+        // Of these there are none.
+        assert_eq!(sender.waiting(Signal::Metrics), Duration::ZERO);
         let server = collector(protocol, Some(address));
         let figures = figures(&sender, 20);
+        assert_eq!(sender.waiting(Signal::Logs), Duration::ZERO);
         assert_eq!((figures.sent, figures.dropped), ([0, 20], NONE));
         assert_eq!(arrived(&server), (0..20).collect::<Vec<u64>>());
         assert_eq!(sender.news().len(), 1, "that it goes on");
