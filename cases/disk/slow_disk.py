@@ -403,8 +403,9 @@ class SlowDisk:
     def calibrate(self, seconds: float = 1.0, file_bytes: int = 64 << 20, many: tuple[int, ...] = JOBS, blocks: tuple[int, ...] = BLOCKS) -> list[dict[str, Any]]:
         """What does fio see, with so many jobs, of such blocks? Prints and returns random direct reads of one file on the
         disk; the last rows, without delays, are what slowdisk itself can do at most."""
-        if not shutil.which("fio"):
-            raise DiskError("fio is missing: apt-get install fio")
+        for program, package in (("fio", "fio"), ("setpriv", "util-linux")):
+            if not shutil.which(program):
+                raise DiskError(f"{program} is missing: apt-get install {package}")
         file = self.data / "calibrate"
         with self.undelayed(), file.open("wb") as to:
             for _ in range(file_bytes >> 20):
@@ -418,8 +419,9 @@ class SlowDisk:
 
     def _fio(self, file: pathlib.Path, seconds: float, jobs: int, block_bytes: int, expected_iops: float) -> dict[str, Any]:
         """`model_iops` 0: the model says nothing of it."""
+        # It would make the directory anew that is removed when this process is killed.
         said = run(
-            "fio", "--name=calibrate", f"--filename={file}", "--rw=randread", "--direct=1", "--ioengine=psync", "--thread",
+            "setpriv", "--pdeathsig", "KILL", "fio", "--name=calibrate", f"--filename={file}", "--rw=randread", "--direct=1", "--ioengine=psync", "--thread",
             f"--bs={block_bytes}", f"--numjobs={jobs}", "--time_based", f"--runtime={seconds * 1000:.0f}ms", "--ramp_time=100ms",
             "--group_reporting", "--randrepeat=0", "--norandommap", "--output-format=json",
             timeout_s=seconds + 20,

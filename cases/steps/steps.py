@@ -69,7 +69,7 @@ def with_files(state: pathlib.Path, plan: Plan, quick: bool = True) -> Iterator[
         rows = disk.calibrate(0.3, 16 << 20, CALIBRATED_QUICK) if quick else disk.calibrate()
         state.with_suffix(".txt").write_text(disk.table(rows) + "\n")
         with disk.undelayed():
-            subprocess.run([str(LOAD), "files", "--root", str(disk.data / "root"), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*case.DIES_TOO, str(LOAD), "files", "--root", str(disk.data / "root"), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
         yield disk
 
 
