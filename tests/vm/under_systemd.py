@@ -173,7 +173,7 @@ def reloaded_and_no_other_process():
     before = [shown(unit, "MainPID") for unit in (BROKER, AGENT)]
     run("systemctl", "reload", BROKER)
     pathlib.Path("/etc/debox").mkdir(exist_ok=True)
-    pathlib.Path("/etc/debox/agent.toml").write_text('[watch]\nperiod = "5s"\n')
+    pathlib.Path("/etc/debox/agent.toml").write_text('[[policy]]\nname = "machine"\nperiod = "5s"\n')
     run("systemctl", "reload", AGENT)
     come("that the file was read", lambda: "/etc/debox/agent.toml: read again" in journal(AGENT))
     expect([shown(unit, "MainPID") for unit in (BROKER, AGENT)] == before, "another process")
