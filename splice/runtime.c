@@ -562,21 +562,23 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_request *r = NULL;
-	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 }, a_milli = { 0, 1000000 };
+	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 };
 
 	if (area->quiet || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 		return NULL;
-	/* When all are taken it waits for one, up to some three seconds. */
+	/* When all are taken it waits for one, up to some ten seconds. */
 	for (uint32_t i = 0; !r; i++) {
+		/* The kernel writes into it what is left. */
+		struct __kernel_timespec a_while = { 0, 10000000 };
 		uint32_t state = SPLICE_NONE;
 
 		if (__atomic_compare_exchange_n(&run->request[i % SPLICE_REQUESTS].state, &state,
 						SPLICE_CLAIMED, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			r = &run->request[i % SPLICE_REQUESTS];
-		else if (i == 3000 * SPLICE_REQUESTS || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
+		else if (i == 1000 * SPLICE_REQUESTS || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 			return NULL;
 		else if (i % SPLICE_REQUESTS == SPLICE_REQUESTS - 1)
-			sys_call(SYS_ppoll, 0, 0, &a_milli, 0, 0, 0);
+			sys_call(SYS_ppoll, 0, 0, &a_while, 0, 0, 0);
 	}
 	r->kind = kind;
 	r->tid = (uint32_t)sys_call(SYS_gettid);
@@ -1324,10 +1326,11 @@ void splice_begin(struct splice_begin *begin)
 /* Up to this step; whoever watches sees it. False: it did not come, so it has ended. */
 SELDOM static int step(struct splice_attach *attach, const struct splice_run *run, uint32_t done, uint32_t next)
 {
-	const struct __kernel_timespec a_tenth = { 0, 100000000 };
-
 	__atomic_store_n(&attach->step, done, __ATOMIC_RELEASE);
 	for (int i = 0; i < 100 && __atomic_load_n(&attach->step, __ATOMIC_ACQUIRE) == done; i++) {
+		/* The kernel writes into it what is left. */
+		struct __kernel_timespec a_tenth = { 0, 100000000 };
+
 		if (i >= 10 && (!run || watcher_unseen(run)))
 			break;
 		/* Unlike a futex, it leaves alone what the kernel keeps for restart_syscall, of the call

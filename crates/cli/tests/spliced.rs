@@ -1090,7 +1090,7 @@ fn programs_in_a_pid_namespace_are_counted_at_the_boundary() {
         "/usr/bin/python3 -c 'import os; [os.getppid() for _ in range(1000)]'; /bin/true; exit 3";
     for mount in [&["--mount-proc"][..], &[]] {
         let unshare = ["unshare", "--pid", "--fork"];
-        let words = [&unshare[..], mount, &["--", "sh", "-c", script]].concat();
+        let words = [&unshare[..], mount, &["--", "/bin/sh", "-c", script]].concat();
         let (output, report) = place.report(&words);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let notes = report["notes"].to_string();
@@ -1103,6 +1103,24 @@ fn programs_in_a_pid_namespace_are_counted_at_the_boundary() {
             "{notes}"
         );
     }
+}
+
+/// There is room for 64 questions at a time: the others wait for their turn.
+#[test]
+fn hundreds_of_programs_at_once_are_counted() {
+    let place = Place::new();
+    let script = "import os\n\
+        gate, key = os.pipe()\n\
+        for i in range(200):\n  \
+          if os.fork() == 0:\n    \
+            os.close(key); os.read(gate, 1); os.execv('/bin/true', ['true'])\n\
+        os.close(key)\n\
+        for i in range(200): assert os.wait()[1] == 0\n";
+    let (output, report) = place.report(&["/usr/bin/python3", "-c", script]);
+    assert!(output.status.success(), "{output:?}");
+    let notes = report["notes"].to_string();
+    assert_eq!(count(&report, "set_tid_address"), 201, "{notes}");
+    assert!(!notes.contains("splice_left"), "{notes}");
 }
 
 /// Most programs that set their own ids once more do it to be sure.

@@ -10,7 +10,7 @@
 
 use crate::callers;
 use crate::image::{Kind, Part, Side};
-use crate::state::{IMAGE_PATH, PAGE, VERSION};
+use crate::state::{IMAGE_MAGIC, IMAGE_PATH, PAGE, VERSION};
 use crate::{Error, Image, JUMP_BYTES, Site, Table};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -234,13 +234,42 @@ fn name_of_file(file: &fs::Metadata) -> String {
 /// The runtime opens images by itself, which the time of the last access tells, to a day (relatime).
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Whether the folder's file is one of ours that nobody has made use of lately.
-fn unused(entry: &fs::DirEntry, now: SystemTime) -> bool {
+/// Whether the folder's file is named as one of ours.
+fn is_named(name: &OsStr) -> bool {
+    let hex = |byte: &u8| byte.is_ascii_hexdigit();
+    (name.as_bytes().get(..NAME_BYTES)).is_some_and(|name| name.iter().all(hex))
+}
+
+/// Whether it is an image's name, and what lies there none that programs could map: after a loss of power it may be empty.
+/// Programs open it by its name, and would not ask for another one.
+fn damaged(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
-    let ours = name.as_bytes().get(..NAME_BYTES).is_some_and(|name| {
-        let hex = |byte: &u8| byte.is_ascii_hexdigit();
-        name.iter().all(hex)
-    });
+    let behind = name.as_bytes().get(NAME_BYTES..).unwrap_or_default();
+    if !is_named(&name) || !KINDS.iter().any(|kind| suffix(*kind).as_bytes() == behind) {
+        return false;
+    }
+    let whole = || {
+        // Not of what a link leads to.
+        let about = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        // SAFETY: no arguments, cannot fail.
+        let ours = about.uid() == unsafe { libc::geteuid() } && about.mode() & 0o022 == 0;
+        let mut magic = [0; 8];
+        let last = about
+            .len()
+            .checked_sub(PAGE)
+            .filter(|last| last % PAGE == 0)?;
+        File::open(entry.path())
+            .ok()?
+            .read_exact_at(&mut magic, last)
+            .ok()?;
+        Some(ours && magic == IMAGE_MAGIC.to_le_bytes())
+    };
+    whole() != Some(true)
+}
+
+/// Whether it is one of ours that nobody has made use of lately.
+fn unused(entry: &fs::DirEntry, now: SystemTime) -> bool {
+    let ours = is_named(&entry.file_name());
     let Ok(about) = entry.metadata() else {
         return false;
     };
@@ -292,7 +321,7 @@ impl Images {
         if lock(&users, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
             let now = SystemTime::now();
             let all = fs::read_dir(folder).map_err(failed)?.flatten();
-            for entry in all.filter(|entry| unused(entry, now)) {
+            for entry in all.filter(|entry| unused(entry, now) || damaged(entry)) {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -551,6 +580,26 @@ mod tests {
         let made = folder.path().join("made");
         Images::new(&made).unwrap();
         assert_eq!(fs::metadata(&made).unwrap().mode() & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |c: &str, behind: &str| folder.path().join(c.repeat(NAME_BYTES) + behind);
+        let whole = [vec![0; PAGE as usize], IMAGE_MAGIC.to_le_bytes().to_vec()].concat();
+        let whole = [whole, vec![0; PAGE as usize - 8]].concat();
+        let (kept, table) = (path("a", "sa"), path("b", SITES));
+        fs::write(&kept, &whole).unwrap();
+        fs::write(&table, "").unwrap();
+        let (empty, cut, link) = (path("c", ""), path("d", "s"), path("e", "a"));
+        fs::write(&empty, "").unwrap();
+        fs::write(&cut, &whole[..PAGE as usize]).unwrap();
+        std::os::unix::fs::symlink(&kept, &link).unwrap();
+        Images::new(folder.path()).unwrap();
+        assert!(kept.is_file() && table.is_file());
+        for gone in [empty, cut, link] {
+            assert!(fs::symlink_metadata(&gone).is_err(), "{}", gone.display());
+        }
     }
 
     #[test]

@@ -200,14 +200,14 @@ const UNMAPS: [i64; 12] = [
     libc::SYS_ftruncate,
 ];
 
-const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, or one that gave up rights (another \
-                          user, a filter of its calls)";
+const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, one that gave up rights (another \
+                          user, a filter of its calls), or one of too many at once";
 const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
 const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
                       register, a forbidden time stamp counter)";
 pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where calls are interrupted (valgrind), or its C library \
-                               has no place to tell an unwinder of other code (glibc before 2.35, musl) or could \
-                               not be replaced";
+                               has no place to tell an unwinder of other code (glibc before 2.35, musl), or none \
+                               that is known (a static program without symbols), or could not be replaced";
 const NOT_OURS: &str = "not known as a process of this run, or one that may not be read";
 const BELOW: &str = "it is in a PID namespace of its own";
 pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";
@@ -1334,8 +1334,34 @@ impl Run {
         Ok(None)
     }
 
+    /// Whoever was killed before it read its answer takes nobody's turn. (None of ours has such a request, and nobody
+    /// else sets it free, so it is the same one still.)
+    fn requests_free(&self) {
+        for slot in 0..run::REQUESTS {
+            let state = self.request(slot, 0);
+            if state.load(Ordering::Acquire) != REQUEST_ANSWERED
+                || self.with[slot].load(Ordering::SeqCst) != 0
+            {
+                continue;
+            }
+            let tid = self.request(slot, run::TID).load(Ordering::Relaxed) as i32;
+            // SAFETY: signal 0 only asks.
+            let gone = unsafe { libc::kill(tid, 0) } != 0
+                && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+            if gone {
+                let _ = state.compare_exchange(
+                    REQUEST_ANSWERED,
+                    REQUEST_NONE,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+            }
+        }
+    }
+
     /// Areas whose programs have ended are counted, and free again.
     pub fn sweep(&self) -> io::Result<()> {
+        self.requests_free();
         let mut areas = self.areas();
         let used = std::mem::take(&mut areas.used);
         areas.seen.mapped = None;
