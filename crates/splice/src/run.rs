@@ -306,6 +306,8 @@ pub struct Run {
     idle: AtomicU32,
     /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
     with: [AtomicI32; run::REQUESTS],
+    /// Whose requests they are, by our numbers; 0: not known.
+    askers: [AtomicI32; run::REQUESTS],
     let_go: [AtomicBool; run::REQUESTS],
     boundary: OnceLock<Boundary>,
     only: OnceLock<i32>,
@@ -430,6 +432,7 @@ impl Run {
             }),
             idle: AtomicU32::new(0),
             with: [const { AtomicI32::new(0) }; run::REQUESTS],
+            askers: [const { AtomicI32::new(0) }; run::REQUESTS],
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
             boundary: OnceLock::new(),
             only: OnceLock::new(),
@@ -1344,9 +1347,10 @@ impl Run {
             {
                 continue;
             }
-            let tid = self.request(slot, run::TID).load(Ordering::Relaxed) as i32;
+            let tid = self.askers[slot].load(Ordering::Relaxed);
             // SAFETY: signal 0 only asks.
-            let gone = unsafe { libc::kill(tid, 0) } != 0
+            let gone = tid != 0
+                && unsafe { libc::kill(tid, 0) } != 0
                 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             if gone {
                 let _ = state.compare_exchange(
@@ -1593,6 +1597,7 @@ impl Run {
             None | Some(Asked::LetGo) => None,
             Some(_) => self.asker(slot, tid, at),
         };
+        self.askers[slot].store(asker.map_or(0, |by| by.tid), Ordering::Relaxed);
         let answer = match (asked, asker) {
             (None, _) => -libc::EINVAL,
             (Some(Asked::LetGo), _) => {
