@@ -270,6 +270,14 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
     }
 }
 
+/// Whose a recording of the ring is: "web" of 20261127T131500Z.web.debox.
+pub fn policy(name: &str) -> Option<&str> {
+    started(name)?;
+    let text = name.strip_suffix(ENDING)?;
+    let text = text.strip_suffix(".part").unwrap_or(text);
+    text.split_once('.').map(|(_, policy)| policy)
+}
+
 /// Nanoseconds since 1970 of a name such as 20261127T131500Z.web.debox.
 fn started(name: &str) -> Option<i128> {
     let text = name.strip_suffix(ENDING)?;
@@ -348,7 +356,10 @@ mod tests {
             "20261127T131500Z.web.part.debox",
         ] {
             assert_eq!(started(name), started("20261127T131500Z.debox"), "{name}");
+            let whose = name.contains("web").then_some("web");
+            assert_eq!(policy(name), whose, "{name}");
         }
+        assert_eq!(policy("run.web.debox"), None);
         for name in [
             "20261327T131500Z.debox",
             "2026T13Z.debox",

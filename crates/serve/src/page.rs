@@ -6,7 +6,7 @@
 //! all text goes through [`escape`], and nothing in a page is a style or a script of its own, so
 //! that the policy ([`crate::web`]) admits none.
 
-use crate::history::{Entry, Listing, SHOWN_MOST};
+use crate::history::{Entry, Listing, SHOWN_MOST, policy};
 use crate::live::{Interval, Live, Program, Root, State, Wait};
 use crate::reader::Summary;
 use debox_output::{Utc, bytes_text, count_text, duration_text, escape};
@@ -661,11 +661,16 @@ fn entry(entry: &Entry, most: u64) -> String {
             format!("<p>{words}</p>{}{subject}", strip(known, most))
         }
     };
+    let whose = match policy(&entry.name) {
+        Some(policy) => format!("<b>{}</b>", escape(policy)),
+        None => String::new(),
+    };
     format!(
-        "<li><div class=\"when\"><a href=\"recording/{0}\" target=\"_blank\" rel=\"noopener\" id=\"{0}\">{clock}</a><span class=\"soft\">{1}</span><span class=\"soft name\">{2}</span></div><div class=\"what\">{says}</div></li>\n",
+        "<li><div class=\"when\"><a href=\"recording/{0}\" target=\"_blank\" rel=\"noopener\" id=\"{0}\">{clock}</a>{whose}<span class=\"soft\">{1}</span><span class=\"soft name\">{2}</span></div><div class=\"what\">{says}</div></li>\n",
         encoded(&entry.name),
         escape(&facts.join(", ")),
-        escape(&entry.name),
+        // Broken at its dots, where it is too long for a line.
+        escape(&entry.name).replace('.', "<wbr>."),
     )
 }
 
