@@ -132,13 +132,48 @@ VERIFIED_ONCE int condition_sleep(struct thread_state *st, const struct debox_ac
 	return 0;
 }
 
+/* Of a lock of the program: where its holder was as the sleep began. */
+static __always_inline u32 held_stack_of(const struct thread_state *st, const struct debox_details *details)
+{
+	return st->held_serial == (u32)details->serial ? st->held_stack : 0;
+}
+
+/* All that is known of the sleep that has just ended. */
+static __always_inline void sleep_keep(const struct thread_state *st, const struct off_cpu *off, u32 held_stack,
+				       struct debox_event_sleep *sleep)
+{
+	sleep->start_ns = st->out_ns;
+	sleep->blocked_ns = off->blocked_ns;
+	sleep->runq_ns = off->runq_ns;
+	sleep->site = off->site;
+	sleep->flags = st->wait_flags;
+	if (st->sleep_chain_ns < off->blocked_ns)
+		sleep->flags |= (u32)(st->sleep_chain_ns * 1000 / off->blocked_ns) << DEBOX_SLEEP_PERMILLE_SHIFT;
+	else
+		sleep->flags |= 1000u << DEBOX_SLEEP_PERMILLE_SHIFT;
+	sleep->waiters_entry = st->waiters_entry;
+	sleep->waiters_exit = st->waiters_exit;
+	sleep->holder_kind = st->holder.kind;
+	sleep->holder_pid = st->holder.pid;
+	sleep->holder_nr = st->holder.nr;
+	sleep->holder_exit_kind = st->holder_exit.kind;
+	sleep->holder_exit_pid = st->holder_exit.pid;
+	sleep->holder_exit_nr = st->holder_exit.nr;
+	sleep->waker_pid = st->waker_pid;
+	sleep->waker_nr = st->waker_nr;
+	comm_copy(sleep->holder_comm, st->holder.comm);
+	comm_copy(sleep->holder_exit_comm, st->holder_exit.comm);
+	sleep->chain = st->sleep_chain;
+	sleep->holder_stack = held_stack;
+	comm_copy(sleep->waker_comm, st->waker_comm);
+}
+
 /* A sleep of a thread with details has ended. In a call it is kept until the
  * call ends. */
 VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
 	struct debox_details *details;
 	struct debox_account_control *control;
-	struct debox_event_sleep *sleep;
 	u32 most, count, held_stack;
 
 	if (!st || !off)
@@ -147,7 +182,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 	control = details_control(st->account);
 	if (!details || !control)
 		return 0;
-	held_stack = st->held_serial == (u32)details->serial ? st->held_stack : 0;
+	held_stack = held_stack_of(st, details);
 	if (st->holder.kind != DEBOX_HOLDER_NONE && st->holder.pid)
 		culprit_add(details,
 			    culprit_key(key, off->site,
@@ -189,31 +224,7 @@ VERIFIED_ONCE int details_sleep_add(struct thread_state *st, const struct off_cp
 		st->sleeps_dropped_ns += off->blocked_ns;
 		return 0;
 	}
-	sleep = &st->sleeps[count & (DEBOX_EVENT_SLEEPS_MAX - 1)];
-	sleep->start_ns = st->out_ns;
-	sleep->blocked_ns = off->blocked_ns;
-	sleep->runq_ns = off->runq_ns;
-	sleep->site = off->site;
-	sleep->flags = st->wait_flags;
-	if (st->sleep_chain_ns < off->blocked_ns)
-		sleep->flags |= (u32)(st->sleep_chain_ns * 1000 / off->blocked_ns) << DEBOX_SLEEP_PERMILLE_SHIFT;
-	else
-		sleep->flags |= 1000u << DEBOX_SLEEP_PERMILLE_SHIFT;
-	sleep->waiters_entry = st->waiters_entry;
-	sleep->waiters_exit = st->waiters_exit;
-	sleep->holder_kind = st->holder.kind;
-	sleep->holder_pid = st->holder.pid;
-	sleep->holder_nr = st->holder.nr;
-	sleep->holder_exit_kind = st->holder_exit.kind;
-	sleep->holder_exit_pid = st->holder_exit.pid;
-	sleep->holder_exit_nr = st->holder_exit.nr;
-	sleep->waker_pid = st->waker_pid;
-	sleep->waker_nr = st->waker_nr;
-	comm_copy(sleep->holder_comm, st->holder.comm);
-	comm_copy(sleep->holder_exit_comm, st->holder_exit.comm);
-	sleep->chain = st->sleep_chain;
-	sleep->holder_stack = held_stack;
-	comm_copy(sleep->waker_comm, st->waker_comm);
+	sleep_keep(st, off, held_stack, &st->sleeps[count & (DEBOX_EVENT_SLEEPS_MAX - 1)]);
 	return 0;
 }
 
@@ -347,15 +358,48 @@ static long condition_check(u32 i, void *unused)
 	return 0;
 }
 
+/* What a call, or one sleep of it, was called with: the registers that it begins with are kept. */
+static __always_inline void event_args(struct debox_event_call *event, struct task_struct *task, u32 compat)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	if (compat) {
+		/* ebx ecx edx esi edi ebp; ecx has the user's ip after sysenter
+		 * and ebx is not in the part of the registers we know */
+		event->args[0] = event->args[1] = event->args[5] = 0;
+		event->args[2] = (u32)regs->dx;
+		event->args[3] = (u32)regs->si;
+		event->args[4] = (u32)regs->di;
+		return;
+	}
+	event->args[0] = regs->di;
+	event->args[1] = regs->si;
+	event->args[2] = regs->dx;
+	event->args[3] = regs->r10;
+	event->args[4] = regs->r8;
+	event->args[5] = regs->r9;
+}
+
+/* What the call works on. */
+static __always_inline void event_object(struct debox_event_call *event, const struct thread_state *st,
+					 struct task_struct *task)
+{
+	struct thread_objects *objects = st->object_now ? bpf_task_storage_get(&thread_objects, task, 0, 0) : NULL;
+
+	if (objects)
+		event->object = object_memo_of(objects, st->object_now - 1)->object;
+	else
+		__builtin_memset(&event->object, 0, sizeof(event->object));
+	event->object.flags |= st->object_flags;
+}
+
 VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
 			     u32 user_stack)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	const struct splice_done *done = splice_done_here();
 	struct finished *call = finished_here();
 	struct debox_event_call *event;
-	struct thread_objects *objects;
 	u32 account, kept;
 	void *ring;
 
@@ -379,23 +423,10 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	event->tid = call->field[DEBOX_FIELD_TID];
 	comm_copy(event->comm, call->comm);
 	event->retval = call->field[DEBOX_FIELD_RETVAL];
-	if (done->start) {
+	if (done->start)
 		__builtin_memcpy(event->args, done->args, sizeof(event->args));
-	} else if (st->call.compat) {
-		/* ebx ecx edx esi edi ebp; ecx has the user's ip after sysenter
-		 * and ebx is not in the part of the registers we know */
-		event->args[0] = event->args[1] = event->args[5] = 0;
-		event->args[2] = (u32)regs->dx;
-		event->args[3] = (u32)regs->si;
-		event->args[4] = (u32)regs->di;
-	} else {
-		event->args[0] = regs->di;
-		event->args[1] = regs->si;
-		event->args[2] = regs->dx;
-		event->args[3] = regs->r10;
-		event->args[4] = regs->r8;
-		event->args[5] = regs->r9;
-	}
+	else
+		event_args(event, task, st->call.compat);
 	event->start_ns = st->call.enter_ns;
 	event->wall_ns = call->field[DEBOX_FIELD_WALL_NS];
 	event->cpu_ns = call->field[DEBOX_FIELD_CPU_NS];
@@ -422,12 +453,124 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 		else
 			__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
 	}
-	objects = st->object_now ? bpf_task_storage_get(&thread_objects, task, 0, 0) : NULL;
-	if (objects)
-		event->object = object_memo_of(objects, st->object_now - 1)->object;
-	else
-		__builtin_memset(&event->object, 0, sizeof(event->object));
-	event->object.flags |= st->object_flags;
+	event_object(event, st, task);
+	__sync_fetch_and_add(&details->events_sent, 1);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/* ---- a sleep whose call's end is not seen */
+
+/* Whose the sleep was stands in what finished_here() has; which conditions it meets comes to stand there. */
+VERIFIED_ONCE u32 sleep_wanted(struct thread_state *st, const struct off_cpu *off, u32 key)
+{
+	struct finished *call = finished_here();
+	struct debox_account_control *control;
+	u32 most;
+
+	if (!st || !off || !call)
+		return 0;
+	control = details_control(st->account);
+	if (!control)
+		return 0;
+	most = control->conditions;
+	st->conditions_hit = 0;
+	st->conditions_unknown = 0;
+	for (u32 i = 0; i < DEBOX_CONDITIONS_MAX; i++) {
+		if (i >= most)
+			break;
+		condition_sleep(st, control, i, off->site);
+	}
+	call->account = st->account;
+	call->key = key & (DEBOX_NR_SLOTS - 1);
+	call->now = st->out_ns + off->blocked_ns + off->runq_ns;
+	call->field[DEBOX_FIELD_WALL_NS] = off->blocked_ns + off->runq_ns;
+	call->field[DEBOX_FIELD_BLOCKED_NS] = off->blocked_ns;
+	call->field[DEBOX_FIELD_RUNQ_NS] = off->runq_ns;
+	call->field[DEBOX_FIELD_IRQ_NS] = 0;
+	call->field[DEBOX_FIELD_CPU_NS] = 0;
+	call->field[DEBOX_FIELD_RETVAL] = 0;
+	call->field[DEBOX_FIELD_MINOR_FAULTS] = 0;
+	call->field[DEBOX_FIELD_MAJOR_FAULTS] = 0;
+	call->field[DEBOX_FIELD_SLEEPS] = 1;
+	call->field[DEBOX_FIELD_PREEMPTIONS] = 0;
+	call->field[DEBOX_FIELD_WAITERS] = st->waiters_entry;
+	call->hit = st->conditions_hit;
+	call->unknown = st->conditions_unknown;
+	call->met = 0;
+	call->uncertain = 0;
+	call->wanted = 0;
+	call->signal = 0;
+	/* It is another thread that runs. */
+	call->may_signal = 0;
+	bpf_loop(DEBOX_CONDITIONS_MAX, condition_check, NULL, 0);
+	return call->wanted;
+}
+
+/* `task` has slept in call `key`. */
+static __noinline int sleep_judge(struct task_struct *task, struct thread_state *st, const struct off_cpu *off, u32 key)
+{
+	struct debox_account_control *control;
+	struct debox_event_call *event;
+	struct debox_details *details;
+	struct finished *call;
+	u32 account;
+	void *ring;
+
+	if (!st || !off)
+		return 0;
+	account = st->account;
+	control = details_control(account);
+	details = details_of(account);
+	call = finished_here();
+	if (!control || !details || !call)
+		return 0;
+	if (!(control->flags & DEBOX_DETAIL_SLEEPS) || !control->conditions)
+		return 0;
+	call->field[DEBOX_FIELD_PID] = tgid_of(task);
+	call->field[DEBOX_FIELD_TID] = pid_of(task);
+	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
+	if (!sleep_wanted(st, off, key))
+		return 0;
+	ring = bpf_map_lookup_elem(&account_rings, &account);
+	if (!ring)
+		return 0;
+	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
+	if (!event) {
+		__sync_fetch_and_add(&details->events_dropped, 1);
+		return 0;
+	}
+	event->size = sizeof(*event);
+	event->type = DEBOX_EVENT_CALL;
+	event->flags = DEBOX_EVENT_SLEEP | (call->uncertain ? DEBOX_EVENT_UNCERTAIN : 0) |
+		       (task_in_compat_call(task) ? DEBOX_EVENT_COMPAT32 : 0);
+	event->key = call->key;
+	event->pid = call->field[DEBOX_FIELD_PID];
+	event->tid = call->field[DEBOX_FIELD_TID];
+	comm_copy(event->comm, call->comm);
+	event_args(event, task, task_in_compat_call(task));
+	event->start_ns = st->out_ns;
+	event->wall_ns = call->field[DEBOX_FIELD_WALL_NS];
+	event->blocked_ns = off->blocked_ns;
+	event->runq_ns = off->runq_ns;
+	event->retval = 0;
+	event->cpu_ns = 0;
+	event->irq_ns = 0;
+	event->minor_faults = 0;
+	event->major_faults = 0;
+	event->nvcsw = 1;
+	event->nivcsw = 0;
+	event->user_stack = 0;
+	event->conditions = call->met & call->wanted;
+	event->uncertain = call->uncertain;
+	event->signal = 0;
+	event->sleep_count = 1;
+	event->sleeps_dropped = 0;
+	event->sleeps_dropped_ns = 0;
+	sleep_keep(st, off, held_stack_of(st, details), &event->sleeps[0]);
+	for (u32 i = 1; i < DEBOX_EVENT_SLEEPS_MAX; i++)
+		__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
+	event_object(event, st, task);
 	__sync_fetch_and_add(&details->events_sent, 1);
 	bpf_ringbuf_submit(event, 0);
 	return 0;

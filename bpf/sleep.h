@@ -153,6 +153,9 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 	key = away_account_add(st, &off, seen, task_in_compat_call(task));
 	if (kind & OUT_BLOCKED && seen & WATCH_DETAILS)
 		object_sleep_add(task, st, key, off.blocked_ns);
+	/* Where the ends of calls are seen a call is judged then, and not its sleeps. */
+	if (kind & OUT_BLOCKED && kind & OUT_IN_CALL && seen & WATCH_DETAILS && !(seen & (WATCH_BOUNDARY | WATCH_SPLICED)))
+		sleep_judge(task, st, &off, key);
 	return 0;
 }
 

@@ -647,6 +647,7 @@ struct debox_condition {
 #define DEBOX_DETAIL_THREADS (1u << 2)
 #define DEBOX_DETAIL_EVENTS (1u << 3)       /* slow_ns[] and conditions[] are looked at */
 #define DEBOX_DETAIL_EVENT_STACKS (1u << 4) /* events carry a user stack */
+#define DEBOX_DETAIL_SLEEPS (1u << 5)       /* without REQ_BOUNDARY: each sleep in a call is judged by conditions[], alone */
 
 struct debox_account_control {
 	__u32 flags;      /* DEBOX_DETAIL_* */
@@ -1023,6 +1024,8 @@ struct debox_lives {
 #define DEBOX_EVENT_SLOW (1u << 0)      /* at least slow_ns */
 #define DEBOX_EVENT_UNCERTAIN (1u << 1) /* a condition's label was not known yet: the client judges */
 #define DEBOX_EVENT_COMPAT32 (1u << 3)
+#define DEBOX_EVENT_SLEEP (1u << 4) /* DETAIL_SLEEPS: one sleep, whose call may go on: start and wall are the sleep's,
+                                     * and what only the end of a call tells is 0 */
 
 #define DEBOX_EVENT_SLEEPS_MAX 8u
 

@@ -219,6 +219,8 @@ pub const DEBOX_DETAIL_THREADS: u32 = 1 << 2;
 pub const DEBOX_DETAIL_EVENTS: u32 = 1 << 3;
 /// events carry a user stack
 pub const DEBOX_DETAIL_EVENT_STACKS: u32 = 1 << 4;
+/// without REQ_BOUNDARY: each sleep in a call is judged by conditions[], alone
+pub const DEBOX_DETAIL_SLEEPS: u32 = 1 << 5;
 pub const DEBOX_CHAINS_MAX: usize = 16384;
 /// one that is longer ends in DEBOX_CHAIN_DEEPER
 pub const DEBOX_CHAIN_DEPTH_MAX: u32 = 16;
@@ -373,6 +375,7 @@ pub const DEBOX_EVENT_SLOW: u32 = 1 << 0;
 /// a condition's label was not known yet: the client judges
 pub const DEBOX_EVENT_UNCERTAIN: u32 = 1 << 1;
 pub const DEBOX_EVENT_COMPAT32: u32 = 1 << 3;
+pub const DEBOX_EVENT_SLEEP: u32 = 1 << 4;
 pub const DEBOX_EVENT_SLEEPS_MAX: usize = 8;
 
 mirror! {

@@ -320,13 +320,6 @@ pub fn is_policy_name(name: &str) -> bool {
 fn policy_when_of(file: PolicyWhenFile, capture: Way) -> Result<PolicyWhen, Wrong> {
     let span = file.condition.span();
     let condition = file.condition.into_inner();
-    if capture != Way::Boundary {
-        let what = "a condition is about single calls, whose ends capture = \"sleeps\" does not see: say capture = \
-                    \"boundary\" in this policy (for = \"10m\", if it is to be for a time), or use [[flight.when]], which is \
-                    about sums"
-            .to_owned();
-        return Err((what, span));
-    }
     let expression = match Expression::parse(&condition) {
         Ok(expression) => expression,
         Err(error) => {
@@ -341,6 +334,15 @@ fn policy_when_of(file: PolicyWhenFile, capture: Way) -> Result<PolicyWhen, Wron
             return Err((what, span));
         }
     };
+    if let (Way::Sleeps, Some(test)) = (capture, expression.not_of_sleeps()) {
+        let what = format!(
+            "condition: '{}' is of a whole call, whose end capture = \"sleeps\" does not see: say capture = \"boundary\" in \
+             this policy (for = \"10m\", if it is to be for a time), or leave it out; of a sleep wall, blocked, runq, call, \
+             label, function, holder, root, chain, waiters, pid, tid and comm are known",
+            (condition.get(test.at..test.at + test.length)).unwrap_or("it")
+        );
+        return Err((what, span));
+    }
     let irq = |test: &&Test| matches!(test.predicate, Predicate::Number(Number::Irq, _));
     if let Some(test) = expression.tests().into_iter().find(irq) {
         let what = format!(
@@ -872,9 +874,9 @@ mod tests {
                 "s3://BUCKET",
             ),
             (
-                "[[policy]]\nname = \"a\"\n[[policy.when]]\ncondition = \"wall > 1s\"\n",
+                "[[policy]]\nname = \"a\"\n[[policy.when]]\ncondition = \"wall > 1s && errno == EIO\"\n",
                 "line 4, column 13",
-                "capture = \"boundary\"",
+                "'errno == EIO' is of a whole call, whose end capture = \"sleeps\" does not see: say capture = \"boundary\"",
             ),
             (
                 "[[policy]]\nname = \"a\"\ncapture = \"boundary\"\n[[policy.when]]\ncondition = \"wall > 1\"\n",

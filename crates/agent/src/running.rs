@@ -46,7 +46,8 @@ impl How {
         };
         Self {
             way,
-            conditions: way == Way::Boundary && !policy.when.is_empty() && level == Level::Full,
+            // What is asked of a whole call is not asked of its sleeps.
+            conditions: way == policy.capture && !policy.when.is_empty() && level == Level::Full,
             seldom: level <= Level::Seldom,
         }
     }

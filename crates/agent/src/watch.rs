@@ -147,8 +147,13 @@ impl Agent<'_> {
             self.metrics
                 .condition(&policy.name, &when.condition, sum.acted, held_back);
             if held_back > 0 {
+                // Conditions are looked at in this way alone.
+                let what = match policy.capture {
+                    Way::Sleeps => "sleeps",
+                    Way::Boundary => "calls",
+                };
                 debox_cli::say(&format!(
-                    "policy {}: condition '{}' was met by {} calls in this period; {} of them are told here by \
+                    "policy {}: condition '{}' was met by {} {what} in this period; {} of them are told here by \
                      this number alone",
                     policy.name, when.condition, sum.met, held_back
                 ));

@@ -1068,6 +1068,66 @@ fn a_call_that_meets_a_condition_is_told_and_kept() {
     assert_eq!(agent.end(), Some(0));
 }
 
+/// With sleeps alone each sleep is judged as it ends: whatever its call does then.
+#[test]
+fn a_sleep_that_meets_a_condition_is_told_and_kept() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbk-*\"]\n[[policy.when]]\n\
+         condition = \"blocked > 200ms && label == nanosleep\"\ndo = [\"stack\", \"keep\"]\n[[policy.when]]\n\
+         condition = \"blocked > 60ms && call == clock_nanosleep && comm =~ 'dbk-t*'\"\n\
+         [flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let folder = agent.folder.path().to_owned();
+    let one = sleeper(&folder, "dbk-one");
+    run(&one, "0.05");
+    run(&one, "0.08");
+    run(&sleeper(&folder, "dbk-two"), "0.08");
+    let line = agent.says("clock_nanosleep(");
+    assert!(
+        line.contains(" dbk-two ") && line.contains(" slept ") && line.contains(" ms at nanosleep"),
+        "{line}"
+    );
+    run(&one, "0.4");
+    let line = agent.says("clock_nanosleep(");
+    assert!(
+        line.contains(" dbk-one ") && line.contains(" slept 4") && !line.contains(" = "),
+        "{line}"
+    );
+    // Where in the kernel, and who woke it.
+    let line = agent.says("    slept ");
+    assert!(
+        line.contains(" at nanosleep in ") && line.contains("woken by (interrupt)"),
+        "{line}"
+    );
+    agent.says("with --capture=sleeps it is not walked");
+    let line = agent.says("kept in ");
+    assert!(
+        line.contains("condition blocked > 200ms") && line.contains("policy web"),
+        "{line}"
+    );
+    let kept = kept(&folder.join("flight"));
+    assert_eq!(kept.len(), 1);
+    let (slept, sleeps) = waited(&recordings_of(&kept[0], "web"), "nanosleep");
+    assert!(sleeps == 4 && slept > 590_000_000, "{slept} {sleeps}");
+    agent.signal(libc::SIGUSR1);
+    agent.says("kept in ");
+    let figures = agent.metrics();
+    let is = values(&figures);
+    for condition in [
+        "blocked > 200ms && label == nanosleep",
+        "blocked > 60ms && call == clock_nanosleep && comm =~ 'dbk-t*'",
+    ] {
+        let series = format!(
+            "debox_condition_calls_total{{policy=\"web\",condition=\"{condition}\",outcome=\"told\"}}"
+        );
+        assert_eq!(is[series.as_str()], 1.0, "{figures}");
+    }
+    assert_eq!(agent.end(), Some(0));
+}
+
 /// More single calls than was said: what they are told for is left out, and comes back.
 #[test]
 fn a_storm_of_events_is_more_than_the_budget() {

@@ -103,6 +103,24 @@ impl Expression {
         tests
     }
 
+    /// What only the end of a call tells, and a sleep of it does not.
+    pub fn not_of_sleeps(&self) -> Option<&Test> {
+        let told = |test: &&Test| match test.predicate {
+            Predicate::Number(number, _) => matches!(
+                number,
+                Number::Wall
+                    | Number::Blocked
+                    | Number::Runq
+                    | Number::Pid
+                    | Number::Tid
+                    | Number::Waiters
+            ),
+            Predicate::Text(field, _) => field != TextField::Caller,
+            Predicate::Call(_) => true,
+        };
+        self.tests().into_iter().find(|test| !told(test))
+    }
+
     /// Labels that are asked for by name but that no rule gives: where they
     /// stand, and what was perhaps meant. Not an error, as a place without a
     /// rule has its function for a label.

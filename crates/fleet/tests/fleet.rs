@@ -540,6 +540,8 @@ fn why_tells_of_each_policy() {
     let mut add = |policy: &str, at: u64, minutes: u64, seconds: u64| {
         let mut period = period("h", begin + at * MINUTE, "v1");
         period.policy = policy.into();
+        // No two begin at once.
+        period.begin_ns += policy.len() as u64 * 1_000_000;
         period.end_ns = period.begin_ns + minutes * MINUTE;
         let unit = format!("{policy}.service");
         all.push((report(policy, &unit, seconds * SECOND), period));

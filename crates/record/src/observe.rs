@@ -11,7 +11,7 @@ use crate::gauge::{Gauges, gauge};
 use crate::history::{History, RowSums};
 use crate::slow::{MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, THRESHOLD_FIRST_NS, thresholds};
 use crate::writer::{Contents, WriteError, Writer};
-use debox_abi::{DEBOX_NR_SLOTS, debox_event_call};
+use debox_abi::{DEBOX_EVENT_SLEEP, DEBOX_NR_SLOTS, debox_event_call};
 use debox_output::count_text;
 use debox_report::{CallNames, Note, NoteKind, Report};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -79,7 +79,10 @@ pub struct Observed {
 impl Observed {
     /// Takes in an event that comes after the last look.
     pub fn event(&mut self, event: &debox_event_call) {
-        self.slow.add(event);
+        // Of a sleep the call may go on: it is none of the slow calls.
+        if event.flags & DEBOX_EVENT_SLEEP == 0 {
+            self.slow.add(event);
+        }
     }
 
     /// Puts what only an observer sees into a report.

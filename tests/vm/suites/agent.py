@@ -96,3 +96,42 @@ def _():
             wall_s = json.loads(done.stdout)["run"]["wall_ns"] / 1e9
             expect(0 < wall_s < 120, name, "is of", wall_s, "s")
     note(f"{len(all_recordings)} recordings over {len(STEPS_S)} steps")
+
+
+@check("sleep-meets-a-condition", smoke=True)
+def _():
+    with Broker() as broker, open("/run/agent.log", "w+") as said:
+        config = pathlib.Path("/run/agent.toml")
+        config.write_text(
+            f"""[[policy]]
+name = "all"
+[[policy.when]]
+condition = "blocked > 200ms && label == nanosleep"
+do = ["stack"]
+[[policy.when]]
+condition = "blocked > 10s && call == clock_nanosleep"
+[flight]
+directory = ""
+[metrics]
+listen = "{SOCKET}"
+"""
+        )
+        agent = subprocess.Popen([f"{HERE}/debox", "agent", "--socket", broker.socket, "--config", str(config)], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+
+        def log():
+            return pathlib.Path("/run/agent.log").read_text()
+
+        def appears(what):
+            until = time.monotonic() + 120
+            while what not in log() and agent.poll() is None and time.monotonic() < until:
+                time.sleep(0.1)
+            expect(what in log(), "it never said", what, log())
+
+        try:
+            appears("figures at")
+            execute(["/bin/busybox", "sleep", "0.4"])
+            appears(" at nanosleep in ")
+        finally:
+            agent.terminate()
+            agent.wait(60)
+        expect("slept 4" in log() and "woken by (interrupt)" in log(), log())

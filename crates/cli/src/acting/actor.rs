@@ -516,6 +516,10 @@ impl Actor {
         let object = Object::of(&event.object);
         let path = object.as_ref().and_then(|o| o.path()).map(str::to_owned);
         let errno = error_name(event.retval).unwrap_or_default();
+        let retval = match event.flags & DEBOX_EVENT_SLEEP {
+            0 => event.retval.to_string(),
+            _ => String::new(),
+        };
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
@@ -523,7 +527,7 @@ impl Actor {
             .env("DEBOX_TID", event.tid.to_string())
             .env("DEBOX_COMM", name_get(&event.comm).as_ref())
             .env("DEBOX_CALL", show::event_call(event))
-            .env("DEBOX_RETVAL", event.retval.to_string())
+            .env("DEBOX_RETVAL", retval)
             .env("DEBOX_ERRNO", errno)
             .env("DEBOX_WALL_NS", event.wall_ns.to_string())
             .env("DEBOX_CPU_NS", event.cpu_ns.to_string())
@@ -671,7 +675,12 @@ impl Actor {
             text.push_str(&format!(
                 "met by {} {}",
                 count_text(met),
-                if met == 1 { "call" } else { "calls" }
+                match (self.plan.of_sleeps, met) {
+                    (true, 1) => "sleep",
+                    (true, _) => "sleeps",
+                    (false, 1) => "call",
+                    (false, _) => "calls",
+                }
             ));
             for (planned, state) in self.plan.watches[watch]
                 .actions
@@ -751,19 +760,21 @@ fn facts<'a>(
         ..CallFacts::default()
     };
     call.set(Number::Wall, event.wall_ns);
-    call.set(Number::Cpu, event.cpu_ns);
     call.set(Number::Blocked, event.blocked_ns);
     call.set(Number::Runq, event.runq_ns);
-    if irq {
-        call.set(Number::Irq, event.irq_ns);
-    }
-    call.set(Number::Minflt, event.minor_faults.into());
-    call.set(Number::Majflt, event.major_faults.into());
-    call.set(Number::Sleeps, event.nvcsw.into());
-    call.set(Number::Preemptions, event.nivcsw.into());
     call.set(Number::Pid, event.pid.into());
     call.set(Number::Tid, event.tid.into());
-    call.numbers[Number::Retval as usize] = Some(event.retval);
+    if event.flags & DEBOX_EVENT_SLEEP == 0 {
+        call.set(Number::Cpu, event.cpu_ns);
+        if irq {
+            call.set(Number::Irq, event.irq_ns);
+        }
+        call.set(Number::Minflt, event.minor_faults.into());
+        call.set(Number::Majflt, event.major_faults.into());
+        call.set(Number::Sleeps, event.nvcsw.into());
+        call.set(Number::Preemptions, event.nivcsw.into());
+        call.numbers[Number::Retval as usize] = Some(event.retval);
+    }
     let waiters = show::sleeps(event).iter().map(|sleep| sleep.waiters_entry);
     if event.sleeps_dropped == 0 {
         call.set(Number::Waiters, waiters.max().unwrap_or(0).into());
@@ -803,7 +814,10 @@ fn frames(
     let mut frames = Frames::default();
     let details = details?;
     if event.user_stack == 0 {
-        frames.why = "the kernel could not walk it".into();
+        frames.why = match event.flags & DEBOX_EVENT_SLEEP {
+            0 => "the kernel could not walk it".into(),
+            _ => "with --capture=sleeps it is not walked".into(),
+        };
         return Some(frames);
     }
     let stack = details.user_stack(event.user_stack)?;

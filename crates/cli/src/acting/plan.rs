@@ -24,6 +24,8 @@ pub struct Plan {
     pub irq: bool,
     /// See [`ActArgs::lasting`].
     pub lasting: bool,
+    /// The ends of calls are not seen: it is about their sleeps, one by one.
+    pub of_sleeps: bool,
 }
 
 /// One --on.
@@ -236,7 +238,35 @@ impl Plan {
             log,
             irq,
             lasting,
+            of_sleeps: false,
         }))
+    }
+
+    /// With `--capture=sleeps`: as each sleep ends, and not as its call does.
+    ///
+    /// # Errors
+    /// It asks for what is not known then.
+    pub fn of_sleeps(mut self) -> Result<Self, Error> {
+        for watch in &self.watches {
+            if let Some(test) = watch.expression.not_of_sleeps() {
+                return Err(Error::Arguments(format!(
+                    "--on: with --capture=sleeps a condition is about one sleep, of which wall, blocked, runq, call, label, \
+                     function, holder, root, chain, waiters, pid, tid and comm are known: leave the rest out, or say \
+                     --capture=boundary\n{}",
+                    underline(watch.expression.text(), test.at, test.length)
+                )));
+            }
+            let signal = |planned: &&Planned| planned.action.signal().is_some();
+            if let Some(planned) = watch.actions.iter().find(signal) {
+                return Err(Error::Arguments(format!(
+                    "--do {}: with --capture=sleeps nothing is done as a call returns; say --capture=boundary, or --do print, \
+                     stack or exec",
+                    planned.action.text()
+                )));
+            }
+        }
+        self.of_sleeps = true;
+        Ok(self)
     }
 
     pub fn has(&self, wanted: impl Fn(&Action) -> bool) -> bool {
@@ -252,6 +282,10 @@ impl Plan {
 
     /// Whether events need the program's stack.
     pub fn wants_stacks(&self) -> bool {
+        // A sleep ends in another program's place.
+        if self.of_sleeps {
+            return false;
+        }
         let asks_caller = self.watches.iter().any(Watch::asks_caller);
         asks_caller || self.has(|action| matches!(action, Action::Stack | Action::Exec(_)))
     }
@@ -301,7 +335,12 @@ impl Plan {
         } else {
             0
         };
-        let flags = details.control.flags() | DEBOX_DETAIL_EVENTS | stacks;
+        let sleeps = if self.of_sleeps {
+            DEBOX_DETAIL_SLEEPS
+        } else {
+            0
+        };
+        let flags = details.control.flags() | DEBOX_DETAIL_EVENTS | stacks | sleeps;
         details.control.flags_set(flags);
         Ok(())
     }

@@ -92,13 +92,29 @@ pub fn line(
     let time = |ns| duration_text(ns, ascii);
     let what = object(event);
     let mut text = format!(
-        "{} {} {}/{} {}({}) = {}, {}: on CPU {}",
+        "{} {} {}/{} {}({})",
         clock_text(event.start_ns + event.wall_ns),
         comm(&event.comm),
         event.pid,
         event.tid,
         event_call(event),
         what.as_deref().map_or(String::new(), printable),
+    );
+    if let ([sleep], true) = (sleeps(event), event.flags & DEBOX_EVENT_SLEEP != 0) {
+        // Its call may go on.
+        let label = label(site(sleep.site).as_ref());
+        let _ = write!(text, " slept {} at {label}", time(sleep.blocked_ns));
+        if event.runq_ns > 0 {
+            let _ = write!(text, ", run queue {}", time(event.runq_ns));
+        }
+        if late {
+            text.push_str(" (late)");
+        }
+        return text;
+    }
+    let _ = write!(
+        text,
+        " = {}, {}: on CPU {}",
         match event.retval {
             // Broken off by a signal: the program sees EINTR, or the kernel
             // makes the call anew.

@@ -71,9 +71,12 @@ impl Want {
         args: &CaptureArgs,
         default: impl FnOnce(Option<&Plan>) -> Way,
     ) -> Result<Self, Error> {
-        let plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
+        let mut plan = Plan::new(&args.act, args.irq, args.broker.labels.as_deref())?;
         let way = (args.capture_way).unwrap_or_else(|| default(plan.as_ref()));
         way_allows(args, way)?;
+        if way == Way::Sleeps {
+            plan = plan.map(Plan::of_sleeps).transpose()?;
+        }
         if way == Way::Splice && plan.as_ref().is_some_and(Plan::dumps_core) {
             return Err(Error::Arguments(
                 "--capture=splice has no --do core: a debugger does not find its way through the code that makes \
@@ -209,11 +212,7 @@ fn way_allows(args: &CaptureArgs, way: Way) -> Result<(), Error> {
     let asked = [
         (args.details.call_site, "--call-site", &[Way::Sleeps][..]),
         (args.details.stacks, "--stacks", &[Way::Wrap, Way::Sleeps]),
-        (
-            !args.act.rules.is_empty(),
-            "--on",
-            &[Way::Wrap, Way::Sleeps],
-        ),
+        (!args.act.rules.is_empty(), "--on", &[Way::Wrap]),
         (args.hz != HZ, "--hz", &[Way::Wrap]),
         (args.irq, "--irq", &[Way::Sleeps]),
         (args.trace.wanted(), "--trace", &[Way::Sleeps]),
@@ -254,6 +253,7 @@ fn recording(report: &ReportArgs, asked: bool) -> Result<Option<PathBuf>, Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acting::{ActArgs, ActionArgs, RuleArgs};
 
     fn want(output: Option<&str>, asked: bool, json: bool) -> Result<Option<PathBuf>, String> {
         let report = ReportArgs {
@@ -294,6 +294,38 @@ mod tests {
         says(|args| args.irq = true, Way::Sleeps, "--irq");
         assert_eq!(with(|args| args.no_follow = true, Way::Sleeps), None);
         assert_eq!(with(|_| {}, Way::Splice), None);
+    }
+
+    #[test]
+    fn of_a_sleep_it_is_asked_what_a_sleep_tells() {
+        let said = |on: &str, action: &str| {
+            let action = ActionArgs {
+                text: action.into(),
+                ..ActionArgs::default()
+            };
+            let rule = RuleArgs {
+                on: on.into(),
+                actions: vec![action],
+            };
+            let args = CaptureArgs {
+                capture_way: Some(Way::Sleeps),
+                act: ActArgs::lasting(vec![rule]),
+                ..CaptureArgs::default()
+            };
+            Want::new(&args).err().map(|error| error.to_string())
+        };
+        assert_eq!(said("blocked > 1s && label == nanosleep", "stack"), None);
+        assert_eq!(said("call == fsync && comm == db", "exec true"), None);
+        for (on, action, what) in [
+            ("blocked > 1s && errno == EIO", "print", "errno == EIO"),
+            ("caller == main", "print", "--capture=boundary"),
+            ("sleeps > 3 || wall > 1s", "print", "are known"),
+            ("blocked > 1s", "stop", "--do stop"),
+            ("blocked > 1s", "signal USR1", "--capture=boundary"),
+        ] {
+            let said = said(on, action).unwrap_or_default();
+            assert!(said.contains(what), "{on}, {action}: {said}");
+        }
     }
 
     #[test]
