@@ -249,7 +249,13 @@ def upgraded_under_a_client():
     report = "/tmp/through.json"
     client = subprocess.Popen(of(MEMBER, "debox", "run", "--json", "-o", report, "--", "sh", "-c", "read line; sleep 0.1"),
                               stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
-    come("its command", lambda: [pid for pid in running("dash") if f"PPid:\t{client.pid}\n" in pathlib.Path(f"/proc/{pid}/status").read_text()])
+
+    def begun():
+        if client.poll() is not None:
+            raise Wrong(f"the client ended with {client.returncode}: {client.stderr.read()}")
+        return [pid for pid in running("dash") if f"PPid:\t{client.pid}\n" in pathlib.Path(f"/proc/{pid}/status").read_text()]
+
+    come("its command", begun)
     install("newer")
     for unit in (BROKER, AGENT):
         come(f"a new {unit}", lambda: shown(unit, "MainPID") not in ("0", before[unit]))
