@@ -362,8 +362,7 @@ class Tarball(unittest.TestCase):
                     report = f"/tmp/{user}-{capture}.json"
                     root.run(debox, "run", f"--capture={capture}", "--json", "-o", report, "--", "/calls", user=user)
                     counts = self.counts(root.root / report[1:])
-                    # Calls of a static program of glibc's only the kernel side sees, which the user has not.
-                    self.assertEqual(counts.get("getppid"), 777 if user == 0 else None)
+                    self.assertEqual(counts.get("getppid"), 777)
                     # The dynamic build says the same of the same program.
                     also = ours / f"{user}-{capture}.json"
                     run("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", ours / "debox", "run", f"--capture={capture}", "--json",
@@ -430,7 +429,7 @@ class Tarball(unittest.TestCase):
             # Calls of programs with musl only the kernel side sees, which the user has not, and is told so.
             if user == 0:
                 self.assertGreater(counts["read"], 0)
-                self.assertEqual(counts["exit_group"], 1)
+                self.assertGreater(counts["openat" if "openat" in counts else "open"], 0)
             else:
                 self.assertIn("missing", json.dumps(told["notes"]))
             page = f"/tmp/{user}.html"
@@ -472,7 +471,8 @@ class Tarball(unittest.TestCase):
             ran = root.run(debox, "run", "--capture=splice", "--", "ls", "/", user=user)
             self.assertRegex(ran.stderr, r"(?m)^\s*getdents64\b")
             ran = root.run(debox, "run", "--capture=wrap", "--", "ls", "/", user=user)
-            self.assertRegex(ran.stderr, r"(?m)^\s*getdents64\b")
+            # (It asks for entries within its C library, where wrap capture does not see it.)
+            self.assertRegex(ran.stderr, r"(?m)^\s*statx\b")
         ran = root.run(debox, "run", "--", "sleep", "0.2")
         self.assertIn("nanosleep", ran.stderr)
         # Names of users and of hosts, which only the files there tell.
