@@ -672,7 +672,7 @@ class Kubernetes(unittest.TestCase):
         for name in ("hostNetwork", "hostIPC"):
             self.assertNotIn(name, self.pod)
         written = {mount["mountPath"] for mount in self.container["volumeMounts"] if not mount.get("readOnly")}
-        self.assertEqual(written, {"/tmp", "/var/lib/debox/flight"})
+        self.assertEqual(written, {"/tmp", "/var/lib/debox"})
 
 
 class Container:
@@ -700,7 +700,8 @@ class Container:
         dropped = ",".join(str(number) for number in range(last + 1) if number not in {self.NUMBERS[name] for name in given})
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         told = pod["securityContext"]
-        self.flight = self.folder / "flight"
+        # Of the agent's own making, in the volume.
+        self.flight = self.folder / "flight" / "flight"
         lines = ["set -e", f"mount --bind {self.root} {self.root}", f"mount -t proc proc {self.root}/proc", f"mount -t sysfs -o ro sysfs {self.root}/sys"]
         for mount in container["volumeMounts"]:
             volume, place = volumes[mount["name"]], f"{self.root}{mount['mountPath']}"
