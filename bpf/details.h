@@ -393,6 +393,31 @@ static __always_inline void event_object(struct debox_event_call *event, const s
 	event->object.flags |= st->object_flags;
 }
 
+/* Room in the account's ring, and what stands first in it of whose call or sleep it is; NULL: there is none, which is
+ * counted. */
+static __always_inline struct debox_event_call *event_begin(u32 account, struct debox_details *details,
+							    const struct finished *call, u32 flags)
+{
+	void *ring = bpf_map_lookup_elem(&account_rings, &account);
+	struct debox_event_call *event;
+
+	if (!ring)
+		return NULL;
+	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
+	if (!event) {
+		__sync_fetch_and_add(&details->events_dropped, 1);
+		return NULL;
+	}
+	event->size = sizeof(*event);
+	event->type = DEBOX_EVENT_CALL;
+	event->flags = flags | (call->uncertain ? DEBOX_EVENT_UNCERTAIN : 0);
+	event->key = call->key;
+	event->pid = call->field[DEBOX_FIELD_PID];
+	event->tid = call->field[DEBOX_FIELD_TID];
+	comm_copy(event->comm, call->comm);
+	return event;
+}
+
 VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *details, u32 slow,
 			     u32 user_stack)
 {
@@ -400,28 +425,13 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 	const struct splice_done *done = splice_done_here();
 	struct finished *call = finished_here();
 	struct debox_event_call *event;
-	u32 account, kept;
-	void *ring;
+	u32 kept;
 
 	if (!st || !details || !call || !done)
 		return 0;
-	account = st->account;
-	ring = bpf_map_lookup_elem(&account_rings, &account);
-	if (!ring)
+	event = event_begin(st->account, details, call, (slow ? DEBOX_EVENT_SLOW : 0) | (st->call.compat ? DEBOX_EVENT_COMPAT32 : 0));
+	if (!event)
 		return 0;
-	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
-	if (!event) {
-		__sync_fetch_and_add(&details->events_dropped, 1);
-		return 0;
-	}
-	event->size = sizeof(*event);
-	event->type = DEBOX_EVENT_CALL;
-	event->flags = (slow ? DEBOX_EVENT_SLOW : 0) | (call->uncertain ? DEBOX_EVENT_UNCERTAIN : 0) |
-		       (st->call.compat ? DEBOX_EVENT_COMPAT32 : 0);
-	event->key = call->key;
-	event->pid = call->field[DEBOX_FIELD_PID];
-	event->tid = call->field[DEBOX_FIELD_TID];
-	comm_copy(event->comm, call->comm);
 	event->retval = call->field[DEBOX_FIELD_RETVAL];
 	if (done->start)
 		__builtin_memcpy(event->args, done->args, sizeof(event->args));
@@ -514,8 +524,7 @@ static __noinline int sleep_judge(struct task_struct *task, struct thread_state 
 	struct debox_event_call *event;
 	struct debox_details *details;
 	struct finished *call;
-	u32 account;
-	void *ring;
+	u32 account, compat;
 
 	if (!st || !off)
 		return 0;
@@ -532,23 +541,11 @@ static __noinline int sleep_judge(struct task_struct *task, struct thread_state 
 	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
 	if (!sleep_wanted(st, off, key))
 		return 0;
-	ring = bpf_map_lookup_elem(&account_rings, &account);
-	if (!ring)
+	compat = task_in_compat_call(task);
+	event = event_begin(account, details, call, DEBOX_EVENT_SLEEP | (compat ? DEBOX_EVENT_COMPAT32 : 0));
+	if (!event)
 		return 0;
-	event = bpf_ringbuf_reserve(ring, sizeof(*event), 0);
-	if (!event) {
-		__sync_fetch_and_add(&details->events_dropped, 1);
-		return 0;
-	}
-	event->size = sizeof(*event);
-	event->type = DEBOX_EVENT_CALL;
-	event->flags = DEBOX_EVENT_SLEEP | (call->uncertain ? DEBOX_EVENT_UNCERTAIN : 0) |
-		       (task_in_compat_call(task) ? DEBOX_EVENT_COMPAT32 : 0);
-	event->key = call->key;
-	event->pid = call->field[DEBOX_FIELD_PID];
-	event->tid = call->field[DEBOX_FIELD_TID];
-	comm_copy(event->comm, call->comm);
-	event_args(event, task, task_in_compat_call(task));
+	event_args(event, task, compat);
 	event->start_ns = st->out_ns;
 	event->wall_ns = call->field[DEBOX_FIELD_WALL_NS];
 	event->blocked_ns = off->blocked_ns;

@@ -849,6 +849,18 @@ fn child(program: &Path, options: &[&str]) -> Child {
     Command::new(program).args(options).spawn().unwrap()
 }
 
+/// What the flight recorder has kept since a condition of policy `web` was met: how long it slept, and how often.
+fn kept_once(agent: &mut Agent) -> (u64, u64) {
+    let line = agent.says("kept in ");
+    assert!(
+        line.contains("condition blocked > 200ms") && line.contains("policy web"),
+        "{line}"
+    );
+    let kept = kept(&agent.folder.path().join("flight"));
+    assert_eq!(kept.len(), 1);
+    waited(&recordings_of(&kept[0], "web"), "nanosleep")
+}
+
 /// The first that fits: whoever turns, and when.
 #[test]
 fn policies_share_out_who_is_watched() {
@@ -1031,14 +1043,7 @@ fn a_call_that_meets_a_condition_is_told_and_kept() {
     run(&program, "0.4");
     let line = agent.says("clock_nanosleep(");
     assert!(line.contains("dbv-one"), "{line}");
-    let line = agent.says("kept in ");
-    assert!(
-        line.contains("condition blocked > 200ms") && line.contains("policy web"),
-        "{line}"
-    );
-    let kept = kept(&folder.join("flight"));
-    assert_eq!(kept.len(), 1);
-    let (slept, sleeps) = waited(&recordings_of(&kept[0], "web"), "nanosleep");
+    let (slept, sleeps) = kept_once(&mut agent);
     assert!(sleeps == 2 && slept > 200_000_000, "{slept} {sleeps}");
     // So many in a second are not told one by one, but counted; what goes on is kept once.
     let shell = folder.join("dbv-sh");
@@ -1103,14 +1108,7 @@ fn a_sleep_that_meets_a_condition_is_told_and_kept() {
         "{line}"
     );
     agent.says("with --capture=sleeps it is not walked");
-    let line = agent.says("kept in ");
-    assert!(
-        line.contains("condition blocked > 200ms") && line.contains("policy web"),
-        "{line}"
-    );
-    let kept = kept(&folder.join("flight"));
-    assert_eq!(kept.len(), 1);
-    let (slept, sleeps) = waited(&recordings_of(&kept[0], "web"), "nanosleep");
+    let (slept, sleeps) = kept_once(&mut agent);
     assert!(sleeps == 4 && slept > 590_000_000, "{slept} {sleeps}");
     agent.signal(libc::SIGUSR1);
     agent.says("kept in ");

@@ -468,16 +468,24 @@ fn records(took: &[serde_json::Value]) -> Vec<serde_json::Value> {
     scopes.flat_map(|is| list(&is["logRecords"])).collect()
 }
 
-#[test]
-fn opentelemetrys_own_collector_takes_it() {
+/// OpenTelemetry's own, with the kernel side to have something for it.
+fn collector_or_skip() -> Option<PathBuf> {
     if !needs::bpf() {
-        return;
+        return None;
     }
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/otel-collector");
     if !program.exists() {
         needs::not_run("no OpenTelemetry collector is built: make setup-all builds it");
-        return;
+        return None;
     }
+    Some(program)
+}
+
+#[test]
+fn opentelemetrys_own_collector_takes_it() {
+    let Some(program) = collector_or_skip() else {
+        return;
+    };
     let places = Places {
         http: nobody(),
         grpc: nobody(),
@@ -652,14 +660,9 @@ fn opentelemetrys_own_collector_takes_it() {
 /// `debox fleet load --otel`.
 #[test]
 fn opentelemetrys_own_exporter_writes_what_the_fleet_is_asked() {
-    if !needs::bpf() {
+    let Some(program) = collector_or_skip() else {
         return;
-    }
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/otel-collector");
-    if !program.exists() {
-        needs::not_run("no OpenTelemetry collector is built: make setup-all builds it");
-        return;
-    }
+    };
     let Some(python) = needs::chdb() else { return };
     let folder = tempfile::tempdir().unwrap();
     let database = Database::start(&python, folder.path());
