@@ -546,6 +546,44 @@ int main(void)
     }
 }
 
+/// A thread that waits for a child of vfork does not stop for that, and goes on when it may.
+#[test]
+fn code_comes_back_beside_a_thread_in_vfork() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "in-vfork",
+        r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void *in_vfork(void *unused)
+{
+	if (!vfork()) { sleep(2); _exit(0); }
+	for (int i = 0; i < 100; i++) getppid();
+	return unused;
+}
+int main(void)
+{
+	pthread_t thread;
+	pthread_create(&thread, 0, in_vfork, 0);
+	usleep(100000);
+	prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+	for (int i = 0; i < 1000; i++) getppid();
+	pthread_join(thread, 0);
+	return wait(0) > 0 ? 7 : 9;
+}
+"#,
+    );
+    let (output, report) = place.report(&[&program]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(count(&report, "getppid"), 1100, "{report}");
+}
+
 /// Nobody can be asked any more when it comes to what splicing cannot go with.
 #[test]
 fn who_gave_up_rights_forbids_itself_the_time_stamp_counter() {

@@ -1598,6 +1598,7 @@ impl Run {
             Some(_) => self.asker(slot, tid, at),
         };
         self.askers[slot].store(asker.map_or(0, |by| by.tid), Ordering::Relaxed);
+        let mut still = None;
         let answer = match (asked, asker) {
             (None, _) => -libc::EINVAL,
             (Some(Asked::LetGo), _) => {
@@ -1635,7 +1636,7 @@ impl Run {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
                 let told = self.boundary_soon(by.tid, Since::Undone, why);
                 // Nobody executes what is half written; where somebody cannot be stopped, that is to be hoped.
-                let _still = (!proc::is_alone(by.tid)).then(|| Threads::stop(by.tid));
+                still = (!proc::is_alone(by.tid)).then(|| Threads::stop_most(by.tid));
                 undo.code_back().map_or_else(error, |()| told)
             }),
             (Some(Asked::Cut), Some(by)) => {
@@ -1648,6 +1649,8 @@ impl Run {
         };
         self.with[slot].store(0, Ordering::SeqCst);
         self.answer(slot, answer);
+        // Who does not listen (in vfork, say) is waited for by nobody but this thread of ours.
+        drop(still);
     }
 
     fn ask_to_let_go(&self, slot: usize) {

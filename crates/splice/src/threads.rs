@@ -21,10 +21,13 @@ pub struct Held {
 }
 
 /// Traced by this thread of ours; when this is dropped, they go on, where their registers say.
+#[derive(Default)]
 pub struct Threads {
     pub all: Vec<Held>,
     /// Those that do not stand still yet.
     running: Vec<i32>,
+    /// However long they take, they are waited for: nobody else lets them go while we live.
+    all_let_go: bool,
 }
 
 fn failed(tid: i32) -> impl Fn(io::Error) -> Error {
@@ -35,10 +38,24 @@ impl Threads {
     /// # Errors
     /// When one cannot be traced, or does not stop.
     pub fn stop(pid: i32) -> Result<Self, Error> {
-        let mut threads = Self {
-            all: Vec::new(),
-            running: Vec::new(),
-        };
+        let mut threads = Self::default();
+        threads.stop_all(pid)?;
+        match threads.all.is_empty() {
+            true => Err(Error::Ended),
+            false => Ok(threads),
+        }
+    }
+
+    /// Those that stop in time, of a process that is watched on: when this is dropped, all are let go, which lasts
+    /// until the others have stopped.
+    pub fn stop_most(pid: i32) -> Self {
+        let mut threads = Self::default();
+        threads.all_let_go = true;
+        let _ = threads.stop_all(pid);
+        threads
+    }
+
+    fn stop_all(&mut self, pid: i32) -> Result<(), Error> {
         let since = Instant::now();
         let mut known = HashSet::new();
         loop {
@@ -47,7 +64,7 @@ impl Threads {
                 if known.contains(&tid) {
                     continue;
                 }
-                match threads.seize(tid) {
+                match self.seize(tid) {
                     // Ended meanwhile, or is about to.
                     Err(e)
                         if !proc::lives_as(pid, tid) || e.raw_os_error() == Some(libc::ESRCH) => {}
@@ -56,15 +73,15 @@ impl Threads {
                 known.insert(tid);
                 is_new = true;
             }
-            threads.look()?;
+            self.look()?;
             // Who stood still made none.
-            if threads.running.is_empty() && !is_new {
-                break;
+            if self.running.is_empty() && !is_new {
+                return Ok(());
             }
             if since.elapsed() > LONGEST {
-                let (n, all) = (threads.running.len(), known.len());
+                let (n, all) = (self.running.len(), known.len());
                 let deaf = |tid: &i32| proc::state(pid, *tid) == Some(b'D');
-                let why = match threads.running.iter().any(deaf) {
+                let why = match self.running.iter().any(deaf) {
                     true => Some("they sleep in the kernel without listening"),
                     false => Some("they wait for a CPU").filter(|_| since.elapsed() > LONGEST_BUSY),
                 };
@@ -76,10 +93,6 @@ impl Threads {
             if !is_new {
                 thread::sleep(Duration::from_micros(50));
             }
-        }
-        match threads.all.is_empty() {
-            true => Err(Error::Ended),
-            false => Ok(threads),
         }
     }
 
@@ -126,6 +139,18 @@ impl Threads {
     }
 }
 
+/// Only who stands still can be let go: false, it does not yet.
+fn let_go(tid: i32) -> bool {
+    let signal = match tracee::look_for(tid) {
+        Ok(None | Some(Stop::Interrupted)) => return false,
+        Ok(Some(Stop::Signal(_, signal))) => signal,
+        Ok(Some(Stop::Group(..) | Stop::Exec(_) | Stop::Call(_))) => 0,
+        Ok(Some(Stop::Gone)) | Err(_) => return true,
+    };
+    let _ = tracee::detach(tid, signal);
+    true
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         for held in self.all.drain(..) {
@@ -133,24 +158,13 @@ impl Drop for Threads {
             let _ = held.thread.go_on();
         }
         let until = Instant::now() + LONGEST;
-        for tid in self.running.drain(..) {
-            // Only who stands still can be let go; who does not so soon is let go as debox ends.
-            loop {
-                match tracee::look_for(tid) {
-                    Ok(None | Some(Stop::Interrupted)) if Instant::now() < until => {
-                        thread::sleep(Duration::from_micros(200));
-                        continue;
-                    }
-                    Ok(Some(Stop::Signal(_, signal))) => {
-                        let _ = tracee::detach(tid, signal);
-                    }
-                    Ok(Some(Stop::Group(..) | Stop::Exec(_) | Stop::Call(_))) => {
-                        let _ = tracee::detach(tid, 0);
-                    }
-                    _ => {}
-                }
-                break;
+        loop {
+            self.running.retain(|tid| !let_go(*tid));
+            // Who does not stop so soon is let go as debox ends.
+            if self.running.is_empty() || (!self.all_let_go && Instant::now() >= until) {
+                return;
             }
+            thread::sleep(Duration::from_micros(200));
         }
     }
 }
