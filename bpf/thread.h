@@ -536,6 +536,27 @@ static __noinline int boundary_asleep(struct task_struct *task, struct thread_st
 	return 0;
 }
 
+/* The kernel side counts a call to its end of which its program told: what it was off the CPU until now, its
+ * interrupts and its faults are in the sums already. */
+static __noinline int boundary_open(struct task_struct *task, struct thread_state *st)
+{
+	struct open_call *call;
+
+	if (!task || !st || !st->call.in_call)
+		return 0;
+	call = &st->call;
+	/* It was on a CPU for no longer than it was. */
+	call->called_ns -= call->blocked_ns + call->runq_ns;
+	call->blocked_ns = 0;
+	call->runq_ns = 0;
+	call->irq_ns = 0;
+	call->nvcsw = 0;
+	call->nivcsw = 0;
+	call->min_flt = task->min_flt;
+	call->maj_flt = task->maj_flt;
+	return 0;
+}
+
 /* From now on the kernel tells of the calls of whoever shares memory with a thread: the user side
  * reads the iterator to its end, the first time for the memory. */
 struct boundary_wish {
@@ -574,6 +595,7 @@ int boundary_threads(struct bpf_iter__task *ctx)
 	} else {
 		boundary_asleep(task, st);
 		boundary_begins(st);
+		boundary_open(task, st);
 	}
 	boundary_wish.moved++;
 	return 0;

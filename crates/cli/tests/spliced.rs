@@ -490,8 +490,61 @@ fn what_splicing_leaves_is_counted_at_the_boundary() {
             .collect();
         assert!(kinds.contains(&"splice_boundary"), "{how}: {notes:?}");
         assert!(!kinds.contains(&"splice_left"), "{how}: {notes:?}");
-        assert!(!kinds.contains(&"inconsistent"), "{how}: {notes:?}");
+        assert!(!kinds.contains(&"inconsistent"), "{how}: {report}");
     }
+}
+
+/// A call that its program began to tell of, and the kernel side tells of as it ends, is in the sums once.
+#[test]
+fn a_call_that_is_open_as_another_thread_gives_up_rights_is_counted_once() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "open-call",
+        r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int ends[2];
+static char much[3 << 20], some[1 << 16];
+static void *writes(void *unused)
+{
+	return write(ends[1], much, sizeof(much)) == sizeof(much) ? unused : &ends;
+}
+static void *reads(void *unused)
+{
+	for (long all = 0; all < (long)sizeof(much); all += read(ends[0], some, sizeof(some))) usleep(20000);
+	return unused;
+}
+int main(void)
+{
+	pthread_t one, other;
+	void *wrong;
+	if (pipe(ends)) return 1;
+	pthread_create(&one, 0, writes, 0);
+	pthread_create(&other, 0, reads, 0);
+	usleep(200000);
+	/* Of this thread alone: the C library's would interrupt the others. */
+	if (syscall(SYS_setgid, 65534)) return 2;
+	pthread_join(one, &wrong);
+	pthread_join(other, 0);
+	return wrong ? 9 : 7;
+}
+"#,
+    );
+    let (output, report) = place.report(&[&program]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(count(&report, "write"), 1, "{report}");
+    let rows = report["calls"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == "write").unwrap();
+    let ns = |name: &str| row[name].as_u64().unwrap();
+    // It waits for the reader nearly always, whatever else the machine does.
+    let (wall, off) = (ns("wall_ns"), ns("blocked_ns") + ns("runq_ns"));
+    assert!(off <= wall && off > 700_000_000, "{row}");
+    assert!((30..=50).contains(&ns("nvcsw")), "{row}");
 }
 
 /// Its own code comes back under a thread that makes calls all the time: each is counted, by whom it may be, and made
