@@ -12,6 +12,7 @@ mod walk;
 
 use debox_tests::{alone, bpf_wanted, debox, deboxd, root, wait_until};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -45,9 +46,10 @@ fn stage() -> &'static Stage {
     static STAGE: OnceLock<Stage> = OnceLock::new();
     STAGE.get_or_init(|| {
         let dir = directory();
-        for program in [debox(), deboxd()] {
-            let copy = dir.path().join(program.file_name().expect("a name"));
-            std::fs::copy(&program, &copy).expect("a copy");
+        let runtime = root().join("target/release/debox-splice.bin");
+        for file in [debox(), deboxd(), runtime] {
+            let copy = dir.path().join(file.file_name().expect("a name"));
+            std::fs::copy(&file, &copy).expect("a copy");
             open_to_all(&copy);
         }
         let (source, library) = (
@@ -590,6 +592,86 @@ fn an_ordinary_user_measures_what_he_starts_and_nothing_else() {
     wait_until("nothing of it is attached any more", || {
         !features().contains("irq")
     });
+    assert!(daemon.terminate().success());
+}
+
+/// Nothing leaves root's watch; and a user's command that starts in it is counted all the same, by itself.
+#[test]
+fn a_users_command_is_counted_in_roots_watch() {
+    let Some(_alone) = alone() else { return };
+    let dir = directory();
+    let socket = dir.path().join("debox.sock");
+    let mut command = Command::new(deboxd());
+    command.args(["--everybody", "--socket"]).arg(&socket);
+    let daemon = Daemon::start(&mut command, socket.clone());
+    let file = dir.path().join("report.json");
+    std::fs::write(&file, "").expect("a file");
+    let cache = dir.path().join("cache");
+    std::fs::create_dir(&cache).expect("a directory");
+    for path in [&file, &cache] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("chown");
+    }
+
+    let run = |options: &[&str]| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "read word; \"$@\"; exit $?", "sh"]);
+        let mut user = as_nobody(None, "debox");
+        user.args(["run", "--json", "--socket"])
+            .arg(&socket)
+            .arg("-o")
+            .arg(&file)
+            .args(options)
+            .args(["--", "/bin/sh", "-c", "umask; umask; exit 5"]);
+        shell.arg(user.get_program()).args(user.get_args());
+        let piped = shell.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut shell = piped.env("XDG_CACHE_HOME", &cache).spawn().expect("sh");
+        let mut root = Command::new(debox())
+            .args([
+                "attach",
+                "--capture=sleeps",
+                "-p",
+                &shell.id().to_string(),
+                "--socket",
+            ])
+            .arg(&socket)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("debox");
+        let mut said = BufReader::new(root.stderr.take().expect("piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("what it says");
+        assert!(line.contains("watching"), "{line}");
+        shell
+            .stdin
+            .take()
+            .expect("piped")
+            .write_all(b"go\n")
+            .expect("write");
+        let ended = shell.wait_with_output().expect("wait");
+        let mut told = String::new();
+        said.read_to_string(&mut told).expect("the report");
+        assert!(root.wait().expect("wait").success(), "{told}");
+        (ended, told)
+    };
+    let (ended, told) = run(&[]);
+    assert_eq!(ended.status.code(), Some(5), "{}", errors_of(&ended));
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("a report")).expect("JSON");
+    let rows = report["calls"].as_array().expect("rows");
+    let umask = rows.iter().find(|row| row["name"] == "umask");
+    assert_eq!(umask.map(|row| &row["count"]), Some(&4.into()), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("splice_not_measured") && notes.contains("in an account of another user"),
+        "{notes}"
+    );
+    // Root sees the whole of it, and nobody has left.
+    assert!(!told.contains("left the watch"), "{told}");
+    // What only the kernel side could tell is not had so.
+    let (ended, _) = run(&["--stacks"]);
+    let said = errors_of(&ended);
+    assert_eq!(ended.status.code(), Some(125), "{said}");
+    assert!(said.contains("in an account of another user"), "{said}");
     assert!(daemon.terminate().success());
 }
 

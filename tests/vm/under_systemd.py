@@ -166,6 +166,13 @@ def the_agent_starts_and_says_so():
     expect(said[1] == FLIGHT, said)
     text = figures()
     expect("debox_thread_seconds_total{" in text, text[:500])
+    # What a member starts stays in its watch, and is counted all the same.
+    report = "/tmp/beside.json"
+    run("debox", "run", "--json", "-o", report, "--", "sleep", "0.2", user=MEMBER)
+    told = json.loads(pathlib.Path(report).read_text())
+    (slept,) = [row for row in told["calls"] if row["name"] == "clock_nanosleep"]
+    expect(slept["count"] == 1 and slept["wall_ns"] > 199_000_000, slept)
+    expect("splice_not_measured" in {note["kind"] for note in told["notes"]}, told["notes"])
 
 
 @step(1)
@@ -247,7 +254,8 @@ def a_snapshot_is_kept():
 def upgraded_under_a_client():
     before = {unit: shown(unit, "MainPID") for unit in (BROKER, AGENT)}
     report = "/tmp/through.json"
-    client = subprocess.Popen(of(MEMBER, "debox", "run", "--json", "-o", report, "--", "sh", "-c", "read line; sleep 0.1"),
+    # root: what he asks for goes before what the agent watches.
+    client = subprocess.Popen(["debox", "run", "--json", "-o", report, "--", "sh", "-c", "read line; sleep 0.1"],
                               stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
     def begun():

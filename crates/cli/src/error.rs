@@ -23,6 +23,9 @@ pub enum Error {
     Broker(debox_client::Error),
     #[error("nothing can be watched: {why}")]
     CannotWatch { why: String },
+    /// Whose account it is in does not give it away.
+    #[error("nothing can be watched: {why}")]
+    Taken { why: String },
     /// No privileges, and nobody who has them.
     #[error("nothing can be watched: {why}")]
     Unprivileged { why: String },

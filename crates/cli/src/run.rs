@@ -18,7 +18,13 @@ pub fn run(args: RunArgs, mut inherited: Inherited) -> Result<i32, Error> {
         }
         opened => opened?,
     };
-    let mut capture = opened.start(target, &inherited)?;
+    let mut capture = match opened.start(target, &inherited) {
+        Err(why @ Error::Taken { .. }) if without.allows_command(&why) => {
+            let again = Target::command(&args.command)?;
+            return spliced::run(&args, again, output, why, inherited);
+        }
+        started => started?,
+    };
     inherited.release_descriptors(output.uses_stdout());
     let until = args.capture.duration.map(|longest| capture.since + longest);
     let ended = capture.command_wait(until)?;

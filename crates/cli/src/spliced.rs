@@ -164,6 +164,8 @@ impl Without {
             (None, Error::Unprivileged { .. }) => {
                 !self.named && !self.asks_kernel && doctor::spliceable().is_ok()
             }
+            // Which broker is asked makes no difference.
+            (None, Error::Taken { .. }) => !self.asks_kernel && doctor::spliceable().is_ok(),
             _ => self.allows(why),
         }
     }
