@@ -58,8 +58,10 @@ struct whom {
 	u32 except[2]; /* these processes are not: the client and the broker */
 	u32 uids;
 	u32 uid[WHOM_UIDS];
-	u32 rank;  /* 0: of a person; else of a policy: lower ones go first */
-	u64 order; /* later ones are larger */
+	u32 rank;         /* 0: of a person; else of a policy: lower ones go first */
+	u64 order;        /* later ones are larger */
+	u32 owners_first; /* of a policy: who may watch a process has it for as long as he asks */
+	u32 reserved;
 	struct whom_names names;
 };
 struct whom whom[ACCOUNTS_MAX];
@@ -156,9 +158,15 @@ static __always_inline bool whom_same_client(u32 a, u32 b)
 	       whom[a & (ACCOUNTS_MAX - 1)].except[0] == whom[b & (ACCOUNTS_MAX - 1)].except[0];
 }
 
+/* Of two accounts one is a policy's that goes behind whoever may watch a process. */
+static __always_inline bool whom_owners_first(u32 policy, u32 other)
+{
+	return whom_rank(policy) && !whom_rank(other) && whom[policy & (ACCOUNTS_MAX - 1)].owners_first;
+}
+
 /* Whether `wants` may have what is another account's. Nobody disappears from the watch of
- * another user; of one's own, and of watchers with privileges, what somebody asks for goes
- * before policies. */
+ * another user, unless that is a policy that has it so; of one's own, and of watchers with
+ * privileges, what somebody asks for goes before policies. */
 static __always_inline bool account_yields(u32 has, u32 wants)
 {
 	const struct watcher *owner = &account_watchers[has & (ACCOUNTS_MAX - 1)];
@@ -166,9 +174,9 @@ static __always_inline bool account_yields(u32 has, u32 wants)
 
 	if (comer->flags & WATCHER_PRIVILEGED) {
 		if (!(owner->flags & WATCHER_PRIVILEGED))
-			return true;
+			return !whom_owners_first(wants, has);
 	} else if (owner->flags & WATCHER_PRIVILEGED || owner->uid != comer->uid) {
-		return false;
+		return whom_owners_first(has, wants);
 	}
 	return !whom_rank(wants) || whom_rank(has);
 }

@@ -675,6 +675,77 @@ fn a_users_command_is_counted_in_roots_watch() {
     assert!(daemon.terminate().success());
 }
 
+/// What an agent watches may be for owners to take over, ends of its periods or not.
+#[test]
+fn owners_go_before_a_policy_that_has_it_so() {
+    let Some(_alone) = alone() else { return };
+    let dir = directory();
+    let socket = dir.path().join("debox.sock");
+    let mut command = Command::new(deboxd());
+    command.args(["--everybody", "--socket"]).arg(&socket);
+    let daemon = Daemon::start(&mut command, socket.clone());
+    let config = dir.path().join("agent.toml");
+    let file = dir.path().join("report.json");
+    for owners_first in [true, false] {
+        let policy = format!(
+            "[[policy]]\nname = \"users\"\nuid = [\"{NOBODY}\"]\nperiod = \"2s\"\nowners_first = {owners_first}\n\
+             [flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+        );
+        std::fs::write(&config, policy).expect("a file");
+        let mut agent = Command::new(debox())
+            .args(["agent", "--config"])
+            .arg(&config)
+            .arg("--socket")
+            .arg(&socket)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("debox agent");
+        let mut said = BufReader::new(agent.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("figures at") {
+            line.clear();
+            assert!(said.read_line(&mut line).expect("a line") > 0, "it ended");
+        }
+        let at = line.trim_end().rsplit_once("http://").expect("where").1;
+        let at = at.strip_suffix("/metrics").expect("where").to_owned();
+
+        std::fs::write(&file, "").expect("a file");
+        std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).expect("chown");
+        let mut run = as_nobody(None, "debox");
+        run.args(["run", "--capture=sleeps", "--json", "--socket"])
+            .arg(&socket)
+            .arg("-o")
+            .arg(&file)
+            .args(["--", "/bin/sleep", "5"]);
+        let ended = run.output().expect("runs");
+        let said = errors_of(&ended);
+        assert_eq!(ended.status.success(), owners_first, "{said}");
+        if owners_first {
+            let report: Value =
+                serde_json::from_slice(&std::fs::read(&file).expect("a report")).expect("JSON");
+            let rows = report["blocking"].as_array().expect("rows");
+            let slept = rows.iter().find(|row| row["call"] == "clock_nanosleep");
+            let slept = slept.and_then(|row| row["total_ns"].as_u64());
+            assert!(slept.is_some_and(|ns| ns > 4_990_000_000), "{report}");
+            assert!(!report["notes"].to_string().contains("threads_left"));
+            // The agent says that it lacks them.
+            let mut figures = String::new();
+            let mut stream = std::net::TcpStream::connect(&at).expect("figures");
+            stream
+                .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+                .expect("asks");
+            stream.read_to_string(&mut figures).expect("figures");
+            assert!(figures.contains("threads_left"), "{figures}");
+        } else {
+            assert!(said.contains("in an account of another user"), "{said}");
+        }
+        // SAFETY: kill touches no memory; it is our own child.
+        unsafe { libc::kill(agent.id() as i32, libc::SIGTERM) };
+        assert!(agent.wait().expect("wait").success());
+    }
+    assert!(daemon.terminate().success());
+}
+
 #[test]
 fn without_the_group_it_says_what_to_do() {
     if !bpf_wanted() {

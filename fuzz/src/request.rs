@@ -96,7 +96,9 @@ pub fn check(data: &[u8]) {
                     assert!(whose.tid as i32 > 0);
                 }
                 Request::Select(whom) => {
-                    assert_eq!((flags, pid), (u32::from(!whom.follow) << 1, 0));
+                    let said = u32::from(!whom.follow) << 1 | u32::from(whom.owners_first) << 14;
+                    assert_eq!((flags, pid), (said, 0));
+                    assert!(whom.rank != 0 || !whom.owners_first);
                     assert_eq!(word(64), Some(whom.uids.len() as u32));
                     for (at, uid) in whom.uids.iter().enumerate() {
                         assert_eq!(word(68 + 4 * at), Some(*uid));

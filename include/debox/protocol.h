@@ -99,6 +99,8 @@
  * from when it gives itself a name. */
 #define DEBOX_REQ_OPEN_COUNTED (1u << 11)
 #define DEBOX_REQ_RENAMES (1u << 12)
+/* SELECT, with a rank: whoever may watch a process has it for as long as he asks, without rights, too. */
+#define DEBOX_REQ_OWNERS_FIRST (1u << 14)
 /* ACCOUNT (without BOUNDARY and SPLICE only sleeps are told, no calls): six more descriptors come, between the per-CPU map
  * and the shared memory: details map (struct
  * debox_details, PROT_READ), ring buffer of events (a BPF ring buffer of

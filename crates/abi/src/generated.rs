@@ -1375,6 +1375,7 @@ pub const DEBOX_REQ_DESCENDANTS: u32 = 1 << 7;
 pub const DEBOX_REQ_AUDIT: u32 = 1 << 13;
 pub const DEBOX_REQ_OPEN_COUNTED: u32 = 1 << 11;
 pub const DEBOX_REQ_RENAMES: u32 = 1 << 12;
+pub const DEBOX_REQ_OWNERS_FIRST: u32 = 1 << 14;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;
 pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;
 pub const DEBOX_REQ_IRQ: u32 = 1 << 5;

@@ -51,6 +51,8 @@ pub struct Policy {
     pub name: String,
     /// Nothing in it: the whole machine.
     pub whom: WhomArgs,
+    /// Whoever may watch a process of it, its owner say, takes it over for as long as he asks.
+    pub owners_first: bool,
     pub capture: Way,
     /// Boundary capture ends so long after it began, and the policy goes on by sleeps.
     pub capture_for: Option<Duration>,
@@ -89,6 +91,7 @@ impl Policy {
         Self {
             name: MACHINE.into(),
             whom: WhomArgs::whole_machine(),
+            owners_first: false,
             capture: Way::Sleeps,
             capture_for: None,
             period: PERIOD_USUAL,
@@ -180,6 +183,7 @@ struct PolicyFile {
     unit: Vec<String>,
     uid: Vec<String>,
     container: Vec<String>,
+    owners_first: bool,
     capture: Way,
     r#for: Option<Spanned<String>>,
     period: Option<Spanned<String>>,
@@ -479,6 +483,7 @@ fn policy_of(file: Spanned<PolicyFile>) -> Result<Policy, Wrong> {
         name: name.into_inner(),
         when: when?,
         whom,
+        owners_first: file.owners_first,
         capture: file.capture,
         capture_for,
         period: time_of("period", file.period, PERIOD, PERIOD_USUAL)?,
@@ -718,7 +723,7 @@ mod tests {
     fn all_settings_are_taken() {
         let config = Config::parse(
             "[[policy]]\nname = \"web-1\"\nunit = [\"nginx.service\"]\nuid = [\"www-data\"]\n\
-             capture = \"boundary\"\nfor = \"10m\"\nperiod = \"30s\"\n\
+             owners_first = true\ncapture = \"boundary\"\nfor = \"10m\"\nperiod = \"30s\"\n\
              [[policy.when]]\ncondition = \"blocked > 20ms && call == fsync\"\ndo = [\"log\", \"keep\"]\n\
              [[policy]]\nname = \"rest\"\n[budget]\ncpu = \"0.5%\"\nmemory = \"100MB\"\nevents_per_s = 50\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
              before = \"90s\"\nkept_most = 4\n[[flight.when]]\nroot = \"disk\"\nabove = \"10s\"\n\
@@ -733,6 +738,7 @@ mod tests {
                 uid: vec!["www-data".into()],
                 ..WhomArgs::default()
             },
+            owners_first: true,
             capture: Way::Boundary,
             capture_for: Some(Duration::from_secs(600)),
             period: Duration::from_secs(30),

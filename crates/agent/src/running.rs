@@ -145,7 +145,7 @@ impl Running {
         how: How,
         way_ends: Option<Instant>,
     ) -> Result<Self, Error> {
-        let target = Target::policy(&policy.whom, rank)?;
+        let target = Target::policy(&policy.whom, rank, policy.owners_first)?;
         let capture = begin.base.start(
             want_of(begin.broker, &policy, how)?,
             target,
@@ -166,13 +166,15 @@ impl Running {
     /// ever full, which takes the threads over in the middle of what they do. What there was before;
     /// None: there could be no other one, and it goes on.
     pub fn turn(&mut self, begin: &Begin<'_>, how: How) -> Option<Watch> {
-        let next = Target::policy(&self.policy.whom, self.rank).and_then(|target| {
-            begin.base.start(
-                want_of(begin.broker, &self.policy, how)?,
-                target,
-                begin.inherited,
-            )
-        });
+        let policy = &self.policy;
+        let next =
+            Target::policy(&policy.whom, self.rank, policy.owners_first).and_then(|target| {
+                begin.base.start(
+                    want_of(begin.broker, &self.policy, how)?,
+                    target,
+                    begin.inherited,
+                )
+            });
         let next = match next {
             Ok(next) => next,
             Err(error) => {

@@ -11,10 +11,10 @@ use debox_abi::{
     DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_MSG_YIELD,
     DEBOX_NR_SLOTS, DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_AUDIT,
     DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
-    DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES,
-    DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
-    DEBOX_SELECT_RANK_MAX, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply,
-    debox_request, debox_select, debox_trace_request,
+    DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_OWNERS_FIRST,
+    DEBOX_REQ_RENAMES, DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP,
+    DEBOX_REQ_USER_STACKS, DEBOX_SELECT_RANK_MAX, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod,
+    debox_reply, debox_request, debox_select, debox_trace_request,
 };
 use debox_probe::{AccountOptions, Boundary, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
@@ -165,7 +165,7 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         }),
         DEBOX_MSG_WATCH => watch_request(&request),
         DEBOX_MSG_TRACE => trace_request(packet),
-        DEBOX_MSG_SELECT => select_request(packet, !has(&request, DEBOX_REQ_NOFOLLOW)),
+        DEBOX_MSG_SELECT => select_request(packet),
         DEBOX_MSG_YIELD => Ok(Request::Yield),
         DEBOX_MSG_BOUNDARY => boundary_request(&request),
         _ => Ok(Request::Status),
@@ -273,7 +273,8 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 | DEBOX_REQ_SPLICE
                 | DEBOX_REQ_AUDIT
         }
-        DEBOX_MSG_JOIN | DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW,
+        DEBOX_MSG_JOIN => DEBOX_REQ_NOFOLLOW,
+        DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_OWNERS_FIRST,
         DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_DESCENDANTS,
         DEBOX_MSG_BOUNDARY => DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES,
         DEBOX_MSG_STATUS
@@ -455,7 +456,7 @@ fn watch_request(request: &debox_request) -> Result<Request, Refusal> {
 }
 
 /// The rest of a DEBOX_MSG_SELECT, whose head has been judged.
-fn select_request(packet: &Packet, follow: bool) -> Result<Request, Refusal> {
+fn select_request(packet: &Packet) -> Result<Request, Refusal> {
     let kind = DEBOX_MSG_SELECT;
     let invalid = |text: String| Refusal::new(kind, libc::EINVAL, text);
     let Some(request) = debox_select::read_from(packet.bytes) else {
@@ -470,6 +471,13 @@ fn select_request(packet: &Packet, follow: bool) -> Result<Request, Refusal> {
             "the reserved bytes of the request are not zero; clear the whole struct before filling \
              it in."
                 .into(),
+        ));
+    }
+    let follow = !has(&request.head, DEBOX_REQ_NOFOLLOW);
+    let owners_first = has(&request.head, DEBOX_REQ_OWNERS_FIRST);
+    if owners_first && request.rank == 0 {
+        return Err(invalid(
+            "owners go before policies only (DEBOX_REQ_OWNERS_FIRST), and rank 0 is none.".into(),
         ));
     }
     if request.rank > DEBOX_SELECT_RANK_MAX || (request.rank != 0 && !follow) {
@@ -498,6 +506,7 @@ fn select_request(packet: &Packet, follow: bool) -> Result<Request, Refusal> {
         cgroups: patterns(request.cgroups(), Pattern::of_path)?,
         follow,
         rank: request.rank,
+        owners_first,
         except: [0; 2],
     }))
 }

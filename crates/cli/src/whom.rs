@@ -5,7 +5,7 @@
 use crate::cgroup;
 use crate::error::Error;
 use clap::Args;
-use debox_abi::{DEBOX_REQ_NOFOLLOW, debox_select};
+use debox_abi::{DEBOX_REQ_NOFOLLOW, DEBOX_REQ_OWNERS_FIRST, debox_select};
 use debox_broker::account::user_ids;
 use debox_output::shell_word;
 use debox_probe::Pattern;
@@ -43,6 +43,8 @@ pub struct Whom {
     pub args: WhomArgs,
     /// Of several policies the place of this one; 0: it is none.
     pub rank: u32,
+    /// Of a policy: whoever may watch a process has it for as long as he asks.
+    pub owners_first: bool,
     uids: Vec<u32>,
     comms: Vec<String>,
     cgroups: Vec<String>,
@@ -130,6 +132,7 @@ impl Whom {
             comms: args.comm.clone(),
             args: args.clone(),
             rank: 0,
+            owners_first: false,
             cgroups,
             uids,
         })
@@ -146,7 +149,9 @@ impl Whom {
     }
 
     pub fn request(&self, follow: bool) -> Result<debox_select, Error> {
-        let flags = if follow { 0 } else { DEBOX_REQ_NOFOLLOW };
+        let flag = |on, flag| if on { flag } else { 0 };
+        let flags =
+            flag(!follow, DEBOX_REQ_NOFOLLOW) | flag(self.owners_first, DEBOX_REQ_OWNERS_FIRST);
         debox_select::new(flags, &self.uids, &self.comms, &self.cgroups, self.rank)
             .map_err(|what| Error::Arguments(format!("too much is asked for: {what}")))
     }

@@ -31,6 +31,8 @@ pub struct Whom {
     pub follow: bool,
     /// Which of several accounts has who fits several: 0 before others, then the lowest.
     pub rank: u32,
+    /// With a rank: whoever may watch a process has it for as long as he asks.
+    pub owners_first: bool,
     /// These processes not.
     pub except: [u32; 2],
 }
@@ -319,6 +321,7 @@ impl Probe {
         whom.flags = flags;
         whom.except = asked.except;
         whom.rank = asked.rank;
+        whom.owners_first = u32::from(asked.owners_first);
         self.whom_last += 1;
         whom.order = self.whom_last;
         whom.uid = [NONE; 16];

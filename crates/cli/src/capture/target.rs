@@ -53,9 +53,11 @@ impl Target<'_> {
     }
 
     /// The same as one of several policies: who fits several is the first one's.
-    pub fn policy(args: &WhomArgs, rank: u32) -> Result<Self, Error> {
+    /// `owners_first`: but for whom whoever may watch him asks for.
+    pub fn policy(args: &WhomArgs, rank: u32, owners_first: bool) -> Result<Self, Error> {
         let mut whom = Whom::of(args)?;
         whom.rank = rank;
+        whom.owners_first = owners_first;
         Ok(Target::Whom(whom))
     }
 
