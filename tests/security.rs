@@ -90,6 +90,12 @@ fn as_nobody(group: Option<u32>, program: &str) -> Command {
     command
 }
 
+/// A file that nobody may write.
+fn empty_of_nobody(path: &Path) {
+    std::fs::write(path, "").expect("a file");
+    std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("chown");
+}
+
 fn errors_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -574,8 +580,7 @@ fn an_ordinary_user_measures_what_he_starts_and_nothing_else() {
     assert!(!features().contains("irq"), "{}", features());
 
     let file = dir.path().join("report.json");
-    std::fs::write(&file, "").expect("a file");
-    std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).expect("chown");
+    empty_of_nobody(&file);
     let started = as_nobody(None, "debox")
         .args(["run", "--irq", "--json", "--socket"])
         .arg(&socket)
@@ -605,12 +610,10 @@ fn a_users_command_is_counted_in_roots_watch() {
     command.args(["--everybody", "--socket"]).arg(&socket);
     let daemon = Daemon::start(&mut command, socket.clone());
     let file = dir.path().join("report.json");
-    std::fs::write(&file, "").expect("a file");
+    empty_of_nobody(&file);
     let cache = dir.path().join("cache");
     std::fs::create_dir(&cache).expect("a directory");
-    for path in [&file, &cache] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("chown");
-    }
+    std::os::unix::fs::chown(&cache, Some(NOBODY), Some(NOBODY)).expect("chown");
 
     let run = |options: &[&str]| {
         let mut shell = Command::new("/bin/sh");
@@ -709,8 +712,7 @@ fn owners_go_before_a_policy_that_has_it_so() {
         let at = line.trim_end().rsplit_once("http://").expect("where").1;
         let at = at.strip_suffix("/metrics").expect("where").to_owned();
 
-        std::fs::write(&file, "").expect("a file");
-        std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).expect("chown");
+        empty_of_nobody(&file);
         let mut run = as_nobody(None, "debox");
         run.args(["run", "--capture=sleeps", "--json", "--socket"])
             .arg(&socket)

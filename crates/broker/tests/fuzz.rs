@@ -69,17 +69,18 @@ fn near_trace_request() -> impl Strategy<Value = Vec<u8>> {
 fn near_select() -> impl Strategy<Value = Vec<u8>> {
     let texts = || proptest::collection::vec("[a-z/*?\\[\\]!-]{0,12}", 0..4);
     let good = (
-        prop_oneof![4 => Just(0u32), 2 => Just(DEBOX_REQ_NOFOLLOW), 1 => any::<u32>()],
+        prop_oneof![4 => Just(0u32), 2 => Just(DEBOX_REQ_NOFOLLOW), 2 => Just(DEBOX_REQ_OWNERS_FIRST), 1 => any::<u32>()],
         proptest::collection::vec(any::<u32>(), 0..16),
         texts(),
         texts(),
+        prop_oneof![Just(0u32), any::<u32>()],
     );
     let change = prop_oneof![
         3 => Just(Vec::new()),
         1 => proptest::collection::vec((0usize..size_of::<debox_select>(), any::<u8>()), 1..3),
     ];
-    (good, change).prop_map(|((flags, uids, comms, cgroups), change)| {
-        let request = debox_select::new(flags, &uids, &comms, &cgroups, 0).expect("few");
+    (good, change).prop_map(|((flags, uids, comms, cgroups, rank), change)| {
+        let request = debox_select::new(flags, &uids, &comms, &cgroups, rank).expect("few");
         let mut bytes = request.as_bytes().to_vec();
         for (at, value) in change {
             bytes[at] = value;

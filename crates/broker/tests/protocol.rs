@@ -330,7 +330,7 @@ fn whom_to_watch_can_be_told_by_anybody() {
         assert_eq!(asked[0].except, [std::process::id(); 2]);
     }
     type Change = fn(&mut debox_select);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
         ("reserved", |s| s.reserved[13] = 1),
         ("users", |s| s.uids = 17),
         ("zero byte", |s| s.comms = [b'a'; 256]),
@@ -339,6 +339,7 @@ fn whom_to_watch_can_be_told_by_anybody() {
         ("flags", |s| s.head.flags = DEBOX_REQ_BOUNDARY),
         ("pid", |s| s.head.pid = 1),
         ("rank", |s| s.rank = DEBOX_SELECT_RANK_MAX + 1),
+        ("rank", |s| s.head.flags = DEBOX_REQ_OWNERS_FIRST),
         ("rank", |s| {
             s.rank = 1;
             s.head.flags = DEBOX_REQ_NOFOLLOW;
@@ -351,7 +352,7 @@ fn whom_to_watch_can_be_told_by_anybody() {
         assert_eq!(reply.status, -libc::EINVAL, "{what}: {}", reply.text());
         assert!(reply.text().contains(what), "{what}: {}", reply.text());
     }
-    let policy = debox_select::new(0, &[], &[], &[], 7).unwrap();
+    let policy = debox_select::new(DEBOX_REQ_OWNERS_FIRST, &[], &[], &[], 7).unwrap();
     assert_eq!(ask(&policy).status, 0);
     let reply = client.ask(&debox_request::new(DEBOX_MSG_YIELD, 0)).0;
     assert_eq!((reply.kind, reply.status), (DEBOX_MSG_YIELD, 0));
@@ -360,6 +361,8 @@ fn whom_to_watch_can_be_told_by_anybody() {
         let account = state.accounts.values().next().unwrap();
         let ranks: Vec<u32> = account.selects.iter().map(|whom| whom.rank).collect();
         assert_eq!((ranks, account.yields), (vec![0, 0, 7], 1));
+        let owners_first = account.selects.iter().map(|whom| whom.owners_first);
+        assert_eq!(owners_first.collect::<Vec<_>>(), [false, false, true]);
     }
     assert!(debox_select::new(0, &[0; 17], &[], &[], 0).is_err());
     assert!(debox_select::new(0, &[], &text(&[&"x".repeat(256)]), &[], 0).is_err());

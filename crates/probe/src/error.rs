@@ -24,7 +24,8 @@ pub enum Error {
     },
     #[error(
         "process {pid} is in an account of another user, or of one who may watch everybody, and stays \
-         there; watch it as root, or when that watch has ended"
+         there; watch it as root, or when that watch has ended (an agent gives it away where its policy has \
+         owners_first = true)"
     )]
     Busy { pid: u32 },
     #[error("no process {pid}: it has ended or never existed")]

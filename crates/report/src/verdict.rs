@@ -126,7 +126,7 @@ fn of_counts(report: &Report) -> Option<Vec<String>> {
             time(wall_ns),
             time(all_ns)
         ),
-        "What they waited for, and what went on besides, is told with privileges, or by a broker (`debox doctor`)."
+        "What they waited for, and what went on besides, the kernel side would tell: a note says why there was none."
             .to_owned(),
     ])
 }
