@@ -124,7 +124,7 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cases/run.sh", description="The case study: see cases/README.md")
-    parser.add_argument("--full", action="store_true", help="an hour and a quarter instead of five minutes, and most is among them")
+    parser.add_argument("--full", action="store_true", help="an hour and a half instead of five minutes, and most is among them")
     parser.add_argument("--out", type=pathlib.Path, default=CASES.parent / "target/cases/out", help="where all goes (default: target/cases/out)")
     parser.add_argument("--only", action="append", choices=[case.folder for case in ALL], help="this case; may be repeated")
     args = parser.parse_args()

@@ -24,7 +24,7 @@ import case  # noqa: E402
 import designs  # noqa: E402
 import figure  # noqa: E402
 import steps  # noqa: E402
-from sizes import FINAL, ORIGINAL, starts  # noqa: E402
+from sizes import COPIED, FINAL, ORIGINAL, starts  # noqa: E402
 
 
 class Plan(NamedTuple):
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 QUICK = Plan((FINAL.name,), (), 300, 1200, 50, 4, 4)
-FULL = Plan((ORIGINAL.name, FINAL.name, "nginx", "lighttpd", "apache2-event"), tuple(design.name for design in designs.DESIGNS), 300, 2400, 5, 5, 8)
+FULL = Plan((ORIGINAL.name, FINAL.name, COPIED.name, "nginx", "lighttpd", "apache2-event"), (*(design.name for design in designs.DESIGNS), COPIED.name), 300, 2400, 10, 5, 8)
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
