@@ -545,7 +545,7 @@ static __noinline int boundary_open(struct task_struct *task, struct thread_stat
 	if (!task || !st || !st->call.in_call)
 		return 0;
 	call = &st->call;
-	/* It was on a CPU for no longer than it was. */
+	/* Its end takes that off no more, see call_called(). */
 	call->called_ns -= call->blocked_ns + call->runq_ns;
 	call->blocked_ns = 0;
 	call->runq_ns = 0;

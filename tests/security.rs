@@ -123,6 +123,13 @@ impl Daemon {
         daemon
     }
 
+    fn for_everybody(dir: &Path) -> Self {
+        let socket = dir.join("debox.sock");
+        let mut command = Command::new(deboxd());
+        command.args(["--everybody", "--socket"]).arg(&socket);
+        Self::start(&mut command, socket)
+    }
+
     /// `debox status --json`, as root.
     fn status(&self) -> Result<Value, String> {
         let output = Command::new(debox())
@@ -544,10 +551,8 @@ fn a_group_is_let_in_and_others_are_told_which() {
 fn an_ordinary_user_measures_what_he_starts_and_nothing_else() {
     let Some(_alone) = alone() else { return };
     let dir = directory();
-    let socket = dir.path().join("debox.sock");
-    let mut command = Command::new(deboxd());
-    command.args(["--everybody", "--socket"]).arg(&socket);
-    let daemon = Daemon::start(&mut command, socket.clone());
+    let daemon = Daemon::for_everybody(dir.path());
+    let socket = daemon.socket.clone();
     let features = || daemon.status().expect("root is let in")["features"].to_string();
 
     let looping = "exec 2>/dev/null; while :; do sleep 0.01; done";
@@ -605,10 +610,8 @@ fn an_ordinary_user_measures_what_he_starts_and_nothing_else() {
 fn a_users_command_is_counted_in_roots_watch() {
     let Some(_alone) = alone() else { return };
     let dir = directory();
-    let socket = dir.path().join("debox.sock");
-    let mut command = Command::new(deboxd());
-    command.args(["--everybody", "--socket"]).arg(&socket);
-    let daemon = Daemon::start(&mut command, socket.clone());
+    let daemon = Daemon::for_everybody(dir.path());
+    let socket = daemon.socket.clone();
     let file = dir.path().join("report.json");
     empty_of_nobody(&file);
     let cache = dir.path().join("cache");
@@ -683,10 +686,8 @@ fn a_users_command_is_counted_in_roots_watch() {
 fn owners_go_before_a_policy_that_has_it_so() {
     let Some(_alone) = alone() else { return };
     let dir = directory();
-    let socket = dir.path().join("debox.sock");
-    let mut command = Command::new(deboxd());
-    command.args(["--everybody", "--socket"]).arg(&socket);
-    let daemon = Daemon::start(&mut command, socket.clone());
+    let daemon = Daemon::for_everybody(dir.path());
+    let socket = daemon.socket.clone();
     let config = dir.path().join("agent.toml");
     let file = dir.path().join("report.json");
     for owners_first in [true, false] {

@@ -191,7 +191,7 @@ def reloaded_and_no_other_process():
     before = [shown(unit, "MainPID") for unit in (BROKER, AGENT)]
     run("systemctl", "reload", BROKER)
     pathlib.Path("/etc/debox").mkdir(exist_ok=True)
-    pathlib.Path("/etc/debox/agent.toml").write_text('[[policy]]\nname = "machine"\nperiod = "5s"\n')
+    pathlib.Path("/etc/debox/agent.toml").write_text('[[policy]]\nname = "machine"\nperiod = "5s"\nowners_first = true\n')
     run("systemctl", "reload", AGENT)
     come("that the file was read", lambda: "/etc/debox/agent.toml: read again" in journal(AGENT))
     expect([shown(unit, "MainPID") for unit in (BROKER, AGENT)] == before, "another process")
@@ -265,8 +265,7 @@ def a_snapshot_is_kept():
 def upgraded_under_a_client():
     before = {unit: shown(unit, "MainPID") for unit in (BROKER, AGENT)}
     report = "/tmp/through.json"
-    # root, by that broker: what he asks for goes before what the agent watches.
-    client = subprocess.Popen(["debox", "run", "--socket", "/run/debox/debox.sock", "--json", "-o", report, "--", "sh", "-c", "read line; sleep 0.1"],
+    client = subprocess.Popen(of(MEMBER, "debox", "run", "--json", "-o", report, "--", "sh", "-c", "read line; sleep 0.1"),
                               stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
     def begun():
@@ -285,7 +284,7 @@ def upgraded_under_a_client():
     told = json.loads(pathlib.Path(report).read_text())
     expect("stale" in {note["kind"] for note in told["notes"]} or "broker" in said, told["notes"], said)
     come("figures", lambda: "debox_thread_seconds_total{" in figures_or_none())
-    run("debox", "run", "--", "true")
+    run("debox", "run", "--", "true", user=MEMBER)
     expect(run("systemctl", "is-enabled", AGENT).stdout == "enabled\n", "the agent is disabled")
 
 

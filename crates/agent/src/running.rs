@@ -74,6 +74,13 @@ fn rule_of(when: &PolicyWhen) -> RuleArgs {
     }
 }
 
+/// One period of a policy begins. It takes over whom it is the first to fit.
+fn capture_of(begin: &Begin<'_>, policy: &Policy, rank: u32, how: How) -> Result<Capture, Error> {
+    let target = Target::policy(&policy.whom, rank, policy.owners_first)?;
+    let want = want_of(begin.broker, policy, how)?;
+    begin.base.start(want, target, begin.inherited)
+}
+
 fn want_of(broker: &BrokerArgs, policy: &Policy, how: How) -> Result<Want, Error> {
     let way = match how.way {
         Way::Sleeps => CaptureWay::Sleeps,
@@ -137,7 +144,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The first period. It takes over whom it is the first to fit.
+    /// The first period.
     pub fn start(
         begin: &Begin<'_>,
         policy: Policy,
@@ -145,12 +152,7 @@ impl Running {
         how: How,
         way_ends: Option<Instant>,
     ) -> Result<Self, Error> {
-        let target = Target::policy(&policy.whom, rank, policy.owners_first)?;
-        let capture = begin.base.start(
-            want_of(begin.broker, &policy, how)?,
-            target,
-            begin.inherited,
-        )?;
+        let capture = capture_of(begin, &policy, rank, how)?;
         Ok(Self {
             period_ends: Instant::now() + how.period(&policy),
             policy,
@@ -166,16 +168,7 @@ impl Running {
     /// ever full, which takes the threads over in the middle of what they do. What there was before;
     /// None: there could be no other one, and it goes on.
     pub fn turn(&mut self, begin: &Begin<'_>, how: How) -> Option<Watch> {
-        let policy = &self.policy;
-        let next =
-            Target::policy(&policy.whom, self.rank, policy.owners_first).and_then(|target| {
-                begin.base.start(
-                    want_of(begin.broker, &self.policy, how)?,
-                    target,
-                    begin.inherited,
-                )
-            });
-        let next = match next {
+        let next = match capture_of(begin, &self.policy, self.rank, how) {
             Ok(next) => next,
             Err(error) => {
                 let what = error.to_string();

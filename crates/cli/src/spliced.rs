@@ -161,11 +161,10 @@ impl Without {
     /// not asked for so; whoever runs already is not changed unasked.
     pub fn allows_command(&self, why: &Error) -> bool {
         match (self.way, why) {
-            (None, Error::Unprivileged { .. }) => {
-                !self.named && !self.asks_kernel && doctor::spliceable().is_ok()
+            (None, Error::Unprivileged { .. }) if self.named => false,
+            (None, Error::Unprivileged { .. } | Error::Taken { .. }) => {
+                !self.asks_kernel && doctor::spliceable().is_ok()
             }
-            // Which broker is asked makes no difference.
-            (None, Error::Taken { .. }) => !self.asks_kernel && doctor::spliceable().is_ok(),
             _ => self.allows(why),
         }
     }

@@ -35,13 +35,11 @@ pub fn start(
         // It failed, or was killed: start() tells.
         None => {}
         Some(Ok(())) => before(held.pid() as u32)?,
-        Some(Err(debox_client::Error::Refused {
-            errno: libc::EBUSY,
-            text,
-            ..
-        })) => return Err(Error::Taken { why: text }),
-        Some(Err(debox_client::Error::Refused { text, .. })) => {
-            return Err(Error::CannotWatch { why: text });
+        Some(Err(debox_client::Error::Refused { errno, text, .. })) => {
+            return Err(match errno {
+                libc::EBUSY => Error::Taken { why: text },
+                _ => Error::CannotWatch { why: text },
+            });
         }
         Some(Err(error)) => return Err(error.into()),
     }
