@@ -23,6 +23,7 @@ for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps", CASES / 
 import case  # noqa: E402
 import designs  # noqa: E402
 import figure  # noqa: E402
+import peers  # noqa: E402
 import steps  # noqa: E402
 from sizes import COPIED, FINAL, ORIGINAL, starts  # noqa: E402
 
@@ -38,7 +39,7 @@ class Plan(NamedTuple):
 
 
 QUICK = Plan((FINAL.name,), (), 300, 1200, 50, 4, 4)
-FULL = Plan((ORIGINAL.name, FINAL.name, COPIED.name, "nginx", "lighttpd", "apache2-event"), (*(design.name for design in designs.DESIGNS), COPIED.name), 300, 2400, 10, 5, 8)
+FULL = Plan((ORIGINAL.name, FINAL.name, COPIED.name, "nginx", peers.TUNED, "lighttpd", "apache2-event"), (*(design.name for design in designs.DESIGNS), COPIED.name), 300, 2400, 10, 5, 8)
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     rate_share: float = 0.9
 
 
-SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", "lighttpd", "apache2-event")
+SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", peers.TUNED, "lighttpd", "apache2-event")
 QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 0.5, 2, 0.6)  # in two seconds nobody is to fall behind for good
 FULL = Plan(SHARES, SERVERS, 5, 10)
 
