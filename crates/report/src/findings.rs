@@ -15,6 +15,7 @@ pub(crate) mod rare;
 use std::collections::BTreeMap;
 
 use crate::chains::holder_place;
+use crate::family::Families;
 use crate::model::*;
 use debox_labels::{Kind, Meaning, Rules};
 use debox_output::{count_text, duration_text, printable, result_text};
@@ -270,7 +271,7 @@ fn place(row: &BlockingRow) -> Option<String> {
     })
 }
 
-/// Somebody who holds or wakes, all their threads together.
+/// Somebody who holds or wakes, all their threads together; and the kernel's threads of each CPU.
 struct Who {
     name: String,
     ns: u64,
@@ -296,7 +297,11 @@ fn culprits(report: &Report, group: &Group, holders: bool) -> (Vec<Who>, u64) {
     let all_ns = rows
         .iter()
         .fold(0u64, |sum, c| sum.saturating_add(c.total_ns));
-    let key = |c: &&CulpritRow| (c.comm.clone(), c.culprit_call.clone(), c.pid == 0);
+    let families = Families::of(rows.iter().map(|c| c.comm.as_str()), []);
+    let key = |c: &&CulpritRow| {
+        let name = families.name(&c.comm);
+        (name, c.culprit_call.clone(), c.pid == 0)
+    };
     let list = sums(rows.iter().copied(), key, |c| (c.total_ns, c.count))
         .into_iter()
         .map(|(of, ns, count)| {

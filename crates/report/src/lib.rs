@@ -12,6 +12,7 @@ mod all_time;
 mod assemble;
 mod chains;
 mod diff;
+mod family;
 mod findings;
 mod hist;
 mod html;

@@ -271,6 +271,30 @@ fn workers_that_wait_long_are_idle_and_short_waits_are_contention() {
 }
 
 #[test]
+fn the_kernels_threads_of_each_cpu_are_one() {
+    let list = |wakers: &[&str]| {
+        let mut b = Build::new();
+        b.call("futex", 40_000, [30 * MS, 4_000 * MS, 10 * MS]);
+        b.blocked("futex", "futex", "futex_wait_queue", 40_000, 4_000 * MS);
+        for (pid, name) in (13..).zip(wakers) {
+            let role = CulpritRole::Waker;
+            b.culprit("futex", "futex", role, (pid, name, ""), 1_000, 400 * MS);
+        }
+        only(&b.done()).evidence.join("\n")
+    };
+    let told = list(&["ksoftirqd/0", "ksoftirqd/1"]);
+    assert!(
+        told.contains("ksoftirqd/* (2 processes) ended 2,000 waits"),
+        "{told}"
+    );
+    let told = list(&["serve/a", "serve/b"]);
+    assert!(
+        told.contains("serve/a (pid 13)") && told.contains("serve/b (pid 14)"),
+        "{told}"
+    );
+}
+
+#[test]
 fn growth_is_weighed_by_what_it_cost() {
     let mut b = Build::new();
     b.call("clone", 4_000, [24_600 * MS, 0, 0]);

@@ -3,6 +3,7 @@
 
 use super::lives;
 use super::{CallNames, Notes, key_name, mean, n, site_text, time};
+use crate::family::Families;
 use crate::model::*;
 use debox_abi::*;
 use debox_output::error_name;
@@ -113,6 +114,7 @@ struct Tables<'a> {
     chain_index: HashMap<u32, usize>,
     chain_links: Vec<ChainLink>,
     chain_known: HashMap<ChainLink, usize>,
+    families: Families,
 }
 
 /// The index of an entry, which is added unless it is there.
@@ -398,7 +400,7 @@ impl<'a> Tables<'a> {
                 (true, _) => String::new(),
                 // One that is withheld has no number either.
                 (_, name) if name.is_empty() && link.tid != 0 => NAMELESS.to_owned(),
-                (_, name) => name.into_owned(),
+                (_, name) => self.families.name(&name),
             },
             call: u32::try_from(link.nr)
                 .ok()
@@ -852,6 +854,14 @@ pub(super) fn tell(
     measured: Measured,
     notes: &mut Notes,
 ) -> Told {
+    let lives = facts
+        .lives
+        .map_or_else(Vec::new, |lives| lives::rows(lives, facts.start_ns));
+    let comms: Vec<_> = facts
+        .chain_links
+        .iter()
+        .map(|link| name_get(&link.comm))
+        .collect();
     let mut tables = Tables {
         facts,
         sites_text: sites,
@@ -873,6 +883,10 @@ pub(super) fn tell(
         chain_index: HashMap::new(),
         chain_links: Vec::new(),
         chain_known: HashMap::new(),
+        families: Families::of(
+            comms.iter().map(|name| name.as_ref()),
+            lives.iter().map(|row| row.comm.as_str()),
+        ),
     };
     notes_of(facts.details, facts.objects, notes);
     let slow_calls = facts.events.iter().map(|e| tables.slow_call(e)).collect();
@@ -890,9 +904,7 @@ pub(super) fn tell(
         chains,
         critical_path,
         activities,
-        lives: facts
-            .lives
-            .map_or_else(Vec::new, |lives| lives::rows(lives, facts.start_ns)),
+        lives,
         by_object,
         culprits: tables.culprits(),
         threads: tables.threads(),
