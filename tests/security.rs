@@ -659,20 +659,23 @@ fn a_users_command_is_counted_in_roots_watch() {
         assert!(root.wait().expect("wait").success(), "{told}");
         (ended, told)
     };
-    let (ended, told) = run(&[]);
-    assert_eq!(ended.status.code(), Some(5), "{}", errors_of(&ended));
-    let report: Value =
-        serde_json::from_slice(&std::fs::read(&file).expect("a report")).expect("JSON");
-    let rows = report["calls"].as_array().expect("rows");
-    let umask = rows.iter().find(|row| row["name"] == "umask");
-    assert_eq!(umask.map(|row| &row["count"]), Some(&4.into()), "{report}");
-    let notes = report["notes"].to_string();
-    assert!(
-        notes.contains("splice_not_measured") && notes.contains("in an account of another user"),
-        "{notes}"
-    );
-    // Root sees the whole of it, and nobody has left.
-    assert!(!told.contains("left the watch"), "{told}");
+    for options in [&[][..], &["--capture=splice"]] {
+        let (ended, told) = run(options);
+        assert_eq!(ended.status.code(), Some(5), "{}", errors_of(&ended));
+        let report: Value =
+            serde_json::from_slice(&std::fs::read(&file).expect("a report")).expect("JSON");
+        let rows = report["calls"].as_array().expect("rows");
+        let umask = rows.iter().find(|row| row["name"] == "umask");
+        assert_eq!(umask.map(|row| &row["count"]), Some(&4.into()), "{report}");
+        let notes = report["notes"].to_string();
+        assert!(
+            notes.contains("splice_not_measured")
+                && notes.contains("in an account of another user"),
+            "{notes}"
+        );
+        // Root sees the whole of it, and nobody has left.
+        assert!(!told.contains("left the watch"), "{told}");
+    }
     // What only the kernel side could tell is not had so.
     let (ended, _) = run(&["--stacks"]);
     let said = errors_of(&ended);

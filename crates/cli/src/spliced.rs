@@ -165,6 +165,8 @@ impl Without {
             (None, Error::Unprivileged { .. } | Error::Taken { .. }) => {
                 !self.asks_kernel && doctor::spliceable().is_ok()
             }
+            // No broker would have it otherwise, the named one least of all.
+            (Some(Way::Splice), Error::Taken { .. }) => !self.asks_kernel,
             _ => self.allows(why),
         }
     }
