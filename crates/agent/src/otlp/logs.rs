@@ -32,7 +32,8 @@ fn moment(ns: u64) -> String {
         ..
     } = Utc::of_seconds(seconds);
     let date = Utc::of_seconds(seconds).date();
-    format!("{date}T{hour:02}:{minute:02}:{second:02}Z")
+    let millis = ns % NANOSECONDS / 1_000_000;
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
 fn record(
@@ -242,7 +243,7 @@ mod tests {
             ("debox.period", "INFO")
         );
         for (key, text) in [
-            ("debox.period.begin", "2026-11-27T14:04:00Z"),
+            ("debox.period.begin", "2026-11-27T14:04:00.000Z"),
             ("debox.period.end", "2026-11-27T14:05:00Z"),
             ("debox.recording", "/var/lib/debox/flight/x.debox"),
             ("debox.wait.program", "db"),
