@@ -245,7 +245,7 @@ struct splice_done {
 #define SPLICE_DONE 360
 #define SPLICE_ENTER 48
 /* All of the runtime lies as near to that (splice/build.mk). */
-#define SPLICE_RUNTIME_BYTES 16384ull
+#define SPLICE_RUNTIME_BYTES 20480ull
 /* A thread's call that a handler has interrupted, which may make calls of its own: what is known of it. */
 struct outer_call {
 	u64 seq;

@@ -50,13 +50,6 @@ SELDOM static void code_written(struct splice_own *own, uint64_t from, uint64_t 
 		WRITE(own->code_to, from + bytes);
 }
 
-/* Behind a call that may have taken memory away. */
-SELDOM static void memory_changed(struct splice_own *own, const struct saved *s, uint64_t nr)
-{
-	if ((nr == SYS_mprotect || nr == SYS_pkey_mprotect) && s->rdx & PROT_EXEC && !s->rax)
-		code_written(own, s->rdi, s->rsi);
-}
-
 /* What was known of code may be so no more. */
 SELDOM static void frames_forget(struct splice_block *b)
 {
@@ -277,10 +270,8 @@ SELDOM static void call_site(struct splice_block *b, const struct saved *s, uint
 
 	if (!b->places || b->area->quiet || !counts(b))
 		return;
-	if (b->doors[row_number(nr)] == SPLICE_DOOR_UNMAPS) {
+	if (b->doors[row_number(nr)] == SPLICE_DOOR_UNMAPS)
 		__atomic_fetch_add(&b->own->unmaps, 1, __ATOMIC_RELAXED);
-		memory_changed(b->own, s, nr);
-	}
 	place = place_of(b, s, rsp, 0);
 	if (place)
 		place_add(b->places, place, row_number(nr), count, failed, ns);
@@ -293,10 +284,8 @@ void splice_site(struct saved *s, uint64_t rsp)
 	struct splice_block *b = self();
 	uint64_t place;
 
-	if (b->frames_as != b->unmaps) {
-		memory_changed(b->own, s, b->open.nr);
+	if (b->frames_as != b->unmaps)
 		frames_forget(b);
-	}
 	place = counts(b) ? place_of(b, s, rsp, 1) : 0;
 
 	if (place)

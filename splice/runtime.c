@@ -29,9 +29,12 @@
 #include "../libdebox/sys.h"
 
 #define LANDLOCK_RESTRICT_SELF 446 /* Linux 5.13 */
+#define SHM_EXEC 0100000
+#define SIGNALS_SET 2 /* SIG_SETMASK */
 #define ERRNO_ENOENT 2
 #define ERRNO_ESRCH 3
 #define ERRNO_ENOEXEC 8
+#define ERRNO_ENOMEM 12
 #define ERRNO_ETIMEDOUT 110
 #define NEAR (1u << 20) /* of the same stack: no handler's frame is so far from what it interrupted */
 
@@ -240,9 +243,11 @@ static void enter(struct splice_block *b, uint64_t rsp, uint64_t nr)
 		IN_ORDER();
 	}
 	WRITE(b->open.timed, SPLICE_UNTIMED);
-	WRITE(b->open.nr, (uint32_t)nr);
 	IN_ORDER();
+	/* Before its number: up to here a handler's call is within none, and leaves its own number there. */
 	WRITE(b->open.rsp, rsp | nested);
+	IN_ORDER();
+	WRITE(b->open.nr, (uint32_t)nr);
 	IN_ORDER();
 	WRITE(b->open.start, ticks());
 	IN_ORDER();
@@ -322,6 +327,9 @@ static void special(struct splice_block *b)
 {
 	static const uint16_t all[] = {
 		SYS_mmap,
+		SYS_mprotect,
+		SYS_pkey_mprotect,
+		SYS_shmat,
 		SYS_clone,
 		SYS_fork,
 		SYS_vfork,
@@ -625,6 +633,16 @@ static int answer(struct splice_area *area, uint32_t kind, uint32_t fd)
 
 /* ------------------------------------------------------------------------ images */
 
+/* Of the program's memory, of which nobody knows whether it is there. Not where its calls may be forbidden. */
+SELDOM static int copied(void *to, uint64_t from, uint64_t bytes)
+{
+	struct {
+		uint64_t at, bytes;
+	} into = { (uint64_t)to, bytes }, of = { from, bytes };
+
+	return sys_call(SYS_process_vm_readv, sys_call(SYS_getpid), &into, 1, &of, 1, 0) == (long)bytes;
+}
+
 static char *put_hex(char *at, uint64_t value, int digits)
 {
 	for (int shift = 4 * digits - 4; shift >= 0; shift -= 4)
@@ -662,14 +680,59 @@ static void file_left(struct splice_area *area)
 	__atomic_fetch_add(&area->left, 1, __ATOMIC_RELAXED);
 }
 
-/* Its own code is put back, as far as there is somebody who does it; whether the kernel side
- * tells of its calls, from when the thread renames itself. */
+/* Whether code of a file, or its image, lies there still; a jump here and there is no other code. */
+SELDOM static int lies_there(uint64_t at, long fd, uint64_t offset)
+{
+	uint8_t there[256], file[256];
+	uint32_t same = 0;
+
+	if (!copied(there, at, sizeof there) ||
+	    sys_call(SYS_pread64, fd, file, sizeof file, offset) != sizeof file)
+		return 0;
+	for (uint32_t i = 0; i < sizeof there; i++)
+		same += there[i] == file[i];
+	return same >= sizeof there / 4 * 3;
+}
+
+/* Its own code again, from its files, where whoever watches could not put it back: has gone, or may not (not
+ * dumpable; Yama, of one that has left its parents). Who is in a trampoline returns from it. */
+SELDOM static void own_code(struct splice_own *own)
+{
+	for (uint32_t i = 0; i < SPLICE_IMAGES; i++) {
+		const struct splice_mapped *m = &own->image[i];
+		const struct splice_image *image = (const struct splice_image *)(m->pool_end - SPLICE_PAGE);
+		struct stat st;
+		long fd;
+
+		if (__atomic_load_n(&m->state, __ATOMIC_ACQUIRE) != SPLICE_THERE)
+			continue;
+		fd = sys_call(SYS_openat, AT_FDCWD, (const char *)image + SPLICE_IMAGE_PATH, O_RDONLY | O_CLOEXEC, 0);
+		if (sys_failed(fd))
+			continue;
+		if (!sys_failed(sys_call(SYS_fstat, fd, &st)) && st.st_dev == m->device && st.st_ino == m->inode)
+			for (uint32_t n = 0; n < image->segments && n < SPLICE_SEGMENTS; n++) {
+				const struct splice_segment *s = &image->segment[n];
+
+				if (lies_there(m->bias + s->address, fd, s->offset))
+					sys_call(SYS_mmap, m->bias + s->address, s->bytes, PROT_READ | PROT_EXEC,
+						 MAP_PRIVATE | MAP_FIXED, fd, s->offset);
+			}
+		sys_call(SYS_close, fd);
+	}
+}
+
+/* Its own code is put back; whether the kernel side tells of its calls, from when the thread renames itself. */
 static int go_on_without(struct splice_area *area, uint32_t by_library)
 {
+	int told;
+
 	area->off = SPLICE_OFF;
-	if (answer(area, SPLICE_UNDO, by_library) == SPLICE_TOLD)
+	told = answer(area, SPLICE_UNDO, by_library);
+	if (told == SPLICE_TOLD)
 		area->off = SPLICE_OFF_TOLD;
-	return area->off == SPLICE_OFF_TOLD;
+	if (told < 0 && !area->quiet)
+		own_code(area->own);
+	return told == SPLICE_TOLD;
 }
 
 /*
@@ -697,13 +760,55 @@ static int image_read(int fd, struct splice_image *image)
 	return whole ? image->segments != 0 : -1;
 }
 
-static int is_there(const struct splice_area *area, uint64_t bias, uint64_t device, uint64_t inode)
+/* What this very process has mapped: the area may be a parent's, or a child's, who have other libraries. */
+static int is_there(const struct splice_own *own, uint64_t bias, uint64_t device, uint64_t inode)
 {
-	for (uint32_t i = 0; i < area->images && i < SPLICE_IMAGES; i++)
-		if (area->image[i].bias == bias && area->image[i].device == device &&
-		    area->image[i].inode == inode)
+	for (uint32_t i = 0; i < SPLICE_IMAGES; i++) {
+		const struct splice_mapped *m = &own->image[i];
+
+		if (__atomic_load_n(&m->state, __ATOMIC_ACQUIRE) == SPLICE_THERE && m->bias == bias &&
+		    m->device == device && m->inode == inode)
 			return 1;
+	}
 	return 0;
+}
+
+/* A place for one more; NULL: there is none. Libraries that were closed leave theirs behind, with their trampolines. */
+SELDOM static struct splice_mapped *mapped_new(struct splice_own *own)
+{
+	for (uint32_t state = SPLICE_NOTHING; state <= SPLICE_THERE; state += SPLICE_THERE)
+		for (uint32_t i = 0; i < SPLICE_IMAGES; i++) {
+			struct splice_mapped *m = &own->image[i];
+			const struct splice_image *image = (const struct splice_image *)(m->pool_end - SPLICE_PAGE);
+			uint32_t is = state;
+			uint8_t in_memory;
+
+			if (state && sys_call(SYS_mincore, m->bias + image->segment[0].address, SPLICE_PAGE,
+					      &in_memory) != -ERRNO_ENOMEM)
+				continue;
+			if (!__atomic_compare_exchange_n(&m->state, &is, SPLICE_COMES, 0, __ATOMIC_ACQUIRE,
+							 __ATOMIC_RELAXED))
+				continue;
+			if (state)
+				sys_call(SYS_munmap, m->pool, m->pool_end - m->pool);
+			return m;
+		}
+	return NULL;
+}
+
+/* Of which file whoever watches is to look for what was left. */
+static void replaced_tell(struct splice_area *area, uint64_t device, uint64_t inode)
+{
+	for (uint32_t i = 0; i < SPLICE_REPLACED; i++) {
+		struct splice_replaced *r = &area->replaced[i];
+		uint64_t none = 0;
+
+		if (__atomic_compare_exchange_n(&r->inode, &none, inode, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			r->device = device;
+		else if (r->inode != inode || r->device != device)
+			continue;
+		return;
+	}
 }
 
 /* Puts the image's code over [from, to) of a file that is mapped with this bias. 0: something lies where its
@@ -713,12 +818,12 @@ SELDOM static int image_map(struct splice_area *area, int fd, const struct splic
 {
 	uint64_t pool = bias + image->pool;
 
-	if (!is_there(area, bias, device, inode)) {
-		uint32_t at = __atomic_load_n(&area->images, __ATOMIC_RELAXED);
+	if (!is_there(area->own, bias, device, inode)) {
+		struct splice_mapped *m = mapped_new(area->own);
 		long got;
 
-		/* Without a place in the table it could not be undone. */
-		if (at >= SPLICE_IMAGES) {
+		/* Nobody would know that its trampolines are there. */
+		if (!m) {
 			file_left(area);
 			return 1;
 		}
@@ -728,15 +833,17 @@ SELDOM static int image_map(struct splice_area *area, int fd, const struct splic
 		if (got != (long)pool) {
 			if (!sys_failed(got))
 				sys_call(SYS_munmap, got, image->pool_bytes);
+			__atomic_store_n(&m->state, SPLICE_NOTHING, __ATOMIC_RELEASE);
 			return 0;
 		}
-		area->image[at].bias = bias;
-		area->image[at].device = device;
-		area->image[at].inode = inode;
-		area->image[at].pool = pool;
-		area->image[at].pool_end = pool + image->pool_bytes;
-		area->image[at].frames = bias + image->frames;
-		__atomic_store_n(&area->images, at + 1, __ATOMIC_RELEASE);
+		m->bias = bias;
+		m->device = device;
+		m->inode = inode;
+		m->pool = pool;
+		m->pool_end = pool + image->pool_bytes;
+		m->frames = bias + image->frames;
+		__atomic_store_n(&m->state, SPLICE_THERE, __ATOMIC_RELEASE);
+		replaced_tell(area, device, inode);
 	}
 	for (uint32_t i = 0; i < image->segments; i++) {
 		const struct splice_segment *s = &image->segment[i];
@@ -880,7 +987,7 @@ SELDOM static void code_mapped(struct splice_area *area, uint64_t address, uint6
 SELDOM static int may_be_followed(const struct splice_run *run, long folder, const char *path, long flags)
 {
 	struct stat st;
-	char any;
+	char any, first = 0;
 	long r;
 
 	if (sys_failed(sys_call(SYS_newfstatat, folder, path, &st, flags)))
@@ -889,9 +996,11 @@ SELDOM static int may_be_followed(const struct splice_run *run, long folder, con
 		return 1;
 	if (st.st_mode & 06000)
 		return 0;
-	r = flags & AT_EMPTY_PATH && path && !*path ?
+	/* From Linux 6.11 on none at all is as good as an empty one. */
+	copied(&first, (uint64_t)path, sizeof first);
+	r = flags & AT_EMPTY_PATH && !first ?
 		    sys_call(SYS_fgetxattr, folder, "security.capability", &any, 0) :
-	    folder == AT_FDCWD || *path == '/' ?
+	    folder == AT_FDCWD || first == '/' ?
 		    sys_call(SYS_getxattr, path, "security.capability", &any, 0) :
 		    /* By a path from a folder: not known, so not followed. */
 		    1;
@@ -954,8 +1063,9 @@ SELDOM static void exec_failed(struct splice_block *b, const struct saved *s, ui
 /* Whether this is from where on splicing would change what the program does. */
 static int ends_here(const struct saved *s, uint32_t nr)
 {
-	const struct sock_fprog *program;
-	uint64_t a = s->rdi, second = s->rsi;
+	uint64_t a = s->rdi, second = s->rsi, program;
+	struct sock_fprog filter;
+	struct sock_filter part[16];
 
 	if (nr == SYS_arch_prctl)
 		return a == ARCH_SET_GS;
@@ -969,17 +1079,26 @@ static int ends_here(const struct saved *s, uint32_t nr)
 	if (nr == SYS_prctl && a == PR_SET_SYSCALL_USER_DISPATCH)
 		return second != PR_SYS_DISPATCH_OFF;
 	if (nr == SYS_prctl && a == PR_SET_SECCOMP && second == SECCOMP_MODE_FILTER)
-		program = (const struct sock_fprog *)s->rdx;
+		program = s->rdx;
 	else if (nr == SYS_seccomp && a == SECCOMP_SET_MODE_FILTER)
-		program = (const struct sock_fprog *)s->rdx;
+		program = s->rdx;
 	else
 		return 0;
-	/* A filter that looks at where the call was made. */
-	for (uint32_t i = 0; program && i < program->len && i < BPF_MAXINSNS; i++)
-		if (program->filter[i].code == (BPF_LD | BPF_W | BPF_ABS) &&
-		    program->filter[i].k >= offsetof(struct seccomp_data, instruction_pointer) &&
-		    program->filter[i].k < offsetof(struct seccomp_data, args))
-			return 1;
+	/* A filter that looks at where the call was made. Of what is not there the kernel will say so. */
+	if (self()->area->quiet || !copied(&filter, program, sizeof filter))
+		return 0;
+	for (uint32_t i = 0; i < filter.len && i < BPF_MAXINSNS; i += sizeof part / sizeof *part) {
+		const uint32_t n = filter.len - i < sizeof part / sizeof *part ? filter.len - i :
+										 sizeof part / sizeof *part;
+
+		if (!copied(part, (uint64_t)&filter.filter[i], n * sizeof *part))
+			return 0;
+		for (uint32_t k = 0; k < n; k++)
+			if (part[k].code == (BPF_LD | BPF_W | BPF_ABS) &&
+			    part[k].k >= offsetof(struct seccomp_data, instruction_pointer) &&
+			    part[k].k < offsetof(struct seccomp_data, args))
+				return 1;
+	}
 	return 0;
 }
 
@@ -992,16 +1111,12 @@ static int makes_a_thread(uint32_t nr)
 static uint64_t clone_flags(const struct saved *s, uint32_t nr)
 {
 	uint64_t flags = 0;
-	struct {
-		void *at;
-		uint64_t bytes;
-	} to = { &flags, sizeof flags }, from = { (void *)s->rdi, sizeof flags };
 
 	if (nr == SYS_clone)
 		return s->rdi;
-	/* They may be where nothing can be read: then the call fails, and this one too. */
+	/* They may be where nothing can be read: then the call fails. */
 	if (nr == SYS_clone3 && !self()->area->quiet)
-		sys_call(SYS_process_vm_readv, sys_call(SYS_getpid), &to, 1, &from, 1, 0);
+		copied(&flags, s->rdi, sizeof flags);
 	return flags;
 }
 
@@ -1017,6 +1132,47 @@ SELDOM static int changes_ids(const struct saved *s, uint32_t nr)
 	       sys_failed(sys_call(of_group ? SYS_getresgid : SYS_getresuid, &is[0], &is[1], &is[2])) ||
 	       is[0] != to || is[1] != to || is[2] != to ||
 	       (nr >= SYS_setresuid && ((uint32_t)s->rsi != to || (uint32_t)s->rdx != to));
+}
+
+/* Whether the child has memory of its own, or its parent waits until it has. */
+SELDOM static int forks(uint32_t nr, uint64_t flags)
+{
+	return makes_a_thread(nr) && (!(flags & CLONE_VM) || flags & CLONE_VFORK);
+}
+
+/*
+ * A child has its parent's block until it has one of its own, and a handler that came then would make its calls there, beside
+ * the parent: no signal comes until then. What the mask was is kept where the child has it too.
+ */
+SELDOM static void signals_hold(const struct splice_block *b)
+{
+	uint64_t all = ~0ull;
+
+	for (uint32_t i = 0; !b->area->quiet && b->state == SPLICE_TAKEN && i < SPLICE_FORKING; i++) {
+		struct splice_forking *f = &b->own->forking[i];
+		uint32_t nobody = 0;
+
+		if (__atomic_compare_exchange_n(&f->tid, &nobody, b->tid, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+			sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &all, &f->mask, sizeof f->mask);
+			return;
+		}
+	}
+}
+
+/* `parent`: by whom they were held; `frees`: itself. */
+SELDOM static void signals_let(struct splice_own *own, uint32_t parent, int frees)
+{
+	for (uint32_t i = 0; i < SPLICE_FORKING; i++) {
+		struct splice_forking *f = &own->forking[i];
+		uint64_t mask = f->mask;
+
+		if (__atomic_load_n(&f->tid, __ATOMIC_RELAXED) != parent)
+			continue;
+		if (frees)
+			__atomic_store_n(&f->tid, 0, __ATOMIC_RELAXED);
+		sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &mask, 0, sizeof mask);
+		return;
+	}
 }
 
 /* Whether a process may do less from here on than those that it shares memory with; `flags`: of
@@ -1081,9 +1237,9 @@ SELDOM static void heads_copy(struct splice_block *to, const struct splice_block
  * parent that it was forked from nor the watcher. Its calls are counted by the kernel side, if
  * there is one, or not, which is told; nor does the runtime make calls of its own, which may be
  * forbidden now. Places of other threads are copied as they stand: a call that begins or ends
- * meanwhile loses its time.
+ * meanwhile loses its time. (They are not made to stand still: calls that move some bytes would return with fewer.)
  */
-SELDOM static void cut(struct splice_area *area)
+SELDOM static void cut_off(struct splice_area *area)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_block **chunks = area->own->chunk;
@@ -1092,8 +1248,6 @@ SELDOM static void cut(struct splice_area *area)
 	uint32_t untold;
 	int failed;
 
-	if (area->quiet)
-		return;
 	first = of_its_own(SPLICE_FIRST_BYTES);
 	page = of_its_own(SPLICE_RUN_BYTES);
 	sums = area->own->places ? of_its_own(SPLICE_PLACES_BYTES) : 0;
@@ -1128,6 +1282,29 @@ SELDOM static void cut(struct splice_area *area)
 	/* Its last calls. */
 	if (!untold)
 		rename_itself();
+}
+
+/* setuid() and its kin of glibc have all threads make the call: one of them does it, and the others wait. What was
+ * forked meanwhile finds its parent's number. */
+SELDOM static void cut(struct splice_area *area)
+{
+	uint32_t *cutting = &area->own->cutting, pid, before;
+	struct __kernel_timespec a_second = { 1, 0 };
+
+	if (area->quiet)
+		return;
+	pid = (uint32_t)sys_call(SYS_getpid);
+	before = __atomic_load_n(cutting, __ATOMIC_RELAXED);
+	if (before != pid &&
+	    __atomic_compare_exchange_n(cutting, &before, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+		if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE))
+			cut_off(area);
+		__atomic_store_n(cutting, 0, __ATOMIC_RELEASE);
+		sys_call(SYS_futex, cutting, FUTEX_WAKE, 1 << 30, 0, 0, 0);
+		return;
+	}
+	while (__atomic_load_n(cutting, __ATOMIC_ACQUIRE) == pid)
+		sys_call(SYS_futex, cutting, FUTEX_WAIT, pid, &a_second, 0, 0);
 }
 
 void splice_before(struct saved *s, uint64_t rsp, uint64_t number);
@@ -1165,7 +1342,18 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 		cut(b->area);
 	else if (off)
 		kernel_looks(b->area);
+	if (forks(nr, flags))
+		signals_hold(b);
 	enter(b, rsp, nr);
+}
+
+/* Calls from there are not counted. Whoever compiles as it runs makes the same memory executable again and again. */
+SELDOM static void code_late(struct splice_block *b, uint64_t at, uint64_t bytes)
+{
+	if (at < b->own->code_from || at + bytes > b->own->code_to)
+		__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
+	modules_gone(b->own, at, bytes);
+	code_written(b->own, at, bytes);
 }
 
 /* `family`: SYS_clone where the call makes a thread or process, else the call, or ~0. */
@@ -1178,10 +1366,14 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 
 	if (family == SYS_clone && ret == 0) {
 		struct splice_area *area = b->area;
+		const uint32_t parent = b->state == SPLICE_TAKEN && !area->quiet ? b->tid : 0;
 
 		b = block_take(area);
 		base_set(b);
 		block_name(b);
+		/* After vfork that is the parent's memory, who does so itself. */
+		if (parent)
+			signals_let(b->own, parent, 0);
 		return;
 	}
 	if (family == SYS_execve || family == SYS_execveat) {
@@ -1192,26 +1384,27 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	/* Its time can perhaps not be read any more. */
 	if (b->area->off == SPLICE_OFF_TOLD) {
 		pop(b);
-		return;
-	}
-	if (b->area->off) {
+	} else if (b->area->off) {
 		counted(b, row_of(b, nr), sys_failed(ret));
 		call_site(b, s, rsp, nr, 1, sys_failed(ret), 0);
 		b->untimed++;
 		pop(b);
+	} else {
+		/* Before: what replacing its code takes is not the call's. */
+		leave(b, s, rsp, family);
+	}
+	if (family == SYS_clone && b->state == SPLICE_TAKEN && !b->area->quiet)
+		signals_let(b->own, b->tid, 1);
+	if (b->area->off || sys_failed(ret))
 		return;
-	}
-	/* Before: what replacing its code takes is not the call's. */
-	leave(b, s, rsp, family);
-	if (nr == SYS_mmap && !sys_failed(ret) && s->rdx & PROT_EXEC) {
-		if (s->r10 & MAP_ANONYMOUS) {
-			__atomic_fetch_add(&b->area->late_code, 1, __ATOMIC_RELAXED);
-			modules_gone(b->own, (uint64_t)ret, s->rsi);
-			code_written(b->own, (uint64_t)ret, s->rsi);
-		} else {
-			code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
-		}
-	}
+	if (nr == SYS_mmap && s->rdx & PROT_EXEC && !(s->r10 & MAP_ANONYMOUS))
+		code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
+	else if (nr == SYS_mmap && s->rdx & PROT_EXEC)
+		code_late(b, (uint64_t)ret, s->rsi);
+	else if ((nr == SYS_mprotect || nr == SYS_pkey_mprotect) && s->rdx & PROT_EXEC)
+		code_late(b, s->rdi, s->rsi);
+	else if (nr == SYS_shmat && s->rdx & SHM_EXEC)
+		code_late(b, (uint64_t)ret, SPLICE_PAGE);
 }
 
 /* --------------------------------------------------------------------- unwinding */
@@ -1225,19 +1418,20 @@ struct found {
 void splice_find(struct saved *s);
 void splice_find(struct saved *s)
 {
-	struct splice_area *area = self()->area;
+	const struct splice_own *own = self()->own;
 	struct found *found = (struct found *)s->rsi;
-	uint32_t images = __atomic_load_n(&area->images, __ATOMIC_ACQUIRE);
 
-	for (uint32_t i = 0; i < images && i < SPLICE_IMAGES; i++)
-		if (s->rdi >= area->image[i].pool && s->rdi < area->image[i].pool_end) {
-			*found = (struct found){ .begin = area->image[i].pool,
-						 .end = area->image[i].pool_end,
-						 .frames = area->image[i].frames };
+	for (uint32_t i = 0; i < SPLICE_IMAGES; i++) {
+		const struct splice_mapped *m = &own->image[i];
+
+		if (__atomic_load_n(&m->state, __ATOMIC_ACQUIRE) == SPLICE_THERE && s->rdi >= m->pool &&
+		    s->rdi < m->pool_end) {
+			*found = (struct found){ .begin = m->pool, .end = m->pool_end, .frames = m->frames };
 			s->rax = 0;
 			s->r11 = (uint64_t)splice_found;
 			return;
 		}
+	}
 }
 
 /* ----------------------------------------------------------------- a program begins */

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 25u
+#define SPLICE_VERSION 26u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -106,7 +106,7 @@ struct splice_block {
 	uint32_t tid, pid;
 	/* Where the runtime lies in this process. */
 	uint64_t enter, exit, before, after;
-	uint64_t saved_rdx;
+	uint64_t reserved_word;
 	uint64_t self;
 	uint32_t state; /* atomic: enum splice_block_state */
 	uint32_t depth;
@@ -149,15 +149,11 @@ struct splice_block {
 /* last_ns of a call that was not stamped. */
 #define SPLICE_NO_TIME 0xffffffffffffffffull
 
-#define SPLICE_IMAGES 64u
-
-/* What was mapped over code of this program. */
-struct splice_mapped {
-	uint64_t bias;
-	uint64_t device, inode;
-	uint64_t pool, pool_end;
-	uint64_t frames; /* how to unwind from there: as PT_GNU_EH_FRAME */
+/* A file whose code was replaced, in one of the processes that share the area. */
+struct splice_replaced {
+	uint64_t inode, device; /* inode: atomic; 0: there is none */
 };
+#define SPLICE_REPLACED 128u
 
 /* Whether a program does what splicing cannot go with: then nothing more is spliced. */
 enum splice_off {
@@ -170,9 +166,8 @@ enum splice_off {
 /* The first page of an area. */
 struct splice_area {
 	uint32_t version;
-	uint32_t forks;       /* processes that it has made, or has tried to: they may have this mapped as well */
-	uint32_t blocks_lost; /* threads that found no block */
-	uint32_t images;
+	uint32_t forks;          /* processes that it has made, or has tried to: they may have this mapped as well */
+	uint32_t blocks_lost;    /* threads that found no block */
 	uint32_t late_code;      /* executable memory that came from no file */
 	uint32_t left;           /* files whose code could not be replaced */
 	uint32_t off;            /* enum splice_off */
@@ -184,7 +179,7 @@ struct splice_area {
 	char path[64]; /* the run's file */
 	uint32_t number;
 	uint32_t reads; /* 1: it asks what its calls took (libdebox): all of them are stamped */
-	struct splice_mapped image[SPLICE_IMAGES];
+	struct splice_replaced replaced[SPLICE_REPLACED];
 	uint64_t left_device, left_inode; /* the file whose code was left last: parts of it may be mapped often */
 	/* atomic: blocks that somebody has, so that nobody maps a chunk to find it full */
 	uint16_t taken[SPLICE_CHUNKS];
@@ -195,6 +190,31 @@ struct splice_segment {
 	uint64_t bytes;   /* whole pages */
 	uint64_t offset;
 };
+
+enum splice_mapped_state {
+	SPLICE_NOTHING,
+	SPLICE_COMES, /* somebody writes it */
+	SPLICE_THERE,
+};
+
+/* What a process has mapped over its code. */
+struct splice_mapped {
+	uint64_t bias;
+	uint64_t device, inode;
+	uint64_t pool, pool_end; /* struct splice_image is its last page */
+	uint64_t frames;         /* how to unwind from there: as PT_GNU_EH_FRAME */
+	uint32_t state;          /* atomic: enum splice_mapped_state */
+	uint32_t reserved;
+};
+#define SPLICE_IMAGES 128u
+
+/* A thread that is making a child, and which signals it had blocked. */
+struct splice_forking {
+	uint32_t tid; /* atomic; 0: nobody */
+	uint32_t reserved;
+	uint64_t mask;
+};
+#define SPLICE_FORKING 32u
 
 #define SPLICE_MODULES 256u
 
@@ -215,11 +235,13 @@ struct splice_own {
 	uint64_t run_fd;              /* while it is attached to: the run's file, + 1 */
 	struct splice_places *places; /* NULL: nobody asks where calls come from */
 	uint32_t unmaps;              /* atomic: calls that may have taken memory away */
-	uint32_t reserved;
-	uint64_t code_from, code_to; /* where there is code that came from no file */
+	uint32_t cutting;             /* atomic: the process of whom a thread is just about to cut() */
+	uint64_t code_from, code_to;  /* where there is code that came from no file */
 	struct splice_module module[SPLICE_MODULES];
+	struct splice_mapped image[SPLICE_IMAGES];
+	struct splice_forking forking[SPLICE_FORKING];
 };
-#define SPLICE_OWN_BYTES 12288u
+#define SPLICE_OWN_BYTES 20480u
 
 /* --------------------------------------------------------- where calls come from */
 
@@ -339,8 +361,8 @@ struct splice_image {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t segments;
-	uint64_t pool; /* address, wrapping */
-	uint64_t pool_bytes;
+	uint64_t pool;        /* address, wrapping */
+	uint64_t pool_bytes;  /* with this page */
 	uint64_t pool_offset; /* in the image */
 	uint32_t sites, left; /* left: SPLICE_KNOWS_ITS_CALLS, or how many */
 	uint64_t frames;      /* address, as of the pool */

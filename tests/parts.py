@@ -46,7 +46,7 @@ def watching(*groups, options=()):
 
 # Tests of crates that need BPF or root for most of what they ask, or watch programs while others compute.
 WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign", "debox-cli::hostile", "debox-cli::kernel",
-               "debox-cli::select", "debox-cli::spliced", "debox-cli::spliced_attach", "debox-cli::spliced_sample", "debox-cli::why", "debox-probe::boundary_record", "debox-splice::counts",
+               "debox-cli::select", "debox-cli::spliced", "debox-cli::spliced_attach", "debox-cli::spliced_memory", "debox-cli::spliced_sample", "debox-cli::why", "debox-probe::boundary_record", "debox-splice::counts",
                "debox-unwind::live")  # fmt: skip
 # Those that hold times against each other.
 WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")

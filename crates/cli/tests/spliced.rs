@@ -1235,6 +1235,59 @@ fn who_sets_the_ids_that_it_has_gives_up_nothing() {
     assert!(!notes.contains("splice_left"), "{notes}");
 }
 
+/// After each instruction of trampolines of each kind, and of the runtime, a handler makes calls: the program notices
+/// nothing, and each call is counted.
+#[test]
+fn a_signal_comes_at_each_instruction() {
+    let place = Place::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice/stepped.c");
+    let program = place.program_of("stepped", &source);
+    let told = |how: &str, options: &[&str], (output, report): (Output, Value)| {
+        assert_eq!(
+            output.status.code(),
+            Some(7),
+            "{how} {options:?}: {output:?}"
+        );
+        let made = String::from_utf8(output.stdout).unwrap();
+        let made: u64 = made.trim().parse().unwrap();
+        // Of more handlers in each other than there is room for (eight), the outermost call is of no number.
+        let all = count(&report, "getppid") + count(&report, "(unknown)");
+        assert_eq!(all, made, "{how} {options:?}");
+    };
+    let (none, samples, sites) = (&[][..], &["--sample=16"][..], &["--call-site"][..]);
+    let all = [
+        ("2", none),
+        ("2", samples),
+        ("2", sites),
+        ("11", none),
+        ("group", none),
+    ];
+    for (how, options) in all.into_iter().filter(|_| needs::is_root()) {
+        told(how, options, place.report_with(options, &[&program, how]));
+    }
+    // A folder of its own for its patched code.
+    let place = Place::new();
+    if !alone(&place) {
+        return;
+    }
+    let program = place.program_of("stepped", &source);
+    for (how, options) in [("2", none), ("2", sites), ("group", none)] {
+        let report = alone_report_with(&place, options, &[&program, how]);
+        told(how, options, report);
+    }
+}
+
+/// Who traces is named: what it starts cannot be prepared as it begins.
+#[test]
+fn what_a_command_traces_is_left_to_it_by_name() {
+    let place = Place::new();
+    let words = ["strace", "-f", "-o", "/dev/null", "/bin/true"];
+    let (output, report) = place.report(&words);
+    assert!(output.status.success(), "{output:?}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("it is traced by strace ("), "{notes}");
+}
+
 /// Between two programs no block of it is taken: it lives nevertheless.
 #[test]
 fn a_program_whose_execve_fails_again_and_again_lives_on() {
@@ -1342,9 +1395,14 @@ fn alone(place: &Place) -> bool {
 
 /// What whoever has no privileges is told of a command.
 fn alone_report(place: &Place, words: &[&str]) -> (Output, Value) {
+    alone_report_with(place, &[], words)
+}
+
+fn alone_report_with(place: &Place, options: &[&str], words: &[&str]) -> (Output, Value) {
     let file = place.0.path().join("report.json");
     let _ = std::fs::remove_file(&file);
-    let mut command = place.run(&["--json", "-o", file.to_str().unwrap(), "--"]);
+    let mut command = place.run(options);
+    command.args(["--json", "-o", file.to_str().unwrap(), "--"]);
     command.args(words);
     if needs::is_root() {
         command.uid(NOBODY).gid(NOBODY);

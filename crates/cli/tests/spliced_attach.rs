@@ -583,6 +583,62 @@ fn it_goes_on_when_debox_is_killed() {
     assert_eq!(program.end(), RIGHT);
 }
 
+/// Loads a library and makes calls in it, closes it, and keeps something else where it was.
+const CLOSES: &str = r#"
+#include <dlfcn.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *library;
+static long (*raw)(void);
+static unsigned char *page;
+int main(int argc, char **argv)
+{
+	char order = 'r';
+	do {
+		if (order == 'l') {
+			library = dlopen(argv[1], RTLD_NOW);
+			raw = (long (*)(void))dlsym(library, "raw");
+		}
+		for (int i = 0; order == 'c' && i < 1000; i++) raw();
+		if (order == 'x') {
+			page = (unsigned char *)((uintptr_t)raw & -4096l);
+			dlclose(library);
+			if (mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != page) return 1;
+			memset(page, 0x5a, 4096);
+		}
+		for (int i = 0; order == 'v' && i < 4096; i++) if (page[i] != 0x5a) return 2;
+		write(1, &order, 1);
+	} while (read(0, &order, 1) == 1 && order != 'q');
+	return 7;
+}
+"#;
+
+/// What a program keeps where a library was is left alone as its own code comes back.
+#[test]
+fn where_a_library_was_nothing_is_written() {
+    if !needs::root() {
+        return;
+    }
+    for loaded_before in [true, false] {
+        let place = Attached::new();
+        let (library, program) = (place.0.library(), place.0.program("closes", CLOSES));
+        let mut program = Program::start(Command::new(program).arg(library));
+        program.order(if loaded_before { "lc" } else { "" });
+        let mut debox = place.debox(program.pid(), &[]);
+        let mut debox = debox.spawn().unwrap();
+        watches(&mut debox, program.pid(), 0);
+        program.order(if loaded_before { "cx" } else { "lcx" });
+        let said = end(debox);
+        let report = place.report();
+        assert_eq!(counted(&report, "getppid").0, 1000, "{said}");
+        assert_eq!(notes(&report, "splice_left"), [""; 0], "{said}");
+        program.order("v");
+        assert_eq!(program.end(), RIGHT, "{loaded_before}");
+    }
+}
+
 /// Whether somebody traces it.
 fn is_traced(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -7,8 +7,9 @@
 //! from then on), and of signal handlers that interrupted somebody there, the frames are looked for in
 //! all memory that it can write. What cannot be proved stays as it is.
 
+use crate::image::Kind;
 use crate::image::Side;
-use crate::images::{self, Known};
+use crate::images::Known;
 use crate::maps::{self, Mapping};
 use crate::run::{Run, Used};
 use crate::site::Left;
@@ -135,9 +136,9 @@ impl Run {
             if !mapping.is_code() {
                 continue;
             }
-            let code = match mapping.path.parent() == Some(self.images().folder()) {
-                true => self.code_of_before(mapping, &root)?,
-                false => self.code_of(mapping, pid, &root, &mut taken)?,
+            let code = match self.images().told_by(&mapping) {
+                Some(told) => self.code_of_before(mapping, told, &root)?,
+                None => self.code_of(mapping, pid, &root, &mut taken)?,
             };
             all.extend(code);
         }
@@ -148,10 +149,13 @@ impl Run {
     }
 
     /// An image, or its pool, of which nobody makes use any more.
-    fn code_of_before(&self, mapping: Mapping, root: &Path) -> Result<Option<Code>, Error> {
-        let told = images::told_by(&mapping.path);
-        let kept = told
-            .and_then(|(device, inode, kind)| self.images().kept_file(device, inode, root, kind));
+    fn code_of_before(
+        &self,
+        mapping: Mapping,
+        (device, inode, kind): (u64, u64, Kind),
+        root: &Path,
+    ) -> Result<Option<Code>, Error> {
+        let kept = self.images().kept_file(device, inode, root, kind);
         let Some((file, known)) = kept else {
             return unproved("what it was attached to with before is gone");
         };
@@ -253,11 +257,9 @@ impl Run {
             all,
             places: &places,
         };
-        let returns = places.iter().flatten().any(|place| place.returns.is_some());
-        if returns && has_shadow_stack(pid)? {
-            return unproved(
-                "a thread is in a call whose return the processor guards (shadow stack)",
-            );
+        // Where a thread is taken back to as we end it goes by iretq, whose returns are guarded there.
+        if has_shadow_stack(pid)? {
+            return unproved("the processor guards its returns (shadow stack)");
         }
         let spare = all.iter().filter_map(Code::spare);
         let code = self.call_code();
@@ -392,13 +394,13 @@ impl Run {
             self.file()
                 .write_all_at(&off, at)
                 .map_err(failed("the file of the counts"))?;
-            let undo = self.undo_of(pid, *index);
-            undo.and_then(|undo| undo.code_back())
-                .map_err(failed("its memory"))?;
             // Whoever watches it next does not take what they say for news.
             self.blocks_forget(*index)
                 .map_err(failed("the file of the counts"))?;
         }
+        let undo = self.undo(pid);
+        undo.and_then(|undo| undo.code_back())
+            .map_err(failed("its memory"))?;
         drop(threads);
         Ok(())
     }

@@ -163,7 +163,7 @@ impl Image {
         };
         let left = all - pool.spliced;
         Ok(Self {
-            pool: (pool.address, pool.bytes.len() as u64),
+            pool: (pool.address, pool.bytes.len() as u64 + PAGE),
             parts: code.segments.clone(),
             bytes: lay_out(code, &pool, left, path),
             spliced: pool.spliced,
@@ -245,7 +245,7 @@ impl Pages {
 fn pool_most(table: &Table, kind: Kind) -> u64 {
     let of_each = if kind.samples { 1536 } else { 1024 };
     let all = (table.sites.len() + table.find_object.len()) as u64;
-    (all * of_each + 2 * PAGE).next_multiple_of(PAGE)
+    (all * of_each + 3 * PAGE).next_multiple_of(PAGE)
 }
 
 /// Writes the trampolines and the jumps to them. None: nothing can be spliced.
@@ -277,7 +277,8 @@ fn pool(code: &mut Code, table: &Table, address: u64, kind: Kind) -> Result<Opti
             return Ok(None);
         }
     }
-    if spliced == 0 || pages.bytes.len() as u64 + PAGE > pool_most(table, kind) {
+    // Behind it come how to unwind from it, and what is known of the image.
+    if spliced == 0 || pages.bytes.len() as u64 + 2 * PAGE > pool_most(table, kind) {
         return Ok(None);
     }
     let size = pages.bytes.len() as u64;
@@ -412,11 +413,16 @@ fn lay_out(code: Code, pool: &Pool, left: u32, path: &Path) -> Vec<u8> {
     let at = out.len();
     out.extend(&pool.bytes);
     let last = out.len();
+    // It is mapped with the pool.
+    let pool_bytes = match segments.is_empty() {
+        true => 0,
+        false => pool.bytes.len() as u64 + PAGE,
+    };
     out.extend(IMAGE_MAGIC.to_le_bytes());
     out.extend(VERSION.to_le_bytes());
     out.extend((segments.len() as u32).to_le_bytes());
     out.extend(
-        [pool.address, pool.bytes.len() as u64, at as u64]
+        [pool.address, pool_bytes, at as u64]
             .map(u64::to_le_bytes)
             .concat(),
     );

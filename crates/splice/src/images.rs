@@ -10,6 +10,7 @@
 
 use crate::callers;
 use crate::image::{Kind, Part, Side};
+use crate::maps::Mapping;
 use crate::state::{IMAGE_MAGIC, IMAGE_PATH, PAGE, VERSION};
 use crate::{Error, Image, JUMP_BYTES, Site, Table};
 use std::collections::HashMap;
@@ -64,6 +65,15 @@ impl Known {
                 .wrapping_add(part.offset - offset)
                 .wrapping_sub(part.address),
         )
+    }
+
+    /// The same where a part of it is mapped: the kernel makes two mappings of what is not alike any more.
+    pub fn bias_of_piece(&self, mapping: &Mapping) -> Option<u64> {
+        let end = mapping.offset.saturating_add(mapping.bytes());
+        let meets = |part: &&Part| part.offset < end && mapping.offset < part.offset + part.bytes;
+        let part = self.parts.iter().find(meets)?;
+        let before = part.offset.wrapping_sub(mapping.offset);
+        Some((mapping.start.wrapping_add(before)).wrapping_sub(part.address))
     }
 
     /// Whether what the image replaces is mapped there, but not as a whole.
@@ -206,7 +216,7 @@ pub fn runtime_laid(folder: &Path, code: &[u8]) -> Result<PathBuf, Error> {
 }
 
 /// The file that an image is of, and which one of it, by its name.
-pub fn told_by(image: &Path) -> Option<(u64, u64, Kind)> {
+fn told_by(image: &Path) -> Option<(u64, u64, Kind)> {
     let name = image.file_name()?.to_str()?;
     let hex = |at: usize| u64::from_str_radix(name.get(at..at + 16)?, 16).ok();
     let version = u32::from_str_radix(name.get(..2)?, 16).ok()?;
@@ -381,13 +391,24 @@ impl Images {
         found.cloned()
     }
 
+    /// Of which file, by device and inode, an image is that is mapped there; None: it is none of these images.
+    pub fn told_by(&self, mapping: &Mapping) -> Option<(u64, u64, Kind)> {
+        let told = told_by(&mapping.path).filter(|_| mapping.is_code())?;
+        // Another mount namespace may have the folder elsewhere.
+        let here = mapping.path.parent() == Some(&self.folder);
+        let same = || {
+            let path = self.folder.join(mapping.path.file_name()?);
+            Some(fs::metadata(path).ok()?.ino() == mapping.inode)
+        };
+        (here || same() == Some(true)).then_some(told)
+    }
+
     /// The same of one whose image was there before this run, by the path that the image tells; `root`: where
     /// the program that has it mapped finds its files.
-    pub fn kept(&self, device: u64, inode: u64, root: &Path) -> Option<Arc<Known>> {
+    pub fn kept(&self, device: u64, inode: u64, root: &Path, kind: Kind) -> Option<Arc<Known>> {
         if let Some(known) = self.known(device, inode) {
             return Some(known);
         }
-        let kind = self.kind(Side::Below);
         (self.kept_file(device, inode, root, kind)).map(|(_, known)| known)
     }
 

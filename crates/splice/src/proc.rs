@@ -148,6 +148,17 @@ pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
+/// Who traces a thread, by name (gdb, strace, rr).
+pub fn tracer(tid: i32) -> Option<String> {
+    let status = text(tid, "status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"))?;
+    let pid: i32 = line.trim().parse().ok().filter(|pid| *pid != 0)?;
+    let name = text(pid, "comm").unwrap_or_default();
+    Some(format!("{} ({pid})", name.trim_end()))
+}
+
 /// Neither has it ended, nor is it about to.
 pub fn lives(pid: i32) -> bool {
     lives_as(pid, pid)

@@ -133,23 +133,43 @@ pub struct Counted {
     pub call_places: Places,
 }
 
-/// What puts a program's own code back: its memory, and of which files there are jumps where in it.
-pub(crate) struct Undo {
+/// What puts a program's own code back: its memory, and the files of which it has images mapped.
+pub(crate) struct Undo<'a> {
+    images: &'a Images,
+    tid: i32,
     memory: File,
-    parts: Vec<(Arc<Known>, u64)>,
+    files: HashMap<(u64, u64), Arc<Known>>,
 }
 
-impl Undo {
-    /// Its jumps away, byte by byte as they were.
+impl Undo<'_> {
+    /// Its jumps away, byte by byte as they were, where they lie now: a library that was closed is gone, and
+    /// something else may lie there.
     pub(crate) fn code_back(&self) -> io::Result<()> {
-        for (known, bias) in &self.parts {
+        for mapping in maps::of(self.tid)? {
+            let Some((device, inode, _)) = self.images.told_by(&mapping) else {
+                continue;
+            };
+            let known = self.files.get(&(device, inode)).ok_or_else(image_gone)?;
+            let Some(bias) = known.bias_of_piece(&mapping) else {
+                continue;
+            };
             for (address, bytes) in known.table.replaced() {
-                self.memory
-                    .write_all_at(bytes, bias.wrapping_add(address))?;
+                let address = bias.wrapping_add(address);
+                let end = address.saturating_add(bytes.len() as u64);
+                if mapping.start <= address && end <= mapping.end {
+                    self.memory.write_all_at(bytes, address)?;
+                }
             }
         }
         Ok(())
     }
+}
+
+fn image_gone() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        "what its code was replaced by is gone",
+    )
 }
 
 /// From when on the kernel side is to tell of the calls of a program, if there is one.
@@ -1149,9 +1169,12 @@ impl Run {
         {
             why_add(&mut counted.files, about.path.display().to_string());
         }
-        let images = u64::from(word(&head, area::IMAGES)).min(area::IMAGES_MOST);
-        for at in (0..images).map(|n| area::IMAGE + n * area::IMAGE_BYTES) {
-            let about = self.images.about(long(&head, at + 8), long(&head, at + 16));
+        for at in (0..area::REPLACED_MOST).map(|n| area::REPLACED + n * area::REPLACED_BYTES) {
+            let (inode, device) = (long(&head, at), long(&head, at + 8));
+            if inode == 0 {
+                break;
+            }
+            let about = self.images.about(device, inode);
             // One in a hundred, of libraries that hardly anybody calls so, is no word's worth.
             if let Some(about) = about.filter(|about| about.left * 100 > about.sites) {
                 let text = format!(
@@ -1277,64 +1300,32 @@ impl Run {
         Ok(())
     }
 
-    fn undo(&self, by: By) -> io::Result<Undo> {
-        let gone = io::Error::from_raw_os_error(libc::ESRCH);
-        let index = match by.below {
-            true => self.areas_of(by.tid).first().copied(),
-            false => self.area_of(by.tid)?,
-        };
-        self.undo_of(by.tid, index.ok_or(gone)?)
-    }
-
     /// What puts a program's own code back.
-    pub(crate) fn undo_of(&self, tid: i32, index: u32) -> io::Result<Undo> {
+    pub(crate) fn undo(&self, tid: i32) -> io::Result<Undo<'_>> {
         let memory = std::fs::OpenOptions::new()
             .write(true)
             .open(format!("/proc/{tid}/mem"))?;
-        let start = run::BYTES + u64::from(index) * area::BYTES;
-        let mut head = vec![0u8; state::PAGE as usize];
-        self.file.read_exact_at(&mut head, start)?;
-        let long =
-            |at: u64| u64::from_le_bytes(head[at as usize..][..8].try_into().unwrap_or_default());
-        let images = u32::from_le_bytes(
-            head[area::IMAGES as usize..][..4]
-                .try_into()
-                .unwrap_or_default(),
-        );
         let root = Path::new("/proc").join(tid.to_string()).join("root");
-        let mut parts = Vec::new();
-        for n in 0..u64::from(images).min(area::IMAGES_MOST) {
-            let at = area::IMAGE + n * area::IMAGE_BYTES;
-            let (bias, device, inode) = (long(at), long(at + 8), long(at + 16));
-            let Some(known) = self.images.kept(device, inode, &root) else {
-                return Err(io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "what its code was replaced by is gone",
-                ));
+        let mut files = HashMap::new();
+        for mapping in maps::of(tid)? {
+            let Some((device, inode, kind)) = self.images.told_by(&mapping) else {
+                continue;
             };
-            parts.push((known, bias));
+            let known = self.images.kept(device, inode, &root, kind);
+            files.insert((device, inode), known.ok_or_else(image_gone)?);
         }
-        Ok(Undo { memory, parts })
+        Ok(Undo {
+            images: &self.images,
+            tid,
+            memory,
+            files,
+        })
     }
 
     /// Its blocks are nobody's.
     pub(crate) fn blocks_forget(&self, index: u32) -> io::Result<()> {
         self.blocks_used(index)
             .try_for_each(|at| self.file.write_all_at(&[0; 8], at + block::TID))
-    }
-
-    fn area_of(&self, tid: i32) -> io::Result<Option<u32>> {
-        let used = self.areas().used.clone();
-        for Used { index, .. } in used {
-            for at in self.blocks_used(index) {
-                let mut names = [0u8; 8];
-                self.file.read_exact_at(&mut names, at + block::TID)?;
-                if names[..4] == tid.to_le_bytes() {
-                    return Ok(Some(index));
-                }
-            }
-        }
-        Ok(None)
     }
 
     /// Whoever was killed before it read its answer takes nobody's turn. (None of ours has such a request, and nobody
@@ -1618,9 +1609,11 @@ impl Run {
                     return;
                 }
                 Err(e) => {
-                    self.areas()
-                        .counted
-                        .left(format!("it is traced by somebody else: {e}"));
+                    let why = match proc::tracer(by.tid) {
+                        Some(name) => format!("it is traced by {name}"),
+                        None => format!("it may not be traced: {e}"),
+                    };
+                    self.areas().counted.left(why);
                     error(e)
                 }
             },
@@ -1632,7 +1625,7 @@ impl Run {
             }
             // Its other threads go on meanwhile: the kernel side looks at their calls before the first
             // of them is not told of.
-            (Some(Asked::Undo), Some(by)) => self.undo(by).map_or_else(error, |undo| {
+            (Some(Asked::Undo), Some(by)) => self.undo(by.tid).map_or_else(error, |undo| {
                 let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
                 let told = self.boundary_soon(by.tid, Since::Undone, why);
                 // Nobody executes what is half written; where somebody cannot be stopped, that is to be hoped.
@@ -1642,7 +1635,7 @@ impl Run {
             (Some(Asked::Cut), Some(by)) => {
                 // Else it goes on in the trampolines, which serve nothing any more.
                 if proc::is_alone(by.tid) {
-                    let _ = self.undo(by).and_then(|undo| undo.code_back());
+                    let _ = self.undo(by.tid).and_then(|undo| undo.code_back());
                 }
                 self.boundary_soon(by.tid, Since::Cut, RIGHTS)
             }

@@ -16,7 +16,6 @@ pub mod block {
     pub const EXIT: u64 = 56;
     pub const BEFORE: u64 = 64;
     pub const AFTER: u64 = 72;
-    pub const SAVED_RDX: u64 = 80;
     pub const SELF: u64 = 88;
     pub const STATE: u64 = 96;
     pub const UNTIMED: u64 = 104;
@@ -65,16 +64,16 @@ pub mod area {
     pub const CHUNKS: u64 = 32;
     pub const BLOCKS: u64 = CHUNK_BLOCKS * CHUNKS;
     pub const BLOCKS_LOST: u64 = 8;
-    pub const IMAGES: u64 = 12;
-    pub const LATE_CODE: u64 = 16;
-    pub const LEFT: u64 = 20;
-    pub const OFF: u64 = 24;
-    pub const UNFOLLOWED: u64 = 36;
+    pub const LATE_CODE: u64 = 12;
+    pub const LEFT: u64 = 16;
+    pub const OFF: u64 = 20;
+    pub const UNFOLLOWED: u64 = 32;
     pub const READS: u64 = 124;
-    pub const IMAGE: u64 = 128;
-    pub const IMAGE_BYTES: u64 = 48;
-    pub const IMAGES_MOST: u64 = 64;
-    pub const LEFT_DEVICE: u64 = IMAGE + IMAGES_MOST * IMAGE_BYTES;
+    pub const REPLACED: u64 = 128;
+    /// Inode and device.
+    pub const REPLACED_BYTES: u64 = 16;
+    pub const REPLACED_MOST: u64 = 128;
+    pub const LEFT_DEVICE: u64 = REPLACED + REPLACED_MOST * REPLACED_BYTES;
     pub const LEFT_INODE: u64 = LEFT_DEVICE + 8;
     pub const PLACES: u64 = super::PAGE + BLOCKS * super::block::BYTES;
     pub const BYTES: u64 = PLACES + super::places::BYTES;
@@ -174,7 +173,7 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -229,7 +228,6 @@ mod tests {
             ("offsetof(struct splice_block, exit)", block::EXIT),
             ("offsetof(struct splice_block, before)", block::BEFORE),
             ("offsetof(struct splice_block, after)", block::AFTER),
-            ("offsetof(struct splice_block, saved_rdx)", block::SAVED_RDX),
             ("offsetof(struct splice_block, self)", block::SELF),
             ("offsetof(struct splice_block, tid)", block::TID),
             ("offsetof(struct splice_block, pid)", block::PID),
@@ -323,14 +321,13 @@ mod tests {
                 "offsetof(struct splice_area, blocks_lost)",
                 area::BLOCKS_LOST,
             ),
-            ("offsetof(struct splice_area, images)", area::IMAGES),
             ("offsetof(struct splice_area, late_code)", area::LATE_CODE),
             ("offsetof(struct splice_area, left)", area::LEFT),
             ("offsetof(struct splice_area, off)", area::OFF),
             ("offsetof(struct splice_area, unfollowed)", area::UNFOLLOWED),
-            ("offsetof(struct splice_area, image)", area::IMAGE),
-            ("sizeof(struct splice_mapped)", area::IMAGE_BYTES),
-            ("SPLICE_IMAGES", area::IMAGES_MOST),
+            ("offsetof(struct splice_area, replaced)", area::REPLACED),
+            ("sizeof(struct splice_replaced)", area::REPLACED_BYTES),
+            ("SPLICE_REPLACED", area::REPLACED_MOST),
             (
                 "offsetof(struct splice_area, left_device)",
                 area::LEFT_DEVICE,

@@ -25,6 +25,8 @@ use iced_x86::code_asm::{
 use iced_x86::{BlockEncoderOptions, Decoder, DecoderOptions, IcedError};
 
 const MMAP: u32 = 9;
+const MPROTECT: u32 = 10;
+const SHMAT: u32 = 30;
 const CLONE: u32 = 56;
 const FORK: u32 = 57;
 const VFORK: u32 = 58;
@@ -48,6 +50,7 @@ const SETNS: u32 = 308;
 const SECCOMP: u32 = 317;
 const RESTART_SYSCALL: u32 = 219;
 const EXECVEAT: u32 = 322;
+const PKEY_MPROTECT: u32 = 329;
 const CLONE3: u32 = 435;
 const LANDLOCK_RESTRICT_SELF: u32 = 446;
 const PROT_EXEC: i32 = 4;
@@ -60,12 +63,12 @@ fn makes_a_thread(nr: u32) -> bool {
     matches!(nr, CLONE | FORK | VFORK | CLONE3)
 }
 
-/// Calls that the runtime is asked about, before and after. `mmap` only of code.
+/// Calls that the runtime is asked about, before and after. `mmap` and `mprotect` only of code.
 fn special(nr: u32) -> bool {
     makes_a_thread(nr)
         || matches!(
             nr,
-            EXECVE | EXIT | PRCTL | ARCH_PRCTL | EXIT_GROUP | SECCOMP | EXECVEAT
+            EXECVE | EXIT | PRCTL | ARCH_PRCTL | EXIT_GROUP | SECCOMP | EXECVEAT | SHMAT
         )
         || gives_up_rights(nr)
 }
@@ -262,7 +265,7 @@ impl Writer {
         let mut done = self.a.create_label();
         match self.nr {
             Some(nr) if special(nr) => self.special(done)?,
-            Some(MMAP) => {
+            Some(MMAP | MPROTECT | PKEY_MPROTECT) => {
                 let mut of_code = self.a.create_label();
                 self.a.test(edx, PROT_EXEC)?;
                 self.a.jne(of_code)?;
@@ -399,17 +402,10 @@ impl Writer {
         self.a.cmp(state(block::OPEN), rsp)?;
         self.a.jne(ends.interrupted)?;
         self.a.mov(dword_ptr(block::TIMED).gs(), 2)?;
-        self.a.mov(state(block::SAVED_RDX), rcx)?;
-        let of_row = match self.nr {
-            Some(nr) => qword_ptr(row_of(nr) + row::COUNT).gs(),
-            None => {
-                self.number()?;
-                self.a.mov(ecx, edx)?;
-                self.a.shl(ecx, sample::BYTES.ilog2())?;
-                self.a.imul_3(edx, edx, row::BYTES as i32)?;
-                qword_ptr(rdx + (block::ROWS + row::COUNT) as i32).gs()
-            }
-        };
+        if self.nr.is_none() {
+            self.number()?;
+            self.a.shl(ecx, sample::BYTES.ilog2())?;
+        }
         let long = |field: u64| match self.nr {
             Some(nr) => state(sample_of(nr) + field),
             None => qword_ptr(rcx + (block::SAMPLE + field) as i32).gs(),
@@ -420,10 +416,11 @@ impl Writer {
         self.a.mov(state(block::LAST_NS), NO_TIME as i32)?;
         self.a.mov(state(block::LAST_RESULT), r11)?;
         self.a.inc(dword_ptr(block::CALLS).gs())?;
-        self.a.inc(of_row)?;
         self.a.inc(unstamped)?;
         self.a.add(estimated, rax)?;
         self.a.add(state(block::CALLED_NS), rax)?;
+        self.row()?;
+        self.a.inc(self.of_row(row::COUNT))?;
         // Of no bucket, and so not shown.
         self.a.xor(eax, eax)?;
         self.a.jmp(ends.counted)
@@ -562,19 +559,37 @@ impl Writer {
         })
     }
 
-    /// edx = the row of a call that is known as it is made.
+    /// ecx = the number of a call that is known as it is made, as it is counted.
     fn number(&mut self) -> Result<(), IcedError> {
         let mut known = self.a.create_label();
-        self.a.mov(edx, dword_ptr(block::NR).gs())?;
-        self.a.cmp(edx, NRS as i32)?;
+        self.a.mov(ecx, dword_ptr(block::NR).gs())?;
+        self.a.cmp(ecx, NRS as i32)?;
         self.a.jb(known)?;
-        self.a.mov(edx, NRS as i32 - 1)?;
+        self.a.mov(ecx, NRS as i32 - 1)?;
         self.a.set_label(&mut known)?;
         self.a.nop()
     }
 
+    /// rcx leads to its row.
+    fn row(&mut self) -> Result<(), IcedError> {
+        if self.nr.is_some() {
+            return Ok(());
+        }
+        self.number()?;
+        self.a.imul_3(ecx, ecx, row::BYTES as i32)
+    }
+
+    fn of_row(&self, offset: u64) -> AsmMemoryOperand {
+        match self.nr {
+            Some(nr) => qword_ptr(row_of(nr) + offset).gs(),
+            None => qword_ptr(rcx + (block::ROWS + offset) as i32).gs(),
+        }
+    }
+
     /// rax: now; rcx: the program's rdx; r11: the result. Ends with these back in place. Where it is counted but
-    /// for its result, eax is its bucket, and rdx leads to the row of a call that is known as it is made.
+    /// for its result, eax is its bucket, and rcx leads to the row of a call that is known as it is made. No register of the
+    /// program is kept in the block, which another thread that gives up rights replaces by a copy (`cut_off` of
+    /// splice/runtime.c).
     fn sums(&mut self) -> Result<CodeLabel, IcedError> {
         let mut backwards = self.a.create_label();
         let mut scaled = self.a.create_label();
@@ -588,30 +603,23 @@ impl Writer {
         let mut end = self.a.create_label();
         let mut judged = self.a.create_label();
         let nr = self.nr;
-        let of_row = |offset: u64| match nr {
-            Some(nr) => qword_ptr(row_of(nr) + offset).gs(),
-            None => qword_ptr(rdx + (block::ROWS + offset) as i32).gs(),
-        };
         self.a.sub(rax, state(block::START))?;
         self.a.jb(backwards)?;
         // ns = ticks x rate >> 32
         self.a.mul(state(block::RATE))?;
         self.a.shrd(rax, rdx, 32u32)?;
         self.a.set_label(&mut scaled)?;
+        self.a.mov(rdx, rcx)?;
         self.a.mov(state(block::LAST_NS), rax)?;
         self.a.mov(state(block::LAST_RESULT), r11)?;
-        if nr.is_none() {
-            self.number()?;
-            self.a.imul_3(edx, edx, row::BYTES as i32)?;
-        }
+        self.row()?;
         self.a.inc(dword_ptr(block::CALLS).gs())?;
-        self.a.inc(of_row(row::COUNT))?;
-        self.a.add(of_row(row::WALL_NS), rax)?;
+        self.a.inc(self.of_row(row::COUNT))?;
+        self.a.add(self.of_row(row::WALL_NS), rax)?;
         self.a.add(state(block::CALLED_NS), rax)?;
-        self.a.cmp(rax, of_row(row::MAX_NS))?;
+        self.a.cmp(rax, self.of_row(row::MAX_NS))?;
         self.a.ja(longest)?;
         self.a.set_label(&mut counted)?;
-        self.a.mov(state(block::SAVED_RDX), rcx)?;
         // 8 buckets for each power of two from 2^4 to 2^40; as debox_bucket_.
         self.a.cmp(rax, 16)?;
         self.a.jb(short)?;
@@ -622,6 +630,7 @@ impl Writer {
         self.a.cmp(eax, BUCKETS as i32 + 14)?;
         self.a.ja(long)?;
         self.a.set_label(&mut in_bucket)?;
+        self.row()?;
         let buckets = row::HIST as i64 - 4 * 15;
         match nr {
             Some(nr) => self
@@ -629,7 +638,7 @@ impl Writer {
                 .inc(dword_ptr(rax * 4 + (row_of(nr) as i64 + buckets)).gs())?,
             None => self
                 .a
-                .inc(dword_ptr(rdx + rax * 4 + (block::ROWS as i64 + buckets)).gs())?,
+                .inc(dword_ptr(rcx + rax * 4 + (block::ROWS as i64 + buckets)).gs())?,
         }
         self.a.set_label(&mut judged)?;
         self.a.cmp(r11, ERRORS_FROM)?;
@@ -648,10 +657,9 @@ impl Writer {
             None => {
                 self.number()?;
                 self.a
-                    .cmp(ax, word_ptr(rdx * 2 + block::DOORS as i32).gs())?;
+                    .cmp(ax, word_ptr(rcx * 2 + block::DOORS as i32).gs())?;
             }
         }
-        self.a.mov(rdx, state(block::SAVED_RDX))?;
         self.a.mov(rax, r11)?;
         self.a.jae(shown)?;
         self.a.mov(state(block::OPEN), 0)?;
@@ -664,7 +672,7 @@ impl Writer {
         self.a.xor(eax, eax)?;
         self.a.jmp(scaled)?;
         self.a.set_label(&mut longest)?;
-        self.a.mov(of_row(row::MAX_NS), rax)?;
+        self.a.mov(self.of_row(row::MAX_NS), rax)?;
         self.a.jmp(counted)?;
         self.a.set_label(&mut short)?;
         self.a.mov(eax, 15)?;
@@ -674,13 +682,13 @@ impl Writer {
         self.a.jmp(in_bucket)?;
         self.a.set_label(&mut failed)?;
         self.a.inc(dword_ptr(block::FAILED).gs())?;
-        self.a.inc(of_row(row::ERRORS))?;
+        self.a.inc(self.of_row(row::ERRORS))?;
         self.a.cmp(r11, -libc::ENOENT)?;
         self.a.jne(end)?;
-        self.a.inc(of_row(row::MISSING))?;
+        self.a.inc(self.of_row(row::MISSING))?;
         self.a.jmp(end)?;
         self.a.set_label(&mut one)?;
-        self.a.inc(of_row(row::ONES))?;
+        self.a.inc(self.of_row(row::ONES))?;
         self.a.jmp(end)?;
         self.a.set_label(&mut over)?;
         self.a.nop()?;

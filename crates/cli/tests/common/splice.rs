@@ -11,6 +11,17 @@ use std::process::Command;
 
 pub const NOBODY: u32 = 65534;
 
+/// A library that makes its calls itself.
+const RAW: &str = r#"
+long raw(void)
+{
+	long r;
+
+	__asm__ volatile("syscall" : "=a"(r) : "0"(110) : "rcx", "r11", "memory");
+	return r;
+}
+"#;
+
 /// A folder for patched code, reports and programs.
 pub struct Place(pub tempfile::TempDir);
 
@@ -40,6 +51,18 @@ impl Place {
     pub fn program(&self, name: &str, text: &str) -> String {
         let source = self.file("source.c", text);
         self.program_of(name, Path::new(&source))
+    }
+
+    /// One whose function `raw` is getppid.
+    pub fn library(&self) -> String {
+        let source = self.file("raw.c", RAW);
+        let library = self.0.path().join("libraw.so");
+        let built = Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-o"])
+            .args([&library, Path::new(&source)])
+            .status();
+        assert!(built.unwrap().success());
+        library.to_str().unwrap().to_owned()
     }
 
     pub fn program_of(&self, name: &str, source: &Path) -> String {
