@@ -7,14 +7,14 @@
 CREATE VIEW waits AS
 SELECT * FROM file(
     'waits/date=*/host=*/*.parquet', 'Parquet',
-    'time DateTime64(3, \'UTC\'), host LowCardinality(String), release LowCardinality(String), policy LowCardinality(String), unit LowCardinality(String), container LowCardinality(String), program LowCardinality(String), call LowCardinality(String), label LowCardinality(String), class LowCardinality(String), root LowCardinality(String), sleeps UInt64, blocked_ns UInt64, longest_ns UInt64')
+    'time DateTime64(3, \'UTC\'), host LowCardinality(String), release LowCardinality(String), policy LowCardinality(String), unit LowCardinality(String), container LowCardinality(String), pod LowCardinality(String), program LowCardinality(String), call LowCardinality(String), label LowCardinality(String), class LowCardinality(String), root LowCardinality(String), sleeps UInt64, blocked_ns UInt64, longest_ns UInt64')
 WHERE toInt64OrZero(extract(_file, '-([0-9]+)-[0-9]+[.]parquet$')) < (SELECT until_ns FROM span)
     AND toInt64OrZero(extract(_file, '-([0-9]+)[.]parquet$')) > (SELECT since_ns FROM span);
 
 CREATE VIEW threads AS
 SELECT * FROM file(
     'threads/date=*/host=*/*.parquet', 'Parquet',
-    'time DateTime64(3, \'UTC\'), host LowCardinality(String), release LowCardinality(String), policy LowCardinality(String), unit LowCardinality(String), container LowCardinality(String), program LowCardinality(String), threads UInt64, own_code_ns UInt64, system_calls_ns UInt64, ending_ns UInt64, blocked_ns UInt64, resting_ns UInt64, page_faults_ns UInt64, stopped_ns UInt64, run_queue_ns UInt64, interrupts_ns UInt64, minor_faults UInt64, major_faults UInt64')
+    'time DateTime64(3, \'UTC\'), host LowCardinality(String), release LowCardinality(String), policy LowCardinality(String), unit LowCardinality(String), container LowCardinality(String), pod LowCardinality(String), program LowCardinality(String), threads UInt64, own_code_ns UInt64, system_calls_ns UInt64, ending_ns UInt64, blocked_ns UInt64, resting_ns UInt64, page_faults_ns UInt64, stopped_ns UInt64, run_queue_ns UInt64, interrupts_ns UInt64, minor_faults UInt64, major_faults UInt64')
 WHERE toInt64OrZero(extract(_file, '-([0-9]+)-[0-9]+[.]parquet$')) < (SELECT until_ns FROM span)
     AND toInt64OrZero(extract(_file, '-([0-9]+)[.]parquet$')) > (SELECT since_ns FROM span);
 

@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS waits
     policy LowCardinality(String),
     unit LowCardinality(String),
     container LowCardinality(String),
+    pod LowCardinality(String),
     program LowCardinality(String),
     call LowCardinality(String),
     label LowCardinality(String),
@@ -65,6 +66,7 @@ CREATE TABLE IF NOT EXISTS threads
     policy LowCardinality(String),
     unit LowCardinality(String),
     container LowCardinality(String),
+    pod LowCardinality(String),
     program LowCardinality(String),
     threads UInt64 CODEC(T64, ZSTD(1)),
     own_code_ns UInt64 CODEC(T64, ZSTD(1)),
@@ -104,6 +106,10 @@ PARTITION BY toDate(time)
 ORDER BY (toStartOfHour(time), host, call, time)
 TTL toDateTime(time) + INTERVAL 7 DAY
 SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
+
+-- Of tables that were made before there were pods.
+ALTER TABLE waits ADD COLUMN IF NOT EXISTS pod LowCardinality(String) AFTER container;
+ALTER TABLE threads ADD COLUMN IF NOT EXISTS pod LowCardinality(String) AFTER container;
 
 -- Which files are in the tables: one that is loaded again adds nothing.
 CREATE TABLE IF NOT EXISTS loaded

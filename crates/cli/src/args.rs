@@ -698,12 +698,13 @@ pub enum FleetVerb {
 }
 
 /// Columns that waits are told apart by.
-pub const FLEET_COLUMNS: [&str; 11] = [
+pub const FLEET_COLUMNS: [&str; 12] = [
     "host",
     "release",
     "policy",
     "unit",
     "container",
+    "pod",
     "program",
     "call",
     "label",

@@ -18,7 +18,7 @@ pub mod args;
 mod attach;
 mod call_site;
 pub mod capture;
-mod cgroup;
+pub mod cgroup;
 mod collect;
 mod diff;
 mod doctor;

@@ -46,12 +46,13 @@ const BY_HOUR: [&str; 8] = [
     "host", "release", "unit", "program", "label", "class", "root", "state",
 ];
 const BY_MINUTE: [&str; 5] = ["release", "unit", "label", "class", "root"];
-const OF_THREADS: [&str; 7] = [
+const OF_THREADS: [&str; 8] = [
     "host",
     "release",
     "policy",
     "unit",
     "container",
+    "pod",
     "program",
     "state",
 ];

@@ -20,8 +20,8 @@ pub use command::ask;
 pub use error::Error;
 pub use partitions::{Figures, Options, Partitions};
 pub use rows::{
-    Bounds, CallSum, PeriodFacts, Program, ProgramSum, Rows, Wait, WaitSum, container, name,
-    note_name, rows,
+    Bounds, CallSum, PeriodFacts, Program, ProgramSum, Rows, Wait, WaitSum, name, note_name,
+    path_name, rows,
 };
 pub use rows::{OTHER, Period, SEVERAL};
 pub use store::StoreError;

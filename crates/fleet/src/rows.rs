@@ -7,6 +7,7 @@
 //! not more rows than was said: the smallest are together in "other", by class and root, so
 //! that sums stay what they are.
 
+use debox_cli::cgroup;
 use debox_report::{
     Capture, ChainLink, LifeRow, LifeTime, NoteKind, Report, label_class, links_of,
 };
@@ -17,6 +18,10 @@ pub const OTHER: &str = "other";
 pub const SEVERAL: &str = "(several)";
 /// More letters of a name than this are a mistake, or somebody's wish to fill a disk.
 const NAME_MOST: usize = 64;
+/// Of one that is longer so many stay, and
+const NAME_KEPT: usize = 55;
+/// what stands before the rest of a path.
+const CUT: &str = "...";
 
 /// Whose account that is, and of which time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +64,8 @@ impl Default for Bounds {
 pub struct Wait {
     pub unit: String,
     pub container: String,
+    /// Of Kubernetes: its uid.
+    pub pod: String,
     pub program: String,
     pub call: String,
     pub label: String,
@@ -78,6 +85,7 @@ pub struct WaitSum {
 pub struct Program {
     pub unit: String,
     pub container: String,
+    pub pod: String,
     pub program: String,
 }
 
@@ -124,31 +132,32 @@ pub struct Rows {
     pub calls: Vec<(String, CallSum)>,
 }
 
-/// As it stands in a table: no controls, and not without end.
-pub fn name(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(NAME_MOST)
-        .collect()
+/// The same text has the same one, on all hosts.
+fn hash(text: &str) -> u32 {
+    // FNV-1a
+    let add = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    text.bytes().fold(0x811c_9dc5, add)
 }
 
-/// The container that a control group is, by the id in its path.
-pub fn container(cgroup: &str) -> &str {
-    let id = |part: &str| {
-        let part = part.strip_suffix(".scope").unwrap_or(part);
-        let at = part.rfind(['-', ':']).map_or(0, |at| at + 1);
-        part.get(at..at + 64)
-            .filter(|id| part.len() == at + 64 && id.bytes().all(|b| b.is_ascii_hexdigit()))
-            .is_some()
-            .then_some(at)
-    };
-    for part in cgroup.rsplit('/') {
-        if let Some(at) = id(part) {
-            // As engines show it.
-            return &part[at..at + 12];
-        }
+/// As it stands in a table: no controls, and not without end. Two that differ do so here as well.
+pub fn name(text: &str) -> String {
+    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    if plain.chars().count() <= NAME_MOST {
+        return plain;
     }
-    ""
+    let kept: String = plain.chars().take(NAME_KEPT).collect();
+    format!("{kept}~{:08x}", hash(&plain))
+}
+
+/// The same of a control group's path: those below one group differ at its end, which stays.
+pub fn path_name(path: &str) -> String {
+    let plain: String = path.chars().filter(|c| !c.is_control()).collect();
+    let count = plain.chars().count();
+    if count <= NAME_MOST {
+        return plain;
+    }
+    let rest = plain.chars().skip(count + CUT.len() - NAME_MOST);
+    CUT.chars().chain(rest).collect()
 }
 
 fn capture_name(capture: Capture) -> &'static str {
@@ -168,26 +177,48 @@ pub fn note_name(kind: NoteKind) -> String {
     }
 }
 
-fn program_of(row: &LifeRow) -> Program {
-    Program {
+/// Whose a program is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Place {
+    unit: String,
+    container: String,
+    pod: String,
+}
+
+fn place_of(row: &LifeRow) -> Place {
+    let group = row.cgroup.as_deref().unwrap_or_default();
+    Place {
         unit: row.unit.as_deref().map_or_else(String::new, name),
-        container: row
-            .cgroup
-            .as_deref()
-            .map_or_else(String::new, |path| container(path).to_owned()),
+        container: cgroup::container(group).unwrap_or_default().to_owned(),
+        pod: cgroup::pod(group).unwrap_or_default(),
+    }
+}
+
+fn program_of(row: &LifeRow) -> Program {
+    let Place {
+        unit,
+        container,
+        pod,
+    } = place_of(row);
+    Program {
+        unit,
+        container,
+        pod,
         program: name(&row.comm),
     }
 }
 
-/// In which unit and container programs of a name are.
-fn places(report: &Report) -> HashMap<&str, (String, String)> {
-    let mut places: HashMap<&str, (String, String)> = HashMap::new();
+/// Where programs of a name are.
+fn places(report: &Report) -> HashMap<&str, Place> {
+    let mut places: HashMap<&str, Place> = HashMap::new();
     for row in &report.lives {
-        let is = program_of(row);
-        let place = places
-            .entry(&row.comm)
-            .or_insert_with(|| (is.unit.clone(), is.container.clone()));
-        for (is, place) in [(is.unit, &mut place.0), (is.container, &mut place.1)] {
+        let is = place_of(row);
+        let place = places.entry(&row.comm).or_insert_with(|| is.clone());
+        for (is, place) in [
+            (is.unit, &mut place.unit),
+            (is.container, &mut place.container),
+            (is.pod, &mut place.pod),
+        ] {
             if *place != is {
                 *place = SEVERAL.into();
             }
@@ -196,13 +227,14 @@ fn places(report: &Report) -> HashMap<&str, (String, String)> {
     places
 }
 
-fn wait_of(report: &Report, places: &HashMap<&str, (String, String)>, first: &ChainLink) -> Wait {
+fn wait_of(report: &Report, places: &HashMap<&str, Place>, first: &ChainLink) -> Wait {
     let site = first.site.and_then(|site| report.sites.get(site));
     let label = site.map_or_else(String::new, |site| name(&site.label));
-    let (unit, container) = places.get(first.comm.as_str()).cloned().unwrap_or_default();
+    let place = places.get(first.comm.as_str()).cloned().unwrap_or_default();
     Wait {
-        unit,
-        container,
+        unit: place.unit,
+        container: place.container,
+        pod: place.pod,
         program: name(&first.comm),
         call: first.call.as_deref().map_or_else(String::new, name),
         class: match first.rests {
@@ -264,6 +296,7 @@ fn waits(report: &Report, bounds: &Bounds, least_ns: u64) -> Vec<(Wait, WaitSum)
     let other = |wait: &Wait| Wait {
         unit: OTHER.into(),
         container: OTHER.into(),
+        pod: OTHER.into(),
         program: OTHER.into(),
         call: OTHER.into(),
         label: OTHER.into(),
@@ -323,6 +356,7 @@ fn threads(report: &Report, bounds: &Bounds, least_ns: u64) -> Vec<(Program, Pro
     let other = |_: &Program| Program {
         unit: OTHER.into(),
         container: OTHER.into(),
+        pod: OTHER.into(),
         program: OTHER.into(),
     };
     // Who only rests is seen all the same: his threads are there.
@@ -555,21 +589,61 @@ mod tests {
     }
 
     #[test]
-    fn containers_by_the_paths_of_their_engines() {
+    fn rows_have_the_container_and_the_pod_of_their_program() {
         const ID: &str = "4f0a1c2b3d4e5f60718293a4b5c6d7e8f9000112233445566778899aabbccdde";
-        for path in [
-            format!("/system.slice/docker-{ID}.scope"),
-            format!("/docker/{ID}"),
-            format!("/kubepods.slice/kubepods-pod8d3c.slice/cri-containerd-{ID}.scope"),
-            format!("/machine.slice/libpod-{ID}.scope/container"),
-            format!("/kubepods-besteffort-pod1.slice:cri-containerd:{ID}"),
-        ] {
-            assert_eq!(container(&path), "4f0a1c2b3d4e", "{path}");
+        let group = |pod: &str| {
+            format!(
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8d3c5a1e_0c5f_4f3b_9a53_{pod}.slice/\
+                 cri-containerd-{ID}.scope"
+            )
+        };
+        let mut report = report();
+        report.lives[0].cgroup = Some(group("0a5b7a1c2d3e"));
+        report.lives[1].cgroup = Some(group("0a5b7a1c2d3e"));
+        report.lives[2].cgroup = Some(group("0a5b7a1c2d3f"));
+        let all = Bounds {
+            least_ns: 0,
+            ..Bounds::default()
+        };
+        let rows = rows(&report, &period(), &all);
+        let pod = "8d3c5a1e-0c5f-4f3b-9a53-0a5b7a1c2d3e";
+        let of = |program: &str| {
+            let wait = rows.waits.iter().find(|(wait, _)| wait.program == program);
+            let (wait, _) = wait.unwrap();
+            (wait.container.as_str(), wait.pod.as_str())
+        };
+        assert_eq!(of("a"), (&ID[..12], pod));
+        assert_eq!(of("b"), (&ID[..12], SEVERAL));
+        let threads = rows
+            .threads
+            .iter()
+            .filter(|(program, _)| program.pod == pod);
+        assert_eq!(threads.count(), 2);
+    }
+
+    #[test]
+    fn names_that_are_too_long_stay_apart() {
+        let slice = |pod: &str| format!("/kubepods.slice/kubepods-burstable.slice/{pod}.slice");
+        let pods = [
+            "8d3c5a1e_0c5f_4f3b_9a53_0a5b7a1c2d3e",
+            "8d3c5a1e_0c5f_4f3b_9a53_0a5b7a1c2d3f",
+        ];
+        let groups = pods.map(|pod| slice(&format!("kubepods-burstable-pod{pod}")));
+        for (at, group) in groups.iter().enumerate() {
+            let path = path_name(group);
+            assert_eq!(path.chars().count(), NAME_MOST);
+            assert!(path.starts_with("...") && path.contains(pods[at]), "{path}");
+            let name = name(group);
+            assert_eq!(name.chars().count(), NAME_MOST);
+            assert!(
+                name.starts_with("/kubepods.slice/kubepods-burstable.slice/"),
+                "{name}"
+            );
         }
-        for path in ["/", "", "/system.slice/nginx.service", "/user.slice/é-ü"] {
-            assert_eq!(container(path), "", "{path}");
-        }
-        assert_eq!(container(&format!("/{ID}0")), "");
+        assert_ne!(path_name(&groups[0]), path_name(&groups[1]));
+        assert_ne!(name(&groups[0]), name(&groups[1]));
+        let just = "\u{e9}".repeat(NAME_MOST);
+        assert_eq!((name(&just), path_name(&just)), (just.clone(), just));
     }
 
     #[test]

@@ -92,6 +92,7 @@ pub fn period(
             ("debox.wait.program", &wait.program),
             ("debox.wait.unit", &wait.unit),
             ("debox.wait.container", &wait.container),
+            ("debox.wait.pod", &wait.pod),
             ("debox.wait.call", &wait.call),
             ("debox.wait.label", &wait.label),
         ] {
