@@ -3,7 +3,7 @@
 --
 -- With few hosts the points are stretches of each one's time, as in a recording's history.
 
--- Several policies of a host watch at the same time.
+-- Several policies of a host watch at the same time, or one after the other: what counts is when any of them did.
 
 SELECT side, point, sum(watched) AS seconds, uniqExact(host) AS hosts
 FROM
@@ -14,7 +14,7 @@ SELECT
     if({by_time:UInt8} = 1,
         concat(toString(host), ' ', toString(toUnixTimestamp(toStartOfInterval(time, INTERVAL 10 MINUTE)))),
         toString(cityHash64(toString(host)) % 500)) AS point,
-    sum(toFloat64(until) - toFloat64(time)) / uniqExact(policy) AS watched
+    intervalLengthSum(toFloat64(time), toFloat64(until)) AS watched
 FROM
 (
     SELECT *,

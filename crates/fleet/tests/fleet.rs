@@ -825,6 +825,49 @@ fn what_cannot_be_asked_says_what_can() {
     assert!(stderr.contains("pip install chdb"), "{stderr}");
 }
 
+/// However many policies watched it: one is replaced by another half way, and one is there all the time.
+#[test]
+fn a_host_is_watched_for_as_long_as_any_policy_does() {
+    let Some(python) = needs::chdb() else { return };
+    let begin = now_ns() - 60 * MINUTE;
+    let mut all = Vec::new();
+    for host in 0..8 {
+        for minute in 0..20 {
+            let policies = [("web", 0, 10), ("db", 10, 20), ("rest", 0, 20)];
+            for (at, (policy, from, until)) in policies.into_iter().enumerate() {
+                if (from..until).contains(&minute) {
+                    let release = if minute < 10 { "v1" } else { "v2" };
+                    // Not in the same moment, as policies do.
+                    let begin_ns = begin + minute * MINUTE + at as u64 * 1_000_000;
+                    let period = period(&format!("h{host}"), begin_ns, release);
+                    let policy = policy.to_owned();
+                    all.push((report("db", "a", SECOND), Period { policy, ..period }));
+                }
+            }
+        }
+        // Nobody, for ten minutes; and then one.
+        for minute in 30..40 {
+            let period = period(&format!("h{host}"), begin + minute * MINUTE, "v2");
+            all.push((report("db", "a", SECOND), period));
+        }
+    }
+    let places = Places::new(&python, &all);
+    for place in places.each() {
+        let words = ["diff", "--before", "v1", "--after", "v2", "--class", "all"];
+        let diff = answer(&python, &[&words[..], &place].concat());
+        let seconds = |side: &str| diff[side]["seconds"].as_f64().unwrap();
+        let before = seconds("before") - 8.0 * 600.0;
+        let after = seconds("after") - 8.0 * 1_200.0;
+        assert!(before.abs() < 0.1 && after.abs() < 0.1, "{diff}");
+        // Of a second, whoever told of it: in v1 two policies a second each minute, in v2 half the time.
+        let changes = diff["changes"].as_array().unwrap();
+        let disk = changes.iter().find(|c| c["name"][1] == "disk").unwrap();
+        let share = disk["a"].as_f64().unwrap() / disk["b"].as_f64().unwrap();
+        let is = (20.0 / 600.0) / (30.0 / 1_200.0);
+        assert!((share - is).abs() < 0.001, "{disk}");
+    }
+}
+
 #[test]
 fn rows_of_a_report_that_was_read_are_those_of_the_one_that_was_made() {
     let made = Report {
