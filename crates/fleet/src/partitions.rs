@@ -11,7 +11,7 @@ use crate::rows::{Bounds, Period, Rows, rows};
 use crate::store::{Store, StoreError, date_of, host_part};
 use crate::table;
 use debox_report::Report;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,6 +21,9 @@ const RETRY_LAST: Duration = Duration::from_secs(60);
 /// Who is to end is not patient.
 const RETRY_ENDING: Duration = Duration::from_millis(200);
 const DAY_NS: u64 = 86_400_000_000_000;
+/// A day is one only if the host wrote of another one so many days before it at most: a clock that is wrong for a while
+/// says none.
+const AGREE_DAYS: i64 = 7;
 /// More rows than this are written without waiting for their time.
 const ROWS_MOST: usize = 200_000;
 /// Who drops it without closing it has this long.
@@ -384,11 +387,46 @@ fn put(store: &Store, batch: &Batch) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Once for each day. It is the file's own: a clock that is wrong does not empty the place.
+/// The newest day that another one of them agrees with.
+fn newest(days: &BTreeSet<i64>) -> Option<i64> {
+    let pairs = days.iter().zip(days.iter().skip(1));
+    let agree = pairs.filter(|(before, day)| *day - *before <= AGREE_DAYS);
+    agree.map(|(_, day)| *day).next_back()
+}
+
+/// Once for each day. It is the files' own, and one that stands alone does not count: a clock that is wrong does not empty
+/// the place.
 fn forget(store: &Store, batch: &Batch, days: u32, forgotten: &mut String) {
-    if *forgotten != batch.date {
-        let before = date_of(batch.begin_ns.saturating_sub(u64::from(days) * DAY_NS));
-        store.forget(&batch.host, &before);
-        forgotten.clone_from(&batch.date);
+    if *forgotten == batch.date {
+        return;
+    }
+    let mut own = store.days(&batch.host);
+    own.insert((batch.begin_ns / DAY_NS) as i64);
+    if let Some(newest) = newest(&own) {
+        let first = u64::try_from(newest)
+            .unwrap_or(0)
+            .saturating_sub(u64::from(days));
+        store.forget(&batch.host, &date_of(first * DAY_NS));
+    }
+    forgotten.clone_from(&batch.date);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_that_stands_alone_does_not_count() {
+        for (days, is) in [
+            (&[][..], None),
+            (&[9], None),
+            (&[1, 9], None),
+            (&[1, 8], Some(8)),
+            (&[1, 2, 3, 400], Some(3)),
+            (&[1, 2, 3, 400, 4_000], Some(3)),
+            (&[1, 2, 3, 400, 405], Some(405)),
+        ] {
+            assert_eq!(newest(&days.iter().copied().collect()), is, "{days:?}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use object_store::client::{
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ const REQUEST: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(10);
 /// What a store answers to a file is short.
 const ANSWER_MOST: u64 = 16 << 20;
+const DAY_S: i64 = 86_400;
 /// Letters of a host's name in a path; the rest would make the name too long for some.
 const HOST_MOST: usize = 64;
 /// What stays as it is in a part of a path.
@@ -77,6 +79,24 @@ pub fn host_part(host: &str) -> String {
 /// "2026-11-27" of a moment.
 pub fn date_of(unix_ns: u64) -> String {
     Utc::of_seconds((unix_ns / 1_000_000_000) as i64).date()
+}
+
+/// And the other way round.
+fn day_of(date: &str) -> Option<i64> {
+    let mut parts = date.splitn(3, '-').map(|part| part.parse().ok());
+    let midnight = Utc {
+        year: parts.next()??,
+        month: parts.next()??,
+        day: parts.next()??,
+        hour: 0,
+        minute: 0,
+        second: 0,
+    };
+    Some(midnight.seconds()? / DAY_S)
+}
+
+fn entries(path: &Path) -> impl Iterator<Item = std::fs::DirEntry> + use<> {
+    std::fs::read_dir(path).into_iter().flatten().flatten()
 }
 
 impl Store {
@@ -165,13 +185,23 @@ impl Store {
         }
     }
 
+    /// The days that a host wrote of, counted from 1970. Of a store of objects none are told.
+    pub fn days(&self, host_part: &str) -> BTreeSet<i64> {
+        let Self::Directory(root) = self else {
+            return BTreeSet::new();
+        };
+        let days = entries(root).flat_map(|table| entries(&table.path()));
+        let own = days.filter(|day| day.path().join(host_part).is_dir());
+        own.filter_map(|day| day_of(day.file_name().to_str()?.strip_prefix("date=")?))
+            .collect()
+    }
+
     /// Takes away what a host wrote before `date`. Of a store of objects nothing: that has rules
     /// of its own for it.
     pub fn forget(&self, host_part: &str, date: &str) {
         let Self::Directory(root) = self else {
             return;
         };
-        let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         for table in entries(root) {
             for day in entries(&table.path()) {
                 let name = day.file_name();
@@ -270,6 +300,10 @@ mod tests {
             (4_107_542_400, "2100-03-01"),
         ] {
             assert_eq!(date_of(seconds * 1_000_000_000), date);
+            assert_eq!(day_of(date), Some((seconds / 86_400) as i64));
+        }
+        for bad in ["", "2026", "2026-11", "2026-11-27-1", "2026-13-01", "old"] {
+            assert_eq!(day_of(bad), None, "{bad}");
         }
     }
 

@@ -344,10 +344,71 @@ fn a_full_disk_leaves_no_half_of_a_file() {
     assert_eq!(files(&root).len(), 3);
 }
 
+const DAY: u64 = 86_400 * SECOND;
+
+/// The days of this host that are left after it has written these, one after the other.
+fn days_left(folder: &Path, keep_days: u32, days: &[u64]) -> Vec<u64> {
+    let options = Options {
+        keep_days: Some(keep_days),
+        ..options()
+    };
+    for day in days {
+        let partitions = Partitions::open(folder.to_str().unwrap(), &options).unwrap();
+        partitions.write(&report("sh", "a", SECOND), &period("h", day * DAY, ""));
+        let figures = partitions.close(PATIENCE);
+        assert_eq!(figures.periods_written, 1, "{figures:?}");
+    }
+    let waits = folder.join("waits");
+    let date = |day: &u64| {
+        waits
+            .join(format!("date={}/host=h", date_of(day * DAY)))
+            .is_dir()
+    };
+    (0..30_000).filter(date).collect()
+}
+
+fn date_of(ns: u64) -> String {
+    let seconds = i64::try_from(ns / SECOND).unwrap();
+    debox_output::Utc::of_seconds(seconds).date()
+}
+
+/// A clock that was wrong for a day, by however much, takes away nothing of what another says is younger.
+#[test]
+fn a_clock_that_is_ahead_does_not_empty_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let today = 20_784;
+    let month: Vec<u64> = (today - 30..today).collect();
+    let is: Vec<u64> = (today - 5..today).collect();
+    assert_eq!(days_left(folder.path(), 4, &month), is);
+    let with = |more: &[u64]| [&is[..], more].concat();
+    // A year, and ten.
+    let ahead = [today + 365, today + 3_650];
+    assert_eq!(days_left(folder.path(), 4, &ahead[..1]), with(&ahead[..1]));
+    assert_eq!(days_left(folder.path(), 4, &ahead[1..]), with(&ahead));
+    // It goes on where it was, and what was wrong stays until its time.
+    let next = days_left(folder.path(), 4, &[today, today + 1]);
+    let is: Vec<u64> = (today - 3..=today + 1).collect();
+    assert_eq!(next, [&is[..], &ahead].concat());
+    // Behind, it takes away nothing.
+    let behind = days_left(folder.path(), 4, &[1]);
+    assert_eq!(behind, [&[1], &is[..], &ahead].concat());
+    assert_eq!(
+        days_left(folder.path(), 4, &[today + 2])[..2],
+        [today - 2, today - 1]
+    );
+    // A host that is seldom on, but within a week.
+    let seldom = tempfile::tempdir().unwrap();
+    let days = [0, 6, 12, 18, 24, 30].map(|day| today + day);
+    assert_eq!(
+        days_left(seldom.path(), 10, &days),
+        [today + 24, today + 30]
+    );
+}
+
 #[test]
 fn old_days_of_this_host_are_taken_away_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
-    let day = 86_400 * SECOND;
+    let day = DAY;
     let begin = 1_795_788_000 * SECOND;
     let of = |host: &str, days: u64| {
         (
@@ -758,6 +819,49 @@ fn a_release_that_waits_longer_is_found_and_one_that_does_not_is_not() {
     }
 }
 
+/// However many policies watched it: one is replaced by another half way, and one is there all the time.
+#[test]
+fn a_host_is_watched_for_as_long_as_any_policy_does() {
+    let Some(python) = needs::chdb() else { return };
+    let begin = now_ns() - 60 * MINUTE;
+    let mut all = Vec::new();
+    for host in 0..8 {
+        for minute in 0..20 {
+            let policies = [("web", 0, 10), ("db", 10, 20), ("rest", 0, 20)];
+            for (at, (policy, from, until)) in policies.into_iter().enumerate() {
+                if (from..until).contains(&minute) {
+                    let release = if minute < 10 { "v1" } else { "v2" };
+                    // Not in the same moment, as policies do.
+                    let begin_ns = begin + minute * MINUTE + at as u64 * 1_000_000;
+                    let period = period(&format!("h{host}"), begin_ns, release);
+                    let policy = policy.to_owned();
+                    all.push((report("db", "a", SECOND), Period { policy, ..period }));
+                }
+            }
+        }
+        // Nobody, for ten minutes; and then one.
+        for minute in 30..40 {
+            let period = period(&format!("h{host}"), begin + minute * MINUTE, "v2");
+            all.push((report("db", "a", SECOND), period));
+        }
+    }
+    let places = Places::new(&python, &all);
+    for place in places.each() {
+        let words = ["diff", "--before", "v1", "--after", "v2", "--class", "all"];
+        let diff = answer(&python, &[&words[..], &place].concat());
+        let seconds = |side: &str| diff[side]["seconds"].as_f64().unwrap();
+        let before = seconds("before") - 8.0 * 600.0;
+        let after = seconds("after") - 8.0 * 1_200.0;
+        assert!(before.abs() < 0.1 && after.abs() < 0.1, "{diff}");
+        // Of a second, whoever told of it: in v1 two policies a second each minute, in v2 half the time.
+        let changes = diff["changes"].as_array().unwrap();
+        let disk = changes.iter().find(|c| c["name"][1] == "disk").unwrap();
+        let share = disk["a"].as_f64().unwrap() / disk["b"].as_f64().unwrap();
+        let is = (20.0 / 600.0) / (30.0 / 1_200.0);
+        assert!((share - is).abs() < 0.001, "{disk}");
+    }
+}
+
 #[test]
 fn what_cannot_be_asked_says_what_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -823,49 +927,6 @@ fn what_cannot_be_asked_says_what_can() {
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(stderr.contains("pip install chdb"), "{stderr}");
-}
-
-/// However many policies watched it: one is replaced by another half way, and one is there all the time.
-#[test]
-fn a_host_is_watched_for_as_long_as_any_policy_does() {
-    let Some(python) = needs::chdb() else { return };
-    let begin = now_ns() - 60 * MINUTE;
-    let mut all = Vec::new();
-    for host in 0..8 {
-        for minute in 0..20 {
-            let policies = [("web", 0, 10), ("db", 10, 20), ("rest", 0, 20)];
-            for (at, (policy, from, until)) in policies.into_iter().enumerate() {
-                if (from..until).contains(&minute) {
-                    let release = if minute < 10 { "v1" } else { "v2" };
-                    // Not in the same moment, as policies do.
-                    let begin_ns = begin + minute * MINUTE + at as u64 * 1_000_000;
-                    let period = period(&format!("h{host}"), begin_ns, release);
-                    let policy = policy.to_owned();
-                    all.push((report("db", "a", SECOND), Period { policy, ..period }));
-                }
-            }
-        }
-        // Nobody, for ten minutes; and then one.
-        for minute in 30..40 {
-            let period = period(&format!("h{host}"), begin + minute * MINUTE, "v2");
-            all.push((report("db", "a", SECOND), period));
-        }
-    }
-    let places = Places::new(&python, &all);
-    for place in places.each() {
-        let words = ["diff", "--before", "v1", "--after", "v2", "--class", "all"];
-        let diff = answer(&python, &[&words[..], &place].concat());
-        let seconds = |side: &str| diff[side]["seconds"].as_f64().unwrap();
-        let before = seconds("before") - 8.0 * 600.0;
-        let after = seconds("after") - 8.0 * 1_200.0;
-        assert!(before.abs() < 0.1 && after.abs() < 0.1, "{diff}");
-        // Of a second, whoever told of it: in v1 two policies a second each minute, in v2 half the time.
-        let changes = diff["changes"].as_array().unwrap();
-        let disk = changes.iter().find(|c| c["name"][1] == "disk").unwrap();
-        let share = disk["a"].as_f64().unwrap() / disk["b"].as_f64().unwrap();
-        let is = (20.0 / 600.0) / (30.0 / 1_200.0);
-        assert!((share - is).abs() < 0.001, "{disk}");
-    }
 }
 
 #[test]
