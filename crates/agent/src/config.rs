@@ -6,8 +6,9 @@
 
 use crate::Error;
 use crate::otlp::{OtlpConfig, OtlpFile, otlp_of};
-use debox_cli::whom::WhomArgs;
-use debox_condition::{Expression, Number, Predicate, Test};
+use debox_abi::DEBOX_CONDITIONS_MAX;
+use debox_cli::whom::{Whom, WhomArgs};
+use debox_condition::{Expression, Number, Predicate, Test, compile};
 use debox_http::Listen;
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -153,10 +154,21 @@ pub struct FleetConfig {
     pub keep_days: Option<u32>,
 }
 
+/// Where in the file it stands whom a policy means: what of that there is on the machine is another question.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct WhomPlace {
+    /// Each part alone, with line and column.
+    each: Vec<(WhomArgs, String)>,
+    /// All of it together.
+    all: WhomArgs,
+    place: String,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// At least one, the first before the others.
     pub policies: Vec<Policy>,
+    places: Vec<WhomPlace>,
     pub budget: BudgetConfig,
     pub metrics: MetricsConfig,
     pub flight: Option<FlightConfig>,
@@ -178,11 +190,11 @@ struct FleetFile {
 #[serde(deny_unknown_fields, default)]
 struct PolicyFile {
     name: Option<Spanned<String>>,
-    comm: Vec<String>,
-    cgroup: Vec<String>,
-    unit: Vec<String>,
-    uid: Vec<String>,
-    container: Vec<String>,
+    comm: Vec<Spanned<String>>,
+    cgroup: Vec<Spanned<String>>,
+    unit: Vec<Spanned<String>>,
+    uid: Vec<Spanned<String>>,
+    container: Vec<Spanned<String>>,
     owners_first: bool,
     capture: Way,
     r#for: Option<Spanned<String>>,
@@ -320,8 +332,13 @@ pub fn is_policy_name(name: &str) -> bool {
     (1..=NAME_MOST).contains(&name.len()) && name != "part" && name.bytes().all(letter)
 }
 
-/// Each of it may be done for a call that met the condition.
-fn policy_when_of(file: PolicyWhenFile, capture: Way) -> Result<PolicyWhen, Wrong> {
+/// Each of it may be done for a call that met the condition. `room`: so many of the kernel side's conditions are left
+/// to the policy.
+fn policy_when_of(
+    file: PolicyWhenFile,
+    capture: Way,
+    room: &mut usize,
+) -> Result<PolicyWhen, Wrong> {
     let span = file.condition.span();
     let condition = file.condition.into_inner();
     let expression = match Expression::parse(&condition) {
@@ -355,6 +372,20 @@ fn policy_when_of(file: PolicyWhenFile, capture: Way) -> Result<PolicyWhen, Wron
         );
         return Err((what, span));
     }
+    let parts = match compile(&expression, DEBOX_CONDITIONS_MAX) {
+        Ok(compiled) => compiled.parts.len(),
+        Err(error) => return Err((format!("condition: {error}"), span)),
+    };
+    *room = match room.checked_sub(parts) {
+        Some(left) => left,
+        None => {
+            let what = format!(
+                "condition: it takes {parts} of the {DEBOX_CONDITIONS_MAX} conditions that a policy can have in the kernel, and \
+                 {room} are left: use fewer '||' and '!=', or put some into another policy"
+            );
+            return Err((what, span));
+        }
+    };
     let mut when = PolicyWhen {
         condition,
         log: file.r#do.is_none(),
@@ -434,7 +465,26 @@ fn budget_of(file: BudgetFile) -> Result<BudgetConfig, Wrong> {
     })
 }
 
-fn policy_of(file: Spanned<PolicyFile>) -> Result<Policy, Wrong> {
+/// Whom these parts mean, each alone with where it stands.
+fn whom_of(
+    each: &mut Vec<(WhomArgs, Range<usize>)>,
+    texts: Vec<Spanned<String>>,
+    of: impl Fn(Vec<String>) -> WhomArgs,
+) -> Vec<String> {
+    let mut all = Vec::new();
+    for text in texts {
+        let span = text.span();
+        let text = text.into_inner();
+        each.push((of(vec![text.clone()]), span));
+        all.push(text);
+    }
+    all
+}
+
+/// A policy, and where the parts of whom it means stand.
+type Placed = (Policy, Vec<(WhomArgs, Range<usize>)>);
+
+fn policy_of(file: Spanned<PolicyFile>) -> Result<Placed, Wrong> {
     let whole = file.span();
     let file = file.into_inner();
     let Some(name) = file.name else {
@@ -449,12 +499,21 @@ fn policy_of(file: Spanned<PolicyFile>) -> Result<Policy, Wrong> {
         );
         return Err((what, name.span()));
     }
+    let mut each = Vec::new();
+    macro_rules! whom_of {
+        ($part:ident) => {
+            whom_of(&mut each, file.$part, |$part| WhomArgs {
+                $part,
+                ..WhomArgs::default()
+            })
+        };
+    }
     let whom = WhomArgs {
-        comm: file.comm,
-        cgroup: file.cgroup,
-        unit: file.unit,
-        uid: file.uid,
-        container: file.container,
+        comm: whom_of!(comm),
+        cgroup: whom_of!(cgroup),
+        unit: whom_of!(unit),
+        uid: whom_of!(uid),
+        container: whom_of!(container),
         all: false,
     };
     let whom = match whom.any() {
@@ -476,10 +535,11 @@ fn policy_of(file: Spanned<PolicyFile>) -> Result<Policy, Wrong> {
             PERIOD_USUAL * 10,
         )?),
     };
+    let mut room = DEBOX_CONDITIONS_MAX;
     let when: Result<Vec<_>, Wrong> = (file.when.into_iter())
-        .map(|when| policy_when_of(when, file.capture))
+        .map(|when| policy_when_of(when, file.capture, &mut room))
         .collect();
-    Ok(Policy {
+    let policy = Policy {
         name: name.into_inner(),
         when: when?,
         whom,
@@ -487,18 +547,23 @@ fn policy_of(file: Spanned<PolicyFile>) -> Result<Policy, Wrong> {
         capture: file.capture,
         capture_for,
         period: time_of("period", file.period, PERIOD, PERIOD_USUAL)?,
-    })
+    };
+    Ok((policy, each))
 }
 
-fn policies_of(files: Vec<Spanned<PolicyFile>>) -> Result<Vec<Policy>, Wrong> {
+fn policies_of(
+    text: &str,
+    files: Vec<Spanned<PolicyFile>>,
+) -> Result<(Vec<Policy>, Vec<WhomPlace>), Wrong> {
     let mut policies: Vec<Policy> = Vec::new();
+    let mut places = Vec::new();
     for file in files {
         let span = file
             .as_ref()
             .name
             .as_ref()
             .map_or(file.span(), Spanned::span);
-        let policy = policy_of(file)?;
+        let (policy, each) = policy_of(file)?;
         if policies.len() == POLICIES_MOST {
             let what = format!("there are more than {POLICIES_MOST} policies: put some together");
             return Err((what, span));
@@ -510,12 +575,20 @@ fn policies_of(files: Vec<Spanned<PolicyFile>>) -> Result<Vec<Policy>, Wrong> {
             );
             return Err((what, span));
         }
+        let each = each.into_iter();
+        places.push(WhomPlace {
+            each: each
+                .map(|(whom, span)| (whom, place(text, span.start)))
+                .collect(),
+            all: policy.whom.clone(),
+            place: place(text, span.start),
+        });
         policies.push(policy);
     }
     if policies.is_empty() {
         policies.push(Policy::machine());
     }
-    Ok(policies)
+    Ok((policies, places))
 }
 
 fn when_of(when: WhenFile) -> Result<When, Wrong> {
@@ -624,8 +697,10 @@ impl Config {
         let rows = |name, value, default| {
             number_of(name, value, ROWS_MOST, default).map(|rows| rows as usize)
         };
+        let (policies, places) = policies_of(text, file.policy).map_err(at)?;
         Ok(Self {
-            policies: policies_of(file.policy).map_err(at)?,
+            policies,
+            places,
             budget: budget_of(file.budget).map_err(at)?,
             metrics: MetricsConfig {
                 listen,
@@ -652,10 +727,24 @@ impl Config {
                 return Err(Error::Read { path, source });
             }
         };
-        Self::parse(&text).map_err(|what| Error::Config {
+        let config = Self::parse(&text).and_then(|config| config.on_machine().map(|()| config));
+        config.map_err(|what| Error::Config {
             path: path.to_owned(),
             what,
         })
+    }
+
+    /// Whether what the policies name is here: users, and a hierarchy of control groups.
+    fn on_machine(&self) -> Result<(), String> {
+        for of in &self.places {
+            let all = std::iter::once((&of.all, &of.place));
+            let each = of.each.iter().map(|(whom, place)| (whom, place));
+            for (whom, place) in each.chain(all) {
+                let request = Whom::of(whom).and_then(|whom| whom.request(true));
+                request.map_err(|error| format!("{place}: {error}"))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -801,6 +890,51 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_on_the_machine_is_told_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        let said = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Config::read(&path, true).map_or_else(|error| error.to_string(), |_| String::new())
+        };
+        let many: Vec<String> = (0..40).map(|number| format!("{number:08}-name")).collect();
+        for (text, place, what) in [
+            (
+                "[[policy]]\nname = \"a\"\nuid = [\"root\",\n  \"no such user\"]\n".to_owned(),
+                "line 4, column 3",
+                "there is no user \"no such user\" here: name another one",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\n\n[[policy]]\nname = \"b\"\ncomm = [\"a*\", \"[\"]\n"
+                    .to_owned(),
+                "line 6, column 15",
+                "the bracket is not closed",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\ncontainer = [\"web\"]\n".to_owned(),
+                "line 3, column 14",
+                "inspect",
+            ),
+            // Each of it would be fine.
+            (
+                format!("[[policy]]\nname = \"a\"\ncomm = {many:?}\n"),
+                "line 2, column 8",
+                "too much is asked for",
+            ),
+        ] {
+            let said = said(&text);
+            let begin = format!("{}: {place}: ", path.display());
+            assert!(
+                said.starts_with(&begin) && said.contains(what),
+                "{text:?}: {said}"
+            );
+            assert!(!said.contains("--") && !said.contains('\n'), "{said}");
+        }
+        let fine = "[[policy]]\nname = \"a\"\nuid = [\"root\", \"7\"]\ncomm = [\"a*\"]\n";
+        assert_eq!(said(fine), "");
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, place, what) in [
             (
@@ -900,6 +1034,17 @@ mod tests {
                 "[budget]\nmemory = \"1 TB\"\n",
                 "line 2, column 10",
                 "\"100MB\"",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\ncapture = \"boundary\"\n[[policy.when]]\ncondition = \"wall > 1s && wall < 1ms\"\n",
+                "line 5, column 13",
+                "condition: ",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\n[[policy.when]]\ncondition = \"comm in {a, b, c, d, e}\"\n[[policy.when]]\n\
+                 condition = \"comm in {f, g, h, i}\"\n",
+                "line 6, column 13",
+                "it takes 4 of the 8 conditions that a policy can have in the kernel, and 3 are left",
             ),
             ("[flight\n", "line 1", ""),
         ] {

@@ -95,12 +95,6 @@ fn want_of(broker: &BrokerArgs, policy: &Policy, how: How) -> Result<Want, Error
     })
 }
 
-/// What could not be: too many conditions, or too much in one.
-pub fn check(policy: &Policy) -> Result<(), Error> {
-    let how = How::of(policy, None, Level::Full);
-    want_of(&BrokerArgs::default(), policy, how).map(|_| ())
-}
-
 /// What is needed to begin a period.
 pub struct Begin<'a> {
     pub base: &'a Base,

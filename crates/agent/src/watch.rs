@@ -8,13 +8,11 @@ use crate::fleet::Fleet;
 use crate::flight::Flight;
 use crate::metrics::{Metrics, Reading, waited};
 use crate::otlp::Otlp;
-use crate::running::{
-    Begin, How, Running, SELDOM, Watch, check as policy_check, way_ends, whom_text,
-};
+use crate::running::{Begin, How, Running, SELDOM, Watch, way_ends, whom_text};
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
 use debox_cli::args::{AgentArgs, BrokerArgs};
-use debox_cli::capture::{Base, Target};
+use debox_cli::capture::Base;
 use debox_cli::error::Error;
 use debox_command::{Ended, Inherited, service};
 use debox_report::Report;
@@ -33,14 +31,8 @@ struct File {
 }
 
 impl File {
-    /// What it says, of users and groups that there are.
     fn read(&self) -> Result<Config, Error> {
-        let config = Config::read(&self.path, self.named)?;
-        for policy in &config.policies {
-            Target::whom(&policy.whom)?;
-            policy_check(policy)?;
-        }
-        Ok(config)
+        Ok(Config::read(&self.path, self.named)?)
     }
 }
 

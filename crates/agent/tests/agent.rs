@@ -39,7 +39,9 @@ fn a_file_is_checked() {
         "{said}"
     );
     let (status, said) = checked("[[policy]]\nname = \"web\"\nuid = [\"no such user\"]\n");
-    assert_eq!(status, Some(2), "{said}");
+    assert_eq!(status, Some(125), "{said}");
+    let what = "line 3, column 8: there is no user \"no such user\" here";
+    assert!(said.contains(&format!("{name}: {what}")), "{said}");
     let (status, said) = checked("[metrics]\nlisten = \"127.0.0.1\"\n");
     assert_eq!(status, Some(125), "{said}");
     assert!(

@@ -57,7 +57,7 @@ fn user(text: &str) -> Result<u32, Error> {
         Ok(uid) => Ok(uid),
         Err(_) => user_ids(text).map(|(uid, _)| uid).ok_or_else(|| {
             Error::Arguments(format!(
-                "there is no user {text:?}; --uid takes a name or a number"
+                "there is no user {text:?} here: name another one, or give his number"
             ))
         }),
     }
