@@ -3,19 +3,25 @@
 //!
 //! All are sums since the agent began, over periods of which each has a report. A series never goes back (where the report knows less
 //! than before it stands still), and there are not more of them than was said: what came first
-//! keeps a series of its own, the rest is together in one of the name "other".
+//! keeps a series of its own, the rest is together in one of the name "other". A series that nothing was heard of for
+//! hours ends, and its place is another one's.
 
 use crate::budget::{Level, Look};
 use crate::config::{MetricsConfig, What};
+use crate::fleet::now_ns;
 use crate::otlp;
 use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
 use debox_abi::sleep_bucket;
-use debox_fleet::{OTHER, name, note_name};
+use debox_cli::limits::Held;
+use debox_fleet::{OTHER, name, note_name, path_name};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::time::{Duration, UNIX_EPOCH};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
+/// A series that stood in no report for so long ends.
+const UNUSED: Duration = Duration::from_secs(6 * 3600);
 /// As a report labels a place that was not looked up (yet).
 const UNKNOWN: &str = "(unknown)";
 
@@ -137,30 +143,88 @@ struct Program {
     unit: String,
 }
 
+impl ProgramState {
+    fn of(&self) -> Program {
+        Program {
+            program: self.program.clone(),
+            unit: self.unit.clone(),
+        }
+    }
+}
+
+struct Place {
+    /// When a report had it last.
+    used: Instant,
+    /// The series may have been there before, and have ended: this one began after that moment, in nanoseconds
+    /// since 1970.
+    since_ns: Option<u64>,
+}
+
 /// Rows that have a series.
 struct Told<K> {
-    known: HashSet<K>,
+    known: HashMap<K, Place>,
     most: usize,
+    /// Some have ended.
+    released: bool,
 }
 
 impl<K: Clone + Eq + Hash> Told<K> {
     fn new(most: usize) -> Self {
         Self {
-            known: HashSet::new(),
+            known: HashMap::new(),
             most,
+            released: false,
         }
     }
 
-    fn has_room(&mut self, key: &K) -> bool {
-        if self.known.contains(key) {
+    /// `before_ns`: when it was read before.
+    fn has_room(&mut self, key: &K, before_ns: u64) -> bool {
+        let used = Instant::now();
+        if let Some(place) = self.known.get_mut(key) {
+            place.used = used;
             return true;
         }
         let room = self.known.len() < self.most;
         if room {
-            self.known.insert(key.clone());
+            let since_ns = self.released.then_some(before_ns);
+            self.known.insert(key.clone(), Place { used, since_ns });
         }
         room
     }
+
+    /// The same of a row of a period in which `others` were told of as such: those stay so to its end, or what they
+    /// had would be there twice.
+    fn has_room_in(&mut self, key: &K, before_ns: u64, others: &mut HashSet<K>) -> bool {
+        if others.contains(key) {
+            return false;
+        }
+        let room = self.has_room(key, before_ns);
+        if !room {
+            others.insert(key.clone());
+        }
+        room
+    }
+
+    /// Who was not heard of for too long.
+    fn release(&mut self, now: Instant) -> HashSet<K> {
+        let unused = |place: &Place| now.saturating_duration_since(place.used) >= UNUSED;
+        let gone = self.known.extract_if(|_, place| unused(place));
+        let gone: HashSet<K> = gone.map(|(key, _)| key).collect();
+        self.released |= !gone.is_empty();
+        gone
+    }
+
+    fn since_ns(&self, key: &K) -> Option<u64> {
+        self.known.get(key)?.since_ns
+    }
+}
+
+/// Rows of a period that are together in "other".
+#[derive(Default)]
+struct Others {
+    waits: HashSet<Wait>,
+    kinds: HashSet<WaitKind>,
+    programs: HashSet<Program>,
 }
 
 /// What reports say, by series.
@@ -172,7 +236,6 @@ struct Sums {
     program_ns: HashMap<ProgramState, u64>,
     faults: HashMap<ProgramState, u64>,
     roots_ns: HashMap<Root, u64>,
-    throttled_ns: HashMap<Group, u64>,
     calls: HashMap<CallOf, u64>,
     errors: HashMap<CallOf, u64>,
     incomplete: HashMap<Lack, u64>,
@@ -234,7 +297,6 @@ impl Sums {
         add(&mut self.program_ns, more.program_ns);
         add(&mut self.faults, more.faults);
         add(&mut self.roots_ns, more.roots_ns);
-        add(&mut self.throttled_ns, more.throttled_ns);
         add(&mut self.calls, more.calls);
         add(&mut self.errors, more.errors);
         add(&mut self.incomplete, more.incomplete);
@@ -248,11 +310,24 @@ impl Sums {
         raise(&mut self.program_ns, &was.program_ns, &is.program_ns);
         raise(&mut self.faults, &was.faults, &is.faults);
         raise(&mut self.roots_ns, &was.roots_ns, &is.roots_ns);
-        raise(&mut self.throttled_ns, &was.throttled_ns, &is.throttled_ns);
         raise(&mut self.calls, &was.calls, &is.calls);
         raise(&mut self.errors, &was.errors, &is.errors);
         raise(&mut self.incomplete, &was.incomplete, &is.incomplete);
         self.threads = self.threads.max(was.threads + is.threads);
+    }
+
+    fn forget(
+        &mut self,
+        waits: &HashSet<Wait>,
+        kinds: &HashSet<WaitKind>,
+        programs: &HashSet<Program>,
+    ) {
+        self.blocked_ns.retain(|wait, _| !waits.contains(wait));
+        self.sleeps.retain(|wait, _| !waits.contains(wait));
+        self.durations.retain(|kind, _| !kinds.contains(kind));
+        let stays = |state: &ProgramState, _: &mut u64| !programs.contains(&state.of());
+        self.program_ns.retain(stays);
+        self.faults.retain(stays);
     }
 }
 
@@ -260,8 +335,6 @@ impl Sums {
 pub struct Reading<'a> {
     pub policy: &'a str,
     pub report: &'a Report,
-    /// What is of the whole machine is told by one of the policies alone.
-    pub of_machine: bool,
     /// So long it took to make it.
     pub took: Duration,
     /// When the period began: nanoseconds since 1970.
@@ -281,6 +354,12 @@ pub struct Metrics {
     kinds: Told<WaitKind>,
     programs: Told<Program>,
     groups: Told<Group>,
+    /// Since the agent began.
+    throttled_ns: HashMap<Group, u64>,
+    /// What the machine's table of limits had last.
+    held_ns: HashMap<PathBuf, u64>,
+    /// When all was read last.
+    read_ns: u64,
     policy_threads: HashMap<PolicyOf, u64>,
     conditions: HashMap<ConditionOf, u64>,
     exceeded: HashMap<Cost, u64>,
@@ -299,6 +378,7 @@ pub struct Metrics {
 #[derive(Default)]
 struct Present {
     sums: Sums,
+    others: Others,
     /// Until then, since it began, all was told that had come to pass.
     told_ns: u64,
 }
@@ -308,10 +388,20 @@ fn seconds(ns: u64) -> Value {
 }
 
 fn samples<K: Labelled, V>(sums: &HashMap<K, V>, value: impl Fn(&V) -> Value) -> Vec<Sample> {
+    samples_since(sums, value, |_| None)
+}
+
+/// Of series that may end: `since` when one began that may have been there before.
+fn samples_since<K: Labelled, V>(
+    sums: &HashMap<K, V>,
+    value: impl Fn(&V) -> Value,
+    since: impl Fn(&K) -> Option<u64>,
+) -> Vec<Sample> {
     let mut samples: Vec<Sample> = (sums.iter())
         .map(|(key, sum)| Sample {
             labels: key.labels(),
             value: value(sum),
+            since_ns: since(key),
         })
         .collect();
     samples.sort_by(|a, b| a.labels.cmp(&b.labels));
@@ -322,6 +412,7 @@ fn alone(value: Value) -> Vec<Sample> {
     vec![Sample {
         labels: Vec::new(),
         value,
+        since_ns: None,
     }]
 }
 
@@ -417,6 +508,9 @@ impl Metrics {
             kinds: Told::new(config.durations),
             programs: Told::new(config.programs),
             groups: Told::new(config.programs),
+            throttled_ns: HashMap::new(),
+            held_ns: HashMap::new(),
+            read_ns: now_ns(),
             policy_threads: HashMap::new(),
             conditions: HashMap::new(),
             exceeded: HashMap::new(),
@@ -438,6 +532,10 @@ impl Metrics {
         let count = |count: &u64| Value::Count(*count);
         let time = |ns: &u64| seconds(*ns);
         let distribution = |all: &Distribution| Value::Distribution(Box::new(all.clone()));
+        let of_wait = |wait: &Wait| self.waits.since_ns(wait);
+        let of_kind = |kind: &WaitKind| self.kinds.since_ns(kind);
+        let of_program = |state: &ProgramState| self.programs.since_ns(&state.of());
+        let of_group = |group: &Group| self.groups.since_ns(group);
         let build = HashMap::from([(
             Build {
                 version: env!("CARGO_PKG_VERSION"),
@@ -449,31 +547,31 @@ impl Metrics {
                 "debox_blocked_seconds",
                 Kind::Counter,
                 "Time asleep in system calls: on what (label), in which call, and whether that is a loss",
-                samples(&shown.blocked_ns, time),
+                samples_since(&shown.blocked_ns, time, of_wait),
             ),
             family(
                 "debox_sleeps",
                 Kind::Counter,
                 "Sleeps in system calls",
-                samples(&shown.sleeps, count),
+                samples_since(&shown.sleeps, count, of_wait),
             ),
             family(
                 "debox_blocked_duration_seconds",
                 Kind::Histogram,
                 "How long those of these sleeps took that are over, each whole",
-                samples(&shown.durations, distribution),
+                samples_since(&shown.durations, distribution, of_kind),
             ),
             family(
                 "debox_thread_seconds",
                 Kind::Counter,
                 "Where the time of threads went, by program and systemd unit",
-                samples(&shown.program_ns, time),
+                samples_since(&shown.program_ns, time, of_program),
             ),
             family(
                 "debox_page_faults",
                 Kind::Counter,
                 "Page faults (state: minor, major)",
-                samples(&shown.faults, count),
+                samples_since(&shown.faults, count, of_program),
             ),
             family(
                 "debox_wait_root_seconds",
@@ -485,7 +583,7 @@ impl Metrics {
                 "debox_cpu_throttled_seconds",
                 Kind::Counter,
                 "Time in which a control group's limit of CPU time kept its threads from running",
-                samples(&shown.throttled_ns, time),
+                samples_since(&self.throttled_ns, time, of_group),
             ),
             family(
                 "debox_calls",
@@ -602,24 +700,55 @@ impl Metrics {
 
     /// As of this report of a policy's present period; told when all of them are read ([`Self::read`]).
     pub fn update(&mut self, reading: &Reading<'_>) {
-        let sums = self.sums(reading, false);
+        let mut present = self.sums(reading, false);
         // What ended while it was made is in it or is not.
         let took_ns = u64::try_from(reading.took.as_nanos()).unwrap_or(u64::MAX);
-        let told_ns = reading.report.run.wall_ns.saturating_sub(took_ns);
-        let present = Present { sums, told_ns };
+        present.told_ns = reading.report.run.wall_ns.saturating_sub(took_ns);
         self.present.insert(reading.policy.to_owned(), present);
+    }
+
+    /// What the machine's control groups were held up for, each since somebody asked first.
+    pub fn throttled(&mut self, held: &Held) {
+        for (folder, limit) in held {
+            let before = self.held_ns.get(folder).copied().unwrap_or(0);
+            // What was forgotten and is there again began anew.
+            let more = (limit.throttled_ns.checked_sub(before)).unwrap_or(limit.throttled_ns);
+            let mut group = Group {
+                group: path_name(&limit.group),
+            };
+            if !self.groups.has_room(&group, self.read_ns) {
+                group.group = OTHER.into();
+            }
+            *self.throttled_ns.entry(group).or_default() += more;
+        }
+        let held = held.iter();
+        self.held_ns = held
+            .map(|(folder, limit)| (folder.clone(), limit.throttled_ns))
+            .collect();
     }
 
     /// All policies' reports are read, which took so long.
     pub fn read(&mut self, took: Duration) {
         self.took = took;
         self.raise();
+        self.release(Instant::now());
+        self.read_ns = now_ns();
+    }
+
+    /// Gives back the places of what is not there any more.
+    fn release(&mut self, now: Instant) {
+        let (waits, kinds) = (self.waits.release(now), self.kinds.release(now));
+        let programs = self.programs.release(now);
+        for sums in [&mut self.closed, &mut self.shown] {
+            sums.forget(&waits, &kinds, &programs);
+        }
+        let groups = self.groups.release(now);
+        self.throttled_ns.retain(|group, _| !groups.contains(group));
     }
 
     /// The period of this report is over: the policy's next one begins with nothing.
     pub fn close(&mut self, reading: &Reading<'_>) {
-        let sums = self.sums(reading, true);
-        let last = Present { sums, told_ns: 0 };
+        let last = self.sums(reading, true);
         self.present.insert(reading.policy.to_owned(), last);
         self.raise();
         if let Some(over) = self.present.remove(reading.policy) {
@@ -730,22 +859,17 @@ impl Metrics {
 
     /// What has no name yet will have one in a later report, at the latest in the `last` one: no series
     /// goes back, and it would be there twice.
-    fn sums(&mut self, reading: &Reading<'_>, last: bool) -> Sums {
+    fn sums(&mut self, reading: &Reading<'_>, last: bool) -> Present {
         let report = reading.report;
-        let mut sums = Sums::default();
-        self.waits_sum(reading, last, &mut sums);
-        self.programs_sum(report, last, &mut sums);
-        sums.roots_ns = roots_ns(report);
-        let machine = report.machine.iter().filter(|_| reading.of_machine);
-        for limit in machine.flat_map(|machine| &machine.limits) {
-            let mut group = Group {
-                group: name(&limit.group),
-            };
-            if !self.groups.has_room(&group) {
-                group.group = OTHER.into();
-            }
-            *sums.throttled_ns.entry(group).or_default() += limit.throttled_ns;
+        let mut present = Present::default();
+        if let Some(before) = self.present.get_mut(reading.policy) {
+            present.others = std::mem::take(&mut before.others);
+            present.told_ns = before.told_ns;
         }
+        self.waits_sum(reading, last, &mut present);
+        self.programs_sum(report, last, &mut present);
+        let sums = &mut present.sums;
+        sums.roots_ns = roots_ns(report);
         for row in report.calls.iter().filter(|_| report.measured.calls) {
             let call = CallOf {
                 call: name(&row.name),
@@ -760,12 +884,16 @@ impl Metrics {
             *sums.incomplete.entry(what).or_default() += note.count;
         }
         sums.threads = report.totals.threads_started;
-        sums
+        present
     }
 
-    fn waits_sum(&mut self, reading: &Reading<'_>, last: bool, sums: &mut Sums) {
-        let report = reading.report;
-        let told_ns = self.present.get(reading.policy).map_or(0, |it| it.told_ns);
+    fn waits_sum(&mut self, reading: &Reading<'_>, last: bool, present: &mut Present) {
+        let Present {
+            sums,
+            others,
+            told_ns,
+        } = present;
+        let (report, before_ns) = (reading.report, self.read_ns);
         let named = |row: &&BlockingRow| last || row.label != UNKNOWN;
         for row in report.blocking.iter().filter(named) {
             let mut wait = Wait {
@@ -777,7 +905,7 @@ impl Metrics {
                 label: wait.label.clone(),
                 class: wait.class,
             };
-            if !self.waits.has_room(&wait) {
+            if !self.waits.has_room_in(&wait, before_ns, &mut others.waits) {
                 wait = Wait {
                     label: OTHER.into(),
                     call: OTHER.into(),
@@ -791,7 +919,7 @@ impl Metrics {
             let Some(over) = over else {
                 continue;
             };
-            if !self.kinds.has_room(&kind) {
+            if !self.kinds.has_room_in(&kind, before_ns, &mut others.kinds) {
                 kind = WaitKind {
                     label: OTHER.into(),
                     class: OTHER,
@@ -805,7 +933,7 @@ impl Metrics {
             all.sum_ns += over.total_ns;
             // What ended before the last reading was told of by it; but of a series that is new.
             let longest = over.longest.as_ref();
-            let longest = longest.filter(|it| is_new || it.end_ns >= told_ns);
+            let longest = longest.filter(|it| is_new || it.end_ns >= *told_ns);
             if let Some(longest) = longest
                 && all.exemplar.as_ref().is_none_or(|it| longest.ns > it.ns)
             {
@@ -819,14 +947,18 @@ impl Metrics {
         }
     }
 
-    fn programs_sum(&mut self, report: &Report, last: bool, sums: &mut Sums) {
+    fn programs_sum(&mut self, report: &Report, last: bool, present: &mut Present) {
+        let Present { sums, others, .. } = present;
         let named = |row: &&LifeRow| last || !row.comm.is_empty();
         for row in report.lives.iter().filter(named) {
             let mut program = Program {
                 program: name(&row.comm),
                 unit: row.unit.as_deref().map_or_else(String::new, name),
             };
-            if !self.programs.has_room(&program) {
+            if !self
+                .programs
+                .has_room_in(&program, self.read_ns, &mut others.programs)
+            {
                 program = Program {
                     program: OTHER.into(),
                     unit: OTHER.into(),
@@ -855,7 +987,7 @@ impl Metrics {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use debox_report::{CpuLimit, Machine};
+    use debox_report::CpuLimit;
 
     fn metrics(programs: usize) -> Metrics {
         let mut config = Config::parse("").unwrap().metrics;
@@ -867,7 +999,6 @@ mod tests {
         Reading {
             policy: "all",
             report,
-            of_machine: true,
             took: Duration::ZERO,
             begun_ns: 0,
             recording: Some("20261127T115200Z"),
@@ -989,21 +1120,20 @@ mod tests {
     #[test]
     fn groups_that_come_and_go_have_a_bound() {
         let mut metrics = metrics(2);
-        for number in 0..5 {
+        let of = |number: usize, ms: u64| {
             let limit = CpuLimit {
                 group: format!("/box-{number}"),
-                throttled_ns: 1_000_000_000,
+                throttled_ns: ms * 1_000_000,
                 ..CpuLimit::default()
             };
-            let machine = Machine {
-                limits: vec![limit],
-                ..Machine::default()
-            };
-            metrics.close_with(&Report {
-                machine: Some(machine),
-                ..Report::default()
-            });
+            (PathBuf::from(format!("/cg/box-{number}")), limit)
+        };
+        for number in 0..5 {
+            metrics.throttled(&Held::from([of(number, 500)]));
+            metrics.throttled(&Held::from([of(number, 1_000)]));
         }
+        // One that was forgotten meanwhile begins with nothing.
+        metrics.throttled(&Held::from([of(1, 500)]));
         let text = metrics.text();
         let lines = text
             .lines()
@@ -1015,7 +1145,7 @@ mod tests {
         };
         assert_eq!(
             lines,
-            [of("/box-0", "1.0"), of("/box-1", "1.0"), of("other", "3.0")]
+            [of("/box-0", "1.0"), of("/box-1", "1.5"), of("other", "3.0")]
         );
     }
 
@@ -1037,6 +1167,105 @@ mod tests {
             series(&metrics),
             [of("a", "", "1.0"), of("other", "other", "5.0")]
         );
+    }
+
+    /// Who comes later has a series once those of before are not heard of any more.
+    #[test]
+    fn places_are_given_back_after_hours() {
+        let mut metrics = metrics(2);
+        let second = 1_000_000_000;
+        let since = |metrics: &Metrics, program: &str| {
+            let families = metrics.families();
+            let family = families.iter().find(|it| it.name == "debox_thread_seconds");
+            let of = |sample: &&Sample| sample.labels[0].1 == program;
+            family
+                .unwrap()
+                .samples
+                .iter()
+                .find(of)
+                .map(|it| it.since_ns)
+        };
+        let of = |program: &str, value: &str| {
+            let unit = if program == OTHER { OTHER } else { "" };
+            format!(
+                "debox_thread_seconds_total{{program=\"{program}\",unit=\"{unit}\",state=\"run_queue\"}} {value}"
+            )
+        };
+        metrics.close_with(&report(&[("a", 2 * second), ("b", second)]));
+        // For as long as they may be heard of again.
+        metrics.release(Instant::now() + UNUSED / 2);
+        metrics.update_with(&report(&[("b", second), ("c", 3 * second)]));
+        assert_eq!(
+            series(&metrics),
+            [of("a", "2.0"), of("b", "2.0"), of("other", "3.0")]
+        );
+        // "b" has just been heard of.
+        let place = |program: &str| Program {
+            program: program.into(),
+            unit: String::new(),
+        };
+        let long_ago = Instant::now() - UNUSED;
+        metrics.programs.known.get_mut(&place("a")).unwrap().used = long_ago;
+        let before_ns = metrics.read_ns;
+        metrics.read(Duration::ZERO);
+        assert_eq!(series(&metrics), [of("b", "2.0"), of("other", "3.0")]);
+        // What of this period was in "other" stays there, to its end.
+        metrics.update_with(&report(&[("b", second), ("c", 4 * second)]));
+        metrics.close_with(&report(&[("b", second), ("c", 5 * second)]));
+        assert_eq!(series(&metrics), [of("b", "2.0"), of("other", "5.0")]);
+        metrics.update_with(&report(&[("c", second), ("d", second)]));
+        assert_eq!(
+            series(&metrics),
+            [of("b", "2.0"), of("c", "1.0"), of("other", "6.0")]
+        );
+        // What may have been there before says since when it is.
+        assert_eq!(since(&metrics, "b"), Some(None));
+        assert!(since(&metrics, "c").unwrap().unwrap() >= before_ns);
+        // And one that comes back begins with nothing.
+        metrics.close_with(&report(&[("c", second)]));
+        metrics.release(Instant::now() + UNUSED);
+        assert_eq!(series(&metrics), [of("other", "6.0")]);
+        metrics.update_with(&report(&[("a", second)]));
+        assert_eq!(series(&metrics), [of("a", "1.0"), of("other", "6.0")]);
+    }
+
+    #[test]
+    fn places_of_waits_distributions_and_groups_are_given_back_too() {
+        let mut metrics = metrics(1);
+        (metrics.waits.most, metrics.kinds.most) = (1, 1);
+        let held = |name: &str| {
+            let limit = CpuLimit {
+                group: name.into(),
+                throttled_ns: 1_000_000_000,
+                ..CpuLimit::default()
+            };
+            Held::from([(PathBuf::from(name), limit)])
+        };
+        for label in ["a", "b"] {
+            metrics.throttled(&held(label));
+            metrics.close_with(&waits(1, vec![slept(label, &[1_000_000], None)]));
+            let text = metrics.text();
+            for of in [
+                format!(
+                    "debox_sleeps_total{{label=\"{label}\",call=\"read\",class=\"unknown\"}} 1\n"
+                ),
+                format!(
+                    "debox_blocked_seconds_total{{label=\"{label}\",call=\"read\",class=\"unknown\"}} 0.001\n"
+                ),
+                format!(
+                    "debox_blocked_duration_seconds_count{{label=\"{label}\",class=\"unknown\"}} 1\n"
+                ),
+                format!("debox_cpu_throttled_seconds_total{{group=\"{label}\"}} 1.0\n"),
+            ] {
+                assert!(text.contains(&of), "{of} {text}");
+            }
+            assert!(!text.contains("=\"other\""), "{text}");
+            metrics.release(Instant::now() + UNUSED);
+            assert!(
+                !metrics.text().contains(&format!("=\"{label}\"")),
+                "{label}"
+            );
+        }
     }
 
     fn slept(label: &str, ns: &[u64], longest: Option<(&str, u64)>) -> BlockingRow {

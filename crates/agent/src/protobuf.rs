@@ -254,6 +254,7 @@ mod tests {
             samples: vec![Sample {
                 labels: vec![("label", "disk".into())],
                 value,
+                since_ns: None,
             }],
         };
         let bytes = protobuf(&[

@@ -35,6 +35,8 @@ pub type Labels = Vec<(&'static str, String)>;
 pub struct Sample {
     pub labels: Labels,
     pub value: Value,
+    /// Of a sum: since when it is, in nanoseconds since 1970, if that is not since the agent began.
+    pub since_ns: Option<u64>,
 }
 
 pub enum Value {

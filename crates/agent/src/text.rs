@@ -179,7 +179,11 @@ mod tests {
             help: "What it is",
             unit,
             kind,
-            samples: vec![Sample { labels, value }],
+            samples: vec![Sample {
+                labels,
+                value,
+                since_ns: None,
+            }],
         };
         vec![
             of(

@@ -14,10 +14,12 @@ use debox_cli::ahead::Ahead;
 use debox_cli::args::{AgentArgs, BrokerArgs};
 use debox_cli::capture::Base;
 use debox_cli::error::Error;
+use debox_cli::limits::Limits;
 use debox_command::{Ended, Inherited, service};
 use debox_report::Report;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CONFIG: &str = "/etc/debox/agent.toml";
@@ -49,6 +51,8 @@ struct Agent<'a> {
     ends: Vec<(Policy, Option<Instant>)>,
     endpoint: Endpoint,
     metrics: Metrics,
+    /// Of the machine's control groups, whoever is watched.
+    limits: Arc<Limits>,
     flight: Option<Flight>,
     /// Why there is none, although one is asked for; it is said once.
     no_flight: Option<String>,
@@ -72,14 +76,13 @@ fn memory_return() {
 impl Agent<'_> {
     fn read(&mut self) {
         let begin = Instant::now();
-        for (at, running) in self.running.iter_mut().enumerate() {
+        for running in &mut self.running {
             let begin = Instant::now();
             let report = running.present.capture.report(true);
             let name = &running.policy.name;
             self.metrics.update(&Reading {
                 policy: name,
                 report: &report,
-                of_machine: at == 0,
                 took: begin.elapsed(),
                 begun_ns: running.present.begun_ns,
                 recording: (self.flight.as_ref()).and_then(|flight| flight.recording(name)),
@@ -90,6 +93,7 @@ impl Agent<'_> {
                 flight.checkpoint(name, &report);
             }
         }
+        self.metrics.throttled(&self.limits.now());
         self.metrics.read(begin.elapsed());
         let seldom = self.budget.level() <= Level::Seldom;
         self.next = Instant::now() + READ_EVERY * if seldom { SELDOM } else { 1 };
@@ -125,14 +129,14 @@ impl Agent<'_> {
             return;
         };
         let policy = running.policy.clone();
-        self.over(&policy, at == 0, over);
+        self.over(&policy, over);
         memory_return();
         self.flight_take();
         self.period_begin(at);
     }
 
     /// What came of a period.
-    fn over(&mut self, policy: &Policy, of_machine: bool, over: Watch) {
+    fn over(&mut self, policy: &Policy, over: Watch) {
         let finished = over.capture.finish();
         for (when, sum) in policy.when.iter().zip(finished.acted()) {
             let held_back = sum.met.saturating_sub(sum.acted);
@@ -152,7 +156,7 @@ impl Agent<'_> {
             }
         }
         let report = finished.report();
-        self.period_end(&policy.name, of_machine, over.begun_ns, report);
+        self.period_end(&policy.name, over.begun_ns, report);
         self.period_judge(&policy.name, over.recorded, report);
     }
 
@@ -213,8 +217,8 @@ impl Agent<'_> {
         let level = self.budget.level();
         self.metrics.level(level);
         if level == Level::Nothing {
-            for (at, over) in std::mem::take(&mut self.running).into_iter().enumerate() {
-                self.over(&over.policy, at == 0, over.present);
+            for over in std::mem::take(&mut self.running) {
+                self.over(&over.policy, over.present);
                 self.metrics.policy(&over.policy.name, Some(0));
             }
             return;
@@ -252,11 +256,10 @@ impl Agent<'_> {
     }
 
     /// To all who are told of periods.
-    fn period_end(&mut self, policy: &str, of_machine: bool, begun_ns: u64, report: &Report) {
+    fn period_end(&mut self, policy: &str, begun_ns: u64, report: &Report) {
         self.metrics.close(&Reading {
             policy,
             report,
-            of_machine,
             took: Duration::ZERO,
             begun_ns,
             recording: (self.flight.as_ref()).and_then(|flight| flight.recording(policy)),
@@ -399,7 +402,7 @@ impl Agent<'_> {
         }
         self.ends = all_ends;
         let old = std::mem::replace(&mut self.running, new);
-        for (at, over) in old.into_iter().enumerate() {
+        for over in old {
             let name = &over.policy.name;
             if !self
                 .config
@@ -409,7 +412,7 @@ impl Agent<'_> {
             {
                 self.metrics.policy(name, None);
             }
-            self.over(&over.policy, at == 0, over.present);
+            self.over(&over.policy, over.present);
         }
         self.flight_take();
         for at in 0..self.running.len() {
@@ -520,13 +523,14 @@ impl Agent<'_> {
 
     /// What there is of the present periods is written.
     fn end(mut self) {
-        for (at, running) in std::mem::take(&mut self.running).into_iter().enumerate() {
+        for running in std::mem::take(&mut self.running) {
             let Watch {
                 capture, begun_ns, ..
             } = running.present;
             let finished = capture.finish();
-            self.period_end(&running.policy.name, at == 0, begun_ns, finished.report());
+            self.period_end(&running.policy.name, begun_ns, finished.report());
         }
+        self.metrics.throttled(&self.limits.now());
         self.otlp.close(&self.metrics);
         if let Some(fleet) = self.fleet {
             fleet.close();
@@ -648,6 +652,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     ));
     let mut agent = Agent {
         metrics: Metrics::new(&config.metrics),
+        limits: Limits::of_machine(),
         ends: (running.iter())
             .map(|running| (running.policy.clone(), running.way_ends))
             .collect(),

@@ -1224,6 +1224,127 @@ fn a_budget_is_kept_to_the_end() {
 fn names_that_change_all_the_time_harm_no_policy() {
     if !needs::bpf() || !needs::root() {
         return;
+    // Of the CPUs that there are.
+    let ran = when_there(|| {
+        run(&sleeper(&folder, "dbu-two"), "0.1");
+        let figures = agent.metrics();
+        let share = values(&figures)[PROGRAMS_CPU];
+        (share > 0.0).then_some(share)
+    });
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert!(ran < cpus as f64, "{ran}");
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// A control group with a limit of CPU time, and what is in it; gone with it.
+struct Limited(std::path::PathBuf, Child);
+
+impl Limited {
+    /// 5 ms of each 100. None: this machine limits no CPU time.
+    fn new(name: &str) -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mut found = None;
+        for line in mounts.lines() {
+            let (front, back) = line.split_once(" - ").unwrap();
+            let mount = Path::new(front.split(' ').nth(4).unwrap());
+            let mut words = back.split(' ');
+            let kind = words.next().unwrap();
+            let of_cpu = words.nth(1).unwrap().split(',').any(|word| word == "cpu");
+            if kind == "cgroup2" && mount.join("cgroup.subtree_control").exists() {
+                // Where it is allowed already, and where it is another tree's, that is no matter.
+                let _ = std::fs::write(mount.join("cgroup.subtree_control"), "+cpu");
+            } else if !(kind == "cgroup" && of_cpu) {
+                continue;
+            }
+            let folder = mount.join(name);
+            std::fs::create_dir(&folder).unwrap();
+            let (file, text) = match kind {
+                "cgroup2" => ("cpu.max", "5000 100000"),
+                _ => ("cpu.cfs_quota_us", "5000"),
+            };
+            if folder.join(file).exists() {
+                std::fs::write(folder.join(file), text).unwrap();
+                found = Some(folder);
+                break;
+            }
+            std::fs::remove_dir(&folder).unwrap();
+        }
+        let folder = found?;
+        let script = "echo $$ > \"$1/cgroup.procs\" && while :; do :; done";
+        let busy = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&folder)
+            .spawn();
+        Some(Self(folder, busy.unwrap()))
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = self.1.kill();
+        let _ = self.1.wait();
+        // Who has been killed may be in it for a moment.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Whomever the policies name: limits are the machine's, and are told of groups that came later as well.
+#[test]
+fn groups_that_are_throttled_are_told() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"one\"\ncomm = [\"dbg-*\"]\nperiod = \"2s\"\n[[policy]]\nname = \"rest\"\nperiod = \"2s\"\n\
+         [flight]\ndirectory = \"FOLDER/flight\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let name = format!("dbg-limited-{}", std::process::id());
+    let Some(limited) = Limited::new(&name) else {
+        needs::not_run("groups_that_are_throttled_are_told: no control groups limit CPU time here");
+        assert_eq!(agent.end(), Some(0));
+        return;
+    };
+    let series = format!("debox_cpu_throttled_seconds_total{{group=\"/{name}\"}}");
+    let told = || values(&agent.metrics()).get(series.as_str()).copied();
+    // It is held back for as good as all the time, of which a look sees what was so far.
+    when_there(|| told().filter(|seconds| *seconds > 1.0));
+    let kernel = || {
+        let text = std::fs::read_to_string(limited.0.join("cpu.stat")).unwrap();
+        let of = |name: &str| {
+            let lines = text.lines();
+            let value = lines.filter_map(|line| line.strip_prefix(name)).next()?;
+            value.trim().parse::<f64>().ok()
+        };
+        of("throttled_usec ").map_or_else(|| of("throttled_time ").unwrap() / 1e9, |it| it / 1e6)
+    };
+    // All that the kernel has counted since the group was made.
+    let (before, is, after) = (kernel(), told().unwrap(), kernel());
+    assert!(
+        before - 6.0 <= is && is <= after + 1e-6,
+        "{before} {is} {after}"
+    );
+    // Periods of whom is in it have it, and of whom is not have not.
+    let flight = agent.folder.path().join("flight");
+    let held = |policy: &str| {
+        let reports = recordings_of(&flight, policy);
+        let machines = reports.iter().filter_map(|report| report.machine.as_ref());
+        let limits = machines.flat_map(|machine| &machine.limits);
+        let ours = limits.filter(|limit| limit.group == format!("/{name}"));
+        ours.map(|limit| limit.throttled_ns).sum::<u64>()
+    };
+    when_there(|| (held("rest") > 1_000_000_000).then_some(()));
+    assert_eq!(held("one"), 0);
+    drop(limited);
+    // It stays what it was.
+    let last = told().unwrap();
+    assert!(last >= is, "{last} {is}");
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(told().unwrap() >= last);
     }
     let mut agent = Agent::start(
         "[[policy]]\nname = \"first\"\ncomm = [\"drv-*\"]\nuid = [\"root\"]\nperiod = \"2s\"\n[[policy]]\nname = \"rest\"\n\

@@ -30,6 +30,7 @@ pub mod fuzz;
 mod help;
 mod kin;
 mod learn;
+pub mod limits;
 mod machine;
 mod mapped_command;
 mod open_call;

@@ -3,10 +3,14 @@
 //!
 //! Limits of control groups, affinities, and what others and a hypervisor took are read
 //! from the kernel's files while the run lasts: a command may move itself to another
-//! group after it has begun. What could not be read is not told.
+//! group after it has begun. Of processes that nobody named the groups are looked up in the machine's table. What could
+//! not be read is not told.
 
+use crate::limits::{
+    Held, Hierarchy, Limits, Throttled, hierarchies, limit_new, limit_of, throttled_of,
+};
 use debox_report::{CpuLimit, Machine};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -17,6 +21,8 @@ const LOOKS_MS: [u64; 5] = [5, 20, 75, 200, 500];
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Of the processes that are looked at.
 const PIDS_MAX: usize = 16;
+/// Of the groups that processes were seen in that nobody named, and those above.
+const FOLDERS_MOST: usize = 4_096;
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok()
@@ -67,72 +73,6 @@ fn times_now() -> BTreeMap<usize, CpuTime> {
     cpu_times(&read("/proc/stat").unwrap_or_default(), tick_ns)
 }
 
-/// What a group's statistics count up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Throttled {
-    periods: u64,
-    throttled: u64,
-    throttled_ns: u64,
-}
-
-/// Of `cpu.stat`, in both versions of control groups.
-fn throttled(stat: &str) -> Throttled {
-    let mut sums = Throttled::default();
-    for line in stat.lines() {
-        let Some((name, value)) = line.split_once(' ') else {
-            continue;
-        };
-        let value: u64 = value.trim().parse().unwrap_or(0);
-        match name {
-            "nr_periods" => sums.periods = value,
-            "nr_throttled" => sums.throttled = value,
-            "throttled_usec" => sums.throttled_ns = value.saturating_mul(1000),
-            "throttled_time" => sums.throttled_ns = value,
-            _ => {}
-        }
-    }
-    sums
-}
-
-/// (quota, period) of `cpu.max`; None: no limit.
-fn cpu_max(text: &str) -> Option<(u64, u64)> {
-    let (quota, period) = text.trim().split_once(' ')?;
-    Some((
-        quota.parse::<u64>().ok()?.saturating_mul(1000),
-        period.parse::<u64>().ok()?.saturating_mul(1000),
-    ))
-}
-
-/// Where groups that limit CPU time are, and which files say so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Hierarchy {
-    mount: PathBuf,
-    /// Of the group that this mount shows as its root.
-    root: String,
-    unified: bool,
-}
-
-/// Of `/proc/self/mountinfo`: `id parent dev ROOT MOUNT options [...] - TYPE source SUPER`.
-fn hierarchies(mountinfo: &str) -> Vec<Hierarchy> {
-    mountinfo
-        .lines()
-        .filter_map(|line| {
-            let (front, back) = line.split_once(" - ")?;
-            let mut front = front.split(' ').skip(3);
-            let (root, mount) = (front.next()?, front.next()?);
-            let mut back = back.split(' ');
-            let kind = back.next()?;
-            let unified = kind == "cgroup2";
-            let of_cpu = back.nth(1)?.split(',').any(|option| option == "cpu");
-            (unified || kind == "cgroup" && of_cpu).then(|| Hierarchy {
-                mount: PathBuf::from(mount),
-                root: root.to_owned(),
-                unified,
-            })
-        })
-        .collect()
-}
-
 /// The group's name in a hierarchy, of `/proc/PID/cgroup`: `id:controllers:/name`.
 fn group_of(cgroup: &str, unified: bool) -> Option<&str> {
     cgroup.lines().find_map(|line| {
@@ -152,30 +92,88 @@ struct Group {
     folder: PathBuf,
 }
 
-/// Quota and period of a group's folder.
-fn limit_of(folder: &Path, unified: bool) -> Option<(u64, u64)> {
-    if unified {
-        return cpu_max(&read(folder.join("cpu.max"))?);
+/// The groups in a hierarchy that a process is in, by its `/proc/PID/cgroup`: it is held to the limits of all of them.
+fn folders_of(hierarchy: &Hierarchy, cgroup: &str) -> Vec<PathBuf> {
+    let Some(name) = group_of(cgroup, hierarchy.unified) else {
+        return Vec::new();
+    };
+    let below = (name.strip_prefix(hierarchy.root.trim_end_matches('/')))
+        .unwrap_or(name)
+        .trim_start_matches('/');
+    let folder = hierarchy.mount.join(below);
+    let above = folder.ancestors();
+    above
+        .take_while(|it| it.starts_with(&hierarchy.mount))
+        .map(Path::to_owned)
+        .collect()
+}
+
+/// Processes that nobody named: what the machine's groups were held up for meanwhile.
+struct OfMachine {
+    limits: Arc<Limits>,
+    /// When it began.
+    before: Held,
+    /// The groups that some of them were seen in. None: all groups are.
+    seen: Option<BTreeSet<PathBuf>>,
+}
+
+impl OfMachine {
+    fn new(all: bool) -> Self {
+        let limits = Limits::of_machine();
+        Self {
+            before: limits.now(),
+            limits,
+            seen: (!all).then(BTreeSet::new),
+        }
     }
-    let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
-    // -1: no limit.
-    let quota = number("cpu.cfs_quota_us")?;
-    let period = number("cpu.cfs_period_us")?;
-    Some((quota.saturating_mul(1000), period.saturating_mul(1000)))
+
+    fn look(&mut self, hierarchies: &[Hierarchy], pids: &[u32]) {
+        let Some(seen) = &mut self.seen else {
+            return;
+        };
+        for pid in pids {
+            let cgroup = read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            let folders = hierarchies.iter().flat_map(|it| folders_of(it, &cgroup));
+            seen.extend(folders);
+        }
+        if seen.len() > FOLDERS_MOST {
+            let limited = self.limits.now();
+            seen.retain(|folder| limited.contains_key(folder));
+        }
+    }
+
+    /// Those that were held up.
+    fn now(&self) -> Vec<CpuLimit> {
+        let is_ours =
+            |folder: &PathBuf| self.seen.as_ref().is_none_or(|seen| seen.contains(folder));
+        let groups = self.limits.now().into_iter();
+        let ours = groups.filter(|(folder, _)| is_ours(folder));
+        let since = ours.map(|(folder, mut limit)| {
+            if let Some(before) = self.before.get(&folder) {
+                limit.periods = limit.periods.saturating_sub(before.periods);
+                limit.throttled = limit.throttled.saturating_sub(before.throttled);
+                limit.throttled_ns = limit.throttled_ns.saturating_sub(before.throttled_ns);
+            }
+            limit
+        });
+        since.filter(|limit| limit.throttled_ns > 0).collect()
+    }
 }
 
 struct Watcher {
     hierarchies: Vec<Hierarchy>,
     groups: BTreeMap<PathBuf, Option<Group>>,
+    of_machine: Option<OfMachine>,
     start: BTreeMap<usize, CpuTime>,
     allowed: Vec<usize>,
 }
 
 impl Watcher {
-    fn new() -> Self {
+    fn new(of_machine: Option<OfMachine>) -> Self {
         Self {
             hierarchies: hierarchies(&read("/proc/self/mountinfo").unwrap_or_default()),
             groups: BTreeMap::new(),
+            of_machine,
             start: times_now(),
             allowed: Vec::new(),
         }
@@ -201,24 +199,13 @@ impl Watcher {
         }
     }
 
-    /// A group is held to the limits of those above it as well.
     fn groups_add(&mut self, cgroup: &str) {
-        for hierarchy in self.hierarchies.clone() {
-            let Some(name) = group_of(cgroup, hierarchy.unified) else {
-                continue;
-            };
-            let below = (name.strip_prefix(hierarchy.root.trim_end_matches('/')))
-                .unwrap_or(name)
-                .trim_start_matches('/');
-            let mut folder = hierarchy.mount.join(below);
-            while folder.starts_with(&hierarchy.mount) {
+        for hierarchy in &self.hierarchies {
+            for folder in folders_of(hierarchy, cgroup) {
                 if !self.groups.contains_key(&folder) {
                     let group = limit_of(&folder, hierarchy.unified)
-                        .map(|limit| group_new(&hierarchy, &folder, limit));
-                    self.groups.insert(folder.clone(), group);
-                }
-                if !folder.pop() {
-                    break;
+                        .map(|limit| group_new(hierarchy, &folder, limit));
+                    self.groups.insert(folder, group);
                 }
             }
         }
@@ -243,7 +230,7 @@ impl Watcher {
         }
         let mut limits: Vec<CpuLimit> = (self.groups.values().flatten())
             .map(|group| {
-                let now = throttled(&read(group.folder.join("cpu.stat")).unwrap_or_default());
+                let now = throttled_of(&group.folder).unwrap_or_default();
                 let since = |now: u64, then: u64| now.saturating_sub(then);
                 CpuLimit {
                     periods: since(now.periods, group.since.periods),
@@ -253,6 +240,7 @@ impl Watcher {
                 }
             })
             .collect();
+        limits.extend(self.of_machine.iter().flat_map(OfMachine::now));
         limits.sort_by_key(|limit| std::cmp::Reverse((limit.throttled, limit.throttled_ns)));
         Machine {
             cpus_online: online,
@@ -264,36 +252,26 @@ impl Watcher {
     }
 }
 
-fn group_new(hierarchy: &Hierarchy, folder: &Path, (quota_ns, period_ns): (u64, u64)) -> Group {
-    let below = folder.strip_prefix(&hierarchy.mount).unwrap_or(folder);
-    let file = match hierarchy.unified {
-        true => "cpu.max",
-        false => "cpu.cfs_quota_us",
-    };
+fn group_new(hierarchy: &Hierarchy, folder: &Path, limit: (u64, u64)) -> Group {
     Group {
-        limit: CpuLimit {
-            group: format!("/{}", below.display()),
-            file: file.into(),
-            quota_ns,
-            period_ns,
-            ..CpuLimit::default()
-        },
-        since: throttled(&read(folder.join("cpu.stat")).unwrap_or_default()),
+        limit: limit_new(hierarchy, folder, limit),
+        since: throttled_of(folder).unwrap_or_default(),
         folder: folder.to_owned(),
     }
 }
 
-/// A thread that looks now and then.
+/// Looks now and then.
 pub struct MachineWatch {
     watcher: Arc<Mutex<Watcher>>,
-    /// Dropped, it ends the thread.
-    _end: Sender<()>,
+    /// Dropped, it ends the thread that does.
+    _end: Option<Sender<()>>,
 }
 
 impl MachineWatch {
+    /// Of processes that were named.
     pub fn start(pids: Vec<u32>) -> Self {
         let (end, ended) = channel::<()>();
-        let mut watcher = Watcher::new();
+        let mut watcher = Watcher::new(None);
         watcher.look(&pids);
         let watcher = Arc::new(Mutex::new(watcher));
         let looking = watcher.clone();
@@ -309,7 +287,33 @@ impl MachineWatch {
                 }
             }
         });
-        Self { watcher, _end: end }
+        Self {
+            watcher,
+            _end: Some(end),
+        }
+    }
+
+    /// Of all, or of those that [`Self::look`] is told of.
+    pub fn of_machine(all: bool) -> Self {
+        let watcher = Watcher::new(Some(OfMachine::new(all)));
+        Self {
+            watcher: Arc::new(Mutex::new(watcher)),
+            _end: None,
+        }
+    }
+
+    /// These are some of those that nobody named.
+    pub fn look(&self, pids: &[u32]) {
+        if let Ok(mut watcher) = self.watcher.lock() {
+            let Watcher {
+                hierarchies,
+                of_machine,
+                ..
+            } = &mut *watcher;
+            if let Some(of_machine) = of_machine {
+                of_machine.look(hierarchies, pids);
+            }
+        }
     }
 
     /// From the start until now.
@@ -331,14 +335,6 @@ mod tests {
             steal_ns: 80,
         };
         assert_eq!(times.into_iter().collect::<Vec<_>>(), [(1, one)]);
-        assert_eq!(cpu_max("max 100000\n"), None);
-        assert_eq!(cpu_max("50000 100000\n"), Some((50_000_000, 100_000_000)));
-        let sums = |text: &str| throttled(text).throttled_ns;
-        assert_eq!(
-            sums("nr_periods 3\nnr_throttled 2\nthrottled_usec 7\n"),
-            7000
-        );
-        assert_eq!(sums("nr_periods 3\nnr_throttled 2\nthrottled_time 7\n"), 7);
     }
 
     #[test]
@@ -353,5 +349,12 @@ mod tests {
         let cgroup = "3:cpuset:/x\n1:cpuacct,cpu:/small:er\n0::/a/b\n";
         assert_eq!(group_of(cgroup, false), Some("/small:er"));
         assert_eq!(group_of(cgroup, true), Some("/a/b"));
+        let folders = |at: usize| folders_of(&found[at], cgroup);
+        let of_cpu =
+            ["/small:er", ""].map(|name| PathBuf::from(format!("/sys/fs/cgroup/cpu{name}")));
+        assert_eq!(folders(0), of_cpu);
+        // This mount shows the group /a as its root.
+        let unified = ["/b", ""].map(|name| PathBuf::from(format!("/sys/fs/cgroup/unified{name}")));
+        assert_eq!(folders(1), unified);
     }
 }

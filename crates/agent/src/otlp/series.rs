@@ -90,6 +90,12 @@ fn exemplar(of: &series::Exemplar) -> Exemplar {
     }
 }
 
+/// A sum that began anew says so, or what it has would be taken for what it had.
+fn begin_ns(sample: &Sample, span: Span) -> u64 {
+    let since_ns = sample.since_ns.unwrap_or(0).min(span.now_ns);
+    span.begin_ns.max(since_ns)
+}
+
 fn number(sample: &Sample, begin_ns: u64, now_ns: u64) -> Option<NumberDataPoint> {
     let value = match &sample.value {
         series::Value::Count(count) => Value::AsInt(i64::try_from(*count).unwrap_or(i64::MAX)),
@@ -121,10 +127,10 @@ fn buckets(spans: &[series::Span]) -> Option<Buckets> {
     })
 }
 
-fn distribution(labels: &Labels, all: &Distribution, span: Span) -> ExponentialHistogramDataPoint {
+fn distribution(sample: &Sample, all: &Distribution, span: Span) -> ExponentialHistogramDataPoint {
     ExponentialHistogramDataPoint {
-        attributes: attributes(labels),
-        start_time_unix_nano: span.begin_ns,
+        attributes: attributes(&sample.labels),
+        start_time_unix_nano: begin_ns(sample, span),
         time_unix_nano: span.now_ns,
         count: all.count(),
         sum: Some(all.sum_s()),
@@ -167,12 +173,12 @@ pub fn of(families: &[Family], span: Span) -> Vec<(u64, Metric)> {
             ..Metric::default()
         };
         // A gauge is of a moment.
-        let begin_ns = match family.kind {
+        let begin_ns = |sample: &Sample| match family.kind {
             Kind::Gauge | Kind::Info => 0,
-            Kind::Counter | Kind::Histogram => span.begin_ns,
+            Kind::Counter | Kind::Histogram => begin_ns(sample, span),
         };
-        let numbers =
-            (family.samples.iter()).filter_map(|sample| number(sample, begin_ns, span.now_ns));
+        let numbers = (family.samples.iter())
+            .filter_map(|sample| number(sample, begin_ns(sample), span.now_ns));
         match family.kind {
             Kind::Counter => {
                 all.extend(chunks(numbers.collect(), &metric, |data_points| {
@@ -193,9 +199,7 @@ pub fn of(families: &[Family], span: Span) -> Vec<(u64, Metric)> {
                     .samples
                     .iter()
                     .filter_map(|sample| match &sample.value {
-                        series::Value::Distribution(of) => {
-                            Some(distribution(&sample.labels, of, span))
-                        }
+                        series::Value::Distribution(of) => Some(distribution(sample, of, span)),
                         _ => None,
                     });
                 all.extend(chunks(points.collect(), &metric, |data_points| {
@@ -281,6 +285,35 @@ mod tests {
         lines
     }
 
+    /// A series that had ended is another sum, of the time since it is there again.
+    #[test]
+    fn a_sum_that_begins_anew_says_since_when() {
+        let sample = |since_ns| Sample {
+            labels: Vec::new(),
+            value: series::Value::Count(1),
+            since_ns,
+        };
+        let family = |kind| Family {
+            name: "debox_sleeps",
+            help: "",
+            unit: None,
+            kind,
+            samples: [None, Some(1_500), Some(500), Some(9_000)]
+                .map(sample)
+                .into(),
+        };
+        let begins = |kind| match of(&[family(kind)], SPAN).remove(0).1.data {
+            Some(Data::Sum(Sum { data_points, .. }) | Data::Gauge(Gauge { data_points })) => {
+                let points = data_points.iter();
+                points.map(|it| it.start_time_unix_nano).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        // Never before the agent, nor after what is told of it.
+        assert_eq!(begins(Kind::Counter), [1_000, 1_500, 1_000, 2_000]);
+        assert_eq!(begins(Kind::Gauge), [0; 4]);
+    }
+
     /// Series by series, of one reading.
     #[test]
     fn they_are_what_prometheus_is_told() {
@@ -306,7 +339,6 @@ mod tests {
         metrics.update(&Reading {
             policy: "all",
             report: &report,
-            of_machine: true,
             took: Duration::from_millis(3),
             begun_ns: 0,
             recording: None,
@@ -484,6 +516,7 @@ mod tests {
             samples: vec![Sample {
                 labels: vec![("label", "page-in".into())],
                 value: series::Value::Distribution(Box::new(all)),
+                since_ns: None,
             }],
         };
         let all = of(&[family], SPAN);

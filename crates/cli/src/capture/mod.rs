@@ -216,7 +216,9 @@ impl Capture {
     /// Looks which threads are inside a call, with those of children if
     /// `family`.
     fn sample(&mut self, family: bool) {
-        self.open_calls.sample(self.pids_now(family).into_iter());
+        let pids = self.pids_now(family);
+        self.machine.look(&pids);
+        self.open_calls.sample(pids.into_iter());
         self.next_sample = Instant::now() + SAMPLE_EVERY;
     }
 
@@ -345,6 +347,7 @@ impl Capture {
             self.open_calls.sample(pids.iter().copied());
             self.open_calls.explain();
         }
+        self.machine.look(&pids);
         facts.machine = self.machine.now();
         let Capture { watch, .. } = self;
         let (watched, recorded, notes, acted) = watch.finish();

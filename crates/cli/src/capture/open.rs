@@ -276,7 +276,11 @@ impl Opened {
             }
         };
         self.watched.start_ns = monotonic_ns().saturating_sub(session::nanos(since.elapsed()));
-        let machine_pids = self.watched.facts.pids.clone();
+        // Whom nobody named has no numbers.
+        let machine = match &whom {
+            Some(whom) => MachineWatch::of_machine(whom.args.all),
+            None => MachineWatch::start(self.watched.facts.pids.clone()),
+        };
         let mut capture = Capture {
             along: !self.watched.actor.as_ref().is_some_and(Actor::stops),
             conditions: self.watched.conditions(),
@@ -298,7 +302,7 @@ impl Opened {
             whom,
             follow: self.want.follow,
             open_calls: OpenCalls::default(),
-            machine: MachineWatch::start(machine_pids),
+            machine,
             next_sample: since,
             since,
             threads: 0,
