@@ -893,9 +893,18 @@ class Installed(unittest.TestCase):
         kept = debian.root / "var/cache/debox/splice/copy"
         kept.parent.mkdir(parents=True)
         kept.write_text("")
+        # And as an administrator writes them.
+        own = [debian.root / "etc/debox" / name for name in ("agent.toml", "labels.toml", "tls/ca.pem")]
+        for path in own:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
         ours = (*MAIN, *SYMBOLS)
         debian.run("dpkg", "--remove", *ours)
         self.assertTrue(kept.exists())
+        self.assertTrue(all(path.exists() for path in own))
+        # Rules for labels are of both packages: they go with the last one.
+        debian.run("dpkg", "--purge", "debox-agent")
+        self.assertEqual([path.exists() for path in own], [False, True, False])
         self.assertFalse((debian.root / "usr/bin/debox").exists())
         debian.run("dpkg", "--purge", *ours)
         after = debian.files()
