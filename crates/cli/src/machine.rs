@@ -202,11 +202,10 @@ impl Watcher {
     fn groups_add(&mut self, cgroup: &str) {
         for hierarchy in &self.hierarchies {
             for folder in folders_of(hierarchy, cgroup) {
-                if !self.groups.contains_key(&folder) {
-                    let group = limit_of(&folder, hierarchy.unified)
-                        .map(|limit| group_new(hierarchy, &folder, limit));
-                    self.groups.insert(folder, group);
-                }
+                (self.groups.entry(folder)).or_insert_with_key(|folder| {
+                    limit_of(folder, hierarchy.unified)
+                        .map(|limit| group_new(hierarchy, folder, limit))
+                });
             }
         }
     }
