@@ -55,7 +55,7 @@ def exposed():
         "reason": set(re.findall(r'Self::\w+ => "(\w+)"', source("crates/agent/src/otlp/queue.rs"))),
     }  # fmt: skip
     series = {}
-    for name, kind, of in re.findall(r'family\(\s*"(\w+)",\s*Kind::(\w+),\s*"[^"]*",\s*(samples\(&[\w.]+|alone\()', text):
+    for name, kind, of in re.findall(r'family\(\s*"(\w+)",\s*Kind::(\w+),\s*"[^"]*",\s*(samples(?:_since)?\(\s*&[\w.]+|alone\()', text):
         labels = {label: values.get(label) for label in structs[fields[re.search(r"\w+$", of)[0]]]} if of.startswith("samples") else {}
         series[name + {"Counter": "_total", "Info": "_info"}.get(kind, "")] = labels
         if kind == "Histogram":
