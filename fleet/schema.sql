@@ -175,6 +175,44 @@ SELECT
 FROM waits AS w
 GROUP BY time, host, release, unit, program, label, class, root;
 
+CREATE TABLE IF NOT EXISTS threads_1m
+(
+    time DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    release LowCardinality(String),
+    unit LowCardinality(String),
+    program LowCardinality(String),
+    threads SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    own_code_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    system_calls_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    ending_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    blocked_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    resting_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    page_faults_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    stopped_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    run_queue_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    interrupts_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    minor_faults SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    major_faults SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toYYYYMM(time)
+ORDER BY (toStartOfHour(time), unit, program, release, time)
+TTL time + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS threads_to_1m TO threads_1m AS
+SELECT
+    toStartOfMinute(toDateTime(t.time, 'UTC')) AS time,
+    release, unit, program,
+    sum(t.threads) AS threads, sum(t.own_code_ns) AS own_code_ns,
+    sum(t.system_calls_ns) AS system_calls_ns, sum(t.ending_ns) AS ending_ns,
+    sum(t.blocked_ns) AS blocked_ns, sum(t.resting_ns) AS resting_ns,
+    sum(t.page_faults_ns) AS page_faults_ns, sum(t.stopped_ns) AS stopped_ns,
+    sum(t.run_queue_ns) AS run_queue_ns, sum(t.interrupts_ns) AS interrupts_ns,
+    sum(t.minor_faults) AS minor_faults, sum(t.major_faults) AS major_faults
+FROM threads AS t
+GROUP BY time, release, unit, program;
+
 CREATE TABLE IF NOT EXISTS threads_1h
 (
     time DateTime('UTC') CODEC(Delta, ZSTD(1)),

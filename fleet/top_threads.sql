@@ -16,13 +16,13 @@ FROM
         toString({column2:Identifier}) AS c2,
         toString({column3:Identifier}) AS c3,
         toString({column4:Identifier}) AS c4,
-        uniqExact(host) AS hosts,
+        uniqExact({hosts:Identifier}) AS hosts,
         [sum(own_code_ns), sum(system_calls_ns), sum(ending_ns), sum(blocked_ns), sum(resting_ns),
             sum(page_faults_ns), sum(stopped_ns), sum(run_queue_ns), sum(interrupts_ns)] AS sums
     FROM (SELECT *, '' AS none FROM {source:Identifier})
     WHERE time >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
         AND time < fromUnixTimestamp64Milli({until_ms:Int64}, 'UTC')
-        AND ({host:String} = '' OR host = {host:String})
+        AND ({host:String} = '' OR {hosts:Identifier} = {host:String})
     GROUP BY c1, c2, c3, c4
 )
 ARRAY JOIN

@@ -28,7 +28,8 @@ const DIFF_WAITS: &str = include_str!("../sql/diff_waits.sql");
 const DIFF_THREADS: &str = include_str!("../sql/diff_threads.sql");
 
 const PARQUET: &str = "/var/lib/debox/fleet";
-const HOUR_MS: i64 = 3_600_000;
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 /// From so long on sums by hour answer, if they can.
 const SUMS_FROM_MS: i64 = 6 * HOUR_MS;
@@ -46,6 +47,9 @@ const BY_HOUR: [&str; 8] = [
     "host", "release", "unit", "program", "label", "class", "root", "state",
 ];
 const BY_MINUTE: [&str; 5] = ["release", "unit", "label", "class", "root"];
+const THREADS_BY_MINUTE: [&str; 4] = ["release", "unit", "program", "state"];
+/// So long those of minutes are kept.
+const MINUTES_KEPT_MS: i64 = 30 * DAY_MS;
 const OF_THREADS: [&str; 8] = [
     "host",
     "release",
@@ -243,13 +247,16 @@ fn source(
     by: &[String],
     host: bool,
     length_ms: i64,
+    age_ms: i64,
 ) -> (&'static str, i64) {
     let within = |known: &[&str]| by.iter().all(|column| known.contains(&column.as_str()));
     let sums = engine.has_sums() && length_ms >= SUMS_FROM_MS;
+    let minutes = engine.has_sums() && !host && age_ms <= MINUTES_KEPT_MS;
     match threads {
+        true if minutes && within(&THREADS_BY_MINUTE) => ("threads_1m", MINUTE_MS),
         true if sums && within(&BY_HOUR) => ("threads_1h", HOUR_MS),
         true => ("threads", 1),
-        false if engine.has_sums() && !host && within(&BY_MINUTE) => ("waits_1m", 60_000),
+        false if minutes && within(&BY_MINUTE) => ("waits_1m", MINUTE_MS),
         false if sums && within(&BY_HOUR) => ("waits_1h", HOUR_MS),
         false => ("waits", 1),
     }
@@ -276,21 +283,22 @@ fn top(args: &FleetTopArgs) -> Result<(), Error> {
         by,
         args.rows.host.is_some(),
         until_ms - since_ms,
+        now - since_ms,
     );
     // Sums begin and end with their minute or hour.
     let since_ms = since_ms - since_ms.rem_euclid(step);
-    let has_hosts = source != "waits_1m";
+    let has_hosts = !["waits_1m", "threads_1m"].contains(&source);
     let mut params = by_params(by, threads);
     params.insert("source", source.into());
     params.insert("since_ms", since_ms.to_string());
     params.insert("until_ms", until_ms.to_string());
     params.insert("host", args.rows.host.clone().unwrap_or_default());
     params.insert("limit", args.rows.top.to_string());
+    params.insert("hosts", if has_hosts { "host" } else { "none" }.into());
     let sql = if threads {
         TOP_THREADS
     } else {
         params.insert("classes", array_of(&classes));
-        params.insert("hosts", if has_hosts { "host" } else { "none" }.into());
         TOP_WAITS
     };
     let answer = engine.ask(sql, &params, (since_ms, until_ms))?;

@@ -511,11 +511,18 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         let top = with(&["top", "--by", "state,unit"]);
         let rows = top["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 4, "{top}");
+        // Sums by minute are of all hosts.
+        let sums = place[0] == "--database";
+        assert_eq!(top["source"], if sums { "threads_1m" } else { "threads" });
+        let hosts = if sums { Value::Null } else { 1.into() };
         assert!(
             rows.iter()
-                .all(|row| row["ns"] == 20 * MINUTE && row["hosts"] == 1),
+                .all(|row| row["ns"] == 20 * MINUTE && row["hosts"] == hosts),
             "{top}"
         );
+        let one = with(&["top", "--by", "state,unit", "--host", "one"]);
+        assert_eq!(one["source"], "threads", "{one}");
+        assert_eq!(one["rows"].as_array().unwrap().len(), 2, "{one}");
         // Nothing was told of yesterday.
         let top = with(&["top", "--until", "24h"]);
         assert_eq!(top["rows"].as_array().unwrap().len(), 0);
@@ -590,6 +597,18 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         answer(&python, &["sql", &sql, "--database", &places.database])
     };
     assert_eq!(of("threads"), of("threads_1h"));
+    assert_eq!(of("threads"), of("threads_1m"));
+    // Further back than minutes are kept.
+    let old = [
+        "top",
+        "--since",
+        "744h",
+        "--by",
+        "unit,root",
+        "--database",
+        &places.database,
+    ];
+    assert_eq!(answer(&python, &old)["source"], "waits_1h");
 }
 
 /// A host's policies have periods of their own lengths, and one is no longer there.
