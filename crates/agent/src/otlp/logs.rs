@@ -245,7 +245,7 @@ mod tests {
         );
         for (key, text) in [
             ("debox.period.begin", "2026-11-27T14:04:00.000Z"),
-            ("debox.period.end", "2026-11-27T14:05:00Z"),
+            ("debox.period.end", "2026-11-27T14:05:00.000Z"),
             ("debox.recording", "/var/lib/debox/flight/x.debox"),
             ("debox.wait.program", "db"),
             ("debox.wait.unit", "db.service"),
