@@ -6,7 +6,6 @@
 
 use debox_report::LifeRow;
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What systemd calls its groups.
@@ -166,19 +165,8 @@ impl Known {
 
     /// Looks which there are, of a hierarchy that is mounted at `place` and shows `root` there.
     fn look(&mut self, root: &str, place: &Path) {
-        let mut next = vec![(root.trim_end_matches('/').to_owned(), place.to_owned())];
-        while let Some((path, place)) = next.pop() {
-            let Ok(meta) = std::fs::symlink_metadata(&place) else {
-                continue; // removed meanwhile
-            };
-            for entry in std::fs::read_dir(&place).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    let name = entry.file_name();
-                    next.push((format!("{path}/{}", name.to_string_lossy()), entry.path()));
-                }
-            }
-            let path = if path.is_empty() { "/".into() } else { path };
-            self.add(meta.ino(), Some(path));
+        for (path, number) in debox_probe::groups(root, place) {
+            self.add(number, Some(path));
         }
     }
 
@@ -252,6 +240,7 @@ pub fn name(rows: &mut [LifeRow]) {
 mod tests {
     use super::*;
     use debox_probe::Pattern;
+    use std::os::unix::fs::MetadataExt;
 
     const OTHER_ID: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     const ID: &str = "4f0a1c2b3d4e5f60718293a4b5c6d7e8f9000112233445566778899aabbccdde";

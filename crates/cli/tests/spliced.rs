@@ -12,7 +12,7 @@ use std::time::Duration;
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place, row};
+use splice::{NOBODY, Place, count, row};
 
 /// `debox run --capture=splice`.
 trait Runs {
@@ -56,12 +56,6 @@ impl Runs for Place {
             .unwrap();
         serde_json::from_slice(&shown.stdout).unwrap()
     }
-}
-
-fn count(report: &Value, call: &str) -> u64 {
-    let rows = report["calls"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["name"] == call);
-    row.map_or(0, |row| row["count"].as_u64().unwrap())
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place, notes, row};
+use splice::{NOBODY, Place, count, notes};
 
 /// tests/splice/defects.cc, built with these options.
 fn defects(place: &Place, options: &[&str]) -> String {
@@ -87,11 +87,6 @@ fn alike(place: &Place, who: Who, words: &[&str]) -> (Vec<String>, Value) {
     );
     let report = std::fs::read_to_string(&file).unwrap();
     (said(&bare), serde_json::from_str(&report).unwrap())
-}
-
-fn count(report: &Value, call: &str) -> u64 {
-    let rows = row(&report["calls"], "name", call).into_iter();
-    rows.map(|row| row["count"].as_u64().unwrap()).sum()
 }
 
 /// LeakSanitizer's own thread traces all others of its process, from a task that is none of its threads.

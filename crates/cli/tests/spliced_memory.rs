@@ -11,7 +11,7 @@ use std::time::Duration;
 #[path = "common/splice.rs"]
 mod splice;
 
-use splice::{NOBODY, Place, needs, notes};
+use splice::{NOBODY, Place, count, needs, notes};
 
 /// `debox run --capture=splice`, as root with the kernel side, or as somebody without rights and without it.
 fn run(place: &Place, user: Option<u32>, words: &[&str]) -> (Output, Value) {
@@ -38,12 +38,6 @@ fn users() -> Vec<Option<u32>> {
     root.into_iter()
         .chain(alone.then_some(Some(NOBODY)))
         .collect()
-}
-
-fn count(report: &Value, call: &str) -> u64 {
-    let rows = report["calls"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["name"] == call);
-    row.map_or(0, |row| row["count"].as_u64().unwrap())
 }
 
 /// Each child, and then the parent, load it at the same place: what one has mapped none of the others has.

@@ -65,7 +65,7 @@ pub(crate) use skel::DeboxProgs;
 use skel::{DeboxSkel, DeboxSkelBuilder};
 pub use trace::{Trace, TraceOptions, TraceTarget, Way, functions_choose};
 pub use turns::Turns;
-pub use whom::{Bound, Pattern, Whom, unified};
+pub use whom::{Bound, Pattern, Whom, groups, unified};
 
 /// Shared with `bpf/state.h`, `bpf/site.h` and `bpf/object.h`.
 const SEGMENTS_MAX: u32 = 4096;

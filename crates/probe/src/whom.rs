@@ -275,8 +275,8 @@ pub fn unified() -> Result<(String, PathBuf), String> {
     })
 }
 
-/// Paths and numbers of all groups.
-fn groups(root: &str, place: &Path) -> Vec<(String, u64)> {
+/// Paths and numbers of all groups of a hierarchy that is mounted at `place` and shows `root` there.
+pub fn groups(root: &str, place: &Path) -> Vec<(String, u64)> {
     let root = root.trim_end_matches('/');
     let mut found = Vec::new();
     let mut next = vec![(root.to_owned(), place.to_owned())];

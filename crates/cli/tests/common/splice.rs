@@ -76,6 +76,12 @@ impl Place {
     }
 }
 
+/// Of all rows of the call: for 32 bits, too.
+pub fn count(report: &Value, call: &str) -> u64 {
+    let rows = row(&report["calls"], "name", call).into_iter();
+    rows.map(|row| row["count"].as_u64().unwrap()).sum()
+}
+
 /// Texts of the notes of this kind.
 pub fn notes(report: &Value, kind: &str) -> Vec<String> {
     let all = report["notes"].as_array().unwrap().iter();
