@@ -1144,7 +1144,7 @@ SELDOM static int forks(uint32_t nr, uint64_t flags)
  * A child has its parent's block until it has one of its own, and a handler that came then would make its calls there, beside
  * the parent: no signal comes until then. What the mask was is kept where the child has it too.
  */
-SELDOM static void signals_hold(const struct splice_block *b)
+SELDOM static void signals_hold(const struct splice_block *b, int shares)
 {
 	uint64_t all = ~0ull;
 
@@ -1153,14 +1153,15 @@ SELDOM static void signals_hold(const struct splice_block *b)
 		uint32_t nobody = 0;
 
 		if (__atomic_compare_exchange_n(&f->tid, &nobody, b->tid, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+			f->shares = (uint32_t)shares;
 			sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &all, &f->mask, sizeof f->mask);
 			return;
 		}
 	}
 }
 
-/* `parent`: by whom they were held; `frees`: itself. */
-SELDOM static void signals_let(struct splice_own *own, uint32_t parent, int frees)
+/* `parent`: by whom they were held; `child`: it is not that one. */
+SELDOM static void signals_let(struct splice_own *own, uint32_t parent, int child)
 {
 	for (uint32_t i = 0; i < SPLICE_FORKING; i++) {
 		struct splice_forking *f = &own->forking[i];
@@ -1168,7 +1169,10 @@ SELDOM static void signals_let(struct splice_own *own, uint32_t parent, int free
 
 		if (__atomic_load_n(&f->tid, __ATOMIC_RELAXED) != parent)
 			continue;
-		if (frees)
+		/* With memory of its own a child is alone: what its parent's threads were making, it is not. */
+		for (uint32_t n = 0; child && !f->shares && n < SPLICE_FORKING; n++)
+			own->forking[n].tid = 0;
+		if (!child)
 			__atomic_store_n(&f->tid, 0, __ATOMIC_RELAXED);
 		sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &mask, 0, sizeof mask);
 		return;
@@ -1343,7 +1347,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	else if (off)
 		kernel_looks(b->area);
 	if (forks(nr, flags))
-		signals_hold(b);
+		signals_hold(b, nr == SYS_vfork || (flags & CLONE_VM));
 	enter(b, rsp, nr);
 }
 
@@ -1371,9 +1375,8 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		b = block_take(area);
 		base_set(b);
 		block_name(b);
-		/* After vfork that is the parent's memory, who does so itself. */
 		if (parent)
-			signals_let(b->own, parent, 0);
+			signals_let(b->own, parent, 1);
 		return;
 	}
 	if (family == SYS_execve || family == SYS_execveat) {
@@ -1394,7 +1397,7 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		leave(b, s, rsp, family);
 	}
 	if (family == SYS_clone && b->state == SPLICE_TAKEN && !b->area->quiet)
-		signals_let(b->own, b->tid, 1);
+		signals_let(b->own, b->tid, 0);
 	if (b->area->off || sys_failed(ret))
 		return;
 	if (nr == SYS_mmap && s->rdx & PROT_EXEC && !(s->r10 & MAP_ANONYMOUS))

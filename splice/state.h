@@ -210,8 +210,8 @@ struct splice_mapped {
 
 /* A thread that is making a child, and which signals it had blocked. */
 struct splice_forking {
-	uint32_t tid; /* atomic; 0: nobody */
-	uint32_t reserved;
+	uint32_t tid;    /* atomic; 0: nobody */
+	uint32_t shares; /* 1: with its child, which is to leave this as it is */
 	uint64_t mask;
 };
 #define SPLICE_FORKING 32u

@@ -7,8 +7,7 @@
 //! from then on), and of signal handlers that interrupted somebody there, the frames are looked for in
 //! all memory that it can write. What cannot be proved stays as it is.
 
-use crate::image::Kind;
-use crate::image::Side;
+use crate::image::{Kind, Side};
 use crate::images::Known;
 use crate::maps::{self, Mapping};
 use crate::run::{Run, Used};
