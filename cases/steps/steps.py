@@ -34,6 +34,7 @@ LOAD = watch.TOP / "target/release/load"
 FLASH = watch.TOP / "target/cases/flash"
 WARMING, WARMING_S = 64, 1.5
 CALIBRATED_QUICK = (1, 16)
+WAITS_FOR_WORK = ("epoll_wait", "epoll_pwait")
 
 
 class Plan(NamedTuple):
@@ -143,7 +144,7 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
     asleep: dict[str, dict[str, list[int]]] = {}
     for row in report["blocking"]:
         # Where it waits for work, it loses nothing.
-        if row["call"] in ("epoll_wait", "epoll_pwait"):
+        if row["call"] in WAITS_FOR_WORK:
             continue
         cell = asleep.setdefault(row["label"], {}).setdefault(row["call"] or "(no call)", [0, 0])
         cell[0] += row["count"]
@@ -159,6 +160,10 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
         "verdict": seen.first_sentences(),
         "asleep": asleep,
         "sendfile": [{key: row[key] for key in ("total_ns", "count", "label", "function")} for row in report["blocking"] if row["call"] == "sendfile"],
+        "call_sites": sorted(
+            ({key: row[key] for key in ("call", "place", "count", "wall_ns", "blocked_ns")} for row in report["call_sites"] if row["call"] not in WAITS_FOR_WORK),
+            key=lambda row: -row["wall_ns"],
+        )[:8],
         "asleep_ns": sum(cell[1] for calls in asleep.values() for cell in calls.values()),
         "life_ns": life.get("life_ns"),
         "calls": [{key: row[key] for key in ("name", "count", "wall_ns", "cpu_ns", "blocked_ns", "max_ns")} for row in report["calls"][:12]],
@@ -183,6 +188,17 @@ def table_5(results: dict[str, Any]) -> list[str]:
     if not rows:
         return []
     return ["Where `sendfile` blocked (the paper's Table 5):", "", "| design | time, µs | times | label | in the kernel |", "|---|---:|---:|---|---|", *rows, ""]
+
+
+def by_call_site(results: dict[str, Any]) -> list[str]:
+    """The three places of each design that its loop's calls take longest at."""
+    lines = ["From where the loop makes the calls that take it longest (the paper's section 5.5; where it waits for work left out):", ""]
+    lines += ["| design | call | place in the server | calls | each, µs | blocked |", "|---|---|---|---:|---:|---:|"]
+    for name, result in results["designs"].items():
+        for row in result.get("debox", {}).get("call_sites", [])[:3]:
+            each, blocked = row["wall_ns"] / row["count"] / 1e3, (row["blocked_ns"] or 0) / max(row["wall_ns"], 1)
+            lines.append(f"| {name} | {row['call']} | {row['place']} | {row['count']:,} | {each:,.1f} | {blocked:.0%} |")
+    return [*lines, ""]
 
 
 def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[str, Any]:
@@ -235,7 +251,7 @@ def page(results: dict[str, Any]) -> str:
     lines += ["", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
     for name, result in results["designs"].items():
         lines += [f"| {name} | {kind} | {told['p5']:.2f} | {told['p50']:.2f} | {told['p95']:.1f} | {told['mean']:.2f} |" for kind, told in result["kinds"].items()]
-    lines += ["", *table_5(results), "Where the loop slept, but for work, by label and call (Table 4), and DeBox's first sentences:", ""]
+    lines += ["", *table_5(results), *by_call_site(results), "Where the loop slept, but for work, by label and call (Table 4), and DeBox's first sentences:", ""]
     for name, result in results["designs"].items():
         if "debox" in result:
             lines += [table_4(name, result["debox"]["asleep"]), "```", *result["debox"]["verdict"], "```", ""]

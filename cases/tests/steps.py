@@ -152,13 +152,14 @@ class Experiments(unittest.TestCase):
         """Of made-up results."""
         cdf = [[100, 0.5], [2000, 1.0]]
         kinds = {"static": {"p5": 0.1, "p50": 1.0, "p95": 5.0, "mean": 2.0}}
-        debox = {"by_invocation": {"fork": [[1, 0.8], [9, 2.8]], "mmap": [[100, 0.01], [200, 0.02]]}, "mappings": 33, "asleep": {"page-in": {"sendfile": [5, 7_000_000]}}, "sendfile": [{"total_ns": 7_000_000, "count": 5, "label": "page-in", "function": "filemap_get_pages"}], "asleep_ns": 7_000_000, "life_ns": 10_000_000, "verdict": ["It sleeps."]}
+        debox = {"by_invocation": {"fork": [[1, 0.8], [9, 2.8]], "mmap": [[100, 0.01], [200, 0.02]]}, "mappings": 33, "asleep": {"page-in": {"sendfile": [5, 7_000_000]}}, "sendfile": [{"total_ns": 7_000_000, "count": 5, "label": "page-in", "function": "filemap_get_pages"}], "call_sites": [{"call": "sendfile", "place": "answer_send (answer.c:111)", "count": 5, "wall_ns": 7_100_000, "blocked_ns": 7_000_000}], "asleep_ns": 7_000_000, "life_ns": 10_000_000, "verdict": ["It sleeps."]}
         design = {"conforming_percent": 59.0, "requests_per_s": 10.0, "waited_ms": {"p50": 1.0, "p99": 2.0}, "server_cpu_s": 0.1, "cdfs": dict.fromkeys(("waited", "first_byte", "whole"), cdf), "kinds": kinds, "debox": debox}
         results = {"plan": steps.QUICK._asdict(), "designs": {"loop": design, "maps": design}, "peers": {}}
         steps.figures(self.out, results)
         self.assertEqual({file.name for file in self.out.glob("*.svg")}, {"conforming.svg", "fork.svg", "mmap.svg", "waited.svg", "first-byte.svg", "whole.svg"})
         text = steps.page(json.loads(json.dumps(results)))
-        for line in ("| loop | static | 0.10 | 1.00 | 5.0 | 2.00 |", "| page-in / 5 |", "| sendfile / 5 (7 ms) |", "70%", "| loop | 7,000 | 5 | page-in | filemap_get_pages |"):
+        for line in ("| loop | static | 0.10 | 1.00 | 5.0 | 2.00 |", "| page-in / 5 |", "| sendfile / 5 (7 ms) |", "70%", "| loop | 7,000 | 5 | page-in | filemap_get_pages |",
+                     "| loop | sendfile | answer_send (answer.c:111) | 5 | 1,420.0 | 99% |"):
             self.assertIn(line, text)
 
 
