@@ -198,7 +198,9 @@ def unit():
     board.series("Own code and system calls, by program", 12, ("topk(10, " + rate("debox_thread_seconds_total", f'{PROGRAM},state=~"own_code|system_calls"', "program") + ")", "{{program}}"))
     board.series("Page faults that read from a disk, by program", 12, ("topk(10, " + rate("debox_page_faults_total", f'{PROGRAM},state="major"', "program") + ")", "{{program}}"), unit="ops")
     board.table("Programs in the time that is shown", 12, rate("debox_thread_seconds_total", PROGRAM, "program, state", RANGE), "In each second", high=8)
-    board.text("What does it wait for?", 24, "The agent's waits are of the host (by label, call and root): **[root causes](/d/" + ROOT_BOARD + "?${datasource:queryparam}&${host:queryparam}&${__url_time_range})**. "
+    board.series("Losses, by what was waited for", 12, ("topk(10, " + rate("debox_unit_blocked_seconds_total", f'{UNIT},class="loss"', "label") + ")", "{{label}}"), about="Of the unit; all its programs.")
+    board.table("Waits in the time that is shown, by label", 12, "topk(30, " + rate("debox_unit_blocked_seconds_total", f'{UNIT},class!="idle"', "unit, label, class", RANGE) + ")", "In each second", high=8)
+    board.text("In which calls, behind whom, and where does it end?", 24, "Calls and roots are told of the whole host: **[root causes](/d/" + ROOT_BOARD + "?${datasource:queryparam}&${host:queryparam}&${__url_time_range})**. "
                "Of this unit alone, on the host: `debox top --unit NAME` (live), `debox why --unit NAME` (who keeps whom waiting, now), "
                "`debox attach --unit NAME -d 30s -o unit.debox` (a recording), or `debox serve --unit NAME`.")  # fmt: skip
     return board

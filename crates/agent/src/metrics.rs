@@ -13,7 +13,7 @@ use crate::otlp;
 use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
 use debox_abi::sleep_bucket;
 use debox_cli::limits::Held;
-use debox_fleet::{OTHER, name, note_name, path_name};
+use debox_fleet::{OTHER, name, note_name, path_name, unit_waits};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -55,6 +55,14 @@ labels! {
 
 labels! {
     struct WaitKind {
+        label: String,
+        class: &'static str,
+    }
+}
+
+labels! {
+    struct UnitWait {
+        unit: String,
         label: String,
         class: &'static str,
     }
@@ -223,6 +231,7 @@ impl<K: Clone + Eq + Hash> Told<K> {
 #[derive(Default)]
 struct Others {
     waits: HashSet<Wait>,
+    units: HashSet<UnitWait>,
     kinds: HashSet<WaitKind>,
     programs: HashSet<Program>,
 }
@@ -232,6 +241,7 @@ struct Others {
 struct Sums {
     blocked_ns: HashMap<Wait, u64>,
     sleeps: HashMap<Wait, u64>,
+    units_ns: HashMap<UnitWait, u64>,
     durations: HashMap<WaitKind, Distribution>,
     program_ns: HashMap<ProgramState, u64>,
     faults: HashMap<ProgramState, u64>,
@@ -291,6 +301,7 @@ impl Sums {
     fn add(&mut self, more: Sums) {
         add(&mut self.blocked_ns, more.blocked_ns);
         add(&mut self.sleeps, more.sleeps);
+        add(&mut self.units_ns, more.units_ns);
         for (kind, all) in more.durations {
             self.durations.entry(kind).or_default().add(&all);
         }
@@ -306,6 +317,7 @@ impl Sums {
     fn raise(&mut self, was: &Sums, is: &Sums) {
         raise(&mut self.blocked_ns, &was.blocked_ns, &is.blocked_ns);
         raise(&mut self.sleeps, &was.sleeps, &is.sleeps);
+        raise(&mut self.units_ns, &was.units_ns, &is.units_ns);
         raise_distributions(&mut self.durations, &was.durations, &is.durations);
         raise(&mut self.program_ns, &was.program_ns, &is.program_ns);
         raise(&mut self.faults, &was.faults, &is.faults);
@@ -319,11 +331,13 @@ impl Sums {
     fn forget(
         &mut self,
         waits: &HashSet<Wait>,
+        units: &HashSet<UnitWait>,
         kinds: &HashSet<WaitKind>,
         programs: &HashSet<Program>,
     ) {
         self.blocked_ns.retain(|wait, _| !waits.contains(wait));
         self.sleeps.retain(|wait, _| !waits.contains(wait));
+        self.units_ns.retain(|unit, _| !units.contains(unit));
         self.durations.retain(|kind, _| !kinds.contains(kind));
         let stays = |state: &ProgramState, _: &mut u64| !programs.contains(&state.of());
         self.program_ns.retain(stays);
@@ -351,6 +365,7 @@ pub struct Metrics {
     /// What is told: up to that, and never back.
     shown: Sums,
     waits: Told<Wait>,
+    units: Told<UnitWait>,
     kinds: Told<WaitKind>,
     programs: Told<Program>,
     groups: Told<Group>,
@@ -505,6 +520,7 @@ impl Metrics {
             present: HashMap::new(),
             shown: Sums::default(),
             waits: Told::new(config.blocking_rows),
+            units: Told::new(config.blocking_rows),
             kinds: Told::new(config.durations),
             programs: Told::new(config.programs),
             groups: Told::new(config.programs),
@@ -533,6 +549,7 @@ impl Metrics {
         let time = |ns: &u64| seconds(*ns);
         let distribution = |all: &Distribution| Value::Distribution(Box::new(all.clone()));
         let of_wait = |wait: &Wait| self.waits.since_ns(wait);
+        let of_unit = |unit: &UnitWait| self.units.since_ns(unit);
         let of_kind = |kind: &WaitKind| self.kinds.since_ns(kind);
         let of_program = |state: &ProgramState| self.programs.since_ns(&state.of());
         let of_group = |group: &Group| self.groups.since_ns(group);
@@ -554,6 +571,12 @@ impl Metrics {
                 Kind::Counter,
                 "Sleeps in system calls",
                 samples_since(&shown.sleeps, count, of_wait),
+            ),
+            family(
+                "debox_unit_blocked_seconds",
+                Kind::Counter,
+                "The same time by systemd unit: on what (label), and whether that is a loss",
+                samples_since(&shown.units_ns, time, of_unit),
             ),
             family(
                 "debox_blocked_duration_seconds",
@@ -693,6 +716,7 @@ impl Metrics {
     /// Of further rows so many are told apart; those that have a series keep it.
     pub fn limit(&mut self, config: &MetricsConfig) {
         self.waits.most = config.blocking_rows;
+        self.units.most = config.blocking_rows;
         self.kinds.most = config.durations;
         self.programs.most = config.programs;
         self.groups.most = config.programs;
@@ -738,9 +762,10 @@ impl Metrics {
     /// Gives back the places of what is not there any more.
     fn release(&mut self, now: Instant) {
         let (waits, kinds) = (self.waits.release(now), self.kinds.release(now));
+        let units = self.units.release(now);
         let programs = self.programs.release(now);
         for sums in [&mut self.closed, &mut self.shown] {
-            sums.forget(&waits, &kinds, &programs);
+            sums.forget(&waits, &units, &kinds, &programs);
         }
         let groups = self.groups.release(now);
         self.throttled_ns.retain(|group, _| !groups.contains(group));
@@ -867,6 +892,7 @@ impl Metrics {
             present.told_ns = before.told_ns;
         }
         self.waits_sum(reading, last, &mut present);
+        self.units_sum(report, last, &mut present);
         self.programs_sum(report, last, &mut present);
         let sums = &mut present.sums;
         sums.roots_ns = roots_ns(report);
@@ -944,6 +970,25 @@ impl Metrics {
                     recording: reading.recording.map(str::to_owned),
                 });
             }
+        }
+    }
+
+    /// At a period's end: whose a wait was is known when the life of its thread is, and before it would be nobody's, too.
+    fn units_sum(&mut self, report: &Report, last: bool, present: &mut Present) {
+        let Present { sums, others, .. } = present;
+        let waits = last.then(|| unit_waits(report)).into_iter().flatten();
+        for ((unit, label, class), ns) in waits {
+            // Where a thread waits for work there is nothing to do.
+            let class = if class == "rest" { "idle" } else { class };
+            let mut wait = UnitWait { unit, label, class };
+            if !(self.units).has_room_in(&wait, self.read_ns, &mut others.units) {
+                wait = UnitWait {
+                    unit: OTHER.into(),
+                    label: OTHER.into(),
+                    class: OTHER,
+                };
+            }
+            *sums.units_ns.entry(wait).or_default() += ns;
         }
     }
 
@@ -1232,7 +1277,8 @@ mod tests {
     #[test]
     fn places_of_waits_distributions_and_groups_are_given_back_too() {
         let mut metrics = metrics(1);
-        (metrics.waits.most, metrics.kinds.most) = (1, 1);
+        (metrics.waits.most, metrics.units.most) = (1, 1);
+        metrics.kinds.most = 1;
         let held = |name: &str| {
             let limit = CpuLimit {
                 group: name.into(),
@@ -1251,6 +1297,9 @@ mod tests {
                 ),
                 format!(
                     "debox_blocked_seconds_total{{label=\"{label}\",call=\"read\",class=\"unknown\"}} 0.001\n"
+                ),
+                format!(
+                    "debox_unit_blocked_seconds_total{{unit=\"\",label=\"{label}\",class=\"unknown\"}} 0.001\n"
                 ),
                 format!(
                     "debox_blocked_duration_seconds_count{{label=\"{label}\",class=\"unknown\"}} 1\n"

@@ -105,15 +105,32 @@ fn readings(seen: &[Seen]) -> Readings {
     all
 }
 
-fn same_as_prometheus(reading: &Reading, text: &str) {
-    let told: BTreeMap<String, f64> = values(text)
-        .into_iter()
-        .map(|(series, value)| (series.to_owned(), value))
-        .filter(|(series, _)| !is_own(series) && !series.contains("_bucket{"))
-        .collect();
-    let mut reading = reading.clone();
-    reading.retain(|series, _| !is_own(series));
-    assert_eq!(reading, told);
+/// A reading (`take`: one from a moment on) between two answers to Prometheus that are the same: some figures are told
+/// as a period ends.
+fn same_as_prometheus(
+    agent: &Agent,
+    what: &str,
+    take: impl Fn(u64) -> Option<(u64, Reading)>,
+) -> Reading {
+    let told = |text: String| -> BTreeMap<String, f64> {
+        values(&text)
+            .into_iter()
+            .map(|(series, value)| (series.to_owned(), value))
+            .filter(|(series, _)| !is_own(series) && !series.contains("_bucket{"))
+            .collect()
+    };
+    for _ in 0..10 {
+        let before = told(agent.metrics());
+        let at = now_ns();
+        let (_, whole) = until(what, || take(at));
+        if before == told(agent.metrics()) {
+            let mut reading = whole.clone();
+            reading.retain(|series, _| !is_own(series));
+            assert_eq!(reading, before);
+            return whole;
+        }
+    }
+    panic!("{what}: the figures do not stand still");
 }
 
 fn attribute<'a>(record: &'a LogRecord, key: &str) -> &'a str {
@@ -187,20 +204,18 @@ fn figures_and_moments_arrive() {
         }
     }
     // The program has ended: what was read before it was asked for is what is read after.
-    let text = agent.metrics();
-    let at = now_ns();
-    let reading = until("a later reading", || {
-        readings(&http.seen())
-            .into_iter()
-            .find(|(when, _)| *when > at)
-    });
-    same_as_prometheus(&reading.1, &text);
+    let take = |at| {
+        let mut seen = readings(&http.seen()).into_iter();
+        seen.find(|(when, _)| *when > at)
+    };
+    let reading = same_as_prometheus(&agent, "a later reading", take);
     let slept =
         "debox_blocked_seconds_total{label=\"nanosleep\",call=\"clock_nanosleep\",class=\"idle\"}";
-    assert!((1.4..30.0).contains(&reading.1[slept]), "{:?}", reading.1);
+    assert!((1.4..30.0).contains(&reading[slept]), "{reading:?}");
     for request in http.seen() {
         assert_eq!(request.headers["authorization"], "Bearer sesame");
     }
+    let text = agent.metrics();
     let sent = values(&text)["debox_otlp_sent_total{signal=\"metrics\"}"];
     assert!(sent > 0.0, "{text}");
     // Another place, and the other protocol.
@@ -578,13 +593,10 @@ fn opentelemetrys_own_collector_takes_it() {
             &config(watch, &place, &format!("{every}\n{more}")),
         );
         run(&one, "0.2");
-        let text = agent.metrics();
-        let at = now_ns();
-        let (_, reading) = until(&place, || {
+        same_as_prometheus(&agent, &place, |at| {
             let (all, _) = collected(&real.took());
             all.into_iter().find(|(when, _)| *when > at)
         });
-        same_as_prometheus(&reading, &text);
     }
     // Whom nobody trusts, nothing is sent to.
     for protocol in ["http", "grpc"] {

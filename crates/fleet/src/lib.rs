@@ -21,7 +21,7 @@ pub use error::Error;
 pub use partitions::{Figures, Options, Partitions};
 pub use rows::{
     Bounds, CallSum, PeriodFacts, Program, ProgramSum, Rows, Wait, WaitSum, name, note_name,
-    path_name, rows,
+    path_name, rows, unit_waits,
 };
 pub use rows::{OTHER, Period, SEVERAL};
 pub use store::StoreError;

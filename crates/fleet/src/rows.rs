@@ -246,6 +246,20 @@ fn wait_of(report: &Report, places: &HashMap<&str, Place>, first: &ChainLink) ->
     }
 }
 
+/// Time asleep by unit, label and class; nanoseconds.
+pub fn unit_waits(report: &Report) -> BTreeMap<(String, String, &'static str), u64> {
+    let all = Bounds {
+        waits: usize::MAX,
+        ..Bounds::default()
+    };
+    let mut sums = BTreeMap::new();
+    for (wait, sum) in waits(report, &all, 0) {
+        let of: &mut u64 = sums.entry((wait.unit, wait.label, wait.class)).or_default();
+        *of = of.saturating_add(sum.blocked_ns);
+    }
+    sums
+}
+
 fn waits(report: &Report, bounds: &Bounds, least_ns: u64) -> Vec<(Wait, WaitSum)> {
     let places = places(report);
     let mut sums: BTreeMap<Wait, WaitSum> = BTreeMap::new();
