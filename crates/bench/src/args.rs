@@ -128,7 +128,7 @@ pub struct SelfArgs {
     /// Only these parts
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// Of whole programs only these: tar-1, tar-10, build, storm, redis, fio
+    /// Of whole programs only these: tar-1, tar-10, build, storm, start, redis, fio
     #[arg(
         long,
         value_name = "PROGRAMS",

@@ -137,16 +137,18 @@ pub fn of(own: &SelfCost) -> Vec<Goal> {
     let exact = own.memory.iter().flat_map(|m| {
         let broker = format!("resident memory of a broker with {} threads", m.threads);
         let slot = "memory shared with a watched thread".to_owned();
+        let spliced = "private memory of a program that is spliced".to_owned();
         [
-            ("memory-slot", slot, m.slot(), 8192.0),
-            ("memory-broker", broker, m.broker, f64::from(40 << 20)),
+            ("memory-slot", slot, Some(m.slot()), 8192.0),
+            ("memory-broker", broker, Some(m.broker), f64::from(40 << 20)),
+            ("memory-spliced", spliced, m.spliced, 300_000.0),
         ]
         .map(|(id, title, value, most)| Goal {
             id: id.into(),
             title,
             unit: Unit::Bytes,
             most,
-            found: Some(Found {
+            found: value.map(|value| Found {
                 value,
                 low: value,
                 high: value,
@@ -155,7 +157,10 @@ pub fn of(own: &SelfCost) -> Vec<Goal> {
                 null: 0.0,
                 reached: Reached::of(value, value, most),
             }),
-            missing: None,
+            missing: (value.is_none()).then(|| {
+                let why = m.spliced_missing.clone();
+                why.unwrap_or_else(|| "not measured in this run".to_owned())
+            }),
         })
     });
     measured.chain(exact).collect()

@@ -104,11 +104,29 @@ fn elapsed(answer: &super::calls::Answer) -> Result<f64, Error> {
         .ok_or_else(|| Error::Unavailable("the program gave no time".into()))
 }
 
+/// A command that does nothing, with the tool's own start and end.
+fn start(bench: &mut Bench, way: &Way) -> Result<f64, Error> {
+    bench.under(way, |bench, prefix| {
+        let words = [prefix.as_slice(), &["/bin/true".to_owned()]].concat();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env("TMPDIR", &bench.directory);
+        let begin = Instant::now();
+        let (status, _, errors) = tidy::run(&mut command, Some(bench.cpu), None, bench.limit)?;
+        let took = begin.elapsed().as_nanos() as f64;
+        match status.success() {
+            true => Ok(took),
+            false => Err(Error::Unavailable(super::ways::refusal(
+                &prefix, status, &errors,
+            ))),
+        }
+    })
+}
+
 fn shell(text: String) -> Vec<String> {
     vec!["sh".into(), "-c".into(), text]
 }
 
-const IDS: [&str; 6] = ["tar-1", "tar-10", "build", "storm", "redis", "fio"];
+const IDS: [&str; 7] = ["tar-1", "tar-10", "build", "storm", "start", "redis", "fio"];
 
 /// # Errors
 /// [`Error::Usage`] when one is named that there is not.
@@ -195,6 +213,13 @@ pub fn prepare(
             run: Box::new(|bench, way| {
                 elapsed(&bench.run(way, &Task::Storm(times(way, 100, 20)))?)
             }),
+        });
+    }
+    if wanted("start") {
+        found.push(Load {
+            id: "start",
+            title: "start",
+            run: Box::new(start),
         });
     }
     if wanted("redis")

@@ -9,6 +9,7 @@ use crate::raw::os_error;
 use crate::tidy::{self, Guarded};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,6 +31,11 @@ pub struct Memory {
     /// The broker's resident memory with no client, and with this one.
     pub broker_before: f64,
     pub broker: f64,
+    /// Private memory that a program has more when it is spliced; else why that is not known.
+    #[serde(default)]
+    pub spliced: Option<f64>,
+    #[serde(default)]
+    pub spliced_missing: Option<String>,
 }
 
 impl Memory {
@@ -107,6 +113,62 @@ pub(super) fn threads(number: usize, broker: u32) -> Result<Answer, Error> {
     })
 }
 
+/// Private memory of a program that sleeps, which is begun by these words.
+fn private(prefix: &[&str], limit: Duration) -> Result<f64, Error> {
+    let words = [prefix, &["sh", "-c", "echo $$; exec sleep infinity"]].concat();
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    tidy::bind(&mut command, None, None);
+    let mut guarded = Guarded::spawn(&mut command)?;
+    let mut said = String::new();
+    if let Some(out) = guarded.child.stdout.take() {
+        let _ = BufReader::new(out).read_line(&mut said);
+    }
+    let failed = || Error::Unavailable(format!("{} said no process id", words[0]));
+    let pid: u32 = said.trim().parse().map_err(|_| failed())?;
+    let begin = Instant::now();
+    let is = |what: &str, value: &str| {
+        fs::read_to_string(format!("/proc/{pid}/{what}")).is_ok_and(|text| text.contains(value))
+    };
+    while !(is("comm", "sleep") && is("status", "State:\tS")) {
+        tidy::go_on()?;
+        if begin.elapsed() > limit {
+            return Err(Error::Unavailable(format!("process {pid} does not sleep")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+    let text = text.map_err(|_| os_error("reading smaps_rollup"))?;
+    // SAFETY: the program that was just begun, which nobody has waited for but who began it.
+    unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+    let _ = guarded.wait(limit);
+    // Clean pages of images all programs share, whether there is another one just now or not.
+    let kib = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix("Private_Dirty:")?;
+        rest.trim().strip_suffix(" kB")?.parse::<f64>().ok()
+    });
+    Ok(kib.sum::<f64>() * 1024.0)
+}
+
+/// How much more of it there is when it is spliced.
+fn spliced(bench: &Bench) -> Result<f64, Error> {
+    let debox = bench.executable.display().to_string();
+    let run = [
+        debox.as_str(),
+        "run",
+        "--capture=splice",
+        "-q",
+        "-o",
+        "/dev/null",
+        "--",
+    ];
+    Ok(private(&run, bench.limit)? - private(&[], bench.limit)?)
+}
+
 /// Beside this debox (a build directory), or where `make install` puts it.
 fn deboxd(bench: &Bench) -> Result<PathBuf, Error> {
     let directory = bench.executable.parent().unwrap_or(Path::new("/"));
@@ -182,6 +244,11 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Memory, Error> {
     let _ = guarded.wait(Duration::from_secs(10));
     bench.hooks.off();
     let value = |name: &str| answer.get(name).map_or(f64::NAN, |v| v[0]);
+    let (spliced, spliced_missing) = match spliced(bench) {
+        Ok(bytes) => (Some(bytes), None),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(why) => (None, Some(why.to_string())),
+    };
     let memory = Memory {
         threads: THREADS,
         watched: value("watched"),
@@ -190,6 +257,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Memory, Error> {
         sites: value("sites"),
         broker_before,
         broker: value("broker"),
+        spliced,
+        spliced_missing,
     };
     if memory.maps == 0.0 || memory.watched < 0.9 * THREADS as f64 {
         return Err(Error::Unavailable(format!(

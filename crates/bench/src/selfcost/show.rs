@@ -243,7 +243,15 @@ fn by_size(m: &Memory) -> Sheet {
             row("table of sites, one for all clients".into(), m.sites),
             row("broker, resident, before".into(), m.broker_before),
             row(format!("broker, resident, {} threads", m.threads), m.broker),
-        ],
+        ]
+        .into_iter()
+        .chain(m.spliced.map(|bytes| {
+            row(
+                "private memory of a program, when it is spliced".into(),
+                bytes,
+            )
+        }))
+        .collect(),
         note: String::new(),
         detail: false,
     }
@@ -521,13 +529,17 @@ fn sheets(own: &SelfCost) -> Vec<Sheet> {
 }
 
 /// What the short names of programs stand for.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("tar-1", "tar-gz: tar with gzip -1"),
     (
         "build",
         "build: the C sources of libdebox, compiled by cc -O0",
     ),
     ("storm", "fork+exec: one process, /bin/true"),
+    (
+        "start",
+        "start: /bin/true, with the tool's own start and end",
+    ),
     ("redis", "redis: one GET by redis-benchmark, 16 connections"),
     (
         "fio",

@@ -31,6 +31,8 @@ pub enum How {
     Attach(&'static [&'static str]),
     /// A tool that is started before it and watches the whole machine.
     Beside(&'static [&'static str]),
+    /// The same, of this debox, which runs a program of its own that says when it is there.
+    BesideRun(&'static [&'static str]),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,7 @@ pub fn of_debox() -> Vec<Way> {
         title,
         kind: WayKind::Debox,
         how,
-        programs: Some(how).filter(|how| !matches!(how, How::Bracket(_))),
+        programs: Some(how).filter(|how| !matches!(how, How::Bracket(_) | How::BesideRun(_))),
         missing: None,
     };
     const TRACE: &str = "run --trace default -o /dev/null --";
@@ -100,6 +102,15 @@ pub fn of_debox() -> Vec<Way> {
     let run = How::Debox("run --capture=boundary -o /dev/null --");
     let run_wrap = How::Debox("run --capture=wrap -o /dev/null --");
     let run_splice = How::Debox("run --capture=splice -o /dev/null --");
+    const IDLES: [&str; 7] = [
+        "run",
+        "--capture=splice",
+        "-q",
+        "--",
+        "sh",
+        "-c",
+        "echo Tracing; exec sleep infinity",
+    ];
     let run_sample = How::Debox("run --capture=splice --sample 16 -o /dev/null --");
     let run_sleeps = How::Debox("run --capture=sleeps -o /dev/null --");
     let bracket = How::Bracket(BracketWith::Debox);
@@ -119,6 +130,11 @@ pub fn of_debox() -> Vec<Way> {
             "other-boundary",
             boundary,
             How::AnotherWatched(Capture::Boundary),
+        ),
+        way(
+            "other-splice",
+            "another program under debox run --capture=splice",
+            How::BesideRun(&IDLES),
         ),
         way("run-wrap", "debox run --capture=wrap", run_wrap),
         way("run-sleeps", "debox run --capture=sleeps", run_sleeps),
@@ -489,6 +505,11 @@ impl Bench {
         if let How::Beside(tool) = how {
             place.tool = Some(Watcher::start(tool, None, self.cpu, self.limit)?);
         }
+        if let How::BesideRun(words) = how {
+            let debox = self.executable.display().to_string();
+            let words = [&[debox.as_str()], words].concat();
+            place.tool = Some(Watcher::start(&words, None, self.other_cpu, self.limit)?);
+        }
         if how == How::Broker && self.broker.is_none() {
             return Err(Error::Unavailable(
                 "a broker of this machine runs all the time: it is in \"nothing\" as well".into(),
@@ -667,7 +688,7 @@ impl Bench {
 
 /// What a tool said when it did not do its job, in one line: the first line
 /// that tells of something wrong, since what follows follows from it.
-fn refusal(prefix: &[String], status: std::process::ExitStatus, errors: &str) -> String {
+pub(super) fn refusal(prefix: &[String], status: std::process::ExitStatus, errors: &str) -> String {
     const WRONG: [&str; 9] = [
         "error",
         "fail",
