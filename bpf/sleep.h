@@ -255,7 +255,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		/* Work done on the way out (a delayed close, a job-control
 		 * stop) belongs to the call that caused it. */
 		if (phase != CALL_OUTSIDE)
-			kind |= OUT_IN_CALL;
+			kind |= spliced_is_untold(st, nr) ? OUT_IN_CALL | OUT_UNTOLD : OUT_IN_CALL;
 		sleep_open(prev, st, phase, nr);
 		st->stack_base = (u64)prev->stack;
 		st->out_site = site_identify(ctx, st, phase == CALL_OUTSIDE ? -1 : nr);

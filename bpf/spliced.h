@@ -48,6 +48,12 @@ static __always_inline bool call_is_end(s32 nr)
 	return nr == 60 || nr == 231;
 }
 
+/* rt_sigreturn, exit and exit_group do not return; restart_syscall goes on with one that was told of. */
+static __always_inline bool call_is_no_own(s32 nr)
+{
+	return nr == 15 || call_is_end(nr) || nr == NR_RESTART_SYSCALL;
+}
+
 /* The call that is open may go on; its time until now is behind it. */
 static __always_inline void spliced_fold(struct open_call *call, u64 now)
 {
@@ -487,6 +493,27 @@ static __always_inline void spliced_waits_first(struct thread_state *st, u64 run
 		st->call.runq_ns += runq_ns < now - begin ? runq_ns : now - begin;
 }
 
+/* The running thread, which has been looked at, is about to sleep in call `nr`: whether its program does not tell of
+ * that. It was made where nothing was replaced, by code that came from no file or by a site without a window. */
+static __always_inline bool spliced_is_untold(const struct thread_state *st, s32 nr)
+{
+	return st->flags & WATCH_SPLICED && st->spliced.is_told && !st->spliced.told.rsp && !st->spliced.by_runtime &&
+	       !st->call.in_call && !call_is_no_own(nr);
+}
+
+static __always_inline void spliced_sleep_untold(struct thread_state *st, const struct off_cpu *off)
+{
+	struct debox_account *account;
+
+	if (!(off->kind & OUT_UNTOLD))
+		return;
+	account = account_of(st);
+	if (!account)
+		return;
+	__sync_fetch_and_add(&account->sleeps_untold, 1);
+	__sync_fetch_and_add(&account->sleeps_untold_ns, off->blocked_ns);
+}
+
 /* A stretch off the CPU, which began in the call that was open then: its key, else `key`. */
 static __noinline u32 spliced_away_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
@@ -496,7 +523,10 @@ static __noinline u32 spliced_away_add(struct thread_state *st, const struct off
 		return key;
 	if (!st->call.in_call) {
 		spliced_waits_first(st, off->runq_ns);
-		return st->spliced.by_runtime ? DEBOX_NR_OUTSIDE : key;
+		if (st->spliced.by_runtime)
+			return DEBOX_NR_OUTSIDE;
+		spliced_sleep_untold(st, off);
+		return key;
 	}
 	/* It has ended, and is only being counted: what keeps that is not the call's. */
 	if (st->spliced.told.timed == SPLICE_ENDED) {
@@ -600,12 +630,6 @@ static __noinline int spliced_tells(struct task_struct *task, struct thread_stat
 	return st->spliced.is_told && st->call.in_call && st->call.nr == nr;
 }
 
-/* rt_sigreturn, exit and exit_group do not return; restart_syscall goes on with one that was told of. */
-static __always_inline bool call_is_no_own(s32 nr)
-{
-	return nr == 15 || call_is_end(nr) || nr == NR_RESTART_SYSCALL;
-}
-
 /* A call that is nobody's, or told of before: the runtime's own, and what does not return. */
 static __always_inline bool spliced_is_silent(struct thread_state *st, s32 nr)
 {
@@ -627,11 +651,16 @@ static __noinline int spliced_audit(struct task_struct *task, struct thread_stat
 {
 	struct debox_row *row;
 	int tells;
+	u64 seq;
 
 	if (!task || !st)
 		return 0;
+	seq = st->call.in_call ? st->call.seq : 0;
 	tells = spliced_tells(task, st, nr);
 	if (!st->spliced.is_told || spliced_is_silent(st, nr))
+		return 0;
+	/* A signal had interrupted it, and the kernel makes it again: its program has made one. */
+	if (tells && seq && st->call.seq == seq)
 		return 0;
 	row = account_row(st->account, key);
 	if (!row)

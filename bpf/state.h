@@ -174,6 +174,7 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define OUT_BLOCKED (1u << 0) /* asleep until woken; else preempted or yielding */
 #define OUT_IN_CALL (1u << 1) /* inside a system call, as wrap capture sees it */
 #define OUT_VALID (1u << 2)
+#define OUT_UNTOLD (1u << 3) /* ... of which its spliced program does not tell */
 
 #define NR_RESTART_SYSCALL 219
 

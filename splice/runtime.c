@@ -659,6 +659,8 @@ static char *put_hex(char *at, uint64_t value, int digits)
 static int image_open(const struct splice_run *run, const struct stat *file, const char *behind)
 {
 	char path[sizeof run->images + 4 * 17 + sizeof CALLERS], *at = path;
+	struct stat is;
+	int fd;
 
 	for (uint32_t i = 0; i < sizeof run->images && run->images[i]; i++)
 		*at++ = run->images[i];
@@ -672,7 +674,14 @@ static int image_open(const struct splice_run *run, const struct stat *file, con
 		*at++ = *SAMPLES;
 	while ((*at++ = *behind++))
 		;
-	return (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+	fd = (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+	/* Where another root has that name, or the folder has gone since, it may be anybody's: it is made anew, or there
+	 * is none. */
+	if (fd >= 0 && (sys_failed(sys_call(SYS_fstat, fd, &is)) || is.st_uid != run->user || is.st_mode & 022)) {
+		sys_call(SYS_close, fd);
+		fd = -ERRNO_ENOENT;
+	}
+	return fd;
 }
 
 static void file_left(struct splice_area *area)
@@ -721,18 +730,57 @@ SELDOM static void own_code(struct splice_own *own)
 	}
 }
 
+/* Whether nothing more is spliced in this process, and why; the area may be a parent's, or a child's, that goes on. */
+static uint32_t is_off(const struct splice_area *area)
+{
+	const uint32_t off = __atomic_load_n(&area->own->off, __ATOMIC_ACQUIRE);
+
+	return off || area->off != SPLICE_OFF_LEFT ? off : SPLICE_OFF_LEFT;
+}
+
+/* Whether this thread is the one of its process that has `word`, for something that is done once; the others have waited.
+ * What was forked meanwhile finds its parent's number. */
+static int is_first(struct splice_area *area, uint32_t *word)
+{
+	uint32_t pid = area->quiet ? 1 : (uint32_t)sys_call(SYS_getpid), before = __atomic_load_n(word, __ATOMIC_RELAXED);
+	struct __kernel_timespec a_second = { 1, 0 };
+
+	if (before != pid && __atomic_compare_exchange_n(word, &before, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		return 1;
+	while (!area->quiet && __atomic_load_n(word, __ATOMIC_ACQUIRE) == pid)
+		sys_call(SYS_futex, word, FUTEX_WAIT, pid, &a_second, 0, 0);
+	return 0;
+}
+
+static void first_ends(const struct splice_area *area, uint32_t *word)
+{
+	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
+	if (!area->quiet)
+		sys_call(SYS_futex, word, FUTEX_WAKE, 1 << 30, 0, 0, 0);
+}
+
 /* Its own code is put back; whether the kernel side tells of its calls, from when the thread renames itself. */
 static int go_on_without(struct splice_area *area, uint32_t by_library)
 {
+	struct splice_own *own = area->own;
 	int told;
 
-	area->off = SPLICE_OFF;
-	told = answer(area, SPLICE_UNDO, by_library);
-	if (told == SPLICE_TOLD)
-		area->off = SPLICE_OFF_TOLD;
-	if (told < 0 && !area->quiet)
-		own_code(area->own);
-	return told == SPLICE_TOLD;
+	/* Once: what came back may be another one since, and is not to be put back over it. */
+	if (!is_first(area, &own->going))
+		return is_off(area) == SPLICE_OFF_TOLD;
+	if (!is_off(area)) {
+		__atomic_store_n(&own->off, SPLICE_OFF, __ATOMIC_RELEASE);
+		told = answer(area, SPLICE_UNDO, by_library);
+		if (told == SPLICE_TOLD)
+			__atomic_store_n(&own->off, SPLICE_OFF_TOLD, __ATOMIC_RELEASE);
+		else
+			/* That its calls are missing. */
+			area->off = SPLICE_OFF;
+		if (told < 0 && !area->quiet)
+			own_code(own);
+	}
+	first_ends(area, &own->going);
+	return is_off(area) == SPLICE_OFF_TOLD;
 }
 
 /*
@@ -842,6 +890,8 @@ SELDOM static int image_map(struct splice_area *area, int fd, const struct splic
 		m->pool = pool;
 		m->pool_end = pool + image->pool_bytes;
 		m->frames = bias + image->frames;
+		m->code = image->segment[0].address;
+		m->code_end = image->segment[image->segments - 1].address + image->segment[image->segments - 1].bytes;
 		__atomic_store_n(&m->state, SPLICE_THERE, __ATOMIC_RELEASE);
 		replaced_tell(area, device, inode);
 	}
@@ -947,7 +997,7 @@ SELDOM static void code_mapped(struct splice_area *area, uint64_t address, uint6
 	int fd = 0, there = 0, done = 0;
 	struct stat st;
 
-	if (area->quiet || area->off)
+	if (area->quiet || is_off(area))
 		return;
 	if (sys_failed(sys_call(SYS_fstat, file, &st)))
 		return;
@@ -1060,8 +1110,45 @@ SELDOM static void exec_failed(struct splice_block *b, const struct saved *s, ui
 		answer(b->area, SPLICE_LET_GO, (uint32_t)asked - 1);
 }
 
+/* Whether memory that is about to be made writable has code of a file in it that was replaced: what the program writes there
+ * is about its own. Not where a library was that has been closed since. */
+SELDOM static int is_replaced(const struct splice_own *own, uint64_t from, uint64_t bytes)
+{
+	int found = 0;
+
+	if (!bytes || from & (SPLICE_PAGE - 1))
+		return 0;
+	for (uint32_t i = 0; i < SPLICE_IMAGES && !found; i++) {
+		const struct splice_mapped *m = &own->image[i];
+		const uint64_t tells = m->pool_end - SPLICE_PAGE;
+		struct splice_image image;
+		struct stat st;
+		long fd;
+
+		if (__atomic_load_n(&m->state, __ATOMIC_ACQUIRE) != SPLICE_THERE ||
+		    from >= m->bias + m->code_end || m->bias + m->code >= from + bytes)
+			continue;
+		/* Another thread may be about to give the place to another file. */
+		if (!copied(&image, tells, sizeof image))
+			continue;
+		fd = sys_call(SYS_openat, AT_FDCWD, tells + SPLICE_IMAGE_PATH, O_RDONLY | O_CLOEXEC, 0);
+		/* It is not there any more, or another one (an upgrade): rather too much is taken for it. */
+		found = sys_failed(fd) || sys_failed(sys_call(SYS_fstat, fd, &st)) || st.st_dev != m->device ||
+			st.st_ino != m->inode;
+		for (uint32_t n = 0; !found && n < image.segments && n < SPLICE_SEGMENTS; n++) {
+			const struct splice_segment *part = &image.segment[n];
+			const uint64_t at = m->bias + part->address;
+
+			found = from < at + part->bytes && at < from + bytes && lies_there(at, fd, part->offset);
+		}
+		if (!sys_failed(fd))
+			sys_call(SYS_close, fd);
+	}
+	return found;
+}
+
 /* Whether this is from where on splicing would change what the program does. */
-static int ends_here(const struct saved *s, uint32_t nr)
+SELDOM __attribute__((noinline)) static int ends_here(const struct saved *s, uint32_t nr)
 {
 	uint64_t a = s->rdi, second = s->rsi, program;
 	struct sock_fprog filter;
@@ -1266,7 +1353,7 @@ SELDOM static void cut_off(struct splice_area *area)
 	}
 	/* Whoever watches puts its own code back, if it may: what splicing cannot go with may come later, when
 	 * there is nobody to ask. */
-	untold = area->off != SPLICE_OFF_TOLD && (area->off || answer(area, SPLICE_CUT, 0) != SPLICE_TOLD);
+	untold = is_off(area) != SPLICE_OFF_TOLD && (is_off(area) || answer(area, SPLICE_CUT, 0) != SPLICE_TOLD);
 	__atomic_fetch_add(&area->unfollowed, untold, __ATOMIC_RELAXED);
 	copy = (struct splice_area *)first;
 	__builtin_memcpy(copy, area, SPLICE_PAGE);
@@ -1288,27 +1375,26 @@ SELDOM static void cut_off(struct splice_area *area)
 		rename_itself();
 }
 
-/* setuid() and its kin of glibc have all threads make the call: one of them does it, and the others wait. What was
- * forked meanwhile finds its parent's number. */
-SELDOM static void cut(struct splice_area *area)
+/* setuid() and its kin of glibc have all threads make the call: one of them does it, and the others wait. */
+static void cut(struct splice_area *area)
 {
-	uint32_t *cutting = &area->own->cutting, pid, before;
-	struct __kernel_timespec a_second = { 1, 0 };
+	if (area->quiet || !is_first(area, &area->own->cutting))
+		return;
+	if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE))
+		cut_off(area);
+	__atomic_store_n(&area->own->cutting, 0, __ATOMIC_RELEASE);
+	sys_call(SYS_futex, &area->own->cutting, FUTEX_WAKE, 1 << 30, 0, 0, 0);
+}
 
-	if (area->quiet)
-		return;
-	pid = (uint32_t)sys_call(SYS_getpid);
-	before = __atomic_load_n(cutting, __ATOMIC_RELAXED);
-	if (before != pid &&
-	    __atomic_compare_exchange_n(cutting, &before, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-		if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE))
-			cut_off(area);
-		__atomic_store_n(cutting, 0, __ATOMIC_RELEASE);
-		sys_call(SYS_futex, cutting, FUTEX_WAKE, 1 << 30, 0, 0, 0);
-		return;
-	}
-	while (__atomic_load_n(cutting, __ATOMIC_ACQUIRE) == pid)
-		sys_call(SYS_futex, cutting, FUTEX_WAIT, pid, &a_second, 0, 0);
+/* Its code is to be its own before it changes it: whether it is not yet. */
+SELDOM static int changes_code(struct splice_area *area)
+{
+	if (!is_off(area))
+		return 1;
+	/* Another thread may be about to see to it. */
+	if (__atomic_load_n(&area->own->going, __ATOMIC_ACQUIRE))
+		go_on_without(area, 0);
+	return 0;
 }
 
 void splice_before(struct saved *s, uint64_t rsp, uint64_t number);
@@ -1317,7 +1403,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	struct splice_block *b = self();
 	uint32_t nr = (uint32_t)number;
 	uint64_t flags;
-	int off;
+	int off = 0;
 
 	switch (nr) {
 	case SYS_exit:
@@ -1339,7 +1425,10 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	flags = clone_flags(s, nr);
 	if (makes_a_thread(nr) && !(flags & CLONE_THREAD))
 		__atomic_fetch_add(&b->area->forks, 1, __ATOMIC_RELAXED);
-	off = ends_here(s, nr);
+	if (nr != SYS_mprotect && nr != SYS_pkey_mprotect)
+		off = ends_here(s, nr);
+	else if (s->rdx & PROT_WRITE && !b->area->quiet && is_replaced(b->own, s->rdi, s->rsi))
+		off = changes_code(b->area);
 	if (off)
 		go_on_without(b->area, 0);
 	if (gives_up_rights(s, nr, flags))
@@ -1385,9 +1474,9 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	}
 	nr = b->open.nr;
 	/* Its time can perhaps not be read any more. */
-	if (b->area->off == SPLICE_OFF_TOLD) {
+	if (is_off(b->area) == SPLICE_OFF_TOLD) {
 		pop(b);
-	} else if (b->area->off) {
+	} else if (is_off(b->area)) {
 		counted(b, row_of(b, nr), sys_failed(ret));
 		call_site(b, s, rsp, nr, 1, sys_failed(ret), 0);
 		b->untimed++;
@@ -1398,7 +1487,7 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 	}
 	if (family == SYS_clone && b->state == SPLICE_TAKEN && !b->area->quiet)
 		signals_let(b->own, b->tid, 0);
-	if (b->area->off || sys_failed(ret))
+	if (is_off(b->area) || sys_failed(ret))
 		return;
 	if (nr == SYS_mmap && s->rdx & PROT_EXEC && !(s->r10 & MAP_ANONYMOUS))
 		code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);

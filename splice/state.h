@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 26u
+#define SPLICE_VERSION 27u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -170,7 +170,7 @@ struct splice_area {
 	uint32_t blocks_lost;    /* threads that found no block */
 	uint32_t late_code;      /* executable memory that came from no file */
 	uint32_t left;           /* files whose code could not be replaced */
-	uint32_t off;            /* enum splice_off */
+	uint32_t off;            /* enum splice_off: of one of the processes that have this mapped; OFF_LEFT: of all */
 	uint32_t quiet;          /* 1: it restricts its system calls; the runtime makes none */
 	uint32_t by_instruction; /* 1: wrgsbase is there */
 	uint32_t unfollowed;     /* programs that nobody came along with */
@@ -203,6 +203,7 @@ struct splice_mapped {
 	uint64_t device, inode;
 	uint64_t pool, pool_end; /* struct splice_image is its last page */
 	uint64_t frames;         /* how to unwind from there: as PT_GNU_EH_FRAME */
+	uint64_t code, code_end; /* between them lies what was replaced, before it was moved */
 	uint32_t state;          /* atomic: enum splice_mapped_state */
 	uint32_t reserved;
 };
@@ -236,6 +237,8 @@ struct splice_own {
 	struct splice_places *places; /* NULL: nobody asks where calls come from */
 	uint32_t unmaps;              /* atomic: calls that may have taken memory away */
 	uint32_t cutting;             /* atomic: the process of whom a thread is just about to cut() */
+	uint32_t going;               /* ... to go_on_without() */
+	uint32_t off;                 /* enum splice_off, of this very process */
 	uint64_t code_from, code_to;  /* where there is code that came from no file */
 	struct splice_module module[SPLICE_MODULES];
 	struct splice_mapped image[SPLICE_IMAGES];

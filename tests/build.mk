@@ -3,7 +3,7 @@
 # Included by the root Makefile.
 
 TRUTH := $(TOP)/target/truth
-TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/last $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TRUTH)/attached $(TOP)/target/proxy/proxy
+TEST_PROGRAMS := $(TRUTH)/callsites $(TRUTH)/callsites-static $(TRUTH)/dirfight $(TRUTH)/truth $(TRUTH)/inband $(TRUTH)/last $(TRUTH)/calls $(TRUTH)/calls-static $(TRUTH)/storm $(TRUTH)/chains $(TRUTH)/lives $(TRUTH)/oncpu $(TRUTH)/objects $(TRUTH)/stuck $(TRUTH)/locks $(TRUTH)/locks-musl $(TRUTH)/grow $(TRUTH)/gocalls $(TRUTH)/gochannel $(TRUTH)/calls-32 $(TRUTH)/traced $(TRUTH)/flood $(TRUTH)/attached $(TRUTH)/coroutines $(TRUTH)/restarted $(TRUTH)/clones $(TRUTH)/itself $(TOP)/target/proxy/proxy
 
 .PHONY: test-programs
 test-programs: $(TEST_PROGRAMS)
@@ -32,7 +32,7 @@ $(TRUTH)/calls-static: tests/truth/calls.c
 	@mkdir -p $(@D)
 	$(CC) -O2 -g -Wall -static -o $@ $< -lpthread
 
-$(TRUTH)/attached: tests/splice/attached.c
+$(TRUTH)/attached $(TRUTH)/coroutines $(TRUTH)/restarted $(TRUTH)/clones $(TRUTH)/itself: $(TRUTH)/%: tests/splice/%.c
 	@mkdir -p $(@D)
 	$(CC) -O1 -g -Wall -o $@ $< -lpthread
 

@@ -46,7 +46,7 @@ def watching(*groups, options=()):
 
 # Tests of crates that need BPF or root for most of what they ask, or watch programs while others compute.
 WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign", "debox-cli::hostile", "debox-cli::kernel",
-               "debox-cli::select", "debox-cli::spliced", "debox-cli::spliced_attach", "debox-cli::spliced_memory", "debox-cli::spliced_sample", "debox-cli::why", "debox-probe::boundary_record", "debox-splice::counts",
+               "debox-cli::select", "debox-cli::spliced", "debox-cli::spliced_attach", "debox-cli::spliced_memory", "debox-cli::spliced_programs", "debox-cli::spliced_sample", "debox-cli::why", "debox-probe::boundary_record", "debox-splice::counts",
                "debox-unwind::live")  # fmt: skip
 # Those that hold times against each other.
 WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")
@@ -101,6 +101,7 @@ PARTS = (
     Part("costs: what `debox bench self` measures", "test-all", 1800, watching("debox-cli::bench", options=[COSTS]), "alone", root=True, kernel=True),
     Part("cross-checks: nginx, redis", "test-all", 1800, watching("debox-tests::cross", options=["--exact", *SERVERS]), "alone", root=True, kernel=True),
     Part("cross-checks: PostgreSQL, MariaDB, SQLite", "test-all", 900, watching("debox-tests::databases"), "alone", root=True, kernel=True),
+    Part("suites of others, spliced: stress-ng's and CPython's", "test-all", 3600, python("tests/foreign_suites.py"), "alone"),
     Part("examples: the first sentence of each case", "test-all", 1800, ("examples/cases/all.sh",), "alone", root=True, kernel=True),
     Part("reports in Chromium", "test-all", 1800, rust("debox-report::chromium")),
     Part("pages of debox serve in Chromium", "test-all", 1800, rust("debox-serve::chromium"), root=True, kernel=True),

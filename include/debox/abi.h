@@ -402,7 +402,9 @@ struct debox_account {
 	__u64 irqs_dropped;         /* interrupts that found no row; their time is in the calls' */
 	__u64 irqs_dropped_ns;
 	__u64 calls_begun_before; /* calls that slept as their thread's watch began: of them what came after */
-	__u64 reserved[3];
+	__u64 sleeps_untold;      /* in calls of spliced programs that these did not tell of: by site alone */
+	__u64 sleeps_untold_ns;
+	__u64 reserved[1];
 	__u32 row_of[DEBOX_NR_SLOTS]; /* nr key -> row index, 0 none */
 	struct debox_site_row sites[DEBOX_SITE_ROWS_MAX];
 	struct debox_irq_row irqs[DEBOX_IRQ_ROWS_MAX];

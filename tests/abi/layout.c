@@ -191,6 +191,8 @@ int main(void)
 	F(struct, debox_account, irqs_dropped);
 	F(struct, debox_account, irqs_dropped_ns);
 	F(struct, debox_account, calls_begun_before);
+	F(struct, debox_account, sleeps_untold);
+	F(struct, debox_account, sleeps_untold_ns);
 	F(struct, debox_account, reserved);
 	F(struct, debox_account, row_of);
 	F(struct, debox_account, sites);

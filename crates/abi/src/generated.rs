@@ -719,7 +719,10 @@ mirror! {
         irqs_dropped_ns: u64 = 128,
         /// calls that slept as their thread's watch began: of them what came after
         calls_begun_before: u64 = 136,
-        reserved: [u64; 3] = 144,
+        /// in calls of spliced programs that these did not tell of: by site alone
+        sleeps_untold: u64 = 144,
+        sleeps_untold_ns: u64 = 152,
+        reserved: [u64; 1] = 160,
         /// nr key -> row index, 0 none
         row_of: [u32; 1024] = 168,
         sites: [debox_site_row; 2048] = 4264,

@@ -383,7 +383,7 @@ fn probe_checks(list: &mut List) {
 }
 
 fn splice_check(list: &mut List) {
-    let (good, found, remedy) = match spliceable() {
+    let (good, found, remedy) = match spliceable(false) {
         Ok(found) => (true, found, ""),
         Err((found, remedy)) => (false, found, remedy),
     };
@@ -393,8 +393,8 @@ fn splice_check(list: &mut List) {
 }
 
 /// Whether programs that have this machine's C library can be spliced; of others each run says it itself.
-/// If not, why, and what helps.
-pub fn spliceable() -> Result<String, (String, &'static str)> {
+/// If not, why, and what helps. `make`: the folder of patched code is made, if it is not there.
+pub fn spliceable(make: bool) -> Result<String, (String, &'static str)> {
     const BOUNDARY: &str = "--capture=boundary";
     if debox_splice::RUNTIME.is_none() {
         Library::SPLICE.find().map_err(|error| {
@@ -410,11 +410,14 @@ pub fn spliceable() -> Result<String, (String, &'static str)> {
         ));
     }
     debox_splice::rate().map_err(|error| (error.to_string(), BOUNDARY))?;
+    let images = crate::patched::folder(make).map_err(|error| {
+        let remedy = "set XDG_CACHE_HOME to a folder that is yours, and not mounted noexec; or --capture=boundary";
+        (error.to_string(), remedy)
+    })?;
     let Some(libc) = own_libc() else {
         return Ok("there is no libc.so.6 to look at".into());
     };
-    let images = crate::spliced::images(false).ok();
-    match debox_splice::knows_its_calls(&libc, images.as_deref()) {
+    match debox_splice::knows_its_calls(&libc, Some(&images)) {
         Ok(false) => Ok(format!("{} can be spliced", libc.display())),
         Ok(true) => Err((
             format!(

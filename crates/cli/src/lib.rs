@@ -37,6 +37,7 @@ mod open_call;
 pub mod output;
 mod own_end;
 mod own_labels;
+mod patched;
 mod report;
 mod run;
 mod session;

@@ -11,6 +11,7 @@ use crate::capture::{END_WAIT, Process, Target, Want, exit};
 use crate::doctor;
 use crate::error::Error;
 use crate::output::Output;
+use crate::patched;
 use crate::session::{self, Extra};
 use debox_abi::{
     DEBOX_NR_UNKNOWN, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod, debox_account,
@@ -25,13 +26,11 @@ use debox_report::{
     CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, PlaceCounts, Report,
     RunFacts, RunKind, WrapCounts, WrapProcess,
 };
-use debox_splice::{Counted, Following, Place, Run, Sampling, Since, Sums};
+use debox_splice::{Counted, Following, Place, Run, Sampling, Since, Sums, UNDONE};
 use debox_symbol::{CodeFile, UserCode};
 use std::collections::{HashMap, HashSet};
-use std::fs::Permissions;
-use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,50 +38,6 @@ use std::time::{Duration, Instant};
 
 /// How often the areas of programs that have ended are freed.
 pub const SWEEP_EVERY: Duration = Duration::from_millis(100);
-
-/// Where patched code is kept from one run to the next; `make`: root's folder is made.
-pub fn images(make: bool) -> Result<PathBuf, Error> {
-    let set = |name: &str| {
-        std::env::var_os(name).filter(|path| path.as_encoded_bytes().starts_with(b"/"))
-    };
-    let folder = (set("XDG_CACHE_HOME").map(PathBuf::from))
-        .or_else(|| of_root(make))
-        .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    let folder = folder.ok_or_else(|| {
-        Error::Usage(
-            "there is no place for patched code: set XDG_CACHE_HOME, or HOME, to a path".into(),
-        )
-    })?;
-    Ok(folder.join("debox").join("splice"))
-}
-
-/// The user and group that `make install` makes for `deboxd`.
-const BROKER: &str = "debox";
-
-/// Root's home is closed to the broker's user, who names the places in these copies: they get a folder that its
-/// group may read, and nobody else. None: that group is not there, or nothing can be made there.
-fn of_root(make: bool) -> Option<PathBuf> {
-    // SAFETY: no arguments, cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    let group = debox_broker::account::group_id(BROKER).filter(|_| root)?;
-    let base = PathBuf::from("/var/cache");
-    let ours = base.join("debox");
-    if !make {
-        return Some(base);
-    }
-    for (folder, mode) in [(ours.clone(), 0o755), (ours.join("splice"), 0o750)] {
-        match std::fs::create_dir(&folder) {
-            // With whatever umask.
-            Ok(()) => {
-                std::os::unix::fs::chown(&folder, None, Some(group)).ok()?;
-                std::fs::set_permissions(&folder, Permissions::from_mode(mode)).ok()?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(_) => return None,
-        }
-    }
-    Some(base)
-}
 
 /// The C library that this process has mapped.
 pub fn own_libc() -> Option<PathBuf> {
@@ -163,7 +118,9 @@ impl Without {
         match (self.way, why) {
             (None, Error::Unprivileged { .. }) if self.named => false,
             (None, Error::Unprivileged { .. } | Error::Taken { .. }) => {
-                !self.asks_kernel && doctor::spliceable().is_ok()
+                // What could be had without anybody, and why not.
+                let told = |(why, _): &(String, _)| crate::say(why);
+                !self.asks_kernel && doctor::spliceable(true).inspect_err(told).is_ok()
             }
             // No broker would have it otherwise, the named one least of all.
             (Some(Way::Splice), Error::Taken { .. }) => !self.asks_kernel,
@@ -200,7 +157,7 @@ pub struct Looks {
 impl Splicer {
     pub fn open(follow: bool, sample: Option<u32>) -> Result<Self, Error> {
         let rate = debox_splice::rate()?;
-        let images = images(true)?;
+        let images = patched::folder(true)?;
         let run = Run::new(&images, &runtime(&images)?, rate)?;
         if let Some(one_in) = sample {
             run.sample(Sampling::one_in(one_in));
@@ -960,8 +917,7 @@ fn left(counted: &Counted) -> Vec<Note> {
     left(
         counted.undone,
         format!(
-            "{} went on without: it uses what splicing cannot go with (a filter that looks at where calls are made, \
-             the GS register, a forbidden time stamp counter)",
+            "{} went on without: {UNDONE}",
             n(counted.undone, "program", "programs")
         ),
     );

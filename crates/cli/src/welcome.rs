@@ -82,7 +82,7 @@ fn verdict() -> String {
              (`debox doctor` says more)"
                 .into()
         }
-        Err(_) if doctor::spliceable().is_err() => format!(
+        Err(_) if doctor::spliceable(false).is_err() => format!(
             "Without privileges and without a broker nothing can be watched: put sudo before it, or start a \
              broker (`{} doctor` says more)",
             program()

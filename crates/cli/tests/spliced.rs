@@ -1280,6 +1280,21 @@ fn what_a_command_traces_is_left_to_it_by_name() {
     assert!(output.status.success(), "{output:?}");
     let notes = report["notes"].to_string();
     assert!(notes.contains("it is traced by strace ("), "{notes}");
+    // A session within: where it stops, how it goes on, and what the program ended with.
+    let three = "#include <unistd.h>\n__attribute__((noinline)) int step(void) { return getppid() > 0; }\n\
+                 int main(void) { return 2 + step() + step() + step(); }\n";
+    let program = place.program("three", three);
+    let commands = ["break getppid", "run", "backtrace", "delete", "continue"];
+    let mut words = vec!["gdb", "-batch", "-nx"];
+    words.extend(commands.iter().flat_map(|command| ["-ex", *command]));
+    words.push(&program);
+    let (output, report) = place.report(&words);
+    assert!(output.status.success(), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let frames = ["in step (", "in main (", "exited with code 05"];
+    assert!(frames.iter().all(|text| shown.contains(text)), "{shown}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("it is traced by gdb ("), "{notes}");
 }
 
 /// Between two programs no block of it is taken: it lives nevertheless.

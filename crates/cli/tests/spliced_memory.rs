@@ -2,43 +2,15 @@
 //! A spliced program loads libraries, closes them, makes code itself, gives up rights in all of its threads, or
 //! forbids itself what splicing needs when nobody is there any more: does it go on as it would?
 
-use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 #[path = "common/splice.rs"]
 mod splice;
 
-use splice::{NOBODY, Place, count, needs, notes};
-
-/// `debox run --capture=splice`, as root with the kernel side, or as somebody without rights and without it.
-fn run(place: &Place, user: Option<u32>, words: &[&str]) -> (Output, Value) {
-    let file = place.0.path().join("report.json");
-    let _ = std::fs::remove_file(&file);
-    let mut debox = place.debox(&["run", "--capture=splice", "--json", "-o"]);
-    debox.arg(&file).arg("--").args(words);
-    if let Some(user) = user.filter(|_| needs::is_root()) {
-        std::os::unix::fs::chown(place.0.path(), Some(user), Some(user)).unwrap();
-        debox.uid(user).gid(user);
-    }
-    let output = debox.output().unwrap();
-    let report = std::fs::read(&file).unwrap_or_else(|_| panic!("{output:?}"));
-    (output, serde_json::from_slice(&report).unwrap())
-}
-
-/// Both, where it may be both.
-fn users() -> Vec<Option<u32>> {
-    let alone = !Path::new("/run/debox/debox.sock").exists();
-    if !alone {
-        eprintln!("NOT RUN: as somebody without rights, as a broker is there for everybody");
-    }
-    let root = needs::is_root().then_some(None);
-    root.into_iter()
-        .chain(alone.then_some(Some(NOBODY)))
-        .collect()
-}
+use splice::{NOBODY, Place, count, needs, notes, users};
 
 /// Each child, and then the parent, load it at the same place: what one has mapped none of the others has.
 const LOADS: &str = r#"
@@ -83,7 +55,7 @@ fn processes_that_were_forked_load_the_same_library() {
     for user in users() {
         let place = Place::new();
         let (library, program) = (place.library(), place.program("loads", LOADS));
-        let (output, report) = run(&place, user, &[&program, &library, "fork"]);
+        let (output, report) = place.spliced(user, &[], &[&program, &library, "fork"]);
         assert_eq!(output.status.code(), Some(7), "{user:?}: {output:?}");
         assert_eq!(
             count(&report, "getppid"),
@@ -100,7 +72,7 @@ fn a_library_is_loaded_and_closed_more_often_than_there_is_room_for() {
     for user in users() {
         let place = Place::new();
         let (library, program) = (place.library(), place.program("loads", LOADS));
-        let (output, report) = run(&place, user, &[&program, &library, "close", "400"]);
+        let (output, report) = place.spliced(user, &[], &[&program, &library, "close", "400"]);
         assert_eq!(output.status.code(), Some(7), "{user:?}: {output:?}");
         assert_eq!(
             count(&report, "getppid"),
@@ -109,6 +81,47 @@ fn a_library_is_loaded_and_closed_more_often_than_there_is_room_for() {
             report["notes"]
         );
         assert_eq!(notes(&report, "splice_left"), [""; 0], "{user:?}");
+    }
+}
+
+/// Where a library was that is closed comes memory of its own, which it makes writable, as stacks of threads are.
+const CLOSES: &str = r#"
+#include <dlfcn.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static long (*raw)(void);
+static int calls(const char *path)
+{
+	void *library = dlopen(path, RTLD_NOW);
+	raw = library ? (long (*)(void))dlsym(library, "raw") : 0;
+	for (int i = 0; raw && i < 100; i++) if (raw() != getppid()) return 1;
+	return !raw || dlclose(library);
+}
+int main(int argc, char **argv)
+{
+	char *at;
+	if (calls(argv[1])) return 2;
+	at = (char *)((uintptr_t)raw & -4096ul);
+	at = mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	if (at == MAP_FAILED || mprotect(at, 4096, PROT_READ | PROT_WRITE)) return 3;
+	at[7] = 1;
+	return calls(argv[1]) ? 4 : 7;
+}
+"#;
+
+#[test]
+fn memory_where_a_library_was_is_a_programs_own() {
+    for user in users() {
+        let place = Place::new();
+        let library = place.library();
+        let program = place.program("closes", CLOSES);
+        let (output, report) = place.spliced(user, &[], &[&program, &library]);
+        assert_eq!(output.status.code(), Some(7), "{user:?}: {output:?}");
+        assert_eq!(count(&report, "getppid"), 400, "{user:?}");
+        for kind in ["splice_left", "splice_boundary"] {
+            assert_eq!(notes(&report, kind), [""; 0], "{user:?}");
+        }
     }
 }
 
@@ -155,7 +168,7 @@ fn all_threads_give_up_rights_at_once() {
     let place = Place::new();
     let program = place.program("gives-up", GIVES_UP);
     for round in 0..6 {
-        let (output, report) = run(&place, None, &[&program, &NOBODY.to_string()]);
+        let (output, report) = place.spliced(None, &[], &[&program, &NOBODY.to_string()]);
         assert_eq!(output.status.code(), Some(7), "{round}: {output:?}");
         assert_eq!(count(&report, "setuid"), 21, "{round}: {}", report["notes"]);
         let told = notes(&report, "splice_boundary");
@@ -194,7 +207,7 @@ fn pointers_to_nothing_are_an_error_of_the_call() {
         let place = Place::new();
         let program = place.program("bad", BAD_POINTERS);
         assert_eq!(Command::new(&program).status().unwrap().code(), Some(7));
-        let (output, _) = run(&place, user, &[&program]);
+        let (output, _) = place.spliced(user, &[], &[&program]);
         assert_eq!(output.status.code(), Some(7), "{user:?}: {output:?}");
     }
 }
@@ -229,7 +242,7 @@ fn code_that_a_program_makes_is_said_to_be_missing() {
         let place = Place::new();
         let program = place.program("writes", WRITES_CODE);
         for (how, told) in [("mprotect", true), ("shared", true), ("nothing", false)] {
-            let (output, report) = run(&place, user, &[&program, how]);
+            let (output, report) = place.spliced(user, &[], &[&program, how]);
             assert_eq!(output.status.code(), Some(7), "{user:?} {how}: {output:?}");
             let left = notes(&report, "splice_left").join("; ");
             let text = "1 piece of code from no file";
@@ -335,8 +348,8 @@ fn what_a_program_forbids_its_memory_is_kept_to() {
             }
             let limit = format!("ulimit -v 400000; exec {program} {library} {how}");
             let (output, report) = match how {
-                "nothing" => run(&place, user, &["sh", "-c", &limit]),
-                _ => run(&place, user, &[&program, &library, how]),
+                "nothing" => place.spliced(user, &[], &["sh", "-c", &limit]),
+                _ => place.spliced(user, &[], &[&program, &library, how]),
             };
             // Who may not lock much is told so as without.
             let locked = user.is_some() && how == "lock" && output.status.code() == Some(8);

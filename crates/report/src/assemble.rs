@@ -582,6 +582,19 @@ fn account_notes(
             ),
         );
     }
+    if account.sleeps_untold > 0 {
+        notes.put(
+            NoteKind::SpliceUntold,
+            account.sleeps_untold,
+            Some(account.sleeps_untold_ns),
+            format!(
+                "{} ({}) in calls that were made where no code was replaced: they are in BLOCKING alone, and those \
+                 calls are missing (--audit counts them)",
+                n(account.sleeps_untold, "sleep was", "sleeps were"),
+                time(account.sleeps_untold_ns)
+            ),
+        );
+    }
     if account.threads_unwatched > 0 {
         notes.put(
             NoteKind::ThreadsUnwatched,

@@ -1361,6 +1361,8 @@ pub enum NoteKind {
     SpliceLeft,
     /// Files with calls whose code has no room for a jump.
     SplicePlaces,
+    /// Sleeps in calls that a spliced program did not tell of.
+    SpliceUntold,
     /// Programs that were not spliced: the kernel told of their calls.
     SpliceBoundary,
     /// What --audit found.

@@ -55,6 +55,8 @@ pub(crate) struct Code<'a> {
     pub landing_tables: Vec<(u64, Range<u64>)>,
     /// What pointers are made of as the file is loaded.
     pub pointers: Vec<u64>,
+    /// Values of symbols of code, those without a size among them: other files may come there by name.
+    pub labels: Vec<u64>,
     /// `_dl_find_object`: an unwinder asks it which table is of some code (glibc 2.35).
     pub find_object: Option<u64>,
     /// By its names it compares where a call was interrupted with its own code (glibc 2.41, musl).
@@ -119,6 +121,7 @@ impl<'a> Code<'a> {
             functions: Vec::new(),
             landing_tables: Vec::new(),
             pointers: Vec::new(),
+            labels: Vec::new(),
             find_object: None,
             cancels_by_place: false,
             is_libc: false,
@@ -259,6 +262,12 @@ impl<'a> Code<'a> {
                 is_libc |= defined && name == LIBC;
                 if name == FIND_OBJECT && defined {
                     self.find_object = Some(symbol.st_value(endian));
+                }
+                if defined
+                    && (functions.contains(&symbol.st_type())
+                        || symbol.st_type() == elf::STT_NOTYPE)
+                {
+                    self.labels.push(symbol.st_value(endian));
                 }
                 if functions.contains(&symbol.st_type()) && defined {
                     let begin = symbol.st_value(endian);

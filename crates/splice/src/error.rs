@@ -8,7 +8,8 @@ pub enum Error {
     #[error("it has more than {most} bytes of code")]
     TooLarge { most: usize },
     #[error(
-        "{}, where patched code is to be kept: {why}. Set XDG_CACHE_HOME to a folder that is yours",
+        "{}, where patched code is to be kept: {why}. Set XDG_CACHE_HOME to a folder that is yours, and not mounted \
+         noexec",
         folder.display()
     )]
     Images {

@@ -297,36 +297,77 @@ fn lock(file: &File, how: i32) -> io::Result<()> {
     }
 }
 
+/// Whether code may be mapped out of files that lie there: not where the file system is mounted `noexec`, nor where a
+/// security module (SELinux' execute permission) is against it. `Err`: a file cannot be made.
+fn maps_code(folder: &Path) -> io::Result<Result<(), io::Error>> {
+    let mut new = OpenOptions::new();
+    new.read(true).write(true).mode(0o600);
+    // Not every file system has files without a name.
+    let unnamed = (new.clone().custom_flags(libc::O_TMPFILE)).open(folder);
+    let file = unnamed.or_else(|_| {
+        // As nobody else calls his.
+        let about = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let moment = about.unwrap_or_default().as_nanos();
+        let path = folder.join(format!("probe.{}.{moment}", std::process::id()));
+        let file = new.create_new(true).open(&path)?;
+        fs::remove_file(&path)?;
+        Ok::<_, io::Error>(file)
+    })?;
+    file.set_len(PAGE)?;
+    let (length, code) = (PAGE as usize, libc::PROT_READ | libc::PROT_EXEC);
+    let (kind, fd) = (libc::MAP_PRIVATE, file.as_raw_fd());
+    // SAFETY: a new mapping of an open file, at no address of anybody's.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), length, code, kind, fd, 0) };
+    if at == libc::MAP_FAILED {
+        return Ok(Err(io::Error::last_os_error()));
+    }
+    // SAFETY: the mapping just made, which nobody else knows.
+    unsafe { libc::munmap(at, length) };
+    Ok(Ok(()))
+}
+
+/// Makes the folder, if it is not there, and looks whether images can be kept there.
+///
+/// # Errors
+/// When it cannot be made, or is somebody else's, or others can write it, or code may not be mapped from there.
+pub fn folder_check(folder: &Path) -> Result<(), Error> {
+    let because = |why: String| Error::Images {
+        folder: folder.to_owned(),
+        why,
+    };
+    let failed = |error: io::Error| because(error.to_string());
+    // A copy of what lies in a closed folder is no more open than that.
+    (DirBuilder::new().recursive(true).mode(0o700))
+        .create(folder)
+        .map_err(failed)?;
+    let is = fs::symlink_metadata(folder).map_err(failed)?;
+    if !is_ours(&is) {
+        // SAFETY: no arguments, cannot fail.
+        let user = unsafe { libc::geteuid() };
+        return Err(because(format!(
+            "it must be a folder of user {user} that nobody else can write; it is of user {}, mode {:o}",
+            is.uid(),
+            is.mode() & 0o7777
+        )));
+    }
+    maps_code(folder).map_err(failed)?.map_err(|error| {
+        because(format!(
+            "code may not be mapped from there, as on a file system that is mounted noexec ({error})"
+        ))
+    })
+}
+
 impl Images {
-    /// Makes the folder, if it is not there, and removes what is of no use any more.
+    /// The folder is made, if it is not there, and what is of no use any more removed.
     ///
     /// # Errors
-    /// When it cannot be made, or is somebody else's, or others can write it.
+    /// As of [`folder_check`].
     pub fn new(folder: &Path) -> Result<Self, Error> {
         let failed = |error: io::Error| Error::Images {
             folder: folder.to_owned(),
             why: error.to_string(),
         };
-        // A copy of what lies in a closed folder is no more open than that.
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(failed)?;
-        let is = fs::symlink_metadata(folder).map_err(failed)?;
-        if !is_ours(&is) {
-            // SAFETY: no arguments, cannot fail.
-            let user = unsafe { libc::geteuid() };
-            let why = format!(
-                "it must be a folder of user {user} that nobody else can write; it is of user {}, mode {:o}",
-                is.uid(),
-                is.mode() & 0o7777
-            );
-            return Err(Error::Images {
-                folder: folder.to_owned(),
-                why,
-            });
-        }
+        folder_check(folder)?;
         let users = File::open(folder).map_err(failed)?;
         if lock(&users, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
             let now = SystemTime::now();

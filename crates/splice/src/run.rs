@@ -223,8 +223,9 @@ const UNMAPS: [i64; 12] = [
 const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, one that gave up rights (another \
                           user, a filter of its calls), or one of too many at once";
 const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
-const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
-                      register, a forbidden time stamp counter)";
+/// Why a program's own code was put back.
+pub const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
+                          register, a forbidden time stamp counter, code of its own that it changes)";
 pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where calls are interrupted (valgrind), or its C library \
                                has no place to tell an unwinder of other code (glibc before 2.35, musl), or none \
                                that is known (a static program without symbols), or could not be replaced";
@@ -462,6 +463,9 @@ impl Run {
             stopped: AtomicU64::new(0),
             began: Instant::now(),
         });
+        // SAFETY: no arguments, cannot fail.
+        let user = unsafe { libc::geteuid() };
+        run.word(run::USER).store(user, Ordering::Relaxed);
         let action = libc::sigaction {
             sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
             // SAFETY: all zeros are an empty mask.
@@ -942,9 +946,6 @@ impl Run {
     /// From which places in the program calls come is told, too; before the first of them begins.
     pub fn places_tell(&self) {
         self.images.with_callers();
-        // SAFETY: no arguments, cannot fail.
-        let user = unsafe { libc::geteuid() };
-        self.word(run::USER).store(user, Ordering::Relaxed);
         self.word(run::PLACES).store(1, Ordering::Relaxed);
         for nr in 0..NRS {
             let value = match UNMAPS.contains(&i64::from(nr)) {

@@ -173,7 +173,7 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.

@@ -31,6 +31,9 @@ impl Targets {
         for range in code.functions.iter().cloned().chain(code.gaps()) {
             found.of_instructions(range);
         }
+        for label in &code.labels {
+            found.add(*label);
+        }
         for pointer in &code.pointers {
             found.name(*pointer);
         }

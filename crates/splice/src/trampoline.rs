@@ -53,6 +53,7 @@ const EXECVEAT: u32 = 322;
 const PKEY_MPROTECT: u32 = 329;
 const CLONE3: u32 = 435;
 const LANDLOCK_RESTRICT_SELF: u32 = 446;
+const PROT_WRITE: i32 = 2;
 const PROT_EXEC: i32 = 4;
 /// Results from here on are errors.
 const ERRORS_FROM: i32 = -4095;
@@ -63,7 +64,7 @@ fn makes_a_thread(nr: u32) -> bool {
     matches!(nr, CLONE | FORK | VFORK | CLONE3)
 }
 
-/// Calls that the runtime is asked about, before and after. `mmap` and `mprotect` only of code.
+/// Calls that the runtime is asked about, before and after. `mmap` only of code, `mprotect` of what may be code.
 fn special(nr: u32) -> bool {
     makes_a_thread(nr)
         || matches!(
@@ -265,9 +266,10 @@ impl Writer {
         let mut done = self.a.create_label();
         match self.nr {
             Some(nr) if special(nr) => self.special(done)?,
-            Some(MMAP | MPROTECT | PKEY_MPROTECT) => {
+            Some(nr @ (MMAP | MPROTECT | PKEY_MPROTECT)) => {
                 let mut of_code = self.a.create_label();
-                self.a.test(edx, PROT_EXEC)?;
+                let writes = if nr == MMAP { 0 } else { PROT_WRITE };
+                self.a.test(edx, PROT_EXEC | writes)?;
                 self.a.jne(of_code)?;
                 self.plain(done)?;
                 self.a.set_label(&mut of_code)?;

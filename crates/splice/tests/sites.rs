@@ -242,3 +242,106 @@ fn a_function_whose_calls_are_compared_with_stays() {
         assert_eq!(Table::parse(&table.to_bytes()).unwrap(), table);
     }
 }
+
+/// Two functions whose only window holds an instruction within; `{lead}`: how something comes to that of the first one.
+const ENTERED: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.cfi_startproc\n{within}\
+    \tmovl %ecx, %eax\n1:\tmovb $39, %al\n2:\tsyscall\n\tret\n3:\t.cfi_endproc\n\t.size _start, . - _start\n\
+    \t.globl other\n\t.type other, @function\nother:\n\t.cfi_startproc\n\
+    \tmovl %ecx, %eax\n\tmovb $39, %al\n\tsyscall\n\tret\n\t.cfi_endproc\n\t.size other, . - other\n\
+    \t.globl leads\n\t.type leads, @function\nleads:\n8:\t.cfi_startproc\n{code}\n\tret\n\t.cfi_endproc\n\t.size leads, . - leads\n\
+    {data}\n";
+
+/// Each way of coming into the midst of a window, assembled: that site is left, and the same one that nothing leads into
+/// is not.
+#[test]
+fn what_leads_into_a_window_is_found() {
+    struct Way {
+        how: &'static str,
+        /// In the function itself, among `leads`' code, and behind the code.
+        within: &'static str,
+        code: &'static str,
+        data: &'static str,
+    }
+    const BOTH: [&str; 2] = ["-shared", "-no-pie"];
+    const FIXED: [&str; 1] = ["-no-pie"];
+    let way = |how, within, code, data| Way {
+        how,
+        within,
+        code,
+        data,
+    };
+    let relative =
+        "\tleaq 4f(%rip), %rdx\n\tmovslq (%rdx,%rdi,4), %rax\n\taddq %rdx, %rax\n\tjmp *%rax";
+    let by_register = "\tmovslq 4f(,%rdi,4), %rax\n\taddq $4f, %rax\n\tjmp *%rax";
+    let offsets = "\t.section .rodata\n\t.balign 4\n4:\t.long 8b - 4b\n\t.long 1b - 4b\n\t.text";
+    let pad = "\t.section .gcc_except_table, \"a\"\n5:\t.byte 0xff, 0xff, 1\n\t.uleb128 7f - 6f\n\
+               6:\t.uleb128 2b - _start\n\t.uleb128 2\n\t.uleb128 1b - _start\n\t.uleb128 0\n7:\n\t.text";
+    let none: (&[&str], Way) = (&BOTH, way("nothing", "", "", ""));
+    let ways: [(&[&str], Way); 10] = [
+        (&BOTH, way("a jump", "", "\tjmp 1b", "")),
+        (
+            &BOTH,
+            way("a short branch", "\ttestl %edi, %edi\n\tjnz 1f\n", "", ""),
+        ),
+        (&BOTH, way("a loop", "\tjrcxz 1f\n", "", "")),
+        // Behind the last function, which nothing describes.
+        (
+            &BOTH,
+            way("a jump of a gap", "", "", "\t.text\n\t.balign 16\n\tjmp 1b"),
+        ),
+        (&BOTH, way("a table of offsets", "", relative, offsets)),
+        (
+            &FIXED,
+            way("one that is read by its address", "", by_register, offsets),
+        ),
+        (
+            &FIXED,
+            way(
+                "a table of addresses",
+                "",
+                "\tjmp *4f(,%rdi,8)",
+                "\t.section .rodata\n4:\t.quad leads, 1b\n\t.text",
+            ),
+        ),
+        (
+            &BOTH,
+            way(
+                "an address in data",
+                "",
+                "",
+                "\t.data\n\t.balign 8\n\t.quad 1b",
+            ),
+        ),
+        (
+            &BOTH,
+            way("a landing pad", "\t.cfi_lsda 0x1b, 5f\n", "", pad),
+        ),
+        (
+            &BOTH,
+            way("a symbol", "", "", "\t.globl within\n\t.set within, 1b"),
+        ),
+    ];
+    let place = tempfile::tempdir().unwrap();
+    for (linked, way) in ways.iter().chain([&none]) {
+        let source = place.path().join("entered.s");
+        let text = (ENTERED
+            .replace("{within}", way.within)
+            .replace("{code}", way.code))
+        .replace("{data}", way.data);
+        std::fs::write(&source, text).unwrap();
+        for link in *linked {
+            let file = place.path().join("entered");
+            let built = Command::new("cc")
+                .args(["-nostdlib", link, "-o"])
+                .args([&file, &source])
+                .status();
+            assert!(built.unwrap().success(), "{}", way.how);
+            let table = table(&file);
+            let windows: Vec<_> = (table.sites.iter())
+                .map(|site| site.window.as_ref().err())
+                .collect();
+            let first = (way.how != "nothing").then_some(&Left::JumpedInto);
+            assert_eq!(windows, [first, None], "{} {link}", way.how);
+        }
+    }
+}

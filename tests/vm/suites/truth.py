@@ -10,6 +10,7 @@ from guest import *  # noqa: F403
 PROGRAMS = [
     "release/debox", "release/deboxd", "release/libdebox-wrap.so", "release/libdebox.so.0", "release/debox-splice.bin",
     "truth/truth", "truth/calls", "truth/calls-static", "truth/calls-32", "truth/gocalls", "truth/storm", "truth/chains", "truth/lives", "truth/oncpu", "truth/inband", "truth/locks", "truth/locks-musl", "truth/objects", "truth/flood", "truth/attached",
+    "truth/coroutines", "truth/restarted", "truth/clones", "truth/itself",
 ]  # fmt: skip
 MODULES = ("fuse",)
 LIMIT_S = 1500
@@ -46,7 +47,8 @@ native(RUN, "strace_counts_the_same", "awkward_programs_are_counted_exactly", "s
 native(RUN_WRAP, "wrap_counts_and_says_what_it_does_not_cover")
 native(ATTACH_SPLICE, "a_running_program_is_counted_and_goes_on", "each_call_is_told")
 native(RUN_SPLICE, "short_calls_are_counted_and_their_time_is_estimated", "each_sleep_of_calls_without_stamps_is_told", "the_kernel_side_knows_the_calls", "what_splicing_leaves_is_counted_at_the_boundary",
-                   "code_that_comes_back_under_a_thread_loses_no_call", "an_audit_tells_what_was_not_counted",
+                   "code_that_comes_back_under_a_thread_loses_no_call", "an_audit_tells_what_was_not_counted", "stacks_are_switched_out_of_calls", "a_call_that_is_stopped_and_goes_on_is_one",
+                   "threads_and_processes_of_no_library_are_counted", "a_program_that_changes_its_code_changes_its_own",
        "a_spliced_program_has_the_record_of_its_last_call")
 native(RUN_SLEEPS, "sleeps_alone_are_told_without_calls")
 native(PAGE_IN, "a_mapped_file_written_to_another")
@@ -192,12 +194,12 @@ def stamps_count_time():
     execute(["mount", "--bind", "/tmp/cpuinfo", "/proc/cpuinfo"])
 
 
-def spliced(*command, options=()):
+def spliced(*command, options=(), status=0):
     """What `debox run --capture=splice` says of a command; of an execve no parts are known."""
     path = "/tmp/spliced.json"
     stamps_count_time()
     execute([f"{HERE}/debox", "run", "--capture=splice", "--audit", "--json", "-o", path, *shared(), *options, "--", *command],
-            env=dict(os.environ, XDG_CACHE_HOME="/var/tmp"))  # fmt: skip
+            env=dict(os.environ, XDG_CACHE_HOME="/var/tmp"), expected=status)  # fmt: skip
     with open(path) as file:
         report = json.load(file)
     kinds = {note["kind"]: note for note in report["notes"]}
@@ -266,6 +268,28 @@ def _():
         expect(row["mean_ns"] >= 1000 or row.get("unstamped", 0) > 0, "stamped each, and short:", row)
         equal(row["wall_ns"], row["cpu_ns"] + row["blocked_ns"] + row["runq_ns"], row)
         expect("inconsistent" not in {note["kind"] for note in report["notes"]}, report["notes"])
+
+
+@check("run-splice-programs", feature=RUN_SPLICE)
+def _():
+    """Programs that do what few do end as they do without, and each call is told (tests/splice)."""
+    told = {
+        "coroutines": (7, {"getppid": 1201, "getpid": 200, "clock_nanosleep": 21}),
+        "restarted": (7, {"clock_nanosleep": 1, "ppoll": 1, "futex": 1}),
+        "clones": (7, {"getppid": 2200, "clone3": 21, "exit": 10}),
+        "itself": (7, {"getppid": 200, "getpid": 206, "clone": 3}),
+    }
+    for name, (status, counts) in told.items():
+        equal(subprocess.run([f"{HERE}/{name}"]).returncode, status, name, "without")
+        report, kinds = spliced(f"{HERE}/{name}", status=status)
+        expect("splice_untold" not in kinds, name, report["notes"])
+        for call, count in counts.items():
+            equal(call_of(report, call)["count"], count, name, call)
+    # Libraries that are loaded later.
+    script = "import ctypes, json, os; [os.getppid() for _ in range(100)]; ctypes.CDLL(None).getppid()"
+    report, kinds = spliced(sys.executable, "-I", "-S", "-c", script)
+    equal(call_of(report, "getppid")["count"], 101, "of libraries that were loaded")
+    expect("splice_boundary" not in kinds, report["notes"])
 
 
 @check("run-splice-leaves", feature=RUN_SPLICE)

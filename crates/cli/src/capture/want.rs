@@ -56,7 +56,7 @@ impl Want {
         Self::with_default(args, |plan| {
             let walks = args.details.call_site || args.details.stacks;
             match walks || args.trace.wanted() || plan.is_some_and(Plan::dumps_core) {
-                false if doctor::spliceable().is_ok() => Way::Splice,
+                false if doctor::spliceable(true).is_ok() => Way::Splice,
                 _ => Way::Boundary,
             }
         })
@@ -93,7 +93,7 @@ impl Want {
         ] {
             if is_asked && way != Way::Splice {
                 if args.capture_way.is_none() {
-                    doctor::spliceable().map_err(|(why, remedy)| {
+                    doctor::spliceable(true).map_err(|(why, remedy)| {
                         Error::Usage(format!(
                             "{what}, and nothing can be spliced: {why}. Remedy: {remedy}"
                         ))

@@ -6,8 +6,9 @@
 pub mod needs;
 
 use serde_json::Value;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 pub const NOBODY: u32 = 65534;
 
@@ -21,6 +22,21 @@ long raw(void)
 	return r;
 }
 "#;
+
+/// None: root, with the kernel side.
+pub type Who = Option<u32>;
+
+/// Both, where it may be both.
+pub fn users() -> Vec<Who> {
+    let alone = !Path::new("/run/debox/debox.sock").exists();
+    if !alone {
+        eprintln!("NOT RUN: as somebody without rights, as a broker is there for everybody");
+    }
+    let root = (needs::is_root() && needs::bpf()).then_some(None);
+    root.into_iter()
+        .chain(alone.then_some(Some(NOBODY)))
+        .collect()
+}
 
 /// A folder for patched code, reports and programs.
 pub struct Place(pub tempfile::TempDir);
@@ -40,6 +56,21 @@ impl Place {
             .env_remove("LD_LIBRARY_PATH")
             .env_remove("DEBOX_SPLICE_RUNTIME");
         command
+    }
+
+    /// `debox run --capture=splice`, as root with the kernel side, or as somebody without rights and without it.
+    pub fn spliced(&self, user: Who, options: &[&str], words: &[&str]) -> (Output, Value) {
+        let file = self.0.path().join("report.json");
+        let _ = std::fs::remove_file(&file);
+        let mut debox = self.debox(&["run", "--capture=splice", "--json", "-o"]);
+        debox.arg(&file).args(options).arg("--").args(words);
+        if let Some(user) = user.filter(|_| needs::is_root()) {
+            std::os::unix::fs::chown(self.0.path(), Some(user), Some(user)).unwrap();
+            debox.uid(user).gid(user);
+        }
+        let output = debox.output().unwrap();
+        let report = std::fs::read(&file).unwrap_or_else(|_| panic!("{output:?}"));
+        (output, serde_json::from_slice(&report).unwrap())
     }
 
     pub fn file(&self, name: &str, text: &str) -> String {

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that do with stacks, threads, calls and their own code what few do: do they end as they do without, and is
+//! each call counted?
+
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+#[path = "common/splice.rs"]
+mod splice;
+
+use splice::{NOBODY, Place, Who, count, needs, notes, row, users};
+
+/// One of `tests/splice`, built here.
+fn built(place: &Place, name: &str) -> String {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/splice");
+    place.program_of(name, &sources.join(format!("{name}.c")))
+}
+
+/// How it ends without.
+fn bare(words: &[&str]) -> Option<i32> {
+    let done = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    done.status.code()
+}
+
+fn errors(report: &Value, call: &str) -> u64 {
+    let rows = row(&report["calls"], "name", call).into_iter();
+    rows.map(|row| row["errors"].as_u64().unwrap()).sum()
+}
+
+fn wall_ms(report: &Value, call: &str) -> u64 {
+    let rows = row(&report["calls"], "name", call).into_iter();
+    rows.map(|row| row["wall_ns"].as_u64().unwrap() / 1_000_000)
+        .sum()
+}
+
+/// Spliced, as root and as somebody: it ends as it does bare, and nothing is missing.
+fn each(name: &str, check: impl Fn(Who, &Value)) {
+    for user in users() {
+        let place = Place::new();
+        let program = built(&place, name);
+        let alone = bare(&[&program]);
+        let (output, report) = place.spliced(user, &[], &[&program]);
+        assert_eq!(output.status.code(), alone, "{user:?}: {output:?}");
+        assert_eq!(notes(&report, "splice_untold"), [""; 0], "{user:?}");
+        check(user, &report);
+    }
+}
+
+#[test]
+fn stacks_are_switched_out_of_calls() {
+    each("coroutines", |user, report| {
+        assert_eq!(count(report, "getppid"), 1201, "{user:?}");
+        assert_eq!(count(report, "getpid"), 200, "{user:?}");
+        assert_eq!(count(report, "clock_nanosleep"), 21, "{user:?}");
+        assert_eq!(errors(report, "clock_nanosleep"), 1, "{user:?}");
+        // It was left after 20 ms.
+        assert!(wall_ms(report, "clock_nanosleep") >= 20, "{report}");
+    });
+}
+
+#[test]
+fn a_call_that_is_stopped_and_goes_on_is_one() {
+    each("restarted", |user, report| {
+        for (call, failed) in [("clock_nanosleep", 0), ("ppoll", 0), ("futex", 1)] {
+            assert_eq!(count(report, call), 1, "{user:?} {call}");
+            assert_eq!(errors(report, call), failed, "{user:?} {call}");
+            assert!(wall_ms(report, call) >= 300, "{user:?} {call}: {report}");
+        }
+        assert_eq!(count(report, "restart_syscall"), 0, "{user:?}");
+    });
+}
+
+/// Bit 3 of its status: it was refused a user namespace, or got one.
+#[test]
+fn threads_and_processes_of_no_library_are_counted() {
+    for user in users() {
+        let place = Place::new();
+        let program = built(&place, "clones");
+        let alone = bare(&[&program]);
+        let (output, report) = place.spliced(user, &[], &[&program]);
+        let status = output.status.code();
+        // Whether users may have namespaces differs.
+        let namespace = status == Some(7);
+        assert!(namespace || status == Some(8), "{user:?}: {output:?}");
+        assert!(user.is_some() || status == alone, "{output:?}");
+        assert_eq!(count(&report, "exit"), 10, "{user:?}");
+        let left = notes(&report, "splice_left").join("; ");
+        match user {
+            // What it does then the kernel side counts.
+            None => {
+                assert_eq!(count(&report, "clone3"), 21, "{left}");
+                let calls = 2000 + if namespace { 200 } else { 100 };
+                assert_eq!(count(&report, "getppid"), calls, "{left}");
+            }
+            Some(_) => {
+                assert_eq!(count(&report, "clone3"), 20, "{left}");
+                assert_eq!(count(&report, "getppid"), 2000, "{left}");
+                assert!(left.contains("gave up rights"), "{left}");
+            }
+        }
+    }
+}
+
+#[test]
+fn io_uring_does_what_it_does_without() {
+    each("ring", |user, report| {
+        assert_eq!(count(report, "io_uring_setup"), 1, "{user:?}");
+        // Not where it is switched off.
+        if errors(report, "io_uring_setup") == 0 {
+            assert_eq!(count(report, "io_uring_enter"), 201, "{user:?}");
+            assert!(wall_ms(report, "io_uring_enter") >= 40, "{report}");
+        }
+    });
+}
+
+/// Where it makes its code writable it has its own, and is the kernel side's from there on, or missing, which is said.
+#[test]
+fn a_program_that_changes_its_code_changes_its_own() {
+    for user in users() {
+        let place = Place::new();
+        let program = built(&place, "itself");
+        let (output, report) = place.spliced(user, &[], &[&program]);
+        assert_eq!(output.status.code(), Some(7), "{user:?}: {output:?}");
+        assert_eq!(count(&report, "getppid"), 200, "{user:?}");
+        let kind = user.map_or("splice_boundary", |_| "splice_left");
+        let told = notes(&report, kind).join("; ");
+        let why = "code of its own that it changes";
+        assert!(told.contains(why), "{user:?}: {told}");
+        // Children that did so before changed nothing for their parent.
+        assert_eq!(count(&report, "clone"), 3, "{user:?}: {told}");
+        if user.is_none() {
+            assert_eq!(count(&report, "getpid"), 206, "{told}");
+        }
+    }
+}
+
+/// It finds jumps in it, as docs/splice.md says, and the other captures change nothing.
+#[test]
+fn a_program_that_compares_its_code_finds_it_changed_by_splicing_alone() {
+    let place = Place::new();
+    let program = built(&place, "itself");
+    let words = [program.as_str(), "compares"];
+    assert_eq!(bare(&words), Some(7));
+    let (output, _) = place.spliced(None, &[], &words);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    if !needs::bpf() {
+        return;
+    }
+    for way in ["--capture=boundary", "--capture=sleeps"] {
+        let mut debox = place.debox(&["run", way, "-q", "-o", "/dev/null", "--"]);
+        let status = debox.args(words).status().unwrap();
+        assert_eq!(status.code(), Some(7), "{way}");
+    }
+}
+
+/// mov $35, %eax (nanosleep); syscall; ret: nobody but the kernel knows of it.
+const SLEEPS: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+int main(int argc, char **argv)
+{
+	static const unsigned char code[] = { 0xb8, 35, 0, 0, 0, 0x0f, 0x05, 0xc3 };
+	struct timespec time = { 0, 20000000 };
+	void *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memcpy(page, code, sizeof code);
+	mprotect(page, 4096, PROT_READ | PROT_EXEC);
+	for (int i = 0; i < 5; i++) {
+		nanosleep(&time, 0);
+		if (argc > 1 && ((int (*)(void *, void *))page)(&time, 0)) return 1;
+	}
+	return 7;
+}
+"#;
+
+#[test]
+fn sleeps_in_calls_that_no_program_told_of_are_told_by_the_kernel_side() {
+    if !needs::bpf() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("sleeps", SLEEPS);
+    for words in [&[program.as_str()][..], &[&program, "untold"]] {
+        let (output, report) = place.spliced(None, &[], words);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        assert_eq!(count(&report, "clock_nanosleep"), 5);
+        let told = row(&report["notes"], "kind", "splice_untold");
+        if words.len() == 1 {
+            assert!(told.is_empty(), "{told:?}");
+            continue;
+        }
+        assert_eq!(told.len(), 1, "{}", report["notes"]);
+        assert_eq!(told[0]["count"], 5, "{told:?}");
+        let ns = told[0]["time_ns"].as_u64().unwrap();
+        assert!(ns >= 99_000_000, "{told:?}");
+        // They are where threads wait, and no call's.
+        let waits = row(&report["blocking"], "call", "nanosleep").into_iter();
+        let sleeps: u64 = waits.map(|row| row["count"].as_u64().unwrap()).sum();
+        assert_eq!(sleeps, 5, "{}", report["blocking"]);
+        assert_eq!(count(&report, "nanosleep"), 0);
+    }
+}
+
+/// A service's user: no home that can be written, nothing set.
+#[test]
+fn who_has_no_home_is_counted() {
+    if Path::new("/run/debox/debox.sock").exists() {
+        eprintln!("NOT RUN: as somebody without rights, as a broker is there for everybody");
+        return;
+    }
+    let place = Place::new();
+    let temporary = place.0.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    std::fs::set_permissions(&temporary, PermissionsExt::from_mode(0o700)).unwrap();
+    let user = if needs::is_root() {
+        std::os::unix::fs::chown(place.0.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        std::os::unix::fs::chown(&temporary, Some(NOBODY), Some(NOBODY)).unwrap();
+        NOBODY
+    } else {
+        // SAFETY: no arguments, cannot fail.
+        unsafe { libc::geteuid() }
+    };
+    let report = place.0.path().join("report.json");
+    let run = |way: &[&str]| {
+        let mut debox = place.debox(&["run", "--json", "-o"]);
+        debox.arg(&report).args(way).args(["--", "/bin/true"]);
+        debox
+            .env_remove("XDG_CACHE_HOME")
+            .env("HOME", "/nonexistent");
+        if needs::is_root() {
+            debox.uid(NOBODY).gid(NOBODY);
+        }
+        debox.env("TMPDIR", &temporary).output().unwrap()
+    };
+    let output = run(&[]);
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(count(&told, "set_tid_address"), 1, "{}", told["notes"]);
+    let folder = temporary.join(format!("debox-splice-{user}"));
+    assert!(folder.is_dir());
+    // One that somebody else could write, or a link to one, is none.
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+    let refused = run(&["--capture=splice"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("/nonexistent/.cache/debox/splice") && said.contains("777"),
+        "{said}"
+    );
+    let elsewhere = temporary.join("elsewhere");
+    std::fs::rename(&folder, &elsewhere).unwrap();
+    std::fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o700)).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &folder).unwrap();
+    assert_eq!(run(&["--capture=splice"]).status.code(), Some(125));
+    let unasked = run(&[]);
+    assert_eq!(unasked.status.code(), Some(125), "{unasked:?}");
+    let said = String::from_utf8_lossy(&unasked.stderr).into_owned();
+    let named = folder.to_str().unwrap();
+    // Root would have the kernel side.
+    assert!(
+        said.contains(named) && said.contains("no privileges"),
+        "{said}"
+    );
+    // Nor is one in a folder where others can rename it.
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::set_permissions(&temporary, PermissionsExt::from_mode(0o777)).unwrap();
+    assert_eq!(run(&["--capture=splice"]).status.code(), Some(125));
+}
+
+/// Where code may not be mapped from the folder, that is said before anything has begun; what was not asked for is at
+/// the kernel's boundary, and complete.
+#[test]
+fn where_code_may_not_be_mapped_another_capture_is_taken() {
+    if !needs::bpf() {
+        return;
+    }
+    let place = Place::new();
+    let folder = place.0.path().join("noexec");
+    std::fs::create_dir(&folder).unwrap();
+    let report = place.0.path().join("report.json");
+    let run = |way: &str| {
+        // The mount is this process's alone, and goes with it.
+        let script = format!(
+            "mount -t tmpfs -o noexec none {folder} && XDG_CACHE_HOME={folder} exec {debox} {way}",
+            folder = folder.display(),
+            debox = env!("CARGO_BIN_EXE_debox")
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-c", &script]);
+        unshare.env_remove("DEBOX_SPLICE_RUNTIME").output().unwrap()
+    };
+    let json = format!("run --json -o {} -- /bin/true", report.display());
+    let output = run(&json);
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(count(&told, "set_tid_address"), 1, "{}", told["notes"]);
+    assert_eq!(told["run"]["capture"], "boundary", "{}", told["run"]);
+    let refused = run("run --capture=splice -- /bin/true");
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("noexec") && said.contains("XDG_CACHE_HOME"),
+        "{said}"
+    );
+    let doctor = run("doctor");
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(said.contains("noexec"), "{said}");
+}
