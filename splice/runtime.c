@@ -752,10 +752,11 @@ static int is_first(struct splice_area *area, uint32_t *word)
 	return 0;
 }
 
-static void first_ends(const struct splice_area *area, uint32_t *word)
+/* `wakes`: calls of the runtime's own are not forbidden yet. */
+static void first_ends(uint32_t *word, int wakes)
 {
 	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
-	if (!area->quiet)
+	if (wakes)
 		sys_call(SYS_futex, word, FUTEX_WAKE, 1 << 30, 0, 0, 0);
 }
 
@@ -779,7 +780,7 @@ static int go_on_without(struct splice_area *area, uint32_t by_library)
 		if (told < 0 && !area->quiet)
 			own_code(own);
 	}
-	first_ends(area, &own->going);
+	first_ends(&own->going, !area->quiet);
 	return is_off(area) == SPLICE_OFF_TOLD;
 }
 
@@ -1382,8 +1383,7 @@ static void cut(struct splice_area *area)
 		return;
 	if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE))
 		cut_off(area);
-	__atomic_store_n(&area->own->cutting, 0, __ATOMIC_RELEASE);
-	sys_call(SYS_futex, &area->own->cutting, FUTEX_WAKE, 1 << 30, 0, 0, 0);
+	first_ends(&area->own->cutting, 1);
 }
 
 /* Its code is to be its own before it changes it: whether it is not yet. */

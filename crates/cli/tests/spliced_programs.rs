@@ -11,7 +11,7 @@ use std::process::Command;
 #[path = "common/splice.rs"]
 mod splice;
 
-use splice::{NOBODY, Place, Who, count, needs, notes, row, users};
+use splice::{NOBODY, Place, Who, count, needs, notes, row, sum, users};
 
 /// One of `tests/splice`, built here.
 fn built(place: &Place, name: &str) -> String {
@@ -26,14 +26,11 @@ fn bare(words: &[&str]) -> Option<i32> {
 }
 
 fn errors(report: &Value, call: &str) -> u64 {
-    let rows = row(&report["calls"], "name", call).into_iter();
-    rows.map(|row| row["errors"].as_u64().unwrap()).sum()
+    sum(report, call, "errors")
 }
 
 fn wall_ms(report: &Value, call: &str) -> u64 {
-    let rows = row(&report["calls"], "name", call).into_iter();
-    rows.map(|row| row["wall_ns"].as_u64().unwrap() / 1_000_000)
-        .sum()
+    sum(report, call, "wall_ns") / 1_000_000
 }
 
 /// Spliced, as root and as somebody: it ends as it does bare, and nothing is missing.

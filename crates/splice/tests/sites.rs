@@ -243,9 +243,10 @@ fn a_function_whose_calls_are_compared_with_stays() {
     }
 }
 
-/// Two functions whose only window holds an instruction within; `{lead}`: how something comes to that of the first one.
+/// Two functions whose only window holds an instruction within. How something comes to that of the first one stands among
+/// its own code (`{within}`), in another function (`{code}`), or behind both (`{data}`).
 const ENTERED: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.cfi_startproc\n{within}\
-    \tmovl %ecx, %eax\n1:\tmovb $39, %al\n2:\tsyscall\n\tret\n3:\t.cfi_endproc\n\t.size _start, . - _start\n\
+    \tmovl %ecx, %eax\n1:\tmovb $39, %al\n2:\tsyscall\n\tret\n\t.cfi_endproc\n\t.size _start, . - _start\n\
     \t.globl other\n\t.type other, @function\nother:\n\t.cfi_startproc\n\
     \tmovl %ecx, %eax\n\tmovb $39, %al\n\tsyscall\n\tret\n\t.cfi_endproc\n\t.size other, . - other\n\
     \t.globl leads\n\t.type leads, @function\nleads:\n8:\t.cfi_startproc\n{code}\n\tret\n\t.cfi_endproc\n\t.size leads, . - leads\n\

@@ -108,9 +108,13 @@ impl Place {
 }
 
 /// Of all rows of the call: for 32 bits, too.
-pub fn count(report: &Value, call: &str) -> u64 {
+pub fn sum(report: &Value, call: &str, key: &str) -> u64 {
     let rows = row(&report["calls"], "name", call).into_iter();
-    rows.map(|row| row["count"].as_u64().unwrap()).sum()
+    rows.map(|row| row[key].as_u64().unwrap()).sum()
+}
+
+pub fn count(report: &Value, call: &str) -> u64 {
+    sum(report, call, "count")
 }
 
 /// Texts of the notes of this kind.
