@@ -352,7 +352,7 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	struct debox_account *account;
 	struct debox_row *row;
 	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
-	u32 stood, back, within;
+	u32 stood, back, within, runtimes = spliced->by_runtime;
 	s32 nr;
 
 	spliced->by_runtime = 0;
@@ -362,13 +362,19 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	if (call->in_call && (call->seq >= SEQ_EXECUTES || (!spliced->is_told && call_is_exec(call->nr, call->compat))))
 		spliced_execs(st, now);
 	if (!spliced->is_told) {
-		if (call->in_call)
+		/* Who was killed within a call has no memory any more (up to 6.14), and ends in that one: its time is
+		 * added as the thread ends. */
+		if (call->in_call && !(task->flags & PF_EXITING))
 			spliced_fold(call, now);
 		/* Another block, or none: between two programs, the execve goes on. Its own could not be read
 		 * just now, and the call that it is in may be another one since; but the one that it ends in
-		 * is counted, and over for who counts, before its memory is gone. */
+		 * is counted, and over for who counts, before its memory is gone. Nor is it one by which the runtime,
+		 * as rights are given up, puts other memory in place of the block: who does that has asked before, and
+		 * waited for the answer. */
+		spliced->by_runtime = runtimes && spliced->block == task->thread.gsbase &&
+				      call_phase(task, &nr) == CALL_RUNNING && !call_is_end(nr);
 		if (spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
-		    !call_is_end(nr) && !(call->in_call && nr == call->nr)) {
+		    !call_is_end(nr) && !spliced->by_runtime && !(st->flags & WATCH_RENAMES) && !(call->in_call && nr == call->nr)) {
 			call_begin(call, task, nr, now);
 			call->seq = 0;
 			/* Nothing of it is noted yet, nor of another one with that number. */

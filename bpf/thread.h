@@ -525,7 +525,8 @@ static __noinline int boundary_asleep(struct task_struct *task, struct thread_st
 	u64 switches;
 	s32 nr;
 
-	if (!st || st->call.in_call || !(st->out_kind & OUT_BLOCKED) || !task_sleeps(task))
+	/* What its runtime waits for is no call of the program's. */
+	if (!st || st->call.in_call || st->spliced.by_runtime || !(st->out_kind & OUT_BLOCKED) || !task_sleeps(task))
 		return 0;
 	switches = task_switches(task);
 	if (call_phase(task, &nr) == CALL_RUNNING)

@@ -55,12 +55,19 @@ ALL = (
 
 def needed() -> list[str]:
     """What is missing, with what brings it."""
+    import peers
+
     missing = []
     if os.geteuid():
         missing.append("root: the slow disk is mounted, and memory groups are made")
     for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf"), ("gdb", "gdb"), ("setpriv", "util-linux")):
         if not shutil.which(program):
             missing.append(f"{program}: apt-get install {package}")
+    for program, package in (("nginx", "nginx-light"), ("lighttpd", "lighttpd"), ("apache2", "apache2")):
+        try:
+            peers.find(program, package)
+        except peers.PeerError as error:
+            missing.append(str(error))
     for module in ("matplotlib", "markdown"):
         if importlib.util.find_spec(module) is None:
             missing.append(f"{module}: apt-get install python3-{module}")
@@ -95,7 +102,7 @@ def with_figures(text: str, folder: pathlib.Path) -> str:
     return text + "".join(figure(file) for file in left)
 
 
-def page(out: pathlib.Path, done: dict[str, float]) -> None:
+def page(out: pathlib.Path, done: dict[str, float], failed: list[str]) -> None:
     """As Markdown, and as one page with the figures in it."""
     import markdown  # not before it is known to be there
 
@@ -111,6 +118,9 @@ def page(out: pathlib.Path, done: dict[str, float]) -> None:
         parts.append(f"<h2>The slow disk</h2><pre>{html.escape(fio)}</pre>")
     for case in ALL:
         folder = out / case.folder
+        if case.folder in failed:
+            lines += [f"## {case.question}", "", "It failed: nothing of it is here.", ""]
+            parts.append(f"<h2>{html.escape(case.question)}</h2><p><strong>It failed: nothing of it is here.</strong></p>")
         if case.folder not in done:
             continue
         text = (folder / f"{case.folder}.md").read_text() if (folder / f"{case.folder}.md").exists() else ""
@@ -142,7 +152,7 @@ def main() -> int:
     except (watch.WatchError, DiskError) as error:
         print(f"cases/run.sh: {error}", file=sys.stderr)
         return 1
-    page(out, done)
+    page(out, done, failed)
     (out / "run.json").write_text(json.dumps({"machine": machine(), "full": args.full, "seconds": done, "failed": failed}))
     print("\n".join(["seconds:", *(f"  {name:8} {seconds:6.1f}" for name, seconds in done.items()), f"  {'all':8} {time.monotonic() - began:6.1f}"]))
     print(f"all of it: {out}/index.html" + (f"; FAILED: {', '.join(failed)}" if failed else ""))

@@ -669,7 +669,8 @@ static int image_open(const struct splice_run *run, const struct stat *file, con
 	at = put_hex(at, file->st_dev, 16);
 	at = put_hex(at, file->st_ino, 16);
 	at = put_hex(at, (uint64_t)file->st_size, 14);
-	at = put_hex(at, (uint64_t)file->st_mtime * 1000000000ull + file->st_mtime_nsec, 16);
+	/* Who writes a file may set that of its data as it was. */
+	at = put_hex(at, (uint64_t)file->st_ctime * 1000000000ull + file->st_ctime_nsec, 16);
 	if (run->sample && *behind != *CALLERS)
 		*at++ = *SAMPLES;
 	while ((*at++ = *behind++))
@@ -1330,8 +1331,9 @@ SELDOM static void heads_copy(struct splice_block *to, const struct splice_block
  * there is one, or not, which is told; nor does the runtime make calls of its own, which may be
  * forbidden now. Places of other threads are copied as they stand: a call that begins or ends
  * meanwhile loses its time. (They are not made to stand still: calls that move some bytes would return with fewer.)
+ * Whether the kernel side waits for the thread's next name, to tell of its calls from there on.
  */
-SELDOM static void cut_off(struct splice_area *area)
+SELDOM static int cut_off(struct splice_area *area)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_block **chunks = area->own->chunk;
@@ -1350,7 +1352,7 @@ SELDOM static void cut_off(struct splice_area *area)
 	}
 	if (failed) {
 		file_left(area);
-		return;
+		return 0;
 	}
 	/* Whoever watches puts its own code back, if it may: what splicing cannot go with may come later, when
 	 * there is nobody to ask. */
@@ -1371,19 +1373,22 @@ SELDOM static void cut_off(struct splice_area *area)
 		in_place_of(area->own->places, sums, SPLICE_PLACES_BYTES);
 	in_place_of(run, page, SPLICE_RUN_BYTES);
 	in_place_of(area, first, SPLICE_FIRST_BYTES);
-	/* Its last calls. */
-	if (!untold)
-		rename_itself();
+	return !untold;
 }
 
 /* setuid() and its kin of glibc have all threads make the call: one of them does it, and the others wait. */
 static void cut(struct splice_area *area)
 {
+	int renames = 0;
+
 	if (area->quiet || !is_first(area, &area->own->cutting))
 		return;
 	if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE))
-		cut_off(area);
+		renames = cut_off(area);
 	first_ends(&area->own->cutting, 1);
+	/* Its last calls. */
+	if (renames)
+		rename_itself();
 }
 
 /* Its code is to be its own before it changes it: whether it is not yet. */
@@ -1489,7 +1494,8 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		signals_let(b->own, b->tid, 0);
 	if (is_off(b->area) || sys_failed(ret))
 		return;
-	if (nr == SYS_mmap && s->rdx & PROT_EXEC && !(s->r10 & MAP_ANONYMOUS))
+	/* Who may write it at once is about to: an image could not be written. */
+	if (nr == SYS_mmap && s->rdx & PROT_EXEC && !(s->r10 & MAP_ANONYMOUS) && !(s->rdx & PROT_WRITE))
 		code_mapped(b->area, (uint64_t)ret, s->rsi, (int)s->r8, s->r9);
 	else if (nr == SYS_mmap && s->rdx & PROT_EXEC)
 		code_late(b, (uint64_t)ret, s->rsi);

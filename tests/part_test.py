@@ -190,11 +190,19 @@ class Runs(unittest.TestCase):
         self.assertEqual(len(names), len(set(names)))
         for p in parts.PARTS:
             self.assertIn(p.tier, parts.TIERS)
-            self.assertIn(p.when, ("first", "beside", "alone"))
+            self.assertIn(p.when, ("first", "beside", "quiet", "alone"))
             self.assertFalse(p.tier == "check" and (p.root or p.kernel), p)
             self.assertTrue(not p.within or p.within in names, p)
             for word in p.command:
                 self.assertTrue("/" not in word or (HERE.parent / word).exists(), p)
+
+    def test_groups_are_named_as_rust_py_knows_them(self):
+        for p in parts.PARTS:
+            if "tests/rust.py" in p.command:
+                words = p.command[p.command.index("tests/rust.py") + 1 :]
+                words = words[: words.index("--")] if "--" in words else words
+                for word in (word for word in words if not word.startswith("--")):
+                    self.assertRegex(word, r"^[a-z-]+(::([a-z_]+|\*))?$", p.name)
 
     def test_no_part_is_in_no_tier(self):
         everything = parts.of_tier("test-all")

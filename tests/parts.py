@@ -19,7 +19,9 @@ class Part(NamedTuple):
     # those that run beside each other the one with the longest begins first.
     limit_s: int
     command: tuple
-    when: str = "beside"  # "first": others need it; "alone": it measures times, or takes all CPUs
+    # "first": others need it; "quiet": it asks when things happen, beside such that mostly wait as well; "alone": it
+    # measures times, or takes all CPUs
+    when: str = "beside"
     root: bool = False
     kernel: bool = False  # loads BPF programs
     within: str = ""  # a part of a later tier that runs all of it
@@ -50,6 +52,8 @@ WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign",
                "debox-unwind::live")  # fmt: skip
 # Those that hold times against each other.
 WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")
+# Those that mostly wait: for periods to end, for what was sent to come, for others' servers.
+LASTING = ("debox-agent", "debox-agent::*", "debox-fleet", "debox-fleet::*")
 # Those of `debox bench self`, minutes long.
 COSTS = "self_"
 SERVERS = ("nginx_under_wrk", "redis_under_its_benchmark")
@@ -67,7 +71,8 @@ PARTS = (
     Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
     Part("dashboards and alerts ask for what the agent exposes", "check", 300, python("tests/dashboards.py")),
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
-         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *WITH_KERNEL, *WITH_CLOCK)),
+         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *LASTING, *WITH_KERNEL, *WITH_CLOCK)),
+    Part("crates: the agent, where it sends to, the fleet", "check", 1800, rust(*LASTING)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 
     Part("crates: with the kernel", "test", 1800, watching(*WITH_KERNEL), root=True, kernel=True),
@@ -75,7 +80,7 @@ PARTS = (
     Part("crates: with the clock", "test", 1800, watching(*WITH_CLOCK, options=["--skip", COSTS]), "alone", root=True, kernel=True),
     Part("guest: Linux 6.1, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.1", "-j", "1", "--smoke"), root=True, within="guest: Linux 6.1"),
     Part("guest: Linux 6.12, smoke", "test", 1800, python("tests/vm/run.py", "-k", "6.12", "-j", "1", "--smoke"), root=True, within="guest: Linux 6.12"),
-    Part("truth: programs with a known answer", "test", 1800, watching("debox-tests::truth"), "alone", root=True, kernel=True),
+    Part("truth: programs with a known answer", "test", 1800, watching("debox-tests::truth"), "quiet", root=True, kernel=True),
     Part("details: call sites, culprits, threads", "test", 1800, watching("debox-tests::details"), root=True, kernel=True),
     Part("chains: what was waited for, link by link", "test", 1800, watching("debox-tests::chains"), root=True, kernel=True),
     Part("lives: where the time of threads went", "test", 900, watching("debox-tests::lives"), root=True, kernel=True),
@@ -85,11 +90,11 @@ PARTS = (
     Part("interrupts: where they landed", "test", 900, watching("debox-tests::irq"), "alone", root=True, kernel=True),
     Part("on the CPU: which functions, and how sure", "test", 900, watching("debox-tests::on_cpu"), "alone", root=True, kernel=True),
     Part("cross-checks: strace, perf, schedstat", "test", 1800,
-         watching("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "alone", root=True, kernel=True),
+         watching("debox-tests::cross", options=[w for name in SERVERS for w in ("--skip", name)]), "quiet", root=True, kernel=True),
     Part("behaviour: the same with and without", "test", 1800, watching("debox-tests::behaviour"), root=True, kernel=True),
     Part("security: the broker's user and unit, who may use it, promises and their tests", "test", 1800,
          rust("debox-tests::security"), root=True, kernel=True),
-    Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, watching("debox-tests::record"), "alone", root=True, kernel=True),
+    Part("recordings: history, trends, culprits, call sites, kill -9", "test", 1800, watching("debox-tests::record"), "quiet", root=True, kernel=True),
     Part("case study: the server in each of its designs", "test", 600, python("cases/tests/server.py"), root=True),
     Part("case study: the slow disk, and what a killed run leaves", "test", 300, python("cases/tests/disk.py"), root=True),
     Part("case study: servers of others", "test", 300, python("cases/tests/peers.py"), root=True),
@@ -108,7 +113,7 @@ PARTS = (
     Part("storms: threads, processes, kill -9", "test-all", 1800, watching("debox-tests::storms"), "alone", root=True, kernel=True),
     Part("scalable select and poll: servers under load, CPython's tests", "test-all", 3600, ("tests/select/run.sh",), "alone"),
     Part("case study: the load generator", "test-all", 900, rust("debox-cases-load::load"), "alone"),
-    Part("case study: experiments with the server on its slow disk", "test-all", 900, python("cases/tests/steps.py"), "alone", root=True, kernel=True),
+    Part("case study: experiments with the server on its slow disk", "test-all", 1500, python("cases/tests/steps.py"), "alone", root=True, kernel=True),
     Part("case study: one call in a thousand", "test-all", 600, python("cases/tests/rare.py"), "alone", root=True, kernel=True),
     Part("case study: nginx opens files in its loop", "test-all", 600, python("cases/tests/nginx.py"), "alone", root=True, kernel=True),
     Part("case study: the table of descriptors grows", "test-all", 300, python("cases/tests/rcu.py"), "alone", root=True, kernel=True),

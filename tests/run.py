@@ -7,7 +7,8 @@
     run.py TIER --list                      their names, and what they need
 
 First what others need, then what measures nothing, one more at a time than there
-are CPUs, and at last, one by one, what measures. What a part says is shown whole
+are CPUs, then what asks when things happen and mostly waits, two at a time, and at
+last, one by one, what measures. What a part says is shown whole
 when it ends, what went wrong in it once more at the end. No part waits for ever:
 see part.py.
 
@@ -119,7 +120,7 @@ class Runner:
         for old in self.logs.glob("*.log"):
             old.unlink()
         # Most parts wait a third of their time: one more than there are CPUs.
-        for when, at_once in (("first", 1), ("beside", self.cpus + 1), ("alone", 1)):
+        for when, at_once in (("first", 1), ("beside", self.cpus + 1), ("quiet", 2), ("alone", 1)):
             # The longest first, so that none is left over at the end.
             these = sorted((p for p in self.chosen if p.when == when), key=lambda p: -p.limit_s if at_once > 1 else 0)
             with concurrent.futures.ThreadPoolExecutor(at_once) as pool:

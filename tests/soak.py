@@ -326,12 +326,17 @@ class Life:
     def __init__(self, process, begin):
         self.process = process
         self.begin = begin
-        self.end = None
+        # Recordings are named by the clock of the day, which may go otherwise in an hour.
+        self.begin_unix = time.time() - (now() - begin)
+        self.end = self.end_unix = None
         self.how = ""
         self.ending = False
         self.first = None  # (when, series, counts)
         self.last = None
         self.scrapes = 0
+
+    def over(self):
+        self.end, self.end_unix = now(), time.time()
 
 
 class Soak:
@@ -409,7 +414,7 @@ class Soak:
             life.ending = True
             life.process.send_signal(number)
             life.process.wait(timeout=60)
-            life.end = now()
+            life.over()
             life.how = how
 
     def prometheus_start(self):
@@ -577,7 +582,8 @@ class Soak:
             self.broker.wait()
             self.event("the broker is killed")
             life.process.wait(timeout=60)
-            life.end, life.how = now(), "lost its broker"
+            life.over()
+            life.how = "lost its broker"
             self.event(f"the agent ended with status {life.process.returncode}")
             self.broker_start()
             self.agent_start()
@@ -639,7 +645,8 @@ class Soak:
                         raise RuntimeError(f"the worker {work} ended with status {worker.returncode}")
                 life = self.lives[-1]
                 if life.process.poll() is not None:
-                    life.end, life.how = now(), f"ended by itself, status {life.process.returncode}"
+                    life.over()
+                    life.how = f"ended by itself, status {life.process.returncode}"
                     self.event("the agent ended by itself")
                     self.agent_start()
                 if self.broker.poll() is not None:
@@ -792,8 +799,7 @@ class Soak:
     def judge_life(self, number, life, last):
         """Its time is in recordings, or its periods are counted as lost."""
         lost = last.get("debox_recordings_lost_total", 0)
-        begin = time.time() - (now() - life.begin)
-        end = time.time() - (now() - life.end)
+        begin, end = life.begin_unix, life.end_unix
         spans = {}
         for name, seconds in self.recordings.items():
             if isinstance(seconds, float):

@@ -188,7 +188,7 @@ class SlowDisk:
             if not shutil.which(program):
                 raise DiskError(f"{program} is missing: apt-get install {package}")
         if not os.access(self.slowdisk, os.X_OK):
-            raise DiskError(f"{self.slowdisk} is missing: make cases, or cc -O2 -o {self.slowdisk} cases/disk/slowdisk.c")
+            raise DiskError(f"{self.slowdisk} is missing: make case-programs, or cc -O2 -o {self.slowdisk} cases/disk/slowdisk.c")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -60,7 +60,7 @@ class Program:
 
     def __init__(self, call: str, calls: int, variant: Variant) -> None:
         if not PROGRAM.exists():
-            raise RcuError(f"{PROGRAM} is not there: make cases, or cc -std=gnu11 -O2 -g -o {PROGRAM} cases/rcu/rcu.c")
+            raise RcuError(f"{PROGRAM} is not there: make case-programs, or cc -std=gnu11 -O2 -g -o {PROGRAM} cases/rcu/rcu.c")
         reserve = calls + SPARE // 2 if variant.reserve else 0
         self.process = subprocess.Popen([*case.DIES_TOO, str(PROGRAM), call, str(calls), str(variant.threads), str(reserve)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

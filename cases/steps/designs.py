@@ -57,6 +57,19 @@ DESIGNS = (
     ),
 )
 
+# What the same code does in other ways. A worker that blocks has one client: there are more of them than clients.
+WORKERS = "466"
+OTHERS = (
+    Design(
+        "posix_spawn",
+        FIRST | {"send": "writev", "residency": "mincore", "names": "descriptor", "cgi": "spawn"},
+        "none",
+        "as `descriptors`, but the loop starts CGI programs by posix_spawn(3), which copies no mappings",
+    ),
+    Design("threads", FIRST | {"model": "threads", "workers": WORKERS}, "section 4: MT", f"as `loop`, but {WORKERS} threads that block"),
+    Design("processes", FIRST | {"model": "processes", "workers": WORKERS}, "section 4: MP", f"as `loop`, but {WORKERS} processes that block"),
+)
+
 
 def argv(design: Design) -> list[str]:
     return [word for name, value in design.switches.items() for word in (f"--{name}", value)]

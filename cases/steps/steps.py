@@ -35,6 +35,7 @@ FLASH = watch.TOP / "target/cases/flash"
 WARMING, WARMING_S = 64, 1.5
 CALIBRATED_QUICK = (1, 16)
 WAITS_FOR_WORK = ("epoll_wait", "epoll_pwait")
+STARTS = ("clone", "fork", "vfork", "clone3")
 
 
 class Plan(NamedTuple):
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
     arms: int
     bandwidth_bytes_per_s: float
     connections: int
-    warm_up_s: int
+    warm_up_s: int | None  # None: until the throughput is level, by the generator's test
     seconds: int
     watched_s: float
     cgi_percent: float
@@ -52,7 +53,8 @@ class Plan(NamedTuple):
 
 QUICK = Plan(directories=60, memory_mib=64, latency_s=0.006, arms=4, bandwidth_bytes_per_s=40e6, connections=450, warm_up_s=4, seconds=4, watched_s=2.5, cgi_percent=0.5)
 # The same load, so that the steps are the same ones.
-FULL = QUICK._replace(warm_up_s=10, seconds=20, watched_s=10)
+FULL = QUICK._replace(warm_up_s=None, seconds=20, watched_s=10)
+LEVEL_MOST_S = 60
 
 
 # Names the state of a disk that is up and has the files: whoever runs several cases makes it once for all.
@@ -111,7 +113,8 @@ def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGro
 
 def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pathlib.Path, name: str, *words: str) -> dict[str, Any]:
     before_disk, before_s = disk.counts(), server.cpu_s()
-    options = ["run", "--connections", str(plan.connections), "--warm-up", str(plan.warm_up_s), "--seconds", str(plan.seconds), *words]
+    warm_up = ["--warm-up", "auto", "--warm-up-most", str(LEVEL_MOST_S)] if plan.warm_up_s is None else ["--warm-up", str(plan.warm_up_s)]
+    options = ["run", "--connections", str(plan.connections), *warm_up, "--seconds", str(plan.seconds), *words]
     result = load(server.port, plan, *options, file=out / f"{name}.load.json")
     cpu_s, after_disk = server.cpu_s() - before_s, disk.counts()
     whole = result["groups"]["all"]
@@ -125,6 +128,8 @@ def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pa
         "kinds": {kind: {of: result["groups"][kind]["waited"][f"{of}_us"] / 1000 for of in ("p5", "p50", "p95", "mean")} for kind in ("static", "dynamic") if result["groups"][kind]["requests"]},
         "server_cpu_s": cpu_s,
         "seconds": result["seconds"] + result["warm_up"]["seconds"],
+        "warm_up_s": result["warm_up"]["seconds"],
+        "is_level": result["warm_up"]["stationary"],
         "disk_reads": after_disk["reads"] - before_disk["reads"],
         "generator_is_bottleneck": result["generator"]["is_bottleneck"],
     }
@@ -152,7 +157,7 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
     # Each point: the calls from the one before it to it.
     by_invocation = {
         name: [[point["first"] + point["count"], point["wall_ns"] / point["count"] / 1e6] for row in report["history"] if row["call"] in calls for point in row["points"] if point["count"]]
-        for name, calls in (("fork", ("clone", "fork", "clone3")), ("mmap", ("mmap",)))
+        for name, calls in (("fork", STARTS), ("mmap", ("mmap",)))
     }
     return {
         "by_invocation": by_invocation,
@@ -166,7 +171,7 @@ def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> d
         )[:8],
         "asleep_ns": sum(cell[1] for calls in asleep.values() for cell in calls.values()),
         "life_ns": life.get("life_ns"),
-        "calls": [{key: row[key] for key in ("name", "count", "wall_ns", "cpu_ns", "blocked_ns", "max_ns")} for row in report["calls"][:12]],
+        "calls": [{key: row[key] for key in ("name", "count", "wall_ns", "cpu_ns", "blocked_ns", "max_ns")} for n, row in enumerate(report["calls"]) if n < 12 or row["name"] in STARTS],
     }
 
 
@@ -184,10 +189,22 @@ def table_4(name: str, asleep: dict[str, dict[str, list[int]]]) -> str:
 
 def table_5(results: dict[str, Any]) -> list[str]:
     """Of those that call it."""
-    rows = [f"| {name} | {row['total_ns'] / 1e3:,.0f} | {row['count']:,} | {row['label']} | {row['function']} |" for name, result in results["designs"].items() for row in result["debox"]["sendfile"][:3]]
+    rows = [f"| {name} | {row['total_ns'] / 1e3:,.0f} | {row['count']:,} | {row['label']} | {row['function']} |" for name, result in results["designs"].items() for row in result.get("debox", {}).get("sendfile", [])[:3]]
     if not rows:
         return []
     return ["Where `sendfile` blocked (the paper's Table 5):", "", "| design | time, µs | times | label | in the kernel |", "|---|---:|---:|---|---|", *rows, ""]
+
+
+def starts(results: dict[str, Any]) -> list[str]:
+    """What it takes the loop to start a program."""
+    rows = []
+    for name, result in results["designs"].items():
+        for row in result.get("debox", {}).get("calls", []):
+            if row["name"] in STARTS and row["count"] > 1:
+                rows.append(f"| {name} | {row['name']} | {row['count']:,} | {row['wall_ns'] / row['count'] / 1e3:,.0f} | {(row['blocked_ns'] or 0) / row['wall_ns']:.0%} | {result['debox']['mappings'] or 0:,} |")
+    if not rows:
+        return []
+    return ["What it takes the loop to start a CGI program:", "", "| design | call | calls | each, µs | blocked | mappings |", "|---|---|---:|---:|---:|---:|", *rows, ""]
 
 
 def by_call_site(results: dict[str, Any]) -> list[str]:
@@ -205,14 +222,16 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
     plan = QUICK if quick else FULL
     results: dict[str, Any] = {"plan": plan._asdict(), "designs": {}, "peers": {}}
     with site(out, plan) as (disk, group, root):
-        for design in designs.DESIGNS:
-            if only and design.name not in only:
+        for design in (*designs.DESIGNS, *designs.OTHERS):
+            if design.name not in only if only else quick and design in designs.OTHERS:
                 continue
             name = design.name.replace(" ", "-").replace("'", "")
             disk.remount()
             with flash(root, design, group) as server:
                 result = measured(server, plan, disk, out, name)
-                result["debox"] = watched(server, plan, out, name)
+                # Workers that block wait for work in other calls, and processes are not the one that is looked at.
+                if design.switches["model"] == "amped":
+                    result["debox"] = watched(server, plan, out, name)
             results["designs"][design.name] = result
             tell(design.name, result)
         for name, start in peers.PEERS.items():
@@ -231,7 +250,19 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
 
 def tell(name: str, result: dict[str, Any]) -> None:
     print(f"{name}: {result['conforming_percent']:.0f} % conforming, {result['requests_per_s']:.0f} requests/s, waited p50 {result['waited_ms']['p50']:.2f} p99 {result['waited_ms']['p99']:.1f} ms, "
-          f"CPU {result['server_cpu_s']:.1f} s, {result['errors']} errors" + (f"; the loop slept {result['debox']['asleep_ns'] / 1e6:.0f} ms" if "debox" in result else ""), flush=True)  # fmt: skip
+          f"CPU {result['server_cpu_s']:.1f} s, {result['errors']} errors, counted from {result['warm_up_s']:.0f} s on" + (", NOT LEVEL" if result["is_level"] is False else "") + (f"; the loop slept {result['debox']['asleep_ns'] / 1e6:.0f} ms" if "debox" in result else ""), flush=True)  # fmt: skip
+
+
+def warmed_up(plan: dict[str, Any], everyone: dict[str, Any]) -> list[str]:
+    """From when on it was counted, and who was at no level then."""
+    from_s = [result["warm_up_s"] for result in everyone.values()]
+    if not from_s:
+        return []
+    uneven = [name for name, result in everyone.items() if result["is_level"] is False]
+    told = f"Counted from {min(from_s):.0f} to {max(from_s):.0f} s after the start on"
+    if plan["warm_up_s"] is not None:
+        return [f"{told}, which need not be a steady state."]
+    return [f"{told}, as soon as the throughput was level" + (f"; after {LEVEL_MOST_S} s it was not of: {', '.join(uneven)}." if uneven else ".")]
 
 
 def page(results: dict[str, Any]) -> str:
@@ -246,12 +277,12 @@ def page(results: dict[str, Any]) -> str:
             silent.append(f"Not one answer of {name}: its processes take more than the {results['plan']['memory_mib']} MiB that it has.")
             continue
         lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
-    lines += ["", *silent, "", "Each design is the one before it, but:", ""]
-    lines += [f"- {design.name}: {design.change} (in the paper {design.paper})" for design in designs.DESIGNS if design.name in results["designs"]]
+    lines += ["", *silent, *warmed_up(results["plan"], everyone), "", "Each design is the one before it, but:", ""]
+    lines += [f"- {design.name}: {design.change} (in the paper {design.paper})" for design in (*designs.DESIGNS, *designs.OTHERS) if design.name in results["designs"]]
     lines += ["", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
     for name, result in results["designs"].items():
         lines += [f"| {name} | {kind} | {told['p5']:.2f} | {told['p50']:.2f} | {told['p95']:.1f} | {told['mean']:.2f} |" for kind, told in result["kinds"].items()]
-    lines += ["", *table_5(results), *by_call_site(results), "Where the loop slept, but for work, by label and call (Table 4), and DeBox's first sentences:", ""]
+    lines += ["", *starts(results), *table_5(results), *by_call_site(results), "Where the loop slept, but for work, by label and call (Table 4), and DeBox's first sentences:", ""]
     for name, result in results["designs"].items():
         if "debox" in result:
             lines += [table_4(name, result["debox"]["asleep"]), "```", *result["debox"]["verdict"], "```", ""]

@@ -270,7 +270,7 @@ class Disk(unittest.TestCase):
     def test_refused(self):
         with self.disk() as disk, self.assertRaisesRegex(DiskError, "holds a disk already"):
             self.disk().up()
-        with self.assertRaisesRegex(DiskError, "slowdisk is missing: make cases"):
+        with self.assertRaisesRegex(DiskError, "slowdisk is missing: make case-programs"):
             self.disk().__class__(self.state, slowdisk="/nowhere/slowdisk").up()
         os.mkdir(self.state)
         precious = pathlib.Path(self.state, "precious")

@@ -74,7 +74,7 @@ class Rcu(unittest.TestCase):
             program.go()
         there, rcu.PROGRAM = rcu.PROGRAM, pathlib.Path(self.work.name, "nowhere")
         try:
-            with self.assertRaisesRegex(rcu.RcuError, "make cases"):
+            with self.assertRaisesRegex(rcu.RcuError, "make case-programs"):
                 rcu.one("socket", 1, rcu.VARIANTS[0])
         finally:
             rcu.PROGRAM = there

@@ -8,6 +8,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import helpers  # noqa: E402
 import moment  # noqa: E402
 import most  # noqa: E402
 import peers  # noqa: E402
+import run  # noqa: E402
 import server  # noqa: E402
 import sizes  # noqa: E402
 import slow_disk  # noqa: E402
@@ -38,7 +40,7 @@ def left() -> set[str]:
     made = {str(mount.place) for mount in slow_disk.mounts()} | {str(path) for path in group.glob("debox-case-*")}
     made |= {file.read_text().strip() for file in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")}
     made |= {str(path) for kind in ("case", "peer") for path in pathlib.Path(tempfile.gettempdir()).glob(f"debox-{kind}-*")}
-    running = {process.pid: process.command for process in peers.processes().values() if process.command in ("flash", "flash-helper", "flash-cgi", "load", "slowdisk", "debox", "deboxd", "fio", "nginx")}
+    running = {process.pid: process.command for process in peers.processes().values() if process.command in ("flash", "flash-helper", "flash-cgi", "load", "slowdisk", "debox", "deboxd", "fio", "nginx", "lighttpd", "apache2", "perf", "strace", "bpftrace", "gdb", "haproxy", "rare", "rcu")}
     # No zombies: slowdisk is init's child, which may take its time.
     return made | {f"{pid} {running[pid]}" for pid in server.alive(list(running))}
 
@@ -148,18 +150,34 @@ class Experiments(unittest.TestCase):
                 process.wait()
                 self.nothing_left(20.0)
 
+    def test_each_case_that_is_killed_leaves_nothing(self):
+        """At some moment in the midst of it."""
+        for one in run.ALL:
+            after_s = random.uniform(0.2, 1.2)
+            with self.subTest(one.folder, after_s=after_s):
+                argv = [sys.executable, str(TOP / "cases/run.py"), "--only", one.folder, "--out", str(self.out)]
+                process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+                self.assertTrue(any(line.startswith(f"== {one.question}") for line in process.stdout), "it ended before")
+                time.sleep(after_s)
+                self.assertIsNone(process.poll(), "it was over before")
+                process.send_signal(signal.SIGKILL)
+                process.stdout.close()
+                process.wait()
+                self.nothing_left(20.0)
+
     def test_the_steps_have_their_tables_and_figures(self):
         """Of made-up results."""
         cdf = [[100, 0.5], [2000, 1.0]]
         kinds = {"static": {"p5": 0.1, "p50": 1.0, "p95": 5.0, "mean": 2.0}}
         debox = {"by_invocation": {"fork": [[1, 0.8], [9, 2.8]], "mmap": [[100, 0.01], [200, 0.02]]}, "mappings": 33, "asleep": {"page-in": {"sendfile": [5, 7_000_000]}}, "sendfile": [{"total_ns": 7_000_000, "count": 5, "label": "page-in", "function": "filemap_get_pages"}], "call_sites": [{"call": "sendfile", "place": "answer_send (answer.c:111)", "count": 5, "wall_ns": 7_100_000, "blocked_ns": 7_000_000}], "asleep_ns": 7_000_000, "life_ns": 10_000_000, "verdict": ["It sleeps."]}
-        design = {"conforming_percent": 59.0, "requests_per_s": 10.0, "waited_ms": {"p50": 1.0, "p99": 2.0}, "server_cpu_s": 0.1, "cdfs": dict.fromkeys(("waited", "first_byte", "whole"), cdf), "kinds": kinds, "debox": debox}
-        results = {"plan": steps.QUICK._asdict(), "designs": {"loop": design, "maps": design}, "peers": {}}
+        design = {"conforming_percent": 59.0, "requests_per_s": 10.0, "waited_ms": {"p50": 1.0, "p99": 2.0}, "server_cpu_s": 0.1, "warm_up_s": 12.0, "is_level": False, "cdfs": dict.fromkeys(("waited", "first_byte", "whole"), cdf), "kinds": kinds, "debox": debox}
+        results = {"plan": steps.FULL._asdict(), "designs": {"loop": design, "maps": design}, "peers": {}}
         steps.figures(self.out, results)
         self.assertEqual({file.name for file in self.out.glob("*.svg")}, {"conforming.svg", "fork.svg", "mmap.svg", "waited.svg", "first-byte.svg", "whole.svg"})
         text = steps.page(json.loads(json.dumps(results)))
         for line in ("| loop | static | 0.10 | 1.00 | 5.0 | 2.00 |", "| page-in / 5 |", "| sendfile / 5 (7 ms) |", "70%", "| loop | 7,000 | 5 | page-in | filemap_get_pages |",
-                     "| loop | sendfile | answer_send (answer.c:111) | 5 | 1,420.0 | 99% |"):
+                     "| loop | sendfile | answer_send (answer.c:111) | 5 | 1,420.0 | 99% |",
+                     "Counted from 12 to 12 s after the start on, as soon as the throughput was level; after 60 s it was not of: loop, maps."):
             self.assertIn(line, text)
 
 

@@ -77,22 +77,26 @@ fn rule_of(when: &PolicyWhen) -> RuleArgs {
 /// One period of a policy begins. It takes over whom it is the first to fit.
 fn capture_of(begin: &Begin<'_>, policy: &Policy, rank: u32, how: How) -> Result<Capture, Error> {
     let target = Target::policy(&policy.whom, rank, policy.owners_first)?;
-    let want = want_of(begin.broker, policy, how)?;
+    let want = want_of(begin, policy, how)?;
     begin.base.start(want, target, begin.inherited)
 }
 
-fn want_of(broker: &BrokerArgs, policy: &Policy, how: How) -> Result<Want, Error> {
+fn want_of(begin: &Begin<'_>, policy: &Policy, how: How) -> Result<Want, Error> {
     let way = match how.way {
         Way::Sleeps => CaptureWay::Sleeps,
         Way::Boundary => CaptureWay::Boundary,
     };
     let rules = policy.when.iter().filter(|_| how.conditions).map(rule_of);
-    Want::new(&CaptureArgs {
-        broker: broker.clone(),
+    let mut want = Want::new(&CaptureArgs {
+        broker: begin.broker.clone(),
         capture_way: Some(way),
         act: ActArgs::lasting(rules.collect()),
         ..CaptureArgs::default()
-    })
+    })?;
+    if begin.records && !how.seldom {
+        want.slow_keep();
+    }
+    Ok(want)
 }
 
 /// What is needed to begin a period.
@@ -100,6 +104,8 @@ pub struct Begin<'a> {
     pub base: &'a Base,
     pub broker: &'a BrokerArgs,
     pub inherited: &'a Inherited,
+    /// There is a flight recorder.
+    pub records: bool,
 }
 
 /// One period of a policy.

@@ -122,6 +122,7 @@ impl Agent<'_> {
             base: &self.base,
             broker: self.broker,
             inherited: self.inherited,
+            records: self.config.flight.is_some(),
         };
         let running = &mut self.running[at];
         let how = How::of(&running.policy, running.way_ends, self.budget.level());
@@ -160,7 +161,7 @@ impl Agent<'_> {
         self.period_judge(&policy.name, over.recorded, report);
     }
 
-    /// Single calls that met a condition.
+    /// Single calls that met a condition, or are slow.
     fn act(&mut self) {
         let mut keep_of = None;
         for (at, running) in self.running.iter_mut().enumerate() {
@@ -380,6 +381,7 @@ impl Agent<'_> {
             base: &self.base,
             broker: self.broker,
             inherited: self.inherited,
+            records: self.config.flight.is_some(),
         };
         let (mut new, mut all_ends) = (Vec::new(), Vec::new());
         for (at, policy) in self.config.policies.iter().enumerate() {
@@ -486,7 +488,7 @@ impl Agent<'_> {
                 .iter()
                 .filter_map(|running| running.present.capture.events())
             {
-                wait.push(ring);
+                wait.extend(ring);
                 next = soon.map_or(next, |soon| next.min(Instant::now() + soon));
             }
             let tick = self.base.tick(&wait, Some(next));
@@ -632,6 +634,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         base: &base,
         broker: &args.broker,
         inherited: &inherited,
+        records: config.flight.is_some(),
     };
     let policies = config.policies.iter().enumerate();
     let running = policies.map(|(at, policy)| {

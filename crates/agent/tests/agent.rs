@@ -1022,10 +1022,8 @@ fn boundary_capture_is_for_a_time() {
     let figures = agent.metrics();
     assert_eq!(calls(&figures), before, "{figures}");
     assert_eq!(agent.end(), Some(0));
-    let captures: Vec<_> = recordings_of(&folder.join("flight"), "web")
-        .iter()
-        .map(|report| report.run.capture)
-        .collect();
+    let recorded = recordings_of(&folder.join("flight"), "web");
+    let captures: Vec<_> = recorded.iter().map(|report| report.run.capture).collect();
     assert_eq!(
         captures,
         [
@@ -1033,6 +1031,15 @@ fn boundary_capture_is_for_a_time() {
             debox_report::Capture::Sleeps
         ]
     );
+    // The slowest single calls, the longest first, with what they waited for.
+    let slow = &recorded[0].slow_calls;
+    let longest = slow
+        .first()
+        .map(|call| (call.call.as_str(), call.comm.as_str()));
+    assert_eq!(longest, Some(("clock_nanosleep", "dbb-one")), "{slow:?}");
+    assert!(slow[0].wall_ns >= 300_000_000 && slow[0].sleeps.len() == 1);
+    assert!(slow.is_sorted_by_key(|call| std::cmp::Reverse(call.wall_ns)));
+    assert!(recorded[1].slow_calls.is_empty());
 }
 
 #[test]

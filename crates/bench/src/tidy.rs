@@ -26,8 +26,15 @@ pub fn go_on() -> Result<(), Error> {
 /// Makes the command's process end with the thread that starts it (which is
 /// the main thread, everywhere here), in a process group of its own, so that
 /// Ctrl-C reaches this program only.
-pub fn bind(command: &mut Command, cpu: Option<usize>, inherit: Option<i32>) {
+/// `cpus`: where it may run; none: where this process may.
+pub fn bind(command: &mut Command, cpus: impl IntoIterator<Item = usize>, inherit: Option<i32>) {
     let parent = std::process::id();
+    // SAFETY: all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus {
+        // SAFETY: looks at the set's own length.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: system calls only, between fork and exec.
     unsafe {
         command.pre_exec(move || {
@@ -36,9 +43,7 @@ pub fn bind(command: &mut Command, cpu: Option<usize>, inherit: Option<i32>) {
             if libc::getppid() as u32 != parent {
                 libc::_exit(1);
             }
-            if let Some(cpu) = cpu {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                libc::CPU_SET(cpu, &mut set);
+            if libc::CPU_COUNT(&set) > 0 {
                 libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
             }
             if let Some(fd) = inherit {
@@ -125,7 +130,7 @@ impl Drop for Guarded {
 /// As [`Guarded::wait`]; the exit status is the caller's to judge.
 pub fn run(
     command: &mut Command,
-    cpu: Option<usize>,
+    cpus: impl IntoIterator<Item = usize>,
     inherit: Option<i32>,
     limit: Duration,
 ) -> Result<(std::process::ExitStatus, String, String), Error> {
@@ -133,7 +138,7 @@ pub fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    bind(command, cpu, inherit);
+    bind(command, cpus, inherit);
     let mut guarded = Guarded::spawn(command)?;
     let collect = |mut from: Box<dyn Read + Send>| {
         std::thread::spawn(move || {

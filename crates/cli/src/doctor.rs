@@ -19,6 +19,7 @@ use serde::Serialize;
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -409,10 +410,30 @@ pub fn spliceable(make: bool) -> Result<String, (String, &'static str)> {
             remedy,
         ));
     }
+    // Once in a run: it takes a process.
+    static TRACES: OnceLock<Result<(), String>> = OnceLock::new();
+    let traces =
+        TRACES.get_or_init(|| debox_splice::may_trace().map_err(|error| error.to_string()));
+    if let Err(why) = traces {
+        return Err((
+            format!(
+                "no process may be traced here ({why}): programs could not be stopped as they begin"
+            ),
+            "let this user trace (kernel.yama.ptrace_scope, SELinux' deny_ptrace, the container's seccomp profile); or \
+             --capture=boundary",
+        ));
+    }
     debox_splice::rate().map_err(|error| (error.to_string(), BOUNDARY))?;
     let images = crate::patched::folder(make).map_err(|error| {
+        // Its own words have the remedy in them, for who sees them alone.
+        let found = match error {
+            Error::Splice(debox_splice::Error::Images { folder, why }) => {
+                format!("{}: {why}", folder.display())
+            }
+            error => error.to_string(),
+        };
         let remedy = "set XDG_CACHE_HOME to a folder that is yours, and not mounted noexec; or --capture=boundary";
-        (error.to_string(), remedy)
+        (found, remedy)
     })?;
     let Some(libc) = own_libc() else {
         return Ok("there is no libc.so.6 to look at".into());

@@ -24,7 +24,7 @@ use debox_output::count_text;
 use debox_record::monotonic_ns;
 use debox_report::{
     CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, PlaceCounts, Report,
-    RunFacts, RunKind, WrapCounts, WrapProcess,
+    RunFacts, RunKind, SpliceSetup, WrapCounts, WrapProcess,
 };
 use debox_splice::{Counted, Following, Place, Run, Sampling, Since, Sums, UNDONE};
 use debox_symbol::{CodeFile, UserCode};
@@ -259,8 +259,7 @@ impl Splicer {
             };
             match connection.boundary(tid, flags) {
                 Ok(()) => true,
-                // SAFETY: signal 0 only asks.
-                Err(_) if unsafe { libc::kill(tid, 0) } != 0 => false,
+                Err(_) if !debox_splice::lives(tid) => false,
                 Err(error) => {
                     crate::say(&format!(
                         "process {tid} goes on without being counted: {error}"
@@ -370,6 +369,16 @@ impl Splicer {
     /// Whether a command was begun, and is not a process that ran.
     fn began(&self) -> bool {
         !self.attached.load(Ordering::Relaxed)
+    }
+
+    /// What we did as programs began.
+    fn setup(&self) -> Option<SpliceSetup> {
+        let counted = self.run.counted().ok()?;
+        Some(SpliceSetup {
+            programs: counted.setups,
+            total_ns: counted.setup_ns,
+            files_copied: counted.copied,
+        })
     }
 
     /// What has been counted so far of these processes and of all that came of them.
@@ -500,6 +509,7 @@ pub fn attach(
 
 /// What programs have counted, and nobody else.
 fn report_alone(splicer: &Splicer, mut facts: RunFacts, start_ns: u64, call_sites: bool) -> Report {
+    facts.splice_setup = splicer.setup();
     let mut counts = splicer.finish(&facts.pids, None, &mut facts.notes);
     let places = call_sites.then(|| Places::read(&splicer.run, &mut counts, &mut facts.notes));
     let name = |_: usize, place: u64| places.as_ref().map_or_else(String::new, |p| p.name(place));
@@ -743,6 +753,8 @@ pub fn own_part_tell(report: &mut Report) {
         // Nobody else waits for a futex outside of his calls, or in one that is no futex.
         let asks = row.label == "futex" && row.call.as_deref().map_or(begins, executes);
         if row.label == "ptrace" && !traced || asks {
+            // By that one a new program comes to its first instruction: it is not its own.
+            row.call = row.call.take().filter(|call| !begins || call != "tgkill");
             SETUP.clone_into(&mut row.label);
             is_there = true;
         }

@@ -541,6 +541,60 @@ int main(void)
     assert!((30..=50).contains(&ns("nvcsw")), "{row}");
 }
 
+/// As a process gives up rights, the runtime puts other memory in place of what tells of its calls. Whoever loses
+/// the CPU just then, is in no call of the program's.
+#[test]
+fn a_process_that_loses_the_cpu_as_it_gives_up_rights_has_no_call_of_the_runtimes() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program(
+        "gives-up",
+        r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void)
+{
+	cpu_set_t one;
+	pid_t others[4];
+	sched_getaffinity(0, sizeof(one), &one);
+	for (int cpu = 0, n = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &one) && n++) CPU_CLR(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+	/* Who wakes up comes first, mostly. */
+	for (int i = 0; i < 4; i++)
+		if (!(others[i] = fork())) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			for (;;) usleep(20);
+		}
+	for (int i = 0; i < 200; i++) {
+		if (!fork()) _exit(setgid(65534) != 0);
+		wait(0);
+	}
+	for (int i = 0; i < 4; i++) {
+		kill(others[i], SIGKILL);
+		wait(0);
+	}
+	return 7;
+}
+"#,
+    );
+    let (output, report) = place.report(&[&program]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(count(&report, "setgid"), 200);
+    let rows = report["calls"].as_array().unwrap();
+    // Its own: to put memory in its place, and to say that it has.
+    let own = |row: &&Value| row["name"] == "mremap" || row["name"] == "futex";
+    assert!(rows.iter().all(|row| !own(&row)), "{rows:?}");
+    let mut notes = report["notes"].as_array().unwrap().iter();
+    assert!(notes.all(|note| note["kind"] != "inconsistent"), "{report}");
+}
+
 /// Its own code comes back under a thread that makes calls all the time: each is counted, by whom it may be, and made
 /// as it is written.
 #[test]
@@ -1632,8 +1686,62 @@ fn whoever_has_no_privileges_may_too() {
     );
     let asked = unsaid(&["--call-site"]);
     let said = String::from_utf8_lossy(&asked.stderr);
+    assert_eq!(asked.status.code(), Some(3), "{said}");
     assert!(
-        said.contains("nothing can be watched: no privileges"),
+        said.contains("nothing can be watched: no privileges") && said.contains("CALL SITE"),
         "{said}"
     );
+}
+
+/// What is taken where nobody says how.
+#[test]
+fn calls_are_counted_where_that_costs_least_if_nobody_says_where() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let way = |options: &[&str]| {
+        let mut command = place.debox(&["run", "-q", "--json", "-o"]);
+        let file = place.0.path().join("way.json");
+        command.arg(&file).args(options).args(["--", "true"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        report["run"]["capture"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(way(&[]), "splice");
+    assert_eq!(way(&["--irq"]), "splice");
+    for options in [
+        &["--call-site"][..],
+        &["--stacks"],
+        &["--trace", "vfs_read"],
+        &["--on", "call == sync", "--do", "core"],
+    ] {
+        assert_eq!(way(options), "boundary", "{options:?}");
+    }
+}
+
+/// Whoever has fewer capabilities is not let at memory by which those with all of them go.
+#[test]
+fn a_program_with_fewer_capabilities_is_at_the_boundary() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let script = "grep -c debox-splice /proc/self/maps";
+    let words = ["setpriv", "--bounding-set=-all", "sh", "-c", script];
+    let (output, report) = place.report(&words);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{report}");
+    // Those of the way that `sh` is looked for along have failed.
+    let executes = row(&report["calls"], "name", "execve")[0];
+    let of = |field: &str| executes[field].as_u64().unwrap();
+    assert_eq!(of("count") - of("errors"), 3, "{report}");
+    let notes = report["notes"].as_array().unwrap();
+    assert!(
+        notes.iter().any(|note| note["kind"] == "splice_boundary"),
+        "{notes:?}"
+    );
+    // With all of them it is not.
+    let (output, _) = place.report(&["sh", "-c", script]);
+    assert_ne!(String::from_utf8_lossy(&output.stdout), "0\n");
 }

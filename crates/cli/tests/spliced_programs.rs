@@ -46,6 +46,27 @@ fn each(name: &str, check: impl Fn(Who, &Value)) {
     }
 }
 
+/// Go's programs have no C library, and threads of their own making.
+#[test]
+fn go_is_counted() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/truth/gocalls");
+    assert!(
+        program.exists(),
+        "{}: make test-programs",
+        program.display()
+    );
+    let words = [program.to_str().unwrap(), "300"];
+    for user in users() {
+        let place = Place::new();
+        let (output, report) = place.spliced(user, &[], &words);
+        assert_eq!(output.status.code(), Some(0), "{user:?}: {output:?}");
+        assert_eq!(count(&report, "getppid"), 1200, "{user:?}");
+        for kind in ["splice_untold", "splice_left", "splice_boundary"] {
+            assert_eq!(notes(&report, kind), [""; 0], "{user:?}");
+        }
+    }
+}
+
 #[test]
 fn stacks_are_switched_out_of_calls() {
     each("coroutines", |user, report| {
@@ -305,4 +326,138 @@ fn where_code_may_not_be_mapped_another_capture_is_taken() {
     let doctor = run("doctor");
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(said.contains("noexec"), "{said}");
+}
+
+/// A container's filter, or SELinux, may forbid that anything is traced.
+#[test]
+fn where_nobody_may_trace_another_capture_is_taken() {
+    if !needs::bpf() {
+        return;
+    }
+    let place = Place::new();
+    let within = place.program(
+        "within",
+        r#"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	struct sock_filter filter[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+					BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ptrace, 0, 1),
+					BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+					BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+	struct sock_fprog program = { 4, filter };
+	if (argc < 2 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		return 9;
+	execv(argv[1], argv + 1);
+	return 8;
+}
+"#,
+    );
+    let debox = env!("CARGO_BIN_EXE_debox");
+    let report = place.0.path().join("report.json");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&within);
+        command
+            .arg(debox)
+            .args(words)
+            .env("XDG_CACHE_HOME", place.0.path());
+        command.output().unwrap()
+    };
+    let output = run(&[
+        "run",
+        "--json",
+        "-o",
+        report.to_str().unwrap(),
+        "--",
+        "/bin/true",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(told["run"]["capture"], "boundary", "{}", told["run"]);
+    assert_eq!(count(&told, "set_tid_address"), 1, "{}", told["notes"]);
+    let doctor = run(&["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(said.contains("no process may be traced here"), "{said}");
+}
+
+/// Code that is mapped to be written at once is no image, which could not be.
+#[test]
+fn code_that_is_mapped_writable_can_be_written() {
+    let place = Place::new();
+    let program = place.program(
+        "writable",
+        r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void)
+{
+	int fd = open("/proc/self/exe", O_RDONLY);
+	long parent;
+	/* So that there is something to be replaced. */
+	__asm__ volatile("nop; nop; nop; syscall; nop; nop; nop" : "=a"(parent) : "a"(110) : "rcx", "r11", "memory");
+	/* Where linkers put code: all pages behind the first. */
+	for (int page = 0; page < 3; page++) {
+		char *at = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE, fd, page * 4096);
+		if (at == MAP_FAILED) return 1;
+		at[7] = (char)page;
+		if (at[7] != (char)page) return 2;
+	}
+	return 7;
+}
+"#,
+    );
+    for user in users() {
+        let (output, report) = Place::new().spliced(user, &[], &[&program]);
+        assert_eq!(output.status.code(), Some(7), "{user:?}: {output:?}");
+        assert!(count(&report, "mmap") >= 3, "{user:?}");
+    }
+}
+
+/// A file that is written again, with the time and the length that it had, is another one.
+#[test]
+fn a_library_that_was_written_again_is_the_new_one() {
+    let place = Place::new();
+    let library = place.0.path().join("again.so");
+    let program = place.program(
+        "loads",
+        r#"
+#include <dlfcn.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	void *library = dlopen(argv[argc - 1], RTLD_NOW);
+	int (*which)(void) = library ? (int (*)(void))dlsym(library, "which") : 0;
+	return which ? which() : 9;
+}
+"#,
+    );
+    let written = |answer: u32| {
+        let text = format!(
+            "long syscall(long, ...);\nint which(void) {{ return syscall(110) > 0 ? {answer} : 8; }}\n"
+        );
+        let (source, made) = (place.file("again.c", &text), place.0.path().join("made.so"));
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&made);
+        assert!(compiler.arg(&source).status().unwrap().success());
+        // In place.
+        std::fs::write(&library, std::fs::read(&made).unwrap()).unwrap();
+        let file = std::fs::File::options().write(true).open(&library).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    };
+    for user in users() {
+        let kept = Place::new();
+        for answer in [3, 5] {
+            written(answer);
+            let words = [&program, library.to_str().unwrap()];
+            let (output, _) = kept.spliced(user, &[], &words);
+            assert_eq!(output.status.code(), Some(answer as i32), "{user:?}");
+        }
+    }
 }

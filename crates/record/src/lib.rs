@@ -20,6 +20,7 @@ mod limits;
 mod observe;
 mod reader;
 mod slow;
+mod slowest;
 mod writer;
 
 pub use format::{Start, VERSION};
@@ -28,4 +29,5 @@ pub use history::{History, POINTS_MAX, RowSums};
 pub use observe::{Account, Observed, Observer, Options, Recording, monotonic_ns, start_here};
 pub use reader::{ReadError, is_recording, read, read_bytes};
 pub use slow::{Reservoir, SLOW_CALLS_MAX};
+pub use slowest::Slowest;
 pub use writer::{Contents, WriteError, Writer};

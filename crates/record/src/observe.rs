@@ -120,7 +120,7 @@ struct Watcher<A: Account> {
 }
 
 /// When something is due again.
-struct Pace {
+pub(crate) struct Pace {
     due: Instant,
     min: Duration,
     max: Duration,
@@ -129,7 +129,25 @@ struct Pace {
 }
 
 impl Pace {
-    fn next(&mut self, since: Instant, began: Instant) {
+    /// Of looks at the sums, from now on.
+    pub(crate) fn of_looks() -> Self {
+        Self {
+            due: Instant::now() + LOOK_FIRST,
+            min: LOOK_MIN,
+            max: LOOK_MAX,
+            part: 200,
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.due
+    }
+
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        self.due.saturating_duration_since(now)
+    }
+
+    pub(crate) fn next(&mut self, since: Instant, began: Instant) {
         let now = Instant::now();
         let by_age = (now - since) / self.part;
         let by_cost = (now - began) * COST_TIMES;
@@ -224,15 +242,13 @@ impl<A: Account> Watcher<A> {
     /// Until the other end of `stopped` is closed.
     fn run(&mut self, stopped: &UnixStream) {
         let now = Instant::now();
-        let pace = |first, min, max, part| Pace {
-            due: now + first,
-            min,
-            max,
-            part,
+        let (mut look, mut sizes) = (Pace::of_looks(), Pace::of_looks());
+        let mut flush = Pace {
+            due: now + FLUSH_MIN,
+            min: FLUSH_MIN,
+            max: FLUSH_MAX,
+            part: 20,
         };
-        let mut look = pace(LOOK_FIRST, LOOK_MIN, LOOK_MAX, 200);
-        let mut sizes = pace(LOOK_FIRST, LOOK_MIN, LOOK_MAX, 200);
-        let mut flush = pace(FLUSH_MIN, FLUSH_MIN, FLUSH_MAX, 20);
         let never = now + Duration::from_secs(u32::MAX.into());
         if self.writer.is_none() {
             (look.due, flush.due) = (never, never);
@@ -248,12 +264,12 @@ impl<A: Account> Watcher<A> {
             }
             self.drain();
             let began = Instant::now();
-            if began >= look.due {
+            if look.is_due(began) {
                 self.look();
                 look.next(self.since, began);
             }
             let began = Instant::now();
-            if began >= sizes.due {
+            if sizes.is_due(began) {
                 let (roots, follow) = (&self.options.roots, self.options.follow);
                 if let Some(gauge) = gauge(roots, follow, self.run_ns()) {
                     self.seen.gauges.add(gauge);
@@ -261,7 +277,7 @@ impl<A: Account> Watcher<A> {
                 sizes.next(self.since, began);
             }
             let began = Instant::now();
-            if began >= flush.due {
+            if flush.is_due(began) {
                 self.flush();
                 flush.next(self.since, began);
             }

@@ -46,6 +46,7 @@ pub struct RunFacts {
     /// Further notes of the caller's own.
     pub notes: Vec<Note>,
     pub machine: Option<Machine>,
+    pub splice_setup: Option<SpliceSetup>,
 }
 
 impl RunFacts {
@@ -66,6 +67,7 @@ impl RunFacts {
             open_calls: Vec::new(),
             notes: Vec::new(),
             machine: None,
+            splice_setup: None,
         }
     }
 }
@@ -1122,6 +1124,7 @@ pub fn assemble(input: Input<'_>) -> Report {
             wall_ns: input.facts.wall_ns,
             exit: input.facts.exit,
             cpus: input.cpus.len() as u32,
+            splice_setup: input.facts.splice_setup,
             ..Run::default()
         },
         measured,

@@ -1046,6 +1046,19 @@ pub struct Run {
     pub kernel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
+    /// None: not splice capture, or the kernel side tells it as waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splice_setup: Option<SpliceSetup>,
+}
+
+/// What debox itself did as programs began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpliceSetup {
+    pub programs: u64,
+    /// How long they stood still, in all.
+    pub total_ns: u64,
+    /// Files of which there was no patched copy yet.
+    pub files_copied: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -87,12 +87,22 @@ const WAIT: [&str; 22] = [
 /// Of calls and their times alone: how much of it they can be, and no more.
 fn of_counts(report: &Report) -> Option<Vec<String>> {
     let wall_ns = report.run.wall_ns;
+    let setup = report.run.splice_setup.unwrap_or_default();
+    let setup_ns = setup.total_ns;
+    // It is in the execve that a program begins with, or else in the other call for that.
+    let by_execve = report.calls.iter().filter(|row| row.name == "execve");
+    let in_execve_ns = setup_ns.min(sum(by_execve.map(CallRow::wall)));
+    let took_ns = |row: &CallRow| match row.name.as_str() {
+        "execve" => row.wall().saturating_sub(in_execve_ns),
+        "execveat" => row.wall().saturating_sub(setup_ns - in_execve_ns),
+        _ => row.wall(),
+    };
     let part = |waits: bool| {
         let rows = (report.calls.iter()).filter(|row| WAIT.contains(&row.name.as_str()) == waits);
-        let all_ns = sum(rows.clone().map(CallRow::wall));
-        let most = rows.max_by_key(|row| row.wall());
+        let all_ns = sum(rows.clone().map(took_ns));
+        let most = rows.max_by_key(|row| took_ns(row));
         let mostly = match most {
-            Some(most) if share(most.wall(), all_ns) >= MOSTLY_MIN => {
+            Some(most) if share(took_ns(most), all_ns) >= MOSTLY_MIN => {
                 Some(format!("mostly {}", printable(&most.name)))
             }
             _ => None,
@@ -120,15 +130,37 @@ fn of_counts(report: &Report) -> Option<Vec<String>> {
             aside(others)
         ),
     };
-    Some(vec![
-        format!(
-            "In {} system calls took {}{of_all}{split}.",
-            time(wall_ns),
-            time(all_ns)
-        ),
+    let mut sentences = vec![format!(
+        "In {} system calls took {}{of_all}{split}.",
+        time(wall_ns),
+        time(all_ns)
+    )];
+    if share(setup_ns, wall_ns) >= ASIDE_MIN {
+        let of_it = match setup.programs <= 1 {
+            true => format!(
+                "Of these {} DeBox itself took {}",
+                time(wall_ns),
+                time(setup_ns)
+            ),
+            false => format!(
+                "DeBox itself took {}, of all programs added up,",
+                time(setup_ns)
+            ),
+        };
+        sentences.push(format!(
+            "{of_it} to prepare programs that begin{}.",
+            match setup.files_copied > 0 {
+                true =>
+                    ", and to copy those that it had not seen yet: a second run has less of that",
+                false => "",
+            }
+        ));
+    }
+    sentences.push(
         "What they waited for, and what went on besides, the kernel side would tell: a note says why there was none."
             .to_owned(),
-    ])
+    );
+    Some(sentences)
 }
 
 /// Somebody's part of it.

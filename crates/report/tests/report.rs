@@ -121,6 +121,7 @@ fn facts() -> RunFacts {
         open_calls: vec![],
         notes: vec![],
         machine: None,
+        splice_setup: None,
     }
 }
 

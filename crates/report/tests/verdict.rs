@@ -700,7 +700,7 @@ fn what_measuring_took_is_set_aside() {
 
 #[test]
 fn without_a_broker_waits_are_told_apart_from_work() {
-    let of = |calls: &[(&str, u64)]| {
+    let all = |calls: &[(&str, u64)], setup_ms: u64| {
         let mut b = support::Build::new();
         for (name, ms) in calls {
             b.call(name, 1, [ms * MS, 0, 0]);
@@ -709,8 +709,14 @@ fn without_a_broker_waits_are_told_apart_from_work() {
         report.run.capture = Capture::Splice;
         report.run.wall_ns = 1000 * MS;
         report.measured.blocked = false;
-        verdict_of(&report).remove(0)
+        report.run.splice_setup = Some(SpliceSetup {
+            programs: 1 + setup_ms / 1000,
+            total_ns: setup_ms * MS,
+            files_copied: setup_ms / 300,
+        });
+        verdict_of(&report)
     };
+    let of = |calls: &[(&str, u64)]| all(calls, 0).remove(0);
     assert_eq!(
         of(&[("read", 80), ("write", 20), ("getpid", 4)]),
         "In 1.00 s system calls took 104 ms (10 %), mostly read."
@@ -729,6 +735,23 @@ fn without_a_broker_waits_are_told_apart_from_work() {
         of(&[("epoll_wait", 900), ("read", 1)]),
         "In 1.00 s system calls took 901 ms (90 %), in calls that wait for something to come (mostly epoll_wait)."
     );
+    // What debox took of an execve is no call's.
+    let own = all(&[("execve", 301), ("read", 20)], 300);
+    assert_eq!(
+        own[..2],
+        [
+            "In 1.00 s system calls took 21.0 ms (2 %), mostly read.",
+            "Of these 1.00 s DeBox itself took 300 ms to prepare programs that begin, and to copy those that it had \
+             not seen yet: a second run has less of that."
+        ]
+    );
+    assert_eq!(own.len(), 3, "{own:?}");
+    let many = all(&[("wait4", 900)], 1500).remove(1);
+    assert!(
+        many.starts_with("DeBox itself took 1.50 s, of all programs added up, to prepare"),
+        "{many}"
+    );
+    assert_eq!(all(&[("execve", 2), ("read", 20)], 1).len(), 2);
 }
 
 #[test]

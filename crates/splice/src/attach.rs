@@ -141,8 +141,18 @@ impl Run {
             };
             all.extend(code);
         }
-        if all.iter().all(|code| code.bias.is_none()) {
+        let replaced = all
+            .iter()
+            .filter(|code: &&Code| code.bias.is_some())
+            .count();
+        if replaced == 0 {
             return unproved("no code of it can be replaced");
+        }
+        if replaced > state::FILES {
+            return unproved(format!(
+                "it has code of more than {} files mapped",
+                state::FILES
+            ));
         }
         Ok(all)
     }

@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -132,6 +132,7 @@ pub struct Images {
     with_callers: AtomicBool,
     /// Those that are made ask which calls are stamped.
     samples: AtomicBool,
+    copied: AtomicU64,
 }
 
 /// Whether nobody else writes there.
@@ -230,9 +231,10 @@ fn told_by(image: &Path) -> Option<(u64, u64, Kind)> {
 const NAME_BYTES: usize = 2 + 16 + 16 + 14 + 16;
 
 fn name_of_file(file: &fs::Metadata) -> String {
-    let changed = (file.mtime() as u64)
+    // Who writes a file may set the time of its data as it was, and archives do.
+    let changed = (file.ctime() as u64)
         .wrapping_mul(1_000_000_000)
-        .wrapping_add(file.mtime_nsec() as u64);
+        .wrapping_add(file.ctime_nsec() as u64);
     format!(
         "{VERSION:02x}{:016x}{:016x}{:014x}{changed:016x}",
         file.dev(),
@@ -384,6 +386,7 @@ impl Images {
             about: Mutex::default(),
             with_callers: AtomicBool::new(false),
             samples: AtomicBool::new(false),
+            copied: AtomicU64::new(0),
         })
     }
 
@@ -553,6 +556,11 @@ impl Images {
         Ok(known)
     }
 
+    /// How many have been made.
+    pub fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
     fn make(
         &self,
         about: &fs::Metadata,
@@ -583,6 +591,7 @@ impl Images {
         if !there {
             // The folder says who may come here at all.
             self.put(&image, &written.bytes, 0o444).map_err(write)?;
+            self.copied.fetch_add(1, Ordering::Relaxed);
         }
         let beside = self
             .folder

@@ -48,11 +48,13 @@ pub use error::Error;
 pub use image::{Image, Kind, Side};
 pub use images::{RUNTIME, folder_check, runtime_laid};
 pub use places::{Place, PlaceSums, Places};
+pub use proc::lives;
 pub use run::{Boundary, Counted, Following, Run, Since, Sums, UNDONE};
 pub use sample::Sampling;
 pub use site::{Left, Site, Window};
 pub use state::NRS;
 pub use table::Table;
+pub use tracee::may_trace;
 
 /// Whether a file is, or has, a C library whose calls may not be replaced ([`Table::knows_its_calls`]);
 /// `images`: where those are kept, and what was found out for them.

@@ -164,16 +164,31 @@ pub fn lives(pid: i32) -> bool {
     lives_as(pid, pid)
 }
 
+/// What the kernel says of a thread from its state on (`stat` of proc(5)); None: it is not there.
+fn stat(pid: i32, tid: i32) -> Option<String> {
+    let stat = text(pid, &format!("task/{tid}/stat")).ok()?;
+    // Behind the name, which may hold anything.
+    Some(stat.rsplit_once(") ")?.1.to_owned())
+}
+
 /// The letter that the kernel has for what it does; None: it is not there.
 pub fn state(pid: i32, tid: i32) -> Option<u8> {
-    let stat = text(pid, &format!("task/{tid}/stat")).unwrap_or_default();
-    // Behind the name, which may hold anything.
-    stat.rsplit_once(") ")?.1.bytes().next()
+    stat(pid, tid)?.bytes().next()
 }
 
 /// The same of a thread.
 pub fn lives_as(pid: i32, tid: i32) -> bool {
-    state(pid, tid).is_some_and(|state| !b"ZXx".contains(&state))
+    stat(pid, tid).is_some_and(|stat| stat_lives(&stat))
+}
+
+/// On its way out it has given up its memory, and goes by `R` or `D` until it is a zombie.
+fn stat_lives(stat: &str) -> bool {
+    const PF_EXITING: u32 = 4;
+    let mut words = stat.split_ascii_whitespace();
+    let state = words.next().and_then(|word| word.bytes().next());
+    let flags = words.nth(5).and_then(|word| word.parse::<u32>().ok());
+    state.is_some_and(|state| !b"ZXx".contains(&state))
+        && flags.is_none_or(|flags| flags & PF_EXITING == 0)
 }
 
 /// Process and thread, in the innermost PID namespace that it is in.
@@ -249,6 +264,20 @@ pub fn present(pid: i32, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
     Ok(parts)
 }
 
+/// What it may do, as far as a program that another one starts may do less: capabilities, effective and permitted, and the
+/// user namespace that they are of; None: it is gone, or not for us to look at.
+pub fn powers(pid: i32) -> Option<([u32; 4], PathBuf)> {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, pid as u32];
+    let mut sets = [0u32; 6];
+    // SAFETY: a header and room for two sets of three words, as that version has them.
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    let users = fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
+    let [effective, permitted, _, effective_more, permitted_more, _] = sets;
+    let all = [effective, effective_more, permitted, permitted_more];
+    (got == 0).then_some((all, users))
+}
+
 /// What it may do, as the kernel tells it; None: it is gone.
 pub fn rights(pid: i32) -> Option<String> {
     const OF_RIGHTS: [&str; 10] = [
@@ -271,4 +300,18 @@ pub fn rights(pid: i32) -> Option<String> {
     let users = users.to_string_lossy();
     rights.push(&users);
     Some(rights.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_on_its_way_out_does_not_live() {
+        let of = |state: &str, flags: u32| stat_lives(&format!("{state} 1 2 2 0 -1 {flags} 0 0"));
+        assert!(of("R", 0x40_0000) && of("S", 0x40_0100));
+        assert!(!of("R", 0x40_0004) && !of("D", 0x40_0104));
+        assert!(!of("Z", 0x40_0000) && !of("X", 0x40_0000));
+        assert!(lives(std::process::id() as i32));
+    }
 }

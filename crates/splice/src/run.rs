@@ -123,6 +123,11 @@ pub struct Counted {
     pub untimed: u64,
     /// Execves that have succeeded and have their time: who came along has measured that.
     pub executed: u64,
+    /// How many programs that had been executed stood still until they were let go, and for how long in all.
+    pub setups: u64,
+    pub setup_ns: u64,
+    /// Of files that had not been seen yet, copies that were made.
+    pub copied: u64,
     pub abandoned: u64,
     /// Programs that stopped it: they do what splicing cannot go with.
     pub undone: u64,
@@ -336,6 +341,8 @@ pub struct Run {
     /// Of the first process that was attached to: whoever shares the run's memory could make another one
     /// do what it likes.
     rights: OnceLock<String>,
+    /// Of the command.
+    powers: OnceLock<([u32; 4], PathBuf)>,
     pid_namespace: Option<PathBuf>,
     /// Who has been stopped by job control last, on its way into an execve, and, below it, by what.
     stopped: AtomicU64,
@@ -459,6 +466,7 @@ impl Run {
             only: OnceLock::new(),
             sampling: OnceLock::new(),
             rights: OnceLock::new(),
+            powers: OnceLock::new(),
             pid_namespace: proc::pid_namespace(std::process::id() as i32),
             stopped: AtomicU64::new(0),
             began: Instant::now(),
@@ -659,9 +667,18 @@ impl Run {
         if !self.counts(pid) {
             return tracee::detach(pid, 0).is_ok();
         }
+        let stopped = clock::ticks();
         let by = tracee::registers(pid).map_or(libc::SYS_execve as u64, |is| is.orig_rax);
-        let executed = || self.executed(by, asker);
-        let same = self.rights.get().is_none_or(|_| self.has_rights(pid));
+        let executed = || self.executed(by, asker, stopped);
+        let same = match self.rights.get() {
+            Some(_) => self.has_rights(pid),
+            // Whoever has other ids may not open what is ours: `may_open_ours`. The command's first program, after
+            // its execve, is the one to be compared with.
+            None => {
+                let powers = proc::powers(pid);
+                powers.is_some_and(|is| *self.powers.get_or_init(|| is.clone()) == is)
+            }
+        };
         let below = matches!(asker, Asker::Program { by, .. } if by.below);
         let prepared = match same {
             // It would have other numbers there than the ones by which its counters are known, and mostly other files.
@@ -687,13 +704,19 @@ impl Run {
     }
 
     /// An execve, by this call, has succeeded, and its thread is about to be let go: its program has counted it, and
-    /// cannot tell how long it took.
-    fn executed(&self, by: u64, asker: Asker) {
+    /// cannot tell how long it took. `stopped`: since when it has stood still.
+    fn executed(&self, by: u64, asker: Asker, stopped: u64) {
+        let now = clock::ticks();
+        let counted = &mut self.areas().counted;
+        counted.setups += 1;
+        more(
+            &mut counted.setup_ns,
+            clock::ns(now.saturating_sub(stopped), self.rate),
+        );
         // It knows better.
         if self.word(run::LOOKED_AT).load(Ordering::Relaxed) != 0 {
             return;
         }
-        let now = clock::ticks();
         let took = match (asker, self.released.load(Ordering::Acquire)) {
             // Nobody has said when.
             (Asker::Command, 0) => return,
@@ -702,7 +725,6 @@ impl Run {
         };
         let ns = clock::ns(took, self.rate);
         let nr = by.min(u64::from(NRS) - 1) as usize;
-        let counted = &mut self.areas().counted;
         counted.executed += 1;
         let sums = &mut counted.calls[nr];
         more(&mut sums.wall_ns, ns);
@@ -1126,6 +1148,7 @@ impl Run {
     pub fn counted(&self) -> io::Result<Counted> {
         let areas = self.areas();
         let mut counted = areas.counted.clone();
+        counted.copied = self.images.copied();
         for &used in &areas.used {
             self.add(used, &mut counted)?;
         }

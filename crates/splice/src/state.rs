@@ -173,7 +173,9 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
+/// Of which a process keeps that their code is replaced.
+pub const FILES: usize = 128;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
@@ -283,6 +285,7 @@ mod tests {
             ("SPLICE_DOOR_FIRST", u64::from(DOOR_FIRST)),
             ("SPLICE_DOOR_NONE", u64::from(DOOR_NONE)),
             ("SPLICE_VERSION", u64::from(VERSION)),
+            ("SPLICE_IMAGES", FILES as u64),
             ("SPLICE_BEGAN_SHIFT", u64::from(BEGAN_SHIFT)),
             ("SPLICE_MAP", MAP),
             ("SPLICE_MAP_BYTES", MAP_BYTES),

@@ -36,6 +36,38 @@ fn ptrace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::R
     }
 }
 
+/// Whether this user may trace at all, tried with a child that does nothing: SELinux and containers may forbid it.
+///
+/// # Errors
+/// When it is refused.
+pub fn may_trace() -> io::Result<()> {
+    let parent = std::process::id();
+    // SAFETY: the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            while libc::getppid() as u32 == parent {
+                libc::pause();
+            }
+            libc::_exit(0)
+        }
+    }
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let traced = seize(child);
+    // SAFETY: a child of ours that is not waited for yet.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        while libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+    traced
+}
+
 /// It goes on meanwhile.
 pub fn seize(tid: i32) -> io::Result<()> {
     ptrace(

@@ -217,6 +217,9 @@ def _():
     report, kinds = spliced(f"{HERE}/calls", "getppid", "1000")
     equal(call_of(report, "getppid")["count"], 1000, "getppid")
     expect("splice_boundary" not in kinds, report["notes"])
+    report, kinds = spliced(f"{HERE}/gocalls", "300")
+    equal(call_of(report, "getppid")["count"], 1200, "getppid of Go")
+    expect("splice_boundary" not in kinds, report["notes"])
     report, _ = spliced(f"{HERE}/truth", "-d", "/var/tmp", "pipe", "40", options=("--irq",))
     waited_in_a_pipe(report)
     # It has counted that one, and its end is in no call.

@@ -102,12 +102,15 @@ pub struct Collector {
     shared: Arc<Shared>,
 }
 
-/// An address that nobody has.
+/// An address that nobody has, nor gets: it is held to the end, by a socket that does not listen, and whoever is to
+/// listen there may.
 pub fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    let holder = tokio::net::TcpSocket::new_v4().unwrap();
+    holder.set_reuseaddr(true).unwrap();
+    holder.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = holder.local_addr().unwrap();
+    std::mem::forget(holder);
+    address
 }
 
 impl Collector {

@@ -17,7 +17,7 @@ pub use open::{Bound, Opened};
 pub use target::{Process, Target, family_of, is_readable};
 pub use want::Want;
 
-use crate::acting;
+use crate::acting::{self, Actor};
 use crate::args::{BrokerArgs, ReportArgs};
 use crate::collect::Collector;
 use crate::error::Error;
@@ -32,7 +32,7 @@ use crate::whom::Whom;
 use debox_abi::{DEBOX_MSG_YIELD, debox_event_call, debox_request};
 use debox_client::Connection;
 use debox_command::{Child, Ended, Inherited, Signals, signal_name};
-use debox_record::{Account, Writer};
+use debox_record::{Slowest, Writer};
 use debox_report::{Exit, Report, RunFacts};
 use open::Learning;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -165,28 +165,31 @@ impl Capture {
     }
 
     /// Does what events of single calls ask for; `each` sees them, with a bit in `conditions` for each of those
-    /// that was met. How many there were.
+    /// that was met. How many met one.
     pub fn act(&mut self, each: &mut dyn FnMut(&debox_event_call)) -> u64 {
         let mut events = 0;
         if let Watch::Idle(watched) = &mut self.watch
-            && watched.actor.is_some()
+            && watched.has_events()
         {
-            watched.events(&mut |event| {
-                events += 1;
+            watched.events_take(&mut |event| {
+                events += u64::from(event.conditions | event.uncertain != 0);
                 each(event);
             });
         }
         events
     }
 
-    /// Readable when an event waits; and how long it may take at most until [`Capture::act`], whatever is there.
-    pub fn events(&self) -> Option<(BorrowedFd<'_>, Option<Duration>)> {
+    /// Readable when an event waits on which somebody acts; and how long it may take at most until [`Capture::act`], whatever is there.
+    pub fn events(&self) -> Option<(Option<BorrowedFd<'_>>, Option<Duration>)> {
         let Watch::Idle(watched) = &self.watch else {
             return None;
         };
         let details = watched.view.details.as_ref()?;
-        let actor = watched.actor.as_ref()?;
-        Some((details.events.fd(), actor.due()))
+        // Nobody has to act at once on what is only slow.
+        let actor = watched.actor.as_ref();
+        let ring = actor.map(|_| details.events.fd());
+        let due = [actor.and_then(Actor::due), watched.slow().map(Slowest::due)];
+        (watched.has_events()).then(|| (ring, due.into_iter().flatten().min()))
     }
 
     /// How many threads were watched when the last report was made.
@@ -315,10 +318,19 @@ impl Capture {
             machine: self.machine.now(),
             ..self.facts.clone()
         };
-        let extra = Extra::new(self.start_ns);
+        let slow = watched.slow().map(Slowest::calls).unwrap_or_default();
+        let extra = Extra {
+            slow: &slow,
+            conditions: &self.conditions,
+            // Whoever keeps slow calls has others to look after meanwhile.
+            symbols: watched.slow().is_none(),
+            ..Extra::new(self.start_ns)
+        };
         let splicer = self.splicer.as_ref();
         let counts = splicer.map(|splicer| splicer.counts(&facts.pids));
-        session::report(&snapshot, counts.as_ref(), facts, None, &extra)
+        let mut report = session::report(&snapshot, counts.as_ref(), facts, None, &extra);
+        report.slow_calls_left_out = watched.slow().map_or(0, Slowest::left_out);
+        report
     }
 
     /// Ends the thread that learns; what it found is in `trace`.
@@ -350,7 +362,7 @@ impl Capture {
         self.machine.look(&pids);
         facts.machine = self.machine.now();
         let Capture { watch, .. } = self;
-        let (watched, recorded, notes, acted) = watch.finish();
+        let (mut watched, recorded, notes, acted) = watch.finish();
         facts.notes = watched.facts.notes.clone();
         facts.notes.extend(notes);
         let snapshot = session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
@@ -375,13 +387,16 @@ impl Capture {
             splicer.finish(&facts.pids, audit, &mut facts.notes)
         });
         let traced = self.trace.get().map(|trace| trace.finish(&self.connection));
+        let kept = watched.slow_end();
         // The kernel side lets go before anything is printed; but for pairs of
         // probes, which take seconds.
         drop((watched, self.connection));
         let names = self.source.notes();
         let source = traced.is_some().then_some(self.source);
 
-        let slow = recorded.as_ref().map(Recorded::slow).unwrap_or_default();
+        let slow = (recorded.as_ref().map(Recorded::slow))
+            .or(kept.as_ref().map(|kept| kept.calls()))
+            .unwrap_or_default();
         let extra = Extra {
             slow: &slow,
             conditions: &self.conditions,
@@ -396,6 +411,7 @@ impl Capture {
             .map(|name| name as &dyn Fn(usize, u64) -> String);
         let counts = (collected.as_ref().map(|all| &all.counts)).or(spliced.as_ref());
         let mut report = session::report(&snapshot, counts, facts, place, &extra);
+        report.slow_calls_left_out = kept.as_ref().map_or(0, |kept| kept.left_out());
         session::names_explain(&mut report, names);
         match traced.transpose() {
             Ok(trace) => report.trace = trace,

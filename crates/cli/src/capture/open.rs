@@ -197,7 +197,10 @@ impl Opened {
         }
         let splicer = splicer.map(Arc::new);
         let facts = facts_of(&want, target, without);
-        let watched = Watched::new(view, actor, facts, splicer.clone());
+        let mut watched = Watched::new(view, actor, facts, splicer.clone());
+        if want.keeps_slow {
+            watched.slow_keep();
+        }
         let learner = want.trace.learner()?;
         if want.trace.wanted() && learner.is_none() {
             let _ = watched

@@ -41,6 +41,8 @@ pub struct Want {
     /// DEBOX_DETAIL_*, to switch on before the first process joins.
     pub details: u32,
     pub recording: Option<PathBuf>,
+    /// Single slow calls are kept, so that a report of any moment has them.
+    pub keeps_slow: bool,
     pub plan: Option<Plan>,
     pub trace: TraceArgs,
     /// Interrupts.
@@ -148,11 +150,20 @@ impl Want {
                 Way::Boundary | Way::Splice => details,
             },
             recording,
+            keeps_slow: false,
             plan,
             trace: args.trace.clone(),
             irq: args.irq,
             sample: args.sample,
         })
+    }
+
+    /// The slowest single calls, where calls are counted at the kernel's boundary.
+    pub fn slow_keep(&mut self) {
+        if self.way == Way::Boundary {
+            self.keeps_slow = true;
+            self.details |= DEBOX_DETAIL_EVENTS;
+        }
     }
 
     /// Nothing can be spliced, and nobody said that it has to be.

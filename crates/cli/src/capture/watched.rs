@@ -12,7 +12,7 @@ use crate::trace::TraceView;
 use debox_abi::{DEBOX_EVENT_CALL, Pod, debox_event_call, debox_row};
 use debox_client::{AccountView, Looks};
 use debox_output::{bytes_text, duration_text, shell_word};
-use debox_record::{Account, Observer, Options, Start, Writer, start_here};
+use debox_record::{Account, Observer, Options, Slowest, Start, Writer, start_here};
 use debox_report::{Note, NoteKind, Report, RunFacts};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -38,6 +38,8 @@ pub struct Watched {
     spliced: spliced::Looks,
     swept: Instant,
     stale: Arc<AtomicBool>,
+    /// Kept by who reads the account, where no observer does.
+    slow: Option<Box<Slowest>>,
 }
 
 impl Watched {
@@ -58,6 +60,7 @@ impl Watched {
             spliced: spliced::Looks::default(),
             swept: Instant::now(),
             stale: Arc::default(),
+            slow: None,
         }
     }
 
@@ -71,6 +74,35 @@ impl Watched {
                 crate::complain(&error);
             }
         }
+    }
+
+    /// The slowest single calls are kept, from when events are first taken out.
+    pub fn slow_keep(&mut self) {
+        self.slow = Some(Box::default());
+    }
+
+    /// Whether somebody has to ask for events.
+    pub fn has_events(&self) -> bool {
+        self.actor.is_some() || self.slow.is_some()
+    }
+
+    /// Those that came since the last time.
+    pub fn events_take(&mut self, each: &mut dyn FnMut(&debox_event_call)) {
+        let Some(mut slow) = self.slow.take() else {
+            self.events(each);
+            return;
+        };
+        slow.turn(self, each);
+        self.slow = Some(slow);
+    }
+
+    /// They are all there.
+    pub fn slow_end(&mut self) -> Option<Box<Slowest>> {
+        self.slow.take()
+    }
+
+    pub fn slow(&self) -> Option<&Slowest> {
+        self.slow.as_deref()
     }
 
     /// Texts of the actor's conditions.
@@ -180,7 +212,12 @@ impl Watch {
     /// What the actor did comes as notes and sums; the recording waits for its report.
     pub fn finish(self) -> (Watched, Option<Recorded>, Vec<Note>, Vec<acting::Sum>) {
         let (mut watched, mut recorded) = match self {
-            Watch::Idle(watched) => (*watched, None),
+            Watch::Idle(mut watched) => {
+                if watched.slow.is_some() {
+                    watched.events_take(&mut |_| {});
+                }
+                (*watched, None)
+            }
             Watch::Observed(observer, _) => {
                 let (watched, observed, recording) = observer.finish();
                 let recorded = recording.map(|recording| Recorded {
@@ -190,16 +227,20 @@ impl Watch {
                 (watched, recorded)
             }
         };
+        let mut slow = watched.slow.take();
         let (mut notes, mut sums) = (Vec::new(), Vec::new());
         if let Some(actor) = watched.actor.take() {
             // Events that are judged after the last look.
             let late = &mut |event: &debox_event_call| {
                 if let Some(recorded) = &mut recorded {
                     recorded.observed.event(event);
+                } else if let Some(slow) = &mut slow {
+                    slow.add(event);
                 }
             };
             (notes, sums) = actor.finish(&mut watched.view, late);
         }
+        watched.slow = slow;
         (watched, recorded, notes, sums)
     }
 }
