@@ -9,9 +9,9 @@
 use crate::format::Start;
 use crate::gauge::{Gauges, gauge};
 use crate::history::{History, RowSums};
-use crate::slow::{MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, THRESHOLD_FIRST_NS, thresholds};
+use crate::slow::{MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, thresholds_begin, thresholds_raise};
 use crate::writer::{Contents, WriteError, Writer};
-use debox_abi::{DEBOX_EVENT_SLEEP, DEBOX_NR_SLOTS, debox_event_call};
+use debox_abi::{DEBOX_EVENT_SLEEP, debox_event_call};
 use debox_output::count_text;
 use debox_report::{CallNames, Note, NoteKind, Report};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -163,9 +163,7 @@ impl<A: Account> Observer<A> {
         options: Options,
     ) -> std::io::Result<Self> {
         if writer.is_some() {
-            for key in 0..DEBOX_NR_SLOTS as u32 {
-                account.threshold_set(key, THRESHOLD_FIRST_NS);
-            }
+            thresholds_begin(&mut account);
         }
         let (stopped, stop) = UnixStream::pair()?;
         let thread = std::thread::Builder::new()
@@ -326,9 +324,7 @@ impl<A: Account> Watcher<A> {
         self.seen.looks += 1;
         if changed {
             let sums: Vec<(u32, &RowSums)> = self.seen.history.sums().collect();
-            for (key, wall_ns) in thresholds(&sums, SLOW_CALLS_MAX) {
-                self.account.threshold_set(key, wall_ns);
-            }
+            thresholds_raise(&mut self.account, &sums, SLOW_CALLS_MAX);
         }
     }
 

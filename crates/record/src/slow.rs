@@ -9,7 +9,8 @@
 //! events stay few however many calls a run makes.
 
 use crate::history::RowSums;
-use debox_abi::{DEBOX_HIST_BUCKETS, debox_event_call, hist_range};
+use crate::observe::Account;
+use debox_abi::{DEBOX_HIST_BUCKETS, DEBOX_NR_SLOTS, debox_event_call, hist_range};
 use std::collections::HashMap;
 
 /// Slow calls kept of a run.
@@ -20,7 +21,7 @@ const EACH: usize = 24;
 pub const MATCHED_MAX: usize = 500;
 /// Before a call is known: a machine cannot make so many slower calls that the
 /// ring of events overflows between two looks.
-pub const THRESHOLD_FIRST_NS: u64 = 10_000;
+const THRESHOLD_FIRST_NS: u64 = 10_000;
 /// Never worth an event.
 const THRESHOLD_MIN_NS: u64 = 5_000;
 
@@ -159,7 +160,7 @@ fn reached_by(hist: &[u64; DEBOX_HIST_BUCKETS], n: u64) -> u64 {
 /// is among the k slowest so far with probability k / n, so events number
 /// k x ln(calls): a few thousand in ten million calls. Histograms only grow, so
 /// thresholds only rise, and what is kept has no gap above the last threshold.
-pub fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> {
+fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> {
     let mut all = [0u64; DEBOX_HIST_BUCKETS];
     for (_, row) in sums {
         for (sum, n) in all.iter_mut().zip(&row.hist) {
@@ -179,6 +180,24 @@ pub fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> 
             (*key, own.min(of_all).max(floor))
         })
         .collect()
+}
+
+/// All calls are told that take more than next to nothing.
+pub(crate) fn thresholds_begin(account: &mut impl Account) {
+    for key in 0..DEBOX_NR_SLOTS as u32 {
+        account.threshold_set(key, THRESHOLD_FIRST_NS);
+    }
+}
+
+/// ... and from now on fewer of them, by their sums.
+pub(crate) fn thresholds_raise(
+    account: &mut impl Account,
+    sums: &[(u32, &RowSums)],
+    kept_max: usize,
+) {
+    for (key, wall_ns) in thresholds(sums, kept_max) {
+        account.threshold_set(key, wall_ns);
+    }
 }
 
 #[cfg(test)]

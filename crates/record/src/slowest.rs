@@ -6,8 +6,8 @@
 
 use crate::history::RowSums;
 use crate::observe::{Account, Pace};
-use crate::slow::{Reservoir, THRESHOLD_FIRST_NS, thresholds};
-use debox_abi::{DEBOX_EVENT_SLEEP, DEBOX_NR_SLOTS, debox_event_call};
+use crate::slow::{Reservoir, thresholds_begin, thresholds_raise};
+use debox_abi::{DEBOX_EVENT_SLEEP, debox_event_call};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -53,9 +53,7 @@ impl Slowest {
     /// busy with something else any more.
     pub fn turn(&mut self, account: &mut impl Account, each: &mut dyn FnMut(&debox_event_call)) {
         let since = *self.since.get_or_insert_with(|| {
-            for key in 0..DEBOX_NR_SLOTS as u32 {
-                account.threshold_set(key, THRESHOLD_FIRST_NS);
-            }
+            thresholds_begin(account);
             Instant::now()
         });
         account.events(&mut |event| {
@@ -71,9 +69,7 @@ impl Slowest {
             sums.insert(key, *row);
         });
         let sums: Vec<(u32, &RowSums)> = self.sums.iter().map(|(key, row)| (*key, row)).collect();
-        for (key, wall_ns) in thresholds(&sums, KEPT_MAX) {
-            account.threshold_set(key, wall_ns);
-        }
+        thresholds_raise(account, &sums, KEPT_MAX);
         self.look.next(since, began);
     }
 
