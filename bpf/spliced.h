@@ -352,7 +352,7 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 	struct debox_account *account;
 	struct debox_row *row;
 	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
-	u32 stood, back, within, runtimes = spliced->by_runtime;
+	u32 stood, back, within, away, runtimes = spliced->by_runtime;
 	s32 nr;
 
 	spliced->by_runtime = 0;
@@ -371,10 +371,10 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 		 * is counted, and over for who counts, before its memory is gone. Nor is it one by which the runtime,
 		 * as rights are given up, puts other memory in place of the block: who does that has asked before, and
 		 * waited for the answer. */
-		spliced->by_runtime = runtimes && spliced->block == task->thread.gsbase &&
-				      call_phase(task, &nr) == CALL_RUNNING && !call_is_end(nr);
-		if (spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
-		    !call_is_end(nr) && !spliced->by_runtime && !(st->flags & WATCH_RENAMES) && !(call->in_call && nr == call->nr)) {
+		away = spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
+		       !call_is_end(nr);
+		spliced->by_runtime = away && runtimes;
+		if (away && !runtimes && !(st->flags & WATCH_RENAMES) && !(call->in_call && nr == call->nr)) {
 			call_begin(call, task, nr, now);
 			call->seq = 0;
 			/* Nothing of it is noted yet, nor of another one with that number. */
