@@ -70,8 +70,11 @@ int BPF_PROG(sys_enter, struct pt_regs *regs, long nr)
 	}
 	if (st && st->flags & WATCH_LEAVES && spliced_leaves(task, st, (s32)nr))
 		return 0;
-	if (st && st->flags & WATCH_AUDIT && st->flags & WATCH_SPLICED) {
-		spliced_audit(task, st, (s32)nr, nr_key(nr, task_in_compat_call(task)));
+	if (st && st->flags & (WATCH_AUDIT | WATCH_EXECUTES) && st->flags & WATCH_SPLICED) {
+		if (st->flags & WATCH_AUDIT)
+			spliced_audit(task, st, (s32)nr, nr_key(nr, task_in_compat_call(task)));
+		if (st->flags & WATCH_EXECUTES)
+			spliced_executes_not(task, st, (s32)nr);
 		return 0;
 	}
 	if (st && (st->flags & WATCH_SLOT))

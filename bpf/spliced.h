@@ -624,7 +624,7 @@ static __always_inline void boundary_begins(struct thread_state *st)
 	st->spliced.by_runtime = 0;
 	if (st->call.in_call && st->call.seq == SEQ_EXECUTED)
 		spliced_executed(st);
-	flags_change(st, WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES, WATCH_BOUNDARY);
+	flags_change(st, WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES | WATCH_EXECUTES, WATCH_BOUNDARY);
 }
 
 /* The running thread makes call `nr`: whether it tells of that. */
@@ -650,6 +650,14 @@ static __always_inline bool spliced_leaves(struct task_struct *task, struct thre
 		return true;
 	boundary_begins(st);
 	return false;
+}
+
+/* The running thread makes call `nr`, and has asked about its next program: another call that it tells of, and that is no
+ * handler's within the execve, comes only where that has failed, and then it may be asked about the next one otherwise. */
+static __always_inline void spliced_executes_not(struct task_struct *task, struct thread_state *st, s32 nr)
+{
+	if (!call_is_exec(nr, 0) && spliced_tells(task, st, nr) && !st->call.inner && !(st->spliced.told.rsp & 1))
+		flags_change(st, WATCH_EXECUTES, 0);
 }
 
 /* The running thread makes call `nr`: does it tell of it? */

@@ -161,10 +161,12 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define WATCH_RENAMES (1u << 13)  /* ... until it renames itself; not handed on */
 #define WATCH_LEAVES (1u << 14)   /* ... until it makes a call that it does not tell of */
 #define WATCH_AUDIT (1u << 15)    /* whether it does is counted */
+#define WATCH_EXECUTES (1u << 16) /* ... until it executes what is told of by nobody; not handed on */
 
 #define WATCH_OF_ACCOUNT                                                                 \
 	(WATCH_ACCOUNT | WATCH_BOUNDARY | WATCH_DETAILS | WATCH_FOLLOW | WATCH_CHECKED | \
-	 WATCH_IRQ | WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES | WATCH_AUDIT)
+	 WATCH_IRQ | WATCH_SPLICED | WATCH_RENAMES | WATCH_LEAVES | WATCH_AUDIT |        \
+	 WATCH_EXECUTES)
 #define WATCH_OF_SLOT                                                                \
 	(WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS | \
 	 WATCH_SLOT_IRQ)

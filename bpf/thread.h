@@ -183,7 +183,7 @@ static __noinline bool fork_inherit(struct task_struct *parent, struct task_stru
 		if (!(flags & WATCH_FOLLOW))
 			flags = 0;
 	}
-	flags &= ~WATCH_RENAMES;
+	flags &= ~(WATCH_RENAMES | WATCH_EXECUTES);
 	if (!(flags & (WATCH_ACCOUNT | WATCH_SLOT)))
 		return false;
 	account = flags & WATCH_ACCOUNT ? account_of(from) : NULL;
@@ -253,8 +253,11 @@ int BPF_PROG(sched_process_exec, struct task_struct *task, int old_pid, struct l
 	if (st->flags & WATCH_CHECKED)
 		trust_renew(task, st);
 	who_renew(st, task);
-	if (st->flags & WATCH_SPLICED)
+	if (st->flags & WATCH_SPLICED) {
 		spliced_executes(task, st);
+		if (st->flags & WATCH_EXECUTES)
+			flags_change(st, WATCH_EXECUTES, WATCH_LEAVES);
+	}
 	if (st->flags & WATCH_DETAILS)
 		life_title(task, st);
 	/* What a person asked for stays there, whatever it becomes. */
@@ -565,9 +568,9 @@ struct boundary_wish {
 	u32 tid;
 	u32 open_counted; /* calls that are open now are */
 	u32 renames;      /* its own calls count from when it renames itself */
-	u64 memory;
+	u32 executes;     /* its own calls alone, from the program on that it is about to execute */
 	u32 moved;
-	u32 reserved;
+	u64 memory;
 } boundary_wish;
 
 SEC("iter/task")
@@ -585,6 +588,13 @@ int boundary_threads(struct bpf_iter__task *ctx)
 		return 0;
 	memory = (u64)task_read(task)->mm;
 	asks = pid_of(task) == boundary_wish.tid;
+	if (boundary_wish.executes) {
+		if (!asks)
+			return 0;
+		flags_change(st, 0, WATCH_EXECUTES);
+		boundary_wish.moved++;
+		return 0;
+	}
 	if (!boundary_wish.memory && asks)
 		boundary_wish.memory = memory;
 	if (!memory || memory != boundary_wish.memory)

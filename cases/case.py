@@ -5,14 +5,29 @@
 """
 
 import argparse
+import contextlib
 import pathlib
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Run = Callable[..., dict[str, Any]]
 # What is begun so does not outlive the case, or the runner, that is killed.
 DIES_TOO = ("setpriv", "--pdeathsig", "KILL")
+# A shell whose standard input ends when whoever began it does, in whatever way. What still writes into the folder then ends as well.
+REMOVES = 'cat; n=0; until rm -rf --one-file-system "$1" || [ $n -ge 100 ]; do sleep 0.1; n=$((n + 1)); done'
+
+
+@contextlib.contextmanager
+def passing(folder: pathlib.Path) -> Iterator[None]:
+    """A folder that is made anew, and goes at the end or when this process is killed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    # Ctrl-C is not for it.
+    with subprocess.Popen(["/bin/sh", "-c", REMOVES, "sh", str(folder)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True):
+        folder.mkdir()
+        yield
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ import re
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -53,17 +54,24 @@ ALL = (
 )
 
 
-def needed() -> list[str]:
+def leaves_cores(pattern: str) -> bool:
+    """Whether a core is a file `core...` in the directory that its process was in."""
+    return pattern.startswith("core") and "/" not in pattern
+
+
+def needed(chosen: list[Case]) -> list[str]:
     """What is missing, with what brings it."""
     import peers
 
+    names = {case.folder for case in chosen}
     missing = []
     if os.geteuid():
         missing.append("root: the slow disk is mounted, and memory groups are made")
-    for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf"), ("gdb", "gdb"), ("setpriv", "util-linux")):
+    for program, package in (("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("strace", "strace"), ("perf", "linux-perf"), ("gdb", "gdb"), ("setpriv", "util-linux"), ("cc", "gcc libc6-dev")):
         if not shutil.which(program):
             missing.append(f"{program}: apt-get install {package}")
-    for program, package in (("nginx", "nginx-light"), ("lighttpd", "lighttpd"), ("apache2", "apache2")):
+    servers = [("nginx", "nginx-light"), ("lighttpd", "lighttpd"), ("apache2", "apache2")] + ([("haproxy", "haproxy"), ("webfsd", "webfs")] if "proxy" in names else [])
+    for program, package in servers:
         try:
             peers.find(program, package)
         except peers.PeerError as error:
@@ -71,9 +79,12 @@ def needed() -> list[str]:
     for module in ("matplotlib", "markdown"):
         if importlib.util.find_spec(module) is None:
             missing.append(f"{module}: apt-get install python3-{module}")
-    for built in ("release/debox", "release/load", "cases/flash", "cases/slowdisk"):
+    for built in ("release/debox", "release/deboxd", "release/load", "cases/flash", "cases/slowdisk", "cases/rcu"):
         if not (CASES.parent / "target" / built).exists():
             missing.append(f"target/{built}: make build case-programs")
+    pattern = pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if "moment" in names and not leaves_cores(pattern):
+        missing.append(f"cores beside the program (kernel.core_pattern is {pattern!r}): sysctl kernel.core_pattern=core")
     return missing
 
 
@@ -102,8 +113,8 @@ def with_figures(text: str, folder: pathlib.Path) -> str:
     return text + "".join(figure(file) for file in left)
 
 
-def page(out: pathlib.Path, done: dict[str, float], failed: list[str]) -> None:
-    """As Markdown, and as one page with the figures in it."""
+def page(out: pathlib.Path, done: dict[str, float], failed: dict[str, str]) -> None:
+    """As Markdown, and as one page with the figures in it. `failed`: what is known of why."""
     import markdown  # not before it is known to be there
 
     converter = markdown.Markdown(extensions=["tables", "fenced_code", "toc"], extension_configs={"toc": {"baselevel": 3}})
@@ -112,15 +123,22 @@ def page(out: pathlib.Path, done: dict[str, float], failed: list[str]) -> None:
     converter.inlinePatterns.deregister("html")
     lines = ["# The case study", "", f"{machine()}; {time.strftime('%Y-%m-%d')}.", ""]
     parts = [f"<h1>The case study</h1><p>{html.escape(machine())}; {time.strftime('%Y-%m-%d')}.</p>"]
+    if DISK in done or DISK in failed:
+        lines += ["## The slow disk", ""]
+        parts.append("<h2>The slow disk</h2>")
     if DISK in done:
         fio = (out / f"{DISK}.txt").read_text()
-        lines += ["## The slow disk", "", "```", fio, "```", ""]
-        parts.append(f"<h2>The slow disk</h2><pre>{html.escape(fio)}</pre>")
+        lines += ["```", fio, "```", ""]
+        parts.append(f"<pre>{html.escape(fio)}</pre>")
+    if DISK in failed:
+        lines += [f"It failed: {failed[DISK]}", ""]
+        parts.append(f"<p><strong>It failed: {html.escape(failed[DISK])}</strong></p>")
     for case in ALL:
         folder = out / case.folder
         if case.folder in failed:
-            lines += [f"## {case.question}", "", "It failed: nothing of it is here.", ""]
-            parts.append(f"<h2>{html.escape(case.question)}</h2><p><strong>It failed: nothing of it is here.</strong></p>")
+            told = f"It failed{failed[case.folder] and ': '}{failed[case.folder]}. Nothing of it is here."
+            lines += [f"## {case.question}", "", told, ""]
+            parts.append(f"<h2>{html.escape(case.question)}</h2><p><strong>{html.escape(told)}</strong></p>")
         if case.folder not in done:
             continue
         text = (folder / f"{case.folder}.md").read_text() if (folder / f"{case.folder}.md").exists() else ""
@@ -134,26 +152,25 @@ def page(out: pathlib.Path, done: dict[str, float], failed: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cases/run.sh", description="The case study: see cases/README.md")
-    parser.add_argument("--full", action="store_true", help="an hour and a half instead of five minutes, and most is among them")
+    parser.add_argument("--full", action="store_true", help="two hours and more instead of five minutes, and most is among them")
     parser.add_argument("--out", type=pathlib.Path, default=CASES.parent / "target/cases/out", help="where all goes (default: target/cases/out)")
     parser.add_argument("--only", action="append", choices=[case.folder for case in ALL], help="this case; may be repeated")
     args = parser.parse_args()
     began = time.monotonic()
-    if missing := needed():
+    chosen = [case for case in ALL if (case.folder in args.only if args.only else args.full or not case.full_only)]
+    if missing := needed(chosen):
         print("cases/run.sh: not all is here that it needs:\n  " + "\n  ".join(missing), file=sys.stderr)
         return 2
     out = args.out.resolve()
-    chosen = [case for case in ALL if (case.folder in args.only if args.only else args.full or not case.full_only)]
     import watch  # not before what it needs is known to be there
-    from slow_disk import DiskError
 
     try:
         done, failed = cases(out, chosen, args.full)
-    except (watch.WatchError, DiskError) as error:
+    except watch.WatchError as error:
         print(f"cases/run.sh: {error}", file=sys.stderr)
         return 1
     page(out, done, failed)
-    (out / "run.json").write_text(json.dumps({"machine": machine(), "full": args.full, "seconds": done, "failed": failed}))
+    (out / "run.json").write_text(json.dumps({"machine": machine(), "full": args.full, "seconds": done, "failed": list(failed)}))
     print("\n".join(["seconds:", *(f"  {name:8} {seconds:6.1f}" for name, seconds in done.items()), f"  {'all':8} {time.monotonic() - began:6.1f}"]))
     print(f"all of it: {out}/index.html" + (f"; FAILED: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
@@ -161,7 +178,7 @@ def main() -> int:
 
 def by_itself(program: pathlib.Path, words: list[str], environment: dict[str, str]) -> int:
     """Its status. In a process of its own, so that what fails in one leaves the others: as a fork, which has what takes
-    half a second to be loaded. It does not outlive this one."""
+    half a second to be loaded. It does not outlive this one, and Ctrl-C does not come to it: it is asked to end once."""
     sys.stdout.flush()
     parent, child = os.getpid(), os.fork()
     if child == 0:
@@ -170,6 +187,7 @@ def by_itself(program: pathlib.Path, words: list[str], environment: dict[str, st
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:
                 os._exit(status)
+            os.setsid()
             os.environ.update(environment)
             sys.argv = [str(program), *words]
             runpy.run_path(str(program), run_name="__main__")
@@ -177,6 +195,8 @@ def by_itself(program: pathlib.Path, words: list[str], environment: dict[str, st
             status = end.code if isinstance(end.code, int) else 1 if end.code else 0
             if isinstance(end.code, str):
                 print(end.code, file=sys.stderr)
+        except KeyboardInterrupt:
+            pass
         except BaseException:
             traceback.print_exc()
         finally:
@@ -185,19 +205,23 @@ def by_itself(program: pathlib.Path, words: list[str], environment: dict[str, st
     try:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        try:
+            os.kill(child, signal.SIGINT)
+            os.waitpid(child, 0)  # it cleans up
+        except BaseException:  # a second Ctrl-C
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         raise
 
 
-def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, float], list[str]]:
-    """How long each took, the disk among them, and who failed."""
+def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, float], dict[str, str]]:
+    """How long each took, the disk among them, and who failed, with what is known of why."""
     import steps
     import watch
     from slow_disk import DiskError
 
     done: dict[str, float] = {}
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     environment = dict(os.environ)
     last = max((n for n, case in enumerate(chosen) if case.on_disk), default=None)
     with watch.broker() as work, contextlib.ExitStack() as disk:
@@ -207,26 +231,33 @@ def cases(out: pathlib.Path, chosen: list[Case], full: bool) -> tuple[dict[str, 
             folder.mkdir(parents=True, exist_ok=True)
             for figure in folder.glob("*.svg"):
                 figure.unlink()  # of an earlier run, with perhaps other ones
-            if case.on_disk and steps.SHARED not in environment:
+            if case.on_disk and steps.SHARED not in environment and DISK not in failed:
                 print("== The slow disk, and its files", flush=True)
                 began = time.monotonic()
-                disk.enter_context(steps.with_files(out / DISK, steps.QUICK, not full))
-                environment[steps.SHARED] = str(out / DISK)
-                done[DISK] = time.monotonic() - began
+                try:
+                    disk.enter_context(steps.with_files(out / DISK, steps.QUICK, not full))
+                    environment[steps.SHARED] = str(out / DISK)
+                    done[DISK] = time.monotonic() - began
+                except (DiskError, OSError, subprocess.SubprocessError) as error:
+                    print(f"run.py: {error}", file=sys.stderr)
+                    failed[DISK] = str(error)
+            if case.on_disk and DISK in failed:
+                failed[case.folder] = "there was no slow disk"
+                continue
             print(f"== {case.question}", flush=True)
             began = time.monotonic()
             if by_itself(CASES / case.folder / f"{case.folder}.py", ["--out", str(folder), *([] if full else ["--quick"])], environment):
-                failed.append(case.folder)
+                failed[case.folder] = ""
             else:
                 done[case.folder] = time.monotonic() - began
-            if n == last:
+            if n == last and DISK in done:
                 began = time.monotonic()
                 try:
                     disk.close()
                     done[DISK] += time.monotonic() - began
                 except DiskError as error:
                     print(f"run.py: {error}", file=sys.stderr)
-                    failed.append(DISK)
+                    failed[DISK] = str(error)
     return done, failed
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# How is the whole case study run? Five minutes, or `--full` an hour and a half; as root.
+# How is the whole case study run? Five minutes, or `--full` two hours and more; as root.
 #
 #   cases/run.sh [--full] [--out DIR] [--only CASE ...]
 set -eu

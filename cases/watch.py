@@ -24,7 +24,7 @@ DEBOX = pathlib.Path(os.environ.get("DEBOX", TOP / "target/release/debox"))
 BEGINS_S = 30.0
 # A running broker's socket, which DeBox knows by this name.
 SOCKET = "DEBOX_SOCKET"
-# The broker's shell: its standard input ends when whoever began it does, in whatever way. Then the broker ends, and
+# The broker's shell, to which Ctrl-C does not come: its standard input ends when whoever began it does, in whatever way. Then the broker ends, and
 # its folder goes; before that a disk that lies in it, which its own watcher takes away.
 UNTIL_THE_END = 'folder=$1; shift; "$@" < /dev/null & cat; kill $!; wait; n=0; while [ -e "$folder/disk" ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done; rm -rf --one-file-system "$folder"'
 
@@ -62,7 +62,7 @@ def broker() -> Iterator[pathlib.Path]:
     work.chmod(0o755)
     socket, log = work / "broker", work / "deboxd.log"
     with log.open("w") as to:
-        process = subprocess.Popen(["/bin/sh", "-c", UNTIL_THE_END, "sh", str(work), str(program), "--everybody", "--socket", str(socket)], stdin=subprocess.PIPE, stdout=to, stderr=to)
+        process = subprocess.Popen(["/bin/sh", "-c", UNTIL_THE_END, "sh", str(work), str(program), "--everybody", "--socket", str(socket)], stdin=subprocess.PIPE, stdout=to, stderr=to, start_new_session=True)
     try:
         end = time.monotonic() + BEGINS_S
         while not answers(socket):

@@ -148,7 +148,7 @@ def overview():
     board.stat("Lost asleep, in each second", 5, f'sum(rate(debox_blocked_seconds_total{{{HOST},class="loss"}}[$__rate_interval]))', legend="")
     board.stat("Waiting for a CPU, in each second", 5, f'sum(rate(debox_thread_seconds_total{{{HOST},state="run_queue"}}[$__rate_interval]))', legend="")
     board.stat("Throttled, in each second", 5, f"sum(rate(debox_cpu_throttled_seconds_total{{{HOST}}}[$__rate_interval]))", legend="")
-    board.stat("Figures that lack something", 5, f"count(debox_incomplete{{{HOST}}} > 0) or vector(0)", unit="none", legend="", about="How many notes of all hosts are about something: see the host.")  # fmt: skip
+    board.stat("Figures that lack something", 5, f"count(debox_incomplete_total{{{HOST}}} > 0) or vector(0)", unit="none", legend="", about="How many kinds of notes all hosts have had since their agents began: see the host.")  # fmt: skip
     board.series("Lost asleep, by host", 12, rate("debox_blocked_seconds_total", f'{HOST},class="loss"', "instance"), links=[host],
                  about="Seconds that threads were asleep in system calls on something that is a loss, in each second.")  # fmt: skip
     board.series("What waiting ends in, all hosts", 12, (rate("debox_wait_root_seconds_total", f'{HOST},root=~"{ROOTS}"', "root"), "{{root}}"), stacked=True,
@@ -179,8 +179,8 @@ def host():
     board.series("Throttled, by control group", 12, ("topk(10, " + rate("debox_cpu_throttled_seconds_total", HOST, "group") + ")", "{{group}}"))
     board.table("Units in the time that is shown", 12, "topk(30, " + rate("debox_thread_seconds_total", f'{UNIT},state=~"own_code|system_calls|run_queue"', "unit", RANGE) + ")",
                 "Ran or wanted to, in each second", links=[row])  # fmt: skip
-    board.table("What the figures lack", 6, f"debox_incomplete{{{HOST}}} > 0", "How many", hide=("__name__", "job"), unit="none",
-                about="How many calls, sleeps, threads or processes a note is about (docs/json.md, notes).")  # fmt: skip
+    board.table("What the figures lack", 6, f"debox_incomplete_total{{{HOST}}} > 0", "How many", hide=("__name__", "job"), unit="none",
+                about="How many calls, sleeps, threads or processes a note was about since the agent began (docs/json.md, notes).")  # fmt: skip
     board.series("What reading the figures takes", 6, f"debox_agent_report_seconds{{{HOST}}}", high=9)
     board.series("Threads that are watched, by policy", 6, (f"sum by (policy) (debox_policy_threads{{{HOST}}})", "{{policy}}"), unit="none", stacked=True)
     board.series("Calls that met a condition, in each second", 6, (rate("debox_condition_calls_total", HOST, "policy, condition"), "{{policy}}: {{condition}}"), unit="none")

@@ -111,7 +111,8 @@ SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
 ALTER TABLE waits ADD COLUMN IF NOT EXISTS pod LowCardinality(String) AFTER container;
 ALTER TABLE threads ADD COLUMN IF NOT EXISTS pod LowCardinality(String) AFTER container;
 
--- Which files are in the tables: one that is loaded again adds nothing.
+-- Which files are in the tables: one that is loaded again adds nothing. It is known for longer than any row of it is
+-- kept, and by what is kept longest a month goes at once; a host's clock may be ahead, or was behind where it was loaded.
 CREATE TABLE IF NOT EXISTS loaded
 (
     file String,
@@ -119,7 +120,19 @@ CREATE TABLE IF NOT EXISTS loaded
 )
 ENGINE = MergeTree
 ORDER BY file
-TTL at + INTERVAL 60 DAY;
+TTL least(greatest(toDate(at), toDateOrZero(extract(file, '/date=([^/]+)'))), toDate('2100-01-01')) + INTERVAL 440 DAY;
+
+-- Which files a database in a directory takes at once, as long as it does (load.sql).
+CREATE TABLE IF NOT EXISTS begun
+(
+    file String,
+    mark String,
+    at DateTime DEFAULT now()
+)
+ENGINE = MergeTree
+PARTITION BY mark
+ORDER BY file
+TTL at + INTERVAL 440 DAY;
 
 CREATE TABLE IF NOT EXISTS waits_1m
 (
@@ -137,7 +150,7 @@ ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(time)
 ORDER BY (toStartOfHour(time), unit, label, root, class, release, time)
 TTL time + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1;
+SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS waits_to_1m TO waits_1m AS
 SELECT
@@ -165,7 +178,7 @@ ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(time)
 ORDER BY (time, host, unit, program, label, root, class, release)
 TTL time + INTERVAL 400 DAY
-SETTINGS ttl_only_drop_parts = 1;
+SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS waits_to_1h TO waits_1h AS
 SELECT
@@ -198,7 +211,7 @@ ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(time)
 ORDER BY (toStartOfHour(time), unit, program, release, time)
 TTL time + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1;
+SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS threads_to_1m TO threads_1m AS
 SELECT
@@ -237,7 +250,7 @@ ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(time)
 ORDER BY (time, host, unit, program, release)
 TTL time + INTERVAL 400 DAY
-SETTINGS ttl_only_drop_parts = 1;
+SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS threads_to_1h TO threads_1h AS
 SELECT
@@ -251,3 +264,10 @@ SELECT
     sum(t.minor_faults) AS minor_faults, sum(t.major_faults) AS major_faults
 FROM threads AS t
 GROUP BY time, host, release, unit, program;
+
+-- Of tables that were made before all of this was said of them.
+ALTER TABLE loaded MODIFY TTL least(greatest(toDate(at), toDateOrZero(extract(file, '/date=([^/]+)'))), toDate('2100-01-01')) + INTERVAL 440 DAY;
+ALTER TABLE waits_1m MODIFY SETTING non_replicated_deduplication_window = 10000;
+ALTER TABLE waits_1h MODIFY SETTING non_replicated_deduplication_window = 10000;
+ALTER TABLE threads_1m MODIFY SETTING non_replicated_deduplication_window = 10000;
+ALTER TABLE threads_1h MODIFY SETTING non_replicated_deduplication_window = 10000;

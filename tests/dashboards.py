@@ -132,7 +132,7 @@ class Exposed(unittest.TestCase):
         self.assertIn("run_queue", series["debox_thread_seconds_total"]["state"])
         self.assertIn("disk", series["debox_wait_root_seconds_total"]["root"])
         self.assertLessEqual({"loss", "idle", "input", "tool", "unknown"}, series["debox_blocked_seconds_total"]["class"])
-        self.assertIn("rows_dropped", series["debox_incomplete"]["what"])
+        self.assertIn("rows_dropped", series["debox_incomplete_total"]["what"])
         self.assertEqual(series["debox_otlp_waiting_seconds"], {"signal": {"metrics", "logs"}})
         self.assertEqual(series["debox_otlp_dropped_total"], {"signal": {"metrics", "logs"}, "reason": {"queue_full", "refused", "rejected", "ended"}})
 

@@ -70,6 +70,7 @@ PARTS = (
     Part("scalable select and poll: the same answers as the system calls", "check", 2400, make("select-tests")),
     Part("installed: what a stranger gets from a prefix alone", "check", 900, python("tests/installed.py")),
     Part("dashboards and alerts ask for what the agent exposes", "check", 300, python("tests/dashboards.py")),
+    Part("case study: what its pages say, and what a case cleans up", "check", 60, ("/usr/bin/python3", "cases/tests/quick.py")),  # as cases/run.sh has it
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
          rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *LASTING, *WITH_KERNEL, *WITH_CLOCK)),
     Part("crates: the agent, where it sends to, the fleet", "check", 1800, rust(*LASTING)),

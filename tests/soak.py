@@ -779,7 +779,7 @@ class Soak:
                 continue
             (begin, first, counts), (end, last, later) = life.first, life.last
             for name, value in last.items():
-                if name.startswith("debox_incomplete"):
+                if name.startswith("debox_incomplete_total"):
                     left[name.split('"')[1]] += value
             made = sum(later[key] - counts[key] for key in ("forks", "threads"))
             told = last["debox_threads_total"] - first["debox_threads_total"]
@@ -793,8 +793,8 @@ class Soak:
             self.judge_life(number, life, last)
         self.holds(short <= LOST_SHARE * begun, f"threads and processes: {begun} begun by the storms, {seen:.0f} told (with those of others); {short:.0f} missing, at most {LOST_SHARE:.0%}")
         told = ", ".join(f"{what} {count:.0f}" for what, count in sorted(left.items())) or "nothing"
-        self.holds(left["threads_left"] > 0, f"debox_incomplete, of all agents: {told}; clients took threads, so threads_left is not 0")
-        self.holds(left["inconsistent"] == 0, "debox_incomplete: nothing inconsistent")
+        self.holds(left["threads_left"] > 0, f"debox_incomplete_total, of all agents: {told}; clients took threads, so threads_left is not 0")
+        self.holds(left["inconsistent"] == 0, "debox_incomplete_total: nothing inconsistent")
 
     def judge_life(self, number, life, last):
         """Its time is in recordings, or its periods are counted as lost."""

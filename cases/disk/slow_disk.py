@@ -32,7 +32,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-TOP = pathlib.Path(__file__).resolve().parents[2]
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 SLOWDISK = pathlib.Path(os.environ.get("DEBOX_SLOWDISK", TOP / "target/cases/slowdisk"))
 NEEDED = {"losetup": "mount", "mkfs.ext4": "e2fsprogs", "mount": "mount", "umount": "mount"}
 # signals of slowdisk
@@ -500,6 +500,21 @@ class MemoryGroup:
 
     def used_bytes(self) -> int:
         return int((self.path / ("memory.current" if self.version == 2 else "memory.usage_in_bytes")).read_text())
+
+    def _table(self, name: str) -> dict[str, int]:
+        return {key: int(value) for key, value in (line.split() for line in (self.path / name).read_text().splitlines())}
+
+    def pressure(self) -> dict[str, int]:
+        """How often it was at its limit, how many processes were killed for that, and what they and the kernel for
+        them hold now beside pages of files. At its limit is also who does no more than read files: those pages go."""
+        stat = self._table("memory.stat")
+        if self.version == 2:
+            events = self._table("memory.events")
+            kernel = stat.get("kernel", sum(stat.get(part, 0) for part in ("kernel_stack", "pagetables", "slab")))  # since 5.18 in one
+            return {"at_limit": events["max"], "killed": events["oom_kill"], "own_bytes": stat["anon"] + kernel}
+        kernel_file = self.path / "memory.kmem.usage_in_bytes"
+        kernel = int(kernel_file.read_text()) if kernel_file.exists() else 0
+        return {"at_limit": int((self.path / "memory.failcnt").read_text()), "killed": self._table("memory.oom_control").get("oom_kill", 0), "own_bytes": stat["rss"] + kernel}
 
     def remove(self) -> None:
         if not self.path.exists():

@@ -4,7 +4,7 @@
 
     helpers.py --out DIR [--quick]
 
-The paper's section 6.3 and Table 9: with too few the disk is not used, with too many they wait for
+The paper's section 6.3 and Table 9: with too few the disk is not used, with too many they waited for
 each other and the loop for them. Same files, disk, memory and clients as in steps/; the final
 design, and the one whose loop opens again what a helper has opened (steps/designs.py, 2). DeBox
 watches the loop and the helpers in a run of its own after the measured one.
@@ -13,7 +13,6 @@ watches the loop and the helpers in a run of its own after the measured one.
 import contextlib
 import json
 import pathlib
-import subprocess
 import sys
 import time
 from typing import Any
@@ -34,23 +33,18 @@ HELPERS = (1, 2, 4, 8, 16)
 AGAIN, FINAL = designs.DESIGNS[1], designs.DESIGNS[-1]
 # Where the loop waits for work, and helpers for a job.
 AT_REST = {"loop": ("epoll_wait", "epoll_pwait"), "helpers": ("recvmsg",)}
-# Between those who work on the same files: locks of directories and inodes, and pages that another one reads.
-EACH_OTHER = ("inode-lock", "inode-wait", "dentry-lookup", "page-lock")
+# Of directories, inodes and pages, which those who work on the same files could hold from each other. Not all that they
+# wait for each other: who waits for a page that another one reads is at page-in, as who reads it is.
+LOCKS = ("inode-lock", "inode-wait", "dentry-lookup", "page-lock")
 
 
 def watched(server: peers.Server, plan: steps.Plan, out: pathlib.Path, name: str) -> dict[str, Any]:
     """Of the loop and of the helpers: how often and for how long they slept but for work, each second."""
-    argv = steps.clients(server.port, plan, "run", "--connections", str(plan.connections), "--warm-up", "2", "--seconds", str(plan.watched_s + 6))
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     loop = server.pid
     who = {"loop": [loop], "helpers": [child.pid for child in peers.below(loop)]}
-    try:
-        with contextlib.ExitStack() as stack:
-            seen = {part: stack.enter_context(watch.Watch(out, f"{name}-{part}", pids, "--no-follow", "--capture", "sleeps")) for part, pids in who.items()}
-            time.sleep(plan.watched_s)
-    finally:
-        process.terminate()
-        process.wait()
+    with steps.under_load(server, plan), contextlib.ExitStack() as stack:
+        seen = {part: stack.enter_context(watch.Watch(out, f"{name}-{part}", pids, "--no-follow", "--capture", "sleeps")) for part, pids in who.items()}
+        time.sleep(plan.watched_s)
     told: dict[str, Any] = {}
     for part, one in seen.items():
         report = one.report()
@@ -80,26 +74,29 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
                 results.setdefault(design.name, {})[str(count)] = result
                 steps.tell(f"{design.name}, {count} helpers", result | {"debox": {"asleep_ns": result["debox"]["loop"]["ms"] * 1e6 * plan.watched_s}})
     (out / "helpers.json").write_text(json.dumps({"plan": plan._asdict(), "designs": results}, indent=1))
-    (out / "helpers.md").write_text(page(results))
+    (out / "helpers.md").write_text(page(plan._asdict(), results))
     lines = [figure.Series(name, [int(count) for count in row], [one["conforming_percent"] for one in row.values()]) for name, row in results.items()]
     figure.lines(out / "helpers.svg", "Connections served at 320 kbit/s or more (the paper's Table 9)", "helpers", "conforming, %", lines, log_x=True)
     return results
 
 
-def page(results: dict[str, dict[str, Any]]) -> str:
-    lines = []
+def page(plan: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
+    everyone = {f"{name}, {count} helpers": one for name, row in results.items() for count, one in row.items()}
+    lines = [*steps.warmed_up(plan, everyone), "", *steps.warned(everyone)]
     for name, row in results.items():
-        lines += [f"**{name}** (the paper's Table 9; sleeps for work are left out):", "", "| helpers | " + " | ".join(row) + " |", "|---|" + "---:|" * len(row)]
+        lines += [f"**{name}** (the paper's Table 9; sleeps for work are left out):", "", "| helpers | " + " | ".join(steps.marked(count, one) for count, one in row.items()) + " |", "|---|" + "---:|" * len(row)]
         told = {
             "conforming": [f"{one['conforming_percent']:.1f} %" for one in row.values()],
+            "errors": [f"{one['errors']:,}" for one in row.values()],
             "waited, median": [f"{one['waited_ms']['p50']:.2f} ms" for one in row.values()],
             "waited, 99 %": [f"{one['waited_ms']['p99']:.0f} ms" for one in row.values()],
-            "reads of the disk, a second": [f"{one['disk_reads'] / one['seconds']:.0f}" for one in row.values()],
+            "reads of the disk, a second, from the start on": [f"{one['disk_reads'] / one['seconds']:.0f}" for one in row.values()],
             "sleeps of the loop, a second": [f"{one['debox']['loop']['sleeps']:.0f}" for one in row.values()],
             "the loop asleep, of a second": [f"{one['debox']['loop']['ms']:.0f} ms" for one in row.values()],
             "sleeps of the helpers, a second": [f"{one['debox']['helpers']['sleeps']:.0f}" for one in row.values()],
             "they asleep, of a second, all together": [f"{one['debox']['helpers']['ms']:.0f} ms" for one in row.values()],
-            "... of it for each other": [f"{sum(ms for label, (_, ms) in one['debox']['helpers']['labels'].items() if label in EACH_OTHER):.0f} ms" for one in row.values()],
+            "... of it at page-in": [f"{one['debox']['helpers']['labels'].get('page-in', (0, 0))[1]:.0f} ms" for one in row.values()],
+            "... at locks of names, inodes and pages": [f"{sum(ms for label, (_, ms) in one['debox']['helpers']['labels'].items() if label in LOCKS):.0f} ms" for one in row.values()],
         }
         lines += [f"| {what} | " + " | ".join(cells) + " |" for what, cells in told.items()]
         lines.append("")
@@ -107,6 +104,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
             slept = sorted(one["debox"]["helpers"]["labels"].items(), key=lambda item: -item[1][1])[:4]
             lines.append(f"{count}: helpers slept at " + ", ".join(f"{label} ({times:.0f}, {ms:.0f} ms)" for label, (times, ms) in slept) + " a second.")
             lines.append("")
+    lines += ["Who waits for a page that another helper reads sleeps at `page-in`, as the one that reads it: what of that is for each other the table does not say.", ""]
     return "\n".join(lines)
 
 

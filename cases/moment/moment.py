@@ -11,7 +11,6 @@ longer than any single read of the disk leaves a core, whose stack and variables
 say is then tried: the same design with less belief.
 """
 
-import contextlib
 import json
 import pathlib
 import re
@@ -20,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 CASES = pathlib.Path(__file__).resolve().parents[1]
@@ -29,6 +27,7 @@ for folder in (CASES, CASES / "disk", CASES / "peers", CASES / "steps"):
 
 import case  # noqa: E402
 import designs  # noqa: E402
+import slow_disk  # noqa: E402
 import steps  # noqa: E402
 from peers import PeerError  # noqa: E402
 from slow_disk import DiskError, MemoryGroup, SlowDisk  # noqa: E402
@@ -46,6 +45,7 @@ ASKED = {
     "trusted_mb": "options.believed_mb",
 }
 WAITS_S = 20.0
+CORE_S = 30.0  # to be written
 LESS = (32, 24, 16, 8, 4)  # MB to believe in
 
 
@@ -76,17 +76,6 @@ def asked_of(core: pathlib.Path) -> tuple[list[str], dict[str, str]]:
     return stack, dict(zip(ASKED, (re.sub(r'^0x[0-9a-f]+ |"', "", line) for line in said), strict=True))
 
 
-@contextlib.contextmanager
-def dumped(folder: pathlib.Path) -> Iterator[None]:
-    """Where the program leaves its core."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder)
-
-
 def believing(megabytes: int, plan: steps.Plan, disk: SlowDisk, group: MemoryGroup, root: pathlib.Path, out: pathlib.Path) -> dict[str, Any]:
     disk.remount()
     with steps.flash(root, DESIGN, group, "--believed", str(megabytes)) as server:
@@ -111,9 +100,9 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     plan = steps.QUICK._replace(warm_up_s=1, seconds=3, watched_s=2) if quick else steps.FULL._replace(warm_up_s=6, seconds=15)
-    dump = out / "dump"
+    dump = out / "dump"  # where the program leaves its core
     resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
-    with steps.site(out, plan) as (disk, group, root), dumped(dump):
+    with steps.site(out, plan) as (disk, group, root), case.passing(dump):
         disk.remount()
         with steps.flash(root, DESIGN, group, cwd=str(dump)) as server:
             # It has sent more than its memory holds.
@@ -126,8 +115,8 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
                 process.terminate()
                 process.wait()
             core = found(dump)
-            while server.processes():  # until it is whole
-                time.sleep(0.05)
+            if not slow_disk.wait_until(lambda: not server.processes(), CORE_S):
+                raise WatchError(f"{server.name} is not gone {CORE_S:.0f} s after its core began: {core} may never be whole")
         stack, values = asked_of(core)
         # What it knew of was sent, at the most so much ago, and the pages had gone: half of it is on the safe side.
         trusted = int(values["trusted_mb"])

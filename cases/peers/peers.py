@@ -127,9 +127,8 @@ class Server:
         if os.geteuid() == 0:
             user = pwd.getpwnam(USER)
             os.chown(self.work, user.pw_uid, user.pw_gid)
-        guard = [sys.executable, "-S", "-E", str(pathlib.Path(__file__).resolve()), "guard", self.work, *argv]
         # The guard sees the end of this process as the end of its standard input.
-        self._guard = subprocess.Popen(guard, stdin=self._ask, stdout=self.log, stderr=self.log, env=self.environment, cwd=self.cwd, start_new_session=True)
+        self._guard = subprocess.Popen(guarded(self.work, argv), stdin=self._ask, stdout=self.log, stderr=self.log, env=self.environment, cwd=self.cwd, start_new_session=True)
         os.close(self._ask)
         self._ask = guards
         try:
@@ -184,6 +183,10 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+def guarded(work: str, argv: list[str]) -> list[str]:
+    return [sys.executable, "-S", "-E", str(pathlib.Path(__file__).resolve()), "guard", work, *argv]
 
 
 def guard(work: str, argv: list[str]) -> int:

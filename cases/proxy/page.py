@@ -116,7 +116,7 @@ class Page:
                 today = (
                     f"at {first['poll']['asked']} a second idle CPU is " + ", ".join(f"{line} {100 - p['cpu_percent'][0]:.0f} %" for line, p in first.items()) + "."
                     if idle
-                    else f"with {told['idle']:,} idle connections, requests a second at most: {most}. Each line ends where less than 95 % of what was asked was done."
+                    else f"with {told['idle']:,} idle connections, requests a second at most: {most}. A request counts from when it was due. Each line ends where less than 95 % of what was asked was done."
                 )
                 y = "idle, % of a CPU" if idle else "median answering time, µs"
                 self.figure(file, today, lambda file, y=y, series=series, idle=idle: figure.lines(file, "", "requests per second", y, series, log_y=not idle))
@@ -183,9 +183,10 @@ class Page:
         waits = {f for p in shown for f in p["debox"]["functions"] if f.endswith(", wait)")}
         most = sorted(waits, key=lambda f: -max(p["debox"]["functions"].get(f, 0) for p in shown))[:7]
         series = [Series(p["way"], [], [of_busy(p["debox"], p["debox"]["functions"].get(f, 0)) for f in most]) for p in shown]
+        all_of_them = ", ".join(f"{p['way']} {sum(one.y):.1f} %" for p, one in zip(shown, series, strict=True))
         self.figure(
             "figure14.svg",
-            f"the kernel's poll spends it asking each socket ({most[0].split(' ')[0]} first); with the library or epoll little is left of these.",
+            f"of its CPU time {all_of_them} are in the functions shown, those of the wait that take most with any of the ways ({most[0].split(' ')[0]} first).",
             lambda file: figure.bars(file, f"{shown[0]['idle']:,} idle connections", "% of CPU time", [f.split(" ")[0] for f in most], series),
         )
         checked = [p for p in profiles if "perf" in p]

@@ -193,8 +193,8 @@ class Outcome(NamedTuple):
 class Load:
     """Clients in a process of their own, with their connections open: run(seconds), as often as wanted.
 
-    With a rate, a request is due by the clock but is not asked before a connection is free, and its
-    time counts from when it is asked: beyond what the server does, only the throughput says so.
+    With a rate, a request is due by the clock but is not asked before a connection is free; its
+    time counts from when it was due, so that a server that stalls is not spared the wait.
     """
 
     def __init__(self, port: int, idle: int, hot: int, *, size: int = SIZES[0], close: bool = True, rate: float | None = None) -> None:

@@ -39,8 +39,6 @@ ORIGINAL, FLASH, FINAL = designs.DESIGNS[0], designs.DESIGNS[1], designs.DESIGNS
 # Two other ways not to wait in the loop: the kernel's own threads read, or there is no loop.
 OF_TODAY = {"model": "amped", "send": "uring", "residency": "none", "names": "cached", "cgi": "persistent", "cgi-answer": "socket", "helpers": "8"}
 RING = designs.Design("io_uring", OF_TODAY, "no counterpart", "io_uring reads what is not in memory")
-# sendfile's pages stay in memory until the client has them; what writev copies into the socket does not stay in the server's.
-COPIED = designs.Design("exact, maps", designs.DESIGNS[-1].switches | {"send": "writev"}, "no counterpart", "the final design, but it copies what it sends out of maps")
 THREADS = designs.Design("threads", {"model": "threads", "workers": str(AT_ONCE), "send": "sendfile"}, "6.3: parallelism without end", "a thread for each connection")
 
 
@@ -52,13 +50,13 @@ class Plan(NamedTuple):
     rate_share: float = 0.9
 
 
-SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, RING.name, THREADS.name, "nginx", peers.TUNED, "lighttpd", "apache2-event")
+SERVERS = (ORIGINAL.name, FLASH.name, FINAL.name, designs.COPIED.name, RING.name, THREADS.name, "nginx", peers.TUNED, "lighttpd", "apache2-event")
 QUICK = Plan(SHARES[::2], (ORIGINAL.name, FINAL.name, "nginx"), 0.5, 2, 0.6)  # in two seconds nobody is to fall behind for good
 FULL = Plan(SHARES, SERVERS, 5, 10)
 
 
 def starts(root: pathlib.Path, group: slow_disk.MemoryGroup) -> dict[str, Callable[[], peers.Server]]:
-    made: dict[str, Callable[[], peers.Server]] = {design.name: lambda design=design: steps.flash(root, design, group) for design in (*designs.DESIGNS, COPIED, RING, THREADS)}
+    made: dict[str, Callable[[], peers.Server]] = {design.name: lambda design=design: steps.flash(root, design, group) for design in (*designs.DESIGNS, designs.COPIED, RING, THREADS)}
     return made | {name: lambda start=start: start(str(root), workers=2, enter=group.command) for name, start in peers.PEERS.items()}
 
 

@@ -12,7 +12,6 @@ client takes a CPU as well: so the server's CPU time of a request is told beside
 
 import json
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -54,8 +53,8 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     taken: dict[str, list[list[dict[str, float]]]] = {way: [[] for _ in files] for way in WAYS}
     root = out.resolve() / "root"
-    try:
-        subprocess.run([str(steps.LOAD), "files", "--root", str(root), "--directories", "1"], check=True, stdout=subprocess.DEVNULL)
+    with case.passing(root):
+        subprocess.run([*case.DIES_TOO, str(steps.LOAD), "files", "--root", str(root), "--directories", "1"], check=True, stdout=subprocess.DEVNULL)
         for at, (kind, number) in enumerate(files):
             # In turns, so that what the machine does meanwhile meets all alike.
             for turn in range(rounds):
@@ -64,8 +63,6 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
                     port = peers.free_port()
                     with peers.Server(way, [str(steps.FLASH), "--root", str(root), "--port", str(port), *WAYS[way]], port) as server:
                         taken[way][at].append(ask(server, kind, number, seconds, out / "small.load.json"))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
     (out / "small.load.json").unlink()
     sizes = [CLASS_BYTES[kind] * number for kind, number in files]
     result = {"sizes": sizes, "ways": {way: [{key: statistics.median(one[key] for one in of_size) for key in of_size[0]} for of_size in row] for way, row in taken.items()}}

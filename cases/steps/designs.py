@@ -57,9 +57,16 @@ DESIGNS = (
     ),
 )
 
+# No step: no report of DeBox leads to it. sendfile's pages stay in memory until the client has them; what writev copies
+# into the socket stays in the server's memory only where sockets count as its own (cgroup v2).
+COPIED = Design("exact, maps", DESIGNS[-1].switches | {"send": "writev"}, "none", "as `exact`, but it copies what it sends out of maps")
+
 # What the same code does in other ways. A worker that blocks has one client: there are more of them than clients.
 WORKERS = "466"
 OTHERS = (
+    COPIED,
+    Design("cachestat alone", DESIGNS[-1].switches | {"residency": "cachestat"}, "none", "as `exact`, but it takes pages that are still being read for there"),
+    Design("nowait alone", DESIGNS[-1].switches | {"residency": "nowait"}, "none", "as `exact`, but its check starts reads of what is missing"),
     Design(
         "posix_spawn",
         FIRST | {"send": "writev", "residency": "mincore", "names": "descriptor", "cgi": "spawn"},

@@ -16,6 +16,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ LOAD = watch.TOP / "target/release/load"
 FLASH = watch.TOP / "target/cases/flash"
 WARMING, WARMING_S = 64, 1.5
 CALIBRATED_QUICK = (1, 16)
+# By then all connections of the generator have begun: they do so one after the other, within a second.
+BEGUN_S = 1.5
+# Of its limit: with so much the processes' own there is next to none for files.
+OWN_SHARE = 0.9
 WAITS_FOR_WORK = ("epoll_wait", "epoll_pwait")
 STARTS = ("clone", "fork", "vfork", "clone3")
 
@@ -112,17 +117,19 @@ def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGro
 
 
 def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pathlib.Path, name: str, *words: str) -> dict[str, Any]:
-    before_disk, before_s = disk.counts(), server.cpu_s()
+    group = disk.memory_group(plan.memory_mib << 20)
+    before_disk, before_s, before_memory = disk.counts(), server.cpu_s(), group.pressure()
     warm_up = ["--warm-up", "auto", "--warm-up-most", str(LEVEL_MOST_S)] if plan.warm_up_s is None else ["--warm-up", str(plan.warm_up_s)]
     options = ["run", "--connections", str(plan.connections), *warm_up, "--seconds", str(plan.seconds), *words]
     result = load(server.port, plan, *options, file=out / f"{name}.load.json")
-    cpu_s, after_disk = server.cpu_s() - before_s, disk.counts()
+    cpu_s, after_disk, memory = server.cpu_s() - before_s, disk.counts(), group.pressure()
     whole = result["groups"]["all"]
     return {
         "conforming_percent": result["conforming"]["percent"],
         "requests_per_s": result["requests_per_second"],
         "megabits_per_s": result["bytes_per_second"] * 8 / 1e6,
         "errors": sum(result["errors"].values()),
+        "error_kinds": result["errors"],
         "waited_ms": {of: whole["waited"][f"{of}_us"] / 1000 for of in ("mean", "p50", "p95", "p99")},
         "cdfs": {of: whole[of]["cdf"] for of in ("waited", "first_byte", "whole")},
         "kinds": {kind: {of: result["groups"][kind]["waited"][f"{of}_us"] / 1000 for of in ("p5", "p50", "p95", "mean")} for kind in ("static", "dynamic") if result["groups"][kind]["requests"]},
@@ -130,20 +137,31 @@ def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pa
         "seconds": result["seconds"] + result["warm_up"]["seconds"],
         "warm_up_s": result["warm_up"]["seconds"],
         "is_level": result["warm_up"]["stationary"],
+        "had_trend": result["measured_level"] is False,
+        "warnings": result["warnings"],
+        "memory": memory | {of: memory[of] - before_memory[of] for of in ("at_limit", "killed")},
         "disk_reads": after_disk["reads"] - before_disk["reads"],
         "generator_is_bottleneck": result["generator"]["is_bottleneck"],
     }
 
 
-def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> dict[str, Any]:
-    """What DeBox says of the process that has the loop, under the same load."""
+@contextlib.contextmanager
+def under_load(server: peers.Server, plan: Plan) -> Iterator[None]:
+    """Asked as while it was measured, for as long as a watch takes. All connections have begun."""
     argv = clients(server.port, plan, "run", "--connections", str(plan.connections), "--warm-up", "2", "--seconds", str(plan.watched_s + 6))
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        seen = watch.for_seconds(out, name, [server.pid], plan.watched_s, "--no-follow", "--capture", "boundary", "--call-site")
+        time.sleep(BEGUN_S)
+        yield
     finally:
         process.terminate()
         process.wait()
+
+
+def watched(server: peers.Server, plan: Plan, out: pathlib.Path, name: str) -> dict[str, Any]:
+    """What DeBox says of the process that has the loop, under the same load."""
+    with under_load(server, plan):
+        seen = watch.for_seconds(out, name, [server.pid], plan.watched_s, "--no-follow", "--capture", "boundary", "--call-site")
     report = seen.report()
     life = next((row for row in report["lives"] if row["pid"] == server.pid), {})
     asleep: dict[str, dict[str, list[int]]] = {}
@@ -225,7 +243,7 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
         for design in (*designs.DESIGNS, *designs.OTHERS):
             if design.name not in only if only else quick and design in designs.OTHERS:
                 continue
-            name = design.name.replace(" ", "-").replace("'", "")
+            name = design.name.replace(" ", "-").replace("'", "").replace(",", "")
             disk.remount()
             with flash(root, design, group) as server:
                 result = measured(server, plan, disk, out, name)
@@ -248,9 +266,14 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
     return results
 
 
+def cpu_text(result: dict[str, Any]) -> str:
+    """Of its time until the throughput was level, which is not everybody's, and of what was counted."""
+    return f"{result['server_cpu_s'] / result['seconds']:.1%}"
+
+
 def tell(name: str, result: dict[str, Any]) -> None:
     print(f"{name}: {result['conforming_percent']:.0f} % conforming, {result['requests_per_s']:.0f} requests/s, waited p50 {result['waited_ms']['p50']:.2f} p99 {result['waited_ms']['p99']:.1f} ms, "
-          f"CPU {result['server_cpu_s']:.1f} s, {result['errors']} errors, counted from {result['warm_up_s']:.0f} s on" + (", NOT LEVEL" if result["is_level"] is False else "") + (f"; the loop slept {result['debox']['asleep_ns'] / 1e6:.0f} ms" if "debox" in result else ""), flush=True)  # fmt: skip
+          f"CPU {cpu_text(result)} of one, {result['errors']} errors, counted from {result['warm_up_s']:.0f} s on" + (", NOT LEVEL" if result["is_level"] is False else "") + (", NOT LEVEL WHILE MEASURED" if result["had_trend"] else "") + (f"; the loop slept {result['debox']['asleep_ns'] / 1e6:.0f} ms" if "debox" in result else ""), flush=True)  # fmt: skip
 
 
 def warmed_up(plan: dict[str, Any], everyone: dict[str, Any]) -> list[str]:
@@ -265,20 +288,54 @@ def warmed_up(plan: dict[str, Any], everyone: dict[str, Any]) -> list[str]:
     return [f"{told}, as soon as the throughput was level" + (f"; after {LEVEL_MOST_S} s it was not of: {', '.join(uneven)}." if uneven else ".")]
 
 
+def kinds_text(kinds: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1])) or "none"
+
+
+def without_answers(name: str, result: dict[str, Any], memory_mib: int) -> str:
+    """What is known of a server of which no answer was right. Of memory only where its group says so."""
+    return f"Not one right answer of {name}; errors: {kinds_text(result['error_kinds'])}.{memory_text(result, memory_mib)}"
+
+
+def memory_text(result: dict[str, Any], memory_mib: int) -> str:
+    """What its group says of want, if it does. What it holds at the end is little where its processes were killed."""
+    memory = result["memory"]
+    full = memory["own_bytes"] >= OWN_SHARE * (memory_mib << 20)
+    if not (memory["killed"] or full):
+        return ""
+    held = f"{memory['own_bytes'] >> 20} of {memory_mib} MiB beside pages of files, " if full else ""
+    return f" Its memory group: {held}at its limit {memory['at_limit']:,} times, {memory['killed']:,} processes killed for that."
+
+
+def marked(name: str, result: dict[str, Any]) -> str:
+    return f"{name} †" if result["had_trend"] else name
+
+
+def warned(everyone: dict[str, Any]) -> list[str]:
+    """What the generator says of its runs, and what the mark means."""
+    lines = ["† The throughput rose or fell while it was measured.", ""] if any(result["had_trend"] for result in everyone.values()) else []
+    told = [f"- {name}: {warning}" for name, result in everyone.items() for warning in result["warnings"]]
+    return [*lines, *(["The generator warns:", "", *told, ""] if told else [])]
+
+
 def page(results: dict[str, Any]) -> str:
-    lines = ["| design | conforming | requests/s | waited p50 | p99 | server CPU | the loop asleep, not for work |", "|---|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| design | conforming | requests/s | errors | waited p50 | p99 | server CPU, of one | the loop asleep, not for work |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
     everyone = {**results["designs"], **{f"{name} (files only)": result for name, result in results["peers"].items()}}
-    silent: list[str] = []
+    silent = [without_answers(name, result, results["plan"]["memory_mib"]) for name, result in everyone.items() if not result["requests_per_s"]]
+    wanting = [(name, memory_text(result, results["plan"]["memory_mib"])) for name, result in everyone.items() if result["requests_per_s"]]
+    silent += [f"{name}:{told}" for name, told in wanting if told]
+    failed = [f"{name}: {kinds_text(result['error_kinds'])}" for name, result in everyone.items() if result["errors"] and result["requests_per_s"]]
     for name, result in everyone.items():
         asleep = f"{result['debox']['asleep_ns'] / result['debox']['life_ns']:.0%}" if result.get("debox", {}).get("life_ns") else ""
         waited = result["waited_ms"]
         if not result["requests_per_s"]:
-            lines.append(f"| {name} | 0 % | 0 | | | {result['server_cpu_s']:.1f} s | |")
-            silent.append(f"Not one answer of {name}: its processes take more than the {results['plan']['memory_mib']} MiB that it has.")
+            lines.append(f"| {marked(name, result)} | 0 % | 0 | {result['errors']:,} | | | {cpu_text(result)} | |")
             continue
-        lines.append(f"| {name} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {result['server_cpu_s']:.1f} s | {asleep} |")
-    lines += ["", *silent, *warmed_up(results["plan"], everyone), "", "Each design is the one before it, but:", ""]
-    lines += [f"- {design.name}: {design.change} (in the paper {design.paper})" for design in (*designs.DESIGNS, *designs.OTHERS) if design.name in results["designs"]]
+        lines.append(f"| {marked(name, result)} | {result['conforming_percent']:.0f} % | {result['requests_per_s']:.0f} | {result['errors']:,} | {waited['p50']:.2f} ms | {waited['p99']:.0f} ms | {cpu_text(result)} | {asleep} |")
+    lines += ["", *silent, *([f"Errors, by kind: {'; '.join(failed)}."] if failed else []), *warmed_up(results["plan"], everyone), "", *warned(everyone)]
+    for of, head in ((designs.DESIGNS, "Each design is the one before it, but:"), (designs.OTHERS, "The same code in other ways:")):
+        told = [f"- {design.name}: {design.change} (in the paper {design.paper})" for design in of if design.name in results["designs"]]
+        lines += [head, "", *told, ""] if told else []
     lines += ["", "How long requests of files and for pages made by the server waited (the paper's Table 6), ms:", "", "| design | | 5 % | 50 % | 95 % | mean |", "|---|---|---:|---:|---:|---:|"]
     for name, result in results["designs"].items():
         lines += [f"| {name} | {kind} | {told['p5']:.2f} | {told['p50']:.2f} | {told['p95']:.1f} | {told['mean']:.2f} |" for kind, told in result["kinds"].items()]

@@ -191,7 +191,21 @@ class Disk(unittest.TestCase):
                 self.assertLessEqual(group.used_bytes(), 8 << 20)
                 self.assertGreater(cached_pages(file), 0)
                 self.assertLessEqual(cached_pages(file) * 4096, 8 << 20)
+                # Of files alone: at its limit, and nobody wants for memory.
+                read = group.pressure()
+                self.assertGreater(read["at_limit"], 0)
+                self.assertEqual(read["killed"], 0)
+                self.assertLess(read["own_bytes"], 6 << 20)
             self.assertFalse(group.path.exists())
+            with disk.memory_group(24 << 20) as group:
+                taken = "import sys; kept = bytearray(b'x') * (%d << 20); print(len(kept), flush=True); sys.stdin.read()"
+                with subprocess.Popen(group.command([sys.executable, "-S", "-E", "-c", taken % 12]), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+                    process.stdout.readline()
+                    self.assertGreater(group.pressure()["own_bytes"], 12 << 20)
+                    process.stdin.close()
+                self.assertEqual(group.pressure()["killed"], 0)
+                self.assertEqual(subprocess.run(group.command([sys.executable, "-S", "-E", "-c", taken % 64]), stdin=subprocess.DEVNULL, check=False).returncode, -signal.SIGKILL)
+                self.assertEqual(group.pressure()["killed"], 1)
 
     def test_hierarchies(self):
         with tempfile.TemporaryDirectory() as two:

@@ -152,6 +152,22 @@ class Nginx(OnSlowDisk):
         self.assertGreater(measured["open_file_cache"]["paced"]["reads_per_cold"]["median"], 1.5)
 
 
+class Build(unittest.TestCase):
+    def test_what_builds_ends_with_who_asked_for_it(self):
+        with tempfile.TemporaryDirectory(prefix="debox-nginx-test-") as work:
+            script, pids = pathlib.Path(work, "build"), pathlib.Path(work, "built/pids")
+            script.write_text('#!/bin/sh\nsh -c "sleep 61 & echo \\$\\$ \\$! > $1/new; mv $1/new $1/pids; wait"\n')
+            script.chmod(0o755)
+            code = "import importlib.util, pathlib, sys; spec = importlib.util.spec_from_file_location('nginx_case', sys.argv[1]); case = importlib.util.module_from_spec(spec); sys.modules['nginx_case'] = case; spec.loader.exec_module(case); case.build(pathlib.Path(sys.argv[2]))"
+            asks = subprocess.Popen([sys.executable, "-c", code, str(TOP / "cases/nginx/nginx.py"), str(script)], env={**os.environ, "DEBOX_NGINX_BUILD": str(pids.parent)})
+            self.assertTrue(slow_disk.wait_until(pids.exists, 20.0))
+            found = [int(word) for word in pids.read_text().split()]
+            self.assertEqual(len(found), 2)
+            asks.kill()
+            asks.wait()
+            self.assertTrue(slow_disk.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in found), 5.0))
+
+
 class Patched(OnSlowDisk):
     """Not what it is for (the full run measures that), but that its answers are those of nginx."""
 

@@ -133,8 +133,13 @@ class Words(unittest.TestCase):
             "   lseek               1000      0    11.980     0.010     0.012     1.000      4.48%\n",
             times,
         )
-        self.assertEqual(said.problem, "mean 12 µs, 1.2 times that of the calls below 500 µs")
+        self.assertEqual(said.problem, "no: mean 12 µs, 1.2 times that of the calls below 500 µs")
         self.assertEqual(said.rare, "2 of 1,000 took 500 µs or more, the longest 1 ms; 1 more with a time below zero")
+
+
+    def test_a_mean_that_is_as_ever_shows_no_problem(self) -> None:
+        self.assertRegex(tools.Times([50_000.0] * 999 + [1_000_000.0], run_s=1.0).rise(), "^no: mean 51 µs, 1 times")
+        self.assertRegex(tools.Times([200.0] * 999 + [1_000_000.0], run_s=1.0).rise(), "^mean 1.2 µs, 6 times")
 
 
 class Program(unittest.TestCase):

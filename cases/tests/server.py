@@ -17,6 +17,7 @@ import mmap
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -674,6 +675,36 @@ def heads(flash: Path, root: Path, files: dict[str, bytes]) -> None:
             server.stop()
 
 
+def curl(*words: str, status: int = 0) -> bytes:
+    done = subprocess.run(["curl", "--disable", "--silent", "--show-error", "--noproxy", "*", *words], capture_output=True, timeout=8 * SLOW)
+    expect(f"curl {' '.join(words)}", (done.returncode, done.stderr[:80] if not status else b""), (status, b""))
+    return done.stdout
+
+
+def curls(flash: Path, root: Path, files: dict[str, bytes]) -> None:
+    """curl, whose HTTP is not ours, gets the same: whole files, parts, a head alone, several over one connection, one that is missing."""
+    if not shutil.which("curl"):
+        print("  NOT RUN: curls: curl is missing: apt-get install curl")
+        return
+    name, small = "dir00001/class3_9", "dir00000/class0_1"
+    data = files[name]
+    for switches in ("--send sendfile", "--send writev --residency mincore", "--model threads"):
+        server = Server(flash, root, switches.split())
+        try:
+            at = f"http://127.0.0.1:{server.port}/"
+            expect(f"{switches}: curl's GET", curl(at + name), data)
+            for part, first, end in (("0-0", 0, 1), ("4097-131073", 4097, 131074), ("900000-", 900000, len(data)), ("-5", len(data) - 5, len(data))):
+                expect(f"{switches}: curl --range {part}", curl("--range", part, at + name), data[first:end])
+            head = curl("--head", at + name).decode().lower().splitlines()
+            expect(f"{switches}: curl --head", ("http/1.1 200" in head[0], f"content-length: {len(data)}" in head), (True, True))
+            asked = [word for path in (small, name, "none", small) for word in ("--output", "/dev/null", at + path)]
+            told = curl("--write-out", "%{http_code} %{num_connects}\n", *asked).decode().split("\n")
+            expect(f"{switches}: four of curl over one connection", told, ["200 1", "200 0", "404 0", "200 0", ""])
+            curl("--fail", at + "none", status=22)
+        finally:
+            server.stop()
+
+
 def length(flash: Path, root: Path, files: dict[str, bytes]) -> None:
     """As cases/README.md says: lines that are neither blank nor comment alone."""
     text = "".join(re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), source.read_text(), flags=re.S) for source in SOURCES.glob("*.[ch]"))
@@ -682,7 +713,7 @@ def length(flash: Path, root: Path, files: dict[str, bytes]) -> None:
     expect("lines of code", (lines, lines <= 1200), (said, True))
 
 
-SPECIAL = (length, small_cache, heads, time_limits, slow_open, slow_read, lost_processes, refused)
+SPECIAL = (length, small_cache, heads, curls, time_limits, slow_open, slow_read, lost_processes, refused)
 
 
 # --- load --------------------------------------------------------------------

@@ -5,7 +5,6 @@
     steps.py
 """
 
-import json
 import os
 import pathlib
 import random
@@ -18,18 +17,16 @@ import time
 import unittest
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
-for folder in ("", "disk", "peers", "steps", "moment", "sizes", "helpers", "most", "small"):
+for folder in ("", "disk", "peers", "steps", "moment", "sizes", "helpers", "small"):
     sys.path.insert(0, str(TOP / "cases" / folder))
 import helpers  # noqa: E402
 import moment  # noqa: E402
-import most  # noqa: E402
 import peers  # noqa: E402
 import run  # noqa: E402
 import server  # noqa: E402
 import sizes  # noqa: E402
 import slow_disk  # noqa: E402
 import small  # noqa: E402
-import steps  # noqa: E402
 
 BACKED = slow_disk.TOP / "target"  # a disk's file system: control groups of tmpfs pay for what lies there
 
@@ -62,7 +59,9 @@ class Experiments(unittest.TestCase):
 
     def nothing_left(self, within_s=1.0):
         end = time.monotonic() + within_s
-        while (more := left() - self.before | {str(path) for path in self.out.glob("disk")}) and time.monotonic() < end:
+        # The disk, small's files and moment's core, of a case by itself or of a runner.
+        made = lambda: {str(path) for name in ("disk", "root", "dump") for below in ("", "*/") for path in self.out.glob(below + name)}  # noqa: E731
+        while (more := left() - self.before | made()) and time.monotonic() < end:
             time.sleep(0.1)
         log = self.out / "disk/slowdisk.log"
         self.assertEqual(more, set(), log.read_text() if log.exists() else "")
@@ -119,13 +118,6 @@ class Experiments(unittest.TestCase):
         self.assertFalse((self.out / "root").exists())
         self.nothing_left()
 
-    def test_what_was_found_is_told(self):
-        runs = [{"connections": n, "conforming_percent": percent} for n, percent in ((200, 100.0), (400, 97.0), (800, 20.0))]
-        found = {"highest": 400, "at_upper_end": False, "limited_by_generator": False, "steps": runs}
-        text = most.page(most.FULL, {"files": {"loop": found, "nginx": found | {"highest": 800, "at_upper_end": True}}, "all": {"loop": found | {"highest": None}}})
-        for line in ("| loop | 400 | below 200 | 6 |", "| nginx | 800 or more |  | 3 |", "- loop, files only: 200 (100 %), 400 (97 %), 800 (20 %)"):
-            self.assertIn(line, text)
-
     def test_what_is_killed_leaves_nothing(self):
         process = subprocess.Popen([sys.executable, str(TOP / "cases/sizes/sizes.py"), "--quick", "--out", str(self.out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + 30
@@ -165,20 +157,19 @@ class Experiments(unittest.TestCase):
                 process.wait()
                 self.nothing_left(20.0)
 
-    def test_the_steps_have_their_tables_and_figures(self):
-        """Of made-up results."""
-        cdf = [[100, 0.5], [2000, 1.0]]
-        kinds = {"static": {"p5": 0.1, "p50": 1.0, "p95": 5.0, "mean": 2.0}}
-        debox = {"by_invocation": {"fork": [[1, 0.8], [9, 2.8]], "mmap": [[100, 0.01], [200, 0.02]]}, "mappings": 33, "asleep": {"page-in": {"sendfile": [5, 7_000_000]}}, "sendfile": [{"total_ns": 7_000_000, "count": 5, "label": "page-in", "function": "filemap_get_pages"}], "call_sites": [{"call": "sendfile", "place": "answer_send (answer.c:111)", "count": 5, "wall_ns": 7_100_000, "blocked_ns": 7_000_000}], "asleep_ns": 7_000_000, "life_ns": 10_000_000, "verdict": ["It sleeps."]}
-        design = {"conforming_percent": 59.0, "requests_per_s": 10.0, "waited_ms": {"p50": 1.0, "p99": 2.0}, "server_cpu_s": 0.1, "warm_up_s": 12.0, "is_level": False, "cdfs": dict.fromkeys(("waited", "first_byte", "whole"), cdf), "kinds": kinds, "debox": debox}
-        results = {"plan": steps.FULL._asdict(), "designs": {"loop": design, "maps": design}, "peers": {}}
-        steps.figures(self.out, results)
-        self.assertEqual({file.name for file in self.out.glob("*.svg")}, {"conforming.svg", "fork.svg", "mmap.svg", "waited.svg", "first-byte.svg", "whole.svg"})
-        text = steps.page(json.loads(json.dumps(results)))
-        for line in ("| loop | static | 0.10 | 1.00 | 5.0 | 2.00 |", "| page-in / 5 |", "| sendfile / 5 (7 ms) |", "70%", "| loop | 7,000 | 5 | page-in | filemap_get_pages |",
-                     "| loop | sendfile | answer_send (answer.c:111) | 5 | 1,420.0 | 99% |",
-                     "Counted from 12 to 12 s after the start on, as soon as the throughput was level; after 60 s it was not of: loop, maps."):
-            self.assertIn(line, text)
+    def test_a_runner_that_is_interrupted_has_its_case_clean_up(self):
+        for name, words in (("small", ["load", "run"]), ("moment", ["load", "run"])):
+            with self.subTest(name):
+                argv = [sys.executable, str(TOP / "cases/run.py"), "--only", name, "--out", str(self.out)]
+                process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+                end = time.monotonic() + 60
+                while not any(running(one.pid, words) for one in peers.below(process.pid)):
+                    self.assertLess(time.monotonic(), end)
+                    self.assertIsNone(process.poll())
+                process.send_signal(signal.SIGINT)
+                self.assertNotEqual(process.wait(60), 0)
+                # By then, and not when somebody else has noticed.
+                self.nothing_left()
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ pub fn check(data: &[u8]) {
                     assert!(named as i32 > 0);
                 }
                 Request::Boundary(whose) => {
-                    let said = u32::from(whose.open_counted) << 11 | u32::from(whose.renames) << 12;
+                    let said = u32::from(whose.open_counted) << 11
+                        | u32::from(whose.renames) << 12
+                        | u32::from(whose.executes) << 15;
                     assert_eq!((flags, pid), (said, whose.tid));
                     assert!(whose.tid as i32 > 0);
                 }

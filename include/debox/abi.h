@@ -444,6 +444,7 @@ struct debox_life_time {
 #define DEBOX_AWAY_OFF (1u << 2)     /* off the CPU: blocked, preempted, or waiting for its turn */
 #define DEBOX_AWAY_LIFE (1u << 3)    /* with details: life is of it, since its row was last added to */
 #define DEBOX_AWAY_SPLICED (1u << 4) /* CALL: a spliced program's; blocked_ns and runq_ns are of this stretch alone */
+#define DEBOX_AWAY_TAKEN (1u << 5)   /* another account has it: all of this is of when it was taken */
 struct debox_away {
 	__u32 pid;
 	__u32 tid;

@@ -96,9 +96,10 @@
  * whether their program told of them (debox_row.told, untold). */
 #define DEBOX_REQ_AUDIT (1u << 13)
 /* BOUNDARY: calls that are open now are counted otherwise; and that thread's own calls count only
- * from when it gives itself a name. */
+ * from when it gives itself a name; or it is this thread alone, from the program on that it is about to execute. */
 #define DEBOX_REQ_OPEN_COUNTED (1u << 11)
 #define DEBOX_REQ_RENAMES (1u << 12)
+#define DEBOX_REQ_EXECUTES (1u << 15)
 /* SELECT, with a rank: whoever may watch a process has it for as long as he asks, without rights, too. */
 #define DEBOX_REQ_OWNERS_FIRST (1u << 14)
 /* ACCOUNT (without BOUNDARY and SPLICE only sleeps are told, no calls): six more descriptors come, between the per-CPU map

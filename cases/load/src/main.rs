@@ -7,12 +7,14 @@ mod mix;
 mod outcome;
 mod rates;
 mod run;
+mod sockets;
 
 use clap::{Args, Parser, Subcommand};
 use debox_output::{count_text, printable};
 use find::{Search, Step};
 use rates::Rates;
 use run::{Page, Plan, WarmUp};
+use sockets::Held;
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -272,7 +274,9 @@ fn run_once(options: &Options, plan: &Plan) -> io::Result<bool> {
 }
 
 fn search(options: &Options, search: &Search, least: f64) -> io::Result<bool> {
+    let before = Held::now()?;
     let mut step = |connections: usize| -> io::Result<Step> {
+        let settled = sockets::settle(before)?;
         let outcome = run::run(&options.plan(connections, None, None))?;
         let percent = outcome.conforming().expect("a closed loop").percent;
         let step = Step {
@@ -281,6 +285,7 @@ fn search(options: &Options, search: &Search, least: f64) -> io::Result<bool> {
             requests_per_second: outcome.requests_per_second(),
             errors: outcome.error_count(),
             stationary: outcome.warm_up.stationary,
+            settled,
             generator_is_bottleneck: outcome.generator_is_bottleneck(),
             passed: percent >= least,
         };
@@ -290,6 +295,9 @@ fn search(options: &Options, search: &Search, least: f64) -> io::Result<bool> {
             step.requests_per_second,
             step.errors
         ));
+        if !settled {
+            say("sockets of the run before still held its bytes as this one began");
+        }
         for warning in outcome.warnings() {
             say(&warning);
         }

@@ -97,7 +97,8 @@ pub struct WarmedUp {
     pub seconds: f64,
     /// None: it was not asked for, and too short to tell.
     pub stationary: Option<bool>,
-    /// How likely a trend as large as that of its last windows is without any.
+    /// How likely a trend as large as that of its last two blocks is without any
+    /// ([`crate::run::level`]).
     pub trend_p: Option<f64>,
 }
 
@@ -179,6 +180,10 @@ struct Document<'a> {
     warm_up: &'a WarmedUp,
     seconds: f64,
     measured_trend_p: Option<f64>,
+    /// None: too short to tell.
+    measured_level: Option<bool>,
+    /// As they are said on standard error.
+    warnings: Vec<String>,
     conforming: Option<&'a Conforming>,
     requests: u64,
     requests_per_second: f64,
@@ -418,6 +423,8 @@ impl Outcome {
             warm_up: &self.warm_up,
             seconds: self.seconds,
             measured_trend_p: self.measured_trend_p,
+            measured_level: self.measured_level(),
+            warnings: self.warnings(),
             conforming: self.conforming(),
             requests: self.answers(),
             requests_per_second: self.requests_per_second(),
@@ -446,6 +453,10 @@ impl Outcome {
         serde_json::to_string(&document).expect("numbers and names")
     }
 
+    pub fn measured_level(&self) -> Option<bool> {
+        self.measured_trend_p.map(|p| p >= TREND_P)
+    }
+
     /// What must not be overlooked.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -459,9 +470,10 @@ impl Outcome {
                 }
             ));
         }
-        if let Some(p) = self.measured_trend_p.filter(|p| *p < TREND_P) {
+        if self.measured_level() == Some(false) {
             warnings.push(format!(
-                "the throughput rose or fell while it was measured (p = {p:.4})"
+                "the throughput rose or fell while it was measured (p = {:.4})",
+                self.measured_trend_p.unwrap_or_default()
             ));
         }
         if self.generator_is_bottleneck() {

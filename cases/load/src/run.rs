@@ -8,8 +8,8 @@
 //! server that stalls is not spared the requests of that time. Those that should have begun in the
 //! measured time are waited for after it.
 //!
-//! Nothing counts before the bytes per second are level (Mann and Kendall's test over the last
-//! windows of a second), or it is said that they were not.
+//! Nothing counts before the bytes per second are level (Mann and Kendall's test over two blocks of
+//! windows of a second, one after the other), or it is said that they were not.
 
 use crate::mix::{Mix, Operation, RightAnswer};
 use crate::outcome::{Group, Outcome};
@@ -79,8 +79,8 @@ impl Plan {
     }
 }
 
-/// Windows of a second over which the throughput must be level.
-const LEVEL_WINDOWS: usize = 8;
+/// Windows of a second in a block.
+const BLOCK: usize = 8;
 /// Level: so large a trend comes by chance more often than this.
 const LEVEL_PROBABILITY: f64 = 0.1;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -214,6 +214,18 @@ fn begin(plan: &Plan) -> io::Result<Instant> {
     Ok(begin)
 }
 
+/// How likely is a trend as large as that of the last two whole blocks without any? Of three the
+/// least likely: of each of the two, and of both together, which shows a slow one. Blocks do not
+/// overlap: of a test that is made anew with each window, one by chance lets any trend pass. None:
+/// there are no two yet.
+pub fn level(windows: &[f64]) -> Option<f64> {
+    let whole = windows.len() / BLOCK * BLOCK;
+    let both = &windows[whole.checked_sub(2 * BLOCK)?..whole];
+    let (first, second) = both.split_at(BLOCK);
+    let probabilities = [first, second, both].map(level_probability);
+    Some(probabilities.into_iter().fold(1.0, f64::min))
+}
+
 /// CPU time of this thread, and the time it waited for a CPU.
 fn own_times() -> io::Result<(Duration, Duration)> {
     // SAFETY: fills a local.
@@ -296,8 +308,7 @@ impl Run<'_> {
                 continue;
             }
             windows.push(speed);
-            let last = windows.len().checked_sub(LEVEL_WINDOWS);
-            probability = last.map(|from| level_probability(&windows[from..]));
+            probability = level(&windows);
             let level = probability.is_some_and(|p| p >= LEVEL_PROBABILITY);
             if level && matches!(self.plan.warm_up, WarmUp::Level(_)) {
                 break;
@@ -358,7 +369,7 @@ impl Run<'_> {
             (busy_after - busy).as_secs_f64() / seconds,
             (waited_after - waited).as_secs_f64() / seconds,
         );
-        if windows.len() >= LEVEL_WINDOWS {
+        if windows.len() >= BLOCK {
             o.measured_trend_p = Some(level_probability(&windows));
         }
         o.unfinished = self.connections.owed_count() as u64;
@@ -632,5 +643,56 @@ fn failure_name(failure: Failure) -> &'static str {
         Failure::TooLong => "length",
         Failure::Silent => "silent",
         Failure::Stalled => "stalled",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows that rise by `rise` of the first one each second, with normal noise of 5 %.
+    fn windows(rise: f64, count: usize, random: &mut fastrand::Rng) -> Vec<f64> {
+        let mut normal = || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        (0..count)
+            .map(|n| 1.0 + rise * n as f64 + 0.05 * normal())
+            .collect()
+    }
+
+    /// After how many windows the warm-up ends; None: not within a minute.
+    fn ends_after(windows: &[f64]) -> Option<usize> {
+        (1..=windows.len()).find(|n| level(&windows[..*n]).is_some_and(|p| p >= LEVEL_PROBABILITY))
+    }
+
+    /// Of 1,000 warm-ups: how many are over after two blocks, and how many within a minute.
+    fn passed(rise: f64) -> (usize, usize) {
+        let mut random = fastrand::Rng::with_seed(1);
+        let ends: Vec<_> = (0..1000)
+            .filter_map(|_| ends_after(&windows(rise, 58, &mut random)))
+            .collect();
+        let soon = ends.iter().filter(|n| **n == 2 * BLOCK).count();
+        assert!(ends.iter().all(|n| *n >= 2 * BLOCK && n % BLOCK == 0));
+        (soon, ends.len())
+    }
+
+    #[test]
+    fn what_rises_by_two_percent_a_second_is_not_level_and_what_is_flat_is() {
+        let (soon, ever) = passed(0.02);
+        assert!(soon < 20 && ever < 50, "{soon}, {ever}");
+        let (soon, ever) = passed(0.01);
+        assert!(soon < 150 && ever < 400, "{soon}, {ever}");
+        let (soon, ever) = passed(0.0);
+        assert!(soon > 650 && ever > 980, "{soon}, {ever}");
+    }
+
+    #[test]
+    fn a_level_block_behind_another_level_one_is_not_level_if_it_is_lower() {
+        let mut windows = [vec![2.0; BLOCK], vec![1.0; BLOCK]].concat();
+        for (n, speed) in windows.iter_mut().enumerate() {
+            *speed += [0.0, 0.01, -0.01][n % 3];
+        }
+        assert!(level(&windows).unwrap() < LEVEL_PROBABILITY);
+        windows.extend_from_within(BLOCK..);
+        assert!(level(&windows).unwrap() >= LEVEL_PROBABILITY);
+        assert_eq!(level(&windows[..2 * BLOCK - 1]), None);
     }
 }

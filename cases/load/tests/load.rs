@@ -525,15 +525,25 @@ fn what_is_not_level_is_said_to_be_so() {
         Way::Slow((50_000.0 * (1.0 + begin.elapsed().as_secs_f64())) as u32)
     });
     let o = rising
-        .run("--connections 6 --kbit 0 --static-only --warm-up auto --warm-up-most 11 --seconds 1");
+        .run("--connections 6 --kbit 0 --static-only --warm-up auto --warm-up-most 20 --seconds 1");
     assert_eq!(o["warm_up"]["stationary"], Value::Bool(false), "{o}");
     assert!(number(&o, "/warm_up/trend_p") < 0.1);
+    let warning = o["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.starts_with("the throughput was not level after 20 s"),
+        "{warning}"
+    );
 
     let level = Server::start(|_, _| Way::Slow(100_000));
     let o = level.run("--connections 6 --kbit 0 --static-only --warm-up auto --seconds 1");
     assert_eq!(o["warm_up"]["stationary"], Value::Bool(true), "{o}");
     let seconds = number(&o, "/warm_up/seconds");
-    assert!((8.9..61.0).contains(&seconds), "{seconds}");
+    // Two blocks of eight seconds, behind the one in which connections begin.
+    assert!((16.9..61.0).contains(&seconds), "{seconds}");
+    assert!(
+        o["measured_level"].is_null() && o["warnings"] == serde_json::json!([]),
+        "{o}"
+    );
     // Too short to tell.
     let o = level.run("--connections 2 --kbit 0 --warm-up 1 --seconds 1");
     assert!(o["warm_up"]["stationary"].is_null());
@@ -567,7 +577,9 @@ fn the_highest_number_is_found_and_told_as_json() {
     let o: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     assert_eq!(o["highest"], 4, "{o}");
     assert_eq!(o["at_upper_end"], true);
-    assert_eq!(o["steps"].as_array().unwrap().len(), 4);
+    let steps = o["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 4);
+    assert!(steps.iter().all(|step| step["settled"] == true), "{o}");
     let output = load(
         &[
             &arguments[..],

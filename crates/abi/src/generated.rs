@@ -141,6 +141,8 @@ pub const DEBOX_AWAY_OFF: u32 = 1 << 2;
 pub const DEBOX_AWAY_LIFE: u32 = 1 << 3;
 /// CALL: a spliced program's; blocked_ns and runq_ns are of this stretch alone
 pub const DEBOX_AWAY_SPLICED: u32 = 1 << 4;
+/// another account has it: all of this is of when it was taken
+pub const DEBOX_AWAY_TAKEN: u32 = 1 << 5;
 pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
 pub const DEBOX_KEY_USED: u64 = 1 << 63;
 /// 10 bits: nr key of the call
@@ -1378,6 +1380,7 @@ pub const DEBOX_REQ_DESCENDANTS: u32 = 1 << 7;
 pub const DEBOX_REQ_AUDIT: u32 = 1 << 13;
 pub const DEBOX_REQ_OPEN_COUNTED: u32 = 1 << 11;
 pub const DEBOX_REQ_RENAMES: u32 = 1 << 12;
+pub const DEBOX_REQ_EXECUTES: u32 = 1 << 15;
 pub const DEBOX_REQ_OWNERS_FIRST: u32 = 1 << 14;
 pub const DEBOX_REQ_DETAILS: u32 = 1 << 2;
 pub const DEBOX_REQ_USER_STACKS: u32 = 1 << 3;

@@ -31,7 +31,7 @@ impl debox_request {
         }
     }
 
-    /// `flags`: DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES.
+    /// `flags`: DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, DEBOX_REQ_EXECUTES.
     pub fn boundary(tid: i32, flags: u32) -> Self {
         Self {
             pid: tid,

@@ -73,14 +73,18 @@ impl Fleet {
         }
     }
 
-    pub fn close(self) {
-        let left = self.partitions.close(LAST);
-        if left.periods_queued > 0 {
-            let error = left.last_error.unwrap_or_else(|| "no time".into());
+    /// What became of all of them.
+    pub fn close(self) -> Figures {
+        self.tell();
+        let before = self.figures().periods_dropped;
+        let figures = self.partitions.close(LAST);
+        let lost = figures.periods_dropped.saturating_sub(before);
+        if lost > 0 {
+            let error = figures.last_error.as_deref().unwrap_or("no time");
             debox_cli::say(&format!(
-                "{} periods are not in the fleet's tables: {error}",
-                left.periods_queued
+                "{lost} periods are not in the fleet's tables: {error}"
             ));
         }
+        figures
     }
 }

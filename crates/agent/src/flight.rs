@@ -4,7 +4,8 @@
 //! A ring of ordinary recordings, one for each period of each policy, in a folder:
 //! `20261127T115000Z.web.debox` is the policy web's period that began then. The present ones are written every
 //! few seconds to files of their own (`.part.debox`), so that a kill of the agent takes no more than these. The oldest go when there
-//! are too many, or they are too large together. What is to stay is linked to `kept/`.
+//! are too many, or they are too large together. What is to stay is linked to `kept/`. A period that is over is brought
+//! to the disk by a thread of its own: who watches does not wait for a disk.
 //!
 //! The folder is the agent's alone, by a lock whose holder the kernel names: so `debox snapshot`
 //! finds the agent, and nobody can name another process in its place. It is not one that another
@@ -15,20 +16,27 @@ use crate::config::{FlightConfig, is_policy_name};
 use debox_output::Utc;
 use debox_record::Writer;
 use debox_report::Report;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Of the present period no more than this is lost with the agent.
 pub const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
 /// The same where reading is to cost less.
 const CHECKPOINT_SELDOM: Duration = Duration::from_secs(60);
+/// Files that wait for the disk, at most: others are brought there by the kernel when it gets to it.
+const SETTLING_MOST: usize = 64;
+/// Who ends the agent waits so long for the disk.
+const LAST: Duration = Duration::from_secs(5);
 const LOCK: &str = ".agent.lock";
 const KEPT: &str = "kept";
+/// What is not kept yet.
+const NEW: &str = ".new-";
 const END: &str = ".debox";
 const PART: &str = ".part.debox";
 
@@ -132,29 +140,149 @@ fn lock(directory: &Path) -> io::Result<File> {
     }
 }
 
+/// One that is over.
 struct Period {
-    name: String,
-    bytes: u64,
+    /// Its files' names but for their ends.
+    stem: String,
+    /// It is there to its end; else what was written so far is.
+    whole: bool,
+    /// Of what is there to its end, if the disk has not refused it.
+    whole_bytes: u64,
+    /// Of what was written so far, until the whole is on the disk.
+    part_bytes: u64,
     until: Instant,
 }
 
-/// Of what was found at a start. Each is as much older than the last one as it was written before
+impl Period {
+    fn name(&self) -> String {
+        let end = if self.whole { END } else { PART };
+        format!("{}{end}", self.stem)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.whole_bytes + self.part_bytes
+    }
+}
+
+/// A period's files, as an agent before has left them.
+#[derive(Default)]
+struct Found {
+    whole_bytes: Option<u64>,
+    part_bytes: Option<u64>,
+    written: Option<SystemTime>,
+}
+
+/// Of what was found at a start, by stems. Each is as much older than the last one as it was written before
 /// that: so the ring does not grow with each start, and what was before a long time without an
 /// agent stays for as long as anything does.
-fn found_ring(mut found: Vec<(SystemTime, String, u64)>) -> VecDeque<Period> {
-    found.sort();
+fn found_ring(found: BTreeMap<String, Found>, directory: &Path) -> VecDeque<Period> {
     let now = Instant::now();
-    let last = found.last().map_or(UNIX_EPOCH, |(written, ..)| *written);
-    let period = |(written, name, bytes)| {
-        let older = last.duration_since(written).unwrap_or_default();
+    let written = |found: &Found| found.written.unwrap_or(UNIX_EPOCH);
+    let last = found.values().map(written).max().unwrap_or(UNIX_EPOCH);
+    let mut found: Vec<(String, Found)> = found.into_iter().collect();
+    found.sort_by_key(|(_, found)| written(found));
+    let period = |(stem, found): (String, Found)| {
+        let older = last.duration_since(written(&found)).unwrap_or_default();
+        let whole = match (found.whole_bytes, found.part_bytes) {
+            // The agent ended before the disk had the whole, or the machine did.
+            (Some(_), Some(_)) => is_whole(&directory.join(format!("{stem}{END}"))),
+            (whole, _) => whole.is_some(),
+        };
         Period {
-            name,
-            bytes,
+            stem,
+            whole,
+            whole_bytes: found.whole_bytes.unwrap_or(0),
+            part_bytes: found.part_bytes.unwrap_or(0),
             // Before this machine started: as old as can be told.
             until: now.checked_sub(older).unwrap_or(now),
         }
     };
     found.into_iter().map(period).collect()
+}
+
+fn is_whole(path: &Path) -> bool {
+    let read = debox_record::read(path).ok();
+    let recording = read.and_then(|report| report.recording);
+    recording.is_some_and(|recording| recording.complete)
+}
+
+/// A period that is over: its file, and the one that was written so far, which goes when that is on the disk.
+struct Settling {
+    file: File,
+    stem: String,
+    path: PathBuf,
+    part: PathBuf,
+}
+
+/// Which one is done, and what was wrong.
+type Settled = (String, Result<(), String>);
+
+/// The disk has refused the whole: the part is there in its place, also where that was kept meanwhile.
+fn part_instead(whole: &Path, part: &Path) {
+    let (Some(directory), Some(whole_name), Some(part_name)) =
+        (whole.parent(), whole.file_name(), part.file_name())
+    else {
+        return;
+    };
+    for kept in kept(directory).unwrap_or_default() {
+        let whole = kept.join(whole_name);
+        if fs::symlink_metadata(&whole).is_ok() && fs::hard_link(part, kept.join(part_name)).is_ok()
+        {
+            let _ = fs::remove_file(whole);
+        }
+    }
+    let _ = fs::remove_file(whole);
+}
+
+/// Who brings them there.
+struct Settler {
+    files: SyncSender<Settling>,
+    settled: Receiver<Settled>,
+    waiting: usize,
+}
+
+impl Settler {
+    fn start() -> io::Result<Self> {
+        let (files, next) = sync_channel::<Settling>(SETTLING_MOST);
+        let (told, settled) = channel();
+        let settle = move || {
+            for is in next {
+                let result = is.file.sync_data();
+                match &result {
+                    Ok(()) => {
+                        let _ = fs::remove_file(&is.part);
+                    }
+                    Err(_) => part_instead(&is.path, &is.part),
+                }
+                let result = result.map_err(|error| format!("{}: {error}", is.path.display()));
+                // Who ends does not wait for ever.
+                let _ = told.send((is.stem, result));
+            }
+        };
+        std::thread::Builder::new()
+            .name("debox-flight".into())
+            .spawn(settle)?;
+        Ok(Self {
+            files,
+            settled,
+            waiting: 0,
+        })
+    }
+
+    fn settle(&mut self, is: Settling) {
+        // Where there is no room, both files stay until they are too old.
+        self.waiting += usize::from(self.files.try_send(is).is_ok());
+    }
+
+    /// The next one that is done; waits so long for one. None: none is done by then.
+    fn next(&mut self, patience: Duration) -> Option<Settled> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let done = self.settled.recv_timeout(patience).ok()?;
+        self.waiting -= 1;
+        Some(done)
+    }
 }
 
 struct Present {
@@ -179,9 +307,23 @@ pub struct Flight {
     present: Vec<Present>,
     /// Periods that are not there, or not to their end, and that nobody was told of yet.
     lost: u64,
-    /// What went wrong last; it is said once.
-    trouble: Option<String>,
+    /// What has gone wrong since it was last well; each is said once.
+    troubles: HashSet<String>,
+    settler: Settler,
     _lock: File,
+}
+
+/// What an agent that was killed was about to keep.
+fn new_remove(kept: &Path) {
+    for entry in fs::read_dir(kept).into_iter().flatten().flatten() {
+        if entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(NEW.as_bytes())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 impl Flight {
@@ -207,7 +349,8 @@ impl Flight {
                 },
                 _ => failed(error),
             })?;
-        let mut found = Vec::new();
+        new_remove(&directory.join(KEPT));
+        let mut found: BTreeMap<String, Found> = BTreeMap::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
@@ -217,11 +360,23 @@ impl Flight {
                 let (bytes, written) = (entry.metadata())
                     .and_then(|meta| Ok((meta.len(), meta.modified()?)))
                     .unwrap_or((0, UNIX_EPOCH));
-                found.push((written, name, bytes));
+                let (stem, part) = match name.strip_suffix(PART) {
+                    Some(stem) => (stem, true),
+                    None => (name.strip_suffix(END).unwrap_or(&name), false),
+                };
+                let is = found.entry(stem.to_owned()).or_default();
+                is.written = is.written.max(Some(written));
+                let of = if part {
+                    &mut is.part_bytes
+                } else {
+                    &mut is.whole_bytes
+                };
+                *of = Some(bytes);
             }
         }
         Ok(Self {
-            ring: found_ring(found),
+            ring: found_ring(found, &directory),
+            settler: Settler::start().map_err(failed)?,
             directory,
             keep: config.keep,
             bytes_most: config.bytes_most,
@@ -230,7 +385,7 @@ impl Flight {
             checkpoint_every: CHECKPOINT_EVERY,
             present: Vec::new(),
             lost: 0,
-            trouble: None,
+            troubles: HashSet::new(),
             _lock: lock,
         })
     }
@@ -254,7 +409,39 @@ impl Flight {
 
     /// Since this was asked last: periods that are not recorded, or not to their end.
     pub fn lost(&mut self) -> u64 {
+        self.settle(Duration::ZERO);
         std::mem::take(&mut self.lost)
+    }
+
+    /// The last of it: waits for the disk, though not for ever. How many periods were lost since that was asked.
+    pub fn close(mut self) -> u64 {
+        self.settle(LAST);
+        self.lost
+    }
+
+    /// Hears what became of files that are over, for so long at most.
+    fn settle(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while let Some((stem, done)) =
+            (self.settler).next(until.saturating_duration_since(Instant::now()))
+        {
+            let period = self.ring.iter_mut().rfind(|period| period.stem == stem);
+            match done {
+                Ok(()) => {
+                    if let Some(period) = period {
+                        period.part_bytes = 0;
+                    }
+                    self.well();
+                }
+                Err(error) => {
+                    if let Some(period) = period {
+                        (period.whole, period.whole_bytes) = (false, 0);
+                    }
+                    self.lost += 1;
+                    self.say(error);
+                }
+            }
+        }
     }
 
     pub fn directory(&self) -> &Path {
@@ -264,14 +451,14 @@ impl Flight {
     /// Once, although each period has a file of another name.
     fn say(&mut self, what: String) {
         let alike: String = what.chars().filter(|c| !c.is_ascii_digit()).collect();
-        if self.trouble.as_ref() != Some(&alike) {
+        if self.troubles.insert(alike) {
             debox_cli::say(&format!("flight recorder: {what}"));
-            self.trouble = Some(alike);
         }
     }
 
+    /// The disk has taken a period.
     fn well(&mut self) {
-        if self.trouble.take().is_some() {
+        if !std::mem::take(&mut self.troubles).is_empty() {
             debox_cli::say("flight recorder: goes on");
         }
     }
@@ -334,6 +521,12 @@ impl Flight {
         written.map(|present| present.due).min()
     }
 
+    pub fn is_due(&self, policy: &str) -> bool {
+        let mut present = self.present.iter();
+        let due = |present: &Present| present.policy == policy && present.due <= Instant::now();
+        present.any(due)
+    }
+
     /// So far.
     pub fn checkpoint(&mut self, policy: &str, report: &Report) {
         let mut present = self.present.iter_mut();
@@ -345,24 +538,21 @@ impl Flight {
             return;
         };
         writer.report_flush(report);
-        match writer.trouble().map(ToString::to_string) {
-            Some(trouble) => self.say(trouble),
-            None => self.well(),
+        if let Some(trouble) = writer.trouble().map(ToString::to_string) {
+            self.say(trouble);
         }
     }
 
     /// Where a policy's last period that is over is recorded.
     pub fn last(&self, policy: &str) -> Option<PathBuf> {
-        let end = format!(".{policy}{END}");
-        let last = self
-            .ring
-            .iter()
-            .rfind(|period| period.name.ends_with(&end))?;
-        Some(self.directory.join(&last.name))
+        let end = format!(".{policy}");
+        let mut ring = self.ring.iter();
+        let last = ring.rfind(|period| period.whole && period.stem.ends_with(&end))?;
+        Some(self.directory.join(last.name()))
     }
 
     /// A policy's present period is over. It gets a file of its own, and the one that was written so
-    /// far goes then.
+    /// far goes when that is on the disk.
     pub fn end(&mut self, policy: &str, report: &Report) {
         let mut present = self.present.iter();
         let Some(at) = present.position(|present| present.policy == policy) else {
@@ -374,45 +564,54 @@ impl Flight {
         let Some(writer) = writer else {
             return;
         };
-        let part = format!("{stem}{PART}");
-        let whole = format!("{stem}{END}");
-        let path = self.directory.join(&whole);
-        let name = match writer.report_alone(&path, report) {
-            Ok(_) => {
-                let _ = fs::remove_file(self.directory.join(&part));
-                self.well();
-                whole
+        let path = self.directory.join(format!("{stem}{END}"));
+        let part = self.directory.join(format!("{stem}{PART}"));
+        let bytes = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
+        let mut period = Period {
+            stem: stem.clone(),
+            whole: true,
+            whole_bytes: 0,
+            part_bytes: bytes(&part),
+            until: Instant::now(),
+        };
+        match writer.report_alone(&path, report) {
+            Ok(file) => {
+                period.whole_bytes = bytes(&path);
+                self.settler.settle(Settling {
+                    file,
+                    stem,
+                    path,
+                    part,
+                });
             }
             Err(error) => {
+                period.whole = false;
                 let _ = fs::remove_file(&path);
                 self.lost += 1;
                 self.say(error.to_string());
-                part
             }
-        };
-        let bytes = fs::metadata(self.directory.join(&name)).map_or(0, |meta| meta.len());
-        self.ring.push_back(Period {
-            name,
-            bytes,
-            until: Instant::now(),
-        });
+        }
+        self.ring.push_back(period);
         self.prune();
     }
 
     fn prune(&mut self) {
-        let mut bytes: u64 = self.ring.iter().map(|period| period.bytes).sum();
+        let mut bytes: u64 = self.ring.iter().map(Period::bytes).sum();
         while let Some(oldest) = self.ring.front() {
             if oldest.until.elapsed() < self.keep && bytes <= self.bytes_most {
                 return;
             }
-            bytes -= oldest.bytes;
-            let path = self.directory.join(&oldest.name);
-            if let Err(error) = fs::remove_file(&path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                self.say(format!("{}: {error}", path.display()));
-            }
+            bytes -= oldest.bytes();
+            let files = [END, PART].map(|end| format!("{}{end}", oldest.stem));
             self.ring.pop_front();
+            for file in files {
+                let path = self.directory.join(file);
+                if let Err(error) = fs::remove_file(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    self.say(format!("{}: {error}", path.display()));
+                }
+            }
         }
     }
 
@@ -421,9 +620,10 @@ impl Flight {
     /// # Errors
     /// In words, with what to do.
     pub fn keep(&mut self, why: &str) -> Result<PathBuf, String> {
+        self.settle(Duration::ZERO);
         let kept = self.directory.join(KEPT);
         let failed = |error: io::Error| format!("{}: {error}", kept.display());
-        let there = fs::read_dir(&kept).map_err(failed)?.count();
+        let there = self::kept(&self.directory).map_err(failed)?.len();
         if there >= self.kept_most {
             return Err(format!(
                 "{} has {there} folders, and [flight] kept_most is {}: take away what is not needed any more",
@@ -438,13 +638,32 @@ impl Flight {
             return Err("no recording is there yet".into());
         }
         let stamp = stamp(SystemTime::now());
-        let new = kept.join(format!(".new-{stamp}"));
+        let new = kept.join(format!("{NEW}{stamp}"));
         let _ = fs::remove_dir_all(&new);
-        folder(&new).map_err(failed)?;
+        let mut path = kept.join(&stamp);
+        let mut number = 1;
+        while fs::symlink_metadata(&path).is_ok() {
+            path = kept.join(format!("{stamp}-{number}"));
+            number += 1;
+        }
+        let filled = self
+            .fill(&new, &periods, why)
+            .and_then(|()| fs::rename(&new, &path));
+        filled.map_err(|error| {
+            let _ = fs::remove_dir_all(&new);
+            failed(error)
+        })?;
+        Ok(path)
+    }
+
+    /// A folder with these, and why.
+    fn fill(&self, new: &Path, periods: &[&Period], why: &str) -> io::Result<()> {
+        folder(new)?;
         for period in periods {
             // Gone by somebody else's hand: the others stay.
-            match fs::hard_link(self.directory.join(&period.name), new.join(&period.name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            let name = period.name();
+            match fs::hard_link(self.directory.join(&name), new.join(&name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
@@ -453,19 +672,8 @@ impl Flight {
             .write(true)
             .create_new(true)
             .mode(0o640)
-            .open(new.join("why"))
-            .map_err(failed)?;
+            .open(new.join("why"))?;
         file.write_all(format!("{why}\n").as_bytes())
-            .map_err(failed)?;
-        let mut name = stamp.clone();
-        let mut number = 1;
-        while fs::symlink_metadata(kept.join(&name)).is_ok() {
-            name = format!("{stamp}-{number}");
-            number += 1;
-        }
-        let path = kept.join(name);
-        fs::rename(&new, &path).map_err(failed)?;
-        Ok(path)
     }
 }
 
@@ -510,6 +718,12 @@ mod tests {
             hostname: String::new(),
         });
         Ok(Writer::create(path, &start)?)
+    }
+
+    /// The policy's period is over, and on the disk.
+    fn end(flight: &mut Flight, report: &Report) {
+        flight.end("web", report);
+        flight.settle(Duration::from_secs(60));
     }
 
     fn names(directory: &Path) -> Vec<String> {
@@ -561,21 +775,22 @@ mod tests {
         for _ in 0..5 {
             flight.begin("web", writer);
             flight.checkpoint("web", &report);
-            flight.end("web", &report);
+            end(&mut flight, &report);
         }
         // Also five in one second.
         assert_eq!(names(folder.path()).len(), 6);
-        let one = flight.ring[0].bytes;
+        let one = flight.ring[0].bytes();
         assert!(one > 0);
-        flight.bytes_most = 3 * one;
+        // And what was written of the last one so far, until the disk has the whole.
+        flight.bytes_most = 4 * one - 1;
         flight.begin("web", writer);
-        flight.end("web", &report);
+        end(&mut flight, &report);
         let left = names(folder.path());
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.contains(&"mine.debox".to_owned()));
         flight.keep = Duration::ZERO;
         flight.begin("web", writer);
-        flight.end("web", &report);
+        end(&mut flight, &report);
         assert_eq!(names(folder.path()), ["mine.debox"]);
     }
 
@@ -688,20 +903,146 @@ mod tests {
         let mut flight = Flight::open(&config(folder.path())).unwrap();
         assert!(flight.keep("too early").is_err());
         flight.begin("web", writer);
-        flight.end("web", &Report::default());
+        end(&mut flight, &Report::default());
         let first = flight.keep("asked\nfor").unwrap();
         assert_eq!(fs::read_to_string(first.join("why")).unwrap(), "askedfor\n");
         flight.keep = Duration::ZERO;
         flight.begin("web", writer);
-        flight.end("web", &Report::default());
+        end(&mut flight, &Report::default());
         assert!(names(folder.path()).is_empty());
         assert_eq!(names(&first).len(), 1);
         flight.keep = Duration::from_secs(60);
         flight.begin("web", writer);
-        flight.end("web", &Report::default());
+        end(&mut flight, &Report::default());
         flight.keep("again").unwrap();
         let said = flight.keep("too often").unwrap_err();
         assert!(said.contains("kept_most is 2"), "{said}");
         assert_eq!(kept(folder.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_could_not_be_kept_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join(KEPT).join(".new-20261127T115000Z");
+        fs::create_dir_all(&left).unwrap();
+        fs::write(left.join("why"), "").unwrap();
+        let mut flight = Flight::open(&config(folder.path())).unwrap();
+        let kept = || fs::read_dir(folder.path().join(KEPT)).unwrap().count();
+        assert_eq!(kept(), 0);
+        flight.begin("web", writer);
+        end(&mut flight, &Report::default());
+        // What has no further names.
+        let whole = folder.path().join(flight.ring[0].name());
+        fs::remove_file(&whole).unwrap();
+        fs::create_dir(&whole).unwrap();
+        assert!(flight.keep("in vain").is_err());
+        assert_eq!(kept(), 0);
+    }
+
+    #[test]
+    fn a_period_is_its_part_until_it_is_on_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut flight = Flight::open(&config(folder.path())).unwrap();
+        // A disk that takes nothing.
+        let (files, _next) = sync_channel(1);
+        let (_told, settled) = channel();
+        flight.settler = Settler {
+            files,
+            settled,
+            waiting: 0,
+        };
+        flight.begin("web", writer);
+        flight.checkpoint("web", &Report::default());
+        let begin = Instant::now();
+        flight.end("web", &Report::default());
+        assert_eq!(flight.lost(), 0);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        let left = names(folder.path());
+        assert_eq!(left.len(), 2, "{left:?}");
+        // What waits for longer than there is room stays as it is.
+        flight.begin("web", writer);
+        flight.end("web", &Report::default());
+        assert_eq!(names(folder.path()).len(), 4);
+        flight.keep = Duration::ZERO;
+        flight.prune();
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn what_the_disk_refuses_is_its_part_and_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut flight = Flight::open(&config(folder.path())).unwrap();
+        // A disk whose answers are told here.
+        let (files, next) = sync_channel(SETTLING_MOST);
+        let (told, settled) = channel();
+        flight.settler = Settler {
+            files,
+            settled,
+            waiting: 0,
+        };
+        let mut kept = None;
+        for _ in 0..2 {
+            flight.begin("web", writer);
+            flight.checkpoint("web", &Report::default());
+            flight.end("web", &Report::default());
+            if kept.is_none() {
+                kept = Some(flight.keep("before it is known").unwrap());
+            }
+            let is: Settling = next.recv().unwrap();
+            part_instead(&is.path, &is.part);
+            told.send((is.stem, Err("refused".into()))).unwrap();
+            assert_eq!(flight.lost(), 1);
+            assert!(!flight.troubles.is_empty());
+        }
+        let parts = names(folder.path());
+        assert_eq!(parts.len(), 2, "{parts:?}");
+        assert!(parts.iter().all(|name| name.ends_with(PART)), "{parts:?}");
+        assert_eq!(names(&kept.unwrap()), [flight.ring[0].name()]);
+        assert_eq!(names(&flight.keep("afterwards").unwrap()), parts);
+        // What has no whole counts for what there is of it.
+        let bytes = |name: &String| fs::metadata(folder.path().join(name)).unwrap().len();
+        let all: u64 = flight.ring.iter().map(Period::bytes).sum();
+        assert_eq!(all, parts.iter().map(bytes).sum::<u64>());
+        // A checkpoint that was written says nothing of the disk, and a period that it took does.
+        flight.begin("web", writer);
+        flight.checkpoint("web", &Report::default());
+        flight.end("web", &Report::default());
+        assert!(!flight.troubles.is_empty());
+        told.send((next.recv().unwrap().stem, Ok(()))).unwrap();
+        assert_eq!(flight.lost(), 0);
+        assert!(flight.troubles.is_empty());
+    }
+
+    /// The agent was killed before the disk had the whole.
+    #[test]
+    fn what_is_found_twice_is_one_period() {
+        let folder = tempfile::tempdir().unwrap();
+        let stem = {
+            let mut flight = Flight::open(&config(folder.path())).unwrap();
+            flight.begin("web", writer);
+            let report = Report {
+                schema: "debox.report".into(),
+                schema_version: 1,
+                ..Report::default()
+            };
+            flight.checkpoint("web", &report);
+            let stem = flight.present[0].stem.clone();
+            let part = folder.path().join(format!("{stem}{PART}"));
+            fs::copy(&part, folder.path().join("copy")).unwrap();
+            end(&mut flight, &report);
+            fs::rename(folder.path().join("copy"), part).unwrap();
+            stem
+        };
+        let found = || {
+            let flight = Flight::open(&config(folder.path())).unwrap();
+            assert_eq!(flight.ring.len(), 1);
+            flight.ring[0].name()
+        };
+        assert_eq!(found(), format!("{stem}{END}"));
+        let whole = fs::OpenOptions::new()
+            .write(true)
+            .open(folder.path().join(format!("{stem}{END}")));
+        whole.unwrap().set_len(0).unwrap();
+        assert_eq!(found(), format!("{stem}{PART}"));
     }
 }

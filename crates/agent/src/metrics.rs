@@ -7,7 +7,7 @@
 //! hours ends, and its place is another one's.
 
 use crate::budget::{Level, Look};
-use crate::config::{MetricsConfig, What};
+use crate::config::{MetricsConfig, Policy, What};
 use crate::fleet::now_ns;
 use crate::otlp;
 use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
@@ -383,6 +383,8 @@ pub struct Metrics {
     memory: HashMap<Cost, u64>,
     lost: u64,
     fleet: HashMap<Outcome, u64>,
+    /// Written and dropped before the file named the present place.
+    fleet_before: [u64; 2],
     otlp_sent: HashMap<Sent, u64>,
     otlp_dropped: HashMap<Dropped, u64>,
     otlp_waiting: HashMap<Sent, f64>,
@@ -535,6 +537,7 @@ impl Metrics {
             memory: HashMap::new(),
             lost: 0,
             fleet: HashMap::new(),
+            fleet_before: [0; 2],
             otlp_sent: HashMap::new(),
             otlp_dropped: HashMap::new(),
             otlp_waiting: HashMap::new(),
@@ -622,7 +625,7 @@ impl Metrics {
             ),
             family(
                 "debox_incomplete",
-                Kind::Gauge,
+                Kind::Counter,
                 "What the figures lack: how many calls, sleeps, threads or processes a note of the report is about",
                 samples(&shown.incomplete, count),
             ),
@@ -796,15 +799,18 @@ impl Metrics {
         }
     }
 
-    /// So many threads are a policy's; None: there is no such policy any more.
-    pub fn policy(&mut self, policy: &str, threads: Option<usize>) {
+    /// So many threads are a policy's.
+    pub fn policy(&mut self, policy: &str, threads: usize) {
         let policy = PolicyOf {
             policy: policy.to_owned(),
         };
-        match threads {
-            Some(threads) => self.policy_threads.insert(policy, threads as u64),
-            None => self.policy_threads.remove(&policy),
-        };
+        self.policy_threads.insert(policy, threads as u64);
+    }
+
+    /// There are no others any more.
+    pub fn policies<'a>(&mut self, policies: impl Iterator<Item = &'a Policy>) {
+        let names: HashSet<&str> = policies.map(|policy| policy.name.as_str()).collect();
+        (self.policy_threads).retain(|of, _| names.contains(of.policy.as_str()));
     }
 
     /// What came of a condition in a period that is over.
@@ -843,14 +849,21 @@ impl Metrics {
 
     /// What became of the periods that go to the fleet's tables.
     pub fn fleet(&mut self, figures: &debox_fleet::Figures) {
+        let [written, dropped] = self.fleet_before;
         for (outcome, periods) in [
-            ("written", figures.periods_written),
-            ("dropped", figures.periods_dropped),
+            ("written", written + figures.periods_written),
+            ("dropped", dropped + figures.periods_dropped),
         ] {
-            // A fleet that was taken anew begins with 0.
-            let is = self.fleet.entry(Outcome { outcome }).or_default();
-            *is = periods.max(*is);
+            self.fleet.insert(Outcome { outcome }, periods);
         }
+    }
+
+    /// The last of them: whatever comes after counts from nothing.
+    pub fn fleet_end(&mut self, figures: &debox_fleet::Figures) {
+        self.fleet(figures);
+        let [written, dropped] = &mut self.fleet_before;
+        *written += figures.periods_written;
+        *dropped += figures.periods_dropped;
     }
 
     /// What became of what is sent over OTLP; also where nothing is dropped, so that the first time is seen.
@@ -1160,6 +1173,28 @@ mod tests {
         assert_eq!(shown(&metrics), "3.5");
         metrics.close_with(&report(&[("a", 1_000_000_000)]));
         assert_eq!(shown(&metrics), "4.0");
+    }
+
+    #[test]
+    fn periods_of_the_fleet_add_up_over_places() {
+        let mut metrics = metrics(10);
+        let figures = |periods_written, periods_dropped| debox_fleet::Figures {
+            periods_written,
+            periods_dropped,
+            ..debox_fleet::Figures::default()
+        };
+        metrics.fleet(&figures(5, 1));
+        metrics.fleet_end(&figures(6, 2));
+        metrics.fleet(&figures(1, 0));
+        metrics.fleet_end(&figures(2, 3));
+        metrics.fleet(&figures(0, 0));
+        let text = metrics.text();
+        for line in [
+            "debox_fleet_periods_total{outcome=\"written\"} 8\n",
+            "debox_fleet_periods_total{outcome=\"dropped\"} 5\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Otlp {
     ending: Vec<Sender>,
     /// Of those that are over.
     before: Figures,
+    /// What was ever sent, whether anything is now or not.
+    signals: Vec<Signal>,
     /// Since when the sums are.
     begin_ns: u64,
     /// The last period that is over, and its recording.
@@ -65,6 +67,7 @@ impl Otlp {
             on: None,
             ending: Vec::new(),
             before: Figures::default(),
+            signals: Vec::new(),
             begin_ns: now_ns(),
             last: Period::default(),
             recording: None,
@@ -75,6 +78,11 @@ impl Otlp {
 
     /// What the file says now. What waits to be sent is sent where it says.
     pub fn take(&mut self, config: Option<&OtlpConfig>) {
+        for signal in config.iter().flat_map(|config| &config.signals) {
+            if !self.signals.contains(signal) {
+                self.signals.push(*signal);
+            }
+        }
         match (&mut self.on, config) {
             (Some(on), Some(config)) => {
                 if on.config == *config {
@@ -184,15 +192,14 @@ impl Otlp {
         for over in self.ending.extract_if(.., |sender| sender.is_over()) {
             self.before = self.before.plus(&over.figures());
         }
-        let Some(on) = &self.on else {
-            metrics.otlp_waiting([]);
-            return;
-        };
-        let signals = on.config.signals.iter();
-        metrics.otlp_waiting(signals.map(|signal| (*signal, on.sender.waiting(*signal))));
-        let senders = self.ending.iter().chain([&on.sender]);
+        let on = self.on.as_ref();
+        metrics.otlp_waiting(on.into_iter().flat_map(|on| {
+            let signals = on.config.signals.iter();
+            signals.map(move |signal| (*signal, on.sender.waiting(*signal)))
+        }));
+        let senders = self.ending.iter().chain(on.map(|on| &on.sender));
         let figures = senders.fold(self.before, |sum, is| sum.plus(&is.figures()));
-        metrics.otlp(&figures, &on.config.signals);
+        metrics.otlp(&figures, &self.signals);
     }
 
     /// The last figures go as well; it has three seconds.

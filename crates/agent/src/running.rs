@@ -23,6 +23,14 @@ pub fn whom_text(policy: &Policy) -> String {
 const LOG_EVERY: Duration = Duration::from_secs(1);
 /// A stack.
 const STACK_EVERY: Duration = Duration::from_secs(10);
+/// What could not begin is tried again first after that, then as often as it has periods.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The same for a next period that finds no room: an account that has just ended is taken back within moments.
+const TURN_AGAIN: Duration = Duration::from_millis(100);
+/// From then on it is no matter of moments.
+const MOMENTS: Duration = Duration::from_secs(5);
+/// Behind all policies of a file.
+const RANK_LAST: u32 = debox_abi::DEBOX_SELECT_RANK_MAX;
 /// What is seldom is so many times as long.
 pub const SELDOM: u32 = 5;
 
@@ -108,6 +116,114 @@ pub struct Begin<'a> {
     pub records: bool,
 }
 
+/// An account that watches nobody, held while policies begin: there is room left then for one more, which each period's
+/// end takes.
+pub struct Spare {
+    capture: Option<Capture>,
+    full: Option<Error>,
+}
+
+impl Spare {
+    pub fn open(begin: &Begin<'_>) -> Self {
+        let args = CaptureArgs {
+            broker: begin.broker.clone(),
+            capture_way: Some(CaptureWay::Sleeps),
+            ..CaptureArgs::default()
+        };
+        let opened = Want::new(&args).and_then(|want| {
+            let nobody = Target::processes(&[])?;
+            begin.base.start(want, nobody, begin.inherited)
+        });
+        let (capture, error) = match opened {
+            Ok(capture) => (Some(capture), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self {
+            capture,
+            // Whatever else is wrong, whoever begins is told.
+            full: error.filter(Error::is_full),
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            // Its memory goes before its connection: it is taken back at once.
+            drop(capture.finish());
+        }
+    }
+}
+
+/// What becomes of a file's policies.
+#[derive(Default)]
+pub struct Begun {
+    pub running: Vec<Running>,
+    pub waiting: Vec<Waiting>,
+    /// One of them found no room.
+    pub full: bool,
+    /// The first other reason.
+    pub refused: Option<Error>,
+}
+
+impl Begun {
+    /// `ends`: of policies whose time runs already. With `spare` room is left for one more.
+    pub fn of(
+        begin: &Begin<'_>,
+        policies: &[Policy],
+        ends: &[(Policy, Instant)],
+        level: Level,
+        spare: Option<&Spare>,
+    ) -> Self {
+        let mut begun = Self::default();
+        let full = spare.and_then(|spare| spare.full.as_ref());
+        for (policy, rank) in policies.iter().zip(1..) {
+            let runs = ends.iter().find(|(of, _)| of == policy);
+            let mut waiting = Waiting {
+                policy: policy.clone(),
+                rank,
+                way_ends: runs.map(|(_, ends)| *ends),
+                // An account that has just ended is taken back within moments.
+                due: Instant::now() + AGAIN,
+                trouble: String::new(),
+            };
+            let error = match full {
+                Some(error) => {
+                    begun.full = true;
+                    error.to_string()
+                }
+                None => match waiting.running(begin, level) {
+                    Ok(running) => {
+                        begun.running.push(running);
+                        continue;
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        if error.is_full() {
+                            begun.full = true;
+                        } else {
+                            begun.refused.get_or_insert(error);
+                        }
+                        text
+                    }
+                },
+            };
+            waiting.trouble = error;
+            begun.waiting.push(waiting);
+        }
+        begun
+    }
+}
+
+/// Whether one of these could begin. Nobody who is watched is taken over for that.
+pub fn could_begin(begin: &Begin<'_>, policies: &[Policy], level: Level) -> bool {
+    policies.iter().any(|policy| {
+        let how = How::of(policy, None, level);
+        let begun = capture_of(begin, policy, RANK_LAST, how);
+        begun.map(Capture::finish).is_ok()
+    })
+}
+
 /// One period of a policy.
 pub struct Watch {
     pub capture: Capture,
@@ -141,11 +257,13 @@ pub struct Running {
     pub way_ends: Option<Instant>,
     /// Why a period could not begin; it is said once.
     trouble: Option<String>,
+    /// Since when there is no room for the next one.
+    full: Option<Instant>,
 }
 
 impl Running {
     /// The first period.
-    pub fn start(
+    fn start(
         begin: &Begin<'_>,
         policy: Policy,
         rank: u32,
@@ -161,6 +279,7 @@ impl Running {
             present: Watch::of(capture),
             way_ends,
             trouble: None,
+            full: None,
         })
     }
 
@@ -171,6 +290,11 @@ impl Running {
         let next = match capture_of(begin, &self.policy, self.rank, how) {
             Ok(next) => next,
             Err(error) => {
+                let now = Instant::now();
+                if error.is_full() && self.full.get_or_insert(now).elapsed() < MOMENTS {
+                    self.period_ends = now + TURN_AGAIN;
+                    return None;
+                }
                 let what = error.to_string();
                 if self.trouble.as_ref() != Some(&what) {
                     debox_cli::say(&format!("{what}; the period goes on"));
@@ -180,7 +304,7 @@ impl Running {
                 return None;
             }
         };
-        self.trouble = None;
+        (self.trouble, self.full) = (None, None);
         self.how = how;
         // By the clock, and not by when it was noticed; but never twice at once.
         let now = Instant::now();
@@ -194,8 +318,58 @@ impl Running {
     }
 }
 
+/// A policy whose first period could not begin.
+pub struct Waiting {
+    pub policy: Policy,
+    pub rank: u32,
+    /// When boundary capture ends, if its time runs already.
+    way_ends: Option<Instant>,
+    /// When it is tried again.
+    pub due: Instant,
+    /// Why it could not; it is said once.
+    trouble: String,
+}
+
+impl Waiting {
+    pub fn say(&self) {
+        debox_cli::say(&format!(
+            "policy {}: {}; it is not watched, and is tried again",
+            self.policy.name, self.trouble
+        ));
+    }
+
+    fn running(&self, begin: &Begin<'_>, level: Level) -> Result<Running, Error> {
+        let ends = self.way_ends.or_else(|| way_ends(&self.policy));
+        let how = How::of(&self.policy, ends, level);
+        Running::start(begin, self.policy.clone(), self.rank, how, ends)
+    }
+
+    /// None: it cannot begin yet either.
+    pub fn start(&mut self, begin: &Begin<'_>, level: Level, spare: &Spare) -> Option<Running> {
+        let started = match &spare.full {
+            Some(error) => Err(error.to_string()),
+            None => (self.running(begin, level)).map_err(|error| error.to_string()),
+        };
+        match started {
+            Ok(running) => {
+                debox_cli::say(&format!("policy {}: is watched now", self.policy.name));
+                Some(running)
+            }
+            Err(what) => {
+                if self.trouble != what {
+                    self.trouble = what;
+                    self.say();
+                }
+                let how = How::of(&self.policy, self.way_ends, level);
+                self.due = Instant::now() + how.period(&self.policy);
+                None
+            }
+        }
+    }
+}
+
 /// When a policy's boundary capture ends that begins now.
-pub fn way_ends(policy: &Policy) -> Option<Instant> {
+fn way_ends(policy: &Policy) -> Option<Instant> {
     let time: Duration = policy.capture_for?;
     Some(Instant::now() + time)
 }

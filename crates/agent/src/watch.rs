@@ -8,7 +8,9 @@ use crate::fleet::Fleet;
 use crate::flight::Flight;
 use crate::metrics::{Metrics, Reading, waited};
 use crate::otlp::Otlp;
-use crate::running::{Begin, How, Running, SELDOM, Watch, way_ends, whom_text};
+use crate::running::{
+    Begin, Begun, How, Running, SELDOM, Spare, Waiting, Watch, could_begin, whom_text,
+};
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
 use debox_cli::args::{AgentArgs, BrokerArgs};
@@ -25,6 +27,9 @@ use std::time::{Duration, Instant};
 const CONFIG: &str = "/etc/debox/agent.toml";
 /// What is read so often stays known when its program ends, also if nobody asks.
 const READ_EVERY: Duration = Duration::from_secs(60);
+
+/// What could not be kept is tried again after that.
+const KEEP_AGAIN: Duration = Duration::from_secs(60);
 
 struct File {
     path: PathBuf,
@@ -46,9 +51,13 @@ struct Agent<'a> {
     base: Base,
     /// In the file's order; none where the budget leaves nothing.
     running: Vec<Running>,
+    /// The others of the file.
+    waiting: Vec<Waiting>,
+    /// None of the file's could begin, and those of before go on: when it is tried again.
+    retake: Option<Instant>,
     budget: Budget,
-    /// Until when boundary capture lasts, of each policy of the file.
-    ends: Vec<(Policy, Option<Instant>)>,
+    /// Until when boundary capture lasts, of each policy of the file whose time has begun.
+    ends: Vec<(Policy, Instant)>,
     endpoint: Endpoint,
     metrics: Metrics,
     /// Of the machine's control groups, whoever is watched.
@@ -60,8 +69,10 @@ struct Agent<'a> {
     otlp: Otlp,
     /// When the figures are read, whether somebody asks or not.
     next: Instant,
-    /// What was kept last, unasked.
-    kept: Option<Instant>,
+    /// Before that nothing more is kept unasked.
+    keep_next: Option<Instant>,
+    /// Why nothing could be kept unasked, last time; it is said once.
+    not_kept: Option<String>,
 }
 
 /// To its end a period takes half as much memory as all the rest, for a moment; the allocator would keep it.
@@ -74,11 +85,17 @@ fn memory_return() {
 }
 
 impl Agent<'_> {
+    /// For who asks, which costs little; what is `due` as well: recordings, and, once a minute, what /proc tells of each
+    /// thread.
     fn read(&mut self) {
         let begin = Instant::now();
+        let looks = begin >= self.next;
         for running in &mut self.running {
             let begin = Instant::now();
-            let report = running.present.capture.report(true);
+            if looks {
+                running.present.capture.look(true);
+            }
+            let report = running.present.capture.report();
             let name = &running.policy.name;
             self.metrics.update(&Reading {
                 policy: name,
@@ -88,15 +105,17 @@ impl Agent<'_> {
                 recording: (self.flight.as_ref()).and_then(|flight| flight.recording(name)),
             });
             let threads = running.present.capture.threads();
-            self.metrics.policy(name, Some(threads));
-            if let Some(flight) = &mut self.flight {
+            self.metrics.policy(name, threads);
+            if let Some(flight) = (self.flight.as_mut()).filter(|flight| flight.is_due(name)) {
                 flight.checkpoint(name, &report);
             }
         }
         self.metrics.throttled(&self.limits.now());
         self.metrics.read(begin.elapsed());
-        let seldom = self.budget.level() <= Level::Seldom;
-        self.next = Instant::now() + READ_EVERY * if seldom { SELDOM } else { 1 };
+        if looks {
+            let seldom = self.budget.level() <= Level::Seldom;
+            self.next = Instant::now() + READ_EVERY * if seldom { SELDOM } else { 1 };
+        }
         if let Some(flight) = &mut self.flight {
             self.metrics.lost(flight.lost());
         }
@@ -183,16 +202,35 @@ impl Agent<'_> {
         let Some((at, why)) = keep_of else {
             return;
         };
-        let before = self.config.flight.as_ref().map(|flight| flight.before);
-        // What goes on would be kept again and again.
-        if before.is_none_or(|before| self.kept.is_some_and(|kept| kept.elapsed() < before)) {
+        if !self.may_keep() {
             return;
         }
-        self.kept = Some(Instant::now());
-        // The call is of the present period.
+        // The call is of the present period, whose end is kept once.
+        self.keep_next = Some(Instant::now() + KEEP_AGAIN);
         self.turn(at);
-        if let Some(flight) = &mut self.flight {
-            keep(flight, &self.otlp, &why, false);
+        self.keep(&why);
+    }
+
+    /// What goes on would be kept again and again.
+    fn may_keep(&self) -> bool {
+        let now = Instant::now();
+        self.config.flight.is_some() && self.keep_next.is_none_or(|next| next <= now)
+    }
+
+    /// Unasked. What fails is tried again, but not as often as there is something to keep.
+    fn keep(&mut self, why: &str) {
+        let (Some(flight), Some(config)) = (&mut self.flight, &self.config.flight) else {
+            return;
+        };
+        let kept = flight.keep(why);
+        let pause = match &kept {
+            Ok(_) => config.before,
+            Err(_) => KEEP_AGAIN.min(config.before),
+        };
+        self.keep_next = Some(Instant::now() + pause);
+        let before = std::mem::replace(&mut self.not_kept, kept.as_ref().err().cloned());
+        if kept.is_ok() || before != self.not_kept {
+            keep_tell(&self.otlp, &kept, why, false);
         }
     }
 
@@ -218,13 +256,16 @@ impl Agent<'_> {
         let level = self.budget.level();
         self.metrics.level(level);
         if level == Level::Nothing {
+            self.waiting.clear();
+            self.retake = None;
             for over in std::mem::take(&mut self.running) {
                 self.over(&over.policy, over.present);
-                self.metrics.policy(&over.policy.name, Some(0));
+                self.metrics.policy(&over.policy.name, 0);
             }
             return;
         }
-        if self.running.is_empty() {
+        // Whoever waits begins as the level has it then.
+        if self.running.is_empty() && self.waiting.is_empty() {
             self.policies_take();
             return;
         }
@@ -250,8 +291,8 @@ impl Agent<'_> {
             return;
         }
         // Its lock goes first: to close a file again ends all locks that the process has on it.
-        if let Some(mut flight) = self.flight.take() {
-            self.metrics.lost(flight.lost());
+        if let Some(flight) = self.flight.take() {
+            self.metrics.lost(flight.close());
         }
         self.flight = flight_open(&self.config, &mut self.no_flight);
     }
@@ -283,29 +324,26 @@ impl Agent<'_> {
             return;
         };
         self.metrics.lost(flight.lost());
-        let Some(config) = &self.config.flight else {
-            return;
-        };
-        // What goes on would be kept again and again.
-        if self.kept.is_some_and(|kept| kept.elapsed() < config.before) {
+        if !self.may_keep() {
             return;
         }
-        for when in &config.when {
+        let config = self.config.flight.iter();
+        let above = config.flat_map(|config| &config.when).find_map(|when| {
             let waited = waited(report, &when.what);
-            if waited > when.above {
-                let (kind, name) = match &when.what {
-                    What::Root(name) => ("root", name),
-                    What::Label(name) => ("label", name),
-                };
-                let why = format!(
+            let (kind, name) = match &when.what {
+                What::Root(name) => ("root", name),
+                What::Label(name) => ("label", name),
+            };
+            (waited > when.above).then(|| {
+                format!(
                     "{kind} {name}: {:.3} s in one period of policy {policy}, more than {:.3} s",
                     waited.as_secs_f64(),
                     when.above.as_secs_f64()
-                );
-                self.kept = Some(Instant::now());
-                keep(flight, &self.otlp, &why, false);
-                return;
-            }
+                )
+            })
+        });
+        if let Some(why) = above {
+            self.keep(&why);
         }
     }
 
@@ -315,7 +353,10 @@ impl Agent<'_> {
             self.turn(at);
         }
         match &mut self.flight {
-            Some(flight) => keep(flight, &self.otlp, "asked for", true),
+            Some(flight) => {
+                let why = "asked for";
+                keep_tell(&self.otlp, &flight.keep(why), why, true);
+            }
             None => debox_cli::say("nothing is kept: [flight] directory is \"\""),
         }
     }
@@ -343,16 +384,16 @@ impl Agent<'_> {
         {
             flight.limit(config);
         }
-        let anew = moved || config.policies != self.config.policies;
-        if !self.budget.is_of(&config.budget) {
+        let anew = moved || self.retake.is_some() || config.policies != self.config.policies;
+        let budgeted = !self.budget.is_of(&config.budget);
+        if budgeted {
             // As if it began.
             self.budget = Budget::new(&config.budget, self.base.is_own());
-            self.config.budget = config.budget.clone();
-            self.level_take();
+            self.metrics.level(self.budget.level());
         }
         if config.fleet != self.config.fleet {
             if let Some(fleet) = self.fleet.take() {
-                fleet.close();
+                self.metrics.fleet_end(&fleet.close());
             }
             self.fleet = fleet_open(&config);
         }
@@ -360,15 +401,26 @@ impl Agent<'_> {
         self.config = config;
         if anew && self.budget.level() > Level::Nothing {
             self.policies_take();
+        } else {
+            self.metrics.policies(self.config.policies.iter());
+            if budgeted {
+                self.level_take();
+            }
+            // Whoever has made room says so.
+            for waiting in &mut self.waiting {
+                waiting.due = Instant::now();
+            }
         }
         // From here on it is as it says.
         debox_cli::say(&format!("{}: read again", self.file.path.display()));
     }
 
     /// The file's policies take the place of those that are watched. First all of these give way and go on
-    /// watching, then each of the new ones takes whom it is the first to fit, and what is left ends.
+    /// watching, then each of the new ones takes whom it is the first to fit, and what is left ends. What cannot begin
+    /// waits.
     fn policies_take(&mut self) {
         let level = self.budget.level();
+        self.retake = None;
         if let Some(flight) = &mut self.flight {
             flight.seldom(level <= Level::Seldom);
         }
@@ -383,42 +435,56 @@ impl Agent<'_> {
             inherited: self.inherited,
             records: self.config.flight.is_some(),
         };
-        let (mut new, mut all_ends) = (Vec::new(), Vec::new());
-        for (at, policy) in self.config.policies.iter().enumerate() {
-            // Whose time runs, goes on with it.
-            let same = self.ends.iter().find(|(old, _)| old == policy);
-            let ends = same.map_or_else(|| way_ends(policy), |(_, ends)| *ends);
-            all_ends.push((policy.clone(), ends));
-            let how = How::of(policy, ends, level);
-            match Running::start(&begin, policy.clone(), at as u32 + 1, how, ends) {
-                Ok(running) => new.push(running),
-                Err(error) => debox_cli::say(&format!(
-                    "policy {}: {error}; it is not watched",
-                    policy.name
-                )),
-            }
+        // Those of before leave room as they end.
+        let spare = self.running.is_empty().then(|| Spare::open(&begin));
+        let policies = &self.config.policies;
+        let begun = Begun::of(&begin, policies, &self.ends, level, spare.as_ref());
+        drop(spare);
+        self.metrics.policies(policies.iter());
+        for waiting in &begun.waiting {
+            waiting.say();
+            self.metrics.policy(&waiting.policy.name, 0);
         }
-        if new.is_empty() {
-            debox_cli::say("none of the policies can be watched; those of before go on");
+        // Where there is no room, it may be those of before that have it.
+        if begun.running.is_empty() && !begun.full && !self.running.is_empty() {
+            debox_cli::say(
+                "none of the policies can be watched; those of before go on until they can",
+            );
+            self.waiting.clear();
+            self.retake_later();
+            // They have given way, and have their places again with new periods.
+            for at in 0..self.running.len() {
+                self.turn(at);
+            }
             return;
         }
-        self.ends = all_ends;
-        let old = std::mem::replace(&mut self.running, new);
+        self.waiting = begun.waiting;
+        let old = std::mem::replace(&mut self.running, begun.running);
+        self.ends
+            .retain(|(policy, _)| self.config.policies.contains(policy));
+        self.ends_note();
         for over in old {
-            let name = &over.policy.name;
-            if !self
-                .config
-                .policies
-                .iter()
-                .any(|policy| policy.name == *name)
-            {
-                self.metrics.policy(name, None);
-            }
             self.over(&over.policy, over.present);
         }
         self.flight_take();
         for at in 0..self.running.len() {
             self.period_begin(at);
+        }
+    }
+
+    fn retake_later(&mut self) {
+        let periods = self.config.policies.iter().map(|policy| policy.period);
+        self.retake = periods.min().map(|period| Instant::now() + period);
+    }
+
+    /// Whose time has begun, goes on with it whatever becomes of its watch.
+    fn ends_note(&mut self) {
+        for running in &self.running {
+            if let Some(ends) = running.way_ends
+                && !self.ends.iter().any(|(of, _)| *of == running.policy)
+            {
+                self.ends.push((running.policy.clone(), ends));
+            }
         }
     }
 
@@ -441,7 +507,47 @@ impl Agent<'_> {
                 .into_iter()
                 .flatten()
         });
-        due.min()
+        let waiting = self.waiting.iter().map(|waiting| waiting.due);
+        due.chain(waiting).chain(self.retake).min()
+    }
+
+    /// Those that could not begin, and whose time it is again.
+    fn waiting_begin(&mut self) {
+        let now = Instant::now();
+        let level = self.budget.level();
+        let begin = Begin {
+            base: &self.base,
+            broker: self.broker,
+            inherited: self.inherited,
+            records: self.config.flight.is_some(),
+        };
+        if self.retake.is_some_and(|due| due <= now) {
+            if could_begin(&begin, &self.config.policies, level) {
+                self.policies_take();
+            } else {
+                self.retake_later();
+            }
+            return;
+        }
+        if !self.waiting.iter().any(|waiting| waiting.due <= now) {
+            return;
+        }
+        let spare = Spare::open(&begin);
+        let mut begun = Vec::new();
+        self.waiting.retain_mut(|waiting| {
+            let running = (waiting.due <= now).then(|| waiting.start(&begin, level, &spare));
+            let running = running.flatten();
+            let waits = running.is_none();
+            begun.extend(running);
+            waits
+        });
+        drop(spare);
+        for running in begun {
+            let at = (self.running).partition_point(|before| before.rank < running.rank);
+            self.running.insert(at, running);
+            self.period_begin(at);
+        }
+        self.ends_note();
     }
 
     /// Periods that are over, and what was to last for a time.
@@ -452,18 +558,19 @@ impl Agent<'_> {
             let lasted = running.how.way == Way::Boundary
                 && running.way_ends.is_some_and(|until| until <= now);
             if lasted {
+                self.turn(at);
+                let running = &mut self.running[at];
+                if running.how.way == Way::Boundary {
+                    // There could be no other period: it is tried again at this one's end.
+                    running.way_ends = Some(running.period_ends);
+                    continue;
+                }
                 let policy = &running.policy;
                 debox_cli::say(&format!(
                     "policy {}: boundary capture has lasted {} s, as asked for; it goes on by sleeps",
                     policy.name,
                     policy.capture_for.unwrap_or_default().as_secs()
                 ));
-                self.turn(at);
-                let running = &mut self.running[at];
-                if running.how.way == Way::Boundary {
-                    // There could be no other period, which was said: it is tried again at this one's end.
-                    running.way_ends = Some(running.period_ends);
-                }
             } else if now >= running.period_ends {
                 self.turn(at);
             }
@@ -510,6 +617,7 @@ impl Agent<'_> {
             }
             self.act();
             self.policies_turn();
+            self.waiting_begin();
             self.budget_look();
             let asked = self.endpoint.asked();
             if asked.is_some() || Instant::now() >= self.due() {
@@ -533,10 +641,13 @@ impl Agent<'_> {
             self.period_end(&running.policy.name, begun_ns, finished.report());
         }
         self.metrics.throttled(&self.limits.now());
-        self.otlp.close(&self.metrics);
-        if let Some(fleet) = self.fleet {
-            fleet.close();
+        if let Some(flight) = self.flight.take() {
+            self.metrics.lost(flight.close());
         }
+        if let Some(fleet) = self.fleet {
+            self.metrics.fleet_end(&fleet.close());
+        }
+        self.otlp.close(&self.metrics);
     }
 }
 
@@ -549,13 +660,14 @@ fn tell(state: &str) {
 }
 
 /// `asked`: by somebody.
-fn keep(flight: &mut Flight, otlp: &Otlp, why: &str, asked: bool) {
-    let kept = flight.keep(why);
-    match &kept {
+fn keep_tell(otlp: &Otlp, kept: &Result<PathBuf, String>, why: &str, asked: bool) {
+    match kept {
         Ok(path) => debox_cli::say(&format!("kept in {}: {why}", path.display())),
         Err(error) => debox_cli::say(&format!("nothing is kept ({why}): {error}")),
     }
-    otlp.kept(kept.as_deref().map_err(String::as_str), why, asked);
+    let kept = kept.as_ref();
+    let kept = kept.map(PathBuf::as_path).map_err(String::as_str);
+    otlp.kept(kept, why, asked);
 }
 
 /// Without it the agent goes on. `why`: what was said of there being none.
@@ -636,13 +748,18 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         inherited: &inherited,
         records: config.flight.is_some(),
     };
-    let policies = config.policies.iter().enumerate();
-    let running = policies.map(|(at, policy)| {
-        let ends = way_ends(policy);
-        let how = How::of(policy, ends, Level::Full);
-        Running::start(&begin, policy.clone(), at as u32 + 1, how, ends)
-    });
-    let running = running.collect::<Result<Vec<_>, _>>()?;
+    let spare = Spare::open(&begin);
+    let Begun {
+        running,
+        waiting,
+        full,
+        refused,
+    } = Begun::of(&begin, &config.policies, &[], Level::Full, Some(&spare));
+    drop(spare);
+    if let (true, false, Some(error)) = (running.is_empty(), full, refused) {
+        return Err(error);
+    }
+    waiting.iter().for_each(Waiting::say);
     drop(ahead);
     let recorded = match &flight {
         Some(flight) => format!("; recordings in {}", flight.directory().display()),
@@ -656,9 +773,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let mut agent = Agent {
         metrics: Metrics::new(&config.metrics),
         limits: Limits::of_machine(),
-        ends: (running.iter())
-            .map(|running| (running.policy.clone(), running.way_ends))
-            .collect(),
+        ends: Vec::new(),
         budget: Budget::new(&config.budget, base.is_own()),
         file,
         config,
@@ -666,14 +781,21 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         inherited: &inherited,
         base,
         running,
+        waiting,
+        retake: None,
         endpoint,
         flight,
         no_flight,
         fleet,
         otlp,
         next: Instant::now(),
-        kept: None,
+        keep_next: None,
+        not_kept: None,
     };
+    agent.ends_note();
+    for waiting in &agent.waiting {
+        agent.metrics.policy(&waiting.policy.name, 0);
+    }
     for at in 0..agent.running.len() {
         agent.period_begin(at);
     }

@@ -619,8 +619,7 @@ fn a_kill_takes_seconds() {
     let mut agent = Agent::start(config);
     let flight = agent.folder.path().join("flight");
     run(&sleeper(agent.folder.path(), "dbk-one"), "0.5");
-    // Who asks has it written as well.
-    assert!(agent.metrics().contains("nanosleep"));
+    when_there(|| agent.metrics().contains("nanosleep").then_some(()));
     when_there(|| (waited(&recordings(&flight), "nanosleep").1 == 1).then_some(()));
     agent.process.kill().unwrap();
     agent.process.wait().unwrap();
@@ -760,6 +759,33 @@ fn periods_go_to_the_fleets_tables() {
         let files = std::fs::read_dir(hosts[0].path()).unwrap().count();
         assert!(files >= 1, "{table}");
     }
+}
+
+/// What no place was there for: as another one is named, and as the agent ends.
+#[test]
+fn periods_that_the_fleets_tables_lack_are_said_and_counted() {
+    if !needs::bpf() {
+        return;
+    }
+    // A file is where the directory should be.
+    let config = |to: &str| {
+        format!(
+            "[[policy]]\nname = \"web\"\ncomm = [\"dbl-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"\"\n[fleet]\nto = \"{to}\"\n\
+             every = \"1h\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n"
+        )
+    };
+    let mut agent = Agent::start(&config("FOLDER/agent.toml/one"));
+    std::thread::sleep(Duration::from_secs(3));
+    let two = agent.folder.path().join("agent.toml/two");
+    reload(&agent, &config(two.to_str().unwrap()));
+    agent.says("periods are not in the fleet's tables: ");
+    agent.says("read again");
+    let figures = agent.metrics();
+    let dropped = values(&figures)["debox_fleet_periods_total{outcome=\"dropped\"}"];
+    assert!(dropped >= 1.0, "{figures}");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(agent.end(), Some(0));
+    agent.says("periods are not in the fleet's tables: ");
 }
 
 /// The period that is under way as the file comes to name them is the first one in them.
@@ -944,6 +970,19 @@ fn policies_share_out_who_is_watched() {
         others.iter().all(|name| name.starts_with("dpo-b-")),
         "{others:?}"
     );
+    // What is open, too, is of whose it is.
+    let open = |reports: &[debox_report::Report]| {
+        let calls = reports.iter().flat_map(|report| &report.open_calls);
+        calls.map(|call| call.comm.clone()).collect::<Vec<_>>()
+    };
+    let calls = open(&first);
+    assert!(calls.iter().any(|comm| comm == "dpo-a-one"), "{calls:?}");
+    let calls = open(&rest);
+    assert!(calls.iter().any(|comm| comm == "dpo-b-one"), "{calls:?}");
+    assert!(
+        calls.iter().all(|comm| comm.starts_with("dpo-b-")),
+        "{calls:?}"
+    );
     let left = debox_report::NoteKind::ThreadsLeft;
     for report in first.iter().chain(&rest) {
         assert!(
@@ -1082,7 +1121,7 @@ fn a_call_that_meets_a_condition_is_told_and_kept() {
     assert_eq!(of("told") + of("held_back"), 7.0, "{figures}");
     assert!(of("held_back") >= 1.0, "{figures}");
     assert!(
-        !figures.contains("debox_incomplete{what=\"other\"}"),
+        !figures.contains("debox_incomplete_total{what=\"other\"}"),
         "{figures}"
     );
     assert_eq!(agent.end(), Some(0));
@@ -1401,6 +1440,186 @@ fn names_that_change_all_the_time_harm_no_policy() {
     );
     let names = names_of(&first);
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["drv-one"]);
+}
+
+/// An agent of that user, with what its unit gives.
+fn agent_as(uid: u32, broker: &debox_tests::Broker, config: &str) -> Agent {
+    let folder = tempfile::tempdir().unwrap();
+    // What was built may lie below somebody's home.
+    let program = folder.path().join("debox-agent");
+    std::fs::copy(env!("CARGO_BIN_EXE_debox-agent"), &program).unwrap();
+    std::fs::write(folder.path().join("agent.toml"), config).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(uid), Some(uid)).unwrap();
+    let id = uid.to_string();
+    let process = Command::new("setpriv")
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+        .args(["--inh-caps", "+perfmon,+sys_ptrace"])
+        .args(["--ambient-caps", "+perfmon,+sys_ptrace"])
+        .arg(&program)
+        .args(["agent", "--config"])
+        .arg(folder.path().join("agent.toml"))
+        .arg("--socket")
+        .arg(broker.socket())
+        .env_remove("DEBOX_SOCKET")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    Agent::of(process.unwrap(), folder)
+}
+
+/// So many policies, each for programs of a name of its own.
+fn policies(comm: &str, count: usize, period: &str) -> String {
+    let policy = |n| {
+        format!("[[policy]]\nname = \"p{n}\"\ncomm = [\"{comm}-{n}\"]\nperiod = \"{period}\"\n")
+    };
+    let all: String = (0..count).map(policy).collect();
+    format!("{all}[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n")
+}
+
+fn reload(agent: &Agent, config: &str) {
+    std::fs::write(agent.folder.path().join("agent.toml"), config).unwrap();
+    agent.signal(libc::SIGHUP);
+}
+
+/// How many threads each has; None: it is none of the file's.
+fn policy_threads(agent: &Agent, count: usize) -> Vec<Option<f64>> {
+    let figures = agent.metrics();
+    let is = values(&figures);
+    let of = |n| format!("debox_policy_threads{{policy=\"p{n}\"}}");
+    let all = (0..count).map(|n| is.get(of(n).as_str()).copied());
+    all.collect()
+}
+
+/// Programs that sleep, ended with the test.
+struct Sleeping(Vec<Child>);
+
+impl Sleeping {
+    fn start(folder: &Path, comm: &str, count: usize) -> Self {
+        let one = |n| child(&sleeper(folder, &format!("{comm}-{n}")), &["600"]);
+        Self((0..count).map(one).collect())
+    }
+}
+
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// As the packages have it: the agent is the broker's own user, who is not root.
+#[test]
+fn as_many_policies_as_a_file_may_have_need_no_root() {
+    if !needs::bpf() || !needs::root() {
+        return;
+    }
+    let broker = debox_tests::Broker::start();
+    let uid = broker.counters()["broker_uid"].as_u64().unwrap();
+    let uid = u32::try_from(uid).unwrap();
+    assert_ne!(uid, 0);
+    let most = 16;
+    let mut agent = agent_as(uid, &broker, &policies("dbz", most, "3s"));
+    let sleeping = Sleeping::start(agent.folder.path(), "dbz", most);
+    let all = || {
+        policy_threads(&agent, most)
+            .iter()
+            .all(|is| *is == Some(1.0))
+    };
+    when_there(|| all().then_some(()));
+    // All of them anew, beside those that there are.
+    reload(&agent, &policies("dbz", most, "2s"));
+    let mut said = String::new();
+    while !said.contains("read again") {
+        said += &agent.says("");
+    }
+    // And over ends of their periods.
+    std::thread::sleep(Duration::from_secs(5));
+    let threads = policy_threads(&agent, most);
+    assert!(threads.iter().all(|is| *is == Some(1.0)), "{threads:?}");
+    drop(sleeping);
+    assert_eq!(agent.end(), Some(0));
+    agent.said.read_to_string(&mut said).unwrap();
+    for lack in ["accounts open", "not watched", "the period goes on"] {
+        assert!(!said.contains(lack), "{said}");
+    }
+}
+
+/// What could not begin is said, shown, and tried again; also where none of the file's could. Periods of those that
+/// could come to their ends meanwhile.
+#[test]
+fn a_policy_that_finds_no_room_waits_for_it() {
+    if !needs::bpf() || !needs::root() {
+        return;
+    }
+    let broker = debox_tests::Broker::start();
+    let uid = 65_534;
+    let flight = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(flight.path(), Some(uid), Some(uid)).unwrap();
+    let policies = |count| {
+        let recorded = format!("directory = \"{}\"", flight.path().display());
+        policies("dby", count, "2s").replace("directory = \"\"", &recorded)
+    };
+    let ended = |n: usize| {
+        let end = format!(".p{n}.debox");
+        let names = std::fs::read_dir(flight.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(&end)).count()
+    };
+    // Somebody who may have eight accounts.
+    let mut agent = agent_as(uid, &broker, &policies(1));
+    let sleeping = Sleeping::start(agent.folder.path(), "dby", 10);
+    reload(&agent, &policies(10));
+    let line = agent.says("is not watched, and is tried again");
+    assert!(line.contains("policy p7: "), "{line}");
+    assert!(line.contains("the limit of one user is 8"), "{line}");
+    let count = |of: f64| {
+        let threads = policy_threads(&agent, 10);
+        threads.iter().filter(|is| **is == Some(of)).count()
+    };
+    // The one of before has made room for one more, which ends of periods need.
+    when_there(|| (count(1.0) == 7).then_some(()));
+    let before: Vec<usize> = (0..7).map(ended).collect();
+    let turned = || (0..7).all(|n| ended(n) >= before[n] + 3);
+    when_there(|| turned().then_some(()));
+    assert_eq!((count(1.0), count(0.0)), (7, 3));
+    // All room but that is taken by those of before.
+    reload(&agent, &policies(5));
+    let line = agent.says("policy p1: ");
+    assert!(
+        line.contains("is not watched, and is tried again"),
+        "{line}"
+    );
+    let (some, none) = (Some(1.0), None);
+    let due = [some, some, some, some, some, none, none, none, none, none];
+    when_there(|| (policy_threads(&agent, 10) == due).then_some(()));
+    drop(sleeping);
+    assert_eq!(agent.end(), Some(0));
+    let mut said = String::new();
+    agent.said.read_to_string(&mut said).unwrap();
+    assert!(!said.contains("the period goes on"), "{said}");
+}
+
+/// At its start as well; the one that begins last is not watched rather than that no period ended.
+#[test]
+fn a_policy_that_finds_no_room_as_the_agent_starts_waits_for_it() {
+    if !needs::bpf() || !needs::root() {
+        return;
+    }
+    let broker = debox_tests::Broker::start();
+    // Somebody who may have eight accounts.
+    let mut agent = agent_as(65_534, &broker, &policies("dbx", 8, "2s"));
+    let sleeping = Sleeping::start(agent.folder.path(), "dbx", 8);
+    let mut due = vec![Some(1.0); 8];
+    due[7] = Some(0.0);
+    when_there(|| (policy_threads(&agent, 8) == due).then_some(()));
+    // One less has room.
+    reload(&agent, &policies("dbx", 7, "2s"));
+    due[7] = None;
+    when_there(|| (policy_threads(&agent, 8) == due).then_some(()));
+    drop(sleeping);
+    assert_eq!(agent.end(), Some(0));
 }
 
 /// What a person asks for is his as long as he does, over ends of the agent's periods as well; then it

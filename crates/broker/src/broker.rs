@@ -336,7 +336,7 @@ impl<K: Kernel + Send + 'static> Broker<K> {
             linger_at: None,
             draining: Vec::new(),
             drain_at: None,
-            usage: Usage::default(),
+            usage: Usage::new(rustix::process::geteuid().as_raw()),
             subordinates: Subordinates::read(&subordinate_files[0], &subordinate_files[1]),
             subordinate_files,
             serve_whom: config.serve,

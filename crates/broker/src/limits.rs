@@ -3,6 +3,8 @@
 //!
 //! A limit is there so that one user's mistake or malice is refused before it
 //! is felt by others. Root's own programs count against the totals only.
+//! The broker's own user is the machine's as well: the agent runs as it, and has
+//! an account for each of its policies, two while one period follows another.
 //!
 //! What one user may have shrinks as others come: a share of what others have
 //! left, one more share being kept for who comes next. Nothing is taken away,
@@ -38,6 +40,8 @@ pub struct Limits {
     pub total: Shares,
     /// Of one user id other than 0, with its subordinate ones.
     pub per_uid: Shares,
+    /// Of the user that the broker runs as, however many others there are.
+    pub own_uid: Shares,
     /// Of the totals, what only user 0 may have: the administrator must still
     /// get in when others have taken the rest.
     pub reserved_for_root: Shares,
@@ -67,6 +71,14 @@ impl Default for Limits {
                 connections: 1024,
                 segments: 512,
                 accounts: 8,
+                in_flight: 1024,
+            },
+            // An agent's 16 policies, each with the one before, and some that
+            // have ended and are not taken back yet.
+            own_uid: Shares {
+                connections: 1024,
+                segments: 512,
+                accounts: 40,
                 in_flight: 1024,
             },
             reserved_for_root: Shares {
@@ -147,20 +159,21 @@ impl Shares {
 /// Who has what now. A user is who pays: see `subuid.rs`.
 #[derive(Debug)]
 pub(crate) struct Usage {
+    /// The user that the broker runs as.
+    own: u32,
     total: Shares,
     per_uid: HashMap<u32, Shares>,
 }
 
-impl Default for Usage {
-    fn default() -> Self {
+impl Usage {
+    pub fn new(own: u32) -> Self {
         Self {
+            own,
             total: Shares::NONE,
             per_uid: HashMap::new(),
         }
     }
-}
 
-impl Usage {
     pub fn total(&self, what: What) -> usize {
         self.total.get(what)
     }
@@ -181,7 +194,10 @@ impl Usage {
             return Err(full(everybody, name, total));
         }
         let used = self.of(uid, what);
-        let limit = limits.per_uid.get(what);
+        let limit = match uid == self.own {
+            true => limits.own_uid.get(what),
+            false => limits.per_uid.get(what),
+        };
         if used >= limit {
             return Err(format!(
                 "uid {uid} has {used} {name} open, the limit of one user is {limit}; end programs \
@@ -194,6 +210,9 @@ impl Usage {
         let others = everybody - root - used;
         if used + others >= room {
             return Err(full(used + others, name, room));
+        }
+        if uid == self.own {
+            return Ok(());
         }
         let users = 1 + self
             .per_uid
@@ -258,6 +277,9 @@ fn full(used: usize, name: &str, limit: usize) -> String {
 mod tests {
     use super::*;
 
+    /// Whom the broker runs as.
+    const OWN: u32 = 999;
+
     #[test]
     fn a_low_limit_of_open_files_lowers_what_may_be_on_its_way() {
         let mut limits = Limits::default();
@@ -292,7 +314,7 @@ mod tests {
             reserved_for_root: accounts(2),
             ..Limits::default()
         };
-        let mut usage = Usage::default();
+        let mut usage = Usage::new(OWN);
         assert_eq!(take_all(&mut usage, &limits, 1, What::Accounts), 2);
         let text = usage.check(&limits, 1, What::Accounts).unwrap_err();
         assert!(text.contains("limit of one user is 2"), "{text}");
@@ -322,7 +344,7 @@ mod tests {
             What::Connections,
             What::InFlight,
         ] {
-            let mut usage = Usage::default();
+            let mut usage = Usage::new(OWN);
             for uid in 1000..1006 {
                 take_all(&mut usage, &limits, uid, what);
             }
@@ -339,10 +361,34 @@ mod tests {
     #[test]
     fn what_root_takes_of_its_reserve_is_not_missing_to_others() {
         let limits = Limits::default();
-        let mut usage = Usage::default();
+        let mut usage = Usage::new(OWN);
         for _ in 0..limits.reserved_for_root.accounts {
             usage.take(0, What::Accounts);
         }
         assert_eq!(take_all(&mut usage, &limits, 1000, What::Accounts), 8);
+    }
+
+    /// Whoever came before, and whoever comes then.
+    #[test]
+    fn the_brokers_own_user_has_no_share() {
+        let limits = Limits::default();
+        let mut usage = Usage::new(OWN);
+        assert_eq!(take_all(&mut usage, &limits, OWN, What::Accounts), 40);
+        for _ in 0..24 {
+            usage.give_back(OWN, What::Accounts);
+        }
+        for uid in 1000..1004 {
+            assert!(take_all(&mut usage, &limits, uid, What::Accounts) > 0);
+        }
+        // As many again as it has, less what others have.
+        let left = 48 - usage.total(What::Accounts);
+        assert_eq!(
+            take_all(&mut usage, &limits, OWN, What::Accounts),
+            left.min(24)
+        );
+        let text = usage.check(&limits, OWN, What::Accounts).unwrap_err();
+        assert!(text.contains("all users together have 48"), "{text}");
+        let root = take_all(&mut usage, &limits, 0, What::Accounts);
+        assert_eq!(root, limits.reserved_for_root.accounts);
     }
 }

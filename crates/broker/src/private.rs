@@ -203,6 +203,7 @@ fn private_config() -> Config {
     Config {
         limits: Limits {
             per_uid: limits.total,
+            own_uid: limits.total,
             reserved_for_root: Shares::NONE,
             ..limits
         },

@@ -1062,6 +1062,7 @@ fn spliced_threads_are_handed_to_the_boundary() {
     for (request, status) in [
         (debox_request::boundary(7, flags), 0),
         (debox_request::boundary(8, 0), 0),
+        (debox_request::boundary(8, DEBOX_REQ_EXECUTES), 0),
         (debox_request::boundary(0, 0), -libc::EINVAL),
         (debox_request::boundary(-1, 0), -libc::EINVAL),
         (
@@ -1075,9 +1076,14 @@ fn spliced_threads_are_handed_to_the_boundary() {
     let state = broker.kernel.state();
     let account = state.accounts.values().next().unwrap();
     let tids: Vec<_> = (account.boundaries.iter())
-        .map(|b| (b.tid, b.open_counted, b.renames))
+        .map(|b| (b.tid, b.open_counted, b.renames, b.executes))
         .collect();
-    assert_eq!(tids, [(7, true, true), (8, false, false)]);
+    let asked = [
+        (7, true, true, false),
+        (8, false, false, false),
+        (8, false, false, true),
+    ];
+    assert_eq!(tids, asked);
 }
 
 /// Anew with every request.

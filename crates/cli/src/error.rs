@@ -107,6 +107,17 @@ impl Error {
         matches!(self, Error::CannotWatch { .. } | Error::Unprivileged { .. })
     }
 
+    /// Whether the broker has no room for one more, until somebody gives something back.
+    pub fn is_full(&self) -> bool {
+        matches!(
+            self,
+            Error::Broker(debox_client::Error::Refused {
+                errno: libc::ENOSPC | libc::EUSERS,
+                ..
+            })
+        )
+    }
+
     /// Whether the same with privileges would work.
     pub fn again(&self) -> bool {
         matches!(self, Error::Unprivileged { .. })

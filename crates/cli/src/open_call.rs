@@ -10,15 +10,16 @@ use debox_report::OpenCall;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// A look at one thread is three small reads of /proc.
+/// A look at one thread is one small read of /proc, and three more if it has run since the look before.
 const THREADS_MAX: usize = 4096;
 /// The longest are explained.
 const CALLS_EXPLAINED: usize = 256;
 
 #[derive(Clone)]
 struct Seen {
-    nr: u32,
     slices: u64,
+    comm: String,
+    call: String,
     since: Instant,
     /// What it waits for, and what that means to the program; empty when not asked for.
     why: String,
@@ -28,6 +29,8 @@ struct Seen {
 #[derive(Default)]
 pub struct OpenCalls {
     seen: HashMap<(u32, u32), Seen>,
+    /// When that was so.
+    looked: Option<Instant>,
 }
 
 /// "0 0x3 0x7ffd... " inside of a call, "running" on a CPU, "-1 ..." asleep
@@ -58,27 +61,33 @@ impl OpenCalls {
                     continue;
                 };
                 let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
-                let (Some(call), Some(sched)) = (read("syscall"), read("schedstat")) else {
+                let Some(slices) = read("schedstat").and_then(|text| time_slices(&text)) else {
                     continue;
                 };
-                let (Some(nr), Some(slices)) = (call_number(&call), time_slices(&sched)) else {
+                // It was off the CPU in that call, and has not been on one since: another call it has not made.
+                // (Where the kernel does not count that, all have 0.)
+                let before = self.seen.remove(&(pid, tid));
+                if let Some(same) = before.filter(|seen| slices > 0 && seen.slices == slices) {
+                    seen.insert((pid, tid), same);
+                    continue;
+                }
+                let Some(nr) = read("syscall").and_then(|text| call_number(&text)) else {
                     continue;
                 };
-                let before = self
-                    .seen
-                    .get(&(pid, tid))
-                    .filter(|s| s.nr == nr && s.slices == slices);
-                let call = before.cloned().unwrap_or(Seen {
-                    nr,
+                let comm = std::fs::read(task.path().join("comm")).unwrap_or_default();
+                let call = Seen {
                     slices,
+                    comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
+                    call: call_name(nr, is_32_bit(pid)).unwrap_or_else(|| format!("call {nr}")),
                     since: now,
                     why: String::new(),
                     held_up: String::new(),
-                });
+                };
                 seen.insert((pid, tid), call);
             }
         }
         self.seen = seen;
+        self.looked = Some(now);
     }
 
     /// Says of the longest what they wait for. It holds for as long as they stay the same.
@@ -94,25 +103,22 @@ impl OpenCalls {
         }
     }
 
-    /// Longest first.
+    /// As of the last look, longest first.
     pub fn list(&self) -> Vec<OpenCall> {
-        let now = Instant::now();
+        let Some(looked) = self.looked else {
+            return Vec::new();
+        };
         let mut list: Vec<OpenCall> = self
             .seen
             .iter()
-            .map(|((pid, tid), seen)| {
-                let comm =
-                    std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-                OpenCall {
-                    pid: *pid,
-                    tid: *tid,
-                    comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
-                    call: call_name(seen.nr, is_32_bit(*pid))
-                        .unwrap_or_else(|| format!("call {}", seen.nr)),
-                    at_least_ns: u64::try_from((now - seen.since).as_nanos()).unwrap_or(u64::MAX),
-                    why: seen.why.clone(),
-                    held_up: seen.held_up.clone(),
-                }
+            .map(|((pid, tid), seen)| OpenCall {
+                pid: *pid,
+                tid: *tid,
+                comm: seen.comm.clone(),
+                call: seen.call.clone(),
+                at_least_ns: crate::session::nanos(looked - seen.since),
+                why: seen.why.clone(),
+                held_up: seen.held_up.clone(),
             })
             .collect();
         list.sort_by(|a, b| b.at_least_ns.cmp(&a.at_least_ns).then(a.tid.cmp(&b.tid)));
@@ -160,9 +166,15 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        // It may have got a CPU once more between its count of time slices and its call.
+        std::thread::sleep(Duration::from_millis(20));
+        calls.sample([pid].into_iter());
         std::thread::sleep(Duration::from_millis(150));
         calls.sample([pid].into_iter());
         let list = calls.list();
+        // What was not looked at again is not told to have gone on.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(list, calls.list());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(slept, "sleep was never seen asleep");

@@ -4,6 +4,7 @@
 use crate::own_end;
 use crate::own_labels;
 use crate::spliced;
+use crate::title::Titles;
 use debox_abi::debox_event_call;
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_output::printable;
@@ -127,6 +128,8 @@ pub struct Extra<'a> {
     /// Whether places in the program are looked up in its files; else they
     /// stay `module+0x1234`, which costs nothing.
     pub symbols: bool,
+    /// What processes call themselves, where that is read seldom; None: it is read for this report.
+    pub titles: Option<&'a RefCell<Titles>>,
 }
 
 impl Extra<'_> {
@@ -137,6 +140,7 @@ impl Extra<'_> {
             start_ns,
             conditions: &[],
             symbols: true,
+            titles: None,
         }
     }
 }
@@ -246,7 +250,10 @@ pub fn report(
     });
     crate::cgroup::name(&mut report.lives);
     if report.run.kind == RunKind::Attach {
-        crate::title::name(&mut report.lives);
+        match extra.titles {
+            Some(titles) => titles.borrow_mut().name(&mut report.lives),
+            None => Titles::default().name(&mut report.lives),
+        }
     }
     report.labels = own_labels::of(&report);
     spliced::own_part_tell(&mut report);

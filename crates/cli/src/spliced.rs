@@ -14,8 +14,8 @@ use crate::output::Output;
 use crate::patched;
 use crate::session::{self, Extra};
 use debox_abi::{
-    DEBOX_NR_UNKNOWN, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod, debox_account,
-    debox_account_cpu, debox_row, debox_wrap_row, hist_bucket,
+    DEBOX_NR_UNKNOWN, DEBOX_REQ_EXECUTES, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod,
+    debox_account, debox_account_cpu, debox_row, debox_wrap_row, hist_bucket,
 };
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
@@ -256,6 +256,7 @@ impl Splicer {
                 Since::Execve => DEBOX_REQ_OPEN_COUNTED,
                 Since::Undone => DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES,
                 Since::Cut => DEBOX_REQ_RENAMES,
+                Since::Executes => DEBOX_REQ_EXECUTES,
             };
             match connection.boundary(tid, flags) {
                 Ok(()) => true,

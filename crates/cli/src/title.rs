@@ -6,19 +6,36 @@
 
 use debox_abi::DEBOX_TITLE_LEN;
 use debox_report::{LifeRow, title_text};
+use std::collections::HashMap;
 
-/// Names the rows of first threads whose process is there.
-pub fn name(rows: &mut [LifeRow]) {
-    for row in rows.iter_mut().filter(|row| row.pid != 0) {
-        let read = |file: &str| std::fs::read(format!("/proc/{}/{file}", row.pid)).ok();
-        let (Some(comm), Some(title)) = (read("comm"), read("cmdline")) else {
-            continue;
-        };
-        let comm = String::from_utf8_lossy(&comm);
-        if comm.strip_suffix('\n') == Some(row.comm.as_str()) && !title.is_empty() {
-            row.command = text(&title);
+/// As of when they were first asked for since the last [`Titles::forget`]: process and when it came to its name.
+#[derive(Default)]
+pub struct Titles {
+    of: HashMap<(u32, u64), Option<String>>,
+}
+
+impl Titles {
+    /// From now on they are read again.
+    pub fn forget(&mut self) {
+        self.of.clear();
+    }
+
+    /// Names the rows of first threads whose process is there.
+    pub fn name(&mut self, rows: &mut [LifeRow]) {
+        for row in rows.iter_mut().filter(|row| row.pid != 0) {
+            let known = self.of.entry((row.pid, row.first_ns));
+            if let Some(title) = known.or_insert_with(|| read(row)) {
+                row.command.clone_from(title);
+            }
         }
     }
+}
+
+fn read(row: &LifeRow) -> Option<String> {
+    let read = |file: &str| std::fs::read(format!("/proc/{}/{file}", row.pid)).ok();
+    let (comm, title) = (read("comm")?, read("cmdline")?);
+    let same = String::from_utf8_lossy(&comm).strip_suffix('\n') == Some(row.comm.as_str());
+    (same && !title.is_empty()).then(|| text(&title))
 }
 
 /// As long as those of the kernel side, and told as they are.
@@ -46,7 +63,16 @@ mod tests {
             comm: "none has this".into(),
             ..LifeRow::default()
         }];
-        name(&mut rows);
+        let mut titles = Titles::default();
+        titles.name(&mut rows);
         assert_eq!(rows[0].command, "");
+        // It has its name by now, which is not looked for again.
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        rows[0].comm = comm.trim_end().to_owned();
+        titles.name(&mut rows);
+        assert_eq!(rows[0].command, "");
+        titles.forget();
+        titles.name(&mut rows);
+        assert_ne!(rows[0].command, "");
     }
 }

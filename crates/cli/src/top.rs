@@ -30,7 +30,8 @@ struct Live {
 
 impl Host for Live {
     fn sample(&mut self) -> Report {
-        self.capture.report(self.follow)
+        self.capture.look(self.follow);
+        self.capture.report()
     }
 
     fn ended(&mut self) -> Option<String> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place, count, row};
+use splice::{NOBODY, Place, count, notes, row, sum};
 
 /// `debox run --capture=splice`.
 trait Runs {
@@ -1325,15 +1325,61 @@ fn a_signal_comes_at_each_instruction() {
     }
 }
 
-/// Who traces is named: what it starts cannot be prepared as it begins.
+/// Who traces is named: what it starts cannot be prepared as it begins, and is counted by the kernel side, each call once,
+/// also where its first try to execute something has failed.
 #[test]
-fn what_a_command_traces_is_left_to_it_by_name() {
+fn what_a_command_traces_is_at_the_boundary_by_name() {
     let place = Place::new();
     let words = ["strace", "-f", "-o", "/dev/null", "/bin/true"];
     let (output, report) = place.report(&words);
     assert!(output.status.success(), "{output:?}");
+    assert_names_the_tracer(&report, "strace");
+    // It tries in vain, makes calls that it tells of, and succeeds while a handler makes calls; what comes then is the
+    // kernel side's.
+    let tracer = "#include <signal.h>\n#include <sys/ptrace.h>\n#include <sys/wait.h>\n\
+                  #include <time.h>\n#include <unistd.h>\n\
+                  static void handler(int number) { (void)number; getppid(); }\n\
+                  int main(int argc, char **argv) {\n\
+                  struct itimerspec often = { { 0, 200000 }, { 0, 200000 } };\n\
+                  int status, number;\n\
+                  timer_t timer;\n\
+                  pid_t child;\n\
+                  if (argc > 1) { for (int i = 0; i < 1000; i++) getpgrp(); return 0; }\n\
+                  if (!(child = fork())) {\n\
+                  ptrace(PTRACE_TRACEME, 0, 0, 0);\n\
+                  execl(\"/dev/null\", \"null\", (char *)0);\n\
+                  for (int i = 0; i < 100; i++) getpgrp();\n\
+                  signal(SIGALRM, handler);\n\
+                  timer_create(CLOCK_MONOTONIC, 0, &timer);\n\
+                  timer_settime(timer, 0, &often, 0);\n\
+                  execl(argv[0], argv[0], \"again\", (char *)0);\n\
+                  _exit(1); }\n\
+                  while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {\n\
+                  number = WSTOPSIG(status);\n\
+                  ptrace(PTRACE_CONT, child, 0, number == SIGTRAP ? 0 : number); }\n\
+                  return WIFEXITED(status) ? WEXITSTATUS(status) : 2; }\n";
+    let program = place.program("tracer", tracer);
+    for options in [&[][..], &["--audit"]] {
+        if !needs::is_root() && !options.is_empty() {
+            continue;
+        }
+        let (output, report) = place.report_with(options, &[&program]);
+        assert!(output.status.success(), "{output:?}");
+        assert_names_the_tracer(&report, "tracer");
+        let expected = if needs::is_root() { 1100 } else { 100 };
+        assert_eq!(count(&report, "getpgrp"), expected, "{report}");
+        assert_eq!(count(&report, "execve"), 3, "{report}");
+        assert_eq!(sum(&report, "execve", "errors"), 1, "{report}");
+        let notes = report["notes"].to_string();
+        assert!(!notes.contains("counted otherwise"), "{notes}");
+    }
+    // Nobody asked for children.
+    let (output, report) = place.report_with(&["--no-follow"], &[&program]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("without being counted"), "{said}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("it is traced by strace ("), "{notes}");
+    assert!(!notes.contains("is traced by"), "{notes}");
     // A session within: where it stops, how it goes on, and what the program ended with.
     let three = "#include <unistd.h>\n__attribute__((noinline)) int step(void) { return getppid() > 0; }\n\
                  int main(void) { return 2 + step() + step() + step(); }\n";
@@ -1347,8 +1393,22 @@ fn what_a_command_traces_is_left_to_it_by_name() {
     let shown = String::from_utf8_lossy(&output.stdout);
     let frames = ["in step (", "in main (", "exited with code 05"];
     assert!(frames.iter().all(|text| shown.contains(text)), "{shown}");
-    let notes = report["notes"].to_string();
-    assert!(notes.contains("it is traced by gdb ("), "{notes}");
+    assert_names_the_tracer(&report, "gdb");
+}
+
+fn assert_names_the_tracer(report: &Value, name: &str) {
+    let kind = if needs::is_root() {
+        "splice_boundary"
+    } else {
+        "splice_left"
+    };
+    let said = notes(report, kind);
+    let by = format!("it is traced by {name} (");
+    assert!(
+        said.iter().any(|text| text.contains(&by)),
+        "{}",
+        report["notes"]
+    );
 }
 
 /// Between two programs no block of it is taken: it lives nevertheless.

@@ -3,6 +3,7 @@
 
 use crate::account::{AccountView, Snapshot};
 use debox_abi::*;
+use std::collections::{HashMap, HashSet};
 
 /// As the broker told them.
 pub fn away_parse(bytes: &[u8]) -> Vec<debox_away> {
@@ -18,19 +19,23 @@ impl Snapshot {
     /// returned, a sleep to the sleeps.
     pub fn away_add(&mut self, account: &AccountView, away: &[debox_away]) {
         let mut still = 0;
+        let mut places = AllPlaces::of(self);
+        let mut sites = HashSet::new();
         for away in away {
             let key = (away.key as usize) % DEBOX_NR_SLOTS;
             if away.flags & DEBOX_AWAY_CALL != 0 {
                 self.away_call_add(key, away);
-                self.away_thread_add(away);
+                self.away_thread_add(away, &mut places.threads);
             }
             if away.flags & DEBOX_AWAY_LIFE != 0 {
-                self.away_life_add(away);
+                self.away_life_add(away, &mut places.lives);
             }
             if away.flags & DEBOX_AWAY_ASLEEP != 0 {
-                self.away_sleep_add(key, away);
-                self.away_object_add(key, away);
-                self.site_add(account, away.site as usize);
+                self.away_sleep_add(key, away, &mut places.sites);
+                self.away_object_add(key, away, &mut places.objects);
+                if sites.insert(away.site) {
+                    self.site_add(account, away.site as usize);
+                }
                 if self.details.is_some() {
                     self.away_chain_add(key, away, &mut still);
                 }
@@ -59,13 +64,11 @@ impl Snapshot {
         row.max_ns = row.max_ns.max(away.wall_ns);
     }
 
-    fn away_thread_add(&mut self, away: &debox_away) {
+    fn away_thread_add(&mut self, away: &debox_away, places: &mut Places) {
         let Some(details) = &mut self.details else {
             return;
         };
-        let rows = &mut details.threads[1..];
-        let at = (rows.iter().position(|row| row.tid == away.tid))
-            .or_else(|| rows.iter().position(|row| row.tid == 0));
+        let at = places.of_key(away.tid.into());
         let row = match at {
             Some(at) => &mut details.threads[at + 1],
             None => &mut details.threads[0],
@@ -79,14 +82,13 @@ impl Snapshot {
     }
 
     /// Into its own row, or that of its name in many processes.
-    fn away_life_add(&mut self, away: &debox_away) {
+    fn away_life_add(&mut self, away: &debox_away, places: &mut Places) {
         let Some(lives) = &mut self.lives else {
             return;
         };
         let of_name = 1 << 63 | u64::from(away.program) << 32;
-        let place = |key| lives.rows.iter().position(|row| row.key == key);
         let own = of_name | u64::from(away.pid);
-        let at = place(own).or_else(|| place(of_name)).or_else(|| place(0));
+        let at = (places.find(own).or_else(|| places.find(of_name))).or_else(|| places.take(own));
         let time = match at {
             Some(at) => {
                 let row = &mut lives.rows[at];
@@ -118,7 +120,7 @@ impl Snapshot {
         grow(&mut time.irq_outside_ns, life.irq_outside_ns);
     }
 
-    fn away_sleep_add(&mut self, key: usize, away: &debox_away) {
+    fn away_sleep_add(&mut self, key: usize, away: &debox_away, places: &mut Places) {
         let account = &mut self.account;
         if away.site as usize >= DEBOX_SITES_MAX {
             grow(&mut account.sites_unknown, 1);
@@ -127,7 +129,7 @@ impl Snapshot {
         }
         let tag = 1 << 63 | (key as u64) << 32 | u64::from(away.site);
         let rows = &mut account.sites;
-        let Some(at) = place(rows.iter().map(|row| row.key), tag) else {
+        let Some(at) = places.of_key(tag) else {
             grow(&mut account.sites_dropped, 1);
             grow(&mut account.sites_dropped_ns, away.asleep_ns);
             return;
@@ -139,13 +141,13 @@ impl Snapshot {
     }
 
     /// The kernel side names what a sleep worked on as it ends: of this one it is not known yet.
-    fn away_object_add(&mut self, key: usize, away: &debox_away) {
+    fn away_object_add(&mut self, key: usize, away: &debox_away, places: &mut Places) {
         let Some(objects) = &mut self.objects else {
             return;
         };
         let tag = 1 << 63 | (key as u64) << 32;
         let rows = &mut objects.rows;
-        let Some(at) = place(rows.iter().map(|row| row.key), tag) else {
+        let Some(at) = places.of_key(tag) else {
             grow(&mut objects.rows_dropped, 1);
             grow(&mut objects.rows_dropped_ns, away.asleep_ns);
             return;
@@ -194,10 +196,66 @@ impl Snapshot {
     }
 }
 
-/// The row of a key, or a free one.
-fn place(keys: impl Iterator<Item = u64> + Clone, tag: u64) -> Option<usize> {
-    let at = |wanted| keys.clone().position(|key| key == wanted);
-    at(tag).or_else(|| at(0))
+/// Rows by their key, for thousands of threads in thousands of rows.
+struct Places {
+    at: HashMap<u64, usize>,
+    /// The first one last.
+    free: Vec<usize>,
+}
+
+impl Places {
+    fn of(keys: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) -> Self {
+        let mut places = Self {
+            at: HashMap::new(),
+            free: Vec::new(),
+        };
+        for (at, key) in keys.enumerate().rev() {
+            match key {
+                0 => places.free.push(at),
+                key => drop(places.at.insert(key, at)),
+            }
+        }
+        places
+    }
+
+    fn find(&self, key: u64) -> Option<usize> {
+        self.at.get(&key).copied()
+    }
+
+    fn take(&mut self, key: u64) -> Option<usize> {
+        let at = self.free.pop()?;
+        self.at.insert(key, at);
+        Some(at)
+    }
+
+    /// The row of a key, or a free one.
+    fn of_key(&mut self, key: u64) -> Option<usize> {
+        self.find(key).or_else(|| self.take(key))
+    }
+}
+
+struct AllPlaces {
+    threads: Places,
+    lives: Places,
+    sites: Places,
+    objects: Places,
+}
+
+impl AllPlaces {
+    fn of(snapshot: &Snapshot) -> Self {
+        let threads = snapshot.details.as_ref();
+        let threads = threads.map_or(&[][..], |details| &details.threads[1..]);
+        let lives = snapshot.lives.as_ref();
+        let lives = lives.map_or(&[][..], |lives| &lives.rows);
+        let objects = snapshot.objects.as_ref();
+        let objects = objects.map_or(&[][..], |objects| &objects.rows);
+        Self {
+            threads: Places::of(threads.iter().map(|row| row.tid.into())),
+            lives: Places::of(lives.iter().map(|row| row.key)),
+            sites: Places::of(snapshot.account.sites.iter().map(|row| row.key)),
+            objects: Places::of(objects.iter().map(|row| row.key)),
+        }
+    }
 }
 
 /// One more sleep: (count, total, longest).

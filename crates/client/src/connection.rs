@@ -166,7 +166,7 @@ impl Connection {
     }
 
     /// From now on the kernel tells of the calls of all threads that share memory with one of the
-    /// account's; flags are DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES.
+    /// account's; flags are DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, DEBOX_REQ_EXECUTES.
     pub fn boundary(&self, tid: i32, flags: u32) -> Result<(), Error> {
         self.ask(&debox_request::boundary(tid, flags)).map(drop)
     }

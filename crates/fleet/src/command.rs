@@ -262,6 +262,13 @@ fn source(
     }
 }
 
+/// Sums begin and end with their minute or hour: of which time they are. What is to come is in none.
+fn span_of(since_ms: i64, until_ms: i64, step: i64, now: i64) -> (i64, i64) {
+    let ends = until_ms + (-until_ms).rem_euclid(step);
+    let ends = ends.min(now.max(until_ms));
+    (since_ms - since_ms.rem_euclid(step), ends)
+}
+
 fn top(args: &FleetTopArgs) -> Result<(), Error> {
     let default = ["unit", "label", "root"].map(str::to_owned).to_vec();
     let by = match args.rows.by.is_empty() {
@@ -285,8 +292,7 @@ fn top(args: &FleetTopArgs) -> Result<(), Error> {
         until_ms - since_ms,
         now - since_ms,
     );
-    // Sums begin and end with their minute or hour.
-    let since_ms = since_ms - since_ms.rem_euclid(step);
+    let (since_ms, until_ms) = span_of(since_ms, until_ms, step, now);
     let has_hosts = !["waits_1m", "threads_1m"].contains(&source);
     let mut params = by_params(by, threads);
     params.insert("source", source.into());
@@ -810,4 +816,30 @@ fn sql(args: &FleetSqlArgs) -> Result<(), Error> {
         })
         .collect();
     deliver(&args.result, &rows.into(), sheet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_that_of_what_it_is_summed_up_from() {
+        let at = |hours: i64, minutes: i64| hours * HOUR_MS + minutes * MINUTE_MS;
+        let now = at(100, 40);
+        for (since, until, step, is) in [
+            (at(90, 30), at(99, 30), HOUR_MS, (at(90, 0), at(100, 0))),
+            (at(90, 0), at(99, 0), HOUR_MS, (at(90, 0), at(99, 0))),
+            (at(90, 30), now, HOUR_MS, (at(90, 0), now)),
+            (at(90, 30), at(100, 30), HOUR_MS, (at(90, 0), now)),
+            (at(90, 30) + 1, now - 1, MINUTE_MS, (at(90, 30), now)),
+            (at(90, 30) + 1, now - 1, 1, (at(90, 30) + 1, now - 1)),
+            (at(99, 0), at(101, 30), HOUR_MS, (at(99, 0), at(101, 30))),
+        ] {
+            assert_eq!(
+                span_of(since, until, step, now),
+                is,
+                "{since} {until} {step}"
+            );
+        }
+    }
 }

@@ -32,6 +32,10 @@ pub enum Error {
     Answer { who: String, why: String },
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error(
+        "another `debox fleet load` is at work there and has {}: try again when it has ended", path.display()
+    )]
+    Busy { path: PathBuf },
     /// Wrong arguments.
     #[error("{0}")]
     Words(String),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How do a host's periods come to where the fleet's are, whatever happens to that place?
 //!
-//! `<root>/<table>/date=YYYY-MM-DD/host=H/<boot>-<begin>-<end>.parquet`, times in nanoseconds since
-//! 1970: who looks for one opens no file of another. Rows of several periods are
+//! `<root>/<table>/date=YYYY-MM-DD/host=H/<boot>-<begin>-<end>.parquet`, the least and the largest of its periods' times in
+//! nanoseconds since 1970: who looks for one opens no file of another. Rows of several periods are
 //! collected for a file, as thousands of small ones cost more than what is in them. Files that
 //! cannot be written wait in memory, of which there is not more than was said: what is too
 //! old is dropped, counted and told.
@@ -89,6 +89,19 @@ struct State {
     told_failing: bool,
     /// Until when what is left may be written.
     end: Option<Instant>,
+    /// The writer has ended.
+    over: bool,
+}
+
+impl State {
+    /// What waits, and what is in the writer's hands.
+    fn drop_left(&mut self) {
+        let waiting: u64 = self.batches.drain(..).map(|batch| batch.periods).sum();
+        let left = waiting + std::mem::take(&mut self.in_hand);
+        self.queued_bytes = 0;
+        self.figures.periods_dropped += left;
+        self.untold += left;
+    }
 }
 
 #[derive(Default)]
@@ -121,12 +134,19 @@ impl Collected {
     }
 
     fn is_due(&self, every: Duration) -> bool {
-        let ends = (self.periods.first()).zip(self.periods.last());
-        ends.is_some_and(|(first, last)| {
-            let length = (last.facts.period.end_ns).saturating_sub(first.facts.period.begin_ns);
+        span(&self.periods).is_some_and(|(begin_ns, end_ns)| {
+            let length = end_ns.saturating_sub(begin_ns);
             u128::from(length) >= every.as_nanos() || self.rows >= ROWS_MOST
         })
     }
+}
+
+/// From the first begin to the last end: a clock that was set back meanwhile has them in another order.
+fn span(periods: &[Rows]) -> Option<(u64, u64)> {
+    let all = || periods.iter().map(|rows| &rows.facts.period);
+    let begin_ns = all().map(|period| period.begin_ns).min()?;
+    let end_ns = all().map(|period| period.end_ns).max()?;
+    Some((begin_ns, end_ns))
 }
 
 pub struct Partitions {
@@ -146,7 +166,11 @@ impl Partitions {
         let (own, keep_days) = (shared.clone(), options.keep_days);
         let writer = std::thread::Builder::new()
             .name("debox-fleet".into())
-            .spawn(move || write_all(&own, &store, keep_days))
+            .spawn(move || {
+                write_all(&own, &store, keep_days);
+                own.lock().over = true;
+                own.wake.notify_all();
+            })
             .map_err(StoreError::Runtime)?;
         Ok(Self {
             options: options.clone(),
@@ -185,7 +209,7 @@ impl Partitions {
 
     fn hand_over(&self, collected: &mut Collected) {
         let Collected { periods, rows } = std::mem::take(collected);
-        let Some(first) = periods.first() else {
+        let (Some(first), Some((begin_ns, end_ns))) = (periods.first(), span(&periods)) else {
             return;
         };
         let is = &first.facts.period;
@@ -202,18 +226,14 @@ impl Partitions {
             }
         };
         let batch = Batch {
-            date: format!("date={}", date_of(is.begin_ns)),
+            date: format!("date={}", date_of(begin_ns)),
             host: host_part(&is.host),
             name: format!(
-                "{}-{}-{}.parquet",
+                "{}-{begin_ns}-{end_ns}.parquet",
                 // Of the kernel's making, but not for sure.
                 is.boot.replace(|c: char| !c.is_ascii_hexdigit(), ""),
-                is.begin_ns,
-                periods
-                    .last()
-                    .map_or(is.end_ns, |last| last.facts.period.end_ns)
             ),
-            begin_ns: is.begin_ns,
+            begin_ns,
             periods: count,
             rows: rows as u64,
             bytes: files.iter().map(|(_, bytes)| bytes.len()).sum(),
@@ -276,10 +296,22 @@ impl Partitions {
             return;
         };
         self.flush();
-        self.shared.lock().end = Some(Instant::now() + patience);
+        let end = Instant::now() + patience;
+        let mut state = self.shared.lock();
+        state.end = Some(end);
         self.shared.wake.notify_all();
-        // It has nothing that could panic, and if it has, nothing is left to be done.
-        let _ = writer.join();
+        while !state.over && !writer.is_finished() {
+            let left = (end + RETRY_ENDING).saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // A request is under way, of which nobody will hear what became.
+                state.drop_left();
+                break;
+            }
+            state = match self.shared.wake.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
     }
 }
 
@@ -303,6 +335,7 @@ fn write_all(shared: &Shared, store: &Store, keep_days: Option<u32>) {
             let mut state = shared.lock();
             match written {
                 Ok(()) => {
+                    state.in_hand = 0;
                     let figures = &mut state.figures;
                     figures.periods_written += batch.periods;
                     figures.files += batch.files.len() as u64;
@@ -319,13 +352,13 @@ fn write_all(shared: &Shared, store: &Store, keep_days: Option<u32>) {
             }
             if !wait(shared, state, pause) {
                 let mut state = shared.lock();
+                state.in_hand = 0;
                 state.figures.periods_dropped += batch.periods;
                 state.untold += batch.periods;
                 break;
             }
             pause = (pause * 2).min(RETRY_LAST);
         }
-        shared.lock().in_hand = 0;
     }
 }
 
@@ -335,9 +368,7 @@ fn next(shared: &Shared) -> Option<Batch> {
     loop {
         let over = state.end.is_some_and(|end| end <= Instant::now());
         if over {
-            let left: u64 = state.batches.drain(..).map(|batch| batch.periods).sum();
-            state.figures.periods_dropped += left;
-            state.untold += left;
+            state.drop_left();
             return None;
         }
         if let Some(batch) = state.batches.pop_front() {
@@ -414,6 +445,39 @@ fn forget(store: &Store, batch: &Batch, days: u32, forgotten: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a store that takes a request and does not answer.
+    #[test]
+    fn who_ends_does_not_wait_for_a_request() {
+        let shared = Arc::new(Shared::default());
+        let batch = |periods| Batch {
+            date: "date=2026-11-27".into(),
+            host: "host=h".into(),
+            name: String::new(),
+            begin_ns: 0,
+            periods,
+            rows: 0,
+            bytes: 0,
+            files: Vec::new(),
+        };
+        {
+            let mut state = shared.lock();
+            state.in_hand = 2;
+            state.batches.extend([batch(3), batch(4)]);
+        }
+        let partitions = Partitions {
+            options: Options::default(),
+            collected: Mutex::default(),
+            shared,
+            writer: Some(std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_secs(600));
+            })),
+        };
+        let begin = Instant::now();
+        let figures = partitions.close(Duration::from_millis(100));
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        assert_eq!((figures.periods_dropped, figures.periods_queued), (9, 0));
+    }
 
     #[test]
     fn a_day_that_stands_alone_does_not_count() {

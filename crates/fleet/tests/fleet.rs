@@ -252,6 +252,26 @@ fn what_is_collected_is_one_file() {
     assert_eq!(figures.bytes, bytes);
 }
 
+/// Who looks for a time finds it by the names of files.
+#[test]
+fn a_file_is_named_by_the_times_in_it_when_the_clock_was_set_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        every: Duration::from_secs(600),
+        ..options()
+    };
+    let partitions = Partitions::open(folder.path().to_str().unwrap(), &options).unwrap();
+    let begin = 1_795_788_000 * SECOND;
+    for minute in [5, 6, 2, 3] {
+        let period = period("h", begin + minute * MINUTE, "");
+        partitions.write(&report("sh", "a.service", SECOND), &period);
+    }
+    assert_eq!(partitions.close(PATIENCE).files, 3);
+    let span = format!("-{}-{}.parquet", begin + 2 * MINUTE, begin + 7 * MINUTE);
+    let names = files(folder.path());
+    assert!(names.iter().all(|name| name.ends_with(&span)), "{names:?}");
+}
+
 #[test]
 fn a_place_that_fails_is_tried_again_and_what_has_no_room_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -609,6 +629,141 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         &places.database,
     ];
     assert_eq!(answer(&python, &old)["source"], "waits_1h");
+}
+
+/// A load into a directory that was cut off after each of its statements, and between a table and its sums; more files
+/// came before the next one.
+#[test]
+fn a_load_that_was_cut_off_adds_nothing_twice() {
+    let Some(python) = needs::chdb() else { return };
+    let begin = now_ns() - 30 * MINUTE;
+    let told_at = |root: &str, at: u64| {
+        let period = period("h", begin + at * MINUTE, "v1");
+        told(
+            Path::new(root),
+            &[(report("db", "db.service", SECOND), period)],
+        );
+    };
+    let first = (report("db", "db.service", SECOND), period("h", begin, "v1"));
+    let places = Places::new(&python, &[first]);
+    let place = ["--database", places.database.as_str()];
+    let sql = |sql: &str| {
+        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
+        assert!(output.status.success(), "{sql}: {output:?}");
+    };
+    let sleeps = || {
+        let sql = "SELECT (SELECT sum(sleeps) FROM waits) AS a, (SELECT sum(sleeps) FROM waits_1m) AS b, \
+            (SELECT sum(sleeps) FROM waits_1h) AS c, (SELECT count() FROM begun) AS begun";
+        let rows = answer(&python, &[&["sql", sql], &place[..]].concat());
+        ["a", "b", "c", "begun"].map(|name| rows[0][name].as_u64().unwrap())
+    };
+    let load = |parquet: &str| {
+        let words = ["load", "--parquet", parquet];
+        answer(&python, &[&words[..], &place].concat())["files"].clone()
+    };
+    let waits = |root: &str| {
+        let found = files(Path::new(root)).into_iter();
+        found
+            .filter(|name| name.starts_with("waits/"))
+            .collect::<Vec<_>>()
+    };
+    let quoted = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
+    // What a load does with these files, of which one is new.
+    let cut_off = |before: &[String], statements: std::ops::Range<usize>| {
+        let all = waits(&places.parquet);
+        let new: Vec<_> = all.iter().filter(|name| !before.contains(name)).collect();
+        assert_eq!(new.len(), 1);
+        let glob = format!("{}/waits/date=*/host=*/*.parquet", places.parquet);
+        let load = include_str!("../sql/load.sql").lines();
+        let load: Vec<&str> = load.filter(|line| !line.starts_with("--")).collect();
+        let load = load.join("\n").replace("{table:Identifier}", "waits");
+        let load = load.replace("{glob:String}", &quoted(&glob));
+        let load = load.replace("{files:String}", &quoted(new[0]));
+        let load = load.replace("{mark:String}", &quoted(new[0]));
+        let load: Vec<&str> = load.trim().trim_end_matches(';').split(";\n").collect();
+        assert_eq!(load.len(), 4);
+        load[statements].iter().for_each(|statement| sql(statement));
+    };
+    assert_eq!(sleeps(), [11, 11, 11, 0]);
+    let mut told_so_far = 1;
+    for done in 1..4 {
+        let before = waits(&places.parquet);
+        told_at(&places.parquet, 2 * told_so_far);
+        cut_off(&before, 0..done);
+        told_at(&places.parquet, 2 * told_so_far + 2);
+        told_so_far += 2;
+        // What is in `loaded` is not counted again.
+        assert_eq!(load(&places.parquet), if done == 3 { 5 } else { 6 });
+        let sum = told_so_far * 11;
+        let left = u64::from(done == 3);
+        assert_eq!(sleeps(), [sum, sum, sum, left], "after {done}");
+    }
+    let before = waits(&places.parquet);
+    told_at(&places.parquet, 2 * told_so_far);
+    // The next load makes it again.
+    sql("DROP VIEW waits_to_1h");
+    cut_off(&before, 0..2);
+    let sum = told_so_far * 11;
+    assert_eq!(sleeps(), [sum + 11, sum + 11, sum, 2]);
+    // Files of another directory are loaded meanwhile.
+    let other = tempfile::tempdir().unwrap();
+    let other = other.path().to_str().unwrap();
+    told_at(other, 25);
+    assert_eq!(load(other), 3);
+    assert_eq!(sleeps(), [sum + 22, sum + 22, sum + 11, 2]);
+    assert_eq!(load(&places.parquet), 3);
+    assert_eq!(sleeps(), [sum + 22, sum + 22, sum + 22, 1]);
+}
+
+/// The loader's clock was behind, or a host's is ahead; other files are forgotten.
+#[test]
+fn files_are_known_for_longer_than_their_rows() {
+    let Some(python) = needs::chdb() else { return };
+    let places = Places::new(
+        &python,
+        &[(
+            report("db", "db.service", SECOND),
+            period("h", now_ns(), ""),
+        )],
+    );
+    let place = ["--database", places.database.as_str()];
+    for sql in [
+        "INSERT INTO loaded SELECT concat('waits/date=', toString(toDate(now() + arrayJoin([-500, 0, 3000]) * 86400)), \
+            '/host=a/x.parquet'), now() - INTERVAL 500 DAY",
+        "INSERT INTO loaded VALUES ('waits/date=2999-01-01/host=a/x.parquet', now())",
+        "OPTIMIZE TABLE loaded FINAL",
+    ] {
+        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
+        assert!(output.status.success(), "{sql}: {output:?}");
+    }
+    let sql = "SELECT count() AS files FROM loaded WHERE file LIKE '%/host=a/%'";
+    let rows = answer(&python, &[&["sql", sql], &place[..]].concat());
+    assert_eq!(rows[0]["files"], 3);
+}
+
+/// Of days of which nothing is kept any more.
+#[test]
+fn files_that_are_too_old_are_not_loaded() {
+    let Some(python) = needs::chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (parquet, database) = (path("parquet"), path("database"));
+    let all = [402, 390].map(|days| {
+        let period = period("h", now_ns() - days * DAY, "v1");
+        (report("db", "db.service", SECOND), period)
+    });
+    told(Path::new(&parquet), &all);
+    let words = ["load", "--parquet", &parquet, "--database", &database];
+    let value = answer(&python, &words);
+    assert_eq!(
+        (&value["files"], &value["files_too_old"]),
+        (&3.into(), &3.into())
+    );
+    let said = text(&python, &words);
+    assert!(
+        said.contains("3 were left out: of days more than 400 ago"),
+        "{said}"
+    );
 }
 
 /// A host's policies have periods of their own lengths, and one is no longer there.
@@ -1021,6 +1176,17 @@ fn a_server_is_asked_and_loaded_as_a_directory_is() {
     let top = answer(&python, &["top", "--by", "unit,root", "--url", &url]);
     assert_eq!(top["source"], "waits_1m");
     assert_eq!(top["rows"][0]["blocked_ns"], 3 * SECOND, "{top}");
+    // A load that was cut off before it could say what it had sent.
+    let asked = |sql: &str| answer(&python, &["sql", sql, "--url", &url]);
+    let output = fleet(&python, &["sql", "TRUNCATE TABLE loaded", "--url", &url]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(load()["files"], 9);
+    let sums = "SELECT sum(blocked_ns) AS ns, sum(sleeps) AS sleeps FROM";
+    let rows = asked(&format!("{sums} waits"));
+    assert_eq!(rows[0]["sleeps"], 33, "{rows}");
+    for table in ["waits_1m", "waits_1h"] {
+        assert_eq!(asked(&format!("{sums} {table}")), rows, "{table}");
+    }
     let refused = format!("http://ann:wrong@127.0.0.1:{port}");
     let output = fleet(&python, &["top", "--url", &refused]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -18,9 +18,9 @@ from urllib.parse import parse_qsl, urlsplit
 from chdb import session
 
 ROWS = "JSONCompactEachRowWithNamesAndTypes"
+SUMS_TOO = "deduplicate_blocks_in_dependent_materialized_views"
 KNOWN = {"default_format", "output_format_json_quote_64bit_integers", "database", "query", "insert_deduplication_token",
-         "deduplicate_blocks_in_dependent_materialized_views", "client_protocol_version", "async_insert",
-         "max_execution_time"}  # fmt: skip
+         SUMS_TOO, "client_protocol_version", "async_insert", "max_execution_time"}  # fmt: skip
 # How values of a type lie in the form that is named Native; others nobody reads here.
 NATIVE = {"UInt8": "<B", "UInt32": "<I"}
 
@@ -86,14 +86,16 @@ class Handler(BaseHTTPRequestHandler):
                 file.write(body)
                 file.flush()
                 rows = f"file('{file.name}', '{rows_form}')"
-                names = ""
+                names = how = ""
                 if rows_form == "Parquet":
                     # They are named in it, and stand in the order of whoever wrote them.
-                    assert asked["insert_deduplication_token"], asked
+                    how = "SETTINGS insert_deduplication_token = '{}', {name} = {}".format(
+                        asked["insert_deduplication_token"], asked[SUMS_TOO], name=SUMS_TOO)  # fmt: skip
                     columns = DATABASE.query(f"DESCRIBE {rows}", "TSV").bytes().decode().split("\n")
                     names = "(" + ", ".join(line.split("\t")[0] for line in columns if line) + ")"
                 what = names.strip("()") or "*"
-                return 200, form(DATABASE.query(f"{head} {names} SELECT {what} FROM {rows}", ROWS, params=params).bytes())
+                insert = f"{head} {names} {how} SELECT {what} FROM {rows}"
+                return 200, form(DATABASE.query(insert, ROWS, params=params).bytes())
         except RuntimeError as error:
             return 404, str(error).encode()
 

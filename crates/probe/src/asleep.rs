@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use debox_abi::{DEBOX_AWAY_MAX, DEBOX_SITES_MAX, Pod, debox_away};
+use debox_abi::{DEBOX_AWAY_MAX, DEBOX_AWAY_TAKEN, DEBOX_SITES_MAX, Pod, debox_away};
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::programs::{Link, iter_open};
@@ -72,7 +72,9 @@ pub(crate) fn taken_read(link: &Link) -> Result<Vec<(u32, debox_away)>, Error> {
     let taken = bytes.chunks_exact(TAKEN_BYTES).filter_map(|bytes| {
         let (away, account) = bytes.split_at(size_of::<debox_away>());
         let account = u64::from_ne_bytes(account.try_into().expect("8 bytes"));
-        Some((account as u32, debox_away::read_from(away)?))
+        let mut away = debox_away::read_from(away)?;
+        away.flags |= DEBOX_AWAY_TAKEN;
+        Some((account as u32, away))
     });
     Ok(taken.collect())
 }

@@ -34,6 +34,7 @@ impl Probe {
             tid: whose.tid,
             open_counted: whose.open_counted.into(),
             renames: whose.renames.into(),
+            executes: whose.executes.into(),
             ..Default::default()
         };
         // The first pass finds out which memory it is, the last one threads that came meanwhile.

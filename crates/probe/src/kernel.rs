@@ -97,6 +97,8 @@ pub struct Boundary {
     pub open_counted: bool,
     /// Its own calls count only from when it gives itself a name.
     pub renames: bool,
+    /// Its own calls alone, from the program on that it is about to execute.
+    pub executes: bool,
 }
 
 /// Who comes along with a process.

@@ -117,6 +117,13 @@ fn end_block(until_ns: u64, why: Option<String>) -> io::Result<Vec<u8>> {
     framed(BLOCK_END, 0, &json(&End { until_ns, why })?)
 }
 
+/// Everything, and the mark that it is.
+fn last(contents: &Contents<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = blocks(contents)?;
+    bytes.extend(end_block(contents.until_ns, None)?);
+    Ok(bytes)
+}
+
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => {
@@ -263,8 +270,7 @@ impl Writer {
     /// The last flush and the mark that it was the last one. `contents.whole`
     /// must be set.
     pub fn finish(mut self, contents: &Contents<'_>) -> Result<PathBuf, WriteError> {
-        let result = blocks(contents).and_then(|mut bytes| {
-            bytes.extend(end_block(contents.until_ns, None)?);
+        let result = last(contents).and_then(|bytes| {
             let alone = (self.start.len() + bytes.len()) as u64;
             let left = (self.good + bytes.len() as u64).saturating_sub(alone);
             if left > LEFT_BYTES.max(alone) {
@@ -276,13 +282,19 @@ impl Writer {
             self.append(&bytes)?;
             self.file.sync_data()
         });
-        result.map_err(|source| WriteError::Cut {
+        match result {
+            Ok(()) => Ok(self.path),
+            Err(source) => Err(self.cut(source)),
+        }
+    }
+
+    fn cut(&self, source: io::Error) -> WriteError {
+        WriteError::Cut {
             path: self.path.clone(),
             until_ns: self.until_ns,
             remedy: remedy(&source),
             source,
-        })?;
-        Ok(self.path)
+        }
     }
 
     /// The sums so far, of who has no observer.
@@ -292,10 +304,14 @@ impl Writer {
     }
 
     /// A recording of the same run in a file of its own, with its last sums alone and the mark
-    /// that they were the last ones.
-    pub fn report_alone(&self, path: &Path, report: &Report) -> Result<PathBuf, WriteError> {
+    /// that they were the last ones. Who has the time for it brings the file to the disk.
+    pub fn report_alone(&self, path: &Path, report: &Report) -> Result<File, WriteError> {
         let sums = sums_of(report);
-        Self::begun(path, self.start.clone())?.finish(&alone(&sums))
+        let mut writer = Self::begun(path, self.start.clone())?;
+        match last(&alone(&sums)).and_then(|bytes| writer.append(&bytes)) {
+            Ok(()) => Ok(writer.file),
+            Err(source) => Err(writer.cut(source)),
+        }
     }
 
     /// Why the last flush is not in the file.

@@ -1384,6 +1384,8 @@ pub enum NoteKind {
     SpliceSampled,
     /// Single rows or events that found no room.
     DetailsDropped,
+    /// Whose open calls were not looked for.
+    ProcessesLeftOut,
     /// Also kinds that a later version wrote.
     #[serde(other)]
     Other,

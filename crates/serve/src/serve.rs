@@ -39,7 +39,8 @@ struct Watch {
 
 impl Watch {
     fn look(&mut self) {
-        let report = self.capture.report(self.follow);
+        self.capture.look(self.follow);
+        let report = self.capture.report();
         self.looks = (self.looks.1.take(), Some(report));
         self.next = Instant::now() + LOOK_EVERY;
     }

@@ -573,29 +573,31 @@ impl Images {
             why: error.to_string(),
         };
         let kept = self.folder.join(format!("{}{SITES}", name_of_file(about)));
-        // Ours: nobody else writes here. What another version wrote is made anew.
+        // Ours: nobody else writes here. What another version wrote, or is of other code, is made anew.
         let kept_table = fs::read(&kept)
             .ok()
-            .and_then(|bytes| Table::parse(&bytes).ok());
-        let table = match kept_table {
-            Some(table) => table,
+            .and_then(|bytes| Table::parse(&bytes).ok())
+            .and_then(|table| Some((Image::of(bytes, &table, path, kind).ok()?, table)));
+        let beside = self
+            .folder
+            .join(format!("{}{CALLERS}", name_of_file(about)));
+        let (written, table) = match kept_table {
+            Some(both) => both,
             None => {
+                let _ = fs::remove_file(&beside);
                 let table = Table::of(bytes)?;
+                let written = Image::of(bytes, &table, path, kind)?;
                 self.put(&kept, &table.to_bytes(), 0o600).map_err(write)?;
-                table
+                (written, table)
             }
         };
         let image = self.folder.join(name(about, kind));
-        let written = Image::of(bytes, &table, path, kind)?;
         let there = fs::read(&image).is_ok_and(|there| there == written.bytes);
         if !there {
             // The folder says who may come here at all.
             self.put(&image, &written.bytes, 0o444).map_err(write)?;
             self.copied.fetch_add(1, Ordering::Relaxed);
         }
-        let beside = self
-            .folder
-            .join(format!("{}{CALLERS}", name_of_file(about)));
         if self.with_callers.load(Ordering::Relaxed) && !self.callers_are_there(&beside) {
             let all = callers::callers(bytes, &table, path)?;
             self.put(&beside, &all, 0o444).map_err(write)?;
@@ -671,6 +673,23 @@ mod tests {
         for gone in [empty, cut, link] {
             assert!(fs::symlink_metadata(&gone).is_err(), "{}", gone.display());
         }
+    }
+
+    /// As where an older finder wrote it, under the same version.
+    #[test]
+    fn a_table_of_other_code_is_made_anew() {
+        const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+        const OTHER: &str = "/lib/x86_64-linux-gnu/libc.so.6";
+        let folder = tempfile::tempdir().unwrap();
+        let images = Images::new(folder.path()).unwrap();
+        let about = fs::metadata(LOADER).unwrap();
+        let kept = format!("{}{SITES}", name_of_file(&about));
+        let kept = folder.path().join(kept);
+        let table = |path| Table::of(&fs::read(path).unwrap()).unwrap().to_bytes();
+        fs::write(&kept, table(OTHER)).unwrap();
+        let known = images.of(File::open(LOADER).unwrap(), Side::Below).unwrap();
+        let own = table(LOADER);
+        assert!(known.table.to_bytes() == own && fs::read(kept).unwrap() == own);
     }
 
     #[test]

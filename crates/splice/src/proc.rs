@@ -148,6 +148,13 @@ pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
+/// Whose thread this is.
+pub fn process(tid: i32) -> Option<i32> {
+    let status = text(tid, "status").ok()?;
+    let of = |line: &str| line.strip_prefix("Tgid:")?.trim().parse().ok();
+    status.lines().find_map(of)
+}
+
 /// Who traces a thread, by name (gdb, strace, rr).
 pub fn tracer(tid: i32) -> Option<String> {
     let status = text(tid, "status").ok()?;

@@ -184,6 +184,8 @@ pub enum Since {
     Now,
     /// It has just been executed.
     Execve,
+    /// The thread is about to execute it.
+    Executes,
     /// Its code is about to be as it was; from when the thread gives itself a name, and of its
     /// other threads from the first call that is not told of.
     Undone,
@@ -240,6 +242,8 @@ pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one th
 /// How often it is looked who in another PID namespace asks, a millisecond apart: it is perhaps on its way into its wait.
 const LOOKS_BELOW: usize = 50;
 const UNTRUE: &str = "what they have counted cannot be true: they wrote into their own counters";
+/// As many as there are areas.
+const TOO_MANY: &str = "1,024 programs are counted at this time already";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
 
 /// What a program is answered whose file has none.
@@ -302,6 +306,8 @@ struct Areas {
     seen: Seen,
     counted: Counted,
     samples: Samples,
+    /// Threads that could not be traced as they were about to execute something.
+    refused: HashSet<i32>,
 }
 
 /// Of which calls not all are stamped: by area and number.
@@ -457,6 +463,7 @@ impl Run {
                 seen: Seen::default(),
                 counted: Counted::new(),
                 samples: Samples::default(),
+                refused: HashSet::new(),
             }),
             idle: AtomicU32::new(0),
             with: [const { AtomicI32::new(0) }; run::REQUESTS],
@@ -827,7 +834,7 @@ impl Run {
 
     pub(crate) fn area_take(&self) -> Result<u32, Error> {
         let index = self.areas().free.pop();
-        index.ok_or_else(|| Error::Run("no area is free".into()))
+        index.ok_or_else(|| Error::Run(TOO_MANY.into()))
     }
 
     pub(crate) fn area_free(&self, index: u32) {
@@ -1601,6 +1608,27 @@ impl Following {
 }
 
 impl Run {
+    /// A thread that is about to execute something cannot be traced.
+    fn refused(&self, tid: i32, error: &io::Error) {
+        let counts = |process| proc::lives_as(process, tid) && self.counts(process);
+        if !proc::process(tid).is_some_and(counts) {
+            return;
+        }
+        let why = match proc::tracer(tid) {
+            Some(name) => format!("it is traced by {name}"),
+            None => format!("it may not be traced: {error}"),
+        };
+        let told = self.boundary(tid, Since::Executes);
+        let mut areas = self.areas();
+        // It tries again where its execve has failed.
+        if areas.refused.insert(tid) {
+            match told {
+                true => areas.counted.boundary(why),
+                false => areas.counted.left(why),
+            }
+        }
+    }
+
     fn serve_one(&self, slot: usize) {
         let field = |at| self.request(slot, at).load(Ordering::Relaxed);
         let (kind, tid, fd) = (field(run::KIND), field(run::TID) as i32, field(run::FD));
@@ -1633,11 +1661,7 @@ impl Run {
                     return;
                 }
                 Err(e) => {
-                    let why = match proc::tracer(by.tid) {
-                        Some(name) => format!("it is traced by {name}"),
-                        None => format!("it may not be traced: {e}"),
-                    };
-                    self.areas().counted.left(why);
+                    self.refused(by.tid, &e);
                     error(e)
                 }
             },

@@ -9,13 +9,14 @@ import resource
 # The guest is slow, and stalls.
 os.environ.setdefault("DEBOX_TEST_TIME", "20")
 CASES = pathlib.Path(__file__).resolve().parents[2] / "../cases"
-sys.path[:0] = [HERE, str(CASES / "tests"), str(CASES / "steps")]
+sys.path[:0] = [HERE, str(CASES / "tests"), str(CASES / "steps"), str(CASES / "disk")]
 
 import designs
 import server
+import slow_disk
 
 PROGRAMS = ["cases/flash"]
-FILES = ["cases/tests/server.py", "cases/steps/designs.py"]
+FILES = ["cases/tests/server.py", "cases/steps/designs.py", "cases/disk/slow_disk.py"]
 LIMIT_S = 170
 FLASH = pathlib.Path(HERE, "flash")
 # Of a disk: pages of files in memory alone are never missing.
@@ -80,6 +81,33 @@ def _():
 def _():
     server.lost_processes(FLASH, root(), MADE)
     kernel_log_expect_clean()
+
+
+@check("case-memory-group-of-cgroup-v2")
+def _():
+    limit = 8 << 20
+    place, file = pathlib.Path("/var/tmp/cgroup2"), WHERE / "larger"
+    WHERE.mkdir(parents=True, exist_ok=True)
+    place.mkdir(exist_ok=True)
+    execute(["mount", "-t", "cgroup2", "none", str(place)])
+    try:
+        with open(file, "wb") as larger:
+            larger.write(bytes(3 * limit))
+            os.fsync(larger.fileno())
+            os.posix_fadvise(larger.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with slow_disk.MemoryGroup("guest", limit, f"none {place} cgroup2 rw 0 0\n") as group:
+            equal(group.version, 2, "the hierarchy")
+            with open(file, "rb") as larger:
+                subprocess.run(group.command(["cat"]), stdin=larger, stdout=subprocess.DEVNULL, check=True)
+            expect(limit // 2 < group.used_bytes() <= limit, f"{group.used_bytes()} bytes of {limit}")
+            events = dict(line.split() for line in (group.path / "memory.events").read_text().splitlines())
+            expect(int(events["max"]) > 0 and events["oom_kill"] == "0", events)
+            kept = subprocess.Popen(group.command(["sleep", "1000"]))
+            expect(slow_disk.wait_until(lambda: kept.pid in group.processes(), 20), "it comes into its group")
+        expect(not group.path.exists() and kept.wait() == -signal.SIGKILL, "what ran in it is gone with it")
+    finally:
+        execute(["umount", str(place)])
+        file.unlink(missing_ok=True)
 
 
 # All combinations of switches, and the same of lost processes: cases/tests/server.py.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does what waits arrive, once, whatever whoever takes it does, and is the rest counted?
 
+use super::Otlp;
 use super::answer::{Any, Delay, RetryInfo, RpcStatus};
 use super::collector::{Collector, Does, nobody, until};
 use super::config::{Headers, OtlpConfig, Protocol, Signal};
@@ -8,6 +9,9 @@ use super::logs;
 use super::message;
 use super::queue::{Batch, Figures};
 use super::send::Sender;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::series::Value;
 use axum::http::HeaderMap;
 use debox_fleet::Period;
 use debox_report::Report;
@@ -63,6 +67,29 @@ fn figures(sender: &Sender, sent: u64) -> Figures {
         let figures = sender.figures();
         (figures.sent[Signal::Logs as usize] >= sent).then_some(figures)
     })
+}
+
+/// What was dropped as nothing is to be sent any more is told all the same.
+#[test]
+fn what_is_dropped_last_is_shown() {
+    let config = config(Protocol::Http, nobody());
+    let mut metrics = Metrics::new(&Config::parse("").unwrap().metrics);
+    let mut otlp = Otlp::new(Some(&config));
+    otlp.send(&metrics);
+    otlp.read(&mut metrics);
+    otlp.take(None);
+    until("the drops", || {
+        otlp.read(&mut metrics);
+        let families = metrics.families();
+        let dropped = families.iter().find(|it| it.name == "debox_otlp_dropped");
+        let labels = [
+            ("signal", "metrics".to_owned()),
+            ("reason", "ended".to_owned()),
+        ];
+        let mut samples = dropped.unwrap().samples.iter();
+        let ended = samples.find(|sample| sample.labels == labels)?;
+        matches!(ended.value, Value::Count(1..)).then_some(())
+    });
 }
 
 const NONE: [[u64; 4]; 2] = [[0; 4]; 2];

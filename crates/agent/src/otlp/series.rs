@@ -464,7 +464,7 @@ mod tests {
             (
                 "debox_incomplete",
                 None,
-                Kind::Gauge,
+                Kind::Counter,
                 ("debox.incomplete", "{item}"),
             ),
             (

@@ -27,14 +27,18 @@ use crate::output::Output;
 use crate::session::{self, Extra};
 use crate::source::Source;
 use crate::spliced::{self, Splicer};
+use crate::title::Titles;
 use crate::trace::TraceView;
 use crate::whom::Whom;
-use debox_abi::{DEBOX_MSG_YIELD, debox_event_call, debox_request};
+use debox_abi::{DEBOX_AWAY_TAKEN, DEBOX_MSG_YIELD, debox_away, debox_event_call, debox_request};
 use debox_client::Connection;
 use debox_command::{Child, Ended, Inherited, Signals, signal_name};
 use debox_record::{Slowest, Writer};
-use debox_report::{Exit, Report, RunFacts};
+use debox_report::{Exit, Note, NoteKind, Report, RunFacts};
 use open::Learning;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -44,7 +48,7 @@ use target::PROCESSES_MAX;
 use watched::{Recorded, Watch};
 
 /// How often threads are looked at, to tell how long they have been in a call.
-const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A command that is to end gets this long, before SIGKILL.
 pub const END_WAIT: Duration = Duration::from_secs(5);
 
@@ -139,8 +143,11 @@ pub struct Capture {
     /// Children, too.
     follow: bool,
     open_calls: OpenCalls,
+    /// Processes that were not looked at for that.
+    left_out: usize,
     machine: MachineWatch,
-    next_sample: Instant,
+    titles: RefCell<Titles>,
+    next_look: Instant,
     pub since: Instant,
     start_ns: u64,
     /// That were watched when the last report was made.
@@ -202,27 +209,44 @@ impl Capture {
         watched::writer(path, &self.facts)
     }
 
-    /// Processes that are watched and alive, as far as is looked.
-    fn pids_now(&self, family: bool) -> Vec<u32> {
+    /// Processes that are watched and alive; those that were looked for are `taken`, too, where another account has them by now.
+    fn pids_now(&self, family: bool, taken: bool) -> Vec<u32> {
         let mut pids: Vec<u32> = match (&self.whom, family) {
-            (Some(whom), _) => whom.pids(),
+            // Some that fit may be another account's.
+            (Some(whom), _) => self.pids_asleep(taken).unwrap_or_else(|_| whom.pids()),
             (None, true) => live(&self.processes).flat_map(Process::family).collect(),
             (None, false) => live(&self.processes)
                 .map(|process| process.pid as u32)
                 .collect(),
         };
         pids.retain(|pid| *pid != std::process::id());
-        pids.truncate(PROCESSES_MAX);
         pids
     }
 
-    /// Looks which threads are inside a call, with those of children if
-    /// `family`.
-    fn sample(&mut self, family: bool) {
-        let pids = self.pids_now(family);
+    /// Those of the account, by the longest sleep of their threads.
+    fn pids_asleep(&self, taken: bool) -> Result<Vec<u32>, debox_client::Error> {
+        let mut longest: HashMap<u32, u64> = HashMap::new();
+        let threads = self.connection.away_threads()?;
+        let ours = |thread: &debox_away| taken || thread.flags & DEBOX_AWAY_TAKEN == 0;
+        for thread in threads.into_iter().filter(ours) {
+            let ns = longest.entry(thread.pid).or_default();
+            *ns = thread.asleep_ns.max(*ns);
+        }
+        let mut pids: Vec<(u32, u64)> = longest.into_iter().collect();
+        pids.sort_unstable_by_key(|(pid, ns)| (Reverse(*ns), *pid));
+        Ok(pids.into_iter().map(|(pid, _)| pid).collect())
+    }
+
+    /// What /proc alone tells, for the reports to come: which threads are inside a call, with those of children if
+    /// `family`, and what processes call themselves.
+    pub fn look(&mut self, family: bool) {
+        let pids = self.pids_now(family, false);
         self.machine.look(&pids);
-        self.open_calls.sample(pids.into_iter());
-        self.next_sample = Instant::now() + SAMPLE_EVERY;
+        let looked = looked_for(&pids);
+        self.left_out = pids.len() - looked.len();
+        self.open_calls.sample(looked.iter().copied());
+        self.titles.get_mut().forget();
+        self.next_look = Instant::now() + LOOK_EVERY;
     }
 
     pub fn pids(&self) -> &[u32] {
@@ -265,7 +289,7 @@ impl Capture {
         let mut list: Vec<BorrowedFd<'_>> = input.into_iter().collect();
         // What has ended is readable for ever.
         list.extend(live(&self.processes).map(Process::as_fd));
-        let due = self.child.is_none().then_some(self.next_sample);
+        let due = self.child.is_none().then_some(self.next_look);
         let sweep = (self.splicer.is_some()).then(|| Instant::now() + spliced::SWEEP_EVERY);
         let next = until.into_iter().chain(due).chain(sweep).min();
         self.signals.wait(&list, next);
@@ -275,8 +299,8 @@ impl Capture {
         }
         let tick = Tick::of(&self.signals);
         self.processes.iter_mut().for_each(Process::look);
-        if self.child.is_none() && Instant::now() >= self.next_sample {
-            self.sample(self.follow);
+        if self.child.is_none() && Instant::now() >= self.next_look {
+            self.look(self.follow);
         }
         tick
     }
@@ -298,12 +322,11 @@ impl Capture {
         ended.or_else(|| self.watch.stale().then(|| "the broker is gone".into()))
     }
 
-    /// A report of now.
+    /// A report of now; what /proc alone tells is as of the last look.
     ///
     /// # Panics
     /// Where an observer has the account: with a recording or --on.
-    pub fn report(&mut self, family: bool) -> Report {
-        self.sample(family);
+    pub fn report(&mut self) -> Report {
         let Watch::Idle(watched) = &self.watch else {
             panic!("the observer has the account");
         };
@@ -312,18 +335,20 @@ impl Capture {
         let _ = session::chains_add(&mut snapshot, &watched.view, &self.connection);
         let away = session::away_add(&mut snapshot, &watched.view, &self.connection);
         self.threads = away.unwrap_or(self.threads);
-        let facts = RunFacts {
+        let mut facts = RunFacts {
             wall_ns: session::nanos(self.since.elapsed()),
             open_calls: self.open_calls.list(),
             machine: self.machine.now(),
             ..self.facts.clone()
         };
+        facts.notes.extend(processes_left_out(self.left_out));
         let slow = watched.slow().map(Slowest::calls).unwrap_or_default();
         let extra = Extra {
             slow: &slow,
             conditions: &self.conditions,
             // Whoever keeps slow calls has others to look after meanwhile.
             symbols: watched.slow().is_none(),
+            titles: Some(&self.titles),
             ..Extra::new(self.start_ns)
         };
         let splicer = self.splicer.as_ref();
@@ -351,12 +376,14 @@ impl Capture {
         self.learning_end();
         let mut facts = self.facts.clone();
         facts.wall_ns = session::nanos(self.since.elapsed());
-        let pids = self.pids_now(self.follow);
+        // Whoever comes after a period has taken its threads.
+        let pids = self.pids_now(self.follow, true);
+        let looked = looked_for(&pids);
         // While they are watched still: what goes on meanwhile is counted. But what is watched by what
         // it is, would be watched with what we start to find the answer.
         let named = self.whom.is_none();
         if self.child.is_none() && named {
-            self.open_calls.sample(pids.iter().copied());
+            self.open_calls.sample(looked.iter().copied());
             self.open_calls.explain();
         }
         self.machine.look(&pids);
@@ -365,6 +392,11 @@ impl Capture {
         let (mut watched, recorded, notes, acted) = watch.finish();
         facts.notes = watched.facts.notes.clone();
         facts.notes.extend(notes);
+        if self.child.is_none() {
+            facts
+                .notes
+                .extend(processes_left_out(pids.len() - looked.len()));
+        }
         let snapshot = session::snapshot_last(&watched.view, &self.connection, recorded.is_some());
         // What is under way has been counted up to here.
         if self.child.is_none() {
@@ -374,7 +406,7 @@ impl Capture {
         match self.child {
             Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),
             None => {
-                self.open_calls.sample(pids.into_iter());
+                self.open_calls.sample(looked.iter().copied());
                 if !named {
                     self.open_calls.explain();
                 }
@@ -424,6 +456,17 @@ impl Capture {
             _source: source,
         }
     }
+}
+
+/// Those whose open calls are looked for.
+fn looked_for(pids: &[u32]) -> &[u32] {
+    &pids[..pids.len().min(PROCESSES_MAX)]
+}
+
+fn processes_left_out(more: usize) -> Option<Note> {
+    let text =
+        format!("open calls are looked for in {PROCESSES_MAX} processes; {more} more are left out");
+    (more > 0).then(|| Note::new(NoteKind::ProcessesLeftOut, more as u64, text))
 }
 
 pub fn exit(ended: Ended) -> Exit {

@@ -26,6 +26,7 @@ use debox_client::{AccountView, Connection};
 use debox_command::{Child, Environment, Inherited, Program, Signals, Start, Streams};
 use debox_record::monotonic_ns;
 use debox_report::{self as report, Note, NoteKind, RunFacts, RunKind};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -305,13 +306,15 @@ impl Opened {
             whom,
             follow: self.want.follow,
             open_calls: OpenCalls::default(),
+            left_out: 0,
             machine,
-            next_sample: since,
+            titles: RefCell::default(),
+            next_look: since,
             since,
             threads: 0,
         };
         if capture.child.is_none() {
-            capture.sample(capture.follow);
+            capture.look(capture.follow);
         }
         Ok(capture)
     }

@@ -167,6 +167,7 @@ impl Account for Watched {
             // Reading a program's debug information takes long, and memory,
             // beside the program. That is done once, at the end.
             symbols: false,
+            titles: None,
         };
         let splicer = self.splicer.as_ref();
         let counts = splicer.map(|splicer| splicer.counts(&facts.pids));

@@ -889,6 +889,9 @@ pub(super) fn tell(
         ),
     };
     notes_of(facts.details, facts.objects, notes);
+    if let Some(lives) = facts.lives {
+        lives::notes_of(lives, notes);
+    }
     let slow_calls = facts.events.iter().map(|e| tables.slow_call(e)).collect();
     let by_object = tables.by_object();
     let paths = tables.paths();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where did the time of threads go, and what did the end depend on?
 
-use super::{CallNames, call_of_key};
+use super::{CallNames, Notes, call_of_key, n, time};
 use crate::model::{
     ActivityRow, ActivityTime, CriticalKind, CriticalPart, CriticalPath, LifeRow, LifeTime,
-    clock_tells,
+    NoteKind, clock_tells,
 };
 use debox_abi::*;
 use debox_output::shell_word;
@@ -58,6 +58,48 @@ pub(super) fn rows(lives: &debox_lives, start_ns: u64) -> Vec<LifeRow> {
         .collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.time.life_ns), row.pid));
     rows
+}
+
+/// What found no room.
+pub(super) fn notes_of(lives: &debox_lives, notes: &mut Notes) {
+    let lost_ns = lives.dropped.life_ns;
+    let names = u64::from(lives.programs_dropped);
+    for (count, time_ns, text) in [
+        (
+            lives.rows_dropped,
+            Some(lost_ns),
+            format!(
+                "{} ({}) missing among the programs: room for {DEBOX_LIVES_MAX} pairs of program and process",
+                n(
+                    lives.rows_dropped,
+                    "stretch of a thread's life is",
+                    "stretches of threads' lives are"
+                ),
+                time(lost_ns)
+            ),
+        ),
+        (
+            names,
+            None,
+            format!(
+                "{} among those of no name: room for {} names of programs",
+                n(names, "thread is", "threads are"),
+                DEBOX_PROGRAMS_MAX - 1
+            ),
+        ),
+        (
+            lives.activities_dropped,
+            None,
+            format!(
+                "{} missing: room for {DEBOX_ACTIVITIES_MAX} pairs of program and resting place",
+                n(lives.activities_dropped, "activity is", "activities are")
+            ),
+        ),
+    ] {
+        if count > 0 {
+            notes.put(NoteKind::DetailsDropped, count, time_ns, text);
+        }
+    }
 }
 
 fn part_of(ns: u64, part: u64, whole: u64) -> u64 {
@@ -281,6 +323,43 @@ fn kind_of(kind: u32) -> CriticalKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lives_that_found_no_room_are_told() {
+        let mut lives = debox_lives::zeroed_box();
+        let told = |lives: &debox_lives| {
+            let mut notes = Notes(Vec::new());
+            notes_of(lives, &mut notes);
+            let told = notes.0.into_iter();
+            told.map(|note| (note.kind, note.count, note.time_ns, note.text))
+                .collect::<Vec<_>>()
+        };
+        assert!(told(&lives).is_empty());
+        lives.rows_dropped = 2;
+        lives.dropped.life_ns = 3_000_000_000;
+        lives.programs_dropped = 1;
+        lives.activities_dropped = 4;
+        let notes = told(&lives);
+        let kind = NoteKind::DetailsDropped;
+        let counts: Vec<_> = (notes.iter())
+            .map(|note| (note.0, note.1, note.2))
+            .collect();
+        assert_eq!(
+            counts,
+            [
+                (kind, 2, Some(3_000_000_000)),
+                (kind, 1, None),
+                (kind, 4, None)
+            ]
+        );
+        assert!(
+            notes[0]
+                .3
+                .starts_with("2 stretches of threads' lives are ("),
+            "{notes:?}"
+        );
+        assert!(notes[1].3.starts_with("1 thread is among"), "{notes:?}");
+    }
 
     #[test]
     fn a_command_line_reads_as_a_shell_takes_it() {
