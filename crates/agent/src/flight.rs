@@ -720,6 +720,15 @@ mod tests {
         Ok(Writer::create(path, &start)?)
     }
 
+    /// A report that a recording is read by.
+    fn readable() -> Report {
+        Report {
+            schema: "debox.report".into(),
+            schema_version: 1,
+            ..Report::default()
+        }
+    }
+
     /// The policy's period is over, and on the disk.
     fn end(flight: &mut Flight, report: &Report) {
         flight.end("web", report);
@@ -800,11 +809,7 @@ mod tests {
         {
             let mut flight = Flight::open(&config(folder.path())).unwrap();
             flight.begin("web", writer);
-            let report = Report {
-                schema: "debox.report".into(),
-                schema_version: 1,
-                ..Report::default()
-            };
+            let report = readable();
             flight.checkpoint("web", &report);
         }
         let left = names(folder.path());
@@ -1020,11 +1025,7 @@ mod tests {
         let stem = {
             let mut flight = Flight::open(&config(folder.path())).unwrap();
             flight.begin("web", writer);
-            let report = Report {
-                schema: "debox.report".into(),
-                schema_version: 1,
-                ..Report::default()
-            };
+            let report = readable();
             flight.checkpoint("web", &report);
             let stem = flight.present[0].stem.clone();
             let part = folder.path().join(format!("{stem}{PART}"));

@@ -224,14 +224,19 @@ fn files_are_whole_and_where_they_belong() {
     assert_eq!(mode(&folder.path().join("waits")), 0o700);
 }
 
-#[test]
-fn what_is_collected_is_one_file() {
-    let folder = tempfile::tempdir().unwrap();
+/// For ten minutes.
+fn collecting(folder: &Path) -> Partitions {
     let options = Options {
         every: Duration::from_secs(600),
         ..options()
     };
-    let partitions = Partitions::open(folder.path().to_str().unwrap(), &options).unwrap();
+    Partitions::open(folder.to_str().unwrap(), &options).unwrap()
+}
+
+#[test]
+fn what_is_collected_is_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let partitions = collecting(folder.path());
     let begin = 1_795_788_000 * SECOND;
     for at in 0..15 {
         let period = period("h", begin + at * MINUTE, "");
@@ -256,11 +261,7 @@ fn what_is_collected_is_one_file() {
 #[test]
 fn a_file_is_named_by_the_times_in_it_when_the_clock_was_set_back() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
-        every: Duration::from_secs(600),
-        ..options()
-    };
-    let partitions = Partitions::open(folder.path().to_str().unwrap(), &options).unwrap();
+    let partitions = collecting(folder.path());
     let begin = 1_795_788_000 * SECOND;
     for minute in [5, 6, 2, 3] {
         let period = period("h", begin + minute * MINUTE, "");
