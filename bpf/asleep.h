@@ -141,6 +141,7 @@ static __always_inline u64 woken_queued_ns(const struct task_struct *task, const
  * copy is split, whose parts add up whatever they are. */
 static __noinline int life_now(struct task_struct *task, struct thread_state *st, u64 now, u64 off)
 {
+	const struct debox_lives *lives;
 	struct life life;
 	u64 away, queued, called_ns = st ? st->called_ns : 0;
 
@@ -171,6 +172,9 @@ static __noinline int life_now(struct task_struct *task, struct thread_state *st
 	life_split(&away_now.away.life, &life, now, called_ns);
 	life_counted(&away_now.away.life, &life, task);
 	away_now.away.program = life.program;
+	lives = lives_here(st);
+	if (lives && lives->rows_used >= DEBOX_LIVES_ALONE)
+		away_now.away.cgroup = life_group(task);
 	away_now.away.flags |= DEBOX_AWAY_LIFE;
 	return 0;
 }

@@ -48,25 +48,28 @@ VERIFIED_ONCE u32 culprit_is_at(u32 *at, u32 place)
 /* `who`: 1 + the user stack where it was << 32 | thread. */
 VERIFIED_ONCE int culprit_add(struct debox_details *details, u64 key, const struct comm_text *comm, u64 who, u64 ns)
 {
-	u32 place = who >> 32, at = row_place(key + place);
+	u32 place = who >> 32, at = row_place(key + place), i;
+	struct debox_culprit_row *row;
 
 	if (!details || !comm)
 		return 0;
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		struct debox_culprit_row *row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
-
-		if (!row_is_of(&row->key, key) || !culprit_is_at(&row->place, place))
-			continue;
-		__sync_fetch_and_add(&row->count, 1);
-		__sync_fetch_and_add(&row->total_ns, ns);
-		if (ns > row->max_ns)
-			row->max_ns = ns;
-		row->tid = who;
-		comm_copy(row->comm, comm->text);
+	for (i = 0; i < ROW_PROBES; i++, at++) {
+		row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
+		if (row_is_of(&row->key, key) && culprit_is_at(&row->place, place))
+			break;
+	}
+	if (i == ROW_PROBES) {
+		__sync_fetch_and_add(&details->culprits_dropped, 1);
+		__sync_fetch_and_add(&details->culprits_dropped_ns, ns);
 		return 0;
 	}
-	__sync_fetch_and_add(&details->culprits_dropped, 1);
-	__sync_fetch_and_add(&details->culprits_dropped_ns, ns);
+	row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
+	__sync_fetch_and_add(&row->count, 1);
+	__sync_fetch_and_add(&row->total_ns, ns);
+	if (ns > row->max_ns)
+		row->max_ns = ns;
+	row->tid = who;
+	comm_copy(row->comm, comm->text);
 	return 0;
 }
 

@@ -244,7 +244,7 @@ VERIFIED_ONCE u64 file_lock_root(u64 request)
  * file: who holds it, and how many others wait for it? Returns DEBOX_SLEEP_*; 0 when
  * it is none.
  */
-static __noinline u32 file_lock_enter(struct thread_state *st, u64 head)
+VERIFIED_ONCE u32 file_lock_enter(struct thread_state *st, u64 head)
 {
 	struct file_lock_wait *w;
 	u64 request, root, blocker, member, context;

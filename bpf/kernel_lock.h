@@ -18,6 +18,8 @@
 #define LCB_F_RT (1u << 3)
 #define LCB_F_PERCPU (1u << 4)
 #define LCB_F_MUTEX (1u << 5)
+/* Ours: contention_end has been, and the end of the sleep has not. Who holds it now had it later. */
+#define LOCK_OVER (1u << 31)
 
 /*
  * Of readers the lock keeps the last one, also when that one has let go and another still
@@ -43,7 +45,7 @@ VERIFIED_ONCE u32 kernel_lock_owner(struct thread_state *st, struct holder *hold
 		return 0;
 	flags = st->lock_flags;
 	lock = st->lock;
-	if (flags & (LCB_F_RT | LCB_F_PERCPU))
+	if (flags & (LCB_F_RT | LCB_F_PERCPU | LOCK_OVER))
 		return 0;
 	if (flags & LCB_F_MUTEX)
 		word = KERNEL_WORD(struct mutex, lock, owner.counter);

@@ -66,18 +66,23 @@ VERIFIED_ONCE u32 program_number(struct debox_lives *lives, const struct comm_te
 	return 0;
 }
 
-/* Finds or makes the row of a key; NONE: there is no room. */
-VERIFIED_ONCE u32 life_row_find(struct debox_lives *lives, u64 key)
+/* Finds the row of a key, or makes it while fewer than `most` are used; NONE: there is none. */
+VERIFIED_ONCE u32 life_row_find(struct debox_lives *lives, u64 key, u32 most)
 {
-	u32 at = row_place(key);
+	u32 at = row_place(key), makes;
 
 	if (!lives)
 		return NONE;
+	makes = lives->rows_used < most;
 	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
 		u32 number = at & (DEBOX_LIVES_MAX - 1);
+		u64 found = lives->rows[number].key;
 
-		if (!lives->rows[number].key)
-			__sync_fetch_and_add(&lives->rows_used, 1);
+		if (found == key)
+			return number;
+		if (found || !makes)
+			continue;
+		__sync_fetch_and_add(&lives->rows_used, 1);
 		if (row_is_of(&lives->rows[number].key, key))
 			return number;
 	}
@@ -91,15 +96,30 @@ static __always_inline u64 life_key(u32 program, u32 tgid)
 	return LIFE_KEY_USED | (u64)program << 32 | tgid;
 }
 
-/* The row of a process's threads of one name; of many processes' when rows become rare. */
-static __always_inline struct debox_life *life_row(struct debox_lives *lives, u32 program, u32 tgid)
+/* The control group of a process, by number; 0: not known. (Not a part of its callers, whose stacks it would add to.) */
+static __noinline u64 life_group(const struct task_struct *task)
 {
-	u32 at = NONE;
+	if (!task || !bpf_core_field_exists(task->cgroups))
+		return 0;
+	return BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+}
 
-	if (lives->rows_used < DEBOX_LIVES_ALONE)
-		at = life_row_find(lives, life_key(program, tgid));
+/*
+ * The row of a process's threads of one name. Where it has none, and rows become rare: of many processes' in
+ * its control group, and then in all of them.
+ */
+static __always_inline struct debox_life *life_row(struct debox_lives *lives, u32 program, u32 tgid,
+						   const struct task_struct *task)
+{
+	u32 group, at = life_row_find(lives, life_key(program, tgid), DEBOX_LIVES_ALONE);
+
+	if (at == NONE) {
+		group = (u32)life_group(task);
+		if (group)
+			at = life_row_find(lives, life_key(program, group) | DEBOX_LIFE_GROUP, DEBOX_LIVES_GROUPED);
+	}
 	if (at == NONE)
-		at = life_row_find(lives, life_key(program, 0));
+		at = life_row_find(lives, life_key(program, 0), DEBOX_LIVES_MAX);
 	return at == NONE ? NULL : &lives->rows[at & (DEBOX_LIVES_MAX - 1)];
 }
 
@@ -148,17 +168,17 @@ static __noinline int life_row_come(struct debox_lives *lives, const struct task
 
 	if (!lives || !task)
 		return 0;
-	row = life_row(lives, program, tgid);
+	row = life_row(lives, program, tgid, task);
 	if (!row)
 		return 0;
 	if (!row->first_ns) {
 		none = bpf_ktime_get_ns();
 		__sync_val_compare_and_swap(&row->first_ns, 0, none);
-		if ((u32)row->key)
+		if ((u32)row->key && !(row->key & DEBOX_LIFE_GROUP))
 			row->parent = tgid_of(task_read(task)->real_parent);
 	}
-	if ((u32)row->key && bpf_core_field_exists(task->cgroups))
-		row->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+	if ((u32)row->key)
+		row->cgroup = life_group(task);
 	__sync_fetch_and_add(&row->threads, 1);
 	if (how & LIFE_CAME_FIRST)
 		__sync_fetch_and_add(&row->processes, 1);
@@ -178,7 +198,7 @@ VERIFIED_ONCE int life_interrupt(const struct thread_state *st, u32 tgid, u64 ns
 	lives = lives_here(st);
 	if (!lives)
 		return 0;
-	row = life_row(lives, st->life.program, tgid);
+	row = life_row(lives, st->life.program, tgid, bpf_get_current_task_btf());
 	if (row)
 		__sync_fetch_and_add(in_call ? &row->time.irq_ns : &row->time.irq_outside_ns, ns);
 	return 0;
@@ -229,7 +249,7 @@ static __noinline int life_add(struct thread_state *st, const struct task_struct
 	life = &st->life;
 	life_split(&time, life, now, called_ns);
 	life_counted(&time, life, task);
-	row = life_row(lives, life->program, tgid_of(task));
+	row = life_row(lives, life->program, tgid_of(task), task);
 	if (row) {
 		life_time_add(&row->time, &time);
 		row->last_ns = now;
@@ -551,7 +571,7 @@ static __noinline int life_title(struct task_struct *task, struct thread_state *
 	mm = task_read(task)->mm;
 	if (!lives || !mm)
 		return 0;
-	row = life_row(lives, st->life.program, tgid_of(task));
+	row = life_row(lives, st->life.program, tgid_of(task), task);
 	if (!row)
 		return 0;
 	begin = mm->arg_start;

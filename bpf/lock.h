@@ -44,9 +44,11 @@ int BPF_PROG(contention_end, void *lock, int result)
 	st = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!st || st->lock != (u64)lock)
 		return 0;
+	/* It has slept for it, and its way back was hidden: what it waited for is wanted then. */
 	if (st->out_kind & OUT_VALID)
-		switch_hidden(task, st);
-	st->lock = 0;
+		st->lock_flags |= LOCK_OVER;
+	else
+		st->lock = 0;
 	return 0;
 }
 

@@ -58,13 +58,14 @@ static __always_inline u64 switches_of(u64 task)
  * from here, and if it has not run meanwhile, what was read stood still. Of any other one it is known
  * from where its last call came.
  */
-static __noinline int place_holding(struct task_struct *self, struct thread_state *st)
+VERIFIED_ONCE int place_holding(struct thread_state *st)
 {
+	struct task_struct *self = bpf_get_current_task_btf();
 	struct debox_details *details;
 	u64 owner, regs, switches;
 	u32 wanted, stack;
 
-	if (!self || !st || !(st->flags & WATCH_DETAILS) || task_in_compat_call(self))
+	if (!st || !(st->flags & WATCH_DETAILS) || task_in_compat_call(self))
 		return 0;
 	wanted = places_wanted(st->account);
 	details = details_of(st->account);

@@ -345,7 +345,7 @@ static __always_inline u32 queue_flags(const struct queue *q)
  * The thread is going to sleep. `head` of a lock's list, or 0: it is searched for;
  * `kind` of that list.
  */
-static __noinline u32 queue_enter(struct thread_state *st, u64 head, u32 kind, u32 futex)
+VERIFIED_ONCE u32 queue_enter(struct thread_state *st, u64 head, u32 kind, u32 futex)
 {
 	struct queue *q;
 	u32 flags;

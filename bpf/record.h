@@ -275,10 +275,29 @@ VERIFIED_ONCE int sleep_longest_tell(struct debox_site_row *row, const struct th
 	return 0;
 }
 
+/* Where the row of such sleeps lies; DEBOX_SITE_ROWS_MAX: the table has no room for it. */
+VERIFIED_ONCE u32 site_row_find(struct debox_account *account, u64 tag, u32 at)
+{
+	if (!account)
+		return DEBOX_SITE_ROWS_MAX;
+	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
+		if (row_is_of(&account->sites[at & (DEBOX_SITE_ROWS_MAX - 1)].key, tag))
+			return at & (DEBOX_SITE_ROWS_MAX - 1);
+	}
+	return DEBOX_SITE_ROWS_MAX;
+}
+
+/* By itself, since each way through it would be one through all that comes after. */
+VERIFIED_ONCE u32 sleep_bucket(u64 ns)
+{
+	return debox_sleep_bucket(ns);
+}
+
 /* Where a system call blocked, summed over the account. */
 VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cpu *off, u32 key)
 {
 	struct debox_account *account;
+	struct debox_site_row *row;
 	u64 tag, before_ns;
 	u32 at, bucket;
 
@@ -293,32 +312,30 @@ VERIFIED_ONCE int account_sleep_add(struct thread_state *st, const struct off_cp
 	}
 	tag = (1ull << 63) | (u64)key << 32 | off->site;
 	at = (off->site * 2654435761u ^ key * 40503u) >> 8;
-	before_ns = st->out_ns - st->slept_ns;
-	bucket = debox_sleep_bucket(before_ns + off->blocked_ns);
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		struct debox_site_row *row = &account->sites[at & (DEBOX_SITE_ROWS_MAX - 1)];
-
-		if (!row_is_of(&row->key, tag))
-			continue;
-		if (bucket < DEBOX_SLEEP_BUCKETS)
-			__sync_fetch_and_add(&row->hist[bucket], 1);
-		__sync_fetch_and_add(&row->total_ns, off->blocked_ns);
-		if (before_ns)
-			__sync_fetch_and_add(&row->before_ns, before_ns);
-		if (st->wait_flags & DEBOX_SLEEP_WAITERS_ENTRY) {
-			__sync_fetch_and_add(&row->waiters_known, 1);
-			__sync_fetch_and_add(&row->waiters_entry, st->waiters_entry);
-		}
-		if (off->blocked_ns > row->max_ns)
-			row->max_ns = off->blocked_ns;
-		if (before_ns + off->blocked_ns > row->longest_ns)
-			sleep_longest_tell(row, st, before_ns + off->blocked_ns);
-		if (st->waiters_entry > row->waiters_max)
-			row->waiters_max = st->waiters_entry;
+	at = site_row_find(account, tag, at);
+	if (at >= DEBOX_SITE_ROWS_MAX) {
+		__sync_fetch_and_add(&account->sites_dropped, 1);
+		__sync_fetch_and_add(&account->sites_dropped_ns, off->blocked_ns);
 		return 0;
 	}
-	__sync_fetch_and_add(&account->sites_dropped, 1);
-	__sync_fetch_and_add(&account->sites_dropped_ns, off->blocked_ns);
+	row = &account->sites[at];
+	before_ns = st->out_ns - st->slept_ns;
+	bucket = sleep_bucket(before_ns + off->blocked_ns);
+	if (bucket < DEBOX_SLEEP_BUCKETS)
+		__sync_fetch_and_add(&row->hist[bucket], 1);
+	__sync_fetch_and_add(&row->total_ns, off->blocked_ns);
+	if (before_ns)
+		__sync_fetch_and_add(&row->before_ns, before_ns);
+	if (st->wait_flags & DEBOX_SLEEP_WAITERS_ENTRY) {
+		__sync_fetch_and_add(&row->waiters_known, 1);
+		__sync_fetch_and_add(&row->waiters_entry, st->waiters_entry);
+	}
+	if (off->blocked_ns > row->max_ns)
+		row->max_ns = off->blocked_ns;
+	if (before_ns + off->blocked_ns > row->longest_ns)
+		sleep_longest_tell(row, st, before_ns + off->blocked_ns);
+	if (st->waiters_entry > row->waiters_max)
+		row->waiters_max = st->waiters_entry;
 	return 0;
 }
 

@@ -179,7 +179,10 @@ static __noinline int switch_hidden(struct task_struct *task, struct thread_stat
 	most = bpf_ktime_get_ns() - st->out_ns;
 	if (away > most)
 		away = most;
-	return away_add(task, st, away, task->sched_info.run_delay - st->out_run_delay);
+	away_add(task, st, away, task->sched_info.run_delay - st->out_run_delay);
+	if (st->lock_flags & LOCK_OVER)
+		st->lock = 0;
+	return 0;
 }
 
 /* ... and to a thread that had not run before. */
@@ -196,8 +199,9 @@ static __noinline int first_run_hidden(struct task_struct *task, struct thread_s
 
 /* The record says that its thread is off the CPU: a reader that still finds
  * it so at the end of a call knows that the way back was hidden. */
-static __noinline int record_away(struct task_struct *task, struct thread_state *st, u32 kind, s32 nr)
+VERIFIED_ONCE int record_away(struct thread_state *st, s32 nr)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct debox_record *record;
 	struct debox_control *control;
 
@@ -262,7 +266,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		if (st->flags & (WATCH_ACCOUNT | WATCH_SLOT))
 			wait_begin(st);
 		if (st->held_task)
-			place_holding(prev, st);
+			place_holding(st);
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}
@@ -272,7 +276,7 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		object_leave(st, nr_key(nr, task_in_compat_call(prev)), task_in_compat_call(prev),
 			     phase == CALL_RUNNING);
 	if (st->flags & WATCH_SLOT)
-		record_away(prev, st, kind, nr);
+		record_away(st, nr);
 	st->out_run_delay = prev->sched_info.run_delay;
 	st->out_clock = runqueue_clock(prev);
 	st->out_ns = bpf_ktime_get_ns();

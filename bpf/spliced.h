@@ -94,7 +94,7 @@ static __always_inline bool spliced_begins(const struct spliced *spliced, const 
 }
 
 /* Calls of the thread have ended since it was looked at last. */
-static __noinline int spliced_ended(struct thread_state *st)
+VERIFIED_ONCE int spliced_ended(struct thread_state *st)
 {
 	struct debox_thread_row *row;
 	u32 calls, failed;
@@ -222,7 +222,7 @@ static __noinline int spliced_executes(struct task_struct *task, struct thread_s
 }
 
 /* ... or does not any more. */
-static __noinline int spliced_execs(struct thread_state *st, u64 now)
+VERIFIED_ONCE int spliced_execs(struct thread_state *st, u64 now)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	s32 nr;
@@ -257,7 +257,7 @@ static __always_inline void outer_gone(struct outer_call *outer, u64 off_ns)
  * meanwhile: that is put aside, or ends. How much of the time that the program counts now the thread was off the
  * CPU; `off_ns`: of the call before.
  */
-static __noinline u64 spliced_outer(struct thread_state *st, u64 off_ns, u64 now)
+VERIFIED_ONCE u64 spliced_outer(struct thread_state *st, u64 off_ns, u64 now)
 {
 	struct open_call *call;
 	struct outer_call *outer, new = {};

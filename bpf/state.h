@@ -170,6 +170,8 @@ static __always_inline u32 tgid_own(const struct task_struct *task)
 #define WATCH_OF_SLOT                                                                \
 	(WATCH_SLOT | WATCH_SLOT_BOUNDARY | WATCH_SLOT_CHECKED | WATCH_SLOT_CHAINS | \
 	 WATCH_SLOT_IRQ)
+/* Hooks at system calls are there for a thread with one of these. */
+#define WATCH_OF_HOOKS (WATCH_BOUNDARY | WATCH_RENAMES | WATCH_LEAVES | WATCH_EXECUTES)
 
 /* thread_state.out_kind: how the thread left the CPU */
 #define OUT_NONE 0u

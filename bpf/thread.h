@@ -157,6 +157,9 @@ static __noinline int whom_join(struct task_struct *task, u32 at_exec)
 	return 0;
 }
 
+/* How many have been made by threads with WATCH_OF_HOOKS: who counts those may have missed one that was made meanwhile. */
+u32 hooked_forks;
+
 /* What the parent is watched for, its child is; false: nothing. (Not a part of its only caller, whose other
  * ways are deep: 6.1 counts the stack of all.) */
 static __noinline bool fork_inherit(struct task_struct *parent, struct task_struct *child)
@@ -217,6 +220,9 @@ static __noinline bool fork_inherit(struct task_struct *parent, struct task_stru
 		}
 	}
 	to->flags = flags;
+	/* After that: whoever has not seen it there sees it here. */
+	if (flags & WATCH_OF_HOOKS)
+		__sync_fetch_and_add(&hooked_forks, 1);
 	if (flags & WATCH_DETAILS)
 		life_fork(parent, from, child, to);
 	if (account) {
@@ -569,6 +575,7 @@ struct boundary_wish {
 	u32 open_counted; /* calls that are open now are */
 	u32 renames;      /* its own calls count from when it renames itself */
 	u32 executes;     /* its own calls alone, from the program on that it is about to execute */
+	u32 counts;       /* nothing is changed: how many of the account's need the hooks is counted */
 	u32 moved;
 	u64 memory;
 } boundary_wish;
@@ -584,10 +591,21 @@ int boundary_threads(struct bpf_iter__task *ctx)
 	if (!task || !task_stored(task))
 		return 0;
 	st = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!st || !(st->flags & WATCH_SPLICED) || st->account != boundary_wish.account)
+	if (!st || st->account != boundary_wish.account)
 		return 0;
-	memory = (u64)task_read(task)->mm;
+	if (boundary_wish.counts) {
+		if (st->flags & WATCH_ACCOUNT && st->flags & WATCH_OF_HOOKS)
+			boundary_wish.moved++;
+		return 0;
+	}
 	asks = pid_of(task) == boundary_wish.tid;
+	if (!(st->flags & WATCH_SPLICED)) {
+		/* It is there already. */
+		if (asks && st->flags & WATCH_ACCOUNT && st->flags & WATCH_BOUNDARY)
+			boundary_wish.moved++;
+		return 0;
+	}
+	memory = (u64)task_read(task)->mm;
 	if (boundary_wish.executes) {
 		if (!asks)
 			return 0;

@@ -167,7 +167,7 @@ VERIFIED_ONCE u32 user_lock_number(const struct futex_wait *wait)
 }
 
 /* The running thread is going to sleep in futex(). */
-static __noinline int user_lock_owner(struct thread_state *st)
+VERIFIED_ONCE int user_lock_owner(struct thread_state *st)
 {
 	struct task_struct *self = bpf_get_current_task_btf();
 	u64 regs = (u64)self->stack + regs_above;

@@ -179,6 +179,9 @@ def host():
     board.series("Throttled, by control group", 12, ("topk(10, " + rate("debox_cpu_throttled_seconds_total", HOST, "group") + ")", "{{group}}"))
     board.table("Units in the time that is shown", 12, "topk(30, " + rate("debox_thread_seconds_total", f'{UNIT},state=~"own_code|system_calls|run_queue"', "unit", RANGE) + ")",
                 "Ran or wanted to, in each second", links=[row])  # fmt: skip
+    lost = rate("debox_unit_blocked_seconds_total", f'{HOST},class="loss"', "instance, unit", RANGE)
+    board.table("Lost asleep in containers in the time that is shown", 24, f"topk(20, {lost} * on (instance, unit) group_left (container_id, pod_uid) debox_unit_info{{{HOST}}})",
+                "Lost, in each second", links=[row], high=8)  # fmt: skip
     board.table("What the figures lack", 6, f"debox_incomplete_total{{{HOST}}} > 0", "How many", hide=("__name__", "job"), unit="none",
                 about="How many calls, sleeps, threads or processes a note was about since the agent began (docs/json.md, notes).")  # fmt: skip
     board.series("What reading the figures takes", 6, f"debox_agent_report_seconds{{{HOST}}}", high=9)

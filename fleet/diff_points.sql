@@ -28,6 +28,9 @@ FROM
             '') AS side
     FROM periods
     WHERE ({host:String} = '' OR host = {host:String})
+        AND (
+            time >= fromUnixTimestamp64Milli({a_since_ms:Int64}, 'UTC') AND time < fromUnixTimestamp64Milli({a_until_ms:Int64}, 'UTC')
+            OR time >= fromUnixTimestamp64Milli({b_since_ms:Int64}, 'UTC') AND time < fromUnixTimestamp64Milli({b_until_ms:Int64}, 'UTC'))
 )
 WHERE side != ''
 GROUP BY side, point, host

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 -- Where did the time of threads go in the points of diff_points.sql, by state and up to three
--- other columns?
+-- other columns? (As in diff_waits.sql.)
 
 SELECT
     side,
@@ -36,6 +36,13 @@ FROM
                 '') AS side
         FROM {source:Identifier}
         WHERE ({host:String} = '' OR host = {host:String})
+            AND (
+                time >= fromUnixTimestamp64Milli({a_since_ms:Int64}, 'UTC') AND time < fromUnixTimestamp64Milli({a_until_ms:Int64}, 'UTC')
+                    AND indexHint(toStartOfHour(time) >= toStartOfHour(fromUnixTimestamp64Milli({a_since_ms:Int64}, 'UTC'))
+                        AND toStartOfHour(time) < fromUnixTimestamp64Milli({a_until_ms:Int64}, 'UTC'))
+                OR time >= fromUnixTimestamp64Milli({b_since_ms:Int64}, 'UTC') AND time < fromUnixTimestamp64Milli({b_until_ms:Int64}, 'UTC')
+                    AND indexHint(toStartOfHour(time) >= toStartOfHour(fromUnixTimestamp64Milli({b_since_ms:Int64}, 'UTC'))
+                        AND toStartOfHour(time) < fromUnixTimestamp64Milli({b_until_ms:Int64}, 'UTC')))
     )
     WHERE side != ''
     GROUP BY side, c1, c2, c3, c4, point

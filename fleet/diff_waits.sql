@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- How long did the points of diff_points.sql wait, by up to four columns?
+-- How long did the points of diff_points.sql wait, by up to four columns? (Only what is of a side is read; hours: as in top_waits.sql.)
 
 SELECT
     side,
@@ -24,6 +24,13 @@ FROM
             '') AS side
     FROM {source:Identifier}
     WHERE ({host:String} = '' OR host = {host:String})
+        AND (
+            time >= fromUnixTimestamp64Milli({a_since_ms:Int64}, 'UTC') AND time < fromUnixTimestamp64Milli({a_until_ms:Int64}, 'UTC')
+                AND indexHint(toStartOfHour(time) >= toStartOfHour(fromUnixTimestamp64Milli({a_since_ms:Int64}, 'UTC'))
+                    AND toStartOfHour(time) < fromUnixTimestamp64Milli({a_until_ms:Int64}, 'UTC'))
+            OR time >= fromUnixTimestamp64Milli({b_since_ms:Int64}, 'UTC') AND time < fromUnixTimestamp64Milli({b_until_ms:Int64}, 'UTC')
+                AND indexHint(toStartOfHour(time) >= toStartOfHour(fromUnixTimestamp64Milli({b_since_ms:Int64}, 'UTC'))
+                    AND toStartOfHour(time) < fromUnixTimestamp64Milli({b_until_ms:Int64}, 'UTC')))
         AND (empty({classes:Array(String)}) OR class IN {classes:Array(String)})
 )
 WHERE side != ''

@@ -3,7 +3,7 @@
 --
 -- Four tables as the agents write them (docs/fleet.md), and sums of two of them that are made
 -- as rows come: by minute over all hosts, which is small however many hosts there are, and by
--- hour for each host. Within an hour rows stand by whose they are, so that what is the same
+-- hour for each host; of waits, which have the most rows, by ten minutes as well. Within an hour rows stand by whose they are, so that what is the same
 -- stands together; a question for some hours reads those alone. On a cluster put
 -- ReplicatedMergeTree for MergeTree and ReplicatedAggregatingMergeTree for AggregatingMergeTree.
 --
@@ -122,7 +122,8 @@ ENGINE = MergeTree
 ORDER BY file
 TTL least(greatest(toDate(at), toDateOrZero(extract(file, '/date=([^/]+)'))), toDate('2100-01-01')) + INTERVAL 440 DAY;
 
--- Which files a database in a directory takes at once, as long as it does (load.sql).
+-- Which files a database in a directory takes at once (load.sql), and which readings and periods of OTLP any does
+-- (otel_readings.sql, otel_periods.sql), as long as it does.
 CREATE TABLE IF NOT EXISTS begun
 (
     file String,
@@ -160,6 +161,34 @@ SELECT
 FROM waits AS w
 GROUP BY time, release, unit, label, class, root;
 
+CREATE TABLE IF NOT EXISTS waits_10m
+(
+    time DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    host LowCardinality(String),
+    release LowCardinality(String),
+    unit LowCardinality(String),
+    program LowCardinality(String),
+    label LowCardinality(String),
+    class LowCardinality(String),
+    root LowCardinality(String),
+    sleeps SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    blocked_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    longest_ns SimpleAggregateFunction(max, UInt64) CODEC(T64, ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toDate(time)
+ORDER BY (time, host, unit, program, label, root, class, release)
+TTL time + INTERVAL 7 DAY
+SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS waits_to_10m TO waits_10m AS
+SELECT
+    toStartOfTenMinutes(toDateTime(w.time, 'UTC')) AS time,
+    host, release, unit, program, label, class, root,
+    sum(w.sleeps) AS sleeps, sum(w.blocked_ns) AS blocked_ns, max(w.longest_ns) AS longest_ns
+FROM waits AS w
+GROUP BY time, host, release, unit, program, label, class, root;
+
 CREATE TABLE IF NOT EXISTS waits_1h
 (
     time DateTime('UTC') CODEC(Delta, ZSTD(1)),
@@ -180,12 +209,14 @@ ORDER BY (time, host, unit, program, label, root, class, release)
 TTL time + INTERVAL 400 DAY
 SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;
 
+-- Of a tenth of the rows. Where sums by hour come from those by ten minutes, these are of all rows: only there
+-- `debox fleet top` asks them.
 CREATE MATERIALIZED VIEW IF NOT EXISTS waits_to_1h TO waits_1h AS
 SELECT
-    toStartOfHour(toDateTime(w.time, 'UTC')) AS time,
+    toStartOfHour(w.time) AS time,
     host, release, unit, program, label, class, root,
     sum(w.sleeps) AS sleeps, sum(w.blocked_ns) AS blocked_ns, max(w.longest_ns) AS longest_ns
-FROM waits AS w
+FROM waits_10m AS w
 GROUP BY time, host, release, unit, program, label, class, root;
 
 CREATE TABLE IF NOT EXISTS threads_1m

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Where did the time of threads go, by state and up to three other columns?
+-- Where did the time of threads go, by state and up to three other columns? (Hours, and numbers of hosts: as in top_waits.sql.)
 
 SELECT
     if({by1:String} = 'state', state, c1) AS k1,
@@ -16,13 +16,19 @@ FROM
         toString({column2:Identifier}) AS c2,
         toString({column3:Identifier}) AS c3,
         toString({column4:Identifier}) AS c4,
-        uniqExact({hosts:Identifier}) AS hosts,
+        uniqExact(cityHash64({hosts:Identifier})) AS hosts,
         [sum(own_code_ns), sum(system_calls_ns), sum(ending_ns), sum(blocked_ns), sum(resting_ns),
             sum(page_faults_ns), sum(stopped_ns), sum(run_queue_ns), sum(interrupts_ns)] AS sums
-    FROM (SELECT *, '' AS none FROM {source:Identifier})
-    WHERE time >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
-        AND time < fromUnixTimestamp64Milli({until_ms:Int64}, 'UTC')
-        AND ({host:String} = '' OR {hosts:Identifier} = {host:String})
+    FROM
+    (
+        SELECT *, '' AS none
+        FROM {source:Identifier}
+        WHERE time >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
+            AND time < fromUnixTimestamp64Milli({until_ms:Int64}, 'UTC')
+            AND indexHint(toStartOfHour(time) >= toStartOfHour(fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC'))
+                AND toStartOfHour(time) < fromUnixTimestamp64Milli({until_ms:Int64}, 'UTC'))
+    )
+    WHERE ({host:String} = '' OR {hosts:Identifier} = {host:String})
     GROUP BY c1, c2, c3, c4
 )
 ARRAY JOIN

@@ -761,8 +761,9 @@ static void first_ends(uint32_t *word, int wakes)
 		sys_call(SYS_futex, word, FUTEX_WAKE, 1 << 30, 0, 0, 0);
 }
 
-/* Its own code is put back; whether the kernel side tells of its calls, from when the thread renames itself. */
-static int go_on_without(struct splice_area *area, uint32_t by_library)
+/* Its own code is put back; whether the kernel side tells of its calls, from when the thread renames itself. `why`: what
+ * an image tells, or 0. */
+static int go_on_without(struct splice_area *area, uint32_t why)
 {
 	struct splice_own *own = area->own;
 	int told;
@@ -772,7 +773,7 @@ static int go_on_without(struct splice_area *area, uint32_t by_library)
 		return is_off(area) == SPLICE_OFF_TOLD;
 	if (!is_off(area)) {
 		__atomic_store_n(&own->off, SPLICE_OFF, __ATOMIC_RELEASE);
-		told = answer(area, SPLICE_UNDO, by_library);
+		told = answer(area, SPLICE_UNDO, why);
 		if (told == SPLICE_TOLD)
 			__atomic_store_n(&own->off, SPLICE_OFF_TOLD, __ATOMIC_RELEASE);
 		else
@@ -785,14 +786,20 @@ static int go_on_without(struct splice_area *area, uint32_t by_library)
 	return is_off(area) == SPLICE_OFF_TOLD;
 }
 
+/* Of an image's `left`: whether nothing of a process that has its file may be spliced. */
+static int lets_none(uint32_t left)
+{
+	return left == SPLICE_KNOWS_ITS_CALLS || left == SPLICE_SETS_GS;
+}
+
 /*
  * Nothing of a file could be replaced. Threads that its code makes would have the block of whoever makes them,
  * and find each other's values in their registers: so a program whose C library is left goes on
- * without; the kernel side, if there is one, tells of all its calls.
+ * without; the kernel side, if there is one, tells of all its calls. So does one whose code will take GS from the trampolines.
  */
-SELDOM static void all_left(struct splice_area *area, int makes_threads)
+SELDOM static void all_left(struct splice_area *area, uint32_t left)
 {
-	if (makes_threads && go_on_without(area, 1))
+	if (lets_none(left) && go_on_without(area, left))
 		kernel_looks(area);
 	else
 		file_left(area);
@@ -1025,11 +1032,15 @@ SELDOM static void code_mapped(struct splice_area *area, uint64_t address, uint6
 	if (fd == -ERRNO_ENOEXEC)
 		file_left(area);
 	else if (!done)
-		all_left(area, 1);
-	else if (!there && image.left && (area->left_inode != st.st_ino || area->left_device != st.st_dev)) {
+		all_left(area, SPLICE_KNOWS_ITS_CALLS);
+	else if (!there && image.left) {
+		const int told = area->left_inode == st.st_ino && area->left_device == st.st_dev;
+
 		area->left_device = st.st_dev;
 		area->left_inode = st.st_ino;
-		all_left(area, image.left == SPLICE_KNOWS_ITS_CALLS);
+		/* It may have been another process of the area's that told. */
+		if (!told || lets_none(image.left))
+			all_left(area, image.left);
 	}
 }
 
@@ -1100,7 +1111,10 @@ SELDOM static void exec_failed(struct splice_block *b, const struct saved *s, ui
 		b = block_take(b->area);
 		base_set(b);
 		block_name(b);
-		counted(b, row_of(b, nr), 1);
+		/* That it began is counted where it was. */
+		b->calls++;
+		b->failed++;
+		row_of(b, nr)->errors++;
 	} else {
 		row_of(b, nr)->count--;
 		b->calls--;
@@ -1610,7 +1624,7 @@ void splice_begin(struct splice_begin *begin)
 	}
 	area->version = SPLICE_VERSION;
 	if (left)
-		all_left(area, left == SPLICE_KNOWS_ITS_CALLS);
+		all_left(area, left);
 }
 
 /* ------------------------------------------------------ a process is attached to */

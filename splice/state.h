@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 28u
+#define SPLICE_VERSION 29u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -298,7 +298,7 @@ enum splice_request_state {
 enum splice_request_kind {
 	SPLICE_EXEC = 1, /* an execve is next: come along; `fd`: bits of when it began, from SPLICE_BEGAN_SHIFT on */
 	SPLICE_IMAGE,    /* there is no image of this file yet */
-	SPLICE_UNDO,     /* put its own code back; for the rest as CUT; `fd` 1: since its C library wants that */
+	SPLICE_UNDO,     /* put its own code back; for the rest as CUT; `fd`: what an image tells that wants it, or 0 */
 	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
 	SPLICE_CUT,      /* it gives up rights */
 	SPLICE_ABOVE,    /* as IMAGE, whose pool lies above it */
@@ -367,12 +367,14 @@ struct splice_image {
 	uint64_t pool;        /* address, wrapping */
 	uint64_t pool_bytes;  /* with this page */
 	uint64_t pool_offset; /* in the image */
-	uint32_t sites, left; /* left: SPLICE_KNOWS_ITS_CALLS, or how many */
+	uint32_t sites, left; /* left: SPLICE_KNOWS_ITS_CALLS, SPLICE_SETS_GS, or how many */
 	uint64_t frames;      /* address, as of the pool */
 	struct splice_segment segment[SPLICE_SEGMENTS];
 };
 /* A C library that cancels threads by where they were interrupted. */
 #define SPLICE_KNOWS_ITS_CALLS 0xffffffffu
+/* Code that sets the GS register by an instruction. */
+#define SPLICE_SETS_GS 0xfffffffeu
 #define SPLICE_IMAGE_PATH 512u /* in that page: the file's, ends with 0 */
 
 /* Where in the runtime the code lies that maps it, */

@@ -410,6 +410,26 @@ fn commands_are_told_with_their_arguments() {
     assert!(command.ends_with("lives sleep 1"), "{command}");
 }
 
+/// Those that come when rows are rare are told by their control group, and each of them is.
+#[test]
+fn more_processes_than_there_are_rows_are_told_by_control_group() {
+    // Of each there are two: before its exec, and from it on.
+    let script = "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done";
+    let run = run(&["--capture=sleeps"], &["sh", "-c", script]);
+    let lives = list(&run.report, "lives").iter();
+    let of: Vec<&Value> = lives.filter(|life| life["comm"] == "true").collect();
+    let execs: u64 = of.iter().map(|life| number(life, "execs")).sum();
+    assert_eq!(execs, 2000);
+    let (shared, own): (Vec<&Value>, Vec<&Value>) =
+        of.into_iter().partition(|life| number(life, "pid") == 0);
+    assert!(own.len() > 1000, "{}", own.len());
+    // All are in one group.
+    assert_eq!(shared.len(), 1, "{shared:?}");
+    assert_eq!(shared[0]["cgroup"], own[0]["cgroup"]);
+    assert_eq!(shared[0]["unit"], own[0]["unit"]);
+    assert!(!run.notes().contains(&"lives_shared".to_owned()));
+}
+
 #[test]
 fn the_end_of_one_that_is_watched_for_a_while_is_not_what_it_is_about() {
     let Some(_alone) = alone() else { return };

@@ -34,6 +34,8 @@ import watch  # noqa: E402
 LOAD = watch.TOP / "target/release/load"
 FLASH = watch.TOP / "target/cases/flash"
 WARMING, WARMING_S = 64, 1.5
+# `load find` takes what sockets hold before its first run for an idle server's: what the warming left there is gone by then.
+AFTER_WARMING_S = 1.0
 CALIBRATED_QUICK = (1, 16)
 # By then all connections of the generator have begun: they do so one after the other, within a second.
 BEGUN_S = 1.5
@@ -95,6 +97,7 @@ def warmed(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, *words: s
     file = pathlib.Path(server.work, "warm")
     with disk.undelayed():
         load(server.port, plan, "run", "--connections", str(WARMING), "--kbit", "0", "--warm-up", "0", "--seconds", str(WARMING_S), *words, file=file)
+    time.sleep(AFTER_WARMING_S)
 
 
 def clients(port: int, plan: Plan, *words: str) -> list[str]:

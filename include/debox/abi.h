@@ -459,7 +459,8 @@ struct debox_away {
 	__u64 asleep_ns; /* ASLEEP: of this sleep so far */
 	char comm[DEBOX_COMM_LEN];
 	struct debox_life_time life;
-	__u64 reserved[2];
+	__u64 cgroup; /* LIFE: its process's, as in struct debox_life, when rows are of many; else 0 */
+	__u64 reserved[1];
 };
 
 /* ----------------------------------------------------------------- details */
@@ -923,8 +924,9 @@ struct debox_on_cpu {
 /*
  * Where the time of threads went: struct debox_lives, frozen and read-only, a map of its
  * own. A row is of the threads of one name in one process; when there are many rows, of
- * those of one name in all processes that come later (pid 0). Names are numbered:
- * programs. The sums grow when a thread ends or gets another name (exec); those that
+ * those of one name in all processes of a control group that have none, and when there
+ * are more of these, in all that have none (pid 0). Names are numbered: programs. The
+ * sums grow when a thread ends or gets another name (exec); those that
  * live are told by DEBOX_MSG_AWAY.
  */
 #define DEBOX_PROGRAMS_MAX 1024u
@@ -934,10 +936,12 @@ struct debox_program {
 };
 
 #define DEBOX_LIVES_MAX 4096u
-#define DEBOX_LIVES_ALONE 2560u /* rows in use beyond which new processes are summed up */
+#define DEBOX_LIVES_ALONE 2560u       /* rows in use beyond which new processes are summed up by control group, */
+#define DEBOX_LIVES_GROUPED 3072u     /* and beyond which new control groups are */
+#define DEBOX_LIFE_GROUP (1ull << 62) /* of a key: its lower half is that of a control group's number, and no pid */
 #define DEBOX_TITLE_LEN 128u
 struct debox_life {
-	__u64 key;       /* 0 empty; else 1 << 63 | program << 32 | pid */
+	__u64 key;       /* 0 empty; else 1 << 63 | program << 32 | pid, or see DEBOX_LIFE_GROUP */
 	__u32 parent;    /* its process's, when the row was made; 0: rows of many */
 	__u32 threads;   /* that began under this name, or came to it */
 	__u32 processes; /* first threads among them */

@@ -227,6 +227,7 @@ int main(void)
 	F(struct, debox_away, asleep_ns);
 	F(struct, debox_away, comm);
 	F(struct, debox_away, life);
+	F(struct, debox_away, cgroup);
 	F(struct, debox_away, reserved);
 	S(struct, debox_user_stack);
 	F(struct, debox_user_stack, hash);

@@ -348,8 +348,12 @@ pub const DEBOX_ON_CPU_GROUP_SHIFT: u32 = 38;
 pub const DEBOX_ON_CPU_ROWS_MAX: usize = 16384;
 pub const DEBOX_PROGRAMS_MAX: usize = 1024;
 pub const DEBOX_LIVES_MAX: usize = 4096;
-/// rows in use beyond which new processes are summed up
+/// rows in use beyond which new processes are summed up by control group,
 pub const DEBOX_LIVES_ALONE: u32 = 2560;
+/// and beyond which new control groups are
+pub const DEBOX_LIVES_GROUPED: u32 = 3072;
+/// of a key: its lower half is that of a control group's number, and no pid
+pub const DEBOX_LIFE_GROUP: u64 = 1 << 62;
 pub const DEBOX_TITLE_LEN: usize = 128;
 /// on a CPU, in its own code
 pub const DEBOX_CRITICAL_OWN: u32 = 1;
@@ -789,7 +793,9 @@ mirror! {
         asleep_ns: u64 = 56,
         comm: [u8; 16] = 64,
         life: debox_life_time = 80,
-        reserved: [u64; 2] = 200,
+        /// LIFE: its process's, as in struct debox_life, when rows are of many; else 0
+        cgroup: u64 = 200,
+        reserved: [u64; 1] = 208,
     }
 }
 
@@ -1171,7 +1177,7 @@ mirror! {
 
 mirror! {
     debox_life = 304, 8 {
-        /// 0 empty; else 1 << 63 | program << 32 | pid
+        /// 0 empty; else 1 << 63 | program << 32 | pid, or see DEBOX_LIFE_GROUP
         key: u64 = 0,
         /// its process's, when the row was made; 0: rows of many
         parent: u32 = 8,

@@ -285,7 +285,8 @@ impl Settler {
     }
 }
 
-struct Present {
+/// A policy's period that is recorded.
+pub struct Present {
     policy: String,
     /// The file's name but for its end.
     stem: String,
@@ -551,15 +552,18 @@ impl Flight {
         Some(self.directory.join(last.name()))
     }
 
-    /// A policy's present period is over. It gets a file of its own, and the one that was written so
-    /// far goes when that is on the disk.
-    pub fn end(&mut self, policy: &str, report: &Report) {
+    /// A policy's present period is over: its report is to come.
+    pub fn over(&mut self, policy: &str) -> Option<Present> {
         let mut present = self.present.iter();
-        let Some(at) = present.position(|present| present.policy == policy) else {
-            return;
-        };
         // The first one: of a policy that is replaced by one of the same name, the one before.
-        let Present { stem, writer, .. } = self.present.remove(at);
+        let at = present.position(|present| present.policy == policy)?;
+        Some(self.present.remove(at))
+    }
+
+    /// The report of one that is over. It gets a file of its own, and the one that was written so far goes when that is
+    /// on the disk.
+    pub fn end(&mut self, over: Present, report: &Report) {
+        let Present { stem, writer, .. } = over;
         // There was no room as it began, and it was said.
         let Some(writer) = writer else {
             return;
@@ -729,9 +733,15 @@ mod tests {
         }
     }
 
-    /// The policy's period is over, and on the disk.
+    /// The policy's period is over.
+    fn over(flight: &mut Flight, report: &Report) {
+        let over = flight.over("web").unwrap();
+        flight.end(over, report);
+    }
+
+    /// And on the disk.
     fn end(flight: &mut Flight, report: &Report) {
-        flight.end("web", report);
+        over(flight, report);
         flight.settle(Duration::from_secs(60));
     }
 
@@ -959,14 +969,14 @@ mod tests {
         flight.begin("web", writer);
         flight.checkpoint("web", &Report::default());
         let begin = Instant::now();
-        flight.end("web", &Report::default());
+        over(&mut flight, &Report::default());
         assert_eq!(flight.lost(), 0);
         assert!(begin.elapsed() < Duration::from_secs(5));
         let left = names(folder.path());
         assert_eq!(left.len(), 2, "{left:?}");
         // What waits for longer than there is room stays as it is.
         flight.begin("web", writer);
-        flight.end("web", &Report::default());
+        over(&mut flight, &Report::default());
         assert_eq!(names(folder.path()).len(), 4);
         flight.keep = Duration::ZERO;
         flight.prune();
@@ -989,7 +999,7 @@ mod tests {
         for _ in 0..2 {
             flight.begin("web", writer);
             flight.checkpoint("web", &Report::default());
-            flight.end("web", &Report::default());
+            over(&mut flight, &Report::default());
             if kept.is_none() {
                 kept = Some(flight.keep("before it is known").unwrap());
             }
@@ -1011,11 +1021,47 @@ mod tests {
         // A checkpoint that was written says nothing of the disk, and a period that it took does.
         flight.begin("web", writer);
         flight.checkpoint("web", &Report::default());
-        flight.end("web", &Report::default());
+        over(&mut flight, &Report::default());
         assert!(!flight.troubles.is_empty());
         told.send((next.recv().unwrap().stem, Ok(()))).unwrap();
         assert_eq!(flight.lost(), 0);
         assert!(flight.troubles.is_empty());
+    }
+
+    /// What a period's calls wait for may be known when the next one has ended, too.
+    #[test]
+    fn a_report_that_comes_late_is_its_own_periods() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut flight = Flight::open(&config(folder.path())).unwrap();
+        let reports = ["first", "second"].map(|line| Report {
+            verdict: vec![line.into()],
+            ..readable()
+        });
+        let periods: Vec<Present> = (reports.iter())
+            .map(|report| {
+                flight.begin("web", writer);
+                flight.checkpoint("web", report);
+                flight.over("web").unwrap()
+            })
+            .collect();
+        assert!(flight.idle() && flight.over("web").is_none());
+        flight.begin("web", writer);
+        for (over, report) in periods.into_iter().zip(&reports) {
+            // The next one's is not touched.
+            assert!(
+                flight
+                    .recording("web")
+                    .is_some_and(|stem| stem != over.stem)
+            );
+            flight.end(over, report);
+        }
+        flight.settle(Duration::from_secs(60));
+        let whole = |stem: &str| folder.path().join(format!("{stem}{END}"));
+        let verdicts: Vec<_> = (flight.ring.iter())
+            .map(|period| debox_record::read(&whole(&period.stem)).unwrap().verdict)
+            .collect();
+        assert_eq!(verdicts, [["first"], ["second"]]);
+        assert!(!flight.idle());
     }
 
     /// The agent was killed before the disk had the whole.

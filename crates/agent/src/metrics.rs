@@ -12,10 +12,11 @@ use crate::fleet::now_ns;
 use crate::otlp;
 use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
 use debox_abi::sleep_bucket;
+use debox_cli::cgroup;
 use debox_cli::limits::Held;
-use debox_fleet::{OTHER, name, note_name, path_name, unit_waits};
+use debox_fleet::{OTHER, SEVERAL, name, note_name, path_name, unit_waits};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -65,6 +66,28 @@ labels! {
         unit: String,
         label: String,
         class: &'static str,
+    }
+}
+
+labels! {
+    struct UnitOf {
+        unit: String,
+        container_id: String,
+        pod_uid: String,
+    }
+}
+
+impl UnitOf {
+    /// One series for each unit, or nothing could be joined with it.
+    fn or_in(&mut self, other: Self) {
+        for (is, other) in [
+            (&mut self.container_id, other.container_id),
+            (&mut self.pod_uid, other.pod_uid),
+        ] {
+            if *is != other {
+                *is = SEVERAL.into();
+            }
+        }
     }
 }
 
@@ -369,6 +392,9 @@ pub struct Metrics {
     kinds: Told<WaitKind>,
     programs: Told<Program>,
     groups: Told<Group>,
+    /// Units that are in a container, or of a pod; and which.
+    contained: Told<String>,
+    containers: HashMap<String, UnitOf>,
     /// Since the agent began.
     throttled_ns: HashMap<Group, u64>,
     /// What the machine's table of limits had last.
@@ -526,6 +552,8 @@ impl Metrics {
             kinds: Told::new(config.durations),
             programs: Told::new(config.programs),
             groups: Told::new(config.programs),
+            contained: Told::new(config.programs),
+            containers: HashMap::new(),
             throttled_ns: HashMap::new(),
             held_ns: HashMap::new(),
             read_ns: now_ns(),
@@ -556,6 +584,8 @@ impl Metrics {
         let of_kind = |kind: &WaitKind| self.kinds.since_ns(kind);
         let of_program = |state: &ProgramState| self.programs.since_ns(&state.of());
         let of_group = |group: &Group| self.groups.since_ns(group);
+        let containers = self.containers.values();
+        let unit_infos: HashMap<UnitOf, u64> = containers.map(|of| (of.clone(), 1)).collect();
         let build = HashMap::from([(
             Build {
                 version: env!("CARGO_PKG_VERSION"),
@@ -590,7 +620,7 @@ impl Metrics {
             family(
                 "debox_thread_seconds",
                 Kind::Counter,
-                "Where the time of threads went, by program and systemd unit",
+                "Where the time of threads went, by program and systemd unit (by sleeps own_code and system_calls are told apart by the kernel's ticks)",
                 samples_since(&shown.program_ns, time, of_program),
             ),
             family(
@@ -708,6 +738,12 @@ impl Metrics {
                 alone(Value::Number(self.took.as_secs_f64())),
             ),
             family(
+                "debox_unit",
+                Kind::Info,
+                "In which container a unit is, and of which pod of Kubernetes",
+                samples(&unit_infos, count),
+            ),
+            family(
                 "debox_build",
                 Kind::Info,
                 "Which DeBox this is",
@@ -723,6 +759,7 @@ impl Metrics {
         self.kinds.most = config.durations;
         self.programs.most = config.programs;
         self.groups.most = config.programs;
+        self.contained.most = config.programs;
     }
 
     /// As of this report of a policy's present period; told when all of them are read ([`Self::read`]).
@@ -772,6 +809,8 @@ impl Metrics {
         }
         let groups = self.groups.release(now);
         self.throttled_ns.retain(|group, _| !groups.contains(group));
+        let contained = self.contained.release(now);
+        self.containers.retain(|unit, _| !contained.contains(unit));
     }
 
     /// The period of this report is over: the policy's next one begins with nothing.
@@ -907,6 +946,9 @@ impl Metrics {
         self.waits_sum(reading, last, &mut present);
         self.units_sum(report, last, &mut present);
         self.programs_sum(report, last, &mut present);
+        if last {
+            self.containers_note(report);
+        }
         let sums = &mut present.sums;
         sums.roots_ns = roots_ns(report);
         for row in report.calls.iter().filter(|_| report.measured.calls) {
@@ -1002,6 +1044,41 @@ impl Metrics {
                 };
             }
             *sums.units_ns.entry(wait).or_default() += ns;
+        }
+    }
+
+    /// Where units' threads are seen: by all rows together, whose order says nothing.
+    fn containers_note(&mut self, report: &Report) {
+        let mut seen: BTreeMap<String, UnitOf> = BTreeMap::new();
+        for row in &report.lives {
+            let (Some(unit), Some(group)) = (&row.unit, &row.cgroup) else {
+                continue;
+            };
+            let is = UnitOf {
+                unit: name(unit),
+                container_id: cgroup::container(group).unwrap_or_default().to_owned(),
+                pod_uid: cgroup::pod(group).unwrap_or_default(),
+            };
+            match seen.get_mut(&is.unit) {
+                Some(seen) => seen.or_in(is),
+                None => {
+                    seen.insert(is.unit.clone(), is);
+                }
+            }
+        }
+        for (unit, is) in seen {
+            let known = self.containers.get_mut(&unit);
+            let nowhere = is.container_id.is_empty() && is.pod_uid.is_empty();
+            // What has no room is told of by its sums alone, as "other" is in no container.
+            if nowhere && known.is_none() || !self.contained.has_room(&unit, self.read_ns) {
+                continue;
+            }
+            match known {
+                Some(known) => known.or_in(is),
+                None => {
+                    self.containers.insert(unit, is);
+                }
+            }
         }
     }
 
@@ -1307,6 +1384,61 @@ mod tests {
         assert_eq!(series(&metrics), [of("other", "6.0")]);
         metrics.update_with(&report(&[("a", second)]));
         assert_eq!(series(&metrics), [of("a", "1.0"), of("other", "6.0")]);
+    }
+
+    /// One series each, or nothing could be joined with it.
+    #[test]
+    fn units_are_told_with_their_containers_and_pods() {
+        const ID: &str = "4f0a1c2b3d4e5f60718293a4b5c6d7e8f9000112233445566778899aabbccdde";
+        let pod = "8d3c5a1e-0c5f-4f3b-9a53-0a5b7a1c2d3e";
+        let slice = format!(
+            "/kubepods.slice/kubepods-pod{}.slice",
+            pod.replace('-', "_")
+        );
+        let scope = format!("cri-containerd-{ID}.scope");
+        let row = |unit: &str, group: &str| LifeRow {
+            unit: Some(unit.into()),
+            cgroup: Some(group.into()),
+            ..LifeRow::default()
+        };
+        let report = |lives: Vec<LifeRow>| Report {
+            lives,
+            ..Report::default()
+        };
+        let infos = |metrics: &Metrics| {
+            let text = metrics.text();
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with("debox_unit_info"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let of = |unit: &str, container: &str, pod: &str| {
+            format!(
+                "debox_unit_info{{unit=\"{unit}\",container_id=\"{container}\",pod_uid=\"{pod}\"}} 1"
+            )
+        };
+        let mut metrics = metrics(2);
+        metrics.close_with(&report(vec![
+            row(&scope, &format!("{slice}/{scope}")),
+            row(&scope, &format!("{slice}/{scope}/init")),
+            row("ssh.service", "/system.slice/ssh.service"),
+        ]));
+        let first = of(&name(&scope), &ID[..12], pod);
+        assert_eq!(infos(&metrics), std::slice::from_ref(&first));
+        // Docker's own groups are below its unit, whichever row is first; and one more is too much.
+        let mut docker = vec![
+            row("docker.service", &format!("/docker.service/docker/{ID}")),
+            row("docker.service", "/docker.service"),
+            row("third.scope", &format!("/third.scope/{ID}")),
+        ];
+        let second = of("docker.service", SEVERAL, "");
+        metrics.close_with(&report(docker.clone()));
+        assert_eq!(infos(&metrics), [first, second.clone()]);
+        metrics.release(Instant::now() + UNUSED);
+        assert_eq!(infos(&metrics), Vec::<String>::new());
+        docker.swap(0, 1);
+        metrics.close_with(&report(docker));
+        assert!(infos(&metrics).contains(&second));
     }
 
     #[test]

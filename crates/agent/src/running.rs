@@ -220,7 +220,7 @@ pub fn could_begin(begin: &Begin<'_>, policies: &[Policy], level: Level) -> bool
     policies.iter().any(|policy| {
         let how = How::of(policy, None, level);
         let begun = capture_of(begin, policy, RANK_LAST, how);
-        begun.map(Capture::finish).is_ok()
+        begun.map(Capture::finish_soon).is_ok()
     })
 }
 

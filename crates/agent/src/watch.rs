@@ -3,9 +3,10 @@
 
 use crate::budget::{Budget, Level, Steps};
 use crate::config::{Config, Policy, Way, What};
+use crate::endings::Endings;
 use crate::endpoint::{Endpoint, Figures};
 use crate::fleet::Fleet;
-use crate::flight::Flight;
+use crate::flight::{Flight, Present};
 use crate::metrics::{Metrics, Reading, waited};
 use crate::otlp::Otlp;
 use crate::running::{
@@ -14,7 +15,7 @@ use crate::running::{
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
 use debox_cli::args::{AgentArgs, BrokerArgs};
-use debox_cli::capture::Base;
+use debox_cli::capture::{Base, Finished, OpenCalls};
 use debox_cli::error::Error;
 use debox_cli::limits::Limits;
 use debox_command::{Ended, Inherited, service};
@@ -43,6 +44,25 @@ impl File {
     }
 }
 
+/// A period that is over, but for what its open calls wait for.
+struct Over {
+    policy: String,
+    begun_ns: u64,
+    finished: Finished,
+    /// None: it is not recorded.
+    recorded: Option<Present>,
+}
+
+/// What is left to do of periods that are over.
+enum After {
+    Tell(Box<Over>),
+    /// What is of the last minutes stays. `asked`: by somebody.
+    Keep {
+        why: String,
+        asked: bool,
+    },
+}
+
 struct Agent<'a> {
     file: File,
     config: Config,
@@ -56,6 +76,7 @@ struct Agent<'a> {
     /// None of the file's could begin, and those of before go on: when it is tried again.
     retake: Option<Instant>,
     budget: Budget,
+    endings: Endings<After>,
     /// Until when boundary capture lasts, of each policy of the file whose time has begun.
     ends: Vec<(Policy, Instant)>,
     endpoint: Endpoint,
@@ -155,9 +176,9 @@ impl Agent<'_> {
         self.period_begin(at);
     }
 
-    /// What came of a period.
+    /// What came of a period. Figures have it from now on; who else is told hears of it in its turn.
     fn over(&mut self, policy: &Policy, over: Watch) {
-        let finished = over.capture.finish();
+        let (finished, calls) = over.capture.finish_soon();
         for (when, sum) in policy.when.iter().zip(finished.acted()) {
             let held_back = sum.met.saturating_sub(sum.acted);
             self.metrics
@@ -175,9 +196,54 @@ impl Agent<'_> {
                 ));
             }
         }
-        let report = finished.report();
-        self.period_end(&policy.name, over.begun_ns, report);
-        self.period_judge(&policy.name, over.recorded, report);
+        let name = policy.name.as_str();
+        self.metrics.close(&Reading {
+            policy: name,
+            report: finished.report(),
+            took: Duration::ZERO,
+            begun_ns: over.begun_ns,
+            recording: (self.flight.as_ref()).and_then(|flight| flight.recording(name)),
+        });
+        let recorded = (self.flight.as_mut()).and_then(|flight| flight.over(name));
+        // As it began, its folder could not be had.
+        let lost = over.recorded && recorded.is_none();
+        self.metrics.lost(u64::from(lost));
+        let over = Over {
+            policy: policy.name.clone(),
+            begun_ns: over.begun_ns,
+            finished,
+            recorded,
+        };
+        (self.endings).when_explained(After::Tell(Box::new(over)), calls);
+        self.endings_take(false);
+    }
+
+    /// What is known by now of periods that are over; of all of them, if it `waits`.
+    fn endings_take(&mut self, waits: bool) {
+        let mut told = false;
+        while let Some((after, calls)) = self.endings.next(waits) {
+            match after {
+                After::Tell(mut over) => {
+                    self.period_tell(&mut over, calls.as_ref());
+                    self.period_judge(&over.policy, over.finished.report());
+                    told = true;
+                }
+                After::Keep { why, asked: false } => self.keep(&why),
+                After::Keep { why, asked: true } => match &mut self.flight {
+                    Some(flight) => keep_tell(&self.otlp, &flight.keep(&why), &why, true),
+                    None => debox_cli::say("nothing is kept: [flight] directory is \"\""),
+                },
+            }
+        }
+        if told {
+            memory_return();
+        }
+    }
+
+    /// Behind the periods that are over.
+    fn keep_behind(&mut self, why: String, asked: bool) {
+        self.endings.behind(After::Keep { why, asked });
+        self.endings_take(false);
     }
 
     /// Single calls that met a condition, or are slow.
@@ -208,7 +274,7 @@ impl Agent<'_> {
         // The call is of the present period, whose end is kept once.
         self.keep_next = Some(Instant::now() + KEEP_AGAIN);
         self.turn(at);
-        self.keep(&why);
+        self.keep_behind(why, false);
     }
 
     /// What goes on would be kept again and again.
@@ -290,6 +356,10 @@ impl Agent<'_> {
         {
             return;
         }
+        if self.flight.is_some() {
+            // What is over goes to where it was written so far.
+            self.endings_take(true);
+        }
         // Its lock goes first: to close a file again ends all locks that the process has on it.
         if let Some(flight) = self.flight.take() {
             self.metrics.lost(flight.close());
@@ -297,30 +367,23 @@ impl Agent<'_> {
         self.flight = flight_open(&self.config, &mut self.no_flight);
     }
 
-    /// To all who are told of periods.
-    fn period_end(&mut self, policy: &str, begun_ns: u64, report: &Report) {
-        self.metrics.close(&Reading {
-            policy,
-            report,
-            took: Duration::ZERO,
-            begun_ns,
-            recording: (self.flight.as_ref()).and_then(|flight| flight.recording(policy)),
-        });
+    /// To all who are told of periods, with what its open calls wait for, if that is known.
+    fn period_tell(&mut self, over: &mut Over, calls: Option<&OpenCalls>) {
+        over.finished.open_calls_tell(calls);
+        let (policy, report) = (over.policy.as_str(), over.finished.report());
         if let Some(fleet) = &mut self.fleet {
-            fleet.end(policy, begun_ns, report);
+            fleet.end(policy, over.begun_ns, report);
         }
-        if let Some(flight) = &mut self.flight {
-            flight.end(policy, report);
+        if let (Some(flight), Some(recorded)) = (&mut self.flight, over.recorded.take()) {
+            flight.end(recorded, report);
         }
         let recording = (self.flight.as_ref()).and_then(|flight| flight.last(policy));
-        self.otlp.period_end(policy, begun_ns, report, recording);
+        (self.otlp).period_end(policy, over.begun_ns, report, recording);
     }
 
-    /// Of one that is over: whether it is recorded, and whether it is to be kept.
-    fn period_judge(&mut self, policy: &str, recorded: bool, report: &Report) {
+    /// Whether one that is over is to be kept.
+    fn period_judge(&mut self, policy: &str, report: &Report) {
         let Some(flight) = &mut self.flight else {
-            // Its folder could not be had.
-            self.metrics.lost(u64::from(recorded));
             return;
         };
         self.metrics.lost(flight.lost());
@@ -352,13 +415,7 @@ impl Agent<'_> {
         for at in 0..self.running.len() {
             self.turn(at);
         }
-        match &mut self.flight {
-            Some(flight) => {
-                let why = "asked for";
-                keep_tell(&self.otlp, &flight.keep(why), why, true);
-            }
-            None => debox_cli::say("nothing is kept: [flight] directory is \"\""),
-        }
+        self.keep_behind("asked for".into(), true);
     }
 
     /// The file has changed, or may have.
@@ -370,6 +427,8 @@ impl Agent<'_> {
                 return;
             }
         };
+        // What is over goes to where it was to go.
+        self.endings_take(true);
         let path = self.file.path.display();
         if config.metrics.listen != self.config.metrics.listen {
             debox_cli::say(&format!(
@@ -589,6 +648,7 @@ impl Agent<'_> {
             }
             next = self.policies_due().map_or(next, |due| due.min(next));
             next = self.budget.due().map_or(next, |due| due.min(next));
+            next = self.endings.due().map_or(next, |due| due.min(next));
             let mut wait = vec![self.endpoint.as_fd()];
             for (ring, soon) in self
                 .running
@@ -615,6 +675,7 @@ impl Agent<'_> {
                 debox_cli::say(&format!("the watch is over: {why}"));
                 return None;
             }
+            self.endings_take(false);
             self.act();
             self.policies_turn();
             self.waiting_begin();
@@ -633,13 +694,13 @@ impl Agent<'_> {
 
     /// What there is of the present periods is written.
     fn end(mut self) {
+        self.endings_take(true);
+        // Nothing more is kept for what ends now.
+        self.config.flight = None;
         for running in std::mem::take(&mut self.running) {
-            let Watch {
-                capture, begun_ns, ..
-            } = running.present;
-            let finished = capture.finish();
-            self.period_end(&running.policy.name, begun_ns, finished.report());
+            self.over(&running.policy, running.present);
         }
+        self.endings_take(true);
         self.metrics.throttled(&self.limits.now());
         if let Some(flight) = self.flight.take() {
             self.metrics.lost(flight.close());
@@ -773,6 +834,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     let mut agent = Agent {
         metrics: Metrics::new(&config.metrics),
         limits: Limits::of_machine(),
+        endings: Endings::new(OpenCalls::explain),
         ends: Vec::new(),
         budget: Budget::new(&config.budget, base.is_own()),
         file,

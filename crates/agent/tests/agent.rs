@@ -977,6 +977,10 @@ fn policies_share_out_who_is_watched() {
     };
     let calls = open(&first);
     assert!(calls.iter().any(|comm| comm == "dpo-a-one"), "{calls:?}");
+    // And what it waits for, which was found beside the next period.
+    let mut calls = first.iter().flat_map(|report| &report.open_calls);
+    let explained = calls.any(|call| call.comm == "dpo-a-one" && !call.why.is_empty());
+    assert!(explained, "{first:?}");
     let calls = open(&rest);
     assert!(calls.iter().any(|comm| comm == "dpo-b-one"), "{calls:?}");
     assert!(

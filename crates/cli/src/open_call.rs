@@ -44,6 +44,12 @@ fn time_slices(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().nth(2)?.parse().ok()
 }
 
+/// How often it got a CPU so far.
+fn time_slices_now(pid: u32, tid: u32) -> Option<u64> {
+    let path = format!("/proc/{pid}/task/{tid}/schedstat");
+    time_slices(&std::fs::read_to_string(path).ok()?)
+}
+
 impl OpenCalls {
     pub fn sample(&mut self, pids: impl Iterator<Item = u32>) {
         let now = Instant::now();
@@ -96,7 +102,10 @@ impl OpenCalls {
         calls.truncate(CALLS_EXPLAINED);
         crate::why::explain(&mut calls);
         for call in calls {
-            if let Some(seen) = self.seen.get_mut(&(call.pid, call.tid)) {
+            // What has run meanwhile may wait for something else by now.
+            let same = |seen: &&mut Seen| time_slices_now(call.pid, call.tid) == Some(seen.slices);
+            let seen = self.seen.get_mut(&(call.pid, call.tid));
+            if let Some(seen) = seen.filter(same) {
                 seen.why = call.why;
                 seen.held_up = call.held_up;
             }

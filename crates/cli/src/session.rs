@@ -6,7 +6,7 @@ use crate::own_labels;
 use crate::spliced;
 use crate::title::Titles;
 use debox_abi::debox_event_call;
-use debox_client::{AccountView, Connection, Snapshot};
+use debox_client::{AccountView, Connection, DetailsView, Snapshot};
 use debox_output::printable;
 use debox_report::{
     CallArgument, CodePlace, Details, Frame, Input, Note, NoteKind, Report, RunFacts, RunKind,
@@ -20,27 +20,23 @@ use std::time::{Duration, Instant};
 /// debug information gets this long.
 const SITES_WAIT: Duration = Duration::from_millis(200);
 
-/// Waits until every place has its name (or the time is over), then copies.
-pub fn snapshot(account: &AccountView) -> Snapshot {
+/// The snapshot at the end of a run, with the kernel's call paths if `stacks`. Waits until every place has its
+/// name, or the time is over.
+pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: bool) -> Snapshot {
     let until = Instant::now() + SITES_WAIT;
     while !account.sites_resolved() && Instant::now() < until && !account.stale() {
         std::thread::sleep(Duration::from_millis(2));
     }
-    account.snapshot()
-}
-
-/// The snapshot at the end of a run, with the kernel's call paths if `stacks`.
-pub fn snapshot_last(account: &AccountView, connection: &Connection, stacks: bool) -> Snapshot {
-    let mut snapshot = snapshot(account);
+    let (mut snapshot, chained) = snapshot(account, connection);
+    if let Err(error) = chained {
+        crate::say(&format!("without what was waited for: {error}"));
+    }
     if stacks && account.details.is_some() && !snapshot.stale {
         match connection.site_stacks() {
             Ok(stacks) => snapshot.site_stacks = stacks,
             // The report is worth having without them.
             Err(error) => crate::say(&format!("without the kernel's call paths: {error}")),
         }
-    }
-    if let Err(error) = chains_add(&mut snapshot, account, connection) {
-        crate::say(&format!("without what was waited for: {error}"));
     }
     if snapshot.on_cpu.is_some() && !snapshot.stale {
         match connection.kernel_functions() {
@@ -68,17 +64,20 @@ pub fn away_add(
     Ok(away.len())
 }
 
-/// What the sleeps waited for: sums first, so that every number has its link.
-pub fn chains_add(
-    snapshot: &mut Snapshot,
+/// With what the sleeps waited for, unless that failed. A sleep goes into the sums by chain, and then into the
+/// account: the sums are copied first, or they would have what the account lacks. The links come last, so that every
+/// number has one.
+pub fn snapshot(
     account: &AccountView,
     connection: &Connection,
-) -> Result<(), debox_client::Error> {
-    if let Some(details) = account.details.as_ref().filter(|_| !snapshot.stale) {
-        let sums = details.chain_sums();
-        snapshot.chains_set(account, sums, connection.chains()?);
-    }
-    Ok(())
+) -> (Snapshot, Result<(), debox_client::Error>) {
+    let sums = account.details.as_ref().map(DetailsView::chain_sums);
+    let mut snapshot = account.snapshot();
+    let chained = match sums.filter(|_| !snapshot.stale) {
+        Some(sums) => (connection.chains()).map(|links| snapshot.chains_set(account, sums, links)),
+        None => Ok(()),
+    };
+    (snapshot, chained)
 }
 
 pub fn not_followed(follow: bool) -> Option<Note> {

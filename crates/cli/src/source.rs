@@ -64,6 +64,7 @@ impl Source {
             labels: options.labels.clone(),
             vmlinux: options.vmlinux.clone(),
             boundary_later,
+            ends_with_process: true,
             // It takes minutes; nobody should wonder.
             progress: crate::say,
             ..Default::default()

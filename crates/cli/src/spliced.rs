@@ -26,7 +26,7 @@ use debox_report::{
     CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, PlaceCounts, Report,
     RunFacts, RunKind, SpliceSetup, WrapCounts, WrapProcess,
 };
-use debox_splice::{Counted, Following, Place, Run, Sampling, Since, Sums, UNDONE};
+use debox_splice::{Counted, Following, Place, Reason, Run, Sampling, Since, Sums, UNDONE};
 use debox_symbol::{CodeFile, UserCode};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
@@ -893,13 +893,16 @@ fn left(counted: &Counted) -> Vec<Note> {
         1 => format!("1 {one}"),
         count => format!("{count} {many}"),
     };
-    let why = counted.why.join("; ");
+    let reasons = |all: &[Reason]| {
+        let all: Vec<String> = all.iter().map(Reason::to_string).collect();
+        debox_output::printable(&all.join("; "))
+    };
     left(
         counted.programs_left,
         format!(
             "calls of {} are missing: {}",
             n(counted.programs_left, "program", "programs"),
-            debox_output::printable(&why)
+            reasons(&counted.why)
         ),
     );
     left(
@@ -942,7 +945,7 @@ fn left(counted: &Counted) -> Vec<Note> {
         let text = format!(
             "calls of {} were taken at the kernel's boundary, where all processes pay for it: {}",
             n(counted.boundary, "program", "programs"),
-            debox_output::printable(&counted.boundary_why.join("; "))
+            reasons(&counted.boundary_why)
         );
         notes.push(Note::new(NoteKind::SpliceBoundary, counted.boundary, text));
     }

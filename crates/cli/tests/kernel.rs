@@ -8,6 +8,7 @@ mod common;
 
 use common::{debox_of_shared as debox, kernel_or_skip, text};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -157,12 +158,13 @@ fn sleeps_alone_are_told_without_calls() {
     );
 }
 
-/// Nobody pays at system calls for it: two hooks less than with boundaries.
+/// Nobody pays at system calls for sleeps alone, nor for a program whose own code tells of its calls.
 #[test]
-fn sleeps_alone_have_no_hook_at_calls() {
+fn sleeps_alone_and_spliced_calls_have_no_hook_at_calls() {
     if !kernel_or_skip() {
         return;
     }
+    // All of them, and those at system calls.
     let hooks = |way: &str| {
         let mut run = Command::new(env!("CARGO_BIN_EXE_debox"))
             .args(["run", way, "--", "sh", "-c", "echo began; exec sleep 60"])
@@ -177,19 +179,26 @@ fn sleeps_alone_have_no_hook_at_calls() {
             .unwrap();
         assert_eq!(began, "began\n");
         // Its own broker is a thread of it.
-        let links = (std::fs::read_dir(format!("/proc/{}/fdinfo", run.id())).unwrap())
+        let links: Vec<String> = (std::fs::read_dir(format!("/proc/{}/fdinfo", run.id())).unwrap())
             .flatten()
             .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
             .filter(|text| text.contains("link_type:\traw_tracepoint"))
-            .count();
+            .collect();
         // SAFETY: a child of ours, which hands it on to the command.
         unsafe { libc::kill(run.id() as i32, libc::SIGTERM) };
         run.wait().unwrap();
-        links
+        let at_calls = |link: &&String| {
+            ["\tsys_enter\n", "\tsys_exit\n"]
+                .iter()
+                .any(|name| link.contains(name))
+        };
+        (links.len(), links.iter().filter(at_calls).count())
     };
-    let sleeps = hooks("--capture=sleeps");
-    assert!(sleeps > 10, "{sleeps}");
-    assert_eq!(hooks("--capture=boundary"), sleeps + 2);
+    for way in ["--capture=sleeps", "--capture=splice"] {
+        let (all, at_calls) = hooks(way);
+        assert!(all > 10 && at_calls == 0, "{way}: {at_calls} of {all}");
+    }
+    assert_eq!(hooks("--capture=boundary").1, 2);
 }
 
 #[test]
@@ -585,6 +594,57 @@ fn who_held_a_lock_is_named_and_not_who_waited_for_it_too() {
     let parent = &links[number(&slept["parent"]) as usize];
     assert_eq!(parent["comm"], "holder", "{links:?}");
     assert_eq!(slept["held"], true, "{slept}");
+}
+
+/// Of two programs that wait for different things each has its own.
+#[test]
+fn who_blocked_where_is_told_by_name() {
+    if !kernel_or_skip() {
+        return;
+    }
+    let command = ["sh", "-c", "sleep 0.3 | head -c 1"];
+    for options in [&[][..], &["--capture=boundary"]] {
+        let (_, report) = report(options, &command);
+        let rows = report["blocking"].as_array().unwrap();
+        let mut slept: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for row in rows {
+            // Left out where the chains do not say in which call of a place it was.
+            let Some(names) = row["by_name"].as_array() else {
+                continue;
+            };
+            let mut all = 0;
+            for name in names {
+                let total = number(&name["total_ns"]);
+                all += total;
+                let comm = name["comm"].as_str();
+                let comm = comm.unwrap_or_else(|| panic!("{options:?}: whose? {row}"));
+                // What debox's own process slept until its execve is the command's.
+                assert!(["sh", "sleep", "head"].contains(&comm), "{row}");
+                *slept
+                    .entry((comm, row["label"].as_str().unwrap()))
+                    .or_default() += total;
+            }
+            assert_eq!(all, number(&row["total_ns"]), "{options:?}: {row}");
+        }
+        let of = |comm, label| slept.get(&(comm, label)).copied().unwrap_or(0);
+        assert!(of("sleep", "nanosleep") > 200_000_000, "{slept:?}");
+        assert!(of("head", "pipe-read") > 200_000_000, "{slept:?}");
+        assert_eq!(of("head", "nanosleep"), 0, "{slept:?}");
+        assert_eq!(of("sleep", "pipe-read"), 0, "{slept:?}");
+        let mut arguments = vec!["run"];
+        arguments.extend(options);
+        arguments.push("--");
+        arguments.extend(command);
+        let out = debox(&arguments).output().unwrap();
+        let said = text(&out.stderr);
+        let table = said.split("Where it blocked").nth(1).unwrap_or_default();
+        let table = table.split("\n\n").next().unwrap();
+        let its = |line: &str| {
+            let mut words = line.split_whitespace();
+            line.contains("nanosleep") && words.any(|word| word == "sleep")
+        };
+        assert!(table.lines().any(its), "{said}");
+    }
 }
 
 /// The interposer that `make` builds, in target/release.

@@ -2,7 +2,7 @@
 //! `debox run --capture=splice`: is all counted, and does the command end as it would?
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ use std::time::Duration;
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place, count, notes, row, sum};
+use splice::{NOBODY, Place, count, notes, row, sum, users};
 
 /// `debox run --capture=splice`.
 trait Runs {
@@ -1411,6 +1411,98 @@ fn assert_names_the_tracer(report: &Value, name: &str) {
     );
 }
 
+/// Its child is traced, and tries in vain to execute something: what it does next is told, and it goes on.
+const TRIES: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+static volatile int *at;
+static void says(const char *text)
+{
+	char byte;
+	puts(text);
+	fflush(stdout);
+	if (read(0, &byte, 1) != 1) _exit(3);
+}
+int main(void)
+{
+	int status;
+	at = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	says("begun");
+	if (!fork()) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		ptrace(PTRACE_TRACEME, 0, 0, 0);
+		execl("/dev/null", "null", (char *)0);
+		/* Without a call. */
+		for (*at = 1; *at < 2;) ;
+		getppid();
+		for (*at = 3; *at < 4;) ;
+		_exit(7);
+	}
+	while (*at < 1) usleep(1000);
+	says("failed");
+	*at = 2;
+	while (*at < 3) usleep(1000);
+	says("told");
+	*at = 4;
+	return wait(&status) > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 9;
+}
+"#;
+
+/// Hooks that debox's own broker, a thread of it, has put on the kernel.
+fn hooks(debox: u32) -> usize {
+    let all = std::fs::read_dir(format!("/proc/{debox}/fdinfo")).unwrap();
+    let texts = all
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    texts
+        .filter(|text| text.contains("link_type:\traw_tracepoint"))
+        .count()
+}
+
+/// All processes pay for hooks at system calls: they are there as long as somebody needs them.
+#[test]
+fn hooks_at_calls_go_when_nobody_needs_them_any_more() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("tries", TRIES);
+    let script = "echo begun; read a; strace -f -o /dev/null /bin/true; echo told; read b; exit 7";
+    for words in [&[program.as_str()][..], &["sh", "-c", script]] {
+        let mut debox = place.run(&["-q", "-o", "/dev/null", "--"]);
+        debox.args(words).stdin(Stdio::piped());
+        let mut debox = debox.stdout(Stdio::piped()).spawn().unwrap();
+        let (pid, mut go) = (debox.id(), debox.stdin.take().unwrap());
+        let mut lines = BufReader::new(debox.stdout.take().unwrap()).lines();
+        let mut says = || lines.next().unwrap().unwrap();
+        let mut goes = || go.write_all(b"\n").unwrap();
+        assert_eq!(says(), "begun");
+        let before = hooks(pid);
+        goes();
+        if words.len() == 1 {
+            assert_eq!(says(), "failed");
+            // Longer than it takes until that is looked at.
+            for _ in 0..30 {
+                assert_eq!(hooks(pid), before + 2);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            goes();
+        }
+        assert_eq!(says(), "told");
+        let gone = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            hooks(pid) == before
+        });
+        goes();
+        assert_eq!(debox.wait().unwrap().code(), Some(7), "{words:?}");
+        assert!(gone, "{words:?}");
+    }
+}
 /// Between two programs no block of it is taken: it lives nevertheless.
 #[test]
 fn a_program_whose_execve_fails_again_and_again_lives_on() {
@@ -1804,4 +1896,58 @@ fn a_program_with_fewer_capabilities_is_at_the_boundary() {
     // With all of them it is not.
     let (output, _) = place.report(&["sh", "-c", script]);
     assert_ne!(String::from_utf8_lossy(&output.stdout), "0\n");
+}
+
+/// Its threads spawn itself by its name, which is in the last of three folders.
+const SEARCHES: &str = r#"
+#include <pthread.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+static char *name;
+static void *spawns(void *unused)
+{
+	char *words[] = { name, "calls", 0 };
+	pid_t child;
+	int status;
+	for (int i = 0; i < 50; i++)
+		if (posix_spawnp(&child, name, 0, 0, words, environ) || waitpid(child, &status, 0) != child || status) exit(1);
+	return unused;
+}
+int main(int argc, char **argv)
+{
+	char path[4096];
+	pthread_t threads[4];
+	if (argc > 1) {
+		for (int i = 0; i < 100; i++) getpgrp();
+		return 0;
+	}
+	name = strrchr(argv[0], '/') + 1;
+	snprintf(path, sizeof path, "/none/a:/none/b:%.*s", (int)(name - 1 - argv[0]), argv[0]);
+	setenv("PATH", path, 1);
+	for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, spawns, 0);
+	for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+	return 7;
+}
+"#;
+
+/// While an execve is under way its thread's counters may become another one's: where it fails it is counted once all the same.
+#[test]
+fn threads_that_search_for_what_they_execute_are_counted_once() {
+    for user in users() {
+        let place = Place::new();
+        let program = place.program("searches", SEARCHES);
+        let (output, report) = place.spliced(user, &[], &[&program]);
+        let of_it = format!("{user:?}: {}", report["notes"]);
+        assert_eq!(output.status.code(), Some(7), "{of_it} {output:?}");
+        assert_eq!(count(&report, "getpgrp"), 200 * 100, "{of_it}");
+        let execve = row(&report["calls"], "name", "execve")[0];
+        assert_eq!(execve["count"], 1 + 200 * 3, "{of_it}");
+        assert_eq!(execve["errors"], 200 * 2, "{of_it}");
+        assert_eq!(notes(&report, "splice_boundary"), [""; 0], "{of_it}");
+    }
 }

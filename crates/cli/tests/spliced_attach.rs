@@ -2,8 +2,9 @@
 //! `debox attach --capture=splice`: does a running program go on as it would, and is all counted?
 
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 mod splice;
 
 use splice::needs;
-use splice::{NOBODY, Place, notes, row};
+use splice::{NOBODY, Place, notes, row, writable_code};
 
 /// What tests/splice/attached.c ends with when all was right.
 const RIGHT: Option<i32> = Some(7);
@@ -150,6 +151,37 @@ fn areas(pid: u32) -> usize {
     ours.count()
 }
 
+/// Its code that came from files: where it lies, and what it says.
+fn code(pid: u32) -> Vec<(u64, Vec<u8>)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let of_files = |line: &&str| line.contains(" r-xp ") && line.contains('/');
+    let range = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let number = |hex| u64::from_str_radix(hex, 16).ok();
+        Some((number(start)?, number(end)?))
+    };
+    let ranges = maps.lines().filter(of_files).filter_map(range);
+    ranges
+        .map(|(start, end)| (start, memory(pid, start, (end - start) as usize)))
+        .collect()
+}
+
+fn memory(pid: u32, at: u64, bytes: usize) -> Vec<u8> {
+    let mut there = vec![0; bytes];
+    let file = File::open(format!("/proc/{pid}/mem")).unwrap();
+    file.read_exact_at(&mut there, at).unwrap();
+    there
+}
+
+/// How many bytes of its code are others than they were.
+fn differ(pid: u32, code: &[(u64, Vec<u8>)]) -> usize {
+    let of = |(at, was): &(u64, Vec<u8>)| {
+        let is = memory(pid, *at, was.len());
+        is.iter().zip(was).filter(|(is, was)| is != was).count()
+    };
+    code.iter().map(of).sum()
+}
+
 /// Waits until the watch has begun: a report is asked for by SIGINT as soon as one would be there.
 fn watches(debox: &mut Child, pid: u32, areas_before: usize) {
     let until = Instant::now() + Duration::from_secs(60);
@@ -216,6 +248,33 @@ fn a_running_program_is_counted_and_goes_on() {
         }
         // Nobody counts what it does by itself.
         program.order("atf");
+    }
+    assert_eq!(program.end(), RIGHT);
+}
+
+/// Byte by byte; and at no time could anybody write code where it is executed.
+#[test]
+fn its_own_code_comes_back() {
+    let place = Attached::new();
+    let mut program = Program::start(Command::new(place.attached_c()).arg("1"));
+    let pid = program.pid();
+    let own = code(pid);
+    for round in 0..2 {
+        let before = areas(pid);
+        let mut debox = place.debox(pid, &[]).spawn().unwrap();
+        while areas(pid) == before && debox.try_wait().unwrap().is_none() {
+            assert_eq!(writable_code(pid), [""; 0], "{round}");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        watches(&mut debox, pid, before);
+        program.order("at");
+        assert_eq!(writable_code(pid), [""; 0], "{round}");
+        // Else nothing could come back.
+        assert!(differ(pid, &own) > 0, "{round}");
+        let said = end(debox);
+        assert_eq!(differ(pid, &own), 0, "{round}: {said}");
+        assert_eq!(writable_code(pid), [""; 0], "{round}");
+        program.order("at");
     }
     assert_eq!(program.end(), RIGHT);
 }
@@ -489,6 +548,38 @@ int main(void)
 	return 7;
 }
 "#;
+
+/// The live view of a process by its number, which has its own code again afterwards.
+#[test]
+fn top_shows_the_calls_of_a_running_program() {
+    if !needs::root() {
+        return;
+    }
+    let place = Attached::new();
+    let mut program = Program::start(&mut Command::new(place.0.program("steps", STEPS)));
+    let (pid, own) = (program.pid(), code(program.pid()));
+    let words = ["top", "--capture=splice", "--totals", "--batch", "8"];
+    let mut debox = place.0.debox(&words);
+    debox.args(["--view", "calls", "--interval", "500ms"]);
+    debox.args(["-p", &pid.to_string()]);
+    let debox = debox.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut debox = debox.spawn().unwrap();
+    watches(&mut debox, pid, 0);
+    program.order("aaa");
+    let shown = debox.wait_with_output().unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let text = String::from_utf8(shown.stdout).unwrap();
+    // The last frame's.
+    let rows = text.lines().map(|line| line.split_whitespace());
+    let mut counts = rows.filter_map(|mut row| match row.next() {
+        Some("getppid") => row.next(),
+        _ => None,
+    });
+    assert_eq!(counts.next_back(), Some("3,000"), "{text}");
+    assert_eq!(differ(pid, &own), 0);
+    program.order("a");
+    assert_eq!(program.end(), RIGHT);
+}
 
 /// A debugger with a breakpoint in a function whose call has been replaced, which then goes through the trampoline by
 /// single steps. Where it is still there as the watch ends, the program keeps the trampolines, which is said.

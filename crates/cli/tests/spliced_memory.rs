@@ -4,13 +4,13 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[path = "common/splice.rs"]
 mod splice;
 
-use splice::{NOBODY, Place, count, needs, notes, users};
+use splice::{NOBODY, Place, count, needs, notes, users, writable_code};
 
 /// Each child, and then the parent, load it at the same place: what one has mapped none of the others has.
 const LOADS: &str = r#"
@@ -365,5 +365,103 @@ fn what_a_program_forbids_its_memory_is_kept_to() {
                 assert_eq!(notes(&report, "splice_left"), [""; 0], "{user:?} {how}");
             }
         }
+    }
+}
+
+/// Looks all the while whether any of its memory may be written and executed at once, beside a library that comes and
+/// goes, and children that have it, too.
+const LOOKS: &str = r#"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static volatile int over;
+static void look(void)
+{
+	char line[8192], *rights;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	if (!maps) _exit(8);
+	while (fgets(line, sizeof line, maps)) {
+		rights = strchr(line, ' ');
+		if (rights && rights[2] == 'w' && rights[3] == 'x') { dprintf(2, "%s", line); _exit(9); }
+	}
+	fclose(maps);
+}
+static void *looks(void *unused)
+{
+	while (!over) look();
+	return unused;
+}
+static int loads(const char *path)
+{
+	void *library = dlopen(path, RTLD_NOW);
+	long (*raw)(void) = library ? (long (*)(void))dlsym(library, "raw") : 0;
+	if (!raw || raw() != getppid()) return 1;
+	look();
+	return dlclose(library);
+}
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	int status;
+	if (pthread_create(&thread, 0, looks, 0)) return 2;
+	for (int i = 0; i < 50; i++) {
+		if (loads(argv[1])) return 3;
+		if (i % 10) continue;
+		if (!fork()) _exit(loads(argv[1]));
+		if (wait(&status) < 0 || status) return 4;
+	}
+	over = 1;
+	pthread_join(thread, 0);
+	return 7;
+}
+"#;
+
+/// What a process has made, and those have, and so on.
+fn descendants(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let children = (threads.into_iter().flatten().flatten())
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|text| {
+            let numbers = text.split_whitespace().map(str::to_owned);
+            numbers.collect::<Vec<_>>()
+        });
+    children
+        .filter_map(|number| number.parse().ok())
+        .flat_map(|child| std::iter::once(child).chain(descendants(child)))
+        .collect()
+}
+
+/// By its own looks, and by ours, as programs begin as well.
+#[test]
+fn no_memory_is_written_and_executed_at_once() {
+    for user in users() {
+        let place = Place::new();
+        let (library, program) = (place.library(), place.program("looks", LOOKS));
+        let script = "for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true; done; exec \"$@\"";
+        let mut debox = place.debox(&["run", "--capture=splice", "-q", "-o", "/dev/null", "--"]);
+        debox.args(["sh", "-c", script, "sh", &program, &library]);
+        if let Some(user) = user.filter(|_| needs::is_root()) {
+            std::os::unix::fs::chown(place.0.path(), Some(user), Some(user)).unwrap();
+            debox.uid(user).gid(user);
+        }
+        let mut debox = debox.stdin(Stdio::null()).spawn().unwrap();
+        let mut spliced = 0;
+        let status = loop {
+            for pid in descendants(debox.id()) {
+                let found = writable_code(pid);
+                assert!(found.is_empty(), "{user:?}: {found:?}");
+                let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+                spliced += u32::from(maps.is_ok_and(|maps| maps.contains("debox-splice")));
+            }
+            if let Some(status) = debox.try_wait().unwrap() {
+                break status;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        };
+        assert_eq!(status.code(), Some(7), "{user:?}");
+        assert!(spliced > 0, "{user:?}: nothing was seen");
     }
 }

@@ -79,6 +79,16 @@ fn stacks_are_switched_out_of_calls() {
     });
 }
 
+/// One of each three calls is left for elsewhere, and so has failed.
+#[test]
+fn a_handler_says_where_and_how_it_returns() {
+    each("contexts", |user, report| {
+        assert_eq!(count(report, "rt_sigsuspend"), 301, "{user:?}");
+        assert_eq!(errors(report, "rt_sigsuspend"), 200, "{user:?}");
+        assert_eq!(count(report, "getppid"), 602, "{user:?}");
+    });
+}
+
 #[test]
 fn a_call_that_is_stopped_and_goes_on_is_one() {
     each("restarted", |user, report| {
@@ -171,6 +181,92 @@ fn a_program_that_compares_its_code_finds_it_changed_by_splicing_alone() {
         let mut debox = place.debox(&["run", way, "-q", "-o", "/dev/null", "--"]);
         let status = debox.args(words).status().unwrap();
         assert_eq!(status.code(), Some(7), "{way}");
+    }
+}
+
+/// Where its own GS register leads nobody else writes.
+const SETS_GS: &str = r#"
+#include <unistd.h>
+static long own[1024];
+int main(void)
+{
+	__asm__ volatile("wrgsbase %0" : : "r"(own) : "memory");
+	for (int i = 0; i < 300; i++) getppid();
+	for (int i = 0; i < 1024; i++)
+		if (own[i]) return 1;
+	return 7;
+}
+"#;
+
+/// The same, where a library that it loads does so, in a child first.
+const LOADS_GS: &str = r#"
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static long own[1024];
+static int calls(void)
+{
+	for (int i = 0; i < 100; i++) getppid();
+	for (int i = 0; i < 1024; i++)
+		if (own[i]) return 0;
+	return 1;
+}
+static int loads(const char *library)
+{
+	void *there = dlopen(library, RTLD_NOW);
+	void (*set)(void *) = there ? (void (*)(void *))dlsym(there, "set") : 0;
+	if (!set) return 0;
+	set(own);
+	return calls();
+}
+int main(int argc, char **argv)
+{
+	int status;
+	if (!calls()) return 1;
+	if (!fork()) _exit(!loads(argv[argc - 1]));
+	if (wait(&status) < 0 || status) return 2;
+	return loads(argv[argc - 1]) ? 7 : 3;
+}
+"#;
+
+const BY_LIBRARY: &str =
+    "void set(void *to) { __asm__ volatile(\"wrgsbase %0\" : : \"r\"(to) : \"memory\"); }";
+
+/// Nobody is asked before the instruction: so such a program is not begun with, and one is left before it can come to the
+/// library's code.
+#[test]
+fn a_program_that_sets_the_gs_register_by_itself_is_left_it() {
+    for user in users() {
+        let place = Place::new();
+        let sets = place.program("sets", SETS_GS);
+        let loads = place.program("loads", LOADS_GS);
+        let library = place.library_of("sets", BY_LIBRARY);
+        let preload = format!("LD_PRELOAD={library}");
+        // How many of 300 its program tells of.
+        for (words, told) in [
+            (&[sets.as_str()][..], 0),
+            (&[loads.as_str(), library.as_str()], 100),
+            (
+                &[
+                    "/usr/bin/env",
+                    preload.as_str(),
+                    loads.as_str(),
+                    library.as_str(),
+                ],
+                0,
+            ),
+        ] {
+            assert_eq!(bare(words), Some(7), "{words:?}");
+            let (output, report) = place.spliced(user, &[], words);
+            let of_it = format!("{user:?} {words:?}: {}", report["notes"]);
+            assert_eq!(output.status.code(), Some(7), "{of_it} {output:?}");
+            let (kind, why, getppids) = match user {
+                None => ("splice_boundary", "it sets the GS register itself", 300),
+                Some(_) => ("splice_left", "the GS register", told),
+            };
+            assert_eq!(count(&report, "getppid"), getppids, "{of_it}");
+            assert!(notes(&report, kind).join("; ").contains(why), "{of_it}");
+        }
     }
 }
 

@@ -38,42 +38,34 @@ impl DetailsView {
     /// A copy. Rows may be written meanwhile: each number is whole, those of a
     /// row need not be of one moment.
     pub fn copy(&self) -> Box<debox_details> {
-        let mut details = debox_details::zeroed_box();
-        self.details.copy_words(0, details.as_bytes_mut());
-        details
+        self.details.copy()
     }
 
     /// Blocked time by chain: the numbers of the chains, and of those that found
     /// no room under 0.
     pub fn chain_sums(&self) -> Vec<(u32, debox_chain_sum)> {
-        let mut sums = debox_chain_sums::zeroed_box();
-        self.chains.copy_words(0, sums.as_bytes_mut());
+        let sums: Box<debox_chain_sums> = self.chains.copy();
         (0..)
-            .zip(sums.sum)
+            .zip(&sums.sum)
             .filter(|(_, sum)| sum.count > 0)
+            .map(|(chain, sum)| (chain, *sum))
             .collect()
     }
 
     /// What sleeps were on, and how long; a copy like that of the details.
     pub fn objects(&self) -> Box<debox_objects> {
-        let mut objects = debox_objects::zeroed_box();
-        self.objects.copy_words(0, objects.as_bytes_mut());
-        objects
+        self.objects.copy()
     }
 
     /// What the clock of CPU time found, if there is one; a copy like that of the details.
     pub fn on_cpu(&self) -> Option<Box<debox_on_cpu>> {
-        let mut table = debox_on_cpu::zeroed_box();
-        self.on_cpu.as_ref()?.copy_words(0, table.as_bytes_mut());
-        Some(table)
+        self.on_cpu.as_ref().map(Mapping::copy)
     }
 
     /// Where threads' time went, of those that have ended; a copy like that of the
     /// details.
     pub fn lives(&self) -> Box<debox_lives> {
-        let mut lives = debox_lives::zeroed_box();
-        self.lives.copy_words(0, lives.as_bytes_mut());
-        lives
+        self.lives.copy()
     }
 
     /// One user stack; None for an index that was never handed out.
@@ -268,8 +260,7 @@ impl AccountView {
 
     /// Whether every site that the account names has its text.
     pub fn sites_resolved(&self) -> bool {
-        let mut account = debox_account::zeroed_box();
-        self.account.copy_words(0, account.as_bytes_mut());
+        let account: Box<debox_account> = self.account.copy();
         account
             .sites
             .iter()
@@ -298,8 +289,7 @@ impl AccountView {
     pub fn snapshot(&self) -> Snapshot {
         // Rows handed out while we copy are simply not in this snapshot: the
         // account is read first, and it names the rows.
-        let mut account = debox_account::zeroed_box();
-        self.account.copy_words(0, account.as_bytes_mut());
+        let account: Box<debox_account> = self.account.copy();
         let mut cpus = debox_account_cpu::zeroed_slice(self.cpu_count);
         let used: Vec<usize> = account
             .row_of

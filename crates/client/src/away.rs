@@ -81,19 +81,21 @@ impl Snapshot {
         grow(&mut row.runq_ns, away.runq_ns);
     }
 
-    /// Into its own row, or that of its name in many processes.
+    /// Into its own row, or that of its name in many processes: of its control group, or of all.
     fn away_life_add(&mut self, away: &debox_away, places: &mut Places) {
         let Some(lives) = &mut self.lives else {
             return;
         };
         let of_name = 1 << 63 | u64::from(away.program) << 32;
         let own = of_name | u64::from(away.pid);
-        let at = (places.find(own).or_else(|| places.find(of_name))).or_else(|| places.take(own));
-        let time = match at {
+        let of_group = of_name | DEBOX_LIFE_GROUP | u64::from(away.cgroup as u32);
+        let mut known = [own, of_group, of_name].into_iter();
+        let known = known.find_map(|key| places.find(key));
+        let time = match known.or_else(|| places.take(own)) {
             Some(at) => {
                 let row = &mut lives.rows[at];
                 if row.key == 0 {
-                    row.key = own;
+                    (row.key, row.cgroup) = (own, away.cgroup);
                 }
                 &mut row.time
             }
@@ -267,4 +269,57 @@ fn sleep_add((count, total_ns, max_ns): (&mut u64, &mut u64, &mut u64), ns: u64)
 
 fn grow(to: &mut u64, by: u64) {
     *to = to.saturating_add(by);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of its process, else of its name in its control group, else of its name.
+    #[test]
+    fn a_life_goes_into_the_row_that_the_kernel_side_would_take() {
+        let mut lives = debox_lives::zeroed_box();
+        let of_name: u64 = 1 << 63 | 1 << 32;
+        lives.rows[0].key = of_name | 7;
+        lives.rows[1].key = of_name | DEBOX_LIFE_GROUP | 9;
+        lives.rows[2].key = of_name;
+        let mut snapshot = Snapshot {
+            account: debox_account::zeroed_box(),
+            cpus: Box::default(),
+            sites: Box::default(),
+            features: 0,
+            stale: false,
+            details: None,
+            objects: None,
+            on_cpu: None,
+            kernel_functions: HashMap::new(),
+            lives: Some(lives),
+            site_stacks: Vec::new(),
+            chain_sums: Vec::new(),
+            chains: Vec::new(),
+        };
+        let mut places = AllPlaces::of(&snapshot).lives;
+        let group = 3 << 32 | 9;
+        for (program, pid, cgroup, life_ns) in [
+            (1, 7, group, 1),
+            (1, 8, group, 20),
+            (1, 9, group + 1, 300),
+            (1, 9, 0, 4_000),
+            (2, 8, group, 50_000),
+        ] {
+            let mut away = debox_away {
+                program,
+                pid,
+                cgroup,
+                ..debox_away::zeroed()
+            };
+            away.life.life_ns = life_ns;
+            snapshot.away_life_add(&away, &mut places);
+        }
+        let lives = snapshot.lives.unwrap();
+        let told = lives.rows[..4].iter().map(|row| row.time.life_ns);
+        assert_eq!(told.collect::<Vec<_>>(), [1, 20, 4_300, 50_000]);
+        let last = &lives.rows[3];
+        assert_eq!((last.key, last.cgroup), (1 << 63 | 2 << 32 | 8, group));
+    }
 }

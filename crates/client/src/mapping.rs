@@ -2,7 +2,7 @@
 //! How is memory read that others write, and how is it given back?
 
 use crate::lasting;
-use debox_abi::DEBOX_PAGE_SIZE;
+use debox_abi::{DEBOX_PAGE_SIZE, Pod};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
@@ -74,11 +74,28 @@ impl Mapping {
                 && to.len().is_multiple_of(8)
                 && offset + to.len() <= self.length
         );
-        for (i, bytes) in to.chunks_exact_mut(8).enumerate() {
+        for (i, bytes) in to.as_chunks_mut().0.iter_mut().enumerate() {
             // Acquire: from the front to the back, as who slept longest is told (debox_site_row).
-            let word = self.word(offset + i * 8).load(Ordering::Acquire);
-            bytes.copy_from_slice(&word.to_ne_bytes());
+            *bytes = self
+                .word(offset + i * 8)
+                .load(Ordering::Acquire)
+                .to_ne_bytes();
         }
+    }
+
+    /// The same of a whole value, from the front on. Most of a table is zero: what is not written to needs no memory.
+    pub fn copy<T: Pod>(&self) -> Box<T> {
+        let mut copy = T::zeroed_box();
+        let bytes = copy.as_bytes_mut();
+        assert!(bytes.len().is_multiple_of(8) && bytes.len() <= self.length);
+        for (i, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            // Acquire: as above.
+            let word = self.word(i * 8).load(Ordering::Acquire);
+            if word != 0 {
+                *bytes = word.to_ne_bytes();
+            }
+        }
+        copy
     }
 
     /// A word that others may write; to be stored to in a writable mapping only.

@@ -29,10 +29,13 @@ const DIFF_THREADS: &str = include_str!("../sql/diff_threads.sql");
 
 const PARQUET: &str = "/var/lib/debox/fleet";
 const MINUTE_MS: i64 = 60_000;
+const TEN_MINUTES_MS: i64 = 10 * MINUTE_MS;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
-/// From so long on sums by hour answer, if they can.
+/// From so long on sums by hour answer, if they can,
 const SUMS_FROM_MS: i64 = 6 * HOUR_MS;
+/// and those of waits by ten minutes.
+const TENS_FROM_MS: i64 = HOUR_MS;
 /// Fewer hosts on a side of a comparison are told apart by stretches of their time as well.
 const HOSTS_LEAST: u64 = 8;
 const WHY_ROWS: usize = 12;
@@ -42,14 +45,16 @@ const BYS: [&str; 4] = ["by1", "by2", "by3", "by4"];
 const COLUMNS: [&str; 4] = ["column1", "column2", "column3", "column4"];
 const KEYS: [&str; 4] = ["k1", "k2", "k3", "k4"];
 const CLASSES: [&str; 6] = ["loss", "unknown", "input", "idle", "rest", "tool"];
-/// What sums by hour have, and those of minutes over all hosts.
+/// What sums by hour and ten minutes have, and those of minutes over all hosts.
 const BY_HOUR: [&str; 8] = [
     "host", "release", "unit", "program", "label", "class", "root", "state",
 ];
 const BY_MINUTE: [&str; 5] = ["release", "unit", "label", "class", "root"];
 const THREADS_BY_MINUTE: [&str; 4] = ["release", "unit", "program", "state"];
-/// So long those of minutes are kept.
+/// So long those of minutes are kept,
 const MINUTES_KEPT_MS: i64 = 30 * DAY_MS;
+/// and rows, and sums by ten minutes.
+const ROWS_KEPT_MS: i64 = 7 * DAY_MS;
 const OF_THREADS: [&str; 8] = [
     "host",
     "release",
@@ -240,9 +245,10 @@ fn span_text(since_ms: i64, until_ms: i64) -> String {
     )
 }
 
-/// Which sums answer: of what is asked for they have all columns.
+/// Which sums answer, and what they are of: of what is asked for they have all columns. `host`: of one, of which rows
+/// are found at once.
 fn source(
-    engine: &Engine,
+    has_sums: bool,
     threads: bool,
     by: &[String],
     host: bool,
@@ -250,14 +256,17 @@ fn source(
     age_ms: i64,
 ) -> (&'static str, i64) {
     let within = |known: &[&str]| by.iter().all(|column| known.contains(&column.as_str()));
-    let sums = engine.has_sums() && length_ms >= SUMS_FROM_MS;
-    let minutes = engine.has_sums() && !host && age_ms <= MINUTES_KEPT_MS;
+    let old = age_ms > ROWS_KEPT_MS;
+    let hours = has_sums && (length_ms >= SUMS_FROM_MS || old) && within(&BY_HOUR);
+    let tens = has_sums && !host && length_ms >= TENS_FROM_MS && within(&BY_HOUR);
+    let minutes = has_sums && !host && age_ms <= MINUTES_KEPT_MS;
     match threads {
         true if minutes && within(&THREADS_BY_MINUTE) => ("threads_1m", MINUTE_MS),
-        true if sums && within(&BY_HOUR) => ("threads_1h", HOUR_MS),
+        true if hours => ("threads_1h", HOUR_MS),
         true => ("threads", 1),
         false if minutes && within(&BY_MINUTE) => ("waits_1m", MINUTE_MS),
-        false if sums && within(&BY_HOUR) => ("waits_1h", HOUR_MS),
+        false if hours => ("waits_1h", HOUR_MS),
+        false if tens => ("waits_10m", TEN_MINUTES_MS),
         false => ("waits", 1),
     }
 }
@@ -284,14 +293,17 @@ fn top(args: &FleetTopArgs) -> Result<(), Error> {
         .map_or(Ok(now), |until| when(until, now))?;
     let engine = engine(&args.from)?;
     let since_ms = until_ms - args.since.as_millis() as i64;
-    let (source, step) = source(
-        &engine,
+    let (mut source, mut step) = source(
+        engine.has_sums(),
         threads,
         by,
         args.rows.host.is_some(),
         until_ms - since_ms,
         now - since_ms,
     );
+    if source == "waits_10m" && !engine.has_tens()? {
+        (source, step) = ("waits", 1);
+    }
     let (since_ms, until_ms) = span_of(since_ms, until_ms, step, now);
     let has_hosts = !["waits_1m", "threads_1m"].contains(&source);
     let mut params = by_params(by, threads);
@@ -823,6 +835,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_answers_has_what_is_asked_for_of_that_time() {
+        let of = |by: &[&str], host, hours: i64, age_hours: i64| {
+            let by: Vec<String> = by.iter().map(|column| (*column).to_owned()).collect();
+            let threads = by.iter().any(|column| column == "state");
+            let (length_ms, age_ms) = (hours * HOUR_MS, age_hours * HOUR_MS);
+            let (source, step) = source(true, threads, &by, host, length_ms, age_ms);
+            let rows = super::source(false, threads, &by, host, length_ms, age_ms);
+            assert_eq!(rows, (if threads { "threads" } else { "waits" }, 1));
+            (source, step / MINUTE_MS)
+        };
+        let (wide, whose) = (&["unit", "root"][..], &["host", "program", "root"][..]);
+        for age in [1, 7 * 24, 30 * 24] {
+            assert_eq!(of(wide, false, 1, age), ("waits_1m", 1));
+        }
+        // What is older than the rows is in sums by hour, however short it is.
+        assert_eq!(of(wide, false, 1, 31 * 24), ("waits_1h", 60));
+        assert_eq!(of(whose, false, 1, 8 * 24), ("waits_1h", 60));
+        assert_eq!(of(&["host", "state"], false, 1, 8 * 24), ("threads_1h", 60));
+        assert_eq!(of(whose, false, 6, 6), ("waits_1h", 60));
+        assert_eq!(of(whose, false, 5, 7 * 24), ("waits_10m", 10));
+        assert_eq!(of(whose, false, 1, 1), ("waits_10m", 10));
+        // Of one host, of less time, and by what sums have not.
+        assert_eq!(of(whose, true, 1, 1), ("waits", 0));
+        assert_eq!(of(whose, false, 0, 1), ("waits", 0));
+        assert_eq!(of(&["host", "call"], false, 24, 24), ("waits", 0));
+        assert_eq!(of(&["host", "state"], false, 1, 1), ("threads", 0));
+    }
+
+    #[test]
     fn a_span_is_that_of_what_it_is_summed_up_from() {
         let at = |hours: i64, minutes: i64| hours * HOUR_MS + minutes * MINUTE_MS;
         let now = at(100, 40);
@@ -832,6 +873,7 @@ mod tests {
             (at(90, 30), now, HOUR_MS, (at(90, 0), now)),
             (at(90, 30), at(100, 30), HOUR_MS, (at(90, 0), now)),
             (at(90, 30) + 1, now - 1, MINUTE_MS, (at(90, 30), now)),
+            (at(99, 35), at(100, 35), TEN_MINUTES_MS, (at(99, 30), now)),
             (at(90, 30) + 1, now - 1, 1, (at(90, 30) + 1, now - 1)),
             (at(99, 0), at(101, 30), HOUR_MS, (at(99, 0), at(101, 30))),
         ] {

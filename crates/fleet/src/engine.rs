@@ -24,6 +24,9 @@ const FORMAT: &str = "JSONCompactEachRowWithNamesAndTypes";
 const CHDB: &str = include_str!("engine.py");
 const SPAN: &str = include_str!("../sql/span.sql");
 const PARQUET: &str = include_str!("../sql/parquet.sql");
+/// Sums by hour come from those by ten minutes since there are these: where they do, both are of all rows.
+const TENS: &str = "SELECT count() AS views FROM system.tables WHERE database = currentDatabase() \
+    AND name = 'waits_to_1h' AND position(create_table_query, 'waits_10m') > 0";
 const CONNECT: Duration = Duration::from_secs(10);
 const QUERY: Duration = Duration::from_secs(600);
 const DAY_MS: i64 = 86_400_000;
@@ -342,6 +345,14 @@ impl Engine {
     /// Whether there are sums by minute and hour.
     pub fn has_sums(&self) -> bool {
         !matches!(self.place, Place::Parquet(_) | Place::Objects(_))
+    }
+
+    /// Whether those by ten minutes are of all rows. A database from before there were any has none, or those of what
+    /// was loaded later.
+    pub fn has_tens(&self) -> Result<bool, Error> {
+        let answer = self.run(&[TENS], &Params::new())?;
+        let mut rows = answer.rows.iter();
+        Ok(rows.any(|row| answer.count(row, "views") > 0))
     }
 
     /// The rows of one question about what was from `since_ms` to `until_ms`.

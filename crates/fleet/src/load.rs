@@ -5,7 +5,7 @@
 //! adds nothing twice, to the sums neither. A database in a directory has its engine read them, a list of files of a
 //! table's day at once, which stands in the table `begun` before: where a load is cut off, the next one does the same
 //! list again first, with the same mark, and all before it stays. What came over OTLP is in the engine already, in the
-//! tables of OpenTelemetry's exporter; where a load of that is cut off, the next one may add readings again.
+//! tables of OpenTelemetry's exporter; which of it is taken at once stands in `begun` likewise, in a server, too.
 //!
 //! What is in the table `loaded` is left out. That knows a file for longer than any of its rows is kept; files of days
 //! of which nothing is kept any more are not taken.
@@ -26,7 +26,11 @@ use std::path::Path;
 
 const SCHEMA: &str = include_str!("../sql/schema.sql");
 const LOAD: &str = include_str!("../sql/load.sql");
-const OTEL: &str = include_str!("../sql/otel.sql");
+/// Of what came over OTLP: what a mark begins with, and how that is taken.
+const OTEL: [(&str, &str); 2] = [
+    ("otel/", include_str!("../sql/otel_readings.sql")),
+    ("otel-period/", include_str!("../sql/otel_periods.sql")),
+];
 const SEND: &str = "INSERT INTO {table:Identifier} FORMAT Parquet";
 const SENT: &str = "INSERT INTO loaded (file) SELECT {file:String}";
 /// Of the days from `first` to `last`; "0" comes next to "/".
@@ -181,14 +185,20 @@ fn load_here(engine: &Engine, mark: &str, files: Option<&[String]>) -> Result<()
     engine.run(&load, &params).map(drop)
 }
 
-/// What a load that was cut off had begun; which files that is. Lists of another directory's files wait for that.
-fn go_on(engine: &Engine, root: &Path) -> Result<HashSet<String>, Error> {
+/// What a load that was cut off had begun, by marks.
+fn begun(engine: &Engine) -> Result<BTreeMap<String, Vec<String>>, Error> {
     let answer = engine.run(&[BEGUN], &Params::new())?;
     let mut begun: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in &answer.rows {
         let files = begun.entry(answer.text(row, "mark")).or_default();
         files.push(answer.text(row, "file"));
     }
+    Ok(begun)
+}
+
+/// Loads what was begun; which files that is. Lists of another directory's files wait for that.
+fn go_on(engine: &Engine, root: &Path) -> Result<HashSet<String>, Error> {
+    let mut begun = begun(engine)?;
     begun.retain(|_, files| files.iter().any(|file| root.join(file).is_file()));
     for mark in begun.keys() {
         load_here(engine, mark, None)?;
@@ -261,10 +271,24 @@ fn load_otel(args: &FleetLoadArgs, otel: &str) -> Result<(), Error> {
     let schema: Vec<&str> = statements(SCHEMA).collect();
     engine.run(&schema, &Params::new())?;
     let before = count(&engine)?;
+    let begun = begun(&engine)?;
     let mut params = Params::new();
     params.insert("otel", otel.into());
-    let all: Vec<&str> = statements(OTEL).collect();
-    engine.run(&all, &params)?;
+    for (kind, sql) in OTEL {
+        let all: Vec<&str> = statements(sql).collect();
+        let whose = format!("{kind}{otel}");
+        // Another of the exporter's databases has other readings.
+        let is_ours = |mark: &&String| mark.rsplit_once('/').is_some_and(|(of, _)| of == whose);
+        let begun = begun.keys().filter(is_ours);
+        let begun = begun.map(|mark| (mark.clone(), true));
+        // No other load has that.
+        let mark = format!("{whose}/{}-{}", now_ms(), std::process::id());
+        for (mark, again) in begun.chain([(mark, false)]) {
+            params.insert("mark", mark);
+            params.insert("again", u8::from(again).to_string());
+            engine.run(&all, &params)?;
+        }
+    }
     let new = count(&engine)?.saturating_sub(before);
     let text = format!("{} readings and periods were loaded.\n", count_text(new));
     let value = json!({ "schema": "debox.fleet-load", "schema_version": 1, "readings": new });

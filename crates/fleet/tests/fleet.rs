@@ -594,6 +594,7 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         answer(&python, &["sql", &sql, "--database", &places.database])
     };
     assert_eq!(sums("waits"), sums("waits_1m"));
+    assert_eq!(sums("waits"), sums("waits_10m"));
     assert_eq!(sums("waits"), sums("waits_1h"));
     let top = |since: &str| {
         let words = [
@@ -607,11 +608,12 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         ];
         answer(&python, &words)
     };
-    assert_eq!(
-        (&top("1h")["source"], &top("24h")["source"]),
-        (&"waits".into(), &"waits_1h".into())
-    );
-    assert_eq!(top("1h")["rows"], top("24h")["rows"]);
+    let all = ["59m", "1h", "24h"].map(top);
+    let sources = ["waits", "waits_10m", "waits_1h"];
+    for (at, source) in sources.into_iter().enumerate() {
+        assert_eq!(all[at]["source"], source);
+        assert_eq!(all[at]["rows"], all[0]["rows"], "{source}");
+    }
     let sql = "SELECT sum(own_code_ns) AS o, sum(run_queue_ns) AS r FROM";
     let of = |table: &str| {
         let sql = format!("{sql} {table}");
@@ -630,6 +632,44 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
         &places.database,
     ];
     assert_eq!(answer(&python, &old)["source"], "waits_1h");
+}
+
+/// One whose sums by hour were made before there were those by ten minutes, as it is and after the next load.
+#[test]
+fn an_older_database_answers_from_its_rows() {
+    let Some(python) = needs::chdb() else { return };
+    let begin = now_ns() - 30 * MINUTE;
+    let of = |at: u64| {
+        let period = period("h", begin + at * MINUTE, "v1");
+        (report("db", "db.service", SECOND), period)
+    };
+    let places = Places::new(&python, &[of(0)]);
+    let place = ["--database", places.database.as_str()];
+    for sql in [
+        "DROP VIEW waits_to_1h",
+        "DROP VIEW waits_to_10m",
+        "DROP TABLE waits_10m",
+        "CREATE MATERIALIZED VIEW waits_to_1h TO waits_1h AS SELECT toStartOfHour(toDateTime(w.time, 'UTC')) AS time, \
+         host, release, unit, program, label, class, root, sum(w.sleeps) AS sleeps, sum(w.blocked_ns) AS blocked_ns, \
+         max(w.longest_ns) AS longest_ns FROM waits AS w GROUP BY time, host, release, unit, program, label, class, root",
+    ] {
+        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
+        assert!(output.status.success(), "{sql}: {output:?}");
+    }
+    let top = || {
+        let words = ["top", "--since", "2h", "--by", "program"];
+        let top = answer(&python, &[&words[..], &place].concat());
+        (top["source"].clone(), top["rows"][0]["blocked_ns"].as_u64())
+    };
+    assert_eq!(top(), ("waits".into(), Some(SECOND)));
+    told(Path::new(&places.parquet), &[of(10)]);
+    let load = ["load", "--parquet", &places.parquet];
+    assert_eq!(answer(&python, &[&load[..], &place].concat())["files"], 3);
+    assert_eq!(top(), ("waits".into(), Some(2 * SECOND)));
+    let sql =
+        "SELECT (SELECT sum(sleeps) FROM waits) AS a, (SELECT sum(sleeps) FROM waits_1h) AS b";
+    let sums = answer(&python, &[&["sql", sql], &place[..]].concat());
+    assert_eq!(sums[0]["a"], sums[0]["b"]);
 }
 
 /// A load into a directory that was cut off after each of its statements, and between a table and its sums; more files
@@ -1185,7 +1225,7 @@ fn a_server_is_asked_and_loaded_as_a_directory_is() {
     let sums = "SELECT sum(blocked_ns) AS ns, sum(sleeps) AS sleeps FROM";
     let rows = asked(&format!("{sums} waits"));
     assert_eq!(rows[0]["sleeps"], 33, "{rows}");
-    for table in ["waits_1m", "waits_1h"] {
+    for table in ["waits_1m", "waits_10m", "waits_1h"] {
         assert_eq!(asked(&format!("{sums} {table}")), rows, "{table}");
     }
     let refused = format!("http://ann:wrong@127.0.0.1:{port}");
@@ -1208,6 +1248,22 @@ fn a_server_is_asked_and_loaded_as_a_directory_is() {
     assert_eq!(value[0]["one"], 1);
 }
 
+/// The columns of the exporter's tables that are asked about.
+fn otel_tables(sql: &dyn Fn(&str)) {
+    sql("CREATE DATABASE otel");
+    sql(
+        "CREATE TABLE otel.otel_metrics_sum (ResourceAttributes Map(LowCardinality(String), String), \
+         ServiceName LowCardinality(String), MetricName LowCardinality(String), \
+         Attributes Map(LowCardinality(String), String), StartTimeUnix DateTime, TimeUnix DateTime, \
+         Value Float64) ENGINE = MergeTree ORDER BY (ServiceName, MetricName, TimeUnix)",
+    );
+    sql(
+        "CREATE TABLE otel.otel_logs (Timestamp DateTime64(9), ServiceName LowCardinality(String), Body String, \
+         ResourceAttributes Map(LowCardinality(String), String), LogAttributes Map(LowCardinality(String), String)) \
+         ENGINE = MergeTree ORDER BY Timestamp",
+    );
+}
+
 /// Sums that agents send over OTLP, as OpenTelemetry's exporter keeps them: what was added from one reading to
 /// the next, once, also of an agent that began anew.
 #[test]
@@ -1221,19 +1277,7 @@ fn what_came_over_otlp_is_loaded() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{sql}: {said}");
     };
-    sql("CREATE DATABASE otel");
-    // Its columns that are asked about.
-    sql(
-        "CREATE TABLE otel.otel_metrics_sum (ResourceAttributes Map(LowCardinality(String), String), \
-         ServiceName LowCardinality(String), MetricName LowCardinality(String), \
-         Attributes Map(LowCardinality(String), String), StartTimeUnix DateTime, TimeUnix DateTime, \
-         Value Float64) ENGINE = MergeTree ORDER BY (ServiceName, MetricName, TimeUnix)",
-    );
-    sql(
-        "CREATE TABLE otel.otel_logs (Timestamp DateTime64(9), ServiceName LowCardinality(String), Body String, \
-         ResourceAttributes Map(LowCardinality(String), String), LogAttributes Map(LowCardinality(String), String)) \
-         ENGINE = MergeTree ORDER BY Timestamp",
-    );
+    otel_tables(&sql);
     let begin_s = now_ns() / SECOND - 1_000;
     let moment = |seconds: u64| {
         let is = debox_output::Utc::of_seconds(seconds as i64);
@@ -1322,6 +1366,20 @@ fn what_came_over_otlp_is_loaded() {
         &[&["top", "--by", "host,label"], &place[..]].concat(),
     );
     assert_eq!(top["rows"][0]["blocked_ns"], 33 * SECOND / 4, "{top}");
+    // Agents that began on more days than ClickHouse takes at once, unless it is told to.
+    let began = |days: u64| {
+        let row = row(240, 0, "debox.sleeps", wait, "1");
+        row.replace("web-1", &format!("old-{days}")).replace(
+            &format!(", {begin_s}, "),
+            &format!(", {}, ", begin_s - days * 86_400),
+        )
+    };
+    rows(&(1..=101).map(began).collect::<Vec<_>>());
+    assert_eq!(load(), 101);
+    let old = read(
+        "SELECT sum(sleeps) AS sleeps, uniqExact(host) AS hosts FROM waits_1h WHERE host LIKE 'old-%'",
+    );
+    assert_eq!(old, serde_json::json!([{"sleeps": 101, "hosts": 101}]));
     // Readings begin where periods do not, and are of no policy.
     let words = ["why", "--host", "web-1", "--at", "1h"];
     let why = answer(&python, &[&words[..], &place[..]].concat());
@@ -1330,6 +1388,130 @@ fn what_came_over_otlp_is_loaded() {
         (&why["waits"][0]["label"], &why["waits"][0]["blocked_ns"]),
         (&"disk-read".into(), &SECOND.into()),
         "{why}"
+    );
+}
+
+/// A load of what came over OTLP that was cut off after statements of it, and between a table and its sums; another
+/// reading and another period came before the next one.
+#[test]
+fn a_load_of_otlp_that_was_cut_off_adds_nothing_twice() {
+    let Some(python) = needs::chdb() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().to_str().unwrap();
+    let place = ["--database", database];
+    let sql = |sql: &str| {
+        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
+        assert!(output.status.success(), "{sql}: {output:?}");
+    };
+    otel_tables(&sql);
+    let begin_s = now_ns() / SECOND - 6_000;
+    // In each another second was waited for and had no CPU, and one call was made.
+    let reading = |number: u64| {
+        let row = |name: &str, labels: &str| {
+            format!(
+                "({{'host.name':'h'}}, 'debox-agent', '{name}', {labels}, {begin_s}, {}, {number})",
+                begin_s + 60 * number
+            )
+        };
+        let wait = "{'label':'disk-read','call':'read','class':'loss'}";
+        let thread = "{'program':'db','unit':'db.service','state':'run_queue'}";
+        let rows = [
+            row("debox.blocked", wait),
+            row("debox.sleeps", wait),
+            row("debox.thread", thread),
+            row("debox.calls", "{'call':'read'}"),
+        ];
+        // The exporter may have it twice.
+        let period = format!(
+            "({}, 'debox-agent', 'First.', {{'host.name':'h'}}, {{'debox.period.begin':'{begin_s}'}})",
+            begin_s + 60 * number
+        );
+        [
+            format!(
+                "INSERT INTO otel.otel_metrics_sum VALUES {}",
+                rows.join(", ")
+            ),
+            format!("INSERT INTO otel.otel_logs VALUES {period}, {period}"),
+        ]
+    };
+    let run = |statements: &[String], mark: &str| {
+        let ask = serde_json::json!({
+            "path": database, "statements": statements,
+            "params": {"otel": "otel", "mark": mark, "again": "0"},
+        });
+        let mut engine = Command::new(&python)
+            .args(["-c", include_str!("../src/engine.py")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdin = engine.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, ask.to_string().as_bytes()).unwrap();
+        drop(stdin);
+        assert!(engine.wait().unwrap().success(), "{statements:?}");
+    };
+    // A reading, and a load that ends behind so many of its statements.
+    let cut_off = |number: u64, load: &str, mark: &str, most: usize| {
+        let is_more = |line: &str| !line.is_empty() && !line.starts_with("--");
+        let all = load.split(";\n").map(str::trim);
+        let all = all.filter(|statement| statement.lines().any(is_more));
+        let load: Vec<String> = all.take(most).map(str::to_owned).collect();
+        assert!(load.last().unwrap().contains("INSERT INTO "));
+        run(&[&reading(number)[..], &load].concat(), mark);
+    };
+    let load = || answer(&python, &[&["load", "--otel", "otel"], &place[..]].concat());
+    let sums = || {
+        let sql = "SELECT (SELECT sum(sleeps) FROM waits) AS a, (SELECT sum(sleeps) FROM waits_1m) AS b, \
+            (SELECT sum(sleeps) FROM waits_1h) AS c, (SELECT sum(run_queue_ns) / 1e9 FROM threads) AS d, \
+            (SELECT sum(run_queue_ns) / 1e9 FROM threads_1m) AS e, (SELECT sum(calls) FROM calls) AS f, \
+            (SELECT count() FROM periods) AS g, (SELECT count() FROM loaded) / 2 AS h";
+        let rows = answer(&python, &[&["sql", sql], &place[..]].concat());
+        ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| rows[0][name].as_f64().unwrap() as u64)
+    };
+    let readings = include_str!("../sql/otel_readings.sql");
+    let periods = include_str!("../sql/otel_periods.sql");
+    // It makes the tables.
+    load();
+    let mut told = 0;
+    // Behind what is begun, `waits`, `calls` and `loaded`.
+    for most in [2, 5, 7, 8] {
+        cut_off(told + 1, readings, &format!("otel/otel/{told}"), most);
+        run(&reading(told + 2), "");
+        told += 2;
+        load();
+        assert_eq!(sums(), [told; 8], "{most}");
+    }
+    for most in [2, 3] {
+        cut_off(told + 1, periods, &format!("otel-period/otel/{told}"), most);
+        told += 1;
+        load();
+        assert_eq!(sums(), [told; 8], "{most}");
+    }
+    // The next load makes it again.
+    sql("DROP VIEW waits_to_1h");
+    cut_off(told + 1, readings, "otel/otel/view", 5);
+    told += 1;
+    load();
+    assert_eq!(sums(), [told; 8]);
+    // One that was begun in time and is taken again when it is older than what is begun; what was begun of another of the
+    // exporter's databases waits for that.
+    let late_s = now_ns() / SECOND - 7 * 86_400 - 3_600;
+    sql(&format!(
+        "INSERT INTO otel.otel_metrics_sum VALUES ({{'host.name':'late'}}, 'debox-agent', 'debox.sleeps', \
+         {{'label':'disk-read','call':'read','class':'loss'}}, {}, {late_s}, 5)",
+        late_s - 60
+    ));
+    sql(
+        "INSERT INTO begun (file, mark) SELECT concat('otel/late/', toString(toUnixTimestamp(StartTimeUnix)), '/', \
+         toString(TimeUnix)), 'otel/otel/late' FROM otel.otel_metrics_sum WHERE ResourceAttributes['host.name'] = 'late'",
+    );
+    sql("INSERT INTO begun (file, mark) VALUES ('otel/there/1/x', 'otel/other/1')");
+    load();
+    let left = "SELECT (SELECT sum(sleeps) FROM waits_1h WHERE host = 'late') AS late, \
+        (SELECT groupArray(mark) FROM begun WHERE mark IN ('otel/otel/late', 'otel/other/1')) AS begun";
+    assert_eq!(
+        answer(&python, &[&["sql", left], &place[..]].concat()),
+        serde_json::json!([{"late": 5, "begun": ["otel/other/1"]}])
     );
 }
 

@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, RingBuffer, RingBufferBuilder};
@@ -125,6 +125,13 @@ struct AccountEntry {
     taken: Vec<debox_abi::debox_away>,
 }
 
+impl AccountEntry {
+    /// Hooks at system calls are there for some of its threads, and need not be for as long as it lasts.
+    fn boundary_on_the_way(&self) -> bool {
+        self.boundary && !self.options.boundary && !self.options.audit
+    }
+}
+
 /// A sample as the kernel side sends it.
 struct Sample {
     stack: u32,
@@ -163,6 +170,8 @@ pub struct Probe {
     requests: Arc<Mutex<VecDeque<unwind::Request>>>,
     follow: follow::Follow,
     asleep: asleep::Asleep,
+    /// When it is looked whether hooks at system calls are needed still; None: it need not be.
+    boundary_next: Option<Instant>,
     /// Of the account with details made last.
     serial: u64,
 }
@@ -344,6 +353,7 @@ impl Probe {
             requests,
             follow: follow::Follow::new(asked),
             asleep: asleep::Asleep::default(),
+            boundary_next: None,
             whom_hooks: whom::Hooks::default(),
             whom_last: 0,
             serial: 0,
@@ -1113,7 +1123,8 @@ impl Kernel for Probe {
         if self.asleep.waits() {
             return Some(Duration::ZERO);
         }
-        self.follow.due()
+        let dues = [self.follow.due(), self.boundary_due()];
+        dues.into_iter().flatten().min()
     }
 
     fn chains(&mut self, from: u32) -> Vec<debox_abi::debox_chain> {
@@ -1200,6 +1211,9 @@ impl Kernel for Probe {
         }
         if self.follow.due() == Some(Duration::ZERO) {
             self.follow_run(false);
+        }
+        if self.boundary_due() == Some(Duration::ZERO) {
+            self.boundary_look();
         }
         let requests =
             std::mem::take(&mut *self.requests.lock().unwrap_or_else(|e| e.into_inner()));
@@ -1408,22 +1422,39 @@ fn array_create(
     .map_err(Error::bpf("creating a shared map"))
 }
 
-/// A map of one frozen value, which `first` prepares.
+/// A map of one frozen value, which `first` prepares. In place: the tables are tens of megabytes, of which that
+/// is a page, and to write them whole took 27 ms of a start.
 fn numbered_create<T: debox_abi::Pod>(
     name: &'static str,
     creating: &'static str,
     first: impl FnOnce(&mut T),
 ) -> Result<MapHandle, Error> {
     let map = array_create(name, size_of::<T>(), 1, BPF_F_MMAPABLE)?;
-    let mut value = T::zeroed_box();
-    first(&mut value);
-    map.update(
-        &0u32.to_ne_bytes(),
-        debox_abi::Pod::as_bytes(&*value),
-        MapFlags::ANY,
-    )
-    .and_then(|()| map.freeze())
-    .map_err(Error::bpf(creating))?;
+    let length = size_of::<T>().next_multiple_of(debox_abi::DEBOX_PAGE_SIZE);
+    // SAFETY: a fresh shared mapping of a map whose one value is as large.
+    let value = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            map.as_fd().as_raw_fd(),
+            0,
+        )
+    };
+    if value == libc::MAP_FAILED {
+        return Err(Error::Kernel {
+            action: "map a new table",
+            source: io::Error::last_os_error(),
+        });
+    }
+    // SAFETY: mapped above, at a page's begin, `length` long; any bytes are a value of a Pod, and nobody else has
+    // the map yet. Nothing refers to it after the second line.
+    unsafe {
+        first(&mut *value.cast::<T>());
+        libc::munmap(value, length);
+    }
+    map.freeze().map_err(Error::bpf(creating))?;
     Ok(map)
 }
 

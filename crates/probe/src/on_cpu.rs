@@ -16,7 +16,7 @@ use crate::attach::{cpus_online, software_event};
 use crate::error::Error;
 use crate::programs::{Link, Programs};
 use crate::unwind::{self, Row};
-use crate::{BPF_F_MMAPABLE, DeboxProgs, Probe};
+use crate::{DeboxProgs, Probe};
 
 /// Shared with `bpf/user_stack.h` and `bpf/on_cpu.h`.
 pub(crate) const FUNCTIONS_TABLE: u32 = unwind::TABLES_MAX;
@@ -139,18 +139,15 @@ impl Probe {
                 (vec![], 0, error.raw_os_error().unwrap_or(libc::EIO))
             }
         };
-        let table =
-            crate::array_create("debox_on_cpu", size_of::<debox_on_cpu>(), 1, BPF_F_MMAPABLE)?;
-        let mut first = debox_on_cpu::zeroed_box();
-        first.serial = self.serial;
-        first.hz = hz;
-        first.error = error;
-        table
-            .update(&0u32.to_ne_bytes(), first.as_bytes(), MapFlags::ANY)
-            .map_err(Error::bpf("numbering an account's samples"))?;
-        table
-            .freeze()
-            .map_err(Error::bpf("freezing an account's samples"))?;
+        let table = crate::numbered_create(
+            "debox_on_cpu",
+            "creating an account's samples",
+            |first: &mut debox_on_cpu| {
+                first.serial = self.serial;
+                first.hz = hz;
+                first.error = error;
+            },
+        )?;
         Ok(Clock {
             table,
             events,

@@ -19,6 +19,8 @@ const THREADS_MAX: usize = 1 << 16;
 /// The interposer's table (debox_report::WrapCounts) has as many.
 const CALL_SITES_MAX: usize = 1 << 15;
 const TRACED_MAX: usize = 4_096;
+/// One of each chain, of each sleep that is not over, and of each row what nobody knows.
+const NAMES_MAX: usize = DEBOX_CHAINS_MAX + DEBOX_AWAY_MAX as usize + 2 * DEBOX_SITE_ROWS_MAX;
 const FEW: usize = 4_096;
 
 /// What exceeds its bound, as a sentence.
@@ -47,6 +49,14 @@ pub fn check(r: &Report) -> Result<(), String> {
             })),
             "buckets of sleeps",
             DEBOX_SLEEP_BUCKETS,
+        ),
+        (
+            r.blocking
+                .iter()
+                .map(|row| row.by_name.len())
+                .sum::<usize>(),
+            "names of who slept",
+            NAMES_MAX,
         ),
         (r.labels.len(), "labels", DEBOX_SITE_ROWS_MAX),
         (r.call_sites.len(), "call sites", CALL_SITES_MAX),

@@ -201,6 +201,27 @@ fn lists_that_no_account_can_fill_are_refused() {
         let error = read_bytes(&file(&[begin(), (REPORT, 2, text)])).unwrap_err();
         assert!(error.contains(what), "{what}: {error}");
     }
+
+    // Who slept, at all places together: one of each chain, and of each thread that still sleeps.
+    let row = |names: usize| {
+        let names = vec![r#"{"comm":"c","count":1,"total_ns":1}"#; names].join(",");
+        format!(
+            r#"{{"label":"l","unlabelled":false,"call":null,"abi":64,"function":null,"offset":null,"file":null,
+            "line":null,"count":1,"total_ns":1,"mean_ns":1,"max_ns":1,"share":1.0,"waiters_mean":null,
+            "waiters_max":null,"by_name":[{names}]}}"#
+        )
+    };
+    let blocked = |rows: String| {
+        let text = String::from_utf8(report(1, "")).unwrap();
+        let text = text.replace(r#""blocking":[]"#, &format!(r#""blocking":[{rows}]"#));
+        read_bytes(text.as_bytes())
+    };
+    assert_eq!(
+        blocked(row(81_921)).unwrap().blocking[0].by_name.len(),
+        81_921
+    );
+    let error = blocked(format!("{0},{0}", row(43_009))).unwrap_err();
+    assert!(error.contains("86,018 names of who slept"), "{error}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl TimeState {
 }
 
 /// Shares a sum out by weight, to the last nanosecond.
-fn share_out(sum_ns: u64, weights: &[u64]) -> Vec<u64> {
+pub(crate) fn share_out(sum_ns: u64, weights: &[u64]) -> Vec<u64> {
     let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     // A recording's numbers are foreign: their product must fit.
     let shift = (u128::BITS - all.leading_zeros()).saturating_sub(u64::BITS);

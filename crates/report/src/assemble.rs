@@ -7,6 +7,7 @@ mod launch;
 mod lives;
 mod objects;
 mod on_cpu;
+mod sleepers;
 
 pub use details::{CallArguments, CodePlace, Details, FrameNames, disk_operation, frame_text};
 pub use lives::title_text;
@@ -412,6 +413,7 @@ fn blocking_of(input: &Input<'_>) -> Blocking {
                     histogram: sleep_buckets(&sum.over),
                     longest: sum.longest,
                 }),
+                by_name: Vec::new(),
             }
         })
         .collect();
@@ -1069,7 +1071,7 @@ pub fn assemble(input: Input<'_>) -> Report {
         .filter(|(key, sum)| **key != DEBOX_NR_OUTSIDE && !sum.is_empty())
         .map(|(key, sum)| call_row(*key, sum, measured, input.call_names))
         .collect();
-    let blocking = blocking_of(&input);
+    let mut blocking = blocking_of(&input);
 
     let mut notes = Notes(Vec::new());
     account_notes(&input, &blocking, sums, &mut notes);
@@ -1085,12 +1087,17 @@ pub fn assemble(input: Input<'_>) -> Report {
         .details
         .map(|facts| details::tell(facts, input.sites, input.call_names, measured, &mut notes));
     let mut told = told.unwrap_or_default();
-    if let (RunKind::Run, Some(facts), Some(path)) =
-        (input.facts.kind, input.details, &mut told.critical_path)
-    {
-        let begin_ns = facts.lives.map_or(0, |lives| lives.begin_ns);
-        let held_ns = facts.start_ns.saturating_sub(begin_ns);
-        launch::leave(&mut told.lives, path, held_ns);
+    if let Some(facts) = input.details {
+        let lives = facts.lives.filter(|_| input.facts.kind == RunKind::Run);
+        let launcher = lives.and_then(|lives| launch::renamed(&told.lives, lives.critical_pid));
+        // There is no path before its process has ended.
+        if let (Some(lives), Some(path)) = (lives, &mut told.critical_path) {
+            let held_ns = facts.start_ns.saturating_sub(lives.begin_ns);
+            launch::leave(&mut told.lives, path, held_ns);
+        }
+        let rows = &mut blocking.rows;
+        let launcher = launcher.as_ref();
+        sleepers::divide(rows, facts, input.sites, input.call_names, launcher);
     }
     if measured.irq {
         lives::interrupts_apart(&mut told);

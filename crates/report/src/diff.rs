@@ -221,16 +221,10 @@ fn comparable(a: &Report, b: &Report, force: bool) -> Result<Vec<String>, NotCom
         }
     };
     if a.run.capture != b.run.capture {
-        let name = |r: &Report| match r.run.capture {
-            Capture::Boundary => "boundary capture (every call)",
-            Capture::Wrap => "wrap capture (interposed calls only)",
-            Capture::Splice => "splice capture (every call, in user space)",
-            Capture::Sleeps => "sleeps capture (what waited, no calls)",
-        };
         refuse(format!(
             "the first run was taken with {}, the second with {}: they count different calls",
-            name(a),
-            name(b)
+            a.run.capture.text(),
+            b.run.capture.text()
         ))?;
     }
     for (which, report) in [("first", a), ("second", b)] {

@@ -3,8 +3,9 @@
 
 use crate::chains::{limit_text, link_text, links_of};
 use crate::model::{ChainKind, CriticalKind, CriticalPart, LifeRow, LifeTime, Report};
+use crate::sum::grow;
 use debox_labels::Kind;
-use debox_output::printable;
+use debox_output::{printable, share_text};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The threads of one name, in all processes.
@@ -111,12 +112,67 @@ pub(crate) fn life_ns(report: &Report, group: &LifeGroup) -> u64 {
     group.time.life_ns.saturating_sub(of_tool_ns)
 }
 
+fn label_is_of_tool(report: &Report, label: &str) -> bool {
+    let meaning = crate::findings::meaning(report, label);
+    meaning.is_some_and(|meaning| meaning.kind == Kind::Tool)
+}
+
 /// Whether a chain begins with a wait for who measures.
 pub(crate) fn is_of_tool(report: &Report, chain: usize) -> bool {
     let link = report.chain_links.get(chain);
     let site = link.and_then(|link| report.sites.get(link.site?));
-    let meaning = site.and_then(|site| crate::findings::meaning(report, &site.label));
-    meaning.is_some_and(|meaning| meaning.kind == Kind::Tool)
+    site.is_some_and(|site| label_is_of_tool(report, &site.label))
+}
+
+/// Where threads of several names slept: in what those of each group did most, and how much of all their
+/// sleeps that is. Empty: not known, as of a name with two roles, or where more sleeps may be theirs elsewhere.
+pub(crate) fn mostly_in(report: &Report, groups: &[LifeGroup]) -> Vec<String> {
+    let mut sums: BTreeMap<&str, BTreeMap<(Option<&str>, &str), u64>> = BTreeMap::new();
+    let mut unknown_ns = 0;
+    let rows = match report.names_differ() {
+        true => &report.blocking[..],
+        false => &[][..],
+    };
+    for row in (rows.iter()).filter(|row| !label_is_of_tool(report, &row.label)) {
+        let mut left_ns = row.total_ns;
+        for name in &row.by_name {
+            let Some(comm) = name.comm.as_deref() else {
+                continue;
+            };
+            left_ns = left_ns.saturating_sub(name.total_ns);
+            let its = sums.entry(comm).or_default();
+            let sum = its.entry((row.call.as_deref(), &*row.label)).or_default();
+            grow(sum, name.total_ns);
+        }
+        grow(&mut unknown_ns, left_ns);
+    }
+    let mut roles: BTreeMap<&str, u32> = BTreeMap::new();
+    for group in groups {
+        *roles.entry(&group.comm).or_default() += 1;
+    }
+    let most = |group: &LifeGroup| {
+        let its = (sums.get(&*group.comm)).filter(|_| roles.get(&*group.comm) == Some(&1))?;
+        let all_ns = its.values().copied().fold(0, u64::saturating_add);
+        let (&(call, label), &ns) = its.iter().max_by_key(|(_, ns)| **ns)?;
+        // All that is not known may have been at any other place.
+        let others = its.iter().filter(|(of, _)| **of != (call, label));
+        let next_ns = others.map(|(_, ns)| *ns).max().unwrap_or(0);
+        if next_ns.saturating_add(unknown_ns) > ns {
+            return None;
+        }
+        let mut text = printable(label);
+        if let Some(call) = call {
+            text = format!("{}: {text}", printable(call));
+        }
+        if unknown_ns <= all_ns / 100 {
+            text = format!("{text} {}", share_text(ns, all_ns));
+        }
+        Some(text)
+    };
+    groups
+        .iter()
+        .map(|group| most(group).unwrap_or_default())
+        .collect()
 }
 
 /// One line of the critical path: what somebody did, or what they waited for, by its cause.
@@ -349,5 +405,51 @@ mod tests {
             ]
         );
         assert_eq!(told(groups(&rows)), [("nginx".into(), 4), ("sh".into(), 2)]);
+    }
+
+    #[test]
+    fn what_a_name_is_mostly_blocked_in_is_told_where_there_are_several() {
+        let place = |label: &str, call: &str, names: &[(&str, u64)]| {
+            let total_ns: u64 = names.iter().map(|(_, ns)| ns).sum();
+            let by_name: Vec<_> = (names.iter())
+                .map(|(comm, ns)| serde_json::json!({"comm": comm, "count": 1, "total_ns": ns}))
+                .collect();
+            serde_json::json!({
+                "label": label, "unlabelled": false, "call": call, "abi": 64, "function": null,
+                "offset": null, "file": null, "line": null, "count": names.len(),
+                "total_ns": total_ns, "mean_ns": 0, "max_ns": 0, "share": 0.0,
+                "waiters_mean": null, "waiters_max": null, "by_name": by_name,
+            })
+        };
+        let mut report = Report {
+            lives: vec![
+                row(10, 1, "main", 1, (0, 1000)),
+                row(11, 10, "helper", 0, (10, 1000)),
+            ],
+            blocking: serde_json::from_value(serde_json::json!([
+                place("page-in", "read", &[("helper", 90), ("main", 10)]),
+                place("epoll", "epoll_wait", &[("main", 30), ("helper", 10)]),
+            ]))
+            .unwrap(),
+            ..Report::default()
+        };
+        let told = |report: &Report| mostly_in(report, &roles(&report.lives));
+        let both = ["epoll_wait: epoll 75.0%", "read: page-in 90.0%"];
+        assert_eq!(told(&report), both);
+        // Of two roles, whose sleeps they were is not known.
+        report.lives.push(row(12, 10, "main", 0, (10, 1000)));
+        assert_eq!(told(&report), ["", both[1], ""]);
+        report.lives.pop();
+        // What nobody knows may be more of any place: of the share, and then of the most.
+        report.blocking[1].total_ns += 15;
+        assert_eq!(told(&report), ["epoll_wait: epoll", "read: page-in"]);
+        let mut undivided = report.blocking[1].clone();
+        (undivided.total_ns, undivided.by_name) = (6, Vec::new());
+        report.blocking.push(undivided);
+        assert_eq!(told(&report), ["", "read: page-in"]);
+        for row in &mut report.blocking {
+            (row.by_name).retain(|name| name.comm.as_deref() == Some("main"));
+        }
+        assert_eq!(told(&report), ["", ""], "there is no other");
     }
 }

@@ -5,6 +5,7 @@
 //! default.
 
 use debox_abi::debox_life_time;
+use debox_output::printable;
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "debox.report";
@@ -438,7 +439,7 @@ impl LifeTime {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LifeRow {
-    /// 0: of several processes, which came when there were many already.
+    /// 0: of several processes, of a control group or of all, which came when there were many already.
     pub pid: u32,
     /// The process that made it; 0: several.
     pub parent: u32,
@@ -1079,6 +1080,18 @@ pub enum Capture {
     Sleeps,
 }
 
+impl Capture {
+    /// As people are told of it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Boundary => "boundary capture (every call, taken in the kernel)",
+            Self::Wrap => "wrap capture (interposed calls, counted in user space)",
+            Self::Splice => "splice capture (every call, counted in user space)",
+            Self::Sleeps => "sleeps capture (what waited, calls not counted)",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
@@ -1119,6 +1132,14 @@ pub(crate) fn clock_tells(lives: &[LifeRow]) -> bool {
 }
 
 impl Report {
+    /// Whether threads of several names slept.
+    pub(crate) fn names_differ(&self) -> bool {
+        let all = self.blocking.iter().flat_map(|row| &row.by_name);
+        let mut names = all.filter_map(|name| name.comm.as_deref());
+        let first = names.next();
+        names.any(|name| Some(name) != first)
+    }
+
     /// Whether own code is told from the kernel's: where calls have no ends, by the clock.
     pub(crate) fn own_is_told(&self) -> bool {
         self.measured.calls || clock_tells(&self.lives)
@@ -1265,6 +1286,20 @@ pub struct BlockingRow {
     /// Recordings of an earlier DeBox have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durations: Option<Durations>,
+    /// By the names of the threads that slept, longest total first; the times add up to `total_ns`.
+    /// Empty: nothing is known of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_name: Vec<BlockedName>,
+}
+
+/// Of the sleeps of a row, those of threads of one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedName {
+    /// As they fell asleep, or as of the report where they still sleep; null: whose they were is not known.
+    pub comm: Option<String>,
+    /// null: not known, as some sleeps of the row waited for several things.
+    pub count: Option<u64>,
+    pub total_ns: u64,
 }
 
 /// How long sleeps took that are over, each whole: of one that began in the period before, also what
@@ -1386,6 +1421,10 @@ pub enum NoteKind {
     DetailsDropped,
     /// Whose open calls were not looked for.
     ProcessesLeftOut,
+    /// Open calls of which nobody found out what they wait for.
+    CallsUnexplained,
+    /// Told together with others of their name.
+    LivesShared,
     /// Also kinds that a later version wrote.
     #[serde(other)]
     Other,
@@ -1451,6 +1490,50 @@ impl CallRow {
     /// What stands before a time that is an estimate.
     pub fn mark(&self) -> &'static str {
         if self.unstamped > 0 { ESTIMATE } else { "" }
+    }
+}
+
+/// So many names at a place are told, and the others as one.
+const NAMES_SHOWN: usize = 3;
+
+impl BlockingRow {
+    /// Who slept there: names, sleeps and nanoseconds, those that nobody knows last.
+    pub(crate) fn names_told(&self) -> Vec<(String, Option<u64>, u64)> {
+        let line = |text: String, of: &[&BlockedName]| {
+            let count = of
+                .iter()
+                .try_fold(0u64, |n, of| Some(n.saturating_add(of.count?)));
+            let ns = of
+                .iter()
+                .fold(0u64, |ns, of| ns.saturating_add(of.total_ns));
+            (text, count, ns)
+        };
+        let (known, unknown): (Vec<&BlockedName>, Vec<_>) =
+            self.by_name.iter().partition(|name| name.comm.is_some());
+        let (told, others) = known.split_at(match known.len() {
+            all if all > NAMES_SHOWN + 1 => NAMES_SHOWN,
+            all => all,
+        });
+        let text = |name: &BlockedName| printable(name.comm.as_deref().unwrap_or_default());
+        let mut lines: Vec<_> = told.iter().map(|&name| line(text(name), &[name])).collect();
+        if !others.is_empty() {
+            lines.push(line(format!("({} others)", others.len()), others));
+        }
+        if !unknown.is_empty() {
+            lines.push(line("(unknown)".to_owned(), &unknown[..]));
+        }
+        lines
+    }
+
+    /// The same in a word.
+    pub(crate) fn whose(&self) -> String {
+        let mut known = self.by_name.iter().filter_map(|name| name.comm.as_deref());
+        match (known.next(), known.count()) {
+            (None, _) => String::new(),
+            (Some(one), 0) if self.by_name.len() > 1 => format!("{}, ?", printable(one)),
+            (Some(one), 0) => printable(one),
+            (_, more) => format!("({} names)", more + 1),
+        }
     }
 }
 

@@ -77,16 +77,32 @@ fn chains_since(now: &Report, before: &Report) -> Vec<ChainRow> {
 }
 
 fn lives_since(now: &[LifeRow], before: &[LifeRow]) -> Vec<LifeRow> {
-    let then: HashMap<(u32, &str), &LifeRow> = (before.iter())
-        .map(|row| ((row.pid, row.comm.as_str()), row))
-        .collect();
+    type Whose<'a> = (u32, &'a str, u64, Option<&'a str>);
+    /// Those of many processes are one for each control group, whose name may be found out later than its number, or not be
+    /// known any more.
+    fn whose(row: &LifeRow) -> Whose<'_> {
+        let (number, path) = match (row.pid, row.cgroup_number) {
+            (0, 0) => (0, row.cgroup.as_deref()),
+            (0, number) => (number, None),
+            _ => (0, None),
+        };
+        (row.pid, &row.comm, number, path)
+    }
+    let mut then: HashMap<Whose<'_>, LifeTime> = HashMap::new();
+    for row in before {
+        let sum = then.entry(whose(row)).or_default();
+        *sum = sum.with(&row.time, u64::saturating_add);
+    }
     (now.iter())
         .map(|row| {
-            let Some(was) = then.get(&(row.pid, row.comm.as_str())) else {
+            let Some(was) = then.get_mut(&whose(row)) else {
                 return row.clone();
             };
+            let time = row.time.with(was, u64::saturating_sub);
+            // Several rows may be of one group without a name: what one has used up is gone for the next.
+            *was = was.with(&row.time, u64::saturating_sub);
             LifeRow {
-                time: row.time.with(&was.time, u64::saturating_sub),
+                time,
                 ..row.clone()
             }
         })
@@ -190,6 +206,8 @@ fn blocking_since(now: &[BlockingRow], before: &[BlockingRow]) -> Vec<BlockingRo
                 count,
                 total_ns,
                 mean_ns: total_ns.checked_div(count).unwrap_or(0),
+                // Those of all the time would not add up to it.
+                by_name: Vec::new(),
                 ..row.clone()
             }
         })

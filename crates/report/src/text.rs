@@ -292,18 +292,49 @@ fn place(row: &BlockingRow) -> String {
     }
 }
 
-struct BlockLine {
-    label: String,
-    call: String,
-    count: u64,
-    total_ns: u64,
-    max_ns: u64,
-    waiters: Option<f64>,
-    place: String,
-    bold: bool,
+/// What a line of the blocking table is of.
+#[derive(Clone, Copy, PartialEq)]
+enum LineOf {
+    /// Several places.
+    Label,
+    Place,
+    /// Those of the place above it that slept under one name.
+    Name,
 }
 
-fn block_lines(report: &Report) -> Vec<BlockLine> {
+struct BlockLine {
+    of: LineOf,
+    label: String,
+    call: String,
+    name: String,
+    count: Option<u64>,
+    total_ns: u64,
+    max_ns: Option<u64>,
+    waiters: Option<f64>,
+    place: String,
+}
+
+/// Where a place has several names: theirs, if it has a hundredth of all or more.
+fn name_lines(row: &BlockingRow, all_ns: u64) -> Vec<BlockLine> {
+    if row.by_name.len() < 2 || row.total_ns < all_ns / 100 {
+        return Vec::new();
+    }
+    let told = row.names_told().into_iter();
+    told.map(|(name, count, total_ns)| BlockLine {
+        of: LineOf::Name,
+        label: String::new(),
+        call: String::new(),
+        name,
+        count,
+        total_ns,
+        max_ns: None,
+        waiters: None,
+        place: String::new(),
+    })
+    .collect()
+}
+
+fn block_lines(report: &Report, named: bool) -> Vec<BlockLine> {
     // Labels in the order of their sums; under each its calls.
     let mut labels: Vec<(&str, u64, Vec<&BlockingRow>)> = Vec::new();
     for row in &report.blocking {
@@ -325,30 +356,35 @@ fn block_lines(report: &Report) -> Vec<BlockLine> {
             let waiters: f64 = rows.iter().map(waiters).sum();
             let known: u64 = rows.iter().map(|r| r.waiters_known).sum();
             lines.push(BlockLine {
+                of: LineOf::Label,
                 label: label.to_owned(),
                 call: format!("({} places)", rows.len()),
-                count,
+                name: String::new(),
+                count: Some(count),
                 total_ns,
-                max_ns: rows.iter().map(|r| r.max_ns).max().unwrap_or(0),
+                max_ns: rows.iter().map(|r| r.max_ns).max(),
                 waiters: (known > 0).then(|| waiters / known as f64),
                 place: String::new(),
-                bold: true,
             });
         }
         for row in rows {
             lines.push(BlockLine {
+                of: LineOf::Place,
                 label: if one { label.to_owned() } else { String::new() },
                 call: match &row.call {
                     Some(call) => call_name(call, row.abi),
                     None => "(no call)".into(),
                 },
-                count: row.count,
+                name: row.whose(),
+                count: Some(row.count),
                 total_ns: row.total_ns,
-                max_ns: row.max_ns,
+                max_ns: Some(row.max_ns),
                 waiters: row.waiters_mean.filter(|_| row.waiters_known > 0),
                 place: place(row),
-                bold: false,
             });
+            if named {
+                lines.extend(name_lines(row, report.totals.sleeps_ns));
+            }
         }
     }
     lines
@@ -373,27 +409,36 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
         }
     );
     out.push_str(&format!("\n{}\n", pen.paint(Style::Bold, &title)));
-    let mut lines = block_lines(report);
+    let named = report.names_differ();
+    let mut lines = block_lines(report, named);
     let mut rest = String::new();
     if let Some(top) = options.top.filter(|top| *top < lines.len()) {
         let cut = lines.split_off(top);
-        let places = cut.iter().filter(|l| !l.bold).count();
-        rest = format!(
-            "  ({places} more {})\n",
-            if places == 1 { "place" } else { "places" }
-        );
+        let places = cut.iter().filter(|l| l.of == LineOf::Place).count();
+        // What is cut may be names of the last place alone.
+        if places > 0 {
+            rest = format!(
+                "  ({places} more {})\n",
+                if places == 1 { "place" } else { "places" }
+            );
+        }
     }
-    let bold: Vec<bool> = lines.iter().map(|l| l.bold).collect();
+    let bold: Vec<bool> = lines.iter().map(|l| l.of == LineOf::Label).collect();
     let column = |f: &dyn Fn(&BlockLine) -> String| lines.iter().map(f).collect::<Vec<_>>();
     let others_waited = lines
         .iter()
         .any(|line| line.waiters.is_some_and(|n| n > 0.0));
-    let columns = vec![
+    let mut columns = vec![
         Column::new("LABEL", 0, column(&|l| l.label.clone()))
             .left()
             .style(Style::Label),
         Column::new("CALL", 0, column(&|l| l.call.clone())).left(),
-        Column::new("COUNT", 0, column(&|l| count_cell(l.count))),
+    ];
+    if named {
+        columns.push(Column::new("NAME", 0, column(&|l| l.name.clone())).left());
+    }
+    columns.extend([
+        Column::new("COUNT", 0, column(&|l| count_cell_opt(l.count))),
         Column::new("TOTAL", 0, column(&|l| pen.cell(l.total_ns))),
         Column::new(
             "%",
@@ -403,13 +448,18 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
         Column::new(
             "MEAN",
             5,
-            column(&|l| pen.cell(l.total_ns / l.count.max(1))),
+            column(&|l| pen.cell_opt(l.count.map(|count| l.total_ns / count.max(1)))),
         ),
-        Column::new("MAX", 1, column(&|l| pen.cell(l.max_ns))),
+        Column::new(
+            "MAX",
+            1,
+            column(&|l| l.max_ns.map_or_else(String::new, |ns| pen.cell(ns))),
+        ),
         Column::new(
             "WAITERS",
             6,
             column(&|l| match l.waiters {
+                None if l.of == LineOf::Name => String::new(),
                 // A column of nothing but doubt says nothing.
                 None if others_waited => "?".into(),
                 None | Some(0.0) => "-".into(),
@@ -420,7 +470,7 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
         Column::new("PLACE", 2, column(&|l| l.place.clone()))
             .left()
             .optional(),
-    ];
+    ]);
     *out += &Table::from(columns).bold(bold).text(pen, options.width);
     out.push_str(&rest);
 }
@@ -639,6 +689,8 @@ fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
     let shown = groups.len().min(options.top.unwrap_or(LIVES_SHOWN));
     let (rows, others) = groups.split_at(shown);
+    let mut mostly = lives::mostly_in(report, &groups);
+    mostly.truncate(shown);
     let column = |f: &dyn Fn(&LifeGroup) -> String| rows.iter().map(f).collect::<Vec<_>>();
     let timed = |f: fn(&LifeTime) -> u64| {
         rows.iter()
@@ -667,6 +719,7 @@ fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
         Column::new("STOPPED", 5, timed(|t| t.stopped_ns)).optional(),
         Column::new("RUNQ", 0, timed(|t| t.runq_ns)),
         Column::new("EXIT", 6, timed(|t| t.exit_ns)).optional(),
+        Column::new("MOSTLY IN", 2, mostly).left().optional(),
         Column::new("COMMAND", 1, column(&|g| pen.plain(&printable(&g.command))))
             .left()
             .optional(),
@@ -1125,16 +1178,17 @@ fn line_width(width: Option<usize>) -> usize {
     width.unwrap_or(100).max(40)
 }
 
+/// What to know about it, and how it was taken.
 fn notes(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
-    if report.notes.is_empty() {
-        return;
-    }
     out.push('\n');
     for note in &report.notes {
         let text = format!("note: {}", pen.plain(&printable(&note.text)));
         out.push_str(&wrapped(&text, line_width(options.width), "", "      "));
         out.push('\n');
     }
+    let taken = format!("Taken with {}", report.run.capture.text());
+    out.push_str(&wrapped(&taken, line_width(options.width), "", "  "));
+    out.push('\n');
 }
 
 /// The whole report for people.

@@ -68,6 +68,15 @@ impl Snapshot {
     }
 
     fn report(&self, facts: RunFacts, wrap: Option<&WrapCounts>) -> Report {
+        self.report_with(facts, wrap, None)
+    }
+
+    fn report_with(
+        &self,
+        facts: RunFacts,
+        wrap: Option<&WrapCounts>,
+        details: Option<&Details<'_>>,
+    ) -> Report {
         assemble(Input {
             account: &self.account,
             cpus: &self.cpus,
@@ -76,8 +85,63 @@ impl Snapshot {
             facts,
             call_names: &names,
             call_site_names: Some(&|process, address| format!("prog{process}+{address:#x}")),
-            details: None,
+            details,
         })
+    }
+
+    fn slept_by(&self, chains: &[(&str, i32, u32, u64, u64)]) -> Report {
+        self.slept_by_while(chains, None)
+    }
+
+    /// Each chain: who slept (nobody: it found no room), in which call (-1: none), where, in how many parts, and how
+    /// long.
+    fn slept_by_while(
+        &self,
+        chains: &[(&str, i32, u32, u64, u64)],
+        lives: Option<&debox_lives>,
+    ) -> Report {
+        let (mut links, mut sums) = (Vec::new(), Vec::new());
+        for &(comm, nr, site, count, total_ns) in chains {
+            let mut link = debox_chain {
+                kind: DEBOX_CHAIN_SLEEP,
+                site,
+                nr,
+                tid: 7,
+                depth: 1,
+                ..debox_chain::zeroed()
+            };
+            text_put(&mut link.comm, comm);
+            links.push(link);
+            let sum = debox_chain_sum {
+                count,
+                total_ns,
+                max_ns: total_ns,
+            };
+            let number = if comm.is_empty() {
+                0
+            } else {
+                links.len() as u32
+            };
+            sums.push((number, sum));
+        }
+        let details = debox_details::zeroed_box();
+        let functions = std::collections::HashMap::new();
+        let details = Details {
+            details: &details,
+            site_stacks: &[],
+            events: &[],
+            call_arguments: &|_, _, _| Vec::new(),
+            objects: None,
+            on_cpu: None,
+            kernel_functions: &functions,
+            lives,
+            frames: &|_| Vec::new(),
+            chain_sums: &sums,
+            chain_links: &links,
+            start_ns: 0,
+            conditions: &[],
+        };
+        self.report_with(facts(), None, Some(&details))
     }
 }
 
@@ -87,6 +151,7 @@ fn names(nr: u32, compat: bool) -> Option<String> {
         (1, false) => "write",
         (3, false) => "close",
         (39, false) => "getpid",
+        (59, false) => "execve",
         (202, false) => "futex",
         (230, false) => "clock_nanosleep",
         (257, false) => "openat",
@@ -366,6 +431,25 @@ fn text_of_the_first_rows_only() {
     golden("top.txt", &render_text(&report, &options));
 }
 
+/// Which was taken is often the default's choice.
+#[test]
+fn text_ends_with_the_capture() {
+    let mut report = full().report(facts(), None);
+    for (capture, name) in [
+        (Capture::Boundary, "boundary"),
+        (Capture::Wrap, "wrap"),
+        (Capture::Splice, "splice"),
+        (Capture::Sleeps, "sleeps"),
+    ] {
+        report.run.capture = capture;
+        let text = render_text(&report, &TextOptions::default());
+        let last = text.lines().last().unwrap();
+        let wanted = format!("Taken with {name} capture (");
+        assert!(last.starts_with(&wanted), "{text}");
+        assert!(render_html(&report).contains(&format!("<li>{name} capture (")));
+    }
+}
+
 #[test]
 fn text_when_nothing_happened() {
     let mut f = facts();
@@ -541,6 +625,232 @@ fn sites_merge_and_shares_add_up() {
     let share: f64 = report.blocking.iter().map(|r| r.share).sum();
     assert!((share - 1.0).abs() < 1e-9);
     assert_eq!(report.totals.sleeps, 88);
+}
+
+/// Of a row of the blocking table whose sleeps they were: nothing, or parts that are the whole.
+fn names_at<'a>(report: &'a Report, label: &str, call: Option<&str>) -> Vec<BlockedAt<'a>> {
+    let mut rows = report.blocking.iter();
+    let row = rows.find(|row| row.label == label && row.call.as_deref() == call);
+    let row = row.unwrap_or_else(|| panic!("no {label} in {call:?}"));
+    let told: u64 = row.by_name.iter().map(|name| name.total_ns).sum();
+    assert!(row.by_name.is_empty() || told == row.total_ns, "{row:?}");
+    let names = row.by_name.iter();
+    names
+        .map(|name| (name.comm.as_deref(), name.count, name.total_ns))
+        .collect()
+}
+
+type BlockedAt<'a> = (Option<&'a str>, Option<u64>, u64);
+
+#[test]
+fn sleeps_of_a_place_are_divided_by_name() {
+    let report = full().slept_by(&[
+        // Two stacks of one place, and one way to wait at one of them more.
+        ("main", 0, 2, 15, 50_000_000),
+        ("main", 0, 2, 5, 10_000_000),
+        ("helper", 0, 4, 19, 40_000_000),
+        // Sleeps that waited for several things, and what found no room among the chains.
+        ("helper", 1, 3, 45, 28_000_000),
+        ("main", 1, 3, 1, 1_000_000),
+        // Of its time 1 ms came as the call was over: another row's of that place.
+        ("main", 257, 2, 2, 1_001_200),
+        ("helper", -1, 2, 6, 2_000_000),
+        // More than its place has.
+        ("main", 1, 5, 2, 99_000),
+        // At a place that found no row.
+        ("late", 1, 6, 1, 500),
+    ]);
+    let at = |label: &str, call: Option<&str>| names_at(&report, label, call);
+    assert_eq!(
+        at("page-io", Some("read")),
+        [
+            (Some("main"), Some(20), 60_000_000),
+            (Some("helper"), Some(19), 40_000_000)
+        ]
+    );
+    assert_eq!(
+        at("pipe-write", Some("write")),
+        [
+            (Some("helper"), None, 28_000_000),
+            (None, None, 1_000_000),
+            (Some("main"), None, 1_000_000)
+        ]
+    );
+    assert!(at("page-io", Some("openat")).is_empty());
+    assert!(at("page-io", None).is_empty());
+    assert!(at("do_thing", Some("write")).is_empty());
+
+    let text = render_text(&report, &TextOptions::default());
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    for wanted in [
+        &["LABEL", "CALL", "NAME", "COUNT", "TOTAL"][..],
+        &["read", "(2", "names)", "39", "100", "ms"],
+        // Who is not known is no name.
+        &["pipe-write", "write", "(2", "names)", "40", "30.0", "ms"],
+        &["main", "20", "60.0", "ms", "45.1%", "3.00", "ms"],
+        &["helper", "19", "40.0", "ms", "30.1%"],
+        &["helper", "?", "28.0", "ms", "21.1%", "?"],
+        &["(unknown)", "?", "1.00", "ms"],
+        &["do_thing", "write", "1", "10.0"],
+    ] {
+        let found = lines.iter().any(|line| line.starts_with(wanted));
+        assert!(found, "{wanted:?}:\n{text}");
+    }
+    let whose = format!(
+        "main {}, helper {}",
+        duration_text(60_000_000, false),
+        duration_text(40_000_000, false)
+    );
+    assert!(render_html(&report).contains(&whose), "{whose}");
+    let again = parse_json(&render_json(&report)).unwrap();
+    for (again, row) in again.blocking.iter().zip(&report.blocking) {
+        assert_eq!(again.by_name, row.by_name);
+    }
+}
+
+/// What a program's runtime waits for within an execve has that call in its row, and in its chain the futex.
+#[test]
+fn what_may_be_another_calls_at_a_place_is_nobodys() {
+    type Named = (Option<String>, Option<u64>, u64);
+    let mut s = Snapshot::new(1);
+    s.site(2, 2, debox_site::new("futex", "futex_do_wait", "", 0, 0));
+    s.slept(59, 2, 1, 10_000_000, 10_000_000);
+    s.slept(202, 2, 4, 8_000_000, 2_000_000);
+    let told = |chains: &[(&str, i32, u32, u64, u64)]| {
+        let report = s.slept_by(chains);
+        ["execve", "futex"].map(|call| {
+            let names = names_at(&report, "futex", Some(call)).into_iter();
+            let names = names.map(|(comm, count, ns)| (comm.map(str::to_owned), count, ns));
+            names.collect::<Vec<Named>>()
+        })
+    };
+    let some =
+        |comm: &str, count: Option<u64>, ns: u64| -> Named { (Some(comm.to_owned()), count, ns) };
+    let nobody: [Vec<Named>; 2] = [vec![], vec![]];
+    // Each of two waited in one row alone; the chains do not say in which.
+    let others = [
+        ("sh", 202, 2, 1, 10_000_000),
+        ("zworker", 202, 2, 4, 8_000_000),
+    ];
+    assert_eq!(told(&others), nobody);
+    assert_eq!(told(&[others[1], ("a", 202, 2, 1, 9_000_000)]), nobody);
+    // What has its chains in its own call is divided in any case.
+    let own = ("own", 59, 2, 1, 10_000_000);
+    let told_own = told(&[own, others[1], ("sh", 202, 2, 1, 500_000)]);
+    assert_eq!(told_own, [vec![some("own", Some(1), 10_000_000)], vec![]]);
+    // A call that has no row.
+    let less = ("a", 59, 2, 1, 6_000_000);
+    let elsewhere = told(&[less, ("b", 0, 2, 1, 4_000_000), others[1]]);
+    let of_futex = vec![some("zworker", Some(4), 8_000_000)];
+    assert_eq!(elsewhere, [vec![], of_futex]);
+
+    // Where nobody else is, it is clear whose they are.
+    let one = [
+        vec![some("sh", Some(1), 10_000_000)],
+        vec![some("sh", Some(4), 8_000_000)],
+    ];
+    for ns in [17_830_000, 18_000_000, 18_170_000] {
+        assert_eq!(told(&[("sh", 202, 2, 6, ns)]), one, "{ns}");
+    }
+    assert_eq!(told(&[("sh", 202, 2, 6, 17_000_000)]), nobody);
+
+    // A row that lacks chains may have another's, where chains found no room.
+    let short = ("sh", 202, 2, 1, 5_000_000);
+    let of_futex = [some("sh", None, 5_000_000), (None, None, 3_000_000)];
+    assert_eq!(told(&[short, own])[1], of_futex);
+    assert_eq!(told(&[short, own, ("", 0, 2, 9, 3_000_000)])[1], of_futex);
+    assert_eq!(told(&[short, ("", 0, 2, 9, 13_000_000)]), nobody);
+    // So little more is rounding.
+    let rounded = [
+        ("a", 202, 2, 3, 6_030_000),
+        ("b", 202, 2, 1, 2_010_000),
+        own,
+    ];
+    assert_eq!(
+        told(&rounded)[1],
+        [some("a", None, 6_000_000), some("b", None, 2_000_000)]
+    );
+}
+
+/// Before its process has ended, too.
+#[test]
+fn what_the_launcher_slept_is_the_commands() {
+    let mut lives = debox_lives::zeroed_box();
+    (lives.begin_ns, lives.critical_pid) = (1, 9);
+    for (at, comm, pid, execs) in [(1, "debox", 9u32, 0), (2, "tar", 9, 1), (3, "debox", 8, 0)] {
+        let program = if comm == "tar" { 2 } else { 1 };
+        lives.programs[program].key = program as u64;
+        text_put(&mut lives.programs[program].comm, comm);
+        let row = &mut lives.rows[at];
+        row.key = 1 << 63 | (program as u64) << 32 | u64::from(pid);
+        (row.threads, row.processes, row.execs) = (1, 1 - execs, execs);
+    }
+    let chains = [
+        ("debox", 1, 3, 8, 10_000_000),
+        ("tar", 1, 3, 32, 20_000_000),
+    ];
+    let report = full().slept_by_while(&chains, Some(&lives));
+    let names = names_at(&report, "pipe-write", Some("write"));
+    assert_eq!(
+        names,
+        [
+            (Some("tar"), Some(32), 20_000_000),
+            (Some("debox"), Some(8), 10_000_000)
+        ],
+        "another one is called debox"
+    );
+    lives.rows[3].key = 0;
+    let report = full().slept_by_while(&chains, Some(&lives));
+    let names = names_at(&report, "pipe-write", Some("write"));
+    assert_eq!(names, [(Some("tar"), Some(40), 30_000_000)]);
+    let text = render_text(&report, &TextOptions::default());
+    let table = text.split("Where it blocked").nth(1).unwrap();
+    assert!(
+        !table.split("\n\n").next().unwrap().contains("NAME"),
+        "{text}"
+    );
+}
+
+#[test]
+fn many_names_are_told_as_one_and_one_name_not_at_all() {
+    let names = ["a", "b", "c", "d", "e"];
+    let chains = (names.iter().zip(1..)).map(|(name, n)| (*name, 1, 3, 8, n * 2_000_000));
+    let chains: Vec<_> = chains.collect();
+    let report = full().slept_by(&chains);
+    let text = render_text(&report, &TextOptions::default());
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    for wanted in ["e ", "d ", "c ", "(2 others)  ", "pipe-write  write"] {
+        let found = lines.iter().filter(|line| line.starts_with(wanted)).count();
+        assert_eq!(found, 1, "{wanted}:\n{text}");
+    }
+    assert!(!lines.iter().any(|line| line.starts_with("b ")), "{text}");
+
+    // Who is not known is none of the others, and no name.
+    let lines_of = |chains: &[(&str, i32, u32, u64, u64)]| {
+        let text = render_text(&full().slept_by(chains), &TextOptions::default());
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect::<Vec<String>>()
+    };
+    let lines = lines_of(&chains[..4]);
+    for wanted in ["pipe-write write (4 names) 40", "b ", "a ", "(unknown) ?"] {
+        let found = lines.iter().filter(|line| line.starts_with(wanted)).count();
+        assert_eq!(found, 1, "{wanted}:\n{lines:#?}");
+    }
+    let lines = lines_of(&[("c", 1, 3, 8, 20_000_000), ("d", 0, 2, 39, 100_000_000)]);
+    let whose = |line: &String| line.starts_with("pipe-write write c, ? 40");
+    assert!(lines.iter().any(whose), "{lines:#?}");
+
+    let alone = full().slept_by(&[("main", 1, 3, 40, 30_000_000)]);
+    let whole = [(Some("main"), Some(40), 30_000_000)];
+    assert_eq!(names_at(&alone, "pipe-write", Some("write")), whole);
+    let text = render_text(&alone, &TextOptions::default());
+    let table = text.split("Where it blocked").nth(1).unwrap();
+    let table = table.split("\n\n").next().unwrap();
+    assert!(!table.contains("NAME") && !table.contains("main"), "{text}");
+    assert!(!render_html(&alone).contains("Names of the threads that slept"));
 }
 
 #[test]

@@ -490,6 +490,56 @@ fn between_two_looks_only_what_happened_there_counts() {
     assert!(since(&now, &now).verdict.is_empty());
 }
 
+/// Processes beyond the rows are told by control group: each row less what the same one had.
+#[test]
+fn rows_of_many_processes_are_told_apart_by_control_group() {
+    let row = |pid, number, path: Option<&str>, ms| LifeRow {
+        pid,
+        comm: "cc".into(),
+        cgroup: path.map(str::to_owned),
+        cgroup_number: number,
+        time: LifeTime {
+            life_ns: ms * MS,
+            ..LifeTime::default()
+        },
+        ..LifeRow::default()
+    };
+    let lives = |lives: Vec<LifeRow>| Report {
+        lives,
+        ..Report::default()
+    };
+    let told = |now: &Report, before: &Report| {
+        let rows = since(now, before).lives.into_iter();
+        rows.map(|row| row.time.life_ns / MS).collect::<Vec<_>>()
+    };
+    // The name of one is found out meanwhile, and that of another is not known any more; a process goes elsewhere.
+    let before = lives(vec![
+        row(0, 7, None, 100),
+        row(0, 8, Some("/b"), 1),
+        row(0, 0, None, 10),
+        row(5, 7, Some("/a"), 3),
+    ]);
+    let now = lives(vec![
+        row(0, 7, Some("/a"), 102),
+        row(0, 0, None, 15),
+        row(5, 8, Some("/b"), 9),
+        row(0, 8, None, 4),
+    ]);
+    assert_eq!(told(&now, &before), [2, 5, 6, 3]);
+    // Files have no numbers, and not all names.
+    let before = lives(vec![
+        row(0, 0, Some("/a"), 100),
+        row(0, 0, None, 10),
+        row(0, 0, None, 1),
+    ]);
+    let now = lives(vec![
+        row(0, 0, None, 12),
+        row(0, 0, Some("/a"), 102),
+        row(0, 0, None, 3),
+    ]);
+    assert_eq!(told(&now, &before), [1, 2, 3]);
+}
+
 /// A sleep at a resting place that lasts to the end is one rest, and not two.
 #[test]
 fn a_pool_that_rests_does_not_hide_who_works() {

@@ -63,7 +63,7 @@ pub struct Root {
     pub total_ns: u64,
 }
 
-/// With boundary capture.
+/// With boundary or splice capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Call {
     pub call: String,
@@ -288,6 +288,7 @@ mod tests {
             waiters_max: None,
             waiters_known: 0,
             durations: None,
+            by_name: Vec::new(),
         }
     }
 

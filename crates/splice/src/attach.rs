@@ -197,8 +197,8 @@ impl Run {
                 Err(Error::NotElf(_)) => return Ok(None),
                 known => known?,
             };
-            if known.table.knows_its_calls {
-                return unproved(crate::run::KNOWS_ITS_CALLS);
+            if let Some(why) = known.table.against() {
+                return unproved(why);
             }
             if known.is_in_pieces(mapping.offset, mapping.bytes()) {
                 return unproved(format!(

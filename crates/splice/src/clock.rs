@@ -3,11 +3,13 @@
 
 use crate::Error;
 use std::arch::x86_64::_rdtsc;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Against the system's clock, whose reading takes some tens of nanoseconds: right to some
 /// millionths of what is measured.
 const MEASURED_FOR: Duration = Duration::from_millis(4);
+const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// Ticks, and CLOCK_MONOTONIC: the two that were read within the shortest time, of a few.
 fn both() -> (u64, u64) {
@@ -34,11 +36,25 @@ pub fn ns(ticks: u64, rate: u64) -> u64 {
     ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
-/// Nanoseconds of a tick, 32 bits after the point.
+/// Nanoseconds of a tick, 32 bits after the point. Measured anew after a minute, since the system's clock may be
+/// steered meanwhile.
 ///
 /// # Errors
 /// Where it is not the same on all processors and at all times.
 pub fn rate() -> Result<u64, Error> {
+    static RATE: Mutex<Option<(u64, Instant)>> = Mutex::new(None);
+    let mut known = RATE.lock().unwrap_or_else(|e| e.into_inner());
+    match *known {
+        Some((rate, then)) if then.elapsed() < KNOWN_FOR => Ok(rate),
+        _ => {
+            let rate = measured()?;
+            *known = Some((rate, Instant::now()));
+            Ok(rate)
+        }
+    }
+}
+
+fn measured() -> Result<u64, Error> {
     let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = about
         .lines()

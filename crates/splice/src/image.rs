@@ -10,7 +10,7 @@
 //! In memory the pool lies a fixed way before the code, or behind it, so that all jumps are the same wherever
 //! the code is loaded; and as the state is at GS, nothing in it depends on the process.
 
-use crate::state::{IMAGE_MAGIC, IMAGE_PATH, IMAGE_SEGMENTS, VERSION};
+use crate::state::{IMAGE_MAGIC, IMAGE_PATH, IMAGE_SEGMENTS, KNOWS_ITS_CALLS, SETS_GS, VERSION};
 use crate::trampoline::{Places, asked_first, trampoline};
 use crate::{Error, JUMP_BYTES, Site, Table, Window};
 use object::Endianness;
@@ -149,9 +149,10 @@ impl Image {
                 segments: Vec::new(),
                 bytes: Vec::new(),
             };
-            let left = match table.knows_its_calls {
-                true => KNOWS_ITS_CALLS,
-                false => table.places_left() as u32,
+            let left = match (table.knows_its_calls, table.sets_gs) {
+                (true, _) => KNOWS_ITS_CALLS,
+                (_, true) => SETS_GS,
+                _ => table.places_left() as u32,
             };
             return Ok(Self {
                 pool: (0, 0),
@@ -255,7 +256,7 @@ fn pool(code: &mut Code, table: &Table, address: u64, kind: Kind) -> Result<Opti
         bytes: Vec::new(),
     };
     let mut spliced = 0;
-    if table.knows_its_calls {
+    if table.against().is_some() {
         return Ok(None);
     }
     for site in &table.sites {
@@ -402,9 +403,6 @@ impl Code {
         self.bytes.get_mut(at..at.checked_add(bytes)?)
     }
 }
-
-/// As splice/state.h has it.
-const KNOWS_ITS_CALLS: u32 = u32::MAX;
 
 /// Its last page is `struct splice_image` and the path.
 fn lay_out(code: Code, pool: &Pool, left: u32, path: &Path) -> Vec<u8> {

@@ -291,6 +291,26 @@ fn unused(entry: &fs::DirEntry, now: SystemTime) -> bool {
         && last.is_some_and(|last| now.duration_since(last).is_ok_and(|ago| ago > UNUSED))
 }
 
+/// Says in which boot of the machine the folder was looked through last, and by its time when.
+const LOOKED: &str = "looked-through";
+const LOOKED_FOR: Duration = Duration::from_secs(24 * 3600);
+
+fn boot() -> Vec<u8> {
+    fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+/// Whether no power was lost since it was looked through, nor a day gone: a look opens each of hundreds of files.
+fn looked_through(folder: &Path, now: SystemTime) -> bool {
+    let path = folder.join(LOOKED);
+    let recent = || {
+        let then = fs::symlink_metadata(&path).ok()?.modified().ok()?;
+        let ago = now.duration_since(then).ok()?;
+        Some(ago < LOOKED_FOR)
+    };
+    let boot = boot();
+    recent() == Some(true) && !boot.is_empty() && fs::read(&path).is_ok_and(|text| text == boot)
+}
+
 fn lock(file: &File, how: i32) -> io::Result<()> {
     // SAFETY: of a descriptor that is open.
     match unsafe { libc::flock(file.as_raw_fd(), how) } {
@@ -360,7 +380,7 @@ pub fn folder_check(folder: &Path) -> Result<(), Error> {
 }
 
 impl Images {
-    /// The folder is made, if it is not there, and what is of no use any more removed.
+    /// The folder is made, if it is not there, and once a day and boot what is of no use any more removed.
     ///
     /// # Errors
     /// As of [`folder_check`].
@@ -371,12 +391,14 @@ impl Images {
         };
         folder_check(folder)?;
         let users = File::open(folder).map_err(failed)?;
-        if lock(&users, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
-            let now = SystemTime::now();
+        let now = SystemTime::now();
+        if !looked_through(folder, now) && lock(&users, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
             let all = fs::read_dir(folder).map_err(failed)?.flatten();
             for entry in all.filter(|entry| unused(entry, now) || damaged(entry)) {
                 let _ = fs::remove_file(entry.path());
             }
+            // Else the next one looks again.
+            let _ = fs::write(folder.join(LOOKED), boot());
         }
         lock(&users, libc::LOCK_SH).map_err(failed)?;
         Ok(Self {
@@ -668,11 +690,34 @@ mod tests {
         fs::write(&empty, "").unwrap();
         fs::write(&cut, &whole[..PAGE as usize]).unwrap();
         std::os::unix::fs::symlink(&kept, &link).unwrap();
+        let wrong = [empty, cut, link];
+        let there = || {
+            wrong
+                .iter()
+                .filter(|path| fs::symlink_metadata(path).is_ok())
+        };
+        // Looked through in this boot: no power was lost since.
+        fs::write(folder.path().join(LOOKED), boot()).unwrap();
         Images::new(folder.path()).unwrap();
+        assert_eq!(there().count(), 3);
+        fs::write(folder.path().join(LOOKED), "another boot").unwrap();
+        Images::new(folder.path()).unwrap();
+        assert_eq!(there().count(), 0);
         assert!(kept.is_file() && table.is_file());
-        for gone in [empty, cut, link] {
-            assert!(fs::symlink_metadata(&gone).is_err(), "{}", gone.display());
-        }
+        assert_eq!(fs::read(folder.path().join(LOOKED)).unwrap(), boot());
+    }
+
+    #[test]
+    fn a_day_later_it_is_looked_through_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        assert!(!looked_through(folder.path(), now));
+        Images::new(folder.path()).unwrap();
+        assert!(looked_through(folder.path(), now + Duration::from_secs(60)));
+        assert!(!looked_through(
+            folder.path(),
+            now + Duration::from_secs(25 * 3600)
+        ));
     }
 
     /// As where an older finder wrote it, under the same version.

@@ -11,8 +11,8 @@
 //!
 //! Steps, a file each: which bytes are code, and where functions begin
 //! (`code.rs`); whither control can come other than from the instruction before
-//! (`target.rs`); which call is made in place (`in_place.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as
-//! bytes for a cache and back.
+//! (`target.rs`); which call is made in place (`in_place.rs`); whether the register is free by which trampolines find their
+//! counters (`gs.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as bytes for a cache and back.
 
 mod attach;
 mod callers;
@@ -21,6 +21,7 @@ mod code;
 mod elf_file;
 mod error;
 mod frames;
+mod gs;
 mod image;
 mod images;
 mod in_place;
@@ -49,7 +50,7 @@ pub use image::{Image, Kind, Side};
 pub use images::{RUNTIME, folder_check, runtime_laid};
 pub use places::{Place, PlaceSums, Places};
 pub use proc::lives;
-pub use run::{Boundary, Counted, Following, Run, Since, Sums, UNDONE};
+pub use run::{Boundary, Counted, Following, Reason, Run, Since, Sums, UNDONE};
 pub use sample::Sampling;
 pub use site::{Left, Site, Window};
 pub use state::NRS;

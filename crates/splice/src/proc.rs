@@ -155,6 +155,13 @@ pub fn process(tid: i32) -> Option<i32> {
     status.lines().find_map(of)
 }
 
+/// The name of its program's file.
+pub fn program(pid: i32) -> Option<String> {
+    let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = file.file_name()?.to_string_lossy();
+    Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
+}
+
 /// Who traces a thread, by name (gdb, strace, rr).
 pub fn tracer(tid: i32) -> Option<String> {
     let status = text(tid, "status").ok()?;

@@ -16,11 +16,11 @@ use crate::threads::Threads;
 use crate::tracee::{self, Stop, Stopped};
 use crate::{Error, clock, maps, proc, spare, state};
 use debox_abi::hist_bucket;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
@@ -109,7 +109,7 @@ pub struct Counted {
     /// Programs that were not, and files whose code was not.
     pub programs_left: u64,
     /// Why, of the first ones.
-    pub why: Vec<String>,
+    pub why: Vec<Reason>,
     pub files_left: u64,
     /// Some of these.
     pub files: Vec<String>,
@@ -133,7 +133,7 @@ pub struct Counted {
     pub undone: u64,
     /// Programs of whose calls the kernel side tells instead, and why.
     pub boundary: u64,
-    pub boundary_why: Vec<String>,
+    pub boundary_why: Vec<Reason>,
     /// Where calls came from, if that was asked for.
     pub call_places: Places,
 }
@@ -236,6 +236,7 @@ pub const UNDONE: &str = "it uses what splicing cannot go with (a filter that lo
 pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where calls are interrupted (valgrind), or its C library \
                                has no place to tell an unwinder of other code (glibc before 2.35, musl), or none \
                                that is known (a static program without symbols), or could not be replaced";
+pub(crate) const SETS_GS: &str = "it sets the GS register itself";
 const NOT_OURS: &str = "not known as a process of this run, or one that may not be read";
 const BELOW: &str = "it is in a PID namespace of its own";
 pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";
@@ -259,22 +260,67 @@ fn more(sum: &mut u64, by: u64) {
 }
 
 const WHY_MOST: usize = 16;
+const NAMES_MOST: usize = 4;
 
-fn why_add(all: &mut Vec<String>, why: String) {
-    if all.len() < WHY_MOST && !all.contains(&why) {
-        all.push(why);
+/// Why programs are not spliced, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    why: String,
+    /// The first of them by their files' names, without those of which none is known.
+    programs: BTreeSet<String>,
+    more: bool,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)?;
+        if self.programs.is_empty() {
+            return Ok(());
+        }
+        let programs: Vec<&str> = self.programs.iter().map(String::as_str).collect();
+        let more = if self.more { ", ..." } else { "" };
+        write!(f, " ({}{more})", programs.join(", "))
+    }
+}
+
+fn first_add(all: &mut Vec<String>, text: String) {
+    if all.len() < WHY_MOST && !all.contains(&text) {
+        all.push(text);
+    }
+}
+
+fn why_add(all: &mut Vec<Reason>, why: String, program: Option<String>) {
+    let at = all.iter().position(|reason| reason.why == why);
+    let reason = match at {
+        Some(at) => &mut all[at],
+        None if all.len() == WHY_MOST => return,
+        None => {
+            let (programs, more) = (BTreeSet::new(), false);
+            all.push(Reason {
+                why,
+                programs,
+                more,
+            });
+            all.last_mut().expect("just added")
+        }
+    };
+    if let Some(program) = program.filter(|name| !reason.programs.contains(name)) {
+        match reason.programs.len() < NAMES_MOST {
+            true => _ = reason.programs.insert(program),
+            false => reason.more = true,
+        }
     }
 }
 
 impl Counted {
-    fn left(&mut self, why: String) {
+    fn left(&mut self, why: String, program: Option<String>) {
         self.programs_left += 1;
-        why_add(&mut self.why, why);
+        why_add(&mut self.why, why, program);
     }
 
-    fn boundary(&mut self, why: String) {
+    fn boundary(&mut self, why: String, program: Option<String>) {
         self.boundary += 1;
-        why_add(&mut self.boundary_why, why);
+        why_add(&mut self.boundary_why, why, program);
     }
 }
 
@@ -696,14 +742,15 @@ impl Run {
         match prepared {
             Ok(()) => true,
             Err(error) => {
+                let program = proc::program(pid);
                 let told = self.boundary(pid, Since::Execve);
                 executed();
                 let let_go = tracee::detach(pid, 0).is_ok();
                 // One that was killed meanwhile has made no call that is missing.
                 match (let_go, told) {
                     (false, _) => {}
-                    (true, true) => self.areas().counted.boundary(error.to_string()),
-                    (true, false) => self.areas().counted.left(error.to_string()),
+                    (true, true) => self.areas().counted.boundary(error.to_string(), program),
+                    (true, false) => self.areas().counted.left(error.to_string(), program),
                 }
                 let_go
             }
@@ -776,7 +823,9 @@ impl Run {
         if !self.boundary(tid, since) {
             return 0;
         }
-        self.areas().counted.boundary(why.to_owned());
+        self.areas()
+            .counted
+            .boundary(why.to_owned(), proc::program(tid));
         TOLD
     }
 
@@ -789,9 +838,7 @@ impl Run {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
         let mut program = Stopped::new(pid).map_err(io("registers"))?;
         if !program.is_native() {
-            let name = std::fs::read_link(format!("/proc/{pid}/exe"));
-            let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.display()));
-            return Err(Error::Run(format!("a 32-bit program{name}")));
+            return Err(Error::Run("a 32-bit program".into()));
         }
         let before = program.registers;
         let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
@@ -816,8 +863,8 @@ impl Run {
                 .of(File::open(path).map_err(io("the loader"))?, Side::Below)?;
             parts.push((loader, auxiliary.base));
         }
-        if parts.iter().any(|(part, _)| part.table.knows_its_calls) {
-            return Err(Error::Run(KNOWS_ITS_CALLS.into()));
+        if let Some(why) = parts.iter().find_map(|(part, _)| part.table.against()) {
+            return Err(Error::Run(why.into()));
         }
         let index = self.area_take()?;
         let begun = self.inject(&mut program, &before, &auxiliary, index, &parts);
@@ -868,8 +915,12 @@ impl Run {
     /// Nothing could be done: whether the kernel tells of its calls instead.
     pub fn attach_failed(&self, pid: i32, why: &Error) {
         match self.boundary(pid, Since::Now) {
-            true => self.areas().counted.boundary(why.to_string()),
-            false if proc::lives(pid) => self.areas().counted.left(why.to_string()),
+            true => (self.areas().counted).boundary(why.to_string(), proc::program(pid)),
+            false if proc::lives(pid) => {
+                self.areas()
+                    .counted
+                    .left(why.to_string(), proc::program(pid));
+            }
             false => {}
         }
     }
@@ -1178,7 +1229,7 @@ impl Run {
             u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap_or_default())
         };
         if word(&head, 0) == 0 {
-            counted.left(NOT_BEGUN.into());
+            counted.left(NOT_BEGUN.into(), None);
             return Ok(());
         }
         more(&mut counted.programs, 1);
@@ -1198,7 +1249,7 @@ impl Run {
         if file != (0, 0)
             && let Some(about) = self.images.about(file.0, file.1)
         {
-            why_add(&mut counted.files, about.path.display().to_string());
+            first_add(&mut counted.files, about.path.display().to_string());
         }
         for at in (0..area::REPLACED_MOST).map(|n| area::REPLACED + n * area::REPLACED_BYTES) {
             let (inode, device) = (long(&head, at), long(&head, at + 8));
@@ -1214,12 +1265,12 @@ impl Run {
                     about.sites,
                     about.path.display()
                 );
-                why_add(&mut counted.places, text);
+                first_add(&mut counted.places, text);
             }
         }
         let unfollowed = word(&head, area::UNFOLLOWED);
         if unfollowed > 0 {
-            counted.left(UNFOLLOWED.into());
+            counted.left(UNFOLLOWED.into(), None);
             counted.programs_left += u64::from(unfollowed) - 1;
         }
         more(
@@ -1287,7 +1338,7 @@ impl Run {
             }
         }
         if untrue {
-            counted.left(UNTRUE.into());
+            counted.left(UNTRUE.into(), None);
         }
         Ok(())
     }
@@ -1623,8 +1674,8 @@ impl Run {
         // It tries again where its execve has failed.
         if areas.refused.insert(tid) {
             match told {
-                true => areas.counted.boundary(why),
-                false => areas.counted.left(why),
+                true => areas.counted.boundary(why, None),
+                false => areas.counted.left(why, None),
             }
         }
     }
@@ -1649,7 +1700,7 @@ impl Run {
                 0
             }
             (Some(Asked::Exec), None) => {
-                self.areas().counted.left(NOT_OURS.into());
+                self.areas().counted.left(NOT_OURS.into(), None);
                 -libc::EPERM
             }
             (Some(_), None) => -libc::EPERM,
@@ -1666,15 +1717,24 @@ impl Run {
                 }
             },
             (Some(Asked::Image(side)), Some(By { tid, .. })) => {
-                File::open(format!("/proc/{tid}/fd/{fd}"))
-                    .map_err(error)
-                    .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
-                    .map_or_else(|e| e, |_| 0)
+                // What is no file does not hold up who answers: a pipe without a writer, say.
+                let mut options = File::options();
+                (options
+                    .read(true)
+                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY))
+                .open(format!("/proc/{tid}/fd/{fd}"))
+                .map_err(error)
+                .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
+                .map_or_else(|e| e, |_| 0)
             }
             // Its other threads go on meanwhile: the kernel side looks at their calls before the first
             // of them is not told of.
             (Some(Asked::Undo), Some(by)) => self.undo(by.tid).map_or_else(error, |undo| {
-                let why = if fd == 1 { KNOWS_ITS_CALLS } else { UNDONE };
+                let why = match fd {
+                    state::KNOWS_ITS_CALLS => KNOWS_ITS_CALLS,
+                    state::SETS_GS => SETS_GS,
+                    _ => UNDONE,
+                };
                 let told = self.boundary_soon(by.tid, Since::Undone, why);
                 // Nobody executes what is half written; where somebody cannot be stopped, that is to be hoped.
                 still = (!proc::is_alone(by.tid)).then(|| Threads::stop_most(by.tid));

@@ -173,13 +173,16 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 /// Of which a process keeps that their code is replaced.
 pub const FILES: usize = 128;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
 pub const IMAGE_SEGMENTS: usize = 4;
 /// Where the path begins in its last page.
 pub const IMAGE_PATH: usize = 512;
+/// What an image tells in the place of how many calls are left, where nothing of its process may be spliced.
+pub const KNOWS_ITS_CALLS: u32 = u32::MAX;
+pub const SETS_GS: u32 = u32::MAX - 1;
 
 /// What is left of a stamp in a request to come along with an execve.
 pub const BEGAN_SHIFT: u32 = 5;
@@ -320,6 +323,8 @@ mod tests {
             ("offsetof(struct splice_image, segment)", 56),
             ("sizeof(struct splice_segment)", 24),
             ("SPLICE_IMAGE_PATH", IMAGE_PATH as u64),
+            ("SPLICE_KNOWS_ITS_CALLS", u64::from(KNOWS_ITS_CALLS)),
+            ("SPLICE_SETS_GS", u64::from(SETS_GS)),
             (
                 "offsetof(struct splice_area, blocks_lost)",
                 area::BLOCKS_LOST,

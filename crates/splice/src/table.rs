@@ -6,7 +6,7 @@
 //!   u64 address   u32 number of the call, ~0: not known   u8 why it was left, 0: it was not
 //!   u8 bytes of the window   u8 of them before the call   u8 r, its relative offsets
 //!   the bytes   r times: u8 where 32 bits lie, u8 the end of their instruction
-//! u8 whether calls may not move, u8 in how many places `_dl_find_object` is asked, then as of a site
+//! u8 whether calls may not move, u8 whether it sets GS, u8 in how many places `_dl_find_object` is asked, then as of a site
 //! ```
 //!
 //! Little-endian, by address. [`Table::parse`] believes nothing: what it returns has windows
@@ -14,13 +14,14 @@
 
 use crate::code::Code;
 use crate::in_place::InPlace;
+use crate::run::{KNOWS_ITS_CALLS, SETS_GS};
 use crate::site::{Left, Site, Window, asks, sites};
 use crate::target::Targets;
-use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX};
+use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX, gs};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -34,6 +35,8 @@ pub struct Table {
     /// makes the calls that this is about is not known, or that has no place to tell an unwinder of
     /// our code. Or a call that makes threads has no room. Or the file is a whole program that compares so.
     pub knows_its_calls: bool,
+    /// It sets the GS register by an instruction.
+    pub sets_gs: bool,
     /// The begin of `_dl_find_object`, or where it is called.
     pub find_object: Vec<Window>,
 }
@@ -71,10 +74,20 @@ impl Table {
         let unwound = code.is_libc || lands || callers.is_some() && !code.has_loader;
         Ok(Self {
             knows_its_calls: unknown || unwound && find_object.is_empty() || left || compared,
+            sets_gs: gs::is_set(&code, &targets),
             find_object,
             sites,
             build_id: code.build_id,
         })
+    }
+
+    /// Why nothing of a process may be spliced that has this file's code; None: it may.
+    pub(crate) fn against(&self) -> Option<&'static str> {
+        match (self.knows_its_calls, self.sets_gs) {
+            (true, _) => Some(KNOWS_ITS_CALLS),
+            (_, true) => Some(SETS_GS),
+            _ => None,
+        }
     }
 
     /// Sites that have room, and all.
@@ -119,7 +132,7 @@ impl Table {
                 Ok(window) => window_put(&mut out, window),
             }
         }
-        out.push(u8::from(self.knows_its_calls));
+        out.extend([self.knows_its_calls, self.sets_gs].map(u8::from));
         out.push(self.find_object.len() as u8);
         for window in &self.find_object {
             out.extend(window.start.to_le_bytes());
@@ -159,8 +172,8 @@ impl Table {
             }
             sites.push(site);
         }
-        let [knows, asks] = at.array()?;
-        if knows > 1 {
+        let [knows, sets, asks] = at.array()?;
+        if knows > 1 || sets > 1 {
             return Err(Error::Damaged("a mark is neither set nor not"));
         }
         let mut find_object: Vec<Window> = Vec::new();
@@ -184,6 +197,7 @@ impl Table {
             build_id,
             sites,
             knows_its_calls: knows == 1,
+            sets_gs: sets == 1,
             find_object,
         })
     }

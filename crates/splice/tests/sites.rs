@@ -346,3 +346,71 @@ fn what_leads_into_a_window_is_found() {
         }
     }
 }
+
+/// A function, and what lies behind it.
+const GS: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n{code}\n\tret\n\t.size _start, . - _start\n\
+    {behind}\n";
+
+#[test]
+fn what_sets_the_gs_register_is_found_and_data_that_looks_like_it_is_not() {
+    const HIDDEN: &str = "\tcall 1f";
+    const NAMED: &str = "\tleaq 1f(%rip), %rax";
+    let place = tempfile::tempdir().unwrap();
+    for (code, behind, sets) in [
+        ("\twrgsbase %rax", "", true),
+        ("\twrgsbase %r9d", "", true),
+        ("\tmovl %eax, %gs", "", true),
+        ("\tmovw (%rdi), %gs", "", true),
+        ("\tpopq %gs", "", true),
+        ("\tlgs (%rdi), %eax", "", true),
+        ("\tjmp 1f\n\tnop\n1:\tmovl %eax, %gs", "", true),
+        // That no function covers.
+        (HIDDEN, "1:\twrgsbase %rax\n\tret", true),
+        (HIDDEN, "1:\tmovl %eax, %gs\n\tret", true),
+        // What uses it, and what sets another one.
+        ("\tmovl %gs, %eax\n\trdgsbase %rax\n\tpushq %gs", "", false),
+        (
+            "\tmovq %rax, %gs:8\n\tmovl %eax, %fs\n\twrfsbase %rax",
+            "",
+            false,
+        ),
+        // Within another instruction.
+        (
+            "\tmovl $0xe88e, %eax\n\tmovabsq $0xd8ae0f48f3, %rax",
+            "",
+            false,
+        ),
+        // Where nothing goes, and data that code names.
+        ("\tret\n\t.byte 0x8e, 0xe8", "", false),
+        (NAMED, "1:\t.byte 0x8e, 0xe8, 0x06", false),
+        (
+            NAMED,
+            "\t.data\n1:\t.byte 0xf3, 0x48, 0x0f, 0xae, 0xd8",
+            false,
+        ),
+    ] {
+        let source = place.path().join("gs.s");
+        let text = GS.replace("{code}", code).replace("{behind}", behind);
+        std::fs::write(&source, text).unwrap();
+        for link in ["-shared", "-no-pie"] {
+            let file = place.path().join("gs");
+            let built = Command::new("cc")
+                .args(["-nostdlib", link, "-o"])
+                .args([&file, &source])
+                .status();
+            assert!(built.unwrap().success(), "{code}");
+            let table = table(&file);
+            assert_eq!(table.sets_gs, sets, "{code} {behind} {link}");
+            assert_eq!(Table::parse(&table.to_bytes()).unwrap(), table);
+        }
+    }
+    // OpenSSL has tables among its code.
+    let more = [
+        "/usr/lib/x86_64-linux-gnu/libcrypto.so.3",
+        "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+    ];
+    let more = more.map(PathBuf::from).into_iter();
+    for path in files().into_iter().chain(more.filter(|path| path.exists())) {
+        assert!(!table(&path).sets_gs, "{}", path.display());
+    }
+}

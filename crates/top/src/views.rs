@@ -478,12 +478,22 @@ fn process_sums(report: &Report) -> HashMap<(u32, &str), ProcessSums<'_>> {
     let mut sums: HashMap<(u32, &str), ProcessSums<'_>> = HashMap::new();
     for row in &report.lives {
         let key = (row.pid, if row.pid == 0 { row.comm.as_str() } else { "" });
-        let sum = sums.entry(key).or_default();
+        let place = row.unit.as_deref().or(row.cgroup.as_deref());
+        let sum = sums.entry(key).or_insert_with(|| ProcessSums {
+            place,
+            ..ProcessSums::default()
+        });
         let time = &row.time;
         if row.last_ns >= sum.latest_ns || sum.name.is_empty() {
             sum.latest_ns = row.last_ns;
             sum.name = &row.comm;
-            sum.place = row.unit.as_deref().or(row.cgroup.as_deref());
+            if row.pid != 0 {
+                sum.place = place;
+            }
+        }
+        // Of several together: where all of them are.
+        if row.pid == 0 && sum.place != place {
+            sum.place = None;
         }
         sum.many += u64::from(row.processes.max(row.execs));
         sum.cpu_ns += time.cpu_ns();
@@ -625,5 +635,47 @@ fn culprits(between: &Between<'_>, style: Style) -> Table {
             number("LONGEST", 3),
         ],
         nothing: "nobody has been seen to keep a call waiting".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use debox_report::LifeRow;
+
+    /// A process is where it was last.
+    #[test]
+    fn several_together_are_where_all_of_them_are() {
+        let row = |pid, comm: &str, unit: Option<&str>, last_ns| LifeRow {
+            pid,
+            comm: comm.into(),
+            unit: unit.map(str::to_owned),
+            last_ns,
+            ..LifeRow::default()
+        };
+        let (a, b) = (Some("a.service"), Some("b.service"));
+        let report = Report {
+            lives: vec![
+                row(0, "one", a, 1),
+                row(0, "one", a, 2),
+                row(0, "two", a, 2),
+                row(0, "two", b, 1),
+                row(0, "two", b, 3),
+                row(0, "known", a, 2),
+                row(0, "known", None, 1),
+                row(0, "", b, 1),
+                row(0, "", a, 1),
+                row(7, "x", a, 1),
+                row(7, "y", b, 2),
+            ],
+            ..Report::default()
+        };
+        let sums = process_sums(&report);
+        let place = |pid, comm| sums[&(pid, comm)].place;
+        assert_eq!(place(0, "one"), a);
+        for comm in ["two", "known", ""] {
+            assert_eq!(place(0, comm), None, "{comm}");
+        }
+        assert_eq!(place(7, ""), b);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct UserStacks {
     rows: HashMap<(String, u64), Option<Rc<Vec<Row>>>>,
     maps: HashMap<u32, Rc<Vec<Mapping>>>,
     named: HashMap<(String, u64), Vec<Place>>,
-    /// Of this process when it began.
+    /// Of this thread when it began: whoever looks may do so beside others.
     cpu_before: Duration,
     began: Instant,
     late: bool,
@@ -81,7 +81,7 @@ impl UserStacks {
             rows: HashMap::new(),
             maps: HashMap::new(),
             named: HashMap::new(),
-            cpu_before: cpu_of_this_process(),
+            cpu_before: cpu_of_this_thread(),
             began: Instant::now(),
             late: false,
         }
@@ -105,7 +105,7 @@ impl UserStacks {
     }
 
     fn in_time(&mut self) -> bool {
-        let own = cpu_of_this_process().saturating_sub(self.cpu_before);
+        let own = cpu_of_this_thread().saturating_sub(self.cpu_before);
         let cpu = own + self.tables.cpu() + self.symbols.symboliser().cpu();
         let in_time = cpu < CPU_MAX && self.began.elapsed() < WALL_MAX;
         self.late |= !in_time;
@@ -254,8 +254,8 @@ impl UserStacks {
     }
 }
 
-fn cpu_of_this_process() -> Duration {
-    clock_now(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
+fn cpu_of_this_thread() -> Duration {
+    clock_now(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
 /// One function of a program.

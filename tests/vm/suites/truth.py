@@ -417,6 +417,7 @@ for name, smoke in (
     ("a_loop_is_told_from_the_threads_of_its_pool", False),
     ("who_is_stopped_is_neither_blocked_nor_at_rest", False),
     ("commands_are_told_with_their_arguments", False),
+    ("more_processes_than_there_are_rows_are_told_by_control_group", False),
     ("the_end_of_one_that_is_watched_for_a_while_is_not_what_it_is_about", False),
     ("who_sleeps_when_debox_ends_it_has_waited_for_nobody", False),
     ("who_looks_now_and_then_rests_from_the_first_sleep_on", False),

@@ -480,6 +480,7 @@ mod tests {
                 ("debox.otlp_sent", "{item}"),
             ),
             ("debox_build", None, Kind::Info, ("debox.build_info", "")),
+            ("debox_unit", None, Kind::Info, ("debox.unit_info", "")),
         ] {
             let family = Family {
                 name,

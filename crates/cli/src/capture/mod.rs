@@ -13,6 +13,7 @@ mod want;
 mod watched;
 pub mod wrap;
 
+pub use crate::open_call::OpenCalls;
 pub use open::{Bound, Opened};
 pub use target::{Process, Target, family_of, is_readable};
 pub use want::Want;
@@ -22,7 +23,6 @@ use crate::args::{BrokerArgs, ReportArgs};
 use crate::collect::Collector;
 use crate::error::Error;
 use crate::machine::MachineWatch;
-use crate::open_call::OpenCalls;
 use crate::output::Output;
 use crate::session::{self, Extra};
 use crate::source::Source;
@@ -34,7 +34,7 @@ use debox_abi::{DEBOX_AWAY_TAKEN, DEBOX_MSG_YIELD, debox_away, debox_event_call,
 use debox_client::Connection;
 use debox_command::{Child, Ended, Inherited, Signals, signal_name};
 use debox_record::{Slowest, Writer};
-use debox_report::{Exit, Note, NoteKind, Report, RunFacts};
+use debox_report::{Exit, Note, NoteKind, Report, RunFacts, verdict_of};
 use open::Learning;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -331,8 +331,7 @@ impl Capture {
             panic!("the observer has the account");
         };
         // What is not there yet stands in the next one.
-        let mut snapshot = watched.view.snapshot();
-        let _ = session::chains_add(&mut snapshot, &watched.view, &self.connection);
+        let (mut snapshot, _) = session::snapshot(&watched.view, &self.connection);
         let away = session::away_add(&mut snapshot, &watched.view, &self.connection);
         self.threads = away.unwrap_or(self.threads);
         let mut facts = RunFacts {
@@ -372,7 +371,17 @@ impl Capture {
     }
 
     /// Nobody is watched any more; the report of all.
-    pub fn finish(mut self) -> Finished {
+    pub fn finish(self) -> Finished {
+        self.finish_with(true).0
+    }
+
+    /// The same, without what open calls wait for: whoever has others to look after meanwhile asks that of what is left
+    /// of them here ([`OpenCalls::explain`]), elsewhere.
+    pub fn finish_soon(self) -> (Finished, OpenCalls) {
+        self.finish_with(false)
+    }
+
+    fn finish_with(mut self, explains: bool) -> (Finished, OpenCalls) {
         self.learning_end();
         let mut facts = self.facts.clone();
         facts.wall_ns = session::nanos(self.since.elapsed());
@@ -384,7 +393,9 @@ impl Capture {
         let named = self.whom.is_none();
         if self.child.is_none() && named {
             self.open_calls.sample(looked.iter().copied());
-            self.open_calls.explain();
+            if explains {
+                self.open_calls.explain();
+            }
         }
         self.machine.look(&pids);
         facts.machine = self.machine.now();
@@ -407,7 +418,7 @@ impl Capture {
             Some(_) => facts.threads_running = Some(session::threads_running(&snapshot)),
             None => {
                 self.open_calls.sample(looked.iter().copied());
-                if !named {
+                if explains && !named {
                     self.open_calls.explain();
                 }
                 facts.open_calls = self.open_calls.list();
@@ -449,12 +460,13 @@ impl Capture {
             Ok(trace) => report.trace = trace,
             Err(error) => crate::complain(&error),
         }
-        Finished {
+        let finished = Finished {
             report,
             recorded,
             acted,
             _source: source,
-        }
+        };
+        (finished, self.open_calls)
     }
 }
 
@@ -467,6 +479,11 @@ fn processes_left_out(more: usize) -> Option<Note> {
     let text =
         format!("open calls are looked for in {PROCESSES_MAX} processes; {more} more are left out");
     (more > 0).then(|| Note::new(NoteKind::ProcessesLeftOut, more as u64, text))
+}
+
+fn calls_unexplained(calls: usize) -> Option<Note> {
+    let text = "what open calls wait for was not found out: that took too long, or too many periods ended at once";
+    (calls > 0).then(|| Note::new(NoteKind::CallsUnexplained, calls as u64, text))
 }
 
 pub fn exit(ended: Ended) -> Exit {
@@ -491,6 +508,17 @@ pub struct Finished {
 impl Finished {
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// What its open calls wait for, which was asked behind it. None: there was no answer.
+    pub fn open_calls_tell(&mut self, calls: Option<&OpenCalls>) {
+        let Some(calls) = calls else {
+            let unexplained = calls_unexplained(self.report.open_calls.len());
+            self.report.notes.extend(unexplained);
+            return;
+        };
+        self.report.open_calls = calls.list();
+        self.report.verdict = verdict_of(&self.report);
     }
 
     /// What came of the conditions, in the order in which they were given.

@@ -121,6 +121,12 @@ fn facts_of(want: &Want, target: &Target<'_>, without: Option<Note>) -> RunFacts
     facts
 }
 
+fn splicer_open(want: &Want) -> Option<JoinHandle<Result<Splicer, Error>>> {
+    let (follow, sample) = (want.follow, want.sample);
+    matches!(want.way, Way::Splice)
+        .then(|| std::thread::spawn(move || Splicer::open(follow, sample)))
+}
+
 impl Opened {
     /// Everything that takes time and can fail, before anybody is watched.
     pub(super) fn new(want: Want, target: &Target<'_>) -> Result<Self, Error> {
@@ -132,15 +138,24 @@ impl Opened {
             Way::Splice => !runs,
             Way::Wrap | Way::Sleeps => true,
         };
-        let base = Base::open(&want.broker, boundary_later)?;
-        Self::with(&base, want, target)
+        let signals = Arc::new(Signals::open()?);
+        // Beside what the broker loads: it waits for the disk.
+        let splicer = splicer_open(&want);
+        let source = Arc::new(Source::choose(&want.broker, boundary_later)?);
+        Self::of(&Base { signals, source }, want, target, splicer)
     }
 
     /// The same with a broker that is there already.
-    pub(super) fn with(
+    pub(super) fn with(base: &Base, want: Want, target: &Target<'_>) -> Result<Self, Error> {
+        let splicer = splicer_open(&want);
+        Self::of(base, want, target, splicer)
+    }
+
+    fn of(
         Base { signals, source }: &Base,
         mut want: Want,
         target: &Target<'_>,
+        splicer: Option<JoinHandle<Result<Splicer, Error>>>,
     ) -> Result<Self, Error> {
         if want.plan.as_ref().is_some_and(Plan::dumps_core) {
             match target {
@@ -156,18 +171,19 @@ impl Opened {
             }
         }
         let connection = Arc::new(source.connect()?);
-        let mut splicer = match want.way {
-            Way::Splice => match Splicer::open(want.follow, want.sample) {
-                Err(why) if want.is_default && !want.audits() && want.sample.is_none() => {
-                    crate::say(&format!(
-                        "calls are counted at the kernel's boundary, where all processes pay for it: {why}"
-                    ));
-                    want.at_boundary();
-                    None
-                }
-                opened => Some(opened?),
-            },
-            Way::Boundary | Way::Wrap | Way::Sleeps => None,
+        let opened = splicer.map(|thread| match thread.join() {
+            Ok(opened) => opened,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        let mut splicer = match opened {
+            Some(Err(why)) if want.is_default && !want.audits() && want.sample.is_none() => {
+                crate::say(&format!(
+                    "calls are counted at the kernel's boundary, where all processes pay for it: {why}"
+                ));
+                want.at_boundary();
+                None
+            }
+            opened => opened.transpose()?,
         };
         let mapped = match target {
             Target::Command { program, .. } if want.request & DEBOX_REQ_USER_STACKS != 0 => {

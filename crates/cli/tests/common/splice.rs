@@ -86,8 +86,12 @@ impl Place {
 
     /// One whose function `raw` is getppid.
     pub fn library(&self) -> String {
-        let source = self.file("raw.c", RAW);
-        let library = self.0.path().join("libraw.so");
+        self.library_of("raw", RAW)
+    }
+
+    pub fn library_of(&self, name: &str, text: &str) -> String {
+        let source = self.file(&format!("{name}.c"), text);
+        let library = self.0.path().join(format!("lib{name}.so"));
         let built = Command::new("cc")
             .args(["-O1", "-shared", "-fPIC", "-o"])
             .args([&library, Path::new(&source)])
@@ -123,6 +127,16 @@ pub fn notes(report: &Value, kind: &str) -> Vec<String> {
     let of = all.filter(|note| note["kind"] == kind);
     of.map(|note| note["text"].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// Of its memory what may be written and executed at once.
+pub fn writable_code(pid: u32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let both = |line: &&str| {
+        let rights = line.split(' ').nth(1);
+        rights.is_some_and(|rights| rights.get(1..3) == Some("wx"))
+    };
+    maps.lines().filter(both).map(str::to_owned).collect()
 }
 
 pub fn row<'a>(rows: &'a Value, key: &str, value: &str) -> Vec<&'a Value> {

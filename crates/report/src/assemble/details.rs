@@ -76,6 +76,26 @@ pub(super) struct Told {
 /// Of a thread that calls itself nothing.
 const NAMELESS: &str = "(no name)";
 
+/// The task of a chain's link; empty: withheld.
+fn link_comm(link: &debox_chain) -> String {
+    if link.flags & DEBOX_CHAIN_CLASS != 0 {
+        return String::new();
+    }
+    match name_get(&link.comm) {
+        // One that is withheld has no number either.
+        name if name.is_empty() && link.tid != 0 => NAMELESS.to_owned(),
+        name => name.into_owned(),
+    }
+}
+
+/// The first link of a chain, and whose sleep it was; None: that is withheld.
+pub(super) fn sleeper<'a>(facts: &Details<'a>, number: u32) -> Option<(&'a debox_chain, String)> {
+    let at = (number as usize).checked_sub(1)?;
+    let link = facts.chain_links.get(at)?;
+    let comm = link_comm(link);
+    (link.kind == DEBOX_CHAIN_SLEEP && !comm.is_empty()).then_some((link, comm))
+}
+
 /// The parts of a key; None for a free row.
 struct Key {
     nr_key: u32,
@@ -396,12 +416,7 @@ impl<'a> Tables<'a> {
         );
         ChainLink {
             kind,
-            comm: match (class, name_get(&link.comm)) {
-                (true, _) => String::new(),
-                // One that is withheld has no number either.
-                (_, name) if name.is_empty() && link.tid != 0 => NAMELESS.to_owned(),
-                (_, name) => self.families.name(&name),
-            },
+            comm: self.families.name(&link_comm(link)),
             call: u32::try_from(link.nr)
                 .ok()
                 .filter(|_| called)

@@ -7,17 +7,27 @@
 
 use crate::model::{CriticalKind, CriticalPart, CriticalPath, LifeRow};
 
+/// What the process was called until its execve, and then.
+fn names(lives: &[LifeRow], pid: u32) -> Option<(String, String)> {
+    let of_process = || lives.iter().filter(|row| row.pid == pid);
+    let launcher = of_process().find(|row| row.execs == 0 && row.processes > 0)?;
+    let executed = of_process().filter(|row| row.execs > 0);
+    let command = executed.min_by_key(|row| row.first_ns)?;
+    Some((launcher.comm.clone(), command.comm.clone()))
+}
+
+/// The same, if nobody else is called as it was.
+pub(super) fn renamed(lives: &[LifeRow], pid: u32) -> Option<(String, String)> {
+    let names = names(lives, pid)?;
+    let called = lives.iter().filter(|row| row.comm == names.0).count();
+    (called == 1).then_some(names)
+}
+
 /// `held_ns`: from when it was watched until the gate was opened.
 pub(super) fn leave(lives: &mut Vec<LifeRow>, path: &mut CriticalPath, held_ns: u64) {
-    let of_process = |row: &&LifeRow| row.pid == path.pid;
-    let first = |row: &&LifeRow| row.first_ns;
-    let launcher =
-        (lives.iter().filter(of_process)).find(|row| row.execs == 0 && row.processes > 0);
-    let command = (lives.iter().filter(of_process).filter(|row| row.execs > 0)).min_by_key(first);
-    let (Some(launcher), Some(command)) = (launcher, command) else {
+    let Some((was, is)) = names(lives, path.pid) else {
         return;
     };
-    let (was, is) = (launcher.comm.clone(), command.comm.clone());
     let at = |lives: &[LifeRow], comm: &str| {
         lives
             .iter()
@@ -113,6 +123,10 @@ mod tests {
                 part("debox", CriticalKind::Runq, 20),
             ],
         };
+        let names = Some(("debox".to_owned(), "true".to_owned()));
+        assert_eq!(renamed(&lives[..2], 7), names);
+        // Another process is called so as well.
+        assert_eq!(renamed(&lives, 7), None);
         leave(&mut lives, &mut path, 45);
         assert_eq!(lives.len(), 2);
         let time = lives[0].time;

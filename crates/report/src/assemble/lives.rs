@@ -35,12 +35,29 @@ fn name_of(lives: &debox_lives, program: usize) -> Option<String> {
     (program.key != 0).then(|| text_of(&program.comm))
 }
 
+/// Whose row that is; 0: of many.
+fn pid_of(row: &debox_life) -> u32 {
+    match row.key & DEBOX_LIFE_GROUP {
+        0 => row.key as u32,
+        _ => 0,
+    }
+}
+
+/// The number of its control group; 0: not known, or several. A row that a thread came to with the end of a stretch has it
+/// in its key alone.
+fn group_of(row: &debox_life) -> u64 {
+    match row.cgroup {
+        0 if row.key & DEBOX_LIFE_GROUP != 0 => u64::from(row.key as u32),
+        group => group,
+    }
+}
+
 /// Longest first.
 pub(super) fn rows(lives: &debox_lives, start_ns: u64) -> Vec<LifeRow> {
     let mut rows: Vec<LifeRow> = (lives.rows.iter())
         .filter(|row| row.key != 0)
         .map(|row| LifeRow {
-            pid: row.key as u32,
+            pid: pid_of(row),
             parent: row.parent,
             comm: name_of(lives, (row.key >> 32) as usize & (DEBOX_PROGRAMS_MAX - 1))
                 .unwrap_or_default(),
@@ -52,7 +69,7 @@ pub(super) fn rows(lives: &debox_lives, start_ns: u64) -> Vec<LifeRow> {
             last_ns: row.last_ns.saturating_sub(start_ns),
             cgroup: None,
             unit: None,
-            cgroup_number: row.cgroup,
+            cgroup_number: group_of(row),
             time: (&row.time).into(),
         })
         .collect();
@@ -64,6 +81,23 @@ pub(super) fn rows(lives: &debox_lives, start_ns: u64) -> Vec<LifeRow> {
 pub(super) fn notes_of(lives: &debox_lives, notes: &mut Notes) {
     let lost_ns = lives.dropped.life_ns;
     let names = u64::from(lives.programs_dropped);
+    // By name alone: of a control group's it is known whose they are.
+    let shared = (lives.rows.iter()).filter(|row| row.key != 0 && row.key as u32 == 0);
+    let (threads, processes) = shared.fold((0, 0), |(threads, processes), row| {
+        (
+            threads + u64::from(row.threads),
+            processes + u64::from(row.processes),
+        )
+    });
+    if threads > 0 {
+        let text = format!(
+            "{} of {} told by the name alone, without the unit and the container: there was no row for their \
+             process or control group, or the group is not known",
+            n(threads, "thread", "threads"),
+            n(processes, "process is", "processes are")
+        );
+        notes.put(NoteKind::LivesShared, threads, None, text);
+    }
     for (count, time_ns, text) in [
         (
             lives.rows_dropped,
@@ -359,6 +393,53 @@ mod tests {
             "{notes:?}"
         );
         assert!(notes[1].3.starts_with("1 thread is among"), "{notes:?}");
+    }
+
+    #[test]
+    fn threads_without_a_row_of_their_own_are_told() {
+        let mut lives = debox_lives::zeroed_box();
+        lives.programs[1].key = 1;
+        lives.programs[1].comm[..2].copy_from_slice(b"cc");
+        let of_name: u64 = 1 << 63 | 1 << 32;
+        for (at, (key, cgroup, threads)) in [
+            (of_name | 7, 9, 1),
+            (of_name | DEBOX_LIFE_GROUP | 9, 9, 20),
+            (of_name | DEBOX_LIFE_GROUP | 8, 0, 30),
+            (of_name, 0, 300),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let row = &mut lives.rows[at];
+            (row.key, row.cgroup) = (key, cgroup);
+            (row.threads, row.processes) = (threads, threads / 2);
+            row.time.life_ns = 1_000 - u64::from(threads);
+        }
+        let told: Vec<_> = (rows(&lives, 0).iter())
+            .map(|row| (row.pid, row.comm.clone(), row.cgroup_number, row.threads))
+            .collect();
+        let cc = || "cc".to_owned();
+        assert_eq!(
+            told,
+            [
+                (7, cc(), 9, 1),
+                (0, cc(), 9, 20),
+                (0, cc(), 8, 30),
+                (0, cc(), 0, 300)
+            ]
+        );
+        let mut notes = Notes(Vec::new());
+        notes_of(&lives, &mut notes);
+        let [note] = &notes.0[..] else {
+            panic!("{:?}", notes.0)
+        };
+        assert_eq!((note.kind, note.count), (NoteKind::LivesShared, 300));
+        assert!(
+            note.text
+                .starts_with("300 threads of 150 processes are told"),
+            "{}",
+            note.text
+        );
     }
 
     #[test]

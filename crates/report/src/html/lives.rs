@@ -191,11 +191,16 @@ pub fn lives(report: &Report) -> String {
             number("Stopped", "By a signal, or a tracer"),
             number("Run queue", "Waiting for a CPU"),
             number("Ending", "On a CPU, on its way out"),
+            words(
+                "Mostly in",
+                "What it was blocked in most, and how much of all its sleeps that is; of a name in two rows it is not known",
+            ),
             words("Command", "Of the one that lived longest"),
         ],
         rows: groups
             .iter()
-            .map(|group| {
+            .zip(lives::mostly_in(report, &groups))
+            .map(|(group, mostly)| {
                 let t = &group.time;
                 (
                     String::new(),
@@ -213,6 +218,7 @@ pub fn lives(report: &Report) -> String {
                         Cell::Time(Some(t.stopped_ns)),
                         Cell::Time(Some(t.runq_ns)),
                         Cell::Time(Some(t.exit_ns)),
+                        Cell::Text(mostly),
                         Cell::Text(printable(&group.command)),
                     ],
                 )

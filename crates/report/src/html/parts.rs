@@ -95,15 +95,7 @@ pub fn header(report: &Report, subject: &str) -> String {
             "threads started",
         ));
     }
-    facts.push(
-        match run.capture {
-            Capture::Boundary => "every call, taken in the kernel",
-            Capture::Wrap => "interposed calls, counted in user space",
-            Capture::Splice => "every call, counted in user space",
-            Capture::Sleeps => "what waited, calls not counted",
-        }
-        .into(),
-    );
+    facts.push(run.capture.text().into());
     let exit = match &run.exit {
         Some(Exit::Signal { number, name }) => {
             format!(
@@ -669,10 +661,18 @@ fn place(
     }
 }
 
+/// Who slept there, and how long.
+fn whose(row: &BlockingRow) -> String {
+    let told = row.names_told().into_iter();
+    let texts = told.map(|(name, _, ns)| format!("{name} {}", time(ns)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 pub fn places(report: &Report) -> String {
     if report.blocking.is_empty() {
         return String::new();
     }
+    let named = report.names_differ();
     let columns: Vec<Column> = vec![
         head("Label", "What was waited for"),
         words("Call", ""),
@@ -684,6 +684,10 @@ pub fn places(report: &Report) -> String {
         number(
             "Waiters",
             "Others waiting for the same when a sleep began: mean; ? not known",
+        ),
+        words(
+            "Whose",
+            "Names of the threads that slept, and how long, where there are several; none: not known",
         ),
         words("Place", "Where in the kernel"),
         words("Waiting for", ""),
@@ -715,6 +719,10 @@ pub fn places(report: &Report) -> String {
                                 Some(mean) => format!("{mean:.1}"),
                             },
                         ),
+                        Cell::Text(match named {
+                            true => whose(b),
+                            false => String::new(),
+                        }),
                         Cell::Text(place),
                         Cell::text(waits_for(report, &b.label).unwrap_or("")),
                     ],

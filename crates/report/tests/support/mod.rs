@@ -169,6 +169,7 @@ impl Build {
             waiters_max: None,
             waiters_known: 0,
             durations: None,
+            by_name: Vec::new(),
         });
         self.report.blocking.last_mut().unwrap()
     }

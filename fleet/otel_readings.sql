@@ -1,29 +1,37 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- How do the tables of OpenTelemetry's ClickHouse exporter (otel_metrics_sum, otel_logs) come
--- into those of schema.sql, where agents send over OTLP?
+-- How do the figures in the tables of OpenTelemetry's ClickHouse exporter (otel_metrics_sum) come into
+-- those of schema.sql, where agents send over OTLP?
 --
 -- Sums since an agent began become rows of what was added between two of its readings. A sum that was
 -- not there before began with nothing; another beginning is another agent. OTLP has waits by label or by what
--- they ended in, not by both: `root` is unknown, and so is whose they were. Which readings and records are
--- taken is said first: some may come meanwhile, also of times before.
+-- they ended in, not by both: `root` is unknown, and so is whose they were.
+--
+-- Which readings are taken is said first, under a mark: some may come meanwhile, also of times before. A load that was
+-- cut off takes those again, and no others (`again`): as in load.sql, each table and its sums know by the mark what they have.
+-- It may take them a day later: so much further back is looked. What was added before an agent's first reading is of its beginning,
+-- so of as many days as agents began on.
 
-CREATE OR REPLACE TABLE otel_fresh ENGINE = Memory AS
-SELECT host, start, begin, time, file
+CREATE OR REPLACE TABLE otel_readings ENGINE = Memory AS
+SELECT
+    host, start, time, max(time) OVER (PARTITION BY host, start) AS last,
+    lagInFrame(time, 1, start) OVER (PARTITION BY host, start ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS begin,
+    concat('otel/', host, '/', toString(toUnixTimestamp(start)), '/', toString(time)) AS file
 FROM
 (
-    SELECT
-        host, start, time, max(time) OVER (PARTITION BY host, start) AS last,
-        lagInFrame(time, 1, start) OVER (PARTITION BY host, start ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS begin,
-        concat('otel/', host, '/', toString(toUnixTimestamp(start)), '/', toString(time)) AS file
-    FROM
-    (
-        SELECT DISTINCT
-            ResourceAttributes['host.name'] AS host, StartTimeUnix AS start, TimeUnix AS time
-        FROM {otel:Identifier}.otel_metrics_sum
-        WHERE ServiceName = 'debox-agent' AND TimeUnix > now() - INTERVAL 7 DAY
-    )
-)
-WHERE file NOT IN (SELECT file FROM loaded) AND (time < last OR time < now() - INTERVAL 1 MINUTE);
+    SELECT DISTINCT
+        ResourceAttributes['host.name'] AS host, StartTimeUnix AS start, TimeUnix AS time
+    FROM {otel:Identifier}.otel_metrics_sum
+    WHERE ServiceName = 'debox-agent' AND TimeUnix > now() - INTERVAL 8 DAY
+);
+
+INSERT INTO begun (file, mark)
+SELECT file, {mark:String}
+FROM otel_readings
+WHERE {again:UInt8} = 0 AND time > now() - INTERVAL 7 DAY AND file NOT IN (SELECT file FROM loaded)
+    AND (time < last OR time < now() - INTERVAL 1 MINUTE);
+
+CREATE OR REPLACE TABLE otel_fresh ENGINE = Memory AS
+SELECT host, start, begin, time FROM otel_readings WHERE file IN (SELECT file FROM begun WHERE mark = {mark:String});
 
 CREATE OR REPLACE TABLE otel_rows ENGINE = Memory AS
 SELECT begin, host, release, name, unit, program, state, call, label, class, greatest(value - before, 0) AS more
@@ -55,7 +63,13 @@ SELECT
 FROM otel_rows
 WHERE name IN ('debox.blocked', 'debox.sleeps')
 GROUP BY begin, host, release, call, label, class
-HAVING all_sleeps > 0 OR all_ns > 0;
+HAVING all_sleeps > 0 OR all_ns > 0
+ORDER BY begin
+SETTINGS
+    insert_deduplication_token = {mark:String}, deduplicate_blocks_in_dependent_materialized_views = 1,
+    max_insert_threads = 1, max_block_size = 1000000000, min_insert_block_size_rows = 1000000000,
+    min_insert_block_size_bytes = 0, max_bytes_before_external_sort = 0, max_bytes_ratio_before_external_sort = 0,
+    max_partitions_per_insert_block = 0;
 
 INSERT INTO threads (time, host, release, unit, program, own_code_ns, system_calls_ns, ending_ns, blocked_ns,
     resting_ns, page_faults_ns, stopped_ns, run_queue_ns, minor_faults, major_faults)
@@ -74,7 +88,13 @@ SELECT
 FROM otel_rows
 WHERE name IN ('debox.thread', 'debox.page_faults')
 GROUP BY begin, host, release, unit, program
-HAVING sum(more) > 0;
+HAVING sum(more) > 0
+ORDER BY begin
+SETTINGS
+    insert_deduplication_token = {mark:String}, deduplicate_blocks_in_dependent_materialized_views = 1,
+    max_insert_threads = 1, max_block_size = 1000000000, min_insert_block_size_rows = 1000000000,
+    min_insert_block_size_bytes = 0, max_bytes_before_external_sort = 0, max_bytes_ratio_before_external_sort = 0,
+    max_partitions_per_insert_block = 0;
 
 INSERT INTO calls (time, host, release, call, calls, errors)
 SELECT
@@ -84,32 +104,20 @@ SELECT
 FROM otel_rows
 WHERE name IN ('debox.calls', 'debox.call_errors')
 GROUP BY begin, host, release, call
-HAVING all_calls > 0;
+HAVING all_calls > 0
+ORDER BY begin
+SETTINGS
+    insert_deduplication_token = {mark:String},
+    max_insert_threads = 1, max_block_size = 1000000000, min_insert_block_size_rows = 1000000000,
+    min_insert_block_size_bytes = 0, max_bytes_before_external_sort = 0, max_bytes_ratio_before_external_sort = 0,
+    max_partitions_per_insert_block = 0;
 
-INSERT INTO loaded (file) SELECT file FROM otel_fresh;
+INSERT INTO loaded (file) SELECT file FROM begun WHERE mark = {mark:String};
+
+ALTER TABLE begun DROP PARTITION {mark:String};
 
 DROP TABLE otel_rows;
 
-CREATE OR REPLACE TABLE otel_fresh ENGINE = Memory AS
-SELECT
-    ResourceAttributes['host.name'] AS host,
-    ResourceAttributes['debox.boot.id'] AS boot,
-    ResourceAttributes['debox.release'] AS release,
-    ResourceAttributes['service.version'] AS version,
-    parseDateTimeBestEffort(LogAttributes['debox.period.begin'], 'UTC') AS begin,
-    Timestamp AS until,
-    if(LogAttributes['debox.verdict'] = '', Body, LogAttributes['debox.verdict']) AS verdict,
-    LogAttributes['debox.incomplete'] AS incomplete,
-    LogAttributes['debox.policy'] AS policy,
-    concat('otel-period/', host, '/', toString(until), '/', policy) AS file
-FROM {otel:Identifier}.otel_logs
-WHERE ServiceName = 'debox-agent' AND Timestamp > now() - INTERVAL 30 DAY
-    AND LogAttributes['debox.period.begin'] != '' AND LogAttributes['debox.kept.why'] = ''
-    AND file NOT IN (SELECT file FROM loaded);
-
-INSERT INTO periods (time, until, host, boot, release, policy, debox_version, verdict, incomplete)
-SELECT begin, until, host, boot, release, policy, version, verdict, incomplete FROM otel_fresh;
-
-INSERT INTO loaded (file) SELECT file FROM otel_fresh;
-
 DROP TABLE otel_fresh;
+
+DROP TABLE otel_readings;
