@@ -15,7 +15,7 @@ use crate::patched;
 use crate::session::{self, Extra};
 use debox_abi::{
     DEBOX_NR_UNKNOWN, DEBOX_REQ_EXECUTES, DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_RENAMES, Pod,
-    debox_account, debox_account_cpu, debox_row, debox_wrap_row, hist_bucket,
+    debox_account_cpu, debox_row, debox_wrap_row, hist_bucket,
 };
 use debox_client::{AccountView, Connection, Snapshot};
 use debox_command::{Child, Ended, Environment, Hold, Inherited, Library, Signals, Start};
@@ -658,19 +658,8 @@ fn wait(
 fn nothing() -> Snapshot {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     Snapshot {
-        account: debox_account::zeroed_box(),
         cpus: debox_account_cpu::zeroed_slice(cpus),
-        sites: Box::default(),
-        features: 0,
-        stale: false,
-        details: None,
-        objects: None,
-        on_cpu: None,
-        kernel_functions: Default::default(),
-        lives: None,
-        site_stacks: Vec::new(),
-        chain_sums: Vec::new(),
-        chains: Vec::new(),
+        ..Snapshot::empty()
     }
 }
 

@@ -114,6 +114,25 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Of an account that nothing was asked of.
+    pub fn empty() -> Self {
+        Self {
+            account: debox_account::zeroed_box(),
+            cpus: Box::default(),
+            sites: Box::default(),
+            features: 0,
+            stale: false,
+            details: None,
+            objects: None,
+            on_cpu: None,
+            kernel_functions: HashMap::new(),
+            lives: None,
+            site_stacks: Vec::new(),
+            chain_sums: Vec::new(),
+            chains: Vec::new(),
+        }
+    }
+
     /// The text of this site, and of the one that it stands under.
     pub(crate) fn site_add(&mut self, account: &AccountView, index: usize) {
         if let Some(site) = account.site(index) {

@@ -284,19 +284,8 @@ mod tests {
         lives.rows[1].key = of_name | DEBOX_LIFE_GROUP | 9;
         lives.rows[2].key = of_name;
         let mut snapshot = Snapshot {
-            account: debox_account::zeroed_box(),
-            cpus: Box::default(),
-            sites: Box::default(),
-            features: 0,
-            stale: false,
-            details: None,
-            objects: None,
-            on_cpu: None,
-            kernel_functions: HashMap::new(),
             lives: Some(lives),
-            site_stacks: Vec::new(),
-            chain_sums: Vec::new(),
-            chains: Vec::new(),
+            ..Snapshot::empty()
         };
         let mut places = AllPlaces::of(&snapshot).lives;
         let group = 3 << 32 | 9;

@@ -132,6 +132,13 @@ fn told(root: &Path, all: &[(Report, Period)]) {
     assert_eq!(figures.last_error, None);
 }
 
+/// A statement that works.
+fn done(python: &Path, sql: &str, place: &[&str]) {
+    let output = fleet(python, &[&["sql", sql], place].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{sql}: {said}");
+}
+
 fn fleet(python: &Path, words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_debox-fleet"))
         .arg("fleet")
@@ -1272,11 +1279,7 @@ fn what_came_over_otlp_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().to_str().unwrap();
     let place = ["--database", database];
-    let sql = |sql: &str| {
-        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{sql}: {said}");
-    };
+    let sql = |sql: &str| done(&python, sql, &place);
     otel_tables(&sql);
     let begin_s = now_ns() / SECOND - 1_000;
     let moment = |seconds: u64| {
@@ -1399,10 +1402,7 @@ fn a_load_of_otlp_that_was_cut_off_adds_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().to_str().unwrap();
     let place = ["--database", database];
-    let sql = |sql: &str| {
-        let output = fleet(&python, &[&["sql", sql], &place[..]].concat());
-        assert!(output.status.success(), "{sql}: {output:?}");
-    };
+    let sql = |sql: &str| done(&python, sql, &place);
     otel_tables(&sql);
     let begin_s = now_ns() / SECOND - 6_000;
     // In each another second was waited for and had no CPU, and one call was made.
