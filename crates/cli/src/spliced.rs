@@ -749,7 +749,9 @@ pub fn own_part_tell(report: &mut Report) {
             is_there = true;
         }
     }
-    // Whoever waits for a futex that we wake has asked for its code to be replaced.
+    // Whoever waits for a futex that we wake has asked for its code to be replaced. A large file's copy takes longer than
+    // one such wait, which its time limit ends then: whose these are the rows tell, if none is the program's.
+    let all_ask = is_there && !report.blocking.iter().any(|row| row.label == "futex");
     let asked = report.sites.len();
     let links = if begins { report.chain_links.len() } else { 0 };
     for at in 0..links {
@@ -759,7 +761,8 @@ pub fn own_part_tell(report: &mut Report) {
             .parent
             .and_then(|parent| report.chain_links.get(parent));
         // A program may give its threads our name, and those are watched.
-        let ours = !link.by_own && by.is_some_and(|by| by.comm == "debox");
+        let ours = !link.by_own && by.is_some_and(|by| by.comm == "debox")
+            || all_ask && link.comm != "debox";
         if site.is_some_and(|site| site.label == "futex") && ours {
             report.chain_links[at].site = Some(asked);
             is_there = true;
