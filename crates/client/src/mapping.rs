@@ -69,17 +69,9 @@ impl Mapping {
     /// Copies words out while others write them: each is whole, they need not
     /// be of one moment.
     pub fn copy_words(&self, offset: usize, to: &mut [u8]) {
-        assert!(
-            offset.is_multiple_of(8)
-                && to.len().is_multiple_of(8)
-                && offset + to.len() <= self.length
-        );
-        for (i, bytes) in to.as_chunks_mut().0.iter_mut().enumerate() {
-            // Acquire: from the front to the back, as who slept longest is told (debox_site_row).
-            *bytes = self
-                .word(offset + i * 8)
-                .load(Ordering::Acquire)
-                .to_ne_bytes();
+        let words = self.words(offset, to.len());
+        for (bytes, word) in to.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_ne_bytes();
         }
     }
 
@@ -87,15 +79,22 @@ impl Mapping {
     pub fn copy<T: Pod>(&self) -> Box<T> {
         let mut copy = T::zeroed_box();
         let bytes = copy.as_bytes_mut();
-        assert!(bytes.len().is_multiple_of(8) && bytes.len() <= self.length);
-        for (i, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
-            // Acquire: as above.
-            let word = self.word(i * 8).load(Ordering::Acquire);
+        let words = self.words(0, bytes.len());
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             if word != 0 {
                 *bytes = word.to_ne_bytes();
             }
         }
         copy
+    }
+
+    fn words(&self, offset: usize, bytes: usize) -> impl Iterator<Item = u64> {
+        assert!(
+            offset.is_multiple_of(8) && bytes.is_multiple_of(8) && offset + bytes <= self.length
+        );
+        let places = (offset..offset + bytes).step_by(8);
+        // Acquire: from the front to the back, as who slept longest is told (debox_site_row).
+        places.map(|at| self.word(at).load(Ordering::Acquire))
     }
 
     /// A word that others may write; to be stored to in a writable mapping only.

@@ -1430,9 +1430,24 @@ fn numbered_create<T: debox_abi::Pod>(
     first: impl FnOnce(&mut T),
 ) -> Result<MapHandle, Error> {
     let map = array_create(name, size_of::<T>(), 1, BPF_F_MMAPABLE)?;
-    let length = size_of::<T>().next_multiple_of(debox_abi::DEBOX_PAGE_SIZE);
-    // SAFETY: a fresh shared mapping of a map whose one value is as large.
-    let value = unsafe {
+    let written = new_map_write(&map, size_of::<T>(), |value| {
+        // SAFETY: the place is as large as T, at a page's begin; any bytes are a value of a Pod, and nobody else has
+        // the map yet.
+        first(unsafe { &mut *value.cast::<T>() });
+    });
+    written.map_err(|source| Error::Kernel {
+        action: "map a new table",
+        source,
+    })?;
+    map.freeze().map_err(Error::bpf(creating))?;
+    Ok(map)
+}
+
+/// `write` is given where the first `bytes` of an array's values lie, as long as it runs. Of a map that nobody else has yet.
+fn new_map_write(map: &MapHandle, bytes: usize, write: impl FnOnce(*mut u8)) -> io::Result<()> {
+    let length = bytes.next_multiple_of(debox_abi::DEBOX_PAGE_SIZE);
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice, which is larger than no map of so many bytes.
+    let memory = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
             length,
@@ -1442,20 +1457,13 @@ fn numbered_create<T: debox_abi::Pod>(
             0,
         )
     };
-    if value == libc::MAP_FAILED {
-        return Err(Error::Kernel {
-            action: "map a new table",
-            source: io::Error::last_os_error(),
-        });
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
     }
-    // SAFETY: mapped above, at a page's begin, `length` long; any bytes are a value of a Pod, and nobody else has
-    // the map yet. Nothing refers to it after the second line.
-    unsafe {
-        first(&mut *value.cast::<T>());
-        libc::munmap(value, length);
-    }
-    map.freeze().map_err(Error::bpf(creating))?;
-    Ok(map)
+    write(memory.cast());
+    // SAFETY: exactly the mapping made above.
+    unsafe { libc::munmap(memory, length) };
+    Ok(())
 }
 
 fn map_options(flags: u32) -> libbpf_rs::libbpf_sys::bpf_map_create_opts {

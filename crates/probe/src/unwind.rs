@@ -586,19 +586,12 @@ pub(crate) fn table_of(rows: &[Row]) -> Result<MapHandle, Error> {
 
 fn fill(map: &MapHandle, rows: &[Row]) -> Result<(), Error> {
     let length = size_of_val(rows);
-    // SAFETY: a fresh shared mapping of a map that is as large (its element
-    // size is 8 bytes, so elements follow each other without gaps).
-    let memory = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length.next_multiple_of(4096),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            map.as_fd().as_raw_fd(),
-            0,
-        )
-    };
-    if memory == libc::MAP_FAILED {
+    // SAFETY: the place is as large (the map's element size is 8 bytes, so elements follow each other without gaps),
+    // and nobody reads it yet.
+    let written = crate::new_map_write(map, length, |memory| unsafe {
+        std::ptr::copy_nonoverlapping(rows.as_ptr().cast::<u8>(), memory, length);
+    });
+    if written.is_err() {
         // Slower, but the same.
         for (index, row) in rows.iter().enumerate() {
             // SAFETY: Row is 8 bytes of plain data without padding.
@@ -606,12 +599,6 @@ fn fill(map: &MapHandle, rows: &[Row]) -> Result<(), Error> {
             map.update(&(index as u32).to_ne_bytes(), &value, MapFlags::ANY)
                 .map_err(Error::bpf("filling an unwind table"))?;
         }
-        return Ok(());
-    }
-    // SAFETY: the mapping is at least `length` bytes, and nobody reads it yet.
-    unsafe {
-        std::ptr::copy_nonoverlapping(rows.as_ptr().cast::<u8>(), memory.cast::<u8>(), length);
-        libc::munmap(memory, length.next_multiple_of(4096));
     }
     Ok(())
 }

@@ -52,12 +52,9 @@ fn is_set_within(bytes: &[u8], start: u64, begins: bool, targets: &Targets) -> b
 
 /// A selector, from which its base comes.
 fn loads(instruction: &Instruction) -> bool {
-    match instruction.code() {
-        Op::Popw_GS | Op::Popq_GS => true,
-        _ => match instruction.mnemonic() {
-            Mnemonic::Lgs => true,
-            Mnemonic::Mov => instruction.op0_register() == Register::GS,
-            _ => false,
-        },
+    match instruction.mnemonic() {
+        Mnemonic::Lgs => true,
+        Mnemonic::Mov => instruction.op0_register() == Register::GS,
+        _ => matches!(instruction.code(), Op::Popw_GS | Op::Popq_GS),
     }
 }

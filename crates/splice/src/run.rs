@@ -263,7 +263,7 @@ const WHY_MOST: usize = 16;
 const NAMES_MOST: usize = 4;
 
 /// Why programs are not spliced, and which.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reason {
     why: String,
     /// The first of them by their files' names, without those of which none is known.
@@ -290,20 +290,18 @@ fn first_add(all: &mut Vec<String>, text: String) {
 }
 
 fn why_add(all: &mut Vec<Reason>, why: String, program: Option<String>) {
-    let at = all.iter().position(|reason| reason.why == why);
-    let reason = match at {
-        Some(at) => &mut all[at],
+    let at = match all.iter().position(|reason| reason.why == why) {
+        Some(at) => at,
         None if all.len() == WHY_MOST => return,
         None => {
-            let (programs, more) = (BTreeSet::new(), false);
             all.push(Reason {
                 why,
-                programs,
-                more,
+                ..Reason::default()
             });
-            all.last_mut().expect("just added")
+            all.len() - 1
         }
     };
+    let reason = &mut all[at];
     if let Some(program) = program.filter(|name| !reason.programs.contains(name)) {
         match reason.programs.len() < NAMES_MOST {
             true => _ = reason.programs.insert(program),
@@ -1718,14 +1716,13 @@ impl Run {
             },
             (Some(Asked::Image(side)), Some(By { tid, .. })) => {
                 // What is no file does not hold up who answers: a pipe without a writer, say.
-                let mut options = File::options();
-                (options
+                File::options()
                     .read(true)
-                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY))
-                .open(format!("/proc/{tid}/fd/{fd}"))
-                .map_err(error)
-                .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
-                .map_or_else(|e| e, |_| 0)
+                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+                    .open(format!("/proc/{tid}/fd/{fd}"))
+                    .map_err(error)
+                    .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
+                    .map_or_else(|e| e, |_| 0)
             }
             // Its other threads go on meanwhile: the kernel side looks at their calls before the first
             // of them is not told of.
